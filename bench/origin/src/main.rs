@@ -1,0 +1,167 @@
+//! The origin of the benchmarks: `bench-origin PORT`.
+//!
+//! It must cost far less per request than any gateway in front of it, or the benchmark measures the
+//! origin. So it looks for the end of the head, the first two words and `Content-Length`, and nothing else.
+//!
+//! - `GET /1m` answers 1 MiB; every other path answers 128 bytes, head included.
+//! - A body framed by `Content-Length` is read and dropped before the answer.
+//! - A chunked body is refused with 501, so that a gateway which re-frames shows up as errors.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::LocalSet;
+
+/// Bytes read at once: large, so that uploads cost few system calls.
+const READ_SIZE: usize = 256 * 1024;
+/// Longest head that is accepted.
+const HEAD_LIMIT: usize = 16 * 1024;
+const LARGE_BODY: usize = 1024 * 1024;
+/// The small answer's length on the wire, head included.
+const SMALL_ANSWER: usize = 128;
+
+const REFUSED: &[u8] = b"HTTP/1.1 501 Not Implemented\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+
+/// The two answers, built once.
+struct Answers {
+    small: Vec<u8>,
+    large: Vec<u8>,
+}
+
+impl Answers {
+    fn build() -> Self {
+        let head = |length: usize| {
+            format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n\r\n")
+        };
+        let small_body = SMALL_ANSWER - head(10).len();
+        let mut small = head(small_body).into_bytes();
+        small.resize(SMALL_ANSWER, b'x');
+        let mut large = head(LARGE_BODY).into_bytes();
+        large.resize(large.len() + LARGE_BODY, b'x');
+        Self { small, large }
+    }
+}
+
+/// What the origin needs to know of one request head.
+struct Head {
+    /// Bytes up to and with the empty line.
+    length: usize,
+    body: usize,
+    large: bool,
+    chunked: bool,
+}
+
+/// Reads the head at the start of `bytes`; `None` until it is complete.
+fn read_head(bytes: &[u8]) -> Option<Head> {
+    let length = bytes.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
+    let mut lines = bytes[..length].split(|&byte| byte == b'\n');
+    let large = lines.next().is_some_and(|line| line.starts_with(b"GET /1m "));
+    let mut head = Head { length, body: 0, large, chunked: false };
+    for line in lines {
+        let Some(colon) = line.iter().position(|&byte| byte == b':') else { continue };
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        if name.eq_ignore_ascii_case(b"content-length") {
+            head.body = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+        } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            head.chunked = true;
+        }
+    }
+    Some(head)
+}
+
+/// Answers requests on one connection until the peer closes it.
+async fn converse(mut stream: TcpStream, answers: Rc<Answers>) -> io::Result<()> {
+    // Grows to `READ_SIZE` with the first body, so that thousands of small connections stay small.
+    let mut buffer = vec![0; HEAD_LIMIT];
+    let mut filled = 0;
+    loop {
+        let head = loop {
+            if let Some(head) = read_head(&buffer[..filled]) {
+                break head;
+            }
+            if filled == buffer.len() {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            match stream.read(&mut buffer[filled..]).await? {
+                0 => return Ok(()),
+                count => filled += count,
+            }
+        };
+        if head.chunked {
+            return stream.write_all(REFUSED).await;
+        }
+        let wanted = head.length + head.body;
+        if filled >= wanted {
+            buffer.copy_within(wanted..filled, 0);
+            filled -= wanted;
+        } else {
+            let mut missing = wanted - filled;
+            buffer.resize(READ_SIZE, 0);
+            while missing > 0 {
+                let room = missing.min(READ_SIZE);
+                match stream.read(&mut buffer[..room]).await? {
+                    0 => return Ok(()),
+                    count => missing -= count,
+                }
+            }
+            filled = 0;
+        }
+        stream.write_all(if head.large { &answers.large } else { &answers.small }).await?;
+    }
+}
+
+async fn accept(port: u16) -> io::Result<()> {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into())?;
+    socket.listen(4096)?;
+    let listener = TcpListener::from_std(socket.into())?;
+    let answers = Rc::new(Answers::build());
+    loop {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        let answers = Rc::clone(&answers);
+        // A broken connection is the gateway's business; the load generator counts it.
+        tokio::task::spawn_local(async move { drop(converse(stream, answers).await) });
+    }
+}
+
+fn main() -> io::Result<()> {
+    let port = std::env::args().nth(1).and_then(|text| text.parse().ok());
+    let Some(port) = port else {
+        return Err(io::Error::other("usage: bench-origin PORT"));
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    runtime.block_on(LocalSet::new().run_until(accept(port)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_are_read_whole_or_not_at_all() {
+        let check = |text: &str, expected: Option<(usize, bool, bool)>| {
+            let head = read_head(text.as_bytes()).map(|head| (head.body, head.large, head.chunked));
+            assert_eq!(head, expected, "{text:?}");
+        };
+        check("GET / HTTP/1.1\r\nHost: a\r\n", None);
+        check("GET / HTTP/1.1\r\nHost: a\r\n\r\n", Some((0, false, false)));
+        check("GET /1m HTTP/1.1\r\n\r\n", Some((0, true, false)));
+        check("POST / HTTP/1.1\r\ncontent-length: 7\r\n\r\n", Some((7, false, false)));
+        check("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", Some((0, false, true)));
+    }
+
+    #[test]
+    fn the_small_answer_has_its_stated_length() {
+        let answers = Answers::build();
+        let text = String::from_utf8(answers.small).expect("the answer is ASCII");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head ends with an empty line");
+        assert_eq!(text.len(), SMALL_ANSWER);
+        assert!(head.ends_with(&format!("Content-Length: {}", body.len())));
+    }
+}

@@ -1,0 +1,255 @@
+//! Process settings: what one `sigma` process is, as opposed to what it serves (`resources`).
+//!
+//! Every field carries its default and unit; `docs/configuration.md` is generated from here.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Number of worker threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Workers {
+    /// A fixed number, at least 1.
+    Count(std::num::NonZeroU16),
+    /// `auto`: one per CPU.
+    #[default]
+    #[serde(with = "auto_word")]
+    #[schemars(with = "AutoWord")]
+    Auto,
+}
+
+/// The word `auto`.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AutoWord {
+    /// One per CPU.
+    Auto,
+}
+
+mod auto_word {
+    use super::AutoWord;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(ser: S) -> Result<S::Ok, S::Error> {
+        AutoWord::Auto.serialize(ser)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(de: D) -> Result<(), D::Error> {
+        AutoWord::deserialize(de).map(|_| ())
+    }
+}
+
+/// Where a listener binds: `host:port`, `[v6]:port`, `:port` (all addresses), or `unix:/path`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ListenAddress {
+    /// An IPv4 or IPv6 socket address.
+    Tcp(SocketAddr),
+    /// A Unix stream socket.
+    Unix(PathBuf),
+}
+
+/// One place where downstream connections are accepted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Listener {
+    /// `host:port`, `[v6]:port`, `:port` or `unix:/path`.
+    #[schemars(with = "String")]
+    pub address: ListenAddress,
+    /// Pending connections the kernel keeps per worker.
+    #[serde(default = "default_backlog")]
+    pub backlog: u32,
+    /// A label that routes of the seed formats are bound to; unset for ordinary listeners.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+fn default_backlog() -> u32 {
+    1024
+}
+
+/// A limit on everything that a peer can make grow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Longest request line in bytes; longer is answered 414. 8 KiB is what browsers and CDNs keep to.
+    pub request_line_bytes: u32,
+    /// Largest request head (line and headers) in bytes; larger is answered 431.
+    pub request_head_bytes: u32,
+    /// Most header fields in a request; more is answered 431.
+    pub request_headers: u16,
+    /// Largest request body in bytes, 0 for no limit; larger is answered 413, chunked bodies included.
+    pub request_body_bytes: u64,
+    /// Largest response head of an upstream in bytes; larger is answered 502.
+    pub response_head_bytes: u32,
+    /// Most header fields in an upstream's response.
+    pub response_headers: u16,
+    /// Open downstream connections per worker; at the limit accepting pauses.
+    pub connections_per_worker: u32,
+    /// Requests on one downstream connection before it is closed.
+    pub keepalive_requests: u32,
+    /// Bytes held per exchange and direction between the two sides.
+    pub exchange_buffer_bytes: u32,
+    /// Largest request body kept for a retry of an idempotent request; larger bodies are not retried once sent.
+    pub retry_body_bytes: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            request_line_bytes: 8 * 1024,
+            request_head_bytes: 32 * 1024,
+            request_headers: 100,
+            request_body_bytes: 0,
+            response_head_bytes: 64 * 1024,
+            response_headers: 200,
+            connections_per_worker: 65_536,
+            keepalive_requests: 100_000,
+            exchange_buffer_bytes: 64 * 1024,
+            retry_body_bytes: 64 * 1024,
+        }
+    }
+}
+
+/// Deadlines in milliseconds. Kept by a coarse clock: they fire up to 100 ms late.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Timeouts {
+    /// From the first byte of a request to the end of its head; then 408.
+    pub request_head_ms: u32,
+    /// Between two reads of a request body; then 408.
+    pub request_body_ms: u32,
+    /// An idle keep-alive connection is closed after this.
+    pub keepalive_ms: u32,
+    /// Between two writes of a response to a client that does not read.
+    pub response_send_ms: u32,
+    /// A client that closed its sending side is given this long for the answer to begin; then it
+    /// counts as gone and the upstream exchange is cancelled.
+    pub half_close_ms: u32,
+    /// An upgraded connection (WebSocket) without a byte in either direction is closed after this.
+    pub tunnel_idle_ms: u32,
+    /// Time for open exchanges to finish after SIGTERM.
+    pub drain_ms: u32,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Timeouts {
+            request_head_ms: 60_000,
+            request_body_ms: 60_000,
+            keepalive_ms: 60_000,
+            response_send_ms: 60_000,
+            half_close_ms: 1_000,
+            tunnel_idle_ms: 300_000,
+            drain_ms: 30_000,
+        }
+    }
+}
+
+/// Where access lines go and how they look.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AccessLog {
+    /// `off`, `stdout`, or a file path.
+    pub path: String,
+    /// nginx-style text with `$variables`, or the word `json`.
+    pub format: String,
+    /// Bytes buffered per worker before a line is handed to the writer.
+    pub buffer_bytes: u32,
+    /// Longest time that a line stays in the buffer.
+    pub flush_ms: u32,
+}
+
+/// The default access log line (config-file.md §2.2).
+pub const DEFAULT_ACCESS_FORMAT: &str = "$remote_addr - $remote_user [$time_local] $http_host \"$request\" $status $body_bytes_sent $request_time \"$http_referer\" \"$http_user_agent\" $upstream_addr $upstream_status $upstream_response_time";
+
+impl Default for AccessLog {
+    fn default() -> Self {
+        AccessLog { path: "off".into(), format: DEFAULT_ACCESS_FORMAT.into(), buffer_bytes: 16_384, flush_ms: 3_000 }
+    }
+}
+
+/// The error log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ErrorLog {
+    /// `stderr` or a file path.
+    pub path: String,
+    /// `error`, `warn`, `info`, `debug`, `trace`, or a tracing filter such as `warn,sigma_upstream=debug`.
+    pub level: String,
+}
+
+impl Default for ErrorLog {
+    fn default() -> Self {
+        ErrorLog { path: "stderr".into(), level: "warn".into() }
+    }
+}
+
+/// The status listener (`/status`, `/status/ready`, `/status/counters`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Status {
+    /// `host:port`.
+    #[schemars(with = "String")]
+    pub address: SocketAddr,
+}
+
+/// How routes are chosen (routing.md §1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RouterKind {
+    /// Host tree first, then a path tree per host pattern.
+    #[default]
+    RadixtreeHostUri,
+    /// One path tree; the host is a condition.
+    RadixtreeUri,
+    /// As `radixtree_uri`, with `:name` and `*name` parameters.
+    RadixtreeUriWithParameter,
+}
+
+/// Router settings (routing.md §1 and §7).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Router {
+    /// How routes are chosen.
+    pub http: RouterKind,
+    /// Remove one `/` at the end of the path before matching.
+    pub delete_uri_tail_slash: bool,
+    /// Cut `;parameters` from path segments before matching.
+    pub normalize_uri_like_servlet: bool,
+    /// Keep `%2F` in the path that routes are matched against.
+    pub match_uri_encoded_slash: bool,
+}
+
+/// All process settings.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// Worker threads: a number or `auto`.
+    pub workers: Workers,
+    /// Pin worker i to the i-th CPU that this process may use.
+    pub pin_workers: bool,
+    /// Where downstream connections are accepted; default `0.0.0.0:9080` and `[::]:9080`.
+    pub listeners: Vec<Listener>,
+    /// Limits on what peers may send.
+    pub limits: Limits,
+    /// Deadlines.
+    pub timeouts: Timeouts,
+    /// Router settings.
+    pub router: Router,
+    /// Peers (IP or CIDR) whose X-Forwarded-* and Forwarded headers are believed.
+    #[schemars(with = "Vec<String>")]
+    pub trusted_addresses: crate::cidr::CidrSet,
+    /// Access log; the short form is just its path.
+    pub access_log: AccessLog,
+    /// Error log.
+    pub error_log: ErrorLog,
+    /// Status listener; off unless named.
+    pub status: Option<Status>,
+    /// File that the process id is written to.
+    pub pid_file: Option<PathBuf>,
+    /// Value of the `Server` header on answers that the gateway makes itself and on forwarded ones without one; empty for none.
+    pub server_header: Option<String>,
+}

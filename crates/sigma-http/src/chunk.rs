@@ -1,0 +1,189 @@
+//! Owned pieces of a body, on recycled memory.
+//!
+//! A buffer belongs to an exchange only while bytes are in flight: it is taken for a read, filled,
+//! written out, and goes back to its thread's free list on drop. An idle connection holds none.
+
+use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
+
+/// Size of a fresh buffer. Large enough that a 1 MiB body costs few reads, small enough to stay
+/// in the second-level cache while it is passed from one socket to the other.
+pub const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Buffers a thread keeps for reuse; beyond it they are freed, so a burst does not stay resident.
+const FREE_LIST_MAX: usize = 64;
+
+thread_local! {
+    static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A piece of bytes: a window into a recycled buffer.
+///
+/// Derefs to the window. [`Chunk::spare`] is the room behind it, to read into.
+#[derive(Default)]
+pub struct Chunk {
+    /// Always fully initialised; its length is its capacity.
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Chunk {
+    /// An empty chunk that owns no memory.
+    pub const fn empty() -> Chunk {
+        Chunk { bytes: Vec::new(), start: 0, end: 0 }
+    }
+
+    /// A chunk with room for [`CHUNK_BYTES`], from the free list if it has one.
+    pub fn take() -> Chunk {
+        let bytes = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; CHUNK_BYTES]);
+        Chunk { bytes, start: 0, end: 0 }
+    }
+
+    /// A chunk with a copy of `data`.
+    pub fn copy_of(data: &[u8]) -> Chunk {
+        if data.is_empty() {
+            return Chunk::empty();
+        }
+        let mut chunk = if data.len() <= CHUNK_BYTES {
+            Chunk::take()
+        } else {
+            Chunk { bytes: vec![0; data.len()], start: 0, end: 0 }
+        };
+        chunk.bytes[..data.len()].copy_from_slice(data);
+        chunk.end = data.len();
+        chunk
+    }
+
+    /// The room behind the window.
+    pub fn spare(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.end..]
+    }
+
+    /// Makes `n` bytes of the spare room part of the window.
+    ///
+    /// # Panics
+    /// If `n` exceeds the spare room.
+    pub fn filled(&mut self, n: usize) {
+        assert!(n <= self.bytes.len() - self.end, "filled beyond the buffer");
+        self.end += n;
+    }
+
+    /// Removes `n` bytes from the front of the window; a chunk emptied so gives its memory back.
+    ///
+    /// # Panics
+    /// If the window is shorter than `n`.
+    pub fn advance(&mut self, n: usize) {
+        assert!(n <= self.len(), "advanced beyond the window");
+        self.start += n;
+        if self.start == self.end {
+            *self = Chunk::empty();
+        }
+    }
+
+    /// Cuts the window to its first `n` bytes.
+    pub fn truncate(&mut self, n: usize) {
+        self.end = self.end.min(self.start + n);
+    }
+
+    /// Splits off the first `n` bytes; copies the shorter side.
+    pub fn split_to(&mut self, n: usize) -> Chunk {
+        if n >= self.len() {
+            return std::mem::take(self);
+        }
+        if n * 2 <= self.len() {
+            let head = Chunk::copy_of(&self[..n]);
+            self.start += n;
+            head
+        } else {
+            let tail = Chunk::copy_of(&self[n..]);
+            self.truncate(n);
+            std::mem::replace(self, tail)
+        }
+    }
+
+    /// Moves the window to the front of the buffer, so that the spare room is one piece.
+    pub fn compact(&mut self) {
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+    }
+
+    /// Ensures at least `total` bytes of capacity, keeping the window.
+    pub fn reserve_total(&mut self, total: usize) {
+        self.compact();
+        if self.bytes.len() < total {
+            if self.bytes.is_empty() && total <= CHUNK_BYTES {
+                *self = Chunk::take();
+            } else {
+                self.bytes.resize(total.max(CHUNK_BYTES), 0);
+            }
+        }
+    }
+}
+
+impl Deref for Chunk {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+}
+
+impl DerefMut for Chunk {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.end]
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        if self.bytes.len() == CHUNK_BYTES {
+            let bytes = std::mem::take(&mut self.bytes);
+            // During thread shutdown the list may be gone; then the buffer is simply freed.
+            let _ = FREE.try_with(|free| {
+                let mut free = free.borrow_mut();
+                if free.len() < FREE_LIST_MAX {
+                    free.push(bytes);
+                }
+            });
+        }
+    }
+}
+
+impl std::fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Chunk({} bytes)", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn window_operations() {
+        let mut chunk = Chunk::take();
+        chunk.spare()[..5].copy_from_slice(b"hello");
+        chunk.filled(5);
+        assert_eq!(&chunk[..], b"hello");
+        chunk.advance(1);
+        let head = chunk.split_to(1);
+        assert_eq!((&head[..], &chunk[..]), (&b"e"[..], &b"llo"[..]));
+        let head = chunk.split_to(2);
+        assert_eq!((&head[..], &chunk[..]), (&b"ll"[..], &b"o"[..]));
+        chunk.advance(1);
+        assert!(chunk.is_empty() && chunk.spare().is_empty(), "an emptied chunk owns no memory");
+    }
+
+    #[test]
+    fn reserve_keeps_the_window() {
+        let mut chunk = Chunk::copy_of(b"abc");
+        chunk.advance(1);
+        chunk.reserve_total(CHUNK_BYTES * 2);
+        assert_eq!(&chunk[..], b"bc");
+        assert!(chunk.spare().len() >= CHUNK_BYTES);
+    }
+}

@@ -1,0 +1,124 @@
+//! What can go wrong in an exchange: a small vocabulary in the terms of RFC 9209.
+//!
+//! A fault says what happened and on whose side. What is answered, whether it is retried and
+//! how it is counted is decided elsewhere, once each, from this value.
+
+/// Whose side a fault is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// The client's.
+    Downstream,
+    /// The upstream's.
+    Upstream,
+    /// The gateway's own decision or failure.
+    Gateway,
+}
+
+macro_rules! fault_kinds {
+    ($($(#[$doc:meta])* $name:ident $side:ident $error_type:literal;)*) => {
+        /// What happened. `as usize` is a dense index for counters.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum FaultKind { $($(#[$doc])* $name,)* }
+
+        impl FaultKind {
+            /// Every kind, in order of its index.
+            pub const ALL: &[FaultKind] = &[$(FaultKind::$name,)*];
+
+            /// Whose side it is on.
+            pub const fn side(self) -> Side {
+                match self { $(FaultKind::$name => Side::$side,)* }
+            }
+
+            /// The name used in bodies, logs and metrics: RFC 9209 §2.3's error type where it has one.
+            pub const fn error_type(self) -> &'static str {
+                match self { $(FaultKind::$name => $error_type,)* }
+            }
+        }
+    };
+}
+
+fault_kinds! {
+    /// The request breaks the protocol.
+    BadRequest Downstream "http_request_error";
+    /// The request line is over its limit.
+    UriTooLong Downstream "http_request_uri_too_long";
+    /// The request head is over its limits.
+    RequestHeadTooLarge Downstream "http_request_header_section_size";
+    /// The request body is over its limit.
+    RequestBodyTooLarge Downstream "http_request_body_size";
+    /// The request head did not arrive in time.
+    RequestHeadTimeout Downstream "http_request_head_timeout";
+    /// The request body stalled.
+    RequestBodyTimeout Downstream "http_request_body_timeout";
+    /// The client does not read its answer.
+    ResponseSendTimeout Downstream "http_response_send_timeout";
+    /// The client went away.
+    ClientGone Downstream "client_gone";
+    /// CONNECT or another method that this gateway does not serve.
+    MethodRefused Gateway "http_request_denied";
+    /// An expectation other than `100-continue`.
+    ExpectationFailed Gateway "expectation_failed";
+    /// No route matches.
+    NoRoute Gateway "no_route";
+    /// A route matches but for the method.
+    MethodNotAllowed Gateway "method_not_allowed";
+    /// A route matches but for the request's content type.
+    UnsupportedMediaType Gateway "unsupported_media_type";
+    /// A route matches but for the accepted types.
+    NotAcceptable Gateway "not_acceptable";
+    /// The route names a service that does not exist.
+    NoService Gateway "no_service";
+    /// The route has no upstream.
+    NoUpstream Gateway "proxy_configuration_error";
+    /// The upstream has no usable node.
+    NoNode Upstream "destination_unavailable";
+    /// All nodes were tried, or the time for retries is over.
+    NodesExhausted Upstream "destination_unavailable";
+    /// The node refused the connection or cannot be reached.
+    ConnectRefused Upstream "connection_refused";
+    /// The node did not accept the connection in time.
+    ConnectTimeout Upstream "connection_timeout";
+    /// The node closed the connection before a complete response head.
+    ConnectionTerminated Upstream "connection_terminated";
+    /// The node does not take the request.
+    UpstreamSendTimeout Upstream "connection_write_timeout";
+    /// The response did not arrive in time.
+    ResponseTimeout Upstream "http_response_timeout";
+    /// The response breaks the protocol.
+    BadResponse Upstream "http_protocol_error";
+    /// The response head is over its limits.
+    ResponseHeadTooLarge Upstream "http_response_header_section_size";
+    /// The response ended before its declared length.
+    ResponseIncomplete Upstream "http_response_incomplete";
+    /// The node upgraded although nobody asked, or to something else.
+    UpgradeFailed Upstream "http_upgrade_failed";
+    /// A local resource ran out or an invariant broke.
+    Internal Gateway "proxy_internal_error";
+}
+
+/// A fault: what happened, on whose side, and how far the request had got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    /// What happened.
+    pub kind: FaultKind,
+    /// Names the rule that was broken, for logs and the error body. Never peer-supplied text.
+    pub reason: &'static str,
+}
+
+impl Fault {
+    /// A fault of `kind` with its reason.
+    pub const fn new(kind: FaultKind, reason: &'static str) -> Fault {
+        Fault { kind, reason }
+    }
+
+    /// Whose side it is on.
+    pub const fn side(self) -> Side {
+        self.kind.side()
+    }
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.kind.error_type(), self.reason)
+    }
+}

@@ -1,0 +1,208 @@
+//! The chunked coding (RFC 9112 §7.1), decoded in place.
+
+use super::parse::{HeadLimits, parse_trailers};
+use crate::Headers;
+
+/// Longest chunk extensions in bytes; nobody uses them but attackers who hide work in them.
+const EXTENSION_MAX: u16 = 256;
+/// Digits of a chunk size; 16 would overflow no u64, and no chunk is that large.
+const SIZE_DIGITS_MAX: u8 = 15;
+/// Bytes of trailers.
+const TRAILERS_MAX: usize = 16 * 1024;
+/// Number of trailer fields.
+const TRAILER_FIELDS_MAX: usize = 64;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Size,
+    Extension,
+    SizeLf,
+    Data,
+    DataCr,
+    DataLf,
+    Trailers,
+    Done,
+}
+
+/// Turns a chunked body back into its payload.
+#[derive(Debug)]
+pub struct ChunkedDecoder {
+    state: State,
+    size: u64,
+    digits: u8,
+    extension: u16,
+    trailer_bytes: Vec<u8>,
+}
+
+/// What one call of [`ChunkedDecoder::decode`] did.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Decoded {
+    /// Bytes of input that belong to this message.
+    pub consumed: usize,
+    /// Bytes of payload, now at the front of the input.
+    pub payload: usize,
+}
+
+impl Default for ChunkedDecoder {
+    fn default() -> Self {
+        ChunkedDecoder { state: State::Size, size: 0, digits: 0, extension: 0, trailer_bytes: Vec::new() }
+    }
+}
+
+impl ChunkedDecoder {
+    /// Whether the whole message was seen.
+    pub fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// Decodes the next piece of the message in place: the payload is moved to the front of
+    /// `data`. Bytes beyond `consumed` belong to what follows the message.
+    ///
+    /// # Errors
+    /// The broken rule; the connection cannot be used further.
+    pub fn decode(&mut self, data: &mut [u8]) -> Result<Decoded, &'static str> {
+        let (mut at, mut payload) = (0, 0);
+        while at < data.len() && self.state != State::Done {
+            match self.state {
+                State::Data => {
+                    let n = (data.len() - at).min(usize::try_from(self.size).unwrap_or(usize::MAX));
+                    data.copy_within(at..at + n, payload);
+                    payload += n;
+                    at += n;
+                    self.size -= n as u64;
+                    if self.size == 0 {
+                        self.state = State::DataCr;
+                    }
+                }
+                State::Trailers => {
+                    self.trailer_byte(data[at])?;
+                    at += 1;
+                }
+                _ => {
+                    self.framing_byte(data[at])?;
+                    at += 1;
+                }
+            }
+        }
+        Ok(Decoded { consumed: at, payload })
+    }
+
+    fn framing_byte(&mut self, byte: u8) -> Result<(), &'static str> {
+        self.state = match (self.state, byte) {
+            (State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => return self.size_digit(byte),
+            (State::Size, _) if self.digits == 0 => return Err("a chunk size is missing"),
+            (State::Size, b';') => State::Extension,
+            (State::Size | State::Extension, b'\r') => State::SizeLf,
+            (State::Size, _) => return Err("a chunk size is not hexadecimal"),
+            (State::Extension, b'\t' | 0x20..=0x7e | 0x80..) => {
+                self.extension += 1;
+                if self.extension > EXTENSION_MAX {
+                    return Err("chunk extensions are too long");
+                }
+                State::Extension
+            }
+            (State::Extension, _) => return Err("a chunk extension contains a control byte"),
+            (State::SizeLf, b'\n') => {
+                self.digits = 0;
+                self.extension = 0;
+                if self.size == 0 { State::Trailers } else { State::Data }
+            }
+            (State::DataCr, b'\r') => State::DataLf,
+            (State::DataLf, b'\n') => State::Size,
+            _ => return Err("a chunk does not end in CRLF"),
+        };
+        Ok(())
+    }
+
+    fn size_digit(&mut self, byte: u8) -> Result<(), &'static str> {
+        self.digits += 1;
+        if self.digits > SIZE_DIGITS_MAX {
+            return Err("a chunk size is too large");
+        }
+        let digit = match byte {
+            b'0'..=b'9' => byte - b'0',
+            _ => (byte | 0x20) - b'a' + 10,
+        };
+        self.size = self.size << 4 | u64::from(digit);
+        Ok(())
+    }
+
+    fn trailer_byte(&mut self, byte: u8) -> Result<(), &'static str> {
+        let ended_line = self.trailer_bytes.is_empty() || self.trailer_bytes.ends_with(b"\r\n");
+        self.trailer_bytes.push(byte);
+        match byte {
+            b'\n' if !self.trailer_bytes.ends_with(b"\r\n") => return Err("a trailer line ends in a bare LF"),
+            b'\n' if self.trailer_bytes == b"\r\n" || self.trailer_bytes.ends_with(b"\r\n\r\n") => self.state = State::Done,
+            _ if self.trailer_bytes.len() > TRAILERS_MAX => return Err("the trailers are too large"),
+            b' ' | b'\t' if ended_line => return Err("a trailer field is folded over lines"),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The trailer fields, once the message is done; `None` if it had none.
+    ///
+    /// # Errors
+    /// The broken rule.
+    pub fn take_trailers(&mut self) -> Result<Option<Box<Headers>>, &'static str> {
+        if self.trailer_bytes.len() <= 2 {
+            return Ok(None);
+        }
+        let mut headers = Box::<Headers>::default();
+        let limits = HeadLimits { line_bytes: 0, head_bytes: TRAILERS_MAX, fields: TRAILER_FIELDS_MAX };
+        match parse_trailers(&self.trailer_bytes, &limits, &mut headers) {
+            Ok(Some(_)) => {
+                self.trailer_bytes.clear();
+                Ok(Some(headers))
+            }
+            Ok(None) | Err(_) => Err("a trailer field is invalid"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Decodes `wire` split into pieces of `step` bytes.
+    fn decode(wire: &[u8], step: usize) -> Result<(Vec<u8>, usize, bool), &'static str> {
+        let mut decoder = ChunkedDecoder::default();
+        let (mut out, mut consumed) = (Vec::new(), 0);
+        for piece in wire.chunks(step) {
+            let mut piece = piece.to_vec();
+            let decoded = decoder.decode(&mut piece)?;
+            out.extend_from_slice(&piece[..decoded.payload]);
+            consumed += decoded.consumed;
+        }
+        decoder.take_trailers()?;
+        Ok((out, consumed, decoder.is_done()))
+    }
+
+    fn check(wire: &[u8], expected: Result<(&[u8], usize), ()>) {
+        for step in [1, 2, 3, 7, wire.len()] {
+            let got = decode(wire, step).map_err(|_| ());
+            let want = expected.map(|(payload, consumed)| (payload.to_vec(), consumed, true));
+            assert_eq!(got, want, "{:?} in steps of {step}", String::from_utf8_lossy(wire));
+        }
+    }
+
+    #[test]
+    fn accepted() {
+        check(b"0\r\n\r\n", Ok((b"", 5)));
+        check(b"5\r\nhello\r\n0\r\n\r\n", Ok((b"hello", 15)));
+        check(b"1\r\nh\r\n4;a=b\r\nello\r\n000\r\n\r\n", Ok((b"hello", 26)));
+        check(b"A\r\n0123456789\r\n0\r\nX: y\r\n\r\nGET /", Ok((b"0123456789", 26)));
+    }
+
+    #[test]
+    fn refused() {
+        let wires: &[&[u8]] = &[
+            b"\r\n\r\n", b"+5\r\nhello\r\n0\r\n\r\n", b"0x5\r\nhello\r\n", b"5 \r\nhello\r\n", b"5\nhello\r\n0\r\n\r\n",
+            b"5\r\nhelloX\r\n0\r\n\r\n", b"5\r\nhello\n0\r\n\r\n", b"ffffffffffffffff1\r\n", b"5;\x01\r\nhello\r\n", b"0\r\nbad line\r\n\r\n",
+            b"0\r\nA: b\n\r\n", b"0\r\n A: b\r\n\r\n", b"-1\r\n", b";x\r\n",
+        ];
+        for wire in wires {
+            check(wire, Err(()));
+        }
+    }
+}

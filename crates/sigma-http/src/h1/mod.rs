@@ -1,0 +1,22 @@
+//! HTTP/1 on the wire (RFC 9112), strictly.
+//!
+//! | file | role |
+//! |---|---|
+//! | `bytes` | which bytes may stand where |
+//! | `parse` | bytes to heads |
+//! | `framing` | where a message ends |
+//! | `chunked` | the chunked coding, in place |
+//! | `encode` | heads to bytes |
+//!
+//! What is ambiguous is refused rather than repaired: two parsers that repair differently are
+//! how requests are smuggled.
+
+pub mod bytes;
+pub mod chunked;
+pub mod encode;
+pub mod framing;
+pub mod parse;
+
+pub use chunked::{ChunkedDecoder, Decoded};
+pub use framing::{connection_persists, request_body, response_body};
+pub use parse::{HeadLimits, HeadScanner, ParseError, parse_request, parse_response};

@@ -1,0 +1,301 @@
+//! Bytes to heads.
+
+use std::ops::Range;
+
+use super::bytes::{is_authority, is_target, is_value, token_len};
+use crate::{HeaderId, Headers, Method, RequestHead, ResponseHead, TargetForm, Version};
+
+/// Limits of a head.
+#[derive(Debug, Clone, Copy)]
+pub struct HeadLimits {
+    /// Bytes of the first line.
+    pub line_bytes: usize,
+    /// Bytes of the whole head.
+    pub head_bytes: usize,
+    /// Number of fields.
+    pub fields: usize,
+}
+
+/// Why a head was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ParseError {
+    /// It breaks the grammar; the text names the rule.
+    Invalid(&'static str),
+    /// The request line is over its limit.
+    LineTooLong,
+    /// The head, or the number of its fields, is over its limit.
+    HeadTooLarge,
+}
+
+use ParseError::Invalid;
+
+/// Finds the end of a head that arrives in pieces, looking at every byte once.
+///
+/// The parser itself starts over on every call; a client that sends single bytes would make that
+/// quadratic, so after a first incomplete parse this says when another is worth it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HeadScanner {
+    scanned: usize,
+    line_start: usize,
+}
+
+impl HeadScanner {
+    /// Whether `bytes` (which starts where the head does and only ever grows) hold a whole head,
+    /// or something the parser will refuse already.
+    pub fn ready(&mut self, bytes: &[u8]) -> bool {
+        while let Some(at) = memchr::memchr(b'\n', &bytes[self.scanned..]).map(|i| i + self.scanned) {
+            let line = &bytes[self.line_start..at];
+            let leading = self.line_start == 0 && line == b"\r";
+            if !line.ends_with(b"\r") || (line == b"\r" && !leading) {
+                return true;
+            }
+            self.scanned = at + 1;
+            self.line_start = at + 1;
+        }
+        self.scanned = bytes.len();
+        false
+    }
+}
+
+/// Parses a request head at the front of `bytes` into `head`.
+///
+/// Returns its length, or `None` if more bytes are needed. One empty line before it is skipped
+/// (RFC 9112 §2.2). Host rules (RFC 9112 §3.2) are checked here, framing in
+/// [`super::framing`].
+///
+/// # Errors
+/// [`ParseError`] for a head that must not be forwarded or is over `limits`.
+pub fn parse_request(bytes: &[u8], limits: &HeadLimits, head: &mut RequestHead) -> Result<Option<usize>, ParseError> {
+    let start = if bytes.starts_with(b"\r\n") { 2 } else { 0 };
+    let Some(line) = next_line(bytes, start)? else {
+        return incomplete(bytes.len() - start, limits.line_bytes, ParseError::LineTooLong);
+    };
+    if line.text.len() > limits.line_bytes {
+        return Err(ParseError::LineTooLong);
+    }
+    head.clear();
+    let Some(end) = parse_fields(bytes, line.next, limits, &mut head.headers)? else {
+        return incomplete(bytes.len(), limits.head_bytes, ParseError::HeadTooLarge);
+    };
+    parse_request_line(bytes, line.text, head)?;
+    check_host(head)?;
+    Ok(Some(end))
+}
+
+/// Parses a response head at the front of `bytes` into `head`; see [`parse_request`].
+///
+/// # Errors
+/// [`ParseError`] for a head that must not be forwarded or is over `limits`.
+pub fn parse_response(bytes: &[u8], limits: &HeadLimits, head: &mut ResponseHead) -> Result<Option<usize>, ParseError> {
+    let Some(line) = next_line(bytes, 0)? else {
+        // Not HTTP at all is refused at once rather than at the head limit.
+        let probe = bytes.len().min(7);
+        if bytes[..probe] != b"HTTP/1."[..probe] {
+            return Err(Invalid("the status line does not start with HTTP/1."));
+        }
+        return incomplete(bytes.len(), limits.head_bytes, ParseError::HeadTooLarge);
+    };
+    head.clear();
+    let (version, status, reason) = parse_status_line(bytes, line.text.clone())?;
+    let Some(end) = parse_fields(bytes, line.next, limits, &mut head.headers)? else {
+        return incomplete(bytes.len(), limits.head_bytes, ParseError::HeadTooLarge);
+    };
+    head.version = version;
+    head.status = status;
+    head.reason = reason;
+    Ok(Some(end))
+}
+
+/// Parses trailer fields, ended by an empty line, into `headers`.
+///
+/// # Errors
+/// As [`parse_request`].
+pub fn parse_trailers(bytes: &[u8], limits: &HeadLimits, headers: &mut Headers) -> Result<Option<usize>, ParseError> {
+    match parse_fields(bytes, 0, limits, headers)? {
+        Some(end) => Ok(Some(end)),
+        None => incomplete(bytes.len(), limits.head_bytes, ParseError::HeadTooLarge),
+    }
+}
+
+struct Line {
+    /// Without its CRLF.
+    text: Range<usize>,
+    /// Where the next line starts.
+    next: usize,
+}
+
+fn next_line(bytes: &[u8], start: usize) -> Result<Option<Line>, ParseError> {
+    let Some(lf) = memchr::memchr(b'\n', &bytes[start..]).map(|i| i + start) else { return Ok(None) };
+    if lf == start || bytes[lf - 1] != b'\r' {
+        return Err(Invalid("a line ends in a bare LF"));
+    }
+    Ok(Some(Line { text: start..lf - 1, next: lf + 1 }))
+}
+
+fn incomplete<T>(have: usize, limit: usize, error: ParseError) -> Result<Option<T>, ParseError> {
+    if have > limit { Err(error) } else { Ok(None) }
+}
+
+/// Parses field lines from `start` to the empty line. Loads the head into the arena only once it
+/// is complete, so an incomplete parse copies nothing.
+fn parse_fields(bytes: &[u8], start: usize, limits: &HeadLimits, headers: &mut Headers) -> Result<Option<usize>, ParseError> {
+    // First pass: find the end and refuse malformed line ends. Heads are short; the second pass
+    // finds them in cache.
+    let mut at = start;
+    let end = loop {
+        let Some(line) = next_line(bytes, at)? else { return Ok(None) };
+        at = line.next;
+        if line.text.is_empty() {
+            break at;
+        }
+    };
+    if end > limits.head_bytes {
+        return Err(ParseError::HeadTooLarge);
+    }
+    headers.load(&bytes[..end]);
+    let mut at = start;
+    let mut count = 0;
+    while end - at > 2 {
+        count += 1;
+        if count > limits.fields {
+            return Err(ParseError::HeadTooLarge);
+        }
+        at = parse_field(bytes, at, end, headers)?;
+    }
+    Ok(Some(end))
+}
+
+fn parse_field(bytes: &[u8], at: usize, end: usize, headers: &mut Headers) -> Result<usize, ParseError> {
+    let name_len = token_len(&bytes[at..end]);
+    match bytes[at + name_len] {
+        b':' if name_len > 0 && name_len <= usize::from(u16::MAX) => {}
+        b' ' | b'\t' if name_len == 0 => return Err(Invalid("a field is folded over lines (obs-fold)")),
+        b' ' | b'\t' => return Err(Invalid("white space before the colon of a field")),
+        _ => return Err(Invalid("a field name is empty or not a token")),
+    }
+    let from = at + name_len + 1;
+    // The first pass saw a CRLF for every line.
+    let cr = from + memchr::memchr(b'\n', &bytes[from..end]).ok_or(Invalid("a field line does not end"))? - 1;
+    if cr < from {
+        return Err(Invalid("a line ends in a bare LF"));
+    }
+    let raw = &bytes[from..cr];
+    if !is_value(raw) {
+        return Err(Invalid("a field value contains a control byte"));
+    }
+    let value = trim(raw);
+    let value_start = from + value.start;
+    headers.push_line(at, name_len, value_start..from + value.end, cr + 2);
+    Ok(cr + 2)
+}
+
+/// Without optional white space (RFC 9110 §5.6.3).
+fn trim(raw: &[u8]) -> Range<usize> {
+    let is_ows = |b: &u8| matches!(b, b' ' | b'\t');
+    let start = raw.iter().position(|b| !is_ows(b)).unwrap_or(raw.len());
+    let end = raw.iter().rposition(|b| !is_ows(b)).map_or(start, |last| last + 1);
+    start..end
+}
+
+fn parse_request_line(bytes: &[u8], line: Range<usize>, head: &mut RequestHead) -> Result<(), ParseError> {
+    let text = &bytes[line.clone()];
+    let method_len = token_len(text);
+    if method_len == 0 || text.get(method_len) != Some(&b' ') {
+        return Err(Invalid("the request line does not start with a method and a space"));
+    }
+    let rest = &text[method_len + 1..];
+    let Some(target_len) = rest.len().checked_sub(b" HTTP/1.x".len()) else {
+        return Err(Invalid("the request line has no version"));
+    };
+    let (target, version) = rest.split_at(target_len);
+    head.version = match version {
+        b" HTTP/1.1" => Version::Http11,
+        b" HTTP/1.0" => Version::Http10,
+        _ => return Err(Invalid("the version is not HTTP/1.1 or HTTP/1.0")),
+    };
+    if !is_target(target) {
+        return Err(Invalid("the request target is empty or contains a forbidden byte"));
+    }
+    head.method = Method::parse(&text[..method_len]);
+    head.method_range = line.start as u32..(line.start + method_len) as u32;
+    classify_target(target, line.start + method_len + 1, head)
+}
+
+fn classify_target(target: &[u8], at: usize, head: &mut RequestHead) -> Result<(), ParseError> {
+    let range = |from: usize, to: usize| (at + from) as u32..(at + to) as u32;
+    if head.method == Method::Connect {
+        if !is_authority(target) {
+            return Err(Invalid("the target of CONNECT is not host:port"));
+        }
+        head.form = TargetForm::Authority;
+        head.target = range(0, target.len());
+        return Ok(());
+    }
+    if target[0] == b'/' {
+        head.form = TargetForm::Origin;
+        head.target = range(0, target.len());
+        return Ok(());
+    }
+    if target == b"*" {
+        if head.method != Method::Options {
+            return Err(Invalid("the target * is for OPTIONS only"));
+        }
+        head.form = TargetForm::Asterisk;
+        head.target = range(0, 1);
+        return Ok(());
+    }
+    let scheme_len = match target {
+        t if t.len() > 7 && t[..7].eq_ignore_ascii_case(b"http://") => 7,
+        t if t.len() > 8 && t[..8].eq_ignore_ascii_case(b"https://") => 8,
+        _ => return Err(Invalid("the request target has no known form")),
+    };
+    let rest = &target[scheme_len..];
+    let authority_len = rest.iter().position(|b| matches!(b, b'/' | b'?')).unwrap_or(rest.len());
+    if !is_authority(&rest[..authority_len]) {
+        return Err(Invalid("the authority of the request target is invalid"));
+    }
+    head.form = TargetForm::Absolute;
+    head.authority = range(scheme_len, scheme_len + authority_len);
+    head.target = range(scheme_len + authority_len, target.len());
+    Ok(())
+}
+
+fn parse_status_line(bytes: &[u8], line: Range<usize>) -> Result<(Version, u16, Range<u32>), ParseError> {
+    let text = &bytes[line.clone()];
+    let version = match text.get(..9) {
+        Some(b"HTTP/1.1 ") => Version::Http11,
+        Some(b"HTTP/1.0 ") => Version::Http10,
+        _ => return Err(Invalid("the status line does not start with HTTP/1.1 or HTTP/1.0")),
+    };
+    let digits = text.get(9..12).filter(|d| d.iter().all(u8::is_ascii_digit));
+    let status = digits.map_or(0, |d| d.iter().fold(0u16, |n, d| n * 10 + u16::from(d - b'0')));
+    if !(100..=999).contains(&status) {
+        return Err(Invalid("the status code is not three digits from 100"));
+    }
+    // The reason may be left out together with its space; servers in the field do both.
+    let reason = match text.get(12) {
+        None => line.end..line.end,
+        Some(b' ') => line.start + 13..line.end,
+        Some(_) => return Err(Invalid("the status code is followed by something else than a space")),
+    };
+    if !is_value(&bytes[reason.clone()]) {
+        return Err(Invalid("the reason phrase contains a control byte"));
+    }
+    Ok((version, status, reason.start as u32..reason.end as u32))
+}
+
+/// RFC 9112 §3.2: exactly one valid Host in HTTP/1.1, at most one in HTTP/1.0.
+fn check_host(head: &RequestHead) -> Result<(), ParseError> {
+    let mut hosts = head.headers.get_all(HeaderId::Host);
+    match (hosts.next(), hosts.next()) {
+        (None, _) if head.version == Version::Http10 => Ok(()),
+        (None, _) => Err(Invalid("there is no Host field")),
+        (Some(_), Some(_)) => Err(Invalid("there is more than one Host field")),
+        (Some(host), None) if is_authority(host) => Ok(()),
+        (Some(_), None) => Err(Invalid("the Host field is invalid")),
+    }
+}
+
+#[cfg(test)]
+#[path = "parse_tests.rs"]
+mod tests;

@@ -1,0 +1,202 @@
+//! Message heads: what every protocol version is turned into.
+
+use std::ops::Range;
+
+use crate::{Headers, Method};
+
+/// The version a message was sent in, as far as it matters beyond the codec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Version {
+    /// HTTP/1.0
+    Http10,
+    /// HTTP/1.1
+    #[default]
+    Http11,
+    /// HTTP/2
+    Http2,
+    /// HTTP/3
+    Http3,
+}
+
+impl Version {
+    /// As in `$server_protocol`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Version::Http10 => "HTTP/1.0",
+            Version::Http11 => "HTTP/1.1",
+            Version::Http2 => "HTTP/2.0",
+            Version::Http3 => "HTTP/3.0",
+        }
+    }
+}
+
+/// The form of a request target (RFC 9112 §3.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TargetForm {
+    /// `/path?query`
+    #[default]
+    Origin,
+    /// `http://host/path?query`
+    Absolute,
+    /// `*`, with OPTIONS only
+    Asterisk,
+    /// `host:port`, with CONNECT only
+    Authority,
+}
+
+/// A request head.
+#[derive(Debug, Clone, Default)]
+pub struct RequestHead {
+    /// The method; its token is [`RequestHead::method_token`].
+    pub method: Method,
+    /// The version it came in.
+    pub version: Version,
+    /// The form of the target.
+    pub form: TargetForm,
+    /// The fields; their arena also holds the request line.
+    pub headers: Headers,
+    pub(crate) method_range: Range<u32>,
+    pub(crate) target: Range<u32>,
+    pub(crate) authority: Range<u32>,
+}
+
+impl RequestHead {
+    /// Empties it, keeping its memory.
+    pub fn clear(&mut self) {
+        self.headers.clear();
+        self.method = Method::Get;
+        self.method_range = 0..0;
+        self.target = 0..0;
+        self.authority = 0..0;
+        self.form = TargetForm::Origin;
+    }
+
+    pub(crate) fn slice(&self, range: &Range<u32>) -> &[u8] {
+        &self.headers.arena()[range.start as usize..range.end as usize]
+    }
+
+    /// The method as it was sent.
+    pub fn method_token(&self) -> &[u8] {
+        self.slice(&self.method_range)
+    }
+
+    /// Path and query as they were sent: origin form whatever the form of the target
+    /// (`/` for an absolute target without a path, `*` for the asterisk form).
+    pub fn path_and_query(&self) -> &[u8] {
+        let target = self.slice(&self.target);
+        if target.is_empty() { b"/" } else { target }
+    }
+
+    /// The path as it was sent, without the query.
+    pub fn raw_path(&self) -> &[u8] {
+        let target = self.path_and_query();
+        match memchr::memchr(b'?', target) {
+            // An absolute target may go straight to the query.
+            Some(0) => b"/",
+            Some(at) => &target[..at],
+            None => target,
+        }
+    }
+
+    /// The query without its `?`, if there is one.
+    pub fn query(&self) -> Option<&[u8]> {
+        let target = self.path_and_query();
+        memchr::memchr(b'?', target).map(|at| &target[at + 1..])
+    }
+
+    /// Host and port that the request is for: the target's authority, else the Host field
+    /// (RFC 9112 §3.3). Empty when an HTTP/1.0 request names none.
+    pub fn authority(&self) -> &[u8] {
+        let from_target = self.slice(&self.authority);
+        if from_target.is_empty() { self.headers.get(crate::HeaderId::Host).unwrap_or(b"") } else { from_target }
+    }
+
+    /// The authority of an absolute target, which replaces the Host field.
+    pub fn target_authority(&self) -> Option<&[u8]> {
+        let authority = self.slice(&self.authority);
+        (!authority.is_empty()).then_some(authority)
+    }
+}
+
+/// A response head.
+#[derive(Debug, Clone, Default)]
+pub struct ResponseHead {
+    /// The status code, 100 to 999.
+    pub status: u16,
+    /// The version it came in.
+    pub version: Version,
+    /// The fields; their arena may also hold the status line.
+    pub headers: Headers,
+    pub(crate) reason: Range<u32>,
+}
+
+impl ResponseHead {
+    /// Empties it, keeping its memory.
+    pub fn clear(&mut self) {
+        self.headers.clear();
+        self.status = 0;
+        self.reason = 0..0;
+    }
+
+    /// The reason phrase as it was sent; may be empty.
+    pub fn reason(&self) -> &[u8] {
+        &self.headers.arena()[self.reason.start as usize..self.reason.end as usize]
+    }
+
+    /// Makes it a response of the gateway's own.
+    pub fn start(&mut self, status: u16) {
+        self.clear();
+        self.status = status;
+    }
+
+    /// Whether it is an interim response (1xx).
+    pub fn is_interim(&self) -> bool {
+        (100..200).contains(&self.status)
+    }
+}
+
+/// The reason phrase of a status code, as IANA registers it.
+pub fn reason_phrase(status: u16) -> &'static str {
+    match status {
+        100 => "Continue",
+        101 => "Switching Protocols",
+        103 => "Early Hints",
+        200 => "OK",
+        201 => "Created",
+        202 => "Accepted",
+        204 => "No Content",
+        206 => "Partial Content",
+        301 => "Moved Permanently",
+        302 => "Found",
+        303 => "See Other",
+        304 => "Not Modified",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        406 => "Not Acceptable",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        411 => "Length Required",
+        412 => "Precondition Failed",
+        413 => "Content Too Large",
+        414 => "URI Too Long",
+        415 => "Unsupported Media Type",
+        416 => "Range Not Satisfiable",
+        417 => "Expectation Failed",
+        421 => "Misdirected Request",
+        426 => "Upgrade Required",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        _ => "",
+    }
+}

@@ -1,0 +1,392 @@
+//! Header fields as flat byte ranges plus edits.
+//!
+//! A head keeps the bytes that came in. Every field is one line `Name: value\r\n` inside one
+//! arena; removing marks the line, adding appends a line. Writing the head out copies the live
+//! lines in runs, so an untouched head costs one copy.
+
+macro_rules! header_ids {
+    ($($name:ident $text:literal;)*) => {
+        /// Field names that the gateway itself looks at; all others are [`HeaderId::Other`].
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum HeaderId {
+            $(#[doc = $text] $name,)*
+            /// A name without a meaning to the gateway.
+            Other,
+        }
+
+        impl HeaderId {
+            const NAMES: &[&str] = &[$($text,)*];
+            const IDS: &[HeaderId] = &[$(HeaderId::$name,)*];
+        }
+    };
+}
+
+header_ids! {
+    Host "Host";
+    Connection "Connection";
+    ContentLength "Content-Length";
+    TransferEncoding "Transfer-Encoding";
+    Te "TE";
+    Trailer "Trailer";
+    Upgrade "Upgrade";
+    KeepAlive "Keep-Alive";
+    ProxyConnection "Proxy-Connection";
+    ProxyAuthenticate "Proxy-Authenticate";
+    ProxyAuthorization "Proxy-Authorization";
+    Expect "Expect";
+    XRealIp "X-Real-IP";
+    XForwardedFor "X-Forwarded-For";
+    XForwardedProto "X-Forwarded-Proto";
+    XForwardedHost "X-Forwarded-Host";
+    XForwardedPort "X-Forwarded-Port";
+    Forwarded "Forwarded";
+    ContentType "Content-Type";
+    Accept "Accept";
+    AcceptEncoding "Accept-Encoding";
+    Authorization "Authorization";
+    Cookie "Cookie";
+    UserAgent "User-Agent";
+    Referer "Referer";
+    Server "Server";
+    Date "Date";
+    Location "Location";
+    Allow "Allow";
+}
+
+impl HeaderId {
+    /// Classifies a field name, in any case.
+    pub fn of(name: &[u8]) -> HeaderId {
+        // Length and first letter leave at most three candidates to compare.
+        let Some(first) = name.first() else { return HeaderId::Other };
+        let candidates = &LOOKUP[(first & 0x1f) as usize];
+        for &index in candidates {
+            if index == NONE {
+                break;
+            }
+            let text = HeaderId::NAMES[index as usize].as_bytes();
+            if text.len() == name.len() && text.eq_ignore_ascii_case(name) {
+                return HeaderId::IDS[index as usize];
+            }
+        }
+        HeaderId::Other
+    }
+
+    /// The name in its usual spelling; empty for [`HeaderId::Other`].
+    pub fn name(self) -> &'static str {
+        HeaderId::NAMES.get(self as usize).copied().unwrap_or("")
+    }
+
+    const fn bit(self) -> u64 {
+        1 << (self as u8)
+    }
+}
+
+const NONE: u8 = u8::MAX;
+/// Known names by the low five bits of their first letter; built at compile time.
+const LOOKUP: [[u8; 8]; 32] = build_lookup();
+
+const fn build_lookup() -> [[u8; 8]; 32] {
+    let mut table = [[NONE; 8]; 32];
+    let mut i = 0;
+    while i < HeaderId::NAMES.len() {
+        let row = (HeaderId::NAMES[i].as_bytes()[0] & 0x1f) as usize;
+        let mut slot = 0;
+        while table[row][slot] != NONE {
+            slot += 1;
+        }
+        table[row][slot] = i as u8;
+        i += 1;
+    }
+    table
+}
+
+/// One field: positions in the arena. `line..end` is the whole line with its CRLF.
+#[derive(Debug, Clone, Copy)]
+struct Field {
+    line: u32,
+    value: u32,
+    value_end: u32,
+    end: u32,
+    name_len: u16,
+    id: HeaderId,
+    live: bool,
+}
+
+/// The fields of one message, in order.
+#[derive(Debug, Clone, Default)]
+pub struct Headers {
+    arena: Vec<u8>,
+    fields: Vec<Field>,
+    /// Bit per [`HeaderId`] that is present at least once.
+    present: u64,
+}
+
+impl Headers {
+    /// Empties the list, keeping its memory.
+    pub fn clear(&mut self) {
+        self.arena.clear();
+        self.fields.clear();
+        self.present = 0;
+    }
+
+    /// Starts from the raw bytes of a head; the parser then adds lines with [`Headers::push_line`].
+    pub(crate) fn load(&mut self, head: &[u8]) {
+        self.clear();
+        self.arena.extend_from_slice(head);
+    }
+
+    pub(crate) fn arena(&self) -> &[u8] {
+        &self.arena
+    }
+
+    /// Registers a line of the loaded head, by positions in it.
+    pub(crate) fn push_line(&mut self, line: usize, name_len: usize, value: std::ops::Range<usize>, end: usize) {
+        let id = HeaderId::of(&self.arena[line..line + name_len]);
+        self.mark(id);
+        self.fields.push(Field {
+            line: line as u32,
+            value: value.start as u32,
+            value_end: value.end as u32,
+            end: end as u32,
+            name_len: name_len as u16,
+            id,
+            live: true,
+        });
+    }
+
+    fn mark(&mut self, id: HeaderId) {
+        if id != HeaderId::Other {
+            self.present |= id.bit();
+        }
+    }
+
+    /// Whether a field of this name is present.
+    pub fn has(&self, id: HeaderId) -> bool {
+        self.present & id.bit() != 0
+    }
+
+    /// Whether any field of `ids` is present.
+    pub fn has_any(&self, ids: &[HeaderId]) -> bool {
+        ids.iter().any(|id| self.has(*id))
+    }
+
+    fn value_of(&self, field: &Field) -> &[u8] {
+        &self.arena[field.value as usize..field.value_end as usize]
+    }
+
+    fn name_of(&self, field: &Field) -> &[u8] {
+        &self.arena[field.line as usize..field.line as usize + usize::from(field.name_len)]
+    }
+
+    /// The first value of a known name.
+    pub fn get(&self, id: HeaderId) -> Option<&[u8]> {
+        self.get_all(id).next()
+    }
+
+    /// All values of a known name, in order.
+    pub fn get_all(&self, id: HeaderId) -> impl Iterator<Item = &[u8]> {
+        // The bit test first: most look-ups are for absent fields.
+        let fields = if self.has(id) { &self.fields[..] } else { &[] };
+        fields.iter().filter(move |f| f.live && f.id == id).map(|f| self.value_of(f))
+    }
+
+    /// The first value of any name, compared without case.
+    pub fn find(&self, name: &[u8]) -> Option<&[u8]> {
+        self.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v)
+    }
+
+    /// Names and values in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.fields.iter().filter(|f| f.live).map(|f| (self.name_of(f), self.value_of(f)))
+    }
+
+    /// Number of fields.
+    pub fn len(&self) -> usize {
+        self.fields.iter().filter(|f| f.live).count()
+    }
+
+    /// Whether there is no field.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds a field at the end. Bytes that could end the line are replaced by spaces, so that no
+    /// value can ever smuggle another field.
+    pub fn append(&mut self, name: &str, value: &[u8]) {
+        self.append_parts(name.as_bytes(), &[value]);
+    }
+
+    /// As [`Headers::append`], the value given in parts.
+    pub fn append_parts(&mut self, name: &[u8], parts: &[&[u8]]) {
+        let line = self.arena.len();
+        self.arena.extend_from_slice(name);
+        self.arena.extend_from_slice(b": ");
+        let value = self.arena.len();
+        for part in parts {
+            self.arena.extend_from_slice(part);
+        }
+        let value_end = self.arena.len();
+        for byte in &mut self.arena[value..value_end] {
+            if matches!(*byte, b'\r' | b'\n' | 0) {
+                *byte = b' ';
+            }
+        }
+        self.arena.extend_from_slice(b"\r\n");
+        let end = self.arena.len();
+        self.push_line(line, name.len(), value..value_end, end);
+    }
+
+    /// Adds a known field at the end.
+    pub fn add(&mut self, id: HeaderId, value: &[u8]) {
+        self.append(id.name(), value);
+    }
+
+    /// Replaces all fields of a known name by one.
+    pub fn set(&mut self, id: HeaderId, value: &[u8]) {
+        self.remove(id);
+        self.add(id, value);
+    }
+
+    /// Removes all fields of a known name.
+    pub fn remove(&mut self, id: HeaderId) {
+        if self.has(id) {
+            self.fields.iter_mut().filter(|f| f.id == id).for_each(|f| f.live = false);
+            self.present &= !id.bit();
+        }
+    }
+
+    /// Removes all fields of a name, compared without case.
+    pub fn remove_name(&mut self, name: &[u8]) {
+        match HeaderId::of(name) {
+            HeaderId::Other => {
+                let arena = &self.arena;
+                for f in self.fields.iter_mut().filter(|f| f.id == HeaderId::Other) {
+                    let at = f.line as usize;
+                    if arena[at..at + usize::from(f.name_len)].eq_ignore_ascii_case(name) {
+                        f.live = false;
+                    }
+                }
+            }
+            id => self.remove(id),
+        }
+    }
+
+    /// Removes what must not pass a proxy: the hop-by-hop fields and those that `Connection`
+    /// names (RFC 9110 §7.6.1). `Transfer-Encoding` goes too: each side frames its own message.
+    pub fn remove_hop_by_hop(&mut self) {
+        const HOP: u64 = HeaderId::Connection.bit()
+            | HeaderId::KeepAlive.bit()
+            | HeaderId::ProxyConnection.bit()
+            | HeaderId::Te.bit()
+            | HeaderId::Trailer.bit()
+            | HeaderId::TransferEncoding.bit()
+            | HeaderId::Upgrade.bit()
+            | HeaderId::ProxyAuthenticate.bit()
+            | HeaderId::ProxyAuthorization.bit();
+        if self.present & HOP == 0 {
+            return;
+        }
+        if self.has(HeaderId::Connection) {
+            self.remove_connection_options();
+        }
+        for f in &mut self.fields {
+            if f.id != HeaderId::Other && f.id.bit() & HOP != 0 {
+                f.live = false;
+            }
+        }
+        self.present &= !HOP;
+    }
+
+    fn remove_connection_options(&mut self) {
+        let mut named = Vec::new();
+        for value in self.get_all(HeaderId::Connection) {
+            for token in list_items(value) {
+                if !token.eq_ignore_ascii_case(b"keep-alive") && !token.eq_ignore_ascii_case(b"close") {
+                    named.push(token.to_vec());
+                }
+            }
+        }
+        for name in named {
+            // A client must not be able to strip what routing and framing rely on.
+            if !matches!(HeaderId::of(&name), HeaderId::Host | HeaderId::ContentLength) {
+                self.remove_name(&name);
+            }
+        }
+    }
+
+    /// Writes the live lines to `out`, adjoining ones in one copy.
+    pub fn write_to(&self, out: &mut Vec<u8>) {
+        let (mut start, mut end) = (0usize, 0usize);
+        for f in self.fields.iter().filter(|f| f.live) {
+            if f.line as usize != end {
+                out.extend_from_slice(&self.arena[start..end]);
+                start = f.line as usize;
+            }
+            end = f.end as usize;
+        }
+        out.extend_from_slice(&self.arena[start..end]);
+    }
+
+    /// Whether a comma-separated field of a known name contains `token`, without case.
+    pub fn has_token(&self, id: HeaderId, token: &[u8]) -> bool {
+        self.get_all(id).any(|value| list_items(value).any(|item| item.eq_ignore_ascii_case(token)))
+    }
+}
+
+/// The items of a comma-separated list, without the white space around them.
+pub fn list_items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|b| *b == b',').map(|item| item.trim_ascii()).filter(|item| !item.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[(&str, &str)]) -> Headers {
+        let mut headers = Headers::default();
+        for (name, value) in lines {
+            headers.append(name, value.as_bytes());
+        }
+        headers
+    }
+
+    fn text(headers: &Headers) -> String {
+        let mut out = Vec::new();
+        headers.write_to(&mut out);
+        String::from_utf8(out).expect("test headers are ASCII")
+    }
+
+    #[test]
+    fn every_known_name_is_found_in_any_case() {
+        for (index, name) in HeaderId::NAMES.iter().enumerate() {
+            assert_eq!(HeaderId::of(name.to_ascii_uppercase().as_bytes()), HeaderId::IDS[index]);
+            assert_eq!(HeaderId::of(name.to_ascii_lowercase().as_bytes()), HeaderId::IDS[index]);
+        }
+        assert_eq!(HeaderId::of(b"X-Other"), HeaderId::Other);
+        assert_eq!(HeaderId::of(b""), HeaderId::Other);
+    }
+
+    #[test]
+    fn edits_keep_order_and_copy_runs() {
+        let mut h = headers(&[("A", "1"), ("Host", "x"), ("B", "2"), ("a", "3")]);
+        h.remove_name(b"A");
+        h.set(HeaderId::Host, b"y");
+        assert_eq!(text(&h), "B: 2\r\nHost: y\r\n");
+        assert_eq!(h.get(HeaderId::Host), Some(&b"y"[..]));
+    }
+
+    #[test]
+    fn connection_options_are_removed_but_never_host() {
+        let mut h = headers(&[("Host", "x"), ("Connection", "close, X-Secret, host"), ("X-Secret", "1"), ("TE", "trailers")]);
+        h.remove_hop_by_hop();
+        assert_eq!(text(&h), "Host: x\r\n");
+    }
+
+    #[test]
+    fn values_cannot_smuggle_lines() {
+        let mut h = Headers::default();
+        h.append("X", b"a\r\nEvil: 1");
+        assert_eq!(text(&h), "X: a  Evil: 1\r\n");
+    }
+}

@@ -1,0 +1,19 @@
+//! The message model that every part of Sigma shares, and the HTTP/1 wire as pure state machines.
+//!
+//! Nothing here does I/O, reads a clock or waits: bytes go in, messages come out, and the other
+//! way round. That is what lets every codec be fuzzed, replayed and tested byte by byte.
+
+pub mod chunk;
+pub mod fault;
+pub mod frame;
+pub mod h1;
+pub mod head;
+pub mod header;
+pub mod method;
+
+pub use chunk::Chunk;
+pub use fault::{Fault, FaultKind, Side};
+pub use frame::{BodyLength, Frame};
+pub use head::{RequestHead, ResponseHead, TargetForm, Version};
+pub use header::{HeaderId, Headers};
+pub use method::Method;

@@ -1,0 +1,203 @@
+//! A gateway process under test.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::peer::Peer;
+use crate::ports::free_port;
+use crate::socket::{Address, Socket};
+use crate::until;
+
+/// Generous, because a debug build starts on a loaded machine.
+const START: Duration = Duration::from_secs(20);
+
+/// A running gateway with its own folder. Dropping it kills the process; when the test is
+/// panicking, its stderr is printed first.
+#[derive(Debug)]
+pub struct Gateway {
+    child: Child,
+    dir: TempDir,
+    config: PathBuf,
+    ports: Ports,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Ports {
+    listen: u16,
+    status: u16,
+}
+
+impl Gateway {
+    /// Starts `binary run -c FILE` on `config` and waits until it accepts.
+    ///
+    /// In `config`, `{listen}` becomes the gateway's address (`127.0.0.1:port`), `{port}` its port,
+    /// `{status}` an address for the status listener and `{dir}` the gateway's folder.
+    pub fn start(binary: &str, config: &str) -> Result<Gateway> {
+        Gateway::start_file(binary, "sigma.yaml", config)
+    }
+
+    /// As [`Gateway::start`] with the name of the file, which may matter to the format.
+    pub fn start_file(binary: &str, name: &str, config: &str) -> Result<Gateway> {
+        // A port may be taken by another process between the choice and the bind.
+        let mut last = None;
+        for _ in 0..3 {
+            let mut gateway = Gateway::spawn(binary, name, config)?;
+            match gateway.await_ready() {
+                Ok(()) => return Ok(gateway),
+                Err(e) => last = Some(e),
+            }
+            if !gateway.stderr().to_lowercase().contains("in use") {
+                break;
+            }
+        }
+        last.map_or_else(|| bail!("not started"), Err)
+    }
+
+    fn spawn(binary: &str, name: &str, config: &str) -> Result<Gateway> {
+        let dir = tempfile::tempdir().context("temporary folder")?;
+        let ports = Ports { listen: free_port(), status: free_port() };
+        let path = dir.path().join(name);
+        fs::write(&path, fill(config, ports, dir.path()))?;
+        let child = Command::new(binary)
+            .args([OsStr::new("run"), OsStr::new("-c"), path.as_os_str()])
+            .current_dir(dir.path())
+            .stdin(Stdio::null())
+            .stdout(File::create(dir.path().join("stdout"))?)
+            .stderr(File::create(dir.path().join("stderr"))?)
+            .spawn()
+            .with_context(|| format!("start {binary}"))?;
+        Ok(Gateway { child, dir, config: path, ports })
+    }
+
+    fn await_ready(&mut self) -> Result<()> {
+        let address = self.address();
+        let mut exited = None;
+        let accepts = until(START, || {
+            exited = self.child.try_wait().ok().flatten();
+            exited.is_some() || Socket::connect(&address, START).is_ok()
+        });
+        match exited {
+            Some(status) => bail!("the gateway ended with {status}:\n{}", self.stderr()),
+            None => ensure!(accepts, "the gateway does not accept on {address}:\n{}", self.stderr()),
+        }
+        Ok(())
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> Address {
+        loopback(self.ports.listen)
+    }
+
+    /// Where its status listener is, if the configuration used `{status}`.
+    pub fn status_address(&self) -> Address {
+        loopback(self.ports.status)
+    }
+
+    /// A new client connection.
+    pub fn connect(&self) -> Result<Peer> {
+        Peer::connect(&self.address())
+    }
+
+    /// The folder that holds its configuration and relative files.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it wrote to stderr so far.
+    pub fn stderr(&self) -> String {
+        fs::read_to_string(self.dir.path().join("stderr")).unwrap_or_default()
+    }
+
+    /// What it wrote to stdout so far.
+    pub fn stdout(&self) -> String {
+        fs::read_to_string(self.dir.path().join("stdout")).unwrap_or_default()
+    }
+
+    /// Replaces the configuration file; placeholders keep their values.
+    pub fn rewrite(&self, config: &str) -> Result<()> {
+        // Written aside and moved, as an operator's tool would, so that no reload reads half a file.
+        let aside = self.config.with_extension("new");
+        fs::write(&aside, fill(config, self.ports, self.dir.path()))?;
+        Ok(fs::rename(aside, &self.config)?)
+    }
+
+    /// Asks for a reload (SIGHUP). It happens later; poll for its effect.
+    pub fn reload(&self) -> Result<()> {
+        self.signal(Signal::HUP)
+    }
+
+    /// Asks it to reopen its log files (SIGUSR1).
+    pub fn reopen_logs(&self) -> Result<()> {
+        self.signal(Signal::USR1)
+    }
+
+    /// Asks it to drain and end (SIGTERM).
+    pub fn terminate(&self) -> Result<()> {
+        self.signal(Signal::TERM)
+    }
+
+    /// Drains and waits for the end.
+    pub fn stop(mut self) -> Result<ExitStatus> {
+        self.terminate()?;
+        self.wait(START)
+    }
+
+    /// Waits until the process has ended by itself.
+    pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let mut status = None;
+        until(limit, || {
+            status = self.child.try_wait().ok().flatten();
+            status.is_some()
+        });
+        status.with_context(|| format!("still running after {limit:?}:\n{}", self.stderr()))
+    }
+
+    /// Peak resident memory in KiB, from `/proc`.
+    pub fn peak_memory_kib(&self) -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
+        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).context("no VmHWM")?;
+        Ok(line.trim().trim_end_matches(" kB").parse()?)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.pid())?;
+        let pid = Pid::from_raw(pid).context("process id 0")?;
+        Ok(kill_process(pid, signal)?)
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // Already ended is fine; there is nobody to report another failure to.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- stderr of the gateway\n{}", self.stderr());
+        }
+    }
+}
+
+fn loopback(port: u16) -> Address {
+    Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+}
+
+fn fill(config: &str, ports: Ports, dir: &Path) -> String {
+    config
+        .replace("{listen}", &format!("127.0.0.1:{}", ports.listen))
+        .replace("{port}", &ports.listen.to_string())
+        .replace("{status}", &format!("127.0.0.1:{}", ports.status))
+        .replace("{dir}", &dir.display().to_string())
+}

@@ -1,0 +1,43 @@
+//! The real-socket harness of the integration tests: a gateway process, scripted origins, raw
+//! clients and the language of the wire cases.
+//!
+//! Everything here blocks and every wait has a deadline ([`DEADLINE`] unless told otherwise); no
+//! test sleeps for a fixed time and hopes. The readers are stricter than any peer would be: what
+//! they accept is well-formed HTTP/1.1 (RFC 9112) to the letter, so a gateway that emits something
+//! sloppy fails here first.
+
+mod case;
+mod gateway;
+mod message;
+mod origin;
+mod peer;
+mod ports;
+mod socket;
+pub mod wire;
+
+pub use case::{Case, Check, Side, Step, parse_cases};
+pub use gateway::Gateway;
+pub use message::{Framing, Head, Message};
+pub use origin::{Origin, checksum};
+pub use peer::Peer;
+pub use ports::free_port;
+pub use socket::{Address, Socket};
+
+use std::time::{Duration, Instant};
+
+/// How long one step of a test may take before it counts as failed.
+pub const DEADLINE: Duration = Duration::from_secs(5);
+
+/// Polls `condition` until it holds; false when `limit` passed first.
+pub fn until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + limit;
+    loop {
+        if condition() {
+            return true;
+        }
+        if Instant::now() >= end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,2 @@
+//! sigma
+fn main() {}
