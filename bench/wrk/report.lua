@@ -7,7 +7,6 @@ function init(args)
   local body = tonumber(args[2] or "0")
   if body > 0 then wrk.body = string.rep("x", body) end
   if args[3] == "close" then wrk.headers["Connection"] = "close" end
-  wrk.init({})
 end
 
 function done(summary, latency, requests)

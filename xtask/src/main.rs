@@ -1,2 +1,40 @@
-//! xtask
-fn main() {}
+//! The project's own tools: `cargo xtask tidy` and `cargo xtask bench`.
+//!
+//! They are plain code beside the code they serve, so that no script outlives what it checks.
+
+mod bench;
+mod tidy;
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Sigma's house checks and benchmarks")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Check the rules of the house on the whole repository
+    Tidy,
+    /// Measure Sigma beside other gateways, in turns, in one run
+    Bench(bench::Options),
+}
+
+/// The repository's root: the folder that holds `xtask/`.
+fn repository() -> anyhow::Result<PathBuf> {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
+    root.canonicalize().context("the repository that xtask was built in has moved: build xtask again")
+}
+
+fn main() -> anyhow::Result<()> {
+    let root = repository()?;
+    match Cli::parse().task {
+        Task::Tidy => tidy::run(&root),
+        Task::Bench(options) => bench::run(&root, &options),
+    }
+}

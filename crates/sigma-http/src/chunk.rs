@@ -13,8 +13,30 @@ pub const CHUNK_BYTES: usize = 64 * 1024;
 /// Buffers a thread keeps for reuse; beyond it they are freed, so a burst does not stay resident.
 const FREE_LIST_MAX: usize = 64;
 
+/// Largest head buffer kept for reuse.
+const SMALL_BYTES_MAX: usize = 16 * 1024;
+
 thread_local! {
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    static FREE_SMALL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An empty growable buffer, for heads.
+pub(crate) fn take_small() -> Vec<u8> {
+    FREE_SMALL.with_borrow_mut(Vec::pop).unwrap_or_else(|| Vec::with_capacity(1024))
+}
+
+/// Gives a buffer of [`take_small`] back.
+pub(crate) fn recycle_small(mut bytes: Vec<u8>) {
+    if bytes.capacity() > SMALL_BYTES_MAX {
+        return;
+    }
+    bytes.clear();
+    FREE_SMALL.with_borrow_mut(|free| {
+        if free.len() < FREE_LIST_MAX {
+            free.push(bytes);
+        }
+    });
 }
 
 /// A piece of bytes: a window into a recycled buffer.

@@ -1,1 +1,13 @@
-//! sigma-net
+//! The machine under the gateway: worker threads, sockets, deadlines. Knows no HTTP.
+//!
+//! Everything a worker touches on the request path lives on its own thread; see [`worker`].
+
+pub mod deadline;
+pub mod limits;
+pub mod listen;
+pub mod stream;
+pub mod worker;
+
+pub use deadline::Deadline;
+pub use listen::{BoundSocket, Listening};
+pub use stream::{Peer, Stream};

@@ -1,1 +1,18 @@
-//! sigma-observe
+//! What a worker can tell about its work without waiting for anybody: access lines and counters.
+//!
+//! Nothing here blocks or locks on the emit path. An access line is rendered into the worker's own
+//! buffer; full buffers travel to one writer thread through a bounded queue that drops and counts
+//! rather than waits. Counters belong to one worker each and are merged when somebody reads them.
+
+pub mod access;
+pub mod counters;
+pub mod date;
+mod escape;
+pub mod field;
+pub mod log_buffer;
+
+pub use access::{AccessFormat, Entry, FormatError};
+pub use counters::{Counter, Totals, WorkerCounters, merge};
+pub use date::Clock;
+pub use field::Field;
+pub use log_buffer::{LogError, LogSink, LogTarget, LogWriter};

@@ -15,7 +15,7 @@ mod ports;
 mod socket;
 pub mod wire;
 
-pub use case::{Case, Check, Side, Step, parse_cases};
+pub use case::{Action, Case, Check, Expect, Side, Step, parse_cases};
 pub use gateway::Gateway;
 pub use message::{Framing, Head, Message};
 pub use origin::{Origin, checksum};

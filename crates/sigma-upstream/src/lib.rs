@@ -1,1 +1,6 @@
-//! sigma-upstream
+//! Choose an endpoint, reach it, judge it.
+
+pub mod balance;
+pub mod dns;
+pub mod endpoint;
+pub mod health;

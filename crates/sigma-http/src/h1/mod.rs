@@ -6,17 +6,23 @@
 //! | `parse` | bytes to heads |
 //! | `framing` | where a message ends |
 //! | `chunked` | the chunked coding, in place |
+//! | `body` | bytes to frames |
+//! | `output` | frames to bytes |
 //! | `encode` | heads to bytes |
 //!
 //! What is ambiguous is refused rather than repaired: two parsers that repair differently are
 //! how requests are smuggled.
 
+pub mod body;
 pub mod bytes;
 pub mod chunked;
 pub mod encode;
 pub mod framing;
+pub mod output;
 pub mod parse;
 
+pub use body::BodyReader;
 pub use chunked::{ChunkedDecoder, Decoded};
 pub use framing::{connection_persists, request_body, response_body};
+pub use output::{Framing, Output};
 pub use parse::{HeadLimits, HeadScanner, ParseError, parse_request, parse_response};

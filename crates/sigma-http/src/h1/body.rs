@@ -1,0 +1,134 @@
+//! Bodies to frames, for both directions.
+
+use super::chunked::ChunkedDecoder;
+use crate::{BodyLength, Chunk, Frame};
+
+/// Takes the frames of one message out of the bytes of its connection.
+#[derive(Debug, Default)]
+pub enum BodyReader {
+    /// The message is over.
+    #[default]
+    Done,
+    /// This many bytes are still to come.
+    Known(u64),
+    /// Chunked coding.
+    Chunked(Box<ChunkedDecoder>),
+    /// All that comes until the stream ends.
+    UntilClose,
+}
+
+impl BodyReader {
+    /// A reader for a body of `length`.
+    pub fn new(length: BodyLength) -> BodyReader {
+        match length {
+            BodyLength::None | BodyLength::Known(0) => BodyReader::Done,
+            BodyLength::Known(n) => BodyReader::Known(n),
+            BodyLength::Streamed => BodyReader::Chunked(Box::default()),
+            BodyLength::UntilClose => BodyReader::UntilClose,
+        }
+    }
+
+    /// Whether all of the message was read.
+    pub fn is_done(&self) -> bool {
+        matches!(self, BodyReader::Done)
+    }
+
+    /// The next frame in `input`, or `None` if it takes more bytes. Bytes behind the message stay
+    /// in `input`. After [`Frame::End`] or [`Frame::Trailers`] the reader is done.
+    ///
+    /// # Errors
+    /// The broken rule; the connection cannot be used further.
+    pub fn next(&mut self, input: &mut Chunk) -> Result<Option<Frame>, &'static str> {
+        match self {
+            BodyReader::Done => Ok(Some(Frame::End)),
+            BodyReader::Known(_) | BodyReader::UntilClose if input.is_empty() => Ok(None),
+            BodyReader::UntilClose => Ok(Some(Frame::Data(std::mem::take(input)))),
+            BodyReader::Known(left) => {
+                let data = input.split_to(usize::try_from(*left).unwrap_or(usize::MAX));
+                *left -= data.len() as u64;
+                if *left == 0 {
+                    *self = BodyReader::Done;
+                }
+                Ok(Some(Frame::Data(data)))
+            }
+            BodyReader::Chunked(decoder) => {
+                let frame = next_chunked(decoder, input)?;
+                if matches!(frame, Some(Frame::End | Frame::Trailers(_))) {
+                    *self = BodyReader::Done;
+                }
+                Ok(frame)
+            }
+        }
+    }
+
+    /// The stream ended: fine for a body that lasts until then, and for a finished message.
+    ///
+    /// # Errors
+    /// If the message is cut short.
+    pub fn end_of_stream(&mut self) -> Result<Frame, &'static str> {
+        match self {
+            BodyReader::Done | BodyReader::UntilClose => {
+                *self = BodyReader::Done;
+                Ok(Frame::End)
+            }
+            BodyReader::Known(_) => Err("the stream ended before the declared length"),
+            BodyReader::Chunked(_) => Err("the stream ended before the last chunk"),
+        }
+    }
+}
+
+fn next_chunked(decoder: &mut ChunkedDecoder, input: &mut Chunk) -> Result<Option<Frame>, &'static str> {
+    if !decoder.is_done() && !input.is_empty() {
+        let decoded = decoder.decode(input)?;
+        // What follows the message is rare (pipelining); then it is set apart.
+        let mut data = if decoded.consumed == input.len() { std::mem::take(input) } else { input.split_to(decoded.consumed) };
+        if decoded.payload > 0 {
+            data.truncate(decoded.payload);
+            return Ok(Some(Frame::Data(data)));
+        }
+    }
+    if !decoder.is_done() {
+        return Ok(None);
+    }
+    Ok(Some(decoder.take_trailers()?.map_or(Frame::End, Frame::Trailers)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(length: BodyLength, wire: &[u8], body: &[u8], rest: &[u8]) {
+        for step in [1, 3, wire.len().max(1)] {
+            let (mut reader, mut input, mut got) = (BodyReader::new(length), Chunk::empty(), Vec::new());
+            let mut pieces = wire.chunks(step);
+            let mut left = loop {
+                match reader.next(&mut input).expect("a valid body") {
+                    Some(Frame::Data(data)) => got.extend_from_slice(&data),
+                    Some(_) => break input.to_vec(),
+                    None => match pieces.next() {
+                        Some(piece) => input = Chunk::copy_of(&[&input[..], piece].concat()),
+                        None => {
+                            reader.end_of_stream().expect("a body that may end here");
+                        }
+                    },
+                }
+            };
+            pieces.for_each(|piece| left.extend_from_slice(piece));
+            assert_eq!((&got[..], &left[..]), (body, rest), "{length:?} in steps of {step}");
+        }
+    }
+
+    #[test]
+    fn bodies_and_what_follows() {
+        check(BodyLength::None, b"GET", b"", b"GET");
+        check(BodyLength::Known(3), b"abcGET", b"abc", b"GET");
+        check(BodyLength::UntilClose, b"abc", b"abc", b"");
+        check(BodyLength::Streamed, b"1\r\na\r\n2\r\nbc\r\n0\r\n\r\nGET", b"abc", b"GET");
+    }
+
+    #[test]
+    fn cut_short() {
+        assert!(BodyReader::new(BodyLength::Known(1)).end_of_stream().is_err());
+        assert!(BodyReader::new(BodyLength::Streamed).end_of_stream().is_err());
+    }
+}

@@ -1,0 +1,149 @@
+//! Bytes on their way out of one connection.
+
+use std::io::IoSlice;
+
+use super::encode;
+use crate::chunk::{recycle_small, take_small};
+use crate::{BodyLength, Chunk, Frame};
+
+/// Bodies up to this size are copied behind their head, so that both leave in one plain write.
+const COALESCE_BYTES: usize = 4 * 1024;
+
+/// How a body is framed on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Framing {
+    /// As it is: the head declared the length, or the end of the stream ends it.
+    #[default]
+    Plain,
+    /// Chunked coding.
+    Chunked,
+}
+
+impl From<BodyLength> for Framing {
+    fn from(length: BodyLength) -> Framing {
+        if length == BodyLength::Streamed { Framing::Chunked } else { Framing::Plain }
+    }
+}
+
+/// An output queue of bounded size: at most one piece of body waits in it.
+///
+/// The bytes leave in the order `front`, `body`, `back`. An empty queue owns no memory.
+#[derive(Debug, Default)]
+pub struct Output {
+    front: Vec<u8>,
+    /// Bytes of `front` that were written.
+    written: usize,
+    body: Chunk,
+    back: Vec<u8>,
+    /// How the current body is framed.
+    pub framing: Framing,
+}
+
+impl Output {
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.front.is_empty() && self.body.is_empty() && self.back.is_empty()
+    }
+
+    /// Whether another frame may be pushed.
+    pub fn has_room(&self) -> bool {
+        self.body.is_empty() && self.back.is_empty()
+    }
+
+    /// The buffer that heads are encoded into. To be used only while [`Output::has_room`].
+    pub fn front(&mut self) -> &mut Vec<u8> {
+        if self.front.capacity() == 0 {
+            self.front = take_small();
+        }
+        &mut self.front
+    }
+
+    /// Queues a frame in the current framing.
+    pub fn push(&mut self, frame: Frame) {
+        match (frame, self.framing) {
+            (Frame::Data(data), Framing::Plain) => self.push_data(data),
+            (Frame::Data(data), Framing::Chunked) => {
+                let len = data.len();
+                encode::chunk_size(len, self.end());
+                self.push_data(data);
+                self.end().extend_from_slice(b"\r\n");
+            }
+            (Frame::End, Framing::Chunked) => encode::last_chunk(None, self.end()),
+            (Frame::Trailers(trailers), Framing::Chunked) => encode::last_chunk(Some(&trailers), self.end()),
+            // A plain body has no place for trailers; dropping them is what RFC 9110 §6.5.1 asks for.
+            (Frame::End | Frame::Trailers(_), Framing::Plain) => {}
+        }
+    }
+
+    fn push_data(&mut self, data: Chunk) {
+        if data.len() <= COALESCE_BYTES && self.has_room() {
+            self.front().extend_from_slice(&data);
+        } else {
+            self.body = data;
+        }
+    }
+
+    /// Where bytes behind everything queued go.
+    fn end(&mut self) -> &mut Vec<u8> {
+        if self.body.is_empty() && self.back.is_empty() { self.front() } else { &mut self.back }
+    }
+
+    /// What is to be written, in order.
+    pub fn slices(&self) -> [IoSlice<'_>; 3] {
+        [IoSlice::new(&self.front[self.written..]), IoSlice::new(&self.body), IoSlice::new(&self.back)]
+    }
+
+    /// The bytes to write, if they are one piece.
+    pub fn single(&self) -> Option<&[u8]> {
+        if self.body.is_empty() && self.back.is_empty() {
+            return Some(&self.front[self.written..]);
+        }
+        (self.front.is_empty() && self.back.is_empty()).then_some(&self.body[..])
+    }
+
+    /// Takes note that the first `n` bytes were written.
+    pub fn advance(&mut self, mut n: usize) {
+        let front = n.min(self.front.len() - self.written);
+        self.written += front;
+        n -= front;
+        if self.written == self.front.len() && self.written > 0 {
+            recycle_small(std::mem::take(&mut self.front));
+            self.written = 0;
+        }
+        let body = n.min(self.body.len());
+        if body > 0 {
+            self.body.advance(body);
+        }
+        self.back.drain(..n - body);
+        if self.back.is_empty() {
+            self.back = Vec::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaves_in_order_whatever_the_step() {
+        let big = vec![b'x'; COALESCE_BYTES + 1];
+        for step in [1, 3, 5000] {
+            let mut out = Output { framing: Framing::Chunked, ..Output::default() };
+            out.front().extend_from_slice(b"head\r\n\r\n");
+            out.push(Frame::Data(Chunk::copy_of(b"ab")));
+            out.push(Frame::Data(Chunk::copy_of(&big)));
+            assert!(!out.has_room());
+            out.push(Frame::End);
+            let mut got = Vec::new();
+            while !out.is_empty() {
+                let all: Vec<u8> = out.slices().iter().flat_map(|s| s.to_vec()).collect();
+                let n = step.min(all.len());
+                got.extend_from_slice(&all[..n]);
+                out.advance(n);
+            }
+            let expected = [b"head\r\n\r\n2\r\nab\r\n1001\r\n", &big[..], b"\r\n0\r\n\r\n"].concat();
+            assert_eq!(got, expected, "steps of {step}");
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Counters that cost a worker one plain load and one plain store.
+//!
+//! Each worker writes its own block and nobody else's, so no read-modify-write is needed: the atomics
+//! are there for the control thread, which reads them while the worker goes on. A reader may see one
+//! counter a little ahead of another; every single value is one that the worker really stored.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Slots for faults by kind; kinds beyond the last slot are counted in it.
+pub const FAULT_SLOTS: usize = 48;
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Counter {
+    /// Request heads that were read completely.
+    Requests,
+    /// Responses 100 to 199 sent downstream.
+    Responses1xx,
+    /// Responses 200 to 299 sent downstream.
+    Responses2xx,
+    /// Responses 300 to 399 sent downstream.
+    Responses3xx,
+    /// Responses 400 to 499 sent downstream.
+    Responses4xx,
+    /// Responses 500 and above sent downstream.
+    Responses5xx,
+    /// Downstream connections taken.
+    ConnectionsAccepted,
+    /// Downstream connections open now; goes up and down.
+    ConnectionsActive,
+    /// Bytes read from downstream.
+    BytesIn,
+    /// Bytes written downstream.
+    BytesOut,
+    /// Connections opened to upstream nodes.
+    UpstreamConnects,
+    /// Exchanges that found an idle upstream connection.
+    UpstreamReuses,
+    /// Attempts after an exchange's first.
+    UpstreamRetries,
+    /// Access lines given up because the writer was behind.
+    AccessLinesDropped,
+}
+
+/// Every counter with the name it is shown under, in the order of [`Counter`].
+const NAMES: [(Counter, &str); 14] = [
+    (Counter::Requests, "requests"),
+    (Counter::Responses1xx, "responses_1xx"),
+    (Counter::Responses2xx, "responses_2xx"),
+    (Counter::Responses3xx, "responses_3xx"),
+    (Counter::Responses4xx, "responses_4xx"),
+    (Counter::Responses5xx, "responses_5xx"),
+    (Counter::ConnectionsAccepted, "connections_accepted"),
+    (Counter::ConnectionsActive, "connections_active"),
+    (Counter::BytesIn, "bytes_in"),
+    (Counter::BytesOut, "bytes_out"),
+    (Counter::UpstreamConnects, "upstream_connects"),
+    (Counter::UpstreamReuses, "upstream_reuses"),
+    (Counter::UpstreamRetries, "upstream_retries"),
+    (Counter::AccessLinesDropped, "access_lines_dropped"),
+];
+
+/// One worker's counters. Written by that worker only, readable by anybody.
+///
+/// Aligned to two cache lines (x86 prefetches lines in pairs), so that no other data shares one.
+#[derive(Debug)]
+#[repr(align(128))]
+pub struct WorkerCounters {
+    values: [AtomicU64; NAMES.len()],
+    faults: [AtomicU64; FAULT_SLOTS],
+}
+
+impl Default for WorkerCounters {
+    fn default() -> Self {
+        WorkerCounters {
+            values: [const { AtomicU64::new(0) }; NAMES.len()],
+            faults: [const { AtomicU64::new(0) }; FAULT_SLOTS],
+        }
+    }
+}
+
+impl WorkerCounters {
+    /// Adds `n`. To be called by the owning worker only: two writers would lose counts.
+    pub fn add(&self, counter: Counter, n: u64) {
+        bump(&self.values[counter as usize], n);
+    }
+
+    /// Lowers a counter that goes both ways; never below 0. Owning worker only.
+    pub fn lower(&self, counter: Counter, n: u64) {
+        let cell = &self.values[counter as usize];
+        cell.store(cell.load(Ordering::Relaxed).saturating_sub(n), Ordering::Relaxed);
+    }
+
+    /// Counts a response by the class of its status. Owning worker only.
+    pub fn add_response(&self, status: u16) {
+        let class = match status {
+            0..200 => Counter::Responses1xx,
+            200..300 => Counter::Responses2xx,
+            300..400 => Counter::Responses3xx,
+            400..500 => Counter::Responses4xx,
+            500.. => Counter::Responses5xx,
+        };
+        self.add(class, 1);
+    }
+
+    /// Counts a fault by the number of its kind. Owning worker only.
+    pub fn add_fault(&self, kind: usize) {
+        bump(&self.faults[kind.min(FAULT_SLOTS - 1)], 1);
+    }
+
+    /// The present value of one counter.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.values[counter as usize].load(Ordering::Relaxed)
+    }
+}
+
+/// A load and a store instead of a locked add: there is one writer.
+fn bump(cell: &AtomicU64, n: u64) {
+    cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}
+
+/// Sums over all workers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Totals {
+    values: [u64; NAMES.len()],
+    faults: [u64; FAULT_SLOTS],
+}
+
+/// Adds up the counters of all workers as they are now.
+pub fn merge(workers: &[Arc<WorkerCounters>]) -> Totals {
+    let mut totals = Totals { values: [0; NAMES.len()], faults: [0; FAULT_SLOTS] };
+    for worker in workers {
+        for (sum, cell) in totals.values.iter_mut().zip(&worker.values) {
+            *sum = sum.wrapping_add(cell.load(Ordering::Relaxed));
+        }
+        for (sum, cell) in totals.faults.iter_mut().zip(&worker.faults) {
+            *sum = sum.wrapping_add(cell.load(Ordering::Relaxed));
+        }
+    }
+    totals
+}
+
+impl Totals {
+    /// The sum of one counter.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.values[counter as usize]
+    }
+
+    /// The sum of one kind of fault.
+    pub fn fault(&self, kind: usize) -> u64 {
+        self.faults[kind.min(FAULT_SLOTS - 1)]
+    }
+
+    /// `name value` lines, which a Prometheus scraper reads as they are.
+    ///
+    /// `fault_names[kind]` names a kind of fault; only kinds that occurred are listed.
+    pub fn render_text(&self, fault_names: &[&str]) -> String {
+        let mut out = String::with_capacity(1024);
+        for (counter, name) in NAMES {
+            let suffix = if counter == Counter::ConnectionsActive { "" } else { "_total" };
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "sigma_{name}{suffix} {}", self.get(counter));
+        }
+        for (kind, count) in self.occurred() {
+            let _ =
+                writeln!(out, "sigma_faults_total{{kind=\"{}\"}} {count}", fault_name(fault_names, kind));
+        }
+        out
+    }
+
+    /// One JSON object; faults that occurred are an object of their own.
+    pub fn render_json(&self, fault_names: &[&str]) -> String {
+        let mut out = String::with_capacity(1024);
+        for (counter, name) in NAMES {
+            let separator = if out.is_empty() { '{' } else { ',' };
+            let _ = write!(out, "{separator}\"{name}\":{}", self.get(counter));
+        }
+        out.push_str(",\"faults\":{");
+        for (i, (kind, count)) in self.occurred().enumerate() {
+            let separator = if i == 0 { "" } else { "," };
+            let _ = write!(out, "{separator}\"{}\":{count}", fault_name(fault_names, kind));
+        }
+        out.push_str("}}");
+        out
+    }
+
+    fn occurred(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.faults.iter().copied().enumerate().filter(|(_, count)| *count > 0)
+    }
+}
+
+/// Names are RFC 9209 tokens, which need no quoting in either form.
+fn fault_name<'a>(names: &[&'a str], kind: usize) -> &'a str {
+    names.get(kind).copied().unwrap_or("other")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stand_in_the_order_of_the_counters() {
+        for (i, (counter, name)) in NAMES.iter().enumerate() {
+            assert_eq!(*counter as usize, i, "{name}");
+        }
+    }
+
+    #[test]
+    fn responses_fall_into_classes() {
+        let cases = [
+            (101, Counter::Responses1xx),
+            (200, Counter::Responses2xx),
+            (299, Counter::Responses2xx),
+            (304, Counter::Responses3xx),
+            (404, Counter::Responses4xx),
+            (502, Counter::Responses5xx),
+            (999, Counter::Responses5xx),
+        ];
+        for (status, class) in cases {
+            let counters = WorkerCounters::default();
+            counters.add_response(status);
+            for (counter, name) in NAMES {
+                assert_eq!(counters.get(counter), u64::from(counter == class), "{status}: {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn workers_add_up() {
+        let workers: Vec<_> = (1..=3).map(|_| Arc::new(WorkerCounters::default())).collect();
+        for (i, worker) in workers.iter().enumerate() {
+            worker.add(Counter::BytesIn, 10 + i as u64);
+            worker.add(Counter::ConnectionsActive, 2);
+            worker.lower(Counter::ConnectionsActive, 1);
+            worker.lower(Counter::UpstreamRetries, 5);
+            worker.add_fault(1);
+        }
+        workers[0].add_fault(FAULT_SLOTS + 7);
+        let totals = merge(&workers);
+        assert_eq!(totals.get(Counter::BytesIn), 33);
+        assert_eq!(totals.get(Counter::ConnectionsActive), 3);
+        assert_eq!(totals.get(Counter::UpstreamRetries), 0);
+        assert_eq!(totals.fault(1), 3);
+        assert_eq!(totals.fault(FAULT_SLOTS - 1), 1);
+        assert_eq!(merge(&[]).get(Counter::Requests), 0);
+    }
+
+    #[test]
+    fn renders_both_forms() {
+        let worker = Arc::new(WorkerCounters::default());
+        worker.add(Counter::Requests, 7);
+        worker.add(Counter::ConnectionsActive, 1);
+        worker.add_fault(1);
+        worker.add_fault(30);
+        let totals = merge(&[worker]);
+        let names = ["dns_timeout", "connection_refused"];
+        let text = totals.render_text(&names);
+        for line in [
+            "sigma_requests_total 7",
+            "sigma_connections_active 1",
+            "sigma_bytes_out_total 0",
+            "sigma_faults_total{kind=\"connection_refused\"} 1",
+            "sigma_faults_total{kind=\"other\"} 1",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is missing in:\n{text}");
+        }
+        assert_eq!(text.lines().count(), NAMES.len() + 2);
+        let json = totals.render_json(&names);
+        assert!(json.starts_with("{\"requests\":7,\"responses_1xx\":0,"), "{json}");
+        assert!(json.ends_with(",\"faults\":{\"connection_refused\":1,\"other\":1}}"), "{json}");
+        assert!(merge(&[]).render_json(&names).ends_with(",\"faults\":{}}"));
+    }
+
+    #[test]
+    fn a_reader_never_sees_a_count_go_back() {
+        let worker = Arc::new(WorkerCounters::default());
+        let written = worker.clone();
+        let writer = std::thread::spawn(move || (0..100_000).for_each(|_| written.add(Counter::Requests, 1)));
+        let mut last = 0;
+        while last < 100_000 {
+            let now = worker.get(Counter::Requests);
+            assert!(now >= last);
+            last = now;
+            if writer.is_finished() && now < 100_000 {
+                assert_eq!(worker.get(Counter::Requests), 100_000);
+            }
+        }
+        assert!(writer.join().is_ok());
+    }
+
+    #[test]
+    fn blocks_share_no_cache_line() {
+        assert_eq!(align_of::<WorkerCounters>(), 128);
+        assert_eq!(size_of::<WorkerCounters>() % 128, 0);
+    }
+}

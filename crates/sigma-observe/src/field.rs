@@ -1,0 +1,221 @@
+//! The variables that an access line can name.
+
+/// One value of a finished exchange. Names are nginx's where nginx has the variable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Field {
+    /// `$remote_addr`: the client's address.
+    RemoteAddr,
+    /// `$remote_port`: the client's port.
+    RemotePort,
+    /// `$remote_user`: the user name of Basic credentials, verified or not.
+    RemoteUser,
+    /// `$time_local`: `10/Oct/2000:13:55:36 +0000`, always UTC.
+    TimeLocal,
+    /// `$time_iso8601`: `2000-10-10T13:55:36+00:00`, always UTC.
+    TimeIso8601,
+    /// `$msec`: Unix time in seconds with milliseconds.
+    Msec,
+    /// `$request`: the request line as it was received.
+    Request,
+    /// `$request_method`.
+    RequestMethod,
+    /// `$request_uri`: the request target as it was received.
+    RequestUri,
+    /// `$uri`: the normalised path.
+    Uri,
+    /// `$args`, `$query_string`: the query without its `?`.
+    Args,
+    /// `$host`: the host that the request was routed by, lower case, without port.
+    Host,
+    /// `$http_NAME`: a request header, its name in lower case with hyphens.
+    HttpHeader(Box<str>),
+    /// `$sent_http_NAME`: a header of the response sent downstream.
+    SentHttpHeader(Box<str>),
+    /// `$upstream_http_NAME`: a header of the upstream's response.
+    UpstreamHeader(Box<str>),
+    /// `$status`: the status sent downstream.
+    Status,
+    /// `$body_bytes_sent`: bytes of the response without its head.
+    BodyBytesSent,
+    /// `$bytes_sent`: bytes of the response with its head.
+    BytesSent,
+    /// `$request_length`: bytes of the request, head and body.
+    RequestLength,
+    /// `$request_time`: seconds with milliseconds, from the first byte read to the last byte written.
+    RequestTime,
+    /// `$request_id`, `$apisix_request_id`.
+    RequestId,
+    /// `$server_protocol`: `HTTP/1.1`.
+    ServerProtocol,
+    /// `$server_addr`: the local address of the downstream connection.
+    ServerAddr,
+    /// `$server_port`: the local port of the downstream connection.
+    ServerPort,
+    /// `$scheme`: `http` or `https`.
+    Scheme,
+    /// `$upstream_addr`: the node, or the nodes of all attempts joined by `, `.
+    UpstreamAddr,
+    /// `$upstream_status`: the node's status, per attempt.
+    UpstreamStatus,
+    /// `$upstream_response_time`: seconds with milliseconds to the end of the answer, per attempt.
+    UpstreamResponseTime,
+    /// `$upstream_connect_time`: seconds with milliseconds to the connection, per attempt.
+    UpstreamConnectTime,
+    /// `$upstream_header_time`: seconds with milliseconds to the head of the answer, per attempt.
+    UpstreamHeaderTime,
+    /// `$upstream_host`: the `Host` sent upstream.
+    UpstreamHost,
+    /// `$upstream_scheme`: the scheme towards the node.
+    UpstreamScheme,
+    /// `$upstream_uri`: the request target sent upstream.
+    UpstreamUri,
+    /// `$connection`: the number of the downstream connection.
+    Connection,
+    /// `$connection_requests`: which request on its connection this was, from 1.
+    ConnectionRequests,
+    /// `$route_id`: the matched route's id.
+    RouteId,
+    /// `$route_name`: the matched route's name.
+    RouteName,
+    /// `$service_id`: the id of the route's service.
+    ServiceId,
+    /// `$fault`: the RFC 9209 error type of an exchange that did not end as it should.
+    Fault,
+}
+
+/// Names and fields; a field's own name stands before its aliases.
+static NAMES: [(&str, Field); 38] = [
+    ("remote_addr", Field::RemoteAddr),
+    ("remote_port", Field::RemotePort),
+    ("remote_user", Field::RemoteUser),
+    ("time_local", Field::TimeLocal),
+    ("time_iso8601", Field::TimeIso8601),
+    ("msec", Field::Msec),
+    ("request", Field::Request),
+    ("request_method", Field::RequestMethod),
+    ("request_uri", Field::RequestUri),
+    ("uri", Field::Uri),
+    ("args", Field::Args),
+    ("query_string", Field::Args),
+    ("host", Field::Host),
+    ("status", Field::Status),
+    ("body_bytes_sent", Field::BodyBytesSent),
+    ("bytes_sent", Field::BytesSent),
+    ("request_length", Field::RequestLength),
+    ("request_time", Field::RequestTime),
+    ("request_id", Field::RequestId),
+    ("apisix_request_id", Field::RequestId),
+    ("server_protocol", Field::ServerProtocol),
+    ("server_addr", Field::ServerAddr),
+    ("server_port", Field::ServerPort),
+    ("scheme", Field::Scheme),
+    ("upstream_addr", Field::UpstreamAddr),
+    ("upstream_status", Field::UpstreamStatus),
+    ("upstream_response_time", Field::UpstreamResponseTime),
+    ("upstream_connect_time", Field::UpstreamConnectTime),
+    ("upstream_header_time", Field::UpstreamHeaderTime),
+    ("upstream_host", Field::UpstreamHost),
+    ("upstream_scheme", Field::UpstreamScheme),
+    ("upstream_uri", Field::UpstreamUri),
+    ("connection", Field::Connection),
+    ("connection_requests", Field::ConnectionRequests),
+    ("route_id", Field::RouteId),
+    ("route_name", Field::RouteName),
+    ("service_id", Field::ServiceId),
+    ("fault", Field::Fault),
+];
+
+impl Field {
+    /// The field that `name` (without `$`) stands for.
+    ///
+    /// As in nginx a header's hyphens are written as underscores, so a header whose own name has an
+    /// underscore cannot be named.
+    pub fn from_name(name: &str) -> Option<Field> {
+        if let Some((_, field)) = NAMES.iter().find(|(known, _)| *known == name) {
+            return Some(field.clone());
+        }
+        let header = |prefix: &str| {
+            let rest = name.strip_prefix(prefix)?;
+            (!rest.is_empty()).then(|| rest.to_ascii_lowercase().replace('_', "-").into_boxed_str())
+        };
+        if let Some(name) = header("upstream_http_") {
+            return Some(Field::UpstreamHeader(name));
+        }
+        if let Some(name) = header("sent_http_") {
+            return Some(Field::SentHttpHeader(name));
+        }
+        header("http_").map(Field::HttpHeader)
+    }
+
+    /// The known name nearest to `name`, if it is near enough to be what was meant.
+    pub(crate) fn suggest(name: &str) -> Option<&'static str> {
+        let (known, distance) = NAMES
+            .iter()
+            .map(|(known, _)| (*known, strsim::damerau_levenshtein(known, name)))
+            .min_by_key(|(_, distance)| *distance)?;
+        // A third of the letters wrong is still a slip; more is another word.
+        (distance <= name.len().div_ceil(3)).then_some(known)
+    }
+
+    /// Whether JSON lines write this value bare. Values with one part per attempt are text: `502, 200`.
+    pub(crate) fn is_number(&self) -> bool {
+        matches!(
+            self,
+            Field::RemotePort
+                | Field::Msec
+                | Field::Status
+                | Field::BodyBytesSent
+                | Field::BytesSent
+                | Field::RequestLength
+                | Field::RequestTime
+                | Field::ServerPort
+                | Field::Connection
+                | Field::ConnectionRequests
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_found() {
+        for (i, (name, field)) in NAMES.iter().enumerate() {
+            assert_eq!(Field::from_name(name).as_ref(), Some(field), "{name}");
+            assert!(NAMES[..i].iter().all(|(other, _)| other != name), "{name} stands twice");
+        }
+    }
+
+    #[test]
+    fn headers_are_named_by_prefix() {
+        let cases = [
+            ("http_user_agent", Some(Field::HttpHeader("user-agent".into()))),
+            ("http_Referer", Some(Field::HttpHeader("referer".into()))),
+            ("sent_http_content_type", Some(Field::SentHttpHeader("content-type".into()))),
+            ("upstream_http_server", Some(Field::UpstreamHeader("server".into()))),
+            ("http_", None),
+            ("sent_http_", None),
+            ("", None),
+            ("Status", None),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(Field::from_name(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn slips_are_recognised() {
+        let cases = [
+            ("remote_adr", Some("remote_addr")),
+            ("stauts", Some("status")),
+            ("upstream_response_tme", Some("upstream_response_time")),
+            ("Status", Some("status")),
+            ("cookie_session", None),
+            ("x", None),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(Field::suggest(name), expected, "{name}");
+        }
+    }
+}

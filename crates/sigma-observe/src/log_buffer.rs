@@ -1,0 +1,303 @@
+//! From a worker's buffer to the file: blocks of whole lines, a bounded queue, one writer thread.
+//!
+//! A worker never waits for the disk. It fills its buffer; a full one goes into the queue if there is
+//! room, and is dropped and counted if there is not. Written buffers travel back to their worker, so
+//! a steady log allocates nothing.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use crate::counters::{Counter, WorkerCounters};
+
+/// Buffers that may wait for their worker to take them back; more are freed.
+const RETURNED_BUFFERS: usize = 4;
+
+/// Log files hold addresses and targets of clients: readable by owner and group only.
+const FILE_MODE: u32 = 0o640;
+const DIRECTORY_MODE: u32 = 0o750;
+
+/// Where lines go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogTarget {
+    /// Standard output.
+    Stdout,
+    /// A file, appended to; created with mode 0640, missing parent directories with 0750.
+    File(PathBuf),
+}
+
+/// Why a log cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The file or its directory cannot be made.
+    #[error("cannot open the log file {path}: {source}; check that its directory can be written")]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The system gives no thread.
+    #[error("cannot start the log writer thread: {0}; check the limit on processes")]
+    Thread(io::Error),
+}
+
+/// Whole lines on their way to the writer.
+struct Block {
+    bytes: Vec<u8>,
+    lines: u64,
+    /// Where the buffer goes once written.
+    home: SyncSender<Vec<u8>>,
+}
+
+enum Message {
+    Block(Block),
+    /// Look at the flags.
+    Wake,
+}
+
+/// What the control thread asks of the writer. Flags rather than messages: a full queue cannot lose them.
+#[derive(Default)]
+struct Requests {
+    reopen: AtomicBool,
+    close: AtomicBool,
+    lines_lost: AtomicU64,
+}
+
+/// The control thread's end of a log: owns the writer thread. Dropping it ends the thread without waiting.
+pub struct LogWriter {
+    queue: SyncSender<Message>,
+    requests: Arc<Requests>,
+    finished: Receiver<()>,
+}
+
+impl LogWriter {
+    /// Opens the target and starts the writer; `queue_blocks` is how many full buffers may wait for it.
+    pub fn start(target: LogTarget, queue_blocks: usize) -> Result<LogWriter, LogError> {
+        let (queue, incoming) = sync_channel(queue_blocks.max(1));
+        let (done, finished) = sync_channel(1);
+        let requests = Arc::new(Requests::default());
+        let output = Output::open(&target)?;
+        let writer =
+            Writer { target, output, incoming, requests: requests.clone(), failing: false, torn: false };
+        let run = move || {
+            writer.run();
+            // Nobody listens when the log was dropped rather than closed.
+            let _ = done.try_send(());
+        };
+        thread::Builder::new().name("sigma-log".into()).spawn(run).map_err(LogError::Thread)?;
+        Ok(LogWriter { queue, requests, finished })
+    }
+
+    /// A worker's end: it hands over a block whenever `buffer_bytes` are full.
+    pub fn sink(&self, buffer_bytes: usize, counters: Arc<WorkerCounters>) -> LogSink {
+        let (home, returned) = sync_channel(RETURNED_BUFFERS);
+        LogSink {
+            buffer: Vec::new(),
+            lines: 0,
+            buffer_bytes: buffer_bytes.max(1),
+            queue: self.queue.clone(),
+            home,
+            returned,
+            counters,
+        }
+    }
+
+    /// Opens the file anew by its name, after it was renamed by a log rotation. Does not wait.
+    ///
+    /// If that fails the old file stays in use and the reason is in the error log.
+    pub fn reopen(&self) {
+        self.requests.reopen.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Lines lost in writes that failed. Lines dropped by workers are in their counters.
+    pub fn lines_lost(&self) -> u64 {
+        self.requests.lines_lost.load(Ordering::Relaxed)
+    }
+
+    /// Writes what is queued and ends the thread; false if that took longer than `limit`.
+    ///
+    /// Sinks are to be dropped before: what they hand over later is dropped and counted.
+    pub fn close(self, limit: Duration) -> bool {
+        self.request_close();
+        self.finished.recv_timeout(limit).is_ok()
+    }
+
+    fn request_close(&self) {
+        self.requests.close.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// A full queue needs no wake-up: the writer looks at the flags after every message.
+    fn wake(&self) {
+        let _ = self.queue.try_send(Message::Wake);
+    }
+}
+
+impl Drop for LogWriter {
+    fn drop(&mut self) {
+        self.request_close();
+    }
+}
+
+/// A worker's end of a log. Dropping it flushes.
+pub struct LogSink {
+    buffer: Vec<u8>,
+    lines: u64,
+    buffer_bytes: usize,
+    queue: SyncSender<Message>,
+    home: SyncSender<Vec<u8>>,
+    returned: Receiver<Vec<u8>>,
+    counters: Arc<WorkerCounters>,
+}
+
+impl LogSink {
+    /// Appends one line, which `render` writes with its newline. Never waits.
+    pub fn line(&mut self, render: impl FnOnce(&mut Vec<u8>)) {
+        if self.buffer.capacity() == 0 {
+            self.buffer = self.returned.try_recv().unwrap_or_default();
+            self.buffer.reserve(self.buffer_bytes);
+        }
+        render(&mut self.buffer);
+        self.lines += 1;
+        if self.buffer.len() >= self.buffer_bytes {
+            self.flush();
+        }
+    }
+
+    /// Hands over what is buffered; to be called on a timer as well. Never waits.
+    pub fn flush(&mut self) {
+        if self.lines == 0 {
+            return;
+        }
+        let lines = std::mem::take(&mut self.lines);
+        let bytes = std::mem::take(&mut self.buffer);
+        let block = Block { bytes, lines, home: self.home.clone() };
+        if let Err(refused) = self.queue.try_send(Message::Block(block)) {
+            self.counters.add(Counter::AccessLinesDropped, lines);
+            if let (std::sync::mpsc::TrySendError::Full(Message::Block(block))
+            | std::sync::mpsc::TrySendError::Disconnected(Message::Block(block))) = refused
+            {
+                self.buffer = block.bytes;
+                self.buffer.clear();
+            }
+        }
+        // One giant line must not keep its memory for good.
+        if self.buffer.capacity() > 4 * self.buffer_bytes {
+            self.buffer = Vec::new();
+        }
+    }
+}
+
+impl Drop for LogSink {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+enum Output {
+    Stdout,
+    File(File),
+}
+
+impl Output {
+    fn open(target: &LogTarget) -> Result<Output, LogError> {
+        match target {
+            LogTarget::Stdout => Ok(Output::Stdout),
+            LogTarget::File(path) => open_file(path)
+                .map(Output::File)
+                .map_err(|source| LogError::Open { path: path.clone(), source }),
+        }
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Output::Stdout => io::stdout().lock().write_all(bytes),
+            Output::File(file) => file.write_all(bytes),
+        }
+    }
+}
+
+fn open_file(path: &Path) -> io::Result<File> {
+    if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
+        DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(parent)?;
+    }
+    OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)
+}
+
+/// The writer thread's state.
+struct Writer {
+    target: LogTarget,
+    output: Output,
+    incoming: Receiver<Message>,
+    requests: Arc<Requests>,
+    /// The last write failed; said once, not for every block.
+    failing: bool,
+    /// A failed write may have ended inside a line: the next block begins on a new one.
+    torn: bool,
+}
+
+impl Writer {
+    fn run(mut self) {
+        while let Ok(message) = self.incoming.recv() {
+            self.handle(message);
+            if self.requests.close.load(Ordering::Acquire) {
+                return self.drain();
+            }
+        }
+    }
+
+    fn drain(&mut self) {
+        loop {
+            match self.incoming.try_recv() {
+                Ok(message) => self.handle(message),
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn handle(&mut self, message: Message) {
+        if self.requests.reopen.swap(false, Ordering::AcqRel) {
+            match Output::open(&self.target) {
+                Ok(output) => (self.output, self.torn) = (output, false),
+                Err(error) => tracing::error!(%error, "log file not reopened, the old one stays in use"),
+            }
+        }
+        let Message::Block(Block { mut bytes, lines, home }) = message else { return };
+        match self.write(&bytes) {
+            Ok(()) if self.failing => {
+                self.failing = false;
+                tracing::warn!(lines_lost = self.requests.lines_lost.load(Ordering::Relaxed), "log is written again");
+            }
+            Ok(()) => {}
+            Err(error) => {
+                self.requests.lines_lost.fetch_add(lines, Ordering::Relaxed);
+                if !self.failing {
+                    tracing::error!(%error, target = ?self.target, "log cannot be written, lines are lost");
+                }
+                (self.failing, self.torn) = (true, true);
+            }
+        }
+        bytes.clear();
+        // The worker has enough buffers, or is gone.
+        let _ = home.try_send(bytes);
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.torn {
+            self.output.write_all(b"\n")?;
+            self.torn = false;
+        }
+        self.output.write_all(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests;

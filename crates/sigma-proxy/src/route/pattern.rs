@@ -1,0 +1,216 @@
+//! Uri patterns: the key under which one is found, and what remains to be checked (routing.md §3.1, §3.4).
+
+use sigma_config::settings::RouterKind;
+
+use super::forest::KeyKind;
+use super::params::{NameTable, Params};
+
+/// A pattern as written, cut into its key and the part that the key does not decide.
+#[derive(Debug)]
+pub(super) struct Pattern<'a> {
+    /// The literal text before the first parameter or wildcard; the whole pattern if it has none.
+    pub(super) key: &'a str,
+    /// How the key is compared.
+    pub(super) kind: KeyKind,
+    /// What follows the key.
+    pub(super) rest: Rest,
+}
+
+/// The part of a pattern that its key does not decide.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// Nothing: the key decides (`/a`, `/a*`).
+    Free,
+    /// Anything, captured under this name (`/a/*`, `/a/*name`).
+    Captured(u32),
+    /// The whole path must fit.
+    Whole(Template),
+}
+
+/// A pattern with parameters or wildcards inside: stretches of pieces with a wildcard between
+/// each two. Parameters lie between slashes, so a stretch that begins at a given byte can end at
+/// one byte only; that is what keeps matching free of backtracking.
+#[derive(Debug, PartialEq, Eq, Default)]
+pub(super) struct Template {
+    first: Vec<Piece>,
+    /// Each wildcard (its name, or none for a text that is ignored) and the stretch after it.
+    wildcards: Vec<(Option<u32>, Vec<Piece>)>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Piece {
+    /// This text.
+    Literal(Box<[u8]>),
+    /// This text, where `.` stands for any byte but a newline.
+    Dotted(Box<[u8]>),
+    /// One segment of at least one byte.
+    Parameter(u32),
+}
+
+impl<'a> Pattern<'a> {
+    /// Reads `text` as a router of `kind` does; names of parameters go to `names`.
+    pub(super) fn parse(kind: RouterKind, text: &'a str, names: &mut NameTable) -> Pattern<'a> {
+        let parameters = kind == RouterKind::RadixtreeUriWithParameter;
+        let Some(key_len) = text.find(|c| c == '*' || (parameters && c == ':')) else {
+            return Pattern { key: text, kind: KeyKind::Exact, rest: Rest::Free };
+        };
+        let key = &text[..key_len];
+        let rest = Template::parse(text, names).reduce(key);
+        Pattern { key, kind: KeyKind::Prefix, rest }
+    }
+}
+
+impl Template {
+    fn parse(text: &str, names: &mut NameTable) -> Template {
+        let mut template = Template::default();
+        let mut literal = String::new();
+        for (index, segment) in text.split('/').enumerate() {
+            if index > 0 {
+                literal.push('/');
+            }
+            if let Some(name) = segment.strip_prefix(':') {
+                template.push_literal(&mut literal);
+                template.last().push(Piece::Parameter(names.intern(name)));
+            } else if let Some(name) = segment.strip_prefix('*') {
+                template.push_literal(&mut literal);
+                let name = if name.is_empty() { ":ext" } else { name };
+                template.wildcards.push((Some(names.intern(name)), Vec::new()));
+            } else if let Some((before, _ignored)) = segment.split_once('*') {
+                literal.push_str(before);
+                template.push_literal(&mut literal);
+                template.wildcards.push((None, Vec::new()));
+                return template.with_dots();
+            } else {
+                literal.push_str(segment);
+            }
+        }
+        template.push_literal(&mut literal);
+        template.with_dots()
+    }
+
+    fn last(&mut self) -> &mut Vec<Piece> {
+        match self.wildcards.last_mut() {
+            Some((_, stretch)) => stretch,
+            None => &mut self.first,
+        }
+    }
+
+    fn push_literal(&mut self, literal: &mut String) {
+        if !literal.is_empty() {
+            self.last().push(Piece::Literal(std::mem::take(literal).into_bytes().into()));
+        }
+    }
+
+    /// In a pattern that captures something, literal text is regular expression text to APISIX;
+    /// `.` is the part of that which paths really contain.
+    fn with_dots(mut self) -> Template {
+        let is_parameter = |piece: &Piece| matches!(piece, Piece::Parameter(_));
+        let captures = self.first.iter().any(is_parameter)
+            || self.wildcards.iter().any(|(name, stretch)| name.is_some() || stretch.iter().any(is_parameter));
+        if captures {
+            let stretches = std::iter::once(&mut self.first).chain(self.wildcards.iter_mut().map(|(_, stretch)| stretch));
+            for piece in stretches.flatten() {
+                if let Piece::Literal(text) = piece
+                    && text.contains(&b'.')
+                {
+                    *piece = Piece::Dotted(std::mem::take(text));
+                }
+            }
+        }
+        self
+    }
+
+    /// Leaves out what a path that begins with `key` fulfils anyway.
+    fn reduce(self, key: &str) -> Rest {
+        let key_is_first = match self.first.as_slice() {
+            [] => key.is_empty(),
+            [Piece::Literal(text) | Piece::Dotted(text)] => **text == *key.as_bytes(),
+            _ => false,
+        };
+        match self.wildcards.as_slice() {
+            [(name, after)] if key_is_first && after.is_empty() => name.map_or(Rest::Free, Rest::Captured),
+            _ => Rest::Whole(self),
+        }
+    }
+
+    /// Whether the whole of `path` fits; captures go to `params`, which are left as they were if not.
+    pub(super) fn matches(&self, path: &[u8], params: &mut Params) -> bool {
+        let mark = params.len();
+        let fits = self.matches_first(path, params) && self.place(self.wildcards.len(), path, path.len(), params);
+        if !fits {
+            params.truncate(mark);
+        }
+        fits
+    }
+
+    /// Matches the stretch before the first wildcard, without captures unless it is the only one.
+    fn matches_first(&self, path: &[u8], params: &mut Params) -> bool {
+        match end_of(&self.first, path, 0, None) {
+            None => false,
+            Some(end) if self.wildcards.is_empty() && end != path.len() => false,
+            Some(_) => end_of(&self.first, path, 0, Some(params)).is_some(),
+        }
+    }
+
+    /// Finds a place for the stretches after the first `count` wildcards, all before `bound`, and
+    /// records their captures. Wildcards are greedy from left to right, which is the same as
+    /// placing the stretches from the last to the first as far right as possible: a place further
+    /// right never takes room from the ones before it.
+    fn place(&self, count: usize, path: &[u8], bound: usize, params: &mut Params) -> bool {
+        let Some(index) = count.checked_sub(1) else { return true };
+        let (name, stretch) = &self.wildcards[index];
+        let lowest = match index {
+            0 => end_of(&self.first, path, 0, None).unwrap_or(0),
+            _ => 0,
+        };
+        let is_last = count == self.wildcards.len();
+        let ends_well = |end: usize| if is_last { end == bound } else { end <= bound };
+        let starts = (lowest..=bound).rev();
+        let mut fitting = starts.filter(|&start| {
+            // A stretch is empty or begins with the slash after the wildcard's segment.
+            (stretch.is_empty() || path.get(start) == Some(&b'/')) && end_of(stretch, path, start, None).is_some_and(ends_well)
+        });
+        let Some(start) = fitting.next() else { return false };
+        if !self.place(index, path, start, params) {
+            return false;
+        }
+        if let Some(name) = name {
+            let from = match index {
+                0 => lowest,
+                _ => params.stretch_end(),
+            };
+            params.push(*name, from..start);
+        }
+        let Some(end) = end_of(stretch, path, start, Some(params)) else { return false };
+        params.set_stretch_end(end);
+        true
+    }
+}
+
+/// Where `stretch` ends if it begins at `at`. Captures are recorded if `params` are given.
+fn end_of(stretch: &[Piece], path: &[u8], mut at: usize, mut params: Option<&mut Params>) -> Option<usize> {
+    for piece in stretch {
+        let rest = &path[at..];
+        let len = match piece {
+            Piece::Literal(text) if rest.starts_with(text) => text.len(),
+            Piece::Dotted(text) if starts_with_dotted(rest, text) => text.len(),
+            Piece::Parameter(name) => {
+                let len = memchr::memchr(b'/', rest).unwrap_or(rest.len());
+                if len == 0 {
+                    return None;
+                }
+                if let Some(params) = params.as_deref_mut() {
+                    params.push(*name, at..at + len);
+                }
+                len
+            }
+            Piece::Literal(_) | Piece::Dotted(_) => return None,
+        };
+        at += len;
+    }
+    Some(at)
+}
+
+fn starts_with_dotted(text: &[u8], dotted: &[u8]) -> bool {
+    text.len() >= dotted.len() && text.iter().zip(dotted).all(|(have, want)| have == want || (*want == b'.' && *have != b'\n'))
+}

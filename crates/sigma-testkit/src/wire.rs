@@ -1,0 +1,338 @@
+//! Runs a wire case against a gateway, for a pair of protocols.
+//!
+//! A case is written in the notation of HTTP/1. A side that speaks another version implements
+//! [`End`] by translating that notation, so the same cases serve every pair; those that are about
+//! the notation itself are marked `only: h1`.
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::case::{Action, Case, Check, Expect, Side, Step};
+use crate::message::{Framing, Head, Message};
+use crate::origin::Origin;
+use crate::peer::Peer;
+use crate::ports::free_port;
+use crate::{DEADLINE, Gateway, until};
+
+/// A version that one side of the gateway is spoken to in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1 and HTTP/1.0 in clear text.
+    H1,
+}
+
+/// What the client and the origin speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pair {
+    /// Client to gateway.
+    pub downstream: Protocol,
+    /// Gateway to origin.
+    pub upstream: Protocol,
+}
+
+impl Pair {
+    /// Every pair that the cases are run for.
+    pub const ALL: &[Pair] = &[Pair { downstream: Protocol::H1, upstream: Protocol::H1 }];
+
+    /// Whether `case` says something about this pair.
+    pub fn applies(self, case: &Case) -> bool {
+        let h1 = Pair { downstream: Protocol::H1, upstream: Protocol::H1 };
+        !case.h1_only || self == h1
+    }
+}
+
+/// One end of a connection, in the notation of HTTP/1.
+pub trait End {
+    /// Sends what `notation` says.
+    fn send(&mut self, notation: &[u8]) -> Result<()>;
+    /// Reads exactly these bytes; an error for versions that have no such notation.
+    fn exact(&mut self, notation: &[u8]) -> Result<()>;
+    /// Reads a response to a request of `method`.
+    fn response(&mut self, method: &str) -> Result<Message>;
+    /// Reads a request.
+    fn request(&mut self) -> Result<Message>;
+    /// Reads a head only.
+    fn head(&mut self) -> Result<Head>;
+    /// Reads a message that breaks off: its head, and the body bytes that came.
+    fn cut(&mut self) -> Result<Message>;
+    /// Reads everything until the other side ends.
+    fn rest(&mut self) -> Result<Vec<u8>>;
+    /// Closes the sending direction.
+    fn half_close(&mut self) -> Result<()>;
+    /// Closes abruptly.
+    fn reset(self: Box<Self>) -> Result<()>;
+}
+
+impl End for Peer {
+    fn send(&mut self, notation: &[u8]) -> Result<()> {
+        Peer::send(self, notation)
+    }
+
+    fn exact(&mut self, notation: &[u8]) -> Result<()> {
+        let got = self.read_exactly(notation.len())?;
+        ensure!(got == notation, "expected {:?}\n     got {:?}", chars(notation), chars(&got));
+        Ok(())
+    }
+
+    fn response(&mut self, method: &str) -> Result<Message> {
+        self.read_response(method)
+    }
+
+    fn request(&mut self) -> Result<Message> {
+        self.read_request()
+    }
+
+    fn head(&mut self) -> Result<Head> {
+        self.read_head()
+    }
+
+    fn cut(&mut self) -> Result<Message> {
+        let head = self.read_head()?;
+        let framing = head.framing()?.unwrap_or(Framing::UntilClose);
+        let body = self.read_to_close()?;
+        let complete = match framing {
+            Framing::Length(n) => body.len() as u64 >= n,
+            Framing::Chunked => body == b"0\r\n\r\n" || body.windows(7).any(|w| w == b"\r\n0\r\n\r\n"),
+            Framing::None | Framing::UntilClose => true,
+        };
+        ensure!(!complete, "the message is complete: {head:?}, body {:?}", chars(&body));
+        Ok(Message { head, framing, body, trailers: Vec::new() })
+    }
+
+    fn rest(&mut self) -> Result<Vec<u8>> {
+        self.read_to_close()
+    }
+
+    fn half_close(&mut self) -> Result<()> {
+        Peer::half_close(self)
+    }
+
+    fn reset(self: Box<Self>) -> Result<()> {
+        Peer::reset(*self)
+    }
+}
+
+/// Runs `case` with a gateway of its own; the error names the step.
+pub fn run(case: &Case, binary: &str, pair: Pair) -> Result<()> {
+    let origin = Origin::scripted()?;
+    let refused = free_port();
+    let config = configuration(case)
+        .replace("{origin}", &format!("127.0.0.1:{}", origin.port()))
+        .replace("{origin_port}", &origin.port().to_string())
+        .replace("{refused}", &format!("127.0.0.1:{refused}"));
+    let gateway = Gateway::start(binary, &config).context("configuration of the case")?;
+    let mut stage = Stage { pair, gateway, origin, clients: Vec::new(), origins: Vec::new() };
+    for step in &case.steps {
+        stage.step(step).with_context(|| format!("line {}: {:?} {:?}", step.line, step.side, step.action)).map_err(
+            |e| {
+                let log = stage.gateway.stderr();
+                let tail: Vec<&str> = log.lines().rev().take(10).collect();
+                let tail: String = tail.into_iter().rev().fold(String::new(), |all, l| all + "\n  | " + l);
+                if tail.is_empty() { e } else { e.context(format!("gateway's log:{tail}")) }
+            },
+        )?;
+    }
+    Ok(())
+}
+
+fn configuration(case: &Case) -> String {
+    let mut yaml = String::from("workers: 1\nlisteners:\n  - address: \"{listen}\"\n");
+    yaml.push_str(&case.config);
+    let has = |text: &str, key: &str| text.lines().any(|l| l.starts_with(key));
+    if !has(&case.config, "error_log:") {
+        yaml.push_str("error_log:\n  level: info\n");
+    }
+    if has(&case.config, "routes:") {
+        return yaml;
+    }
+    yaml.push_str("routes:\n  - uri: \"/*\"\n");
+    if !has(&case.route, "id:") {
+        yaml.push_str("    id: all\n");
+    }
+    indent(&mut yaml, &case.route, "    ");
+    yaml.push_str("    upstream:\n");
+    if !has(&case.upstream, "nodes:") {
+        yaml.push_str("      nodes:\n        \"{origin}\": 1\n");
+    }
+    indent(&mut yaml, &case.upstream, "      ");
+    yaml
+}
+
+fn indent(out: &mut String, block: &str, by: &str) {
+    for line in block.lines() {
+        out.push_str(by);
+        out.push_str(line);
+        out.push('\n');
+    }
+}
+
+/// A case in progress.
+struct Stage {
+    pair: Pair,
+    gateway: Gateway,
+    origin: Origin,
+    clients: Vec<Option<Box<dyn End>>>,
+    origins: Vec<Option<Box<dyn End>>>,
+}
+
+impl Stage {
+    fn step(&mut self, step: &Step) -> Result<()> {
+        match &step.action {
+            Action::Send(text) => {
+                let text = bytes(&self.fill(text));
+                self.end(step.side)?.send(&text)
+            }
+            Action::Exact(text) => {
+                let text = bytes(&self.fill(text));
+                self.end(step.side)?.exact(&text)
+            }
+            Action::Expect(expect) => self.expect(step.side, expect),
+            Action::Refused(status) => {
+                let rest = self.end(step.side)?.rest()?;
+                let wanted = format!("HTTP/1.1 {status} ");
+                let fits = rest.is_empty() || rest.starts_with(wanted.as_bytes());
+                ensure!(fits, "expected {status} or a close, got {:?}", chars(&rest));
+                Ok(())
+            }
+            Action::Closed => {
+                let rest = self.end(step.side)?.rest()?;
+                ensure!(rest.is_empty(), "bytes before the close: {:?}", chars(&rest));
+                Ok(())
+            }
+            Action::Close => self.take(step.side).map(drop),
+            Action::Reset => self.take(step.side)?.reset(),
+            Action::HalfClose => self.end(step.side)?.half_close(),
+            Action::Connections(n) => {
+                until(DEADLINE, || self.origin.connections() >= *n);
+                let seen = self.origin.connections();
+                ensure!(seen == *n, "the origin saw {seen} connections, not {n}");
+                Ok(())
+            }
+            Action::NeverComplete => self.never_complete(),
+        }
+    }
+
+    fn expect(&mut self, side: Side, expect: &Expect) -> Result<()> {
+        let (first, second) = (expect.start.0.as_str(), self.fill(&expect.start.1));
+        let end = self.end(side)?;
+        let message = if expect.head_only {
+            let head = end.head()?;
+            Message { framing: head.framing()?.unwrap_or(Framing::None), head, body: Vec::new(), trailers: Vec::new() }
+        } else if expect.cut {
+            end.cut()?
+        } else if matches!(side, Side::Client(_)) {
+            end.response(first)?
+        } else {
+            end.request()?
+        };
+        let result = match side {
+            Side::Client(_) => message.head.status().map(|s| s.to_string() == second),
+            Side::Origin(_) => message.head.request_line().map(|line| line == (first, second.as_str())),
+        };
+        let shown = format!("{:?} body {:?}", message.head, chars(&message.body));
+        ensure!(result?, "unexpected start line in {shown}");
+        for check in &expect.checks {
+            self.check(check, &message).with_context(|| format!("in {shown}"))?;
+        }
+        Ok(())
+    }
+
+    fn check(&self, check: &Check, message: &Message) -> Result<()> {
+        let head = &message.head;
+        match check {
+            Check::Equals(name, value) => {
+                let (value, got) = (self.fill(value), head.all(name).collect::<Vec<_>>());
+                ensure!(got == [value.as_str()], "{name} is {got:?}, not {value:?}");
+            }
+            Check::Contains(name, part) => {
+                let part = self.fill(part);
+                ensure!(head.get(name).is_some_and(|v| v.contains(&part)), "{name} has no {part:?}");
+            }
+            Check::Absent(name) => ensure!(head.get(name).is_none(), "{name} is present"),
+            Check::Count(name, n) => {
+                let got = head.all(name).count();
+                ensure!(got == *n, "{name} occurs {got} times, not {n}");
+            }
+            Check::Body(text) => {
+                let text = bytes(&self.fill(text));
+                ensure!(message.body == text, "the body is not {:?}", chars(&text));
+            }
+            Check::BodyContains(text) => {
+                let text = self.fill(text);
+                ensure!(chars(&message.body).contains(&text), "the body has no {text:?}");
+            }
+            Check::Trailer(name, value) => {
+                let found = message.trailers.iter().any(|(n, v)| n.eq_ignore_ascii_case(name) && v == value);
+                ensure!(found, "no trailer {name}: {value} in {:?}", message.trailers);
+            }
+            Check::Fault => {
+                let kind = head.get("content-type").unwrap_or_default();
+                ensure!(kind.starts_with("application/json"), "Content-Type is {kind:?}");
+                let json = message.json().context("the body is not JSON")?;
+                let whole = json["error_msg"].is_string() && json["reason"].is_string();
+                ensure!(whole, "the JSON has not both error_msg and reason");
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads all origin connections to their end: the gateway must close them, and a request that
+    /// it began must stay unfinished.
+    fn never_complete(&mut self) -> Result<()> {
+        while self.origins.len() < self.origin.connections() {
+            self.origins.push(Some(Box::new(self.origin.accept()?)));
+        }
+        for end in self.origins.iter_mut().flatten() {
+            let rest = end.rest().context("a connection to the origin stayed open")?;
+            let ended = rest.ends_with(b"0\r\n\r\n");
+            ensure!(!ended, "the origin got a complete request: {:?}", chars(&rest));
+        }
+        Ok(())
+    }
+
+    fn fill(&self, text: &str) -> String {
+        let Some(port) = self.gateway.address().port() else { return text.to_string() };
+        text.replace("{port}", &port.to_string()).replace("{origin_port}", &self.origin.port().to_string())
+    }
+
+    /// The end of a connection, opened or accepted when it is first named.
+    fn end(&mut self, side: Side) -> Result<&mut Box<dyn End>> {
+        let slot = match side {
+            Side::Client(n) => {
+                while self.clients.len() < n {
+                    let Protocol::H1 = self.pair.downstream;
+                    self.clients.push(Some(Box::new(self.gateway.connect()?)));
+                }
+                &mut self.clients[n - 1]
+            }
+            Side::Origin(n) => {
+                while self.origins.len() < n {
+                    let Protocol::H1 = self.pair.upstream;
+                    self.origins.push(Some(Box::new(self.origin.accept()?)));
+                }
+                &mut self.origins[n - 1]
+            }
+        };
+        slot.as_mut().context("the connection was closed by an earlier step")
+    }
+
+    fn take(&mut self, side: Side) -> Result<Box<dyn End>> {
+        self.end(side)?;
+        let slot = match side {
+            Side::Client(n) => self.clients[n - 1].take(),
+            Side::Origin(n) => self.origins[n - 1].take(),
+        };
+        match slot {
+            Some(end) => Ok(end),
+            None => bail!("the connection was closed by an earlier step"),
+        }
+    }
+}
+
+/// One byte per character; the parser admits no others.
+fn bytes(text: &str) -> Vec<u8> {
+    text.chars().map(|c| c as u8).collect()
+}
+
+fn chars(bytes: &[u8]) -> String {
+    bytes.iter().take(2000).map(|&b| b as char).collect()
+}

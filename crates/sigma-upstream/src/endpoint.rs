@@ -1,0 +1,366 @@
+//! The nodes of an upstream as the data plane sees them, and the one cell that publishes them.
+//!
+//! The control side turns configured nodes into [`PlannedNode`]s once, gives each an address
+//! (see [`crate::dns`]) and publishes the result as an immutable [`EndpointSet`]. A worker holds
+//! its own reference through an [`EndpointView`] and looks at one read-mostly number per request.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sigma_config::resources::{Node, Scheme};
+
+use crate::health::{Health, HealthEpoch};
+
+/// Where to connect to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// Unix domain socket.
+    Unix(PathBuf),
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Address::Tcp(addr) => addr.fmt(f),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Process-wide dense numbers for endpoint identities `(scheme, host, port)`.
+///
+/// A number, once given, keeps its meaning until the process ends, so pools and counters that
+/// are indexed by it survive a reload. Numbers are not reused. Control side only.
+#[derive(Debug, Default)]
+pub struct EndpointIds {
+    known: Mutex<HashMap<(u8, String, u16), u32>>,
+}
+
+impl EndpointIds {
+    /// The number of this identity; a new one the first time. `port` is 0 for unix sockets.
+    pub fn id(&self, scheme: Scheme, host: &str, port: u16) -> u32 {
+        let mut known = lock(&self.known);
+        // More than u32::MAX identities would need more memory than the table can have.
+        let next = u32::try_from(known.len()).unwrap_or(u32::MAX);
+        *known.entry((scheme as u8, host.to_owned(), port)).or_insert(next)
+    }
+}
+
+/// One place that requests can be sent to.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    /// Process-wide identity of `(scheme, host, port)`; see [`EndpointIds`].
+    pub id: u32,
+    /// The configured host: a name, an IP address (IPv6 without brackets) or `unix:/path`.
+    pub host: String,
+    /// The configured port or the scheme's; 0 for unix sockets.
+    pub port: u16,
+    /// Where to connect to.
+    pub addr: Address,
+    /// The Host header for `pass_host: node`: `host[:port unless the scheme's default]`.
+    pub host_header: String,
+    /// Share of requests within the priority group.
+    pub weight: u32,
+    /// Group; higher groups are used first.
+    pub priority: i32,
+    /// What health checks know about it.
+    pub health: Arc<Health>,
+}
+
+impl Endpoint {
+    /// Whether two endpoints are the same for whoever connects or balances.
+    fn same(&self, other: &Endpoint) -> bool {
+        self.id == other.id
+            && self.addr == other.addr
+            && self.weight == other.weight
+            && self.priority == other.priority
+            && Arc::ptr_eq(&self.health, &other.health)
+    }
+}
+
+/// The endpoints of one upstream at one moment; immutable.
+#[derive(Debug)]
+pub struct EndpointSet {
+    /// In configured order.
+    pub endpoints: Vec<Endpoint>,
+    /// Unique in the process and increasing; never 0.
+    pub generation: u64,
+    /// Moves whenever one of `endpoints` becomes usable or unusable.
+    pub health_epoch: Arc<HealthEpoch>,
+}
+
+impl EndpointSet {
+    /// A set with a fresh generation.
+    pub fn new(endpoints: Vec<Endpoint>, health_epoch: Arc<HealthEpoch>) -> EndpointSet {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let generation = NEXT.fetch_add(1, Ordering::Relaxed);
+        EndpointSet { endpoints, generation, health_epoch }
+    }
+
+    /// Whether `other` would make no difference to a worker.
+    pub fn same(&self, other: &EndpointSet) -> bool {
+        Arc::ptr_eq(&self.health_epoch, &other.health_epoch)
+            && self.endpoints.len() == other.endpoints.len()
+            && self.endpoints.iter().zip(&other.endpoints).all(|(a, b)| a.same(b))
+    }
+}
+
+/// The one published value of an upstream's endpoints.
+#[derive(Debug)]
+pub struct UpstreamCell {
+    /// Generation of `current`, stored after it: a reader that sees the number finds at least
+    /// that set behind the lock.
+    generation: AtomicU64,
+    current: Mutex<Arc<EndpointSet>>,
+}
+
+impl UpstreamCell {
+    /// A cell that holds `set`.
+    pub fn new(set: Arc<EndpointSet>) -> UpstreamCell {
+        UpstreamCell { generation: AtomicU64::new(set.generation), current: Mutex::new(set) }
+    }
+
+    /// Replaces the set (control side). Workers see it at their next [`EndpointView::refresh`].
+    pub fn publish(&self, set: Arc<EndpointSet>) {
+        let mut current = lock(&self.current);
+        let generation = set.generation;
+        *current = set;
+        self.generation.store(generation, Ordering::Release);
+    }
+
+    /// The current set; takes the lock, so for the control side and for refreshes only.
+    pub fn load(&self) -> Arc<EndpointSet> {
+        Arc::clone(&lock(&self.current))
+    }
+}
+
+/// A worker's own reference to an upstream's endpoints.
+///
+/// The inner `Rc` is what an exchange clones to keep a set for its lifetime: counting the shared
+/// `Arc` per request would make all workers write one cache line.
+#[derive(Debug)]
+pub struct EndpointView {
+    cell: Arc<UpstreamCell>,
+    held: LocalSet,
+}
+
+/// An [`EndpointSet`] counted within one worker.
+pub type LocalSet = Rc<Arc<EndpointSet>>;
+
+impl EndpointView {
+    /// A view of `cell`, holding its current set.
+    pub fn new(cell: Arc<UpstreamCell>) -> EndpointView {
+        let held = Rc::new(cell.load());
+        EndpointView { cell, held }
+    }
+
+    /// Takes over a newer set if there is one; true if so. One load when nothing changed.
+    #[inline]
+    pub fn refresh(&mut self) -> bool {
+        if self.cell.generation.load(Ordering::Acquire) == self.held.generation {
+            return false;
+        }
+        self.held = Rc::new(self.cell.load());
+        true
+    }
+
+    /// The set held since the last refresh.
+    #[inline]
+    pub fn held(&self) -> &LocalSet {
+        &self.held
+    }
+}
+
+/// How a node's address is found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Location {
+    /// Known from the configuration.
+    Fixed(Address),
+    /// A name to resolve (lower case, no brackets).
+    Name(String),
+}
+
+/// A configured node, complete but for the address of a host name.
+#[derive(Debug, Clone)]
+pub struct PlannedNode {
+    /// See [`Endpoint`].
+    pub id: u32,
+    /// See [`Endpoint`].
+    pub host: String,
+    /// The configured port or the scheme's; 0 for unix sockets.
+    pub port: u16,
+    /// See [`Endpoint`].
+    pub host_header: String,
+    /// See [`Endpoint`].
+    pub weight: u32,
+    /// See [`Endpoint`].
+    pub priority: i32,
+    /// See [`Endpoint`].
+    pub health: Arc<Health>,
+    /// Where it is.
+    pub location: Location,
+}
+
+impl PlannedNode {
+    /// The endpoint at `addr`.
+    pub fn at(&self, addr: Address) -> Endpoint {
+        Endpoint {
+            id: self.id,
+            host: self.host.clone(),
+            port: self.port,
+            addr,
+            host_header: self.host_header.clone(),
+            weight: self.weight,
+            priority: self.priority,
+            health: Arc::clone(&self.health),
+        }
+    }
+}
+
+/// The port that `scheme` implies (resources.md §4.2); none for stream schemes.
+pub fn default_port(scheme: Scheme) -> Option<u16> {
+    match scheme {
+        Scheme::Http | Scheme::Grpc => Some(80),
+        Scheme::Https | Scheme::Grpcs => Some(443),
+        Scheme::Tcp | Scheme::Tls | Scheme::Udp | Scheme::Kafka => None,
+    }
+}
+
+/// Completes configured nodes: port, identity, Host header, health (upstreams.md §1.4, §2).
+///
+/// Nodes with the same host, port and priority collapse, the last weight wins. A node without a
+/// port where the scheme implies none is left out; the configuration check has reported it.
+/// `health` gives the health record of a host and port.
+pub fn plan_nodes(
+    scheme: Scheme,
+    nodes: &[Node],
+    ids: &EndpointIds,
+    mut health: impl FnMut(&str, u16) -> Arc<Health>,
+) -> Vec<PlannedNode> {
+    let mut planned: Vec<PlannedNode> = Vec::with_capacity(nodes.len());
+    let mut places: HashMap<(u32, i32), usize> = HashMap::with_capacity(nodes.len());
+    for node in nodes {
+        let (host, location, port) = match locate(&node.host, node.port, scheme) {
+            Some(found) => found,
+            None => continue,
+        };
+        let id = ids.id(scheme, &host, port);
+        if let Some(&place) = places.get(&(id, node.priority)) {
+            planned[place].weight = node.weight;
+            continue;
+        }
+        places.insert((id, node.priority), planned.len());
+        planned.push(PlannedNode {
+            id,
+            host_header: host_header(&host, &location, port, scheme),
+            health: health(&host, port),
+            port,
+            weight: node.weight,
+            priority: node.priority,
+            location,
+            host,
+        });
+    }
+    planned
+}
+
+fn locate(host: &str, port: Option<u16>, scheme: Scheme) -> Option<(String, Location, u16)> {
+    if let Some(path) = host.strip_prefix("unix:") {
+        return Some((host.to_owned(), Location::Fixed(Address::Unix(PathBuf::from(path))), 0));
+    }
+    let port = port.or(default_port(scheme))?;
+    let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+    let location = match bare.parse::<IpAddr>() {
+        Ok(ip) => Location::Fixed(Address::Tcp(SocketAddr::new(ip, port))),
+        Err(_) => Location::Name(bare.to_ascii_lowercase()),
+    };
+    Some((bare.to_owned(), location, port))
+}
+
+fn host_header(host: &str, location: &Location, port: u16, scheme: Scheme) -> String {
+    let shown = match location {
+        // A path is not a host; HTTP over a unix socket names the local machine.
+        Location::Fixed(Address::Unix(_)) => return "localhost".to_owned(),
+        Location::Fixed(Address::Tcp(addr)) if addr.is_ipv6() => format!("[{host}]"),
+        _ => host.to_owned(),
+    };
+    if default_port(scheme) == Some(port) { shown } else { format!("{shown}:{port}") }
+}
+
+/// A panic while one of these locks is held leaves a whole value behind, so poisoning is ignored.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(host: &str, port: Option<u16>, weight: u32, priority: i32) -> Node {
+        Node { host: host.to_owned(), port, weight, priority, metadata: None }
+    }
+
+    fn plan(scheme: Scheme, nodes: &[Node]) -> Vec<PlannedNode> {
+        plan_nodes(scheme, nodes, &EndpointIds::default(), |_, _| Arc::new(Health::unchecked()))
+    }
+
+    #[test]
+    fn hosts_ports_and_host_headers() {
+        let check = |scheme, host: &str, port, want: Option<(&str, u16, &str, bool)>| {
+            let got = plan(scheme, &[node(host, port, 1, 0)]);
+            let got = got.first().map(|p| {
+                let fixed = matches!(p.location, Location::Fixed(_));
+                (p.host.as_str(), p.port, p.host_header.as_str(), fixed)
+            });
+            assert_eq!(got, want, "{scheme:?} {host} {port:?}");
+        };
+        check(Scheme::Http, "a.test", None, Some(("a.test", 80, "a.test", false)));
+        check(Scheme::Http, "A.test", Some(8080), Some(("A.test", 8080, "A.test:8080", false)));
+        check(Scheme::Https, "10.0.0.1", None, Some(("10.0.0.1", 443, "10.0.0.1", true)));
+        check(Scheme::Https, "10.0.0.1", Some(80), Some(("10.0.0.1", 80, "10.0.0.1:80", true)));
+        check(Scheme::Http, "[::1]", Some(81), Some(("::1", 81, "[::1]:81", true)));
+        check(Scheme::Http, "::1", None, Some(("::1", 80, "[::1]", true)));
+        check(Scheme::Http, "unix:/s", None, Some(("unix:/s", 0, "localhost", true)));
+        check(Scheme::Tcp, "a.test", None, None);
+        check(Scheme::Tcp, "a.test", Some(5), Some(("a.test", 5, "a.test:5", false)));
+    }
+
+    #[test]
+    fn same_host_port_and_priority_collapse() {
+        let got = plan(
+            Scheme::Http,
+            &[node("a", None, 1, 0), node("b", None, 2, 0), node("a", Some(80), 7, 0), node("a", None, 3, 1)],
+        );
+        let got: Vec<_> = got.iter().map(|p| (p.id, p.weight, p.priority)).collect();
+        assert_eq!(got, [(0, 7, 0), (1, 2, 0), (0, 3, 1)]);
+    }
+
+    #[test]
+    fn identities_are_dense_and_stable() {
+        let ids = EndpointIds::default();
+        let first = ids.id(Scheme::Http, "a", 80);
+        assert_eq!((first, ids.id(Scheme::Https, "a", 80), ids.id(Scheme::Http, "a", 81)), (0, 1, 2));
+        assert_eq!(ids.id(Scheme::Http, "a", 80), first);
+    }
+
+    #[test]
+    fn a_view_follows_its_cell() {
+        let epoch = Arc::new(HealthEpoch::default());
+        let first = Arc::new(EndpointSet::new(Vec::new(), Arc::clone(&epoch)));
+        let cell = Arc::new(UpstreamCell::new(Arc::clone(&first)));
+        let mut view = EndpointView::new(Arc::clone(&cell));
+        assert!(!view.refresh());
+        let second = Arc::new(EndpointSet::new(Vec::new(), epoch));
+        assert!(first.same(&second) && first.generation < second.generation);
+        cell.publish(Arc::clone(&second));
+        assert!(view.refresh());
+        assert_eq!(view.held().generation, second.generation);
+        assert!(!view.refresh());
+    }
+}

