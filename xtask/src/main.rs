@@ -1,8 +1,9 @@
-//! The project's own tools: `cargo xtask tidy` and `cargo xtask bench`.
+//! The project's own tools: `cargo xtask tidy`, `cargo xtask bench` and `cargo xtask fuzz`.
 //!
 //! They are plain code beside the code they serve, so that no script outlives what it checks.
 
 mod bench;
+mod fuzz;
 mod tidy;
 
 use std::path::PathBuf;
@@ -23,6 +24,8 @@ enum Task {
     Tidy,
     /// Measure Sigma beside other gateways, in turns, in one run
     Bench(bench::Options),
+    /// Run the fuzz targets for a bounded time
+    Fuzz(fuzz::Options),
 }
 
 /// The repository's root: the folder that holds `xtask/`.
@@ -36,5 +39,6 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().task {
         Task::Tidy => tidy::run(&root),
         Task::Bench(options) => bench::run(&root, &options),
+        Task::Fuzz(options) => fuzz::run(&root, &options),
     }
 }

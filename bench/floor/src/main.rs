@@ -184,7 +184,9 @@ async fn converse(mut client: TcpStream, peer: String, pool: Rc<Pool>) -> io::Re
         let mut upstream = pool.take().await?;
         requests.forward(request, &mut out, &mut client, &mut upstream).await?;
         let parse = |bytes: &[u8], out: &mut Vec<u8>| rewrite_response(bytes, request.keep, out);
-        let Some(response) = responses.head(&mut upstream, &mut out, parse).await? else { return Err(malformed()) };
+        let Some(response) = responses.head(&mut upstream, &mut out, parse).await? else {
+            return Err(malformed());
+        };
         responses.forward(response, &mut out, &mut upstream, &mut client).await?;
         if response.keep {
             pool.idle.borrow_mut().push(upstream);

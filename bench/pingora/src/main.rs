@@ -26,7 +26,10 @@ impl ProxyHttp for Forward {
         request: &mut pingora_http::RequestHeader,
         (): &mut Self::CTX,
     ) -> Result<()> {
-        let client = session.client_addr().and_then(|address| address.as_inet()).map(|address| address.ip().to_string());
+        let client = session
+            .client_addr()
+            .and_then(|address| address.as_inet())
+            .map(|address| address.ip().to_string());
         if let Some(client) = client {
             request.insert_header("X-Real-IP", client.as_str())?;
             request.insert_header("X-Forwarded-For", client.as_str())?;
@@ -51,7 +54,8 @@ fn main() {
     };
     let mut server = Server::new_with_opt_and_conf(None, conf);
     server.bootstrap();
-    let mut service = http_proxy_service(&server.configuration, Forward { origin: format!("127.0.0.1:{origin}") });
+    let mut service =
+        http_proxy_service(&server.configuration, Forward { origin: format!("127.0.0.1:{origin}") });
     service.add_tcp(&format!("127.0.0.1:{port}"));
     server.add_service(service);
     server.run_forever();

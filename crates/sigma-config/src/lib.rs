@@ -1,1 +1,191 @@
-//! sigma-config
+//! What an operator may write, checked once into types that cannot be wrong.
+//!
+//! The way of a text: [`document`] (JSON or YAML, with lines) → [`seed`] (Sigma's and NiubiX's own
+//! formats are translated) → [`env`] (variables) → shorthands → schema → types → rules across
+//! fields. Every step reports all that it finds, as [`Problem`]s with path, line, reason and remedy.
+//! No I/O happens here: the caller brings the text and the environment.
+
+mod check;
+pub mod checks;
+pub mod cidr;
+pub mod docs;
+pub mod document;
+pub mod env;
+pub mod expr;
+pub mod forms;
+pub mod id;
+pub mod nodes;
+pub mod problem;
+pub mod resources;
+mod schema;
+pub mod seed;
+pub mod settings;
+mod shorthand;
+pub mod template;
+
+pub use problem::Problem;
+
+use serde_json::Value;
+
+use document::Document;
+use resources::Resources;
+use settings::Settings;
+
+/// Everything an operator wrote, checked.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Config {
+    /// What this process is.
+    pub settings: Settings,
+    /// What it serves.
+    pub resources: Resources,
+}
+
+impl Config {
+    /// The full form: every default written out, no shorthand. `parse` of it gives this `Config`.
+    #[must_use]
+    pub fn to_value(&self) -> Value {
+        let mut whole = serde_json::Map::new();
+        // Neither type has a map with keys that are no strings, nor a serializer that fails.
+        for part in [serde_json::to_value(&self.settings), serde_json::to_value(&self.resources)] {
+            if let Ok(Value::Object(part)) = part {
+                whole.extend(part);
+            }
+        }
+        Value::Object(whole)
+    }
+}
+
+/// A configuration without problems.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checked {
+    /// The configuration.
+    pub config: Config,
+    /// What the operator should know, though it stops nothing.
+    pub warnings: Vec<Problem>,
+    /// [`Config::to_value`].
+    pub normalized: Value,
+}
+
+/// What `parse` cannot know by itself.
+pub struct ParseOptions<'a> {
+    /// The environment.
+    pub env: &'a dyn Fn(&str) -> Option<String>,
+    /// Text of `options.json`, which accompanies the `sigma.json` of 0.1.0-alpha.
+    pub companion: Option<&'a str>,
+    /// The number of `-instance` on the command line of 0.1.0-alpha.
+    pub instances: Option<u16>,
+    /// The text is APISIX's standalone file: a YAML file must end with `#END`, a later resource
+    /// replaces an earlier one with its id, and references between resources are not checked.
+    pub standalone_mode: bool,
+    /// Names of the plugins that this build has.
+    pub known_plugins: &'a [&'a str],
+    /// Largest text in bytes. The default, 16 MiB, holds some ten thousand routes.
+    pub max_bytes: usize,
+}
+
+impl Default for ParseOptions<'_> {
+    fn default() -> Self {
+        ParseOptions {
+            env: &|_| None,
+            companion: None,
+            instances: None,
+            standalone_mode: false,
+            known_plugins: &[],
+            max_bytes: 16 << 20,
+        }
+    }
+}
+
+/// Reads and checks one configuration file. Either everything is right, or all problems come back.
+pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Problem>> {
+    let mut document = Document::parse(text, options.max_bytes)?;
+    let mut found = check::Findings::default();
+    if options.standalone_mode && !text.trim_start().starts_with('{') && !text.trim_end().ends_with("#END") {
+        let problem = Problem::new("", "end_flag", "missing valid end flag").hint("end the file with a line `#END`");
+        found.errors.push(problem);
+    }
+    found.errors.extend(env::substitute(&mut document, options.env));
+    translate_seed(&mut document, options, &mut found)?;
+    shorthand::expand(&mut document, &mut found);
+    found.errors.extend(schema::validate(&document));
+    check::check(&document, options, &mut found);
+    let config = match found.errors.is_empty() {
+        true => typed(&document, &mut found),
+        false => Config::default(),
+    };
+    if !found.errors.is_empty() {
+        // In the order of the document, as people work through it.
+        found.errors.sort_by_key(|problem| problem.line);
+        return Err(found.errors);
+    }
+    let normalized = config.to_value();
+    Ok(Checked { config, warnings: found.warnings, normalized })
+}
+
+fn translate_seed(
+    document: &mut Document,
+    options: &ParseOptions<'_>,
+    found: &mut check::Findings,
+) -> Result<(), Vec<Problem>> {
+    let Some(format) = seed::detect(document) else { return Ok(()) };
+    let companion = options.companion.map(|text| Document::parse(text, options.max_bytes)).transpose()?;
+    match seed::translate(format, document, companion.as_ref(), options.instances) {
+        Ok((value, warnings)) => {
+            found.warnings.extend(warnings);
+            document.value = value;
+            // The lines are those of the original, whose pointers mean nothing in the translation.
+            document.positions.clear();
+            Ok(())
+        }
+        Err(problems) => {
+            let mut all = std::mem::take(&mut found.errors);
+            all.extend(problems);
+            Err(all)
+        }
+    }
+}
+
+/// From the checked value to the types. The schema and the rules have accepted everything, so an
+/// error here is one that they overlooked; it is reported like any other.
+fn typed(document: &Document, found: &mut check::Findings) -> Config {
+    let mut config = Config::default();
+    let Some(root) = document.value.as_object() else { return config };
+    let mut settings = root.clone();
+    let resources = &mut config.resources;
+    items(document, settings.remove("routes"), "routes", &mut resources.routes, found);
+    items(document, settings.remove("services"), "services", &mut resources.services, found);
+    items(document, settings.remove("upstreams"), "upstreams", &mut resources.upstreams, found);
+    match serde_json::from_value(Value::Object(settings)) {
+        Ok(settings) => config.settings = settings,
+        Err(error) => found.errors.push(document.problem("", "invalid", error.to_string())),
+    }
+    config
+}
+
+/// Of items with the same id the last stays; only standalone files get here with such.
+fn items<T: serde::de::DeserializeOwned>(
+    document: &Document,
+    list: Option<Value>,
+    section: &str,
+    into: &mut Vec<T>,
+    found: &mut check::Findings,
+) {
+    let Some(Value::Array(list)) = list else { return };
+    let last: std::collections::HashMap<Option<String>, usize> =
+        list.iter().enumerate().map(|(index, item)| (check::id_of(item), index)).collect();
+    for (index, item) in list.into_iter().enumerate() {
+        if last.get(&check::id_of(&item)) != Some(&index) {
+            continue;
+        }
+        match serde_json::from_value(item) {
+            Ok(item) => into.push(item),
+            Err(error) => {
+                let pointer = problem::element(section, index);
+                found.errors.push(document.problem(&pointer, "invalid", error.to_string()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::cidr::{Cidr, CidrSet};
 use crate::expr::Expr;
+use crate::forms::{CidrText, HostPattern, MethodName, UriPattern};
 use crate::id::Id;
 
 /// Labels: free key-value pairs.
@@ -40,44 +41,52 @@ impl Default for Timeout {
 }
 
 /// What a request must be like to be served by this route, and where it goes (resources.md §1).
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Route {
     /// Identity; unset in a file: the position (`arr_1`, …).
+    #[serde(skip_serializing_if = "Id::is_empty")]
     pub id: Id,
     /// Name for people.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
     pub name: Option<String>,
     /// Description.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
     pub desc: Option<String>,
     /// Labels.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: Labels,
     /// One path pattern; exactly one of `uri` and `uris`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<UriPattern>", length(max = 4096))]
     pub uri: Option<String>,
     /// Several path patterns.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<UriPattern>", length(min = 1), extend("uniqueItems" = true))]
     pub uris: Vec<String>,
     /// Order among routes with the same path key; higher first.
     pub priority: i64,
     /// Methods; empty for all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<MethodName>", extend("uniqueItems" = true))]
     pub methods: Vec<String>,
     /// One host pattern: exact, `*.example.com` or `*`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<HostPattern>")]
     pub host: Option<String>,
     /// Several host patterns.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<HostPattern>", length(min = 1), extend("uniqueItems" = true))]
     pub hosts: Vec<String>,
     /// One client address or network.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>")]
+    #[schemars(with = "Option<CidrText>")]
     pub remote_addr: Option<Cidr>,
     /// Several client addresses or networks.
     #[serde(skip_serializing_if = "CidrSet::is_empty")]
-    #[schemars(with = "Vec<String>")]
+    #[schemars(with = "Vec<CidrText>", length(min = 1), extend("uniqueItems" = true))]
     pub remote_addrs: CidrSet,
     /// Upstream timeouts of this route; replaces the upstream's as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,6 +106,9 @@ pub struct Route {
     /// Names of the listeners that this route serves; empty for all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub listeners: Vec<String>,
+    /// Changes the path on the way to the upstream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rewrite: Option<PathRewrite>,
     /// Plugins by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub plugins: Plugins,
@@ -114,12 +126,57 @@ pub struct Route {
     pub enable_websocket: Option<bool>,
     /// 1 enabled, 0 disabled.
     #[schemars(range(min = 0, max = 1))]
-    #[serde(default = "enabled")]
     pub status: u8,
 }
 
-pub(crate) fn enabled() -> u8 {
-    1
+impl Default for Route {
+    /// An empty route, enabled.
+    fn default() -> Self {
+        Route {
+            id: Default::default(),
+            name: Default::default(),
+            desc: Default::default(),
+            labels: Default::default(),
+            uri: Default::default(),
+            uris: Default::default(),
+            priority: Default::default(),
+            methods: Default::default(),
+            host: Default::default(),
+            hosts: Default::default(),
+            remote_addr: Default::default(),
+            remote_addrs: Default::default(),
+            timeout: Default::default(),
+            vars: Default::default(),
+            consumes: Default::default(),
+            produces: Default::default(),
+            method_not_allowed: Default::default(),
+            listeners: Default::default(),
+            rewrite: Default::default(),
+            plugins: Default::default(),
+            upstream: Default::default(),
+            upstream_id: Default::default(),
+            service_id: Default::default(),
+            enable_websocket: Default::default(),
+            status: 1,
+        }
+    }
+}
+
+/// Replaces every match of `regex` in the path that is sent to the upstream; the query string stays.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PathRewrite {
+    /// A regular expression in the syntax of the Rust crate `regex`.
+    #[serde(deserialize_with = "compiling_regex")]
+    pub regex: String,
+    /// What stands in for a match: `$1` or `${name}` for a group, `$$` for a dollar sign.
+    pub replacement: String,
+}
+
+fn compiling_regex<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let source = String::deserialize(deserializer)?;
+    regex::Regex::new(&source).map_err(serde::de::Error::custom)?;
+    Ok(source)
 }
 
 /// What several routes have in common (resources.md §2).
@@ -127,12 +184,15 @@ pub(crate) fn enabled() -> u8 {
 #[serde(deny_unknown_fields, default)]
 pub struct Service {
     /// Identity.
+    #[serde(skip_serializing_if = "Id::is_empty")]
     pub id: Id,
     /// Name for people.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
     pub name: Option<String>,
     /// Description.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
     pub desc: Option<String>,
     /// Labels.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -151,6 +211,7 @@ pub struct Service {
     pub enable_websocket: Option<bool>,
     /// Host patterns of routes that have none of their own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<HostPattern>", length(min = 1), extend("uniqueItems" = true))]
     pub hosts: Vec<String>,
 }
 
@@ -232,7 +293,7 @@ pub struct Node {
     pub host: String,
     /// Port; unset: the scheme's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 65535))]
+    #[schemars(range(min = 1))]
     pub port: Option<u16>,
     /// Share of requests.
     pub weight: u32,
@@ -270,12 +331,15 @@ impl Default for KeepalivePool {
 #[serde(deny_unknown_fields, default)]
 pub struct Upstream {
     /// Identity.
+    #[serde(skip_serializing_if = "Id::is_empty")]
     pub id: Id,
     /// Name for people.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
     pub name: Option<String>,
     /// Description.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
     pub desc: Option<String>,
     /// Labels.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -313,6 +377,7 @@ pub struct Upstream {
     pub pass_host: PassHost,
     /// The Host header with `pass_host: rewrite`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<HostPattern>")]
     pub upstream_host: Option<String>,
 }
 

@@ -2,47 +2,64 @@
 //!
 //! Every field carries its default and unit; `docs/configuration.md` is generated from here.
 
-use std::net::SocketAddr;
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU16;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::forms::{CidrText, ListenText, SocketText};
 
 /// Number of worker threads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Workers {
     /// A fixed number, at least 1.
-    Count(std::num::NonZeroU16),
+    Count(NonZeroU16),
     /// `auto`: one per CPU.
     #[default]
-    #[serde(with = "auto_word")]
-    #[schemars(with = "AutoWord")]
     Auto,
+}
+
+/// The two forms of [`Workers`] in text.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+enum WorkersForm {
+    Count(NonZeroU16),
+    Word(AutoWord),
 }
 
 /// The word `auto`.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum AutoWord {
+enum AutoWord {
     /// One per CPU.
     Auto,
 }
 
-mod auto_word {
-    use super::AutoWord;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(ser: S) -> Result<S::Ok, S::Error> {
-        AutoWord::Auto.serialize(ser)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(de: D) -> Result<(), D::Error> {
-        AutoWord::deserialize(de).map(|_| ())
+impl Serialize for Workers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Workers::Count(count) => WorkersForm::Count(*count),
+            Workers::Auto => WorkersForm::Word(AutoWord::Auto),
+        }
+        .serialize(serializer)
     }
 }
 
-/// Where a listener binds: `host:port`, `[v6]:port`, `:port` (all addresses), or `unix:/path`.
+impl<'de> Deserialize<'de> for Workers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match WorkersForm::deserialize(deserializer)? {
+            WorkersForm::Count(count) => Workers::Count(count),
+            WorkersForm::Word(AutoWord::Auto) => Workers::Auto,
+        })
+    }
+}
+
+/// Where a listener binds: `ip:port`, `[v6]:port` or `unix:/path`. (`:port` in a file stands for two
+/// listeners, one per address family.)
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ListenAddress {
     /// An IPv4 or IPv6 socket address.
@@ -51,12 +68,53 @@ pub enum ListenAddress {
     Unix(PathBuf),
 }
 
+/// The reason a text is no address to listen on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not an address to listen on; write ip:port, [v6]:port or unix:/path")]
+pub struct InvalidListenAddress(String);
+
+impl FromStr for ListenAddress {
+    type Err = InvalidListenAddress;
+
+    fn from_str(text: &str) -> Result<Self, InvalidListenAddress> {
+        let invalid = || InvalidListenAddress(text.to_owned());
+        if let Some(path) = text.strip_prefix("unix:") {
+            // A relative path would depend on the folder that the process was started in.
+            let named = path.len() > 1 && path.starts_with('/');
+            return if named { Ok(ListenAddress::Unix(path.into())) } else { Err(invalid()) };
+        }
+        let address = text.parse().map_err(|_| invalid())?;
+        Ok(ListenAddress::Tcp(address))
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenAddress::Tcp(address) => write!(f, "{address}"),
+            ListenAddress::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl Serialize for ListenAddress {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ListenAddress {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 /// One place where downstream connections are accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Listener {
     /// `host:port`, `[v6]:port`, `:port` or `unix:/path`.
-    #[schemars(with = "String")]
+    #[schemars(with = "ListenText")]
     pub address: ListenAddress,
     /// Pending connections the kernel keeps per worker.
     #[serde(default = "default_backlog")]
@@ -68,6 +126,20 @@ pub struct Listener {
 
 fn default_backlog() -> u32 {
     1024
+}
+
+/// The port of APISIX and of this gateway when none is named.
+const DEFAULT_PORT: u16 = 9080;
+
+/// The listeners of a file that names none: port 9080 on every IPv4 and IPv6 address.
+#[must_use]
+pub fn default_listeners() -> Vec<Listener> {
+    let everywhere = [
+        SocketAddr::from((Ipv4Addr::UNSPECIFIED, DEFAULT_PORT)),
+        SocketAddr::from((Ipv6Addr::UNSPECIFIED, DEFAULT_PORT)),
+    ];
+    let listener = |address| Listener { address: ListenAddress::Tcp(address), backlog: default_backlog(), name: None };
+    everywhere.into_iter().map(listener).collect()
 }
 
 /// A limit on everything that a peer can make grow.
@@ -192,7 +264,7 @@ impl Default for ErrorLog {
 #[serde(deny_unknown_fields)]
 pub struct Status {
     /// `host:port`.
-    #[schemars(with = "String")]
+    #[schemars(with = "SocketText")]
     pub address: SocketAddr,
 }
 
@@ -223,11 +295,29 @@ pub struct Router {
     pub match_uri_encoded_slash: bool,
 }
 
+/// The admin calls of NiubiX (`/set_backend_down`, `/set_backend_weight`, `/reload`, `/shutdown`,
+/// `/conf_version`), for configurations translated from its format.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NiubixAdmin {
+    /// `ip:port`.
+    #[schemars(with = "SocketText")]
+    pub address: SocketAddr,
+    /// Peers that may call; empty for all.
+    #[serde(default)]
+    #[schemars(with = "Vec<String>")]
+    pub allow: Vec<std::net::IpAddr>,
+    /// The label that `/conf_version` answers.
+    #[serde(default)]
+    pub version: String,
+}
+
 /// All process settings.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// Worker threads: a number or `auto`.
+    #[schemars(with = "WorkersForm")]
     pub workers: Workers,
     /// Pin worker i to the i-th CPU that this process may use.
     pub pin_workers: bool,
@@ -240,16 +330,72 @@ pub struct Settings {
     /// Router settings.
     pub router: Router,
     /// Peers (IP or CIDR) whose X-Forwarded-* and Forwarded headers are believed.
-    #[schemars(with = "Vec<String>")]
+    #[schemars(with = "Vec<CidrText>")]
     pub trusted_addresses: crate::cidr::CidrSet,
     /// Access log; the short form is just its path.
     pub access_log: AccessLog,
     /// Error log.
     pub error_log: ErrorLog,
     /// Status listener; off unless named.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<Status>,
+    /// NiubiX's admin calls; off unless named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub niubix_admin: Option<NiubixAdmin>,
     /// File that the process id is written to.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
     /// Value of the `Server` header on answers that the gateway makes itself and on forwarded ones without one; empty for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub server_header: Option<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            workers: Workers::default(),
+            pin_workers: false,
+            listeners: default_listeners(),
+            limits: Limits::default(),
+            timeouts: Timeouts::default(),
+            router: Router::default(),
+            trusted_addresses: crate::cidr::CidrSet::default(),
+            access_log: AccessLog::default(),
+            error_log: ErrorLog::default(),
+            status: None,
+            niubix_admin: None,
+            pid_file: None,
+            server_header: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listen_addresses_are_read_and_written() {
+        let check = |text: &str, expected: Option<&str>| {
+            assert_eq!(text.parse::<ListenAddress>().ok().map(|a| a.to_string()).as_deref(), expected, "{text}");
+        };
+        check("127.0.0.1:9080", Some("127.0.0.1:9080"));
+        check("[::1]:80", Some("[::1]:80"));
+        check("unix:/run/sigma.sock", Some("unix:/run/sigma.sock"));
+        for bad in ["", "9080", ":9080", "localhost:9080", "127.0.0.1", "127.0.0.1:99999", ":x", "unix:", "unix:/", "unix:run"] {
+            check(bad, None);
+        }
+    }
+
+    #[test]
+    fn workers_are_a_number_or_auto() {
+        let check = |json: &str, expected: Option<Workers>| {
+            assert_eq!(serde_json::from_str(json).ok(), expected, "{json}");
+        };
+        check("\"auto\"", Some(Workers::Auto));
+        check("2", NonZeroU16::new(2).map(Workers::Count));
+        for bad in ["0", "-1", "\"all\"", "65536", "null"] {
+            check(bad, None);
+        }
+    }
 }

@@ -174,6 +174,12 @@ impl Drop for Deadline {
     }
 }
 
+/// Wakes every task of this thread that waits with a deadline, so that it looks around.
+pub fn wake_all() {
+    let wakers: Vec<Waker> = WHEEL.with_borrow(|wheel| wheel.slots.iter().filter_map(|s| s.waker.clone()).collect());
+    wakers.into_iter().for_each(Waker::wake);
+}
+
 /// Milliseconds since this thread's wheel started, as of its last tick.
 pub fn now_ms() -> u64 {
     NOW_MS.get()

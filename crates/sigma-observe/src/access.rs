@@ -308,11 +308,8 @@ mod tests {
 
     #[test]
     fn refuses_what_it_cannot_render() {
-        let unknown = |name: &str, at, suggestion| FormatError::UnknownVariable {
-            name: name.into(),
-            at,
-            suggestion,
-        };
+        let unknown =
+            |name: &str, at, suggestion| FormatError::UnknownVariable { name: name.into(), at, suggestion };
         let cases = [
             ("", FormatError::Empty),
             ("$", FormatError::NoName { at: 0 }),
@@ -343,8 +340,7 @@ mod tests {
 
     #[test]
     fn json_numbers() {
-        let cases =
-            [("0", true), ("0.5", true), ("12.345", true), ("", false), ("01", false), ("1.", false)];
+        let cases = [("0", true), ("0.5", true), ("12.345", true), ("", false), ("01", false), ("1.", false)];
         let odd = [(".5", false), ("1.2.3", false), ("-1", false), ("502, 200", false), ("1e3", false)];
         for (text, expected) in cases.into_iter().chain(odd) {
             assert_eq!(is_json_number(text.as_bytes()), expected, "{text}");

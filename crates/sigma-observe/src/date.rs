@@ -239,7 +239,8 @@ mod tests {
         for n in 0..292_194 {
             let civil = Civil::from_unix(n * 86_400 + 86_399);
             assert_eq!((civil.year, civil.month, civil.day), (year, month, day), "day {n}");
-            let length = [31, if leap(year) { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31][month];
+            let length =
+                [31, if leap(year) { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31][month];
             day += 1;
             if day > length {
                 (day, month) = (1, month + 1);

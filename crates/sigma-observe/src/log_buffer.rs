@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
@@ -18,6 +18,9 @@ use crate::counters::{Counter, WorkerCounters};
 
 /// Buffers that may wait for their worker to take them back; more are freed.
 const RETURNED_BUFFERS: usize = 4;
+
+/// A buffer that grew beyond this many times its configured size is freed rather than used again.
+const LARGEST_KEPT: usize = 4;
 
 /// Log files hold addresses and targets of clients: readable by owner and group only.
 const FILE_MODE: u32 = 0o640;
@@ -161,9 +164,8 @@ pub struct LogSink {
 impl LogSink {
     /// Appends one line, which `render` writes with its newline. Never waits.
     pub fn line(&mut self, render: impl FnOnce(&mut Vec<u8>)) {
-        if self.buffer.capacity() == 0 {
-            self.buffer = self.returned.try_recv().unwrap_or_default();
-            self.buffer.reserve(self.buffer_bytes);
+        if self.lines == 0 {
+            self.begin_block();
         }
         render(&mut self.buffer);
         self.lines += 1;
@@ -182,17 +184,25 @@ impl LogSink {
         let block = Block { bytes, lines, home: self.home.clone() };
         if let Err(refused) = self.queue.try_send(Message::Block(block)) {
             self.counters.add(Counter::AccessLinesDropped, lines);
-            if let (std::sync::mpsc::TrySendError::Full(Message::Block(block))
-            | std::sync::mpsc::TrySendError::Disconnected(Message::Block(block))) = refused
+            if let TrySendError::Full(Message::Block(block))
+            | TrySendError::Disconnected(Message::Block(block)) = refused
             {
                 self.buffer = block.bytes;
                 self.buffer.clear();
             }
         }
+    }
+
+    /// Makes sure that there is a buffer of ordinary size before a block begins.
+    fn begin_block(&mut self) {
+        if self.buffer.capacity() == 0 {
+            self.buffer = self.returned.try_recv().unwrap_or_default();
+        }
         // One giant line must not keep its memory for good.
-        if self.buffer.capacity() > 4 * self.buffer_bytes {
+        if self.buffer.capacity() > LARGEST_KEPT * self.buffer_bytes {
             self.buffer = Vec::new();
         }
+        self.buffer.reserve(self.buffer_bytes);
     }
 }
 
@@ -274,7 +284,10 @@ impl Writer {
         match self.write(&bytes) {
             Ok(()) if self.failing => {
                 self.failing = false;
-                tracing::warn!(lines_lost = self.requests.lines_lost.load(Ordering::Relaxed), "log is written again");
+                tracing::warn!(
+                    lines_lost = self.requests.lines_lost.load(Ordering::Relaxed),
+                    "log is written again"
+                );
             }
             Ok(()) => {}
             Err(error) => {

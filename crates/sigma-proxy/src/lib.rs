@@ -1,1 +1,17 @@
-//! sigma-proxy
+//! The data plane: listen, route, exchange.
+//!
+//! A request's life in ten steps, and where each stands:
+//! accept (`listen`) → decode (`downstream`) → open (`exchange`) → route (`route`) → rewrite and
+//! access (`exchange`) → balance and forward (`exchange/forward`) → pump (`exchange/transfer`) →
+//! answer (`exchange/answer`) → fault (`exchange/retry`, `exchange/reply`) → finish (`exchange/finish`).
+
+mod downstream;
+mod exchange;
+pub mod gateway;
+mod listen;
+pub mod route;
+pub mod snapshot;
+mod worker;
+
+pub use gateway::{Gateway, Prepared};
+pub use snapshot::Snapshot;

@@ -17,12 +17,12 @@
 //! | `origin> TEXT`, `origin<= TEXT`, `origin closed`, … | as for the client |
 //! | `origin connections N` | the origin has seen N connections so far |
 //! | `origin untouched` | the origin has seen no connection |
-//! | `origin never complete` | none of its connections carried another complete request |
+//! | `origin never complete` | its connections end, none of them with a further complete request |
 //!
 //! `client 2>` is a second client connection, `origin 2<` the second connection that the origin
 //! accepted. TEXT knows `\r \n \t \0 \\ \s` (space), `\xHH`, and `\(N*x)` for N times `x`; an indented line
 //! continues it. `{origin}` is the origin's address, `{refused}` one where nobody listens, `{port}`
-//! the gateway's port and `{origin_port}` the origin's.
+//! the gateway's port; `{origin_port}` and `{refused_port}` are the ports alone.
 //!
 //! Under an expectation, indented lines demand more: `Name: value`, `Name ~ part`, `!Name` (absent),
 //! `Name #2` (occurs twice), `body: TEXT`, `body ~ TEXT`, `trailer Name: value`, and `fault` for the
@@ -52,6 +52,8 @@ pub struct Case {
 pub struct Step {
     /// Line number in the file.
     pub line: usize,
+    /// The line itself.
+    pub text: String,
     /// Who acts, and on which connection, counted from 1.
     pub side: Side,
     /// What is done.
@@ -191,7 +193,7 @@ fn begin(case: &mut Case, number: usize, line: &str) -> Result<Open> {
     }
     let (side, rest) = side(line)?;
     let action = action(side, rest)?;
-    case.steps.push(Step { line: number, side, action });
+    case.steps.push(Step { line: number, text: line.trim_end().to_string(), side, action });
     Ok(Open::Step)
 }
 

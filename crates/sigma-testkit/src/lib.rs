@@ -28,6 +28,16 @@ use std::time::{Duration, Instant};
 /// How long one step of a test may take before it counts as failed.
 pub const DEADLINE: Duration = Duration::from_secs(5);
 
+/// Raises the number of files that this process, and what it starts, may open to at least `count`.
+pub fn allow_open_files(count: u64) -> anyhow::Result<()> {
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    if limit.current.is_some_and(|c| c < count) {
+        limit.current = Some(limit.maximum.map_or(count, |m| m.min(count)));
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, limit)?;
+    }
+    Ok(())
+}
+
 /// Polls `condition` until it holds; false when `limit` passed first.
 pub fn until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + limit;

@@ -202,7 +202,8 @@ impl Peer {
     }
 
     fn fill(&mut self) -> Result<usize> {
-        self.fill_io().with_context(|| format!("after {:?}", text(&self.buffer)))
+        let limit = self.limit;
+        self.fill_io().with_context(|| format!("nothing within {limit:?} after {:?}", text(&self.buffer)))
     }
 
     /// Reads more into the buffer before the deadline.

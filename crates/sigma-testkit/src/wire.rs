@@ -4,6 +4,8 @@
 //! [`End`] by translating that notation, so the same cases serve every pair; those that are about
 //! the notation itself are marked `only: h1`.
 
+use std::fmt;
+
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::case::{Action, Case, Check, Expect, Side, Step};
@@ -18,6 +20,13 @@ use crate::{DEADLINE, Gateway, until};
 pub enum Protocol {
     /// HTTP/1.1 and HTTP/1.0 in clear text.
     H1,
+}
+
+impl fmt::Display for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |Protocol::H1| "h1";
+        write!(f, "{}-{}", name(self.downstream), name(self.upstream))
+    }
 }
 
 /// What the client and the origin speak.
@@ -89,12 +98,7 @@ impl End for Peer {
         let head = self.read_head()?;
         let framing = head.framing()?.unwrap_or(Framing::UntilClose);
         let body = self.read_to_close()?;
-        let complete = match framing {
-            Framing::Length(n) => body.len() as u64 >= n,
-            Framing::Chunked => body == b"0\r\n\r\n" || body.windows(7).any(|w| w == b"\r\n0\r\n\r\n"),
-            Framing::None | Framing::UntilClose => true,
-        };
-        ensure!(!complete, "the message is complete: {head:?}, body {:?}", chars(&body));
+        ensure!(!complete(framing, &body), "the message is complete: {head:?}, body {:?}", chars(&body));
         Ok(Message { head, framing, body, trailers: Vec::new() })
     }
 
@@ -118,18 +122,14 @@ pub fn run(case: &Case, binary: &str, pair: Pair) -> Result<()> {
     let config = configuration(case)
         .replace("{origin}", &format!("127.0.0.1:{}", origin.port()))
         .replace("{origin_port}", &origin.port().to_string())
+        .replace("{refused_port}", &refused.to_string())
         .replace("{refused}", &format!("127.0.0.1:{refused}"));
     let gateway = Gateway::start(binary, &config).context("configuration of the case")?;
     let mut stage = Stage { pair, gateway, origin, clients: Vec::new(), origins: Vec::new() };
     for step in &case.steps {
-        stage.step(step).with_context(|| format!("line {}: {:?} {:?}", step.line, step.side, step.action)).map_err(
-            |e| {
-                let log = stage.gateway.stderr();
-                let tail: Vec<&str> = log.lines().rev().take(10).collect();
-                let tail: String = tail.into_iter().rev().fold(String::new(), |all, l| all + "\n  | " + l);
-                if tail.is_empty() { e } else { e.context(format!("gateway's log:{tail}")) }
-            },
-        )?;
+        let place = || format!("line {}: {}", step.line, clip(&step.text, 120));
+        let result = stage.step(step).with_context(place);
+        result.map_err(|e| stage.explain(&e))?;
     }
     Ok(())
 }
@@ -175,6 +175,15 @@ struct Stage {
 }
 
 impl Stage {
+    /// The failure with the end of the gateway's own log.
+    fn explain(&self, error: &anyhow::Error) -> anyhow::Error {
+        let log = self.gateway.stderr();
+        let lines: Vec<&str> = log.lines().collect();
+        let tail = lines.iter().skip(lines.len().saturating_sub(8));
+        let tail: String = tail.map(|l| format!("\n    | {}", clip(l, 300))).collect();
+        anyhow::anyhow!("{error:#}{tail}")
+    }
+
     fn step(&mut self, step: &Step) -> Result<()> {
         match &step.action {
             Action::Send(text) => {
@@ -228,7 +237,7 @@ impl Stage {
             Side::Client(_) => message.head.status().map(|s| s.to_string() == second),
             Side::Origin(_) => message.head.request_line().map(|line| line == (first, second.as_str())),
         };
-        let shown = format!("{:?} body {:?}", message.head, chars(&message.body));
+        let shown = clip(&format!("{:?} body {:?}", message.head, chars(&message.body)), 1200);
         ensure!(result?, "unexpected start line in {shown}");
         for check in &expect.checks {
             self.check(check, &message).with_context(|| format!("in {shown}"))?;
@@ -283,8 +292,14 @@ impl Stage {
         }
         for end in self.origins.iter_mut().flatten() {
             let rest = end.rest().context("a connection to the origin stayed open")?;
-            let ended = rest.ends_with(b"0\r\n\r\n");
-            ensure!(!ended, "the origin got a complete request: {:?}", chars(&rest));
+            let whole = match rest.windows(4).position(|w| w == b"\r\n\r\n").map(|i| rest.split_at(i + 4)) {
+                Some((head, body)) if head.starts_with(b"POST ") => {
+                    complete(Head::parse(head)?.framing()?.unwrap_or(Framing::None), body)
+                }
+                // The head was read by an earlier step; a chunked body would end like this.
+                _ => rest.ends_with(b"0\r\n\r\n"),
+            };
+            ensure!(!whole, "the origin got a complete request: {:?}", chars(&rest));
         }
         Ok(())
     }
@@ -328,11 +343,28 @@ impl Stage {
     }
 }
 
+/// Whether `body`, still in its framing, is all of its message.
+fn complete(framing: Framing, body: &[u8]) -> bool {
+    match framing {
+        Framing::Length(n) => body.len() as u64 >= n,
+        Framing::Chunked => body == b"0\r\n\r\n" || body.windows(7).any(|w| w == b"\r\n0\r\n\r\n"),
+        Framing::None | Framing::UntilClose => true,
+    }
+}
+
 /// One byte per character; the parser admits no others.
 fn bytes(text: &str) -> Vec<u8> {
     text.chars().map(|c| c as u8).collect()
 }
 
 fn chars(bytes: &[u8]) -> String {
-    bytes.iter().take(2000).map(|&b| b as char).collect()
+    bytes.iter().map(|&b| b as char).collect()
+}
+
+/// For messages only.
+fn clip(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_string(),
+    }
 }

@@ -74,6 +74,17 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    /// `host:port` with brackets around IPv6, or `unix:/path`: what people and hash rings call it.
+    ///
+    /// It is the configured host: a name keeps its place on a ring when its address changes.
+    pub fn name(&self) -> String {
+        match &self.addr {
+            Address::Unix(_) => self.host.clone(),
+            Address::Tcp(_) if self.host.contains(':') => format!("[{}]:{}", self.host, self.port),
+            Address::Tcp(_) => format!("{}:{}", self.host, self.port),
+        }
+    }
+
     /// Whether two endpoints are the same for whoever connects or balances.
     fn same(&self, other: &Endpoint) -> bool {
         self.id == other.id

@@ -4,3 +4,6 @@ pub mod balance;
 pub mod dns;
 pub mod endpoint;
 pub mod health;
+
+pub mod connection;
+pub mod pool;

@@ -2,6 +2,8 @@
 //!
 //! `SIGMA_CASE=part` runs only the cases whose `file/name` contains `part`.
 
+#![allow(clippy::unwrap_used, reason = "a failed step of a test may panic")]
+
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -55,7 +57,7 @@ fn wire() {
                 loop {
                     let Some((name, case, pair)) = queue.lock().unwrap().next() else { return };
                     if let Err(e) = run(&case, env!("CARGO_BIN_EXE_sigma"), pair) {
-                        failed.lock().unwrap().push(format!("{name} {pair:?}: {e:#}"));
+                        failed.lock().unwrap().push(format!("{name} ({pair}): {e:#}"));
                     }
                 }
             });

@@ -24,9 +24,13 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Contender {
     /// Sigma with this many routes; with one, it matches every path.
-    Sigma { routes: u32 },
+    Sigma {
+        routes: u32,
+    },
     /// nginx keeping at most this many idle upstream connections.
-    Nginx { keepalive: u32 },
+    Nginx {
+        keepalive: u32,
+    },
     Haproxy,
     Envoy,
     Pingora,
@@ -175,10 +179,9 @@ fn nginx(port: u16, origin: u16, keepalive: u32) -> String {
     format!(
         "daemon off;
 worker_processes 1;
-worker_rlimit_nofile 65536;
 error_log stderr error;
 pid nginx.pid;
-events {{ worker_connections 20000; }}
+events {{ worker_connections 19000; }}
 http {{
   access_log off;
   client_body_temp_path body;
@@ -216,7 +219,7 @@ fn haproxy(port: u16, origin: u16) -> String {
     format!(
         "global
   nbthread 1
-  maxconn 20000
+  maxconn 9900
 defaults
   mode http
   option http-keep-alive

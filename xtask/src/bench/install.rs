@@ -25,7 +25,9 @@ pub(super) fn programs(folders: &Folders, options: &Options) -> anyhow::Result<P
     }
     let sigma = match (&options.sigma, wants(Contender::Sigma { routes: 1 })) {
         (_, false) => None,
-        (Some(path), true) => Some(path.canonicalize().with_context(|| format!("no Sigma at {}", path.display()))?),
+        (Some(path), true) => {
+            Some(path.canonicalize().with_context(|| format!("no Sigma at {}", path.display()))?)
+        }
         (None, true) => Some(build_sigma(folders)?),
     };
     let peers = folders.work.join("peers");
@@ -73,7 +75,12 @@ fn packages(names: &[&str]) -> anyhow::Result<()> {
     run(Command::new("apt-get").args(["-qq", "update"]))?;
     let mut install = Command::new("apt-get");
     // The machine must not start services of its own on ports 80 and 443.
-    install.env("DEBIAN_FRONTEND", "noninteractive").args(["-qq", "-y", "--no-install-recommends", "install"]);
+    install.env("DEBIAN_FRONTEND", "noninteractive").args([
+        "-qq",
+        "-y",
+        "--no-install-recommends",
+        "install",
+    ]);
     run(install.args(names)).with_context(|| format!("install {} by hand", names.join(", ")))
 }
 
@@ -82,11 +89,22 @@ fn cargo() -> Command {
 }
 
 fn build(manifest: &Path, target: &Path) -> anyhow::Result<()> {
-    run(cargo().args(["build", "--quiet", "--release", "--manifest-path"]).arg(manifest).arg("--target-dir").arg(target))
+    run(cargo()
+        .args(["build", "--quiet", "--release", "--manifest-path"])
+        .arg(manifest)
+        .arg("--target-dir")
+        .arg(target))
 }
 
 fn build_sigma(folders: &Folders) -> anyhow::Result<PathBuf> {
-    run(cargo().current_dir(&folders.root).args(["build", "--quiet", "--profile", "dist", "--package", "sigma"]))?;
+    run(cargo().current_dir(&folders.root).args([
+        "build",
+        "--quiet",
+        "--profile",
+        "dist",
+        "--package",
+        "sigma",
+    ]))?;
     let target = folders.work.parent().context("the work folder lies in the target folder")?;
     Ok(target.join("dist/sigma"))
 }

@@ -27,8 +27,9 @@ use process::Pinned;
 use shape::{Kind, Shape};
 use trial::{Measure, Results};
 
-/// Files a process of a benchmark may hold open: 9,000 client connections, as many upstream, and room.
-const OPEN_FILES: u64 = 65_536;
+/// Files a process of a benchmark may hold open: 9,000 client connections, as many upstream, and room. HAProxy
+/// insists on twice its `maxconn`. Not more than machines commonly allow without privileges.
+const OPEN_FILES: u64 = 20_000;
 
 /// What one run of the benchmarks does.
 #[derive(clap::Args)]
@@ -81,7 +82,10 @@ impl Options {
             let known: Vec<_> = all.iter().map(|shape| shape.name).collect();
             ensure!(known.contains(&name.as_str()), "no shape {name:?}: use one of {}", known.join(", "));
         }
-        Ok(all.into_iter().filter(|shape| self.only.is_empty() || self.only.iter().any(|n| n == shape.name)).collect())
+        Ok(all
+            .into_iter()
+            .filter(|shape| self.only.is_empty() || self.only.iter().any(|n| n == shape.name))
+            .collect())
     }
 }
 
@@ -121,7 +125,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         report::write(&folders.root, &Results::load_all(&saved)?)?;
     }
     if failed > 0 {
-        bail!("Sigma answered {failed} requests with an error: its figures above mean nothing until that is 0");
+        bail!(
+            "Sigma answered {failed} requests with an error: its figures above mean nothing until that is 0"
+        );
     }
     Ok(())
 }
@@ -129,16 +135,22 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
 fn raise_open_files() -> anyhow::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let had = getrlimit(Resource::Nofile);
-    // Raising the hard limit takes root; without it the present hard limit has to do.
-    let wanted = Rlimit { current: Some(OPEN_FILES), maximum: Some(OPEN_FILES) };
-    let allowed = Rlimit { current: had.maximum, maximum: had.maximum };
-    setrlimit(Resource::Nofile, wanted)
-        .or_else(|_| setrlimit(Resource::Nofile, allowed))
-        .context("cannot raise the limit of open files: run `ulimit -n 20000` first")
+    if had.current.is_none_or(|files| files >= OPEN_FILES) {
+        return Ok(());
+    }
+    let maximum = had.maximum.map(|files| files.max(OPEN_FILES));
+    setrlimit(Resource::Nofile, Rlimit { current: Some(OPEN_FILES), maximum }).with_context(|| {
+        format!("cannot raise the limit of open files: run `ulimit -n {OPEN_FILES}` as root first")
+    })
 }
 
 /// Measures all contenders of one shape, in turns.
-fn measure(shape: &Shape, programs: &Programs, folders: &Folders, options: &Options) -> anyhow::Result<Results> {
+fn measure(
+    shape: &Shape,
+    programs: &Programs,
+    folders: &Folders,
+    options: &Options,
+) -> anyhow::Result<Results> {
     eprintln!("{}: {}", shape.name, shape.title);
     let origin = process::origin(programs, &folders.work)?;
     let mut results = Results::new(shape, options.rounds(), options.seconds());
@@ -165,7 +177,9 @@ fn measure(shape: &Shape, programs: &Programs, folders: &Folders, options: &Opti
     for _ in 0..options.rounds() {
         for &contender in &contenders {
             let measure = match shape.kind {
-                Kind::Idle { connections } => trial::idle(connections, contender, programs, folders, origin.port)?,
+                Kind::Idle { connections } => {
+                    trial::idle(connections, contender, programs, folders, origin.port)?
+                }
                 _ => trial::start_up(contender, programs, folders, origin.port)?,
             };
             results.add(contender, measure);

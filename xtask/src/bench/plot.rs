@@ -30,7 +30,12 @@ pub(super) fn bars(groups: &[Group]) -> String {
     );
     let mut top = MARGIN;
     for group in groups {
-        let _ = writeln!(svg, "<text x=\"{MARGIN}\" y=\"{}\" font-weight=\"bold\">{}</text>", top + 20.0, escape(&group.title));
+        let _ = writeln!(
+            svg,
+            "<text x=\"{MARGIN}\" y=\"{}\" font-weight=\"bold\">{}</text>",
+            top + 20.0,
+            escape(&group.title)
+        );
         top += TITLE_ROW;
         let end = top + ROW * group.bars.len() as f64;
         for (label, value) in &group.bars {
@@ -51,7 +56,10 @@ pub(super) fn bars(groups: &[Group]) -> String {
         }
         let one = LABELS + scale;
         let start = end - ROW * group.bars.len() as f64;
-        let _ = writeln!(svg, "<line x1=\"{one:.1}\" x2=\"{one:.1}\" y1=\"{start}\" y2=\"{end}\" stroke=\"#1a202c\" stroke-dasharray=\"3 2\"/>");
+        let _ = writeln!(
+            svg,
+            "<line x1=\"{one:.1}\" x2=\"{one:.1}\" y1=\"{start}\" y2=\"{end}\" stroke=\"#1a202c\" stroke-dasharray=\"3 2\"/>"
+        );
     }
     svg.push_str("</svg>\n");
     svg

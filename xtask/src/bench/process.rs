@@ -37,7 +37,9 @@ impl Pinned {
             .stdout(output.try_clone()?)
             .stderr(output)
             .spawn()
-            .with_context(|| format!("cannot start {}: is util-linux (setpriv, taskset) there?", command[0]))?;
+            .with_context(|| {
+                format!("cannot start {}: is util-linux (setpriv, taskset) there?", command[0])
+            })?;
         Ok(Self { child })
     }
 
@@ -51,7 +53,8 @@ impl Pinned {
     pub(super) fn memory_kib(&self) -> u64 {
         let resident = |&pid: &u32| {
             let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-            text.lines().find_map(|line| line.strip_prefix("Pss:")?.split_whitespace().next()?.parse::<u64>().ok())
+            text.lines()
+                .find_map(|line| line.strip_prefix("Pss:")?.split_whitespace().next()?.parse::<u64>().ok())
         };
         self.family().iter().filter_map(resident).sum()
     }

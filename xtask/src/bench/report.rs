@@ -24,7 +24,7 @@ times depend on the machine and on what else it does, ratios much less.
 - *memory*: resident, pages shared between a gateway's processes counted once.
 - *errors*: answers outside 2xx and 3xx, socket errors and time-outs; anything but 0 makes a row void.
 - *bare forwarder* (`bench/floor`): the least that a proxy on tokio can do, without routes, limits, time-outs or
-  logs. It is the floor under Sigma, not a gateway.
+  logs. It is the floor of CPU time under Sigma, not a gateway; it makes no effort to save memory.
 
 All gateways do the same: HTTP/1.1 to the origin over kept connections, `X-Real-IP` and `X-Forwarded-For` added, no
 access log, bodies streamed. Their configurations are in `xtask/src/bench/contender.rs`.
@@ -43,7 +43,8 @@ pub(super) fn write(root: &Path, all: &[Results]) -> anyhow::Result<()> {
     for results in all {
         text.push_str(&section(results));
     }
-    for (name, content) in [("benchmarks.md", text), ("benchmarks.svg", plot::bars(&relative_to_nginx(all)))] {
+    for (name, content) in [("benchmarks.md", text), ("benchmarks.svg", plot::bars(&relative_to_nginx(all)))]
+    {
         let path = docs.join(name);
         fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
     }
@@ -59,17 +60,26 @@ fn environment() -> String {
         Some(String::from_utf8_lossy(&text).lines().next()?.trim_start_matches(skip).trim().to_owned())
     };
     let processor = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
-        let model = text.lines().find(|line| line.starts_with("model name"))?.split_once(':')?.1.trim().to_owned();
+        let model =
+            text.lines().find(|line| line.starts_with("model name"))?.split_once(':')?.1.trim().to_owned();
         Some(format!("{model}, {} cores", text.matches("processor\t").count()))
     });
-    let haproxy = first("haproxy", "-v", "").map(|line| line.split_whitespace().take(3).collect::<Vec<_>>().join(" "));
+    let haproxy =
+        first("haproxy", "-v", "").map(|line| line.split_whitespace().take(3).collect::<Vec<_>>().join(" "));
     let facts = [
         ("processor", processor),
         ("kernel", first("uname", "-sr", "")),
         ("compiler", first("rustc", "--version", "")),
-        ("nginx", first("nginx", "-v", "nginx version:").or_else(|| first("/usr/sbin/nginx", "-v", "nginx version:"))),
+        (
+            "nginx",
+            first("nginx", "-v", "nginx version:")
+                .or_else(|| first("/usr/sbin/nginx", "-v", "nginx version:")),
+        ),
         ("HAProxy", haproxy),
-        ("load", first("wrk", "-v", "").map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" "))),
+        (
+            "load",
+            first("wrk", "-v", "").map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")),
+        ),
     ];
     let mut text = "\n## Environment\n\n| | |\n|---|---|\n".to_owned();
     for (name, value) in facts {
@@ -148,7 +158,8 @@ fn load_table(results: &Results) -> String {
         let cpu_values = || loads.iter().map(|load| load.cpu_micros);
         let (least, most) = (cpu_values().fold(f64::MAX, f64::min), cpu_values().fold(0.0, f64::max));
         let own = of(|load| load.cpu_micros);
-        let _ = write!(text, "| {label} | {:.0} | {own:.1} [{least:.1}–{most:.1}] |", of(|load| load.per_second));
+        let _ =
+            write!(text, "| {label} | {:.0} | {own:.1} [{least:.1}–{most:.1}] |", of(|load| load.per_second));
         for reference in &references {
             let _ = write!(text, " {} |", ratio(own, cpu(results, reference)));
         }
@@ -165,8 +176,13 @@ fn load_table(results: &Results) -> String {
 }
 
 fn idle_table(results: &Results) -> String {
-    let mut text = "| gateway | memory before | memory with them | each | errors |\n|---|--:|--:|--:|--:|\n".to_owned();
-    let count = match super::shape::all().into_iter().find(|shape| shape.name == results.shape).map(|shape| shape.kind) {
+    let mut text =
+        "| gateway | memory before | memory with them | each | errors |\n|---|--:|--:|--:|--:|\n".to_owned();
+    let count = match super::shape::all()
+        .into_iter()
+        .find(|shape| shape.name == results.shape)
+        .map(|shape| shape.kind)
+    {
         Some(super::Kind::Idle { connections }) => f64::from(connections),
         _ => 1.0,
     };
@@ -174,11 +190,18 @@ fn idle_table(results: &Results) -> String {
         let of = |pick: fn(&Measure) -> Option<u64>| {
             median(measures.iter().filter_map(pick).map(|value| value as f64).collect())
         };
-        let before = of(|measure| if let Measure::Idle { before_kib, .. } = measure { Some(*before_kib) } else { None });
-        let after = of(|measure| if let Measure::Idle { after_kib, .. } = measure { Some(*after_kib) } else { None });
+        let before =
+            of(
+                |measure| {
+                    if let Measure::Idle { before_kib, .. } = measure { Some(*before_kib) } else { None }
+                },
+            );
+        let after =
+            of(|measure| if let Measure::Idle { after_kib, .. } = measure { Some(*after_kib) } else { None });
         let failed: u64 = measures.iter().map(Measure::errors).sum();
         let each = (after - before) / count;
-        let _ = writeln!(text, "| {label} | {} | {} | {each:.2} KiB | {failed} |", memory(before), memory(after));
+        let _ =
+            writeln!(text, "| {label} | {} | {} | {each:.2} KiB | {failed} |", memory(before), memory(after));
     }
     text
 }
@@ -186,10 +209,19 @@ fn idle_table(results: &Results) -> String {
 fn start_up_table(results: &Results) -> String {
     let mut text = "| gateway | median | range |\n|---|--:|--:|\n".to_owned();
     for (label, measures) in &results.contenders {
-        let micros = |measure: &Measure| if let Measure::StartUp { micros } = measure { Some(*micros as f64) } else { None };
+        let micros = |measure: &Measure| {
+            if let Measure::StartUp { micros } = measure { Some(*micros as f64) } else { None }
+        };
         let values: Vec<f64> = measures.iter().filter_map(micros).collect();
-        let (least, most) = (values.iter().copied().fold(f64::MAX, f64::min), values.iter().copied().fold(0.0, f64::max));
-        let _ = writeln!(text, "| {label} | {} | {}–{} |", duration(median(values)), duration(least), duration(most));
+        let (least, most) =
+            (values.iter().copied().fold(f64::MAX, f64::min), values.iter().copied().fold(0.0, f64::max));
+        let _ = writeln!(
+            text,
+            "| {label} | {} | {}–{} |",
+            duration(median(values)),
+            duration(least),
+            duration(most)
+        );
     }
     text
 }
@@ -206,7 +238,10 @@ fn memory(kib: f64) -> String {
 fn relative_to_nginx(all: &[Results]) -> Vec<plot::Group> {
     let group = |results: &Results| {
         let reference = cpu(results, "nginx")?;
-        let bars = results.contenders.iter().filter_map(|(label, _)| Some((label.clone(), cpu(results, label)? / reference)));
+        let bars = results
+            .contenders
+            .iter()
+            .filter_map(|(label, _)| Some((label.clone(), cpu(results, label)? / reference)));
         Some(plot::Group { title: results.title.clone(), bars: bars.collect() })
     };
     all.iter().filter_map(group).collect()
@@ -230,7 +265,8 @@ mod tests {
     #[test]
     fn a_table_gives_ratios_to_the_references() {
         let measure = |cpu_micros| {
-            let (requests, per_second, p50_micros, p99_micros, memory_kib, errors) = (10, 5.0, 90, 1500, 2048, 0);
+            let (requests, per_second, p50_micros, p99_micros, memory_kib, errors) =
+                (10, 5.0, 90, 1500, 2048, 0);
             let load =
                 LoadMeasure { requests, per_second, cpu_micros, p50_micros, p99_micros, memory_kib, errors };
             vec![Measure::Load(load)]
@@ -243,6 +279,9 @@ mod tests {
             contenders: vec![("Sigma".into(), measure(12.0)), ("nginx".into(), measure(20.0))],
         };
         let text = section(&results);
-        assert!(text.contains("| Sigma | 5 | 12.0 [12.0–12.0] | 0.60 | – | 90 µs | 1.50 ms | 2.0 MiB | 0 |"), "{text}");
+        assert!(
+            text.contains("| Sigma | 5 | 12.0 [12.0–12.0] | 0.60 | – | 90 µs | 1.50 ms | 2.0 MiB | 0 |"),
+            "{text}"
+        );
     }
 }

@@ -40,8 +40,16 @@ pub(super) fn all() -> Vec<Shape> {
         load("keepalive-100", "small GET, 100 kept connections", SMALL),
         load("keepalive-1", "small GET, 1 kept connection", Load { connections: 1, ..SMALL }),
         load("keepalive-500", "small GET, 500 kept connections", Load { connections: 500, ..SMALL }),
-        load("post-1k", "POST of 1 KiB, 100 kept connections", Load { method: "POST", body_bytes: 1024, ..SMALL }),
-        load("download-1m", "GET of 1 MiB, 20 kept connections", Load { connections: 20, path: "/1m", ..SMALL }),
+        load(
+            "post-1k",
+            "POST of 1 KiB, 100 kept connections",
+            Load { method: "POST", body_bytes: 1024, ..SMALL },
+        ),
+        load(
+            "download-1m",
+            "GET of 1 MiB, 20 kept connections",
+            Load { connections: 20, path: "/1m", ..SMALL },
+        ),
         load(
             "upload-1m",
             "POST of 1 MiB, 20 kept connections",
@@ -49,7 +57,11 @@ pub(super) fn all() -> Vec<Shape> {
         ),
         load("new-connection", "small GET, a new connection for each request", Load { close: true, ..SMALL }),
         load("routes", "small GET, 100 kept connections, 1 to 100,000 routes", SMALL),
-        Shape { name: "idle-9000", title: "memory of 9,000 idle kept connections", kind: Kind::Idle { connections: 9000 } },
+        Shape {
+            name: "idle-9000",
+            title: "memory of 9,000 idle kept connections",
+            kind: Kind::Idle { connections: 9000 },
+        },
         Shape { name: "start-up", title: "start-up to the first answer", kind: Kind::StartUp },
     ]
 }

@@ -73,7 +73,8 @@ impl Results {
 
     pub(super) fn save(&self, folder: &Path) -> anyhow::Result<()> {
         let path = folder.join(format!("{}.json", self.shape));
-        fs::write(&path, serde_json::to_vec_pretty(self)?).with_context(|| format!("cannot write {}", path.display()))
+        fs::write(&path, serde_json::to_vec_pretty(self)?)
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// The last saved results of every shape, in the order of the shapes.
@@ -137,7 +138,11 @@ pub(super) fn load(
     let cpu = gateway.process.cpu().saturating_sub(before);
     let text = String::from_utf8_lossy(&output.stdout);
     let figures = figures(&text).with_context(|| {
-        format!("wrk printed no result for {}: {text}{}", contender.label(), String::from_utf8_lossy(&output.stderr))
+        format!(
+            "wrk printed no result for {}: {text}{}",
+            contender.label(),
+            String::from_utf8_lossy(&output.stderr)
+        )
     })?;
     let figure = |name: &str| figures.get(name).copied().unwrap_or(0);
     let requests = figure("requests");
@@ -156,7 +161,9 @@ pub(super) fn load(
 /// The numbers on the line that `bench/wrk/report.lua` prints.
 fn figures(text: &str) -> Option<BTreeMap<&str, u64>> {
     let line = text.lines().find_map(|line| line.strip_prefix("result "))?;
-    line.split_whitespace().map(|pair| pair.split_once('=').and_then(|(name, n)| Some((name, n.parse().ok()?)))).collect()
+    line.split_whitespace()
+        .map(|pair| pair.split_once('=').and_then(|(name, n)| Some((name, n.parse().ok()?))))
+        .collect()
 }
 
 /// Starts the gateway afresh and holds `connections` idle ones to it.
@@ -180,7 +187,8 @@ pub(super) fn idle(
     drop(client.stdin.take());
     client.wait()?;
     let failed = line.trim().strip_prefix("ready ").and_then(|count| count.parse().ok());
-    let failed = failed.with_context(|| format!("the idle client of {} did not finish", contender.label()))?;
+    let failed =
+        failed.with_context(|| format!("the idle client of {} did not finish", contender.label()))?;
     Ok(Measure::Idle { before_kib, after_kib, failed })
 }
 

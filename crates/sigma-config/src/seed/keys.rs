@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use serde_json::Value;
 
 use crate::document::Document;
-use crate::problem::Problem;
+use crate::problem::{Problem, element, member};
 
 /// A value of the source document and where it stands.
 #[derive(Debug, Clone)]
@@ -26,9 +26,9 @@ impl<'d> Place<'d> {
         Some(Place { value, pointer: self.pointer_of(key) })
     }
 
-    /// The JSON pointer (RFC 6901) of the member `key`, present or not.
+    /// The pointer of the member `key`, present or not.
     pub(super) fn pointer_of(&self, key: &str) -> String {
-        format!("{}/{}", self.pointer, key.replace('~', "~0").replace('/', "~1"))
+        member(&self.pointer, key)
     }
 }
 
@@ -94,18 +94,7 @@ impl<'d> Report<'d> {
     }
 
     fn problem(&self, pointer: &str, code: &'static str, message: String, hint: String) -> Problem {
-        Problem { pointer: pointer.into(), line: self.line(pointer), code, message, hint: Some(hint) }
-    }
-
-    /// The line of `pointer`, or that of the nearest place around it if it is absent.
-    fn line(&self, pointer: &str) -> Option<u32> {
-        let mut pointer = pointer;
-        loop {
-            if let Some(line) = self.document.line(pointer) {
-                return Some(line);
-            }
-            pointer = &pointer[..pointer.rfind('/')?];
-        }
+        self.document.problem(pointer, code, message).hint(hint)
     }
 
     /// Notes the members of `at` among `keys` as accepted, without effect.
@@ -116,9 +105,17 @@ impl<'d> Report<'d> {
     }
 
     fn note_inert(&mut self, pointer: String) {
-        let is_index = |part: &&str| part.bytes().all(|byte| byte.is_ascii_digit());
-        let names: Vec<&str> = pointer.split('/').filter(|part| !part.is_empty() && !is_index(part)).collect();
-        let key = names.join(".");
+        // `router[0].desc` and `router[1].desc` are one key.
+        let mut key = String::new();
+        let mut in_index = false;
+        for char in pointer.chars() {
+            match char {
+                '[' => in_index = true,
+                ']' if in_index => in_index = false,
+                char if !in_index => key.push(char),
+                _ => {}
+            }
+        }
         match self.inert.iter_mut().find(|inert| inert.key == key) {
             Some(inert) => inert.times += 1,
             None => self.inert.push(Inert { key, pointer, times: 1 }),
@@ -240,7 +237,7 @@ impl<'d> Report<'d> {
             self.wrong_type(&member, "a list");
             return Vec::new();
         };
-        let place = |(index, value)| Place { value, pointer: format!("{}/{index}", member.pointer) };
+        let place = |(index, value)| Place { value, pointer: element(&member.pointer, index) };
         items.iter().enumerate().map(place).collect()
     }
 

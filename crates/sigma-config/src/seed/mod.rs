@@ -11,6 +11,7 @@
 
 mod keys;
 mod niubix;
+mod pass;
 mod rewrite;
 mod sigma;
 #[cfg(test)]

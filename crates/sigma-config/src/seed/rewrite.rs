@@ -47,7 +47,9 @@ pub(super) fn replacement(java: &str, regex: &Regex) -> Result<String, String> {
         match char {
             '\\' => match rest.next() {
                 Some(literal) => push_literal(&mut result, literal),
-                None => return Err("`\\` at the end stands before nothing; write `\\\\` for a backslash".into()),
+                None => {
+                    return Err("`\\` at the end stands before nothing; write `\\\\` for a backslash".into());
+                }
             },
             '$' if rest.next_if_eq(&'{').is_some() => {
                 let mut name = String::new();
@@ -81,7 +83,9 @@ fn push_literal(result: &mut String, literal: char) {
 fn group_number(rest: &mut std::iter::Peekable<std::str::Chars<'_>>, regex: &Regex) -> Result<usize, String> {
     let digit = |char: &char| char.to_digit(10).map(|digit| digit as usize);
     let Some(mut number) = rest.peek().and_then(digit) else {
-        return Err("`$` must be followed by a group's number or `{name}`; write `\\$` for a dollar sign".into());
+        return Err(
+            "`$` must be followed by a group's number or `{name}`; write `\\$` for a dollar sign".into()
+        );
     };
     rest.next();
     if number >= regex.captures_len() {

@@ -142,7 +142,8 @@ fn parameter_name(text: &str) -> &str {
 /// Whether Sigma's router reads the parameters of this pattern as Vert.x does: each a whole
 /// segment, and no text that it would take for regular expression syntax.
 fn parameters_are_native(body: &str, prefix: bool) -> bool {
-    let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_~%".contains(&byte));
+    let is_plain =
+        |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_~%".contains(&byte));
     let fits = |segment: &str| match segment.strip_prefix(':') {
         Some(name) => !name.is_empty() && parameter_name(name) == name,
         None => is_plain(segment),
@@ -151,7 +152,7 @@ fn parameters_are_native(body: &str, prefix: bool) -> bool {
 }
 
 /// Places routes, given in the order in which Vert.x tries them.
-pub(super) fn arrange(entries: &[Entry]) -> Vec<Placing> {
+pub(super) fn arrange(entries: &[&Entry]) -> Vec<Placing> {
     let mut keys: Vec<usize> = Vec::with_capacity(entries.len());
     let mut placings: Vec<Placing> = Vec::with_capacity(entries.len());
     for entry in entries {
@@ -176,7 +177,10 @@ pub(super) fn arrange(entries: &[Entry]) -> Vec<Placing> {
             }
             None => {
                 let key = key.min(entry.path.literal.len());
-                Placing::Under(format!("{}*", &entry.path.literal[..key]), entry.path.regex.as_str().to_owned())
+                Placing::Under(
+                    format!("{}*", &entry.path.literal[..key]),
+                    entry.path.regex.as_str().to_owned(),
+                )
             }
         };
         keys.push(key);
@@ -216,7 +220,7 @@ mod tests {
     #[test]
     fn says_paths_in_the_patterns_of_the_router() {
         let check = |path: &str, expected: Placing| {
-            assert_eq!(arrange(&[entry(path, None, false)]), [expected], "{path}");
+            assert_eq!(arrange(&[&entry(path, None, false)]), [expected], "{path}");
         };
         check("/", native(&["/"]));
         check("/*", native(&["/*"]));
@@ -235,20 +239,35 @@ mod tests {
     #[test]
     fn keeps_the_order_of_the_list() {
         let check = |paths: &[(&str, Option<&str>, bool)], expected: &[Placing]| {
-            let entries: Vec<Entry> = paths.iter().map(|&(path, host, conditional)| entry(path, host, conditional)).collect();
-            assert_eq!(arrange(&entries), expected, "{paths:?}");
+            let entries: Vec<Entry> =
+                paths.iter().map(|&(path, host, conditional)| entry(path, host, conditional)).collect();
+            assert_eq!(arrange(&entries.iter().collect::<Vec<_>>()), expected, "{paths:?}");
         };
-        check(&[("/a/b", None, false), ("/a/*", None, false)], &[native(&["/a/b", "/a/b/"]), native(&["/a/*"])]);
+        check(
+            &[("/a/b", None, false), ("/a/*", None, false)],
+            &[native(&["/a/b", "/a/b/"]), native(&["/a/*"])],
+        );
         check(&[("/a/*", None, false), ("/a/b", None, false)], &[native(&["/a/*"]), Placing::Unreachable(0)]);
-        check(&[("/a/*", None, true), ("/a/b", None, false)], &[native(&["/a/*"]), under("/a/*", "^/a/b/?$")]);
-        check(&[("/*", None, true), ("/a/*", None, true), ("/a/b/*", None, true)], &[
-            native(&["/*"]),
-            under("/*", "^/a/"),
-            under("/*", "^/a/b/"),
-        ]);
-        check(&[("/u/:id", None, false), ("/u/me", None, false)], &[native(&["/u/:id"]), under("/u/*", "^/u/me/?$")]);
-        check(&[("/a/*", Some("x"), false), ("/a/b", Some("y"), false)], &[native(&["/a/*"]), native(&["/a/b", "/a/b/"])]);
-        check(&[("/a/*", Some("*.x"), false), ("/a/b", None, false)], &[native(&["/a/*"]), under("/a/*", "^/a/b/?$")]);
+        check(
+            &[("/a/*", None, true), ("/a/b", None, false)],
+            &[native(&["/a/*"]), under("/a/*", "^/a/b/?$")],
+        );
+        check(
+            &[("/*", None, true), ("/a/*", None, true), ("/a/b/*", None, true)],
+            &[native(&["/*"]), under("/*", "^/a/"), under("/*", "^/a/b/")],
+        );
+        check(
+            &[("/u/:id", None, false), ("/u/me", None, false)],
+            &[native(&["/u/:id"]), under("/u/*", "^/u/me/?$")],
+        );
+        check(
+            &[("/a/*", Some("x"), false), ("/a/b", Some("y"), false)],
+            &[native(&["/a/*"]), native(&["/a/b", "/a/b/"])],
+        );
+        check(
+            &[("/a/*", Some("*.x"), false), ("/a/b", None, false)],
+            &[native(&["/a/*"]), under("/a/*", "^/a/b/?$")],
+        );
         // `/a` fits `/a/` too, which the first route takes.
         check(&[("/a/*", None, false), ("/a", None, false)], &[native(&["/a/*"]), under("/a*", "^/a/?$")]);
     }

@@ -45,6 +45,11 @@ impl Output {
         self.front.is_empty() && self.body.is_empty() && self.back.is_empty()
     }
 
+    /// Whether something waits and not a byte of it was written.
+    pub fn is_untouched(&self) -> bool {
+        self.written == 0 && !self.front.is_empty()
+    }
+
     /// Whether another frame may be pushed.
     pub fn has_room(&self) -> bool {
         self.body.is_empty() && self.back.is_empty()

@@ -100,6 +100,11 @@ impl Forest {
         }
     }
 
+    /// Memory of the trees in bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.nodes) + self.heads.len() + self.labels.len()
+    }
+
     /// Walks `text` down a tree. Time is linear in the length of `text`.
     pub(super) fn walk(&self, tree: u32, text: &[u8]) -> Trail<'_> {
         let mut trail = Trail { forest: self, exact: 0..0, exact_len: text.len(), nearest: NONE };
@@ -171,7 +176,8 @@ impl Growth {
         let run = &keys[span.keys.clone()];
         let (Some(first), Some(last)) = (run.first(), run.last()) else { return };
         // Sorted: what the first and the last key share, all share.
-        let shared = first.bytes[span.depth..].iter().zip(&last.bytes[span.depth..]).take_while(|(a, b)| a == b);
+        let shared =
+            first.bytes[span.depth..].iter().zip(&last.bytes[span.depth..]).take_while(|(a, b)| a == b);
         let depth = span.depth + shared.count();
         let label_at = self.labels.len() as u32;
         let label = &first.bytes[span.depth..depth];
@@ -259,9 +265,11 @@ mod tests {
             })
             .collect();
         owned.sort();
-        let sorted: Vec<Key<'_>> = owned.iter().map(|(bytes, kind, _)| Key { tree: 0, bytes, kind: *kind }).collect();
+        let sorted: Vec<Key<'_>> =
+            owned.iter().map(|(bytes, kind, _)| Key { tree: 0, bytes, kind: *kind }).collect();
         let forest = Forest::build(direction, 1, &sorted);
-        let met: Vec<&str> = forest.walk(0, text.as_bytes()).flat_map(|group| group.items).map(|item| owned[item].2).collect();
+        let met: Vec<&str> =
+            forest.walk(0, text.as_bytes()).flat_map(|group| group.items).map(|item| owned[item].2).collect();
         assert_eq!(met, expected, "{keys:?} {text:?}");
     }
 

@@ -106,9 +106,13 @@ impl Template {
     fn with_dots(mut self) -> Template {
         let is_parameter = |piece: &Piece| matches!(piece, Piece::Parameter(_));
         let captures = self.first.iter().any(is_parameter)
-            || self.wildcards.iter().any(|(name, stretch)| name.is_some() || stretch.iter().any(is_parameter));
+            || self
+                .wildcards
+                .iter()
+                .any(|(name, stretch)| name.is_some() || stretch.iter().any(is_parameter));
         if captures {
-            let stretches = std::iter::once(&mut self.first).chain(self.wildcards.iter_mut().map(|(_, stretch)| stretch));
+            let stretches =
+                std::iter::once(&mut self.first).chain(self.wildcards.iter_mut().map(|(_, stretch)| stretch));
             for piece in stretches.flatten() {
                 if let Piece::Literal(text) = piece
                     && text.contains(&b'.')
@@ -136,54 +140,36 @@ impl Template {
     /// Whether the whole of `path` fits; captures go to `params`, which are left as they were if not.
     pub(super) fn matches(&self, path: &[u8], params: &mut Params) -> bool {
         let mark = params.len();
-        let fits = self.matches_first(path, params) && self.place(self.wildcards.len(), path, path.len(), params);
+        let fits = self.place(self.wildcards.len(), path, path.len(), params).is_some();
         if !fits {
             params.truncate(mark);
         }
         fits
     }
 
-    /// Matches the stretch before the first wildcard, without captures unless it is the only one.
-    fn matches_first(&self, path: &[u8], params: &mut Params) -> bool {
-        match end_of(&self.first, path, 0, None) {
-            None => false,
-            Some(end) if self.wildcards.is_empty() && end != path.len() => false,
-            Some(_) => end_of(&self.first, path, 0, Some(params)).is_some(),
-        }
-    }
-
-    /// Finds a place for the stretches after the first `count` wildcards, all before `bound`, and
-    /// records their captures. Wildcards are greedy from left to right, which is the same as
-    /// placing the stretches from the last to the first as far right as possible: a place further
-    /// right never takes room from the ones before it.
-    fn place(&self, count: usize, path: &[u8], bound: usize, params: &mut Params) -> bool {
-        let Some(index) = count.checked_sub(1) else { return true };
-        let (name, stretch) = &self.wildcards[index];
-        let lowest = match index {
-            0 => end_of(&self.first, path, 0, None).unwrap_or(0),
-            _ => 0,
+    /// Finds a place for the first stretch and those after the first `count` wildcards, all
+    /// before `bound`; records their captures and returns where the last of them ends. Wildcards
+    /// are greedy from left to right, which is the same as placing the stretches from the last to
+    /// the first as far right as possible: that never takes room from the ones before. So the
+    /// first place that fits is the only one to try. Recursion is as deep as the pattern has wildcards.
+    fn place(&self, count: usize, path: &[u8], bound: usize, params: &mut Params) -> Option<usize> {
+        // The last stretch reaches the end of the path.
+        let ends_well =
+            |end: &usize| if count == self.wildcards.len() { *end == bound } else { *end <= bound };
+        let Some(index) = count.checked_sub(1) else {
+            return end_of(&self.first, path, 0, Some(params)).filter(ends_well);
         };
-        let is_last = count == self.wildcards.len();
-        let ends_well = |end: usize| if is_last { end == bound } else { end <= bound };
-        let starts = (lowest..=bound).rev();
-        let mut fitting = starts.filter(|&start| {
+        let (name, stretch) = &self.wildcards[index];
+        let start = (0..=bound).rev().find(|&start| {
             // A stretch is empty or begins with the slash after the wildcard's segment.
-            (stretch.is_empty() || path.get(start) == Some(&b'/')) && end_of(stretch, path, start, None).is_some_and(ends_well)
-        });
-        let Some(start) = fitting.next() else { return false };
-        if !self.place(index, path, start, params) {
-            return false;
-        }
+            (stretch.is_empty() || path.get(start) == Some(&b'/'))
+                && end_of(stretch, path, start, None).filter(ends_well).is_some()
+        })?;
+        let from = self.place(index, path, start, params)?;
         if let Some(name) = name {
-            let from = match index {
-                0 => lowest,
-                _ => params.stretch_end(),
-            };
             params.push(*name, from..start);
         }
-        let Some(end) = end_of(stretch, path, start, Some(params)) else { return false };
-        params.set_stretch_end(end);
-        true
+        end_of(stretch, path, start, Some(params))
     }
 }
 
@@ -212,5 +198,6 @@ fn end_of(stretch: &[Piece], path: &[u8], mut at: usize, mut params: Option<&mut
 }
 
 fn starts_with_dotted(text: &[u8], dotted: &[u8]) -> bool {
-    text.len() >= dotted.len() && text.iter().zip(dotted).all(|(have, want)| have == want || (*want == b'.' && *have != b'\n'))
+    text.len() >= dotted.len()
+        && text.iter().zip(dotted).all(|(have, want)| have == want || (*want == b'.' && *have != b'\n'))
 }

@@ -158,7 +158,7 @@ mod tests {
     fn the_epoch_moves_when_usability_does() {
         let epoch = Arc::new(HealthEpoch::default());
         let health = Health::new(Arc::clone(&epoch));
-        let mut check = |event, state: State, seen: u64| {
+        let check = |event, state: State, seen: u64| {
             assert_eq!(health.apply(event, LIMITS).1, state);
             assert_eq!((health.standing().state, epoch.get()), (state, seen), "{event:?}");
         };

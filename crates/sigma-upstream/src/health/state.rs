@@ -118,16 +118,8 @@ impl Standing {
 
     /// All of it in one word, so that a reader never sees a state with another state's counters.
     pub(super) fn pack(self) -> u64 {
-        let bytes = [
-            self.state as u8,
-            self.successes,
-            self.http_failures,
-            self.tcp_failures,
-            self.timeouts,
-            0,
-            0,
-            0,
-        ];
+        let bytes =
+            [self.state as u8, self.successes, self.http_failures, self.tcp_failures, self.timeouts, 0, 0, 0];
         u64::from_le_bytes(bytes)
     }
 

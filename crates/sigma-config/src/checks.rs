@@ -1,0 +1,228 @@
+//! Health checks of an upstream (resources.md §4.5).
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Health checks. `passive` alone is not allowed.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Checks {
+    /// Probes that the gateway sends.
+    pub active: Active,
+    /// Judging nodes by the answers to real requests; unset: off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passive: Option<Passive>,
+}
+
+/// What a probe speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckType {
+    /// An HTTP request.
+    #[default]
+    Http,
+    /// An HTTP request over TLS.
+    Https,
+    /// Only a connection.
+    Tcp,
+}
+
+/// Probes that the gateway sends.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Active {
+    /// What a probe speaks.
+    #[serde(rename = "type")]
+    pub kind: CheckType,
+    /// Seconds for one probe.
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub timeout: f64,
+    /// Probes at the same time.
+    #[schemars(range(min = 1))]
+    pub concurrency: u32,
+    /// Host header of a probe; unset: the node's host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "host-pattern"))]
+    pub host: Option<String>,
+    /// Port to probe; unset: the node's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub port: Option<u16>,
+    /// Method of a probe.
+    #[schemars(extend("format" = "http-method"))]
+    pub http_method: String,
+    /// Path of a probe.
+    pub http_path: String,
+    /// Body of a probe; a non-empty one adds Content-Length.
+    pub http_req_body: String,
+    /// Whether the certificate of a node must be valid.
+    pub https_verify_certificate: bool,
+    /// Further header lines of a probe, each `Name: value`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub req_headers: Vec<String>,
+    /// When a node counts as healthy again; unset: unhealthy nodes are not probed (interval 0).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub healthy: Option<ActiveHealthy>,
+    /// When a node counts as unhealthy; unset: healthy nodes are not probed (interval 0).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unhealthy: Option<ActiveUnhealthy>,
+}
+
+impl Default for Active {
+    fn default() -> Self {
+        Active {
+            kind: CheckType::Http,
+            timeout: 1.0,
+            concurrency: 10,
+            host: None,
+            port: None,
+            http_method: "GET".into(),
+            http_path: "/".into(),
+            http_req_body: String::new(),
+            https_verify_certificate: true,
+            req_headers: Vec::new(),
+            healthy: None,
+            unhealthy: None,
+        }
+    }
+}
+
+impl Active {
+    /// The thresholds for becoming healthy: as written, or the defaults with interval 0, which
+    /// means that nodes in that state are not probed.
+    #[must_use]
+    pub fn healthy(&self) -> ActiveHealthy {
+        self.healthy.clone().unwrap_or(ActiveHealthy { interval: 0, ..ActiveHealthy::default() })
+    }
+
+    /// The thresholds for becoming unhealthy, in the same way.
+    #[must_use]
+    pub fn unhealthy(&self) -> ActiveUnhealthy {
+        self.unhealthy.clone().unwrap_or(ActiveUnhealthy { interval: 0, ..ActiveUnhealthy::default() })
+    }
+}
+
+/// When probes make a node healthy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ActiveHealthy {
+    /// Seconds between probes of a healthy node.
+    #[schemars(range(min = 1))]
+    pub interval: u32,
+    /// Statuses that count as success.
+    #[schemars(length(min = 1), inner(range(min = 200, max = 599)), extend("uniqueItems" = true))]
+    pub http_statuses: Vec<u16>,
+    /// Successes in a row that make a node healthy.
+    #[schemars(range(min = 1, max = 254))]
+    pub successes: u8,
+}
+
+impl Default for ActiveHealthy {
+    fn default() -> Self {
+        ActiveHealthy { interval: 1, http_statuses: vec![200, 302], successes: 2 }
+    }
+}
+
+/// When probes make a node unhealthy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ActiveUnhealthy {
+    /// Seconds between probes of an unhealthy node.
+    #[schemars(range(min = 1))]
+    pub interval: u32,
+    /// Statuses that count as failure.
+    #[schemars(length(min = 1), inner(range(min = 200, max = 599)), extend("uniqueItems" = true))]
+    pub http_statuses: Vec<u16>,
+    /// HTTP failures that make a node unhealthy.
+    #[schemars(range(min = 1, max = 254))]
+    pub http_failures: u8,
+    /// Connection failures that make a node unhealthy.
+    #[schemars(range(min = 1, max = 254))]
+    pub tcp_failures: u8,
+    /// Timeouts that make a node unhealthy.
+    #[schemars(range(min = 1, max = 254))]
+    pub timeouts: u8,
+}
+
+impl Default for ActiveUnhealthy {
+    fn default() -> Self {
+        ActiveUnhealthy {
+            interval: 1,
+            http_statuses: vec![429, 404, 500, 501, 502, 503, 504, 505],
+            http_failures: 5,
+            tcp_failures: 2,
+            timeouts: 3,
+        }
+    }
+}
+
+/// Judging nodes by the answers to real requests.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Passive {
+    /// What is judged: answers, or only connections.
+    #[serde(rename = "type")]
+    pub kind: CheckType,
+    /// When a node counts as healthy again.
+    pub healthy: PassiveHealthy,
+    /// When a node counts as unhealthy.
+    pub unhealthy: PassiveUnhealthy,
+}
+
+/// When answers make a node healthy. A threshold of 0 turns its counter off.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PassiveHealthy {
+    /// Statuses that count as success.
+    #[schemars(length(min = 1), inner(range(min = 200, max = 599)), extend("uniqueItems" = true))]
+    pub http_statuses: Vec<u16>,
+    /// Successes in a row that make a node healthy.
+    #[schemars(range(min = 0, max = 254))]
+    pub successes: u8,
+}
+
+impl Default for PassiveHealthy {
+    fn default() -> Self {
+        let http_statuses = (200..=208).chain([226]).chain(300..=308).collect();
+        PassiveHealthy { http_statuses, successes: 5 }
+    }
+}
+
+/// When answers make a node unhealthy. A threshold of 0 turns its counter off.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PassiveUnhealthy {
+    /// Statuses that count as failure.
+    #[schemars(length(min = 1), inner(range(min = 200, max = 599)), extend("uniqueItems" = true))]
+    pub http_statuses: Vec<u16>,
+    /// Connection failures that make a node unhealthy.
+    #[schemars(range(min = 0, max = 254))]
+    pub tcp_failures: u8,
+    /// Timeouts that make a node unhealthy.
+    #[schemars(range(min = 0, max = 254))]
+    pub timeouts: u8,
+    /// HTTP failures that make a node unhealthy.
+    #[schemars(range(min = 0, max = 254))]
+    pub http_failures: u8,
+}
+
+impl Default for PassiveUnhealthy {
+    fn default() -> Self {
+        PassiveUnhealthy { http_statuses: vec![429, 500, 503], tcp_failures: 2, timeouts: 7, http_failures: 5 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_absent_section_is_not_probed_and_a_present_one_is() {
+        let checks: Checks = serde_json::from_str(r#"{"active": {"healthy": {}}}"#).unwrap();
+        assert_eq!(checks.active.healthy().interval, 1);
+        assert_eq!(checks.active.unhealthy().interval, 0);
+        assert_eq!(checks.active.unhealthy().timeouts, 3);
+        assert!(checks.passive.is_none());
+        assert!(serde_json::from_str::<Checks>(r#"{"passive": {}}"#).is_err());
+    }
+}

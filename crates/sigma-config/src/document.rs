@@ -1,0 +1,115 @@
+//! From text to a JSON value that remembers where each part was written.
+//!
+//! A document is JSON (with comments) when its first character outside comments is `{`, else YAML.
+//! Both readers share the limits: the text may come from a network client.
+
+mod json;
+mod yaml;
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use crate::problem::Problem;
+
+/// Deepest nesting of lists and objects; everything after the reader may recurse.
+pub const MAX_DEPTH: usize = 64;
+
+/// Values that YAML aliases and anchors may add to a document by copying.
+const MAX_COPIED_VALUES: usize = 100_000;
+
+/// Problems reported at most per reading; more only hide the first.
+const MAX_PROBLEMS: usize = 200;
+
+/// A parsed document.
+#[derive(Debug, Clone, Default)]
+pub struct Document {
+    /// The content.
+    pub value: Value,
+    /// Pointer (`routes[0].uri`) → line and column, both from 1.
+    pub positions: HashMap<String, (u32, u32)>,
+}
+
+impl Document {
+    /// Reads `text` of at most `max_bytes` bytes as JSON or YAML, whichever it is.
+    pub fn parse(text: &str, max_bytes: usize) -> Result<Document, Vec<Problem>> {
+        if text.len() > max_bytes {
+            let message = format!("the document has {} bytes, {max_bytes} are allowed", text.len());
+            return Err(vec![Problem::new("", "too_large", message)]);
+        }
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        match is_json(text) {
+            true => json::read(text),
+            false => yaml::read(text),
+        }
+    }
+
+    /// The line of the value at `pointer`, or of its nearest ancestor that was written.
+    #[must_use]
+    pub fn line(&self, pointer: &str) -> Option<u32> {
+        let mut pointer = pointer;
+        loop {
+            if let Some((line, _)) = self.positions.get(pointer) {
+                return Some(*line);
+            }
+            if pointer.is_empty() {
+                return None;
+            }
+            pointer = parent(pointer);
+        }
+    }
+
+    /// A problem at `pointer`, with its line.
+    #[must_use]
+    pub fn problem(&self, pointer: &str, code: &'static str, message: impl Into<String>) -> Problem {
+        Problem::new(pointer, code, message).at(self.line(pointer))
+    }
+}
+
+/// Everything up to the last member or element of a pointer.
+fn parent(pointer: &str) -> &str {
+    let cut = match pointer.strip_suffix("\"]") {
+        Some(quoted) => quoted.rfind("[\""),
+        None => pointer.rfind(['.', '[']),
+    };
+    &pointer[..cut.unwrap_or(0)]
+}
+
+/// Whether the first character outside spaces and comments is `{`.
+fn is_json(text: &str) -> bool {
+    let mut rest = text.trim_start();
+    loop {
+        if let Some(comment) = rest.strip_prefix("//").or_else(|| rest.strip_prefix('#')) {
+            rest = comment.split_once('\n').map_or("", |(_, after)| after).trim_start();
+        } else if let Some(comment) = rest.strip_prefix("/*") {
+            rest = comment.split_once("*/").map_or("", |(_, after)| after).trim_start();
+        } else {
+            return rest.starts_with('{');
+        }
+    }
+}
+
+/// A float without fraction becomes an integer, so that `1.0` is accepted wherever `1` is.
+fn number(float: f64) -> Option<Value> {
+    // 2^53: below it every integer has one float.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    if float.fract() == 0.0 && float.abs() < EXACT {
+        return Some(Value::from(float as i64));
+    }
+    serde_json::Number::from_f64(float).map(Value::Number)
+}
+
+fn too_deep(pointer: &str, line: u32) -> Problem {
+    Problem::new(pointer, "too_deep", format!("nested deeper than {MAX_DEPTH} levels")).at(Some(line))
+}
+
+fn duplicate_key(pointer: &str, line: u32, first: Option<u32>) -> Problem {
+    let problem = Problem::new(pointer, "duplicate_key", "this key is given twice").at(Some(line));
+    match first {
+        Some(first) => problem.hint(format!("the first is in line {first}; remove one")),
+        None => problem.hint("remove one"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+use serde_json::json;
+
+use super::*;
+
+const LARGE: usize = 1 << 20;
+
+#[test]
+fn both_formats_give_values_with_lines() {
+    let yaml = "# top\nworkers: 1\nroutes:\n  - uri: /a\n    nodes: { \"h:1\": 2.0 }\n    off: off\n    s: \"1\"\n#END\n";
+    let json = "// top\n{\"workers\": 1,\n\"routes\": [\n {\"uri\": \"/a\", /* x */\n \"nodes\": {\"h:1\": 2.0},\n\"off\": \"off\", \"s\": \"1\"}]}";
+    for (text, lines) in [(yaml, [2, 4, 5, 6]), (json, [2, 4, 5, 6])] {
+        let document = Document::parse(text, LARGE).unwrap();
+        assert_eq!(
+            document.value,
+            json!({"workers": 1, "routes": [{"uri": "/a", "nodes": {"h:1": 2}, "off": "off", "s": "1"}]})
+        );
+        let pointers = ["workers", "routes[0].uri", "routes[0].nodes[\"h:1\"]", "routes[0].off"];
+        for (pointer, line) in pointers.into_iter().zip(lines) {
+            assert_eq!(document.line(pointer), Some(line), "{pointer}");
+        }
+        assert_eq!(document.line("routes[0].uri.missing[3]"), Some(4));
+    }
+}
+
+#[test]
+fn scalars_follow_the_core_schema() {
+    let check = |text: &str, expected: serde_json::Value| {
+        assert_eq!(Document::parse(&format!("v: {text}"), LARGE).unwrap().value["v"], expected, "{text}");
+    };
+    check("", json!(null));
+    check("~", json!(null));
+    check("True", json!(true));
+    check("yes", json!("yes"));
+    check("-12", json!(-12));
+    check("+12", json!(12));
+    check("0x1F", json!(31));
+    check("0o17", json!(15));
+    check("1.5", json!(1.5));
+    check("1e3", json!(1000));
+    check("18446744073709551615", json!(u64::MAX));
+    check("127.0.0.1", json!("127.0.0.1"));
+    check("1.2.3", json!("1.2.3"));
+    check("'1'", json!("1"));
+    check("!!str 1", json!("1"));
+    check("|\n  a\n  b\n", json!("a\nb\n"));
+    check("\n  x: &a [1]\n  y: *a\n", json!({"x": [1], "y": [1]}));
+}
+
+#[test]
+fn what_cannot_be_read_says_where() {
+    let check = |text: &str, code: &str, line: Option<u32>| {
+        let problems = Document::parse(text, 4096).expect_err(text);
+        assert_eq!((problems[0].code, problems[0].line), (code, line), "{text}: {problems:?}");
+    };
+    check("a: 1\nb: 2\na: 3\n", "duplicate_key", Some(3));
+    check("{\"a\": 1,\n\"a\": 2}", "duplicate_key", Some(2));
+    check("a: [1\nb: }", "syntax", Some(2));
+    check("{\"a\": 1,}", "syntax", Some(1));
+    check("{\"a\": \n'x'}", "syntax", Some(2));
+    check("a: 1\n---\nb: 1\n", "syntax", Some(2));
+    check("? [1]\n: 2\n", "syntax", Some(1));
+    check("a: .inf", "number", Some(1));
+    check("{\"a\": 1e999}", "number", Some(1));
+    check(&format!("a: {}1{}", "[".repeat(80), "]".repeat(80)), "too_deep", Some(1));
+    check(&format!("{{\"a\": {}1{}}}", "[".repeat(80), "]".repeat(80)), "too_deep", Some(1));
+    check(&"x".repeat(5000), "too_large", None);
+    let mut bomb = String::from("a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n");
+    for i in 1..9 {
+        bomb.push_str(&format!("a{i}: &a{i} [{}]\n", vec![format!("*a{}", i - 1); 10].join(",")));
+    }
+    check(&bomb, "too_large", Some(5));
+}

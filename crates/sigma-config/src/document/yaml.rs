@@ -1,0 +1,276 @@
+//! The YAML reader: YAML 1.2, core schema, one document, keys that are scalars.
+
+use std::collections::HashMap;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+use serde_json::{Map, Value};
+
+use super::{Document, MAX_COPIED_VALUES, MAX_DEPTH, MAX_PROBLEMS, duplicate_key, number, too_deep};
+use crate::problem::{Problem, element, member};
+
+pub(super) fn read(text: &str) -> Result<Document, Vec<Problem>> {
+    let mut builder = Builder::default();
+    for event in Parser::new_from_str(text) {
+        let step = match event {
+            Ok((event, span)) => builder.event(event, span),
+            Err(error) => {
+                let message = format!("not YAML: {} (column {})", error.info(), error.marker().col() + 1);
+                Err(Problem::new("", "syntax", message).at(Some(error.marker().line() as u32)))
+            }
+        };
+        if let Err(fatal) = step {
+            builder.problems.push(fatal);
+            break;
+        }
+    }
+    match builder.problems.is_empty() {
+        true => Ok(Document { value: builder.root.unwrap_or(Value::Null), positions: builder.positions }),
+        false => Err(builder.problems),
+    }
+}
+
+/// A list or mapping that is still open.
+struct Frame {
+    pointer: String,
+    anchor: usize,
+    content: Content,
+}
+
+enum Content {
+    List(Vec<Value>),
+    /// With the key whose value comes next; the value of a duplicate key is dropped.
+    Mapping { map: Map<String, Value>, key: Option<Key> },
+}
+
+struct Key {
+    text: String,
+    line: u32,
+    column: u32,
+    duplicate: bool,
+}
+
+/// An anchored value, with what copying it costs.
+struct Anchored {
+    value: Value,
+    size: usize,
+    depth: usize,
+}
+
+#[derive(Default)]
+struct Builder {
+    root: Option<Value>,
+    documents: usize,
+    stack: Vec<Frame>,
+    anchors: HashMap<usize, Anchored>,
+    copied: usize,
+    positions: HashMap<String, (u32, u32)>,
+    problems: Vec<Problem>,
+}
+
+impl Builder {
+    /// Takes one event; an error ends the reading.
+    fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), Problem> {
+        let place = (span.start.line() as u32, span.start.col() as u32 + 1);
+        match event {
+            Event::DocumentStart(_) => {
+                self.documents += 1;
+                if self.documents > 1 {
+                    let message = "a second YAML document starts here";
+                    return Err(Problem::new("", "syntax", message).at(Some(place.0)).hint("write one document only"));
+                }
+                Ok(())
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                if self.expects_key() {
+                    self.key(text.into_owned(), place);
+                    return Ok(());
+                }
+                let typed = style == ScalarStyle::Plain && tag.is_none_or(|tag| tag.suffix != "str");
+                let value = if typed { plain(&text) } else { Some(Value::String(text.to_string())) };
+                let pointer = self.next_pointer();
+                let value = value.unwrap_or_else(|| {
+                    let message = format!("`{text}` is not a number that can be kept");
+                    self.report(Problem::new(&pointer, "number", message).at(Some(place.0)));
+                    Value::Null
+                });
+                self.finish(value, anchor, pointer, place)
+            }
+            Event::SequenceStart(anchor, _) => self.open(anchor, Content::List(Vec::new()), place),
+            Event::MappingStart(anchor, _) => self.open(anchor, Content::Mapping { map: Map::new(), key: None }, place),
+            Event::SequenceEnd | Event::MappingEnd => self.close(),
+            Event::Alias(anchor) => self.alias(anchor, place),
+            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => Ok(()),
+        }
+    }
+
+    fn report(&mut self, problem: Problem) {
+        if self.problems.len() < MAX_PROBLEMS {
+            self.problems.push(problem);
+        }
+    }
+
+    fn expects_key(&self) -> bool {
+        matches!(self.stack.last(), Some(Frame { content: Content::Mapping { key: None, .. }, .. }))
+    }
+
+    fn key(&mut self, text: String, (line, column): (u32, u32)) {
+        let Some(Frame { pointer, content: Content::Mapping { map, key }, .. }) = self.stack.last_mut() else {
+            return;
+        };
+        let duplicate = map.contains_key(&text);
+        let place = duplicate.then(|| member(pointer, &text));
+        *key = Some(Key { text, line, column, duplicate });
+        if let Some(place) = place {
+            let first = self.positions.get(&place).map(|(line, _)| *line);
+            self.report(duplicate_key(&place, line, first));
+        }
+    }
+
+    /// The pointer of the value that comes next.
+    fn next_pointer(&self) -> String {
+        match self.stack.last() {
+            None => String::new(),
+            Some(Frame { pointer, content: Content::List(items), .. }) => element(pointer, items.len()),
+            Some(Frame { pointer, content: Content::Mapping { key, .. }, .. }) => {
+                member(pointer, key.as_ref().map_or("", |key| key.text.as_str()))
+            }
+        }
+    }
+
+    fn open(&mut self, anchor: usize, content: Content, place: (u32, u32)) -> Result<(), Problem> {
+        let pointer = self.next_pointer();
+        if self.expects_key() {
+            let message = "a key must be a plain text, not a list or a mapping";
+            return Err(Problem::new(pointer, "syntax", message).at(Some(place.0)));
+        }
+        if self.stack.len() >= MAX_DEPTH {
+            return Err(too_deep(&pointer, place.0));
+        }
+        self.locate(&pointer, place);
+        self.stack.push(Frame { pointer, anchor, content });
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), Problem> {
+        let Some(Frame { pointer, anchor, content }) = self.stack.pop() else {
+            return Ok(());
+        };
+        let value = match content {
+            Content::List(items) => Value::Array(items),
+            Content::Mapping { map, .. } => Value::Object(map),
+        };
+        let place = self.positions.get(&pointer).copied().unwrap_or((1, 1));
+        self.finish(value, anchor, pointer, place)
+    }
+
+    fn alias(&mut self, anchor: usize, place: (u32, u32)) -> Result<(), Problem> {
+        let pointer = self.next_pointer();
+        if self.expects_key() {
+            return Err(Problem::new(pointer, "syntax", "a key must not be an alias").at(Some(place.0)));
+        }
+        let Some(anchored) = self.anchors.get(&anchor) else {
+            let message = "this alias is part of the value that it names";
+            return Err(Problem::new(pointer, "syntax", message).at(Some(place.0)));
+        };
+        if self.stack.len() + anchored.depth > MAX_DEPTH {
+            return Err(too_deep(&pointer, place.0));
+        }
+        self.copied += anchored.size;
+        if self.copied > MAX_COPIED_VALUES {
+            return Err(too_many_copies(&pointer, place.0));
+        }
+        let value = anchored.value.clone();
+        self.finish(value, 0, pointer, place)
+    }
+
+    /// A mapping's member is found at its key, where the reader of a message looks.
+    fn locate(&mut self, pointer: &str, place: (u32, u32)) {
+        let place = match self.stack.last() {
+            Some(Frame { content: Content::Mapping { key: Some(key), .. }, .. }) => (key.line, key.column),
+            _ => place,
+        };
+        self.positions.entry(pointer.to_owned()).or_insert(place);
+    }
+
+    fn finish(&mut self, value: Value, anchor: usize, pointer: String, place: (u32, u32)) -> Result<(), Problem> {
+        self.locate(&pointer, place);
+        if anchor > 0 {
+            let (size, depth) = extent(&value);
+            self.copied += size;
+            if self.copied > MAX_COPIED_VALUES {
+                return Err(too_many_copies(&pointer, place.0));
+            }
+            self.anchors.insert(anchor, Anchored { value: value.clone(), size, depth });
+        }
+        match self.stack.last_mut() {
+            None => self.root = Some(value),
+            Some(Frame { content: Content::List(items), .. }) => items.push(value),
+            Some(Frame { content: Content::Mapping { map, key }, .. }) => {
+                if let Some(Key { text, duplicate: false, .. }) = key.take() {
+                    map.insert(text, value);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn too_many_copies(pointer: &str, line: u32) -> Problem {
+    let message = format!("anchors and aliases copy more than {MAX_COPIED_VALUES} values");
+    Problem::new(pointer, "too_large", message).at(Some(line)).hint("write fewer aliases")
+}
+
+/// How many values, and how many levels of lists and mappings.
+fn extent(value: &Value) -> (usize, usize) {
+    let join = |(size, depth): (usize, usize), (more, deeper): (usize, usize)| (size + more, depth.max(deeper + 1));
+    match value {
+        Value::Array(items) => items.iter().map(extent).fold((1, 1), join),
+        Value::Object(map) => map.values().map(extent).fold((1, 1), join),
+        _ => (1, 0),
+    }
+}
+
+/// A plain scalar by the core schema; `None` for a number that JSON cannot hold.
+fn plain(text: &str) -> Option<Value> {
+    Some(match text {
+        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
+        "true" | "True" | "TRUE" => Value::Bool(true),
+        "false" | "False" | "FALSE" => Value::Bool(false),
+        _ => return scalar_number(text).unwrap_or_else(|| Some(Value::String(text.to_owned()))),
+    })
+}
+
+/// The number that `text` spells; the inner `None` stands for one that JSON cannot hold.
+fn scalar_number(text: &str) -> Option<Option<Value>> {
+    let radix = |digits: &str, radix: u32| {
+        let plain = !digits.is_empty() && digits.bytes().all(|b| char::from(b).is_digit(radix));
+        plain.then(|| u64::from_str_radix(digits, radix).ok().map(Value::from))
+    };
+    if let Some(hex) = text.strip_prefix("0x") {
+        return radix(hex, 16);
+    }
+    if let Some(octal) = text.strip_prefix("0o") {
+        return radix(octal, 8);
+    }
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if matches!(digits, ".inf" | ".Inf" | ".INF") || matches!(text, ".nan" | ".NaN" | ".NAN") {
+        return Some(None);
+    }
+    let mut first = digits.bytes();
+    let starts = match first.next()? {
+        b'.' => first.next().is_some_and(|b| b.is_ascii_digit()),
+        b => b.is_ascii_digit(),
+    };
+    let allowed = |b: u8| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'E' | b'+' | b'-');
+    if !starts || !digits.bytes().all(allowed) {
+        return None;
+    }
+    let unsigned = text.strip_prefix('+').unwrap_or(text);
+    if let Ok(integer) = unsigned.parse::<i64>() {
+        return Some(Some(integer.into()));
+    }
+    if let Ok(integer) = unsigned.parse::<u64>() {
+        return Some(Some(integer.into()));
+    }
+    unsigned.parse().ok().map(number)
+}

@@ -1,0 +1,108 @@
+//! Evaluation (routing.md §4.2). No allocation besides what the variables themselves need.
+
+use std::net::IpAddr;
+
+use serde_json::Value;
+
+use super::{Compare, Logic, Node, Test, VarValue, Variables};
+
+impl Node {
+    pub(super) fn holds(&self, variables: &dyn Variables) -> bool {
+        match self {
+            Node::Compare(compare) => compare.holds(variables),
+            Node::Group(Logic::And, operands) => operands.iter().all(|node| node.holds(variables)),
+            Node::Group(Logic::Or, operands) => operands.iter().any(|node| node.holds(variables)),
+            Node::Group(Logic::NotAnd, operands) => !operands.iter().all(|node| node.holds(variables)),
+            Node::Group(Logic::NotOr, operands) => !operands.iter().any(|node| node.holds(variables)),
+        }
+    }
+}
+
+impl Compare {
+    fn holds(&self, variables: &dyn Variables) -> bool {
+        self.test.holds(variables.get(&self.variable).as_ref()) != self.negated
+    }
+}
+
+impl Test {
+    fn holds(&self, left: Option<&VarValue<'_>>) -> bool {
+        match self {
+            Test::Equal(constant) => equal(left, constant),
+            Test::NotEqual(constant) => !equal(left, constant),
+            Test::Greater(constant) => ordered(left, *constant, |l, r| l > r),
+            Test::GreaterOrEqual(constant) => ordered(left, *constant, |l, r| l >= r),
+            Test::Less(constant) => ordered(left, *constant, |l, r| l < r),
+            Test::LessOrEqual(constant) => ordered(left, *constant, |l, r| l <= r),
+            Test::Matches(regex) => text(left).is_some_and(|text| regex.is_match(text)),
+            Test::In(constants) => left.is_some_and(|left| constants.iter().any(|c| identical(left, c))),
+            Test::Has(constant) => has(left, constant),
+            Test::IpMatch(networks) => address(left).is_some_and(|ip| networks.contains(ip)),
+        }
+    }
+}
+
+fn text<'a>(value: Option<&'a VarValue<'_>>) -> Option<&'a [u8]> {
+    match value {
+        Some(VarValue::Text(text)) => Some(text),
+        _ => None,
+    }
+}
+
+/// `==`: numbers compare as numbers, all else must be the same in type and value.
+fn equal(left: Option<&VarValue<'_>>, constant: &Value) -> bool {
+    match (left, constant) {
+        (None, constant) => constant.is_null(),
+        (Some(_), Value::Number(number)) => {
+            text(left).and_then(number_of_text).is_some_and(|left| Some(left) == number.as_f64())
+        }
+        (Some(left), constant) => identical(left, constant),
+    }
+}
+
+/// Same type and same value; a text is never identical to a number.
+fn identical(left: &VarValue<'_>, constant: &Value) -> bool {
+    match (left, constant) {
+        (VarValue::Text(left), Value::String(right)) => left.as_ref() == right.as_bytes(),
+        (VarValue::Bool(left), Value::Bool(right)) => left == right,
+        _ => false,
+    }
+}
+
+fn ordered(left: Option<&VarValue<'_>>, right: Option<f64>, holds: fn(f64, f64) -> bool) -> bool {
+    match (text(left).and_then(number_of_text), right) {
+        (Some(left), Some(right)) => holds(left, right),
+        _ => false,
+    }
+}
+
+fn has(left: Option<&VarValue<'_>>, constant: &Value) -> bool {
+    match (left, constant.as_str()) {
+        (Some(VarValue::List(items)), Some(wanted)) => items.iter().any(|item| item.as_ref() == wanted.as_bytes()),
+        _ => false,
+    }
+}
+
+fn address(left: Option<&VarValue<'_>>) -> Option<IpAddr> {
+    std::str::from_utf8(text(left)?).ok()?.parse().ok()
+}
+
+/// Lua's `tonumber`: decimal or hexadecimal with spaces around it, without infinities.
+pub(super) fn number_of_text(text: &[u8]) -> Option<f64> {
+    let text = std::str::from_utf8(text).ok()?.trim_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']);
+    let (sign, digits) = match text.as_bytes().first()? {
+        b'-' => (-1.0, &text[1..]),
+        b'+' => (1.0, &text[1..]),
+        _ => (1.0, text),
+    };
+    if let Some(hex) = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+        // `from_str_radix` alone would take a second sign.
+        let plain = !hex.is_empty() && hex.bytes().all(|b| b.is_ascii_hexdigit());
+        return plain.then(|| u64::from_str_radix(hex, 16).ok())?.map(|number| sign * number as f64);
+    }
+    let decimal = |b: u8| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'E' | b'+' | b'-');
+    let starts = digits.bytes().next().is_some_and(|b| b.is_ascii_digit() || b == b'.');
+    if !starts || !digits.bytes().all(decimal) {
+        return None;
+    }
+    digits.parse::<f64>().ok().map(|number| sign * number)
+}

@@ -1,0 +1,121 @@
+//! Conditions on variables (routing.md §4): parsed once, evaluated per request.
+//!
+//! `parse` turns JSON into the tree below, `eval` walks it. What a variable is worth comes from
+//! the caller through [`Variables`]; nothing here knows a request.
+
+mod eval;
+mod parse;
+#[cfg(test)]
+mod tests;
+mod variable;
+
+use std::fmt;
+
+use regex::bytes::Regex;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use crate::cidr::CidrSet;
+pub use variable::{VarName, VarValue, Variables};
+
+/// Why a JSON value is no expression. The texts are those of APISIX where it has one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidExpr(pub(crate) String);
+
+/// A condition. The empty one is true.
+#[derive(Clone, Default)]
+pub struct Expr {
+    /// As written; what equality and serialisation go by.
+    source: Vec<Value>,
+    root: Node,
+}
+
+impl Expr {
+    /// Reads the JSON form; `[]` is the empty condition.
+    pub fn parse(rule: &Value) -> Result<Expr, InvalidExpr> {
+        let root = parse::rule(rule)?;
+        let source = rule.as_array().cloned().unwrap_or_default();
+        Ok(Expr { source, root })
+    }
+
+    /// Whether there is no condition.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.source.is_empty()
+    }
+
+    /// Whether the condition holds for these variables. Stops at the first operand that decides.
+    #[must_use]
+    pub fn eval(&self, variables: &dyn Variables) -> bool {
+        self.root.holds(variables)
+    }
+}
+
+impl PartialEq for Expr {
+    fn eq(&self, other: &Self) -> bool {
+        self.source == other.source
+    }
+}
+
+impl fmt::Debug for Expr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Expr").field(&self.source).finish()
+    }
+}
+
+impl Serialize for Expr {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.source.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Expr {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Expr::parse(&Value::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+/// How the operands of a group are joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Logic {
+    And,
+    Or,
+    NotAnd,
+    NotOr,
+}
+
+#[derive(Clone)]
+enum Node {
+    Group(Logic, Vec<Node>),
+    Compare(Compare),
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        // All of nothing holds.
+        Node::Group(Logic::And, Vec::new())
+    }
+}
+
+#[derive(Clone)]
+struct Compare {
+    variable: VarName,
+    negated: bool,
+    test: Test,
+}
+
+/// An operator together with its constant, prepared for evaluation.
+#[derive(Clone)]
+enum Test {
+    Equal(Value),
+    NotEqual(Value),
+    Greater(Option<f64>),
+    GreaterOrEqual(Option<f64>),
+    Less(Option<f64>),
+    LessOrEqual(Option<f64>),
+    Matches(Regex),
+    In(Vec<Value>),
+    Has(Value),
+    IpMatch(CidrSet),
+}

@@ -1,0 +1,156 @@
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+struct Table(BTreeMap<String, VarValue<'static>>);
+
+impl Variables for Table {
+    fn get(&self, name: &VarName) -> Option<VarValue<'_>> {
+        self.0.get(&name.to_string()).cloned()
+    }
+}
+
+fn table() -> Table {
+    let text = |t: &'static str| VarValue::text(t);
+    let list = VarValue::List(vec![Cow::Borrowed(b"owner" as &[u8]), Cow::Borrowed(b"repo")]);
+    let entries = [
+        ("arg_name", text("jack")),
+        ("arg_n", text("18")),
+        ("arg_hex", text(" 0x10 ")),
+        ("arg_flag", VarValue::Bool(true)),
+        ("arg_multi", text("a\nb")),
+        ("remote_addr", text("10.0.0.7")),
+        ("http_x_api", text("v2")),
+        ("graphql_root_fields", list),
+    ];
+    Table(entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+}
+
+#[test]
+fn operators() {
+    let table = table();
+    let check = |rule: Value, expected: bool| {
+        let wrapped = json!([rule]);
+        let expr = Expr::parse(&wrapped).unwrap_or_else(|error| panic!("{wrapped}: {error}"));
+        assert_eq!(expr.eval(&table), expected, "{wrapped}");
+        assert_eq!(serde_json::to_value(&expr).unwrap(), wrapped);
+    };
+    // ==
+    check(json!(["arg_name", "==", "jack"]), true);
+    check(json!(["arg_name", "jack"]), true);
+    check(json!(["arg_name", "==", "Jack"]), false);
+    check(json!(["arg_n", "==", 18]), true);
+    check(json!(["arg_n", "==", 18.0]), true);
+    check(json!(["arg_n", "==", "18"]), true);
+    check(json!(["arg_n", "==", "18.0"]), false);
+    check(json!(["arg_hex", "==", 16]), true);
+    check(json!(["arg_name", "==", 18]), false);
+    check(json!(["arg_flag", "==", true]), true);
+    check(json!(["arg_flag", "==", "true"]), false);
+    check(json!(["arg_none", "==", "x"]), false);
+    check(json!(["arg_none", "==", null]), true);
+    check(json!(["arg_name", "==", null]), false);
+    // ~=
+    check(json!(["arg_name", "~=", "jack"]), false);
+    check(json!(["arg_name", "~=", 1]), true);
+    check(json!(["arg_n", "~=", 18]), false);
+    check(json!(["arg_none", "~=", "x"]), true);
+    check(json!(["arg_none", "~=", null]), false);
+    check(json!(["arg_name", "~=", null]), true);
+    // order, never lexical
+    check(json!(["arg_n", ">", 17]), true);
+    check(json!(["arg_n", ">", "17"]), true);
+    check(json!(["arg_n", ">", 18]), false);
+    check(json!(["arg_n", ">=", 18]), true);
+    check(json!(["arg_n", "<", 19]), true);
+    check(json!(["arg_n", "<=", 17]), false);
+    check(json!(["arg_name", ">", "a"]), false);
+    check(json!(["arg_none", "<", 1]), false);
+    // regex
+    check(json!(["arg_name", "~~", "^ja"]), true);
+    check(json!(["arg_name", "~~", "ac"]), true);
+    check(json!(["arg_name", "~~", "^JA"]), false);
+    check(json!(["arg_name", "~*", "^JA"]), true);
+    check(json!(["arg_multi", "~~", "a.b"]), false);
+    check(json!(["arg_none", "~~", ".*"]), false);
+    // in, has, ipmatch
+    check(json!(["arg_name", "in", ["jack", "tom"]]), true);
+    check(json!(["arg_name", "IN", ["tom"]]), false);
+    check(json!(["arg_n", "in", [18]]), false);
+    check(json!(["arg_none", "in", []]), false);
+    check(json!(["graphql_root_fields", "has", "owner"]), true);
+    check(json!(["graphql_root_fields", "has", "other"]), false);
+    check(json!(["arg_name", "has", "jack"]), false);
+    check(json!(["remote_addr", "ipmatch", ["10.0.0.0/8", "::1"]]), true);
+    check(json!(["remote_addr", "ipmatch", "10.0.0.8"]), false);
+    check(json!(["arg_name", "ipmatch", "0.0.0.0/0"]), false);
+    // !
+    check(json!(["arg_name", "!", "in", ["tom"]]), true);
+    check(json!(["arg_none", "!", "in", ["tom"]]), true);
+    check(json!(["arg_name", "!", "~~", "^ja"]), false);
+    // headers
+    check(json!(["http_X_Api", "==", "v2"]), true);
+}
+
+#[test]
+fn groups() {
+    let table = table();
+    let (yes, no) = (json!(["arg_name", "jack"]), json!(["arg_name", "tom"]));
+    let check = |rule: Value, expected: bool| {
+        assert_eq!(Expr::parse(&rule).unwrap().eval(&table), expected, "{rule}");
+    };
+    check(json!([]), true);
+    check(json!([yes, yes]), true);
+    check(json!([yes, no]), false);
+    check(json!(["AND", yes, no]), false);
+    check(json!(["or", no, yes]), true);
+    check(json!(["!AND", yes, no]), true);
+    check(json!(["!AND", yes, yes]), false);
+    check(json!(["!OR", no, no]), true);
+    check(json!(["!OR", no, yes]), false);
+    check(json!([["OR", no, ["AND", yes, [yes, yes]]], yes]), true);
+}
+
+#[test]
+fn what_is_no_expression_says_why() {
+    let check = |rule: Value, fragment: &str| {
+        let error = Expr::parse(&rule).expect_err("must be refused").to_string();
+        assert!(error.contains(fragment), "{rule}: {error}");
+    };
+    check(json!(["arg_a", "==", "1"]), "rule should be wrapped inside brackets");
+    check(json!("x"), "should be a list");
+    check(json!([1]), "rule should be wrapped inside brackets");
+    check(json!([["arg_a"]]), "rule too short");
+    check(json!([[]]), "rule too short");
+    check(json!([["arg_a", "=", 1]]), "invalid operator '='");
+    check(json!([["arg_a", 1, 1]]), "invalid operator '1'");
+    check(json!([["arg_a", "==", 1, 2]]), "too long");
+    check(json!([["arg_a", "!", "=="]]), "followed by an operator");
+    check(json!([["arg_a", "~~", "("]]), "invalid regex");
+    check(json!([["arg_a", "~~", 1]]), "regex should be a string");
+    check(json!([["arg_a", "in", "x"]]), "needs a list");
+    check(json!([["arg_a", "ipmatch", "10.0.0.0/99"]]), "10.0.0.0/99");
+    check(json!(["OR", ["arg_a", "1"]]), "at least two operands");
+    check(json!([["arg_a", "1"], "x"]), "wrapped inside brackets");
+    let mut deep = json!(["arg_a", "1"]);
+    for _ in 0..100 {
+        deep = json!([deep]);
+    }
+    check(deep, "nested deeper");
+}
+
+#[test]
+fn names() {
+    let check = |text: &str, name: VarName| assert_eq!(VarName::parse(text), name);
+    check("request_method", VarName::Method);
+    check("query_string", VarName::Args);
+    check("arg_A", VarName::Arg("A".into()));
+    check("http_X_Real_IP", VarName::Http("x-real-ip".into()));
+    check("content_type", VarName::Http("content-type".into()));
+    check("uri_param_:ext", VarName::UriParam(":ext".into()));
+    check("arg_", VarName::Other("arg_".into()));
+    check("upstream_addr", VarName::Other("upstream_addr".into()));
+}

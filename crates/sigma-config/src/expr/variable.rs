@@ -1,0 +1,173 @@
+//! Names and values of request variables (routing.md §5).
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// A variable name, parsed once so that a lookup compares no text.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum VarName {
+    /// `method`, `request_method`.
+    Method,
+    /// `uri`: the normalised path.
+    Uri,
+    /// `request_uri`: the normalised path and the arguments.
+    RequestUri,
+    /// `real_request_uri`: the request target as sent.
+    RealRequestUri,
+    /// `args`, `query_string`.
+    Args,
+    /// `is_args`: `?` when there are arguments.
+    IsArgs,
+    /// `host`, without port, lower case.
+    Host,
+    /// `scheme`: `http` or `https`.
+    Scheme,
+    /// `remote_addr`.
+    RemoteAddr,
+    /// `remote_port`.
+    RemotePort,
+    /// `realip_remote_addr`: the direct peer, whatever a plugin made of `remote_addr`.
+    RealipRemoteAddr,
+    /// `server_addr`.
+    ServerAddr,
+    /// `server_port`.
+    ServerPort,
+    /// `server_protocol`, e.g. `HTTP/1.1`.
+    ServerProtocol,
+    /// `hostname` of this machine.
+    Hostname,
+    /// `request_id`.
+    RequestId,
+    /// `route_id`.
+    RouteId,
+    /// `route_name`.
+    RouteName,
+    /// `service_id`.
+    ServiceId,
+    /// `service_name`.
+    ServiceName,
+    /// `consumer_name`.
+    ConsumerName,
+    /// `arg_<name>`: the first query argument of that name.
+    Arg(String),
+    /// `cookie_<name>`.
+    Cookie(String),
+    /// `http_<name>`, `content_type`, `content_length`, `cookie`: a request header, lower case
+    /// with `-` for `_`.
+    Http(String),
+    /// `uri_param_<name>`: a parameter of the matched path pattern.
+    UriParam(String),
+    /// Any other name.
+    Other(String),
+}
+
+impl VarName {
+    /// Parses a name; every text is one.
+    #[must_use]
+    pub fn parse(name: &str) -> VarName {
+        Self::fixed(name).or_else(|| Self::prefixed(name)).unwrap_or_else(|| VarName::Other(name.to_owned()))
+    }
+
+    fn fixed(name: &str) -> Option<VarName> {
+        Some(match name {
+            "method" | "request_method" => VarName::Method,
+            "uri" => VarName::Uri,
+            "request_uri" => VarName::RequestUri,
+            "real_request_uri" => VarName::RealRequestUri,
+            "args" | "query_string" => VarName::Args,
+            "is_args" => VarName::IsArgs,
+            "host" => VarName::Host,
+            "scheme" => VarName::Scheme,
+            "remote_addr" => VarName::RemoteAddr,
+            "remote_port" => VarName::RemotePort,
+            "realip_remote_addr" => VarName::RealipRemoteAddr,
+            "server_addr" => VarName::ServerAddr,
+            "server_port" => VarName::ServerPort,
+            "server_protocol" => VarName::ServerProtocol,
+            "hostname" => VarName::Hostname,
+            "request_id" | "apisix_request_id" => VarName::RequestId,
+            "route_id" => VarName::RouteId,
+            "route_name" => VarName::RouteName,
+            "service_id" => VarName::ServiceId,
+            "service_name" => VarName::ServiceName,
+            "consumer_name" => VarName::ConsumerName,
+            "content_type" => VarName::Http("content-type".into()),
+            "content_length" => VarName::Http("content-length".into()),
+            "cookie" => VarName::Http("cookie".into()),
+            _ => return None,
+        })
+    }
+
+    fn prefixed(name: &str) -> Option<VarName> {
+        let rest = |prefix: &str| name.strip_prefix(prefix).filter(|rest| !rest.is_empty());
+        if let Some(name) = rest("arg_") {
+            return Some(VarName::Arg(name.to_owned()));
+        }
+        if let Some(name) = rest("cookie_") {
+            return Some(VarName::Cookie(name.to_owned()));
+        }
+        if let Some(name) = rest("http_") {
+            return Some(VarName::Http(name.to_ascii_lowercase().replace('_', "-")));
+        }
+        rest("uri_param_").map(|name| VarName::UriParam(name.to_owned()))
+    }
+}
+
+impl fmt::Display for VarName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fixed = match self {
+            VarName::Arg(name) => return write!(f, "arg_{name}"),
+            VarName::Cookie(name) => return write!(f, "cookie_{name}"),
+            VarName::Http(name) => return write!(f, "http_{}", name.replace('-', "_")),
+            VarName::UriParam(name) => return write!(f, "uri_param_{name}"),
+            VarName::Other(name) => name,
+            VarName::Method => "method",
+            VarName::Uri => "uri",
+            VarName::RequestUri => "request_uri",
+            VarName::RealRequestUri => "real_request_uri",
+            VarName::Args => "args",
+            VarName::IsArgs => "is_args",
+            VarName::Host => "host",
+            VarName::Scheme => "scheme",
+            VarName::RemoteAddr => "remote_addr",
+            VarName::RemotePort => "remote_port",
+            VarName::RealipRemoteAddr => "realip_remote_addr",
+            VarName::ServerAddr => "server_addr",
+            VarName::ServerPort => "server_port",
+            VarName::ServerProtocol => "server_protocol",
+            VarName::Hostname => "hostname",
+            VarName::RequestId => "request_id",
+            VarName::RouteId => "route_id",
+            VarName::RouteName => "route_name",
+            VarName::ServiceId => "service_id",
+            VarName::ServiceName => "service_name",
+            VarName::ConsumerName => "consumer_name",
+        };
+        f.write_str(fixed)
+    }
+}
+
+/// What a variable is worth.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VarValue<'a> {
+    /// Text; not necessarily UTF-8, since it may come from a header or an argument.
+    Text(Cow<'a, [u8]>),
+    /// A truth value, e.g. `arg_a` of `?a`.
+    Bool(bool),
+    /// A list, for `has`.
+    List(Vec<Cow<'a, [u8]>>),
+}
+
+impl<'a> VarValue<'a> {
+    /// A borrowed text.
+    #[must_use]
+    pub fn text(text: &'a (impl AsRef<[u8]> + ?Sized)) -> VarValue<'a> {
+        VarValue::Text(Cow::Borrowed(text.as_ref()))
+    }
+}
+
+/// Where variables come from: a request, or a table in a test.
+pub trait Variables {
+    /// The value of `name`; `None` if it is absent.
+    fn get(&self, name: &VarName) -> Option<VarValue<'_>>;
+}

@@ -1,0 +1,120 @@
+//! The two forms of an upstream's nodes (resources.md §4.2): a map `host[:port]` → weight, or a
+//! list of objects. Both become a list; it is written back as a list.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use crate::resources::Node;
+
+/// The two forms, for the schema.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[allow(dead_code)]
+pub enum NodesForm {
+    /// `{"host:port": weight}`.
+    Weights(BTreeMap<String, u32>),
+    /// A list of objects.
+    List(Vec<Node>),
+}
+
+pub(crate) fn serialize<S: Serializer>(nodes: &[Node], serializer: S) -> Result<S::Ok, S::Error> {
+    nodes.serialize(serializer)
+}
+
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Node>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Form {
+        Weights(Map<String, Value>),
+        List(Vec<Node>),
+    }
+    let weights = match Form::deserialize(deserializer)? {
+        Form::List(nodes) => return Ok(nodes),
+        Form::Weights(weights) => weights,
+    };
+    let node = |(key, weight): (String, Value)| {
+        let (host, port) = split_address(&key).map_err(serde::de::Error::custom)?;
+        let weight = u32::deserialize(&weight).map_err(serde::de::Error::custom)?;
+        Ok(Node { host: host.to_owned(), port, weight, ..Node::default() })
+    };
+    weights.into_iter().map(node).collect()
+}
+
+/// APISIX's text (resources.md §4.2).
+const UNBRACKETED: &str = "invalid configuration: IPv6 address must be enclosed with '[' and ']'";
+
+/// Splits `host[:port]`, `[v6]:port` or `unix:/path`. Brackets stay part of the host.
+pub(crate) fn split_address(text: &str) -> Result<(&str, Option<u16>), String> {
+    if text.starts_with("unix:") {
+        return match text.strip_prefix("unix:/") {
+            Some(path) if !path.is_empty() => Ok((text, None)),
+            _ => Err(format!("`{text}` names no absolute path, write unix:/path")),
+        };
+    }
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let end = rest.find(']').ok_or_else(|| format!("`{text}` lacks the closing `]`"))? + 2;
+            (&text[..end], &text[end..])
+        }
+        None => text.split_at(text.find(':').unwrap_or(text.len())),
+    };
+    if !host.starts_with('[') && port.matches(':').count() > 1 {
+        return Err(UNBRACKETED.to_owned());
+    }
+    check_host(host)?;
+    match port.strip_prefix(':') {
+        None if port.is_empty() => Ok((host, None)),
+        None => Err(format!("`{text}` has text after `]` that is no port")),
+        Some(digits) => match digits.parse::<u16>() {
+            Ok(port) if port > 0 && digits.bytes().all(|b| b.is_ascii_digit()) => Ok((host, Some(port))),
+            _ => Err(format!("invalid port {digits}")),
+        },
+    }
+}
+
+/// Checks the host of a node: a name, an IPv4 address, or an IPv6 address in brackets.
+pub(crate) fn check_host(host: &str) -> Result<(), String> {
+    if let Some(path) = host.strip_prefix("unix:") {
+        return match path.len() > 1 && path.starts_with('/') {
+            true => Ok(()),
+            false => Err(format!("`{host}` names no absolute path, write unix:/path")),
+        };
+    }
+    if let Some(inside) = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        return match inside.parse::<std::net::Ipv6Addr>() {
+            Ok(_) => Ok(()),
+            Err(_) => Err(format!("`{host}` is not an IPv6 address")),
+        };
+    }
+    if host.contains(':') {
+        return Err(UNBRACKETED.to_owned());
+    }
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
+    match !host.is_empty() && host.len() <= 253 && host.bytes().all(allowed) {
+        true => Ok(()),
+        false => Err(format!("`{host}` is not a host name or address")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_split() {
+        let check = |text: &str, expected: Option<(&str, Option<u16>)>| {
+            assert_eq!(split_address(text).ok(), expected, "{text}");
+        };
+        check("127.0.0.1:80", Some(("127.0.0.1", Some(80))));
+        check("example.com", Some(("example.com", None)));
+        check("[::1]:8080", Some(("[::1]", Some(8080))));
+        check("[::1]", Some(("[::1]", None)));
+        check("unix:/run/app.sock", Some(("unix:/run/app.sock", None)));
+        for bad in ["", ":80", "a:0", "a:65536", "a:+1", "a:x", "a:", "::1", "[::1", "[x]:1", "[::1]80", "unix:", "unix:/", "unix:a", "a b"] {
+            check(bad, None);
+        }
+    }
+}

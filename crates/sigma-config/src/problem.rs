@@ -1,0 +1,92 @@
+//! What is wrong with a configuration: where, why and what to do about it.
+
+use std::fmt;
+
+/// One problem of a document. Problems always travel as a list: a reader sees all of them at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Where in the document, e.g. `routes[0].uri`; empty for the document as a whole.
+    pub pointer: String,
+    /// Line in the document, from 1; unknown for what was never written.
+    pub line: Option<u32>,
+    /// A stable word for programs, e.g. `unknown_key`.
+    pub code: &'static str,
+    /// One sentence for people.
+    pub message: String,
+    /// The remedy, if one is known.
+    pub hint: Option<String>,
+}
+
+impl Problem {
+    /// A problem at `pointer`, so far without line and remedy.
+    pub fn new(pointer: impl Into<String>, code: &'static str, message: impl Into<String>) -> Self {
+        Problem { pointer: pointer.into(), line: None, code, message: message.into(), hint: None }
+    }
+
+    /// The same problem with its line.
+    #[must_use]
+    pub fn at(mut self, line: Option<u32>) -> Self {
+        self.line = line;
+        self
+    }
+
+    /// The same problem with a remedy.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl fmt::Display for Problem {
+    /// `line 7: routes[0].uri: message (hint)`; the caller puts the name of the file before it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(line) = self.line {
+            write!(f, "line {line}: ")?;
+        }
+        if !self.pointer.is_empty() {
+            write!(f, "{}: ", self.pointer)?;
+        }
+        f.write_str(&self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, " ({hint})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The pointer of member `key` of the object at `parent`: `a.b`, or `a["x:1"]` for a key that is
+/// not a plain word.
+#[must_use]
+pub fn member(parent: &str, key: &str) -> String {
+    let plain = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+    match (plain, parent.is_empty()) {
+        (true, true) => key.to_owned(),
+        (true, false) => format!("{parent}.{key}"),
+        (false, _) => format!("{parent}[{key:?}]"),
+    }
+}
+
+/// The pointer of element `index` of the list at `parent`: `a[0]`.
+#[must_use]
+pub fn element(parent: &str, index: usize) -> String {
+    format!("{parent}[{index}]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn display_names_place_reason_and_remedy() {
+        let full = Problem::new("routes[0].uri", "pattern", "must start with /").at(Some(7)).hint("write /a");
+        assert_eq!(full.to_string(), "line 7: routes[0].uri: must start with / (write /a)");
+        assert_eq!(Problem::new("", "syntax", "empty").to_string(), "empty");
+    }
+
+    #[test]
+    fn pointers_quote_keys_that_are_not_words() {
+        assert_eq!(member(&element(&member("", "upstreams"), 0), "nodes"), "upstreams[0].nodes");
+        assert_eq!(member("nodes", "127.0.0.1:80"), "nodes[\"127.0.0.1:80\"]");
+    }
+}

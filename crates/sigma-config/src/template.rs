@@ -1,0 +1,143 @@
+//! Texts with variables (routing.md §5): `$name`, `${name}`, `${name ?? default}`; `\$` is a dollar sign.
+
+use std::borrow::Cow;
+
+use crate::expr::{VarName, VarValue, Variables};
+
+/// A text with variables, parsed once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    parts: Vec<Part>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Literal(String),
+    Variable { name: VarName, default: Option<String> },
+}
+
+impl Template {
+    /// Parses a template. Every text is one: a `$` that starts no variable stands for itself.
+    #[must_use]
+    pub fn parse(text: &str) -> Template {
+        let mut parts = Vec::new();
+        let mut literal = String::new();
+        let mut rest = text;
+        while let Some(next) = rest.chars().next() {
+            if let Some(after) = rest.strip_prefix("\\$") {
+                literal.push('$');
+                rest = after;
+            } else if let Some((variable, after)) = rest.strip_prefix('$').and_then(variable) {
+                if !literal.is_empty() {
+                    parts.push(Part::Literal(std::mem::take(&mut literal)));
+                }
+                parts.push(variable);
+                rest = after;
+            } else {
+                literal.push(next);
+                rest = &rest[next.len_utf8()..];
+            }
+        }
+        if !literal.is_empty() {
+            parts.push(Part::Literal(literal));
+        }
+        Template { parts }
+    }
+
+    /// The names of the variables, in order of appearance.
+    pub fn variables(&self) -> impl Iterator<Item = &VarName> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Variable { name, .. } => Some(name),
+            Part::Literal(_) => None,
+        })
+    }
+
+    /// Appends the text to `out`; an absent variable without default is empty. Returns how many
+    /// variables had a value of their own, because a hash key without any counts as missing.
+    pub fn render(&self, variables: &dyn Variables, out: &mut Vec<u8>) -> usize {
+        let mut resolved = 0;
+        for part in &self.parts {
+            match part {
+                Part::Literal(text) => out.extend_from_slice(text.as_bytes()),
+                Part::Variable { name, default } => match variables.get(name) {
+                    Some(value) => {
+                        resolved += 1;
+                        append(out, &value);
+                    }
+                    None => out.extend_from_slice(default.as_deref().unwrap_or_default().as_bytes()),
+                },
+            }
+        }
+        resolved
+    }
+}
+
+fn append(out: &mut Vec<u8>, value: &VarValue<'_>) {
+    match value {
+        VarValue::Text(text) => out.extend_from_slice(text),
+        VarValue::Bool(truth) => out.extend_from_slice(if *truth { b"true" } else { b"false" }),
+        VarValue::List(items) => {
+            let items: Vec<&[u8]> = items.iter().map(Cow::as_ref).collect();
+            out.extend_from_slice(&items.join(&b","[..]));
+        }
+    }
+}
+
+/// The variable that starts right after a `$`, and what follows it.
+fn variable(text: &str) -> Option<(Part, &str)> {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if let Some(braced) = text.strip_prefix('{') {
+        let (inside, after) = braced.split_once('}')?;
+        let (name, default) = match inside.split_once("??") {
+            Some((name, default)) => (name.trim(), Some(default.trim().to_owned())),
+            None => (inside.trim(), None),
+        };
+        // Inside braces a name may hold what `post_arg.a.b` and `uri_param_:ext` need.
+        let valid = !name.is_empty() && name.chars().all(|c| word(c) || matches!(c, '.' | '-' | ':' | '[' | ']' | '*'));
+        return valid.then(|| (Part::Variable { name: VarName::parse(name), default }, after));
+    }
+    let end = text.find(|c| !word(c)).unwrap_or(text.len());
+    let (name, after) = text.split_at(end);
+    (!name.is_empty()).then(|| (Part::Variable { name: VarName::parse(name), default: None }, after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fixed;
+
+    impl Variables for Fixed {
+        fn get(&self, name: &VarName) -> Option<VarValue<'_>> {
+            match name {
+                VarName::Uri => Some(VarValue::text("/a")),
+                VarName::Arg(name) if name == "flag" => Some(VarValue::Bool(true)),
+                VarName::Arg(name) if name == "x" => Some(VarValue::text("1")),
+                _ => None,
+            }
+        }
+    }
+
+    #[test]
+    fn templates_render() {
+        let check = |template: &str, expected: &str, resolved: usize| {
+            let mut out = Vec::new();
+            let count = Template::parse(template).render(&Fixed, &mut out);
+            assert_eq!((String::from_utf8(out).unwrap().as_str(), count), (expected, resolved), "{template}");
+        };
+        check("", "", 0);
+        check("plain", "plain", 0);
+        check("$uri", "/a", 1);
+        check("$uri$arg_x!", "/a1!", 2);
+        check("${uri}b", "/ab", 1);
+        check("$urib", "", 0);
+        check("${ arg_none ?? fallback }", "fallback", 0);
+        check("${arg_x ?? fallback}", "1", 1);
+        check("${arg_none}", "", 0);
+        check("\\$uri costs 5$", "$uri costs 5$", 0);
+        check("$arg_flag", "true", 1);
+        check("${unclosed", "${unclosed", 0);
+        check("${}", "${}", 0);
+        check("é$uri→", "é/a→", 1);
+    }
+}

@@ -1,0 +1,261 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn options() -> ParseOptions<'static> {
+    ParseOptions {
+        env: &|name| (name == "PORT").then(|| "9000".to_owned()),
+        known_plugins: &["cors", "limit-count"],
+        ..ParseOptions::default()
+    }
+}
+
+fn accepted(text: &str) -> Checked {
+    match parse(text, &options()) {
+        Ok(checked) => checked,
+        Err(problems) => {
+            let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            panic!("{text}\n{}", shown.join("\n"))
+        }
+    }
+}
+
+const PUBLISHED: &str = r#"
+workers: 1
+listeners:
+  - address: "127.0.0.1:9080"
+access_log: "off"
+upstreams:
+  - { id: "1", type: roundrobin, nodes: { "127.0.0.1:9000": 1 } }
+routes:
+  - { id: "1", uri: "/*", upstream_id: "1" }
+"#;
+
+#[test]
+fn the_published_file_works_as_it_stands() {
+    let config = accepted(PUBLISHED).config;
+    assert_eq!(config.settings.workers, settings::Workers::Count(std::num::NonZeroU16::MIN));
+    assert_eq!(config.settings.access_log.path, "off");
+    assert_eq!(config.settings.listeners[0].address.to_string(), "127.0.0.1:9080");
+    assert_eq!(config.resources.routes[0].upstream_id.as_ref().map(id::Id::as_str), Some("1"));
+    let node = &config.resources.upstreams[0].nodes[0];
+    assert_eq!((node.host.as_str(), node.port, node.weight), ("127.0.0.1", Some(9000), 1));
+}
+
+#[test]
+fn short_forms_become_long_ones() {
+    let check = |text: &str, pointer: &str, expected: Value| {
+        let normalized = accepted(text).normalized;
+        assert_eq!(normalized.pointer(pointer), Some(&expected), "{text}: {pointer}");
+    };
+    let one = "upstream: \"http://127.0.0.1:8888\"";
+    let node = json!([{"host": "127.0.0.1", "port": 8888, "weight": 1, "priority": 0}]);
+    check(one, "/routes/0/upstream/nodes", node.clone());
+    check(one, "/routes/0/uri", json!("/*"));
+    check(one, "/routes/0/id", json!("arr_1"));
+    check(one, "/routes/0/status", json!(1));
+    check(one, "/listeners/0/address", json!("0.0.0.0:9080"));
+    check(one, "/listeners/1/address", json!("[::]:9080"));
+    check("upstream: https://[::1]/", "/routes/0/upstream/scheme", json!("https"));
+    check("{ /* c */ \"upstream\": \"http://127.0.0.1:8888\" } // c", "/routes/0/upstream/nodes", node);
+    check("access_log: stdout", "/access_log/path", json!("stdout"));
+    check("error_log: info", "/error_log/level", json!("info"));
+    check("status: 127.0.0.1:7085", "/status/address", json!("127.0.0.1:7085"));
+    check("listeners: [\":80\", \"unix:/run/s\"]", "/listeners/0/address", json!("0.0.0.0:80"));
+    check("listeners: [\":80\", \"unix:/run/s\"]", "/listeners/2/address", json!("[::]:80"));
+    check("services: [{upstream: \"http://h\"}]", "/services/0/upstream/nodes/0/host", json!("h"));
+    check("upstreams: [{id: 7, nodes: {\"h:${{PORT}}\": 2}}]", "/upstreams/0/nodes/0/port", json!(9000));
+    check("upstreams: [{id: 7, nodes: {}}]", "/upstreams/0/id", json!("7"));
+    check("workers: ${{NONE:=3}}", "/workers", json!(3));
+    check("workers: auto\nconsumers: []\n", "/workers", json!("auto"));
+    check("limits: {request_headers: 50}", "/limits/request_headers", json!(50));
+}
+
+/// `path@line: fragment` of every problem, in order.
+fn refused(text: &str, expected: &[(&str, u32, &str)]) {
+    let Err(problems) = parse(text, &options()) else { panic!("accepted:\n{text}") };
+    let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    let shown = shown.join("\n");
+    assert_eq!(problems.len(), expected.len(), "{text}\n{shown}");
+    for (pointer, line, fragment) in expected {
+        let hit = problems.iter().any(|problem| {
+            problem.pointer == *pointer && problem.line == Some(*line) && problem.to_string().contains(fragment)
+        });
+        assert!(hit, "{pointer} line {line}: {fragment}\nin\n{shown}");
+    }
+}
+
+#[test]
+fn every_problem_is_reported_at_once() {
+    let text = r#"worker: 1
+limits:
+  request_headers: 70000
+listeners: ["127.0.0.1:80", "127.0.0.1:80", "nonsense"]
+routes:
+  - id: a
+    uri: hello
+    urii: /a
+    upstream_id: "9"
+  - id: a
+    uri: /b
+    uris: [/c]
+    method: [GET]
+  - uri: /d
+    plugins: { corse: {}, cors: 1 }
+    methods: [GTE]
+    host: "a b"
+    remote_addr: 10.0.0.0/99
+    vars: ["arg_a", "==", "1"]
+upstreams:
+  - id: "1"
+    type: roundrobbin
+    nodes: { "h:70000": 1, "::1": 1 }
+  - id: "2"
+    type: chash
+    pass_host: rewrite
+    nodes: [{ host: h, port: 0, weight: -1 }]
+    checks: { passive: {} }
+    tls: {}
+"#;
+    refused(
+        text,
+        &[
+            ("worker", 1, "did you mean `workers`?"),
+            ("limits.request_headers", 3, "at most 65535"),
+            ("listeners[1].address", 4, "already the address of listeners[0].address"),
+            ("listeners[2].address", 4, "is not an address to listen on"),
+            ("routes[0].uri", 7, "starts with `/` or `*`"),
+            ("routes[0].urii", 8, "unknown key `urii`"),
+            ("routes[0].upstream_id", 9, "failed to fetch upstream info by upstream id [9], response code: 404"),
+            ("routes[1].id", 10, "already that of routes[0]"),
+            ("routes[1].uris", 12, "only one of uri or uris is allowed"),
+            ("routes[1]", 10, "needs one of `upstream`"),
+            ("routes[1].method", 13, "did you mean `methods`?"),
+            ("routes[2].plugins.corse", 15, "unknown plugin [corse] (did you mean `cors`?)"),
+            ("routes[2].plugins.cors", 15, "invalid plugin conf 1 for plugin [cors]"),
+            ("routes[2].methods[0]", 16, "\"GTE\" is not a method"),
+            ("routes[2].host", 17, "is not a host pattern"),
+            ("routes[2].remote_addr", 18, "not an IP address or a network"),
+            ("routes[2].vars", 19, "rule should be wrapped inside brackets"),
+            ("upstreams[0].type", 22, "did you mean `roundrobin`?"),
+            ("upstreams[0].nodes[\"h:70000\"]", 23, "invalid port 70000"),
+            ("upstreams[0].nodes[\"::1\"]", 23, "must be enclosed with '[' and ']'"),
+            ("upstreams[1]", 24, "missing key"),
+            ("upstreams[1]", 24, "`upstream_host` can't be empty when `pass_host` is `rewrite`"),
+            ("upstreams[1].nodes[0].port", 27, "at least 1"),
+            ("upstreams[1].nodes[0].weight", 27, "at least 0"),
+            ("upstreams[1].checks", 28, "`active` is missing"),
+            ("upstreams[1].tls", 29, "not served by this version"),
+        ],
+    );
+}
+
+#[test]
+fn single_problems() {
+    refused("consumers: [{username: a}]", &[("consumers", 1, "not served by this version")]);
+    refused("routes:\n- {uri: /, upstream: h}", &[("routes[0].upstream", 2, "has no scheme")]);
+    refused("routes:\n- {uri: /, upstream: 5}", &[("routes[0].upstream", 2, "must be of type object, not 5")]);
+    refused("routes:\n- {upstream: \"http://h\"}", &[("routes[0]", 2, "needs `uri` or `uris`")]);
+    refused("upstream: http://h\nroutes: []", &[("upstream", 1, "move it into a route")]);
+    refused("workers: 0", &[("workers", 1, "at least 1")]);
+    refused("workers: all", &[("workers", 1, "auto")]);
+    refused("\n\nstatus: x", &[("status.address", 3, "is not an address with a port")]);
+    refused("listeners: []", &[("listeners", 1, "no listener is named")]);
+    refused("a: ${{NOPE}}", &[("a", 1, "environment variable NOPE"), ("a", 1, "unknown key")]);
+    refused(
+        "listeners: [{address: \":1\", name: public}]\nroutes:\n- {uri: /, upstream: \"http://h\", listeners: [pubic]}",
+        &[("routes[0].listeners[0]", 3, "did you mean `public`?")],
+    );
+    refused("{\"routes\": 1}", &[("routes", 1, "must be of type array, not 1")]);
+    let Err(problems) = parse("", &options()) else { panic!("the empty text was accepted") };
+    assert_eq!(problems[0].code, "empty");
+}
+
+#[test]
+fn a_standalone_file_is_accepted_as_it_is() {
+    let text = "routes:\n  -\n    uri: /a\n    upstream:\n      nodes:\n        \"127.0.0.1:1980\": 1\n      type: roundrobin\n  - {id: 1, uri: /b, upstream_id: 5}\n  - {id: 1, uri: /c, upstream_id: 5}\n#END\n";
+    let standalone = ParseOptions { standalone_mode: true, ..options() };
+    let Ok(checked) = parse(text, &standalone) else { panic!("refused") };
+    let uris: Vec<_> = checked.config.resources.routes.iter().map(|route| route.uri.as_deref()).collect();
+    assert_eq!(uris, [Some("/a"), Some("/c")]);
+    assert_eq!(checked.warnings.len(), 3);
+    let Err(problems) = parse(&text.replace("#END", ""), &standalone) else { panic!("accepted") };
+    assert_eq!(problems[0].message, "missing valid end flag");
+    accepted("routes: [{uri: /a, upstream: {nodes: {\"h:1\": 1}}}]\n#END\n");
+}
+
+fn reads_back(checked: &Checked) {
+    let again = accepted(&checked.normalized.to_string());
+    assert_eq!(again.config, checked.config);
+    assert_eq!(again.normalized, checked.normalized);
+}
+
+#[test]
+fn the_full_form_reads_back() {
+    reads_back(&accepted(PUBLISHED));
+    reads_back(&accepted("upstream: http://h:1"));
+    reads_back(&accepted(
+        r#"{"status": "127.0.0.1:1", "trusted_addresses": ["10.0.0.0/8"], "pid_file": "/run/s.pid", "server_header": "",
+        "routes": [{"uris": ["/a", "*"], "hosts": ["*.a.com"], "methods": ["GET"], "remote_addrs": ["::1"], "priority": -3,
+          "vars": [["arg_a", "==", 1.5]], "timeout": {"connect": 0.5, "send": 1, "read": 2}, "labels": {"a": "b"},
+          "plugins": {"cors": {}}, "status": 0, "enable_websocket": true, "upstream": {"nodes": [{"host": "h", "weight": 0}],
+          "checks": {"active": {"healthy": {}}, "passive": {}}, "keepalive_pool": {}, "retries": 0, "type": "least_conn"}}]}"#,
+    ));
+}
+
+fn uri() -> impl Strategy<Value = String> {
+    "/[a-z:*]{0,8}"
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_parse_panic(text in ".{0,200}") {
+        let _ = parse(&text, &options());
+    }
+
+    #[test]
+    fn no_structure_makes_parse_panic(text in "[\\[\\]{}:,&*|>!#%@\"'\\-? \nabr0-9.$~]{0,120}") {
+        let _ = parse(&text, &options());
+        let _ = parse(&format!("{{{text}"), &options());
+    }
+
+    #[test]
+    fn no_misplaced_value_makes_parse_panic(
+        key in "(routes|services|upstreams|listeners|limits|workers|status|access_log|upstream|consumers|router)",
+        field in "(id|uri|vars|nodes|checks|upstream|plugins|type|host|labels|timeout|address)",
+        value in "(1|-1|0|1.5|null|true|x|\\[\\]|\\{\\}|\\[1\\]|\\[\\[x\\]\\]|\\{a: 1\\}|18446744073709551615|1e300)",
+    ) {
+        let _ = parse(&format!("{key}: {value}"), &options());
+        let _ = parse(&format!("{key}: [{{{field}: {value}}}]"), &options());
+        let _ = parse(&format!("{key}: {{{field}: {value}}}"), &options());
+    }
+
+    #[test]
+    fn generated_configurations_read_back(
+        uris in prop::collection::vec(uri(), 1..5),
+        weights in prop::collection::vec((1u16.., 0u32..1000), 0..5),
+        read in 0.001f64..1e6,
+        priority in any::<i32>(),
+        headers in any::<u16>(),
+    ) {
+        let nodes: Vec<Value> = weights.iter().map(|(port, weight)| json!({"host": "h", "port": port, "weight": weight})).collect();
+        let routes: Vec<Value> = uris.iter().map(|uri| json!({
+            "uri": uri, "priority": priority, "upstream": {"nodes": nodes},
+            "timeout": {"connect": 1, "send": 2, "read": read},
+        })).collect();
+        reads_back(&accepted(&json!({"routes": routes, "limits": {"request_headers": headers}}).to_string()));
+    }
+}
+
+#[test]
+fn seed_documents_pass_the_whole_way() {
+    for text in [
+        include_str!("seed/golden/sigma-every-key.json"),
+        include_str!("seed/golden/niubix-every-key.json"),
+    ] {
+        let checked = accepted(text);
+        assert!(!checked.config.resources.routes.is_empty());
+        reads_back(&checked);
+    }
+}

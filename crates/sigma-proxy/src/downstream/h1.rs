@@ -1,0 +1,377 @@
+//! The server side of HTTP/1.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll, ready};
+
+use sigma_http::h1::{self, BodyReader, Framing, HeadLimits, HeadScanner, Output, ParseError};
+use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, ResponseHead, Version};
+use sigma_net::{Deadline, Stream};
+use sigma_upstream::connection::{fill, flush};
+
+use super::{Departure, Origin};
+
+/// How long a refused sender is listened to after the answer, so that a reset does not destroy
+/// the answer on its way.
+const LINGER_MS: u64 = 2_000;
+
+/// What the connection needs to know of the settings.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ServerLimits {
+    pub(crate) head: HeadLimits,
+    pub(crate) body_bytes: u64,
+    pub(crate) requests: u32,
+    pub(crate) head_ms: u64,
+    pub(crate) idle_ms: u64,
+}
+
+/// What came instead of a request head.
+#[derive(Debug)]
+pub(crate) enum NoRequest {
+    /// The connection is over; nothing is to be answered.
+    Closed,
+    /// A head that is answered with an error.
+    Refused(Fault),
+}
+
+/// A client's connection, with at most one request on it.
+#[derive(Debug)]
+pub(crate) struct Server {
+    stream: Stream,
+    input: Chunk,
+    output: Output,
+    reader: BodyReader,
+    length: BodyLength,
+    scanner: HeadScanner,
+    pub(super) deadline: Deadline,
+    pub(super) origin: Origin,
+    pub(super) limits: ServerLimits,
+    requests: u32,
+    /// The version of the current request decides how it is answered.
+    version: Version,
+    /// The answer has no body whatever its head says.
+    bodiless: bool,
+    persists: bool,
+    half_closed: bool,
+    body_received: u64,
+    head_received: u64,
+    body_sent: u64,
+    sent: u64,
+}
+
+impl Server {
+    pub(crate) fn new(stream: Stream, origin: Origin, limits: ServerLimits) -> Server {
+        Server {
+            stream,
+            input: Chunk::empty(),
+            output: Output::default(),
+            reader: BodyReader::Done,
+            length: BodyLength::None,
+            scanner: HeadScanner::default(),
+            deadline: Deadline::new(),
+            origin,
+            limits,
+            requests: 0,
+            version: Version::Http11,
+            bodiless: false,
+            persists: true,
+            half_closed: false,
+            body_received: 0,
+            head_received: 0,
+            body_sent: 0,
+            sent: 0,
+        }
+    }
+
+    /// Waits for the next request; holds no buffer until its first byte. `closing` tells an idle
+    /// connection to end.
+    pub(crate) async fn wait(&mut self, closing: impl Fn() -> bool) -> Result<(), NoRequest> {
+        if !self.input.is_empty() {
+            return Ok(());
+        }
+        let first = self.requests == 0;
+        self.deadline.set(if first { self.limits.head_ms } else { self.limits.idle_ms });
+        poll_fn(|cx| {
+            match fill(&mut self.stream, &mut self.input, 0, cx) {
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(NoRequest::Closed)),
+                Poll::Ready(Ok(_)) => return Poll::Ready(Ok(())),
+                Poll::Pending => {}
+            }
+            if self.deadline.poll_expired(cx).is_ready() || closing() {
+                return Poll::Ready(Err(NoRequest::Closed));
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Reads the head that [`Server::wait`] saw the beginning of.
+    pub(crate) async fn read_head(&mut self, head: &mut RequestHead) -> Result<(), NoRequest> {
+        self.scanner = HeadScanner::default();
+        self.sent = 0;
+        self.body_sent = 0;
+        self.body_received = 0;
+        self.head_received = 0;
+        if let Some(result) = self.try_parse(head) {
+            return result;
+        }
+        self.deadline.set(self.limits.head_ms);
+        // What the parser saw once is not looked at again until the head is complete.
+        self.scanner.ready(&self.input);
+        poll_fn(|cx| {
+            loop {
+                if self.deadline.poll_expired(cx).is_ready() {
+                    let fault = Fault::new(FaultKind::RequestHeadTimeout, "the request head did not arrive in time");
+                    return Poll::Ready(Err(NoRequest::Refused(fault)));
+                }
+                match ready!(fill(&mut self.stream, &mut self.input, self.limits.head.head_bytes + 1, cx)) {
+                    Ok(0) | Err(_) => return Poll::Ready(Err(NoRequest::Closed)),
+                    Ok(_) => {}
+                }
+                let over = self.input.len() > self.limits.head.line_bytes;
+                if (self.scanner.ready(&self.input) || over)
+                    && let Some(result) = self.try_parse(head)
+                {
+                    return Poll::Ready(result);
+                }
+            }
+        })
+        .await
+    }
+
+    fn try_parse(&mut self, head: &mut RequestHead) -> Option<Result<(), NoRequest>> {
+        match h1::parse_request(&self.input, &self.limits.head, head) {
+            Ok(None) => None,
+            Ok(Some(len)) => {
+                self.input.advance(len);
+                self.head_received = len as u64;
+                Some(self.accept(head).map_err(NoRequest::Refused))
+            }
+            Err(error) => {
+                self.refuse();
+                Some(Err(NoRequest::Refused(parse_fault(error))))
+            }
+        }
+    }
+
+    /// A head that was not understood leaves no place to go on from.
+    fn refuse(&mut self) {
+        self.version = Version::Http11;
+        self.bodiless = false;
+        self.persists = false;
+        self.reader = BodyReader::Done;
+    }
+
+    fn accept(&mut self, head: &RequestHead) -> Result<(), Fault> {
+        self.requests += 1;
+        self.version = head.version;
+        self.bodiless = head.method == Method::Head;
+        self.persists = h1::connection_persists(head.version, &head.headers) && self.requests < self.limits.requests;
+        match h1::request_body(head) {
+            Ok(length) => {
+                self.length = length;
+                self.reader = BodyReader::new(length);
+            }
+            Err(reason) => {
+                self.refuse();
+                return Err(Fault::new(FaultKind::BadRequest, reason));
+            }
+        }
+        match self.length {
+            BodyLength::Known(n) if self.limits.body_bytes > 0 && n > self.limits.body_bytes => Err(body_too_large()),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn body_length(&self) -> BodyLength {
+        self.length
+    }
+
+    pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
+        loop {
+            match self.reader.next(&mut self.input) {
+                Ok(Some(Frame::Data(data))) => {
+                    self.body_received += data.len() as u64;
+                    if self.limits.body_bytes > 0 && self.body_received > self.limits.body_bytes {
+                        return Poll::Ready(Err(body_too_large()));
+                    }
+                    return Poll::Ready(Ok(Frame::Data(data)));
+                }
+                Ok(Some(end)) => return Poll::Ready(Ok(end)),
+                Ok(None) => {}
+                Err(reason) => {
+                    self.persists = false;
+                    return Poll::Ready(Err(Fault::new(FaultKind::BadRequest, reason)));
+                }
+            }
+            match ready!(fill(&mut self.stream, &mut self.input, 0, cx)) {
+                Ok(0) => {
+                    self.half_closed = true;
+                    return Poll::Ready(self.reader.end_of_stream().map_err(|_| gone()));
+                }
+                Ok(_) => {}
+                Err(_) => return Poll::Ready(Err(gone())),
+            }
+        }
+    }
+
+    pub(super) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<Departure> {
+        if self.half_closed {
+            return Poll::Ready(Departure::HalfClosed);
+        }
+        // A pipelined request is read ahead as far as one buffer; beyond it the kernel holds it back.
+        while self.input.is_empty() || !self.input.spare().is_empty() {
+            match ready!(fill(&mut self.stream, &mut self.input, 0, cx)) {
+                Ok(0) => {
+                    self.half_closed = true;
+                    return Poll::Ready(Departure::HalfClosed);
+                }
+                Ok(_) => {}
+                Err(_) => return Poll::Ready(Departure::Gone),
+            }
+        }
+        Poll::Pending
+    }
+
+    pub(super) fn send_interim(&mut self, head: &mut ResponseHead) {
+        // HTTP/1.0 knows no interim responses (RFC 9110 §15.2).
+        if self.version == Version::Http10 {
+            return;
+        }
+        let upgrade = head.status == 101;
+        let protocol = head.headers.get(HeaderId::Upgrade).map(<[u8]>::to_vec);
+        head.headers.remove_hop_by_hop();
+        if let (true, Some(protocol)) = (upgrade, protocol) {
+            head.headers.add(HeaderId::Connection, b"upgrade");
+            head.headers.add(HeaderId::Upgrade, &protocol);
+        }
+        let out = self.output.front();
+        h1::encode::response_head(head, out);
+        out.extend_from_slice(b"\r\n");
+    }
+
+    pub(super) fn send_head(&mut self, head: &mut ResponseHead, length: BodyLength, date: &[u8]) {
+        let mut framing = Framing::Plain;
+        match length {
+            BodyLength::Streamed | BodyLength::UntilClose if self.version != Version::Http10 => framing = Framing::Chunked,
+            BodyLength::Streamed | BodyLength::UntilClose => self.persists = false,
+            BodyLength::Known(_) | BodyLength::None => {}
+        }
+        self.bodiless |= length == BodyLength::None;
+        let had_date = head.headers.has(HeaderId::Date);
+        let out = self.output.front();
+        let before = out.len();
+        h1::encode::response_head(head, out);
+        if framing == Framing::Chunked {
+            out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+        }
+        if !had_date {
+            out.extend_from_slice(b"Date: ");
+            out.extend_from_slice(date);
+            out.extend_from_slice(b"\r\n");
+        }
+        match (self.persists, self.version) {
+            (true, Version::Http10) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
+            (false, _) => out.extend_from_slice(b"Connection: close\r\n"),
+            (true, _) => {}
+        }
+        out.extend_from_slice(b"\r\n");
+        self.sent += (out.len() - before) as u64;
+        self.output.framing = framing;
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.output.has_room()
+    }
+
+    pub(super) fn send(&mut self, frame: Frame) {
+        if self.bodiless {
+            return;
+        }
+        if let Frame::Data(data) = &frame {
+            self.body_sent += data.len() as u64;
+        }
+        self.output.push(frame);
+    }
+
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+        flush(&mut self.stream, &mut self.output, cx).map_err(|_| gone())
+    }
+
+    pub(super) fn upgrade(&mut self) {
+        self.persists = false;
+        self.bodiless = false;
+        self.reader = BodyReader::UntilClose;
+        self.output.framing = Framing::Plain;
+        self.limits.body_bytes = 0;
+    }
+
+    pub(super) fn abort(&mut self) {
+        self.persists = false;
+        self.reader = BodyReader::Done;
+        self.input = Chunk::empty();
+        self.output = Output::default();
+    }
+
+    pub(super) fn close_after(&mut self) {
+        self.persists = false;
+    }
+
+    pub(super) fn bytes_sent(&self) -> (u64, u64) {
+        (self.sent + self.body_sent, self.body_sent)
+    }
+
+    pub(super) fn bytes_received(&self) -> u64 {
+        self.head_received + self.body_received
+    }
+
+    pub(super) fn requests(&self) -> u32 {
+        self.requests
+    }
+
+    /// Whether another request may follow on this connection.
+    pub(crate) fn continues(&self) -> bool {
+        self.persists && self.reader.is_done() && self.output.is_empty() && !self.half_closed
+    }
+
+    /// Ends the connection. A client that is still sending gets to see its answer first: closing
+    /// over unread bytes would reset the connection and take the answer with it.
+    pub(crate) async fn close(mut self) {
+        let unread = !self.reader.is_done() || !self.input.is_empty();
+        if self.half_closed || !unread {
+            return;
+        }
+        self.deadline.set(LINGER_MS);
+        self.input = Chunk::empty();
+        poll_fn(|cx| {
+            if self.stream.poll_shutdown(cx).is_pending() {
+                return Poll::Pending;
+            }
+            loop {
+                if self.deadline.poll_expired(cx).is_ready() {
+                    return Poll::Ready(());
+                }
+                match ready!(fill(&mut self.stream, &mut self.input, 0, cx)) {
+                    Ok(0) | Err(_) => return Poll::Ready(()),
+                    Ok(_) => self.input = Chunk::empty(),
+                }
+            }
+        })
+        .await;
+    }
+}
+
+fn gone() -> Fault {
+    Fault::new(FaultKind::ClientGone, "the client closed the connection")
+}
+
+fn body_too_large() -> Fault {
+    Fault::new(FaultKind::RequestBodyTooLarge, "the request body is over its limit")
+}
+
+fn parse_fault(error: ParseError) -> Fault {
+    match error {
+        ParseError::Invalid(reason) => Fault::new(FaultKind::BadRequest, reason),
+        ParseError::LineTooLong => Fault::new(FaultKind::UriTooLong, "the request line is over its limit"),
+        ParseError::HeadTooLarge => Fault::new(FaultKind::RequestHeadTooLarge, "the request head is over its limit"),
+    }
+}

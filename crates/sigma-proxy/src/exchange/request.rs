@@ -1,0 +1,206 @@
+//! A request as conditions and templates see it: variables by name.
+
+use std::borrow::Cow;
+use std::io::Write;
+use std::net::IpAddr;
+
+use sigma_config::expr::{VarName, VarValue, Variables};
+use sigma_http::{HeaderId, Method, RequestHead};
+use sigma_net::Peer;
+
+use crate::downstream::Origin;
+use crate::route::Request;
+use crate::route::normalize::NormalPath;
+
+/// A peer's address as text, formatted once per use on the stack.
+pub(crate) struct PeerText {
+    bytes: [u8; 46],
+    len: usize,
+}
+
+impl PeerText {
+    /// `unix:` for a peer without an address, as nginx shows it.
+    pub(crate) fn new(peer: Peer) -> PeerText {
+        let mut text = PeerText { bytes: [0; 46], len: 0 };
+        let mut room = &mut text.bytes[..];
+        // The longest IPv6 text is 45 bytes.
+        let _ = match peer {
+            Peer::Ip(addr) => write!(room, "{}", addr.ip()),
+            Peer::Unix => write!(room, "unix:"),
+        };
+        let left = room.len();
+        text.len = text.bytes.len() - left;
+        text
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// A request before or while it is routed.
+pub(super) struct RequestView<'r> {
+    pub(super) head: &'r RequestHead,
+    path: &'r NormalPath<'r>,
+    host: Cow<'r, [u8]>,
+    origin: Origin,
+}
+
+impl<'r> RequestView<'r> {
+    pub(super) fn new(head: &'r RequestHead, path: &'r NormalPath<'r>, origin: Origin) -> RequestView<'r> {
+        RequestView { head, path, host: host_name(head.authority()), origin }
+    }
+
+    fn cookie(&self, name: &str) -> Option<&'r [u8]> {
+        let cookies = self.head.headers.get_all(HeaderId::Cookie).flat_map(|line| line.split(|b| *b == b';'));
+        let mut pairs = cookies.map(<[u8]>::trim_ascii).filter_map(|pair| {
+            let at = pair.iter().position(|b| *b == b'=')?;
+            Some((&pair[..at], &pair[at + 1..]))
+        });
+        pairs.find(|(key, _)| *key == name.as_bytes()).map(|(_, value)| value)
+    }
+
+    fn argument(&self, name: &str) -> Option<VarValue<'r>> {
+        let query = self.head.query()?;
+        query.split(|b| *b == b'&').find_map(|pair| {
+            let (key, value) = match pair.iter().position(|b| *b == b'=') {
+                Some(at) => (&pair[..at], Some(&pair[at + 1..])),
+                None => (pair, None),
+            };
+            (*percent_decoded(key) == *name.as_bytes()).then(|| match value {
+                Some(value) => VarValue::Text(percent_decoded(value)),
+                // `?a` without `=` is true (routing.md §5).
+                None => VarValue::Bool(true),
+            })
+        })
+    }
+
+    fn header(&self, name: &str) -> Option<Cow<'r, [u8]>> {
+        let wanted = |(n, _): &(&[u8], &[u8])| n.eq_ignore_ascii_case(name.as_bytes());
+        let mut values = self.head.headers.iter().filter(wanted).map(|(_, value)| value);
+        let first = values.next()?;
+        let Some(second) = values.next() else { return Some(Cow::Borrowed(first)) };
+        let mut joined = [first, b", ", second].concat();
+        for value in values {
+            joined.extend_from_slice(b", ");
+            joined.extend_from_slice(value);
+        }
+        Some(Cow::Owned(joined))
+    }
+}
+
+impl Request for RequestView<'_> {
+    fn method(&self) -> Method {
+        self.head.method
+    }
+
+    fn path(&self) -> &[u8] {
+        self.path.matched()
+    }
+
+    fn host(&self) -> &[u8] {
+        if self.host.is_empty() { b"_" } else { &self.host }
+    }
+
+    fn raw_host(&self) -> &[u8] {
+        self.head.authority()
+    }
+
+    fn remote_addr(&self) -> Option<IpAddr> {
+        self.origin.peer.ip()
+    }
+
+    fn listener(&self) -> u16 {
+        self.origin.listener
+    }
+
+    fn content_type(&self) -> Option<&[u8]> {
+        self.head.headers.get(HeaderId::ContentType)
+    }
+
+    fn accept(&self) -> Option<&[u8]> {
+        self.head.headers.get(HeaderId::Accept)
+    }
+
+    fn variables(&self) -> &dyn Variables {
+        self
+    }
+}
+
+impl Variables for RequestView<'_> {
+    fn get(&self, name: &VarName) -> Option<VarValue<'_>> {
+        let text = |bytes: &[u8]| Some(VarValue::Text(Cow::Owned(bytes.to_vec())));
+        let number = |n: u16| Some(VarValue::Text(Cow::Owned(n.to_string().into_bytes())));
+        match name {
+            VarName::Method => Some(VarValue::Text(Cow::Borrowed(self.head.method_token()))),
+            VarName::Uri => Some(VarValue::Text(Cow::Borrowed(&self.path.uri))),
+            VarName::RequestUri => {
+                let mut uri = self.path.uri.to_vec();
+                if let Some(query) = self.head.query() {
+                    uri.push(b'?');
+                    uri.extend_from_slice(query);
+                }
+                Some(VarValue::Text(Cow::Owned(uri)))
+            }
+            VarName::RealRequestUri => Some(VarValue::Text(Cow::Borrowed(self.head.path_and_query()))),
+            VarName::Args => self.head.query().map(|q| VarValue::Text(Cow::Borrowed(q))),
+            VarName::IsArgs => self.head.query().map(|_| VarValue::Text(Cow::Borrowed(b"?"))),
+            VarName::Host => Some(VarValue::Text(Cow::Borrowed(Request::host(self)))),
+            VarName::Scheme => Some(VarValue::Text(Cow::Borrowed(b"http"))),
+            VarName::RemoteAddr | VarName::RealipRemoteAddr => text(PeerText::new(self.origin.peer).as_bytes()),
+            VarName::RemotePort => match self.origin.peer {
+                Peer::Ip(addr) => number(addr.port()),
+                Peer::Unix => None,
+            },
+            VarName::ServerAddr => text(self.origin.local?.ip().to_canonical().to_string().as_bytes()),
+            VarName::ServerPort => number(self.origin.local_port()),
+            VarName::ServerProtocol => Some(VarValue::Text(Cow::Borrowed(self.head.version.as_str().as_bytes()))),
+            VarName::Arg(name) => self.argument(name),
+            VarName::Cookie(name) => self.cookie(name).map(|v| VarValue::Text(Cow::Borrowed(v))),
+            VarName::Http(name) => self.header(name).map(VarValue::Text),
+            VarName::Hostname
+            | VarName::RequestId
+            | VarName::RouteId
+            | VarName::RouteName
+            | VarName::ServiceId
+            | VarName::ServiceName
+            | VarName::ConsumerName
+            | VarName::UriParam(_)
+            | VarName::Other(_) => None,
+        }
+    }
+}
+
+/// nginx's `$host`: lower case, without port and trailing dot.
+pub(super) fn host_name(authority: &[u8]) -> Cow<'_, [u8]> {
+    let end = match authority.first() {
+        Some(b'[') => authority.iter().position(|b| *b == b']').map_or(authority.len(), |at| at + 1),
+        _ => memchr::memchr(b':', authority).unwrap_or(authority.len()),
+    };
+    let host = authority[..end].strip_suffix(b".").unwrap_or(&authority[..end]);
+    if host.iter().any(u8::is_ascii_uppercase) {
+        return Cow::Owned(host.to_ascii_lowercase());
+    }
+    Cow::Borrowed(host)
+}
+
+fn percent_decoded(text: &[u8]) -> Cow<'_, [u8]> {
+    if !text.iter().any(|b| matches!(b, b'%' | b'+')) {
+        return Cow::Borrowed(text);
+    }
+    let hex = |b: Option<&u8>| b.and_then(|b| (*b as char).to_digit(16));
+    let mut out = Vec::with_capacity(text.len());
+    let mut at = 0;
+    while at < text.len() {
+        match (text[at], hex(text.get(at + 1)), hex(text.get(at + 2))) {
+            (b'%', Some(high), Some(low)) => {
+                out.push((high * 16 + low) as u8);
+                at += 2;
+            }
+            (b'+', _, _) => out.push(b' '),
+            (byte, _, _) => out.push(byte),
+        }
+        at += 1;
+    }
+    Cow::Owned(out)
+}

@@ -1,0 +1,319 @@
+//! The workers and their mailboxes: how a snapshot comes into force.
+//!
+//! Everything that can fail happens in [`Gateway::prepare`]; [`Gateway::commit`] only sends.
+
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use sigma_config::settings::{ListenAddress, Listener};
+use sigma_net::listen::SocketFile;
+use sigma_net::{BoundSocket, deadline};
+use sigma_observe::counters::WorkerCounters;
+use sigma_observe::log_buffer::{LogSink, LogWriter};
+use sigma_upstream::health::HealthReporter;
+use tokio::sync::mpsc;
+
+use crate::listen::accept_loop;
+use crate::snapshot::Snapshot;
+use crate::worker::Worker;
+
+/// Ticks between two looks at idle upstream connections.
+const SWEEP_TICKS: u32 = (1_000 / deadline::TICK_MS) as u32;
+
+/// A change of listening sockets for one worker.
+#[derive(Debug, Default)]
+struct Listeners {
+    /// Sockets to accept from.
+    open: Vec<(ListenAddress, BoundSocket, Option<String>)>,
+    /// Addresses to accept from no longer.
+    close: Vec<ListenAddress>,
+}
+
+enum Message {
+    Publish { snapshot: Arc<Snapshot>, listeners: Listeners, log: Option<LogSink> },
+    Drain { deadline_ms: u64 },
+}
+
+struct WorkerHandle {
+    mailbox: mpsc::UnboundedSender<Message>,
+    counters: Arc<WorkerCounters>,
+    thread: JoinHandle<()>,
+}
+
+/// An error that names the listener.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {source}")]
+pub struct BindError {
+    address: String,
+    source: io::Error,
+}
+
+/// The running data plane.
+pub struct Gateway {
+    workers: Vec<WorkerHandle>,
+    /// Kept so that their files are removed when they are closed.
+    unix_files: HashMap<ListenAddress, SocketFile>,
+    listening: Vec<Listener>,
+    log: Option<LogWriter>,
+    drain_ms: u64,
+}
+
+/// A snapshot with all it needs, ready to come into force.
+pub struct Prepared {
+    snapshot: Arc<Snapshot>,
+    listeners: Vec<Listeners>,
+    log: Option<LogWriter>,
+    unix_files: HashMap<ListenAddress, SocketFile>,
+    closed: Vec<ListenAddress>,
+}
+
+impl Gateway {
+    /// Starts `workers` threads with `snapshot` in force. `cpus`, if not empty, are pinned to in turn.
+    ///
+    /// # Errors
+    /// A listener that cannot be bound, or a thread that cannot be started.
+    pub fn start(
+        snapshot: Arc<Snapshot>,
+        workers: usize,
+        cpus: &[usize],
+        log: Option<LogWriter>,
+        health: &HealthReporter,
+    ) -> Result<Gateway, BindError> {
+        let mut gateway = Gateway {
+            workers: Vec::new(),
+            unix_files: HashMap::new(),
+            listening: Vec::new(),
+            log: None,
+            drain_ms: 0,
+        };
+        let mut prepared = gateway.prepare_for(&snapshot, workers, log)?;
+        gateway.log = prepared.log.take();
+        for (number, listeners) in std::mem::take(&mut prepared.listeners).into_iter().enumerate() {
+            let cpu = (!cpus.is_empty()).then(|| cpus[number % cpus.len()]);
+            let handle = gateway.spawn_worker(number, cpu, &snapshot, listeners, health.clone()).map_err(|source| {
+                BindError { address: format!("worker {number}"), source }
+            })?;
+            gateway.workers.push(handle);
+        }
+        gateway.adopt(prepared);
+        Ok(gateway)
+    }
+
+    fn spawn_worker(
+        &self,
+        number: usize,
+        cpu: Option<usize>,
+        snapshot: &Arc<Snapshot>,
+        listeners: Listeners,
+        health: HealthReporter,
+    ) -> io::Result<WorkerHandle> {
+        let (mailbox, inbox) = mpsc::unbounded_channel();
+        let counters = Arc::new(WorkerCounters::default());
+        let log = self.sink(self.log.as_ref(), snapshot, &counters);
+        let (snapshot, own_counters) = (Arc::clone(snapshot), Arc::clone(&counters));
+        let seed = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(std::process::id());
+        let thread = sigma_net::worker::spawn(format!("sigma-worker-{number}"), cpu, move || async move {
+            let worker = Rc::new(Worker::new(snapshot, own_counters, log, health, seed));
+            run(worker, inbox, listeners).await;
+        })?;
+        Ok(WorkerHandle { mailbox, counters, thread })
+    }
+
+    fn sink(&self, log: Option<&LogWriter>, snapshot: &Snapshot, counters: &Arc<WorkerCounters>) -> Option<LogSink> {
+        let buffer = snapshot.settings.access_log.buffer_bytes as usize;
+        log.map(|writer| writer.sink(buffer, Arc::clone(counters)))
+    }
+
+    /// Binds what `snapshot` listens on and this gateway does not yet.
+    ///
+    /// # Errors
+    /// The first listener that cannot be bound; nothing has changed then.
+    pub fn prepare(&self, snapshot: &Arc<Snapshot>, log: Option<LogWriter>) -> Result<Prepared, BindError> {
+        self.prepare_for(snapshot, self.workers.len(), log)
+    }
+
+    fn prepare_for(
+        &self,
+        snapshot: &Arc<Snapshot>,
+        workers: usize,
+        log: Option<LogWriter>,
+    ) -> Result<Prepared, BindError> {
+        let wanted = &snapshot.settings.listeners;
+        let mut listeners: Vec<Listeners> = (0..workers).map(|_| Listeners::default()).collect();
+        let mut unix_files = HashMap::new();
+        for listener in wanted.iter().filter(|l| !self.listening.contains(l)) {
+            let error = |source| BindError { address: listener.address.to_string(), source };
+            let sockets = bind(listener, workers).map_err(error)?;
+            if let ListenAddress::Unix(path) = &listener.address {
+                unix_files.insert(listener.address.clone(), SocketFile(path.clone()));
+            }
+            for (worker, socket) in listeners.iter_mut().zip(sockets) {
+                worker.open.push((listener.address.clone(), socket, listener.name.clone()));
+            }
+        }
+        let gone = self.listening.iter().filter(|l| !wanted.contains(l));
+        let closed: Vec<ListenAddress> = gone.map(|l| l.address.clone()).collect();
+        for worker in &mut listeners {
+            worker.close.clone_from(&closed);
+        }
+        Ok(Prepared { snapshot: Arc::clone(snapshot), listeners, log, unix_files, closed })
+    }
+
+    /// Puts a prepared snapshot into force; cannot fail.
+    pub fn commit(&mut self, mut prepared: Prepared) {
+        for (worker, listeners) in self.workers.iter().zip(std::mem::take(&mut prepared.listeners)) {
+            let log = self.sink(prepared.log.as_ref(), &prepared.snapshot, &worker.counters);
+            let message = Message::Publish { snapshot: Arc::clone(&prepared.snapshot), listeners, log };
+            if worker.mailbox.send(message).is_err() {
+                tracing::error!("a worker thread has ended; its connections are served no more");
+            }
+        }
+        // The old writer ends once the workers have dropped their sinks.
+        self.log = prepared.log.take();
+        self.adopt(prepared);
+    }
+
+    fn adopt(&mut self, prepared: Prepared) {
+        for address in &prepared.closed {
+            self.unix_files.remove(address);
+        }
+        self.unix_files.extend(prepared.unix_files);
+        self.listening.clone_from(&prepared.snapshot.settings.listeners);
+        self.drain_ms = prepared.snapshot.settings.timeouts.drain_ms.into();
+    }
+
+    /// Counters of all workers.
+    pub fn counters(&self) -> Vec<Arc<WorkerCounters>> {
+        self.workers.iter().map(|worker| Arc::clone(&worker.counters)).collect()
+    }
+
+    /// Whether a worker thread has ended.
+    pub fn has_lost_a_worker(&self) -> bool {
+        self.workers.iter().any(|worker| worker.thread.is_finished())
+    }
+
+    /// Opens the access log anew, after it was renamed.
+    pub fn reopen_log(&self) {
+        if let Some(log) = &self.log {
+            log.reopen();
+        }
+    }
+
+    /// Stops accepting, lets open exchanges finish for the configured time, ends the workers.
+    pub fn drain(mut self) {
+        for worker in &self.workers {
+            // A worker that has ended has nothing to drain.
+            let _ = worker.mailbox.send(Message::Drain { deadline_ms: self.drain_ms });
+        }
+        let grace = Duration::from_millis(self.drain_ms) + Duration::from_secs(1);
+        let end = Instant::now() + grace;
+        for worker in self.workers.drain(..) {
+            while !worker.thread.is_finished() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        if let Some(log) = self.log.take() {
+            log.close(Duration::from_secs(5));
+        }
+    }
+}
+
+fn bind(listener: &Listener, workers: usize) -> io::Result<Vec<BoundSocket>> {
+    match &listener.address {
+        ListenAddress::Tcp(addr) => (0..workers).map(|_| BoundSocket::tcp(*addr, listener.backlog)).collect(),
+        ListenAddress::Unix(path) => {
+            let first = BoundSocket::unix(path)?;
+            let mut sockets = (1..workers).map(|_| first.try_clone()).collect::<io::Result<Vec<_>>>()?;
+            sockets.push(first);
+            Ok(sockets)
+        }
+    }
+}
+
+/// A worker's life: follow the mailbox until drained.
+async fn run(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<Message>, listeners: Listeners) {
+    worker.tick();
+    let ticking = Rc::clone(&worker);
+    tokio::task::spawn_local(async move {
+        let mut ticks = 0;
+        deadline::drive(move || {
+            ticks += 1;
+            on_tick(&ticking, ticks);
+        })
+        .await;
+    });
+    let mut accepting = HashMap::new();
+    open(&worker, &mut accepting, listeners);
+    while let Some(message) = inbox.recv().await {
+        match message {
+            Message::Publish { snapshot, mut listeners, log } => {
+                worker.publish(snapshot);
+                worker.log.replace(log);
+                for address in std::mem::take(&mut listeners.close) {
+                    close(&mut accepting, &address);
+                }
+                open(&worker, &mut accepting, listeners);
+            }
+            Message::Drain { deadline_ms } => {
+                drain(&worker, accepting, deadline_ms).await;
+                return;
+            }
+        }
+    }
+}
+
+type Accepting = HashMap<ListenAddress, tokio::task::JoinHandle<()>>;
+
+fn open(worker: &Rc<Worker>, accepting: &mut Accepting, listeners: Listeners) {
+    for (address, socket, name) in listeners.open {
+        match socket.into_listening() {
+            Ok(listening) => {
+                let task = tokio::task::spawn_local(accept_loop(Rc::clone(worker), listening, name));
+                accepting.insert(address, task);
+            }
+            Err(error) => tracing::error!(%address, %error, "cannot accept from a listener"),
+        }
+    }
+}
+
+fn close(accepting: &mut Accepting, address: &ListenAddress) {
+    if let Some(task) = accepting.remove(address) {
+        task.abort();
+    }
+}
+
+fn on_tick(worker: &Worker, ticks: u32) {
+    worker.tick();
+    if ticks % SWEEP_TICKS == 0 {
+        worker.pools.borrow_mut().sweep(deadline::now_ms());
+    }
+    let flush_ms = u64::from(worker.view().snapshot.settings.access_log.flush_ms).max(deadline::TICK_MS);
+    if u64::from(ticks) % (flush_ms / deadline::TICK_MS) == 0
+        && let Some(log) = worker.log.borrow_mut().as_mut()
+    {
+        log.flush();
+    }
+}
+
+/// Idle connections end at once, those with an exchange when it is over, all at the deadline.
+async fn drain(worker: &Rc<Worker>, accepting: Accepting, deadline_ms: u64) {
+    accepting.values().for_each(tokio::task::JoinHandle::abort);
+    drop(accepting);
+    worker.drain();
+    // Tasks that were just accepted get to begin before the idle ones are told.
+    tokio::task::yield_now().await;
+    deadline::wake_all();
+    let over = tokio::time::sleep(Duration::from_millis(deadline_ms));
+    tokio::pin!(over);
+    while worker.connections() > 0 {
+        tokio::select! {
+            () = worker.released.notified() => {}
+            () = &mut over => break,
+        }
+    }
+    worker.log.replace(None);
+}

@@ -1,0 +1,194 @@
+//! One candidate for a path, and the conditions under which it is taken (routing.md §3.3).
+
+use std::fmt;
+use std::net::IpAddr;
+
+use sigma_config::cidr::CidrSet;
+use sigma_config::expr::{Expr, Variables};
+use sigma_http::Method;
+
+use super::host::HostPattern;
+use super::media::{self, MediaType};
+
+/// What the router asks of a request. All of it is cheap except [`Request::variables`], which is
+/// only asked for routes with `vars`.
+pub trait Request {
+    /// The method.
+    fn method(&self) -> Method;
+    /// The path that routes are matched against: see [`normalized`](super::normalize::normalized).
+    fn path(&self) -> &[u8];
+    /// The host: lower case, without port and trailing dot; `_` if the request names none.
+    fn host(&self) -> &[u8];
+    /// The Host header as it was sent; empty if there is none.
+    fn raw_host(&self) -> &[u8];
+    /// The client's address, if it is an IP address.
+    fn remote_addr(&self) -> Option<IpAddr>;
+    /// The number of the name of the listener that took the connection.
+    fn listener(&self) -> u16;
+    /// The Content-Type field.
+    fn content_type(&self) -> Option<&[u8]>;
+    /// The Accept field, several joined with commas.
+    fn accept(&self) -> Option<&[u8]>;
+    /// The variables that `vars` are about.
+    fn variables(&self) -> &dyn Variables;
+}
+
+/// A set of methods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MethodSet(u16);
+
+impl MethodSet {
+    /// Every method, unknown ones included.
+    pub const ANY: MethodSet = MethodSet(u16::MAX);
+    /// No method.
+    pub const NONE: MethodSet = MethodSet(0);
+
+    /// The methods of a route: an empty list is any method. An unknown name stands for no
+    /// method, so that a list of unknown names alone fits no request.
+    pub fn of_names<S: AsRef<str>>(names: &[S]) -> MethodSet {
+        match names {
+            [] => MethodSet::ANY,
+            names => names
+                .iter()
+                .map(|name| Method::parse(name.as_ref().as_bytes()))
+                .filter(|method| *method != Method::Other)
+                .collect(),
+        }
+    }
+
+    /// Whether `method` is in the set.
+    pub const fn contains(self, method: Method) -> bool {
+        self.0 & MethodSet::bit(method) != 0
+    }
+
+    /// The methods of both sets.
+    #[must_use]
+    pub const fn union(self, other: MethodSet) -> MethodSet {
+        MethodSet(self.0 | other.0)
+    }
+
+    const fn bit(method: Method) -> u16 {
+        1 << method as u16
+    }
+}
+
+impl FromIterator<Method> for MethodSet {
+    fn from_iter<I: IntoIterator<Item = Method>>(methods: I) -> MethodSet {
+        MethodSet(methods.into_iter().fold(0, |bits, method| bits | MethodSet::bit(method)))
+    }
+}
+
+/// The value of an Allow field: `GET, POST`.
+impl fmt::Display for MethodSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for method in Method::KNOWN {
+            if self.contains(method) {
+                write!(f, "{separator}{}", method.as_str())?;
+                separator = ", ";
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One uri pattern of one route, in the order in which it is tried.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Candidate {
+    /// The route.
+    pub(super) route: u32,
+    /// Where its conditions are, if it has any besides the method.
+    pub(super) conditions: Option<ConditionsAt>,
+    /// What its path must be like beyond the key it was found under.
+    pub(super) path: PathCheck,
+    pub(super) methods: MethodSet,
+    /// Whether a wrong method is answered 405.
+    pub(super) method_not_allowed: bool,
+}
+
+/// Position in the router's list of conditions, plus one: so that `Option` costs nothing.
+pub(super) type ConditionsAt = std::num::NonZeroU32;
+
+/// What a path must be like beyond the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PathCheck {
+    /// Nothing more.
+    Free,
+    /// Nothing more; what follows the key is captured under this name.
+    Captured(u32),
+    /// It must fit the template with this number.
+    Template(u32),
+}
+
+/// Conditions that few routes have, kept apart from the candidates so that those stay small.
+#[derive(Debug, Default)]
+pub(super) struct Conditions {
+    /// Any of these listeners; empty for all.
+    pub(super) listeners: Box<[u16]>,
+    /// Any of these networks; empty for all.
+    pub(super) remote_addrs: CidrSet,
+    /// Any of these hosts; empty for all, and where the host tree decides.
+    pub(super) hosts: Box<[HostPattern]>,
+    /// The expression.
+    pub(super) vars: Expr,
+    /// Media types of the request's body.
+    pub(super) consumes: Box<[MediaType]>,
+    /// Media types of the answer.
+    pub(super) produces: Box<[MediaType]>,
+}
+
+/// The condition that a request does not fulfil.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unmet {
+    Listener,
+    RemoteAddr,
+    Host,
+    Vars,
+    Consumes,
+    Produces,
+}
+
+impl Conditions {
+    /// Whether there is nothing to check.
+    pub(super) fn is_empty(&self) -> bool {
+        self.listeners.is_empty()
+            && self.remote_addrs.is_empty()
+            && self.hosts.is_empty()
+            && self.vars.is_empty()
+            && self.consumes.is_empty()
+            && self.produces.is_empty()
+    }
+
+    /// Checks everything that decides whether the route is about this request.
+    pub(super) fn check<Q: Request + ?Sized>(&self, request: &Q) -> Result<(), Unmet> {
+        if !self.listeners.is_empty() && !self.listeners.contains(&request.listener()) {
+            return Err(Unmet::Listener);
+        }
+        if !self.remote_addrs.is_empty()
+            && !request.remote_addr().is_some_and(|addr| self.remote_addrs.contains(addr))
+        {
+            return Err(Unmet::RemoteAddr);
+        }
+        if !self.hosts.is_empty() {
+            let (host, raw_host) = (request.host(), request.raw_host());
+            if !self.hosts.iter().any(|pattern| pattern.matches(host, raw_host)) {
+                return Err(Unmet::Host);
+            }
+        }
+        if !self.vars.is_empty() && !self.vars.eval(request.variables()) {
+            return Err(Unmet::Vars);
+        }
+        Ok(())
+    }
+
+    /// Checks the media types: they come last, and failing them has an answer of its own.
+    pub(super) fn check_media<Q: Request + ?Sized>(&self, request: &Q) -> Result<(), Unmet> {
+        if !self.consumes.is_empty() && !media::consumes(&self.consumes, request.content_type()) {
+            return Err(Unmet::Consumes);
+        }
+        if !self.produces.is_empty() && !media::produces(&self.produces, request.accept()) {
+            return Err(Unmet::Produces);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,110 @@
+//! Why a request goes to a route and not to another, for people (`sigma routes METHOD HOST PATH`).
+
+use std::fmt::Write as _;
+
+use super::candidate::Unmet;
+use super::compile::RouteInput;
+use super::host::HostPattern;
+use super::{Outcome, Params, Request, Router, RouterKind};
+
+/// What became of one route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// The position of the route among those that the router was compiled from.
+    pub route: u32,
+    /// What became of it.
+    pub verdict: Verdict,
+}
+
+/// What became of a route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// The request goes here.
+    Matched,
+    /// The request does not go here, because of this.
+    Rejected(String),
+}
+
+impl Router {
+    /// Explains for every route whether it takes a request, in the order of `routes`, which must
+    /// be those that this router was compiled from. Time is linear in their number.
+    pub fn explain<Q: Request + ?Sized>(&self, routes: &[RouteInput<'_>], request: &Q) -> Vec<Explanation> {
+        let outcome = self.find(request, &mut Params::new());
+        let explain = |(number, route): (usize, &RouteInput<'_>)| {
+            let number = number as u32;
+            let verdict = match outcome {
+                Outcome::Route(found) if found == number => Verdict::Matched,
+                _ => Verdict::Rejected(self.rejection(route, request).unwrap_or_else(|| match outcome {
+                    Outcome::Route(found) => format!("shadowed by earlier match: route {found} comes first"),
+                    _ => "never a candidate".to_owned(),
+                })),
+            };
+            Explanation { route: number, verdict }
+        };
+        routes.iter().enumerate().map(explain).collect()
+    }
+
+    /// The first condition of `route` that the request does not fulfil, checked on a router that
+    /// holds nothing else.
+    fn rejection<Q: Request + ?Sized>(&self, route: &RouteInput<'_>, request: &Q) -> Option<String> {
+        if !route.enabled {
+            return Some("disabled".to_owned());
+        }
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let path_only = RouteInput {
+            hosts: Vec::new(),
+            methods: super::MethodSet::ANY,
+            remote_addrs: Default::default(),
+            vars: &Default::default(),
+            consumes: &[],
+            produces: &[],
+            listeners: Vec::new(),
+            ..route.clone()
+        };
+        if Router::compile(self.kind, &[path_only]).find(request, &mut Params::new()) != Outcome::Route(0) {
+            return Some(format!("path {} not in [{}]", text(request.path()), route.uris.join(", ")));
+        }
+        if !route.methods.contains(request.method()) {
+            let method = request.method().as_str();
+            let method = if method.is_empty() { "(unknown)" } else { method };
+            return Some(format!("method {method} not in [{}]", route.methods));
+        }
+        let by_tree = self.kind == RouterKind::RadixtreeHostUri;
+        if by_tree
+            && !route.hosts.is_empty()
+            && !route.hosts.iter().any(|host| HostPattern::parse(host).is_met_by(request.host()))
+        {
+            return Some(format!("host {} not in [{}]", text(request.host()), route.hosts.join(", ")));
+        }
+        let alone = Router::compile(self.kind, std::slice::from_ref(route));
+        let conditions = alone.conditions.first()?;
+        let unmet = conditions.check(request).and_then(|()| conditions.check_media(request)).err()?;
+        Some(match unmet {
+            Unmet::Listener => format!("listener {} not in {:?}", request.listener(), route.listeners),
+            Unmet::RemoteAddr => match request.remote_addr() {
+                Some(addr) => format!("client address {addr} not in remote_addrs"),
+                None => "client address unknown, remote_addrs given".to_owned(),
+            },
+            Unmet::Host => {
+                let mut reason = format!("host {} not in [{}]", text(request.host()), route.hosts.join(", "));
+                if route.hosts.iter().any(|host| host.contains(':')) {
+                    // Writing to a String cannot fail.
+                    let _ = write!(reason, " (Host header: {})", text(request.raw_host()));
+                }
+                reason
+            }
+            Unmet::Vars => "vars false".to_owned(),
+            Unmet::Consumes => match request.content_type() {
+                Some(value) => format!("content type {} not in [{}]", text(value), route.consumes.join(", ")),
+                None => format!("no content type, consumes [{}]", route.consumes.join(", ")),
+            },
+            Unmet::Produces => {
+                format!(
+                    "accept {} takes none of [{}]",
+                    text(request.accept().unwrap_or_default()),
+                    route.produces.join(", ")
+                )
+            }
+        })
+    }
+}

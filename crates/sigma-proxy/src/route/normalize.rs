@@ -1,0 +1,363 @@
+//! The path that routes are matched against: nginx's `$uri` and the uri options (routing.md §2, §7).
+
+use std::borrow::Cow;
+use std::fmt;
+
+use sigma_config::settings;
+
+/// What is done to the normalised path before matching.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct UriOptions {
+    /// Remove one `/` at the end.
+    pub delete_tail_slash: bool,
+    /// Cut `;parameters` from segments.
+    pub like_servlet: bool,
+    /// Show encoded slashes as `%2F` to the router.
+    pub match_encoded_slash: bool,
+}
+
+impl From<&settings::Router> for UriOptions {
+    fn from(router: &settings::Router) -> UriOptions {
+        UriOptions {
+            delete_tail_slash: router.delete_uri_tail_slash,
+            like_servlet: router.normalize_uri_like_servlet,
+            match_encoded_slash: router.match_uri_encoded_slash,
+        }
+    }
+}
+
+/// A path that no route may see; the request is answered 400.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BadPath {
+    /// It does not begin with `/`.
+    NotAbsolute,
+    /// A `%` without two hexadecimal digits.
+    BadEscape,
+    /// `%00`.
+    ZeroByte,
+    /// `..` above the root.
+    AboveRoot,
+    /// A dot segment or an empty segment hidden behind `;parameters`.
+    HiddenSegment,
+}
+
+impl BadPath {
+    /// A sentence for logs and answers.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            BadPath::NotAbsolute => "path does not begin with a slash",
+            BadPath::BadEscape => "path has a percent sign without two hexadecimal digits",
+            BadPath::ZeroByte => "path has an encoded zero byte",
+            BadPath::AboveRoot => "path leads above the root",
+            BadPath::HiddenSegment => "path hides a dot segment or an empty segment behind a semicolon",
+        }
+    }
+}
+
+impl fmt::Display for BadPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.reason())
+    }
+}
+
+impl std::error::Error for BadPath {}
+
+/// A normalised path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NormalPath<'a> {
+    /// The variable `uri`.
+    pub uri: Cow<'a, [u8]>,
+    /// What routes are matched against, if that is not `uri` (encoded slashes).
+    pub shown: Option<Vec<u8>>,
+}
+
+impl NormalPath<'_> {
+    /// What routes are matched against.
+    pub fn matched(&self) -> &[u8] {
+        self.shown.as_deref().unwrap_or(&self.uri)
+    }
+}
+
+/// Normalises a path as it was sent, without the query. A path that is normal already is borrowed.
+pub fn normalized(raw: &[u8], options: UriOptions) -> Result<NormalPath<'_>, BadPath> {
+    let mut uri = if is_normal(raw) {
+        Cow::Borrowed(raw)
+    } else {
+        let mut out = Vec::with_capacity(raw.len());
+        normalize_path(raw, &mut out)?;
+        Cow::Owned(out)
+    };
+    let mut shown = if options.match_encoded_slash { with_encoded_slashes(raw, &uri)? } else { None };
+    if options.like_servlet {
+        shown = match shown {
+            Some(shown) => Some(without_parameters(&shown)?.unwrap_or(shown)),
+            None => None,
+        };
+        if let Some(cut) = without_parameters(&uri)? {
+            uri = Cow::Owned(cut);
+        }
+    }
+    if options.delete_tail_slash {
+        if uri.ends_with(b"/") {
+            uri = match uri {
+                Cow::Borrowed(path) => Cow::Borrowed(&path[..path.len() - 1]),
+                Cow::Owned(mut path) => {
+                    path.pop();
+                    Cow::Owned(path)
+                }
+            };
+        }
+        if let Some(shown) = &mut shown
+            && shown.ends_with(b"/")
+        {
+            shown.pop();
+        }
+    }
+    Ok(NormalPath { uri, shown })
+}
+
+/// Writes the normal form of `raw` to `out`, which is emptied first: percent-escapes decoded,
+/// runs of slashes made one, `.` and `..` resolved; what follows a `?` or `#` is left out.
+/// Decoded slashes and dots count as slashes and dots, as in nginx.
+pub fn normalize_path(raw: &[u8], out: &mut Vec<u8>) -> Result<(), BadPath> {
+    out.clear();
+    if raw.first() != Some(&b'/') {
+        return Err(BadPath::NotAbsolute);
+    }
+    out.push(b'/');
+    let mut rest = &raw[1..];
+    while let Some((byte, tail)) = next_byte(rest)? {
+        rest = tail;
+        if byte != b'/' {
+            out.push(byte);
+        } else if close_segment(out)? {
+            out.push(b'/');
+        }
+    }
+    // A dot segment at the end leaves the slash before it.
+    close_segment(out).map(drop)
+}
+
+/// Resolves the segment at the end of `out` if it is a dot segment. Whether a slash belongs after it.
+fn close_segment(out: &mut Vec<u8>) -> Result<bool, BadPath> {
+    // `out` always begins with a slash.
+    let start = memchr::memrchr(b'/', out).map_or(0, |slash| slash + 1);
+    match &out[start..] {
+        b"" => Ok(false),
+        b"." => {
+            out.truncate(start);
+            Ok(false)
+        }
+        b".." => {
+            let above = start.checked_sub(1).and_then(|slash| memchr::memrchr(b'/', &out[..slash]));
+            out.truncate(above.ok_or(BadPath::AboveRoot)? + 1);
+            Ok(false)
+        }
+        _ => Ok(true),
+    }
+}
+
+/// The next byte of a path, decoded, and what follows; `None` at the end of the path.
+fn next_byte(text: &[u8]) -> Result<Option<(u8, &[u8])>, BadPath> {
+    match text {
+        [] | [b'?' | b'#', ..] => Ok(None),
+        [b'%', rest @ ..] => {
+            let [high, low, tail @ ..] = rest else { return Err(BadPath::BadEscape) };
+            match hex(*high)? << 4 | hex(*low)? {
+                0 => Err(BadPath::ZeroByte),
+                byte => Ok(Some((byte, tail))),
+            }
+        }
+        [byte, tail @ ..] => Ok(Some((*byte, tail))),
+    }
+}
+
+fn hex(digit: u8) -> Result<u8, BadPath> {
+    (digit as char).to_digit(16).map(|value| value as u8).ok_or(BadPath::BadEscape)
+}
+
+/// Whether normalising would change nothing. `/.name` is taken for a change; it is rare.
+fn is_normal(raw: &[u8]) -> bool {
+    let mut after_slash = false;
+    for &byte in raw {
+        match byte {
+            b'%' | b'?' | b'#' => return false,
+            b'/' | b'.' if after_slash => return false,
+            _ => after_slash = byte == b'/',
+        }
+    }
+    raw.first() == Some(&b'/')
+}
+
+/// The path decoded except for slashes, which are shown as `%2F`: only if `raw` has encoded
+/// slashes and normalising did nothing but decode.
+fn with_encoded_slashes(raw: &[u8], uri: &[u8]) -> Result<Option<Vec<u8>>, BadPath> {
+    if !raw.windows(3).any(|escape| escape.eq_ignore_ascii_case(b"%2F")) {
+        return Ok(None);
+    }
+    let mut shown = Vec::with_capacity(raw.len());
+    let mut rest = raw;
+    let mut decoded = uri.iter();
+    while let Some((byte, tail)) = next_byte(rest)? {
+        if decoded.next() != Some(&byte) {
+            return Ok(None);
+        }
+        if byte == b'/' && rest[0] == b'%' {
+            shown.extend_from_slice(b"%2F");
+        } else {
+            shown.push(byte);
+        }
+        rest = tail;
+    }
+    Ok(decoded.next().is_none().then_some(shown))
+}
+
+/// The path with `;…` cut from every segment, as servlet containers read it; `None` if it has none.
+fn without_parameters(uri: &[u8]) -> Result<Option<Vec<u8>>, BadPath> {
+    if memchr::memchr(b';', uri).is_none() {
+        return Ok(None);
+    }
+    let mut out = Vec::with_capacity(uri.len());
+    let mut segments = uri.split(|&byte| byte == b'/').peekable();
+    while let Some(segment) = segments.next() {
+        let is_last = segments.peek().is_none();
+        match memchr::memchr(b';', segment) {
+            None => out.extend_from_slice(segment),
+            Some(at) => {
+                let name = &segment[..at];
+                // A container behind the gateway would resolve these, after access was decided.
+                let hides = match name {
+                    b"" => !is_last,
+                    b"." | b".." => true,
+                    _ => name.eq_ignore_ascii_case(b"%2e") || name.eq_ignore_ascii_case(b"%2e%2e"),
+                };
+                if hides {
+                    return Err(BadPath::HiddenSegment);
+                }
+                out.extend_from_slice(name);
+            }
+        }
+        if !is_last {
+            out.push(b'/');
+        }
+    }
+    Ok(Some(out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: UriOptions =
+        UriOptions { delete_tail_slash: false, like_servlet: false, match_encoded_slash: false };
+
+    fn check(options: UriOptions, raw: &str, expected: Result<&str, BadPath>) {
+        let found = normalized(raw.as_bytes(), options);
+        let found = found
+            .as_ref()
+            .map(|path| String::from_utf8_lossy(path.matched()).into_owned())
+            .map_err(|bad| *bad);
+        assert_eq!(found, expected.map(str::to_owned), "{raw} {options:?}");
+    }
+
+    #[test]
+    fn reads_paths_as_nginx_does() {
+        for (raw, expected) in [
+            ("/", "/"),
+            ("/a/b", "/a/b"),
+            ("/a//b///c", "/a/b/c"),
+            ("//", "/"),
+            ("/a/", "/a/"),
+            ("/a/.", "/a/"),
+            ("/a/./b", "/a/b"),
+            ("/a/../b", "/b"),
+            ("/a/b/..", "/a/"),
+            ("/a/b/../", "/a/"),
+            ("/a/..", "/"),
+            ("/.", "/"),
+            ("/.well-known/x", "/.well-known/x"),
+            ("/...", "/..."),
+            ("/a./b", "/a./b"),
+            ("/a..", "/a.."),
+            ("/a%20b", "/a b"),
+            ("/%61", "/a"),
+            ("/a%2Fb", "/a/b"),
+            ("/a%2f/b", "/a/b"),
+            ("/a/%2e%2E/b", "/b"),
+            ("/a/.%2e", "/"),
+            ("/a%2f..%2fb", "/b"),
+            ("/a%3Fb", "/a?b"),
+            ("/a%23b", "/a#b"),
+            ("/a%25b", "/a%b"),
+            ("/a%252e", "/a%2e"),
+            ("/a?b=/../", "/a"),
+            ("/a#b", "/a"),
+            ("/a+b", "/a+b"),
+            ("/a;v=1/b", "/a;v=1/b"),
+            ("/..;/a", "/..;/a"),
+        ] {
+            check(PLAIN, raw, Ok(expected));
+        }
+        for (raw, bad) in [
+            ("", BadPath::NotAbsolute),
+            ("*", BadPath::NotAbsolute),
+            ("a/b", BadPath::NotAbsolute),
+            ("/%", BadPath::BadEscape),
+            ("/%4", BadPath::BadEscape),
+            ("/%zz", BadPath::BadEscape),
+            ("/a%00b", BadPath::ZeroByte),
+            ("/..", BadPath::AboveRoot),
+            ("/../a", BadPath::AboveRoot),
+            ("/a/../../b", BadPath::AboveRoot),
+            ("/a/%2e%2e/%2e%2e/b", BadPath::AboveRoot),
+        ] {
+            check(PLAIN, raw, Err(bad));
+        }
+    }
+
+    #[test]
+    fn borrows_what_is_normal() {
+        let path = normalized(b"/a/b.html", PLAIN);
+        assert!(matches!(path, Ok(NormalPath { uri: Cow::Borrowed(_), shown: None })));
+    }
+
+    #[test]
+    fn deletes_one_slash_at_the_end() {
+        let options = UriOptions { delete_tail_slash: true, ..PLAIN };
+        for (raw, expected) in [("/a/", "/a"), ("/a", "/a"), ("/", ""), ("/a//", "/a"), ("/a/%2e/", "/a")] {
+            check(options, raw, Ok(expected));
+        }
+    }
+
+    #[test]
+    fn cuts_servlet_parameters() {
+        let options = UriOptions { like_servlet: true, ..PLAIN };
+        for (raw, expected) in
+            [("/a;v=1/b;x", "/a/b"), ("/a/b", "/a/b"), ("/a/;x", "/a/"), ("/a%3Bx/", "/a/")]
+        {
+            check(options, raw, Ok(expected));
+        }
+        for raw in ["/a/..;/b", "/a/.;x/b", "/a/;x/b", "/;x/b", "/a/%252e;/b", "/a/%252E%252e;x/b", "/a/..;"]
+        {
+            check(options, raw, Err(BadPath::HiddenSegment));
+        }
+        check(UriOptions { delete_tail_slash: true, ..options }, "/a/;x", Ok("/a"));
+    }
+
+    #[test]
+    fn shows_encoded_slashes_to_the_router_only() {
+        let options = UriOptions { match_encoded_slash: true, ..PLAIN };
+        for (raw, expected) in [
+            ("/a%2Fb", "/a%2Fb"),
+            ("/a%2fb%20c", "/a%2Fb c"),
+            ("/a/b", "/a/b"),
+            ("/a%2F/b", "/a/b"),
+            ("/a%2Fb/../c", "/a/c"),
+            ("/a%252Fb", "/a%2Fb"),
+        ] {
+            check(options, raw, Ok(expected));
+        }
+        let path = normalized(b"/a%2Fb", options).expect("a good path");
+        assert_eq!(path.uri, b"/a/b".as_slice());
+    }
+}

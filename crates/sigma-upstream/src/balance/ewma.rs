@@ -1,0 +1,100 @@
+//! Peak EWMA: of two random nodes, the one with the lower decayed latency (upstreams.md §2.4).
+//!
+//! Weights are ignored. A pick is O(1), after retries O(n). Statistics are kept by each worker
+//! from its own requests: sharing them would put a contended write on the request path.
+
+use std::collections::HashMap;
+
+use super::{Group, Member, Outcome, PickContext, Policy, below};
+
+/// Time in which an old measurement loses all but 1/e of its weight.
+const DECAY_MS: f64 = 10_000.0;
+
+/// Statistics that were not touched for this long are forgotten.
+const TTL_MS: u64 = 60_000;
+
+/// Power of two choices on decayed latency.
+#[derive(Debug, Default)]
+pub(super) struct Ewma {
+    stats: Vec<Stat>,
+    /// Place in `stats` by identity.
+    slot_of: HashMap<u32, usize>,
+    groups: Vec<Vec<Candidate>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    index: usize,
+    id: u32,
+    slot: usize,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Stat {
+    latency_ms: f64,
+    /// Unset until the first measurement, which then counts in full.
+    touched_ms: Option<u64>,
+}
+
+impl Stat {
+    /// The average at `now_ms` if `latency_ms` was measured then.
+    fn after(self, latency_ms: f64, now_ms: u64) -> f64 {
+        let idle_ms = self.touched_ms.map_or(u64::MAX, |touched| now_ms.saturating_sub(touched));
+        let keep = if idle_ms > TTL_MS { 0.0 } else { (-(idle_ms as f64) / DECAY_MS).exp() };
+        self.latency_ms * keep + latency_ms * (1.0 - keep)
+    }
+}
+
+impl Policy for Ewma {
+    fn rebuild(&mut self, groups: &[Group]) {
+        let old_stats = std::mem::take(&mut self.stats);
+        let old_slots = std::mem::take(&mut self.slot_of);
+        let mut slot = |id: u32| {
+            *self.slot_of.entry(id).or_insert_with(|| {
+                let known = old_slots.get(&id).and_then(|&at| old_stats.get(at));
+                self.stats.push(known.copied().unwrap_or_default());
+                self.stats.len() - 1
+            })
+        };
+        let candidates = |group: &Group| {
+            let candidate = |m: &Member| {
+                let slot = slot(m.id);
+                m.usable.then_some(Candidate { index: m.index, id: m.id, slot })
+            };
+            group.iter().filter_map(candidate).collect()
+        };
+        self.groups = groups.iter().map(candidates).collect();
+    }
+
+    fn pick(&mut self, group: usize, context: &PickContext<'_>) -> Option<usize> {
+        let candidates = self.groups.get(group)?;
+        let fresh = |c: &&Candidate| !context.tried.contains(c.id);
+        let left = match context.tried.is_empty() {
+            true => candidates.len(),
+            false => candidates.iter().filter(fresh).count(),
+        };
+        let nth = |n: usize| match context.tried.is_empty() {
+            true => candidates.get(n),
+            false => candidates.iter().filter(fresh).nth(n),
+        };
+        if left <= 1 {
+            return nth(0).map(|c| c.index);
+        }
+        // Two independent draws from the halves of the random word; the second skips the first.
+        let draw = |bits: u64, bound: usize| below(bits << 32, bound as u64) as usize;
+        let first = draw(context.random >> 32, left);
+        let second = draw(context.random & 0xffff_ffff, left - 1);
+        let second = second + usize::from(second >= first);
+        let (a, b) = (nth(first)?, nth(second)?);
+        let score = |c: &Candidate| self.stats[c.slot].after(0.0, context.now_ms);
+        Some(if score(b) < score(a) { b.index } else { a.index })
+    }
+
+    fn end(&mut self, id: u32, outcome: Outcome) {
+        let Some(latency_ms) = outcome.latency_ms else { return };
+        let Some(&slot) = self.slot_of.get(&id) else { return };
+        let stat = &mut self.stats[slot];
+        let latency_ms = stat.after(latency_ms, outcome.now_ms);
+        *stat = Stat { latency_ms, touched_ms: Some(outcome.now_ms) };
+    }
+}

@@ -1,0 +1,268 @@
+//! Which node a request goes to (upstreams.md §1–§3).
+//!
+//! A worker owns one [`Balancer`] per upstream: it follows the upstream's cell, keeps the
+//! priority groups of usable nodes and asks its [`Policy`] for a node of the highest group that
+//! has one left. Nothing here is shared between workers and nothing allocates per pick; groups
+//! are rebuilt only when the endpoints or their usability change.
+//!
+//! To add a policy: one file with a type that implements [`Policy`], one line in [`policy`].
+
+mod chash;
+mod ewma;
+mod least_conn;
+mod random;
+mod roundrobin;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use sigma_config::resources::Balance;
+
+use crate::endpoint::{EndpointSet, EndpointView, LocalSet, UpstreamCell};
+
+pub use chash::crc32;
+
+/// Endpoint identities that a request has tried already.
+///
+/// Identities rather than positions, so that a set published between two attempts cannot
+/// confuse them. The first few live inline: a request rarely has more attempts.
+#[derive(Debug, Clone, Default)]
+pub struct Tried {
+    len: u8,
+    inline: [u32; Tried::INLINE],
+    more: Vec<u32>,
+}
+
+impl Tried {
+    const INLINE: usize = 6;
+
+    /// Remembers the endpoint with this identity.
+    pub fn insert(&mut self, id: u32) {
+        if self.contains(id) {
+            return;
+        }
+        match self.inline.get_mut(usize::from(self.len)) {
+            Some(place) => {
+                *place = id;
+                self.len += 1;
+            }
+            None => self.more.push(id),
+        }
+    }
+
+    /// Whether the endpoint with this identity was tried.
+    #[inline]
+    pub fn contains(&self, id: u32) -> bool {
+        self.inline[..usize::from(self.len)].contains(&id) || self.more.contains(&id)
+    }
+
+    /// Whether nothing was tried.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// What a pick may depend on; clock and randomness come from the caller.
+#[derive(Debug, Clone, Copy)]
+pub struct PickContext<'a> {
+    /// The key for consistent hashing; unset counts as empty.
+    pub key: Option<&'a [u8]>,
+    /// What this request has tried.
+    pub tried: &'a Tried,
+    /// A monotonic clock in milliseconds.
+    pub now_ms: u64,
+    /// 64 random bits.
+    pub random: u64,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Outcome {
+    /// Connect time plus response time; unset if there was no answer.
+    pub latency_ms: Option<f64>,
+    /// A monotonic clock in milliseconds.
+    pub now_ms: u64,
+}
+
+/// A node within its priority group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Position in the [`EndpointSet`].
+    pub index: usize,
+    /// Identity; see [`crate::endpoint::Endpoint::id`].
+    pub id: u32,
+    /// Configured weight.
+    pub weight: u32,
+    /// Whether it may be used now.
+    pub usable: bool,
+    /// `host:port`, the name that consistent hashing places on its ring.
+    pub name: String,
+}
+
+/// Nodes of one priority; at least one of them is usable.
+pub type Group = Vec<Member>;
+
+/// A way to choose among the nodes of a group.
+pub trait Policy {
+    /// Takes over new groups, highest priority first. State of nodes that stay is carried over
+    /// by identity.
+    fn rebuild(&mut self, groups: &[Group]);
+
+    /// A usable node of group number `group` that was not tried, as position in the set; none
+    /// if there is none left.
+    fn pick(&mut self, group: usize, context: &PickContext<'_>) -> Option<usize>;
+
+    /// An attempt on this endpoint begins.
+    fn start(&mut self, _id: u32) {}
+
+    /// An attempt on this endpoint ended; it may have left the set meanwhile.
+    fn end(&mut self, _id: u32, _outcome: Outcome) {}
+}
+
+/// The policy for a configured type. `seed` varies the first pick between workers.
+pub fn policy(balance: Balance, seed: u64) -> Box<dyn Policy> {
+    match balance {
+        Balance::Roundrobin => Box::new(roundrobin::RoundRobin::new(seed)),
+        Balance::Chash => Box::new(chash::ConsistentHash::default()),
+        Balance::Ewma => Box::new(ewma::Ewma::default()),
+        Balance::LeastConn => Box::new(least_conn::LeastConn::default()),
+        Balance::Random => Box::new(random::Random::default()),
+    }
+}
+
+/// One worker's balancer of one upstream.
+pub struct Balancer {
+    view: EndpointView,
+    policy: Box<dyn Policy>,
+    balance: Balance,
+    groups: usize,
+    health_seen: u64,
+}
+
+impl std::fmt::Debug for Balancer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Balancer").field("balance", &self.balance).field("view", &self.view).finish()
+    }
+}
+
+impl Balancer {
+    /// A balancer of the endpoints in `cell`. `seed` should differ between workers.
+    pub fn new(balance: Balance, cell: Arc<UpstreamCell>, seed: u64) -> Balancer {
+        let view = EndpointView::new(cell);
+        let policy = policy(balance, seed);
+        let mut balancer = Balancer { view, policy, balance, groups: 0, health_seen: 0 };
+        balancer.rebuild();
+        balancer
+    }
+
+    /// Follows another cell and keeps what is known of nodes that stay, for a reload that
+    /// changed the upstream but not its type.
+    pub fn follow(&mut self, cell: Arc<UpstreamCell>) {
+        self.view = EndpointView::new(cell);
+        self.rebuild();
+    }
+
+    /// The configured type.
+    pub fn balance(&self) -> Balance {
+        self.balance
+    }
+
+    /// The endpoints that the last pick was made from.
+    #[inline]
+    pub fn endpoints(&self) -> &LocalSet {
+        self.view.held()
+    }
+
+    /// Takes over newly published endpoints; [`Balancer::pick`] does so by itself.
+    #[inline]
+    pub fn refresh(&mut self) {
+        if self.view.refresh() || self.view.held().health_epoch.get() != self.health_seen {
+            self.rebuild();
+        }
+    }
+
+    /// The next node as position in [`Balancer::endpoints`]; none if every node was tried.
+    ///
+    /// An upstream with one node always gives that node: its weight, health and whether it was
+    /// tried do not matter (upstreams.md §1, §4).
+    #[inline]
+    pub fn pick(&mut self, context: &PickContext<'_>) -> Option<usize> {
+        self.refresh();
+        if self.view.held().endpoints.len() == 1 {
+            return Some(0);
+        }
+        (0..self.groups).find_map(|group| self.policy.pick(group, context))
+    }
+
+    /// An attempt on the endpoint with this identity begins.
+    #[inline]
+    pub fn start(&mut self, id: u32) {
+        self.policy.start(id);
+    }
+
+    /// An attempt that was started has ended.
+    #[inline]
+    pub fn end(&mut self, id: u32, outcome: Outcome) {
+        self.policy.end(id, outcome);
+    }
+
+    fn rebuild(&mut self) {
+        let set = self.view.held();
+        // Read before the targets: a change in between causes another rebuild, never a lost one.
+        self.health_seen = set.health_epoch.get();
+        let groups = groups(set);
+        self.groups = groups.len();
+        self.policy.rebuild(&groups);
+    }
+}
+
+/// Priority groups in descending order, without those that have no usable node
+/// (upstreams.md §2.5). If no node at all is usable, all are (§3).
+fn groups(set: &EndpointSet) -> Vec<Group> {
+    let endpoints = &set.endpoints;
+    let any = endpoints.iter().any(|e| e.health.usable());
+    if !any && endpoints.len() > 1 {
+        tracing::warn!("all upstream nodes are unhealthy; using all of them");
+    }
+    let mut order: Vec<usize> = (0..endpoints.len()).collect();
+    order.sort_by_key(|&index| std::cmp::Reverse(endpoints[index].priority));
+    let same = |a: &usize, b: &usize| endpoints[*a].priority == endpoints[*b].priority;
+    let groups = order.chunk_by(same).map(|chunk| {
+        let member = |&index: &usize| {
+            let endpoint = &endpoints[index];
+            Member {
+                index,
+                id: endpoint.id,
+                weight: endpoint.weight,
+                usable: !any || endpoint.health.usable(),
+                name: endpoint.name(),
+            }
+        };
+        chunk.iter().map(member).collect::<Group>()
+    });
+    groups.filter(|group| group.iter().any(|m| m.usable)).collect()
+}
+
+/// The usable members that take part where weight 0 means "only if all are 0" (§2.1).
+fn weighted(group: &Group) -> Vec<Member> {
+    let usable = group.iter().filter(|m| m.usable);
+    let mut members: Vec<Member> = usable.clone().filter(|m| m.weight > 0).cloned().collect();
+    if members.is_empty() {
+        members = usable.cloned().map(|m| Member { weight: 1, ..m }).collect();
+    }
+    members
+}
+
+/// Greatest common divisor; 0 is neutral.
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Maps 64 random bits onto `0..bound` (Lemire's multiply-shift; its bias of bound / 2^64 does
+/// not matter here). `bound` 0 gives 0.
+#[inline]
+fn below(random: u64, bound: u64) -> u64 {
+    ((u128::from(random) * u128::from(bound)) >> 64) as u64
+}

@@ -1,0 +1,187 @@
+//! The client side of HTTP/1.1.
+
+use std::task::{Context, Poll, ready};
+
+use sigma_http::h1::{self, BodyReader, Framing, HeadLimits, Output, ParseError};
+use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, Method, RequestHead, ResponseHead};
+use sigma_net::{Deadline, Stream};
+
+use super::{fill, flush};
+
+/// Interim responses to one request; a server that sends more is broken or hostile.
+const INTERIM_MAX: u8 = 32;
+
+/// A connection to a node, with at most one request on it.
+#[derive(Debug)]
+pub struct Client {
+    stream: Stream,
+    input: Chunk,
+    output: Output,
+    reader: BodyReader,
+    length: BodyLength,
+    pub(super) deadline: Deadline,
+    /// Requests sent so far.
+    requests: u32,
+    interims: u8,
+    /// A byte of the answer to the current request has come.
+    answered: bool,
+    /// The final head has come.
+    headed: bool,
+    /// The node keeps the connection open after this response.
+    persists: bool,
+}
+
+impl Client {
+    /// A fresh connection.
+    pub fn new(stream: Stream, deadline: Deadline) -> Client {
+        Client {
+            stream,
+            input: Chunk::empty(),
+            output: Output::default(),
+            reader: BodyReader::Done,
+            length: BodyLength::None,
+            deadline,
+            requests: 0,
+            interims: 0,
+            answered: false,
+            headed: false,
+            persists: true,
+        }
+    }
+
+    pub(super) fn send_head(&mut self, head: &RequestHead, target: &[u8], length: BodyLength) {
+        self.requests += 1;
+        self.interims = 0;
+        self.answered = false;
+        self.headed = false;
+        self.output.framing = Framing::from(length);
+        let out = self.output.front();
+        h1::encode::request_head(head, target, out);
+        if length == BodyLength::Streamed {
+            // Each side frames its own message; the head carries no coding of the other side's.
+            out.truncate(out.len() - 2);
+            out.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
+        }
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.output.has_room()
+    }
+
+    pub(super) fn send(&mut self, frame: Frame) {
+        self.output.push(frame);
+    }
+
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+        flush(&mut self.stream, &mut self.output, cx).map_err(|_| terminated())
+    }
+
+    pub(super) fn poll_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        method: Method,
+        limits: &HeadLimits,
+        head: &mut ResponseHead,
+    ) -> Poll<Result<(), Fault>> {
+        loop {
+            if !self.input.is_empty() {
+                self.answered = true;
+                match h1::parse_response(&self.input, limits, head) {
+                    Ok(Some(len)) => {
+                        self.input.advance(len);
+                        return Poll::Ready(self.accept_head(method, head));
+                    }
+                    Ok(None) => {}
+                    Err(error) => return Poll::Ready(Err(parse_fault(error))),
+                }
+            }
+            match ready!(fill(&mut self.stream, &mut self.input, limits.head_bytes + 1, cx)) {
+                Ok(0) | Err(_) => return Poll::Ready(Err(terminated())),
+                Ok(_) => {}
+            }
+        }
+    }
+
+    fn accept_head(&mut self, method: Method, head: &ResponseHead) -> Result<(), Fault> {
+        let length = h1::response_body(head, method).map_err(bad_response)?;
+        if head.is_interim() && head.status != 101 {
+            self.interims += 1;
+            if self.interims > INTERIM_MAX {
+                return Err(bad_response("too many interim responses"));
+            }
+            return Ok(());
+        }
+        self.headed = true;
+        self.persists = h1::connection_persists(head.version, &head.headers) && length != BodyLength::UntilClose;
+        self.length = length;
+        self.reader = BodyReader::new(length);
+        Ok(())
+    }
+
+    pub(super) fn body_length(&self) -> BodyLength {
+        self.length
+    }
+
+    pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
+        loop {
+            match self.reader.next(&mut self.input) {
+                Ok(Some(frame)) => return Poll::Ready(Ok(frame)),
+                Ok(None) => {}
+                Err(reason) => return Poll::Ready(Err(bad_response(reason))),
+            }
+            match ready!(fill(&mut self.stream, &mut self.input, 0, cx)) {
+                Ok(0) => return Poll::Ready(self.reader.end_of_stream().map_err(incomplete)),
+                Ok(_) => {}
+                Err(_) => return Poll::Ready(Err(incomplete("the connection broke within the body"))),
+            }
+        }
+    }
+
+    pub(super) fn upgrade(&mut self) {
+        self.persists = false;
+        self.reader = BodyReader::UntilClose;
+        self.output.framing = Framing::Plain;
+    }
+
+    pub(super) fn may_be_stale(&self) -> bool {
+        self.requests > 1 && !self.answered
+    }
+
+    pub(super) fn is_unsent(&self) -> bool {
+        self.output.is_untouched()
+    }
+
+    pub(super) fn is_reusable(&self, requests_max: u32) -> bool {
+        self.headed
+            && self.persists
+            && self.reader.is_done()
+            && self.input.is_empty()
+            && self.output.is_empty()
+            && self.requests < requests_max
+    }
+
+    pub(super) fn is_quiet(&mut self) -> bool {
+        self.stream.is_quiet()
+    }
+}
+
+fn terminated() -> Fault {
+    Fault::new(FaultKind::ConnectionTerminated, "the node closed the connection before its answer")
+}
+
+fn incomplete(reason: &'static str) -> Fault {
+    Fault::new(FaultKind::ResponseIncomplete, reason)
+}
+
+fn bad_response(reason: &'static str) -> Fault {
+    Fault::new(FaultKind::BadResponse, reason)
+}
+
+fn parse_fault(error: ParseError) -> Fault {
+    match error {
+        ParseError::Invalid(reason) => bad_response(reason),
+        ParseError::LineTooLong | ParseError::HeadTooLarge => {
+            Fault::new(FaultKind::ResponseHeadTooLarge, "the response head is over its limit")
+        }
+    }
+}

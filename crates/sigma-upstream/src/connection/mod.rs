@@ -1,0 +1,154 @@
+//! One connection to a node, whatever protocol it speaks.
+//!
+//! The exchange loop sees heads and frames only; this is the upstream edge where they become
+//! bytes.
+
+mod dial;
+mod h1;
+
+use std::task::{Context, Poll};
+
+use sigma_http::{BodyLength, Chunk, Fault, Frame, Method, RequestHead, ResponseHead};
+use sigma_http::h1::Output;
+use sigma_net::{Deadline, Stream};
+
+pub use dial::dial;
+pub use h1::Client;
+
+/// Limits of a response head.
+pub use sigma_http::h1::HeadLimits;
+
+/// A connection with a request on it.
+#[derive(Debug)]
+pub enum Connection {
+    /// HTTP/1.1
+    H1(Box<Client>),
+}
+
+macro_rules! each {
+    ($self:ident, $c:ident => $call:expr) => {
+        match $self {
+            Connection::H1($c) => $call,
+        }
+    };
+}
+
+impl Connection {
+    /// Queues a request head. `target` is what to ask for; `length` frames the body that follows.
+    pub fn send_head(&mut self, head: &RequestHead, target: &[u8], length: BodyLength) {
+        each!(self, c => c.send_head(head, target, length))
+    }
+
+    /// Whether another frame may be queued.
+    pub fn has_room(&self) -> bool {
+        each!(self, c => c.has_room())
+    }
+
+    /// Queues a frame of the request's body. To be called only while there is room.
+    pub fn send(&mut self, frame: Frame) {
+        each!(self, c => c.send(frame))
+    }
+
+    /// Writes what is queued; ready when all of it left.
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+        each!(self, c => c.poll_flush(cx))
+    }
+
+    /// The next response head, interim ones included.
+    pub fn poll_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        method: Method,
+        limits: &HeadLimits,
+        head: &mut ResponseHead,
+    ) -> Poll<Result<(), Fault>> {
+        each!(self, c => c.poll_head(cx, method, limits, head))
+    }
+
+    /// How the body behind the final head is framed.
+    pub fn body_length(&self) -> BodyLength {
+        each!(self, c => c.body_length())
+    }
+
+    /// The next frame of the response's body.
+    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
+        each!(self, c => c.poll_frame(cx))
+    }
+
+    /// From here on the connection carries plain bytes in both directions.
+    pub fn upgrade(&mut self) {
+        each!(self, c => c.upgrade())
+    }
+
+    /// Whether it served a request before, and not a byte of the answer to this one has come.
+    pub fn may_be_stale(&self) -> bool {
+        each!(self, c => c.may_be_stale())
+    }
+
+    /// Whether not a byte of the current request has left.
+    pub fn is_unsent(&self) -> bool {
+        each!(self, c => c.is_unsent())
+    }
+
+    /// The deadline of waiting for this node.
+    pub fn deadline(&self) -> &Deadline {
+        each!(self, c => &c.deadline)
+    }
+
+    /// Whether the exchange left it fit for another.
+    pub fn is_reusable(&self, requests_max: u32) -> bool {
+        each!(self, c => c.is_reusable(requests_max))
+    }
+
+    /// Whether an idle connection is open and silent.
+    pub fn is_quiet(&mut self) -> bool {
+        each!(self, c => c.is_quiet())
+    }
+}
+
+/// Writes `output` to `stream`; ready when it is empty.
+///
+/// # Errors
+/// The operating system's.
+pub fn flush(stream: &mut Stream, output: &mut Output, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+    while !output.is_empty() {
+        let written = match output.single() {
+            Some(bytes) => stream.poll_write(cx, bytes),
+            None => stream.poll_write_vectored(cx, &output.slices()),
+        };
+        match written {
+            Poll::Ready(Ok(0)) => return Poll::Ready(Err(std::io::ErrorKind::WriteZero.into())),
+            Poll::Ready(Ok(n)) => output.advance(n),
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            Poll::Pending => return Poll::Pending,
+        }
+    }
+    Poll::Ready(Ok(()))
+}
+
+/// Reads more bytes behind those in `input`; 0 is the end of the stream. Holds no memory while
+/// there is nothing to read.
+///
+/// # Errors
+/// The operating system's.
+pub fn fill(stream: &mut Stream, input: &mut Chunk, room: usize, cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
+    if input.is_empty() {
+        let mut chunk = Chunk::take();
+        let read = stream.poll_read(cx, chunk.spare());
+        if let Poll::Ready(Ok(n)) = read
+            && n > 0
+        {
+            chunk.filled(n);
+            *input = chunk;
+        }
+        return read;
+    }
+    if input.spare().is_empty() {
+        input.reserve_total(room.max(input.len() + 1));
+    }
+    let read = stream.poll_read(cx, input.spare());
+    if let Poll::Ready(Ok(n)) = read {
+        input.filled(n);
+    }
+    read
+}

@@ -1,0 +1,459 @@
+//! Addresses of nodes that are configured by name (upstreams.md §8).
+//!
+//! A [`Watch`] belongs to one upstream: it resolves the names among its nodes, publishes a new
+//! endpoint set when an address changes, and asks again when the records expire. Of several
+//! records one is chosen at random and kept for as long as it stays among them, so that
+//! connections and health do not move without a reason.
+//!
+//! `/etc/hosts` and the system's resolver configuration are read once, when the [`Resolver`] is
+//! made. IPv4 is preferred; IPv6 is asked for if there is no IPv4 address.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{
+    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolverConfig, ResolverOpts,
+};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::system_conf::read_system_conf;
+use tokio::task::JoinSet;
+
+use crate::endpoint::{Address, EndpointSet, Location, PlannedNode, UpstreamCell};
+use crate::health::HealthEpoch;
+
+/// Records are asked for again no sooner, even if their TTL is 0.
+pub const TTL_MIN: Duration = Duration::from_secs(1);
+
+/// Records are asked for again no later, however long their TTL is.
+pub const TTL_MAX: Duration = Duration::from_secs(3600);
+
+/// A failed query is repeated after this long, then twice as long, up to [`RETRY_MAX`].
+const RETRY_MIN: Duration = Duration::from_secs(1);
+
+/// Longest pause between failed queries.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// Timeout of one query (APISIX's default).
+const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Why a name has no address.
+#[derive(Debug, Clone)]
+pub struct DnsError(String);
+
+impl fmt::Display for DnsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for DnsError {}
+
+/// Addresses of a name and until when they hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// At least one.
+    pub addresses: Vec<IpAddr>,
+    /// When to ask again.
+    pub valid_until: Instant,
+}
+
+/// Asks name servers. Cheap to clone; clones share a cache.
+#[derive(Clone)]
+pub struct Resolver {
+    inner: TokioResolver,
+    config: ResolverConfig,
+    options: ResolverOpts,
+}
+
+impl fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resolver").field("servers", &self.config.name_servers()).finish()
+    }
+}
+
+impl Resolver {
+    /// A resolver by the system's configuration.
+    ///
+    /// # Errors
+    /// The configuration cannot be read.
+    pub fn from_system() -> Result<Resolver, DnsError> {
+        let (config, options) = read_system_conf().map_err(|error| {
+            DnsError(format!("the system's resolver configuration (/etc/resolv.conf): {error}"))
+        })?;
+        Resolver::build(config, options)
+    }
+
+    /// A resolver that asks these servers.
+    ///
+    /// # Errors
+    /// The resolver cannot be built.
+    pub fn with_servers(servers: &[SocketAddr]) -> Result<Resolver, DnsError> {
+        let server = |addr: &SocketAddr| {
+            let on_port = |mut connection: ConnectionConfig| {
+                connection.port = addr.port();
+                connection
+            };
+            let connections = vec![on_port(ConnectionConfig::udp()), on_port(ConnectionConfig::tcp())];
+            NameServerConfig::new(addr.ip(), true, connections)
+        };
+        let servers = servers.iter().map(server).collect();
+        Resolver::build(ResolverConfig::from_name_servers(servers), ResolverOpts::default())
+    }
+
+    fn build(config: ResolverConfig, mut options: ResolverOpts) -> Result<Resolver, DnsError> {
+        options.ip_strategy = LookupIpStrategy::Ipv4thenIpv6;
+        options.timeout = options.timeout.min(QUERY_TIMEOUT);
+        options.positive_min_ttl = Some(TTL_MIN);
+        options.positive_max_ttl = Some(TTL_MAX);
+        // A name that is missing now may be about to appear; the backoff of a watch decides.
+        options.negative_min_ttl = Some(Duration::ZERO);
+        options.negative_max_ttl = Some(Duration::ZERO);
+        let provider = TokioRuntimeProvider::default();
+        let inner = TokioResolver::builder_with_config(config.clone(), provider)
+            .with_options(options.clone())
+            .build()
+            .map_err(|error| DnsError(error.to_string()))?;
+        Ok(Resolver { inner, config, options })
+    }
+
+    /// The addresses of `name`. `localhost` and IP addresses are answered without a query.
+    ///
+    /// # Errors
+    /// The query failed or there is no address.
+    pub async fn addresses(&self, name: &str) -> Result<Answer, DnsError> {
+        let known = match name {
+            "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            _ => name.parse().ok(),
+        };
+        if let Some(ip) = known {
+            return Ok(Answer { addresses: vec![ip], valid_until: Instant::now() + TTL_MAX });
+        }
+        let lookup = self.inner.lookup_ip(name).await;
+        let lookup = lookup.map_err(|error| DnsError(error.to_string()))?;
+        let addresses: Vec<IpAddr> = lookup.iter().collect();
+        if addresses.is_empty() {
+            return Err(DnsError("no address record".to_owned()));
+        }
+        // Entries of the hosts file come without a useful TTL, so both bounds are applied here too.
+        let now = Instant::now();
+        let valid_until = lookup.valid_until().clamp(now + TTL_MIN, now + TTL_MAX);
+        Ok(Answer { addresses, valid_until })
+    }
+}
+
+/// Keeps the addresses of one upstream's nodes.
+#[derive(Debug)]
+pub struct Watch {
+    resolver: Resolver,
+    nodes: Vec<PlannedNode>,
+    health_epoch: Arc<HealthEpoch>,
+    names: HashMap<String, Named>,
+    random: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Named {
+    chosen: Option<IpAddr>,
+    due: Instant,
+    failures: u32,
+}
+
+impl Watch {
+    /// A watch of `nodes`; nothing is resolved yet. `seed` feeds the choice among records.
+    pub fn new(
+        resolver: Resolver,
+        nodes: Vec<PlannedNode>,
+        health_epoch: Arc<HealthEpoch>,
+        seed: u64,
+    ) -> Watch {
+        let named = Named { chosen: None, due: Instant::now(), failures: 0 };
+        let names = nodes.iter().filter_map(|node| match &node.location {
+            Location::Name(name) => Some((name.clone(), named)),
+            Location::Fixed(_) => None,
+        });
+        let names = names.collect();
+        Watch { resolver, nodes, health_epoch, names, random: seed }
+    }
+
+    /// Whether any node has to be resolved. Without one, [`Watch::run`] has nothing to do.
+    pub fn has_names(&self) -> bool {
+        !self.names.is_empty()
+    }
+
+    /// The endpoints by what is known now. Names that were never resolved are left out.
+    pub fn endpoints(&self) -> EndpointSet {
+        let endpoint = |node: &PlannedNode| match &node.location {
+            Location::Fixed(addr) => Some(node.at(addr.clone())),
+            Location::Name(name) => {
+                let ip = self.names.get(name)?.chosen?;
+                Some(node.at(Address::Tcp(SocketAddr::new(ip, node.port))))
+            }
+        };
+        let endpoints = self.nodes.iter().filter_map(endpoint).collect();
+        EndpointSet::new(endpoints, Arc::clone(&self.health_epoch))
+    }
+
+    /// Resolves and publishes into `cell` until dropped; ends at once if no node is a name.
+    pub async fn run(mut self, cell: Arc<UpstreamCell>) {
+        while let Some(due) = self.names.values().map(|named| named.due).min() {
+            tokio::time::sleep_until(due.into()).await;
+            self.resolve_due(Instant::now()).await;
+            let next = self.endpoints();
+            if !next.same(&cell.load()) {
+                cell.publish(Arc::new(next));
+            }
+        }
+    }
+
+    async fn resolve_due(&mut self, now: Instant) {
+        let due = self.names.iter().filter(|(_, named)| named.due <= now);
+        let mut queries = JoinSet::new();
+        for (name, _) in due {
+            let (resolver, name) = (self.resolver.clone(), name.clone());
+            queries.spawn(async move {
+                let answer = resolver.addresses(&name).await;
+                (name, answer)
+            });
+        }
+        while let Some(result) = queries.join_next().await {
+            if let Ok((name, answer)) = result {
+                self.learn(&name, answer, Instant::now());
+            }
+        }
+        // A query that ended without a result (its task panicked) must not make a busy loop.
+        for named in self.names.values_mut().filter(|named| named.due <= now) {
+            named.due = now + RETRY_MIN;
+        }
+    }
+
+    fn learn(&mut self, name: &str, answer: Result<Answer, DnsError>, now: Instant) {
+        let random = split_mix(&mut self.random);
+        let Some(named) = self.names.get_mut(name) else { return };
+        match answer {
+            Ok(answer) => {
+                named.chosen = choose(named.chosen, &answer.addresses, random);
+                named.due = answer.valid_until.max(now + TTL_MIN);
+                named.failures = 0;
+            }
+            Err(error) => {
+                tracing::warn!(name, %error, kept = ?named.chosen, "cannot resolve upstream node");
+                named.due = now + backoff(named.failures);
+                named.failures = named.failures.saturating_add(1);
+            }
+        }
+    }
+}
+
+/// Resolves the names of all `watches`, waiting no longer than `timeout`, so that a first
+/// snapshot has addresses. Blocks; may be called from within or without a runtime.
+///
+/// What is not resolved in time is left to [`Watch::run`], which asks again at once.
+pub fn resolve_initial(watches: &mut [Watch], timeout: Duration) {
+    let names: HashSet<String> = watches.iter().flat_map(|w| w.names.keys().cloned()).collect();
+    let Some(resolver) = watches.iter().find(|w| w.has_names()).map(|w| w.resolver.clone()) else {
+        return;
+    };
+    // A thread and a runtime of its own: the caller's runtime may be the one we would block.
+    let answers = std::thread::scope(|scope| {
+        let work = scope.spawn(|| resolve_all(resolver, names, timeout));
+        work.join().unwrap_or_default()
+    });
+    let now = Instant::now();
+    for watch in watches {
+        for (name, answer) in &answers {
+            watch.learn(name, answer.clone(), now);
+        }
+    }
+}
+
+type Answers = Vec<(String, Result<Answer, DnsError>)>;
+
+fn resolve_all(resolver: Resolver, names: HashSet<String>, timeout: Duration) -> Answers {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    // Connections to name servers belong to the runtime that opened them, hence a new resolver.
+    let resolver = Resolver::build(resolver.config, resolver.options);
+    let (Ok(runtime), Ok(resolver)) = (runtime, resolver) else { return Vec::new() };
+    runtime.block_on(async {
+        let mut queries = JoinSet::new();
+        for name in names {
+            let resolver = resolver.clone();
+            queries.spawn(async move {
+                let answer = resolver.addresses(&name).await;
+                (name, answer)
+            });
+        }
+        let mut answers = Vec::new();
+        let collect = async {
+            while let Some(result) = queries.join_next().await {
+                answers.extend(result);
+            }
+        };
+        if tokio::time::timeout(timeout, collect).await.is_err() {
+            tracing::warn!(?timeout, "some upstream nodes are not resolved yet");
+        }
+        answers
+    })
+}
+
+/// The current address while it is among the records, else one of them at random.
+fn choose(current: Option<IpAddr>, addresses: &[IpAddr], random: u64) -> Option<IpAddr> {
+    if current.is_some_and(|ip| addresses.contains(&ip)) {
+        return current;
+    }
+    let count = addresses.len() as u64;
+    addresses.get(random.checked_rem(count)? as usize).copied()
+}
+
+fn backoff(failures: u32) -> Duration {
+    RETRY_MIN.saturating_mul(1 << failures.min(16)).min(RETRY_MAX)
+}
+
+/// The next number of SplitMix64.
+fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::{EndpointIds, EndpointView, plan_nodes};
+    use crate::health::Health;
+    use sigma_config::resources::{Node, Scheme};
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::net::UdpSocket;
+
+    /// Answers every A query with `records` and TTL 1, and AAAA queries with nothing; counts.
+    async fn name_server(records: Arc<Mutex<Vec<Ipv4Addr>>>) -> (SocketAddr, Arc<AtomicUsize>) {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&asked);
+        let socket = UdpSocket::bind("127.0.0.1:0").await.expect("bind");
+        let addr = socket.local_addr().expect("address");
+        tokio::spawn(async move {
+            let mut query = [0; 1500];
+            while let Ok((_, client)) = socket.recv_from(&mut query).await {
+                let records = records.lock().expect("lock").clone();
+                let reply = reply(&query, &records);
+                let _ = socket.send_to(&reply, client).await;
+                counter.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        (addr, asked)
+    }
+
+    fn reply(query: &[u8], records: &[Ipv4Addr]) -> Vec<u8> {
+        let name_end = 12 + query[12..].iter().position(|&b| b == 0).expect("root label");
+        let question_end = name_end + 5;
+        let is_a = query[name_end + 1..name_end + 3] == [0, 1];
+        let records = if is_a { records } else { &[] };
+        // Response, recursion desired and available; NXDOMAIN if there is nothing at all.
+        let code = if is_a && records.is_empty() { 0x83 } else { 0x80 };
+        let mut out = vec![query[0], query[1], 0x81, code, 0, 1, 0, records.len() as u8, 0, 0, 0, 0];
+        out.extend_from_slice(&query[12..question_end]);
+        for ip in records {
+            out.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4]);
+            out.extend_from_slice(&ip.octets());
+        }
+        out
+    }
+
+    fn nodes(hosts: &[&str]) -> Vec<PlannedNode> {
+        let node = |host: &&str| Node { host: (*host).to_owned(), weight: 1, ..Node::default() };
+        let nodes: Vec<Node> = hosts.iter().map(node).collect();
+        plan_nodes(Scheme::Http, &nodes, &EndpointIds::default(), |_, _| Arc::new(Health::unchecked()))
+    }
+
+    fn shown(set: &EndpointSet) -> Vec<String> {
+        set.endpoints.iter().map(|e| e.addr.to_string()).collect()
+    }
+
+    async fn wait_for(cell: &Arc<UpstreamCell>, want: &[&str]) {
+        let mut view = EndpointView::new(Arc::clone(cell));
+        let arrived = async {
+            while shown(view.held()) != want {
+                view.refresh();
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let arrived = tokio::time::timeout(Duration::from_secs(20), arrived).await;
+        assert!(arrived.is_ok(), "want {want:?}, have {:?}", shown(&cell.load()));
+    }
+
+    /// Waits for two queries: the answer to the first has then been taken in.
+    async fn two_more(asked: &AtomicUsize) {
+        let start = asked.load(Ordering::SeqCst);
+        let come = async {
+            while asked.load(Ordering::SeqCst) < start + 2 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), come).await.expect("queries");
+    }
+
+    // The name server needs a thread besides the one that `resolve_initial` blocks.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn addresses_follow_the_records() {
+        let records = Arc::new(Mutex::new(vec![Ipv4Addr::new(127, 0, 0, 7)]));
+        let (server, asked) = name_server(Arc::clone(&records)).await;
+        let resolver = Resolver::with_servers(&[server]).expect("resolver");
+        let nodes = nodes(&["a.sigma.test.", "10.1.1.1", "localhost"]);
+        let mut watches = [Watch::new(resolver, nodes, Arc::default(), 1)];
+        resolve_initial(&mut watches, Duration::from_secs(10));
+        let [watch] = watches;
+        let first = watch.endpoints();
+        assert_eq!(shown(&first), ["127.0.0.7:80", "10.1.1.1:80", "127.0.0.1:80"]);
+
+        let cell = Arc::new(UpstreamCell::new(Arc::new(first)));
+        let running = tokio::spawn(watch.run(Arc::clone(&cell)));
+        // The address in use stays while it is among the records.
+        *records.lock().expect("lock") = vec![Ipv4Addr::new(127, 0, 0, 8), Ipv4Addr::new(127, 0, 0, 7)];
+        two_more(&asked).await;
+        wait_for(&cell, &["127.0.0.7:80", "10.1.1.1:80", "127.0.0.1:80"]).await;
+        *records.lock().expect("lock") = vec![Ipv4Addr::new(127, 0, 0, 9)];
+        wait_for(&cell, &["127.0.0.9:80", "10.1.1.1:80", "127.0.0.1:80"]).await;
+        // A name that fails keeps its last good address.
+        records.lock().expect("lock").clear();
+        two_more(&asked).await;
+        wait_for(&cell, &["127.0.0.9:80", "10.1.1.1:80", "127.0.0.1:80"]).await;
+        running.abort();
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_name_without_address_is_left_out_until_it_has_one() {
+        let records = Arc::new(Mutex::new(Vec::new()));
+        let (server, _) = name_server(Arc::clone(&records)).await;
+        let resolver = Resolver::with_servers(&[server]).expect("resolver");
+        let mut watches = [Watch::new(resolver, nodes(&["a.sigma.test.", "10.1.1.1"]), Arc::default(), 1)];
+        resolve_initial(&mut watches, Duration::from_secs(10));
+        let [watch] = watches;
+        let cell = Arc::new(UpstreamCell::new(Arc::new(watch.endpoints())));
+        assert_eq!(shown(&cell.load()), ["10.1.1.1:80"]);
+        let running = tokio::spawn(watch.run(Arc::clone(&cell)));
+        records.lock().expect("lock").push(Ipv4Addr::new(127, 0, 0, 7));
+        wait_for(&cell, &["127.0.0.7:80", "10.1.1.1:80"]).await;
+        running.abort();
+    }
+
+    #[test]
+    fn choice_and_backoff() {
+        let ip = |last| IpAddr::V4(Ipv4Addr::new(10, 0, 0, last));
+        let check = |current, addresses: &[IpAddr], random, want| {
+            assert_eq!(choose(current, addresses, random), want, "{current:?} {addresses:?} {random}");
+        };
+        check(None, &[], 5, None);
+        check(None, &[ip(1), ip(2)], 4, Some(ip(1)));
+        check(None, &[ip(1), ip(2)], 5, Some(ip(2)));
+        check(Some(ip(1)), &[ip(1), ip(2)], 5, Some(ip(1)));
+        check(Some(ip(3)), &[ip(1), ip(2)], 5, Some(ip(2)));
+        let pauses: Vec<u64> = (0..7).map(|n| backoff(n).as_secs()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
+    }
+}

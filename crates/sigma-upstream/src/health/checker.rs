@@ -1,0 +1,327 @@
+//! The loops that probe, and what of them survives a reload (upstreams.md §6.1, §6.2).
+//!
+//! [`Checkers`] is keyed by the upstream. While an upstream keeps its `checks`, its loops go on
+//! through any number of reloads and only look at another cell; if `checks` change, the loops
+//! start anew, but targets that stay keep their state in every case.
+//!
+//! Probing begins with the configuration rather than with the first request, so that the first
+//! request does not meet a node that is known to be down.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use super::plan::Plan;
+use super::probe::probe;
+use super::state::Standing;
+use super::{Health, HealthEpoch};
+use crate::endpoint::{Endpoint, UpstreamCell, lock};
+
+/// A checker that should run.
+#[derive(Debug)]
+pub struct CheckerSpec {
+    /// The upstream, such as `/upstreams/1`; unique.
+    pub key: String,
+    /// Its checks.
+    pub plan: Arc<Plan>,
+    /// Its endpoints, with health records from [`Checkers::target`] of the same key.
+    pub cell: Arc<UpstreamCell>,
+}
+
+/// One target in status output (upstreams.md §6.5).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TargetStatus {
+    /// Address: IP or socket path.
+    pub ip: String,
+    /// Port that is probed; 0 for unix sockets.
+    pub port: u16,
+    /// The node's host, or `active.host`.
+    pub hostname: String,
+    /// State and counters.
+    pub standing: Standing,
+}
+
+/// All checkers of the process. Lives on the control side.
+#[derive(Debug, Default)]
+pub struct Checkers {
+    upstreams: HashMap<String, Checked>,
+}
+
+#[derive(Debug, Default)]
+struct Checked {
+    epoch: Arc<HealthEpoch>,
+    targets: HashMap<(String, u16), Arc<Health>>,
+    running: Option<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    plan: Arc<Plan>,
+    cell: Arc<Mutex<Arc<UpstreamCell>>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Checkers {
+    /// The health record of a node; the existing one if the upstream had this node before.
+    pub fn target(&mut self, key: &str, host: &str, port: u16) -> Arc<Health> {
+        let checked = self.upstreams.entry(key.to_owned()).or_default();
+        let new = || Arc::new(Health::new(Arc::clone(&checked.epoch)));
+        Arc::clone(checked.targets.entry((host.to_owned(), port)).or_insert_with(new))
+    }
+
+    /// The epoch that the targets of this upstream share.
+    pub fn epoch(&mut self, key: &str) -> Arc<HealthEpoch> {
+        Arc::clone(&self.upstreams.entry(key.to_owned()).or_default().epoch)
+    }
+
+    /// Makes exactly `specs` run: unchanged ones go on, others start, the rest stops. Must be
+    /// called within the control runtime, once a snapshot is committed; records that
+    /// [`Checkers::target`] gave for a snapshot that was not committed are dropped here.
+    pub fn commit(&mut self, specs: Vec<CheckerSpec>) {
+        let mut old = std::mem::take(&mut self.upstreams);
+        for CheckerSpec { key, plan, cell } in specs {
+            let mut checked = old.remove(&key).unwrap_or_default();
+            // A name that is not resolved yet is not in the cell, but another holder of its
+            // record is: the watch that will publish it.
+            checked.targets.retain(|_, health| Arc::strong_count(health) > 1);
+            match &checked.running {
+                Some(running) if running.plan == plan && !running.task.is_finished() => {
+                    *lock(&running.cell) = cell;
+                }
+                _ => checked.running = Some(Running::start(plan, cell)),
+            }
+            self.upstreams.insert(key, checked);
+        }
+    }
+
+    /// Targets of the upstream with this key; none if it has no checker.
+    pub fn status(&self, key: &str) -> Option<Vec<TargetStatus>> {
+        self.upstreams.get(key)?.running.as_ref().map(Running::status)
+    }
+
+    /// Keys of all upstreams with a checker, in order.
+    pub fn keys(&self) -> Vec<&str> {
+        let running = self.upstreams.iter().filter(|(_, checked)| checked.running.is_some());
+        let mut keys: Vec<&str> = running.map(|(key, _)| key.as_str()).collect();
+        keys.sort_unstable();
+        keys
+    }
+}
+
+impl Running {
+    fn start(plan: Arc<Plan>, cell: Arc<UpstreamCell>) -> Running {
+        let cell = Arc::new(Mutex::new(cell));
+        let task = tokio::spawn(run(Arc::clone(&plan), Arc::clone(&cell)));
+        Running { plan, cell, task }
+    }
+
+    fn status(&self) -> Vec<TargetStatus> {
+        let set = lock(&self.cell).load();
+        let active = &self.plan.active;
+        let status = |endpoint: Endpoint| {
+            let (ip, port) = match &endpoint.addr {
+                crate::endpoint::Address::Tcp(addr) => {
+                    (addr.ip().to_string(), active.port.unwrap_or(addr.port()))
+                }
+                crate::endpoint::Address::Unix(path) => (path.display().to_string(), 0),
+            };
+            let hostname = active.host.clone().unwrap_or_else(|| endpoint.host.clone());
+            TargetStatus { ip, port, hostname, standing: endpoint.health.standing() }
+        };
+        targets(&set.endpoints, |_| true).into_iter().map(status).collect()
+    }
+}
+
+/// Probes the endpoints in `cell` by `plan` until dropped: two independent loops, over usable
+/// and over unusable targets. The first round begins after one interval.
+pub async fn run(plan: Arc<Plan>, cell: Arc<Mutex<Arc<UpstreamCell>>>) {
+    tokio::join!(
+        probe_loop(plan.active.healthy_interval, true, &plan, &cell),
+        probe_loop(plan.active.unhealthy_interval, false, &plan, &cell),
+    );
+}
+
+async fn probe_loop(
+    interval: Option<Duration>,
+    usable: bool,
+    plan: &Arc<Plan>,
+    cell: &Mutex<Arc<UpstreamCell>>,
+) {
+    let Some(interval) = interval else { return };
+    let mut ticks = interval_at(Instant::now() + interval, interval);
+    // A round that takes longer than the interval delays the next instead of piling up.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let set = lock(cell).load();
+        let due = targets(&set.endpoints, |health| health.usable() == usable);
+        probe_round(plan, due).await;
+    }
+}
+
+/// Endpoints by distinct health record: a node listed in two priority groups is one target.
+fn targets(endpoints: &[Endpoint], wanted: impl Fn(&Health) -> bool) -> Vec<Endpoint> {
+    let mut chosen: Vec<Endpoint> = Vec::new();
+    for endpoint in endpoints.iter().filter(|e| wanted(&e.health)) {
+        if !chosen.iter().any(|c| Arc::ptr_eq(&c.health, &endpoint.health)) {
+            chosen.push(endpoint.clone());
+        }
+    }
+    chosen
+}
+
+async fn probe_round(plan: &Arc<Plan>, due: Vec<Endpoint>) {
+    let mut running = JoinSet::new();
+    for endpoint in due {
+        if running.len() >= plan.active.concurrency {
+            running.join_next().await;
+        }
+        let plan = Arc::clone(plan);
+        running.spawn(async move {
+            if let Some(event) = probe(&plan.active, &endpoint).await {
+                let (before, after) = endpoint.health.apply(event, plan.active.limits);
+                if before.usable() != after.usable() {
+                    let (node, from, to) = (endpoint.name(), before.name(), after.name());
+                    tracing::warn!(node, from, to, ?event, "active health check");
+                }
+            }
+        });
+    }
+    while running.join_next().await.is_some() {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::sync::atomic::{AtomicU16, Ordering};
+
+    use sigma_config::checks::{ActiveHealthy, ActiveUnhealthy, CheckType, Checks};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::endpoint::{Address, EndpointSet};
+    use crate::health::State;
+
+    const SILENT: u16 = 1;
+
+    /// Answers each connection with the current status, or not at all; records the last request.
+    async fn node(status: Arc<AtomicU16>, seen: Arc<Mutex<String>>) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let addr = listener.local_addr().expect("address");
+        tokio::spawn(async move {
+            let mut held = Vec::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = [0; 2048];
+                let len = stream.read(&mut request).await.unwrap_or(0);
+                *lock(&seen) = String::from_utf8_lossy(&request[..len]).into_owned();
+                match status.load(Ordering::SeqCst) {
+                    SILENT => held.push(stream),
+                    status => {
+                        let answer = format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n");
+                        let _ = stream.write_all(answer.as_bytes()).await;
+                    }
+                }
+            }
+        });
+        addr
+    }
+
+    fn plan(kind: CheckType) -> Plan {
+        let mut checks = Checks::default();
+        checks.active.kind = kind;
+        checks.active.http_path = "/ping".to_owned();
+        checks.active.req_headers = vec!["X-Probe: yes".to_owned()];
+        checks.active.healthy = Some(ActiveHealthy::default());
+        checks.active.unhealthy = Some(ActiveUnhealthy::default());
+        let mut plan = Plan::compile(&checks, None).expect("valid");
+        plan.active.timeout = Duration::from_millis(200);
+        plan.active.healthy_interval = Some(Duration::from_millis(10));
+        plan.active.unhealthy_interval = Some(Duration::from_millis(10));
+        plan
+    }
+
+    fn cell(checkers: &mut Checkers, addr: SocketAddr) -> Arc<UpstreamCell> {
+        let endpoint = Endpoint {
+            id: 0,
+            host: "node.test".to_owned(),
+            port: addr.port(),
+            addr: Address::Tcp(addr),
+            host_header: String::new(),
+            weight: 1,
+            priority: 0,
+            health: checkers.target("u", "node.test", addr.port()),
+        };
+        let set = EndpointSet::new(vec![endpoint], checkers.epoch("u"));
+        Arc::new(UpstreamCell::new(Arc::new(set)))
+    }
+
+    fn spec(plan: &Arc<Plan>, cell: &Arc<UpstreamCell>) -> Vec<CheckerSpec> {
+        vec![CheckerSpec { key: "u".to_owned(), plan: Arc::clone(plan), cell: Arc::clone(cell) }]
+    }
+
+    async fn wait_for(checkers: &Checkers, want: State) {
+        let state = || checkers.status("u").expect("a checker")[0].standing.state;
+        let reached = async {
+            while state() != want {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let reached = tokio::time::timeout(Duration::from_secs(20), reached).await;
+        assert!(reached.is_ok(), "want {want:?}, is {:?}", state());
+    }
+
+    #[tokio::test]
+    async fn probes_turn_the_state_and_reloads_keep_it() {
+        let status = Arc::new(AtomicU16::new(200));
+        let seen = Arc::new(Mutex::new(String::new()));
+        let addr = node(Arc::clone(&status), Arc::clone(&seen)).await;
+        let mut checkers = Checkers::default();
+        let first = cell(&mut checkers, addr);
+        let http = Arc::new(plan(CheckType::Http));
+        checkers.commit(spec(&http, &first));
+        status.store(503, Ordering::SeqCst);
+        wait_for(&checkers, State::Unhealthy).await;
+        let want = "GET /ping HTTP/1.1\r\nConnection: close\r\nHost: node.test\r\nX-Probe: yes\r\n\r\n";
+        assert_eq!(*lock(&seen), want);
+        status.store(200, Ordering::SeqCst);
+        wait_for(&checkers, State::Healthy).await;
+        status.store(SILENT, Ordering::SeqCst);
+        wait_for(&checkers, State::Unhealthy).await;
+
+        // The same checks: the loops go on and look at the new cell. Others: they start anew.
+        let task = |c: &Checkers| c.upstreams["u"].running.as_ref().expect("running").task.id();
+        let before = task(&checkers);
+        let second = cell(&mut checkers, addr);
+        assert_eq!(second.load().endpoints[0].health.standing().state, State::Unhealthy);
+        drop(first);
+        checkers.commit(spec(&http, &second));
+        assert_eq!(task(&checkers), before);
+        checkers.commit(spec(&Arc::new(plan(CheckType::Tcp)), &second));
+        assert_ne!(task(&checkers), before);
+        wait_for(&checkers, State::Healthy).await;
+        checkers.commit(Vec::new());
+        assert!(checkers.keys().is_empty() && checkers.status("u").is_none());
+    }
+
+    #[tokio::test]
+    async fn a_closed_port_is_a_tcp_failure() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let addr = listener.local_addr().expect("address");
+        drop(listener);
+        let mut checkers = Checkers::default();
+        let cell = cell(&mut checkers, addr);
+        checkers.commit(spec(&Arc::new(plan(CheckType::Tcp)), &cell));
+        wait_for(&checkers, State::Unhealthy).await;
+        assert_eq!(checkers.status("u").expect("a checker")[0].standing.tcp_failures, 2);
+    }
+}

@@ -1,0 +1,279 @@
+//! Health checks as configured (resources.md §4.5), compiled into what probing and judging need.
+
+use std::fmt;
+use std::time::Duration;
+
+use sigma_config::checks::{self, CheckType, Checks};
+
+use super::state::{Event, Limits};
+
+/// Compiled checks of one upstream.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// Probes.
+    pub active: Active,
+    /// What traffic shows.
+    pub passive: Passive,
+}
+
+/// What a probe sends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Probe {
+    /// Nothing; a connection is success.
+    Tcp,
+    /// An HTTP request, split around the value of the Host header.
+    Http {
+        /// Request line and up to `Host: `.
+        before_host: Vec<u8>,
+        /// The rest, beginning with the line end after the host.
+        after_host: Vec<u8>,
+    },
+}
+
+/// Compiled active checks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Active {
+    /// What is sent.
+    pub probe: Probe,
+    /// For each of connecting, sending and receiving.
+    pub timeout: Duration,
+    /// Probes at the same time, per loop; at least 1.
+    pub concurrency: usize,
+    /// Port to probe instead of the endpoint's.
+    pub port: Option<u16>,
+    /// Host header of IP address nodes; see [`Plan::compile`].
+    pub host: Option<String>,
+    /// Host header of all nodes (`pass_host: rewrite`).
+    pub rewrite_host: Option<String>,
+    /// Time between probes of usable targets; unset: not probed.
+    pub healthy_interval: Option<Duration>,
+    /// Time between probes of unusable targets; unset: not probed.
+    pub unhealthy_interval: Option<Duration>,
+    /// Statuses that are a success.
+    pub healthy: StatusSet,
+    /// Statuses that are a failure.
+    pub unhealthy: StatusSet,
+    /// When the state turns.
+    pub limits: Limits,
+}
+
+/// Compiled passive checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Passive {
+    /// Statuses that are a success; empty without a `passive` section.
+    pub healthy: StatusSet,
+    /// Statuses that are a failure; empty without a `passive` section.
+    pub unhealthy: StatusSet,
+    /// When the state turns, by final statuses and by failed attempts before a retry.
+    pub limits: Limits,
+}
+
+impl Passive {
+    /// What the final status of a request says about its node; none: nothing.
+    #[inline]
+    pub fn judge(&self, status: u16) -> Option<Event> {
+        judge(&self.healthy, &self.unhealthy, status)
+    }
+}
+
+impl Active {
+    /// What the status of a probe says; none: nothing. 0 stands for an answer without a status.
+    pub fn judge(&self, status: u16) -> Option<Event> {
+        if status == 0 { Some(Event::HttpFailure) } else { judge(&self.healthy, &self.unhealthy, status) }
+    }
+}
+
+fn judge(healthy: &StatusSet, unhealthy: &StatusSet, status: u16) -> Option<Event> {
+    if healthy.contains(status) {
+        Some(Event::Success)
+    } else if unhealthy.contains(status) {
+        Some(Event::HttpFailure)
+    } else {
+        None
+    }
+}
+
+/// A set of HTTP statuses below 640.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StatusSet([u64; 10]);
+
+impl StatusSet {
+    /// Whether `status` is in the set.
+    #[inline]
+    pub fn contains(&self, status: u16) -> bool {
+        let word = self.0.get(usize::from(status >> 6)).copied().unwrap_or(0);
+        word >> (status & 63) & 1 == 1
+    }
+}
+
+impl FromIterator<u16> for StatusSet {
+    fn from_iter<I: IntoIterator<Item = u16>>(statuses: I) -> StatusSet {
+        let mut set = StatusSet::default();
+        for status in statuses {
+            if let Some(word) = set.0.get_mut(usize::from(status >> 6)) {
+                *word |= 1 << (status & 63);
+            }
+        }
+        set
+    }
+}
+
+/// Why checks cannot be compiled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlanError {
+    /// Where, as pointer below `checks`.
+    pub pointer: &'static str,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "checks{}: {}", self.pointer, self.message)
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+impl Plan {
+    /// Compiles `checks`.
+    ///
+    /// `rewrite_host` is `upstream_host` if `pass_host` is `rewrite`. The Host header of a probe
+    /// is that, else the node's host if it is a name, else `active.host`, else the node's host
+    /// (upstreams.md §6.1).
+    ///
+    /// # Errors
+    /// A probe type that this version does not have, or header lines that would break a request.
+    pub fn compile(checks: &Checks, rewrite_host: Option<&str>) -> Result<Plan, PlanError> {
+        let active = &checks.active;
+        let (healthy, unhealthy) = (active.healthy(), active.unhealthy());
+        let timeout = Duration::try_from_secs_f64(active.timeout).ok().filter(|t| !t.is_zero());
+        let timeout = timeout.ok_or_else(|| PlanError {
+            pointer: "/active/timeout",
+            message: format!("{} is not a time; write seconds above 0", active.timeout),
+        })?;
+        let seconds = |n: u32| (n > 0).then(|| Duration::from_secs(u64::from(n)));
+        Ok(Plan {
+            active: Active {
+                probe: probe(active)?,
+                timeout,
+                concurrency: (active.concurrency as usize).max(1),
+                port: active.port,
+                host: active.host.clone(),
+                rewrite_host: rewrite_host.map(str::to_owned),
+                healthy_interval: seconds(healthy.interval),
+                unhealthy_interval: seconds(unhealthy.interval),
+                healthy: healthy.http_statuses.iter().copied().collect(),
+                unhealthy: unhealthy.http_statuses.iter().copied().collect(),
+                limits: Limits {
+                    successes: healthy.successes,
+                    http_failures: unhealthy.http_failures,
+                    tcp_failures: unhealthy.tcp_failures,
+                    timeouts: unhealthy.timeouts,
+                },
+            },
+            passive: passive(checks.passive.as_ref()),
+        })
+    }
+}
+
+fn passive(section: Option<&checks::Passive>) -> Passive {
+    let defaults = checks::Passive::default();
+    let checks::Passive { healthy, unhealthy, .. } = section.unwrap_or(&defaults);
+    // Statuses count only if the section is there and about HTTP; failed attempts always do.
+    let by_status = section.is_some_and(|s| s.kind != CheckType::Tcp);
+    let set = |statuses: &[u16]| statuses.iter().copied().filter(|_| by_status).collect();
+    Passive {
+        healthy: set(&healthy.http_statuses),
+        unhealthy: set(&unhealthy.http_statuses),
+        limits: Limits {
+            successes: healthy.successes,
+            http_failures: unhealthy.http_failures,
+            tcp_failures: unhealthy.tcp_failures,
+            timeouts: unhealthy.timeouts,
+        },
+    }
+}
+
+fn probe(active: &checks::Active) -> Result<Probe, PlanError> {
+    match active.kind {
+        CheckType::Tcp => return Ok(Probe::Tcp),
+        CheckType::Https => {
+            let message = "https probes are not in this version; use `http` or `tcp`".to_owned();
+            return Err(PlanError { pointer: "/active/type", message });
+        }
+        CheckType::Http => {}
+    }
+    let broken = |text: &str| text.contains(['\r', '\n', '\0']);
+    if broken(&active.http_path) || active.http_path.contains(' ') || !active.http_path.starts_with('/') {
+        let message = format!("{:?} is not a path; begin with `/`, without spaces", active.http_path);
+        return Err(PlanError { pointer: "/active/http_path", message });
+    }
+    let mut after_host = String::from("\r\n");
+    for line in &active.req_headers {
+        let named = line.split_once(':').is_some_and(|(name, _)| !name.is_empty() && !name.contains(' '));
+        if broken(line) || !named {
+            let message = format!("{line:?} is not a header line; write `Name: value`");
+            return Err(PlanError { pointer: "/active/req_headers", message });
+        }
+        after_host.push_str(line);
+        after_host.push_str("\r\n");
+    }
+    let body = &active.http_req_body;
+    if !body.is_empty() {
+        after_host.push_str(&format!("Content-Length: {}\r\n", body.len()));
+    }
+    after_host.push_str("\r\n");
+    after_host.push_str(body);
+    let start =
+        format!("{} {} HTTP/1.1\r\nConnection: close\r\nHost: ", active.http_method, active.http_path);
+    Ok(Probe::Http { before_host: start.into_bytes(), after_host: after_host.into_bytes() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compile(change: impl FnOnce(&mut Checks)) -> Result<Plan, PlanError> {
+        let mut checks = Checks::default();
+        change(&mut checks);
+        Plan::compile(&checks, None)
+    }
+
+    #[test]
+    fn statuses_are_judged_by_section() {
+        let plan = compile(|c| c.passive = Some(checks::Passive::default())).expect("valid");
+        let check = |status, active, passive| {
+            assert_eq!(
+                (plan.active.judge(status), plan.passive.judge(status)),
+                (active, passive),
+                "{status}"
+            );
+        };
+        check(200, Some(Event::Success), Some(Event::Success));
+        check(201, None, Some(Event::Success));
+        check(404, Some(Event::HttpFailure), None);
+        check(503, Some(Event::HttpFailure), Some(Event::HttpFailure));
+        check(0, Some(Event::HttpFailure), None);
+        check(999, None, None);
+        let without = compile(|_| ()).expect("valid");
+        assert_eq!(without.passive.judge(503), None);
+        assert_eq!(without.passive.limits, plan.passive.limits);
+        let tcp = checks::Passive { kind: CheckType::Tcp, ..checks::Passive::default() };
+        assert_eq!(compile(|c| c.passive = Some(tcp)).expect("valid").passive.judge(503), None);
+    }
+
+    #[test]
+    fn what_cannot_be_probed_is_said() {
+        let check = |change: &dyn Fn(&mut checks::Active), pointer: &str| {
+            let error = compile(|c| change(&mut c.active)).expect_err(pointer);
+            assert_eq!(error.pointer, pointer);
+        };
+        check(&|a| a.kind = CheckType::Https, "/active/type");
+        check(&|a| a.timeout = -1.0, "/active/timeout");
+        check(&|a| a.timeout = f64::NAN, "/active/timeout");
+        check(&|a| a.http_path = "/a\r\nb".into(), "/active/http_path");
+        check(&|a| a.req_headers = vec!["no colon".into()], "/active/req_headers");
+        check(&|a| a.req_headers = vec!["A: b\r\nC: d".into()], "/active/req_headers");
+    }
+}

@@ -1,0 +1,103 @@
+//! Weights, priorities and retries over several nodes.
+
+use std::collections::BTreeMap;
+
+use sigma_testkit::{Gateway, Origin, free_port};
+
+use crate::{SIGMA, catch_all, nodes};
+
+fn one_worker(config: String) -> Gateway {
+    Gateway::start(SIGMA, &config.replace("workers: 2", "workers: 1")).unwrap()
+}
+
+/// Sends `count` requests on one connection; answers how many each origin served.
+fn spread(gateway: &Gateway, count: usize) -> BTreeMap<String, usize> {
+    let mut client = gateway.connect().unwrap();
+    let mut served = BTreeMap::new();
+    for _ in 0..count {
+        let answer = client.get("/").unwrap();
+        assert_eq!(answer.status(), 200, "{}", answer.text());
+        *served.entry(answer.head.get("x-origin").unwrap().to_string()).or_default() += 1;
+    }
+    served
+}
+
+#[test]
+fn weights_are_exact_over_a_full_round() {
+    let (a, b, c) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap(), Origin::echo("c").unwrap());
+    let weighted = format!(
+        "{{ \"127.0.0.1:{}\": 3, \"127.0.0.1:{}\": 1, \"127.0.0.1:{}\": 0 }}",
+        a.port(),
+        b.port(),
+        c.port()
+    );
+    let gateway = one_worker(catch_all("", &weighted, "      type: roundrobin"));
+    let served = spread(&gateway, 40);
+    assert_eq!(served, BTreeMap::from([("a".to_string(), 30), ("b".to_string(), 10)]));
+}
+
+#[test]
+fn a_lower_priority_serves_only_when_the_higher_cannot() {
+    let spare = Origin::echo("spare").unwrap();
+    let first = Origin::echo("first").unwrap();
+    let listed = |port: u16| {
+        format!(
+            "\n        - {{ host: 127.0.0.1, port: {port}, weight: 1, priority: 1 }}\n        - {{ host: 127.0.0.1, port: {}, weight: 1 }}",
+            spare.port()
+        )
+    };
+    let gateway = one_worker(catch_all("", &listed(first.port()), ""));
+    assert_eq!(spread(&gateway, 10), BTreeMap::from([("first".to_string(), 10)]));
+    let gateway = one_worker(catch_all("", &listed(free_port()), ""));
+    assert_eq!(spread(&gateway, 10), BTreeMap::from([("spare".to_string(), 10)]));
+}
+
+#[test]
+fn consistent_hashing_keeps_a_key_on_its_node() {
+    let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
+    let config = catch_all("", &nodes(&[&a, &b]), "      type: chash\n      hash_on: header\n      key: X-User");
+    let gateway = Gateway::start(SIGMA, &config).unwrap();
+    let mut used = BTreeMap::<String, usize>::new();
+    for user in 0..20 {
+        let node = |_: usize| {
+            let mut client = gateway.connect().unwrap();
+            let answer = client.ask(format!("GET / HTTP/1.1\r\nHost: h\r\nX-User: u{user}\r\n\r\n")).unwrap();
+            answer.head.get("x-origin").unwrap().to_string()
+        };
+        let first = node(0);
+        assert!((1..4).map(node).all(|other| other == first), "user {user} moved");
+        *used.entry(first).or_default() += 1;
+    }
+    assert_eq!(used.len(), 2, "20 keys should reach both nodes: {used:?}");
+}
+
+#[test]
+fn least_connections_avoids_the_busy_node() {
+    let (a, b) = (Origin::echo("a").unwrap(), Origin::scripted().unwrap());
+    let gateway = one_worker(catch_all("", &nodes(&[&a, &b]), "      type: least_conn\n      retries: 0"));
+    // Requests until one is held by the scripted origin; from then on all go to the other.
+    let mut held = Vec::new();
+    while b.connections() == 0 {
+        let mut client = gateway.connect().unwrap();
+        client.send("GET /held HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+        assert!(sigma_testkit::until(crate::PATIENCE, || b.connections() > 0 || a.requests() > held.len()));
+        held.push(client);
+        assert!(held.len() < 10, "the second node is never chosen");
+    }
+    assert_eq!(spread(&gateway, 10), BTreeMap::from([("a".to_string(), 10)]));
+}
+
+#[test]
+fn a_dead_node_costs_no_request() {
+    let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
+    let three = format!(
+        "{{ \"127.0.0.1:{}\": 1, \"127.0.0.1:{}\": 1, \"127.0.0.1:{}\": 1 }}",
+        a.port(),
+        free_port(),
+        b.port()
+    );
+    let gateway = Gateway::start(SIGMA, &catch_all("", &three, "")).unwrap();
+    let served = spread(&gateway, 30);
+    assert_eq!(served.values().sum::<usize>(), 30);
+    assert_eq!(served.len(), 2, "{served:?}");
+}

@@ -1,0 +1,69 @@
+//! Many connections at once, and the load generators that people try a gateway with.
+
+use std::process::Command;
+
+use sigma_testkit::{Origin, Peer, allow_open_files};
+
+use crate::{PATIENCE, in_front_of};
+
+#[test]
+fn two_thousand_idle_connections_do_not_disturb_traffic() {
+    allow_open_files(8192).unwrap();
+    let origin = Origin::echo("a").unwrap();
+    let gateway = in_front_of(&origin, "");
+    let mut idle: Vec<Peer> = (0..2000).map(|_| gateway.connect().unwrap()).collect();
+    for client in idle.iter_mut().step_by(100) {
+        assert_eq!(client.get("/warm").unwrap().status(), 200);
+    }
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
+                for _ in 0..250 {
+                    assert_eq!(client.get("/").unwrap().status(), 200);
+                }
+            });
+        }
+    });
+    for client in idle.iter_mut().step_by(20) {
+        assert!(client.is_idle(), "an idle connection was closed");
+    }
+    assert_eq!(idle[1999].get("/last").unwrap().status(), 200);
+    let memory = gateway.peak_memory_kib().unwrap();
+    assert!(memory < 256 * 1024, "{memory} KiB for 2,000 idle connections");
+}
+
+#[test]
+fn connections_over_the_limit_wait_and_are_served() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = in_front_of(&origin, "limits:\n  connections_per_worker: 2");
+    let mut clients: Vec<Peer> = (0..8).map(|_| gateway.connect().unwrap().with_deadline(PATIENCE)).collect();
+    for client in &mut clients {
+        client.send("GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").unwrap();
+    }
+    for mut client in clients {
+        assert_eq!(client.read_response("GET").unwrap().status(), 200);
+    }
+}
+
+/// `ab` speaks HTTP/1.0 with `Connection: keep-alive`, an unusual but widespread client.
+#[test]
+fn apache_bench_with_keep_alive() {
+    if Command::new("ab").arg("-V").output().is_err() {
+        eprintln!("skipped: ab is not installed");
+        return;
+    }
+    let origin = Origin::echo("a").unwrap();
+    let gateway = in_front_of(&origin, "");
+    let url = format!("http://{}/", gateway.address());
+    // -l: the echoed length differs with the fields of the request.
+    let output = Command::new("ab").args(["-l", "-k", "-n", "2000", "-c", "10", &url]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let number = |label: &str| {
+        let line = text.lines().find(|l| l.starts_with(label)).unwrap_or_else(|| panic!("no {label} in\n{text}"));
+        line.split(':').nth(1).unwrap().split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    assert_eq!((number("Complete requests"), number("Failed requests")), (2000, 0), "{text}");
+    assert_eq!(number("Keep-Alive requests"), 2000, "{text}");
+    assert!(!text.contains("Non-2xx"), "{text}");
+}

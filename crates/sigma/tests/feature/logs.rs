@@ -1,0 +1,94 @@
+//! The access log: formats, flushing, and reopening after a rotation.
+
+use std::fs;
+
+use sigma_testkit::{Gateway, Origin, until};
+
+use crate::{PATIENCE, in_front_of};
+
+fn lines(gateway: &Gateway, file: &str) -> Vec<String> {
+    let text = fs::read_to_string(gateway.dir().join(file)).unwrap_or_default();
+    text.lines().map(str::to_string).collect()
+}
+
+fn await_lines(gateway: &Gateway, file: &str, count: usize) -> Vec<String> {
+    assert!(until(PATIENCE, || lines(gateway, file).len() >= count), "{file}: {:?}", lines(gateway, file));
+    lines(gateway, file)
+}
+
+#[test]
+fn the_default_line() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = in_front_of(&origin, "access_log:\n  path: \"{dir}/access.log\"\n  flush_ms: 50");
+    let mut client = gateway.connect().unwrap();
+    client.ask("GET /p?q=1 HTTP/1.1\r\nHost: h.example\r\nUser-Agent: t\"est\r\nReferer: r\r\n\r\n").unwrap();
+    let line = await_lines(&gateway, "access.log", 1).remove(0);
+    for part in ["127.0.0.1 - - [", "] h.example \"GET /p?q=1 HTTP/1.1\" 200 ", " \"r\" \"t\\x22est\" ", &format!("127.0.0.1:{} 200 ", origin.port())] {
+        assert!(line.contains(part), "{part:?} is missing in {line}");
+    }
+}
+
+#[test]
+fn json_lines_parse() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = in_front_of(&origin, "access_log:\n  path: \"{dir}/access.log\"\n  format: json\n  flush_ms: 50");
+    let mut client = gateway.connect().unwrap();
+    client.ask("GET /p HTTP/1.1\r\nHost: h\r\nUser-Agent: \"\\\x7f\u{e9}\r\n\r\n".replace('\x7f', "")).unwrap();
+    let line = await_lines(&gateway, "access.log", 1).remove(0);
+    let json: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
+    assert_eq!(json["status"].to_string().trim_matches('"'), "200", "{line}");
+}
+
+#[test]
+fn a_format_of_ones_own() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = in_front_of(
+        &origin,
+        "access_log:\n  path: \"{dir}/access.log\"\n  format: '$request_method|$uri|$args|$status|$http_x_a'\n  flush_ms: 50",
+    );
+    let mut client = gateway.connect().unwrap();
+    client.ask("GET /p?a=b HTTP/1.1\r\nHost: h\r\nX-A: 1\r\n\r\n").unwrap();
+    assert_eq!(await_lines(&gateway, "access.log", 1), ["GET|/p|a=b|200|1"]);
+}
+
+#[test]
+fn refused_requests_are_logged_too() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway =
+        in_front_of(&origin, "access_log:\n  path: \"{dir}/access.log\"\n  format: '$status'\n  flush_ms: 50");
+    let mut client = gateway.connect().unwrap();
+    client.ask("GET / HTTP/1.1\r\nHost: a b\r\n\r\n").unwrap();
+    assert_eq!(await_lines(&gateway, "access.log", 1), ["400"]);
+}
+
+#[test]
+fn a_rotated_file_is_reopened() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = in_front_of(&origin, "access_log:\n  path: \"{dir}/access.log\"\n  format: '$uri'\n  flush_ms: 50");
+    let mut client = gateway.connect().unwrap();
+    client.get("/one").unwrap();
+    await_lines(&gateway, "access.log", 1);
+    fs::rename(gateway.dir().join("access.log"), gateway.dir().join("access.log.1")).unwrap();
+    gateway.reopen_logs().unwrap();
+    assert!(until(PATIENCE, || gateway.dir().join("access.log").exists()), "not reopened");
+    client.get("/two").unwrap();
+    assert_eq!(await_lines(&gateway, "access.log", 1), ["/two"]);
+    assert_eq!(lines(&gateway, "access.log.1"), ["/one"]);
+}
+
+#[test]
+fn lines_are_flushed_at_the_end() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = in_front_of(&origin, "access_log:\n  path: \"{dir}/access.log\"\n  format: '$uri'\n  flush_ms: 60000");
+    let mut client = gateway.connect().unwrap();
+    client.get("/last").unwrap();
+    drop(client);
+    let kept = gateway.dir().join("access.log");
+    // The folder goes with the gateway, so the file is held open before the stop.
+    assert!(until(PATIENCE, || kept.exists()));
+    let mut file = fs::File::open(&kept).unwrap();
+    assert!(gateway.stop().unwrap().success());
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut file, &mut text).unwrap();
+    assert_eq!(text, "/last\n");
+}

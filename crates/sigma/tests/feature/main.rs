@@ -1,0 +1,41 @@
+//! Features that need more than one exchange: whole processes, many connections, signals, files.
+
+#![allow(clippy::unwrap_used, reason = "a failed step of a test may panic")]
+
+mod balance;
+mod bodies;
+mod cli;
+mod load;
+mod logs;
+mod reload;
+mod seed;
+mod sockets;
+mod status;
+
+use std::time::Duration;
+
+use sigma_testkit::{Gateway, Origin};
+
+/// The program under test.
+const SIGMA: &str = env!("CARGO_BIN_EXE_sigma");
+
+/// For what takes a loaded machine a while.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A configuration with one listener, `settings` at its top, and one route for everything.
+fn catch_all(settings: &str, nodes: &str, upstream: &str) -> String {
+    format!(
+        "workers: 2\nlisteners:\n  - address: \"{{listen}}\"\n{settings}\nroutes:\n  - id: all\n    uri: \"/*\"\n    enable_websocket: true\n    upstream:\n      nodes: {nodes}\n{upstream}\n"
+    )
+}
+
+/// `{"127.0.0.1:port": 1}` for each of the origins.
+fn nodes(origins: &[&Origin]) -> String {
+    let each: Vec<String> = origins.iter().map(|o| format!("\"127.0.0.1:{}\": 1", o.port())).collect();
+    format!("{{ {} }}", each.join(", "))
+}
+
+/// A gateway in front of `origin`.
+fn in_front_of(origin: &Origin, settings: &str) -> Gateway {
+    Gateway::start(SIGMA, &catch_all(settings, &nodes(&[origin]), "")).unwrap()
+}

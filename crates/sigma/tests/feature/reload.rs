@@ -1,0 +1,130 @@
+//! SIGHUP and SIGTERM under traffic: nobody notices.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use sigma_testkit::{Gateway, Origin, Peer, until};
+
+use crate::{PATIENCE, SIGMA, catch_all, in_front_of, nodes};
+
+const UPGRADE: &str = "GET /ws HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+
+/// Answers requests; after an upgrade, sends back every byte.
+fn serve(name: &'static str) -> impl Fn(Peer) + Send + Sync + 'static {
+    move |mut peer| {
+        while let Ok(request) = peer.read_request() {
+            if request.head.get("upgrade").is_none() {
+                if peer.send(format!("HTTP/1.1 200 OK\r\nX-Origin: {name}\r\nContent-Length: 2\r\n\r\nok")).is_err() {
+                    return;
+                }
+                continue;
+            }
+            let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+            if peer.send(answer).is_err() {
+                return;
+            }
+            while let Ok(byte) = peer.read_exactly(1) {
+                if peer.send(byte).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn origin_seen(gateway: &Gateway) -> Option<String> {
+    let answer = gateway.connect().ok()?.get("/").ok()?;
+    answer.head.get("x-origin").map(str::to_string)
+}
+
+/// Waits until both workers answer from the new configuration: several fresh connections in a row.
+fn await_origin(gateway: &Gateway, name: &str) {
+    let settled = until(PATIENCE, || (0..8).all(|_| origin_seen(gateway).as_deref() == Some(name)));
+    assert!(settled, "{name} does not serve after the reload");
+}
+
+#[test]
+fn twenty_reloads_lose_no_request_and_no_tunnel() {
+    let (a, b) = (Origin::serve(serve("a")).unwrap(), Origin::serve(serve("b")).unwrap());
+    let gateway = Gateway::start(SIGMA, &catch_all("", &nodes(&[&a]), "")).unwrap();
+    let mut tunnel = gateway.connect().unwrap();
+    assert_eq!(tunnel.ask(UPGRADE).unwrap().status(), 101);
+    let (stop, sent) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
+                while !stop.load(Ordering::SeqCst) {
+                    let answer = client.get("/").unwrap();
+                    assert_eq!(answer.status(), 200);
+                    assert_ne!(answer.head.get("connection"), Some("close"), "a kept connection was ended");
+                    sent.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        for round in 0..20 {
+            let (origin, name) = if round % 2 == 0 { (&b, "b") } else { (&a, "a") };
+            gateway.rewrite(&catch_all("", &nodes(&[origin]), "")).unwrap();
+            gateway.reload().unwrap();
+            await_origin(&gateway, name);
+            tunnel.send([round]).unwrap();
+            assert_eq!(tunnel.read_exactly(1).unwrap(), [round]);
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+    assert!(sent.load(Ordering::SeqCst) > 100);
+}
+
+#[test]
+fn an_invalid_file_keeps_the_old_configuration() {
+    let origin = Origin::serve(serve("a")).unwrap();
+    let gateway = in_front_of(&origin, "error_log:\n  level: info");
+    for bad in ["routes: [", "routes:\n  - uri: /a\n    upstrem: {}\n", ""] {
+        gateway.rewrite(bad).unwrap();
+        let before = gateway.stderr().len();
+        gateway.reload().unwrap();
+        assert!(until(PATIENCE, || gateway.stderr().len() > before), "nothing is said about {bad:?}");
+        assert_eq!(origin_seen(&gateway).as_deref(), Some("a"), "after {bad:?}");
+    }
+}
+
+#[test]
+fn new_routes_appear_and_old_ones_vanish() {
+    let origin = Origin::serve(serve("a")).unwrap();
+    let gateway = in_front_of(&origin, "");
+    let narrow = catch_all("", &nodes(&[&origin]), "").replace("/*", "/only");
+    gateway.rewrite(&narrow).unwrap();
+    gateway.reload().unwrap();
+    let mut client = gateway.connect().unwrap();
+    assert!(until(PATIENCE, || client.get("/other").unwrap().status() == 404));
+    assert_eq!(client.get("/only").unwrap().status(), 200);
+}
+
+#[test]
+fn sigterm_lets_open_exchanges_finish() {
+    let origin = Origin::scripted().unwrap();
+    let mut gateway = in_front_of(&origin, "timeouts:\n  drain_ms: 20000");
+    let mut idle = gateway.connect().unwrap();
+    let mut busy = gateway.connect().unwrap();
+    busy.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+    let mut peer = origin.accept().unwrap();
+    peer.read_request().unwrap();
+    gateway.terminate().unwrap();
+    idle.expect_closed().unwrap();
+    assert!(until(PATIENCE, || gateway.connect().is_err()), "still accepts while draining");
+    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+    let answer = busy.read_response("GET").unwrap();
+    assert_eq!((answer.status(), answer.text().as_str()), (200, "ok"));
+    busy.expect_closed().unwrap();
+    assert!(gateway.wait(PATIENCE).unwrap().success());
+}
+
+#[test]
+fn sigterm_ends_what_outlasts_the_drain() {
+    let origin = Origin::scripted().unwrap();
+    let mut gateway = in_front_of(&origin, "timeouts:\n  drain_ms: 300");
+    let mut busy = gateway.connect().unwrap();
+    busy.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+    origin.accept().unwrap().read_request().unwrap();
+    gateway.terminate().unwrap();
+    gateway.wait(PATIENCE).unwrap();
+}

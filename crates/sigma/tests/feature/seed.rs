@@ -1,0 +1,92 @@
+//! The two seed formats: their published examples run as they stand, the ports aside.
+
+use std::process::{Child, Command, Stdio};
+
+use sigma_testkit::{Address, Gateway, Origin, Peer, free_port, until};
+
+use crate::{PATIENCE, SIGMA};
+
+/// Ends with the test, whatever happens in it.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Already ended is fine.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn sigma_json(listen: &str, node: u16) -> String {
+    // A node at a name, as in the published example.
+    r#"{
+  // Comments are accepted.
+  "proxy-server": { "http": { "id": "s1", "server-id": "x", "port": LISTEN } },
+  "proxy-client": { "max-pool-size-per-server": 256 },
+  "router": [ { "id": "r", "enable": true, "proxy-server-id": "s1", "route": [
+    { "id": "a", "enable": true, "path": "/test/*", "allow-method": [], "consumes": [], "produces": [], "proxy-pass-id": "p" } ] } ],
+  "proxy-pass": [ { "id": "p", "upstream-id": "u", "plugin": { "rewrite-path": {
+    "enable": true, "regexp": "/test/(?<segment>.*)", "replacement": "/${segment}" } } } ],
+  "upstream": [ { "id": "u", "discovery": "static-config", "rule-strategy": "round-robin", "nodes": ["http://localhost:NODE"] } ]
+}"#
+    .replace("LISTEN", listen)
+    .replace("NODE", &node.to_string())
+}
+
+fn assert_sigma_serves(client: &mut Peer) {
+    let answer = client.get("/test/benchmark?x=1").unwrap();
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    assert_eq!(answer.json().unwrap()["target"], "/benchmark?x=1");
+    assert_eq!(client.get("/elsewhere").unwrap().status(), 404);
+}
+
+#[test]
+fn sigma_json_answers() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = Gateway::start_file(SIGMA, "sigma.json", &sigma_json("{port}", origin.port())).unwrap();
+    assert_sigma_serves(&mut gateway.connect().unwrap());
+}
+
+#[test]
+fn the_start_lines_of_sigma_work() {
+    let origin = Origin::echo("a").unwrap();
+    let full: &[&str] =
+        &["run", "net.oooops.sigma.Sigma", "-conf", "sigma.json", "-options", "options.json", "-instance", "1"];
+    for args in [full, &[]] {
+        let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
+        std::fs::write(dir.path().join("sigma.json"), sigma_json(&port.to_string(), origin.port())).unwrap();
+        std::fs::write(dir.path().join("options.json"), "{ \"eventLoopPoolSize\": 2 }").unwrap();
+        let mut command = Command::new(SIGMA);
+        command.args(args).current_dir(dir.path()).stdout(Stdio::null()).stderr(Stdio::null());
+        let _running = Running(command.spawn().unwrap());
+        let address = Address::Tcp(([127, 0, 0, 1], port).into());
+        let mut client = None;
+        until(PATIENCE, || {
+            client = Peer::connect(&address).ok();
+            client.is_some()
+        });
+        assert_sigma_serves(&mut client.unwrap_or_else(|| panic!("{args:?} does not listen")));
+    }
+}
+
+#[test]
+fn niubix_json_answers() {
+    let origin = Origin::echo("a").unwrap();
+    let config = r#"{
+  // Comments are accepted.
+  "version": "1", "pid_file": "{dir}/niubix.pid", "master_log": "{dir}/master.log", "max_fds": 0, "worker_num": 0,
+  "log_dir": "{dir}", "log_level": "info|warn|error", "admin_listen": "{status}", "admin_ip_white_list": "127.0.0.1",
+  "apps": [ { "name": "test", "listen": ":{port}", "protocol": "http", "http_host": "default", "balance_policy": "roundrobin",
+    "connect_backend_timeout": 2000, "frontend_a_complete_req_timeout": 5000, "frontend_idle_timeout": 10000,
+    "x-forwarded-for": true, "x-real-ip": true, "backend_protocol": "http",
+    "backends": [ { "host": "127.0.0.1:NODE", "weight": 5, "health_check_period": 1000, "health_check_timeout": 2000, "health_check_uri": "/x" } ] } ]
+}"#
+    .replace("NODE", &origin.port().to_string());
+    let gateway = Gateway::start_file(SIGMA, "niubix.json", &config).unwrap();
+    let answer = gateway.connect().unwrap().get("/path?q").unwrap();
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    let echoed = answer.json().unwrap();
+    assert_eq!(echoed["target"], "/path?q");
+    let headers = echoed["headers"].to_string().to_lowercase();
+    assert!(headers.contains(r#"["x-forwarded-for","127.0.0.1"]"#), "{headers}");
+}

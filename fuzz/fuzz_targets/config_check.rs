@@ -1,0 +1,19 @@
+//! Configuration: no text panics, and the normal form of what is accepted is accepted and means the same.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sigma_config::{ParseOptions, parse};
+
+fuzz_target!(|text: &str| {
+    let options = ParseOptions { max_bytes: 64 << 10, ..ParseOptions::default() };
+    match parse(text, &options) {
+        Err(problems) => assert!(!problems.is_empty(), "refused without a problem"),
+        Ok(checked) => {
+            let normal = checked.normalized.to_string();
+            // The normal form writes every default out, so it may be far longer than the text.
+            let again = parse(&normal, &ParseOptions::default());
+            assert_eq!(again.map(|again| again.config), Ok(checked.config), "{normal}");
+        }
+    }
+});

@@ -1,0 +1,93 @@
+//! `cargo xtask fuzz`: every target in `fuzz/` for a bounded time.
+//!
+//! The sanitizer is a nightly feature; `RUSTC_BOOTSTRAP` lets the pinned stable compiler use it, so that what is
+//! fuzzed is built by the compiler that builds the release.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+
+/// What to fuzz and for how long.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Only these targets; all without one
+    targets: Vec<String>,
+    /// Time for each target
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    seconds: u32,
+}
+
+/// Runs the targets one after the other; the first crash ends it and leaves its input in `fuzz/artifacts`.
+pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
+    let known = targets(root)?;
+    for target in &options.targets {
+        ensure!(known.contains(target), "no target {target:?}: use one of {}", known.join(", "));
+    }
+    ensure_installed()?;
+    for target in if options.targets.is_empty() { &known } else { &options.targets } {
+        eprintln!("{target}: {} s", options.seconds);
+        // The first folder grows with what is found, the seeds are only read.
+        let corpus = root.join("fuzz/corpus").join(target);
+        std::fs::create_dir_all(&corpus).with_context(|| format!("cannot create {}", corpus.display()))?;
+        let status = cargo_fuzz()
+            .current_dir(root)
+            .args(["run", target.as_str()])
+            .arg(&corpus)
+            .arg(root.join("fuzz/seeds").join(target))
+            .args([
+                "--",
+                &format!("-max_total_time={}", options.seconds),
+                "-timeout=10",
+                "-print_final_stats=1",
+            ])
+            .status()?;
+        ensure!(
+            status.success(),
+            "{target} failed: make the input in fuzz/artifacts/{target} a unit test, fix the code, and keep the \
+             input in fuzz/seeds/{target}"
+        );
+    }
+    Ok(())
+}
+
+/// The names of the files in `fuzz/fuzz_targets`, in order.
+fn targets(root: &Path) -> anyhow::Result<Vec<String>> {
+    let folder = root.join("fuzz/fuzz_targets");
+    let entries = folder.read_dir().with_context(|| format!("cannot list {}", folder.display()))?;
+    let name = |entry: std::fs::DirEntry| entry.file_name().to_str()?.strip_suffix(".rs").map(str::to_owned);
+    let mut names: Vec<String> = entries.filter_map(|entry| name(entry.ok()?)).collect();
+    names.sort();
+    Ok(names)
+}
+
+fn cargo_fuzz() -> Command {
+    let mut command = Command::new("cargo");
+    command.env("RUSTC_BOOTSTRAP", "1").arg("fuzz");
+    command
+}
+
+fn ensure_installed() -> anyhow::Result<()> {
+    let there = cargo_fuzz().arg("--version").output().is_ok_and(|output| output.status.success());
+    if there {
+        return Ok(());
+    }
+    eprintln!("installing cargo-fuzz");
+    let status = Command::new("cargo").args(["install", "--locked", "cargo-fuzz"]).status()?;
+    ensure!(status.success(), "cargo-fuzz could not be installed: run `cargo install --locked cargo-fuzz`");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_target_has_seeds() {
+        let root = crate::repository().expect("tests run where they were built");
+        let names = super::targets(&root).expect("the targets can be listed");
+        assert!(!names.is_empty());
+        for name in names {
+            let seeds = root.join("fuzz/seeds").join(&name).read_dir().map_or(0, Iterator::count);
+            assert!(seeds > 0, "give {name} a first input in fuzz/seeds/{name}");
+        }
+    }
+}
