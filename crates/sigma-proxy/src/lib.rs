@@ -13,5 +13,6 @@ pub mod route;
 pub mod snapshot;
 mod worker;
 
+pub use exchange::explain;
 pub use gateway::{Gateway, Prepared};
 pub use snapshot::Snapshot;

@@ -10,14 +10,13 @@ use sigma_config::resources::{self, Balance, HashOn, PassHost};
 use sigma_config::settings::Settings;
 use sigma_config::template::Template;
 use sigma_config::{Config, Problem};
-use sigma_http::Method;
 use sigma_observe::access::AccessFormat;
 use sigma_upstream::endpoint::UpstreamCell;
 use sigma_upstream::health::plan::Plan;
 use sigma_upstream::pool::PoolLimits;
 
 use crate::route::normalize::UriOptions;
-use crate::route::{Explanation, MethodSet, Request, RouteInput, Router};
+use crate::route::{Explanation, Request, RouteInput, Router};
 
 /// A compiled configuration. A request holds on to the one it began with.
 #[derive(Debug)]
@@ -134,7 +133,7 @@ impl Upstream {
             cell,
             checks,
             balance: config.balance,
-            hash_key: hash_key(key, config)?,
+            hash_key: hash_key(config),
             timeouts: config.timeout.unwrap_or_default().into(),
             pool: PoolLimits {
                 size: pool.size as usize,
@@ -151,20 +150,18 @@ impl Upstream {
 }
 
 /// upstreams.md §2.2
-fn hash_key(key: &str, config: &resources::Upstream) -> Result<Option<HashKey>, Problem> {
+fn hash_key(config: &resources::Upstream) -> Option<HashKey> {
     if config.balance != Balance::Chash {
-        return Ok(None);
+        return None;
     }
     let name = config.key.as_deref().unwrap_or("remote_addr");
-    Ok(Some(match config.hash_on {
+    Some(match config.hash_on {
         HashOn::Vars => HashKey::Variable(VarName::parse(name)),
         HashOn::Header => HashKey::Variable(VarName::parse(&format!("http_{name}"))),
         HashOn::Cookie => HashKey::Variable(VarName::parse(&format!("cookie_{name}"))),
         HashOn::Consumer => HashKey::Variable(VarName::ConsumerName),
-        HashOn::VarsCombinations => HashKey::Template(Template::parse(name).map_err(|error| {
-            Problem::new(format!("{key}.key"), "template", error.to_string())
-        })?),
-    }))
+        HashOn::VarsCombinations => HashKey::Template(Template::parse(name)),
+    })
 }
 
 impl Snapshot {
@@ -193,12 +190,7 @@ impl Snapshot {
         }
         let listener_names = listener_names(&config.settings);
         let router = Router::compile(config.settings.router.http, &route_inputs(&config, &listener_names));
-        let uri = &config.settings.router;
-        let uri_options = UriOptions {
-            delete_tail_slash: uri.delete_uri_tail_slash,
-            like_servlet: uri.normalize_uri_like_servlet,
-            match_encoded_slash: uri.match_uri_encoded_slash,
-        };
+        let uri_options = UriOptions::from(&config.settings.router);
         let settings = config.settings.clone();
         Ok(Snapshot { settings, router, uri_options, routes, upstreams, upstream_numbers, access_format, listener_names, config })
     }
@@ -255,29 +247,8 @@ fn route_inputs<'c>(config: &'c Config, listener_names: &[String]) -> Vec<RouteI
     let services: HashMap<&str, &resources::Service> =
         config.resources.services.iter().map(|s| (s.id.as_str(), s)).collect();
     let input = |route: &'c resources::Route| {
-        let mut hosts: Vec<&str> = route.host.iter().chain(&route.hosts).map(String::as_str).collect();
-        if hosts.is_empty()
-            && let Some(service) = route.service_id.as_ref().and_then(|id| services.get(id.as_str()))
-        {
-            hosts = service.hosts.iter().map(String::as_str).collect();
-        }
-        let mut remote_addrs = route.remote_addrs.clone();
-        if let Some(addr) = route.remote_addr {
-            remote_addrs = CidrSet::from_iter([addr]);
-        }
-        RouteInput {
-            uris: route.uri.iter().chain(&route.uris).map(String::as_str).collect(),
-            hosts,
-            methods: MethodSet::of_names(&route.methods),
-            priority: route.priority,
-            remote_addrs,
-            vars: &route.vars,
-            consumes: &route.consumes,
-            produces: &route.produces,
-            method_not_allowed: route.method_not_allowed,
-            listeners: route.listeners.iter().map(|name| number_of(listener_names, Some(name))).collect(),
-            enabled: route.status == 1,
-        }
+        let service = route.service_id.as_ref().and_then(|id| services.get(id.as_str()).copied());
+        RouteInput::of(route, service, |name| Some(number_of(listener_names, Some(name))).filter(|n| *n > 0))
     };
     config.resources.routes.iter().map(input).collect()
 }
@@ -387,10 +358,4 @@ fn compile_rewrite(
             None
         }
     }
-}
-
-/// Methods that `Allow` lists.
-pub(crate) fn allow_list(methods: MethodSet) -> String {
-    let names: Vec<&str> = Method::KNOWN.iter().filter(|m| methods.contains(**m)).map(|m| m.as_str()).collect();
-    names.join(", ")
 }

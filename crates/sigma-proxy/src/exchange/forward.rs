@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Instant;
 
+use sigma_config::expr::{VarValue, Variables};
 use sigma_http::{Fault, FaultKind, Frame};
 use sigma_net::deadline;
 use sigma_observe::counters::Counter;
@@ -62,8 +63,14 @@ impl Exchange<'_, '_> {
         let path = normal_path(&self.scratch.request, snapshot)?;
         let request = RequestView::new(&self.scratch.request, &path, self.down.origin());
         let key = match source {
-            HashKey::Variable(name) => sigma_config::expr::Variables::get(&request, name).map(|v| v.to_bytes()),
-            HashKey::Template(template) => template.render_if_any(&request),
+            HashKey::Variable(name) => match Variables::get(&request, name) {
+                Some(VarValue::Text(text)) => Some(text.into_owned()),
+                _ => None,
+            },
+            HashKey::Template(template) => {
+                let mut text = Vec::new();
+                (template.render(&request, &mut text) > 0).then_some(text)
+            }
         };
         let peer = super::PeerText::new(self.down.origin().peer);
         Ok(Some(key.unwrap_or_else(|| peer.as_bytes().to_vec())))

@@ -18,10 +18,11 @@ use sigma_observe::counters::Counter;
 use crate::downstream::{Downstream, Origin};
 use crate::route::normalize::{NormalPath, normalized};
 use crate::route::{Outcome, Params};
-use crate::snapshot::{Route, Snapshot, Target, allow_list};
+use crate::snapshot::{Route, Snapshot, Target};
 use crate::worker::{View, Worker};
 use request::RequestView;
 
+pub use request::explain;
 pub(crate) use request::PeerText;
 
 /// Memory that an exchange needs while it runs; recycled.
@@ -140,7 +141,7 @@ impl Exchange<'_, '_> {
                 return Err(Fault::new(FaultKind::NotAcceptable, "no route answers in an accepted type"));
             }
             Outcome::MethodNotAllowed(methods) => {
-                self.scratch.value = allow_list(methods).into_bytes();
+                self.scratch.value = methods.to_string().into_bytes();
                 return Err(Fault::new(FaultKind::MethodNotAllowed, "no route takes this method"));
             }
         };

@@ -5,12 +5,14 @@ use std::io::Write;
 use std::net::IpAddr;
 
 use sigma_config::expr::{VarName, VarValue, Variables};
+use sigma_http::h1::ParseError;
 use sigma_http::{HeaderId, Method, RequestHead};
 use sigma_net::Peer;
 
 use crate::downstream::Origin;
-use crate::route::Request;
+use crate::route::{Explanation, Request};
 use crate::route::normalize::NormalPath;
+use crate::snapshot::Snapshot;
 
 /// A peer's address as text, formatted once per use on the stack.
 pub(crate) struct PeerText {
@@ -203,4 +205,28 @@ fn percent_decoded(text: &[u8]) -> Cow<'_, [u8]> {
         at += 1;
     }
     Cow::Owned(out)
+}
+
+/// Why each route does or does not serve a request (`sigma routes`).
+///
+/// # Errors
+/// The rule that the request breaks.
+pub fn explain(
+    snapshot: &Snapshot,
+    method: &str,
+    host: &str,
+    target: &str,
+) -> Result<Vec<(String, Explanation)>, &'static str> {
+    let text = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    let limits = sigma_http::h1::HeadLimits { line_bytes: text.len(), head_bytes: text.len(), fields: 1 };
+    let mut head = RequestHead::default();
+    match sigma_http::h1::parse_request(text.as_bytes(), &limits, &mut head) {
+        Ok(Some(_)) => {}
+        Ok(None) | Err(ParseError::LineTooLong | ParseError::HeadTooLarge) => return Err("it is not one request"),
+        Err(ParseError::Invalid(reason)) => return Err(reason),
+    }
+    let path = super::normal_path(&head, snapshot).map_err(|fault| fault.reason)?;
+    let peer = Peer::Ip(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
+    let origin = Origin { peer, local: None, listener: 0, connection: 0 };
+    Ok(snapshot.explain(&RequestView::new(&head, &path, origin)))
 }

@@ -1,0 +1,150 @@
+//! Endpoints of all upstreams: names resolved, health checked, published into their cells.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sigma_config::Problem;
+use sigma_config::resources::{self, PassHost, Scheme};
+use sigma_proxy::Snapshot;
+use sigma_proxy::snapshot::EndpointSource;
+use sigma_upstream::dns::{Resolver, Watch, resolve_initial};
+use sigma_upstream::endpoint::{EndpointIds, UpstreamCell, plan_nodes};
+use sigma_upstream::health::Health;
+use sigma_upstream::health::checker::{CheckerSpec, Checkers, TargetStatus};
+use sigma_upstream::health::plan::Plan;
+use tokio::task::JoinHandle;
+
+/// How long a load waits for names; what is not resolved then is asked for again at once.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What was made for a snapshot that is not committed yet.
+struct Pending {
+    key: String,
+    cell: Arc<UpstreamCell>,
+}
+
+/// A name watch in force; ends when dropped.
+struct Watching {
+    cell: Arc<UpstreamCell>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The upstreams' endpoints on the control side.
+#[derive(Default)]
+pub struct Fleet {
+    ids: EndpointIds,
+    checkers: Checkers,
+    resolver: Option<Resolver>,
+    pending: Vec<Pending>,
+    /// In the order of `pending`.
+    watches: Vec<Watch>,
+    watching: HashMap<String, Watching>,
+    /// Feeds the choice among several addresses of a name.
+    seed: u64,
+}
+
+impl Fleet {
+    /// Resolves the names of upstreams compiled since the last commit. Blocks for a few seconds
+    /// at the most.
+    pub fn settle(&mut self) {
+        if !self.watches.iter().any(Watch::has_names) {
+            return;
+        }
+        resolve_initial(&mut self.watches, RESOLVE_TIMEOUT);
+        for (pending, watch) in self.pending.iter().zip(&self.watches) {
+            if watch.has_names() {
+                pending.cell.publish(Arc::new(watch.endpoints()));
+            }
+        }
+    }
+
+    /// Forgets what was made for a snapshot that is not to come into force.
+    pub fn discard(&mut self) {
+        self.pending.clear();
+        self.watches.clear();
+    }
+
+    /// Watches names and checks health of exactly the upstreams of `snapshot`. Within a runtime.
+    pub fn commit(&mut self, snapshot: &Snapshot) {
+        let mut new: HashMap<String, Watching> = HashMap::new();
+        for (pending, watch) in self.pending.drain(..).zip(self.watches.drain(..)) {
+            if watch.has_names() {
+                let task = tokio::spawn(watch.run(Arc::clone(&pending.cell)));
+                new.insert(pending.key, Watching { cell: pending.cell, task });
+            }
+        }
+        let mut specs = Vec::new();
+        for upstream in snapshot.upstreams() {
+            let kept = self.watching.remove(&upstream.key).filter(|w| Arc::ptr_eq(&w.cell, &upstream.cell));
+            if let Some(watching) = kept {
+                new.insert(upstream.key.clone(), watching);
+            }
+            if let Some(plan) = &upstream.checks {
+                let (plan, cell) = (Arc::clone(plan), Arc::clone(&upstream.cell));
+                specs.push(CheckerSpec { key: upstream.key.clone(), plan, cell });
+            }
+        }
+        self.watching = new;
+        self.checkers.commit(specs);
+    }
+
+    /// Health of the targets of every checked upstream.
+    pub fn health(&self) -> Vec<(String, Vec<TargetStatus>)> {
+        let keys = self.checkers.keys().into_iter();
+        keys.filter_map(|key| Some((key.to_owned(), self.checkers.status(key)?))).collect()
+    }
+
+    fn resolver(&mut self) -> Result<Resolver, String> {
+        if let Some(resolver) = &self.resolver {
+            return Ok(resolver.clone());
+        }
+        // Without a usable resolver configuration, addresses still work; names are asked of this
+        // machine, which says why they fail.
+        let resolver = Resolver::from_system().or_else(|error| {
+            tracing::warn!(%error, "asking the name server of this machine instead");
+            Resolver::with_servers(&[std::net::SocketAddr::from(([127, 0, 0, 1], 53))])
+        });
+        let resolver = resolver.map_err(|error| error.to_string())?;
+        self.resolver = Some(resolver.clone());
+        Ok(resolver)
+    }
+}
+
+impl EndpointSource for Fleet {
+    fn endpoints(
+        &mut self,
+        key: &str,
+        config: &resources::Upstream,
+    ) -> Result<(Arc<UpstreamCell>, Option<Arc<Plan>>), Problem> {
+        if config.scheme != Scheme::Http {
+            return Err(Problem::new(format!("{key}.scheme"), "unsupported", "this version speaks http to nodes")
+                .hint("use `scheme: http`"));
+        }
+        let rewrite_host = (config.pass_host == PassHost::Rewrite).then_some(config.upstream_host.as_deref()).flatten();
+        let plan = match &config.checks {
+            None => None,
+            Some(checks) => Some(Arc::new(Plan::compile(checks, rewrite_host).map_err(|error| {
+                Problem::new(format!("{key}.checks{}", error.pointer.replace('/', ".")), "checks", error.message)
+            })?)),
+        };
+        let epoch = if plan.is_some() { self.checkers.epoch(key) } else { Arc::default() };
+        let checkers = &mut self.checkers;
+        let nodes = plan_nodes(config.scheme, &config.nodes, &self.ids, |host, port| {
+            if plan.is_some() { checkers.target(key, host, port) } else { Arc::new(Health::unchecked()) }
+        });
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let resolver = self.resolver().map_err(|error| Problem::new(key, "resolver", error))?;
+        let watch = Watch::new(resolver, nodes, epoch, self.seed);
+        let cell = Arc::new(UpstreamCell::new(Arc::new(watch.endpoints())));
+        self.pending.push(Pending { key: key.to_owned(), cell: Arc::clone(&cell) });
+        self.watches.push(watch);
+        Ok((cell, plan))
+    }
+}

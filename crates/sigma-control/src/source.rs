@@ -1,0 +1,85 @@
+//! Reading the configuration file.
+
+use std::path::{Path, PathBuf};
+
+use sigma_config::{Checked, ParseOptions, Problem};
+
+/// Largest configuration file; a file of a hundred thousand routes has about half of it.
+const FILE_BYTES_MAX: usize = 64 << 20;
+
+/// Where a configuration comes from.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// The file.
+    pub path: PathBuf,
+    /// The `options.json` beside a `sigma.json`.
+    pub companion: Option<PathBuf>,
+    /// `-instance` of the original Sigma's command line.
+    pub instances: Option<u16>,
+}
+
+/// Why a configuration cannot be used. All problems of a file come together.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The file has problems.
+    #[error("{}", listed(path, problems))]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, in the order of the document.
+        problems: Vec<Problem>,
+    },
+}
+
+/// One line per problem, the file before each.
+pub fn listed(path: &Path, problems: &[Problem]) -> String {
+    let lines: Vec<String> = problems.iter().map(|problem| format!("{}: {problem}", path.display())).collect();
+    lines.join("\n")
+}
+
+impl Source {
+    /// A file of its own.
+    pub fn file(path: impl Into<PathBuf>) -> Source {
+        Source { path: path.into(), companion: None, instances: None }
+    }
+
+    /// Reads and checks.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has problems.
+    pub fn load(&self) -> Result<Checked, LoadError> {
+        let text = read(&self.path)?;
+        let companion = self.companion.as_deref().map(read).transpose()?;
+        let options = ParseOptions {
+            env: &|name| std::env::var(name).ok(),
+            companion: companion.as_deref(),
+            instances: self.instances,
+            max_bytes: FILE_BYTES_MAX,
+            ..ParseOptions::default()
+        };
+        sigma_config::parse(&text, &options).map_err(|problems| self.invalid(problems))
+    }
+
+    /// Problems found after parsing, with this file's name.
+    pub fn invalid(&self, problems: Vec<Problem>) -> LoadError {
+        LoadError::Invalid { path: self.path.clone(), problems }
+    }
+
+    /// A number that changes with the file, for `--watch`.
+    pub(crate) fn stamp(&self) -> Option<(std::time::SystemTime, u64)> {
+        let meta = std::fs::metadata(&self.path).ok()?;
+        Some((meta.modified().ok()?, meta.len()))
+    }
+}
+
+fn read(path: &Path) -> Result<String, LoadError> {
+    std::fs::read_to_string(path).map_err(|source| LoadError::Read { path: path.to_owned(), source })
+}

@@ -1,0 +1,126 @@
+//! The status listener: `/status`, `/status/ready`, `/status/counters` (config-file.md §5.1).
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde_json::{Value, json};
+use sigma_http::FaultKind;
+use sigma_observe::counters::{Totals, WorkerCounters, merge};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::fleet::Fleet;
+use crate::supervisor::Request;
+
+/// What the operators' listeners see of the process.
+pub(crate) struct Shared {
+    counters: Vec<Arc<WorkerCounters>>,
+    ready: AtomicBool,
+    reloads: AtomicU64,
+    last_problem: Mutex<Option<String>>,
+    started: Instant,
+    ask: mpsc::Sender<Request>,
+}
+
+impl Shared {
+    pub(crate) fn new(counters: Vec<Arc<WorkerCounters>>, ask: mpsc::Sender<Request>) -> Shared {
+        Shared {
+            counters,
+            ready: AtomicBool::new(true),
+            reloads: AtomicU64::new(0),
+            last_problem: Mutex::new(None),
+            started: Instant::now(),
+            ask,
+        }
+    }
+
+    pub(crate) fn set_ready(&self, ready: bool) {
+        self.ready.store(ready, Ordering::Relaxed);
+    }
+
+    pub(crate) fn reloaded(&self, problem: Option<String>) {
+        self.reloads.fetch_add(1, Ordering::Relaxed);
+        *self.last_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    }
+
+    pub(crate) async fn ask(&self, request: Request) -> bool {
+        self.ask.send(request).await.is_ok()
+    }
+
+    fn totals(&self) -> Totals {
+        merge(&self.counters)
+    }
+}
+
+pub(crate) fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/status", get(status))
+        .route("/status/ready", get(ready))
+        .route("/status/counters", get(counters))
+        .with_state(shared)
+}
+
+fn fault_names() -> Vec<&'static str> {
+    FaultKind::ALL.iter().map(|kind| kind.error_type()).collect()
+}
+
+async fn status(State(shared): State<Arc<Shared>>) -> Response {
+    let (reply, answer) = oneshot::channel();
+    let upstreams = if shared.ask(Request::Health { reply }).await { answer.await.unwrap_or_default() } else { Value::Null };
+    let problem = shared.last_problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let counters: Value = serde_json::from_str(&shared.totals().render_json(&fault_names())).unwrap_or_default();
+    let body = json!({
+        "status": "ok",
+        "version": env!("CARGO_PKG_VERSION"),
+        "uptime_seconds": shared.started.elapsed().as_secs(),
+        "workers": shared.counters.len(),
+        "reloads": shared.reloads.load(Ordering::Relaxed),
+        "last_reload_problem": problem,
+        "upstreams": upstreams,
+        "counters": counters,
+    });
+    json_answer(StatusCode::OK, &body)
+}
+
+async fn ready(State(shared): State<Arc<Shared>>) -> Response {
+    if shared.ready.load(Ordering::Relaxed) {
+        return json_answer(StatusCode::OK, &json!({"status": "ok"}));
+    }
+    let body = json!({"status": "error", "error": "a worker has ended or the process is stopping"});
+    json_answer(StatusCode::SERVICE_UNAVAILABLE, &body)
+}
+
+async fn counters(State(shared): State<Arc<Shared>>) -> Response {
+    let text = shared.totals().render_text(&fault_names());
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}
+
+pub(crate) fn json_answer(status: StatusCode, body: &Value) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+}
+
+/// Health of all checked upstreams, nodes in the form of upstreams.md §6.5.
+pub(crate) fn health(fleet: &Fleet) -> Value {
+    let node = |target: sigma_upstream::health::checker::TargetStatus| {
+        let standing = target.standing;
+        json!({
+            "ip": target.ip,
+            "port": target.port,
+            "hostname": target.hostname,
+            "status": standing.state.name(),
+            "counter": {
+                "success": standing.successes,
+                "http_failure": standing.http_failures,
+                "tcp_failure": standing.tcp_failures,
+                "timeout_failure": standing.timeouts,
+            },
+        })
+    };
+    let upstreams = fleet.health().into_iter();
+    upstreams.map(|(key, targets)| json!({"name": key, "nodes": targets.into_iter().map(node).collect::<Vec<_>>()})).collect()
+}

@@ -1,0 +1,167 @@
+//! The command line, and those of the programs whose place Sigma takes.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// An API gateway and reverse proxy.
+#[derive(Debug, Parser)]
+#[command(
+    name = "sigma",
+    version,
+    arg_required_else_help = true,
+    after_help = "Exit status: 0 done; 1 the configuration is invalid or the gateway cannot start, details on stderr; 2 wrong usage.\n\
+Without arguments, in a folder with a sigma.json: runs it, with options.json if there is one.\n\
+NiubiX's `-c FILE` and `-t -c FILE` are read as `run -c FILE` and `check FILE`."
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start the gateway
+    Run(Run),
+    /// Check a configuration and list all its problems
+    Check(Check),
+    /// Tell a running gateway to load its configuration again
+    Reload(Signal),
+    /// Tell a running gateway to finish its open exchanges and end
+    Stop(Signal),
+    /// Show which route serves a request, and why the others do not
+    Routes(Routes),
+    /// Print the version
+    Version,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// Accepted for the original Sigma's command line; its value does not matter
+    #[arg(hide = true)]
+    pub(crate) verticle: Option<String>,
+    /// The configuration file: YAML or JSON, sigma.json or niubix.json
+    #[arg(short = 'c', long = "conf", value_name = "FILE", default_value = "sigma.yaml")]
+    pub(crate) conf: PathBuf,
+    /// The options.json beside a sigma.json
+    #[arg(long = "options", value_name = "FILE")]
+    pub(crate) options: Option<PathBuf>,
+    /// Number of workers of a sigma.json
+    #[arg(long = "instance", value_name = "N")]
+    pub(crate) instance: Option<u16>,
+    /// Accepted for the original Sigma's command line, without effect
+    #[arg(long = "java-opts", hide = true, allow_hyphen_values = true)]
+    pub(crate) java_opts: Option<String>,
+    /// Reload when the file changes
+    #[arg(long)]
+    pub(crate) watch: bool,
+    /// Also start a small origin at this address, to try the gateway with
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) with_demo_origin: Option<SocketAddr>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    /// The configuration file
+    #[arg(value_name = "FILE", required_unless_present = "conf")]
+    pub(crate) file: Option<PathBuf>,
+    /// The same, as an option
+    #[arg(short = 'c', long = "conf", value_name = "FILE", conflicts_with = "file")]
+    pub(crate) conf: Option<PathBuf>,
+    /// The options.json beside a sigma.json
+    #[arg(long = "options", value_name = "FILE")]
+    pub(crate) options: Option<PathBuf>,
+    /// Print the configuration as Sigma understands it, in full, as JSON
+    #[arg(long)]
+    pub(crate) print: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Signal {
+    /// The running gateway's configuration file, which names its pid file
+    #[arg(short = 'c', long = "conf", value_name = "FILE", required_unless_present_any = ["pid", "pid_file"])]
+    pub(crate) conf: Option<PathBuf>,
+    /// Its pid file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pid_file: Option<PathBuf>,
+    /// Its process id
+    #[arg(long, value_name = "PID")]
+    pub(crate) pid: Option<i32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Routes {
+    /// Method of the request
+    pub(crate) method: String,
+    /// Host of the request
+    pub(crate) host: String,
+    /// Path and query of the request
+    pub(crate) path: String,
+    /// The configuration file
+    #[arg(short = 'c', long = "conf", value_name = "FILE", default_value = "sigma.yaml")]
+    pub(crate) conf: PathBuf,
+}
+
+/// Rewrites the command lines of the original Sigma and of NiubiX into Sigma's own.
+pub(crate) fn normalised(args: impl Iterator<Item = OsString>, has_sigma_json: bool) -> Vec<OsString> {
+    let args: Vec<OsString> = args.collect();
+    let word = |at: usize| args.get(at).and_then(|arg| arg.to_str()).unwrap_or_default();
+    if args.len() == 1 && has_sigma_json {
+        return vec![args[0].clone(), "run".into(), "--conf".into(), "sigma.json".into()];
+    }
+    match word(1) {
+        "-v" => return vec![args[0].clone(), "version".into()],
+        "-c" | "-t" => return niubix(&args),
+        _ => {}
+    }
+    let renamed = args.into_iter().map(|arg| match arg.to_str() {
+        Some("-conf") => "--conf".into(),
+        Some("-options") => "--options".into(),
+        Some("-instance" | "-instances") => "--instance".into(),
+        _ => arg,
+    });
+    renamed.collect()
+}
+
+fn niubix(args: &[OsString]) -> Vec<OsString> {
+    let is = |arg: &OsString, text: &str| arg.to_str() == Some(text);
+    let test = args.iter().any(|arg| is(arg, "-t"));
+    let mut out = vec![args[0].clone(), if test { "check".into() } else { "run".into() }];
+    out.extend(args[1..].iter().filter(|arg| !is(arg, "-t")).cloned());
+    // `-t FILE` without -c names the file too.
+    if test && out.len() == 3 {
+        out.insert(2, "-c".into());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(given: &[&str], has_sigma_json: bool, expected: &[&str]) {
+        let given = std::iter::once("sigma").chain(given.iter().copied()).map(OsString::from);
+        let got = normalised(given, has_sigma_json);
+        let expected: Vec<OsString> = std::iter::once("sigma").chain(expected.iter().copied()).map(OsString::from).collect();
+        assert_eq!(got, expected);
+        assert!(Cli::try_parse_from(got).is_ok() || expected.len() == 1);
+    }
+
+    #[test]
+    fn command_lines_of_other_programs() {
+        check(&[], false, &[]);
+        check(&[], true, &["run", "--conf", "sigma.json"]);
+        check(
+            &["run", "net.oooops.sigma.Sigma", "-conf", "a.json", "-options", "o.json", "-instance", "1"],
+            false,
+            &["run", "net.oooops.sigma.Sigma", "--conf", "a.json", "--options", "o.json", "--instance", "1"],
+        );
+        check(&["-c", "niubix.json"], false, &["run", "-c", "niubix.json"]);
+        check(&["-t", "-c", "niubix.json"], false, &["check", "-c", "niubix.json"]);
+        check(&["-t", "niubix.json"], false, &["check", "-c", "niubix.json"]);
+        check(&["-v"], false, &["version"]);
+        check(&["check", "a.yaml"], true, &["check", "a.yaml"]);
+    }
+}

@@ -1,0 +1,32 @@
+//! A small origin to try the gateway with.
+
+use std::net::SocketAddr;
+
+use axum::extract::Request;
+use axum::response::IntoResponse;
+use serde_json::{Map, Value, json};
+
+/// Answers every request with what it received, as JSON.
+pub(crate) async fn start(address: SocketAddr) -> std::io::Result<()> {
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    let router = axum::Router::new().fallback(echo);
+    tokio::spawn(async move {
+        if let Err(error) = axum::serve(listener, router).await {
+            tracing::error!(%error, "the demo origin has ended");
+        }
+    });
+    Ok(())
+}
+
+async fn echo(request: Request) -> impl IntoResponse {
+    let text = |value: &axum::http::HeaderValue| Value::from(String::from_utf8_lossy(value.as_bytes()).into_owned());
+    let headers: Map<String, Value> =
+        request.headers().iter().map(|(name, value)| (name.to_string(), text(value))).collect();
+    let body = json!({
+        "message": "hello from the demo origin",
+        "method": request.method().as_str(),
+        "uri": request.uri().to_string(),
+        "headers": headers,
+    });
+    ([("content-type", "application/json")], format!("{body:#}\n"))
+}
