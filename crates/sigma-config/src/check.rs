@@ -79,7 +79,13 @@ struct Rules<'a> {
 }
 
 impl Rules<'_> {
-    fn error(&mut self, pointer: &str, code: &'static str, message: impl Into<String>, hint: impl Into<String>) {
+    fn error(
+        &mut self,
+        pointer: &str,
+        code: &'static str,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
         let problem = self.document.problem(pointer, code, message).hint(hint);
         self.found.errors.push(problem);
     }
@@ -133,7 +139,8 @@ impl Rules<'_> {
             if let Some(first) = seen.get(&id) {
                 let place = member(&pointer, "id");
                 let message = format!("the id {id} is already that of {first}");
-                let problem = self.document.problem(&place, "duplicate_id", message).hint("choose another id");
+                let problem =
+                    self.document.problem(&place, "duplicate_id", message).hint("choose another id");
                 self.error_unless_standalone(problem);
             }
             seen.insert(id, pointer);
@@ -145,7 +152,12 @@ impl Rules<'_> {
         for (one, several) in [("host", "hosts"), ("remote_addr", "remote_addrs"), ("uri", "uris")] {
             if has(one) && has(several) {
                 let message = format!("only one of {one} or {several} is allowed");
-                self.error(&member(pointer, several), "conflict", message, format!("move `{one}` into `{several}`"));
+                self.error(
+                    &member(pointer, several),
+                    "conflict",
+                    message,
+                    format!("move `{one}` into `{several}`"),
+                );
             }
         }
         if !has("uri") && !has("uris") {
@@ -166,7 +178,12 @@ impl Rules<'_> {
             && let Err(error) = regex::Regex::new(pattern)
         {
             let place = member(&member(pointer, "rewrite"), "regex");
-            self.error(&place, "regex", format!("invalid regex: {error}"), "see the syntax of the Rust crate `regex`");
+            self.error(
+                &place,
+                "regex",
+                format!("invalid regex: {error}"),
+                "see the syntax of the Rust crate `regex`",
+            );
         }
         self.reference(pointer, route, "service_id", "service", "services");
         self.listeners(pointer, route);
@@ -186,8 +203,9 @@ impl Rules<'_> {
         if !route.contains_key("listeners") {
             return;
         }
-        let known: HashSet<&str> =
-            objects(self.root, "listeners").filter_map(|(_, listener)| listener.get("name")?.as_str()).collect();
+        let known: HashSet<&str> = objects(self.root, "listeners")
+            .filter_map(|(_, listener)| listener.get("name")?.as_str())
+            .collect();
         let place = member(pointer, "listeners");
         let wanted = route.get("listeners").and_then(Value::as_array).into_iter().flatten().enumerate();
         for (index, name) in wanted {
@@ -240,7 +258,12 @@ impl Rules<'_> {
         match upstream.get("nodes") {
             // Discovery has its own message.
             None if upstream.contains_key("service_name") => {}
-            None => self.error(pointer, "missing", "an upstream needs `nodes`", "add nodes: { \"127.0.0.1:80\": 1 }"),
+            None => self.error(
+                pointer,
+                "missing",
+                "an upstream needs `nodes`",
+                "add nodes: { \"127.0.0.1:80\": 1 }",
+            ),
             Some(nodes) => self.nodes(&member(pointer, "nodes"), nodes),
         }
         if word("pass_host") == Some("rewrite") && word("upstream_host").is_none_or(str::is_empty) {
@@ -266,7 +289,12 @@ impl Rules<'_> {
                     let Some(host) = node.get("host").and_then(Value::as_str) else { continue };
                     if let Err(reason) = check_host(host) {
                         let place = member(&element(pointer, index), "host");
-                        self.error(&place, "node", reason, "write a host name or an address; the port goes into `port`");
+                        self.error(
+                            &place,
+                            "node",
+                            reason,
+                            "write a host name or an address; the port goes into `port`",
+                        );
                     }
                 }
             }
@@ -283,15 +311,26 @@ impl Rules<'_> {
             }
             return;
         };
-        let word = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
+        let word = |text: &str| {
+            !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
+        };
         let (valid, pattern) = match hash_on {
-            "vars" => (HASH_VARIABLES.contains(&key) || key.strip_prefix("arg_").is_some_and(word), HASH_VARS_PATTERN),
+            "vars" => (
+                HASH_VARIABLES.contains(&key) || key.strip_prefix("arg_").is_some_and(word),
+                HASH_VARS_PATTERN,
+            ),
             "header" | "cookie" => (word(key), "^[a-zA-Z0-9-_]+$"),
             _ => return,
         };
         if !valid {
-            let message = format!("invalid configuration: failed to match pattern \"{pattern}\" with \"{key}\"");
-            self.error(&member(pointer, "key"), "pattern", message, "choose another key or another `hash_on`");
+            let message =
+                format!("invalid configuration: failed to match pattern \"{pattern}\" with \"{key}\"");
+            self.error(
+                &member(pointer, "key"),
+                "pattern",
+                message,
+                "choose another key or another `hash_on`",
+            );
         }
     }
 }

@@ -208,7 +208,12 @@ pub struct PassiveUnhealthy {
 
 impl Default for PassiveUnhealthy {
     fn default() -> Self {
-        PassiveUnhealthy { http_statuses: vec![429, 500, 503], tcp_failures: 2, timeouts: 7, http_failures: 5 }
+        PassiveUnhealthy {
+            http_statuses: vec![429, 500, 503],
+            tcp_failures: 2,
+            timeouts: 7,
+            http_failures: 5,
+        }
     }
 }
 

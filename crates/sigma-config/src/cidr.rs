@@ -64,7 +64,9 @@ impl FromStr for Cidr {
         let prefix = match prefix {
             None => widest,
             // `parse` alone would take "+8".
-            Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => digits.parse().map_err(|_| invalid())?,
+            Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => {
+                digits.parse().map_err(|_| invalid())?
+            }
             Some(_) => return Err(invalid()),
         };
         if prefix > widest {
@@ -205,7 +207,17 @@ mod tests {
         check("2001:db8::1/32", Some("2001:db8::/32"));
         check("::1", Some("::1"));
         check("::ffff:10.0.0.1/104", Some("10.0.0.0/8"));
-        for bad in ["", "1.2.3", "1.2.3.4/33", "::/129", "1.2.3.4/", "1.2.3.4/+8", "1.2.3.4/-1", "host", "1.2.3.4/8/8"] {
+        for bad in [
+            "",
+            "1.2.3",
+            "1.2.3.4/33",
+            "::/129",
+            "1.2.3.4/",
+            "1.2.3.4/+8",
+            "1.2.3.4/-1",
+            "host",
+            "1.2.3.4/8/8",
+        ] {
             check(bad, None);
         }
     }
@@ -221,10 +233,20 @@ mod tests {
             assert_eq!(set.contains(ip), expected, "{ip}");
             assert_eq!(set.as_slice().iter().any(|network| network.contains(ip)), expected, "{ip}");
         };
-        for inside in ["10.0.0.0", "10.255.255.255", "10.1.2.3", "192.168.0.1", "2001:db8::9", "::ffff:10.2.3.4", "0.0.0.0"] {
+        for inside in [
+            "10.0.0.0",
+            "10.255.255.255",
+            "10.1.2.3",
+            "192.168.0.1",
+            "2001:db8::9",
+            "::ffff:10.2.3.4",
+            "0.0.0.0",
+        ] {
             check(inside, true);
         }
-        for outside in ["9.255.255.255", "11.0.0.0", "192.168.0.2", "2001:db9::", "::", "255.255.255.255", "0.0.0.1"] {
+        for outside in
+            ["9.255.255.255", "11.0.0.0", "192.168.0.2", "2001:db9::", "::", "255.255.255.255", "0.0.0.1"]
+        {
             check(outside, false);
         }
         assert!(CidrSet::default().is_empty() && !CidrSet::default().contains("10.0.0.1".parse().unwrap()));

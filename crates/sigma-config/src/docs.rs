@@ -32,8 +32,13 @@ pub fn reference_markdown() -> String {
 fn section(out: &mut String, title: &str, object: &Value) {
     heading(out, title, object);
     out.push_str("| key | type | default | meaning |\n|---|---|---|---|\n");
-    let required: Vec<&str> =
-        object.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+    let required: Vec<&str> = object
+        .get("required")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
     for (key, property) in object.get("properties").and_then(Value::as_object).into_iter().flatten() {
         let default = match property.get("default") {
             _ if required.contains(&key.as_str()) => "required".to_owned(),
@@ -74,7 +79,8 @@ fn heading(out: &mut String, title: &str, object: &Value) {
 
 fn type_of(property: &Value) -> String {
     let Some(property) = property.as_object() else { return "any".to_owned() };
-    if let Some(name) = property.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next()) {
+    if let Some(name) = property.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next())
+    {
         return format!("[{name}](#{})", name.to_ascii_lowercase());
     }
     if let Some(branches) = property.get("anyOf").and_then(Value::as_array) {

@@ -120,7 +120,17 @@ mod tests {
         check("1", Some("1"));
         check("\"a-b_c.9\"", Some("a-b_c.9"));
         check(&format!("\"{}\"", "x".repeat(64)), Some(&"x".repeat(64)));
-        for bad in ["0", "-1", "1.5", "\"\"", "\"a b\"", "\"a/b\"", "null", "true", &format!("\"{}\"", "x".repeat(65))] {
+        for bad in [
+            "0",
+            "-1",
+            "1.5",
+            "\"\"",
+            "\"a b\"",
+            "\"a/b\"",
+            "null",
+            "true",
+            &format!("\"{}\"", "x".repeat(65)),
+        ] {
             check(bad, None);
         }
         assert!(Id::default().is_empty());

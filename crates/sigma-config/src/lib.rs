@@ -101,7 +101,8 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
     let mut document = Document::parse(text, options.max_bytes)?;
     let mut found = check::Findings::default();
     if options.standalone_mode && !text.trim_start().starts_with('{') && !text.trim_end().ends_with("#END") {
-        let problem = Problem::new("", "end_flag", "missing valid end flag").hint("end the file with a line `#END`");
+        let problem =
+            Problem::new("", "end_flag", "missing valid end flag").hint("end the file with a line `#END`");
         found.errors.push(problem);
     }
     found.errors.extend(env::substitute(&mut document, options.env));

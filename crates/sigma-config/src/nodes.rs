@@ -113,7 +113,10 @@ mod tests {
         check("[::1]:8080", Some(("[::1]", Some(8080))));
         check("[::1]", Some(("[::1]", None)));
         check("unix:/run/app.sock", Some(("unix:/run/app.sock", None)));
-        for bad in ["", ":80", "a:0", "a:65536", "a:+1", "a:x", "a:", "::1", "[::1", "[x]:1", "[::1]80", "unix:", "unix:/", "unix:a", "a b"] {
+        for bad in [
+            "", ":80", "a:0", "a:65536", "a:+1", "a:x", "a:", "::1", "[::1", "[x]:1", "[::1]80", "unix:",
+            "unix:/", "unix:a", "a b",
+        ] {
             check(bad, None);
         }
     }

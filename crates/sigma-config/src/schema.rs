@@ -41,7 +41,9 @@ pub(crate) fn schema() -> &'static Value {
         let mut whole = generate(SchemaSettings::draft2020_12(), false);
         let resources = generate(SchemaSettings::draft2020_12(), true);
         for part in ["properties", "$defs"] {
-            if let (Some(Value::Object(into)), Some(Value::Object(from))) = (whole.get_mut(part), resources.get(part)) {
+            if let (Some(Value::Object(into)), Some(Value::Object(from))) =
+                (whole.get_mut(part), resources.get(part))
+            {
                 into.extend(from.clone());
             }
         }
@@ -149,14 +151,20 @@ impl Report<'_> {
     }
 
     /// Names the errors of the one alternative that was meant, or else all alternatives.
-    fn alternatives(&mut self, pointer: &str, error: &ValidationError<'_>, context: &[Vec<ValidationError<'static>>]) {
+    fn alternatives(
+        &mut self,
+        pointer: &str,
+        error: &ValidationError<'_>,
+        context: &[Vec<ValidationError<'static>>],
+    ) {
         let words = constants(context);
         if !words.is_empty() {
             let shown = show(error.instance());
             let message = format!("must be one of {}, not {shown}", words.join(", "));
             let mut problem = self.document.problem(pointer, "enum", message);
             let written = error.instance().as_str().unwrap_or_default();
-            problem.hint = closest(written, words.iter().map(String::as_str)).map(|w| format!("did you mean `{w}`?"));
+            problem.hint =
+                closest(written, words.iter().map(String::as_str)).map(|w| format!("did you mean `{w}`?"));
             self.push(problem);
             return;
         }
@@ -190,7 +198,9 @@ fn wrong_type(error: &ValidationError<'_>, here: &str) -> bool {
     }
     match error.kind() {
         ValidationErrorKind::Type { .. } => true,
-        ValidationErrorKind::Constant { expected_value } => expected_value.is_string() != error.instance().is_string(),
+        ValidationErrorKind::Constant { expected_value } => {
+            expected_value.is_string() != error.instance().is_string()
+        }
         ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context } => {
             context.iter().all(|errors| errors.iter().any(|error| wrong_type(error, here)))
         }

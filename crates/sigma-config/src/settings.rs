@@ -138,7 +138,8 @@ pub fn default_listeners() -> Vec<Listener> {
         SocketAddr::from((Ipv4Addr::UNSPECIFIED, DEFAULT_PORT)),
         SocketAddr::from((Ipv6Addr::UNSPECIFIED, DEFAULT_PORT)),
     ];
-    let listener = |address| Listener { address: ListenAddress::Tcp(address), backlog: default_backlog(), name: None };
+    let listener =
+        |address| Listener { address: ListenAddress::Tcp(address), backlog: default_backlog(), name: None };
     everywhere.into_iter().map(listener).collect()
 }
 
@@ -239,7 +240,12 @@ pub const DEFAULT_ACCESS_FORMAT: &str = "$remote_addr - $remote_user [$time_loca
 
 impl Default for AccessLog {
     fn default() -> Self {
-        AccessLog { path: "off".into(), format: DEFAULT_ACCESS_FORMAT.into(), buffer_bytes: 16_384, flush_ms: 3_000 }
+        AccessLog {
+            path: "off".into(),
+            format: DEFAULT_ACCESS_FORMAT.into(),
+            buffer_bytes: 16_384,
+            flush_ms: 3_000,
+        }
     }
 }
 
@@ -377,12 +383,27 @@ mod tests {
     #[test]
     fn listen_addresses_are_read_and_written() {
         let check = |text: &str, expected: Option<&str>| {
-            assert_eq!(text.parse::<ListenAddress>().ok().map(|a| a.to_string()).as_deref(), expected, "{text}");
+            assert_eq!(
+                text.parse::<ListenAddress>().ok().map(|a| a.to_string()).as_deref(),
+                expected,
+                "{text}"
+            );
         };
         check("127.0.0.1:9080", Some("127.0.0.1:9080"));
         check("[::1]:80", Some("[::1]:80"));
         check("unix:/run/sigma.sock", Some("unix:/run/sigma.sock"));
-        for bad in ["", "9080", ":9080", "localhost:9080", "127.0.0.1", "127.0.0.1:99999", ":x", "unix:", "unix:/", "unix:run"] {
+        for bad in [
+            "",
+            "9080",
+            ":9080",
+            "localhost:9080",
+            "127.0.0.1",
+            "127.0.0.1:99999",
+            ":x",
+            "unix:",
+            "unix:/",
+            "unix:run",
+        ] {
             check(bad, None);
         }
     }

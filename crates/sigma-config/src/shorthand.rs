@@ -97,7 +97,9 @@ fn expand_listeners(listeners: &mut Value) {
             *item = json!({ "address": item.take() });
         }
         let Some(address) = item.get("address").and_then(Value::as_str) else { continue };
-        let Some(port) = address.strip_prefix(':').and_then(|port| port.parse::<u16>().ok()) else { continue };
+        let Some(port) = address.strip_prefix(':').and_then(|port| port.parse::<u16>().ok()) else {
+            continue;
+        };
         let mut other = item.clone();
         other["address"] = Value::String(format!("[::]:{port}"));
         item["address"] = Value::String(format!("0.0.0.0:{port}"));

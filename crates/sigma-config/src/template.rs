@@ -93,7 +93,8 @@ fn variable(text: &str) -> Option<(Part, &str)> {
             None => (inside.trim(), None),
         };
         // Inside braces a name may hold what `post_arg.a.b` and `uri_param_:ext` need.
-        let valid = !name.is_empty() && name.chars().all(|c| word(c) || matches!(c, '.' | '-' | ':' | '[' | ']' | '*'));
+        let valid = !name.is_empty()
+            && name.chars().all(|c| word(c) || matches!(c, '.' | '-' | ':' | '[' | ']' | '*'));
         return valid.then(|| (Part::Variable { name: VarName::parse(name), default }, after));
     }
     let end = text.find(|c| !word(c)).unwrap_or(text.len());

@@ -80,7 +80,9 @@ fn refused(text: &str, expected: &[(&str, u32, &str)]) {
     assert_eq!(problems.len(), expected.len(), "{text}\n{shown}");
     for (pointer, line, fragment) in expected {
         let hit = problems.iter().any(|problem| {
-            problem.pointer == *pointer && problem.line == Some(*line) && problem.to_string().contains(fragment)
+            problem.pointer == *pointer
+                && problem.line == Some(*line)
+                && problem.to_string().contains(fragment)
         });
         assert!(hit, "{pointer} line {line}: {fragment}\nin\n{shown}");
     }
@@ -127,7 +129,11 @@ upstreams:
             ("listeners[2].address", 4, "is not an address to listen on"),
             ("routes[0].uri", 7, "starts with `/` or `*`"),
             ("routes[0].urii", 8, "unknown key `urii`"),
-            ("routes[0].upstream_id", 9, "failed to fetch upstream info by upstream id [9], response code: 404"),
+            (
+                "routes[0].upstream_id",
+                9,
+                "failed to fetch upstream info by upstream id [9], response code: 404",
+            ),
             ("routes[1].id", 10, "already that of routes[0]"),
             ("routes[1].uris", 12, "only one of uri or uris is allowed"),
             ("routes[1]", 10, "needs one of `upstream`"),
@@ -155,7 +161,10 @@ upstreams:
 fn single_problems() {
     refused("consumers: [{username: a}]", &[("consumers", 1, "not served by this version")]);
     refused("routes:\n- {uri: /, upstream: h}", &[("routes[0].upstream", 2, "has no scheme")]);
-    refused("routes:\n- {uri: /, upstream: 5}", &[("routes[0].upstream", 2, "must be of type object, not 5")]);
+    refused(
+        "routes:\n- {uri: /, upstream: 5}",
+        &[("routes[0].upstream", 2, "must be of type object, not 5")],
+    );
     refused("routes:\n- {upstream: \"http://h\"}", &[("routes[0]", 2, "needs `uri` or `uris`")]);
     refused("upstream: http://h\nroutes: []", &[("upstream", 1, "move it into a route")]);
     refused("workers: 0", &[("workers", 1, "at least 1")]);
@@ -250,10 +259,9 @@ proptest! {
 
 #[test]
 fn seed_documents_pass_the_whole_way() {
-    for text in [
-        include_str!("seed/golden/sigma-every-key.json"),
-        include_str!("seed/golden/niubix-every-key.json"),
-    ] {
+    for text in
+        [include_str!("seed/golden/sigma-every-key.json"), include_str!("seed/golden/niubix-every-key.json")]
+    {
         let checked = accepted(text);
         assert!(!checked.config.resources.routes.is_empty());
         reads_back(&checked);

@@ -124,14 +124,23 @@ impl EndpointSource for Fleet {
         config: &resources::Upstream,
     ) -> Result<(Arc<UpstreamCell>, Option<Arc<Plan>>), Problem> {
         if config.scheme != Scheme::Http {
-            return Err(Problem::new(format!("{key}.scheme"), "unsupported", "this version speaks http to nodes")
-                .hint("use `scheme: http`"));
+            return Err(Problem::new(
+                format!("{key}.scheme"),
+                "unsupported",
+                "this version speaks http to nodes",
+            )
+            .hint("use `scheme: http`"));
         }
-        let rewrite_host = (config.pass_host == PassHost::Rewrite).then_some(config.upstream_host.as_deref()).flatten();
+        let rewrite_host =
+            (config.pass_host == PassHost::Rewrite).then_some(config.upstream_host.as_deref()).flatten();
         let plan = match &config.checks {
             None => None,
             Some(checks) => Some(Arc::new(Plan::compile(checks, rewrite_host).map_err(|error| {
-                Problem::new(format!("{key}.checks{}", error.pointer.replace('/', ".")), "checks", error.message)
+                Problem::new(
+                    format!("{key}.checks{}", error.pointer.replace('/', ".")),
+                    "checks",
+                    error.message,
+                )
             })?)),
         };
         let epoch = if plan.is_some() { self.checkers.epoch(key) } else { Arc::default() };

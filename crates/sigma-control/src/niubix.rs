@@ -35,7 +35,8 @@ enum Change {
 impl Edit {
     pub(crate) fn apply(&self, config: &mut Config) -> Result<(), String> {
         let upstreams = config.resources.upstreams.iter_mut();
-        let mut apps = upstreams.filter(|u| u.name.as_deref() == Some(&self.app) || u.id.as_str() == self.app);
+        let mut apps =
+            upstreams.filter(|u| u.name.as_deref() == Some(&self.app) || u.id.as_str() == self.app);
         let app = apps.next().ok_or("no app has this name")?;
         let mut nodes = app.nodes.iter_mut();
         let node = nodes.find(|node| is_at(node, &self.host)).ok_or("no backend of the app has this host")?;

@@ -71,9 +71,14 @@ fn fault_names() -> Vec<&'static str> {
 
 async fn status(State(shared): State<Arc<Shared>>) -> Response {
     let (reply, answer) = oneshot::channel();
-    let upstreams = if shared.ask(Request::Health { reply }).await { answer.await.unwrap_or_default() } else { Value::Null };
+    let upstreams = if shared.ask(Request::Health { reply }).await {
+        answer.await.unwrap_or_default()
+    } else {
+        Value::Null
+    };
     let problem = shared.last_problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let counters: Value = serde_json::from_str(&shared.totals().render_json(&fault_names())).unwrap_or_default();
+    let counters: Value =
+        serde_json::from_str(&shared.totals().render_json(&fault_names())).unwrap_or_default();
     let body = json!({
         "status": "ok",
         "version": env!("CARGO_PKG_VERSION"),
@@ -122,5 +127,9 @@ pub(crate) fn health(fleet: &Fleet) -> Value {
         })
     };
     let upstreams = fleet.health().into_iter();
-    upstreams.map(|(key, targets)| json!({"name": key, "nodes": targets.into_iter().map(node).collect::<Vec<_>>()})).collect()
+    upstreams
+        .map(
+            |(key, targets)| json!({"name": key, "nodes": targets.into_iter().map(node).collect::<Vec<_>>()}),
+        )
+        .collect()
 }

@@ -82,8 +82,13 @@ pub(crate) enum Request {
     Reload,
     Shutdown,
     /// Change nodes of the running configuration; memory only.
-    Edit { edit: niubix::Edit, reply: oneshot::Sender<Result<(), String>> },
-    Health { reply: oneshot::Sender<serde_json::Value> },
+    Edit {
+        edit: niubix::Edit,
+        reply: oneshot::Sender<Result<(), String>>,
+    },
+    Health {
+        reply: oneshot::Sender<serde_json::Value>,
+    },
 }
 
 /// The running process.
@@ -103,7 +108,11 @@ impl Supervisor {
     ///
     /// # Errors
     /// Any [`StartError`]; nothing keeps running then.
-    pub async fn start(options: Options, config: Config, log: Box<dyn LogControl>) -> Result<Supervisor, StartError> {
+    pub async fn start(
+        options: Options,
+        config: Config,
+        log: Box<dyn LogControl>,
+    ) -> Result<Supervisor, StartError> {
         let mut fleet = Fleet::default();
         let current = compile(&options.source, config, None, &mut fleet)?;
         let settings = &current.settings;
@@ -127,7 +136,8 @@ impl Supervisor {
     /// # Errors
     /// Signals cannot be received.
     pub async fn run(mut self) -> Result<(), StartError> {
-        let receive = |kind| signal(kind).map_err(|source| StartError::System { what: "signals".into(), source });
+        let receive =
+            |kind| signal(kind).map_err(|source| StartError::System { what: "signals".into(), source });
         let mut hangup = receive(SignalKind::hangup())?;
         let mut terminate = receive(SignalKind::terminate())?;
         let mut interrupt = receive(SignalKind::interrupt())?;
@@ -189,7 +199,9 @@ impl Supervisor {
         self.shared.reloaded(result.as_ref().err().map(ToString::to_string));
         match result {
             Ok(()) => tracing::info!("configuration reloaded"),
-            Err(error) => tracing::error!("the configuration was not reloaded, the old one stays in force:\n{error}"),
+            Err(error) => {
+                tracing::error!("the configuration was not reloaded, the old one stays in force:\n{error}")
+            }
         }
     }
 

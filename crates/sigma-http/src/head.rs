@@ -108,7 +108,11 @@ impl RequestHead {
     /// (RFC 9112 §3.3). Empty when an HTTP/1.0 request names none.
     pub fn authority(&self) -> &[u8] {
         let from_target = self.slice(&self.authority);
-        if from_target.is_empty() { self.headers.get(crate::HeaderId::Host).unwrap_or(b"") } else { from_target }
+        if from_target.is_empty() {
+            self.headers.get(crate::HeaderId::Host).unwrap_or(b"")
+        } else {
+            from_target
+        }
     }
 
     /// The authority of an absolute target, which replaces the Host field.

@@ -141,7 +141,13 @@ impl Headers {
     }
 
     /// Registers a line of the loaded head, by positions in it.
-    pub(crate) fn push_line(&mut self, line: usize, name_len: usize, value: std::ops::Range<usize>, end: usize) {
+    pub(crate) fn push_line(
+        &mut self,
+        line: usize,
+        name_len: usize,
+        value: std::ops::Range<usize>,
+        end: usize,
+    ) {
         let id = HeaderId::of(&self.arena[line..line + name_len]);
         self.mark(id);
         self.fields.push(Field {
@@ -378,7 +384,12 @@ mod tests {
 
     #[test]
     fn connection_options_are_removed_but_never_host() {
-        let mut h = headers(&[("Host", "x"), ("Connection", "close, X-Secret, host"), ("X-Secret", "1"), ("TE", "trailers")]);
+        let mut h = headers(&[
+            ("Host", "x"),
+            ("Connection", "close, X-Secret, host"),
+            ("X-Secret", "1"),
+            ("TE", "trailers"),
+        ]);
         h.remove_hop_by_hop();
         assert_eq!(text(&h), "Host: x\r\n");
     }

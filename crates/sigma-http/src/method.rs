@@ -82,7 +82,13 @@ impl Method {
     pub fn is_idempotent(self) -> bool {
         matches!(
             self,
-            Method::Get | Method::Head | Method::Put | Method::Delete | Method::Options | Method::Trace | Method::Purge
+            Method::Get
+                | Method::Head
+                | Method::Put
+                | Method::Delete
+                | Method::Options
+                | Method::Trace
+                | Method::Purge
         )
     }
 }

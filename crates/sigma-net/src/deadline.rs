@@ -38,7 +38,12 @@ struct Wheel {
 
 impl Wheel {
     fn new() -> Wheel {
-        Wheel { slots: Vec::new(), free: Vec::new(), buckets: (0..BUCKETS).map(|_| Vec::new()).collect(), tick: 1 }
+        Wheel {
+            slots: Vec::new(),
+            free: Vec::new(),
+            buckets: (0..BUCKETS).map(|_| Vec::new()).collect(),
+            tick: 1,
+        }
     }
 
     fn insert(&mut self) -> u32 {
@@ -176,7 +181,8 @@ impl Drop for Deadline {
 
 /// Wakes every task of this thread that waits with a deadline, so that it looks around.
 pub fn wake_all() {
-    let wakers: Vec<Waker> = WHEEL.with_borrow(|wheel| wheel.slots.iter().filter_map(|s| s.waker.clone()).collect());
+    let wakers: Vec<Waker> =
+        WHEEL.with_borrow(|wheel| wheel.slots.iter().filter_map(|s| s.waker.clone()).collect());
     wakers.into_iter().for_each(Waker::wake);
 }
 

@@ -13,7 +13,11 @@ const EVENTS_PER_TURN: usize = 256;
 ///
 /// # Errors
 /// The operating system's, when the thread cannot be started.
-pub fn spawn<F>(name: String, cpu: Option<usize>, main: impl FnOnce() -> F + Send + 'static) -> io::Result<JoinHandle<()>>
+pub fn spawn<F>(
+    name: String,
+    cpu: Option<usize>,
+    main: impl FnOnce() -> F + Send + 'static,
+) -> io::Result<JoinHandle<()>>
 where
     F: Future<Output = ()> + 'static,
 {

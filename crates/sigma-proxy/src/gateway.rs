@@ -94,9 +94,9 @@ impl Gateway {
         gateway.log = prepared.log.take();
         for (number, listeners) in std::mem::take(&mut prepared.listeners).into_iter().enumerate() {
             let cpu = (!cpus.is_empty()).then(|| cpus[number % cpus.len()]);
-            let handle = gateway.spawn_worker(number, cpu, &snapshot, listeners, health.clone()).map_err(|source| {
-                BindError { address: format!("worker {number}"), source }
-            })?;
+            let handle = gateway
+                .spawn_worker(number, cpu, &snapshot, listeners, health.clone())
+                .map_err(|source| BindError { address: format!("worker {number}"), source })?;
             gateway.workers.push(handle);
         }
         gateway.adopt(prepared);
@@ -123,7 +123,12 @@ impl Gateway {
         Ok(WorkerHandle { mailbox, counters, thread })
     }
 
-    fn sink(&self, log: Option<&LogWriter>, snapshot: &Snapshot, counters: &Arc<WorkerCounters>) -> Option<LogSink> {
+    fn sink(
+        &self,
+        log: Option<&LogWriter>,
+        snapshot: &Snapshot,
+        counters: &Arc<WorkerCounters>,
+    ) -> Option<LogSink> {
         let buffer = snapshot.settings.access_log.buffer_bytes as usize;
         log.map(|writer| writer.sink(buffer, Arc::clone(counters)))
     }

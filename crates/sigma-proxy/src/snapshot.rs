@@ -125,7 +125,11 @@ pub trait EndpointSource {
 }
 
 impl Upstream {
-    fn compile(key: &str, config: &resources::Upstream, source: &mut dyn EndpointSource) -> Result<Upstream, Problem> {
+    fn compile(
+        key: &str,
+        config: &resources::Upstream,
+        source: &mut dyn EndpointSource,
+    ) -> Result<Upstream, Problem> {
         let (cell, checks) = source.endpoints(key, config)?;
         let pool = config.keepalive_pool.unwrap_or_default();
         Ok(Upstream {
@@ -181,7 +185,12 @@ impl Snapshot {
             let services: HashMap<&str, &resources::Service> =
                 config.resources.services.iter().map(|s| (s.id.as_str(), s)).collect();
             compiler.shared(&config.resources, &mut problems);
-            config.resources.routes.iter().map(|route| compiler.route(route, &services, &mut problems)).collect()
+            config
+                .resources
+                .routes
+                .iter()
+                .map(|route| compiler.route(route, &services, &mut problems))
+                .collect()
         };
         let (upstreams, upstream_numbers) = (compiler.upstreams, compiler.numbers);
         let access_format = access_format(&config.settings, &mut problems);
@@ -192,7 +201,17 @@ impl Snapshot {
         let router = Router::compile(config.settings.router.http, &route_inputs(&config, &listener_names));
         let uri_options = UriOptions::from(&config.settings.router);
         let settings = config.settings.clone();
-        Ok(Snapshot { settings, router, uri_options, routes, upstreams, upstream_numbers, access_format, listener_names, config })
+        Ok(Snapshot {
+            settings,
+            router,
+            uri_options,
+            routes,
+            upstreams,
+            upstream_numbers,
+            access_format,
+            listener_names,
+            config,
+        })
     }
 
     /// The configuration it was compiled from.
@@ -272,7 +291,12 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn upstream(&mut self, key: String, config: &resources::Upstream, problems: &mut Vec<Problem>) -> Option<u32> {
+    fn upstream(
+        &mut self,
+        key: String,
+        config: &resources::Upstream,
+        problems: &mut Vec<Problem>,
+    ) -> Option<u32> {
         if let Some(number) = self.numbers.get(&key) {
             return Some(*number);
         }
@@ -321,7 +345,10 @@ impl<'a> Compiler<'a> {
         problems: &mut Vec<Problem>,
     ) -> Target {
         let by_id = |compiler: &Self, id: &sigma_config::id::Id| {
-            compiler.numbers.get(&format!("upstreams/{id}")).map_or(Target::NoUpstream, |n| Target::Upstream(*n))
+            compiler
+                .numbers
+                .get(&format!("upstreams/{id}"))
+                .map_or(Target::NoUpstream, |n| Target::Upstream(*n))
         };
         if let Some(id) = &route.upstream_id {
             return by_id(self, id);

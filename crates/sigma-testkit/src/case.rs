@@ -141,7 +141,9 @@ pub fn parse_cases(text: &str) -> Result<Vec<Case>> {
             cases.push(Case { name: name.trim().into(), ..Case::default() });
             Ok(Open::Nothing)
         } else {
-            let Some(case) = cases.last_mut() else { bail!("line {number}: no case has begun with `=== name`") };
+            let Some(case) = cases.last_mut() else {
+                bail!("line {number}: no case has begun with `=== name`")
+            };
             match line.starts_with(' ') {
                 true => open.continue_with(case, line).map(|()| open),
                 false => begin(case, number, line),

@@ -65,7 +65,9 @@ impl Head {
     pub fn request_line(&self) -> Result<(&str, &str)> {
         let parts: Vec<&str> = self.line.split(' ').collect();
         match parts[..] {
-            [method, target, "HTTP/1.1" | "HTTP/1.0"] if !method.is_empty() && !target.is_empty() => Ok((method, target)),
+            [method, target, "HTTP/1.1" | "HTTP/1.0"] if !method.is_empty() && !target.is_empty() => {
+                Ok((method, target))
+            }
             _ => bail!("request line {:?} is malformed", self.line),
         }
     }
@@ -78,7 +80,9 @@ impl Head {
         match (&lengths[..], &codings[..]) {
             ([], []) => Ok(None),
             ([], ["chunked"]) => Ok(Some(Framing::Chunked)),
-            ([n], []) if !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()) => Ok(Some(Framing::Length(n.parse()?))),
+            ([n], []) if !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()) => {
+                Ok(Some(Framing::Length(n.parse()?)))
+            }
             _ => bail!("ambiguous framing: Content-Length {lengths:?}, Transfer-Encoding {codings:?}"),
         }
     }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::DEADLINE;
 use crate::message::{Framing, Head, Message, parse_field};
 use crate::socket::{Address, Socket};
-use crate::DEADLINE;
 
 /// A raw client, or the origin's end of a connection.
 #[derive(Debug)]
@@ -262,7 +262,11 @@ mod tests {
         check("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", Some((200, "")));
         check("GET", "HTTP/1.1 200 OK\r\n\r\nall", Some((200, "all")));
         check("GET", "HTTP/1.1 103 Early\r\nLink: a\r\n\r\n", Some((103, "")));
-        check("GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nA: b\r\n\r\n", Some((200, "ok")));
+        check(
+            "GET",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nA: b\r\n\r\n",
+            Some((200, "ok")),
+        );
         check("GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nokk\r\n0\r\n\r\n", None);
         check("GET", "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok", None);
         check("GET", "HTTP/1.1 204 No\r\nContent-Length: 0\r\n\r\n", None);

@@ -225,7 +225,12 @@ impl Stage {
         let end = self.end(side)?;
         let message = if expect.head_only {
             let head = end.head()?;
-            Message { framing: head.framing()?.unwrap_or(Framing::None), head, body: Vec::new(), trailers: Vec::new() }
+            Message {
+                framing: head.framing()?.unwrap_or(Framing::None),
+                head,
+                body: Vec::new(),
+                trailers: Vec::new(),
+            }
         } else if expect.cut {
             end.cut()?
         } else if matches!(side, Side::Client(_)) {

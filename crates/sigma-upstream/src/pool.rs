@@ -35,7 +35,10 @@ impl Pools {
     pub fn checkout(&mut self, endpoint: &Endpoint, now_ms: u64) -> Option<Connection> {
         let idle = self.by_endpoint.get_mut(endpoint.id as usize)?;
         while let Some(mut candidate) = idle.pop() {
-            if candidate.expires_ms > now_ms && candidate.addr == endpoint.addr && candidate.connection.is_quiet() {
+            if candidate.expires_ms > now_ms
+                && candidate.addr == endpoint.addr
+                && candidate.connection.is_quiet()
+            {
                 return Some(candidate.connection);
             }
         }

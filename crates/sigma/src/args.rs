@@ -144,7 +144,8 @@ mod tests {
     fn check(given: &[&str], has_sigma_json: bool, expected: &[&str]) {
         let given = std::iter::once("sigma").chain(given.iter().copied()).map(OsString::from);
         let got = normalised(given, has_sigma_json);
-        let expected: Vec<OsString> = std::iter::once("sigma").chain(expected.iter().copied()).map(OsString::from).collect();
+        let expected: Vec<OsString> =
+            std::iter::once("sigma").chain(expected.iter().copied()).map(OsString::from).collect();
         assert_eq!(got, expected);
         assert!(Cli::try_parse_from(got).is_ok() || expected.len() == 1);
     }

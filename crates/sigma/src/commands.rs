@@ -39,7 +39,9 @@ fn run(args: Run) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         if let Some(address) = args.with_demo_origin {
-            demo::start(address).await.with_context(|| format!("cannot start the demo origin on {address}"))?;
+            demo::start(address)
+                .await
+                .with_context(|| format!("cannot start the demo origin on {address}"))?;
         }
         let listeners: Vec<String> =
             checked.config.settings.listeners.iter().map(|l| l.address.to_string()).collect();
@@ -71,7 +73,8 @@ fn check(args: Check) -> Result<ExitCode> {
     source.companion = args.options.or_else(|| companion_of(&path));
     let checked = source.load()?;
     let normalized = checked.normalized.clone();
-    Snapshot::compile(checked.config, None, &mut Fleet::default()).map_err(|problems| source.invalid(problems))?;
+    Snapshot::compile(checked.config, None, &mut Fleet::default())
+        .map_err(|problems| source.invalid(problems))?;
     for warning in &checked.warnings {
         eprintln!("{}: warning: {warning}", path.display());
     }
@@ -90,7 +93,9 @@ fn tell(args: &Signal, signal: SignalNumber) -> Result<ExitCode> {
         (None, None, Some(conf)) => {
             let checked = Source::file(conf).load()?;
             let file = checked.config.settings.pid_file;
-            read_pid(&file.ok_or_else(|| anyhow!("{}: no `pid_file` is set; name the process with --pid", conf.display()))?)?
+            read_pid(&file.ok_or_else(|| {
+                anyhow!("{}: no `pid_file` is set; name the process with --pid", conf.display())
+            })?)?
         }
         (None, None, None) => return Err(anyhow!("name the process with --pid, --pid-file or -c")),
     };
@@ -100,7 +105,8 @@ fn tell(args: &Signal, signal: SignalNumber) -> Result<ExitCode> {
 }
 
 fn read_pid(file: &Path) -> Result<i32> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read the pid file {}", file.display()))?;
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("cannot read the pid file {}", file.display()))?;
     text.trim().parse().with_context(|| format!("the pid file {} holds no number", file.display()))
 }
 

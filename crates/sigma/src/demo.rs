@@ -19,7 +19,8 @@ pub(crate) async fn start(address: SocketAddr) -> std::io::Result<()> {
 }
 
 async fn echo(request: Request) -> impl IntoResponse {
-    let text = |value: &axum::http::HeaderValue| Value::from(String::from_utf8_lossy(value.as_bytes()).into_owned());
+    let text =
+        |value: &axum::http::HeaderValue| Value::from(String::from_utf8_lossy(value.as_bytes()).into_owned());
     let headers: Map<String, Value> =
         request.headers().iter().map(|(name, value)| (name.to_string(), text(value))).collect();
     let body = json!({

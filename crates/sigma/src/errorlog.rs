@@ -65,7 +65,8 @@ pub(crate) fn start(config: &ErrorLog) -> Result<Control> {
         None => None,
     };
     let output = Output { path, file };
-    let filter = EnvFilter::try_new(&config.level).with_context(|| format!("error_log.level `{}`", config.level))?;
+    let filter =
+        EnvFilter::try_new(&config.level).with_context(|| format!("error_log.level `{}`", config.level))?;
     let (filter, handle) = reload::Layer::new(filter);
     let lines = fmt::layer().with_ansi(false).with_target(false).with_writer(output.clone());
     tracing_subscriber::registry().with(filter).with(lines).try_init()?;

@@ -84,7 +84,9 @@ impl Reader {
             },
             ast::Value::Array(array) => {
                 let items = array.elements.into_iter().enumerate();
-                Value::Array(items.map(|(i, item)| self.value(item, &element(pointer, i), depth + 1)).collect())
+                Value::Array(
+                    items.map(|(i, item)| self.value(item, &element(pointer, i), depth + 1)).collect(),
+                )
             }
             ast::Value::Object(object) => self.object(object, pointer, depth),
         }

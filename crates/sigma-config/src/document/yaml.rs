@@ -39,7 +39,10 @@ struct Frame {
 enum Content {
     List(Vec<Value>),
     /// With the key whose value comes next; the value of a duplicate key is dropped.
-    Mapping { map: Map<String, Value>, key: Option<Key> },
+    Mapping {
+        map: Map<String, Value>,
+        key: Option<Key>,
+    },
 }
 
 struct Key {
@@ -76,7 +79,9 @@ impl Builder {
                 self.documents += 1;
                 if self.documents > 1 {
                     let message = "a second YAML document starts here";
-                    return Err(Problem::new("", "syntax", message).at(Some(place.0)).hint("write one document only"));
+                    return Err(Problem::new("", "syntax", message)
+                        .at(Some(place.0))
+                        .hint("write one document only"));
                 }
                 Ok(())
             }
@@ -96,7 +101,9 @@ impl Builder {
                 self.finish(value, anchor, pointer, place)
             }
             Event::SequenceStart(anchor, _) => self.open(anchor, Content::List(Vec::new()), place),
-            Event::MappingStart(anchor, _) => self.open(anchor, Content::Mapping { map: Map::new(), key: None }, place),
+            Event::MappingStart(anchor, _) => {
+                self.open(anchor, Content::Mapping { map: Map::new(), key: None }, place)
+            }
             Event::SequenceEnd | Event::MappingEnd => self.close(),
             Event::Alias(anchor) => self.alias(anchor, place),
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => Ok(()),
@@ -114,7 +121,8 @@ impl Builder {
     }
 
     fn key(&mut self, text: String, (line, column): (u32, u32)) {
-        let Some(Frame { pointer, content: Content::Mapping { map, key }, .. }) = self.stack.last_mut() else {
+        let Some(Frame { pointer, content: Content::Mapping { map, key }, .. }) = self.stack.last_mut()
+        else {
             return;
         };
         let duplicate = map.contains_key(&text);
@@ -192,7 +200,13 @@ impl Builder {
         self.positions.entry(pointer.to_owned()).or_insert(place);
     }
 
-    fn finish(&mut self, value: Value, anchor: usize, pointer: String, place: (u32, u32)) -> Result<(), Problem> {
+    fn finish(
+        &mut self,
+        value: Value,
+        anchor: usize,
+        pointer: String,
+        place: (u32, u32),
+    ) -> Result<(), Problem> {
         self.locate(&pointer, place);
         if anchor > 0 {
             let (size, depth) = extent(&value);
@@ -222,7 +236,8 @@ fn too_many_copies(pointer: &str, line: u32) -> Problem {
 
 /// How many values, and how many levels of lists and mappings.
 fn extent(value: &Value) -> (usize, usize) {
-    let join = |(size, depth): (usize, usize), (more, deeper): (usize, usize)| (size + more, depth.max(deeper + 1));
+    let join =
+        |(size, depth): (usize, usize), (more, deeper): (usize, usize)| (size + more, depth.max(deeper + 1));
     match value {
         Value::Array(items) => items.iter().map(extent).fold((1, 1), join),
         Value::Object(map) => map.values().map(extent).fold((1, 1), join),

@@ -77,7 +77,9 @@ fn ordered(left: Option<&VarValue<'_>>, right: Option<f64>, holds: fn(f64, f64) 
 
 fn has(left: Option<&VarValue<'_>>, constant: &Value) -> bool {
     match (left, constant.as_str()) {
-        (Some(VarValue::List(items)), Some(wanted)) => items.iter().any(|item| item.as_ref() == wanted.as_bytes()),
+        (Some(VarValue::List(items)), Some(wanted)) => {
+            items.iter().any(|item| item.as_ref() == wanted.as_bytes())
+        }
         _ => false,
     }
 }

@@ -49,7 +49,8 @@ fn node(value: &Value, depth: usize) -> Result<Node, InvalidExpr> {
     let Some(items) = value.as_array() else {
         return invalid(format!("rule should be wrapped inside brackets, but got {value}"));
     };
-    let operands = |items: &[Value]| items.iter().map(|item| node(item, depth + 1)).collect::<Result<Vec<_>, _>>();
+    let operands =
+        |items: &[Value]| items.iter().map(|item| node(item, depth + 1)).collect::<Result<Vec<_>, _>>();
     match items.first() {
         Some(Value::Array(_)) => Ok(Node::Group(Logic::And, operands(items)?)),
         Some(Value::String(word)) => match logic(word) {
@@ -67,8 +68,12 @@ fn compare(name: &str, rest: &[Value]) -> Result<Compare, InvalidExpr> {
         [] => return invalid("rule too short"),
         [constant] => (false, "==", constant),
         [Value::String(operator), constant] if operator != "!" => (false, operator.as_str(), constant),
-        [Value::String(not), Value::String(operator), constant] if not == "!" => (true, operator.as_str(), constant),
-        [Value::String(not), ..] if not == "!" => return invalid("`!` should be followed by an operator and a value"),
+        [Value::String(not), Value::String(operator), constant] if not == "!" => {
+            (true, operator.as_str(), constant)
+        }
+        [Value::String(not), ..] if not == "!" => {
+            return invalid("`!` should be followed by an operator and a value");
+        }
         [operator, ..] if !operator.is_string() => return invalid(format!("invalid operator '{operator}'")),
         _ => return invalid("rule too long: expected [variable, operator, value]"),
     };
@@ -116,7 +121,9 @@ fn regex(constant: &Value, ignore_case: bool) -> Result<Regex, InvalidExpr> {
             .build()
     };
     // Bytes first, as PCRE does without its UTF flag; only `\p{…}` and the like need Unicode.
-    build(false).or_else(|_| build(true)).map_err(|error| InvalidExpr(format!("invalid regex `{pattern}`: {error}")))
+    build(false)
+        .or_else(|_| build(true))
+        .map_err(|error| InvalidExpr(format!("invalid regex `{pattern}`: {error}")))
 }
 
 fn networks(constant: &Value) -> Result<CidrSet, InvalidExpr> {

@@ -81,7 +81,11 @@ fn next_chunked(decoder: &mut ChunkedDecoder, input: &mut Chunk) -> Result<Optio
     if !decoder.is_done() && !input.is_empty() {
         let decoded = decoder.decode(input)?;
         // What follows the message is rare (pipelining); then it is set apart.
-        let mut data = if decoded.consumed == input.len() { std::mem::take(input) } else { input.split_to(decoded.consumed) };
+        let mut data = if decoded.consumed == input.len() {
+            std::mem::take(input)
+        } else {
+            input.split_to(decoded.consumed)
+        };
         if decoded.payload > 0 {
             data.truncate(decoded.payload);
             return Ok(Some(Frame::Data(data)));

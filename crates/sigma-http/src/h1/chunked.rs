@@ -131,8 +131,12 @@ impl ChunkedDecoder {
         let ended_line = self.trailer_bytes.is_empty() || self.trailer_bytes.ends_with(b"\r\n");
         self.trailer_bytes.push(byte);
         match byte {
-            b'\n' if !self.trailer_bytes.ends_with(b"\r\n") => return Err("a trailer line ends in a bare LF"),
-            b'\n' if self.trailer_bytes == b"\r\n" || self.trailer_bytes.ends_with(b"\r\n\r\n") => self.state = State::Done,
+            b'\n' if !self.trailer_bytes.ends_with(b"\r\n") => {
+                return Err("a trailer line ends in a bare LF");
+            }
+            b'\n' if self.trailer_bytes == b"\r\n" || self.trailer_bytes.ends_with(b"\r\n\r\n") => {
+                self.state = State::Done
+            }
             _ if self.trailer_bytes.len() > TRAILERS_MAX => return Err("the trailers are too large"),
             b' ' | b'\t' if ended_line => return Err("a trailer field is folded over lines"),
             _ => {}
@@ -197,9 +201,20 @@ mod tests {
     #[test]
     fn refused() {
         let wires: &[&[u8]] = &[
-            b"\r\n\r\n", b"+5\r\nhello\r\n0\r\n\r\n", b"0x5\r\nhello\r\n", b"5 \r\nhello\r\n", b"5\nhello\r\n0\r\n\r\n",
-            b"5\r\nhelloX\r\n0\r\n\r\n", b"5\r\nhello\n0\r\n\r\n", b"ffffffffffffffff1\r\n", b"5;\x01\r\nhello\r\n", b"0\r\nbad line\r\n\r\n",
-            b"0\r\nA: b\n\r\n", b"0\r\n A: b\r\n\r\n", b"-1\r\n", b";x\r\n",
+            b"\r\n\r\n",
+            b"+5\r\nhello\r\n0\r\n\r\n",
+            b"0x5\r\nhello\r\n",
+            b"5 \r\nhello\r\n",
+            b"5\nhello\r\n0\r\n\r\n",
+            b"5\r\nhelloX\r\n0\r\n\r\n",
+            b"5\r\nhello\n0\r\n\r\n",
+            b"ffffffffffffffff1\r\n",
+            b"5;\x01\r\nhello\r\n",
+            b"0\r\nbad line\r\n\r\n",
+            b"0\r\nA: b\n\r\n",
+            b"0\r\n A: b\r\n\r\n",
+            b"-1\r\n",
+            b";x\r\n",
         ];
         for wire in wires {
             check(wire, Err(()));

@@ -65,7 +65,11 @@ impl HeadScanner {
 ///
 /// # Errors
 /// [`ParseError`] for a head that must not be forwarded or is over `limits`.
-pub fn parse_request(bytes: &[u8], limits: &HeadLimits, head: &mut RequestHead) -> Result<Option<usize>, ParseError> {
+pub fn parse_request(
+    bytes: &[u8],
+    limits: &HeadLimits,
+    head: &mut RequestHead,
+) -> Result<Option<usize>, ParseError> {
     let start = if bytes.starts_with(b"\r\n") { 2 } else { 0 };
     let Some(line) = next_line(bytes, start)? else {
         return incomplete(bytes.len() - start, limits.line_bytes, ParseError::LineTooLong);
@@ -86,7 +90,11 @@ pub fn parse_request(bytes: &[u8], limits: &HeadLimits, head: &mut RequestHead) 
 ///
 /// # Errors
 /// [`ParseError`] for a head that must not be forwarded or is over `limits`.
-pub fn parse_response(bytes: &[u8], limits: &HeadLimits, head: &mut ResponseHead) -> Result<Option<usize>, ParseError> {
+pub fn parse_response(
+    bytes: &[u8],
+    limits: &HeadLimits,
+    head: &mut ResponseHead,
+) -> Result<Option<usize>, ParseError> {
     let Some(line) = next_line(bytes, 0)? else {
         // Not HTTP at all is refused at once rather than at the head limit.
         let probe = bytes.len().min(7);
@@ -110,7 +118,11 @@ pub fn parse_response(bytes: &[u8], limits: &HeadLimits, head: &mut ResponseHead
 ///
 /// # Errors
 /// As [`parse_request`].
-pub fn parse_trailers(bytes: &[u8], limits: &HeadLimits, headers: &mut Headers) -> Result<Option<usize>, ParseError> {
+pub fn parse_trailers(
+    bytes: &[u8],
+    limits: &HeadLimits,
+    headers: &mut Headers,
+) -> Result<Option<usize>, ParseError> {
     match parse_fields(bytes, 0, limits, headers)? {
         Some(end) => Ok(Some(end)),
         None => incomplete(bytes.len(), limits.head_bytes, ParseError::HeadTooLarge),
@@ -138,7 +150,12 @@ fn incomplete<T>(have: usize, limit: usize, error: ParseError) -> Result<Option<
 
 /// Parses field lines from `start` to the empty line. Loads the head into the arena only once it
 /// is complete, so an incomplete parse copies nothing.
-fn parse_fields(bytes: &[u8], start: usize, limits: &HeadLimits, headers: &mut Headers) -> Result<Option<usize>, ParseError> {
+fn parse_fields(
+    bytes: &[u8],
+    start: usize,
+    limits: &HeadLimits,
+    headers: &mut Headers,
+) -> Result<Option<usize>, ParseError> {
     // First pass: find the end and refuse malformed line ends. Heads are short; the second pass
     // finds them in cache.
     let mut at = start;

@@ -20,7 +20,9 @@ fn accepted(wire: &str) -> RequestHead {
 
 #[test]
 fn request_parts() {
-    let head = accepted("POST /a/b?c=d HTTP/1.1\r\nHost: Example.com:80\r\nX-Pad: \t v v \t\r\nEmpty:\r\nContent-Length: 3\r\n\r\n");
+    let head = accepted(
+        "POST /a/b?c=d HTTP/1.1\r\nHost: Example.com:80\r\nX-Pad: \t v v \t\r\nEmpty:\r\nContent-Length: 3\r\n\r\n",
+    );
     assert_eq!(head.method, Method::Post);
     assert_eq!(head.path_and_query(), b"/a/b?c=d");
     assert_eq!(head.raw_path(), b"/a/b");
@@ -34,7 +36,10 @@ fn request_parts() {
 #[test]
 fn target_forms() {
     let head = accepted("GET http://h:1?q HTTP/1.1\r\nHost: other\r\n\r\n");
-    assert_eq!((head.form, head.authority(), head.raw_path()), (TargetForm::Absolute, &b"h:1"[..], &b"/"[..]));
+    assert_eq!(
+        (head.form, head.authority(), head.raw_path()),
+        (TargetForm::Absolute, &b"h:1"[..], &b"/"[..])
+    );
     assert_eq!(accepted("OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n").form, TargetForm::Asterisk);
     assert_eq!(accepted("CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n").form, TargetForm::Authority);
     assert_eq!(accepted("\r\nGET / HTTP/1.0\r\n\r\n").version, Version::Http10);
@@ -103,7 +108,10 @@ fn limits() {
     let fields = "A: b\r\n".repeat(9);
     assert!(matches!(request(&format!("GET / HTTP/1.1\r\n{fields}\r\n")), Err(ParseError::HeadTooLarge)));
     let value = "v".repeat(600);
-    assert!(matches!(request(&format!("GET / HTTP/1.1\r\nA: {value}\r\n\r\n")), Err(ParseError::HeadTooLarge)));
+    assert!(matches!(
+        request(&format!("GET / HTTP/1.1\r\nA: {value}\r\n\r\n")),
+        Err(ParseError::HeadTooLarge)
+    ));
     assert!(matches!(request(&format!("GET / HTTP/1.1\r\nA: {value}")), Err(ParseError::HeadTooLarge)));
 }
 
@@ -138,12 +146,21 @@ fn responses() {
         let mut head = ResponseHead::default();
         parse_response(wire.as_bytes(), &LIMITS, &mut head).map(|n| n.map(|_| head))
     };
-    let head = response("HTTP/1.1 404 Not Here\r\nA: b\r\n\r\nbody").ok().flatten().expect("a valid response");
+    let head =
+        response("HTTP/1.1 404 Not Here\r\nA: b\r\n\r\nbody").ok().flatten().expect("a valid response");
     assert_eq!((head.status, head.reason(), head.headers.len()), (404, &b"Not Here"[..], 1));
     for valid in ["HTTP/1.1 200\r\n\r\n", "HTTP/1.0 200 \r\n\r\n"] {
         assert!(matches!(response(valid), Ok(Some(_))), "{valid:?}");
     }
-    for refused in ["junk", "HTTP/2 200 OK\r\n\r\n", "HTTP/1.1 20 OK\r\n\r\n", "HTTP/1.1 2000 OK\r\n\r\n", "HTTP/1.1 099 X\r\n\r\n", "HTTP/1.1 200 a\0b\r\n\r\n", "HTTP/1.1 200 OK\n\r\n"] {
+    for refused in [
+        "junk",
+        "HTTP/2 200 OK\r\n\r\n",
+        "HTTP/1.1 20 OK\r\n\r\n",
+        "HTTP/1.1 2000 OK\r\n\r\n",
+        "HTTP/1.1 099 X\r\n\r\n",
+        "HTTP/1.1 200 a\0b\r\n\r\n",
+        "HTTP/1.1 200 OK\n\r\n",
+    ] {
         assert!(matches!(response(refused), Err(ParseError::Invalid(_))), "{refused:?}");
     }
 }

@@ -4,7 +4,9 @@ use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
 use sigma_http::h1::{self, BodyReader, Framing, HeadLimits, HeadScanner, Output, ParseError};
-use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, ResponseHead, Version};
+use sigma_http::{
+    BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, ResponseHead, Version,
+};
 use sigma_net::{Deadline, Stream};
 use sigma_upstream::connection::{fill, flush};
 
@@ -120,7 +122,8 @@ impl Server {
         poll_fn(|cx| {
             loop {
                 if self.deadline.poll_expired(cx).is_ready() {
-                    let fault = Fault::new(FaultKind::RequestHeadTimeout, "the request head did not arrive in time");
+                    let fault =
+                        Fault::new(FaultKind::RequestHeadTimeout, "the request head did not arrive in time");
                     return Poll::Ready(Err(NoRequest::Refused(fault)));
                 }
                 match ready!(fill(&mut self.stream, &mut self.input, self.limits.head.head_bytes + 1, cx)) {
@@ -165,7 +168,8 @@ impl Server {
         self.requests += 1;
         self.version = head.version;
         self.bodiless = head.method == Method::Head;
-        self.persists = h1::connection_persists(head.version, &head.headers) && self.requests < self.limits.requests;
+        self.persists =
+            h1::connection_persists(head.version, &head.headers) && self.requests < self.limits.requests;
         match h1::request_body(head) {
             Ok(length) => {
                 self.length = length;
@@ -177,7 +181,9 @@ impl Server {
             }
         }
         match self.length {
-            BodyLength::Known(n) if self.limits.body_bytes > 0 && n > self.limits.body_bytes => Err(body_too_large()),
+            BodyLength::Known(n) if self.limits.body_bytes > 0 && n > self.limits.body_bytes => {
+                Err(body_too_large())
+            }
             _ => Ok(()),
         }
     }
@@ -252,7 +258,9 @@ impl Server {
     pub(super) fn send_head(&mut self, head: &mut ResponseHead, length: BodyLength, date: &[u8]) {
         let mut framing = Framing::Plain;
         match length {
-            BodyLength::Streamed | BodyLength::UntilClose if self.version != Version::Http10 => framing = Framing::Chunked,
+            BodyLength::Streamed | BodyLength::UntilClose if self.version != Version::Http10 => {
+                framing = Framing::Chunked
+            }
             BodyLength::Streamed | BodyLength::UntilClose => self.persists = false,
             BodyLength::Known(_) | BodyLength::None => {}
         }
@@ -372,6 +380,8 @@ fn parse_fault(error: ParseError) -> Fault {
     match error {
         ParseError::Invalid(reason) => Fault::new(FaultKind::BadRequest, reason),
         ParseError::LineTooLong => Fault::new(FaultKind::UriTooLong, "the request line is over its limit"),
-        ParseError::HeadTooLarge => Fault::new(FaultKind::RequestHeadTooLarge, "the request head is over its limit"),
+        ParseError::HeadTooLarge => {
+            Fault::new(FaultKind::RequestHeadTooLarge, "the request head is over its limit")
+        }
     }
 }

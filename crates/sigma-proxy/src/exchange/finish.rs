@@ -66,7 +66,8 @@ fn header(out: &mut Vec<u8>, headers: &Headers, name: &str) -> bool {
 fn basic_user(headers: &Headers, out: &mut Vec<u8>) -> bool {
     use base64::Engine;
     let value = headers.get(sigma_http::HeaderId::Authorization).unwrap_or_default();
-    let Some(encoded) = value.get(..6).filter(|s| s.eq_ignore_ascii_case(b"basic ")).map(|_| &value[6..]) else {
+    let Some(encoded) = value.get(..6).filter(|s| s.eq_ignore_ascii_case(b"basic ")).map(|_| &value[6..])
+    else {
         return false;
     };
     let decoded = base64::engine::general_purpose::STANDARD.decode(encoded).unwrap_or_default();
@@ -193,7 +194,9 @@ impl Exchange<'_, '_> {
             Field::ConnectionRequests => number(out, self.down.request_number().into()),
             Field::RouteId => route.is_some_and(|r| bytes(out, r.id.as_bytes())),
             Field::RouteName => route.and_then(|r| r.name.as_ref()).is_some_and(|n| bytes(out, n.as_bytes())),
-            Field::ServiceId => route.and_then(|r| r.service_id.as_ref()).is_some_and(|id| bytes(out, id.as_bytes())),
+            Field::ServiceId => {
+                route.and_then(|r| r.service_id.as_ref()).is_some_and(|id| bytes(out, id.as_bytes()))
+            }
             Field::Fault => self.record.fault.is_some_and(|f| bytes(out, f.kind.error_type().as_bytes())),
             _ => false,
         }

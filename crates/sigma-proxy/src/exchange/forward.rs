@@ -37,7 +37,12 @@ enum Ended {
 }
 
 impl Exchange<'_, '_> {
-    pub(super) async fn forward(&mut self, snapshot: &Snapshot, route: &Route, number: u32) -> Result<(), Fault> {
+    pub(super) async fn forward(
+        &mut self,
+        snapshot: &Snapshot,
+        route: &Route,
+        number: u32,
+    ) -> Result<(), Fault> {
         let upstream = std::sync::Arc::clone(&snapshot.upstreams[number as usize]);
         let key = self.hash_key(snapshot, &upstream)?;
         let upgrade = self.prepare_request(snapshot, route.websocket);
@@ -76,7 +81,12 @@ impl Exchange<'_, '_> {
         Ok(Some(key.unwrap_or_else(|| peer.as_bytes().to_vec())))
     }
 
-    fn pick(&mut self, balancer: &RefCell<Balancer>, key: Option<&[u8]>, tried: &Tried) -> Result<Picked, Fault> {
+    fn pick(
+        &mut self,
+        balancer: &RefCell<Balancer>,
+        key: Option<&[u8]>,
+        tried: &Tried,
+    ) -> Result<Picked, Fault> {
         let mut balancer = balancer.borrow_mut();
         let context = PickContext { key, tried, now_ms: deadline::now_ms(), random: self.worker.random() };
         match balancer.pick(&context) {
@@ -84,7 +94,10 @@ impl Exchange<'_, '_> {
             None if balancer.endpoints().endpoints.is_empty() => {
                 Err(Fault::new(FaultKind::NoNode, "the upstream has no node"))
             }
-            None => Err(Fault::new(FaultKind::NodesExhausted, "all nodes of the upstream were tried or none may be used")),
+            None => Err(Fault::new(
+                FaultKind::NodesExhausted,
+                "all nodes of the upstream were tried or none may be used",
+            )),
         }
     }
 
@@ -121,7 +134,12 @@ impl Exchange<'_, '_> {
         }
     }
 
-    async fn attempt_on(&mut self, plan: &Plan<'_>, endpoint: &Endpoint, state: &mut Attempts) -> Result<(), Fault> {
+    async fn attempt_on(
+        &mut self,
+        plan: &Plan<'_>,
+        endpoint: &Endpoint,
+        state: &mut Attempts,
+    ) -> Result<(), Fault> {
         headers::set_host(&mut self.scratch.request, plan.upstream, &endpoint.host_header);
         let mut idle_allowed = true;
         loop {
@@ -168,7 +186,12 @@ impl Exchange<'_, '_> {
     }
 
     /// Request up, response down, on one connection.
-    async fn converse(&mut self, plan: &Plan<'_>, mut connection: Connection, state: &mut Attempts) -> Result<Ended, Fault> {
+    async fn converse(
+        &mut self,
+        plan: &Plan<'_>,
+        mut connection: Connection,
+        state: &mut Attempts,
+    ) -> Result<Ended, Fault> {
         let settings = &plan.snapshot.settings;
         let limits = HeadLimits {
             line_bytes: settings.limits.response_head_bytes as usize,
@@ -182,8 +205,13 @@ impl Exchange<'_, '_> {
             complete: state.replayable,
             ended: state.body_ended,
         };
-        let mut transfer =
-            Transfer::begin(&mut self.down, &mut connection, plan.timeouts, DownTimeouts::new(settings), &replay);
+        let mut transfer = Transfer::begin(
+            &mut self.down,
+            &mut connection,
+            plan.timeouts,
+            DownTimeouts::new(settings),
+            &replay,
+        );
         let head = &mut self.scratch.response;
         let result = loop {
             let received = poll_fn(|cx| transfer.poll_head(cx, method, &limits, head, &mut replay)).await;
@@ -211,7 +239,10 @@ impl Exchange<'_, '_> {
         }
         if head.status == 101 {
             if !plan.upgrade {
-                return Err(Fault::new(FaultKind::UpgradeFailed, "the node changed the protocol although nobody asked"));
+                return Err(Fault::new(
+                    FaultKind::UpgradeFailed,
+                    "the node changed the protocol although nobody asked",
+                ));
             }
             self.record.status = 101;
             transfer.down.send_interim(head);
@@ -260,7 +291,9 @@ impl Exchange<'_, '_> {
         }
         if let Some(checks) = &plan.upstream.checks {
             let event = match fault.kind {
-                FaultKind::ConnectTimeout | FaultKind::ResponseTimeout | FaultKind::UpstreamSendTimeout => Event::Timeout,
+                FaultKind::ConnectTimeout | FaultKind::ResponseTimeout | FaultKind::UpstreamSendTimeout => {
+                    Event::Timeout
+                }
                 _ => Event::TcpFailure,
             };
             self.worker.health.report(&endpoint.health, event, checks.passive.limits);

@@ -22,8 +22,8 @@ use crate::snapshot::{Route, Snapshot, Target};
 use crate::worker::{View, Worker};
 use request::RequestView;
 
-pub use request::explain;
 pub(crate) use request::PeerText;
+pub use request::explain;
 
 /// Memory that an exchange needs while it runs; recycled.
 #[derive(Debug, Default)]
@@ -119,7 +119,10 @@ impl Exchange<'_, '_> {
         }
         let mut expectations = head.headers.get_all(HeaderId::Expect);
         if expectations.any(|value| !value.eq_ignore_ascii_case(b"100-continue")) {
-            return Err(Fault::new(FaultKind::ExpectationFailed, "only 100-continue is understood in Expect"));
+            return Err(Fault::new(
+                FaultKind::ExpectationFailed,
+                "only 100-continue is understood in Expect",
+            ));
         }
         Ok(())
     }
@@ -166,7 +169,12 @@ fn normal_path<'h>(head: &'h RequestHead, snapshot: &Snapshot) -> Result<NormalP
 }
 
 /// The rewritten path, percent-encoded again, and the query as it was.
-fn rewrite_target(rewrite: &crate::snapshot::Rewrite, path: &NormalPath<'_>, query: Option<&[u8]>, out: &mut Vec<u8>) {
+fn rewrite_target(
+    rewrite: &crate::snapshot::Rewrite,
+    path: &NormalPath<'_>,
+    query: Option<&[u8]>,
+    out: &mut Vec<u8>,
+) {
     let replaced = rewrite.regex.replace_all(&path.uri, &rewrite.replacement[..]);
     if replaced.first() != Some(&b'/') {
         out.push(b'/');

@@ -10,8 +10,8 @@ use sigma_http::{HeaderId, Method, RequestHead};
 use sigma_net::Peer;
 
 use crate::downstream::Origin;
-use crate::route::{Explanation, Request};
 use crate::route::normalize::NormalPath;
+use crate::route::{Explanation, Request};
 use crate::snapshot::Snapshot;
 
 /// A peer's address as text, formatted once per use on the stack.
@@ -149,14 +149,18 @@ impl Variables for RequestView<'_> {
             VarName::IsArgs => self.head.query().map(|_| VarValue::Text(Cow::Borrowed(b"?"))),
             VarName::Host => Some(VarValue::Text(Cow::Borrowed(Request::host(self)))),
             VarName::Scheme => Some(VarValue::Text(Cow::Borrowed(b"http"))),
-            VarName::RemoteAddr | VarName::RealipRemoteAddr => text(PeerText::new(self.origin.peer).as_bytes()),
+            VarName::RemoteAddr | VarName::RealipRemoteAddr => {
+                text(PeerText::new(self.origin.peer).as_bytes())
+            }
             VarName::RemotePort => match self.origin.peer {
                 Peer::Ip(addr) => number(addr.port()),
                 Peer::Unix => None,
             },
             VarName::ServerAddr => text(self.origin.local?.ip().to_canonical().to_string().as_bytes()),
             VarName::ServerPort => number(self.origin.local_port()),
-            VarName::ServerProtocol => Some(VarValue::Text(Cow::Borrowed(self.head.version.as_str().as_bytes()))),
+            VarName::ServerProtocol => {
+                Some(VarValue::Text(Cow::Borrowed(self.head.version.as_str().as_bytes())))
+            }
             VarName::Arg(name) => self.argument(name),
             VarName::Cookie(name) => self.cookie(name).map(|v| VarValue::Text(Cow::Borrowed(v))),
             VarName::Http(name) => self.header(name).map(VarValue::Text),
@@ -222,7 +226,9 @@ pub fn explain(
     let mut head = RequestHead::default();
     match sigma_http::h1::parse_request(text.as_bytes(), &limits, &mut head) {
         Ok(Some(_)) => {}
-        Ok(None) | Err(ParseError::LineTooLong | ParseError::HeadTooLarge) => return Err("it is not one request"),
+        Ok(None) | Err(ParseError::LineTooLong | ParseError::HeadTooLarge) => {
+            return Err("it is not one request");
+        }
         Err(ParseError::Invalid(reason)) => return Err(reason),
     }
     let path = super::normal_path(&head, snapshot).map_err(|fault| fault.reason)?;

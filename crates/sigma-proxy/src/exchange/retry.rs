@@ -36,7 +36,9 @@ pub(super) fn decide(fault: Fault, method: Method, progress: Progress) -> Decisi
         // Nothing was sent.
         FaultKind::ConnectRefused | FaultKind::ConnectTimeout => Decision::NextNode,
         FaultKind::ConnectionTerminated if progress.stale && repeatable => Decision::SameNode,
-        FaultKind::ConnectionTerminated | FaultKind::ResponseTimeout | FaultKind::UpstreamSendTimeout if repeatable => {
+        FaultKind::ConnectionTerminated | FaultKind::ResponseTimeout | FaultKind::UpstreamSendTimeout
+            if repeatable =>
+        {
             Decision::NextNode
         }
         _ => Decision::GiveUp,
@@ -49,12 +51,8 @@ mod tests {
 
     fn check(kind: FaultKind, method: Method, flags: &str, expected: Decision) {
         let has = |flag| flags.contains(flag);
-        let progress = Progress {
-            unsent: has('u'),
-            stale: has('s'),
-            replayable: !has('b'),
-            answered: has('a'),
-        };
+        let progress =
+            Progress { unsent: has('u'), stale: has('s'), replayable: !has('b'), answered: has('a') };
         assert_eq!(decide(Fault::new(kind, ""), method, progress), expected, "{kind:?} {method:?} {flags}");
     }
 

@@ -125,7 +125,12 @@ impl<'t, 'c> Transfer<'t, 'c> {
     }
 
     pub(super) fn progress(&self, replayable: bool) -> Progress {
-        Progress { unsent: self.up.is_unsent(), stale: self.up.may_be_stale(), replayable, answered: self.answered }
+        Progress {
+            unsent: self.up.is_unsent(),
+            stale: self.up.may_be_stale(),
+            replayable,
+            answered: self.answered,
+        }
     }
 
     /// The next response head, while the request's body goes up.
@@ -144,7 +149,8 @@ impl<'t, 'c> Transfer<'t, 'c> {
         if let Poll::Ready(result) = self.up.poll_head(cx, method, limits, head) {
             return Poll::Ready(result);
         }
-        let mut down_wait = if self.upload == Upload::Running && !up_pending { Wait::Receive } else { Wait::Nothing };
+        let mut down_wait =
+            if self.upload == Upload::Running && !up_pending { Wait::Receive } else { Wait::Nothing };
         if self.upload != Upload::Running {
             match self.down.poll_departure(cx) {
                 Poll::Ready(Departure::Gone) => return Poll::Ready(Err(client_gone())),
@@ -161,7 +167,12 @@ impl<'t, 'c> Transfer<'t, 'c> {
     }
 
     /// The rest of the response; ready when the client has all of it.
-    pub(super) fn poll_body(&mut self, cx: &mut Context<'_>, replay: &mut Replay<'_>, ended: &mut bool) -> Poll<Result<(), Fault>> {
+    pub(super) fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        replay: &mut Replay<'_>,
+        ended: &mut bool,
+    ) -> Poll<Result<(), Fault>> {
         let up_pending = match self.poll_upload(cx, replay) {
             Ok(pending) => pending,
             Err(fault) => return Poll::Ready(Err(fault)),
@@ -188,7 +199,9 @@ impl<'t, 'c> Transfer<'t, 'c> {
                 Poll::Pending => break true,
             }
         };
-        if self.upload != Upload::Running && matches!(self.down.poll_departure(cx), Poll::Ready(Departure::Gone)) {
+        if self.upload != Upload::Running
+            && matches!(self.down.poll_departure(cx), Poll::Ready(Departure::Gone))
+        {
             return Poll::Ready(Err(client_gone()));
         }
         let up_wait = if up_pending {
@@ -299,7 +312,9 @@ impl<'t, 'c> Transfer<'t, 'c> {
         }
         if self.up.deadline().poll_expired(cx).is_ready() {
             return Poll::Ready(Err(match up {
-                Wait::Send => Fault::new(FaultKind::UpstreamSendTimeout, "the node does not take the request"),
+                Wait::Send => {
+                    Fault::new(FaultKind::UpstreamSendTimeout, "the node does not take the request")
+                }
                 _ => Fault::new(FaultKind::ResponseTimeout, "the response did not arrive in time"),
             }));
         }

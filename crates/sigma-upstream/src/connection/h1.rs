@@ -112,7 +112,8 @@ impl Client {
             return Ok(());
         }
         self.headed = true;
-        self.persists = h1::connection_persists(head.version, &head.headers) && length != BodyLength::UntilClose;
+        self.persists =
+            h1::connection_persists(head.version, &head.headers) && length != BodyLength::UntilClose;
         self.length = length;
         self.reader = BodyReader::new(length);
         Ok(())

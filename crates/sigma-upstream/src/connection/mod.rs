@@ -8,8 +8,8 @@ mod h1;
 
 use std::task::{Context, Poll};
 
-use sigma_http::{BodyLength, Chunk, Fault, Frame, Method, RequestHead, ResponseHead};
 use sigma_http::h1::Output;
+use sigma_http::{BodyLength, Chunk, Fault, Frame, Method, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Stream};
 
 pub use dial::dial;
@@ -131,7 +131,12 @@ pub fn flush(stream: &mut Stream, output: &mut Output, cx: &mut Context<'_>) -> 
 ///
 /// # Errors
 /// The operating system's.
-pub fn fill(stream: &mut Stream, input: &mut Chunk, room: usize, cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
+pub fn fill(
+    stream: &mut Stream,
+    input: &mut Chunk,
+    room: usize,
+    cx: &mut Context<'_>,
+) -> Poll<std::io::Result<usize>> {
     if input.is_empty() {
         let mut chunk = Chunk::take();
         let read = stream.poll_read(cx, chunk.spare());

@@ -55,7 +55,8 @@ fn a_lower_priority_serves_only_when_the_higher_cannot() {
 #[test]
 fn consistent_hashing_keeps_a_key_on_its_node() {
     let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
-    let config = catch_all("", &nodes(&[&a, &b]), "      type: chash\n      hash_on: header\n      key: X-User");
+    let config =
+        catch_all("", &nodes(&[&a, &b]), "      type: chash\n      hash_on: header\n      key: X-User");
     let gateway = Gateway::start(SIGMA, &config).unwrap();
     let mut used = BTreeMap::<String, usize>::new();
     for user in 0..20 {

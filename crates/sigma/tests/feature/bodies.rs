@@ -109,7 +109,8 @@ fn a_client_that_sends_byte_by_byte_is_served() {
     let origin = Origin::echo("a").unwrap();
     let gateway = in_front_of(&origin, "");
     let mut client = gateway.connect().unwrap();
-    let request = b"POST /slow HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nA: b\r\n\r\n";
+    let request =
+        b"POST /slow HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nA: b\r\n\r\n";
     for byte in request {
         client.send([*byte]).unwrap();
     }
@@ -120,7 +121,8 @@ fn a_client_that_sends_byte_by_byte_is_served() {
 fn an_origin_that_answers_byte_by_byte_is_read() {
     let origin = Origin::serve(|mut peer: Peer| {
         while peer.read_request().is_ok() {
-            let answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nA: b\r\n\r\n";
+            let answer =
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nA: b\r\n\r\n";
             for byte in answer {
                 if peer.send([*byte]).is_err() {
                     return;
@@ -176,6 +178,8 @@ fn an_expecting_client_may_be_refused_before_its_body() {
     .unwrap();
     let gateway = in_front_of(&origin, "");
     let mut client = gateway.connect().unwrap();
-    let answer = client.ask("POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n").unwrap();
+    let answer = client
+        .ask("POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+        .unwrap();
     assert_eq!(answer.status(), 403);
 }

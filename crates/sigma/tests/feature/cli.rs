@@ -68,7 +68,8 @@ fn run_refuses_a_bad_file() {
 fn run_names_an_address_that_it_cannot_bind() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let output = sigma(&["run", "-c"], "a.yaml", &format!("listeners:\n  - address: \"127.0.0.1:{port}\"\n{GOOD}"));
+    let output =
+        sigma(&["run", "-c"], "a.yaml", &format!("listeners:\n  - address: \"127.0.0.1:{port}\"\n{GOOD}"));
     assert!(!output.status.success());
     assert!(said(&output).contains(&port.to_string()), "{}", said(&output));
 }

@@ -60,7 +60,8 @@ fn apache_bench_with_keep_alive() {
     let output = Command::new("ab").args(["-l", "-k", "-n", "2000", "-c", "10", &url]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let number = |label: &str| {
-        let line = text.lines().find(|l| l.starts_with(label)).unwrap_or_else(|| panic!("no {label} in\n{text}"));
+        let line =
+            text.lines().find(|l| l.starts_with(label)).unwrap_or_else(|| panic!("no {label} in\n{text}"));
         line.split(':').nth(1).unwrap().split_whitespace().next().unwrap().parse::<u64>().unwrap()
     };
     assert_eq!((number("Complete requests"), number("Failed requests")), (2000, 0), "{text}");

@@ -23,7 +23,12 @@ fn the_default_line() {
     let mut client = gateway.connect().unwrap();
     client.ask("GET /p?q=1 HTTP/1.1\r\nHost: h.example\r\nUser-Agent: t\"est\r\nReferer: r\r\n\r\n").unwrap();
     let line = await_lines(&gateway, "access.log", 1).remove(0);
-    for part in ["127.0.0.1 - - [", "] h.example \"GET /p?q=1 HTTP/1.1\" 200 ", " \"r\" \"t\\x22est\" ", &format!("127.0.0.1:{} 200 ", origin.port())] {
+    for part in [
+        "127.0.0.1 - - [",
+        "] h.example \"GET /p?q=1 HTTP/1.1\" 200 ",
+        " \"r\" \"t\\x22est\" ",
+        &format!("127.0.0.1:{} 200 ", origin.port()),
+    ] {
         assert!(line.contains(part), "{part:?} is missing in {line}");
     }
 }
@@ -31,9 +36,12 @@ fn the_default_line() {
 #[test]
 fn json_lines_parse() {
     let origin = Origin::echo("a").unwrap();
-    let gateway = in_front_of(&origin, "access_log:\n  path: \"{dir}/access.log\"\n  format: json\n  flush_ms: 50");
+    let gateway =
+        in_front_of(&origin, "access_log:\n  path: \"{dir}/access.log\"\n  format: json\n  flush_ms: 50");
     let mut client = gateway.connect().unwrap();
-    client.ask("GET /p HTTP/1.1\r\nHost: h\r\nUser-Agent: \"\\\x7f\u{e9}\r\n\r\n".replace('\x7f', "")).unwrap();
+    client
+        .ask("GET /p HTTP/1.1\r\nHost: h\r\nUser-Agent: \"\\\x7f\u{e9}\r\n\r\n".replace('\x7f', ""))
+        .unwrap();
     let line = await_lines(&gateway, "access.log", 1).remove(0);
     let json: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
     assert_eq!(json["status"].to_string().trim_matches('"'), "200", "{line}");
@@ -54,8 +62,10 @@ fn a_format_of_ones_own() {
 #[test]
 fn refused_requests_are_logged_too() {
     let origin = Origin::echo("a").unwrap();
-    let gateway =
-        in_front_of(&origin, "access_log:\n  path: \"{dir}/access.log\"\n  format: '$status'\n  flush_ms: 50");
+    let gateway = in_front_of(
+        &origin,
+        "access_log:\n  path: \"{dir}/access.log\"\n  format: '$status'\n  flush_ms: 50",
+    );
     let mut client = gateway.connect().unwrap();
     client.ask("GET / HTTP/1.1\r\nHost: a b\r\n\r\n").unwrap();
     assert_eq!(await_lines(&gateway, "access.log", 1), ["400"]);
@@ -64,7 +74,8 @@ fn refused_requests_are_logged_too() {
 #[test]
 fn a_rotated_file_is_reopened() {
     let origin = Origin::echo("a").unwrap();
-    let gateway = in_front_of(&origin, "access_log:\n  path: \"{dir}/access.log\"\n  format: '$uri'\n  flush_ms: 50");
+    let gateway =
+        in_front_of(&origin, "access_log:\n  path: \"{dir}/access.log\"\n  format: '$uri'\n  flush_ms: 50");
     let mut client = gateway.connect().unwrap();
     client.get("/one").unwrap();
     await_lines(&gateway, "access.log", 1);
@@ -79,7 +90,10 @@ fn a_rotated_file_is_reopened() {
 #[test]
 fn lines_are_flushed_at_the_end() {
     let origin = Origin::echo("a").unwrap();
-    let gateway = in_front_of(&origin, "access_log:\n  path: \"{dir}/access.log\"\n  format: '$uri'\n  flush_ms: 60000");
+    let gateway = in_front_of(
+        &origin,
+        "access_log:\n  path: \"{dir}/access.log\"\n  format: '$uri'\n  flush_ms: 60000",
+    );
     let mut client = gateway.connect().unwrap();
     client.get("/last").unwrap();
     drop(client);

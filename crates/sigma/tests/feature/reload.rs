@@ -13,12 +13,16 @@ fn serve(name: &'static str) -> impl Fn(Peer) + Send + Sync + 'static {
     move |mut peer| {
         while let Ok(request) = peer.read_request() {
             if request.head.get("upgrade").is_none() {
-                if peer.send(format!("HTTP/1.1 200 OK\r\nX-Origin: {name}\r\nContent-Length: 2\r\n\r\nok")).is_err() {
+                if peer
+                    .send(format!("HTTP/1.1 200 OK\r\nX-Origin: {name}\r\nContent-Length: 2\r\n\r\nok"))
+                    .is_err()
+                {
                     return;
                 }
                 continue;
             }
-            let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+            let answer =
+                "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
             if peer.send(answer).is_err() {
                 return;
             }

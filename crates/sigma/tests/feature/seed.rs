@@ -50,8 +50,16 @@ fn sigma_json_answers() {
 #[test]
 fn the_start_lines_of_sigma_work() {
     let origin = Origin::echo("a").unwrap();
-    let full: &[&str] =
-        &["run", "net.oooops.sigma.Sigma", "-conf", "sigma.json", "-options", "options.json", "-instance", "1"];
+    let full: &[&str] = &[
+        "run",
+        "net.oooops.sigma.Sigma",
+        "-conf",
+        "sigma.json",
+        "-options",
+        "options.json",
+        "-instance",
+        "1",
+    ];
     for args in [full, &[]] {
         let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
         std::fs::write(dir.path().join("sigma.json"), sigma_json(&port.to_string(), origin.port())).unwrap();

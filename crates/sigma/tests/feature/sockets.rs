@@ -11,7 +11,9 @@ fn every_family_reaches_every_family() {
     let (v4, v6) = (Origin::echo("v4").unwrap(), Origin::echo_ipv6("v6").unwrap());
     let _unix = Origin::echo_unix("unix", &path).unwrap();
     let node = |uri: &str, node: String| {
-        format!("  - id: {uri}\n    uri: /{uri}\n    upstream:\n      nodes:\n        - {{ {node}, weight: 1 }}\n")
+        format!(
+            "  - id: {uri}\n    uri: /{uri}\n    upstream:\n      nodes:\n        - {{ {node}, weight: 1 }}\n"
+        )
     };
     let config = format!(
         "workers: 2\nlisteners:\n  - address: \"{{listen}}\"\n  - address: \"[::1]:{{port}}\"\n  - address: \"unix:{{dir}}/gateway.sock\"\nroutes:\n{}{}{}",
