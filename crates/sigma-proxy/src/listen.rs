@@ -63,6 +63,9 @@ async fn serve(worker: Rc<Worker>, stream: Stream, peer: Peer, listener: u16) {
     while server.wait(|| worker.is_draining()).await.is_ok() {
         // Boxed, so that an idle connection's task does not hold room for an exchange.
         Box::pin(exchange(worker, &mut server)).await;
+        if !server.is_between_requests() {
+            Box::pin(server.discard_rest()).await;
+        }
         if !server.continues() {
             Box::pin(server.close()).await;
             return;

@@ -104,6 +104,15 @@ pub fn is_target(bytes: &[u8]) -> bool {
     !bytes.is_empty() && all(bytes, TARGET)
 }
 
+/// At most 65535; empty stands for the default (RFC 3986 §3.2.3).
+fn is_port(digits: &[u8]) -> bool {
+    let value = digits.iter().try_fold(0u16, |n, digit| {
+        let digit = digit.is_ascii_digit().then(|| u16::from(digit - b'0'))?;
+        n.checked_mul(10)?.checked_add(digit)
+    });
+    value.is_some()
+}
+
 /// `host`, `host:port`, `[v6]` or `[v6]:port` (RFC 3986 §3.2 without userinfo, which HTTP forbids).
 pub fn is_authority(bytes: &[u8]) -> bool {
     let (host, rest) = if bytes.first() == Some(&b'[') {
@@ -123,7 +132,7 @@ pub fn is_authority(bytes: &[u8]) -> bool {
     };
     let port_ok = match rest {
         [] => true,
-        [b':', digits @ ..] => digits.len() <= 5 && digits.iter().all(u8::is_ascii_digit),
+        [b':', digits @ ..] => is_port(digits),
         _ => false,
     };
     !host.is_empty() && port_ok

@@ -16,6 +16,9 @@ use super::{Departure, Origin};
 /// the answer on its way.
 const LINGER_MS: u64 = 2_000;
 
+/// Unread body that is worth reading to keep the connection.
+const DISCARD_BYTES: u64 = 64 * 1024;
+
 /// What the connection needs to know of the settings.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ServerLimits {
@@ -109,6 +112,9 @@ impl Server {
     /// Reads the head that [`Server::wait`] saw the beginning of.
     pub(crate) async fn read_head(&mut self, head: &mut RequestHead) -> Result<(), NoRequest> {
         self.scanner = HeadScanner::default();
+        // What is answered to a head that never becomes a request must not depend on the last one.
+        self.version = Version::Http11;
+        self.bodiless = false;
         self.sent = 0;
         self.body_sent = 0;
         self.body_received = 0;
@@ -334,6 +340,33 @@ impl Server {
 
     pub(super) fn requests(&self) -> u32 {
         self.requests
+    }
+
+    /// Reads what is left of a request that was answered without it, if it is little: cheaper
+    /// for both sides than a new connection.
+    pub(crate) async fn discard_rest(&mut self) {
+        if !self.persists || self.reader.is_done() || !self.output.is_empty() {
+            return;
+        }
+        let before = self.body_received;
+        self.deadline.set(LINGER_MS);
+        let done = poll_fn(|cx| {
+            loop {
+                match self.poll_frame(cx) {
+                    Poll::Ready(Ok(Frame::Data(_))) if self.body_received - before <= DISCARD_BYTES => {}
+                    Poll::Ready(Ok(Frame::Data(_)) | Err(_)) => return Poll::Ready(false),
+                    Poll::Ready(Ok(Frame::End | Frame::Trailers(_))) => return Poll::Ready(true),
+                    Poll::Pending => return self.deadline.poll_expired(cx).map(|()| false),
+                }
+            }
+        })
+        .await;
+        self.persists &= done;
+    }
+
+    /// Whether nothing of the last exchange is left.
+    pub(crate) fn is_between_requests(&self) -> bool {
+        self.reader.is_done()
     }
 
     /// Whether another request may follow on this connection.

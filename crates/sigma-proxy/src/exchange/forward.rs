@@ -246,8 +246,7 @@ impl Exchange<'_, '_> {
             }
             self.record.status = 101;
             transfer.down.send_interim(head);
-            transfer.down.upgrade();
-            transfer.up.upgrade();
+            transfer.open_tunnel();
             poll_fn(|cx| transfer.poll_tunnel(cx)).await?;
             return Ok(Ended::Spent);
         }

@@ -162,7 +162,8 @@ impl Exchange<'_, '_> {
 
 fn normal_path<'h>(head: &'h RequestHead, snapshot: &Snapshot) -> Result<NormalPath<'h>, Fault> {
     if head.form == TargetForm::Asterisk {
-        return Ok(NormalPath { uri: b"*"[..].into(), shown: None });
+        // It is about the server as a whole: routed as the root, asked for as it is.
+        return Ok(NormalPath { uri: b"/"[..].into(), shown: None });
     }
     normalized(head.raw_path(), snapshot.uri_options)
         .map_err(|_| Fault::new(FaultKind::BadRequest, "the path of the request target is invalid"))

@@ -146,7 +146,10 @@ impl<'t, 'c> Transfer<'t, 'c> {
             Ok(pending) => pending,
             Err(fault) => return Poll::Ready(Err(fault)),
         };
-        if let Poll::Ready(result) = self.up.poll_head(cx, method, limits, head) {
+        // An interim response may still be on its way down; the next one waits for it.
+        if self.down.poll_flush(cx)?.is_ready()
+            && let Poll::Ready(result) = self.up.poll_head(cx, method, limits, head)
+        {
             return Poll::Ready(result);
         }
         let mut down_wait =
@@ -212,6 +215,14 @@ impl<'t, 'c> Transfer<'t, 'c> {
             Wait::Receive
         };
         self.poll_deadlines(cx, up_wait, if down_pending { Wait::Send } else { Wait::Nothing })
+    }
+
+    /// After a 101: from here on both connections carry plain bytes.
+    pub(super) fn open_tunnel(&mut self) {
+        self.down.upgrade();
+        self.up.upgrade();
+        self.up.deadline().clear();
+        self.progressed = true;
     }
 
     /// Plain bytes both ways after an upgrade; ready when either side has closed and what it
