@@ -24,7 +24,9 @@ bench:
 fuzz:
 	cargo xtask fuzz
 
+# The documents made from code (docs/configuration.md), then the crates' own documentation.
 docs:
+	cargo xtask docs
 	cargo doc --workspace --no-deps --locked
 
 # The feature tests drive the gateway with curl and ab as well; mimalloc needs a C compiler.

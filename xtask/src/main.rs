@@ -1,8 +1,10 @@
-//! The project's own tools: `cargo xtask tidy`, `cargo xtask bench` and `cargo xtask fuzz`.
+//! The project's own tools: `cargo xtask tidy`, `cargo xtask docs`, `cargo xtask bench` and
+//! `cargo xtask fuzz`.
 //!
 //! They are plain code beside the code they serve, so that no script outlives what it checks.
 
 mod bench;
+mod docs;
 mod fuzz;
 mod tidy;
 
@@ -22,6 +24,8 @@ struct Cli {
 enum Task {
     /// Check the rules of the house on the whole repository
     Tidy,
+    /// Write the documents that are made from code
+    Docs,
     /// Measure Sigma beside other gateways, in turns, in one run
     Bench(bench::Options),
     /// Run the fuzz targets for a bounded time
@@ -38,6 +42,7 @@ fn main() -> anyhow::Result<()> {
     let root = repository()?;
     match Cli::parse().task {
         Task::Tidy => tidy::run(&root),
+        Task::Docs => docs::run(&root),
         Task::Bench(options) => bench::run(&root, &options),
         Task::Fuzz(options) => fuzz::run(&root, &options),
     }

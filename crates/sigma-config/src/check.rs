@@ -303,7 +303,7 @@ impl Rules<'_> {
         }
     }
 
-    /// The key of consistent hashing (resources.md §4.4).
+    /// The key of consistent hashing.
     fn hash_key(&mut self, pointer: &str, hash_on: &str, key: Option<&str>) {
         let Some(key) = key else {
             if hash_on != "consumer" {

@@ -1,4 +1,4 @@
-//! Health checks of an upstream (resources.md §4.5).
+//! Health checks of an upstream.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

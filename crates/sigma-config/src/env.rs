@@ -1,4 +1,4 @@
-//! Environment variables in a document (config-file.md §1.1): `${{NAME}}`, `${{NAME:=default}}`.
+//! Environment variables in a document: `${{NAME}}`, `${{NAME:=default}}`.
 //!
 //! Substitution follows parsing, so that a value can never change the structure around it.
 

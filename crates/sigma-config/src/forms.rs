@@ -18,7 +18,7 @@ pub(crate) struct Form {
     pub(crate) hint: &'static str,
 }
 
-/// The methods that a route may name (resources.md §0.4).
+/// The methods that a route may name.
 pub const METHODS: [&str; 10] =
     ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "CONNECT", "TRACE", "PURGE"];
 
@@ -62,7 +62,7 @@ pub(crate) const FORMS: [Form; 6] = [
     },
 ];
 
-/// `^\*$|^\*?[0-9a-zA-Z-._\[\]:]+$` (resources.md §0.4).
+/// `^\*$|^\*?[0-9a-zA-Z-._\[\]:]+$`.
 fn is_host_pattern(text: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'[' | b']' | b':');
     let rest = text.strip_prefix('*').unwrap_or(text);

@@ -1,4 +1,4 @@
-//! Identities of resources (resources.md §0.2).
+//! Identities of resources.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Longest identity in characters (resources.md §0.2).
+/// Longest identity in characters.
 pub const MAX_ID_LENGTH: usize = 64;
 
 /// The identity of a resource: 1 to 64 letters, digits, `-`, `_` or `.`; an integer from 1 stands

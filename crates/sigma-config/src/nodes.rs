@@ -1,4 +1,4 @@
-//! The two forms of an upstream's nodes (resources.md §4.2): a map `host[:port]` → weight, or a
+//! The two forms of an upstream's nodes: a map `host[:port]` → weight, or a
 //! list of objects. Both become a list; it is written back as a list.
 
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
     weights.into_iter().map(node).collect()
 }
 
-/// APISIX's text (resources.md §4.2).
+/// APISIX's text.
 const UNBRACKETED: &str = "invalid configuration: IPv6 address must be enclosed with '[' and ']'";
 
 /// Splits `host[:port]`, `[v6]:port` or `unix:/path`. Brackets stay part of the host.

@@ -40,7 +40,7 @@ impl Default for Timeout {
     }
 }
 
-/// What a request must be like to be served by this route, and where it goes (resources.md §1).
+/// What a request must be like to be served by this route, and where it goes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Route {
@@ -91,7 +91,7 @@ pub struct Route {
     /// Upstream timeouts of this route; replaces the upstream's as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Timeout>,
-    /// Conditions on variables (routing.md §4).
+    /// Conditions on variables.
     #[serde(skip_serializing_if = "Expr::is_empty")]
     #[schemars(with = "Vec<serde_json::Value>")]
     pub vars: Expr,
@@ -179,7 +179,7 @@ fn compiling_regex<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String,
     Ok(source)
 }
 
-/// What several routes have in common (resources.md §2).
+/// What several routes have in common.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Service {
@@ -215,7 +215,7 @@ pub struct Service {
     pub hosts: Vec<String>,
 }
 
-/// How a node is chosen (upstreams.md §2).
+/// How a node is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Balance {
@@ -272,7 +272,7 @@ pub enum Scheme {
     Kafka,
 }
 
-/// The Host header sent to a node (upstreams.md §5.1).
+/// The Host header sent to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PassHost {
@@ -305,7 +305,7 @@ pub struct Node {
     pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
-/// Idle connections kept per node and worker (resources.md §4.6).
+/// Idle connections kept per node and worker.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct KeepalivePool {
@@ -326,7 +326,7 @@ impl Default for KeepalivePool {
     }
 }
 
-/// A set of nodes that serve the same thing (resources.md §4).
+/// A set of nodes that serve the same thing.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Upstream {
@@ -356,7 +356,7 @@ pub struct Upstream {
     /// The hash key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Health checks (resources.md §4.5).
+    /// Health checks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checks: Option<crate::checks::Checks>,
     /// Further attempts after the first; unset: nodes − 1.

@@ -235,7 +235,7 @@ pub struct AccessLog {
     pub flush_ms: u32,
 }
 
-/// The default access log line (config-file.md §2.2).
+/// The default access log line.
 pub const DEFAULT_ACCESS_FORMAT: &str = "$remote_addr - $remote_user [$time_local] $http_host \"$request\" $status $body_bytes_sent $request_time \"$http_referer\" \"$http_user_agent\" $upstream_addr $upstream_status $upstream_response_time";
 
 impl Default for AccessLog {
@@ -274,7 +274,7 @@ pub struct Status {
     pub address: SocketAddr,
 }
 
-/// How routes are chosen (routing.md §1).
+/// How routes are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RouterKind {
@@ -287,7 +287,7 @@ pub enum RouterKind {
     RadixtreeUriWithParameter,
 }
 
-/// Router settings (routing.md §1 and §7).
+/// Router settings.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Router {

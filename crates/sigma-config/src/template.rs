@@ -1,4 +1,4 @@
-//! Texts with variables (routing.md §5): `$name`, `${name}`, `${name ?? default}`; `\$` is a dollar sign.
+//! Texts with variables: `$name`, `${name}`, `${name ?? default}`; `\$` is a dollar sign.
 
 use std::borrow::Cow;
 

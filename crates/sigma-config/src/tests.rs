@@ -1,3 +1,5 @@
+//! Whole configurations through [`parse`]: what is accepted, and every problem of what is not.
+
 use proptest::prelude::*;
 use serde_json::json;
 

@@ -293,11 +293,11 @@ fn close(accepting: &mut Accepting, address: &ListenAddress) {
 
 fn on_tick(worker: &Worker, ticks: u32) {
     worker.tick();
-    if ticks % SWEEP_TICKS == 0 {
+    if ticks.is_multiple_of(SWEEP_TICKS) {
         worker.pools.borrow_mut().sweep(deadline::now_ms());
     }
     let flush_ms = u64::from(worker.view().snapshot.settings.access_log.flush_ms).max(deadline::TICK_MS);
-    if u64::from(ticks) % (flush_ms / deadline::TICK_MS) == 0
+    if u64::from(ticks).is_multiple_of(flush_ms / deadline::TICK_MS)
         && let Some(log) = worker.log.borrow_mut().as_mut()
     {
         log.flush();

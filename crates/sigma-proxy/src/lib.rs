@@ -7,12 +7,13 @@
 
 mod downstream;
 mod exchange;
+mod explain;
 pub mod gateway;
 mod listen;
 pub mod route;
 pub mod snapshot;
 mod worker;
 
-pub use exchange::explain;
+pub use explain::explain;
 pub use gateway::{Gateway, Prepared};
 pub use snapshot::Snapshot;

@@ -66,6 +66,8 @@ pub(crate) struct Worker {
     pub(crate) clock: RefCell<Clock>,
     pub(crate) log: RefCell<Option<LogSink>>,
     pub(crate) health: HealthReporter,
+    /// Boxed, so that taking one moves a pointer and not the heads themselves.
+    #[expect(clippy::vec_box)]
     scratch: RefCell<Vec<Box<Scratch>>>,
     random: Cell<u64>,
     draining: Cell<bool>,

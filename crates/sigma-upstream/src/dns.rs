@@ -1,4 +1,4 @@
-//! Addresses of nodes that are configured by name (upstreams.md §8).
+//! Addresses of nodes that are configured by name.
 //!
 //! A [`Watch`] belongs to one upstream: it resolves the names among its nodes, publishes a new
 //! endpoint set when an address changes, and asks again when the records expire. Of several

@@ -234,7 +234,7 @@ impl PlannedNode {
     }
 }
 
-/// The port that `scheme` implies (resources.md §4.2); none for stream schemes.
+/// The port that `scheme` implies; none for stream schemes.
 pub fn default_port(scheme: Scheme) -> Option<u16> {
     match scheme {
         Scheme::Http | Scheme::Grpc => Some(80),
@@ -243,7 +243,7 @@ pub fn default_port(scheme: Scheme) -> Option<u16> {
     }
 }
 
-/// Completes configured nodes: port, identity, Host header, health (upstreams.md §1.4, §2).
+/// Completes configured nodes: port, identity, Host header, health.
 ///
 /// Nodes with the same host, port and priority collapse, the last weight wins. A node without a
 /// port where the scheme implies none is left out; the configuration check has reported it.

@@ -3,7 +3,7 @@
 use crate::connection::Connection;
 use crate::endpoint::{Address, Endpoint};
 
-/// How long and how many idle connections are kept (resources.md §4.6).
+/// How long and how many idle connections are kept.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolLimits {
     /// Most idle connections per endpoint and worker.

@@ -1,20 +1,7 @@
 //! Documents: what they cite exists, and what is generated is up to date.
 
-use std::path::Path;
-
 use super::{Finding, Repository, read};
-
-/// A document that a generator writes from the code.
-struct Generated {
-    path: &'static str,
-    /// Gives the text the file must have.
-    text: fn(&Path) -> anyhow::Result<String>,
-    /// The command that writes it.
-    command: &'static str,
-}
-
-/// All generated documents. `docs/benchmarks.md` is not among them: its figures come from a run.
-const GENERATED: &[Generated] = &[];
+use crate::docs::{COMMAND, GENERATED};
 
 /// Checks every Markdown file, then every generated document.
 pub(super) fn check(repository: &Repository) -> anyhow::Result<Vec<Finding>> {
@@ -27,9 +14,8 @@ pub(super) fn check(repository: &Repository) -> anyhow::Result<Vec<Finding>> {
         findings.extend(citations(path, &text, &folders, |cited| repository.root.join(cited).exists()));
     }
     for document in GENERATED {
-        let wanted = (document.text)(&repository.root)?;
-        if read(&repository.root, document.path).ok().as_ref() != Some(&wanted) {
-            let remedy = format!("it is not what the code generates: run `{}`", document.command);
+        if read(&repository.root, document.path).ok() != Some((document.text)()) {
+            let remedy = format!("it is not what the code generates: run `{COMMAND}`");
             findings.push(Finding::new("generated docs", document.path, remedy));
         }
     }

@@ -17,7 +17,7 @@ struct Member {
     forbids: &'static str,
 }
 
-/// The table of `docs/architecture.md`, as far as a tool can check it.
+/// The table of `ARCHITECTURE.md`, as far as a tool can check it.
 const MEMBERS: &[Member] = &[
     Member {
         name: "sigma-http",

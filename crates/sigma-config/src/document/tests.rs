@@ -1,3 +1,5 @@
+//! Documents in every form, and what is refused in them.
+
 use serde_json::json;
 
 use super::*;

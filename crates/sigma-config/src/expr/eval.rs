@@ -1,4 +1,4 @@
-//! Evaluation (routing.md §4.2). No allocation besides what the variables themselves need.
+//! Evaluation. No allocation besides what the variables themselves need.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! Conditions on variables (routing.md §4): parsed once, evaluated per request.
+//! Conditions on variables: parsed once, evaluated per request.
 //!
 //! `parse` turns JSON into the tree below, `eval` walks it. What a variable is worth comes from
 //! the caller through [`Variables`]; nothing here knows a request.

@@ -1,4 +1,4 @@
-//! From JSON to the tree (routing.md §4.1).
+//! From JSON to the tree.
 
 use regex::bytes::{Regex, RegexBuilder};
 use serde_json::Value;

@@ -1,3 +1,5 @@
+//! Conditions on variables: what they mean, and what is refused.
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Names and values of request variables (routing.md §5).
+//! Names and values of request variables.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -90,7 +90,7 @@ fn set_workers(target: &mut Map<String, Value>, instances: u16, report: &mut Rep
     }
 }
 
-/// Whether `text` can be the id of a resource (resources.md §0.2).
+/// Whether `text` can be the id of a resource.
 fn is_id(text: &str) -> bool {
     (1..=64).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))

@@ -1,7 +1,7 @@
 //! Paths of Vert.x's router, and how its order (first match in the list) is kept in Sigma's.
 //!
 //! Sigma's router looks an exact path up first and then prefixes from the longest to the shortest;
-//! `priority` only orders routes under one prefix (routing.md §3.1). Where a route stands in the
+//! `priority` only orders routes under one prefix. Where a route stands in the
 //! list before a narrower one that fits the same requests, the narrower one is therefore put
 //! under the prefix of the wider one, with its own path as a condition.
 

@@ -1,3 +1,5 @@
+//! Access lines on their way to a file: order, rotation, and what happens when the writer is behind.
+
 use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
 

@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use sigma_config::expr::{VarValue, Variables};
-use sigma_http::{Fault, FaultKind, Frame};
+use sigma_config::settings::Settings;
+use sigma_http::{Fault, FaultKind, Frame, Method, ResponseHead};
 use sigma_net::deadline;
 use sigma_observe::counters::Counter;
 use sigma_upstream::balance::{Balancer, Outcome, PickContext, Tried};
@@ -193,11 +194,7 @@ impl Exchange<'_, '_> {
         state: &mut Attempts,
     ) -> Result<Ended, Fault> {
         let settings = &plan.snapshot.settings;
-        let limits = HeadLimits {
-            line_bytes: settings.limits.response_head_bytes as usize,
-            head_bytes: settings.limits.response_head_bytes as usize,
-            fields: usize::from(settings.limits.response_headers),
-        };
+        let limits = head_limits(settings);
         let method = self.scratch.request.method;
         let mut replay = Replay {
             bytes: &mut self.scratch.replay,
@@ -213,18 +210,7 @@ impl Exchange<'_, '_> {
             &replay,
         );
         let head = &mut self.scratch.response;
-        let result = loop {
-            let received = poll_fn(|cx| transfer.poll_head(cx, method, &limits, head, &mut replay)).await;
-            match received {
-                Err(fault) => break Err(fault),
-                Ok(()) if head.status == 101 => break Ok(()),
-                Ok(()) if head.is_interim() => {
-                    transfer.down.send_interim(head);
-                    transfer.answered();
-                }
-                Ok(()) => break Ok(()),
-            }
-        };
+        let result = await_head(&mut transfer, method, &limits, head, &mut replay).await;
         state.replayable = replay.complete;
         state.body_ended = replay.ended;
         if let Err(fault) = result {
@@ -239,10 +225,8 @@ impl Exchange<'_, '_> {
         }
         if head.status == 101 {
             if !plan.upgrade {
-                return Err(Fault::new(
-                    FaultKind::UpgradeFailed,
-                    "the node changed the protocol although nobody asked",
-                ));
+                let reason = "the node changed the protocol although nobody asked";
+                return Err(Fault::new(FaultKind::UpgradeFailed, reason));
             }
             self.record.status = 101;
             transfer.down.send_interim(head);
@@ -312,6 +296,29 @@ impl Exchange<'_, '_> {
     }
 }
 
+fn head_limits(settings: &Settings) -> HeadLimits {
+    let head_bytes = settings.limits.response_head_bytes as usize;
+    HeadLimits { line_bytes: head_bytes, head_bytes, fields: usize::from(settings.limits.response_headers) }
+}
+
+/// Waits for the final head, or a 101; passes interim ones on.
+async fn await_head(
+    transfer: &mut Transfer<'_, '_>,
+    method: Method,
+    limits: &HeadLimits,
+    head: &mut ResponseHead,
+    replay: &mut Replay<'_>,
+) -> Result<(), Fault> {
+    loop {
+        poll_fn(|cx| transfer.poll_head(cx, method, limits, head, replay)).await?;
+        if !head.is_interim() || head.status == 101 {
+            return Ok(());
+        }
+        transfer.down.send_interim(head);
+        transfer.answered();
+    }
+}
+
 /// What one attempt leaves to the next.
 #[derive(Debug)]
 struct Attempts {
@@ -351,7 +358,7 @@ impl Attempts {
 }
 
 impl DownTimeouts {
-    fn new(settings: &sigma_config::settings::Settings) -> DownTimeouts {
+    fn new(settings: &Settings) -> DownTimeouts {
         let timeouts = &settings.timeouts;
         DownTimeouts {
             body_ms: timeouts.request_body_ms.into(),

@@ -22,8 +22,7 @@ use crate::snapshot::{Route, Snapshot, Target};
 use crate::worker::{View, Worker};
 use request::RequestView;
 
-pub(crate) use request::PeerText;
-pub use request::explain;
+pub(crate) use request::{PeerText, explain};
 
 /// Memory that an exchange needs while it runs; recycled.
 #[derive(Debug, Default)]

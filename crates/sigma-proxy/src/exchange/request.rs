@@ -5,7 +5,6 @@ use std::io::Write;
 use std::net::IpAddr;
 
 use sigma_config::expr::{VarName, VarValue, Variables};
-use sigma_http::h1::ParseError;
 use sigma_http::{HeaderId, Method, RequestHead};
 use sigma_net::Peer;
 
@@ -211,28 +210,13 @@ fn percent_decoded(text: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// Why each route does or does not serve a request (`sigma routes`).
+/// Why each route does or does not serve the request with this head.
 ///
 /// # Errors
-/// The rule that the request breaks.
-pub fn explain(
-    snapshot: &Snapshot,
-    method: &str,
-    host: &str,
-    target: &str,
-) -> Result<Vec<(String, Explanation)>, &'static str> {
-    let text = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
-    let limits = sigma_http::h1::HeadLimits { line_bytes: text.len(), head_bytes: text.len(), fields: 1 };
-    let mut head = RequestHead::default();
-    match sigma_http::h1::parse_request(text.as_bytes(), &limits, &mut head) {
-        Ok(Some(_)) => {}
-        Ok(None) | Err(ParseError::LineTooLong | ParseError::HeadTooLarge) => {
-            return Err("it is not one request");
-        }
-        Err(ParseError::Invalid(reason)) => return Err(reason),
-    }
-    let path = super::normal_path(&head, snapshot).map_err(|fault| fault.reason)?;
+/// The path of its target is invalid.
+pub(crate) fn explain(head: &RequestHead, snapshot: &Snapshot) -> Result<Vec<(String, Explanation)>, &'static str> {
+    let path = super::normal_path(head, snapshot).map_err(|fault| fault.reason)?;
     let peer = Peer::Ip(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
     let origin = Origin { peer, local: None, listener: 0, connection: 0 };
-    Ok(snapshot.explain(&RequestView::new(&head, &path, origin)))
+    Ok(snapshot.explain(&RequestView::new(head, &path, origin)))
 }

@@ -181,23 +181,27 @@ impl<'t, 'c> Transfer<'t, 'c> {
             Err(fault) => return Poll::Ready(Err(fault)),
         };
         let down_pending = loop {
-            let mut received = false;
+            // To wait is allowed only for a side that was asked in this very poll: what an earlier
+            // one queued may have left just now, with nobody registered for the node's next bytes.
+            let mut starved = false;
             while !*ended && self.down.has_room() {
                 match self.up.poll_frame(cx) {
                     Poll::Ready(Ok(frame)) => {
                         *ended = !matches!(frame, Frame::Data(_));
                         self.down.send(frame);
-                        received = true;
+                        self.progressed = true;
                     }
                     Poll::Ready(Err(fault)) => return Poll::Ready(Err(fault)),
-                    Poll::Pending => break,
+                    Poll::Pending => {
+                        starved = true;
+                        break;
+                    }
                 }
             }
-            self.progressed |= received;
             match self.down.poll_flush(cx) {
                 Poll::Ready(Ok(())) if *ended => return Poll::Ready(Ok(())),
-                Poll::Ready(Ok(())) if received => {}
-                Poll::Ready(Ok(())) => break false,
+                Poll::Ready(Ok(())) if starved => break false,
+                Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(fault)) => return Poll::Ready(Err(fault)),
                 Poll::Pending => break true,
             }
@@ -229,34 +233,30 @@ impl<'t, 'c> Transfer<'t, 'c> {
     /// sent before was passed on.
     pub(super) fn poll_tunnel(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         let mut open = true;
-        while self.up.has_room() && open {
+        let mut up_pending = self.up.poll_flush(cx)?.is_pending();
+        while !up_pending && open {
             match self.down.poll_frame(cx) {
                 Poll::Ready(Ok(Frame::Data(data))) => {
                     self.progressed = true;
                     self.up.send(Frame::Data(data));
-                    if self.up.poll_flush(cx)?.is_pending() {
-                        break;
-                    }
+                    up_pending = self.up.poll_flush(cx)?.is_pending();
                 }
                 Poll::Ready(_) => open = false,
                 Poll::Pending => break,
             }
         }
-        let up_pending = self.up.poll_flush(cx)?.is_pending();
-        while self.down.has_room() && open {
+        let mut down_pending = self.down.poll_flush(cx)?.is_pending();
+        while !down_pending && open {
             match self.up.poll_frame(cx) {
                 Poll::Ready(Ok(Frame::Data(data))) => {
                     self.progressed = true;
                     self.down.send(Frame::Data(data));
-                    if self.down.poll_flush(cx)?.is_pending() {
-                        break;
-                    }
+                    down_pending = self.down.poll_flush(cx)?.is_pending();
                 }
                 Poll::Ready(_) => open = false,
                 Poll::Pending => break,
             }
         }
-        let down_pending = self.down.poll_flush(cx)?.is_pending();
         if !open && !up_pending && !down_pending {
             return Poll::Ready(Ok(()));
         }
@@ -269,7 +269,8 @@ impl<'t, 'c> Transfer<'t, 'c> {
     /// Moves frames of the request's body; returns whether the node has yet to take some.
     fn poll_upload(&mut self, cx: &mut Context<'_>, replay: &mut Replay<'_>) -> Result<bool, Fault> {
         loop {
-            let mut received = false;
+            // As in `poll_body`: after a flush the client is asked again before it is waited for.
+            let mut starved = false;
             while self.upload == Upload::Running && self.up.has_room() {
                 match self.down.poll_frame(cx) {
                     Poll::Ready(Ok(frame)) => {
@@ -278,15 +279,17 @@ impl<'t, 'c> Transfer<'t, 'c> {
                         }
                         replay.record(&frame);
                         self.up.send(frame);
-                        received = true;
+                        self.progressed = true;
                     }
                     Poll::Ready(Err(fault)) => return Err(fault),
-                    Poll::Pending => break,
+                    Poll::Pending => {
+                        starved = true;
+                        break;
+                    }
                 }
             }
-            self.progressed |= received;
             match self.up.poll_flush(cx) {
-                Poll::Ready(Ok(())) if received && self.upload == Upload::Running => {}
+                Poll::Ready(Ok(())) if !starved && self.upload == Upload::Running => {}
                 Poll::Ready(Ok(())) => return Ok(false),
                 Poll::Ready(Err(_)) => {
                     // Its answer, if it gave one, is worth more than the reason of the write error.

@@ -1,4 +1,4 @@
-//! Consistent hashing on a ring of CRC-32 points (upstreams.md §2.2), with the same points as
+//! Consistent hashing on a ring of CRC-32 points, with the same points as
 //! APISIX, so that keys stay with their nodes when a gateway is replaced.
 //!
 //! A pick is a binary search, O(log points). The ring holds unhealthy nodes too: skipping them

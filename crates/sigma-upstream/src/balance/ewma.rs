@@ -1,4 +1,4 @@
-//! Peak EWMA: of two random nodes, the one with the lower decayed latency (upstreams.md §2.4).
+//! Peak EWMA: of two random nodes, the one with the lower decayed latency.
 //!
 //! Weights are ignored. A pick is O(1), after retries O(n). Statistics are kept by each worker
 //! from its own requests: sharing them would put a contended write on the request path.

@@ -1,4 +1,4 @@
-//! The node with the fewest active requests for its weight (upstreams.md §2.3).
+//! The node with the fewest active requests for its weight.
 //!
 //! Score = (active + 1) / weight; weight 0 is infinite. A pick is one pass over the group, O(n):
 //! for the group sizes in use that is cheaper than keeping a heap ordered at every start and end.

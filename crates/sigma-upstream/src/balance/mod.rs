@@ -1,4 +1,4 @@
-//! Which node a request goes to (upstreams.md §1–§3).
+//! Which node a request goes to.
 //!
 //! A worker owns one [`Balancer`] per upstream: it follows the upstream's cell, keeps the
 //! priority groups of usable nodes and asks its [`Policy`] for a node of the highest group that
@@ -186,7 +186,7 @@ impl Balancer {
     /// The next node as position in [`Balancer::endpoints`]; none if every node was tried.
     ///
     /// An upstream with one node always gives that node: its weight, health and whether it was
-    /// tried do not matter (upstreams.md §1, §4).
+    /// tried do not matter.
     #[inline]
     pub fn pick(&mut self, context: &PickContext<'_>) -> Option<usize> {
         self.refresh();
@@ -218,8 +218,8 @@ impl Balancer {
     }
 }
 
-/// Priority groups in descending order, without those that have no usable node
-/// (upstreams.md §2.5). If no node at all is usable, all are (§3).
+/// Priority groups in descending order, without those that have no usable node.
+/// If no node at all is usable, all are.
 fn groups(set: &EndpointSet) -> Vec<Group> {
     let endpoints = &set.endpoints;
     let any = endpoints.iter().any(|e| e.health.usable());
@@ -245,7 +245,7 @@ fn groups(set: &EndpointSet) -> Vec<Group> {
     groups.filter(|group| group.iter().any(|m| m.usable)).collect()
 }
 
-/// The usable members that take part where weight 0 means "only if all are 0" (§2.1).
+/// The usable members that take part where weight 0 means "only if all are 0".
 fn weighted(group: &Group) -> Vec<Member> {
     let usable = group.iter().filter(|m| m.usable);
     let mut members: Vec<Member> = usable.clone().filter(|m| m.weight > 0).cloned().collect();

@@ -1,3 +1,5 @@
+//! The balance policies against the sequences and shares that they promise.
+
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -159,7 +161,7 @@ fn slow_crc(parts: &[&[u8]]) -> u32 {
     !state
 }
 
-/// The node for `key` by upstreams.md §2.2, computed without a ring: shares are weight / gcd.
+/// The node for `key` as APISIX's hash ring places it, computed without a ring: shares are weight / gcd.
 fn slow_chash(shares: &[u32], key: &[u8]) -> usize {
     let mut points = Vec::new();
     for (at, share) in shares.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The loops that probe, and what of them survives a reload (upstreams.md §6.1, §6.2).
+//! The loops that probe, and what of them survives a reload.
 //!
 //! [`Checkers`] is keyed by the upstream. While an upstream keeps its `checks`, its loops go on
 //! through any number of reloads and only look at another cell; if `checks` change, the loops
@@ -31,7 +31,7 @@ pub struct CheckerSpec {
     pub cell: Arc<UpstreamCell>,
 }
 
-/// One target in status output (upstreams.md §6.5).
+/// One target in status output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetStatus {
     /// Address: IP or socket path.

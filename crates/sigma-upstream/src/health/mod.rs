@@ -1,4 +1,4 @@
-//! What is known about the health of endpoints, and how it becomes known (upstreams.md §3, §6).
+//! What is known about the health of endpoints, and how it becomes known.
 //!
 //! - [`state`]: the state machine of one target.
 //! - [`plan`]: checks as configured, compiled.

@@ -1,4 +1,4 @@
-//! Health checks as configured (resources.md §4.5), compiled into what probing and judging need.
+//! Health checks as configured, compiled into what probing and judging need.
 
 use std::fmt;
 use std::time::Duration;
@@ -139,8 +139,7 @@ impl Plan {
     /// Compiles `checks`.
     ///
     /// `rewrite_host` is `upstream_host` if `pass_host` is `rewrite`. The Host header of a probe
-    /// is that, else the node's host if it is a name, else `active.host`, else the node's host
-    /// (upstreams.md §6.1).
+    /// is that, else the node's host if it is a name, else `active.host`, else the node's host.
     ///
     /// # Errors
     /// A probe type that this version does not have, or header lines that would break a request.

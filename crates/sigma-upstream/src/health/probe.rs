@@ -1,4 +1,4 @@
-//! One active probe (upstreams.md §6.2).
+//! One active probe.
 
 use std::future::Future;
 use std::io;
@@ -50,7 +50,7 @@ where
     Ok(active.judge(status))
 }
 
-/// The Host header of a probe (upstreams.md §6.1).
+/// The Host header of a probe.
 fn host_header(active: &Active, endpoint: &Endpoint) -> String {
     if let Some(host) = &active.rewrite_host {
         return host.clone();

@@ -1,4 +1,4 @@
-//! The state machine of one target (upstreams.md §6.4), free of clocks and sharing.
+//! The state machine of one target, free of clocks and sharing.
 
 /// How healthy a target is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

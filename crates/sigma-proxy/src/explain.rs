@@ -1,0 +1,28 @@
+//! Why a request gets the route that it gets (`sigma routes`).
+
+use sigma_http::RequestHead;
+use sigma_http::h1::{HeadLimits, ParseError, parse_request};
+
+use crate::exchange;
+use crate::route::Explanation;
+use crate::snapshot::Snapshot;
+
+/// Why each route does or does not serve a request, with the route's id.
+///
+/// # Errors
+/// The rule that the request breaks.
+pub fn explain(
+    snapshot: &Snapshot,
+    method: &str,
+    host: &str,
+    target: &str,
+) -> Result<Vec<(String, Explanation)>, &'static str> {
+    let text = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    let limits = HeadLimits { line_bytes: text.len(), head_bytes: text.len(), fields: 1 };
+    let mut head = RequestHead::default();
+    match parse_request(text.as_bytes(), &limits, &mut head) {
+        Ok(Some(_)) => exchange::explain(&head, snapshot),
+        Ok(None) | Err(ParseError::LineTooLong | ParseError::HeadTooLarge) => Err("it is not one request"),
+        Err(ParseError::Invalid(reason)) => Err(reason),
+    }
+}
