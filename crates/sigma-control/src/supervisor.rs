@@ -14,7 +14,7 @@ use sigma_observe::log_buffer::{LogError, LogTarget, LogWriter};
 use sigma_proxy::gateway::BindError;
 use sigma_proxy::{Gateway, Snapshot};
 use sigma_upstream::health::{REPORT_QUEUE, passive_channel};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::fleet::Fleet;
@@ -101,6 +101,27 @@ pub struct Supervisor {
     shared: Arc<status::Shared>,
     requests: mpsc::Receiver<Request>,
     pid_file: Option<PathBuf>,
+    /// Taken by [`Supervisor::run`].
+    signals: Option<Signals>,
+}
+
+/// Signals that operators send.
+struct Signals {
+    hangup: Signal,
+    terminate: Signal,
+    interrupt: Signal,
+    reopen: Signal,
+}
+
+impl Signals {
+    fn receive() -> std::io::Result<Signals> {
+        Ok(Signals {
+            hangup: signal(SignalKind::hangup())?,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            reopen: signal(SignalKind::user_defined1())?,
+        })
+    }
 }
 
 impl Supervisor {
@@ -113,6 +134,9 @@ impl Supervisor {
         config: Config,
         log: Box<dyn LogControl>,
     ) -> Result<Supervisor, StartError> {
+        // Before anything listens: whoever sees the gateway accept may signal it.
+        let signals = Signals::receive()
+            .map_err(|source| StartError::System { what: "cannot receive signals".into(), source })?;
         let mut fleet = Fleet::default();
         let current = compile(&options.source, config, None, &mut fleet)?;
         let settings = &current.settings;
@@ -128,20 +152,25 @@ impl Supervisor {
         let shared = Arc::new(status::Shared::new(gateway.counters(), ask));
         serve_operators(settings, &shared).await?;
         let pid_file = write_pid_file(settings)?;
-        Ok(Supervisor { options, fleet, gateway, current, log, shared, requests, pid_file })
+        Ok(Supervisor {
+            options,
+            fleet,
+            gateway,
+            current,
+            log,
+            shared,
+            requests,
+            pid_file,
+            signals: Some(signals),
+        })
     }
 
     /// Runs until told to stop, then drains.
-    ///
-    /// # Errors
-    /// Signals cannot be received.
-    pub async fn run(mut self) -> Result<(), StartError> {
-        let receive =
-            |kind| signal(kind).map_err(|source| StartError::System { what: "signals".into(), source });
-        let mut hangup = receive(SignalKind::hangup())?;
-        let mut terminate = receive(SignalKind::terminate())?;
-        let mut interrupt = receive(SignalKind::interrupt())?;
-        let mut reopen = receive(SignalKind::user_defined1())?;
+    pub async fn run(mut self) {
+        let Some(Signals { mut hangup, mut terminate, mut interrupt, mut reopen }) = self.signals.take()
+        else {
+            return;
+        };
         let mut stamp = self.options.source.stamp();
         let mut watch = tokio::time::interval(WATCH_PERIOD);
         loop {
@@ -175,7 +204,6 @@ impl Supervisor {
             }
         }
         self.stop();
-        Ok(())
     }
 
     fn stop(self) {

@@ -52,7 +52,7 @@ fn run(args: Run) -> Result<ExitCode> {
             println!("sigma is serving on {}; try:", listeners.join(", "));
             println!("  curl -i http://{}/hello", listeners[0]);
         }
-        supervisor.run().await?;
+        supervisor.run().await;
         Ok(ExitCode::SUCCESS)
     })
 }

@@ -9,6 +9,9 @@ use crate::{BodyLength, Chunk, Frame};
 /// Bodies up to this size are copied behind their head, so that both leave in one plain write.
 const COALESCE_BYTES: usize = 4 * 1024;
 
+/// Small pieces of body are taken up to this size while a slow peer keeps them waiting.
+const FRONT_BYTES: usize = 16 * 1024;
+
 /// How a body is framed on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Framing {
@@ -33,6 +36,8 @@ pub struct Output {
     front: Vec<u8>,
     /// Bytes of `front` that were written.
     written: usize,
+    /// Bytes written since the connection began.
+    total: u64,
     body: Chunk,
     back: Vec<u8>,
     /// How the current body is framed.
@@ -52,7 +57,12 @@ impl Output {
 
     /// Whether another frame may be pushed.
     pub fn has_room(&self) -> bool {
-        self.body.is_empty() && self.back.is_empty()
+        self.body.is_empty() && self.back.is_empty() && self.front.len() - self.written < FRONT_BYTES
+    }
+
+    /// Bytes written since the connection began.
+    pub fn total(&self) -> u64 {
+        self.total
     }
 
     /// The buffer that heads are encoded into. To be used only while [`Output::has_room`].
@@ -81,7 +91,7 @@ impl Output {
     }
 
     fn push_data(&mut self, data: Chunk) {
-        if data.len() <= COALESCE_BYTES && self.has_room() {
+        if data.len() <= COALESCE_BYTES && self.body.is_empty() && self.back.is_empty() {
             self.front().extend_from_slice(&data);
         } else {
             self.body = data;
@@ -108,6 +118,7 @@ impl Output {
 
     /// Takes note that the first `n` bytes were written.
     pub fn advance(&mut self, mut n: usize) {
+        self.total += n as u64;
         let front = n.min(self.front.len() - self.written);
         self.written += front;
         n -= front;

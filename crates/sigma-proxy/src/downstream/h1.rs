@@ -330,6 +330,10 @@ impl Server {
         self.persists = false;
     }
 
+    pub(super) fn bytes_written(&self) -> u64 {
+        self.output.total()
+    }
+
     pub(super) fn bytes_sent(&self) -> (u64, u64) {
         (self.sent + self.body_sent, self.body_sent)
     }

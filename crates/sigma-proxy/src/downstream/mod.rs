@@ -104,6 +104,11 @@ impl Downstream<'_> {
         each!(self, c => c.close_after())
     }
 
+    /// Bytes written to this client so far.
+    pub(crate) fn bytes_written(&self) -> u64 {
+        each!(self, c => c.bytes_written())
+    }
+
     /// The deadline of waiting for this client.
     pub(crate) fn deadline(&self) -> &Deadline {
         each!(self, c => &c.deadline)

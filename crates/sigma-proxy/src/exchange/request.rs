@@ -214,7 +214,10 @@ fn percent_decoded(text: &[u8]) -> Cow<'_, [u8]> {
 ///
 /// # Errors
 /// The path of its target is invalid.
-pub(crate) fn explain(head: &RequestHead, snapshot: &Snapshot) -> Result<Vec<(String, Explanation)>, &'static str> {
+pub(crate) fn explain(
+    head: &RequestHead,
+    snapshot: &Snapshot,
+) -> Result<Vec<(String, Explanation)>, &'static str> {
     let path = super::normal_path(head, snapshot).map_err(|fault| fault.reason)?;
     let peer = Peer::Ip(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
     let origin = Origin { peer, local: None, listener: 0, connection: 0 };

@@ -81,6 +81,8 @@ pub(super) struct Transfer<'t, 'c> {
     up_wait: Wait,
     down_wait: Wait,
     progressed: bool,
+    /// Bytes written to both sides when the deadlines were last looked at.
+    written: u64,
     half_closed: bool,
     answered: bool,
 }
@@ -111,6 +113,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
             up_wait: Wait::Nothing,
             down_wait: Wait::Nothing,
             progressed: true,
+            written: 0,
             half_closed: false,
             answered: false,
         }
@@ -302,7 +305,10 @@ impl<'t, 'c> Transfer<'t, 'c> {
     }
 
     fn poll_deadlines(&mut self, cx: &mut Context<'_>, up: Wait, down: Wait) -> Poll<Result<(), Fault>> {
-        let progressed = std::mem::take(&mut self.progressed);
+        // A peer that takes its bytes slowly but steadily is not stalled.
+        let written = self.up.bytes_written() + self.down.bytes_written();
+        let progressed = std::mem::take(&mut self.progressed) || written != self.written;
+        self.written = written;
         if progressed || up != self.up_wait {
             self.up_wait = up;
             match up {

@@ -148,6 +148,10 @@ impl Client {
         self.requests > 1 && !self.answered
     }
 
+    pub(super) fn bytes_written(&self) -> u64 {
+        self.output.total()
+    }
+
     pub(super) fn is_unsent(&self) -> bool {
         self.output.is_untouched()
     }

@@ -90,6 +90,11 @@ impl Connection {
         each!(self, c => c.is_unsent())
     }
 
+    /// Bytes written on this connection so far.
+    pub fn bytes_written(&self) -> u64 {
+        each!(self, c => c.bytes_written())
+    }
+
     /// The deadline of waiting for this node.
     pub fn deadline(&self) -> &Deadline {
         each!(self, c => &c.deadline)
