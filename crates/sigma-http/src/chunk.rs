@@ -3,11 +3,12 @@
 //! A buffer belongs to an exchange only while bytes are in flight: it is taken for a read, filled,
 //! written out, and goes back to its thread's free list on drop. An idle connection holds none.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
 
-/// Size of a fresh buffer. Large enough that a 1 MiB body costs few reads, small enough to stay
-/// in the second-level cache while it is passed from one socket to the other.
+/// Size of a fresh buffer unless [`set_size`] says otherwise. Large enough that a 1 MiB body
+/// costs few reads, small enough to stay in the second-level cache while it is passed from one
+/// socket to the other.
 pub const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Buffers a thread keeps for reuse; beyond it they are freed, so a burst does not stay resident.
@@ -18,7 +19,15 @@ const SMALL_BYTES_MAX: usize = 16 * 1024;
 
 thread_local! {
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    static SIZE: Cell<usize> = const { Cell::new(CHUNK_BYTES) };
     static FREE_SMALL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Sets the size of buffers that this thread takes from now on; at least 4 KiB, so that no
+/// setting makes every read a crawl.
+pub fn set_size(bytes: usize) {
+    SIZE.set(bytes.max(4 * 1024));
+    FREE.with_borrow_mut(Vec::clear);
 }
 
 /// An empty growable buffer, for heads.
@@ -56,9 +65,9 @@ impl Chunk {
         Chunk { bytes: Vec::new(), start: 0, end: 0 }
     }
 
-    /// A chunk with room for [`CHUNK_BYTES`], from the free list if it has one.
+    /// An empty chunk of this thread's buffer size, from the free list if it has one.
     pub fn take() -> Chunk {
-        let bytes = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; CHUNK_BYTES]);
+        let bytes = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; SIZE.get()]);
         Chunk { bytes, start: 0, end: 0 }
     }
 
@@ -67,7 +76,7 @@ impl Chunk {
         if data.is_empty() {
             return Chunk::empty();
         }
-        let mut chunk = if data.len() <= CHUNK_BYTES {
+        let mut chunk = if data.len() <= SIZE.get() {
             Chunk::take()
         } else {
             Chunk { bytes: vec![0; data.len()], start: 0, end: 0 }
@@ -137,10 +146,10 @@ impl Chunk {
     pub fn reserve_total(&mut self, total: usize) {
         self.compact();
         if self.bytes.len() < total {
-            if self.bytes.is_empty() && total <= CHUNK_BYTES {
+            if self.bytes.is_empty() && total <= SIZE.get() {
                 *self = Chunk::take();
             } else {
-                self.bytes.resize(total.max(CHUNK_BYTES), 0);
+                self.bytes.resize(total.max(SIZE.get()), 0);
             }
         }
     }
@@ -162,7 +171,7 @@ impl DerefMut for Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        if self.bytes.len() == CHUNK_BYTES {
+        if !self.bytes.is_empty() && self.bytes.len() == SIZE.try_with(Cell::get).unwrap_or(0) {
             let bytes = std::mem::take(&mut self.bytes);
             // During thread shutdown the list may be gone; then the buffer is simply freed.
             let _ = FREE.try_with(|free| {

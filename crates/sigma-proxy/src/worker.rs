@@ -58,6 +58,10 @@ impl View {
     }
 }
 
+fn set_buffer_size(snapshot: &Snapshot) {
+    sigma_http::chunk::set_size(snapshot.settings.limits.exchange_buffer_bytes as usize);
+}
+
 /// State of one worker thread.
 pub(crate) struct Worker {
     view: RefCell<Rc<View>>,
@@ -85,6 +89,7 @@ impl Worker {
         health: HealthReporter,
         seed: u64,
     ) -> Worker {
+        set_buffer_size(&snapshot);
         Worker {
             view: RefCell::new(Rc::new(View::new(snapshot, None))),
             pools: RefCell::default(),
@@ -109,6 +114,7 @@ impl Worker {
 
     /// Puts another configuration in force for requests that begin from now on.
     pub(crate) fn publish(&self, snapshot: Arc<Snapshot>) {
+        set_buffer_size(&snapshot);
         let view = Rc::new(View::new(snapshot, Some(&self.view())));
         self.view.replace(view);
     }

@@ -19,7 +19,13 @@ fn main() -> ExitCode {
     match commands::execute(cli) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("{error:#}");
+            // Errors of the libraries name their cause themselves; context of our own is one level above.
+            eprintln!("{error}");
+            if error.downcast_ref::<sigma_control::StartError>().is_none()
+                && error.downcast_ref::<sigma_control::LoadError>().is_none()
+            {
+                error.chain().skip(1).for_each(|cause| eprintln!("  because: {cause}"));
+            }
             ExitCode::FAILURE
         }
     }

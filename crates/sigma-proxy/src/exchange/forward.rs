@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use sigma_config::expr::{VarValue, Variables};
+use sigma_config::resources::Balance;
 use sigma_config::settings::Settings;
 use sigma_http::{Fault, FaultKind, Frame, Method, ResponseHead};
 use sigma_net::deadline;
@@ -111,7 +112,9 @@ impl Exchange<'_, '_> {
         state: &mut Attempts,
     ) -> Result<(), Fault> {
         balancer.borrow_mut().start(endpoint.id);
-        let began = self.record.started.map(|_| Instant::now());
+        // A clock is read only for those who ask: the access log, and balancing by latency.
+        let timed = self.record.started.is_some() || plan.upstream.balance == Balance::Ewma;
+        let began = timed.then(Instant::now);
         self.note_attempt(endpoint);
         let result = self.attempt_on(plan, endpoint, state).await;
         let elapsed_ms = began.map(|at| at.elapsed().as_secs_f64() * 1000.0);
