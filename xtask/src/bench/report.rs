@@ -32,9 +32,14 @@ access log, bodies streamed. Their configurations are in `xtask/src/bench/conten
 ![CPU time per request relative to nginx](benchmarks.svg)
 ";
 
+/// The shape whose table is shown in the README, and where.
+const README_SHAPE: &str = "keepalive-100";
+const README_START: &str = "<!-- bench:start -->";
+const README_END: &str = "<!-- bench:end -->";
+
 const REFERENCES: [&str; 2] = ["nginx", "HAProxy"];
 
-/// Writes `docs/benchmarks.md` and `docs/benchmarks.svg`.
+/// Writes `docs/benchmarks.md`, `docs/benchmarks.svg` and the table in `README.md`.
 pub(super) fn write(root: &Path, all: &[Results]) -> anyhow::Result<()> {
     let docs = root.join("docs");
     fs::create_dir_all(&docs)?;
@@ -48,7 +53,21 @@ pub(super) fn write(root: &Path, all: &[Results]) -> anyhow::Result<()> {
         let path = docs.join(name);
         fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    Ok(())
+    fill_readme(root, all)
+}
+
+/// Puts the table of [`README_SHAPE`] between the marks in `README.md`.
+fn fill_readme(root: &Path, all: &[Results]) -> anyhow::Result<()> {
+    let Some(results) = all.iter().find(|results| results.shape == README_SHAPE) else { return Ok(()) };
+    let path = root.join("README.md");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let marked = text
+        .split_once(README_START)
+        .and_then(|(before, rest)| Some((before, rest.split_once(README_END)?.1)));
+    let (before, after) = marked.context("README.md has lost its marks for the bench table")?;
+    let table = load_table(results);
+    let filled = format!("{before}{README_START}\n{}:\n\n{table}{README_END}{after}", results.title);
+    fs::write(&path, filled).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// What the figures were measured on and how to measure them again.
