@@ -14,6 +14,16 @@ pub fn raise_open_files() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
+/// Keeps memory in ordinary pages. The allocator's arenas would be backed by huge pages where
+/// the system gives them by default, and a gateway of little traffic would hold megabytes that
+/// it never touched.
+pub fn prefer_small_pages() {
+    // Not fatal: the gateway only takes more memory.
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        tracing::debug!(%error, "cannot disable huge pages");
+    }
+}
+
 /// CPUs that this process may run on, in order.
 pub fn usable_cpus() -> Vec<usize> {
     rustix::thread::sched_getaffinity(None)

@@ -33,6 +33,9 @@ impl BoundSocket {
             socket.set_only_v6(true)?;
         }
         socket.set_nonblocking(true)?;
+        // Small answers must not wait for an acknowledgement of the last one. Accepted sockets
+        // inherit it, which saves a system call for each.
+        socket.set_tcp_nodelay(true)?;
         socket.bind(&addr.into())?;
         socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
         Ok(BoundSocket::Tcp(socket.into()))
@@ -95,6 +98,14 @@ pub enum Listening {
 }
 
 impl Listening {
+    /// The one address that connections arrive at; `None` if it differs between them.
+    pub fn fixed_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Listening::Tcp(listener) => listener.local_addr().ok().filter(|addr| !addr.ip().is_unspecified()),
+            Listening::Unix(_) => None,
+        }
+    }
+
     /// The next connection.
     ///
     /// # Errors
@@ -103,8 +114,6 @@ impl Listening {
         match self {
             Listening::Tcp(listener) => {
                 let (stream, addr) = listener.accept().await?;
-                // Small answers must not wait for an acknowledgement of the last one.
-                stream.set_nodelay(true)?;
                 Ok((Stream::Tcp(stream), Peer::from_tcp(addr)))
             }
             Listening::Unix(listener) => {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use sigma_http::h1::HeadLimits;
-use sigma_net::{Listening, Peer, Stream};
+use sigma_net::{Listening, Stream};
 
 use crate::downstream::h1::{NoRequest, Server, ServerLimits};
 use crate::downstream::{Downstream, Origin};
@@ -16,12 +16,15 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts until the task is aborted.
 pub(crate) async fn accept_loop(worker: Rc<Worker>, listening: Listening, name: Option<String>) {
+    let fixed_addr = listening.fixed_addr();
     loop {
         wait_for_room(&worker).await;
         match listening.accept().await {
             Ok((stream, peer)) => {
                 let listener = worker.view().snapshot.listener_number(name.as_deref());
-                tokio::task::spawn_local(serve(Rc::clone(&worker), stream, peer, listener));
+                let local = fixed_addr.or_else(|| stream.local_addr());
+                let origin = Origin { peer, local, listener, connection: 0 };
+                tokio::task::spawn_local(serve(Rc::clone(&worker), stream, origin));
             }
             Err(error) if is_peers_fault(&error) => {}
             Err(error) => {
@@ -53,11 +56,11 @@ impl Drop for Entered {
     }
 }
 
-async fn serve(worker: Rc<Worker>, stream: Stream, peer: Peer, listener: u16) {
+async fn serve(worker: Rc<Worker>, stream: Stream, origin: Origin) {
     let connection = worker.enter();
     let entered = Entered(worker);
     let worker = &entered.0;
-    let origin = Origin { peer, local: stream.local_addr(), listener, connection };
+    let origin = Origin { connection, ..origin };
     let limits = server_limits(worker);
     let mut server = Box::new(Server::new(stream, origin, limits));
     while server.wait(|| worker.is_draining()).await.is_ok() {

@@ -27,6 +27,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
 }
 
 fn run(args: Run) -> Result<ExitCode> {
+    sigma_net::limits::prefer_small_pages();
     let mut source = Source::file(&args.conf);
     source.companion = args.options.or_else(|| companion_of(&args.conf));
     source.instances = args.instance;
