@@ -422,3 +422,14 @@ fn parse_fault(error: ParseError) -> Fault {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nine thousand idle connections are nine thousand of these.
+    #[test]
+    fn an_idle_connection_stays_small() {
+        assert!(std::mem::size_of::<Server>() <= 448, "{} bytes", std::mem::size_of::<Server>());
+    }
+}
