@@ -97,7 +97,7 @@ fuzz_target!(|text: &str| {
     }
     let always = Expr::default();
     let routes: Vec<RouteInput<'_>> = patterns.iter().map(|uri| route(uri, &always)).collect();
-    let plain = patterns.iter().all(|uri| !uri.contains(':') && !uri[..uri.len() - 1].contains('*'));
+    let plain = patterns.iter().all(|uri| !uri.contains(':') && !uri.as_bytes()[..uri.len() - 1].contains(&b'*'));
     for kind in
         [RouterKind::RadixtreeUri, RouterKind::RadixtreeUriWithParameter, RouterKind::RadixtreeHostUri]
     {
