@@ -14,13 +14,16 @@ pub mod env;
 pub mod expr;
 pub mod forms;
 pub mod id;
+pub mod kind;
 pub mod nodes;
+pub mod plugins;
 pub mod problem;
 pub mod resources;
 mod schema;
 pub mod seed;
 pub mod settings;
 mod shorthand;
+pub mod table;
 pub mod template;
 
 pub use problem::Problem;

@@ -7,6 +7,7 @@ mod fleet;
 mod niubix;
 pub mod source;
 mod status;
+pub mod store;
 pub mod supervisor;
 
 pub use fleet::Fleet;
