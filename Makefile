@@ -3,15 +3,15 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := run
-.PHONY: run test bench fuzz docs tools
+.PHONY: run test bench fuzz docs build-tools tools
 
 # Builds the gateway and starts it on the smallest configuration, with an origin to answer it.
-run:
+run: build-tools
 	cargo build --release --locked -p sigma
 	target/release/sigma run -c examples/first.yaml --with-demo-origin 127.0.0.1:9000
 
 # What has to pass before a change goes in. `cargo test` includes the house checks of xtask.
-test: tools
+test: build-tools tools
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo test --workspace --locked
@@ -29,15 +29,35 @@ docs:
 	cargo xtask docs
 	cargo doc --workspace --no-deps --locked
 
-# The feature tests drive the gateway with curl and ab as well; mimalloc needs a C compiler.
-tools:
+# Installs the Debian packages in the shell array `missing`.
+define install_missing
+if (( $${#missing[@]} )); then \
+  sudo=$$( (( $$(id -u) == 0 )) || echo sudo ); \
+  $$sudo apt-get update -qq; \
+  $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}"; \
+fi
+endef
+
+# The cryptography and the allocator need a C compiler, the etcd client the compiler of Protocol Buffers.
+build-tools:
 	@command -v cargo >/dev/null || { echo 'cargo is missing: install Rust 1.90 or newer with rustup' >&2; exit 1; }
 	@missing=(); \
 	command -v cc >/dev/null || missing+=(gcc libc6-dev); \
+	command -v protoc >/dev/null || missing+=(protobuf-compiler); \
+	$(install_missing)
+
+# The tests drive the gateway with these clients, and start these servers themselves.
+tools:
+	@missing=(); \
 	command -v curl >/dev/null || missing+=(curl); \
 	command -v ab >/dev/null || missing+=(apache2-utils); \
-	if (( $${#missing[@]} )); then \
-	  sudo=$$( (( $$(id -u) == 0 )) || echo sudo ); \
-	  $$sudo apt-get update -qq; \
-	  $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}"; \
-	fi
+	command -v openssl >/dev/null || missing+=(openssl); \
+	command -v etcd >/dev/null || missing+=(etcd-server); \
+	command -v redis-server >/dev/null || missing+=(redis-server); \
+	command -v redis-cli >/dev/null || missing+=(redis-tools); \
+	command -v promtool >/dev/null || missing+=(prometheus); \
+	python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3 python3-venv); \
+	$(install_missing)
+	@# The Admin API is checked against its own OpenAPI document with schemathesis.
+	@test -x target/venv/bin/schemathesis || \
+	  { python3 -m venv target/venv && target/venv/bin/pip install --quiet schemathesis==4.32.5; }

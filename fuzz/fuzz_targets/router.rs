@@ -1,4 +1,5 @@
-//! The router: the tree finds what a look through all patterns finds.
+//! The router: the tree finds what a look through all patterns finds, and one that grew route by route finds what
+//! one compiled at once finds.
 //!
 //! The input is text: one pattern a line, the last line the path. Patterns with parameters are compiled and looked
 //! up too, but only plain ones and those with one `*` at their end have an answer that is plain enough to compare.
@@ -12,7 +13,7 @@ use sigma_config::cidr::CidrSet;
 use sigma_config::expr::{Expr, VarName, VarValue, Variables};
 use sigma_http::Method;
 use sigma_proxy::route::normalize::{UriOptions, normalize_path, normalized};
-use sigma_proxy::route::{MethodSet, Outcome, Params, Request, RouteInput, Router, RouterKind};
+use sigma_proxy::route::{Change, MethodSet, Outcome, Params, Request, RouteInput, Router, RouterKind};
 
 struct Get<'a>(&'a [u8]);
 
@@ -96,20 +97,29 @@ fuzz_target!(|text: &str| {
         );
     }
     let always = Expr::default();
-    let routes: Vec<RouteInput<'_>> = patterns.iter().map(|uri| route(uri, &always)).collect();
-    let plain = patterns.iter().all(|uri| !uri.contains(':') && !uri.as_bytes()[..uri.len() - 1].contains(&b'*'));
+    let routes = || {
+        let numbered = (0..).zip(0..).zip(&patterns);
+        numbered.map(|((number, order), uri)| (number, order, route(uri, &always)))
+    };
+    let plain =
+        patterns.iter().all(|uri| !uri.contains(':') && !uri.as_bytes()[..uri.len() - 1].contains(&b'*'));
     for kind in
         [RouterKind::RadixtreeUri, RouterKind::RadixtreeUriWithParameter, RouterKind::RadixtreeHostUri]
     {
-        let router = Router::compile(kind, &routes);
+        let router = Router::compile(kind, routes());
         let mut params = Params::default();
         let found = router.find(&Get(path), &mut params);
         if plain && kind == RouterKind::RadixtreeUri {
             assert_eq!(found, expected(&patterns, path), "{patterns:?} for {raw:?}");
         }
-        assert!(
-            router.params(&params).all(|(_, range)| range.end <= path.len()),
-            "a capture beyond the path"
-        );
+        let grown = routes().fold(Router::compile(kind, []), |router, (number, order, input)| {
+            router.changed(&[Change { number, before: None, after: Some((order, input)) }])
+        });
+        assert_eq!(grown.find(&Get(path), &mut params), found, "{patterns:?} for {raw:?}");
+        let emptied = routes().fold(grown, |router, (number, order, input)| {
+            router.changed(&[Change { number, before: Some((order, input)), after: None }])
+        });
+        assert_eq!(emptied.memory_bytes(), 0, "nothing is left of {patterns:?}");
+        assert!(params.iter().all(|(_, range)| range.end <= path.len()), "a capture beyond the path");
     }
 });

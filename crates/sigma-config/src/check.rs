@@ -1,17 +1,23 @@
-//! The rules that go across fields (resources.md). They look at the value, not at the types, so
+//! The rules that go across fields (APISIX: references, exclusive fields). They look at the value, not at the types, so
 //! that they find what is wrong in an item whose schema problems are reported at the same time.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::ParseOptions;
+use crate::crypt::Keyring;
 use crate::document::Document;
-use crate::expr::Expr;
-use crate::nodes::{check_host, split_address};
+use crate::kind::Kind;
+use crate::plugins::{
+    EnabledPlugins, PluginRefusal, PluginSchemas, PluginScope, check_plugin, consumer_scope,
+};
 use crate::problem::{Problem, element, member};
+use crate::resources::{EnabledPlugin, SECTIONS, SecretProvider, split_credential};
+use crate::rules::{self, Object, Violation};
 use crate::schema::closest;
+use crate::stored::{check_secret, duplicate_global_plugin, references, wrong_ssl_type};
 
 /// What was found so far.
 #[derive(Debug, Default)]
@@ -25,39 +31,86 @@ pub(crate) struct Findings {
 /// Checks every rule of `document`, whose short forms are expanded.
 pub(crate) fn check(document: &Document, options: &ParseOptions<'_>, found: &mut Findings) {
     let Some(root) = document.value.as_object() else { return };
-    // Once for all references, so that a large file is checked in linear time.
-    let ids_of = |section: &str| items(root, section).filter_map(|(_, item)| id_of(item)).collect();
-    let (services, upstreams) = (ids_of("services"), ids_of("upstreams"));
-    let mut rules = Rules { document, options, found, root, services, upstreams };
+    let list = enabled_list(root);
+    let enabled = list.as_deref().map(|list| EnabledPlugins::new(options.plugins, list));
+    let plugins = enabled.as_ref().map_or(options.plugins, |enabled| enabled as &dyn PluginSchemas);
+    let mut rules = Rules { document, options, plugins, found, root, known: known(root) };
     rules.settings();
-    for section in ["routes", "services", "upstreams"] {
+    rules.enabled_plugins(options.plugins);
+    for section in SECTIONS {
         rules.unique_ids(section);
     }
     for (pointer, upstream) in objects(root, "upstreams") {
         rules.upstream(&pointer, upstream);
     }
     for (pointer, service) in objects(root, "services") {
-        rules.target(&pointer, service);
+        rules.violated(&pointer, rules::lua(service, "script"));
+        rules.target(Kind::Service, &pointer, service);
     }
     for (pointer, route) in objects(root, "routes") {
         rules.route(&pointer, route);
     }
+    for (pointer, consumer) in objects(root, "consumers") {
+        rules.consumer(&pointer, consumer);
+    }
+    for kind in [Kind::ConsumerGroup, Kind::PluginConfig] {
+        for (pointer, item) in objects(root, kind.section()) {
+            rules.plugins(kind, &pointer, item);
+        }
+    }
+    rules.global_rules();
+    for (pointer, item) in objects(root, "plugin_metadata") {
+        rules.plugin_metadata(&pointer, item);
+    }
+    for (pointer, ssl) in objects(root, "ssls") {
+        rules.ssl(&pointer, ssl);
+    }
+    for (pointer, route) in objects(root, "stream_routes") {
+        rules.stream_route(&pointer, route);
+    }
+    if let Some((pointer, _)) = items(root, "stream_routes").next() {
+        let message = "stream routes are checked and kept, but not served by this version";
+        rules.found.warnings.push(document.problem(&pointer, "not_served", message));
+    }
+    for (pointer, secret) in items(root, "secrets") {
+        rules.secret(&pointer, secret);
+    }
+    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Credential) {
+        for (pointer, item) in items(root, kind.section()) {
+            rules.references(kind, &pointer, item);
+        }
+    }
 }
 
-/// The id of an item as text: 1 and "1" are the same.
+/// The list of enabled plugins, if the file has one.
+fn enabled_list(root: &Object) -> Option<Vec<EnabledPlugin>> {
+    let list = root.get("plugins")?.as_array()?;
+    Some(list.iter().filter_map(|item| serde_json::from_value(item.clone()).ok()).collect())
+}
+
+/// What references may name, by kind and identity; made once, so that a large file is checked in
+/// linear time.
+fn known(root: &Object) -> HashMap<Kind, HashMap<String, &Value>> {
+    let mut known: HashMap<Kind, HashMap<String, &Value>> = HashMap::new();
+    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Credential) {
+        let named = items(root, kind.section()).filter_map(|(_, item)| Some((id_of(item)?, item)));
+        known.insert(kind, named.collect());
+    }
+    known
+}
+
+/// The id of an item as text: 1 and "1" are the same. That of a consumer is its name.
 pub(crate) fn id_of(item: &Value) -> Option<String> {
-    text_of_id(item.get("id")?)
+    text_of_id(item.get("id").or_else(|| item.get("username"))?)
 }
 
-fn text_of_id(id: &Value) -> Option<String> {
+pub(crate) fn text_of_id(id: &Value) -> Option<String> {
     match id {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
         _ => None,
     }
 }
-
-type Object = Map<String, Value>;
 
 fn items<'a>(root: &'a Object, section: &str) -> impl Iterator<Item = (String, &'a Value)> {
     let list = root.get(section).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
@@ -72,10 +125,11 @@ fn objects<'a>(root: &'a Object, section: &str) -> impl Iterator<Item = (String,
 struct Rules<'a> {
     document: &'a Document,
     options: &'a ParseOptions<'a>,
+    /// The plugins that are enabled.
+    plugins: &'a dyn PluginSchemas,
     found: &'a mut Findings,
     root: &'a Object,
-    services: HashSet<String>,
-    upstreams: HashSet<String>,
+    known: HashMap<Kind, HashMap<String, &'a Value>>,
 }
 
 impl Rules<'_> {
@@ -102,7 +156,7 @@ impl Rules<'_> {
         let mut taken: HashMap<String, String> = HashMap::new();
         let listeners: Vec<(String, &Object)> = objects(self.root, "listeners").collect();
         let single = |key: &str| Some((key.to_owned(), self.root.get(key)?.as_object()?));
-        let singles = ["status", "niubix_admin"].into_iter().filter_map(single);
+        let singles = ["status", "admin", "control", "niubix_admin"].into_iter().filter_map(single);
         for (pointer, place) in listeners.into_iter().chain(singles.collect::<Vec<_>>()) {
             let Some(address) = place.get("address").and_then(Value::as_str) else { continue };
             // Port 0 is a different port each time.
@@ -121,6 +175,17 @@ impl Rules<'_> {
         }
         if self.root.get("listeners").and_then(Value::as_array).is_some_and(Vec::is_empty) {
             self.error("listeners", "length", "no listener is named", "name one, or leave `listeners` out");
+        }
+        let store = self.root.get("store").and_then(Value::as_object);
+        for breach in store.map(crate::store::breaches).unwrap_or_default() {
+            self.error(&member("store", breach.field), "conflict", breach.message, breach.hint);
+        }
+        let keys = self.root.get("data_encryption").and_then(|part| part.get("keyring")?.as_array());
+        for (index, key) in keys.into_iter().flatten().enumerate() {
+            if let Some(Err(error)) = key.as_str().map(|key| Keyring::new(&[key.to_owned()])) {
+                let place = element("data_encryption.keyring", index);
+                self.error(&place, "length", error.to_string(), "openssl rand -hex 16 makes one of 32");
+            }
         }
         let limit = |name| self.root.get("limits")?.get(name)?.as_u64();
         let defaults = crate::settings::Limits::default();
@@ -147,56 +212,63 @@ impl Rules<'_> {
         }
     }
 
+    /// What a rule of one resource found, at the place of that resource.
+    fn violated(&mut self, pointer: &str, violations: impl IntoIterator<Item = Violation>) {
+        for violation in violations {
+            let place = join(pointer, &violation.place);
+            self.error(&place, violation.code, violation.message, violation.hint);
+        }
+    }
+
     fn route(&mut self, pointer: &str, route: &Object) {
         let has = |key: &str| route.contains_key(key);
-        for (one, several) in [("host", "hosts"), ("remote_addr", "remote_addrs"), ("uri", "uris")] {
-            if has(one) && has(several) {
-                let message = format!("only one of {one} or {several} is allowed");
-                self.error(
-                    &member(pointer, several),
-                    "conflict",
-                    message,
-                    format!("move `{one}` into `{several}`"),
-                );
+        self.violated(pointer, rules::route_before_schema(route));
+        match (has("uri"), has("uris")) {
+            (true, true) => {
+                let message = "only one of uri or uris is allowed";
+                self.error(&member(pointer, "uris"), "conflict", message, "move `uri` into `uris`");
             }
+            (false, false) => {
+                self.error(pointer, "missing", "a route needs `uri` or `uris`", "add for example uri: /*");
+            }
+            _ => {}
         }
-        if !has("uri") && !has("uris") {
-            self.error(pointer, "missing", "a route needs `uri` or `uris`", "add for example uri: /*");
-        }
-        if !["upstream", "upstream_id", "service_id", "plugins"].into_iter().any(has) {
+        if !["upstream", "upstream_id", "service_id", "plugins", "script"].into_iter().any(has) {
             let message = "a route needs one of `upstream`, `upstream_id`, `service_id` or `plugins`";
             self.error(pointer, "missing", message, "add for example upstream: \"http://127.0.0.1:8888\"");
         }
-        if let Some(vars) = route.get("vars")
-            && let Err(error) = Expr::parse(vars)
-        {
-            let message = format!("failed to validate the 'vars' expression: {error}");
-            let hint = "a condition is [[variable, operator, value], …]";
-            self.error(&member(pointer, "vars"), "expression", message, hint);
-        }
-        if let Some(pattern) = route.get("rewrite").and_then(|rewrite| rewrite.get("regex")?.as_str())
-            && let Err(error) = regex::Regex::new(pattern)
-        {
-            let place = member(&member(pointer, "rewrite"), "regex");
-            self.error(
-                &place,
-                "regex",
-                format!("invalid regex: {error}"),
-                "see the syntax of the Rust crate `regex`",
-            );
-        }
-        self.reference(pointer, route, "service_id", "service", "services");
+        self.violated(pointer, rules::route_conditions(route));
         self.listeners(pointer, route);
-        self.target(pointer, route);
+        self.target(Kind::Route, pointer, route);
     }
 
     /// What routes and services have in common: plugins and an upstream.
-    fn target(&mut self, pointer: &str, item: &Object) {
-        self.plugins(pointer, item);
-        self.reference(pointer, item, "upstream_id", "upstream", "upstreams");
+    fn target(&mut self, kind: Kind, pointer: &str, item: &Object) {
+        self.plugins(kind, pointer, item);
         if let Some(upstream) = item.get("upstream").and_then(Value::as_object) {
             self.upstream(&member(pointer, "upstream"), upstream);
         }
+    }
+
+    fn upstream(&mut self, pointer: &str, upstream: &Object) {
+        if !["nodes", "service_name", "discovery_type"].into_iter().any(|key| upstream.contains_key(key)) {
+            let hint = "add nodes: { \"127.0.0.1:80\": 1 }";
+            self.error(pointer, "missing", "an upstream needs `nodes`", hint);
+        }
+        let tls = upstream.get("tls").and_then(Value::as_object);
+        let has = |key: &str| tls.is_some_and(|tls| tls.contains_key(key));
+        for (one, other) in [("client_cert", "client_key"), ("client_key", "client_cert")] {
+            let place = member(pointer, "tls");
+            if has(one) && !has(other) {
+                let message = format!("`{one}` needs `{other}`");
+                self.error(&place, "missing", message, format!("add `{other}`"));
+            }
+        }
+        if has("client_cert") && has("client_cert_id") {
+            let message = "only one of client_cert or client_cert_id is allowed";
+            self.error(&member(pointer, "tls"), "conflict", message, "keep one of the two");
+        }
+        self.violated(pointer, rules::upstream(upstream));
     }
 
     fn listeners(&mut self, pointer: &str, route: &Object) {
@@ -218,134 +290,208 @@ impl Rules<'_> {
         }
     }
 
-    fn reference(&mut self, pointer: &str, item: &Object, field: &str, kind: &str, section: &str) {
-        let Some(id) = item.get(field).and_then(text_of_id) else { return };
-        let known = if section == "services" { &self.services } else { &self.upstreams };
-        if known.contains(&id) {
-            return;
+    /// The references of one item.
+    fn references(&mut self, kind: Kind, pointer: &str, item: &Value) {
+        for reference in references(kind, item) {
+            let known = self.known.get(&reference.kind);
+            if known.is_some_and(|known| known.contains_key(&reference.id)) {
+                let ssl = known.and_then(|known| known.get(&reference.id)).copied();
+                if reference.kind == Kind::Ssl
+                    && ssl.and_then(|ssl| ssl.get("type")?.as_str()) != Some("client")
+                {
+                    let place = join(pointer, reference.field);
+                    let message = wrong_ssl_type(&reference.id);
+                    self.error(&place, "reference", message, "name an ssl with `type: client`");
+                }
+                continue;
+            }
+            let section = reference.kind.section();
+            // Sorted, so that of two that are as close the same is named every time.
+            let mut known: Vec<&str> =
+                known.into_iter().flat_map(|known| known.keys()).map(String::as_str).collect();
+            known.sort_unstable();
+            let hint = match closest(&reference.id, known) {
+                Some(close) => format!("no such item in `{section}`; did you mean `{close}`?"),
+                None => format!("no such item in `{section}`"),
+            };
+            let message = format!("{}, response code: 404", reference.message_prefix);
+            let place = join(pointer, reference.field);
+            let problem = self.document.problem(&place, "reference", message).hint(hint);
+            self.error_unless_standalone(problem);
         }
-        let message = format!("failed to fetch {kind} info by {kind} id [{id}], response code: 404");
-        // Sorted, so that of two that are as close the same is named every time.
-        let mut known: Vec<&str> = known.iter().map(String::as_str).collect();
-        known.sort_unstable();
-        let hint = match closest(&id, known) {
-            Some(close) => format!("no such item in `{section}`; did you mean `{close}`?"),
-            None => format!("no such item in `{section}`"),
-        };
-        let problem = self.document.problem(&member(pointer, field), "reference", message).hint(hint);
-        self.error_unless_standalone(problem);
     }
 
-    fn plugins(&mut self, pointer: &str, item: &Object) {
+    fn plugins(&mut self, kind: Kind, pointer: &str, item: &Object) {
         let place = member(pointer, "plugins");
+        let known = self.plugins;
         for (name, conf) in item.get("plugins").and_then(Value::as_object).into_iter().flatten() {
+            let (scope, prefix) = match kind {
+                Kind::StreamRoute => (PluginScope::Stream, ""),
+                Kind::Consumer | Kind::Credential => {
+                    (consumer_scope(name, known), "invalid plugins configuration: ")
+                }
+                _ => (PluginScope::Http, ""),
+            };
             let here = member(&place, name);
-            if !conf.is_object() {
-                let message = format!("invalid plugin conf {conf} for plugin [{name}]");
-                self.error(&here, "type", message, "write an object");
-            } else if !self.options.known_plugins.contains(&name.as_str()) {
-                let hint = match closest(name, self.options.known_plugins.iter().copied()) {
+            if let Err(refused) = check_plugin(name, conf, scope, known) {
+                let hint = match refused.code {
+                    "unknown_plugin" => self.unknown_plugin(name),
+                    "type" => "write an object".to_owned(),
+                    "expression" => rules::EXPRESSION_HINT.to_owned(),
+                    "not_served" => "remove it".to_owned(),
+                    _ => format!("see the reference of the plugin `{name}`"),
+                };
+                self.error(&here, refused.code, format!("{prefix}{}", refused.message), hint);
+            } else if kind == Kind::Credential && !known.is_auth(name) {
+                let message = "only supports auth type plugins in consumer credential";
+                self.error(&here, "plugin", message, "name a plugin that authenticates, such as key-auth");
+            }
+        }
+    }
+
+    fn unknown_plugin(&self, name: &str) -> String {
+        match closest(name, self.plugins.names()) {
+            Some(close) => format!("did you mean `{close}`?"),
+            None => "remove it; this version has no such plugin, or it is not enabled".to_owned(),
+        }
+    }
+
+    fn consumer(&mut self, pointer: &str, item: &Object) {
+        let id = item.get("id").and_then(Value::as_str).unwrap_or_default();
+        let Some((owner, _)) = split_credential(id) else {
+            match item.get("username").and_then(Value::as_str) {
+                None => self.error(pointer, "missing", "`username` is missing", "add `username`"),
+                Some(name) if !id.is_empty() && id != name => {
+                    let message = "wrong username";
+                    self.error(&member(pointer, "id"), "conflict", message, "leave `id` out");
+                }
+                Some(_) => {}
+            }
+            if item.contains_key("name") {
+                let place = member(pointer, "name");
+                self.error(&place, "unknown_key", "unknown key `name`", "did you mean `username`?");
+            }
+            return self.plugins(Kind::Consumer, pointer, item);
+        };
+        for key in ["username", "group_id"].into_iter().filter(|key| item.contains_key(*key)) {
+            let message = format!("a credential has no `{key}`");
+            self.error(&member(pointer, key), "unknown_key", message, "remove it");
+        }
+        if item.get("plugins").and_then(Value::as_object).is_some_and(|plugins| plugins.len() > 1) {
+            let message =
+                "property \"plugins\" validation failed: expect object to have at most 1 properties";
+            let hint = "make it several credentials";
+            self.error(&member(pointer, "plugins"), "length", message, hint);
+        }
+        if !self.known.get(&Kind::Consumer).is_some_and(|known| known.contains_key(owner)) {
+            let place = member(pointer, "id");
+            let message = format!("consumer not found: {owner}");
+            let hint = "add a consumer with this `username`";
+            let problem = self.document.problem(&place, "reference", message).hint(hint);
+            self.error_unless_standalone(problem);
+        }
+        self.plugins(Kind::Credential, pointer, item);
+    }
+
+    /// Every plugin may stand in one global rule only; otherwise it would not be said which counts.
+    fn global_rules(&mut self) {
+        let mut seen: HashMap<&str, String> = HashMap::new();
+        for (pointer, rule) in objects(self.root, "global_rules") {
+            self.plugins(Kind::GlobalRule, &pointer, rule);
+            let id = rule.get("id").and_then(text_of_id).unwrap_or_default();
+            for name in rule.get("plugins").and_then(Value::as_object).into_iter().flat_map(|p| p.keys()) {
+                if let Some(first) = seen.get(name.as_str()) {
+                    let place = member(&member(&pointer, "plugins"), name);
+                    let message = duplicate_global_plugin(name, first);
+                    self.error(&place, "duplicate_plugin", message, "keep one of the two");
+                } else {
+                    seen.insert(name, id.clone());
+                }
+            }
+        }
+    }
+
+    fn plugin_metadata(&mut self, pointer: &str, item: &Object) {
+        // Without a name the schema refuses it.
+        let Some(name) = item.get("id").and_then(Value::as_str) else { return };
+        match self.plugins.check(name, PluginScope::Metadata, &Value::Object(item.clone())) {
+            Ok(()) => {}
+            Err(PluginRefusal::Unknown) => {
+                let hint = self.unknown_plugin(name);
+                self.error(&member(pointer, "id"), "unknown_plugin", "invalid plugin name", hint);
+            }
+            Err(PluginRefusal::Invalid(text)) => {
+                let hint = format!("see the reference of the plugin `{name}`");
+                self.error(pointer, "plugin", format!("invalid configuration: {text}"), hint);
+            }
+        }
+    }
+
+    fn ssl(&mut self, pointer: &str, ssl: &Object) {
+        let has = |key: &str| ssl.contains_key(key);
+        if ssl.get("type").and_then(Value::as_str) != Some("client") {
+            match (has("sni"), has("snis")) {
+                (true, true) => {
+                    let message = "only one of sni or snis is allowed";
+                    self.error(&member(pointer, "snis"), "conflict", message, "move `sni` into `snis`");
+                }
+                (false, false) => {
+                    let message = "a certificate for clients needs `sni` or `snis`";
+                    self.error(pointer, "missing", message, "add for example sni: \"*\"");
+                }
+                _ => {}
+            }
+        }
+        self.violated(pointer, rules::ssl(ssl));
+    }
+
+    fn stream_route(&mut self, pointer: &str, route: &Object) {
+        self.plugins(Kind::StreamRoute, pointer, route);
+        let id = route.get("id").and_then(text_of_id);
+        let mut violations = rules::stream_route(route, id.as_deref());
+        // The schema of a file says the one, and the upstream is looked at as everywhere.
+        violations.retain(|found| found.code != "format" && !found.place.starts_with("upstream"));
+        self.violated(pointer, violations);
+        if let Some(upstream) = route.get("upstream").and_then(Value::as_object) {
+            self.upstream(&member(pointer, "upstream"), upstream);
+        }
+    }
+
+    fn secret(&mut self, pointer: &str, item: &Value) {
+        let id = item.get("id").and_then(Value::as_str);
+        // Without a manager the schema refuses it.
+        let Some(manager) = id.and_then(|id| SecretProvider::of_name(id.split('/').next()?)) else { return };
+        if let Err(text) = check_secret(manager, item) {
+            let hint = format!("see the fields of `{}`", manager.name());
+            self.error(pointer, "secret", format!("invalid configuration: {text}"), hint);
+        }
+    }
+
+    /// The list of enabled plugins.
+    fn enabled_plugins(&mut self, roster: &dyn PluginSchemas) {
+        for (pointer, plugin) in objects(self.root, "plugins") {
+            let Some(name) = plugin.get("name").and_then(Value::as_str) else { continue };
+            let stream = plugin.get("stream") == Some(&Value::Bool(true));
+            let scope = if stream { PluginScope::Stream } else { PluginScope::Http };
+            if roster.schema(name, scope).is_none() {
+                let hint = match closest(name, roster.names()) {
                     Some(close) => format!("did you mean `{close}`?"),
                     None => "remove it; this version has no such plugin".to_owned(),
                 };
-                self.error(&here, "unknown_plugin", format!("unknown plugin [{name}]"), hint);
+                let place = member(&pointer, "name");
+                let problem =
+                    self.document.problem(&place, "unknown_plugin", format!("unknown plugin [{name}]"));
+                self.error_unless_standalone(problem.hint(hint));
             }
-        }
-    }
-
-    fn upstream(&mut self, pointer: &str, upstream: &Object) {
-        let word = |key: &str| upstream.get(key).and_then(Value::as_str);
-        match upstream.get("nodes") {
-            // Discovery has its own message.
-            None if upstream.contains_key("service_name") => {}
-            None => self.error(
-                pointer,
-                "missing",
-                "an upstream needs `nodes`",
-                "add nodes: { \"127.0.0.1:80\": 1 }",
-            ),
-            Some(nodes) => self.nodes(&member(pointer, "nodes"), nodes),
-        }
-        if word("pass_host") == Some("rewrite") && word("upstream_host").is_none_or(str::is_empty) {
-            let message = "`upstream_host` can't be empty when `pass_host` is `rewrite`";
-            self.error(pointer, "missing", message, "add `upstream_host`");
-        }
-        if word("type") == Some("chash") {
-            self.hash_key(pointer, word("hash_on").unwrap_or("vars"), word("key"));
-        }
-    }
-
-    fn nodes(&mut self, pointer: &str, nodes: &Value) {
-        match nodes {
-            Value::Object(weights) => {
-                for address in weights.keys() {
-                    if let Err(reason) = split_address(address) {
-                        self.error(&member(pointer, address), "node", reason, "write host:port");
-                    }
-                }
-            }
-            Value::Array(list) => {
-                for (index, node) in list.iter().enumerate() {
-                    let Some(host) = node.get("host").and_then(Value::as_str) else { continue };
-                    if let Err(reason) = check_host(host) {
-                        let place = member(&element(pointer, index), "host");
-                        self.error(
-                            &place,
-                            "node",
-                            reason,
-                            "write a host name or an address; the port goes into `port`",
-                        );
-                    }
-                }
-            }
-            // The schema has refused it.
-            _ => {}
-        }
-    }
-
-    /// The key of consistent hashing.
-    fn hash_key(&mut self, pointer: &str, hash_on: &str, key: Option<&str>) {
-        let Some(key) = key else {
-            if hash_on != "consumer" {
-                self.error(pointer, "missing", "missing key", "add `key`, for example remote_addr");
-            }
-            return;
-        };
-        let word = |text: &str| {
-            !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
-        };
-        let (valid, pattern) = match hash_on {
-            "vars" => (
-                HASH_VARIABLES.contains(&key) || key.strip_prefix("arg_").is_some_and(word),
-                HASH_VARS_PATTERN,
-            ),
-            "header" | "cookie" => (word(key), "^[a-zA-Z0-9-_]+$"),
-            _ => return,
-        };
-        if !valid {
-            let message =
-                format!("invalid configuration: failed to match pattern \"{pattern}\" with \"{key}\"");
-            self.error(
-                &member(pointer, "key"),
-                "pattern",
-                message,
-                "choose another key or another `hash_on`",
-            );
         }
     }
 }
 
-const HASH_VARIABLES: [&str; 10] = [
-    "uri",
-    "server_name",
-    "server_addr",
-    "request_uri",
-    "remote_port",
-    "remote_addr",
-    "query_string",
-    "host",
-    "hostname",
-    "mqtt_client_id",
-];
-
-const HASH_VARS_PATTERN: &str = r"^((uri|server_name|server_addr|request_uri|remote_port|remote_addr|query_string|host|hostname|mqtt_client_id)|arg_[0-9a-zA-z_-]+)$";
+/// The pointer of something within the object at `pointer`.
+fn join(pointer: &str, within: &str) -> String {
+    match within {
+        "" => pointer.to_owned(),
+        within if within.starts_with('[') => format!("{pointer}{within}"),
+        within => format!("{pointer}.{within}"),
+    }
+}

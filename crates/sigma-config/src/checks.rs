@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Health checks. `passive` alone is not allowed.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[schemars(deny_unknown_fields)]
 pub struct Checks {
     /// Probes that the gateway sends.
     pub active: Active,
@@ -29,7 +29,8 @@ pub enum CheckType {
 
 /// Probes that the gateway sends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
+#[schemars(deny_unknown_fields)]
 pub struct Active {
     /// What a probe speaks.
     #[serde(rename = "type")]
@@ -104,7 +105,8 @@ impl Active {
 
 /// When probes make a node healthy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
+#[schemars(deny_unknown_fields)]
 pub struct ActiveHealthy {
     /// Seconds between probes of a healthy node.
     #[schemars(range(min = 1))]
@@ -125,7 +127,8 @@ impl Default for ActiveHealthy {
 
 /// When probes make a node unhealthy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
+#[schemars(deny_unknown_fields)]
 pub struct ActiveUnhealthy {
     /// Seconds between probes of an unhealthy node.
     #[schemars(range(min = 1))]
@@ -158,7 +161,8 @@ impl Default for ActiveUnhealthy {
 
 /// Judging nodes by the answers to real requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
+#[schemars(deny_unknown_fields)]
 pub struct Passive {
     /// What is judged: answers, or only connections.
     #[serde(rename = "type")]
@@ -171,7 +175,8 @@ pub struct Passive {
 
 /// When answers make a node healthy. A threshold of 0 turns its counter off.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
+#[schemars(deny_unknown_fields)]
 pub struct PassiveHealthy {
     /// Statuses that count as success.
     #[schemars(length(min = 1), inner(range(min = 200, max = 599)), extend("uniqueItems" = true))]
@@ -190,7 +195,8 @@ impl Default for PassiveHealthy {
 
 /// When answers make a node unhealthy. A threshold of 0 turns its counter off.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
+#[schemars(deny_unknown_fields)]
 pub struct PassiveUnhealthy {
     /// Statuses that count as failure.
     #[schemars(length(min = 1), inner(range(min = 200, max = 599)), extend("uniqueItems" = true))]

@@ -119,6 +119,9 @@ pub struct CidrSet {
 }
 
 impl CidrSet {
+    /// The set of nothing.
+    pub const EMPTY: CidrSet = CidrSet { listed: Vec::new(), v4: Vec::new(), v6: Vec::new() };
+
     /// Whether `ip` lies in one of the networks. An IPv4-mapped IPv6 address counts as IPv4.
     #[must_use]
     pub fn contains(&self, ip: IpAddr) -> bool {

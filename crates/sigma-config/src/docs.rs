@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
+use crate::forms::FORMS;
 use crate::schema;
 
 /// The JSON schema of a configuration in its full form (no shorthand), draft 2020-12.
@@ -13,20 +14,69 @@ pub fn schema() -> Value {
 }
 
 /// The reference as Markdown: one table per object, in a fixed order.
+///
+/// Types are named in words: the names of Rust's types mean nothing to who writes a file.
 #[must_use]
 pub fn reference_markdown() -> String {
     let mut out = String::from(
-        "# Configuration reference\n\nOne file, YAML or JSON. `${{NAME}}` and `${{NAME:=default}}` take environment variables.\n",
+        "# Configuration reference\n\nOne file, YAML or JSON. `${{NAME}}` and `${{NAME:=default}}` take environment variables. YAML's anchors and aliases work; its merge keys (`<<`) do not.\n",
     );
     section(&mut out, "Top level", schema::schema());
     for (name, definition) in schema::definitions().into_iter().flatten() {
-        if definition.get("properties").is_some() {
-            section(&mut out, name, definition);
-        } else if definition.get("oneOf").is_some() {
-            words(&mut out, name, definition);
+        match form_of(definition) {
+            DefinitionForm::Object => section(&mut out, &title_of(name), definition),
+            DefinitionForm::Words => words(&mut out, &title_of(name), definition),
+            DefinitionForm::Inline => {}
         }
     }
     out
+}
+
+/// How a definition is shown.
+enum DefinitionForm {
+    /// A table of its keys.
+    Object,
+    /// A table of its words.
+    Words,
+    /// Spelt out wherever it is used.
+    Inline,
+}
+
+fn form_of(definition: &Value) -> DefinitionForm {
+    if definition.get("properties").is_some() {
+        DefinitionForm::Object
+    } else if words_of(definition).len() > 1 {
+        DefinitionForm::Words
+    } else {
+        DefinitionForm::Inline
+    }
+}
+
+/// `NiubixAdmin` as `Niubix admin`.
+fn title_of(name: &str) -> String {
+    let mut title = String::with_capacity(name.len() + 2);
+    for letter in name.chars() {
+        if letter.is_uppercase() && !title.is_empty() {
+            title.push(' ');
+            title.extend(letter.to_lowercase());
+        } else {
+            title.push(letter);
+        }
+    }
+    title
+}
+
+/// The words of an enumeration, each with its meaning.
+fn words_of(definition: &Value) -> Vec<(&str, &str)> {
+    let branches = definition.get("oneOf").and_then(Value::as_array).into_iter().flatten();
+    branches.chain(std::iter::once(definition)).flat_map(words_of_branch).collect()
+}
+
+fn words_of_branch(branch: &Value) -> impl Iterator<Item = (&str, &str)> {
+    let meaning = branch.get("description").and_then(Value::as_str).unwrap_or_default();
+    let constant = branch.get("const").into_iter();
+    let several = branch.get("enum").and_then(Value::as_array).into_iter().flatten();
+    constant.chain(several).filter_map(move |word| Some((word.as_str()?, meaning)))
 }
 
 fn section(out: &mut String, title: &str, object: &Value) {
@@ -60,13 +110,8 @@ fn section(out: &mut String, title: &str, object: &Value) {
 fn words(out: &mut String, title: &str, definition: &Value) {
     heading(out, title, definition);
     out.push_str("| word | meaning |\n|---|---|\n");
-    for branch in definition.get("oneOf").and_then(Value::as_array).into_iter().flatten() {
-        let meaning = branch.get("description").and_then(Value::as_str).unwrap_or_default();
-        let constant = branch.get("const").into_iter();
-        let several = branch.get("enum").and_then(Value::as_array).into_iter().flatten();
-        for word in constant.chain(several).filter_map(Value::as_str) {
-            let _ = writeln!(out, "| `{word}` | {} |", cell(meaning));
-        }
+    for (word, meaning) in words_of(definition) {
+        let _ = writeln!(out, "| `{word}` | {} |", cell(meaning));
     }
 }
 
@@ -78,36 +123,89 @@ fn heading(out: &mut String, title: &str, object: &Value) {
 }
 
 fn type_of(property: &Value) -> String {
-    let Some(property) = property.as_object() else { return "any".to_owned() };
-    if let Some(name) = property.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next())
-    {
-        return format!("[{name}](#{})", name.to_ascii_lowercase());
+    let Some(object) = property.as_object() else { return "any".to_owned() };
+    if let Some(name) = object.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next()) {
+        return reference(name);
     }
-    if let Some(branches) = property.get("anyOf").and_then(Value::as_array) {
-        let shown: Vec<String> = branches.iter().map(type_of).filter(|name| name != "null").collect();
-        return shown.join(" or ");
+    for key in ["anyOf", "oneOf"] {
+        if let Some(branches) = object.get(key).and_then(Value::as_array) {
+            return either(branches.iter().map(type_of).filter(|name| name != "null"));
+        }
     }
-    let mut names: Vec<String> = match property.get("type") {
-        Some(Value::String(name)) => vec![name.clone()],
-        Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+    let words = words_of(property);
+    if !words.is_empty() {
+        return either(words.into_iter().map(|(word, _)| format!("`{word}`")));
+    }
+    let names: Vec<&str> = match object.get("type") {
+        Some(Value::String(name)) => vec![name],
+        Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
         _ => return "any".to_owned(),
     };
-    if names.len() > 1 {
-        names.retain(|name| name != "null");
+    let several = names.len() > 1;
+    either(names.into_iter().filter(|name| !several || *name != "null").map(|name| simple(name, object)))
+}
+
+/// A definition: a link to its table, or what it is.
+fn reference(name: &str) -> String {
+    let Some(definition) = schema::definitions().and_then(|all| all.get(name)) else {
+        return "any".to_owned();
+    };
+    match form_of(definition) {
+        DefinitionForm::Inline => type_of(definition),
+        DefinitionForm::Object | DefinitionForm::Words => {
+            let title = title_of(name).to_lowercase();
+            format!("[{title}](#{})", title.replace(' ', "-"))
+        }
     }
-    let mut shown = names.join(" or ");
-    if let Some(items) = property.get("items") {
-        shown = format!("list of {}", type_of(items));
+}
+
+/// Each kind of value once.
+fn either(kinds: impl Iterator<Item = String>) -> String {
+    let mut shown: Vec<String> = Vec::new();
+    for kind in kinds {
+        if !shown.contains(&kind) {
+            shown.push(kind);
+        }
     }
-    shown + &range_of(property)
+    shown.join(" or ")
+}
+
+/// A value of one of JSON's types.
+fn simple(name: &str, property: &Map<String, Value>) -> String {
+    let text = |key: &str| property.get(key).and_then(Value::as_str);
+    match name {
+        "array" => match property.get("items") {
+            Some(items) => format!("list of {}", plural(&type_of(items))),
+            None => "list".to_owned(),
+        },
+        "object" => match property.get("additionalProperties").filter(|values| values.is_object()) {
+            Some(values) if type_of(values) != "any" => format!("object of {}", plural(&type_of(values))),
+            _ => "object".to_owned(),
+        },
+        "string" => match text("format").and_then(|format| FORMS.iter().find(|form| form.name == format)) {
+            Some(form) => format!("string ({})", form.name.replace('-', " ")),
+            None => "string".to_owned(),
+        },
+        "integer" | "number" => format!("{name}{}", range_of(property)),
+        other => other.to_owned(),
+    }
+}
+
+/// `integer from 1` as `integers from 1`; a link stays as it is.
+fn plural(kind: &str) -> String {
+    let nouns = ["string", "integer", "number", "boolean", "object", "list"];
+    match nouns.iter().find_map(|noun| Some((noun, kind.strip_prefix(noun)?))) {
+        Some((noun, rest)) => format!("{noun}s{rest}"),
+        None => kind.to_owned(),
+    }
 }
 
 fn range_of(property: &Map<String, Value>) -> String {
     let bound = |key: &str| property.get(key).filter(|bound| bound.as_f64().is_some_and(|b| b.abs() < 1e9));
     match (bound("minimum"), bound("maximum"), bound("exclusiveMinimum")) {
-        (Some(low), Some(high), _) => format!(", {low} to {high}"),
-        (Some(low), None, _) => format!(", from {low}"),
-        (None, _, Some(low)) => format!(", more than {low}"),
+        (Some(low), Some(high), _) => format!(" {low} to {high}"),
+        (Some(low), None, _) => format!(" from {low}"),
+        (None, _, Some(low)) => format!(" more than {low}"),
         _ => String::new(),
     }
 }
@@ -126,12 +224,31 @@ mod tests {
         let reference = reference_markdown();
         assert_eq!(reference, reference_markdown());
         for line in [
-            "| `request_line_bytes` | integer, from 0 | `8192` |",
+            "| `request_line_bytes` | integer from 0 | `8192` |",
             "| `priority` | integer | `0` |",
             "| `roundrobin` | Weighted round robin. |",
-            "| `upstream_id` | [Id](#id) |",
+            "| `upstream_id` | string or integer from 1 |",
+            "| `workers` | integer 1 to 65535 or `auto` | `\"auto\"` |",
+            "| `nodes` | object of integers from 0 or list of [node](#node) |",
+            "| `http` | [router kind](#router-kind) |",
+            "| `hosts` | list of strings (host pattern) |",
+            "## Access log\n",
         ] {
             assert!(reference.contains(line), "{line}\n{reference}");
+        }
+    }
+
+    /// What a file may hold is named, not how the code spells it.
+    #[test]
+    fn no_name_of_a_rust_type_is_shown() {
+        let reference = reference_markdown();
+        for name in schema::definitions().into_iter().flatten().map(|(name, _)| name) {
+            let several_words = name.chars().skip(1).any(char::is_uppercase);
+            assert!(!several_words || !reference.contains(name.as_str()), "{name}");
+        }
+        for link in reference.split("](#").skip(1).filter_map(|rest| rest.split_once(')')) {
+            let heading = format!("\n## {}\n", link.0.replace('-', " "));
+            assert!(reference.to_lowercase().contains(&heading), "{heading}");
         }
     }
 }

@@ -14,7 +14,7 @@ pub const MAX_ID_LENGTH: usize = 64;
 /// The identity of a resource: 1 to 64 letters, digits, `-`, `_` or `.`; an integer from 1 stands
 /// for its digits. The default is the empty identity: not yet assigned.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Id(String);
+pub struct Id(Box<str>);
 
 /// The reason a text is no identity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -35,6 +35,12 @@ impl Id {
     }
 }
 
+impl AsRef<str> for Id {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
 impl FromStr for Id {
     type Err = InvalidId;
 
@@ -43,7 +49,7 @@ impl FromStr for Id {
         if text.is_empty() || text.len() > MAX_ID_LENGTH || !text.bytes().all(allowed) {
             return Err(InvalidId(text.to_owned()));
         }
-        Ok(Id(text.to_owned()))
+        Ok(Id(text.into()))
     }
 }
 
@@ -76,7 +82,7 @@ impl<'de> Deserialize<'de> for Id {
             fn visit_u64<E: Error>(self, number: u64) -> Result<Id, E> {
                 match number {
                     0 => Err(E::invalid_value(Unexpected::Unsigned(0), &self)),
-                    _ => Ok(Id(number.to_string())),
+                    _ => Ok(Id(number.to_string().into())),
                 }
             }
 

@@ -8,6 +8,7 @@
 mod check;
 pub mod checks;
 pub mod cidr;
+pub mod crypt;
 pub mod docs;
 pub mod document;
 pub mod env;
@@ -16,21 +17,30 @@ pub mod forms;
 pub mod id;
 pub mod kind;
 pub mod nodes;
+mod pem;
 pub mod plugins;
 pub mod problem;
+pub mod reference;
 pub mod resources;
+mod rules;
 mod schema;
 pub mod seed;
 pub mod settings;
 mod shorthand;
+pub mod sound;
+pub mod store;
+pub mod stored;
 pub mod table;
 pub mod template;
+pub mod tls;
+pub mod wording;
 
 pub use problem::Problem;
 
 use serde_json::Value;
 
 use document::Document;
+use plugins::{NoPlugins, PluginSchemas};
 use resources::Resources;
 use settings::Settings;
 
@@ -80,8 +90,8 @@ pub struct ParseOptions<'a> {
     /// The text is APISIX's standalone file: a YAML file must end with `#END`, a later resource
     /// replaces an earlier one with its id, and references between resources are not checked.
     pub standalone_mode: bool,
-    /// Names of the plugins that this build has.
-    pub known_plugins: &'a [&'a str],
+    /// The plugins of this build.
+    pub plugins: &'a dyn PluginSchemas,
     /// Largest text in bytes. The default, 16 MiB, holds some ten thousand routes.
     pub max_bytes: usize,
 }
@@ -93,7 +103,7 @@ impl Default for ParseOptions<'_> {
             companion: None,
             instances: None,
             standalone_mode: false,
-            known_plugins: &[],
+            plugins: &NoPlugins,
             max_bytes: 16 << 20,
         }
     }
@@ -101,16 +111,8 @@ impl Default for ParseOptions<'_> {
 
 /// Reads and checks one configuration file. Either everything is right, or all problems come back.
 pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Problem>> {
-    let mut document = Document::parse(text, options.max_bytes)?;
     let mut found = check::Findings::default();
-    if options.standalone_mode && !text.trim_start().starts_with('{') && !text.trim_end().ends_with("#END") {
-        let problem =
-            Problem::new("", "end_flag", "missing valid end flag").hint("end the file with a line `#END`");
-        found.errors.push(problem);
-    }
-    found.errors.extend(env::substitute(&mut document, options.env));
-    translate_seed(&mut document, options, &mut found)?;
-    shorthand::expand(&mut document, &mut found);
+    let document = prepared(text, options, &mut found)?;
     found.errors.extend(schema::validate(&document));
     check::check(&document, options, &mut found);
     let config = match found.errors.is_empty() {
@@ -124,6 +126,24 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
     }
     let normalized = config.to_value();
     Ok(Checked { config, warnings: found.warnings, normalized })
+}
+
+/// The document of `text` in its full form, not yet checked.
+fn prepared(
+    text: &str,
+    options: &ParseOptions<'_>,
+    found: &mut check::Findings,
+) -> Result<Document, Vec<Problem>> {
+    let mut document = Document::parse(text, options.max_bytes)?;
+    if options.standalone_mode && !text.trim_start().starts_with('{') && !text.trim_end().ends_with("#END") {
+        let problem =
+            Problem::new("", "end_flag", "missing valid end flag").hint("end the file with a line `#END`");
+        found.errors.push(problem);
+    }
+    found.errors.extend(env::substitute(&mut document, options.env));
+    translate_seed(&mut document, options, found)?;
+    shorthand::expand(&mut document, found);
+    Ok(document)
 }
 
 fn translate_seed(
@@ -155,10 +175,32 @@ fn typed(document: &Document, found: &mut check::Findings) -> Config {
     let mut config = Config::default();
     let Some(root) = document.value.as_object() else { return config };
     let mut settings = root.clone();
-    let resources = &mut config.resources;
-    items(document, settings.remove("routes"), "routes", &mut resources.routes, found);
-    items(document, settings.remove("services"), "services", &mut resources.services, found);
-    items(document, settings.remove("upstreams"), "upstreams", &mut resources.upstreams, found);
+    macro_rules! sections {
+        ($($table:ident),*) => {$(
+            let list = numbered(settings.shift_remove(stringify!($table)));
+            items(document, list, stringify!($table), &mut config.resources.$table, found);
+        )*};
+    }
+    let is_credential = |item: &Value| {
+        item.get("id").and_then(Value::as_str).is_some_and(|id| resources::split_credential(id).is_some())
+    };
+    let (credentials, consumers): (Vec<_>, Vec<_>) =
+        numbered(settings.shift_remove("consumers")).into_iter().partition(|(_, item)| is_credential(item));
+    items(document, consumers, "consumers", &mut config.resources.consumers, found);
+    items(document, credentials, "consumers", &mut config.resources.credentials, found);
+    sections!(
+        routes,
+        services,
+        upstreams,
+        consumer_groups,
+        ssls,
+        global_rules,
+        plugin_configs,
+        plugin_metadata,
+        protos,
+        stream_routes,
+        secrets
+    );
     match serde_json::from_value(Value::Object(settings)) {
         Ok(settings) => config.settings = settings,
         Err(error) => found.errors.push(document.problem("", "invalid", error.to_string())),
@@ -166,18 +208,25 @@ fn typed(document: &Document, found: &mut check::Findings) -> Config {
     config
 }
 
+/// The items of a list with their places in it.
+fn numbered(list: Option<Value>) -> Vec<(usize, Value)> {
+    match list {
+        Some(Value::Array(items)) => items.into_iter().enumerate().collect(),
+        _ => Vec::new(),
+    }
+}
+
 /// Of items with the same id the last stays; only standalone files get here with such.
-fn items<T: serde::de::DeserializeOwned>(
+fn items<T: serde::de::DeserializeOwned + table::Resource>(
     document: &Document,
-    list: Option<Value>,
+    list: Vec<(usize, Value)>,
     section: &str,
-    into: &mut Vec<T>,
+    into: &mut table::Table<T>,
     found: &mut check::Findings,
 ) {
-    let Some(Value::Array(list)) = list else { return };
     let last: std::collections::HashMap<Option<String>, usize> =
-        list.iter().enumerate().map(|(index, item)| (check::id_of(item), index)).collect();
-    for (index, item) in list.into_iter().enumerate() {
+        list.iter().map(|(index, item)| (check::id_of(item), *index)).collect();
+    for (index, item) in list {
         if last.get(&check::id_of(&item)) != Some(&index) {
             continue;
         }

@@ -24,7 +24,7 @@ pub(crate) fn serialize<S: Serializer>(nodes: &[Node], serializer: S) -> Result<
     nodes.serialize(serializer)
 }
 
-pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Node>, D::Error> {
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<[Node]>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Form {
@@ -32,15 +32,41 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
         List(Vec<Node>),
     }
     let weights = match Form::deserialize(deserializer)? {
-        Form::List(nodes) => return Ok(nodes),
+        Form::List(nodes) => return Ok(nodes.into()),
         Form::Weights(weights) => weights,
     };
     let node = |(key, weight): (String, Value)| {
-        let (host, port) = split_address(&key).map_err(serde::de::Error::custom)?;
         let weight = u32::deserialize(&weight).map_err(serde::de::Error::custom)?;
-        Ok(Node { host: host.to_owned(), port, weight, ..Node::default() })
+        let (host, port) = split_address(&key).map_err(serde::de::Error::custom)?;
+        Ok(Node { host: host.into(), port, weight, ..Node::default() })
     };
     weights.into_iter().map(node).collect()
+}
+
+/// Puts brackets around IPv6 addresses. Stores hold some without, from before APISIX refused them;
+/// None if there are none.
+pub(crate) fn bracketed(nodes: &Value) -> Option<Value> {
+    let is_bare = |host: &str| host.parse::<std::net::Ipv6Addr>().is_ok();
+    let wrapped = |host: &str| if is_bare(host) { format!("[{host}]") } else { host.to_owned() };
+    match nodes {
+        Value::Object(weights) if weights.keys().any(|key| is_bare(key)) => {
+            Some(weights.iter().map(|(key, weight)| (wrapped(key), weight.clone())).collect())
+        }
+        Value::Array(list) => {
+            let host = |node: &Value| node.get("host")?.as_str().filter(|host| is_bare(host)).map(wrapped);
+            if !list.iter().any(|node| host(node).is_some()) {
+                return None;
+            }
+            let mut list = list.clone();
+            for node in &mut list {
+                if let Some(host) = host(node) {
+                    node["host"] = host.into();
+                }
+            }
+            Some(Value::Array(list))
+        }
+        _ => None,
+    }
 }
 
 /// APISIX's text.

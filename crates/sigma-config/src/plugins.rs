@@ -1,7 +1,13 @@
 //! What the check of a configuration asks about plugins. The plugins themselves live above this
 //! crate; the binary passes their roster down.
 
-use serde_json::Value;
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+
+use crate::expr::Expr;
+use crate::wording;
 
 /// Where a plugin's configuration stands, which decides what it is checked against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -81,4 +87,153 @@ impl PluginSchemas for NoPlugins {
     fn secret_fields(&self, _: &str, _: PluginScope) -> &[&str] {
         &[]
     }
+}
+
+/// Those plugins of a build that an operator enabled; the others are unknown.
+pub struct EnabledPlugins<'a> {
+    all: &'a dyn PluginSchemas,
+    http: BTreeSet<&'a str>,
+    stream: BTreeSet<&'a str>,
+}
+
+impl<'a> EnabledPlugins<'a> {
+    /// Of `all`, the plugins that `list` names.
+    pub fn new(all: &'a dyn PluginSchemas, list: &'a [crate::resources::EnabledPlugin]) -> Self {
+        let names = |stream: bool| {
+            list.iter().filter(|plugin| plugin.stream == stream).map(|plugin| plugin.name.as_str()).collect()
+        };
+        EnabledPlugins { all, http: names(false), stream: names(true) }
+    }
+
+    fn is_enabled(&self, name: &str, scope: PluginScope) -> bool {
+        match scope {
+            PluginScope::Stream => self.stream.contains(name),
+            // What is not enabled may have metadata already.
+            PluginScope::Metadata => true,
+            PluginScope::Http | PluginScope::Consumer => self.http.contains(name),
+        }
+    }
+}
+
+impl PluginSchemas for EnabledPlugins<'_> {
+    fn names(&self) -> Vec<&str> {
+        let mut names = self.all.names();
+        names.retain(|name| self.http.contains(name));
+        names
+    }
+
+    fn schema(&self, name: &str, scope: PluginScope) -> Option<&Value> {
+        self.all.schema(name, scope).filter(|_| self.is_enabled(name, scope))
+    }
+
+    fn is_auth(&self, name: &str) -> bool {
+        self.all.is_auth(name)
+    }
+
+    fn check(&self, name: &str, scope: PluginScope, conf: &Value) -> Result<(), PluginRefusal> {
+        match self.is_enabled(name, scope) {
+            true => self.all.check(name, scope, conf),
+            false => Err(PluginRefusal::Unknown),
+        }
+    }
+
+    fn unique_attribute(&self, name: &str) -> Option<&str> {
+        self.all.unique_attribute(name)
+    }
+
+    fn secret_fields(&self, name: &str, scope: PluginScope) -> &[&str] {
+        self.all.secret_fields(name, scope)
+    }
+}
+
+/// The scope that a plugin of a consumer or credential is checked in.
+pub(crate) fn consumer_scope(name: &str, plugins: &dyn PluginSchemas) -> PluginScope {
+    match plugins.schema(name, PluginScope::Consumer) {
+        Some(_) => PluginScope::Consumer,
+        None => PluginScope::Http,
+    }
+}
+
+/// Why one plugin of a resource is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refused {
+    /// A stable word for programs.
+    pub(crate) code: &'static str,
+    /// APISIX's text.
+    pub(crate) message: String,
+}
+
+fn refused(code: &'static str, message: String) -> Result<(), Refused> {
+    Err(Refused { code, message })
+}
+
+/// Checks one plugin of a resource, `_meta` included, in the order in which APISIX does.
+pub(crate) fn check_plugin(
+    name: &str,
+    conf: &Value,
+    scope: PluginScope,
+    plugins: &dyn PluginSchemas,
+) -> Result<(), Refused> {
+    if !conf.is_object() {
+        return refused("type", format!("invalid plugin conf {conf} for plugin [{name}]"));
+    }
+    let meta = conf.get("_meta");
+    let member = |key: &str| meta.and_then(|meta| meta.get(key));
+    let own = plugins.check(name, scope, conf);
+    let shape = meta.map_or(Ok(()), |meta| meta_schema().check(meta));
+    let wrong = match (own, shape) {
+        (Err(PluginRefusal::Unknown), _) => {
+            return refused("unknown_plugin", format!("unknown plugin [{name}]"));
+        }
+        (_, Err(text)) => Some(format!("property \"_meta\" validation failed: {text}")),
+        (Err(PluginRefusal::Invalid(text)), Ok(())) => Some(text),
+        (Ok(()), Ok(())) => None,
+    };
+    // What is disabled may be wrong: it is being prepared, or kept for reference.
+    if let Some(text) = wrong
+        && member("disable") != Some(&Value::Bool(true))
+    {
+        return refused(
+            "plugin",
+            match scope {
+                PluginScope::Stream => {
+                    format!("failed to check the configuration of stream plugin [{name}]: {text}")
+                }
+                _ => format!("failed to check the configuration of plugin {name} err: {text}"),
+            },
+        );
+    }
+    if let Some(filter) = member("filter")
+        && let Err(error) = Expr::parse(filter)
+    {
+        return refused("expression", format!("failed to validate the 'vars' expression: {error}"));
+    }
+    if member("pre_function").is_some() {
+        let reason = "it needs the Lua engine, which this version does not have";
+        return refused(
+            "not_served",
+            format!("failed to load _meta.pre_function in plugin {name}: {reason}"),
+        );
+    }
+    Ok(())
+}
+
+/// The schema of `_meta`, which every plugin has.
+fn meta_schema() -> &'static wording::Schema {
+    static SCHEMA: OnceLock<wording::Schema> = OnceLock::new();
+    SCHEMA.get_or_init(|| {
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "disable": { "type": "boolean" },
+                "error_response": { "oneOf": [{ "type": "string" }, { "type": "object" }] },
+                "priority": { "type": "integer" },
+                "filter": { "type": "array" },
+                "pre_function": { "type": "string" },
+            },
+            "additionalProperties": false,
+        });
+        // It is the one above, which the tests compile.
+        wording::Schema::compile(&schema).expect("the schema of _meta is valid")
+    })
 }

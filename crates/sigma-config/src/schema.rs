@@ -10,21 +10,9 @@ use serde_json::{Map, Value, json};
 use crate::document::Document;
 use crate::forms::FORMS;
 use crate::problem::{Problem, element, member};
-use crate::resources::Resources;
+use crate::reference::is_reference;
+use crate::resources::Sections;
 use crate::settings::Settings;
-
-/// Fields of APISIX's routes, services and upstreams that mean something there, but nothing here yet.
-const UNSERVED_FIELDS: [&str; 9] = [
-    "filter_func",
-    "script",
-    "script_id",
-    "plugin_config_id",
-    "service_name",
-    "discovery_type",
-    "discovery_args",
-    "tls",
-    "service_protocol",
-];
 
 /// The JSON schema of a configuration in its full form.
 pub(crate) fn schema() -> &'static Value {
@@ -33,7 +21,7 @@ pub(crate) fn schema() -> &'static Value {
         let generate = |settings: SchemaSettings, resources: bool| {
             let generator = settings.into_generator();
             let schema = match resources {
-                true => generator.into_root_schema_for::<Resources>(),
+                true => generator.into_root_schema_for::<Sections>(),
                 false => generator.into_root_schema_for::<Settings>(),
             };
             schema.to_value()
@@ -111,6 +99,10 @@ impl Report<'_> {
     }
 
     fn error(&mut self, error: &ValidationError<'_>) {
+        // What a reference stands for is checked when it is known.
+        if error.instance().as_str().is_some_and(is_reference) {
+            return;
+        }
         let (pointer, schema) = locate(&self.document.value, error.instance_path().as_str());
         match error.kind() {
             ValidationErrorKind::AdditionalProperties { unexpected } => {
@@ -132,11 +124,6 @@ impl Report<'_> {
 
     fn unknown_key(&mut self, pointer: &str, key: &str, schema: Option<&Value>) {
         let place = member(pointer, key);
-        if !pointer.is_empty() && UNSERVED_FIELDS.contains(&key) {
-            let message = format!("`{key}` is not served by this version");
-            self.push(self.document.problem(&place, "not_served", message).hint("remove it"));
-            return;
-        }
         let known: Vec<&str> = schema
             .and_then(|schema| schema.get("properties")?.as_object())
             .map(|properties| properties.keys().map(String::as_str).collect())

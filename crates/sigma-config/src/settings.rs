@@ -122,6 +122,20 @@ pub struct Listener {
     /// A label that routes of the seed formats are bound to; unset for ordinary listeners.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// TLS: `true` or a table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<crate::tls::ListenerTls>,
+    /// The PROXY protocol in front of connections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy_protocol: Option<crate::tls::ListenerProxyProtocol>,
+}
+
+impl Listener {
+    /// A plain one.
+    #[must_use]
+    pub fn new(address: ListenAddress) -> Listener {
+        Listener { address, backlog: default_backlog(), name: None, tls: None, proxy_protocol: None }
+    }
 }
 
 fn default_backlog() -> u32 {
@@ -138,9 +152,7 @@ pub fn default_listeners() -> Vec<Listener> {
         SocketAddr::from((Ipv4Addr::UNSPECIFIED, DEFAULT_PORT)),
         SocketAddr::from((Ipv6Addr::UNSPECIFIED, DEFAULT_PORT)),
     ];
-    let listener =
-        |address| Listener { address: ListenAddress::Tcp(address), backlog: default_backlog(), name: None };
-    everywhere.into_iter().map(listener).collect()
+    everywhere.into_iter().map(|address| Listener::new(ListenAddress::Tcp(address))).collect()
 }
 
 /// A limit on everything that a peer can make grow.
@@ -182,6 +194,58 @@ impl Default for Limits {
             keepalive_requests: 100_000,
             exchange_buffer_bytes: 64 * 1024,
             retry_body_bytes: 64 * 1024,
+        }
+    }
+}
+
+/// HTTP/2, towards clients and towards upstreams. Bodies wait in windows: what is not passed on is
+/// not acknowledged, so that a window is also the memory that a peer may take up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Http2 {
+    /// Requests at a time on one client connection; more are refused and may be repeated. As nginx;
+    /// RFC 9113 advises at least 100.
+    #[schemars(range(min = 1))]
+    pub concurrent_streams: u32,
+    /// Largest list of header fields in bytes, each counted with 32 more, after decompression; larger
+    /// is answered 431, several times larger closes the connection. `limits.request_head_bytes` applies as well.
+    #[schemars(range(min = 1024))]
+    pub header_list_bytes: u32,
+    /// Largest frame that a peer may send. The smallest keeps a connection
+    /// responsive to its other streams.
+    #[schemars(range(min = 16_384, max = 16_777_215))]
+    pub frame_bytes: u32,
+    /// Bytes of one body that a peer may send ahead of what was passed on. Bounds the speed of one
+    /// upload to this much per round trip.
+    #[schemars(range(min = 1024, max = 2_147_483_647))]
+    pub stream_window_bytes: u32,
+    /// The same for all streams of a connection together.
+    #[schemars(range(min = 65_535, max = 2_147_483_647))]
+    pub connection_window_bytes: u32,
+    /// Streams that a client may take back per minute and connection (rapid reset); more closes it.
+    pub resets_per_minute: u32,
+    /// Streams that a client may take back before they were looked at; more closes the connection.
+    pub pending_resets: u32,
+    /// SETTINGS, PING, PRIORITY, WINDOW_UPDATE and unknown frames that a client may send per second,
+    /// besides one for each KiB that it was sent; more closes the connection.
+    pub control_frames_per_second: u32,
+    /// Requests at a time on one upstream connection; a further one is opened beyond it. Upstreams may set fewer.
+    #[schemars(range(min = 1))]
+    pub upstream_streams: u32,
+}
+
+impl Default for Http2 {
+    fn default() -> Self {
+        Http2 {
+            concurrent_streams: 128,
+            header_list_bytes: 32 * 1024,
+            frame_bytes: 16 * 1024,
+            stream_window_bytes: 256 * 1024,
+            connection_window_bytes: 1024 * 1024,
+            resets_per_minute: 1_000,
+            pending_resets: 20,
+            control_frames_per_second: 1_000,
+            upstream_streams: 100,
         }
     }
 }
@@ -318,6 +382,126 @@ pub struct NiubixAdmin {
     pub version: String,
 }
 
+/// What a key of the Admin API allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AdminRole {
+    /// Everything.
+    #[default]
+    Admin,
+    /// Reading.
+    Viewer,
+}
+
+/// A key of the Admin API.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AdminKey {
+    /// For whom it is; a note to the reader.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What callers send in `X-API-KEY`; at least one character.
+    #[schemars(length(min = 1))]
+    pub key: String,
+    /// What it allows.
+    #[serde(default)]
+    pub role: AdminRole,
+}
+
+/// The key itself must not reach a log.
+impl fmt::Debug for AdminKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdminKey").field("name", &self.name).field("role", &self.role).finish_non_exhaustive()
+    }
+}
+
+/// The shape of the Admin API's answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AdminApiVersion {
+    /// `{"list": […], "total": 1}`, with paging and filters.
+    #[default]
+    V3,
+    /// `{"action": "get", "node": {…}}`, as APISIX 2 answers.
+    V2,
+}
+
+/// The Admin API: resources are read and changed while the gateway runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Admin {
+    /// `ip:port`.
+    #[schemars(with = "SocketText")]
+    pub address: SocketAddr,
+    /// Keys of callers. Without any, one is made at the first start and kept in `admin.key` beside
+    /// the store.
+    pub keys: Vec<AdminKey>,
+    /// Peers (IP or CIDR) that may call; others are answered 403.
+    #[schemars(with = "Vec<CidrText>")]
+    pub allow: crate::cidr::CidrSet,
+    /// Callers must show a key.
+    pub key_required: bool,
+    /// Largest request body in bytes; 1.5 MiB is the limit of APISIX and of an etcd value.
+    pub body_bytes: u32,
+    /// Largest body in bytes of a whole configuration (`/apisix/admin/configs`).
+    pub configs_bytes: u32,
+    /// Let scripts of web pages call (they still need a key).
+    pub cors: bool,
+    /// The shape of answers.
+    pub api_version: AdminApiVersion,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        let near = crate::cidr::Cidr::from_str("127.0.0.0/24");
+        Admin {
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 9180)),
+            keys: Vec::new(),
+            allow: near.into_iter().collect(),
+            key_required: true,
+            body_bytes: 1_572_864,
+            configs_bytes: 128 * 1024 * 1024,
+            cors: true,
+            api_version: AdminApiVersion::default(),
+        }
+    }
+}
+
+/// The Control API (`/v1/…`): what this process serves right now. It asks for no key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Control {
+    /// `ip:port`.
+    #[schemars(with = "SocketText")]
+    pub address: SocketAddr,
+}
+
+/// Encryption of secret fields in the store, as APISIX does it: plugins name those fields, and
+/// private keys are among them.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DataEncryption {
+    /// Encrypt what is written. Private keys of certificates are encrypted in any case.
+    pub enable: bool,
+    /// Keys of 16 bytes (AES-128) or 32 (AES-256): the first one encrypts, all decrypt. The default
+    /// ones are those of APISIX, which everyone knows: choose your own.
+    pub keyring: Vec<String>,
+}
+
+impl Default for DataEncryption {
+    fn default() -> Self {
+        let keyring = crate::crypt::DEFAULT_KEYRING.map(str::to_owned).into();
+        DataEncryption { enable: true, keyring }
+    }
+}
+
+/// The keys must not reach a log.
+impl fmt::Debug for DataEncryption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DataEncryption").field("enable", &self.enable).finish_non_exhaustive()
+    }
+}
+
 /// All process settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -331,6 +515,10 @@ pub struct Settings {
     pub listeners: Vec<Listener>,
     /// Limits on what peers may send.
     pub limits: Limits,
+    /// HTTP/2, towards clients and upstreams.
+    pub http2: Http2,
+    /// TLS of the whole process; whether a listener has it, its own `tls` says.
+    pub tls: crate::tls::Tls,
     /// Deadlines.
     pub timeouts: Timeouts,
     /// Router settings.
@@ -345,9 +533,27 @@ pub struct Settings {
     /// Status listener; off unless named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<Status>,
+    /// Where resources are kept that change while the gateway runs. With the Admin API on, the
+    /// default is an embedded store in `./data`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store: Option<crate::store::Store>,
+    /// The Admin API; off unless named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin: Option<Admin>,
+    /// The Control API; off unless named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control: Option<Control>,
     /// NiubiX's admin calls; off unless named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub niubix_admin: Option<NiubixAdmin>,
+    /// The plugins that may be used, by name; unset: all of this build.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plugins: Option<Vec<crate::resources::EnabledPlugin>>,
+    /// What plugins are told once for the whole process, by plugin name.
+    #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
+    pub plugin_attr: serde_json::Map<String, serde_json::Value>,
+    /// Encryption of secret fields in the store.
+    pub data_encryption: DataEncryption,
     /// File that the process id is written to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
@@ -363,13 +569,21 @@ impl Default for Settings {
             pin_workers: false,
             listeners: default_listeners(),
             limits: Limits::default(),
+            http2: Http2::default(),
+            tls: crate::tls::Tls::default(),
             timeouts: Timeouts::default(),
             router: Router::default(),
             trusted_addresses: crate::cidr::CidrSet::default(),
             access_log: AccessLog::default(),
             error_log: ErrorLog::default(),
             status: None,
+            store: None,
+            admin: None,
+            control: None,
             niubix_admin: None,
+            plugins: None,
+            plugin_attr: serde_json::Map::new(),
+            data_encryption: DataEncryption::default(),
             pid_file: None,
             server_header: None,
         }

@@ -5,20 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::check::Findings;
 use crate::document::Document;
 use crate::problem::{element, member};
-
-/// APISIX's other resources: known, not served yet, and never silently ignored.
-const UNSERVED_SECTIONS: [&str; 10] = [
-    "consumers",
-    "consumer_groups",
-    "plugin_configs",
-    "global_rules",
-    "plugin_metadata",
-    "ssls",
-    "protos",
-    "secrets",
-    "stream_routes",
-    "plugins",
-];
+use crate::resources::SECTIONS;
 
 /// Protocols that the short form of an upstream may start with.
 const SCHEMES: [&str; 4] = ["http", "https", "grpc", "grpcs"];
@@ -38,7 +25,8 @@ pub(crate) fn expand(document: &mut Document, found: &mut Findings) {
             Map::new()
         }
     };
-    drop_unserved(&mut root, document, found);
+    drop_empty(&mut root);
+    expand_plugins(&mut root);
     catch_all(&mut root, document, found);
     for (key, inner) in [("access_log", "path"), ("error_log", "level"), ("status", "address")] {
         if let Some(text @ Value::String(_)) = root.get_mut(key) {
@@ -48,25 +36,31 @@ pub(crate) fn expand(document: &mut Document, found: &mut Findings) {
     if let Some(listeners) = root.get_mut("listeners") {
         expand_listeners(listeners);
     }
-    for section in ["routes", "services", "upstreams"] {
+    for section in SECTIONS {
         expand_items(&mut root, section, document, found);
     }
     document.value = Value::Object(root);
 }
 
-fn drop_unserved(root: &mut Map<String, Value>, document: &Document, found: &mut Findings) {
-    for section in UNSERVED_SECTIONS {
-        let Some(content) = root.remove(section) else { continue };
-        let empty = match &content {
-            Value::Null => true,
-            Value::Array(items) => items.is_empty(),
-            Value::Object(map) => map.is_empty(),
+/// A section without anything in it, as `consumers:` in YAML or `{}`, is no list but none at all.
+fn drop_empty(root: &mut Map<String, Value>) {
+    for section in SECTIONS.into_iter().chain(["plugins"]) {
+        let empty = match root.get(section) {
+            Some(Value::Null) => true,
+            Some(Value::Object(map)) => map.is_empty(),
             _ => false,
         };
-        if !empty {
-            let message = format!("`{section}` is not served by this version");
-            found.errors.push(document.problem(section, "not_served", message).hint("remove it"));
+        if empty {
+            root.shift_remove(section);
         }
+    }
+}
+
+/// The list of enabled plugins: a text is a name.
+fn expand_plugins(root: &mut Map<String, Value>) {
+    let Some(plugins) = root.get_mut("plugins").and_then(Value::as_array_mut) else { return };
+    for plugin in plugins.iter_mut().filter(|plugin| plugin.is_string()) {
+        *plugin = json!({ "name": plugin.take() });
     }
 }
 
@@ -96,6 +90,11 @@ fn expand_listeners(listeners: &mut Value) {
         if item.is_string() {
             *item = json!({ "address": item.take() });
         }
+        match item.get("tls") {
+            Some(Value::Bool(true)) => item["tls"] = json!({}),
+            Some(Value::Bool(false)) => drop(item.as_object_mut().and_then(|item| item.shift_remove("tls"))),
+            _ => {}
+        }
         let Some(address) = item.get("address").and_then(Value::as_str) else { continue };
         let Some(port) = address.strip_prefix(':').and_then(|port| port.parse::<u16>().ok()) else {
             continue;
@@ -110,16 +109,12 @@ fn expand_listeners(listeners: &mut Value) {
 }
 
 fn expand_items(root: &mut Map<String, Value>, section: &str, document: &Document, found: &mut Findings) {
-    if root.get(section).is_some_and(Value::is_null) {
-        root.remove(section);
-    }
     let Some(items) = root.get_mut(section).and_then(Value::as_array_mut) else { return };
     for (index, item) in items.iter_mut().enumerate() {
         let Some(item) = item.as_object_mut() else { continue };
-        // What the Admin API of APISIX adds; nothing follows from it.
-        item.remove("create_time");
-        item.remove("update_time");
-        if !item.contains_key("id") {
+        // Consumers have names; the others cannot do without an identity that means something.
+        let named = ["consumers", "plugin_metadata", "secrets"].contains(&section);
+        if !item.contains_key("id") && !named {
             item.insert("id".into(), Value::String(format!("arr_{}", index + 1)));
         }
         if let Some(Value::String(url)) = item.get("upstream") {

@@ -4,11 +4,13 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::stored::tests::{TestPlugins, pem};
+use crate::table::Resource;
 
 fn options() -> ParseOptions<'static> {
     ParseOptions {
         env: &|name| (name == "PORT").then(|| "9000".to_owned()),
-        known_plugins: &["cors", "limit-count"],
+        plugins: &TestPlugins,
         ..ParseOptions::default()
     }
 }
@@ -40,9 +42,10 @@ fn the_published_file_works_as_it_stands() {
     assert_eq!(config.settings.workers, settings::Workers::Count(std::num::NonZeroU16::MIN));
     assert_eq!(config.settings.access_log.path, "off");
     assert_eq!(config.settings.listeners[0].address.to_string(), "127.0.0.1:9080");
-    assert_eq!(config.resources.routes[0].upstream_id.as_ref().map(id::Id::as_str), Some("1"));
-    let node = &config.resources.upstreams[0].nodes[0];
-    assert_eq!((node.host.as_str(), node.port, node.weight), ("127.0.0.1", Some(9000), 1));
+    let route = config.resources.routes.get("1").unwrap();
+    assert_eq!(route.upstream_id.as_ref().map(id::Id::as_str), Some("1"));
+    let node = &config.resources.upstreams.get("1").unwrap().nodes[0];
+    assert_eq!((&*node.host, node.port, node.weight), ("127.0.0.1", Some(9000), 1));
 }
 
 #[test]
@@ -120,7 +123,8 @@ upstreams:
     pass_host: rewrite
     nodes: [{ host: h, port: 0, weight: -1 }]
     checks: { passive: {} }
-    tls: {}
+    tls: { client_cert: x }
+    filter: 1
 "#;
     refused(
         text,
@@ -154,14 +158,22 @@ upstreams:
             ("upstreams[1].nodes[0].port", 27, "at least 1"),
             ("upstreams[1].nodes[0].weight", 27, "at least 0"),
             ("upstreams[1].checks", 28, "`active` is missing"),
-            ("upstreams[1].tls", 29, "not served by this version"),
+            ("upstreams[1].tls.client_cert", 29, "at least 128 characters"),
+            ("upstreams[1].tls", 29, "`client_cert` needs `client_key`"),
+            ("upstreams[1].filter", 30, "unknown key `filter`"),
         ],
     );
 }
 
 #[test]
 fn single_problems() {
-    refused("consumers: [{username: a}]", &[("consumers", 1, "not served by this version")]);
+    refused(
+        "consumers: [{usernam: a}]",
+        &[
+            ("consumers[0].usernam", 1, "did you mean `username`?"),
+            ("consumers[0]", 1, "`username` is missing"),
+        ],
+    );
     refused("routes:\n- {uri: /, upstream: h}", &[("routes[0].upstream", 2, "has no scheme")]);
     refused(
         "routes:\n- {uri: /, upstream: 5}",
@@ -172,6 +184,7 @@ fn single_problems() {
     refused("workers: 0", &[("workers", 1, "at least 1")]);
     refused("workers: all", &[("workers", 1, "auto")]);
     refused("\n\nstatus: x", &[("status.address", 3, "is not an address with a port")]);
+    refused("data_encryption: {keyring: [short]}", &[("data_encryption.keyring[0]", 1, "has 5 bytes")]);
     refused("listeners: []", &[("listeners", 1, "no listener is named")]);
     refused("a: ${{NOPE}}", &[("a", 1, "environment variable NOPE"), ("a", 1, "unknown key")]);
     refused(
@@ -194,6 +207,146 @@ fn a_standalone_file_is_accepted_as_it_is() {
     let Err(problems) = parse(&text.replace("#END", ""), &standalone) else { panic!("accepted") };
     assert_eq!(problems[0].message, "missing valid end flag");
     accepted("routes: [{uri: /a, upstream: {nodes: {\"h:1\": 1}}}]\n#END\n");
+}
+
+/// One item of every kind, each referring to others.
+fn every_kind() -> Value {
+    let (cert, key) = (pem("CERTIFICATE"), pem("PRIVATE KEY"));
+    json!({
+        "plugins": ["cors", "key-auth", "limit-count", { "name": "mqtt-proxy", "stream": true }],
+        "data_encryption": { "enable": true, "keyring": ["0123456789abcdef"] },
+        "routes": [{ "id": 1, "uri": "/a", "service_id": "s", "plugin_config_id": "p", "create_time": 5, "plugins": {} }],
+        "services": [{ "id": "s", "upstream_id": "u", "plugins": { "cors": { "_meta": { "disable": true } } } }],
+        "upstreams": [{ "id": "u", "nodes": { "h:1": 1 }, "tls": { "client_cert_id": "c" } }],
+        "consumers": [
+            { "username": "jack", "group_id": "g", "plugins": { "key-auth": { "key": "k" } } },
+            { "id": "jack/credentials/c1", "name": "second", "plugins": { "key-auth": { "key": "k2" } } },
+        ],
+        "consumer_groups": [{ "id": "g", "plugins": { "limit-count": { "count": 1 } } }],
+        "plugin_configs": [{ "id": "p", "plugins": {} }],
+        "global_rules": [{ "id": "1", "plugins": { "cors": {} } }],
+        "plugin_metadata": [{ "id": "cors", "allow_origins": { "a": "b" } }],
+        "ssls": [
+            { "id": "c", "type": "client", "cert": cert, "key": key },
+            { "id": "d", "sni": "*.a.com", "cert": "$secret://vault/1/a/cert", "key": "$env://KEY", "ssl_protocols": ["TLSv1.3"] },
+        ],
+        "protos": [{ "id": "1", "content": "syntax = \"proto3\";" }],
+        "secrets": [{ "id": "vault/1", "uri": "http://127.0.0.1:8200", "prefix": "kv", "token": "t" }],
+        "stream_routes": [{ "id": "1", "server_port": 9100, "upstream_id": "u", "plugins": { "mqtt-proxy": { "protocol_name": "MQTT" } } }],
+    })
+}
+
+#[test]
+fn every_kind_of_resource_is_read() {
+    let checked = accepted(&every_kind().to_string());
+    let resources = &checked.config.resources;
+    let keys: Vec<String> = resources.keys().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        keys,
+        [
+            "routes/1",
+            "services/s",
+            "upstreams/u",
+            "consumers/jack",
+            "consumers/jack/credentials/c1",
+            "consumer_groups/g",
+            "ssls/c",
+            "ssls/d",
+            "global_rules/1",
+            "plugin_configs/p",
+            "plugin_metadata/cors",
+            "protos/1",
+            "stream_routes/1",
+            "secrets/vault/1",
+        ],
+    );
+    assert_eq!(resources.consumers.iter().next().map(|jack| jack.id()), Some("jack"));
+    reads_back(&checked);
+}
+
+#[test]
+fn every_kind_of_resource_is_refused_for_its_own_reason() {
+    let text = r#"
+plugins: [cors, key-auth, limit-cont]
+routes:
+  - { id: 1, uri: /a, plugin_config_id: q, plugins: { limit-count: { count: 1 } } }
+  - { id: 2, uri: /a, script: "local _M = {} return _M", upstream_id: u }
+services:
+  - { id: s, upstream: { nodes: {}, tls: { client_cert_id: d } }, script: "local _M = {}" }
+upstreams:
+  - { id: u, service_name: a, discovery_type: dns }
+consumers:
+  - { username: jack, group_id: h, plugins: { key-auth: {} } }
+  - { id: jill/credentials/c, plugins: { key-auth: { key: k } } }
+  - { id: jack/credentials/c, username: jack, plugins: { cors: {} } }
+  - { id: j, username: jack2, name: n }
+global_rules:
+  - { id: 1, plugins: { cors: {} } }
+  - { id: 2, plugins: { cors: {} } }
+plugin_metadata:
+  - { id: cors }
+  - { id: corse }
+  - { a: 1 }
+ssls:
+  - { id: d, cert: short, key: "$env://KEY" }
+protos: [{ id: 1 }]
+secrets:
+  - { id: vault/1, uri: x }
+  - { id: volt/1 }
+  - {}
+stream_routes:
+  - { id: 1, remote_addr: x, protocol: { name: redis, superior_id: 9 }, plugins: { cors: {} } }
+"#;
+    refused(
+        text,
+        &[
+            ("plugins[2].name", 2, "unknown plugin [limit-cont] (did you mean `limit-count`?)"),
+            (
+                "routes[0].plugin_config_id",
+                4,
+                "failed to fetch plugin config info by plugin config id [q], response code: 404",
+            ),
+            ("routes[0].plugins.limit-count", 4, "unknown plugin [limit-count]"),
+            ("routes[1].script", 5, "needs the Lua engine"),
+            (
+                "services[0].upstream.tls.client_cert_id",
+                7,
+                "failed to fetch ssl info by ssl id [d], wrong ssl type",
+            ),
+            ("services[0].script", 7, "needs the Lua engine"),
+            ("upstreams[0].service_name", 9, "needs service discovery"),
+            ("consumers[0].group_id", 11, "failed to fetch consumer group info by consumer group id [h]"),
+            (
+                "consumers[0].plugins.key-auth",
+                11,
+                "invalid plugins configuration: failed to check the configuration of plugin key-auth err: property \"key\" is required",
+            ),
+            ("consumers[1].id", 12, "consumer not found: jill"),
+            ("consumers[2].username", 13, "a credential has no `username`"),
+            ("consumers[2].plugins.cors", 13, "only supports auth type plugins"),
+            ("consumers[3].id", 14, "wrong username"),
+            ("consumers[3].name", 14, "unknown key `name`"),
+            ("global_rules[1].plugins.cors", 17, "plugin 'cors' already exists in global rule with id '1'"),
+            ("plugin_metadata[0]", 19, "property \"allow_origins\" is required"),
+            ("plugin_metadata[1].id", 20, "invalid plugin name (did you mean `cors`?)"),
+            ("plugin_metadata[2]", 21, "`id` is missing"),
+            ("ssls[0]", 23, "needs `sni` or `snis`"),
+            ("ssls[0].cert", 23, "at least 128 characters"),
+            ("ssls[0].cert", 23, "failed to parse cert: no certificate in PEM"),
+            ("protos[0]", 24, "`content` is missing"),
+            ("secrets[0]", 26, "property \"uri\" validation failed"),
+            ("secrets[1].id", 27, "not allowed here"),
+            ("secrets[2]", 28, "`id` is missing"),
+            ("stream_routes[0].remote_addr", 30, "not an IP address or a network"),
+            ("stream_routes[0].protocol.name", 30, "unknown protocol [redis]"),
+            (
+                "stream_routes[0].protocol.superior_id",
+                30,
+                "failed to fetch stream routes[9], response code: 404",
+            ),
+            ("stream_routes[0].plugins.cors", 30, "unknown plugin [cors]"),
+        ],
+    );
 }
 
 fn reads_back(checked: &Checked) {
@@ -268,4 +421,17 @@ fn seed_documents_pass_the_whole_way() {
         assert!(!checked.config.resources.routes.is_empty());
         reads_back(&checked);
     }
+}
+
+/// The codec would not take them.
+#[test]
+fn http2_settings_keep_to_the_protocol() {
+    refused(
+        "http2:\n  frame_bytes: 1\n  connection_window_bytes: 5\n  stream_window_bytes: 3000000000\n",
+        &[
+            ("http2.frame_bytes", 2, "at least 16384"),
+            ("http2.connection_window_bytes", 3, "at least 65535"),
+            ("http2.stream_window_bytes", 4, "at most 2147483647"),
+        ],
+    );
 }

@@ -21,6 +21,7 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// What was made for a snapshot that is not committed yet.
 struct Pending {
     key: String,
+    plan: Option<Arc<Plan>>,
     cell: Arc<UpstreamCell>,
 }
 
@@ -46,6 +47,10 @@ pub struct Fleet {
     /// In the order of `pending`.
     watches: Vec<Watch>,
     watching: HashMap<String, Watching>,
+    /// The upstreams whose nodes are checked.
+    checked: HashMap<String, CheckerSpec>,
+    /// What references to secrets stand for.
+    revealed: HashMap<String, String>,
     /// Feeds the choice among several addresses of a name.
     seed: u64,
 }
@@ -73,32 +78,66 @@ impl Fleet {
 
     /// Watches names and checks health of exactly the upstreams of `snapshot`. Within a runtime.
     pub fn commit(&mut self, snapshot: &Snapshot) {
-        let mut new: HashMap<String, Watching> = HashMap::new();
-        for (pending, watch) in self.pending.drain(..).zip(self.watches.drain(..)) {
-            if watch.has_names() {
-                let task = tokio::spawn(watch.run(Arc::clone(&pending.cell)));
-                new.insert(pending.key, Watching { cell: pending.cell, task });
-            }
-        }
-        let mut specs = Vec::new();
+        self.watch_pending();
+        let mut watching = std::mem::take(&mut self.watching);
+        self.checked.clear();
         for upstream in snapshot.upstreams() {
-            let kept = self.watching.remove(&upstream.key).filter(|w| Arc::ptr_eq(&w.cell, &upstream.cell));
-            if let Some(watching) = kept {
-                new.insert(upstream.key.clone(), watching);
+            let kept = watching.remove(&upstream.key).filter(|w| Arc::ptr_eq(&w.cell, &upstream.cell));
+            if let Some(kept) = kept {
+                self.watching.insert(upstream.key.clone(), kept);
             }
             if let Some(plan) = &upstream.checks {
-                let (plan, cell) = (Arc::clone(plan), Arc::clone(&upstream.cell));
-                specs.push(CheckerSpec { key: upstream.key.clone(), plan, cell });
+                let (key, plan, cell) = (upstream.key.clone(), Arc::clone(plan), Arc::clone(&upstream.cell));
+                self.checked.insert(key.clone(), CheckerSpec { key, plan, cell });
             }
         }
-        self.watching = new;
-        self.checkers.commit(specs);
+        self.checkers.commit(self.checked.values().cloned().collect());
     }
 
-    /// Health of the targets of every checked upstream.
-    pub fn health(&self) -> Vec<(String, Vec<TargetStatus>)> {
+    /// As [`Fleet::commit`], for a snapshot that differs from the one committed before only in
+    /// upstreams compiled since then, and in those whose keys are `gone`.
+    pub fn commit_changed(&mut self, gone: &[String]) {
+        let mut checks_changed = self.watch_pending();
+        for key in gone {
+            self.watching.remove(key);
+            checks_changed |= self.checked.remove(key).is_some();
+        }
+        if checks_changed {
+            self.checkers.commit(self.checked.values().cloned().collect());
+        }
+    }
+
+    /// Begins to watch names of upstreams compiled since the last commit; whether any is checked,
+    /// or was before.
+    fn watch_pending(&mut self) -> bool {
+        let mut checks_changed = false;
+        for (pending, watch) in self.pending.drain(..).zip(self.watches.drain(..)) {
+            checks_changed |= self.checked.remove(&pending.key).is_some();
+            if let Some(plan) = pending.plan {
+                let (key, cell) = (pending.key.clone(), Arc::clone(&pending.cell));
+                self.checked.insert(key.clone(), CheckerSpec { key, plan, cell });
+                checks_changed = true;
+            }
+            if watch.has_names() {
+                let task = tokio::spawn(watch.run(Arc::clone(&pending.cell)));
+                self.watching.insert(pending.key, Watching { cell: pending.cell, task });
+            } else {
+                self.watching.remove(&pending.key);
+            }
+        }
+        checks_changed
+    }
+
+    /// Knows from now on what references to secrets stand for.
+    pub fn learn(&mut self, revealed: impl IntoIterator<Item = (String, String)>) {
+        self.revealed.extend(revealed);
+    }
+
+    /// Key, kind of probe and health of the targets of every checked upstream.
+    pub fn health(&self) -> Vec<(String, &'static str, Vec<TargetStatus>)> {
         let keys = self.checkers.keys().into_iter();
-        keys.filter_map(|key| Some((key.to_owned(), self.checkers.status(key)?))).collect()
+        let probe = |key: &str| self.checked.get(key).map_or("http", |spec| spec.plan.probe_name());
+        keys.filter_map(|key| Some((key.to_owned(), probe(key), self.checkers.status(key)?))).collect()
     }
 
     fn resolver(&mut self) -> Result<Resolver, String> {
@@ -123,13 +162,13 @@ impl EndpointSource for Fleet {
         key: &str,
         config: &resources::Upstream,
     ) -> Result<(Arc<UpstreamCell>, Option<Arc<Plan>>), Problem> {
-        if config.scheme != Scheme::Http {
+        if !matches!(config.scheme, Scheme::Http | Scheme::Grpc) {
             return Err(Problem::new(
                 format!("{key}.scheme"),
                 "unsupported",
-                "this version speaks http to nodes",
+                "this version speaks http and grpc to nodes",
             )
-            .hint("use `scheme: http`"));
+            .hint("use `scheme: http` or `scheme: grpc`"));
         }
         let rewrite_host =
             (config.pass_host == PassHost::Rewrite).then_some(config.upstream_host.as_deref()).flatten();
@@ -152,8 +191,26 @@ impl EndpointSource for Fleet {
         let resolver = self.resolver().map_err(|error| Problem::new(key, "resolver", error))?;
         let watch = Watch::new(resolver, nodes, epoch, self.seed);
         let cell = Arc::new(UpstreamCell::new(Arc::new(watch.endpoints())));
-        self.pending.push(Pending { key: key.to_owned(), cell: Arc::clone(&cell) });
+        self.pending.push(Pending { key: key.to_owned(), plan: plan.clone(), cell: Arc::clone(&cell) });
         self.watches.push(watch);
         Ok((cell, plan))
+    }
+
+    fn read_file(&self, path: &std::path::Path) -> Result<Vec<u8>, String> {
+        std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+    }
+
+    fn reveal(&self, conf: &mut serde_json::Value) {
+        use serde_json::Value;
+        match conf {
+            Value::String(text) => {
+                if let Some(secret) = self.revealed.get(text.as_str()) {
+                    text.clone_from(secret);
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.reveal(item)),
+            Value::Object(members) => members.values_mut().for_each(|member| self.reveal(member)),
+            _ => {}
+        }
     }
 }

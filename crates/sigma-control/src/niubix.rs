@@ -1,4 +1,4 @@
-//! NiubiX's admin calls (seed-formats.md §2): any method, always 200, the outcome in the body.
+//! NiubiX's admin calls: any method, always 200, the outcome in the body.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use axum::routing::any;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::Config;
-use sigma_config::resources::Node;
+use sigma_config::resources::{Node, Upstream};
 use sigma_config::settings::NiubixAdmin;
 use tokio::sync::oneshot;
 
@@ -34,24 +34,27 @@ enum Change {
 
 impl Edit {
     pub(crate) fn apply(&self, config: &mut Config) -> Result<(), String> {
-        let upstreams = config.resources.upstreams.iter_mut();
-        let mut apps =
-            upstreams.filter(|u| u.name.as_deref() == Some(&self.app) || u.id.as_str() == self.app);
-        let app = apps.next().ok_or("no app has this name")?;
+        let upstreams = &mut config.resources.upstreams;
+        let is_app =
+            |u: &Upstream| u.name.as_deref() == Some(self.app.as_str()) || u.id.as_str() == self.app;
+        let found = upstreams.ordered().find(|(_, u)| is_app(u));
+        let (order, app) = found.ok_or("no app has this name")?;
+        let mut app = Upstream::clone(app);
         let mut nodes = app.nodes.iter_mut();
         let node = nodes.find(|node| is_at(node, &self.host)).ok_or("no backend of the app has this host")?;
         change(node, self.change);
+        upstreams.put(order, Arc::new(app));
         Ok(())
     }
 }
 
 fn is_at(node: &Node, host: &str) -> bool {
-    node.port.map_or_else(|| node.host.clone(), |port| format!("{}:{port}", node.host)) == host
+    node.port.map_or_else(|| node.host.to_string(), |port| format!("{}:{port}", node.host)) == host
 }
 
 /// A backend that is down has weight 0 and remembers its own, as the translation writes it.
 fn change(node: &mut Node, change: Change) {
-    let mut metadata = node.metadata.take().unwrap_or_default();
+    let mut metadata = node.metadata.take().map(|metadata| *metadata).unwrap_or_default();
     let down = metadata.get("down") == Some(&Value::Bool(true));
     let kept = metadata.get("weight").and_then(Value::as_u64).and_then(|w| u32::try_from(w).ok());
     let own = if down { kept.unwrap_or(1) } else { node.weight };
@@ -67,7 +70,7 @@ fn change(node: &mut Node, change: Change) {
         metadata.remove("down");
         metadata.remove("weight");
     }
-    node.metadata = (!metadata.is_empty()).then_some(metadata);
+    node.metadata = (!metadata.is_empty()).then(|| Box::new(metadata));
 }
 
 #[derive(Clone)]
@@ -147,7 +150,7 @@ async fn edit(admin: &Admin, given: Parameters, change: Change) -> Response {
 }
 
 async fn reload(State(admin): State<Admin>) -> Response {
-    admin.shared.ask(Request::Reload).await;
+    admin.shared.ask(Request::Reload { reply: None }).await;
     outcome(0, "reloading")
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use sigma_config::plugins::PluginSchemas;
 use sigma_config::{Checked, ParseOptions, Problem};
 
 /// Largest configuration file; a file of a hundred thousand routes has about half of it.
@@ -52,17 +53,18 @@ impl Source {
         Source { path: path.into(), companion: None, instances: None }
     }
 
-    /// Reads and checks.
+    /// Reads and checks. `plugins` are those of the build.
     ///
     /// # Errors
     /// The file cannot be read, or has problems.
-    pub fn load(&self) -> Result<Checked, LoadError> {
+    pub fn load(&self, plugins: &dyn PluginSchemas) -> Result<Checked, LoadError> {
         let text = read(&self.path)?;
         let companion = self.companion.as_deref().map(read).transpose()?;
         let options = ParseOptions {
             env: &|name| std::env::var(name).ok(),
             companion: companion.as_deref(),
             instances: self.instances,
+            plugins,
             max_bytes: FILE_BYTES_MAX,
             ..ParseOptions::default()
         };

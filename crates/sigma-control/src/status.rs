@@ -1,4 +1,4 @@
-//! The status listener: `/status`, `/status/ready`, `/status/counters` (config-file.md §5.1).
+//! The status listener: `/status`, `/status/ready`, `/status/counters`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -109,8 +109,14 @@ pub(crate) fn json_answer(status: StatusCode, body: &Value) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 
-/// Health of all checked upstreams, nodes in the form of upstreams.md §6.5.
+/// Health of all checked upstreams, nodes in the form of APISIX's `/v1/healthcheck`.
 pub(crate) fn health(fleet: &Fleet) -> Value {
+    let upstreams = health_by_upstream(fleet).into_iter();
+    upstreams.map(|(key, _, nodes)| json!({"name": key, "nodes": nodes})).collect()
+}
+
+/// Key, kind of probe and nodes of every checked upstream.
+pub(crate) fn health_by_upstream(fleet: &Fleet) -> Vec<(String, &'static str, Vec<Value>)> {
     let node = |target: sigma_upstream::health::checker::TargetStatus| {
         let standing = target.standing;
         json!({
@@ -127,9 +133,5 @@ pub(crate) fn health(fleet: &Fleet) -> Value {
         })
     };
     let upstreams = fleet.health().into_iter();
-    upstreams
-        .map(
-            |(key, targets)| json!({"name": key, "nodes": targets.into_iter().map(node).collect::<Vec<_>>()}),
-        )
-        .collect()
+    upstreams.map(|(key, probe, targets)| (key, probe, targets.into_iter().map(node).collect())).collect()
 }

@@ -3,23 +3,29 @@
 //! A reload is check → compile → prepare → commit; whatever fails before the commit leaves the
 //! running configuration as it is.
 
-use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sigma_config::crypt::Keyring;
 use sigma_config::settings::{Settings, Workers};
 use sigma_config::{Config, Problem};
 use sigma_observe::log_buffer::{LogError, LogTarget, LogWriter};
 use sigma_proxy::gateway::BindError;
-use sigma_proxy::{Gateway, Snapshot};
+use sigma_plugin::{Descriptor, Node, Roster};
+use sigma_proxy::{Compiler, Failure, Gateway, Snapshot};
 use sigma_upstream::health::{REPORT_QUEUE, passive_channel};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::fleet::Fleet;
+use crate::desired::{Batch, Desired};
+use crate::inspect::{Knowledge, Question};
+use crate::publisher::{Publisher, problems};
+use crate::secret::{Limits, Secrets};
 use crate::source::{LoadError, Source};
-use crate::{niubix, status};
+use crate::store::{Event, Store, StoreError, Watch};
+use crate::{niubix, operators, status};
 
 /// How often `--watch` looks at the file.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
@@ -33,6 +39,8 @@ pub struct Options {
     pub source: Source,
     /// Reload when the file changes.
     pub watch: bool,
+    /// The plugins of this build.
+    pub plugins: &'static [&'static Descriptor],
 }
 
 /// The error log, as far as it changes while the process runs; the binary owns it.
@@ -58,6 +66,15 @@ pub enum StartError {
     /// The access log.
     #[error(transparent)]
     Log(#[from] LogError),
+    /// The store of resources.
+    #[error("the store cannot be used: {0}")]
+    Store(#[from] StoreError),
+    /// The key of the Admin API.
+    #[error(transparent)]
+    AdminKey(#[from] crate::admin::KeyFileError),
+    /// The plugins of this build, or what they need.
+    #[error("{0}")]
+    Plugins(String),
     /// The pid file.
     #[error("cannot write the pid file {path}: {source}")]
     PidFile {
@@ -79,8 +96,13 @@ pub enum StartError {
 /// What other parts of the control thread ask of the supervisor.
 #[derive(Debug)]
 pub(crate) enum Request {
-    Reload,
+    /// Read the file again; tells how it went.
+    Reload {
+        reply: Option<oneshot::Sender<Result<(), String>>>,
+    },
     Shutdown,
+    /// Tell the Control API.
+    Inspect(Question),
     /// Change nodes of the running configuration; memory only.
     Edit {
         edit: niubix::Edit,
@@ -94,9 +116,15 @@ pub(crate) enum Request {
 /// The running process.
 pub struct Supervisor {
     options: Options,
-    fleet: Fleet,
+    /// All plugins of the build, to check files with.
+    all_plugins: Arc<Roster>,
+    publisher: Publisher,
+    desired: Desired,
     gateway: Gateway,
     current: Arc<Snapshot>,
+    store: Option<Arc<dyn Store>>,
+    /// What the store tells.
+    watch: Option<Watch>,
     log: Box<dyn LogControl>,
     shared: Arc<status::Shared>,
     requests: mpsc::Receiver<Request>,
@@ -137,26 +165,45 @@ impl Supervisor {
         // Before anything listens: whoever sees the gateway accept may signal it.
         let signals = Signals::receive()
             .map_err(|source| StartError::System { what: "cannot receive signals".into(), source })?;
-        let mut fleet = Fleet::default();
-        let current = compile(&options.source, config, None, &mut fleet)?;
-        let settings = &current.settings;
+        let plugins = Plugins::new(&options, &config.settings)?;
+        let keyring = keyring(&config.settings)?;
+        let store = open_store(&config).await?;
+        if store.is_some() {
+            refuse_resources(&options.source, &config)?;
+        }
+        let mut desired = Desired::new(config, Arc::clone(&plugins.enabled) as _, keyring.clone());
+        if let Some(store) = &store {
+            desired.reload(&store.load().await?, &mut Batch::default());
+        }
+        let secrets = Secrets::new(Limits::default(), |name| std::env::var(name).ok())
+            .map_err(|error| StartError::Plugins(error.to_string()))?;
+        let compiler = Compiler::new(Arc::clone(&plugins.enabled), Arc::clone(&plugins.node));
+        let mut publisher = Publisher::new(compiler, secrets);
+        let (compiler, current) = first_snapshot(&options, &mut publisher, &mut desired, store.is_some()).await?;
+        let settings = Arc::clone(&current.settings);
         let (reporter, inbox) = passive_channel(REPORT_QUEUE);
         tokio::spawn(inbox.run());
-        let writer = access_log(settings)?;
+        let writer = access_log(&settings)?;
         let cpus = sigma_net::limits::usable_cpus();
-        let workers = worker_count(settings, cpus.len());
+        let workers = worker_count(&settings, cpus.len());
         let pinned: &[usize] = if settings.pin_workers { &cpus } else { &[] };
-        let gateway = Gateway::start(Arc::clone(&current), workers, pinned, writer, &reporter)?;
-        fleet.commit(&current);
+        let node = Arc::clone(&plugins.node);
+        let gateway = Gateway::start(Arc::clone(&current), workers, pinned, writer, &reporter, node)?;
+        publisher.adopt(compiler, &current);
         let (ask, requests) = mpsc::channel(16);
         let shared = Arc::new(status::Shared::new(gateway.counters(), ask));
-        serve_operators(settings, &shared).await?;
-        let pid_file = write_pid_file(settings)?;
+        operators::serve(&settings, &shared, store.as_ref(), &plugins, keyring).await?;
+        let pid_file = write_pid_file(&settings)?;
+        let watch = store.as_ref().map(|store| Arc::clone(store).watch(desired.revision()));
         Ok(Supervisor {
             options,
-            fleet,
+            all_plugins: plugins.all,
+            publisher,
+            desired,
             gateway,
             current,
+            store,
+            watch,
             log,
             shared,
             requests,
@@ -175,7 +222,7 @@ impl Supervisor {
         let mut watch = tokio::time::interval(WATCH_PERIOD);
         loop {
             tokio::select! {
-                _ = hangup.recv() => self.reload(),
+                _ = hangup.recv() => drop(self.reload().await),
                 _ = reopen.recv() => {
                     self.gateway.reopen_log();
                     self.log.reopen();
@@ -184,26 +231,50 @@ impl Supervisor {
                 _ = interrupt.recv() => break,
                 _ = watch.tick() => {
                     self.shared.set_ready(!self.gateway.has_lost_a_worker());
+                    self.gateway.sweep();
                     let now = self.options.source.stamp();
                     if self.options.watch && now.is_some() && now != stamp {
                         stamp = now;
-                        self.reload();
+                        drop(self.reload().await);
                     }
                 }
-                Some(request) = self.requests.recv() => match request {
-                    Request::Shutdown => break,
-                    Request::Reload => self.reload(),
-                    Request::Edit { edit, reply } => {
-                        // Nobody waits for the reply if its connection has gone.
-                        let _ = reply.send(self.edit(&edit));
+                event = next_event(&mut self.watch) => self.follow(event).await,
+                Some(request) = self.requests.recv() => {
+                    if self.answer(request).await.is_break() {
+                        break;
                     }
-                    Request::Health { reply } => {
-                        let _ = reply.send(status::health(&self.fleet));
-                    }
-                },
+                }
             }
         }
         self.stop();
+    }
+
+    async fn answer(&mut self, request: Request) -> ControlFlow<()> {
+        // Nobody waits for a reply if its connection has gone.
+        match request {
+            Request::Shutdown => return ControlFlow::Break(()),
+            Request::Reload { reply } => {
+                let result = self.reload().await;
+                reply.map(|reply| reply.send(result));
+            }
+            Request::Inspect(question) => self.knowledge().answer(question),
+            Request::Edit { edit, reply } => drop(reply.send(self.edit(&edit).await)),
+            Request::Health { reply } => drop(reply.send(status::health(&self.publisher.fleet))),
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Applies what the store tells, all at once if several changes came together.
+    async fn follow(&mut self, event: Event) {
+        let mut batch = Batch::default();
+        self.desired.absorb(event, &mut batch);
+        while let Some(event) = self.watch.as_mut().and_then(|watch| watch.try_recv().ok()) {
+            self.desired.absorb(event, &mut batch);
+        }
+        let published = self.publisher.publish(&mut self.desired, batch, &mut self.gateway).await;
+        if let Some(snapshot) = published {
+            self.current = snapshot;
+        }
     }
 
     fn stop(self) {
@@ -216,43 +287,59 @@ impl Supervisor {
         }
     }
 
+    fn knowledge(&self) -> Knowledge<'_> {
+        Knowledge {
+            desired: &self.desired,
+            fleet: &self.publisher.fleet,
+            store: self.store.as_ref(),
+            published: self.current.revision,
+            workers: self.gateway.counters().iter().map(|counters| counters.revision()).collect(),
+        }
+    }
+
     /// Loads the file again. On a problem everything stays as it is, and the error log says why.
-    fn reload(&mut self) {
-        let result = self.options.source.load().map_err(StartError::from).and_then(|checked| {
-            for warning in &checked.warnings {
-                tracing::warn!("{}: {warning}", self.options.source.path.display());
+    async fn reload(&mut self) -> Result<(), String> {
+        let result = match self.options.source.load(&*self.all_plugins) {
+            Ok(checked) => {
+                for warning in &checked.warnings {
+                    tracing::warn!("{}: {warning}", self.options.source.path.display());
+                }
+                self.apply(checked.config).await
             }
-            self.apply(checked.config)
-        });
-        self.shared.reloaded(result.as_ref().err().map(ToString::to_string));
-        match result {
+            Err(error) => Err(error.into()),
+        };
+        let result = result.map_err(|error| error.to_string());
+        self.shared.reloaded(result.as_ref().err().cloned());
+        match &result {
             Ok(()) => tracing::info!("configuration reloaded"),
             Err(error) => {
                 tracing::error!("the configuration was not reloaded, the old one stays in force:\n{error}")
             }
         }
+        result
     }
 
-    fn apply(&mut self, config: Config) -> Result<(), StartError> {
-        let snapshot = match compile(&self.options.source, config, Some(&self.current), &mut self.fleet) {
-            Ok(snapshot) => snapshot,
-            Err(error) => {
-                self.fleet.discard();
-                return Err(error.into());
-            }
-        };
+    async fn apply(&mut self, mut config: Config) -> Result<(), StartError> {
+        if self.store.is_some() {
+            refuse_resources(&self.options.source, &config)?;
+            config.resources = self.desired.config.resources.clone();
+        }
+        let revision = self.desired.revision();
+        let compiled = self.publisher.compile(&config, revision).await;
+        let (compiler, snapshot) = compiled.map_err(|failures| self.options.source.invalid(problems(failures)))?;
         let prepared = access_log(&snapshot.settings)
             .map_err(StartError::from)
             .and_then(|log| Ok(self.gateway.prepare(&snapshot, log)?));
         let prepared = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
-                self.fleet.discard();
+                self.publisher.fleet.discard();
                 return Err(error);
             }
         };
         self.gateway.commit(prepared);
-        self.fleet.commit(&snapshot);
+        self.publisher.adopt(compiler, &snapshot);
+        self.desired.config = config;
         warn_of_restart(&self.current.settings, &snapshot.settings);
         if let Err(error) = self.log.set_level(&snapshot.settings.error_log.level) {
             tracing::error!(%error, "the level of the error log stays as it was");
@@ -261,24 +348,98 @@ impl Supervisor {
         Ok(())
     }
 
-    fn edit(&mut self, edit: &niubix::Edit) -> Result<(), String> {
-        let mut config = self.current.config().clone();
+    async fn edit(&mut self, edit: &niubix::Edit) -> Result<(), String> {
+        let mut config = self.desired.config.clone();
         edit.apply(&mut config)?;
-        self.apply(config).map_err(|error| error.to_string())
+        self.apply(config).await.map_err(|error| error.to_string())
     }
 }
 
-/// Compiles a checked configuration; names are resolved when this returns.
-fn compile(
-    source: &Source,
-    config: Config,
-    previous: Option<&Snapshot>,
-    fleet: &mut Fleet,
-) -> Result<Arc<Snapshot>, LoadError> {
-    let problems = |problems: Vec<Problem>| source.invalid(problems);
-    let snapshot = Snapshot::compile(config, previous, fleet).map_err(problems)?;
-    fleet.settle();
-    Ok(Arc::new(snapshot))
+/// The plugins of a process.
+pub(crate) struct Plugins {
+    /// All of the build.
+    pub(crate) all: Arc<Roster>,
+    /// Those that may be used.
+    pub(crate) enabled: Arc<Roster>,
+    /// What their instances share.
+    pub(crate) node: Arc<Node>,
+}
+
+impl Plugins {
+    fn new(options: &Options, settings: &Settings) -> Result<Plugins, StartError> {
+        let all = Arc::new(Roster::new(options.plugins, None).map_err(StartError::Plugins)?);
+        let enabled = match &settings.plugins {
+            None => Arc::clone(&all),
+            Some(list) => {
+                let names: Vec<String> =
+                    list.iter().filter(|plugin| !plugin.stream).map(|plugin| plugin.name.clone()).collect();
+                Arc::new(Roster::new(options.plugins, Some(&names)).map_err(StartError::Plugins)?)
+            }
+        };
+        let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let attributes = serde_json::Value::Object(settings.plugin_attr.clone());
+        let node = Arc::new(Node::new(tokio::runtime::Handle::current(), attributes, hostname));
+        Ok(Plugins { all, enabled, node })
+    }
+}
+
+fn keyring(settings: &Settings) -> Result<Keyring, StartError> {
+    Keyring::try_from(&settings.data_encryption).map_err(|error| StartError::Plugins(error.to_string()))
+}
+
+/// The store, if resources are kept in one.
+async fn open_store(config: &Config) -> Result<Option<Arc<dyn Store>>, StartError> {
+    let settings = match (&config.settings.store, &config.settings.admin) {
+        (Some(store), _) => store.clone(),
+        (None, Some(_)) => sigma_config::store::Store::default(),
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(crate::store::open(&settings).await?))
+}
+
+/// Where a store holds the resources, a file must not.
+fn refuse_resources(source: &Source, config: &Config) -> Result<(), StartError> {
+    if config.resources.keys().is_empty() {
+        return Ok(());
+    }
+    let text = "resources stand in this file, although the store holds them (`store` or `admin` is set)";
+    let problem = Problem::new("", "two_sources", text)
+        .hint("move them into the store with `sigma ctl apply -f FILE`, or leave `store` and `admin` out");
+    Err(source.invalid(vec![problem]).into())
+}
+
+/// Compiles what there is at the start. Objects of a store that cannot be compiled are left out;
+/// a file must be right as a whole.
+async fn first_snapshot(
+    options: &Options,
+    publisher: &mut Publisher,
+    desired: &mut Desired,
+    stored: bool,
+) -> Result<(Compiler, Arc<Snapshot>), StartError> {
+    loop {
+        let failures = match publisher.compile(&desired.config, desired.revision()).await {
+            Ok(compiled) => return Ok(compiled),
+            Err(failures) => failures,
+        };
+        if !stored || failures.iter().any(|failure| failure.key.is_none()) {
+            return Err(options.source.invalid(problems(failures)).into());
+        }
+        for Failure { key, problem } in failures {
+            let Some(key) = key else { continue };
+            desired.leave_out(&key, problem.to_string());
+        }
+    }
+}
+
+async fn next_event(watch: &mut Option<Watch>) -> Event {
+    if let Some(receiver) = watch {
+        if let Some(event) = receiver.recv().await {
+            return event;
+        }
+        tracing::error!("the store tells no more changes");
+        *watch = None;
+    }
+    std::future::pending().await
 }
 
 fn access_log(settings: &Settings) -> Result<Option<LogWriter>, LogError> {
@@ -297,29 +458,6 @@ fn worker_count(settings: &Settings, cpus: usize) -> usize {
     }
 }
 
-async fn serve_operators(settings: &Settings, shared: &Arc<status::Shared>) -> Result<(), StartError> {
-    if let Some(status) = &settings.status {
-        serve(status.address, status::router(Arc::clone(shared))).await?;
-    }
-    if let Some(admin) = &settings.niubix_admin {
-        serve(admin.address, niubix::router(Arc::clone(shared), admin)).await?;
-    }
-    Ok(())
-}
-
-async fn serve(address: SocketAddr, router: axum::Router) -> Result<(), StartError> {
-    let listener = tokio::net::TcpListener::bind(address)
-        .await
-        .map_err(|source| StartError::System { what: format!("cannot listen on {address}"), source })?;
-    tokio::spawn(async move {
-        let service = router.into_make_service_with_connect_info::<SocketAddr>();
-        if let Err(error) = axum::serve(listener, service).await {
-            tracing::error!(%address, %error, "an operator's listener has ended");
-        }
-    });
-    Ok(())
-}
-
 fn write_pid_file(settings: &Settings) -> Result<Option<PathBuf>, StartError> {
     let Some(path) = &settings.pid_file else { return Ok(None) };
     std::fs::write(path, format!("{}\n", std::process::id()))
@@ -334,6 +472,11 @@ fn warn_of_restart(old: &Settings, new: &Settings) {
         ("pin_workers", old.pin_workers != new.pin_workers),
         ("status", old.status != new.status),
         ("niubix_admin", old.niubix_admin != new.niubix_admin),
+        ("admin", old.admin != new.admin),
+        ("control", old.control != new.control),
+        ("store", old.store != new.store),
+        ("plugins", old.plugins != new.plugins),
+        ("plugin_attr", old.plugin_attr != new.plugin_attr),
         ("pid_file", old.pid_file != new.pid_file),
         ("error_log.path", old.error_log.path != new.error_log.path),
     ];

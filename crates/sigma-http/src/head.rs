@@ -56,6 +56,8 @@ pub struct RequestHead {
     /// The fields; their arena also holds the request line.
     pub headers: Headers,
     pub(crate) method_range: Range<u32>,
+    /// What the client asked with, if [`RequestHead::set_method`] replaced it.
+    replaced: Option<Method>,
     pub(crate) target: Range<u32>,
     pub(crate) authority: Range<u32>,
 }
@@ -66,6 +68,7 @@ impl RequestHead {
         self.headers.clear();
         self.method = Method::Get;
         self.method_range = 0..0;
+        self.replaced = None;
         self.target = 0..0;
         self.authority = 0..0;
         self.form = TargetForm::Origin;
@@ -78,6 +81,18 @@ impl RequestHead {
     /// The method as it was sent.
     pub fn method_token(&self) -> &[u8] {
         self.slice(&self.method_range)
+    }
+
+    /// Replaces the method. `token` must be one (RFC 9110 §9.1).
+    pub fn set_method(&mut self, token: &str) {
+        self.replaced.get_or_insert(self.method);
+        self.method = Method::parse(token.as_bytes());
+        self.method_range = self.headers.keep(token.as_bytes());
+    }
+
+    /// The method that the client used, whatever it was replaced by.
+    pub fn client_method(&self) -> Method {
+        self.replaced.unwrap_or(self.method)
     }
 
     /// Path and query as they were sent: origin form whatever the form of the target
@@ -202,5 +217,25 @@ pub fn reason_phrase(status: u16) -> &'static str {
         504 => "Gateway Timeout",
         505 => "HTTP Version Not Supported",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::h1::{HeadLimits, parse_request};
+
+    #[test]
+    fn a_replaced_method_leaves_target_and_fields() {
+        let limits = HeadLimits { line_bytes: 1024, head_bytes: 1024, fields: 10 };
+        let mut head = RequestHead::default();
+        parse_request(b"GET /p?q HTTP/1.1\r\nHost: x\r\n\r\n", &limits, &mut head).unwrap();
+        head.set_method("MKCOL");
+        head.headers.append("A", b"1");
+        assert_eq!((head.method, head.client_method()), (Method::Other, Method::Get));
+        assert_eq!((head.method_token(), head.path_and_query()), (&b"MKCOL"[..], &b"/p?q"[..]));
+        let mut fields = Vec::new();
+        head.headers.write_to(&mut fields);
+        assert_eq!(fields, b"Host: x\r\nA: 1\r\n");
     }
 }

@@ -136,6 +136,26 @@ impl Headers {
         self.arena.extend_from_slice(head);
     }
 
+    /// Starts from a line given in parts; fields follow with [`Headers::append_parts`].
+    pub(crate) fn load_parts(&mut self, parts: &[&[u8]]) {
+        self.clear();
+        parts.iter().for_each(|part| self.arena.extend_from_slice(part));
+    }
+
+    /// Makes one Cookie field of several: crumbs are a notation of HTTP/2 (RFC 9113 §8.2.3).
+    pub(crate) fn join_cookies(&mut self) {
+        let crumbs: Vec<&[u8]> = self.get_all(HeaderId::Cookie).collect();
+        let joined = crumbs.join(&b"; "[..]);
+        self.set(HeaderId::Cookie, &joined);
+    }
+
+    /// Keeps bytes that are no field beside the fields.
+    pub(crate) fn keep(&mut self, bytes: &[u8]) -> std::ops::Range<u32> {
+        let start = self.arena.len() as u32;
+        self.arena.extend_from_slice(bytes);
+        start..self.arena.len() as u32
+    }
+
     pub(crate) fn arena(&self) -> &[u8] {
         &self.arena
     }

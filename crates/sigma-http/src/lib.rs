@@ -6,10 +6,13 @@
 pub mod chunk;
 pub mod fault;
 pub mod frame;
+pub mod frames;
 pub mod h1;
 pub mod head;
 pub mod header;
 pub mod method;
+pub mod proxy_protocol;
+pub mod parts;
 
 pub use chunk::Chunk;
 pub use fault::{Fault, FaultKind, Side};
@@ -17,3 +20,4 @@ pub use frame::{BodyLength, Frame};
 pub use head::{RequestHead, ResponseHead, TargetForm, Version};
 pub use header::{HeaderId, Headers};
 pub use method::Method;
+pub use parts::RequestParts;

@@ -8,6 +8,8 @@
 //! Deadlines never fire early, and at most two ticks late.
 
 use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -147,6 +149,16 @@ impl Deadline {
             slot.due = NEVER;
             slot.fired = false;
         });
+    }
+
+    /// What `future` comes to, or `None` if the deadline passes before.
+    pub async fn bound<F: Future>(&self, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending => self.poll_expired(cx).map(|()| None),
+        })
+        .await
     }
 
     /// Ready once the deadline has passed.

@@ -4,10 +4,12 @@ use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+
+use crate::tls::{Facts, TlsStream};
 
 /// A connected byte stream. All operations are polled, so that one task can drive both sides of
 /// an exchange without splitting either.
@@ -17,6 +19,8 @@ pub enum Stream {
     Tcp(TcpStream),
     /// Unix domain
     Unix(UnixStream),
+    /// Encrypted, over another stream. Boxed, so that plain streams do not pay its size.
+    Tls(Box<TlsStream>),
 }
 
 /// Who is at the other end.
@@ -32,6 +36,14 @@ impl Peer {
     /// From a socket address; `::ffff:a.b.c.d` becomes `a.b.c.d`.
     pub fn from_tcp(addr: SocketAddr) -> Peer {
         Peer::Ip(SocketAddr::new(addr.ip().to_canonical(), addr.port()))
+    }
+
+    /// The port, if it has one.
+    pub fn port(&self) -> Option<u16> {
+        match self {
+            Peer::Ip(addr) => Some(addr.port()),
+            Peer::Unix => None,
+        }
     }
 
     /// The address, if it has one.
@@ -75,6 +87,7 @@ impl Stream {
         let ready = match self {
             Stream::Tcp(s) => Pin::new(s).poll_read(cx, &mut buf),
             Stream::Unix(s) => Pin::new(s).poll_read(cx, &mut buf),
+            Stream::Tls(s) => return s.poll_read(cx, buf.initialized_mut()),
         };
         ready.map_ok(|()| buf.filled().len())
     }
@@ -88,6 +101,7 @@ impl Stream {
         match self {
             Stream::Tcp(s) => Pin::new(s).poll_write(cx, buf),
             Stream::Unix(s) => Pin::new(s).poll_write(cx, buf),
+            Stream::Tls(s) => s.poll_write(cx, buf),
         }
     }
 
@@ -104,10 +118,26 @@ impl Stream {
         match self {
             Stream::Tcp(s) => Pin::new(s).poll_write_vectored(cx, bufs),
             Stream::Unix(s) => Pin::new(s).poll_write_vectored(cx, bufs),
+            Stream::Tls(s) => s.poll_write_vectored(cx, bufs),
         }
     }
 
-    /// Closes the sending side.
+    /// Ready when everything that was written has been handed to the system. Only an encrypted
+    /// stream holds bytes back: what it took was encrypted at once, and the socket may not have
+    /// had room for it.
+    ///
+    /// # Errors
+    /// The operating system's.
+    #[inline]
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Stream::Tcp(_) | Stream::Unix(_) => Poll::Ready(Ok(())),
+            Stream::Tls(s) => s.poll_flush(cx),
+        }
+    }
+
+    /// Closes the sending side; an encrypted stream says so to its peer, who otherwise has to
+    /// take what it got for cut short.
     ///
     /// # Errors
     /// The operating system's.
@@ -115,6 +145,7 @@ impl Stream {
         match self {
             Stream::Tcp(s) => Pin::new(s).poll_shutdown(cx),
             Stream::Unix(s) => Pin::new(s).poll_shutdown(cx),
+            Stream::Tls(s) => s.poll_shutdown(cx),
         }
     }
 
@@ -131,6 +162,55 @@ impl Stream {
         match self {
             Stream::Tcp(s) => s.local_addr().ok(),
             Stream::Unix(_) => None,
+            Stream::Tls(s) => s.socket().local_addr(),
         }
+    }
+
+    /// What the handshake agreed on, if the stream is encrypted.
+    pub fn tls(&self) -> Option<&Facts> {
+        match self {
+            Stream::Tls(s) => Some(s.facts()),
+            Stream::Tcp(_) | Stream::Unix(_) => None,
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(s) => Pin::new(s).poll_read(cx, buf),
+            Stream::Unix(s) => Pin::new(s).poll_read(cx, buf),
+            Stream::Tls(s) => {
+                let n = ready!(s.poll_read(cx, buf.initialize_unfilled()))?;
+                buf.advance(n);
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Stream::poll_write(self.get_mut(), cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Stream::poll_write_vectored(self.get_mut(), cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Stream::poll_flush(self.get_mut(), cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Stream::poll_shutdown(self.get_mut(), cx)
     }
 }

@@ -40,7 +40,8 @@ pub trait Entry {
     /// Appends the raw value of `field` to `out`; escaping is the format's work.
     ///
     /// Returns false, with `out` untouched, when the exchange has no such value. Is not asked for
-    /// the three times (`TimeLocal`, `TimeIso8601`, `Msec`), which come from the clock.
+    /// the three times (`TimeLocal`, `TimeIso8601`, `Msec`), which come from the clock, nor for
+    /// `RequestTimeMs`, which is made from `RequestTime`.
     fn write(&self, field: &Field, out: &mut Vec<u8>) -> bool;
 }
 
@@ -188,9 +189,27 @@ fn raw_value(field: &Field, entry: &dyn Entry, clock: &Clock, out: &mut Vec<u8>)
             // Writing to a Vec cannot fail.
             let _ = write!(out, "{}.{:03}", ms / 1000, ms % 1000);
         }
+        Field::RequestTimeMs => {
+            let from = out.len();
+            if !entry.write(&Field::RequestTime, out) {
+                return false;
+            }
+            whole_milliseconds(out, from);
+        }
         other => return entry.write(other, out),
     }
     true
+}
+
+/// Turns the seconds with three decimals from `from` on into milliseconds: `0.012` into `12`.
+fn whole_milliseconds(out: &mut Vec<u8>, from: usize) {
+    if let Some(dot) = out[from..].iter().position(|&byte| byte == b'.') {
+        out.remove(from + dot);
+    }
+    let zeros = out[from..].iter().take_while(|&&byte| byte == b'0').count();
+    // The last digit stays, so that nothing at all is `0`.
+    let end = (from + zeros).min(out.len().saturating_sub(1)).max(from);
+    out.drain(from..end);
 }
 
 fn text_value(field: &Field, entry: &dyn Entry, clock: &Clock, out: &mut Vec<u8>) {
@@ -273,6 +292,7 @@ mod tests {
             ("plain", "plain"),
             ("$remote_addr", "192.0.2.7"),
             ("$remote_addr$status", "192.0.2.7200"),
+            ("${request_time_ms}ms", "12ms"),
             ("${status}x $status.", "200x 200."),
             ("$remote_addr - $remote_user", "192.0.2.7 - -"),
             ("\"$request\"", r#""GET /a?b=\x22c\x22 HTTP/1.1""#),

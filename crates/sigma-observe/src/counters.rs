@@ -43,10 +43,14 @@ pub enum Counter {
     UpstreamRetries,
     /// Access lines given up because the writer was behind.
     AccessLinesDropped,
+    /// TLS handshakes with clients that succeeded.
+    TlsHandshakes,
+    /// TLS handshakes with clients that did not.
+    TlsHandshakeFailures,
 }
 
 /// Every counter with the name it is shown under, in the order of [`Counter`].
-const NAMES: [(Counter, &str); 14] = [
+const NAMES: [(Counter, &str); 16] = [
     (Counter::Requests, "requests"),
     (Counter::Responses1xx, "responses_1xx"),
     (Counter::Responses2xx, "responses_2xx"),
@@ -61,6 +65,8 @@ const NAMES: [(Counter, &str); 14] = [
     (Counter::UpstreamReuses, "upstream_reuses"),
     (Counter::UpstreamRetries, "upstream_retries"),
     (Counter::AccessLinesDropped, "access_lines_dropped"),
+    (Counter::TlsHandshakes, "tls_handshakes"),
+    (Counter::TlsHandshakeFailures, "tls_handshake_failures"),
 ];
 
 /// One worker's counters. Written by that worker only, readable by anybody.
@@ -71,6 +77,8 @@ const NAMES: [(Counter, &str); 14] = [
 pub struct WorkerCounters {
     values: [AtomicU64; NAMES.len()],
     faults: [AtomicU64; FAULT_SLOTS],
+    /// The store's revision that the worker serves.
+    revision: AtomicU64,
 }
 
 impl Default for WorkerCounters {
@@ -78,11 +86,22 @@ impl Default for WorkerCounters {
         WorkerCounters {
             values: [const { AtomicU64::new(0) }; NAMES.len()],
             faults: [const { AtomicU64::new(0) }; FAULT_SLOTS],
+            revision: AtomicU64::new(0),
         }
     }
 }
 
 impl WorkerCounters {
+    /// Notes the revision that the worker serves from now on.
+    pub fn set_revision(&self, revision: u64) {
+        self.revision.store(revision, Ordering::Relaxed);
+    }
+
+    /// The store's revision that the worker serves; 0 for a file.
+    pub fn revision(&self) -> u64 {
+        self.revision.load(Ordering::Relaxed)
+    }
+
     /// Adds `n`. To be called by the owning worker only: two writers would lose counts.
     pub fn add(&self, counter: Counter, n: u64) {
         bump(&self.values[counter as usize], n);

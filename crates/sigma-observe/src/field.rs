@@ -43,6 +43,8 @@ pub enum Field {
     RequestLength,
     /// `$request_time`: seconds with milliseconds, from the first byte read to the last byte written.
     RequestTime,
+    /// `$request_time_ms`: the same in whole milliseconds.
+    RequestTimeMs,
     /// `$request_id`, `$apisix_request_id`.
     RequestId,
     /// `$server_protocol`: `HTTP/1.1`.
@@ -53,6 +55,10 @@ pub enum Field {
     ServerPort,
     /// `$scheme`: `http` or `https`.
     Scheme,
+    /// `$https`: `on` if the downstream connection is encrypted.
+    Https,
+    /// `$ssl_NAME`: a fact of the downstream TLS session.
+    Tls(&'static str),
     /// `$upstream_addr`: the node, or the nodes of all attempts joined by `, `.
     UpstreamAddr,
     /// `$upstream_status`: the node's status, per attempt.
@@ -84,7 +90,7 @@ pub enum Field {
 }
 
 /// Names and fields; a field's own name stands before its aliases.
-static NAMES: [(&str, Field); 38] = [
+static NAMES: [(&str, Field); 48] = [
     ("remote_addr", Field::RemoteAddr),
     ("remote_port", Field::RemotePort),
     ("remote_user", Field::RemoteUser),
@@ -103,12 +109,22 @@ static NAMES: [(&str, Field); 38] = [
     ("bytes_sent", Field::BytesSent),
     ("request_length", Field::RequestLength),
     ("request_time", Field::RequestTime),
+    ("request_time_ms", Field::RequestTimeMs),
     ("request_id", Field::RequestId),
     ("apisix_request_id", Field::RequestId),
     ("server_protocol", Field::ServerProtocol),
     ("server_addr", Field::ServerAddr),
     ("server_port", Field::ServerPort),
     ("scheme", Field::Scheme),
+    ("https", Field::Https),
+    ("ssl_protocol", Field::Tls("protocol")),
+    ("ssl_cipher", Field::Tls("cipher")),
+    ("ssl_server_name", Field::Tls("server_name")),
+    ("ssl_client_verify", Field::Tls("client_verify")),
+    ("ssl_client_s_dn", Field::Tls("client_s_dn")),
+    ("ssl_client_i_dn", Field::Tls("client_i_dn")),
+    ("ssl_client_serial", Field::Tls("client_serial")),
+    ("ssl_client_fingerprint", Field::Tls("client_fingerprint")),
     ("upstream_addr", Field::UpstreamAddr),
     ("upstream_status", Field::UpstreamStatus),
     ("upstream_response_time", Field::UpstreamResponseTime),
@@ -168,6 +184,7 @@ impl Field {
                 | Field::BytesSent
                 | Field::RequestLength
                 | Field::RequestTime
+                | Field::RequestTimeMs
                 | Field::ServerPort
                 | Field::Connection
                 | Field::ConnectionRequests

@@ -1,5 +1,6 @@
 //! Why a request gets the route that it gets (`sigma routes`).
 
+use sigma_config::Config;
 use sigma_http::RequestHead;
 use sigma_http::h1::{HeadLimits, ParseError, parse_request};
 
@@ -7,12 +8,14 @@ use crate::exchange;
 use crate::route::Explanation;
 use crate::snapshot::Snapshot;
 
-/// Why each route does or does not serve a request, with the route's id.
+/// Why each route of `config`, which `snapshot` was compiled from as a whole, does or does not
+/// serve a request; with the route's id.
 ///
 /// # Errors
 /// The rule that the request breaks.
 pub fn explain(
     snapshot: &Snapshot,
+    config: &Config,
     method: &str,
     host: &str,
     target: &str,
@@ -21,7 +24,7 @@ pub fn explain(
     let limits = HeadLimits { line_bytes: text.len(), head_bytes: text.len(), fields: 1 };
     let mut head = RequestHead::default();
     match parse_request(text.as_bytes(), &limits, &mut head) {
-        Ok(Some(_)) => exchange::explain(&head, snapshot),
+        Ok(Some(_)) => exchange::explain(&head, snapshot, config),
         Ok(None) | Err(ParseError::LineTooLong | ParseError::HeadTooLarge) => Err("it is not one request"),
         Err(ParseError::Invalid(reason)) => Err(reason),
     }

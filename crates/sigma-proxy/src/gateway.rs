@@ -14,6 +14,7 @@ use sigma_net::listen::SocketFile;
 use sigma_net::{BoundSocket, deadline};
 use sigma_observe::counters::WorkerCounters;
 use sigma_observe::log_buffer::{LogSink, LogWriter};
+use sigma_plugin::{Local, Node};
 use sigma_upstream::health::HealthReporter;
 use tokio::sync::mpsc;
 
@@ -33,8 +34,14 @@ struct Listeners {
     close: Vec<ListenAddress>,
 }
 
+/// What comes into force together with a snapshot whose settings differ.
+struct SettingsChange {
+    listeners: Listeners,
+    log: Option<LogSink>,
+}
+
 enum Message {
-    Publish { snapshot: Arc<Snapshot>, listeners: Listeners, log: Option<LogSink> },
+    Publish { snapshot: Arc<Snapshot>, change: Option<Box<SettingsChange>> },
     Drain { deadline_ms: u64 },
 }
 
@@ -60,6 +67,12 @@ pub struct Gateway {
     listening: Vec<Listener>,
     log: Option<LogWriter>,
     drain_ms: u64,
+    /// What plugins of all workers share.
+    node: Arc<Node>,
+    /// Snapshots that are in force no longer, until no worker holds them: to free a large one
+    /// takes time that a worker does not have.
+    retired: Vec<Arc<Snapshot>>,
+    current: Option<Arc<Snapshot>>,
 }
 
 /// A snapshot with all it needs, ready to come into force.
@@ -82,6 +95,7 @@ impl Gateway {
         cpus: &[usize],
         log: Option<LogWriter>,
         health: &HealthReporter,
+        node: Arc<Node>,
     ) -> Result<Gateway, BindError> {
         let mut gateway = Gateway {
             workers: Vec::new(),
@@ -89,6 +103,9 @@ impl Gateway {
             listening: Vec::new(),
             log: None,
             drain_ms: 0,
+            node,
+            retired: Vec::new(),
+            current: None,
         };
         let mut prepared = gateway.prepare_for(&snapshot, workers, log)?;
         gateway.log = prepared.log.take();
@@ -116,8 +133,9 @@ impl Gateway {
         let log = self.sink(self.log.as_ref(), snapshot, &counters);
         let (snapshot, own_counters) = (Arc::clone(snapshot), Arc::clone(&counters));
         let seed = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(std::process::id());
+        let node = Arc::clone(&self.node);
         let thread = sigma_net::worker::spawn(format!("sigma-worker-{number}"), cpu, move || async move {
-            let worker = Rc::new(Worker::new(snapshot, own_counters, log, health, seed));
+            let worker = Rc::new(Worker::new(snapshot, own_counters, log, health, (node, Local::new(number, seed)), seed));
             run(worker, inbox, listeners).await;
         })?;
         Ok(WorkerHandle { mailbox, counters, thread })
@@ -168,11 +186,34 @@ impl Gateway {
         Ok(Prepared { snapshot: Arc::clone(snapshot), listeners, log, unix_files, closed })
     }
 
+    /// Puts a snapshot into force that differs from the one before in its resources only.
+    pub fn publish(&mut self, snapshot: &Arc<Snapshot>) {
+        for worker in &self.workers {
+            let message = Message::Publish { snapshot: Arc::clone(snapshot), change: None };
+            if worker.mailbox.send(message).is_err() {
+                tracing::error!("a worker thread has ended; its connections are served no more");
+            }
+        }
+        self.retire(snapshot);
+    }
+
+    fn retire(&mut self, snapshot: &Arc<Snapshot>) {
+        self.retired.extend(self.current.replace(Arc::clone(snapshot)));
+    }
+
+    /// Frees snapshots that no worker holds any more; to be called now and then.
+    pub fn sweep(&mut self) {
+        self.retired.retain(|snapshot| Arc::strong_count(snapshot) > 1);
+    }
+
     /// Puts a prepared snapshot into force; cannot fail.
     pub fn commit(&mut self, mut prepared: Prepared) {
         for (worker, listeners) in self.workers.iter().zip(std::mem::take(&mut prepared.listeners)) {
             let log = self.sink(prepared.log.as_ref(), &prepared.snapshot, &worker.counters);
-            let message = Message::Publish { snapshot: Arc::clone(&prepared.snapshot), listeners, log };
+            let message = Message::Publish {
+                snapshot: Arc::clone(&prepared.snapshot),
+                change: Some(Box::new(SettingsChange { listeners, log })),
+            };
             if worker.mailbox.send(message).is_err() {
                 tracing::error!("a worker thread has ended; its connections are served no more");
             }
@@ -187,6 +228,7 @@ impl Gateway {
             self.unix_files.remove(address);
         }
         self.unix_files.extend(prepared.unix_files);
+        self.retire(&prepared.snapshot);
         self.listening.clone_from(&prepared.snapshot.settings.listeners);
         self.drain_ms = prepared.snapshot.settings.timeouts.drain_ms.into();
     }
@@ -255,8 +297,10 @@ async fn run(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<Message>, li
     open(&worker, &mut accepting, listeners);
     while let Some(message) = inbox.recv().await {
         match message {
-            Message::Publish { snapshot, mut listeners, log } => {
+            Message::Publish { snapshot, change } => {
                 worker.publish(snapshot);
+                let Some(change) = change else { continue };
+                let SettingsChange { mut listeners, log } = *change;
                 worker.log.replace(log);
                 for address in std::mem::take(&mut listeners.close) {
                     close(&mut accepting, &address);
@@ -277,8 +321,8 @@ fn open(worker: &Rc<Worker>, accepting: &mut Accepting, listeners: Listeners) {
     for (address, socket, name) in listeners.open {
         match socket.into_listening() {
             Ok(listening) => {
-                let task = tokio::task::spawn_local(accept_loop(Rc::clone(worker), listening, name));
-                accepting.insert(address, task);
+                let accepting_loop = accept_loop(Rc::clone(worker), listening, address.clone(), name);
+                accepting.insert(address, tokio::task::spawn_local(accepting_loop));
             }
             Err(error) => tracing::error!(%address, %error, "cannot accept from a listener"),
         }
@@ -295,6 +339,7 @@ fn on_tick(worker: &Worker, ticks: u32) {
     worker.tick();
     if ticks.is_multiple_of(SWEEP_TICKS) {
         worker.pools.borrow_mut().sweep(deadline::now_ms());
+        worker.sweep_balancers();
     }
     let flush_ms = u64::from(worker.view().snapshot.settings.access_log.flush_ms).max(deadline::TICK_MS);
     if u64::from(ticks).is_multiple_of(flush_ms / deadline::TICK_MS)

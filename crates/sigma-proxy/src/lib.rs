@@ -5,15 +5,19 @@
 //! access (`exchange`) → balance and forward (`exchange/forward`) → pump (`exchange/transfer`) →
 //! answer (`exchange/answer`) → fault (`exchange/retry`, `exchange/reply`) → finish (`exchange/finish`).
 
+mod admit;
+pub mod compile;
 mod downstream;
 mod exchange;
 mod explain;
 pub mod gateway;
 mod listen;
+mod reach;
 pub mod route;
 pub mod snapshot;
 mod worker;
 
+pub use compile::{Changed, Compiler, Failure};
 pub use explain::explain;
 pub use gateway::{Gateway, Prepared};
 pub use snapshot::Snapshot;

@@ -1,30 +1,55 @@
 //! Accept: from a listening socket to exchanges, one task per connection.
 
+use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
+use sigma_config::settings::ListenAddress;
+use sigma_http::Chunk;
 use sigma_http::h1::HeadLimits;
-use sigma_net::{Listening, Stream};
+use sigma_net::{Listening, Stream, deadline};
+use sigma_upstream::connection::h2::wire::FloodLimits;
 
+use crate::admit::{Admitted, admit};
 use crate::downstream::h1::{NoRequest, Server, ServerLimits};
+use crate::downstream::h2::{self, SessionLimits};
 use crate::downstream::{Downstream, Origin};
 use crate::exchange;
+use crate::snapshot::edge::Terms;
 use crate::worker::Worker;
 
 /// Pause after a failed accept: the usual reason, no free file descriptor, needs time to pass.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts until the task is aborted.
-pub(crate) async fn accept_loop(worker: Rc<Worker>, listening: Listening, name: Option<String>) {
+/// Accepts until the task is aborted. `address` and `name` are the listener's in the settings.
+pub(crate) async fn accept_loop(
+    worker: Rc<Worker>,
+    listening: Listening,
+    address: ListenAddress,
+    name: Option<String>,
+) {
     let fixed_addr = listening.fixed_addr();
+    let open = Open::default();
     loop {
         wait_for_room(&worker).await;
         match listening.accept().await {
             Ok((stream, peer)) => {
-                let listener = worker.view().snapshot.listener_number(name.as_deref());
+                let view = worker.view();
+                let listener = view.snapshot.listener_number(name.as_deref());
                 let local = fixed_addr.or_else(|| stream.local_addr());
-                let origin = Origin { peer, local, listener, connection: 0 };
-                tokio::task::spawn_local(serve(Rc::clone(&worker), stream, origin));
+                let entered = Entered(Rc::clone(&worker));
+                let origin = Origin { peer, local, listener, connection: worker.enter() };
+                let open = Rc::clone(&open.0);
+                match view.snapshot.terms(&address).cloned() {
+                    None => {
+                        let admitted = Admitted { stream, early: Chunk::empty(), origin };
+                        tokio::task::spawn_local(serve(entered, admitted, open));
+                    }
+                    Some(terms) => {
+                        tokio::task::spawn_local(serve_on_terms(entered, stream, origin, terms, open));
+                    }
+                }
             }
             Err(error) if is_peers_fault(&error) => {}
             Err(error) => {
@@ -56,29 +81,77 @@ impl Drop for Entered {
     }
 }
 
-async fn serve(worker: Rc<Worker>, stream: Stream, origin: Origin) {
-    let connection = worker.enter();
-    let entered = Entered(worker);
+/// Whether a listener still accepts; its connections ask.
+struct Open(Rc<Cell<bool>>);
+
+impl Default for Open {
+    fn default() -> Open {
+        Open(Rc::new(Cell::new(true)))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.set(false);
+        // Those that idle have to look.
+        deadline::wake_all();
+    }
+}
+
+/// A connection that has to go through something before it is served.
+async fn serve_on_terms(
+    entered: Entered,
+    stream: Stream,
+    origin: Origin,
+    terms: Arc<Terms>,
+    open: Rc<Cell<bool>>,
+) {
+    // Boxed, so that what a handshake takes is free again when it is over.
+    let admitted = Box::pin(admit(&entered.0, stream, origin, &terms)).await;
+    drop(terms);
+    if let Some(admitted) = admitted {
+        Box::pin(serve(entered, admitted, open)).await;
+    }
+}
+
+async fn serve(entered: Entered, admitted: Admitted, open: Rc<Cell<bool>>) {
+    let Admitted { stream, early, origin } = admitted;
     let worker = &entered.0;
-    let origin = Origin { connection, ..origin };
+    if stream.tls().is_some_and(|facts| facts.alpn.as_deref() == Some(b"h2")) {
+        return Box::pin(multiplexed(entered, (stream, early), origin, open)).await;
+    }
     let limits = server_limits(worker);
-    let mut server = Box::new(Server::new(stream, origin, limits));
+    let mut server = Box::new(Server::new(stream, early, origin, limits));
     while server.wait(|| worker.is_draining()).await.is_ok() {
+        if server.may_be_preface() && Box::pin(server.is_preface()).await {
+            return Box::pin(multiplexed(entered, server.into_parts(), origin, open)).await;
+        }
         // Boxed, so that an idle connection's task does not hold room for an exchange.
         Box::pin(exchange(worker, &mut server)).await;
         if !server.is_between_requests() {
             Box::pin(server.discard_rest()).await;
         }
         if !server.continues() {
-            Box::pin(server.close()).await;
-            return;
+            break;
         }
     }
+    if server.has_farewell() {
+        Box::pin(server.close()).await;
+    }
+}
+
+/// A connection that turned out to carry streams.
+async fn multiplexed(entered: Entered, parts: (Stream, Chunk), origin: Origin, open: Rc<Cell<bool>>) {
+    let worker = Rc::clone(&entered.0);
+    let limits = session_limits(&worker);
+    let stopping = Rc::clone(&worker);
+    let closing = move || stopping.is_draining() || !open.get();
+    h2::serve(worker, parts, origin, limits, closing, Rc::new(entered)).await;
 }
 
 async fn exchange(worker: &Worker, server: &mut Server) {
     let mut scratch = worker.take_scratch();
-    match server.read_head(&mut scratch.request).await {
+    match server.read_head(&mut scratch.cx.request).await {
         Ok(()) => exchange::run(worker, Downstream::H1(server), &mut scratch).await,
         Err(NoRequest::Refused(fault)) => {
             exchange::refuse(worker, Downstream::H1(server), &mut scratch, fault).await;
@@ -102,5 +175,32 @@ fn server_limits(worker: &Worker) -> ServerLimits {
         requests: limits.keepalive_requests,
         head_ms: timeouts.request_head_ms.into(),
         idle_ms: timeouts.keepalive_ms.into(),
+    }
+}
+
+/// As [`server_limits`], for connections with streams.
+fn session_limits(worker: &Worker) -> SessionLimits {
+    let view = worker.view();
+    let settings = &view.snapshot.settings;
+    let (limits, timeouts, http2) = (&settings.limits, &settings.timeouts, &settings.http2);
+    let ServerLimits { head, body_bytes, requests, head_ms, idle_ms } = server_limits(worker);
+    SessionLimits {
+        head,
+        body_bytes,
+        requests,
+        head_ms,
+        idle_ms,
+        send_ms: timeouts.response_send_ms.into(),
+        streams: http2.concurrent_streams,
+        header_list_bytes: http2.header_list_bytes,
+        frame_bytes: http2.frame_bytes,
+        stream_window_bytes: http2.stream_window_bytes,
+        connection_window_bytes: http2.connection_window_bytes,
+        send_buffer_bytes: limits.exchange_buffer_bytes as usize,
+        pending_resets: http2.pending_resets as usize,
+        flood: FloodLimits {
+            resets_per_minute: http2.resets_per_minute,
+            controls_per_second: http2.control_frames_per_second,
+        },
     }
 }

@@ -1,70 +1,76 @@
 //! What one worker thread owns. Nothing here is shared: cells, not locks.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use sigma_net::tls::Handshakes;
 use sigma_observe::counters::{Counter, WorkerCounters};
 use sigma_observe::date::Clock;
 use sigma_observe::log_buffer::LogSink;
+use sigma_plugin::{Chain, Consumer, Local, Node};
 use sigma_upstream::balance::Balancer;
 use sigma_upstream::health::HealthReporter;
 use sigma_upstream::pool::Pools;
 use tokio::sync::Notify;
 
 use crate::exchange::Scratch;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, Upstream};
 
 /// Scratch memory kept for reuse; one is in use per exchange in flight.
 const SCRATCH_KEPT: usize = 256;
 
+/// Chains merged with consumers' plugins that one generation keeps.
+const MERGED_KEPT: usize = 10_000;
+
 /// One generation of configuration as one worker sees it.
 pub(crate) struct View {
     pub(crate) snapshot: Arc<Snapshot>,
-    /// By upstream number; made when the upstream is first used.
-    balancers: Vec<OnceCell<Rc<RefCell<Balancer>>>>,
+    /// Routes' chains with the plugins of consumers, made when the two first meet.
+    merged: RefCell<HashMap<(usize, usize), Rc<Chain>>>,
 }
 
 impl View {
-    /// Takes over the balancers of upstreams that stay.
-    fn new(snapshot: Arc<Snapshot>, previous: Option<&View>) -> View {
-        let balancers: Vec<OnceCell<_>> = snapshot.upstreams.iter().map(|_| OnceCell::new()).collect();
-        for (number, balancer) in previous.iter().flat_map(|p| p.live_balancers()) {
-            let Some(old) = previous.map(|p| &p.snapshot.upstreams[number]) else { continue };
-            let Some(&number) = snapshot.upstream_numbers.get(&old.key) else { continue };
-            let new = &snapshot.upstreams[number as usize];
-            if !Arc::ptr_eq(old, new) {
-                if old.balance != new.balance {
-                    continue;
-                }
-                balancer.borrow_mut().follow(Arc::clone(&new.cell));
-            }
-            // The cell is fresh: setting cannot fail.
-            let _ = balancers[number as usize].set(balancer);
+    fn new(snapshot: Arc<Snapshot>) -> View {
+        View { snapshot, merged: RefCell::default() }
+    }
+
+    /// A route's chain together with the plugins of a consumer.
+    pub(crate) fn merged_chain(&self, route: &Chain, consumer: &Arc<Consumer>) -> Rc<Chain> {
+        // Both belong to this generation and live as long as it does, so their places name them.
+        let key = (std::ptr::from_ref(route).addr(), Arc::as_ptr(consumer).addr());
+        let mut merged = self.merged.borrow_mut();
+        if merged.len() >= MERGED_KEPT {
+            merged.clear();
         }
-        View { snapshot, balancers }
+        let make = || Rc::new(route.overridden_by(&consumer.entries));
+        Rc::clone(merged.entry(key).or_insert_with(make))
     }
+}
 
-    fn live_balancers(&self) -> impl Iterator<Item = (usize, Rc<RefCell<Balancer>>)> {
-        self.balancers.iter().enumerate().filter_map(|(n, cell)| Some((n, Rc::clone(cell.get()?))))
-    }
-
-    /// The balancer of an upstream.
-    pub(crate) fn balancer(&self, number: u32, seed: u64) -> &Rc<RefCell<Balancer>> {
-        let upstream = &self.snapshot.upstreams[number as usize];
-        self.balancers[number as usize].get_or_init(|| {
-            Rc::new(RefCell::new(Balancer::new(upstream.balance, Arc::clone(&upstream.cell), seed)))
-        })
-    }
+/// The balancer of an upstream, and the upstream that it follows.
+struct Balanced {
+    upstream: Arc<Upstream>,
+    balancer: Rc<RefCell<Balancer>>,
 }
 
 fn set_buffer_size(snapshot: &Snapshot) {
     sigma_http::chunk::set_size(snapshot.settings.limits.exchange_buffer_bytes as usize);
 }
 
+fn handshakes_max(snapshot: &Snapshot) -> usize {
+    snapshot.settings.tls.handshakes_per_worker as usize
+}
+
 /// State of one worker thread.
 pub(crate) struct Worker {
     view: RefCell<Rc<View>>,
+    /// By upstream number; made when the upstream is first used.
+    balancers: RefCell<Vec<Option<Balanced>>>,
+    /// What plugins share with the other workers, and what is this worker's alone.
+    pub(crate) node: Arc<Node>,
+    pub(crate) local: Rc<Local>,
     pub(crate) pools: RefCell<Pools>,
     pub(crate) counters: Arc<WorkerCounters>,
     pub(crate) clock: RefCell<Clock>,
@@ -76,6 +82,8 @@ pub(crate) struct Worker {
     random: Cell<u64>,
     draining: Cell<bool>,
     connections: Cell<u32>,
+    /// Bounds the TLS handshakes under way.
+    handshakes: RefCell<Rc<Handshakes>>,
     connection_numbers: Cell<u64>,
     /// A connection ended: accepting may go on, draining may be over.
     pub(crate) released: Notify,
@@ -87,11 +95,17 @@ impl Worker {
         counters: Arc<WorkerCounters>,
         log: Option<LogSink>,
         health: HealthReporter,
+        plugins: (Arc<Node>, Local),
         seed: u64,
     ) -> Worker {
         set_buffer_size(&snapshot);
+        let handshakes = Handshakes::new(handshakes_max(&snapshot));
         Worker {
-            view: RefCell::new(Rc::new(View::new(snapshot, None))),
+            handshakes: RefCell::new(Rc::new(handshakes)),
+            view: RefCell::new(Rc::new(View::new(snapshot))),
+            balancers: RefCell::default(),
+            node: plugins.0,
+            local: Rc::new(plugins.1),
             pools: RefCell::default(),
             counters,
             clock: RefCell::new(Clock::new(0)),
@@ -115,8 +129,56 @@ impl Worker {
     /// Puts another configuration in force for requests that begin from now on.
     pub(crate) fn publish(&self, snapshot: Arc<Snapshot>) {
         set_buffer_size(&snapshot);
-        let view = Rc::new(View::new(snapshot, Some(&self.view())));
-        self.view.replace(view);
+        self.counters.set_revision(snapshot.revision);
+        let handshakes_max = handshakes_max(&snapshot);
+        if handshakes_max != self::handshakes_max(&self.view().snapshot) {
+            self.handshakes.replace(Rc::new(Handshakes::new(handshakes_max)));
+        }
+        self.view.replace(Rc::new(View::new(snapshot)));
+    }
+
+    /// What bounds the TLS handshakes of this worker.
+    pub(crate) fn handshakes(&self) -> Rc<Handshakes> {
+        Rc::clone(&self.handshakes.borrow())
+    }
+
+    /// The balancer of the upstream with this number. One whose configuration changed takes over
+    /// what is known of its nodes.
+    pub(crate) fn balancer(&self, number: u32, upstream: &Arc<Upstream>) -> Rc<RefCell<Balancer>> {
+        let mut balancers = self.balancers.borrow_mut();
+        let number = number as usize;
+        if number >= balancers.len() {
+            balancers.resize_with(number + 1, || None);
+        }
+        let slot = &mut balancers[number];
+        match slot {
+            Some(known) if Arc::ptr_eq(&known.upstream, upstream) => {}
+            Some(known) if known.upstream.key == upstream.key && known.upstream.balance == upstream.balance => {
+                known.balancer.borrow_mut().follow(Arc::clone(&upstream.cell));
+                known.upstream = Arc::clone(upstream);
+            }
+            _ => {
+                let balancer = Balancer::new(upstream.balance, Arc::clone(&upstream.cell), self.random());
+                let balancer = Rc::new(RefCell::new(balancer));
+                *slot = Some(Balanced { upstream: Arc::clone(upstream), balancer });
+            }
+        }
+        match slot {
+            Some(balanced) => Rc::clone(&balanced.balancer),
+            // Every arm above leaves one there.
+            None => unreachable!("the slot was just filled"),
+        }
+    }
+
+    /// Forgets balancers of upstreams that are no more.
+    pub(crate) fn sweep_balancers(&self) {
+        let view = self.view();
+        let mut balancers = self.balancers.borrow_mut();
+        for (number, slot) in (0u32..).zip(balancers.iter_mut()) {
+            if slot.is_some() && view.snapshot.upstream(number).is_none() {
+                *slot = None;
+            }
+        }
     }
 
     pub(crate) fn take_scratch(&self) -> Box<Scratch> {

@@ -7,6 +7,7 @@
 //! | `config:` | indented YAML that follows is added to the gateway's configuration; with `routes:` in it, the catch-all route is left out |
 //! | `route:` / `upstream:` | indented YAML added to the catch-all route / to its upstream |
 //! | `only: h1` | the case is about the notation of HTTP/1 itself; other protocol pairs skip it |
+//! | `only: h1 client`, `only: h1 origin` | the same for one side: the other may speak what it likes |
 //! | `client> TEXT` | the client sends TEXT |
 //! | `client< [METHOD] STATUS [cut]` | the client reads one response (to METHOD if not GET); `cut`: it must break off |
 //! | `client<= TEXT` | the client reads exactly these bytes |
@@ -41,8 +42,10 @@ pub struct Case {
     pub route: String,
     /// YAML added to its upstream.
     pub upstream: String,
-    /// Whether only the HTTP/1 pair can run it.
-    pub h1_only: bool,
+    /// Whether the client has to speak HTTP/1.
+    pub h1_client: bool,
+    /// Whether the origin has to speak HTTP/1.
+    pub h1_origin: bool,
     /// What happens, in order.
     pub steps: Vec<Step>,
 }
@@ -188,7 +191,15 @@ fn begin(case: &mut Case, number: usize, line: &str) -> Result<Open> {
         "route:" => return Ok(Open::Route),
         "upstream:" => return Ok(Open::Upstream),
         "only: h1" => {
-            case.h1_only = true;
+            (case.h1_client, case.h1_origin) = (true, true);
+            return Ok(Open::Nothing);
+        }
+        "only: h1 client" => {
+            case.h1_client = true;
+            return Ok(Open::Nothing);
+        }
+        "only: h1 origin" => {
+            case.h1_origin = true;
             return Ok(Open::Nothing);
         }
         _ => {}

@@ -13,6 +13,7 @@ mod origin;
 mod peer;
 mod ports;
 mod socket;
+mod streams;
 pub mod wire;
 
 pub use case::{Action, Case, Check, Expect, Side, Step, parse_cases};

@@ -30,6 +30,11 @@ impl Peer {
         Peer { socket, buffer: Vec::new(), limit: DEADLINE }
     }
 
+    /// The socket under it, for another protocol to go on with.
+    pub(crate) fn into_socket(self) -> Socket {
+        self.socket
+    }
+
     /// Changes the deadline of every later step.
     #[must_use]
     pub fn with_deadline(mut self, limit: Duration) -> Peer {

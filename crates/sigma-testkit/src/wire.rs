@@ -13,6 +13,7 @@ use crate::message::{Framing, Head, Message};
 use crate::origin::Origin;
 use crate::peer::Peer;
 use crate::ports::free_port;
+use crate::streams::{StreamClient, StreamOrigin};
 use crate::{DEADLINE, Gateway, until};
 
 /// A version that one side of the gateway is spoken to in.
@@ -20,11 +21,16 @@ use crate::{DEADLINE, Gateway, until};
 pub enum Protocol {
     /// HTTP/1.1 and HTTP/1.0 in clear text.
     H1,
+    /// HTTP/2 in clear text, by prior knowledge.
+    H2,
 }
 
 impl fmt::Display for Pair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |Protocol::H1| "h1";
+        let name = |protocol| match protocol {
+            Protocol::H1 => "h1",
+            Protocol::H2 => "h2",
+        };
         write!(f, "{}-{}", name(self.downstream), name(self.upstream))
     }
 }
@@ -40,12 +46,19 @@ pub struct Pair {
 
 impl Pair {
     /// Every pair that the cases are run for.
-    pub const ALL: &[Pair] = &[Pair { downstream: Protocol::H1, upstream: Protocol::H1 }];
+    pub const ALL: &[Pair] = &[
+        Pair { downstream: Protocol::H1, upstream: Protocol::H1 },
+        Pair { downstream: Protocol::H2, upstream: Protocol::H1 },
+        Pair { downstream: Protocol::H1, upstream: Protocol::H2 },
+        Pair { downstream: Protocol::H2, upstream: Protocol::H2 },
+    ];
 
     /// Whether `case` says something about this pair.
     pub fn applies(self, case: &Case) -> bool {
-        let h1 = Pair { downstream: Protocol::H1, upstream: Protocol::H1 };
-        !case.h1_only || self == h1
+        // Cases with routes of their own say how their origins are spoken to.
+        let own_routes = case.config.lines().any(|line| line.starts_with("routes:"));
+        (self.downstream == Protocol::H1 || !case.h1_client)
+            && (self.upstream == Protocol::H1 || !(case.h1_origin || own_routes))
     }
 }
 
@@ -65,6 +78,10 @@ pub trait End {
     fn cut(&mut self) -> Result<Message>;
     /// Reads everything until the other side ends.
     fn rest(&mut self) -> Result<Vec<u8>>;
+    /// What comes of a request that must not become complete, until it ends.
+    fn leftover(&mut self) -> Result<Vec<u8>> {
+        self.rest()
+    }
     /// Closes the sending direction.
     fn half_close(&mut self) -> Result<()>;
     /// Closes abruptly.
@@ -119,7 +136,7 @@ impl End for Peer {
 pub fn run(case: &Case, binary: &str, pair: Pair) -> Result<()> {
     let origin = Origin::scripted()?;
     let refused = free_port();
-    let config = configuration(case)
+    let config = configuration(case, pair)
         .replace("{origin}", &format!("127.0.0.1:{}", origin.port()))
         .replace("{origin_port}", &origin.port().to_string())
         .replace("{refused_port}", &refused.to_string())
@@ -134,7 +151,7 @@ pub fn run(case: &Case, binary: &str, pair: Pair) -> Result<()> {
     Ok(())
 }
 
-fn configuration(case: &Case) -> String {
+fn configuration(case: &Case, pair: Pair) -> String {
     let mut yaml = String::from("workers: 1\nlisteners:\n  - address: \"{listen}\"\n");
     yaml.push_str(&case.config);
     let has = |text: &str, key: &str| text.lines().any(|l| l.starts_with(key));
@@ -150,6 +167,9 @@ fn configuration(case: &Case) -> String {
     }
     indent(&mut yaml, &case.route, "    ");
     yaml.push_str("    upstream:\n");
+    if pair.upstream == Protocol::H2 {
+        yaml.push_str("      scheme: grpc\n");
+    }
     if !has(&case.upstream, "nodes:") {
         yaml.push_str("      nodes:\n        \"{origin}\": 1\n");
     }
@@ -293,10 +313,10 @@ impl Stage {
     /// it began must stay unfinished.
     fn never_complete(&mut self) -> Result<()> {
         while self.origins.len() < self.origin.connections() {
-            self.origins.push(Some(Box::new(self.origin.accept()?)));
+            self.accept()?;
         }
         for end in self.origins.iter_mut().flatten() {
-            let rest = end.rest().context("a connection to the origin stayed open")?;
+            let rest = end.leftover().context("a connection to the origin stayed open")?;
             let whole = match rest.windows(4).position(|w| w == b"\r\n\r\n").map(|i| rest.split_at(i + 4)) {
                 Some((head, body)) if head.starts_with(b"POST ") => {
                     complete(Head::parse(head)?.framing()?.unwrap_or(Framing::None), body)
@@ -314,20 +334,32 @@ impl Stage {
         text.replace("{port}", &port.to_string()).replace("{origin_port}", &self.origin.port().to_string())
     }
 
+    fn accept(&mut self) -> Result<()> {
+        let peer = self.origin.accept()?;
+        self.origins.push(Some(match self.pair.upstream {
+            Protocol::H1 => Box::new(peer),
+            Protocol::H2 => Box::new(StreamOrigin::over(peer.into_socket())?),
+        }));
+        Ok(())
+    }
+
     /// The end of a connection, opened or accepted when it is first named.
     fn end(&mut self, side: Side) -> Result<&mut Box<dyn End>> {
         let slot = match side {
             Side::Client(n) => {
                 while self.clients.len() < n {
-                    let Protocol::H1 = self.pair.downstream;
-                    self.clients.push(Some(Box::new(self.gateway.connect()?)));
+                    let peer = self.gateway.connect()?;
+                    let end: Box<dyn End> = match self.pair.downstream {
+                        Protocol::H1 => Box::new(peer),
+                        Protocol::H2 => Box::new(StreamClient::over(peer.into_socket())?),
+                    };
+                    self.clients.push(Some(end));
                 }
                 &mut self.clients[n - 1]
             }
             Side::Origin(n) => {
                 while self.origins.len() < n {
-                    let Protocol::H1 = self.pair.upstream;
-                    self.origins.push(Some(Box::new(self.origin.accept()?)));
+                    self.accept()?;
                 }
                 &mut self.origins[n - 1]
             }

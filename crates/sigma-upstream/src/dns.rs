@@ -366,7 +366,7 @@ mod tests {
     }
 
     fn nodes(hosts: &[&str]) -> Vec<PlannedNode> {
-        let node = |host: &&str| Node { host: (*host).to_owned(), weight: 1, ..Node::default() };
+        let node = |host: &&str| Node { host: (*host).into(), weight: 1, ..Node::default() };
         let nodes: Vec<Node> = hosts.iter().map(node).collect();
         plan_nodes(Scheme::Http, &nodes, &EndpointIds::default(), |_, _| Arc::new(Health::unchecked()))
     }

@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     fn node(host: &str, port: Option<u16>, weight: u32, priority: i32) -> Node {
-        Node { host: host.to_owned(), port, weight, priority, metadata: None }
+        Node { host: host.into(), port, weight, priority, metadata: None }
     }
 
     fn plan(scheme: Scheme, nodes: &[Node]) -> Vec<PlannedNode> {

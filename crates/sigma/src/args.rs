@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
     name = "sigma",
     version,
     arg_required_else_help = true,
-    after_help = "Exit status: 0 done; 1 the configuration is invalid or the gateway cannot start, details on stderr; 2 wrong usage.\n\
+    after_help = "Exit status: 0 done; 1 the configuration is invalid or the gateway cannot start, details on stderr; 2 wrong usage; 3 `routes` found no route for the request.\n\
 Without arguments, in a folder with a sigma.json: runs it, with options.json if there is one.\n\
 NiubiX's `-c FILE` and `-t -c FILE` are read as `run -c FILE` and `check FILE`."
 )]
@@ -33,6 +33,8 @@ pub(crate) enum Command {
     Stop(Signal),
     /// Show which route serves a request, and why the others do not
     Routes(Routes),
+    /// Read and change the resources of running gateways
+    Ctl(crate::ctl::Ctl),
     /// Print the version
     Version,
 }

@@ -2,15 +2,21 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use rustix::process::{Pid, Signal as SignalNumber, kill_process};
-use sigma_control::{Fleet, Options, Source, Supervisor};
-use sigma_proxy::Snapshot;
+use sigma_config::sound::Sound;
+use sigma_config::{Config, ParseOptions, Problem};
+use sigma_control::{LoadError, Options, Source, Supervisor, compile_only};
+use sigma_plugin::Roster;
 use sigma_proxy::route::Verdict;
 
 use crate::args::{Check, Cli, Command, Routes, Run, Signal};
 use crate::{demo, errorlog};
+
+/// Exit status of `sigma routes` when no route serves the request; 1 and 2 stand for failures.
+const NO_ROUTE: u8 = 3;
 
 pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
     match cli.command {
@@ -19,6 +25,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Reload(args) => tell(&args, SignalNumber::HUP),
         Command::Stop(args) => tell(&args, SignalNumber::TERM),
         Command::Routes(args) => routes(&args),
+        Command::Ctl(args) => crate::ctl::execute(args),
         Command::Version => {
             println!("sigma {}", env!("CARGO_PKG_VERSION"));
             Ok(ExitCode::SUCCESS)
@@ -26,12 +33,17 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
     }
 }
 
+/// All plugins of this build.
+fn roster() -> Result<Arc<Roster>> {
+    Ok(Arc::new(Roster::new(sigma_plugins::ROSTER, None).map_err(|error| anyhow!(error))?))
+}
+
 fn run(args: Run) -> Result<ExitCode> {
     sigma_net::limits::prefer_small_pages();
     let mut source = Source::file(&args.conf);
     source.companion = args.options.or_else(|| companion_of(&args.conf));
     source.instances = args.instance;
-    let checked = source.load()?;
+    let checked = source.load(&*roster()?)?;
     let log = errorlog::start(&checked.config.settings.error_log)?;
     for warning in &checked.warnings {
         tracing::warn!("{}: {warning}", args.conf.display());
@@ -46,7 +58,7 @@ fn run(args: Run) -> Result<ExitCode> {
         }
         let listeners: Vec<String> =
             checked.config.settings.listeners.iter().map(|l| l.address.to_string()).collect();
-        let options = Options { source, watch: args.watch };
+        let options = Options { source, watch: args.watch, plugins: sigma_plugins::ROSTER };
         let supervisor = Supervisor::start(options, checked.config, Box::new(log)).await?;
         tracing::info!(listeners = listeners.join(", "), "serving");
         if args.with_demo_origin.is_some() {
@@ -72,10 +84,22 @@ fn check(args: Check) -> Result<ExitCode> {
     let path = args.file.or(args.conf).ok_or_else(|| anyhow!("no file"))?;
     let mut source = Source::file(&path);
     source.companion = args.options.or_else(|| companion_of(&path));
-    let checked = source.load()?;
+    let plugins = roster()?;
+    let checked = match source.load(&*plugins) {
+        Ok(checked) => checked,
+        Err(LoadError::Invalid { problems, .. }) => {
+            let mut sound = sound_part(&source, &problems, &plugins);
+            let more = compile_problems(&std::mem::take(&mut sound.config), &plugins);
+            return Err(listed(&source, problems, more, &sound).into());
+        }
+        Err(error) => return Err(error.into()),
+    };
     let normalized = checked.normalized.clone();
-    Snapshot::compile(checked.config, None, &mut Fleet::default())
-        .map_err(|problems| source.invalid(problems))?;
+    let problems = compile_problems(&checked.config, &plugins);
+    if !problems.is_empty() {
+        let sound = sound_part(&source, &[], &plugins);
+        return Err(listed(&source, Vec::new(), problems, &sound).into());
+    }
     for warning in &checked.warnings {
         eprintln!("{}: warning: {warning}", path.display());
     }
@@ -87,12 +111,33 @@ fn check(args: Check) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What compiling `config` finds.
+fn compile_problems(config: &Config, plugins: &Arc<Roster>) -> Vec<Problem> {
+    compile_only(config, plugins).err().unwrap_or_default()
+}
+
+/// What the problems of the document leave of it, for compiling it all the same.
+fn sound_part(source: &Source, problems: &[Problem], plugins: &Arc<Roster>) -> Sound {
+    let Ok(text) = std::fs::read_to_string(&source.path) else { return Sound::default() };
+    let env = |name: &str| std::env::var(name).ok();
+    let options =
+        ParseOptions { env: &env, max_bytes: text.len(), plugins: &**plugins, ..ParseOptions::default() };
+    Sound::read(&text, &options, problems)
+}
+
+/// The problems of the document and those of its compilation, as one list in the document's order.
+fn listed(source: &Source, mut problems: Vec<Problem>, compile: Vec<Problem>, sound: &Sound) -> LoadError {
+    problems.extend(compile.into_iter().map(|problem| sound.located(problem)));
+    problems.sort_by_key(|problem| problem.line);
+    source.invalid(problems)
+}
+
 fn tell(args: &Signal, signal: SignalNumber) -> Result<ExitCode> {
     let pid = match (args.pid, &args.pid_file, &args.conf) {
         (Some(pid), _, _) => pid,
         (None, Some(file), _) => read_pid(file)?,
         (None, None, Some(conf)) => {
-            let checked = Source::file(conf).load()?;
+            let checked = Source::file(conf).load(&*roster()?)?;
             let file = checked.config.settings.pid_file;
             read_pid(&file.ok_or_else(|| {
                 anyhow!("{}: no `pid_file` is set; name the process with --pid", conf.display())
@@ -113,10 +158,10 @@ fn read_pid(file: &Path) -> Result<i32> {
 
 fn routes(args: &Routes) -> Result<ExitCode> {
     let source = Source::file(&args.conf);
-    let checked = source.load()?;
-    let snapshot = Snapshot::compile(checked.config, None, &mut Fleet::default())
-        .map_err(|problems| source.invalid(problems))?;
-    let explanations = sigma_proxy::explain(&snapshot, &args.method, &args.host, &args.path)
+    let plugins = roster()?;
+    let checked = source.load(&*plugins)?;
+    let snapshot = compile_only(&checked.config, &plugins).map_err(|problems| source.invalid(problems))?;
+    let explanations = sigma_proxy::explain(&snapshot, &checked.config, &args.method, &args.host, &args.path)
         .map_err(|reason| anyhow!("no such request: {reason}"))?;
     let mut found = false;
     for (id, explanation) in explanations {
@@ -130,6 +175,7 @@ fn routes(args: &Routes) -> Result<ExitCode> {
     }
     if !found {
         println!("no route serves this request: 404");
+        return Ok(ExitCode::from(NO_ROUTE));
     }
     Ok(ExitCode::SUCCESS)
 }

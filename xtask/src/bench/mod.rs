@@ -1,21 +1,26 @@
-//! `cargo xtask bench`: Sigma beside its peers, in turns, in one run.
+//! `cargo xtask bench [SUITE]`: Sigma beside its peers, or beside itself, in turns, in one run.
 //!
 //! Absolute times mean nothing on a shared machine; what counts are ratios within one run. So the gateway is
-//! pinned to one core with one worker, the load generator and the origin share the other, and the gateways take
-//! turns, round after round. Two figures are kept: requests per second, and CPU time per request, which stays
-//! steady even when the load generator is the one that cannot keep up.
+//! pinned to one core, the load generator and the origin share the other, and what is compared takes turns,
+//! round after round. Two figures are kept: requests per second, and CPU time per request, which stays steady
+//! even when the load generator is the one that cannot keep up.
 //!
+//! - [`suite`]: what is compared; a new comparison is a file there.
 //! - [`contender`]: which gateways run, with which configuration.
 //! - [`shape`]: which traffic they get.
+//! - [`launch`] and [`process`]: how programs are started.
 //! - [`trial`]: one measurement.
 //! - [`report`] and [`plot`]: `docs/benchmarks.md` and `docs/benchmarks.svg`.
 
+mod client;
 mod contender;
 mod install;
+mod launch;
 mod plot;
 mod process;
 mod report;
 mod shape;
+mod suite;
 mod trial;
 
 use std::path::{Path, PathBuf};
@@ -23,9 +28,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 
 use contender::{Contender, Programs};
-use process::Pinned;
-use shape::{Kind, Shape};
-use trial::{Measure, Results};
+use suite::Suite;
 
 /// Files a process of a benchmark may hold open: 9,000 client connections, as many upstream, and room. HAProxy
 /// insists on twice its `maxconn`. Not more than machines commonly allow without privileges.
@@ -34,11 +37,14 @@ const OPEN_FILES: u64 = 20_000;
 /// What one run of the benchmarks does.
 #[derive(clap::Args)]
 pub(crate) struct Options {
+    /// What to compare: gateways, plugins or config
+    #[arg(default_value = "gateways")]
+    suite: String,
     /// One round of 2 seconds, printed and not written to docs/
     #[arg(long)]
     quick: bool,
-    /// Only these shapes of traffic, by comma
-    #[arg(long, value_delimiter = ',', value_name = "SHAPE")]
+    /// Only these trials of the suite, by comma
+    #[arg(long, value_delimiter = ',', value_name = "TRIAL")]
     only: Vec<String>,
     /// The gateways to run beside Sigma, by comma
     #[arg(long, value_delimiter = ',', default_value = "nginx,haproxy,envoy,pingora,floor")]
@@ -46,7 +52,7 @@ pub(crate) struct Options {
     /// Length of each measurement
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
-    /// Measurements of each gateway in each shape; the report gives their median
+    /// Measurements of each contender in each trial; the report gives their median
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=20))]
     rounds: u32,
     /// A Sigma binary to measure instead of building one with the profile `dist`
@@ -76,16 +82,15 @@ impl Options {
         }
     }
 
-    fn shapes(&self) -> anyhow::Result<Vec<Shape>> {
-        let all = shape::all();
+    /// The trials of `suite` that are asked for, in the suite's order.
+    fn trials(&self, suite: &Suite) -> anyhow::Result<Vec<&'static str>> {
+        let all = (suite.trials)();
         for name in &self.only {
-            let known: Vec<_> = all.iter().map(|shape| shape.name).collect();
-            ensure!(known.contains(&name.as_str()), "no shape {name:?}: use one of {}", known.join(", "));
+            let known = all.join(", ");
+            ensure!(all.contains(&name.as_str()), "no trial {name:?} in {}: use one of {known}", suite.name);
         }
-        Ok(all
-            .into_iter()
-            .filter(|shape| self.only.is_empty() || self.only.iter().any(|n| n == shape.name))
-            .collect())
+        let asked = |trial: &&str| self.only.is_empty() || self.only.iter().any(|name| name == trial);
+        Ok(all.into_iter().filter(asked).collect())
     }
 }
 
@@ -96,7 +101,20 @@ struct Folders {
     work: PathBuf,
 }
 
-/// Runs the benchmarks and, unless quick, rewrites `docs/benchmarks.md` and `docs/benchmarks.svg`.
+impl Folders {
+    fn results(&self) -> PathBuf {
+        self.work.join("results")
+    }
+}
+
+/// What every trial is given.
+struct Bench<'a> {
+    options: &'a Options,
+    folders: &'a Folders,
+    programs: Programs,
+}
+
+/// Runs one suite and, unless quick, rewrites `docs/benchmarks.md` and `docs/benchmarks.svg`.
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     for peer in &options.peers {
         let known = contender::FAMILIES;
@@ -104,25 +122,25 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let folders = Folders { root: root.to_owned(), work: target.join("bench") };
-    let saved = folders.work.join("results");
+    let saved = folders.results();
     std::fs::create_dir_all(&saved).with_context(|| format!("cannot create {}", saved.display()))?;
     if options.report_only {
-        return report::write(&folders.root, &Results::load_all(&saved)?);
+        return report::write(&folders);
     }
+    let suite = suite::named(&options.suite)?;
+    let trials = options.trials(suite)?;
     raise_open_files()?;
-    let programs = install::programs(&folders, options)?;
+    let programs = install::programs(&folders, options, suite.peers)?;
+    let bench = Bench { options, folders: &folders, programs };
     let mut failed = 0;
-    for shape in options.shapes()? {
-        let results = measure(&shape, &programs, &folders, options)
-            .with_context(|| format!("shape {} could not be measured", shape.name))?;
-        print!("{}", report::section(&results));
-        failed += results.errors_of_sigma();
-        if !options.quick {
-            results.save(&saved)?;
-        }
+    for trial in trials {
+        let outcome = (suite.measure)(&bench, trial)
+            .with_context(|| format!("{trial} of the suite {} could not be measured", suite.name))?;
+        print!("{}", outcome.section);
+        failed += outcome.errors;
     }
     if !options.quick {
-        report::write(&folders.root, &Results::load_all(&saved)?)?;
+        report::write(&folders)?;
     }
     if failed > 0 {
         bail!(
@@ -142,54 +160,4 @@ fn raise_open_files() -> anyhow::Result<()> {
     setrlimit(Resource::Nofile, Rlimit { current: Some(OPEN_FILES), maximum }).with_context(|| {
         format!("cannot raise the limit of open files: run `ulimit -n {OPEN_FILES}` as root first")
     })
-}
-
-/// Measures all contenders of one shape, in turns.
-fn measure(
-    shape: &Shape,
-    programs: &Programs,
-    folders: &Folders,
-    options: &Options,
-) -> anyhow::Result<Results> {
-    eprintln!("{}: {}", shape.name, shape.title);
-    let origin = process::origin(programs, &folders.work)?;
-    let mut results = Results::new(shape, options.rounds(), options.seconds());
-    let contenders: Vec<Contender> = shape
-        .contenders()
-        .into_iter()
-        .filter(|&contender| options.wants(contender) && programs.path(contender).is_some())
-        .collect();
-    if let Kind::Load(load) = &shape.kind {
-        let mut running = Vec::new();
-        for &contender in &contenders {
-            let gateway = contender.start(programs, &folders.work, origin.port)?;
-            trial::load(load, contender, &gateway, folders, 1)?;
-            running.push((contender, gateway));
-        }
-        for _ in 0..options.rounds() {
-            for (contender, gateway) in &running {
-                let measure = trial::load(load, *contender, gateway, folders, options.seconds())?;
-                results.add(*contender, Measure::Load(measure));
-            }
-        }
-        return Ok(results);
-    }
-    for _ in 0..options.rounds() {
-        for &contender in &contenders {
-            let measure = match shape.kind {
-                Kind::Idle { connections } => {
-                    trial::idle(connections, contender, programs, folders, origin.port)?
-                }
-                _ => trial::start_up(contender, programs, folders, origin.port)?,
-            };
-            results.add(contender, measure);
-        }
-    }
-    Ok(results)
-}
-
-/// A gateway or origin that runs, and the loopback port it listens on. Dropping it ends the process.
-struct Running {
-    process: Pinned,
-    port: u16,
 }

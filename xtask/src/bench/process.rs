@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::Running;
 use super::contender::Programs;
+use super::launch::Running;
 
 /// The core of the gateway under measurement.
 pub(super) const GATEWAY_CORE: u32 = 0;
@@ -136,15 +136,24 @@ pub(super) fn origin(programs: &Programs, work: &Path) -> anyhow::Result<Running
     let port = free_port()?;
     let command = [programs.origin.display().to_string(), port.to_string()];
     let mut process = Pinned::start(LOAD_CORE, &command, &work.join("origin.log"))?;
-    await_answer(&mut process, port, Duration::from_secs(5)).context("the origin does not answer")?;
+    await_answer(&mut process, port, "", Duration::from_secs(5)).context("the origin does not answer")?;
     Ok(Running { process, port })
 }
 
 /// Polls `port` until a request on a new connection is answered with 200; gives the time that took.
-pub(super) fn await_answer(process: &mut Pinned, port: u16, limit: Duration) -> anyhow::Result<Duration> {
+///
+/// The request has `key` in the field `apikey`, unless it is empty.
+pub(super) fn await_answer(
+    process: &mut Pinned,
+    port: u16,
+    key: &str,
+    limit: Duration,
+) -> anyhow::Result<Duration> {
+    let field = if key.is_empty() { String::new() } else { format!("apikey: {key}\r\n") };
+    let request = format!("GET /r/0/x HTTP/1.1\r\nHost: bench.local\r\n{field}Connection: close\r\n\r\n");
     let start = Instant::now();
     while start.elapsed() < limit {
-        if answers(port) {
+        if answers(port, &request) {
             return Ok(start.elapsed());
         }
         process.expect_alive()?;
@@ -153,11 +162,11 @@ pub(super) fn await_answer(process: &mut Pinned, port: u16, limit: Duration) -> 
     bail!("no 200 on port {port} within {limit:?}")
 }
 
-fn answers(port: u16) -> bool {
+fn answers(port: u16, request: &str) -> bool {
     let ask = || -> std::io::Result<bool> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
         stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-        stream.write_all(b"GET /r/0/x HTTP/1.1\r\nHost: bench.local\r\nConnection: close\r\n\r\n")?;
+        stream.write_all(request.as_bytes())?;
         let mut start = [0; 12];
         stream.read_exact(&mut start)?;
         Ok(&start == b"HTTP/1.1 200")

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use anyhow::Context;
 
-use super::plot;
 use super::trial::{LoadMeasure, Measure, Results};
+use super::{Folders, install, plot, suite};
 
 const HEAD: &str = "# Benchmarks
 
@@ -39,21 +39,23 @@ const README_END: &str = "<!-- bench:end -->";
 
 const REFERENCES: [&str; 2] = ["nginx", "HAProxy"];
 
-/// Writes `docs/benchmarks.md`, `docs/benchmarks.svg` and the table in `README.md`.
-pub(super) fn write(root: &Path, all: &[Results]) -> anyhow::Result<()> {
+/// Writes `docs/benchmarks.md`, `docs/benchmarks.svg` and the table in `README.md` from the results that were kept.
+pub(super) fn write(folders: &Folders) -> anyhow::Result<()> {
+    let root = &folders.root;
     let docs = root.join("docs");
     fs::create_dir_all(&docs)?;
     let mut text = HEAD.to_owned();
-    text.push_str(&environment());
-    for results in all {
-        text.push_str(&section(results));
+    text.push_str(&environment(folders));
+    for suite in &suite::ALL {
+        text.push_str(&(suite.report)(folders)?);
     }
-    for (name, content) in [("benchmarks.md", text), ("benchmarks.svg", plot::bars(&relative_to_nginx(all)))]
-    {
+    let all = Results::load_all(&folders.results())?;
+    let plot = plot::bars(&relative_to_nginx(&all));
+    for (name, content) in [("benchmarks.md", text), ("benchmarks.svg", plot)] {
         let path = docs.join(name);
         fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    fill_readme(root, all)
+    fill_readme(root, &all)
 }
 
 /// Puts the table of [`README_SHAPE`] between the marks in `README.md`.
@@ -65,13 +67,13 @@ fn fill_readme(root: &Path, all: &[Results]) -> anyhow::Result<()> {
         .split_once(README_START)
         .and_then(|(before, rest)| Some((before, rest.split_once(README_END)?.1)));
     let (before, after) = marked.context("README.md has lost its marks for the bench table")?;
-    let table = load_table(results);
+    let table = load_table("gateway", results);
     let filled = format!("{before}{README_START}\n{}:\n\n{table}{README_END}{after}", results.title);
     fs::write(&path, filled).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// What the figures were measured on and how to measure them again.
-fn environment() -> String {
+fn environment(folders: &Folders) -> String {
     let first = |program: &str, argument: &str, skip: &str| {
         let output = Command::new(program).arg(argument).output().ok()?;
         // nginx prints its version to standard error.
@@ -95,6 +97,7 @@ fn environment() -> String {
                 .or_else(|| first("/usr/sbin/nginx", "-v", "nginx version:")),
         ),
         ("HAProxy", haproxy),
+        ("Envoy", install::envoy_version(&folders.work)),
         (
             "load",
             first("wrk", "-v", "").map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")),
@@ -108,6 +111,7 @@ fn environment() -> String {
         "\n```\n\
          cargo xtask bench                          # all shapes, all peers\n\
          cargo xtask bench --only keepalive-100     # one shape; the other tables stay as they are\n\
+         cargo xtask bench plugins                  # what plugins cost; `config`: what changes cost\n\
          cargo xtask bench --quick --peers nginx    # one short round, printed only\n\
          ```\n",
     );
@@ -121,7 +125,7 @@ pub(super) fn section(results: &Results) -> String {
     let first = results.contenders.first().and_then(|(_, measures)| measures.first());
     let rows = match first {
         None => "No gateway was measured.\n".to_owned(),
-        Some(Measure::Load(_)) => load_table(results),
+        Some(Measure::Load(_)) => load_table("gateway", results),
         Some(Measure::Idle { .. }) => idle_table(results),
         Some(Measure::StartUp { .. }) => start_up_table(results),
     };
@@ -134,7 +138,7 @@ pub(super) fn section(results: &Results) -> String {
 }
 
 /// The median of one figure over the rounds.
-fn median(mut values: Vec<f64>) -> f64 {
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {
@@ -159,12 +163,13 @@ fn ratio(own: f64, reference: Option<f64>) -> String {
     reference.filter(|&value| value > 0.0).map_or_else(|| "–".into(), |value| format!("{:.2}", own / value))
 }
 
-fn load_table(results: &Results) -> String {
+/// A row for each contender; `subject` is what they are.
+pub(super) fn load_table(subject: &str, results: &Results) -> String {
     // A shape without peers compares its rows with the first one.
     let has_peers = results.contenders.iter().any(|(label, _)| REFERENCES.contains(&label.as_str()));
     let own = results.contenders.first().map(|(label, _)| label.as_str()).unwrap_or_default();
     let references: Vec<&str> = if has_peers { REFERENCES.to_vec() } else { vec![own] };
-    let mut text = "| gateway | requests/s | CPU µs |".to_owned();
+    let mut text = format!("| {subject} | requests/s | CPU µs |");
     for reference in &references {
         let _ = write!(text, " CPU / {reference} |");
     }
@@ -202,7 +207,7 @@ fn idle_table(results: &Results) -> String {
         .find(|shape| shape.name == results.shape)
         .map(|shape| shape.kind)
     {
-        Some(super::Kind::Idle { connections }) => f64::from(connections),
+        Some(super::shape::Kind::Idle { connections }) => f64::from(connections),
         _ => 1.0,
     };
     for (label, measures) in &results.contenders {
@@ -245,11 +250,13 @@ fn start_up_table(results: &Results) -> String {
     text
 }
 
-fn duration(micros: f64) -> String {
+/// Microseconds for people.
+pub(super) fn duration(micros: f64) -> String {
     if micros < 1000.0 { format!("{micros:.0} µs") } else { format!("{:.2} ms", micros / 1000.0) }
 }
 
-fn memory(kib: f64) -> String {
+/// KiB for people.
+pub(super) fn memory(kib: f64) -> String {
     format!("{:.1} MiB", kib / 1024.0)
 }
 

@@ -31,7 +31,8 @@ pub(super) struct Load {
 }
 
 /// A small GET on kept connections.
-const SMALL: Load = Load { connections: 100, method: "GET", path: "/", body_bytes: 0, close: false };
+pub(super) const SMALL: Load =
+    Load { connections: 100, method: "GET", path: "/", body_bytes: 0, close: false };
 
 /// All shapes, in the order of the report.
 pub(super) fn all() -> Vec<Shape> {

@@ -9,10 +9,11 @@ use std::process::Stdio;
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::Folders;
 use super::contender::{Contender, Programs};
+use super::launch::Running;
 use super::process::{LOAD_CORE, pinned};
 use super::shape::{self, Load, Shape};
-use super::{Folders, Running};
 
 /// What one trial found.
 #[derive(Clone, Serialize, Deserialize)]
@@ -58,11 +59,10 @@ impl Results {
         Self { shape: shape.name.into(), title: shape.title.into(), rounds, seconds, contenders: Vec::new() }
     }
 
-    pub(super) fn add(&mut self, contender: Contender, measure: Measure) {
-        let label = contender.label();
-        match self.contenders.iter_mut().find(|(known, _)| *known == label) {
+    pub(super) fn add(&mut self, label: &str, measure: Measure) {
+        match self.contenders.iter_mut().find(|(known, _)| known == label) {
             Some((_, measures)) => measures.push(measure),
-            None => self.contenders.push((label, vec![measure])),
+            None => self.contenders.push((label.to_owned(), vec![measure])),
         }
     }
 
@@ -108,16 +108,32 @@ impl Measure {
     }
 }
 
+/// What the load generator is pointed at.
+pub(super) struct Target {
+    /// The name in tables and messages.
+    pub(super) label: String,
+    pub(super) path: String,
+    /// Requests take turns with the values `key-0`, `key-1`, … of the field `apikey`; with 0 it is not sent.
+    pub(super) keys: u32,
+}
+
+impl Target {
+    /// What `load` asks of `contender`.
+    pub(super) fn of(contender: Contender, load: &Load) -> Self {
+        Self { label: contender.label(), path: contender.path(load.path), keys: 0 }
+    }
+}
+
 /// Runs the load generator against `gateway` for `seconds`.
 pub(super) fn load(
     load: &Load,
-    contender: Contender,
+    target: &Target,
     gateway: &Running,
     folders: &Folders,
     seconds: u32,
 ) -> anyhow::Result<LoadMeasure> {
     let script = folders.root.join("bench/wrk/report.lua").display().to_string();
-    let url = format!("http://127.0.0.1:{}{}", gateway.port, contender.path(load.path));
+    let url = format!("http://127.0.0.1:{}{}", gateway.port, target.path);
     let command = [
         "wrk".to_owned(),
         "-t1".into(),
@@ -132,6 +148,7 @@ pub(super) fn load(
         load.method.into(),
         load.body_bytes.to_string(),
         if load.close { "close" } else { "keep" }.into(),
+        target.keys.to_string(),
     ];
     let before = gateway.process.cpu();
     let output = pinned(LOAD_CORE, &command).output().context("cannot run wrk: install it")?;
@@ -140,13 +157,13 @@ pub(super) fn load(
     let figures = figures(&text).with_context(|| {
         format!(
             "wrk printed no result for {}: {text}{}",
-            contender.label(),
+            target.label,
             String::from_utf8_lossy(&output.stderr)
         )
     })?;
     let figure = |name: &str| figures.get(name).copied().unwrap_or(0);
     let requests = figure("requests");
-    ensure!(requests > 0, "{} answered no request", contender.label());
+    ensure!(requests > 0, "{} answered no request", target.label);
     Ok(LoadMeasure {
         requests,
         per_second: requests as f64 * 1e6 / figure("micros").max(1) as f64,

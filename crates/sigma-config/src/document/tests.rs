@@ -46,6 +46,22 @@ fn scalars_follow_the_core_schema() {
     check("!!str 1", json!("1"));
     check("|\n  a\n  b\n", json!("a\nb\n"));
     check("\n  x: &a [1]\n  y: *a\n", json!({"x": [1], "y": [1]}));
+    check(
+        "\n  x: &a 1\n  y: &b [*a, *a]\n  z: { w: *b }\n",
+        json!({"x": 1, "y": [1, 1], "z": {"w": [1, 1]}}),
+    );
+    check("\n  x: &a 1\n  y: &a 2\n  z: *a\n", json!({"x": 1, "y": 2, "z": 2}));
+    check("\n  \"<<\": 1\n", json!({"<<": 1}));
+}
+
+/// A problem in a value that an alias copied is found where the alias stands.
+#[test]
+fn an_alias_has_the_line_of_its_own_place() {
+    let text = "upstreams:\n  - id: a\n    nodes: &nodes\n      h: 1\n  - id: b\n    nodes: *nodes\n";
+    let document = Document::parse(text, LARGE).unwrap();
+    assert_eq!(document.value["upstreams"][1]["nodes"], json!({"h": 1}));
+    assert_eq!(document.line("upstreams[0].nodes.h"), Some(4));
+    assert_eq!(document.line("upstreams[1].nodes.h"), Some(6));
 }
 
 #[test]
@@ -61,6 +77,9 @@ fn what_cannot_be_read_says_where() {
     check("{\"a\": \n'x'}", "syntax", Some(2));
     check("a: 1\n---\nb: 1\n", "syntax", Some(2));
     check("? [1]\n: 2\n", "syntax", Some(1));
+    check("a: &a { b: 1 }\nc:\n  <<: *a\n  d: 2\n", "merge_key", Some(3));
+    check("a: *nowhere\n", "syntax", Some(1));
+    check("a: &a [*a]\n", "syntax", Some(1));
     check("a: .inf", "number", Some(1));
     check("{\"a\": 1e999}", "number", Some(1));
     check(&format!("a: {}1{}", "[".repeat(80), "]".repeat(80)), "too_deep", Some(1));

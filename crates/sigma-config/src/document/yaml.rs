@@ -87,6 +87,9 @@ impl Builder {
             }
             Event::Scalar(text, style, anchor, tag) => {
                 if self.expects_key() {
+                    if style == ScalarStyle::Plain && text == "<<" {
+                        return Err(merge_key(&self.enclosing(), place.0));
+                    }
                     self.key(text.into_owned(), place);
                     return Ok(());
                 }
@@ -132,6 +135,11 @@ impl Builder {
             let first = self.positions.get(&place).map(|(line, _)| *line);
             self.report(duplicate_key(&place, line, first));
         }
+    }
+
+    /// The pointer of the innermost list or mapping that is open.
+    fn enclosing(&self) -> String {
+        self.stack.last().map_or_else(String::new, |frame| frame.pointer.clone())
     }
 
     /// The pointer of the value that comes next.
@@ -232,6 +240,13 @@ impl Builder {
 fn too_many_copies(pointer: &str, line: u32) -> Problem {
     let message = format!("anchors and aliases copy more than {MAX_COPIED_VALUES} values");
     Problem::new(pointer, "too_large", message).at(Some(line)).hint("write fewer aliases")
+}
+
+/// Merge keys are YAML 1.1; the core schema of 1.2 has none, and readers disagree about who wins.
+fn merge_key(pointer: &str, line: u32) -> Problem {
+    Problem::new(pointer, "merge_key", "`<<` does not merge mappings here")
+        .at(Some(line))
+        .hint("write the members out, or name the whole value with an alias")
 }
 
 /// How many values, and how many levels of lists and mappings.

@@ -32,6 +32,9 @@ pub struct Expr {
 }
 
 impl Expr {
+    /// The empty condition.
+    pub const ALWAYS: Expr = Expr { source: Vec::new(), root: Node::Group(Logic::And, Vec::new()) };
+
     /// Reads the JSON form; `[]` is the empty condition.
     pub fn parse(rule: &Value) -> Result<Expr, InvalidExpr> {
         let root = parse::rule(rule)?;

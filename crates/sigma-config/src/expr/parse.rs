@@ -13,8 +13,6 @@ const MAX_DEPTH: usize = 64;
 /// Largest compiled form of one regex in bytes, so that a short text cannot take much memory.
 const MAX_REGEX_BYTES: usize = 1 << 20;
 
-const OPERATORS: &str = "==, ~=, >, >=, <, <=, ~~, ~*, in, has, ipmatch";
-
 pub(super) fn rule(rule: &Value) -> Result<Node, InvalidExpr> {
     let Some(items) = rule.as_array() else {
         return invalid("rule should be a list");
@@ -54,7 +52,7 @@ fn node(value: &Value, depth: usize) -> Result<Node, InvalidExpr> {
     match items.first() {
         Some(Value::Array(_)) => Ok(Node::Group(Logic::And, operands(items)?)),
         Some(Value::String(word)) => match logic(word) {
-            Some(_) if items.len() < 3 => invalid(format!("`{word}` needs at least two operands")),
+            Some(_) if items.len() < 3 => invalid("rule too short"),
             Some(logic) => Ok(Node::Group(logic, operands(&items[1..])?)),
             None => compare(word, &items[1..]).map(Node::Compare),
         },
@@ -72,10 +70,10 @@ fn compare(name: &str, rest: &[Value]) -> Result<Compare, InvalidExpr> {
             (true, operator.as_str(), constant)
         }
         [Value::String(not), ..] if not == "!" => {
-            return invalid("`!` should be followed by an operator and a value");
+            return invalid("bad 'not' expression");
         }
         [operator, ..] if !operator.is_string() => return invalid(format!("invalid operator '{operator}'")),
-        _ => return invalid("rule too long: expected [variable, operator, value]"),
+        _ => return invalid("invalid expression"),
     };
     Ok(Compare { variable: VarName::parse(name), negated, test: test(operator, constant)? })
 }
@@ -96,7 +94,7 @@ fn test(operator: &str, constant: &Value) -> Result<Test, InvalidExpr> {
         },
         "has" => Test::Has(constant.clone()),
         "ipmatch" => Test::IpMatch(networks(constant)?),
-        _ => return invalid(format!("invalid operator '{operator}', expected one of {OPERATORS}")),
+        _ => return invalid(format!("invalid operator '{operator}'")),
     })
 }
 

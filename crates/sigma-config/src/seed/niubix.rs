@@ -294,13 +294,12 @@ fn read_app(app: &Place<'_>, index: usize, report: &mut Report<'_>) -> Option<Ap
 fn forwarding_headers(app: &Place<'_>, report: &mut Report<'_>) {
     for (key, header) in [("x-forwarded-for", "X-Forwarded-For"), ("x-real-ip", "X-Real-IP")] {
         if !report.flag(app, key, true) {
-            let message = format!("`{key}` cannot be switched off: {header} is always sent to backends");
-            report.warn(
-                &app.pointer_of(key),
-                "approximate",
-                message,
-                "set it to true, or let the backend not look at it",
+            // A backend may trust its absence, so this is no case for a warning.
+            let message = format!(
+                "`{key}` cannot be switched off in this version: {header} is always sent to backends"
             );
+            let hint = format!("set it to true, and see that the backend does not mind {header}");
+            report.error(&app.pointer_of(key), "unsupported", message, hint);
         }
     }
 }

@@ -19,8 +19,8 @@ const SERVER_HEADER: &str = "SIGMA/0.1.0-alpha";
 /// Where the original wrote access lines, relative to the working directory.
 const ACCESS_LOG: &str = "log/access.log";
 
-/// The original's access line. Its milliseconds are seconds with three decimals here.
-const ACCESS_FORMAT: &str = "$remote_addr:$remote_port - [$time_iso8601] \"$request\" $status \"${request_time}s\" $body_bytes_sent \"$http_user_agent\" \"$http_referer\" \"$http_x_forwarded_for\"";
+/// The original's access line.
+const ACCESS_FORMAT: &str = "$remote_addr:$remote_port - [$time_iso8601] \"$request\" $status \"${request_time_ms}ms\" $body_bytes_sent \"$http_user_agent\" \"$http_referer\" \"$http_x_forwarded_for\"";
 
 /// Connections per node unless `max-pool-size-per-server` says otherwise.
 const DEFAULT_POOL_SIZE: u64 = 20;

@@ -159,6 +159,11 @@ fn errors_of_niubix_name_line_and_remedy() {
         &["line 16: apps[0].protocol: `protocol` `tcp` is not supported in this version yet"],
     );
     check(&[("\"weight\": 5", "\"weight\": 0")], &["apps[0].backends: all backends have the weight 0"]);
+    for key in ["x-forwarded-for", "x-real-ip"] {
+        let [on, off] = [true, false].map(|value| format!("\"{key}\": {value}"));
+        let error = format!("apps[0].{key}: `{key}` cannot be switched off in this version");
+        check(&[(&on, &off)], &[&error]);
+    }
     check(
         &[("127.0.0.1:8080", "localhost:8080"), ("\"/x\"", "\"x\"")],
         &[

@@ -3,24 +3,28 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::mpsc;
-
+use super::feed::{Fed, Feed};
 use super::{
-    Change, Condition, Contents, Event, Pending, Record, Store, StoreError, StoreStatus, Transaction,
-    WATCH_QUEUE, Watch, Write,
+    Change, Condition, Contents, Pending, Record, Store, StoreError, StoreStatus, Transaction, Watch, Write,
 };
 
 /// Keeps records in memory; times to live are not counted.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Memory {
     state: Mutex<State>,
+    feed: Feed,
 }
 
 #[derive(Debug, Default)]
 struct State {
     revision: u64,
     records: BTreeMap<String, Record>,
-    watchers: Vec<mpsc::Sender<Event>>,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Memory { state: Mutex::default(), feed: Feed::new(0) }
+    }
 }
 
 impl Memory {
@@ -31,15 +35,6 @@ impl Memory {
 }
 
 impl State {
-    fn holds(&self, condition: &Condition) -> bool {
-        match condition {
-            Condition::Absent { key } => !self.records.contains_key(key),
-            Condition::ModifiedAt { key, revision } => {
-                self.records.get(key).is_some_and(|record| record.modified == *revision)
-            }
-        }
-    }
-
     fn carry_out(&mut self, write: Write) -> Option<Change> {
         let revision = self.revision;
         match write {
@@ -52,11 +47,11 @@ impl State {
             Write::Delete { key } => self.records.remove(&key).map(|_| Change::Delete { key, revision }),
         }
     }
+}
 
-    fn tell(&mut self, changes: Vec<Change>) {
-        let event = Event::Changed { revision: self.revision, changes };
-        // A watcher that does not keep up loses its place rather than hold the writers back.
-        self.watchers.retain(|watcher| watcher.try_send(event.clone()).is_ok());
+impl Fed for Memory {
+    fn feed(&self) -> &Feed {
+        &self.feed
     }
 }
 
@@ -74,19 +69,19 @@ impl Store for Memory {
     }
 
     fn list<'a>(&'a self, prefix: &'a str) -> Pending<'a, Vec<Record>> {
-        let state = self.state();
-        let from = state.records.range(prefix.to_owned()..);
-        let records = from.take_while(|(key, _)| key.starts_with(prefix)).map(|(_, r)| r.clone()).collect();
+        let records = with_prefix(&self.state().records, prefix);
         Box::pin(std::future::ready(Ok(records)))
     }
 
     fn commit(&self, transaction: Transaction) -> Pending<'_, u64> {
         let mut state = self.state();
-        let result = if transaction.conditions.iter().all(|condition| state.holds(condition)) {
+        let holds = |condition: &Condition| condition.holds(state.records.get(condition.key()));
+        let result = if transaction.conditions.iter().all(holds) {
             state.revision += 1;
             let changes: Vec<Change> =
                 transaction.writes.into_iter().filter_map(|write| state.carry_out(write)).collect();
-            state.tell(changes);
+            // Under the lock, so that the feed tells of revisions in their order.
+            self.feed.push(state.revision, changes);
             Ok(state.revision)
         } else {
             Err(StoreError::Conflict)
@@ -97,16 +92,21 @@ impl Store for Memory {
     fn next_id(&self) -> Pending<'_, u64> {
         let mut state = self.state();
         state.revision += 1;
+        self.feed.push(state.revision, Vec::new());
         Box::pin(std::future::ready(Ok(state.revision)))
     }
 
-    fn watch(self: Arc<Self>, _revision: u64) -> Watch {
-        let (sender, receiver) = mpsc::channel(WATCH_QUEUE);
-        self.state().watchers.push(sender);
-        receiver
+    fn watch(self: Arc<Self>, revision: u64) -> Watch {
+        Feed::follow(&self, revision)
     }
 
     fn status(&self) -> StoreStatus {
-        StoreStatus { kind: "memory", revision: self.state().revision, lost: None }
+        StoreStatus { kind: "memory", revision: self.state().revision, lost: None, copied: None }
     }
+}
+
+/// The records whose key begins with `prefix`.
+pub(super) fn with_prefix(records: &BTreeMap<String, Record>, prefix: &str) -> Vec<Record> {
+    let from = records.range(prefix.to_owned()..);
+    from.take_while(|(key, _)| key.starts_with(prefix)).map(|(_, record)| record.clone()).collect()
 }

@@ -8,17 +8,28 @@
 //! |---|---|---|
 //! | [`Embedded`](embedded::Embedded) | a file on local disk | one machine, nothing to install |
 //! | [`Etcd`](etcd::Etcd) | an etcd cluster, in APISIX's layout | many machines |
+//! | [`Mirrored`](copy::Mirrored) | as `Etcd`, with a copy on local disk | starting while etcd is away |
 //! | [`Memory`](memory::Memory) | nowhere | tests, and tools that check a configuration |
 
+pub mod copy;
+pub mod embedded;
+pub mod etcd;
+mod feed;
 pub mod memory;
 
 use std::future::Future;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use sigma_config::store::{Store as StoreSettings, StoreAccess, StoreKind, StoreTls};
 use tokio::sync::mpsc;
+
+use copy::{CopyFile, Mirrored};
+use embedded::Embedded;
+use etcd::{Access, Etcd, EtcdOptions, EtcdTls};
 
 /// A future that a store returns.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -62,6 +73,25 @@ pub enum Condition {
     },
 }
 
+impl Condition {
+    /// The key that it is about.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        match self {
+            Condition::Absent { key } | Condition::ModifiedAt { key, .. } => key,
+        }
+    }
+
+    /// Whether it holds when this is what its key holds.
+    #[must_use]
+    pub fn holds(&self, record: Option<&Record>) -> bool {
+        match self {
+            Condition::Absent { .. } => record.is_none(),
+            Condition::ModifiedAt { revision, .. } => record.is_some_and(|r| r.modified == *revision),
+        }
+    }
+}
+
 /// One change of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Write {
@@ -79,6 +109,16 @@ pub enum Write {
         /// The key.
         key: String,
     },
+}
+
+impl Write {
+    /// The key that it changes.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        match self {
+            Write::Put { key, .. } | Write::Delete { key } => key,
+        }
+    }
 }
 
 /// Changes that happen together or not at all.
@@ -111,7 +151,8 @@ pub enum Event {
     Changed {
         /// The store is at this revision now.
         revision: u64,
-        /// In the order in which they happened.
+        /// In the order in which they happened. Empty where something else than a record took
+        /// the store to this revision.
         changes: Vec<Change>,
     },
     /// Changes were missed (compaction, a restored backup): here is all that there is now.
@@ -128,7 +169,8 @@ pub enum Event {
 /// Receives events; the store stops watching when it is dropped.
 pub type Watch = mpsc::Receiver<Event>;
 
-/// Events that may wait for the watcher before the store holds back.
+/// Events that may wait for the watcher; what comes after them waits in the store, or is replaced by
+/// [`Event::Reloaded`] when that is too much.
 pub const WATCH_QUEUE: usize = 1024;
 
 /// Whether the store can be reached, for status pages.
@@ -140,6 +182,9 @@ pub struct StoreStatus {
     pub revision: u64,
     /// Since when and why it cannot be reached; None while it can.
     pub lost: Option<(SystemTime, String)>,
+    /// What was loaded is the copy on local disk, written at this time, because the store could
+    /// not be reached; None as soon as the store has been.
+    pub copied: Option<SystemTime>,
 }
 
 /// Why a store did not do what it was asked.
@@ -174,9 +219,61 @@ pub trait Store: Send + Sync {
     /// source of generated ids.
     fn next_id(&self) -> Pending<'_, u64>;
 
-    /// Follows the changes after `revision`.
+    /// Follows the changes after `revision`; 0 stands for knowing nothing. From a revision whose
+    /// successors are forgotten, the first event is [`Event::Reloaded`]. To be called within a
+    /// tokio runtime.
     fn watch(self: Arc<Self>, revision: u64) -> Watch;
 
     /// How it is.
     fn status(&self) -> StoreStatus;
+}
+
+/// Opens the store that the settings name. An etcd need not be there: [`Store::load`] tells.
+pub async fn open(settings: &StoreSettings) -> Result<Arc<dyn Store>, StoreError> {
+    let settings = settings.clone();
+    // Files are read here, which may take as long as a disk likes.
+    let opened = tokio::task::spawn_blocking(move || open_blocking(&settings)).await;
+    opened.unwrap_or_else(|_| Err(StoreError::Unavailable("opening the store panicked".into())))
+}
+
+fn open_blocking(settings: &StoreSettings) -> Result<Arc<dyn Store>, StoreError> {
+    match settings.kind {
+        StoreKind::Embedded => Ok(Arc::new(Embedded::open(&settings.path)?)),
+        StoreKind::Etcd => {
+            let etcd = Etcd::new(etcd_options(settings)?)?;
+            let copy = CopyFile::new(&settings.path, &settings.prefix);
+            Ok(Arc::new(Mirrored::new(etcd, copy, settings.startup_retry)?))
+        }
+    }
+}
+
+fn etcd_options(settings: &StoreSettings) -> Result<EtcdOptions, StoreError> {
+    let milliseconds = |number: u32| Duration::from_millis(number.into());
+    Ok(EtcdOptions {
+        endpoints: settings.endpoints.clone(),
+        prefix: settings.prefix.clone(),
+        user: settings.user.clone().zip(settings.password.clone()),
+        tls: settings.tls.as_ref().map(etcd_tls).transpose()?.unwrap_or_default(),
+        timeout: milliseconds(settings.timeout_ms),
+        watch_timeout: milliseconds(settings.watch_timeout_ms),
+        resync_delay: milliseconds(settings.resync_delay_ms),
+        access: match settings.access {
+            StoreAccess::ReadWrite => Access::ReadWrite,
+            StoreAccess::ReadOnly => Access::ReadOnly,
+        },
+    })
+}
+
+fn etcd_tls(tls: &StoreTls) -> Result<EtcdTls, StoreError> {
+    let read = |name: &str, path: &Path| {
+        std::fs::read(path).map_err(|error| {
+            StoreError::Unavailable(format!("`store.tls.{name}`: {}: {error}", path.display()))
+        })
+    };
+    let ca = tls.ca.as_deref().map(|path| read("ca", path)).transpose()?;
+    let identity = match (&tls.cert, &tls.key) {
+        (Some(cert), Some(key)) => Some((read("cert", cert)?, read("key", key)?)),
+        _ => None,
+    };
+    Ok(EtcdTls { ca, identity, sni: tls.sni.clone() })
 }

@@ -1,16 +1,19 @@
 //! The server side of HTTP/1.
 
 use std::future::poll_fn;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use sigma_http::h1::{self, BodyReader, Framing, HeadLimits, HeadScanner, Output, ParseError};
+use sigma_http::frames::PREFACE;
+use sigma_http::h1::{self, BodyReader, Framing, HeadLimits, HeadScanner, Output};
 use sigma_http::{
     BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, ResponseHead, Version,
 };
 use sigma_net::{Deadline, Stream};
 use sigma_upstream::connection::{fill, flush};
 
-use super::{Departure, Origin};
+use super::secure::Secure;
+use super::{Departure, Origin, body_too_large, parse_fault};
 
 /// How long a refused sender is listened to after the answer, so that a reset does not destroy
 /// the answer on its way.
@@ -49,6 +52,7 @@ pub(crate) struct Server {
     scanner: HeadScanner,
     pub(super) deadline: Deadline,
     pub(super) origin: Origin,
+    pub(super) secure: Option<Rc<Secure>>,
     pub(super) limits: ServerLimits,
     requests: u32,
     /// The version of the current request decides how it is answered.
@@ -57,6 +61,8 @@ pub(crate) struct Server {
     bodiless: bool,
     persists: bool,
     half_closed: bool,
+    /// An answer was cut short, which the client must be able to see.
+    aborted: bool,
     body_received: u64,
     head_received: u64,
     body_sent: u64,
@@ -64,10 +70,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(stream: Stream, origin: Origin, limits: ServerLimits) -> Server {
+    /// A connection of which `input` was read already.
+    pub(crate) fn new(stream: Stream, input: Chunk, origin: Origin, limits: ServerLimits) -> Server {
         Server {
+            secure: Secure::of(&stream),
             stream,
-            input: Chunk::empty(),
+            input,
             output: Output::default(),
             reader: BodyReader::Done,
             length: BodyLength::None,
@@ -80,6 +88,7 @@ impl Server {
             bodiless: false,
             persists: true,
             half_closed: false,
+            aborted: false,
             body_received: 0,
             head_received: 0,
             body_sent: 0,
@@ -107,6 +116,38 @@ impl Server {
             Poll::Pending
         })
         .await
+    }
+
+    /// Whether a connection may turn out to carry HTTP/2: costs a look at its first bytes.
+    pub(crate) fn may_be_preface(&self) -> bool {
+        let seen = self.input.len().min(PREFACE.len());
+        self.requests == 0 && self.input[..seen] == PREFACE[..seen]
+    }
+
+    /// Whether the bytes that [`Server::wait`] saw the beginning of are HTTP/2's preface.
+    pub(crate) async fn is_preface(&mut self) -> bool {
+        self.deadline.set(self.limits.head_ms);
+        poll_fn(|cx| {
+            loop {
+                let seen = self.input.len().min(PREFACE.len());
+                if self.input[..seen] != PREFACE[..seen] || seen == PREFACE.len() {
+                    return Poll::Ready(seen == PREFACE.len() && self.input[..seen] == PREFACE[..]);
+                }
+                if self.deadline.poll_expired(cx).is_ready() {
+                    return Poll::Ready(false);
+                }
+                match ready!(fill(&mut self.stream, &mut self.input, PREFACE.len(), cx)) {
+                    Ok(0) | Err(_) => return Poll::Ready(false),
+                    Ok(_) => {}
+                }
+            }
+        })
+        .await
+    }
+
+    /// The connection and what was read of it, for another version to go on with.
+    pub(crate) fn into_parts(self) -> (Stream, Chunk) {
+        (self.stream, self.input)
     }
 
     /// Reads the head that [`Server::wait`] saw the beginning of.
@@ -268,7 +309,13 @@ impl Server {
                 framing = Framing::Chunked
             }
             BodyLength::Streamed | BodyLength::UntilClose => self.persists = false,
-            BodyLength::Known(_) | BodyLength::None => {}
+            BodyLength::Known(n) => {
+                // A version that frames by itself may leave it out.
+                if !head.headers.has(HeaderId::ContentLength) {
+                    head.headers.add(HeaderId::ContentLength, itoa::Buffer::new().format(n).as_bytes());
+                }
+            }
+            BodyLength::None => {}
         }
         self.bodiless |= length == BodyLength::None;
         let had_date = head.headers.has(HeaderId::Date);
@@ -320,6 +367,7 @@ impl Server {
     }
 
     pub(super) fn abort(&mut self) {
+        self.aborted = true;
         self.persists = false;
         self.reader = BodyReader::Done;
         self.input = Chunk::empty();
@@ -378,18 +426,29 @@ impl Server {
         self.persists && self.reader.is_done() && self.output.is_empty() && !self.half_closed
     }
 
+    /// Whether there is more to ending the connection than to let go of it.
+    pub(crate) fn has_farewell(&self) -> bool {
+        !self.aborted && (self.secure.is_some() || self.is_unread())
+    }
+
+    /// Whether the client may still be sending.
+    fn is_unread(&self) -> bool {
+        !self.half_closed && !(self.reader.is_done() && self.input.is_empty())
+    }
+
     /// Ends the connection. A client that is still sending gets to see its answer first: closing
-    /// over unread bytes would reset the connection and take the answer with it.
+    /// over unread bytes would reset the connection and take the answer with it. One behind TLS is
+    /// told that this is the end; without that it would have to fear that something was cut off.
     pub(crate) async fn close(mut self) {
-        let unread = !self.reader.is_done() || !self.input.is_empty();
-        if self.half_closed || !unread {
-            return;
-        }
+        let lingers = self.is_unread();
         self.deadline.set(LINGER_MS);
         self.input = Chunk::empty();
         poll_fn(|cx| {
             if self.stream.poll_shutdown(cx).is_pending() {
-                return Poll::Pending;
+                return self.deadline.poll_expired(cx);
+            }
+            if !lingers {
+                return Poll::Ready(());
             }
             loop {
                 if self.deadline.poll_expired(cx).is_ready() {
@@ -407,20 +466,6 @@ impl Server {
 
 fn gone() -> Fault {
     Fault::new(FaultKind::ClientGone, "the client closed the connection")
-}
-
-fn body_too_large() -> Fault {
-    Fault::new(FaultKind::RequestBodyTooLarge, "the request body is over its limit")
-}
-
-fn parse_fault(error: ParseError) -> Fault {
-    match error {
-        ParseError::Invalid(reason) => Fault::new(FaultKind::BadRequest, reason),
-        ParseError::LineTooLong => Fault::new(FaultKind::UriTooLong, "the request line is over its limit"),
-        ParseError::HeadTooLarge => {
-            Fault::new(FaultKind::RequestHeadTooLarge, "the request head is over its limit")
-        }
-    }
 }
 
 #[cfg(test)]

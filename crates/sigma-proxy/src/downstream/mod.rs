@@ -3,12 +3,19 @@
 //! Behind [`Downstream`] nobody knows which protocol version a request came in.
 
 pub(crate) mod h1;
+pub(crate) mod h2;
+pub(crate) mod secure;
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use sigma_http::{BodyLength, Fault, Frame, ResponseHead};
+use sigma_http::h1::ParseError;
+use sigma_http::{BodyLength, Fault, FaultKind, Frame, ResponseHead};
 use sigma_net::{Deadline, Peer};
+use sigma_plugin::context::Tls;
+
+use secure::Secure;
 
 /// Where a request came from; the same for all requests of a connection.
 #[derive(Debug, Clone, Copy)]
@@ -34,12 +41,14 @@ pub(crate) enum Departure {
 #[derive(Debug)]
 pub(crate) enum Downstream<'c> {
     H1(&'c mut h1::Server),
+    H2(&'c mut h2::ServerStream),
 }
 
 macro_rules! each {
     ($self:ident, $c:ident => $call:expr) => {
         match $self {
             Downstream::H1($c) => $call,
+            Downstream::H2($c) => $call,
         }
     };
 }
@@ -47,6 +56,16 @@ macro_rules! each {
 impl Downstream<'_> {
     pub(crate) fn origin(&self) -> Origin {
         each!(self, c => c.origin)
+    }
+
+    /// The TLS session that it came in.
+    pub(crate) fn secure(&self) -> Option<&Secure> {
+        each!(self, c => c.secure.as_deref())
+    }
+
+    /// What plugins and logs see of it.
+    pub(crate) fn tls(&self) -> Option<Rc<Tls>> {
+        self.secure().map(|secure| Rc::clone(&secure.tls))
     }
 
     /// How the request's body is framed.
@@ -62,6 +81,14 @@ impl Downstream<'_> {
     /// Ready when the client leaves before its answer is complete.
     pub(crate) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<Departure> {
         each!(self, c => c.poll_departure(cx))
+    }
+
+    /// Whether the head that ends the wait for an answer may be an answer to what was asked.
+    pub(crate) fn check_answer(&self, head: &ResponseHead) -> Result<(), Fault> {
+        match self {
+            Downstream::H1(_) => Ok(()),
+            Downstream::H2(c) => c.check_answer(head),
+        }
     }
 
     /// Queues an interim response.
@@ -101,7 +128,12 @@ impl Downstream<'_> {
 
     /// No further request is to be read from where this one came.
     pub(crate) fn close_after(&mut self) {
-        each!(self, c => c.close_after())
+        match self {
+            Downstream::H1(c) => c.close_after(),
+            // The stream is for this request alone; what its connection goes on with does not
+            // depend on it.
+            Downstream::H2(_) => {}
+        }
     }
 
     /// Bytes written to this client so far.
@@ -127,5 +159,19 @@ impl Downstream<'_> {
     /// Which request on its connection this is, from 1.
     pub(crate) fn request_number(&self) -> u32 {
         each!(self, c => c.requests())
+    }
+}
+
+fn body_too_large() -> Fault {
+    Fault::new(FaultKind::RequestBodyTooLarge, "the request body is over its limit")
+}
+
+fn parse_fault(error: ParseError) -> Fault {
+    match error {
+        ParseError::Invalid(reason) => Fault::new(FaultKind::BadRequest, reason),
+        ParseError::LineTooLong => Fault::new(FaultKind::UriTooLong, "the request line is over its limit"),
+        ParseError::HeadTooLarge => {
+            Fault::new(FaultKind::RequestHeadTooLarge, "the request head is over its limit")
+        }
     }
 }

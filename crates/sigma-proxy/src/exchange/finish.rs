@@ -2,26 +2,35 @@
 
 use std::time::Instant;
 
-use sigma_http::Headers;
+use sigma_config::resources::Scheme;
+use sigma_http::{HeaderId, Headers};
 use sigma_net::Peer;
 use sigma_observe::access::Entry;
 use sigma_observe::counters::Counter;
 use sigma_observe::field::Field;
+use sigma_plugin::record::Attempt;
+use sigma_plugin::variables::{basic_user, host_name};
 
-use super::request::host_name;
-use super::{Attempt, Exchange, PeerText, normal_path};
+use super::Exchange;
+use crate::snapshot::Target;
 
 impl Exchange<'_, '_> {
     pub(super) fn finish(&mut self) {
+        let record = &mut self.scratch.cx.record;
+        record.bytes_received = self.down.bytes_received();
+        (record.bytes_sent, record.body_bytes_sent) = self.down.bytes_sent();
         let counters = &self.worker.counters;
-        if self.record.status != 0 {
-            counters.add_response(self.record.status);
+        if record.status != 0 {
+            counters.add_response(record.status);
         }
-        if let Some(fault) = self.record.fault {
+        if let Some(fault) = record.fault {
             counters.add_fault(fault.kind as usize);
         }
-        counters.add(Counter::BytesIn, self.down.bytes_received());
-        counters.add(Counter::BytesOut, self.down.bytes_sent().0);
+        counters.add(Counter::BytesIn, record.bytes_received);
+        counters.add(Counter::BytesOut, record.bytes_sent);
+        if self.opened {
+            self.log_phase();
+        }
         if let Some(format) = &self.view.snapshot.access_format
             && let Some(sink) = self.worker.log.borrow_mut().as_mut()
         {
@@ -31,13 +40,13 @@ impl Exchange<'_, '_> {
     }
 
     fn attempts(&self, out: &mut Vec<u8>, mut value: impl FnMut(&Attempt, &mut Vec<u8>)) -> bool {
-        for (n, attempt) in self.record.attempts.iter().enumerate() {
+        for (n, attempt) in self.scratch.cx.record.attempts.iter().enumerate() {
             if n > 0 {
                 out.extend_from_slice(b", ");
             }
             value(attempt, out);
         }
-        !self.record.attempts.is_empty()
+        !self.scratch.cx.record.attempts.is_empty()
     }
 }
 
@@ -60,21 +69,6 @@ fn seconds(out: &mut Vec<u8>, ms: Option<f64>) -> bool {
 
 fn header(out: &mut Vec<u8>, headers: &Headers, name: &str) -> bool {
     headers.find(name.as_bytes()).is_some_and(|value| bytes(out, value))
-}
-
-/// The user of Basic credentials, whoever may verify them.
-fn basic_user(headers: &Headers, out: &mut Vec<u8>) -> bool {
-    use base64::Engine;
-    let value = headers.get(sigma_http::HeaderId::Authorization).unwrap_or_default();
-    let Some(encoded) = value.get(..6).filter(|s| s.eq_ignore_ascii_case(b"basic ")).map(|_| &value[6..])
-    else {
-        return false;
-    };
-    let decoded = base64::engine::general_purpose::STANDARD.decode(encoded).unwrap_or_default();
-    match decoded.iter().position(|b| *b == b':') {
-        Some(at) if at > 0 => bytes(out, &decoded[..at]),
-        _ => false,
-    }
 }
 
 impl Entry for Exchange<'_, '_> {
@@ -106,7 +100,7 @@ impl Entry for Exchange<'_, '_> {
 
 impl Exchange<'_, '_> {
     fn write_request(&self, field: &Field, out: &mut Vec<u8>) -> bool {
-        let head = &self.scratch.request;
+        let head = &self.scratch.cx.request;
         let known = !head.method_token().is_empty();
         match field {
             Field::RequestLength => number(out, self.down.bytes_received()),
@@ -121,24 +115,26 @@ impl Exchange<'_, '_> {
             }
             Field::RequestMethod => bytes(out, head.method_token()),
             Field::RequestUri => bytes(out, head.path_and_query()),
-            Field::Uri => match normal_path(head, &self.view.snapshot) {
-                Ok(path) => bytes(out, &path.uri),
-                Err(_) => bytes(out, head.raw_path()),
-            },
+            // A path that is not one was never normalised.
+            Field::Uri if self.scratch.cx.uri.is_empty() => bytes(out, head.raw_path()),
+            Field::Uri => bytes(out, &self.scratch.cx.uri),
             Field::Args => head.query().is_some_and(|query| bytes(out, query)),
             Field::Host => bytes(out, &host_name(head.authority())),
             Field::HttpHeader(name) => header(out, &head.headers, name),
-            Field::RemoteUser => basic_user(&head.headers, out),
+            Field::RemoteUser => {
+                let user = head.headers.get(HeaderId::Authorization).and_then(basic_user);
+                user.is_some_and(|user| bytes(out, &user))
+            }
             Field::ServerProtocol => bytes(out, head.version.as_str().as_bytes()),
             _ => false,
         }
     }
 
     fn write_upstream(&self, field: &Field, out: &mut Vec<u8>) -> bool {
-        if self.record.attempts.is_empty() {
+        if self.scratch.cx.record.attempts.is_empty() {
             return false;
         }
-        let head = &self.scratch.request;
+        let head = &self.scratch.cx.request;
         match field {
             Field::UpstreamAddr => self.attempts(out, |a, out| out.extend_from_slice(a.addr.as_bytes())),
             Field::UpstreamStatus => self.attempts(out, |a, out| {
@@ -158,14 +154,25 @@ impl Exchange<'_, '_> {
                 seconds(out, a.header_ms);
             }),
             Field::UpstreamHost => header(out, &head.headers, "host"),
-            Field::UpstreamScheme => bytes(out, b"http"),
+            Field::UpstreamScheme => self.upstream_scheme().is_some_and(|scheme| bytes(out, scheme)),
             Field::UpstreamUri => {
-                let rewritten = &self.scratch.target;
+                let rewritten = &self.scratch.cx.target;
                 bytes(out, if rewritten.is_empty() { head.path_and_query() } else { rewritten })
             }
-            Field::UpstreamHeader(name) => header(out, &self.scratch.response.headers, name),
+            Field::UpstreamHeader(name) => header(out, &self.scratch.cx.response.headers, name),
             _ => false,
         }
+    }
+
+    fn upstream_scheme(&self) -> Option<&'static [u8]> {
+        let route = self.route_of(&self.view.snapshot)?;
+        let Target::Upstream(number) = self.target(&self.view, route) else { return None };
+        Some(match self.view.snapshot.upstream(number)?.config.scheme {
+            Scheme::Https => b"https",
+            Scheme::Grpc => b"grpc",
+            Scheme::Grpcs => b"grpcs",
+            _ => b"http",
+        })
     }
 
     fn write_rest(&self, field: &Field, out: &mut Vec<u8>) -> bool {
@@ -173,31 +180,41 @@ impl Exchange<'_, '_> {
         let snapshot = &self.view.snapshot;
         let route = self.route_of(snapshot);
         match field {
-            Field::RemoteAddr => bytes(out, PeerText::new(origin.peer).as_bytes()),
+            Field::RemoteAddr => bytes(out, self.client_text().as_bytes()),
+            Field::RemotePort if self.opened => {
+                let port = self.scratch.cx.client.port;
+                port != 0 && number(out, port.into())
+            }
             Field::RemotePort => match origin.peer {
                 Peer::Ip(addr) => number(out, addr.port().into()),
                 Peer::Unix => false,
             },
-            Field::SentHttpHeader(name) => header(out, &self.scratch.response.headers, name),
-            Field::Status => number(out, self.record.status.into()),
+            Field::SentHttpHeader(name) => header(out, &self.scratch.cx.response.headers, name),
+            Field::Status => number(out, self.scratch.cx.record.status.into()),
             Field::BodyBytesSent => number(out, self.down.bytes_sent().1),
             Field::BytesSent => number(out, self.down.bytes_sent().0),
             Field::RequestTime => {
-                seconds(out, self.record.started.map(|at: Instant| at.elapsed().as_secs_f64() * 1000.0))
+                seconds(out, self.scratch.cx.record.started.map(|at: Instant| at.elapsed().as_secs_f64() * 1000.0))
             }
             Field::ServerAddr => {
                 origin.local.is_some_and(|a| bytes(out, a.ip().to_canonical().to_string().as_bytes()))
             }
             Field::ServerPort => number(out, origin.local_port().into()),
+            Field::Scheme if self.down.secure().is_some() => bytes(out, b"https"),
             Field::Scheme => bytes(out, b"http"),
+            Field::Https => self.down.secure().is_some() && bytes(out, b"on"),
+            Field::Tls(name) => {
+                let fact = self.down.secure().and_then(|secure| secure.tls.fact(name));
+                fact.is_some_and(|fact| bytes(out, fact.as_bytes()))
+            }
             Field::Connection => number(out, origin.connection),
             Field::ConnectionRequests => number(out, self.down.request_number().into()),
-            Field::RouteId => route.is_some_and(|r| bytes(out, r.id.as_bytes())),
-            Field::RouteName => route.and_then(|r| r.name.as_ref()).is_some_and(|n| bytes(out, n.as_bytes())),
+            Field::RouteId => route.is_some_and(|r| bytes(out, r.facts.id.as_bytes())),
+            Field::RouteName => route.and_then(|r| r.facts.name.as_ref()).is_some_and(|n| bytes(out, n.as_bytes())),
             Field::ServiceId => {
-                route.and_then(|r| r.service_id.as_ref()).is_some_and(|id| bytes(out, id.as_bytes()))
+                route.and_then(|r| r.facts.service_id.as_ref()).is_some_and(|id| bytes(out, id.as_bytes()))
             }
-            Field::Fault => self.record.fault.is_some_and(|f| bytes(out, f.kind.error_type().as_bytes())),
+            Field::Fault => self.scratch.cx.record.fault.is_some_and(|f| bytes(out, f.kind.error_type().as_bytes())),
             _ => false,
         }
     }

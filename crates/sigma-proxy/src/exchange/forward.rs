@@ -8,26 +8,35 @@ use std::time::Instant;
 use sigma_config::expr::{VarValue, Variables};
 use sigma_config::resources::Balance;
 use sigma_config::settings::Settings;
-use sigma_http::{Fault, FaultKind, Frame, Method, ResponseHead};
-use sigma_net::deadline;
+use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method, ResponseHead};
+use sigma_net::{Deadline, deadline};
 use sigma_observe::counters::Counter;
+use sigma_plugin::record::{Attempt, Source};
+use sigma_plugin::variables::host_name;
 use sigma_upstream::balance::{Balancer, Outcome, PickContext, Tried};
-use sigma_upstream::connection::{Connection, HeadLimits, dial};
+use sigma_upstream::connection::{Connection, HeadLimits};
 use sigma_upstream::endpoint::{Endpoint, LocalSet};
 use sigma_upstream::health::state::Event;
+use sigma_upstream::pool;
 
-use super::request::{RequestView, host_name};
+use super::phases::{chains, env};
+use super::response::BodyRow;
 use super::retry::{Decision, decide};
-use super::transfer::{DownTimeouts, Replay, Transfer, Upload};
-use super::{Attempt, Exchange, answer, headers, normal_path};
+use super::transfer::{DownTimeouts, Outlet, Replay, Transfer, Upload};
+use super::{Exchange, Scratch, answer, client, grpc, headers};
+use crate::reach;
 use crate::snapshot::{HashKey, Route, Snapshot, Timeouts, Upstream};
+use crate::worker::View;
 
 /// What stays the same over all attempts of one exchange.
 struct Plan<'p> {
+    view: &'p View,
     snapshot: &'p Snapshot,
     upstream: &'p Upstream,
     timeouts: Timeouts,
     upgrade: bool,
+    /// The end of the time that the client gives the exchange, if it gives one.
+    client_deadline: Option<Deadline>,
 }
 
 /// How an attempt ended that did not fail.
@@ -41,21 +50,30 @@ enum Ended {
 impl Exchange<'_, '_> {
     pub(super) async fn forward(
         &mut self,
-        snapshot: &Snapshot,
+        view: &View,
         route: &Route,
         number: u32,
     ) -> Result<(), Fault> {
-        let upstream = std::sync::Arc::clone(&snapshot.upstreams[number as usize]);
-        let key = self.hash_key(snapshot, &upstream)?;
+        let snapshot = &*view.snapshot;
+        let Some(upstream) = snapshot.upstream(number) else {
+            return Err(Fault::new(FaultKind::NoUpstream, "the route's upstream does not exist"));
+        };
+        let key = self.hash_key(upstream);
         let upgrade = self.prepare_request(snapshot, route.websocket);
         let timeouts = route.timeouts.unwrap_or(upstream.timeouts);
-        let plan = Plan { snapshot, upstream: &upstream, timeouts, upgrade };
-        let view = Rc::clone(&self.view);
-        let balancer = view.balancer(number, self.worker.random());
-        self.scratch.replay.clear();
+        let client_deadline = grpc::deadline(&self.scratch.cx.request);
+        let plan = Plan { view, snapshot, upstream, timeouts, upgrade, client_deadline };
+        let balancer = self.worker.balancer(number, upstream);
+        let balancer = &*balancer;
         let mut state = Attempts::new();
+        state.body_ended = self.take_read_body();
         loop {
             let endpoint = self.pick(balancer, key.as_deref(), &state.tried)?;
+            if self.opened
+                && let Some(reply) = self.before_proxy().await?
+            {
+                return self.reply(reply).await;
+            }
             let fault = match self.attempt(&plan, balancer, &endpoint, &mut state).await {
                 Ok(()) => return Ok(()),
                 Err(fault) => fault,
@@ -65,22 +83,47 @@ impl Exchange<'_, '_> {
         }
     }
 
-    fn hash_key(&self, snapshot: &Snapshot, upstream: &Upstream) -> Result<Option<Vec<u8>>, Fault> {
-        let Some(source) = &upstream.hash_key else { return Ok(None) };
-        let path = normal_path(&self.scratch.request, snapshot)?;
-        let request = RequestView::new(&self.scratch.request, &path, self.down.origin());
+    /// A body that a plugin has read whole, and may have changed, goes to the node from memory.
+    /// Returns whether there is one.
+    fn take_read_body(&mut self) -> bool {
+        let cx = &mut self.scratch.cx;
+        let Some(body) = &cx.body else { return false };
+        if !body.is_empty() || cx.request.headers.has(HeaderId::ContentLength) {
+            cx.request
+                .headers
+                .set(HeaderId::ContentLength, itoa::Buffer::new().format(body.len()).as_bytes());
+        }
+        self.scratch.replay.clear();
+        self.scratch.replay.extend_from_slice(body);
+        true
+    }
+
+    /// How the body is framed that the node gets.
+    fn request_length(&self) -> BodyLength {
+        match &self.scratch.cx.body {
+            Some(body) if body.is_empty() => BodyLength::None,
+            Some(body) => BodyLength::Known(body.len() as u64),
+            None => self.down.body_length(),
+        }
+    }
+
+    fn hash_key(&mut self, upstream: &Upstream) -> Option<Vec<u8>> {
+        let source = upstream.hash_key.as_ref()?;
+        if !self.opened {
+            self.scratch.cx.client = client(&self.down);
+        }
+        let request = &self.scratch.cx;
         let key = match source {
-            HashKey::Variable(name) => match Variables::get(&request, name) {
+            HashKey::Variable(name) => match Variables::get(request, name) {
                 Some(VarValue::Text(text)) => Some(text.into_owned()),
                 _ => None,
             },
             HashKey::Template(template) => {
                 let mut text = Vec::new();
-                (template.render(&request, &mut text) > 0).then_some(text)
+                (template.render(request, &mut text) > 0).then_some(text)
             }
         };
-        let peer = super::PeerText::new(self.down.origin().peer);
-        Ok(Some(key.unwrap_or_else(|| peer.as_bytes().to_vec())))
+        Some(key.unwrap_or_else(|| request.remote_addr().into_bytes()))
     }
 
     fn pick(
@@ -113,12 +156,16 @@ impl Exchange<'_, '_> {
     ) -> Result<(), Fault> {
         balancer.borrow_mut().start(endpoint.id);
         // A clock is read only for those who ask: the access log, and balancing by latency.
-        let timed = self.record.started.is_some() || plan.upstream.balance == Balance::Ewma;
+        let timed = self.scratch.cx.record.started.is_some() || plan.upstream.balance == Balance::Ewma;
         let began = timed.then(Instant::now);
         self.note_attempt(endpoint);
-        let result = self.attempt_on(plan, endpoint, state).await;
+        let client_deadline = plan.client_deadline.as_ref();
+        let result = grpc::within(client_deadline, self.attempt_on(plan, endpoint, state)).await;
+        if result.is_err() && grpc::is_over(client_deadline) {
+            state.decision = Decision::GiveUp;
+        }
         let elapsed_ms = began.map(|at| at.elapsed().as_secs_f64() * 1000.0);
-        if let Some(attempt) = self.record.attempts.last_mut() {
+        if let Some(attempt) = self.scratch.cx.record.attempts.last_mut() {
             attempt.response_ms = elapsed_ms;
         }
         let latency_ms = if result.is_ok() { elapsed_ms } else { None };
@@ -127,8 +174,8 @@ impl Exchange<'_, '_> {
     }
 
     fn note_attempt(&mut self, endpoint: &Endpoint) {
-        if self.record.started.is_some() {
-            self.record.attempts.push(Attempt {
+        if self.scratch.cx.record.started.is_some() {
+            self.scratch.cx.record.attempts.push(Attempt {
                 addr: endpoint.addr.to_string(),
                 status: 0,
                 connect_ms: None,
@@ -144,23 +191,27 @@ impl Exchange<'_, '_> {
         endpoint: &Endpoint,
         state: &mut Attempts,
     ) -> Result<(), Fault> {
-        headers::set_host(&mut self.scratch.request, plan.upstream, &endpoint.host_header);
+        let cx = &mut self.scratch.cx;
+        match &cx.host {
+            Some(host) => cx.request.headers.set(HeaderId::Host, host),
+            None => headers::set_host(&mut cx.request, plan.upstream, &endpoint.host_header),
+        }
+        let target = reach::target(plan.snapshot, plan.upstream, endpoint, plan.timeouts.connect_ms);
         let mut idle_allowed = true;
         loop {
-            let pooled = if idle_allowed { self.checkout(endpoint) } else { None };
+            let pooled = if idle_allowed { self.checkout(&target) } else { None };
             let mut connection = match pooled {
                 Some(connection) => connection,
                 None => {
                     self.worker.counters.add(Counter::UpstreamConnects, 1);
                     state.decision = Decision::NextNode;
-                    dial(&endpoint.addr, plan.timeouts.connect_ms).await?
+                    pool::connect(&self.worker.pools, &target, deadline::now_ms()).await?
                 }
             };
             self.send_head(&mut connection);
             match self.converse(plan, connection, state).await {
                 Ok(Ended::Whole(connection)) => {
-                    let now_ms = deadline::now_ms();
-                    self.worker.pools.borrow_mut().checkin(endpoint, connection, plan.upstream.pool, now_ms);
+                    self.worker.pools.borrow_mut().checkin(&target, connection, deadline::now_ms());
                     self.report_status(plan, endpoint);
                     return Ok(());
                 }
@@ -174,19 +225,19 @@ impl Exchange<'_, '_> {
         }
     }
 
-    fn checkout(&self, endpoint: &Endpoint) -> Option<Connection> {
-        let connection = self.worker.pools.borrow_mut().checkout(endpoint, deadline::now_ms())?;
+    fn checkout(&self, target: &pool::Target<'_>) -> Option<Connection> {
+        let connection = self.worker.pools.borrow_mut().checkout(target, deadline::now_ms())?;
         self.worker.counters.add(Counter::UpstreamReuses, 1);
         Some(connection)
     }
 
     fn send_head(&mut self, connection: &mut Connection) {
-        let head = &self.scratch.request;
-        let target = match &self.scratch.target[..] {
+        let head = &self.scratch.cx.request;
+        let target = match &self.scratch.cx.target[..] {
             b"" => head.path_and_query(),
             rewritten => rewritten,
         };
-        connection.send_head(head, target, self.down.body_length());
+        connection.send_head(head, target, self.request_length());
     }
 
     /// Request up, response down, on one connection.
@@ -198,12 +249,14 @@ impl Exchange<'_, '_> {
     ) -> Result<Ended, Fault> {
         let settings = &plan.snapshot.settings;
         let limits = head_limits(settings);
-        let method = self.scratch.request.method;
+        let Scratch { cx, replay, .. } = &mut *self.scratch;
+        let method = cx.request.method;
         let mut replay = Replay {
-            bytes: &mut self.scratch.replay,
+            bytes: replay,
             limit: settings.limits.retry_body_bytes as usize,
             complete: state.replayable,
             ended: state.body_ended,
+            copy: cx.request_copy.clone(),
         };
         let mut transfer = Transfer::begin(
             &mut self.down,
@@ -212,7 +265,7 @@ impl Exchange<'_, '_> {
             DownTimeouts::new(settings),
             &replay,
         );
-        let head = &mut self.scratch.response;
+        let head = &mut cx.response;
         let result = await_head(&mut transfer, method, &limits, head, &mut replay).await;
         state.replayable = replay.complete;
         state.body_ended = replay.ended;
@@ -222,7 +275,10 @@ impl Exchange<'_, '_> {
         }
         state.decision = Decision::GiveUp;
         transfer.answered();
-        if let (Some(attempt), Some(started)) = (self.record.attempts.last_mut(), self.record.started) {
+        transfer.down.check_answer(head)?;
+        let record = &mut cx.record;
+        record.source = Source::Upstream;
+        if let (Some(attempt), Some(started)) = (record.attempts.last_mut(), record.started) {
             attempt.status = head.status;
             attempt.header_ms = Some(started.elapsed().as_secs_f64() * 1000.0);
         }
@@ -231,26 +287,34 @@ impl Exchange<'_, '_> {
                 let reason = "the node changed the protocol although nobody asked";
                 return Err(Fault::new(FaultKind::UpgradeFailed, reason));
             }
-            self.record.status = 101;
+            record.status = 101;
             transfer.down.send_interim(head);
             transfer.open_tunnel();
             poll_fn(|cx| transfer.poll_tunnel(cx)).await?;
             return Ok(Ended::Spent);
         }
-        self.record.status = head.status;
         if self.worker.is_draining() {
             transfer.down.close_after();
         }
-        let length = transfer.up.body_length();
-        {
-            let clock = self.worker.clock.borrow();
-            answer::send_head(transfer.down, head, length, plan.snapshot, clock.http_date());
+        answer::prepare(head, plan.snapshot);
+        let mut length = transfer.up.body_length();
+        if method == Method::Head && cx.request.client_method() != Method::Head {
+            // A plugin made a HEAD of it: the length is that of a body which nobody will send.
+            length = BodyLength::Known(0);
+            cx.response.headers.set(HeaderId::ContentLength, b"0");
         }
-        let mut ended = length.is_empty();
-        if ended {
-            transfer.down.send(Frame::End);
+        let mut row = BodyRow::default();
+        if self.opened {
+            let in_force = chains(plan.view, self.route, self.merged.as_deref());
+            (row, length) = BodyRow::begin(in_force, cx, &env(self.worker, plan.view), length);
         }
-        poll_fn(|cx| transfer.poll_body(cx, &mut replay, &mut ended)).await?;
+        cx.record.status = cx.response.status;
+        transfer.down.send_head(&mut cx.response, length, self.worker.clock.borrow().http_date());
+        let mut outlet = Outlet { ended: false, row, cx };
+        if transfer.up.body_length().is_empty() {
+            outlet.end(transfer.down);
+        }
+        poll_fn(|task| transfer.poll_body(task, &mut replay, &mut outlet)).await?;
         let upload = transfer.upload();
         if upload != Upload::Done {
             self.down.close_after();
@@ -286,13 +350,13 @@ impl Exchange<'_, '_> {
         }
         state.retries += 1;
         self.worker.counters.add(Counter::UpstreamRetries, 1);
-        tracing::debug!(host = %String::from_utf8_lossy(&host_name(self.scratch.request.authority())), node = %endpoint.addr, %fault, "trying the next node");
+        tracing::debug!(host = %String::from_utf8_lossy(&host_name(self.scratch.cx.request.authority())), node = %endpoint.addr, %fault, "trying the next node");
         Ok(())
     }
 
     fn report_status(&self, plan: &Plan<'_>, endpoint: &Endpoint) {
         if let Some(checks) = &plan.upstream.checks
-            && let Some(event) = checks.passive.judge(self.record.status)
+            && let Some(event) = checks.passive.judge(self.scratch.cx.record.status)
         {
             self.worker.health.report(&endpoint.health, event, checks.passive.limits);
         }

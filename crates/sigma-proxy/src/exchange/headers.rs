@@ -1,4 +1,4 @@
-//! The head that a node gets (config-file.md §6, upstreams.md §5).
+//! The head that a node gets (APISIX: forwarding fields, `pass_host`).
 
 use sigma_config::resources::PassHost;
 use sigma_http::{HeaderId, Headers, RequestHead};
@@ -10,10 +10,12 @@ impl Exchange<'_, '_> {
     /// Turns the client's fields into those sent upstream, all but Host; returns whether an
     /// upgrade is asked for.
     pub(super) fn prepare_request(&mut self, snapshot: &Snapshot, websocket: bool) -> bool {
-        let origin = self.down.origin();
-        let peer = PeerText::new(origin.peer);
-        let trusted_peer = origin.peer.ip().is_some_and(|ip| snapshot.trusted().contains(ip));
-        let head = &mut self.scratch.request;
+        if !self.opened {
+            self.sanitize_forwarded(snapshot);
+        }
+        let client = self.client_text();
+        let trusted_peer = self.peer_is_trusted(snapshot);
+        let head = &mut self.scratch.cx.request;
         let upgrade = websocket && wants_upgrade(head);
         let protocol = if upgrade { head.headers.get(HeaderId::Upgrade).map(<[u8]>::to_vec) } else { None };
         head.headers.remove_hop_by_hop();
@@ -22,8 +24,31 @@ impl Exchange<'_, '_> {
             head.headers.add(HeaderId::Upgrade, protocol);
         }
         let keep_chain = trusted_peer || snapshot.trusted().is_empty();
-        forwarded_for(&mut head.headers, peer.as_bytes(), keep_chain, &mut self.scratch.value);
-        head.headers.set(HeaderId::XRealIp, peer.as_bytes());
+        forwarded_for(&mut head.headers, client.as_bytes(), keep_chain, &mut self.scratch.value);
+        head.headers.set(HeaderId::XRealIp, client.as_bytes());
+        upgrade
+    }
+
+    fn peer_is_trusted(&self, snapshot: &Snapshot) -> bool {
+        self.down.origin().peer.ip().is_some_and(|ip| snapshot.trusted().contains(ip))
+    }
+
+    /// The client's address as the node is told it: a plugin may know better than the socket.
+    pub(super) fn client_text(&self) -> PeerText {
+        let client = &self.scratch.cx.client;
+        match client.addr {
+            Some(addr) if self.opened => PeerText::of_addr(addr),
+            _ => PeerText::new(self.down.origin().peer),
+        }
+    }
+
+    /// Replaces what the client says of itself in forwarding fields, unless it is trusted. Done
+    /// before plugins see the request.
+    pub(super) fn sanitize_forwarded(&mut self, snapshot: &Snapshot) {
+        let origin = self.down.origin();
+        let trusted_peer = self.peer_is_trusted(snapshot);
+        let scheme: &[u8] = if self.down.tls().is_some() { b"https" } else { b"http" };
+        let head = &mut self.scratch.cx.request;
         if !trusted_peer {
             head.headers.remove(HeaderId::Forwarded);
         }
@@ -32,7 +57,7 @@ impl Exchange<'_, '_> {
         let host = &self.scratch.value;
         let trusted = |headers: &Headers, id| trusted_peer && headers.get(id).is_some_and(|v| !v.is_empty());
         if !trusted(&head.headers, HeaderId::XForwardedProto) {
-            head.headers.set(HeaderId::XForwardedProto, b"http");
+            head.headers.set(HeaderId::XForwardedProto, scheme);
         }
         if !trusted(&head.headers, HeaderId::XForwardedHost) {
             head.headers.set(HeaderId::XForwardedHost, host);
@@ -46,7 +71,6 @@ impl Exchange<'_, '_> {
                 }
             }
         }
-        upgrade
     }
 }
 
@@ -66,7 +90,7 @@ fn forwarded_for(headers: &mut Headers, peer: &[u8], keep_chain: bool, value: &m
     headers.set(HeaderId::XForwardedFor, value);
 }
 
-/// Sets Host for one node (upstreams.md §5.1).
+/// Sets Host for one node (APISIX: `pass_host`).
 pub(super) fn set_host(head: &mut RequestHead, upstream: &Upstream, node_host: &str) {
     match upstream.pass_host {
         PassHost::Node => head.headers.set(HeaderId::Host, node_host.as_bytes()),

@@ -3,17 +3,24 @@
 mod answer;
 mod finish;
 mod forward;
+mod grpc;
 mod headers;
+mod phases;
 mod reply;
 mod request;
+mod response;
 mod retry;
 mod transfer;
 
 use std::rc::Rc;
 use std::time::Instant;
 
-use sigma_http::{Fault, FaultKind, HeaderId, Method, RequestHead, ResponseHead, TargetForm, Version};
+use sigma_http::{Fault, FaultKind, HeaderId, Method, RequestHead, TargetForm, Version};
 use sigma_observe::counters::Counter;
+use sigma_plugin::context::Client;
+use sigma_plugin::record::Source;
+use sigma_plugin::variables::host_name;
+use sigma_plugin::{Chain, Context, Phase};
 
 use crate::downstream::{Downstream, Origin};
 use crate::route::normalize::{NormalPath, normalized};
@@ -22,42 +29,20 @@ use crate::snapshot::{Route, Snapshot, Target};
 use crate::worker::{View, Worker};
 use request::RequestView;
 
+#[cfg(test)]
+pub(crate) use request::find;
 pub(crate) use request::{PeerText, explain};
 
 /// Memory that an exchange needs while it runs; recycled.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    pub(crate) request: RequestHead,
-    response: ResponseHead,
-    /// What the node is asked for, if not the client's own target.
-    target: Vec<u8>,
+    /// The exchange as plugins see it.
+    pub(crate) cx: Context,
     params: Params,
     /// Body bytes that a retry would have to send again.
     replay: Vec<u8>,
     /// A header value in the making.
     value: Vec<u8>,
-}
-
-/// What is known of an exchange when it is over; feeds counters and the access log.
-#[derive(Debug, Default)]
-pub(crate) struct Record {
-    /// When the head was read, if anybody will ask.
-    started: Option<Instant>,
-    /// The status sent downstream, 0 if none.
-    status: u16,
-    route: Option<u32>,
-    fault: Option<Fault>,
-    attempts: Vec<Attempt>,
-}
-
-/// One attempt on a node.
-#[derive(Debug)]
-struct Attempt {
-    addr: String,
-    status: u16,
-    connect_ms: Option<f64>,
-    header_ms: Option<f64>,
-    response_ms: Option<f64>,
 }
 
 /// An exchange in flight.
@@ -66,16 +51,21 @@ pub(crate) struct Exchange<'x, 'c> {
     view: Rc<View>,
     down: Downstream<'c>,
     scratch: &'x mut Scratch,
-    record: Record,
+    /// The route that was found.
+    route: Option<u32>,
+    /// The route's plugins together with those of the consumer.
+    merged: Option<Rc<Chain>>,
+    /// The request was understood so far that plugins may see it.
+    opened: bool,
+    /// The body of a plugin's reply, if it is made while it is sent.
+    stream: Option<sigma_plugin::StreamBody>,
+    /// A plugin has read the beginning of the body; it waits in `scratch.replay`.
+    body_partly_read: bool,
 }
 
-/// Runs one exchange whose head is in `scratch.request`.
+/// Runs one exchange whose head is in `scratch.cx.request`.
 pub(crate) async fn run(worker: &Worker, down: Downstream<'_>, scratch: &mut Scratch) {
-    let view = worker.view();
-    worker.counters.add(Counter::Requests, 1);
-    let timed = view.snapshot.access_format.is_some();
-    let record = Record { started: timed.then(Instant::now), ..Record::default() };
-    let mut exchange = Exchange { worker, view, down, scratch, record };
+    let mut exchange = Exchange::open(worker, down, scratch);
     if let Err(fault) = exchange.serve().await {
         exchange.fail(fault).await;
     }
@@ -84,34 +74,89 @@ pub(crate) async fn run(worker: &Worker, down: Downstream<'_>, scratch: &mut Scr
 
 /// Answers a head that was refused before it became a request.
 pub(crate) async fn refuse(worker: &Worker, down: Downstream<'_>, scratch: &mut Scratch, fault: Fault) {
-    let view = worker.view();
-    worker.counters.add(Counter::Requests, 1);
-    let timed = view.snapshot.access_format.is_some();
-    let record = Record { started: timed.then(Instant::now), ..Record::default() };
-    scratch.request.clear();
-    let mut exchange = Exchange { worker, view, down, scratch, record };
+    scratch.cx.request.clear();
+    let mut exchange = Exchange::open(worker, down, scratch);
     exchange.down.close_after();
     exchange.fail(fault).await;
     exchange.finish();
 }
 
-impl Exchange<'_, '_> {
+impl<'x, 'c> Exchange<'x, 'c> {
+    fn open(worker: &'x Worker, down: Downstream<'c>, scratch: &'x mut Scratch) -> Exchange<'x, 'c> {
+        let view = worker.view();
+        worker.counters.add(Counter::Requests, 1);
+        scratch.cx.begin();
+        scratch.replay.clear();
+        let logged = !view.snapshot.global.phase(Phase::Log).is_empty();
+        if logged || view.snapshot.access_format.is_some() {
+            scratch.cx.record.started = Some(Instant::now());
+        }
+        Exchange {
+            worker,
+            view,
+            down,
+            scratch,
+            route: None,
+            merged: None,
+            opened: false,
+            stream: None,
+            body_partly_read: false,
+        }
+    }
+
     async fn serve(&mut self) -> Result<(), Fault> {
         self.admit()?;
-        let number = self.route()?;
-        self.record.route = Some(number);
-        let snapshot = std::sync::Arc::clone(&self.view.snapshot);
-        let route = &snapshot.routes[number as usize];
-        match route.target {
-            Target::Upstream(upstream) => self.forward(&snapshot, route, upstream).await,
+        let view = Rc::clone(&self.view);
+        let found = self.find_route();
+        let route = match found {
+            Ok(number) => view.snapshot.route(number),
+            Err(_) => None,
+        };
+        let plugins = !view.snapshot.global.is_empty() || route.is_some_and(|route| !route.chain.is_empty());
+        if plugins && (found.is_ok() || matches!(&found, Err(fault) if fault.kind == FaultKind::NoRoute)) {
+            self.open_to_plugins(&view, route);
+            if let Some(reply) = self.request_phases().await? {
+                return self.reply(reply).await;
+            }
+        }
+        found?;
+        // The router and the routes are of one snapshot: what was found is there.
+        let Some(route) = route else { return Err(Fault::new(FaultKind::Internal, "the route is gone")) };
+        match self.target(&view, route) {
+            Target::Upstream(upstream) => self.forward(&view, route, upstream).await,
             Target::NoService => Err(Fault::new(FaultKind::NoService, "the route's service does not exist")),
+            Target::NoPluginConfig => {
+                Err(Fault::new(FaultKind::NoUpstream, "the route's plugin config does not exist"))
+            }
             Target::NoUpstream => Err(Fault::new(FaultKind::NoUpstream, "the route has no upstream")),
+        }
+    }
+
+    /// The route's upstream, or the one that a plugin chose.
+    fn target(&self, view: &View, route: &Route) -> Target {
+        match &self.scratch.cx.upstream {
+            Some(key) => view.snapshot.upstream_number(key).map_or(Target::NoUpstream, Target::Upstream),
+            None => route.target,
+        }
+    }
+
+    /// Fills in what plugins see of the exchange.
+    fn open_to_plugins(&mut self, view: &View, route: Option<&Route>) {
+        self.opened = true;
+        self.sanitize_forwarded(&view.snapshot);
+        let cx = &mut self.scratch.cx;
+        cx.client = client(&self.down);
+        cx.record.connection_requests = self.down.request_number();
+        let Some(route) = route else { return };
+        cx.route = Some(std::sync::Arc::clone(&route.facts));
+        if cx.record.started.is_none() && !route.chain.phase(Phase::Log).is_empty() {
+            cx.record.started = Some(Instant::now());
         }
     }
 
     /// What no route may serve.
     fn admit(&mut self) -> Result<(), Fault> {
-        let head = &self.scratch.request;
+        let head = &self.scratch.cx.request;
         if head.method == Method::Connect {
             self.down.close_after();
             return Err(Fault::new(FaultKind::MethodRefused, "CONNECT is not served"));
@@ -127,15 +172,24 @@ impl Exchange<'_, '_> {
     }
 
     /// Finds the route and prepares the target that its node is asked for.
-    fn route(&mut self) -> Result<u32, Fault> {
+    fn find_route(&mut self) -> Result<u32, Fault> {
         let snapshot = &self.view.snapshot;
-        let head = &self.scratch.request;
-        let path = normal_path(head, snapshot)?;
-        let request = RequestView::new(head, &path, self.down.origin());
-        let outcome = snapshot.router.find(&request, &mut self.scratch.params);
-        let number = match outcome {
+        let Scratch { cx, params, value, .. } = &mut *self.scratch;
+        let path = normal_path(&cx.request, snapshot)?;
+        if snapshot.shown.asks()
+            && let Some(secure) = self.down.secure()
+        {
+            let host = host_name(cx.request.authority());
+            let (host, path) = (String::from_utf8_lossy(&host), String::from_utf8_lossy(&path.uri));
+            secure.judge(&snapshot.shown, &host, &path)?;
+        }
+        let request = RequestView::new(&cx.request, &path, self.down.origin());
+        let number = match snapshot.router.find(&request, params) {
             Outcome::Route(number) => number,
-            Outcome::NotFound => return Err(Fault::new(FaultKind::NoRoute, "404 Route Not Found")),
+            Outcome::NotFound => {
+                cx.uri.extend_from_slice(&path.uri);
+                return Err(Fault::new(FaultKind::NoRoute, "404 Route Not Found"));
+            }
             Outcome::UnsupportedMediaType => {
                 return Err(Fault::new(FaultKind::UnsupportedMediaType, "no route takes this content type"));
             }
@@ -143,19 +197,43 @@ impl Exchange<'_, '_> {
                 return Err(Fault::new(FaultKind::NotAcceptable, "no route answers in an accepted type"));
             }
             Outcome::MethodNotAllowed(methods) => {
-                self.scratch.value = methods.to_string().into_bytes();
+                *value = methods.to_string().into_bytes();
                 return Err(Fault::new(FaultKind::MethodNotAllowed, "no route takes this method"));
             }
         };
-        self.scratch.target.clear();
-        if let Some(rewrite) = &snapshot.routes[number as usize].rewrite {
-            rewrite_target(rewrite, &path, head.query(), &mut self.scratch.target);
+        self.route = Some(number);
+        cx.uri.extend_from_slice(&path.uri);
+        for (name, range) in params.iter() {
+            cx.params.push((name.to_owned(), path.matched()[range].to_vec()));
+        }
+        if let Some(rewrite) = snapshot.route(number).and_then(|route| route.rewrite.as_ref()) {
+            rewrite_target(rewrite, &path, cx.request.query(), &mut cx.target);
         }
         Ok(number)
     }
 
     fn route_of<'s>(&self, snapshot: &'s Snapshot) -> Option<&'s Route> {
-        self.record.route.map(|number| &snapshot.routes[number as usize])
+        snapshot.route(self.route?)
+    }
+
+    /// Sends what a plugin answers.
+    async fn reply(&mut self, reply: Box<sigma_plugin::Reply>) -> Result<(), Fault> {
+        self.scratch.cx.record.source = Source::Gateway;
+        self.send_reply(*reply).await;
+        Ok(())
+    }
+}
+
+/// Where the request came from, for plugins.
+fn client(down: &Downstream<'_>) -> Client {
+    let origin = down.origin();
+    Client {
+        addr: origin.peer.ip(),
+        port: origin.peer.port().unwrap_or(0),
+        peer: origin.peer.ip(),
+        local: origin.local,
+        connection: origin.connection,
+        tls: down.tls(),
     }
 }
 
@@ -179,14 +257,7 @@ fn rewrite_target(
     if replaced.first() != Some(&b'/') {
         out.push(b'/');
     }
-    for &byte in replaced.iter() {
-        if byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@".contains(&byte) {
-            out.push(byte);
-        } else {
-            const HEX: &[u8; 16] = b"0123456789ABCDEF";
-            out.extend_from_slice(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
-        }
-    }
+    sigma_plugin::variables::percent_encode_path(&replaced, out);
     if let Some(query) = query {
         out.push(b'?');
         out.extend_from_slice(query);

@@ -1,10 +1,18 @@
 //! From a fault to an answer. No other file gives a fault a status.
 
 use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
 
-use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId};
+use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId, Headers, Method};
+use sigma_plugin::record::Source;
+use sigma_plugin::{BodySource, Pieces, Reply};
 
-use super::Exchange;
+use super::{Exchange, grpc};
+use super::phases::{chains, env};
+use super::response::BodyRow;
+use super::transfer::client_gone;
+use crate::downstream::Departure;
 
 /// The body of a request without a route; scripts of APISIX's users compare it.
 const NO_ROUTE_BODY: &[u8] = b"{\"error_msg\":\"404 Route Not Found\"}\n";
@@ -42,47 +50,168 @@ const CLIENT_GONE_STATUS: u16 = 499;
 impl Exchange<'_, '_> {
     /// Ends the exchange with a fault: an answer if one can still be given, a cut if not.
     pub(super) async fn fail(&mut self, fault: Fault) {
-        self.record.fault = Some(fault);
-        if self.record.status != 0 {
+        let record = &mut self.scratch.cx.record;
+        record.fault = Some(fault);
+        if record.status != 0 {
             // The answer has begun; only the cut tells the client that it is not whole.
             self.down.abort();
             return;
         }
         let Some(status) = status(fault.kind) else {
-            self.record.status = CLIENT_GONE_STATUS;
+            record.status = CLIENT_GONE_STATUS;
             self.down.abort();
             return;
         };
-        self.record.status = status;
-        self.queue_error(status, fault);
-        self.flush_error().await;
+        if !record.attempts.is_empty() {
+            record.source = Source::Fault;
+        }
+        if matches!(status, 400 | 408 | 413) {
+            self.down.close_after();
+        }
+        let reply = match grpc::is_call(&self.scratch.cx.request) {
+            true => Reply::new(status).text(fault.reason),
+            false => self.error_reply(status, fault),
+        };
+        self.send_reply(reply).await;
     }
 
-    fn queue_error(&mut self, status: u16, fault: Fault) {
-        let no_route = fault.kind == FaultKind::NoRoute;
-        let body = if no_route { NO_ROUTE_BODY.to_vec() } else { error_body(status, fault) };
-        let head = &mut self.scratch.response;
+    fn error_reply(&self, status: u16, fault: Fault) -> Reply {
+        if fault.kind == FaultKind::NoRoute {
+            return Reply::new(status).text(NO_ROUTE_BODY);
+        }
+        let reply = Reply::new(status)
+            .header(HeaderId::ContentType.name(), "application/json")
+            .text(error_body(status, fault));
+        match fault.kind {
+            FaultKind::MethodNotAllowed => reply.header(HeaderId::Allow.name(), self.scratch.value.clone()),
+            _ => reply,
+        }
+    }
+
+    /// Sends a response of the gateway's own, through the plugins that see responses.
+    pub(super) async fn send_reply(&mut self, reply: Reply) {
+        if self.worker.is_draining() {
+            self.down.close_after();
+        }
+        let refused = grpc::is_call(&self.scratch.cx.request) && !(200..300).contains(&reply.status);
+        let mut reply = if refused { grpc::refusal(reply) } else { reply };
+        let stream = self.stream.take().filter(|_| reply.body.is_none());
+        if stream.is_some() {
+            reply.body = Some(Vec::new());
+        }
+        let body = self.own_head(reply);
+        let view = Rc::clone(&self.view);
+        let cx = &mut self.scratch.cx;
+        let mut length = BodyLength::Known(body.len() as u64);
+        if let Some(stream) = &stream {
+            length = stream.length;
+            declare_length(&mut cx.response.headers, length);
+        }
+        let mut row = BodyRow::default();
+        if self.opened {
+            let in_force = chains(&view, self.route, self.merged.as_deref());
+            (row, length) = BodyRow::begin(in_force, cx, &env(self.worker, &view), length);
+        }
+        cx.record.status = cx.response.status;
+        self.down.send_head(&mut cx.response, length, self.worker.clock.borrow().http_date());
+        if let Some(stream) = stream
+            && cx.request.client_method() != Method::Head
+            && !self.send_stream(stream.source, &mut row).await
+        {
+            return;
+        }
+        let mut pieces = Pieces::default();
+        pieces.bytes(&body);
+        pieces.frame(Frame::End);
+        for frame in pieces.drain() {
+            row.push(frame, &mut self.scratch.cx);
+        }
+        if self.send_ready(&mut row).await {
+            self.flush_reply().await;
+        }
+    }
+
+    /// Sends a body while it is made, all but its end; whether all of it could be sent.
+    async fn send_stream(&mut self, mut source: Box<dyn BodySource>, row: &mut BodyRow) -> bool {
+        let send_ms = u64::from(self.view.snapshot.settings.timeouts.response_send_ms);
+        loop {
+            let down = &mut self.down;
+            down.deadline().set(send_ms);
+            let piece = poll_fn(|task| {
+                // What is queued leaves while the next piece is made.
+                let late = match down.poll_flush(task) {
+                    Poll::Ready(Ok(())) => {
+                        down.deadline().clear();
+                        false
+                    }
+                    Poll::Ready(Err(_)) => true,
+                    Poll::Pending => down.deadline().poll_expired(task).is_ready(),
+                };
+                if late || matches!(down.poll_departure(task), Poll::Ready(Departure::Gone)) {
+                    return Poll::Ready(Err(client_gone()));
+                }
+                source.poll_piece(task).map_err(|error| {
+                    tracing::warn!(%error, "a response body could not be read to its end");
+                    Fault::new(FaultKind::Internal, "the body of a reply broke off")
+                })
+            })
+            .await;
+            match piece {
+                Ok(Some(data)) => row.push(Frame::Data(data), &mut self.scratch.cx),
+                Ok(None) => return true,
+                Err(fault) => {
+                    self.scratch.cx.record.fault = Some(fault);
+                    self.down.abort();
+                    return false;
+                }
+            }
+            if !self.send_ready(row).await {
+                return false;
+            }
+        }
+    }
+
+    /// Queues what the filters have passed on; whether the client takes it.
+    async fn send_ready(&mut self, row: &mut BodyRow) -> bool {
+        while let Some(frame) = row.pop() {
+            while !self.down.has_room() {
+                if !self.flush_reply().await {
+                    return false;
+                }
+            }
+            self.down.send(frame);
+        }
+        true
+    }
+
+    /// Makes the head of a response of the gateway's own; returns the body.
+    fn own_head(&mut self, reply: Reply) -> Vec<u8> {
+        let Reply { status, headers, body } = reply;
+        let head = &mut self.scratch.cx.response;
         head.start(status);
-        let content_type: &[u8] = if no_route { b"text/plain; charset=utf-8" } else { b"application/json" };
-        head.headers.add(HeaderId::ContentType, content_type);
-        head.headers.add(HeaderId::ContentLength, itoa::Buffer::new().format(body.len()).as_bytes());
-        if fault.kind == FaultKind::MethodNotAllowed {
-            head.headers.add(HeaderId::Allow, &self.scratch.value);
+        for (name, value) in &headers {
+            head.headers.append(name, value);
+        }
+        let (body, content_type): (Vec<u8>, &[u8]) = match body {
+            Some(body) => (body, b"text/plain; charset=utf-8"),
+            None if status >= 400 => (plain_body(status), b"application/json"),
+            None => (Vec::new(), b""),
+        };
+        if !content_type.is_empty() && !head.headers.has(HeaderId::ContentType) {
+            head.headers.add(HeaderId::ContentType, content_type);
+        }
+        if !matches!(status, 204 | 304) {
+            head.headers.set(HeaderId::ContentLength, itoa::Buffer::new().format(body.len()).as_bytes());
         }
         let server = self.view.snapshot.settings.server_header.as_deref();
         if let Some(name) = server.or(Some("sigma")).filter(|name| !name.is_empty()) {
-            head.headers.add(HeaderId::Server, name.as_bytes());
+            head.headers.set(HeaderId::Server, name.as_bytes());
         }
-        if self.worker.is_draining() || matches!(status, 400 | 408 | 413) {
-            self.down.close_after();
-        }
-        let clock = self.worker.clock.borrow();
-        self.down.send_head(head, BodyLength::Known(body.len() as u64), clock.http_date());
-        self.down.send(Frame::Data(Chunk::copy_of(&body)));
-        self.down.send(Frame::End);
+        body
     }
 
-    async fn flush_error(&mut self) {
+    /// Writes what is queued; whether all of it left in time.
+    async fn flush_reply(&mut self) -> bool {
         let down = &mut self.down;
         down.deadline().set(u64::from(self.view.snapshot.settings.timeouts.response_send_ms));
         let flushed = poll_fn(|cx| match down.poll_flush(cx) {
@@ -93,7 +222,23 @@ impl Exchange<'_, '_> {
         if !flushed {
             self.down.abort();
         }
+        flushed
     }
+}
+
+fn declare_length(headers: &mut Headers, length: BodyLength) {
+    match length {
+        BodyLength::Known(bytes) => {
+            headers.set(HeaderId::ContentLength, itoa::Buffer::new().format(bytes).as_bytes());
+        }
+        _ => headers.remove(HeaderId::ContentLength),
+    }
+}
+
+/// The body of a status for which a plugin gave none.
+fn plain_body(status: u16) -> Vec<u8> {
+    let phrase = sigma_http::head::reason_phrase(status);
+    format!("{{\"error_msg\":\"{status} {phrase}\"}}\n").into_bytes()
 }
 
 /// `reason` tells a gateway fault from an upstream's own answer: no upstream body has it by chance.

@@ -4,9 +4,11 @@ use std::borrow::Cow;
 use std::io::Write;
 use std::net::IpAddr;
 
+use sigma_config::Config;
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{HeaderId, Method, RequestHead};
 use sigma_net::Peer;
+use sigma_plugin::variables::{argument, cookie, host_name, joined};
 
 use crate::downstream::Origin;
 use crate::route::normalize::NormalPath;
@@ -34,6 +36,11 @@ impl PeerText {
         text
     }
 
+    /// An address that is not the peer's own.
+    pub(crate) fn of_addr(addr: IpAddr) -> PeerText {
+        PeerText::new(Peer::Ip((addr, 0).into()))
+    }
+
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -50,43 +57,6 @@ pub(super) struct RequestView<'r> {
 impl<'r> RequestView<'r> {
     pub(super) fn new(head: &'r RequestHead, path: &'r NormalPath<'r>, origin: Origin) -> RequestView<'r> {
         RequestView { head, path, host: host_name(head.authority()), origin }
-    }
-
-    fn cookie(&self, name: &str) -> Option<&'r [u8]> {
-        let cookies = self.head.headers.get_all(HeaderId::Cookie).flat_map(|line| line.split(|b| *b == b';'));
-        let mut pairs = cookies.map(<[u8]>::trim_ascii).filter_map(|pair| {
-            let at = pair.iter().position(|b| *b == b'=')?;
-            Some((&pair[..at], &pair[at + 1..]))
-        });
-        pairs.find(|(key, _)| *key == name.as_bytes()).map(|(_, value)| value)
-    }
-
-    fn argument(&self, name: &str) -> Option<VarValue<'r>> {
-        let query = self.head.query()?;
-        query.split(|b| *b == b'&').find_map(|pair| {
-            let (key, value) = match pair.iter().position(|b| *b == b'=') {
-                Some(at) => (&pair[..at], Some(&pair[at + 1..])),
-                None => (pair, None),
-            };
-            (*percent_decoded(key) == *name.as_bytes()).then(|| match value {
-                Some(value) => VarValue::Text(percent_decoded(value)),
-                // `?a` without `=` is true (routing.md §5).
-                None => VarValue::Bool(true),
-            })
-        })
-    }
-
-    fn header(&self, name: &str) -> Option<Cow<'r, [u8]>> {
-        let wanted = |(n, _): &(&[u8], &[u8])| n.eq_ignore_ascii_case(name.as_bytes());
-        let mut values = self.head.headers.iter().filter(wanted).map(|(_, value)| value);
-        let first = values.next()?;
-        let Some(second) = values.next() else { return Some(Cow::Borrowed(first)) };
-        let mut joined = [first, b", ", second].concat();
-        for value in values {
-            joined.extend_from_slice(b", ");
-            joined.extend_from_slice(value);
-        }
-        Some(Cow::Owned(joined))
     }
 }
 
@@ -160,9 +130,9 @@ impl Variables for RequestView<'_> {
             VarName::ServerProtocol => {
                 Some(VarValue::Text(Cow::Borrowed(self.head.version.as_str().as_bytes())))
             }
-            VarName::Arg(name) => self.argument(name),
-            VarName::Cookie(name) => self.cookie(name).map(|v| VarValue::Text(Cow::Borrowed(v))),
-            VarName::Http(name) => self.header(name).map(VarValue::Text),
+            VarName::Arg(name) => argument(self.head.query()?, name),
+            VarName::Cookie(name) => cookie(&self.head.headers, name).map(|v| VarValue::Text(Cow::Borrowed(v))),
+            VarName::Http(name) => joined(&self.head.headers, name).map(VarValue::Text),
             VarName::Hostname
             | VarName::RequestId
             | VarName::RouteId
@@ -176,40 +146,6 @@ impl Variables for RequestView<'_> {
     }
 }
 
-/// nginx's `$host`: lower case, without port and trailing dot.
-pub(super) fn host_name(authority: &[u8]) -> Cow<'_, [u8]> {
-    let end = match authority.first() {
-        Some(b'[') => authority.iter().position(|b| *b == b']').map_or(authority.len(), |at| at + 1),
-        _ => memchr::memchr(b':', authority).unwrap_or(authority.len()),
-    };
-    let host = authority[..end].strip_suffix(b".").unwrap_or(&authority[..end]);
-    if host.iter().any(u8::is_ascii_uppercase) {
-        return Cow::Owned(host.to_ascii_lowercase());
-    }
-    Cow::Borrowed(host)
-}
-
-fn percent_decoded(text: &[u8]) -> Cow<'_, [u8]> {
-    if !text.iter().any(|b| matches!(b, b'%' | b'+')) {
-        return Cow::Borrowed(text);
-    }
-    let hex = |b: Option<&u8>| b.and_then(|b| (*b as char).to_digit(16));
-    let mut out = Vec::with_capacity(text.len());
-    let mut at = 0;
-    while at < text.len() {
-        match (text[at], hex(text.get(at + 1)), hex(text.get(at + 2))) {
-            (b'%', Some(high), Some(low)) => {
-                out.push((high * 16 + low) as u8);
-                at += 2;
-            }
-            (b'+', _, _) => out.push(b' '),
-            (byte, _, _) => out.push(byte),
-        }
-        at += 1;
-    }
-    Cow::Owned(out)
-}
-
 /// Why each route does or does not serve the request with this head.
 ///
 /// # Errors
@@ -217,9 +153,22 @@ fn percent_decoded(text: &[u8]) -> Cow<'_, [u8]> {
 pub(crate) fn explain(
     head: &RequestHead,
     snapshot: &Snapshot,
+    config: &Config,
 ) -> Result<Vec<(String, Explanation)>, &'static str> {
     let path = super::normal_path(head, snapshot).map_err(|fault| fault.reason)?;
     let peer = Peer::Ip(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
     let origin = Origin { peer, local: None, listener: 0, connection: 0 };
-    Ok(snapshot.explain(&RequestView::new(head, &path, origin)))
+    Ok(snapshot.explain(config, &RequestView::new(head, &path, origin)))
+}
+
+/// The number of the route for the request with this head.
+#[cfg(test)]
+pub(crate) fn find(snapshot: &Snapshot, head: &RequestHead) -> Option<u32> {
+    let path = super::normal_path(head, snapshot).ok()?;
+    let peer = Peer::Ip(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
+    let origin = Origin { peer, local: None, listener: 0, connection: 0 };
+    match snapshot.router.find(&RequestView::new(head, &path, origin), &mut Default::default()) {
+        crate::route::Outcome::Route(number) => Some(number),
+        _ => None,
+    }
 }

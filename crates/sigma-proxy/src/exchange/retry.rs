@@ -1,4 +1,4 @@
-//! Whether a failed attempt is followed by another (upstreams.md §4).
+//! Whether a failed attempt is followed by another (APISIX: `retries`, `retry_timeout`).
 
 use sigma_http::{Fault, FaultKind, Method};
 

@@ -4,11 +4,15 @@
 //! The deadlines follow what is being waited for: a client that uploads slowly does not use up
 //! the node's time, a client that reads slowly neither.
 
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use sigma_http::{Chunk, Fault, FaultKind, Frame, Method, ResponseHead};
+use sigma_plugin::Context as ExchangeContext;
+use sigma_plugin::context::BodyCopy;
 use sigma_upstream::connection::{Connection, HeadLimits};
 
+use super::response::BodyRow;
 use super::retry::Progress;
 use crate::downstream::{Departure, Downstream};
 use crate::snapshot::Timeouts;
@@ -42,6 +46,47 @@ pub(super) struct DownTimeouts {
     pub(super) tunnel_ms: u64,
 }
 
+/// The last stretch of a response body: through the plugins' filters to the client.
+pub(super) struct Outlet<'o> {
+    /// The node has sent all of it.
+    pub(super) ended: bool,
+    pub(super) row: BodyRow,
+    pub(super) cx: &'o mut ExchangeContext,
+}
+
+impl Outlet<'_> {
+    /// Passes on what the filters have ready; whether another frame of the node is wanted.
+    fn flows_into(&mut self, down: &mut Downstream<'_>) -> bool {
+        while down.has_room() {
+            match self.row.pop() {
+                Some(frame) => down.send(frame),
+                None => return !self.ended,
+            }
+        }
+        false
+    }
+
+    /// Takes a frame of the node. To be called only while the client's side has room.
+    fn pass(&mut self, frame: Frame, down: &mut Downstream<'_>) {
+        self.ended = !matches!(frame, Frame::Data(_));
+        if self.row.is_empty() {
+            down.send(frame);
+        } else {
+            self.row.push(frame, self.cx);
+        }
+    }
+
+    /// The response has no body; filters may still give it one.
+    pub(super) fn end(&mut self, down: &mut Downstream<'_>) {
+        self.pass(Frame::End, down);
+    }
+
+    /// Whether everything was handed to the client's side.
+    fn is_dry(&self) -> bool {
+        self.ended && self.row.is_dry()
+    }
+}
+
 /// Body bytes kept for another attempt.
 #[derive(Debug)]
 pub(super) struct Replay<'s> {
@@ -52,10 +97,15 @@ pub(super) struct Replay<'s> {
     pub(super) complete: bool,
     /// The end of the body was seen.
     pub(super) ended: bool,
+    /// What a plugin wants to see of the body.
+    pub(super) copy: Option<Rc<BodyCopy>>,
 }
 
 impl Replay<'_> {
     fn record(&mut self, frame: &Frame) {
+        if let (Some(copy), Frame::Data(data)) = (&self.copy, frame) {
+            copy.see(data);
+        }
         match frame {
             Frame::Data(data) if self.complete && self.bytes.len() + data.len() <= self.limit => {
                 self.bytes.extend_from_slice(data);
@@ -177,7 +227,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
         &mut self,
         cx: &mut Context<'_>,
         replay: &mut Replay<'_>,
-        ended: &mut bool,
+        outlet: &mut Outlet<'_>,
     ) -> Poll<Result<(), Fault>> {
         let up_pending = match self.poll_upload(cx, replay) {
             Ok(pending) => pending,
@@ -187,11 +237,10 @@ impl<'t, 'c> Transfer<'t, 'c> {
             // To wait is allowed only for a side that was asked in this very poll: what an earlier
             // one queued may have left just now, with nobody registered for the node's next bytes.
             let mut starved = false;
-            while !*ended && self.down.has_room() {
+            while outlet.flows_into(self.down) {
                 match self.up.poll_frame(cx) {
                     Poll::Ready(Ok(frame)) => {
-                        *ended = !matches!(frame, Frame::Data(_));
-                        self.down.send(frame);
+                        outlet.pass(frame, self.down);
                         self.progressed = true;
                     }
                     Poll::Ready(Err(fault)) => return Poll::Ready(Err(fault)),
@@ -202,7 +251,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
                 }
             }
             match self.down.poll_flush(cx) {
-                Poll::Ready(Ok(())) if *ended => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(())) if outlet.is_dry() => return Poll::Ready(Ok(())),
                 Poll::Ready(Ok(())) if starved => break false,
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(fault)) => return Poll::Ready(Err(fault)),
@@ -349,6 +398,6 @@ impl<'t, 'c> Transfer<'t, 'c> {
     }
 }
 
-fn client_gone() -> Fault {
+pub(super) fn client_gone() -> Fault {
     Fault::new(FaultKind::ClientGone, "the client closed the connection")
 }

@@ -1,7 +1,9 @@
 //! One candidate for a path, and the conditions under which it is taken (routing.md §3.3).
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use sigma_config::cidr::CidrSet;
 use sigma_config::expr::{Expr, Variables};
@@ -9,6 +11,7 @@ use sigma_http::Method;
 
 use super::host::HostPattern;
 use super::media::{self, MediaType};
+use super::pattern::Template;
 
 /// What the router asks of a request. All of it is cheap except [`Request::variables`], which is
 /// only asked for routes with `vars`.
@@ -92,13 +95,20 @@ impl fmt::Display for MethodSet {
     }
 }
 
-/// One uri pattern of one route, in the order in which it is tried.
-#[derive(Debug, Clone, Copy)]
+/// One uri pattern of one route at one key.
+#[derive(Debug, Clone)]
 pub(super) struct Candidate {
     /// The route.
     pub(super) route: u32,
-    /// Where its conditions are, if it has any besides the method.
-    pub(super) conditions: Option<ConditionsAt>,
+    /// The position of the pattern among those of its route.
+    pub(super) uri: u32,
+    pub(super) priority: i64,
+    /// Length of the whole pattern in bytes.
+    pub(super) pattern_len: u32,
+    /// The order of the route.
+    pub(super) order: u64,
+    /// Its conditions, if it has any besides the method.
+    pub(super) conditions: Option<Arc<Conditions>>,
     /// What its path must be like beyond the key it was found under.
     pub(super) path: PathCheck,
     pub(super) methods: MethodSet,
@@ -106,18 +116,42 @@ pub(super) struct Candidate {
     pub(super) method_not_allowed: bool,
 }
 
-/// Position in the router's list of conditions, plus one: so that `Option` costs nothing.
-pub(super) type ConditionsAt = std::num::NonZeroU32;
+/// What the candidates of a key are ordered by. No two are equal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Rank {
+    pub(super) priority: Reverse<i64>,
+    /// Longer patterns come first.
+    pub(super) pattern_len: Reverse<u32>,
+    pub(super) order: u64,
+    pub(super) route: u32,
+    pub(super) uri: u32,
+}
+
+impl Candidate {
+    /// Its place among the candidates of its key.
+    pub(super) fn rank(&self) -> Rank {
+        Rank {
+            priority: Reverse(self.priority),
+            pattern_len: Reverse(self.pattern_len),
+            order: self.order,
+            route: self.route,
+            uri: self.uri,
+        }
+    }
+}
 
 /// What a path must be like beyond the key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) enum PathCheck {
     /// Nothing more.
     Free,
-    /// Nothing more; what follows the key is captured under this name.
-    Captured(u32),
-    /// It must fit the template with this number.
-    Template(u32),
+    /// Nothing more; what follows the key is captured as [`UNNAMED`](super::pattern::UNNAMED).
+    Unnamed,
+    /// Nothing more; what follows the key is captured under this name. An `Arc<str>` would be two
+    /// words, which all candidates would have to be larger by.
+    Named(Arc<String>),
+    /// It must fit this template.
+    Template(Arc<Template>),
 }
 
 /// Conditions that few routes have, kept apart from the candidates so that those stay small.

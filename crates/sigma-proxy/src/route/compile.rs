@@ -1,23 +1,23 @@
-//! From routes to a [`Router`]: patterns are read, sorted once, and laid out as flat trees.
+//! From routes to a [`Router`], all of them at once or the few that changed: patterns are read and
+//! put into the trees, each at its place.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::sync::Arc;
 
 use sigma_config::cidr::CidrSet;
 use sigma_config::expr::Expr;
 use sigma_config::resources::{Route, Service};
 use sigma_config::settings::RouterKind;
 
-use super::Router;
-use super::candidate::{Candidate, Conditions, ConditionsAt, MethodSet, PathCheck};
-use super::forest::{Direction, Forest, Key};
-use super::host::{HostPattern, HostTree};
+use super::candidate::{Candidate, Conditions, MethodSet, PathCheck, Rank};
+use super::host::HostPattern;
 use super::media::MediaType;
-use super::params::NameTable;
-use super::pattern::{Pattern, Rest, Template};
+use super::pattern::{Pattern, Rest};
+use super::tree::{Direction, Tree};
+use super::{Router, UriTree};
 
 /// What the router needs to know of one route.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RouteInput<'a> {
     /// Path patterns.
     pub uris: Vec<&'a str>,
@@ -55,17 +55,18 @@ impl<'a> RouteInput<'a> {
         service: Option<&'a Service>,
         listener_number: impl Fn(&str) -> Option<u16>,
     ) -> RouteInput<'a> {
-        let own_hosts: Vec<&str> = route.hosts.iter().chain(&route.host).map(String::as_str).collect();
+        let own_hosts: Vec<&str> =
+            route.hosts.iter().map(String::as_str).chain(route.host.as_deref()).collect();
         let hosts = match service {
             Some(service) if own_hosts.is_empty() => service.hosts.iter().map(String::as_str).collect(),
             _ => own_hosts,
         };
         let remote_addrs = match route.remote_addr {
-            None => route.remote_addrs.clone(),
+            None => CidrSet::clone(&route.remote_addrs),
             Some(_) => route.remote_addrs.as_slice().iter().chain(&route.remote_addr).cloned().collect(),
         };
         RouteInput {
-            uris: route.uris.iter().chain(&route.uri).map(String::as_str).collect(),
+            uris: route.uris.iter().map(String::as_str).chain(route.uri.as_deref()).collect(),
             hosts,
             methods: MethodSet::of_names(&route.methods),
             priority: route.priority,
@@ -84,128 +85,192 @@ impl<'a> RouteInput<'a> {
     }
 }
 
+/// What becomes of one route.
+#[derive(Debug, Clone)]
+pub struct Change<'a> {
+    /// The number of the route.
+    pub number: u32,
+    /// Its order and what the router holds of it: exactly what was given when it was put there.
+    /// `None` for a new route.
+    pub before: Option<(u64, RouteInput<'a>)>,
+    /// What the router is to hold of it. `None` for a route that goes.
+    pub after: Option<(u64, RouteInput<'a>)>,
+}
+
 impl Router {
-    /// Compiles routes. Their order is the order in which equal candidates are tried; a route's
-    /// position in the slice is its number in [`Outcome::Route`](super::Outcome::Route).
-    pub fn compile(kind: RouterKind, routes: &[RouteInput<'_>]) -> Router {
-        let mut compiler = Compiler::new(kind);
-        for (number, route) in routes.iter().enumerate().filter(|(_, route)| route.enabled) {
-            compiler.add(number as u32, route);
+    /// Compiles routes: the number of each, its order and what it is. Numbers are the caller's to
+    /// choose, each for one route; they are what [`Outcome::Route`](super::Outcome::Route) gives.
+    /// Candidates that are equal otherwise are tried by ascending order.
+    pub fn compile<'a>(
+        kind: RouterKind,
+        routes: impl IntoIterator<Item = (u32, u64, RouteInput<'a>)>,
+    ) -> Router {
+        let mut router = Router::empty(kind);
+        for (number, order, input) in routes {
+            router.put(number, order, &input);
         }
-        compiler.finish()
-    }
-}
-
-/// One pattern of one route in one uri tree.
-struct Entry<'a> {
-    key: Key<'a>,
-    priority: Reverse<i64>,
-    /// Length of the whole pattern: longer ones come first.
-    len: Reverse<usize>,
-    candidate: Candidate,
-}
-
-struct Compiler<'a> {
-    kind: RouterKind,
-    entries: Vec<Entry<'a>>,
-    /// The uri tree of each host pattern, from 1; 0 is that of routes without hosts.
-    trees: HashMap<HostPattern, u32>,
-    conditions: Vec<Conditions>,
-    templates: Vec<Template>,
-    names: NameTable,
-    answers_405: bool,
-}
-
-impl<'a> Compiler<'a> {
-    fn new(kind: RouterKind) -> Compiler<'a> {
-        Compiler {
-            kind,
-            entries: Vec::new(),
-            trees: HashMap::new(),
-            conditions: Vec::new(),
-            templates: Vec::new(),
-            names: NameTable::default(),
-            answers_405: false,
-        }
+        router
     }
 
-    fn add(&mut self, number: u32, route: &RouteInput<'a>) {
-        self.answers_405 |= route.method_not_allowed;
-        let trees = self.trees_of(route);
-        let conditions = self.conditions_of(route);
-        for &uri in &route.uris {
-            let pattern = Pattern::parse(self.kind, uri, &mut self.names);
-            let path = match pattern.rest {
-                Rest::Free => PathCheck::Free,
-                Rest::Captured(name) => PathCheck::Captured(name),
-                Rest::Whole(template) => {
-                    self.templates.push(template);
-                    PathCheck::Template(self.templates.len() as u32 - 1)
-                }
-            };
-            let (methods, method_not_allowed) = (route.methods, route.method_not_allowed);
-            let candidate = Candidate { route: number, conditions, path, methods, method_not_allowed };
-            for &tree in &trees {
-                self.entries.push(Entry {
-                    key: Key { tree, bytes: pattern.key.as_bytes(), kind: pattern.kind },
-                    priority: Reverse(route.priority),
-                    len: Reverse(uri.len()),
-                    candidate,
-                });
+    /// This router with some routes changed, one change after the other. It shares everything
+    /// else with this one: the time it takes depends on the changes and not on the number of
+    /// routes, and so does the time to drop either of the two.
+    #[must_use]
+    pub fn changed(&self, changes: &[Change<'_>]) -> Router {
+        let mut router = self.clone();
+        // What a router does not look at, such as upstreams and plugins, changes most often.
+        for change in changes.iter().filter(|change| change.before != change.after) {
+            if let Some((order, input)) = &change.before {
+                router.remove(change.number, *order, input);
+            }
+            if let Some((order, input)) = &change.after {
+                router.put(change.number, *order, input);
             }
         }
+        router
     }
 
-    /// The uri trees that a route belongs to.
-    fn trees_of(&mut self, route: &RouteInput<'_>) -> Vec<u32> {
-        if self.kind != RouterKind::RadixtreeHostUri || route.hosts.is_empty() {
-            return vec![0];
-        }
-        let mut trees: Vec<u32> = Vec::with_capacity(route.hosts.len());
-        for host in &route.hosts {
-            let next = self.trees.len() as u32 + 1;
-            let tree = *self.trees.entry(HostPattern::parse(host)).or_insert(next);
-            // Two spellings of one host are one host.
-            if !trees.contains(&tree) {
-                trees.push(tree);
-            }
-        }
-        trees
-    }
-
-    fn conditions_of(&mut self, route: &RouteInput<'_>) -> Option<ConditionsAt> {
-        let hosts: &[&str] = if self.kind == RouterKind::RadixtreeHostUri { &[] } else { &route.hosts };
-        let conditions = Conditions {
-            listeners: route.listeners.as_slice().into(),
-            remote_addrs: route.remote_addrs.clone(),
-            hosts: hosts.iter().map(|host| HostPattern::parse(host)).collect(),
-            vars: route.vars.clone(),
-            consumes: route.consumes.iter().map(|text| MediaType::parse(text)).collect(),
-            produces: route.produces.iter().map(|text| MediaType::parse(text)).collect(),
-        };
-        if conditions.is_empty() {
-            return None;
-        }
-        self.conditions.push(conditions);
-        ConditionsAt::new(self.conditions.len() as u32)
-    }
-
-    fn finish(mut self) -> Router {
-        // Stable: what is equal here stays in the order of insertion.
-        self.entries.sort_by(|a, b| (a.key, a.priority, a.len).cmp(&(b.key, b.priority, b.len)));
-        let keys: Vec<Key<'_>> = self.entries.iter().map(|entry| entry.key).collect();
-        let uri_trees = self.trees.len() as u32 + 1;
-        let hosts = (!self.trees.is_empty())
-            .then(|| HostTree::build(self.trees.iter().map(|(pattern, tree)| (pattern, *tree))));
+    fn empty(kind: RouterKind) -> Router {
         Router {
-            kind: self.kind,
-            uris: Forest::build(Direction::Forward, uri_trees, &keys),
-            candidates: self.entries.iter().map(|entry| entry.candidate).collect(),
-            hosts,
-            conditions: self.conditions.into_boxed_slice(),
-            templates: self.templates.into_boxed_slice(),
-            names: self.names.into_names(),
-            answers_405: self.answers_405,
+            kind,
+            uris: Tree::new(Direction::Forward),
+            hosts: Tree::new(Direction::Backward),
+            answer_405: 0,
         }
+    }
+
+    fn put(&mut self, number: u32, order: u64, input: &RouteInput<'_>) {
+        if !input.is_reachable() {
+            return;
+        }
+        self.answer_405 += u32::from(input.method_not_allowed);
+        let conditions = Conditions::of(self.kind, input).map(Arc::new);
+        let entries: Vec<(Pattern<'_>, Candidate)> = input
+            .patterns(self.kind, number, order)
+            .map(|(mut pattern, rank)| {
+                let path = PathCheck::of(std::mem::replace(&mut pattern.rest, Rest::Free));
+                (pattern, Candidate::new(rank, input, conditions.clone(), path))
+            })
+            .collect();
+        let put = |tree: &mut UriTree| {
+            for (pattern, candidate) in &entries {
+                tree.at(pattern.key.as_bytes()).insert(pattern.kind, candidate.clone());
+            }
+        };
+        let hosts = self.tree_hosts(input);
+        for host in &hosts {
+            put(self.hosts.at(host.key()).of_mut(host.kind()));
+        }
+        if hosts.is_empty() {
+            put(&mut self.uris);
+        }
+    }
+
+    fn remove(&mut self, number: u32, order: u64, input: &RouteInput<'_>) {
+        if !input.is_reachable() {
+            return;
+        }
+        self.answer_405 = self.answer_405.saturating_sub(u32::from(input.method_not_allowed));
+        let entries: Vec<(Pattern<'_>, Rank)> = input.patterns(self.kind, number, order).collect();
+        let remove = |tree: &mut UriTree| {
+            for (pattern, rank) in &entries {
+                tree.reduce(pattern.key.as_bytes(), |candidates| candidates.remove(pattern.kind, rank));
+            }
+        };
+        let hosts = self.tree_hosts(input);
+        for host in &hosts {
+            self.hosts.reduce(host.key(), |uris| remove(uris.of_mut(host.kind())));
+        }
+        if hosts.is_empty() {
+            remove(&mut self.uris);
+        }
+    }
+
+    /// The host patterns whose uri trees a route belongs to; none if it belongs to the tree
+    /// without a host.
+    fn tree_hosts(&self, input: &RouteInput<'_>) -> Vec<HostPattern> {
+        if self.kind != RouterKind::RadixtreeHostUri {
+            return Vec::new();
+        }
+        let mut hosts: Vec<HostPattern> = input.hosts.iter().map(|host| HostPattern::parse(host)).collect();
+        // Two spellings of one host are one host.
+        hosts.sort_unstable();
+        hosts.dedup();
+        hosts
+    }
+}
+
+impl<'a> RouteInput<'a> {
+    /// Whether there is any path for which the route is a candidate.
+    fn is_reachable(&self) -> bool {
+        self.enabled && !self.uris.is_empty()
+    }
+
+    /// Its patterns, with the rank of each.
+    fn patterns(
+        &self,
+        kind: RouterKind,
+        route: u32,
+        order: u64,
+    ) -> impl Iterator<Item = (Pattern<'a>, Rank)> {
+        self.uris.iter().enumerate().map(move |(position, uri)| {
+            let rank = Rank {
+                priority: Reverse(self.priority),
+                // A pattern is part of a configuration, which is far below 4 GiB.
+                pattern_len: Reverse(uri.len() as u32),
+                order,
+                route,
+                uri: position as u32,
+            };
+            (Pattern::parse(kind, uri), rank)
+        })
+    }
+}
+
+impl Candidate {
+    fn new(
+        rank: Rank,
+        input: &RouteInput<'_>,
+        conditions: Option<Arc<Conditions>>,
+        path: PathCheck,
+    ) -> Candidate {
+        Candidate {
+            route: rank.route,
+            uri: rank.uri,
+            priority: rank.priority.0,
+            pattern_len: rank.pattern_len.0,
+            order: rank.order,
+            conditions,
+            path,
+            methods: input.methods,
+            method_not_allowed: input.method_not_allowed,
+        }
+    }
+}
+
+impl PathCheck {
+    fn of(rest: Rest) -> PathCheck {
+        match rest {
+            Rest::Free => PathCheck::Free,
+            Rest::Unnamed => PathCheck::Unnamed,
+            Rest::Named(name) => PathCheck::Named(Arc::new(name)),
+            Rest::Whole(template) => PathCheck::Template(Arc::new(template)),
+        }
+    }
+}
+
+impl Conditions {
+    /// The conditions of a route in a router of `kind`, if it has any besides the method.
+    pub(super) fn of(kind: RouterKind, input: &RouteInput<'_>) -> Option<Conditions> {
+        let hosts: &[&str] = if kind == RouterKind::RadixtreeHostUri { &[] } else { &input.hosts };
+        let conditions = Conditions {
+            listeners: input.listeners.as_slice().into(),
+            remote_addrs: input.remote_addrs.clone(),
+            hosts: hosts.iter().map(|host| HostPattern::parse(host)).collect(),
+            vars: input.vars.clone(),
+            consumes: input.consumes.iter().map(|text| MediaType::parse(text)).collect(),
+            produces: input.produces.iter().map(|text| MediaType::parse(text)).collect(),
+        };
+        (!conditions.is_empty()).then_some(conditions)
     }
 }

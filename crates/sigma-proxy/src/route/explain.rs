@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::candidate::Unmet;
+use super::candidate::{Conditions, Unmet};
 use super::compile::RouteInput;
 use super::host::HostPattern;
 use super::{Outcome, Params, Request, Router, RouterKind};
@@ -10,7 +10,7 @@ use super::{Outcome, Params, Request, Router, RouterKind};
 /// What became of one route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
-    /// The position of the route among those that the router was compiled from.
+    /// The number of the route.
     pub route: u32,
     /// What became of it.
     pub verdict: Verdict,
@@ -27,25 +27,28 @@ pub enum Verdict {
 
 impl Router {
     /// Explains for every route whether it takes a request, in the order of `routes`, which must
-    /// be those that this router was compiled from. Time is linear in their number.
-    pub fn explain<Q: Request + ?Sized>(&self, routes: &[RouteInput<'_>], request: &Q) -> Vec<Explanation> {
+    /// be those that this router holds: see [`Router::compile`]. Time is linear in their number.
+    pub fn explain<'a, Q: Request + ?Sized>(
+        &self,
+        routes: impl IntoIterator<Item = (u32, u64, RouteInput<'a>)>,
+        request: &Q,
+    ) -> Vec<Explanation> {
         let outcome = self.find(request, &mut Params::new());
-        let explain = |(number, route): (usize, &RouteInput<'_>)| {
-            let number = number as u32;
+        let explain = |(number, _, route): (u32, u64, RouteInput<'a>)| {
             let verdict = match outcome {
                 Outcome::Route(found) if found == number => Verdict::Matched,
-                _ => Verdict::Rejected(self.rejection(route, request).unwrap_or_else(|| match outcome {
+                _ => Verdict::Rejected(self.rejection(&route, request).unwrap_or_else(|| match outcome {
                     Outcome::Route(found) => format!("shadowed by earlier match: route {found} comes first"),
                     _ => "never a candidate".to_owned(),
                 })),
             };
             Explanation { route: number, verdict }
         };
-        routes.iter().enumerate().map(explain).collect()
+        routes.into_iter().map(explain).collect()
     }
 
-    /// The first condition of `route` that the request does not fulfil, checked on a router that
-    /// holds nothing else.
+    /// The first condition of `route` that the request does not fulfil; its path is checked on a
+    /// router that holds nothing else.
     fn rejection<Q: Request + ?Sized>(&self, route: &RouteInput<'_>, request: &Q) -> Option<String> {
         if !route.enabled {
             return Some("disabled".to_owned());
@@ -61,7 +64,9 @@ impl Router {
             listeners: Vec::new(),
             ..route.clone()
         };
-        if Router::compile(self.kind, &[path_only]).find(request, &mut Params::new()) != Outcome::Route(0) {
+        if Router::compile(self.kind, [(0, 0, path_only)]).find(request, &mut Params::new())
+            != Outcome::Route(0)
+        {
             return Some(format!("path {} not in [{}]", text(request.path()), route.uris.join(", ")));
         }
         if !route.methods.contains(request.method()) {
@@ -76,8 +81,7 @@ impl Router {
         {
             return Some(format!("host {} not in [{}]", text(request.host()), route.hosts.join(", ")));
         }
-        let alone = Router::compile(self.kind, std::slice::from_ref(route));
-        let conditions = alone.conditions.first()?;
+        let conditions = Conditions::of(self.kind, route)?;
         let unmet = conditions.check(request).and_then(|()| conditions.check_media(request)).err()?;
         Some(match unmet {
             Unmet::Listener => format!("listener {} not in {:?}", request.listener(), route.listeners),

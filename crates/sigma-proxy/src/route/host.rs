@@ -1,6 +1,7 @@
 //! Host patterns: as keys of the host tree (routing.md §3.2) and as conditions (§3.3).
 
-use super::forest::{Direction, Forest, Key, KeyKind};
+use super::UriTree;
+use super::tree::{Content, Direction, KeyKind, Tree};
 
 /// One host pattern: exact, or a wildcard and the text that a host must end with.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -20,6 +21,16 @@ impl HostPattern {
         HostPattern { text: text.to_ascii_lowercase().into(), kind }
     }
 
+    /// The key of the pattern in a tree that reads backwards.
+    pub(super) fn key(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+
+    /// What its key matches: a wildcard stands at the end that is read last.
+    pub(super) fn kind(&self) -> KeyKind {
+        self.kind
+    }
+
     /// Whether a request is for this host. A pattern with a `:` is about the Host header as it
     /// was sent, port included.
     pub(super) fn matches(&self, host: &[u8], raw_host: &[u8]) -> bool {
@@ -35,38 +46,47 @@ impl HostPattern {
     }
 }
 
-/// Distinct host patterns, most specific first for any host.
-#[derive(Debug)]
-pub(super) struct HostTree {
-    forest: Forest,
-    /// What each key of the forest stands for.
-    uri_trees: Box<[u32]>,
+/// The uri trees of the host patterns of one key: those of `foo.com` and of `*foo.com`.
+#[derive(Debug, Clone)]
+pub(super) struct HostUris {
+    exact: UriTree,
+    prefix: UriTree,
 }
 
-impl HostTree {
-    /// Builds the tree from distinct patterns and the number of the uri tree of each.
-    pub(super) fn build<'a>(patterns: impl Iterator<Item = (&'a HostPattern, u32)>) -> HostTree {
-        let mut turned: Vec<(Vec<u8>, KeyKind, u32)> = patterns
-            .map(|(pattern, tree)| (pattern.text.bytes().rev().collect(), pattern.kind, tree))
-            .collect();
-        turned.sort_unstable();
-        let keys: Vec<Key<'_>> =
-            turned.iter().map(|(bytes, kind, _)| Key { tree: 0, bytes, kind: *kind }).collect();
-        HostTree {
-            forest: Forest::build(Direction::Backward, 1, &keys),
-            uri_trees: turned.iter().map(|(_, _, tree)| *tree).collect(),
+impl Default for HostUris {
+    fn default() -> HostUris {
+        HostUris { exact: Tree::new(Direction::Forward), prefix: Tree::new(Direction::Forward) }
+    }
+}
+
+impl HostUris {
+    /// The tree of the pattern of this kind.
+    #[inline]
+    pub(super) fn of(&self, kind: KeyKind) -> &UriTree {
+        match kind {
+            KeyKind::Exact => &self.exact,
+            KeyKind::Prefix => &self.prefix,
         }
     }
 
-    /// Memory of the tree in bytes.
-    pub(super) fn memory_bytes(&self) -> usize {
-        self.forest.memory_bytes() + size_of_val(&*self.uri_trees)
+    /// The tree of the pattern of this kind, to be edited.
+    pub(super) fn of_mut(&mut self, kind: KeyKind) -> &mut UriTree {
+        match kind {
+            KeyKind::Exact => &mut self.exact,
+            KeyKind::Prefix => &mut self.prefix,
+        }
+    }
+}
+
+/// A host has a tree as long as it has a route.
+impl Content for HostUris {
+    #[inline]
+    fn has(&self, kind: KeyKind) -> bool {
+        !self.of(kind).is_empty()
     }
 
-    /// Uri trees of the patterns that `host` fits: exact first, then the longest ending.
-    #[inline]
-    pub(super) fn uri_trees(&self, host: &[u8]) -> impl Iterator<Item = u32> {
-        self.forest.walk(0, host).flat_map(|group| &self.uri_trees[group.items]).copied()
+    fn heap_bytes(&self) -> usize {
+        self.exact.heap_bytes() + self.prefix.heap_bytes()
     }
 }
 

@@ -1,15 +1,20 @@
 //! Routing: from a request to the number of a route (routing.md §1 to §3 and §7).
 //!
-//! [`Router::compile`] turns routes into radix trees once per configuration; [`Router::find`]
-//! walks them. `pattern` and `host` say how patterns are read, `forest` finds the keys that a
-//! path or host meets, `candidate` holds the conditions that decide among the candidates of a
-//! key, `normalize` makes the path that all of it is about, `explain` tells people why.
+//! A [`Router`] is a set of radix trees; [`Router::find`] walks them. [`Router::compile`] puts
+//! routes into them, and [`Router::changed`] makes the next router from this one and the routes
+//! that changed: it shares all nodes but those on the way to the changed patterns, so the price
+//! of a change does not depend on how many routes there are. A router itself never changes.
+//!
+//! `pattern` and `host` say how patterns are read, `tree` finds the keys that a path or host
+//! meets (`text` is how its nodes keep their labels), `candidates` orders what stands at a key,
+//! `candidate` holds the conditions that decide among them, `compile` puts routes in and takes
+//! them out, `normalize` makes the path that all of it is about, `explain` tells people why.
 //! Everything here is pure: no I/O, no clock, and no allocation in `find`.
 
 mod candidate;
+mod candidates;
 mod compile;
 mod explain;
-mod forest;
 mod host;
 mod media;
 pub mod normalize;
@@ -17,43 +22,41 @@ mod params;
 mod pattern;
 #[cfg(test)]
 mod tests;
-
-use std::ops::Range;
+mod text;
+mod tree;
 
 pub use candidate::{MethodSet, Request};
-pub use compile::RouteInput;
+pub use compile::{Change, RouteInput};
 pub use explain::{Explanation, Verdict};
 pub use params::Params;
 pub use sigma_config::settings::RouterKind;
 
-use candidate::{Candidate, Conditions, ConditionsAt, PathCheck, Unmet};
-use forest::{Forest, Group};
-use host::HostTree;
-use pattern::Template;
+use candidate::{Candidate, PathCheck, Unmet};
+use candidates::Candidates;
+use host::HostUris;
+use pattern::UNNAMED;
+use tree::Tree;
 
-/// All routes of a configuration, ready for look-up. Immutable and shared by the workers.
-#[derive(Debug)]
+/// All routes of a configuration, ready for look-up. Immutable and shared by the workers; a clone
+/// is as cheap as two pointers.
+#[derive(Debug, Clone)]
 pub struct Router {
     kind: RouterKind,
-    /// Uri trees: number 0 is that of routes without hosts, or of all routes if the kind of
-    /// router treats hosts as a condition.
-    uris: Forest,
-    /// What the keys of `uris` stand for.
-    candidates: Box<[Candidate]>,
-    /// Which uri trees a host leads to; unset if no route is found by host.
-    hosts: Option<HostTree>,
-    conditions: Box<[Conditions]>,
-    templates: Box<[Template]>,
-    /// Names of parameters.
-    names: Box<[Box<str>]>,
-    /// Whether any route answers 405, so that wrong methods have to be remembered.
-    answers_405: bool,
+    /// The routes without hosts, or all routes if the kind of router treats hosts as a condition.
+    uris: UriTree,
+    /// The other routes by host, most specific first for any host.
+    hosts: Tree<HostUris>,
+    /// How many routes answer 405: with none of them, wrong methods need not be remembered.
+    answer_405: u32,
 }
+
+/// Candidates by the key of their uri pattern.
+type UriTree = Tree<Candidates>;
 
 /// The result of a look-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The route with this position among those given to [`Router::compile`].
+    /// The route with this number.
     Route(u32),
     /// No route: 404.
     NotFound,
@@ -83,58 +86,38 @@ impl Router {
         params.clear();
         let path = request.path();
         let mut misses = Misses { allow: MethodSet::NONE, method_not_allowed: false, media: None };
-        if let Some(hosts) = &self.hosts {
-            for tree in hosts.uri_trees(request.host()) {
-                if let Some(route) = self.find_in(tree, path, request, params, &mut misses) {
+        if !self.hosts.is_empty() {
+            for host in self.hosts.walk(request.host()) {
+                let uris = host.content.of(host.kind);
+                if let Some(route) = self.find_in(uris, path, request, params, &mut misses) {
                     return Outcome::Route(route);
                 }
             }
         }
-        match self.find_in(0, path, request, params, &mut misses) {
+        match self.find_in(&self.uris, path, request, params, &mut misses) {
             Some(route) => Outcome::Route(route),
             None => misses.outcome(),
         }
     }
 
-    /// What a parameter of the matched route captured, as a range of the path; `name` is what
-    /// follows `uri_param_`. `params` are those that [`Router::find`] of this router filled.
-    pub fn param(&self, params: &Params, name: &[u8]) -> Option<Range<usize>> {
-        // Of equal names in one pattern the last one counts.
-        params
-            .iter()
-            .rev()
-            .find(|(number, _)| self.param_name(*number).as_bytes() == name)
-            .map(|(_, range)| range)
-    }
-
-    /// All captures of the matched route in path order.
-    pub fn params<'a>(&'a self, params: &'a Params) -> impl Iterator<Item = (&'a str, Range<usize>)> {
-        params.iter().map(|(number, range)| (self.param_name(number), range))
-    }
-
     /// Memory of the trees and candidates in bytes, without that of conditions and templates.
+    /// Takes time linear in the number of routes.
     pub fn memory_bytes(&self) -> usize {
-        let hosts = self.hosts.as_ref().map_or(0, HostTree::memory_bytes);
-        self.uris.memory_bytes() + size_of_val(&*self.candidates) + hosts
-    }
-
-    fn param_name(&self, number: u32) -> &str {
-        // Params of another router would be a caller's mistake; it must not become a panic.
-        self.names.get(number as usize).map_or("", |name| name)
+        self.uris.heap_bytes() + self.hosts.heap_bytes()
     }
 
     #[inline]
     fn find_in<Q: Request + ?Sized>(
         &self,
-        tree: u32,
+        uris: &UriTree,
         path: &[u8],
         request: &Q,
         params: &mut Params,
         misses: &mut Misses,
     ) -> Option<u32> {
-        for Group { items, key_len } in self.uris.walk(tree, path) {
-            for candidate in &self.candidates[items] {
-                if self.fits(candidate, path, key_len, request, params, misses) {
+        for met in uris.walk(path) {
+            for candidate in met.content.of(met.kind) {
+                if self.fits(candidate, path, met.key_len, request, params, misses) {
                     return Some(candidate.route);
                 }
             }
@@ -154,20 +137,24 @@ impl Router {
         misses: &mut Misses,
     ) -> bool {
         let method_fits = candidate.methods.contains(request.method());
-        if !method_fits && !self.answers_405 {
+        if !method_fits && self.answer_405 == 0 {
             return false;
         }
-        let conditions = candidate.conditions.map(|at| self.conditions_at(at));
+        let conditions = candidate.conditions.as_deref();
         if conditions.is_some_and(|conditions| conditions.check(request).is_err()) {
             return false;
         }
-        let fits = match candidate.path {
+        let fits = match &candidate.path {
             PathCheck::Free => true,
-            PathCheck::Captured(name) => {
-                params.push(name, key_len..path.len());
+            PathCheck::Unnamed => {
+                params.push_only(UNNAMED, key_len..path.len());
                 true
             }
-            PathCheck::Template(number) => self.templates[number as usize].matches(path, params),
+            PathCheck::Named(name) => {
+                params.push_only(name, key_len..path.len());
+                true
+            }
+            PathCheck::Template(template) => template.matches(path, params),
         };
         if !fits {
             return false;
@@ -180,10 +167,6 @@ impl Router {
         params.clear();
         misses.note(missed);
         false
-    }
-
-    fn conditions_at(&self, at: ConditionsAt) -> &Conditions {
-        &self.conditions[at.get() as usize - 1]
     }
 }
 

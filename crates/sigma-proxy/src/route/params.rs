@@ -1,25 +1,49 @@
 //! What the parameters of a pattern captured (`uri_param_<name>`, routing.md §3.4).
 
-use std::collections::HashMap;
 use std::ops::Range;
 
-/// Captures of the matched route: ranges of the path that was matched. Reusable; it keeps its memory.
+/// Captures of the matched route: ranges of the path that was matched, with their names. The
+/// names are copied from the pattern, so that they outlive the router that the route came from
+/// and no counter is shared between workers. Reusable; it keeps its memory.
 #[derive(Debug, Default, Clone)]
 pub struct Params {
     captures: Vec<Capture>,
+    /// The names of the pattern's parameters one after the other.
+    names: String,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Capture {
-    name: u32,
+    name: Name,
     start: u32,
     end: u32,
+}
+
+/// A name: where it is among the names of its pattern.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Name {
+    at: u32,
+    len: u32,
+}
+
+impl Name {
+    /// The name that is `name` once this is written behind `names`.
+    pub(super) fn write(name: &str, names: &mut String) -> Name {
+        // A pattern is part of a configuration, which is far below 4 GiB.
+        let written = Name { at: names.len() as u32, len: name.len() as u32 };
+        names.push_str(name);
+        written
+    }
+
+    fn read(self, names: &str) -> &str {
+        &names[self.at as usize..(self.at + self.len) as usize]
+    }
 }
 
 impl Params {
     /// No captures.
     pub const fn new() -> Params {
-        Params { captures: Vec::new() }
+        Params { captures: Vec::new(), names: String::new() }
     }
 
     /// Forgets all captures.
@@ -37,41 +61,42 @@ impl Params {
         self.captures.is_empty()
     }
 
+    /// What a parameter captured, as a range of the path; `name` is what follows `uri_param_`.
+    pub fn get(&self, name: &[u8]) -> Option<Range<usize>> {
+        // Of equal names in one pattern the last one counts.
+        self.iter().rev().find(|(known, _)| known.as_bytes() == name).map(|(_, range)| range)
+    }
+
+    /// All captures in path order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&str, Range<usize>)> {
+        self.captures
+            .iter()
+            .map(|capture| (capture.name.read(&self.names), capture.start as usize..capture.end as usize))
+    }
+
     pub(super) fn truncate(&mut self, len: usize) {
         self.captures.truncate(len);
     }
 
-    pub(super) fn push(&mut self, name: u32, range: Range<usize>) {
+    /// Adds a capture. Its name has to be one of those that [`Params::set_names`] is told of
+    /// before anybody asks.
+    #[inline]
+    pub(super) fn push(&mut self, name: Name, range: Range<usize>) {
         // A path is shorter than 4 GiB: the request line is limited to far less.
         self.captures.push(Capture { name, start: range.start as u32, end: range.end as u32 });
     }
 
-    /// The captures in path order, by number of their name.
-    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (u32, Range<usize>)> {
-        self.captures.iter().map(|capture| (capture.name, capture.start as usize..capture.end as usize))
-    }
-}
-
-/// Names of parameters while a router is compiled; equal names share a number.
-#[derive(Debug, Default)]
-pub(super) struct NameTable {
-    numbers: HashMap<Box<str>, u32>,
-    names: Vec<Box<str>>,
-}
-
-impl NameTable {
-    pub(super) fn intern(&mut self, name: &str) -> u32 {
-        if let Some(&number) = self.numbers.get(name) {
-            return number;
-        }
-        let number = self.names.len() as u32;
-        self.numbers.insert(name.into(), number);
-        self.names.push(name.into());
-        number
+    /// The names of the pattern that all captures are of.
+    #[inline]
+    pub(super) fn set_names(&mut self, names: &str) {
+        self.names.clear();
+        self.names.push_str(names);
     }
 
-    /// The names by number.
-    pub(super) fn into_names(self) -> Box<[Box<str>]> {
-        self.names.into_boxed_slice()
+    /// Adds a capture of a pattern that has but this one.
+    #[inline]
+    pub(super) fn push_only(&mut self, name: &str, range: Range<usize>) {
+        self.set_names(name);
+        self.push(Name { at: 0, len: name.len() as u32 }, range);
     }
 }

@@ -2,8 +2,11 @@
 
 use sigma_config::settings::RouterKind;
 
-use super::forest::KeyKind;
-use super::params::{NameTable, Params};
+use super::params::{Name, Params};
+use super::tree::KeyKind;
+
+/// The name of what a wildcard without a name captures.
+pub(super) const UNNAMED: &str = ":ext";
 
 /// A pattern as written, cut into its key and the part that the key does not decide.
 #[derive(Debug)]
@@ -21,8 +24,10 @@ pub(super) struct Pattern<'a> {
 pub(super) enum Rest {
     /// Nothing: the key decides (`/a`, `/a*`).
     Free,
-    /// Anything, captured under this name (`/a/*`, `/a/*name`).
-    Captured(u32),
+    /// Anything, captured as [`UNNAMED`] (`/a/*`).
+    Unnamed,
+    /// Anything, captured under this name (`/a/*name`).
+    Named(String),
     /// The whole path must fit.
     Whole(Template),
 }
@@ -34,7 +39,9 @@ pub(super) enum Rest {
 pub(super) struct Template {
     first: Vec<Piece>,
     /// Each wildcard (its name, or none for a text that is ignored) and the stretch after it.
-    wildcards: Vec<(Option<u32>, Vec<Piece>)>,
+    wildcards: Vec<(Option<Name>, Vec<Piece>)>,
+    /// All names one after the other.
+    names: String,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -44,24 +51,24 @@ enum Piece {
     /// This text, where `.` stands for any byte but a newline.
     Dotted(Box<[u8]>),
     /// One segment of at least one byte.
-    Parameter(u32),
+    Parameter(Name),
 }
 
 impl<'a> Pattern<'a> {
-    /// Reads `text` as a router of `kind` does; names of parameters go to `names`.
-    pub(super) fn parse(kind: RouterKind, text: &'a str, names: &mut NameTable) -> Pattern<'a> {
+    /// Reads `text` as a router of `kind` does.
+    pub(super) fn parse(kind: RouterKind, text: &'a str) -> Pattern<'a> {
         let parameters = kind == RouterKind::RadixtreeUriWithParameter;
         let Some(key_len) = text.find(|c| c == '*' || (parameters && c == ':')) else {
             return Pattern { key: text, kind: KeyKind::Exact, rest: Rest::Free };
         };
         let key = &text[..key_len];
-        let rest = Template::parse(text, names).reduce(key);
+        let rest = Template::parse(text).reduce(key);
         Pattern { key, kind: KeyKind::Prefix, rest }
     }
 }
 
 impl Template {
-    fn parse(text: &str, names: &mut NameTable) -> Template {
+    fn parse(text: &str) -> Template {
         let mut template = Template::default();
         let mut literal = String::new();
         for (index, segment) in text.split('/').enumerate() {
@@ -70,11 +77,13 @@ impl Template {
             }
             if let Some(name) = segment.strip_prefix(':') {
                 template.push_literal(&mut literal);
-                template.last().push(Piece::Parameter(names.intern(name)));
+                let name = Name::write(name, &mut template.names);
+                template.last().push(Piece::Parameter(name));
             } else if let Some(name) = segment.strip_prefix('*') {
                 template.push_literal(&mut literal);
-                let name = if name.is_empty() { ":ext" } else { name };
-                template.wildcards.push((Some(names.intern(name)), Vec::new()));
+                let name = if name.is_empty() { UNNAMED } else { name };
+                let name = Name::write(name, &mut template.names);
+                template.wildcards.push((Some(name), Vec::new()));
             } else if let Some((before, _ignored)) = segment.split_once('*') {
                 literal.push_str(before);
                 template.push_literal(&mut literal);
@@ -132,7 +141,11 @@ impl Template {
             _ => false,
         };
         match self.wildcards.as_slice() {
-            [(name, after)] if key_is_first && after.is_empty() => name.map_or(Rest::Free, Rest::Captured),
+            [(None, after)] if key_is_first && after.is_empty() => Rest::Free,
+            [(Some(_), after)] if key_is_first && after.is_empty() => match self.names.as_str() {
+                UNNAMED => Rest::Unnamed,
+                _ => Rest::Named(self.names),
+            },
             _ => Rest::Whole(self),
         }
     }
@@ -141,8 +154,9 @@ impl Template {
     pub(super) fn matches(&self, path: &[u8], params: &mut Params) -> bool {
         let mark = params.len();
         let fits = self.place(self.wildcards.len(), path, path.len(), params).is_some();
-        if !fits {
-            params.truncate(mark);
+        match fits {
+            true => params.set_names(&self.names),
+            false => params.truncate(mark),
         }
         fits
     }

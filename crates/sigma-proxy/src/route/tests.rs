@@ -2,6 +2,7 @@
 //! route in the plainest way.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use proptest::prelude::*;
@@ -152,20 +153,25 @@ impl Request for TestRequest {
 }
 
 fn compile(kind: RouterKind, routes: &[TestRoute]) -> Router {
-    let inputs: Vec<RouteInput<'_>> = routes.iter().map(TestRoute::input).collect();
-    Router::compile(kind, &inputs)
+    Router::compile(kind, numbered(routes))
+}
+
+/// The routes with their positions as numbers and order.
+fn numbered(routes: &[TestRoute]) -> impl Iterator<Item = (u32, u64, RouteInput<'_>)> {
+    (0..).zip(0..).zip(routes).map(|((number, order), route)| (number, order, route.input()))
 }
 
 type Captures = Vec<(String, String)>;
 
 fn look_up(kind: RouterKind, routes: &[TestRoute], request: &TestRequest) -> (Outcome, Captures) {
-    let router = compile(kind, routes);
+    find(&compile(kind, routes), request)
+}
+
+fn find(router: &Router, request: &TestRequest) -> (Outcome, Captures) {
     let mut params = Params::new();
     let outcome = router.find(request, &mut params);
-    let captures = router
-        .params(&params)
-        .map(|(name, range)| (name.to_owned(), request.path[range].to_owned()))
-        .collect();
+    let captures =
+        params.iter().map(|(name, range)| (name.to_owned(), request.path[range].to_owned())).collect();
     (outcome, captures)
 }
 
@@ -298,8 +304,8 @@ fn parameters_capture() {
     let router = compile(PARAMETERS, &[route(&["/:a/:a"])]);
     let mut params = Params::new();
     assert_eq!(router.find(&get("h", "/1/22"), &mut params), Outcome::Route(0));
-    assert_eq!(router.param(&params, b"a"), Some(3..5));
-    assert_eq!(router.param(&params, b"b"), None);
+    assert_eq!(params.get(b"a"), Some(3..5));
+    assert_eq!(params.get(b"b"), None);
 }
 
 #[test]
@@ -413,11 +419,11 @@ fn addresses_and_variables_are_conditions() {
 
 #[test]
 fn inputs_come_from_resources() {
-    let service = Service { hosts: strings(&["service.com"]), ..Service::default() };
+    let service = Service { hosts: strings(&["service.com"]).into(), ..Service::default() };
     let plain = Route {
-        uri: Some("/a".to_owned()),
+        uri: Some("/a".into()),
         status: 1,
-        listeners: strings(&["web", "gone"]),
+        listeners: strings(&["web", "gone"]).into(),
         ..Route::default()
     };
     let number = |name: &str| (name == "web").then_some(7);
@@ -425,8 +431,8 @@ fn inputs_come_from_resources() {
     assert_eq!((input.hosts, input.uris, input.enabled), (vec!["service.com"], vec!["/a"], true));
     assert_eq!(input.listeners, [7, RouteInput::NO_LISTENER]);
     let own = Route {
-        host: Some("own.com".to_owned()),
-        uris: strings(&["/a", "/b"]),
+        host: Some("own.com".into()),
+        uris: strings(&["/a", "/b"]).into(),
         status: 0,
         ..Route::default()
     };
@@ -491,10 +497,9 @@ fn explains_every_route() {
         route(&["/a"]),
         route(&["/*"]),
     ];
-    let inputs: Vec<RouteInput<'_>> = routes.iter().map(TestRoute::input).collect();
     for kind in KINDS {
-        let found: Vec<String> = Router::compile(kind, &inputs)
-            .explain(&inputs, &get("h", "/a"))
+        let found: Vec<String> = compile(kind, &routes)
+            .explain(numbered(&routes), &get("h", "/a"))
             .into_iter()
             .map(|explanation| match explanation.verdict {
                 Verdict::Matched => "matched".to_owned(),
@@ -698,6 +703,79 @@ proptest! {
     }
 }
 
+/// Routes by number, with their order.
+type Slots = BTreeMap<u32, (u64, TestRoute)>;
+
+/// Checks a router against one that is compiled from the same routes and against the naive matcher.
+fn check_holds(kind: RouterKind, router: &Router, slots: &Slots, requests: &[TestRequest]) {
+    let inputs = slots.iter().map(|(number, (order, route))| (*number, *order, route.input()));
+    let compiled = Router::compile(kind, inputs);
+    assert_eq!(router.answer_405, compiled.answer_405);
+    assert_eq!(router.uris.is_empty(), compiled.uris.is_empty());
+    assert_eq!(router.hosts.is_empty(), compiled.hosts.is_empty());
+    let mut in_order: Vec<(u64, u32, &TestRoute)> =
+        slots.iter().map(|(number, (order, route))| (*order, *number, route)).collect();
+    in_order.sort_by_key(|(order, number, _)| (*order, *number));
+    let routes: Vec<TestRoute> = in_order.iter().map(|(_, _, route)| (*route).clone()).collect();
+    for request in requests {
+        let expected = match naive::find(kind, &routes, request) {
+            (Outcome::Route(at), captures) => (Outcome::Route(in_order[at as usize].1), captures),
+            other => other,
+        };
+        assert_eq!(find(&compiled, request), expected, "compiled, {kind:?} {request:?} {slots:#?}");
+        assert_eq!(find(router, request), expected, "changed, {kind:?} {request:?} {slots:#?}");
+    }
+}
+
+/// A number, and the order and route that take it; none leaves it free.
+fn any_edit() -> impl Strategy<Value = (u32, Option<(u64, TestRoute)>)> {
+    (0u32..8, prop::option::weighted(0.7, (0u64..4, any_route())))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn changes_lead_where_compiling_leads(
+        batches in prop::collection::vec(prop::collection::vec(any_edit(), 1..4), 1..10),
+        requests in prop::collection::vec(any_request(), 1..6),
+    ) {
+        for kind in KINDS {
+            let mut slots = Slots::new();
+            let mut router = Router::compile(kind, []);
+            let mut generations = Vec::new();
+            for batch in &batches {
+                let mut now = slots.clone();
+                let pairs: Vec<_> = batch
+                    .iter()
+                    .map(|(number, after)| {
+                        let before = match after {
+                            Some(route) => now.insert(*number, route.clone()),
+                            None => now.remove(number),
+                        };
+                        (*number, before, after)
+                    })
+                    .collect();
+                let changes: Vec<Change<'_>> = pairs
+                    .iter()
+                    .map(|(number, before, after)| Change {
+                        number: *number,
+                        before: before.as_ref().map(|(order, route)| (*order, route.input())),
+                        after: after.as_ref().map(|(order, route)| (*order, route.input())),
+                    })
+                    .collect();
+                let changed = router.changed(&changes);
+                generations.push((std::mem::replace(&mut router, changed), std::mem::replace(&mut slots, now)));
+            }
+            generations.push((router, slots));
+            // Those from before a change are what they were.
+            for (router, slots) in &generations {
+                check_holds(kind, router, slots, &requests);
+            }
+        }
+    }
+}
+
 #[test]
 fn many_routes_compile_into_little_memory() {
     let routes: Vec<TestRoute> = (0..20_000)
@@ -710,4 +788,7 @@ fn many_routes_compile_into_little_memory() {
     );
     let bytes = router.memory_bytes();
     assert!(bytes < 300 * routes.len(), "{} bytes a route", bytes / routes.len());
+    let routes: Vec<TestRoute> = (0..20_000).map(|n| route(&[&format!("/api/v1/svc{n:05}/*")])).collect();
+    let bytes = compile(HOST_URI, &routes).memory_bytes();
+    assert!(bytes < 160 * routes.len(), "{} bytes a route", bytes / routes.len());
 }

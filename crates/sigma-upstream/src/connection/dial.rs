@@ -1,43 +1,106 @@
 //! Establishing a connection within a time.
 
-use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
-use std::task::Poll;
 
+use sigma_config::resources::Scheme;
 use sigma_http::{Fault, FaultKind};
+use sigma_net::tls::{ClientTls, HandshakeError};
 use sigma_net::{Deadline, Stream};
 
+use super::h2::{Trunk, TrunkLimits};
 use super::{Client, Connection};
 use crate::endpoint::Address;
 
-/// Connects to `addr` within `timeout_ms`.
+/// How a node is to be reached.
+#[derive(Debug, Clone, Copy)]
+pub struct Dial<'d> {
+    /// Decides what is spoken: `grpc` is HTTP/2 by prior knowledge.
+    pub scheme: Scheme,
+    /// For the connection and what it takes until a request may be sent.
+    pub timeout_ms: u64,
+    /// If it becomes a connection for several exchanges.
+    pub trunk: TrunkLimits,
+    /// If it is to be encrypted.
+    pub tls: Option<DialTls<'d>>,
+}
+
+/// The terms of an encrypted connection.
+#[derive(Debug, Clone, Copy)]
+pub struct DialTls<'d> {
+    /// What is offered and demanded; a node that agrees on `h2` is spoken to in HTTP/2.
+    pub terms: &'d ClientTls,
+    /// The name that the node is asked for, without a port.
+    pub name: &'d str,
+}
+
+impl Dial<'_> {
+    /// Whether connections of this kind serve several exchanges at a time, as far as can be told
+    /// before they are there.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.scheme, Scheme::Grpc | Scheme::Grpcs)
+    }
+}
+
+/// A connection as it was established.
+#[derive(Debug)]
+pub enum Dialled {
+    /// For one exchange at a time.
+    Single(Connection),
+    /// For several.
+    Shared(std::rc::Rc<Trunk>),
+}
+
+/// Connects to `addr` as `dial` says.
 ///
 /// # Errors
 /// [`FaultKind::ConnectTimeout`], or [`FaultKind::ConnectRefused`] for every answer of the
 /// network that is not a connection.
-pub async fn dial(addr: &Address, timeout_ms: u64) -> Result<Connection, Fault> {
+pub async fn dial(addr: &Address, dial: &Dial<'_>) -> Result<Dialled, Fault> {
     let deadline = Deadline::new();
-    deadline.set(timeout_ms);
-    let mut connecting = pin!(async {
-        match addr {
+    deadline.set(dial.timeout_ms);
+    let connecting = async {
+        let connected = match addr {
             Address::Tcp(addr) => Stream::connect_tcp(*addr).await,
             Address::Unix(path) => Stream::connect_unix(path).await,
-        }
-    });
-    let connected = poll_fn(|cx| match connecting.as_mut().poll(cx) {
-        Poll::Ready(result) => Poll::Ready(result),
-        Poll::Pending => deadline.poll_expired(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
-    })
-    .await;
-    match connected {
-        Ok(stream) => Ok(Connection::H1(Box::new(Client::new(stream, deadline)))),
-        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-            Err(Fault::new(FaultKind::ConnectTimeout, "the node did not accept the connection in time"))
-        }
-        Err(error) => {
-            tracing::debug!(%addr, %error, "cannot connect");
-            Err(Fault::new(FaultKind::ConnectRefused, "the node refused the connection or cannot be reached"))
-        }
+        };
+        connected.map_err(|error| refused(addr, &error))
+    };
+    let mut stream = in_time(deadline.bound(connecting).await)?;
+    if let Some(tls) = &dial.tls {
+        // One time for all of it: the handshake has what the connection left.
+        let shaken = async {
+            let shaken = tls.terms.connect(stream, tls.name, dial.timeout_ms).await;
+            shaken.map_err(|error| unshaken(addr, &error))
+        };
+        stream = in_time(deadline.bound(shaken).await)?;
     }
+    let agreed = stream.tls().and_then(|facts| facts.alpn.as_deref());
+    if agreed == Some(b"h2") || (agreed.is_none() && dial.is_shared()) {
+        return in_time(deadline.bound(Trunk::open(stream, &dial.trunk)).await).map(Dialled::Shared);
+    }
+    Ok(Dialled::Single(Connection::H1(Box::new(Client::new(stream, deadline)))))
+}
+
+fn in_time<T>(result: Option<Result<T, Fault>>) -> Result<T, Fault> {
+    result.unwrap_or_else(|| Err(timed_out()))
+}
+
+fn refused(addr: &Address, error: &io::Error) -> Fault {
+    if error.kind() == io::ErrorKind::TimedOut {
+        return timed_out();
+    }
+    tracing::debug!(%addr, %error, "cannot connect");
+    Fault::new(FaultKind::ConnectRefused, "the node refused the connection or cannot be reached")
+}
+
+fn unshaken(addr: &Address, error: &HandshakeError) -> Fault {
+    if matches!(error, HandshakeError::TimedOut) {
+        return timed_out();
+    }
+    tracing::debug!(%addr, %error, "no TLS session with a node");
+    Fault::new(FaultKind::ConnectRefused, "the TLS handshake with the node failed")
+}
+
+fn timed_out() -> Fault {
+    Fault::new(FaultKind::ConnectTimeout, "the node did not accept the connection in time")
 }

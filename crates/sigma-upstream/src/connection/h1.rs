@@ -2,14 +2,11 @@
 
 use std::task::{Context, Poll, ready};
 
-use sigma_http::h1::{self, BodyReader, Framing, HeadLimits, Output, ParseError};
+use sigma_http::h1::{self, BodyReader, Framing, HeadLimits, Output};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, Method, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Stream};
 
-use super::{fill, flush};
-
-/// Interim responses to one request; a server that sends more is broken or hostile.
-const INTERIM_MAX: u8 = 32;
+use super::{INTERIM_MAX, fill, flush, parse_fault};
 
 /// A connection to a node, with at most one request on it.
 #[derive(Debug)]
@@ -180,13 +177,4 @@ fn incomplete(reason: &'static str) -> Fault {
 
 fn bad_response(reason: &'static str) -> Fault {
     Fault::new(FaultKind::BadResponse, reason)
-}
-
-fn parse_fault(error: ParseError) -> Fault {
-    match error {
-        ParseError::Invalid(reason) => bad_response(reason),
-        ParseError::LineTooLong | ParseError::HeadTooLarge => {
-            Fault::new(FaultKind::ResponseHeadTooLarge, "the response head is over its limit")
-        }
-    }
 }

@@ -5,30 +5,37 @@
 
 mod dial;
 mod h1;
+pub mod h2;
 
 use std::task::{Context, Poll};
 
-use sigma_http::h1::Output;
-use sigma_http::{BodyLength, Chunk, Fault, Frame, Method, RequestHead, ResponseHead};
+use sigma_http::h1::{Output, ParseError};
+use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, Method, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Stream};
 
-pub use dial::dial;
+pub use dial::{Dial, DialTls, Dialled, dial};
 pub use h1::Client;
 
 /// Limits of a response head.
 pub use sigma_http::h1::HeadLimits;
+
+/// Interim responses to one request; a server that sends more is broken or hostile.
+const INTERIM_MAX: u8 = 32;
 
 /// A connection with a request on it.
 #[derive(Debug)]
 pub enum Connection {
     /// HTTP/1.1
     H1(Box<Client>),
+    /// One stream of an HTTP/2 connection that others share.
+    H2(Box<h2::ClientStream>),
 }
 
 macro_rules! each {
     ($self:ident, $c:ident => $call:expr) => {
         match $self {
             Connection::H1($c) => $call,
+            Connection::H2($c) => $call,
         }
     };
 }
@@ -77,7 +84,11 @@ impl Connection {
 
     /// From here on the connection carries plain bytes in both directions.
     pub fn upgrade(&mut self) {
-        each!(self, c => c.upgrade())
+        match self {
+            Connection::H1(c) => c.upgrade(),
+            // No answer of this version is a 101, so nobody gets here.
+            Connection::H2(_) => {}
+        }
     }
 
     /// Whether it served a request before, and not a byte of the answer to this one has come.
@@ -102,12 +113,19 @@ impl Connection {
 
     /// Whether the exchange left it fit for another.
     pub fn is_reusable(&self, requests_max: u32) -> bool {
-        each!(self, c => c.is_reusable(requests_max))
+        match self {
+            Connection::H1(c) => c.is_reusable(requests_max),
+            // The stream is over with its exchange; the connection under it was never taken out.
+            Connection::H2(_) => false,
+        }
     }
 
     /// Whether an idle connection is open and silent.
     pub fn is_quiet(&mut self) -> bool {
-        each!(self, c => c.is_quiet())
+        match self {
+            Connection::H1(c) => c.is_quiet(),
+            Connection::H2(_) => false,
+        }
     }
 }
 
@@ -128,7 +146,8 @@ pub fn flush(stream: &mut Stream, output: &mut Output, cx: &mut Context<'_>) -> 
             Poll::Pending => return Poll::Pending,
         }
     }
-    Poll::Ready(Ok(()))
+    // What an encrypted stream took may still wait for room in its socket.
+    stream.poll_flush(cx)
 }
 
 /// Reads more bytes behind those in `input`; 0 is the end of the stream. Holds no memory while
@@ -161,4 +180,13 @@ pub fn fill(
         input.filled(n);
     }
     read
+}
+
+fn parse_fault(error: ParseError) -> Fault {
+    match error {
+        ParseError::Invalid(reason) => Fault::new(FaultKind::BadResponse, reason),
+        ParseError::LineTooLong | ParseError::HeadTooLarge => {
+            Fault::new(FaultKind::ResponseHeadTooLarge, "the response head is over its limit")
+        }
+    }
 }

@@ -21,7 +21,7 @@ use super::{Health, HealthEpoch};
 use crate::endpoint::{Endpoint, UpstreamCell, lock};
 
 /// A checker that should run.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct CheckerSpec {
     /// The upstream, such as `/upstreams/1`; unique.
     pub key: String,

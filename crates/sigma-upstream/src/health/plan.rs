@@ -136,6 +136,14 @@ impl fmt::Display for PlanError {
 impl std::error::Error for PlanError {}
 
 impl Plan {
+    /// `tcp` or `http`: what a probe speaks.
+    pub fn probe_name(&self) -> &'static str {
+        match self.active.probe {
+            Probe::Tcp => "tcp",
+            Probe::Http { .. } => "http",
+        }
+    }
+
     /// Compiles `checks`.
     ///
     /// `rewrite_host` is `upstream_host` if `pass_host` is `rewrite`. The Host header of a probe

@@ -1,8 +1,9 @@
 //! Weights, priorities and retries over several nodes.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use sigma_testkit::{Gateway, Origin, free_port, until};
+use sigma_testkit::{Gateway, Origin, Peer, free_port, until};
 
 use crate::{PATIENCE, SIGMA, catch_all, nodes};
 
@@ -115,4 +116,33 @@ fn a_dead_node_costs_no_request() {
     let served = spread(&gateway, 30);
     assert_eq!(served.values().sum::<usize>(), 30);
     assert_eq!(served.len(), 2, "{served:?}");
+}
+
+/// A first node that closes without an answer after a while, and one that answers.
+#[test]
+fn no_retry_starts_after_retry_timeout() {
+    // The slow failure is what is tested here: it takes the time that retries may take.
+    const FAILS_AFTER: Duration = Duration::from_millis(600);
+    fn check(retry_timeout: &str, expected: u16) {
+        let failing = Origin::serve(|mut peer: Peer| {
+            if peer.read_request().is_ok() {
+                // Nothing more is sent to it, so this ends at its deadline.
+                let _ = peer.with_deadline(FAILS_AFTER).read_exactly(1);
+            }
+        })
+        .unwrap();
+        let spare = Origin::echo("spare").unwrap();
+        let listed = format!(
+            "\n        - {{ host: 127.0.0.1, port: {}, weight: 1, priority: 1 }}\n        - {{ host: 127.0.0.1, port: {}, weight: 1 }}",
+            failing.port(),
+            spare.port()
+        );
+        let gateway = one_worker(catch_all("", &listed, &format!("      retry_timeout: {retry_timeout}")));
+        let answer = gateway.connect().unwrap().get("/").unwrap();
+        assert_eq!(answer.status(), expected, "{retry_timeout}: {}", answer.text());
+        assert_eq!(spare.requests(), usize::from(expected == 200), "{retry_timeout}");
+    }
+    check("0", 200);
+    check("20", 200);
+    check("0.2", 502);
 }

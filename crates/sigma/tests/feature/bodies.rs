@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use sigma_testkit::{Gateway, Origin, Peer, checksum};
+use sigma_testkit::{Gateway, Origin, Peer, checksum, until};
 
 use crate::{PATIENCE, in_front_of};
 
@@ -182,4 +182,91 @@ fn an_expecting_client_may_be_refused_before_its_body() {
         .ask("POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
         .unwrap();
     assert_eq!(answer.status(), 403);
+}
+
+/// Bytes of one small chunk on the wire.
+const SMALL_CHUNK: &[u8] = b"20\r\n0123456789abcdef0123456789abcdef\r\n";
+/// Small chunks sent in one go, so that the test is not bound by its own system calls.
+const BATCH: usize = 256;
+
+/// Sends small chunks until `peer` takes no more; gives the number of bytes that went.
+fn fill_with_small_chunks(peer: &mut Peer) -> usize {
+    let batch = SMALL_CHUNK.repeat(BATCH);
+    // Sixteen times what a_client_that_does_not_read allows in large pieces.
+    let most = (64 << 20) / batch.len();
+    (0..most).take_while(|_| peer.send(&batch).is_ok()).count() * batch.len()
+}
+
+/// Reads chunks of any size until all that went in `wire_bytes` of small chunks has come, in order.
+fn assert_digits_arrive(peer: &mut Peer, wire_bytes: usize) {
+    let mut left = wire_bytes / SMALL_CHUNK.len() * 32;
+    let mut at = 0;
+    while left > 0 {
+        let size = usize::from_str_radix(&peer.read_line().unwrap(), 16).unwrap();
+        let chunk = peer.read_exactly(size + 2).unwrap();
+        for &byte in &chunk[..size] {
+            assert_eq!(byte, b"0123456789abcdef"[at % 16], "after {at} bytes");
+            at += 1;
+        }
+        left = left.saturating_sub(size);
+    }
+}
+
+/// Many small pieces must not cost a buffer each: they are what a count of pieces, or a limit on
+/// bytes alone, would let grow.
+#[test]
+fn small_chunks_to_a_client_that_does_not_read_are_held_back() {
+    let origin = Origin::scripted().unwrap();
+    let gateway = in_front_of(&origin, "");
+    let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
+    client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+    let mut peer = origin.accept().unwrap().with_deadline(Duration::from_millis(500));
+    peer.read_request().unwrap();
+    let before = gateway.peak_memory_kib().unwrap();
+    peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
+    let taken = fill_with_small_chunks(&mut peer);
+    assert!(taken < 32 << 20, "the gateway took {taken} bytes for a client that does not read");
+    assert_memory_bounded(&gateway, before);
+    assert_eq!(client.read_head().unwrap().status().unwrap(), 200);
+    assert_digits_arrive(&mut client, taken);
+}
+
+#[test]
+fn small_chunks_to_an_origin_that_does_not_read_are_held_back() {
+    let origin = Origin::scripted().unwrap();
+    let gateway = in_front_of(&origin, "");
+    let mut client = gateway.connect().unwrap().with_deadline(Duration::from_millis(500));
+    client.send("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
+    client.send(SMALL_CHUNK).unwrap();
+    let mut peer = origin.accept().unwrap().with_deadline(PATIENCE);
+    let before = gateway.peak_memory_kib().unwrap();
+    let taken = fill_with_small_chunks(&mut client);
+    assert!(taken < 32 << 20, "the gateway took {taken} bytes for an origin that does not read");
+    assert_memory_bounded(&gateway, before);
+    assert_eq!(peer.read_head().unwrap().get("transfer-encoding"), Some("chunked"));
+    assert_digits_arrive(&mut peer, taken);
+}
+
+#[test]
+fn a_client_that_does_not_read_is_given_up() {
+    let origin = Origin::scripted().unwrap();
+    let gateway = in_front_of(
+        &origin,
+        "timeouts:\n  response_send_ms: 300\naccess_log:\n  path: \"{dir}/access.log\"\n  format: '$status $fault'\n  flush_ms: 50",
+    );
+    let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
+    client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+    let mut peer = origin.accept().unwrap().with_deadline(PATIENCE);
+    peer.read_request().unwrap();
+    peer.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 64 * LARGE)).unwrap();
+    let block = vec![b'x'; 1 << 20];
+    // Without the deadline the origin would wait for as long as the client does.
+    let sent = (0..1024).take_while(|_| peer.send(&block).is_ok()).count();
+    assert!(sent < 64, "{sent} MiB went to a client that does not read");
+    let got = client.read_to_close().unwrap().len();
+    assert!(got < 64 << 20, "{got} bytes came after all");
+    let log = gateway.dir().join("access.log");
+    let line = || std::fs::read_to_string(&log).unwrap_or_default();
+    assert!(until(PATIENCE, || line().starts_with("200 ")), "{:?}", line());
+    assert_ne!(line().trim_end(), "200 -", "the exchange is logged as if it had ended well");
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::{Command, Output, Stdio};
 
-use sigma_testkit::until;
+use sigma_testkit::{free_port, until};
 
 use crate::{PATIENCE, SIGMA};
 
@@ -53,8 +53,40 @@ fn every_problem_is_named_with_its_place() {
 #[test]
 fn a_missing_file_is_named() {
     let output = Command::new(SIGMA).args(["check", "does-not-exist.yaml"]).output().unwrap();
-    assert!(!output.status.success());
-    assert!(said(&output).contains("does-not-exist.yaml"), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(said(&output).matches("does-not-exist.yaml").count(), 1, "{}", said(&output));
+    assert_eq!(said(&output).lines().count(), 1, "{}", said(&output));
+}
+
+/// What only compiling finds is listed with what the document shows, and has its line too.
+#[test]
+fn problems_of_the_compilation_come_with_the_others() {
+    fn check(text: &str, words: &[&str]) {
+        let output = sigma(&["check"], "a.yaml", text);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}\n{said}");
+        assert_eq!(said.lines().count(), words.len(), "{text}\n{said}");
+        for word in words {
+            assert!(said.contains(word), "{word:?} is missing for\n{text}\n{said}");
+        }
+    }
+    let log = "access_log: { path: a.log, format: \"$stats\" }\n";
+    let kafka = "upstreams:\n  - id: k\n    scheme: kafka\n    nodes: { \"127.0.0.1:1\": 1 }\n";
+    let route = "routes:\n  - uri: a\n    upstream_id: k\n";
+    let (log_problem, kafka_problem) = ("line 1: access_log.format: ", "upstreams[0].scheme: ");
+    check(&format!("{log}{kafka}"), &[log_problem, &format!("line 4: {kafka_problem}")]);
+    check(&format!("{log}{kafka}{route}"), &[log_problem, kafka_problem, "routes[0].uri: "]);
+}
+
+#[test]
+fn routes_says_by_its_status_whether_one_matches() {
+    fn check(path: &str, status: i32, word: &str) {
+        let output = sigma(&["routes", "GET", "h", path, "-c"], "a.yaml", GOOD);
+        assert_eq!(output.status.code(), Some(status), "{}", said(&output));
+        assert!(said(&output).contains(word), "{}", said(&output));
+    }
+    check("/a", 0, "r: serves this request");
+    check("/b", 3, "no route serves this request: 404");
 }
 
 #[test]
@@ -80,4 +112,35 @@ fn version_and_help_answer() {
         let output = Command::new(SIGMA).arg(flag).output().unwrap();
         assert!(output.status.success() && said(&output).contains(word), "{flag}: {}", said(&output));
     }
+}
+
+/// A file that is refused leaves nothing behind: no listener, no pid file, no log.
+#[test]
+fn nothing_starts_from_an_invalid_file() {
+    fn check(bad: &str, word: &str) {
+        let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
+        let text =
+            format!("listeners: [ {{ address: \"127.0.0.1:{port}\" }} ]\npid_file: sigma.pid\n{bad}\n{GOOD}");
+        fs::write(dir.path().join("a.yaml"), &text).unwrap();
+        let mut command = Command::new(SIGMA);
+        command.args(["run", "-c", "a.yaml"]).current_dir(dir.path());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut accepted = false;
+        let ended = until(PATIENCE, || {
+            accepted |= std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
+            child.try_wait().unwrap().is_some()
+        });
+        if !ended {
+            child.kill().unwrap();
+        }
+        let output = child.wait_with_output().unwrap();
+        assert!(ended && !accepted, "{text}\nran: {}", said(&output));
+        assert_eq!(output.status.code(), Some(1), "{text}\n{}", said(&output));
+        assert!(said(&output).contains(word), "{text}\n{}", said(&output));
+        assert!(!dir.path().join("sigma.pid").exists(), "{text}");
+    }
+    check("workers: none", "workers");
+    check("access_log: { path: a.log, format: \"$stats\" }", "stats");
+    check("upstreams: [ { id: k, scheme: kafka, nodes: { \"127.0.0.1:1\": 1 } } ]", "scheme");
+    check("access_log: { path: . }", "log file");
 }

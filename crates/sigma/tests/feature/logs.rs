@@ -60,6 +60,22 @@ fn a_format_of_ones_own() {
 }
 
 #[test]
+fn times_are_seconds_or_whole_milliseconds() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = in_front_of(
+        &origin,
+        "access_log:\n  path: \"{dir}/access.log\"\n  format: '$request_time ${request_time_ms}ms'\n  flush_ms: 50",
+    );
+    gateway.connect().unwrap().get("/p").unwrap();
+    let line = await_lines(&gateway, "access.log", 1).remove(0);
+    let (seconds, ms) = line.split_once(' ').unwrap();
+    let seconds: f64 = seconds.parse().unwrap();
+    let ms: u32 = ms.strip_suffix("ms").unwrap().parse().unwrap();
+    // Each is read from the clock when it is written.
+    assert!((seconds * 1000.0 - f64::from(ms)).abs() < 100.0, "{line}");
+}
+
+#[test]
 fn refused_requests_are_logged_too() {
     let origin = Origin::echo("a").unwrap();
     let gateway = in_front_of(

@@ -5,6 +5,9 @@
 mod balance;
 mod bodies;
 mod cli;
+mod go;
+mod h2;
+mod h2_limits;
 mod load;
 mod logs;
 mod reload;

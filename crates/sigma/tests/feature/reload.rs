@@ -82,7 +82,20 @@ fn twenty_reloads_lose_no_request_and_no_tunnel() {
 fn an_invalid_file_keeps_the_old_configuration() {
     let origin = Origin::serve(serve("a")).unwrap();
     let gateway = in_front_of(&origin, "error_log:\n  level: info");
-    for bad in ["routes: [", "routes:\n  - uri: /a\n    upstrem: {}\n", ""] {
+    // What the document shows, what only compiling finds, and what only binding and opening find.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let good = catch_all("", &nodes(&[&origin]), "");
+    let other = format!("\"127.0.0.1:{}\"", taken.local_addr().unwrap().port());
+    let bad = [
+        "routes: [".to_string(),
+        "routes:\n  - uri: /a\n    upstrem: {}\n".to_string(),
+        String::new(),
+        catch_all("", &nodes(&[&origin]), "      scheme: kafka"),
+        catch_all("access_log: { path: a.log, format: $stats }", &nodes(&[&origin]), ""),
+        catch_all("access_log: { path: \"{dir}\" }", &nodes(&[&origin]), ""),
+        good.replace("\"{listen}\"", &other),
+    ];
+    for bad in &bad {
         gateway.rewrite(bad).unwrap();
         let before = gateway.stderr().len();
         gateway.reload().unwrap();
@@ -131,4 +144,48 @@ fn sigterm_ends_what_outlasts_the_drain() {
     origin.accept().unwrap().read_request().unwrap();
     gateway.terminate().unwrap();
     gateway.wait(PATIENCE).unwrap();
+}
+
+/// Connections that the kernel has taken and no worker has: none of them may hang on a process that ends.
+#[test]
+fn connections_queued_in_the_kernel_end_with_the_drain() {
+    let origin = Origin::scripted().unwrap();
+    let mut gateway =
+        in_front_of(&origin, "timeouts:\n  drain_ms: 20000\nlimits:\n  connections_per_worker: 1");
+    // Two workers with one connection each; which worker gets one is the kernel's choice, so the
+    // first connections are made until both are at their limit.
+    let mut clients: Vec<Peer> =
+        (0..16).map(|_| gateway.connect().unwrap().with_deadline(PATIENCE)).collect();
+    for client in &mut clients {
+        client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+    }
+    let mut peer = origin.accept().unwrap();
+    peer.read_request().unwrap();
+    gateway.terminate().unwrap();
+    assert!(until(PATIENCE, || gateway.connect().is_err()), "still accepts while draining");
+    let serving = std::thread::spawn(move || {
+        // Each exchange on a connection of its own, so that every one of them is accepted here.
+        let ok = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
+        let mut answered = 0;
+        peer.send(ok).unwrap();
+        answered += 1;
+        while let Ok(mut peer) = origin.accept() {
+            if peer.read_request().is_err() || peer.send(ok).is_err() {
+                continue;
+            }
+            answered += 1;
+        }
+        answered
+    });
+    let mut served = 0;
+    for mut client in clients {
+        // An answer or the end; `read_to_close` fails if neither comes.
+        let bytes = client.read_to_close().unwrap();
+        assert!(bytes.is_empty() || bytes.ends_with(b"\r\n\r\nok"), "{}", String::from_utf8_lossy(&bytes));
+        served += usize::from(!bytes.is_empty());
+    }
+    assert!(gateway.wait(PATIENCE).unwrap().success());
+    let answered = serving.join().unwrap();
+    assert_eq!(served, answered, "an answer of the origin was lost");
+    assert!(served >= 1);
 }

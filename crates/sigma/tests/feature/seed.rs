@@ -98,3 +98,87 @@ fn niubix_json_answers() {
     let headers = echoed["headers"].to_string().to_lowercase();
     assert!(headers.contains(r#"["x-forwarded-for","127.0.0.1"]"#), "{headers}");
 }
+
+fn niubix_json(version: &str, a: u16, b: u16) -> String {
+    r#"{
+  "version": "VERSION", "pid_file": "{dir}/niubix.pid", "master_log": "{dir}/master.log", "worker_num": 1,
+  "log_dir": "{dir}", "log_level": "info", "admin_listen": "{status}", "admin_ip_white_list": "127.0.0.1",
+  "apps": [ { "name": "test", "listen": "127.0.0.1:{port}", "protocol": "http", "http_host": "default",
+    "balance_policy": "roundrobin", "backend_protocol": "http",
+    "backends": [ { "host": "127.0.0.1:NODE_A" }, { "host": "127.0.0.1:NODE_B" } ] } ]
+}"#
+    .replace("VERSION", version)
+    .replace("NODE_A", &a.to_string())
+    .replace("NODE_B", &b.to_string())
+}
+
+/// Who serves `count` requests, sorted.
+fn served_by(gateway: &Gateway, count: usize) -> String {
+    let mut client = gateway.connect().unwrap();
+    let mut names: Vec<String> = (0..count)
+        .map(|_| client.get("/").unwrap().head.get("x-origin").unwrap_or("nobody").to_string())
+        .collect();
+    names.sort();
+    names.concat()
+}
+
+/// The address of the admin calls, once they are taken: traffic is taken first.
+fn admin_of(gateway: &Gateway) -> Address {
+    let address = gateway.status_address();
+    assert!(until(PATIENCE, || Peer::connect(&address).is_ok()), "the admin listener is missing");
+    address
+}
+
+/// Calls are answered 200 whatever their method and outcome; the outcome is `code`.
+#[test]
+fn the_five_admin_calls_of_niubix() {
+    let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
+    let mut gateway =
+        Gateway::start_file(SIGMA, "niubix.json", &niubix_json("v1", a.port(), b.port())).unwrap();
+    let address = admin_of(&gateway);
+    let call = |method: &str, target: &str| {
+        let mut peer = Peer::connect(&address).unwrap().with_deadline(PATIENCE);
+        let answer = peer.ask(format!("{method} {target} HTTP/1.1\r\nHost: h\r\n\r\n")).unwrap();
+        assert_eq!(answer.status(), 200, "{target}");
+        answer.json().unwrap()
+    };
+    let check = |method: &str, target: &str, code: u16| {
+        let answer = call(method, target);
+        assert_eq!(answer["code"], code, "{target}: {answer}");
+        assert!(answer["msg"].is_string(), "{target}: {answer}");
+    };
+    assert_eq!(call("GET", "/conf_version")["conf_version"], "v1");
+    assert_eq!(served_by(&gateway, 4), "aabb");
+
+    let node_a = format!("name=test&host=127.0.0.1:{}", a.port());
+    check("GET", &format!("/set_backend_down?{node_a}&down=true"), 0);
+    assert!(until(PATIENCE, || served_by(&gateway, 4) == "bbbb"));
+    check("POST", &format!("/set_backend_down?{node_a}&down=false"), 0);
+    assert!(until(PATIENCE, || served_by(&gateway, 4) == "aabb"));
+    check("GET", &format!("/set_backend_weight?{node_a}&weight=3"), 0);
+    assert!(until(PATIENCE, || served_by(&gateway, 4) == "aaab"));
+
+    check("GET", &format!("/set_backend_down?{node_a}&down=perhaps"), 400);
+    check("GET", &format!("/set_backend_weight?{node_a}&weight=-1"), 400);
+    check("GET", "/set_backend_down?name=test&down=true", 400);
+    check("GET", "/set_backend_down?name=other&host=127.0.0.1:1&down=true", 404);
+    check("GET", "/set_backend_down?name=test&host=127.0.0.1:1&down=true", 404);
+    check("GET", "/unknown", 404);
+
+    // Changes are in memory only: a reload goes back to the file.
+    assert_eq!(call("GET", "/reload")["msg"], "reloading");
+    assert!(until(PATIENCE, || served_by(&gateway, 4) == "aabb"));
+    assert_eq!(call("GET", "/shutdown")["msg"], "shutdowning");
+    assert!(gateway.wait(PATIENCE).unwrap().success());
+}
+
+#[test]
+fn niubix_admin_refuses_other_addresses() {
+    let origin = Origin::echo("a").unwrap();
+    let config = niubix_json("v1", origin.port(), origin.port())
+        .replace("\"admin_ip_white_list\": \"127.0.0.1\"", "\"admin_ip_white_list\": \"192.0.2.1\"");
+    let gateway = Gateway::start_file(SIGMA, "niubix.json", &config).unwrap();
+    let answer = Peer::connect(&admin_of(&gateway)).unwrap().get("/shutdown").unwrap();
+    assert_eq!((answer.status(), &answer.json().unwrap()["code"]), (200, &serde_json::json!(403)));
+    assert_eq!(served_by(&gateway, 1), "a");
+}

@@ -1,0 +1,302 @@
+//! Encryption of secret fields at rest, as APISIX does it, so that both can share a store.
+//!
+//! AES in CBC mode, PKCS#7 padding (RFC 5652 §6.3), the key itself as the initialisation vector
+//! (its first half for AES-256), base64 around it. The same text always has the same ciphertext
+//! and nothing detects a change: this hides secrets from who looks at a store, no more.
+
+use std::fmt;
+
+use aes::cipher::block_padding::Pkcs7;
+use aes::cipher::{BlockModeDecrypt, BlockModeEncrypt, KeyIvInit};
+use aes::{Aes128, Aes256};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+use crate::kind::Kind;
+use crate::plugins::{PluginSchemas, PluginScope, consumer_scope};
+use crate::reference::is_reference;
+use crate::settings::DataEncryption;
+
+/// The keys of APISIX when none are configured: public knowledge, so no protection by themselves.
+pub const DEFAULT_KEYRING: [&str; 2] = ["qeddd145sfvddff3", "edd1c9f0985e76a2"];
+
+/// Bytes of a block and of the initialisation vector.
+const BLOCK_BYTES: usize = 16;
+
+/// Why a text is no key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a key of `data_encryption.keyring` has {0} bytes; write 16 (AES-128) or 32 (AES-256)")]
+pub struct InvalidKey(usize);
+
+#[derive(Clone)]
+enum Key {
+    Aes128([u8; 16]),
+    Aes256([u8; 32]),
+}
+
+impl Key {
+    fn parse(text: &str) -> Result<Key, InvalidKey> {
+        let bytes = text.as_bytes();
+        let invalid = |_| InvalidKey(bytes.len());
+        match bytes.len() {
+            16 => bytes.try_into().map(Key::Aes128).map_err(invalid),
+            _ => bytes.try_into().map(Key::Aes256).map_err(invalid),
+        }
+    }
+
+    fn encrypt(&self, text: &[u8]) -> Vec<u8> {
+        match self {
+            Key::Aes128(key) => {
+                cbc::Encryptor::<Aes128>::new(key.into(), key.into()).encrypt_padded_vec::<Pkcs7>(text)
+            }
+            Key::Aes256(key) => cbc::Encryptor::<Aes256>::new(key.into(), &vector(key).into())
+                .encrypt_padded_vec::<Pkcs7>(text),
+        }
+    }
+
+    fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
+        match self {
+            Key::Aes128(key) => {
+                cbc::Decryptor::<Aes128>::new(key.into(), key.into()).decrypt_padded_vec::<Pkcs7>(cipher).ok()
+            }
+            Key::Aes256(key) => cbc::Decryptor::<Aes256>::new(key.into(), &vector(key).into())
+                .decrypt_padded_vec::<Pkcs7>(cipher)
+                .ok(),
+        }
+    }
+}
+
+fn vector(key: &[u8; 32]) -> [u8; BLOCK_BYTES] {
+    let mut vector = [0; BLOCK_BYTES];
+    vector.copy_from_slice(&key[..BLOCK_BYTES]);
+    vector
+}
+
+/// The keys in force: the first one encrypts, every one is tried to decrypt.
+#[derive(Clone)]
+pub struct Keyring {
+    keys: Vec<Key>,
+    coverage: Coverage,
+}
+
+/// What is encrypted on the way to the store. Everything is decrypted on the way back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Coverage {
+    PluginsAndPrivateKeys,
+    PrivateKeys,
+}
+
+/// Without `enable`, private keys alone are encrypted.
+impl TryFrom<&DataEncryption> for Keyring {
+    type Error = InvalidKey;
+
+    fn try_from(settings: &DataEncryption) -> Result<Keyring, InvalidKey> {
+        let coverage = if settings.enable { Coverage::PluginsAndPrivateKeys } else { Coverage::PrivateKeys };
+        Ok(Keyring { coverage, ..Keyring::new(&settings.keyring)? })
+    }
+}
+
+impl fmt::Debug for Keyring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Keyring({} keys)", self.keys.len())
+    }
+}
+
+impl Keyring {
+    /// The keyring of these keys, of 16 or 32 bytes each. An empty one leaves everything as it is.
+    ///
+    /// # Errors
+    /// A key has another length.
+    pub fn new(keys: &[String]) -> Result<Keyring, InvalidKey> {
+        let keys = keys.iter().map(|key| Key::parse(key)).collect::<Result<_, _>>()?;
+        Ok(Keyring { keys, coverage: Coverage::PluginsAndPrivateKeys })
+    }
+
+    /// The ciphertext of `text`, in base64.
+    #[must_use]
+    pub fn encrypt(&self, text: &str) -> Option<String> {
+        Some(STANDARD.encode(self.keys.first()?.encrypt(text.as_bytes())))
+    }
+
+    /// The text of a ciphertext; None if no key fits.
+    #[must_use]
+    pub fn decrypt(&self, cipher: &str) -> Option<String> {
+        let cipher = STANDARD.decode(cipher).ok()?;
+        // A wrong key mostly breaks the padding; what is left of chance breaks UTF-8.
+        self.keys.iter().find_map(|key| String::from_utf8(key.decrypt(&cipher)?).ok())
+    }
+
+    /// Encrypts the secret fields of a resource in place: those that its plugins name, and
+    /// private keys, which are left alone if they are encrypted already.
+    pub fn encrypt_resource(&self, kind: Kind, value: &mut Value, plugins: &dyn PluginSchemas) {
+        let mut encrypt = |text: &mut String, what: Field| {
+            // Empty texts and references hide nothing.
+            let plain = match what {
+                Field::Plugin => {
+                    self.coverage == Coverage::PluginsAndPrivateKeys
+                        && !text.is_empty()
+                        && !is_reference(text)
+                }
+                Field::PrivateKey => text.starts_with("---"),
+            };
+            if plain && let Some(cipher) = self.encrypt(text) {
+                *text = cipher;
+            }
+        };
+        secret_fields(kind, value, plugins, &mut encrypt);
+    }
+
+    /// Decrypts the secret fields of a resource in place. What no key fits stays as it is: it was
+    /// written by something that does not encrypt. Returns how many fields those are.
+    pub fn decrypt_resource(&self, kind: Kind, value: &mut Value, plugins: &dyn PluginSchemas) -> usize {
+        let mut left = 0;
+        let mut decrypt = |text: &mut String, what: Field| {
+            if text.is_empty() || is_reference(text) || (what == Field::PrivateKey && text.starts_with("---"))
+            {
+                return;
+            }
+            match self.decrypt(text) {
+                Some(plain) => *text = plain,
+                None => left += 1,
+            }
+        };
+        secret_fields(kind, value, plugins, &mut decrypt);
+        left
+    }
+}
+
+/// What a secret field is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Field {
+    Plugin,
+    PrivateKey,
+}
+
+/// Calls `each` with every secret field of a resource.
+fn secret_fields(
+    kind: Kind,
+    value: &mut Value,
+    plugins: &dyn PluginSchemas,
+    each: &mut dyn FnMut(&mut String, Field),
+) {
+    let private_keys: &[&[&str]] = match kind {
+        Kind::Ssl => &[&["key"], &["keys"]],
+        Kind::Upstream => &[&["tls", "client_key"]],
+        Kind::Route | Kind::Service | Kind::StreamRoute => &[&["upstream", "tls", "client_key"]],
+        _ => &[],
+    };
+    for path in private_keys {
+        texts(value, path, &mut |text| each(text, Field::PrivateKey));
+    }
+    if kind == Kind::PluginMetadata {
+        let name = value.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
+        for path in plugins.secret_fields(&name, PluginScope::Metadata) {
+            let path: Vec<&str> = path.split('.').collect();
+            texts(value, &path, &mut |text| each(text, Field::Plugin));
+        }
+        return;
+    }
+    for (name, conf) in value.get_mut("plugins").and_then(Value::as_object_mut).into_iter().flatten() {
+        let scope = match kind {
+            Kind::Consumer | Kind::Credential => consumer_scope(name, plugins),
+            Kind::StreamRoute => PluginScope::Stream,
+            _ => PluginScope::Http,
+        };
+        for path in plugins.secret_fields(name, scope) {
+            let path: Vec<&str> = path.split('.').collect();
+            texts(conf, &path, &mut |text| each(text, Field::Plugin));
+        }
+    }
+}
+
+/// Calls `each` with the text at `path`, or with those of the list or object there.
+fn texts(value: &mut Value, path: &[&str], each: &mut dyn FnMut(&mut String)) {
+    match (value, path) {
+        (Value::String(text), []) => each(text),
+        (Value::Array(items), path) => items.iter_mut().for_each(|item| texts(item, path, each)),
+        (Value::Object(map), []) => map.values_mut().for_each(|value| {
+            // One level, as the headers of a request; deeper fields have paths of their own.
+            if let Value::String(text) = value {
+                each(text);
+            }
+        }),
+        (Value::Object(map), [first, rest @ ..]) => {
+            if let Some(value) = map.get_mut(*first) {
+                texts(value, rest, each);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::stored::tests::TestPlugins;
+
+    fn keyring(keys: &[&str]) -> Keyring {
+        Keyring::new(&keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>()).unwrap()
+    }
+
+    #[test]
+    fn ciphertexts_are_those_of_apisix() {
+        // openssl enc -aes-128-cbc -K <hex of the key> -iv <the same> | base64
+        let ring = keyring(&DEFAULT_KEYRING);
+        assert_eq!(ring.encrypt("bar").as_deref(), Some("+kOEVUuRc5rC5ZwvvAMLwg=="));
+        assert_eq!(ring.decrypt("+kOEVUuRc5rC5ZwvvAMLwg==").as_deref(), Some("bar"));
+    }
+
+    #[test]
+    fn every_key_decrypts_and_the_first_encrypts() {
+        let long = "0123456789abcdef0123456789abcdef";
+        let old = keyring(&[DEFAULT_KEYRING[1]]);
+        let new = keyring(&[long, DEFAULT_KEYRING[1]]);
+        let written = old.encrypt("secret").unwrap();
+        assert_eq!(new.decrypt(&written).as_deref(), Some("secret"));
+        assert_ne!(new.encrypt("secret").as_ref(), Some(&written));
+        assert_eq!(new.decrypt(&new.encrypt("secret").unwrap()).as_deref(), Some("secret"));
+        assert_eq!(old.decrypt("not base64"), None);
+        assert_eq!(Keyring::new(&["short".to_owned()]).err(), Some(InvalidKey(5)));
+        assert_eq!(format!("{new:?}"), "Keyring(2 keys)");
+    }
+
+    #[test]
+    fn secret_fields_are_encrypted_and_come_back() {
+        let ring = keyring(&DEFAULT_KEYRING);
+        let check = |kind: Kind, plain: Value, hidden: &[&str]| {
+            let mut value = plain.clone();
+            ring.encrypt_resource(kind, &mut value, &TestPlugins);
+            for pointer in hidden {
+                assert_ne!(value.pointer(pointer), plain.pointer(pointer), "{pointer}");
+            }
+            let mut again = value.clone();
+            if kind == Kind::Ssl {
+                ring.encrypt_resource(kind, &mut again, &TestPlugins);
+                assert_eq!(again, value, "private keys are not encrypted twice");
+            }
+            assert_eq!(ring.decrypt_resource(kind, &mut value, &TestPlugins), 0);
+            assert_eq!(value, plain);
+        };
+        let plugins = json!({ "plugins": { "key-auth": { "key": "k" }, "cors": { "a": "b" } } });
+        check(Kind::Consumer, plugins, &["/plugins/key-auth/key"]);
+        check(Kind::Consumer, json!({ "plugins": { "key-auth": { "key": "$env://K" } } }), &[]);
+        check(Kind::Ssl, json!({ "key": "---a", "keys": ["---b"], "cert": "c" }), &["/key", "/keys/0"]);
+        check(Kind::Upstream, json!({ "tls": { "client_key": "---a" } }), &["/tls/client_key"]);
+        check(
+            Kind::Route,
+            json!({ "upstream": { "tls": { "client_key": "---a" } } }),
+            &["/upstream/tls/client_key"],
+        );
+        let keys_only = DataEncryption { enable: false, ..DataEncryption::default() };
+        let keys_only = Keyring::try_from(&keys_only).unwrap();
+        let mut written = json!({ "plugins": { "key-auth": { "key": "k" } } });
+        keys_only.encrypt_resource(Kind::Consumer, &mut written, &TestPlugins);
+        assert_eq!(written.pointer("/plugins/key-auth/key"), Some(&json!("k")));
+        let mut foreign = json!({ "plugins": { "key-auth": { "key": "plain text" } } });
+        assert_eq!(ring.decrypt_resource(Kind::Consumer, &mut foreign, &TestPlugins), 1);
+        assert_eq!(foreign.pointer("/plugins/key-auth/key"), Some(&json!("plain text")));
+    }
+}

@@ -1,0 +1,217 @@
+//! The resources that an operator writes.
+//!
+//! The same types serve the file, the store, the schemas and the documentation. Fields that are
+//! accepted in APISIX's format keep its names, defaults and ranges. The types are compact, because
+//! there may be hundreds of thousands of them: a field that few resources have is one pointer.
+
+mod consumer;
+mod plugin;
+mod proto;
+mod rare;
+mod route;
+mod secret;
+mod service;
+mod shared;
+mod ssl;
+mod stream;
+mod upstream;
+
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
+
+pub use consumer::{Consumer, ConsumerGroup, Credential};
+pub(crate) use consumer::{ConsumerItem, split_credential};
+pub use plugin::{EnabledPlugin, GlobalRule, PluginConfig, PluginMetadata};
+pub use proto::Proto;
+pub use rare::{Rare, Unset};
+pub use route::{PathRewrite, Route, Script};
+pub use secret::{GcpAccount, Secret, SecretProvider};
+pub use service::Service;
+pub use shared::{Confidential, Labels, Plugins, Timeout, UnixTime};
+pub use ssl::{Ssl, SslClient, SslType, TlsVersion};
+pub use stream::{Protocol, ProtocolLogger, StreamRoute};
+pub use upstream::{
+    Balance, DiscoveryArgs, HashOn, KeepalivePool, Node, PassHost, Scheme, Upstream, UpstreamTls,
+};
+
+use crate::kind::Kind;
+use crate::table::{Resource, Table};
+
+macro_rules! identified {
+    ($($type:ty: $field:ident;)*) => {$(
+        impl Resource for $type {
+            fn id(&self) -> &str {
+                self.$field.as_ref()
+            }
+        }
+    )*};
+}
+
+identified! {
+    Route: id;
+    Service: id;
+    Upstream: id;
+    Consumer: username;
+    Credential: id;
+    ConsumerGroup: id;
+    Ssl: id;
+    GlobalRule: id;
+    PluginConfig: id;
+    PluginMetadata: id;
+    Proto: id;
+    StreamRoute: id;
+    Secret: id;
+}
+
+/// All resources of one configuration. A clone shares them.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Resources {
+    /// Routes.
+    pub routes: Table<Route>,
+    /// Services.
+    pub services: Table<Service>,
+    /// Upstreams.
+    pub upstreams: Table<Upstream>,
+    /// Consumers by name.
+    pub consumers: Table<Consumer>,
+    /// Credentials of consumers; the identity is `jack/credentials/c1`.
+    pub credentials: Table<Credential>,
+    /// Consumer groups.
+    pub consumer_groups: Table<ConsumerGroup>,
+    /// Certificates.
+    pub ssls: Table<Ssl>,
+    /// Global rules.
+    pub global_rules: Table<GlobalRule>,
+    /// Plugin configs.
+    pub plugin_configs: Table<PluginConfig>,
+    /// Plugin metadata by plugin.
+    pub plugin_metadata: Table<PluginMetadata>,
+    /// Protocol Buffers definitions.
+    pub protos: Table<Proto>,
+    /// Routes for TCP and UDP.
+    pub stream_routes: Table<StreamRoute>,
+    /// Accesses to secret managers; the identity is `vault/1`.
+    pub secrets: Table<Secret>,
+}
+
+/// The sections of a file, each a list; credentials stand among the consumers. The sections that
+/// were there from the beginning are written even if they are empty.
+impl Serialize for Resources {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        fn list<T: Serialize, E: serde::ser::Error>(table: &Table<T>) -> Result<Vec<Value>, E> {
+            match serde_json::to_value(table).map_err(E::custom)? {
+                Value::Array(items) => Ok(items),
+                _ => Ok(Vec::new()),
+            }
+        }
+        let mut consumers = list(&self.consumers)?;
+        consumers.append(&mut list(&self.credentials)?);
+        let mut sections = Map::new();
+        let always = ["routes", "services", "upstreams"];
+        for (section, items) in [
+            ("routes", list(&self.routes)?),
+            ("services", list(&self.services)?),
+            ("upstreams", list(&self.upstreams)?),
+            ("consumers", consumers),
+            ("consumer_groups", list(&self.consumer_groups)?),
+            ("plugin_configs", list(&self.plugin_configs)?),
+            ("global_rules", list(&self.global_rules)?),
+            ("plugin_metadata", list(&self.plugin_metadata)?),
+            ("ssls", list(&self.ssls)?),
+            ("protos", list(&self.protos)?),
+            ("secrets", list(&self.secrets)?),
+            ("stream_routes", list(&self.stream_routes)?),
+        ] {
+            if !items.is_empty() || always.contains(&section) {
+                sections.insert(section.to_owned(), Value::Array(items));
+            }
+        }
+        sections.serialize(serializer)
+    }
+}
+
+/// What a file may say about resources, for the schema of the file.
+#[derive(schemars::JsonSchema)]
+#[schemars(deny_unknown_fields, rename = "Resources")]
+#[allow(dead_code, reason = "only its schema is used")]
+pub(crate) struct Sections {
+    /// Routes.
+    #[schemars(default)]
+    routes: Vec<Route>,
+    /// Services.
+    #[schemars(default)]
+    services: Vec<Service>,
+    /// Upstreams.
+    #[schemars(default)]
+    upstreams: Vec<Upstream>,
+    /// Consumers and their credentials.
+    #[schemars(default)]
+    consumers: Vec<ConsumerItem>,
+    /// Consumer groups.
+    #[schemars(default)]
+    consumer_groups: Vec<ConsumerGroup>,
+    /// Plugin configs.
+    #[schemars(default)]
+    plugin_configs: Vec<PluginConfig>,
+    /// Global rules.
+    #[schemars(default)]
+    global_rules: Vec<GlobalRule>,
+    /// Plugin metadata.
+    #[schemars(default)]
+    plugin_metadata: Vec<PluginMetadata>,
+    /// Certificates.
+    #[schemars(default)]
+    ssls: Vec<Ssl>,
+    /// Protocol Buffers definitions.
+    #[schemars(default)]
+    protos: Vec<Proto>,
+    /// Accesses to secret managers.
+    #[schemars(default)]
+    secrets: Vec<Secret>,
+    /// Routes for TCP and UDP.
+    #[schemars(default)]
+    stream_routes: Vec<StreamRoute>,
+}
+
+/// The sections of a file that are lists of resources.
+pub(crate) const SECTIONS: [&str; 12] = [
+    "routes",
+    "services",
+    "upstreams",
+    "consumers",
+    "consumer_groups",
+    "plugin_configs",
+    "global_rules",
+    "plugin_metadata",
+    "ssls",
+    "protos",
+    "secrets",
+    "stream_routes",
+];
+
+/// APISIX's schema of a kind, with Sigma's own fields; made anew at every call.
+pub(crate) fn apisix_schema(kind: Kind) -> Value {
+    match kind {
+        Kind::Route => route::schema(),
+        Kind::Service => service::schema(),
+        Kind::Upstream => upstream::schema(),
+        Kind::Consumer => consumer::consumer_schema(),
+        Kind::Credential => consumer::credential_schema(),
+        Kind::ConsumerGroup => consumer::group_schema(),
+        Kind::Ssl => ssl::schema(),
+        Kind::GlobalRule => plugin::global_rule_schema(),
+        Kind::PluginConfig => plugin::config_schema(),
+        Kind::PluginMetadata => plugin::metadata_schema(),
+        Kind::Proto => proto::schema(),
+        Kind::StreamRoute => stream::schema(),
+        Kind::Secret => {
+            let forms: Vec<Value> = SecretProvider::ALL.map(secret::schema).into();
+            serde_json::json!({ "type": "object", "oneOf": forms })
+        }
+    }
+}
+
+/// APISIX's schema of an access to one secret manager; made anew at every call.
+pub(crate) fn apisix_secret_schema(manager: SecretProvider) -> Value {
+    secret::schema(manager)
+}

@@ -1,0 +1,126 @@
+//! Fields that few resources have.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Deref;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::cidr::CidrSet;
+use crate::expr::Expr;
+
+/// A value that stands for an unset field.
+pub trait Unset: Sized + 'static {
+    /// That value.
+    const UNSET: &'static Self;
+}
+
+impl<T: 'static> Unset for Vec<T> {
+    const UNSET: &'static Self = &Vec::new();
+}
+
+impl Unset for String {
+    const UNSET: &'static Self = &String::new();
+}
+
+impl<K: 'static, V: 'static> Unset for BTreeMap<K, V> {
+    const UNSET: &'static Self = &BTreeMap::new();
+}
+
+impl Unset for CidrSet {
+    const UNSET: &'static Self = &CidrSet::EMPTY;
+}
+
+impl Unset for Expr {
+    const UNSET: &'static Self = &Expr::ALWAYS;
+}
+
+/// A field that few of many resources have: it costs one pointer until it is set, and reads as
+/// the empty value until then. What was written stays written, even if it is empty.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Rare<T>(Option<Box<T>>);
+
+impl<T> Rare<T> {
+    /// Whether nothing was written.
+    pub fn is_unset(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+impl<T> Default for Rare<T> {
+    fn default() -> Self {
+        Rare(None)
+    }
+}
+
+impl<T> From<T> for Rare<T> {
+    fn from(value: T) -> Self {
+        Rare(Some(Box::new(value)))
+    }
+}
+
+impl<T: Unset> Deref for Rare<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_deref().unwrap_or(T::UNSET)
+    }
+}
+
+impl<T: Unset + Clone> Rare<T> {
+    /// The value for a change; sets the field.
+    pub fn set(&mut self) -> &mut T {
+        self.0.get_or_insert_with(|| Box::new(T::UNSET.clone()))
+    }
+}
+
+impl<T: Unset + fmt::Debug> fmt::Debug for Rare<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<T: Unset + Serialize> Serialize for Rare<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (**self).serialize(serializer)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Rare<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        T::deserialize(deserializer).map(Rare::from)
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for Rare<T> {
+    fn inline_schema() -> bool {
+        T::inline_schema()
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        T::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        T::json_schema(generator)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unset_field_reads_as_empty_and_a_written_one_as_written() {
+        let unset = Rare::<Vec<u8>>::default();
+        assert!(unset.is_unset() && unset.is_empty());
+        let written: Rare<Vec<u8>> = serde_json::from_str("[]").unwrap();
+        assert!(!written.is_unset() && written.is_empty());
+        assert_eq!(size_of::<Rare<Expr>>(), size_of::<usize>());
+        let mut changed = Rare::<Vec<u8>>::default();
+        changed.set().push(1);
+        assert_eq!(serde_json::to_string(&changed).unwrap(), "[1]");
+    }
+}

@@ -1,0 +1,190 @@
+//! Accesses to secret managers.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::shared::{Confidential, UnixTime};
+
+/// An access to a secret manager. The first part of its identity names the manager.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(deny_unknown_fields)]
+#[schemars(extend("required" = ["id"]))]
+pub struct Secret {
+    /// The identity: `<manager>/<id>`, for example `vault/1`.
+    #[schemars(with = "String", extend("pattern" = "^(vault|aws|gcp)/[a-zA-Z0-9-_.]{1,64}$"))]
+    pub id: Box<str>,
+    /// When it was created, in Unix seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub create_time: Option<UnixTime>,
+    /// When it was changed last, in Unix seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub update_time: Option<UnixTime>,
+    /// vault: its address, for example `http://127.0.0.1:8200`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub uri: Option<Box<str>>,
+    /// vault: the path that every key is below.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub prefix: Option<Box<str>>,
+    /// vault: the token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<Confidential>,
+    /// vault: the namespace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub namespace: Option<Box<str>>,
+    /// aws: the access key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub access_key_id: Option<Box<str>>,
+    /// aws: its secret.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret_access_key: Option<Confidential>,
+    /// aws: the token of a temporary access key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_token: Option<Confidential>,
+    /// aws: the region; unset: `us-east-1`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub region: Option<Box<str>>,
+    /// aws: another address than that of the region.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub endpoint_url: Option<Box<str>>,
+    /// gcp: the account; or `auth_file`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auth_config: Option<Box<GcpAccount>>,
+    /// gcp: the file with the account.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub auth_file: Option<Box<str>>,
+    /// gcp: whether the certificate must be valid; unset: true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ssl_verify: Option<bool>,
+}
+
+/// A service account of Google Cloud.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct GcpAccount {
+    /// The account.
+    pub client_email: String,
+    /// Its private key, in PEM.
+    pub private_key: Confidential,
+    /// The project.
+    pub project_id: String,
+    /// Where tokens are asked for.
+    #[serde(default = "default_token_uri")]
+    pub token_uri: String,
+    /// What tokens are good for.
+    #[serde(default = "default_scope")]
+    pub scope: Vec<String>,
+    /// Where secrets are asked for.
+    #[serde(default = "default_entries_uri")]
+    pub entries_uri: String,
+}
+
+const TOKEN_URI: &str = "https://oauth2.googleapis.com/token";
+const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
+const ENTRIES_URI: &str = "https://secretmanager.googleapis.com/v1";
+
+fn default_token_uri() -> String {
+    TOKEN_URI.to_owned()
+}
+
+fn default_scope() -> Vec<String> {
+    vec![SCOPE.to_owned()]
+}
+
+fn default_entries_uri() -> String {
+    ENTRIES_URI.to_owned()
+}
+
+/// A kind of secret manager.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SecretProvider {
+    /// HashiCorp Vault.
+    Vault,
+    /// AWS Secrets Manager.
+    Aws,
+    /// Google Cloud Secret Manager.
+    Gcp,
+}
+
+impl SecretProvider {
+    /// All of them.
+    pub const ALL: [SecretProvider; 3] = [SecretProvider::Vault, SecretProvider::Aws, SecretProvider::Gcp];
+
+    /// Its name in identities and references.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            SecretProvider::Vault => "vault",
+            SecretProvider::Aws => "aws",
+            SecretProvider::Gcp => "gcp",
+        }
+    }
+
+    /// The manager with this name.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<SecretProvider> {
+        SecretProvider::ALL.into_iter().find(|manager| manager.name() == name)
+    }
+}
+
+/// APISIX's schema of an access to one manager.
+pub(super) fn schema(manager: SecretProvider) -> Value {
+    let text = json!({ "type": "string" });
+    let uri = json!({
+        "type": "string",
+        "pattern": r"^[^\/]+:\/\/([\da-zA-Z.-]+|\[[\da-fA-F:]+\])(:\d+)?",
+    });
+    let (mut properties, rules) = match manager {
+        SecretProvider::Vault => (
+            json!({ "uri": uri, "prefix": text, "token": text, "namespace": text }),
+            json!({ "required": ["uri", "prefix", "token"] }),
+        ),
+        SecretProvider::Aws => (
+            json!({
+                "access_key_id": text,
+                "secret_access_key": text,
+                "session_token": text,
+                "region": { "type": "string", "default": "us-east-1" },
+                "endpoint_url": uri,
+            }),
+            json!({ "required": ["access_key_id", "secret_access_key"] }),
+        ),
+        SecretProvider::Gcp => (
+            json!({
+                "auth_config": gcp_account_schema(),
+                "auth_file": text,
+                "ssl_verify": { "type": "boolean", "default": true },
+            }),
+            json!({ "oneOf": [{ "required": ["auth_config"] }, { "required": ["auth_file"] }] }),
+        ),
+    };
+    let time = json!({ "type": "integer" });
+    for (name, schema) in [("id", text), ("create_time", time.clone()), ("update_time", time)] {
+        properties[name] = schema;
+    }
+    super::shared::with(json!({ "type": "object", "properties": properties }), rules)
+}
+
+fn gcp_account_schema() -> Value {
+    let text = json!({ "type": "string" });
+    json!({
+        "type": "object",
+        "properties": {
+            "client_email": text,
+            "private_key": text,
+            "project_id": text,
+            "token_uri": { "type": "string", "default": TOKEN_URI },
+            "scope": { "type": "array", "items": text, "default": [SCOPE] },
+            "entries_uri": { "type": "string", "default": ENTRIES_URI },
+        },
+        "required": ["client_email", "private_key", "project_id"],
+    })
+}

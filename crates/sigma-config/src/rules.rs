@@ -1,0 +1,304 @@
+//! The rules across the fields of one resource that a schema cannot say.
+//!
+//! They look at the value, not at the types, so that they find what is wrong in an item whose
+//! other problems are reported at the same time. Each yields what is violated in the order in
+//! which APISIX looks; a file reports all of it, the Admin API the first.
+
+use serde_json::{Map, Value};
+
+use crate::cidr::Cidr;
+use crate::expr::Expr;
+use crate::nodes::{check_host, split_address};
+use crate::pem;
+use crate::problem::{element, member};
+use crate::reference::is_reference;
+
+pub(crate) type Object = Map<String, Value>;
+
+/// One rule that does not hold.
+#[derive(Debug)]
+pub(crate) struct Violation {
+    /// Pointer from the resource, e.g. `nodes[0].host`; empty for the resource itself.
+    pub(crate) place: String,
+    /// A stable word for programs.
+    pub(crate) code: &'static str,
+    /// APISIX's text where it has one.
+    pub(crate) message: String,
+    /// The remedy.
+    pub(crate) hint: &'static str,
+}
+
+impl Violation {
+    fn new(
+        place: impl Into<String>,
+        code: &'static str,
+        message: impl Into<String>,
+        hint: &'static str,
+    ) -> Violation {
+        Violation { place: place.into(), code, message: message.into(), hint }
+    }
+
+    /// The same one, seen from the object that has the resource as its member `key`.
+    fn within(mut self, key: &str) -> Violation {
+        self.place = match self.place.is_empty() {
+            true => key.to_owned(),
+            false => format!("{key}.{}", self.place),
+        };
+        self
+    }
+}
+
+fn word<'a>(object: &'a Object, key: &str) -> Option<&'a str> {
+    object.get(key).and_then(Value::as_str)
+}
+
+/// The remedy for what is no expression.
+pub(crate) const EXPRESSION_HINT: &str = "a condition is [[variable, operator, value], …] with one of ==, ~=, >, >=, <, <=, ~~, ~*, in, has, ipmatch";
+
+/// Of a route, what APISIX looks at before the schema.
+pub(crate) fn route_before_schema(route: &Object) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (one, several) in [("host", "hosts"), ("remote_addr", "remote_addrs")] {
+        if route.contains_key(one) && route.contains_key(several) {
+            let message = format!("only one of {one} or {several} is allowed");
+            found.push(Violation::new(several, "conflict", message, "keep one of the two"));
+        }
+    }
+    found
+}
+
+/// The inline upstream of a route or service.
+pub(crate) fn inline_upstream(item: &Object) -> Vec<Violation> {
+    let Some(upstream) = item.get("upstream").and_then(Value::as_object) else { return Vec::new() };
+    self::upstream(upstream).into_iter().map(|violation| violation.within("upstream")).collect()
+}
+
+/// Of a route, what APISIX looks at last.
+pub(crate) fn route_conditions(route: &Object) -> Vec<Violation> {
+    let mut found = Vec::new();
+    // The empty object is the empty list to Lua.
+    if let Some(vars) = route.get("vars").filter(|vars| vars.as_object().is_none_or(|map| !map.is_empty()))
+        && let Err(error) = Expr::parse(vars)
+    {
+        let message = format!("failed to validate the 'vars' expression: {error}");
+        found.push(Violation::new("vars", "expression", message, EXPRESSION_HINT));
+    }
+    if let Some(pattern) = route.get("rewrite").and_then(|rewrite| rewrite.get("regex")?.as_str())
+        && let Err(error) = regex::Regex::new(pattern)
+    {
+        let message = format!("invalid regex: {error}");
+        found.push(Violation::new(
+            "rewrite.regex",
+            "regex",
+            message,
+            "see the syntax of the Rust crate `regex`",
+        ));
+    }
+    found.extend(lua(route, "filter_func"));
+    found.extend(lua(route, "script"));
+    found
+}
+
+/// A field that needs the Lua engine.
+pub(crate) fn lua(item: &Object, field: &'static str) -> Option<Violation> {
+    item.get(field)?;
+    let message = format!("`{field}` needs the Lua engine, which this version does not have");
+    Some(Violation::new(field, "not_served", message, "remove it, or say it with `vars` and plugins"))
+}
+
+/// An upstream, on its own or inline.
+pub(crate) fn upstream(upstream: &Object) -> Vec<Violation> {
+    let mut found = Vec::new();
+    if let Some(nodes) = upstream.get("nodes") {
+        found.extend(self::nodes(nodes).into_iter().map(|(place, message, hint)| {
+            let place = format!("nodes{place}");
+            Violation::new(place, "node", message, hint)
+        }));
+    }
+    for field in ["service_name", "discovery_type"] {
+        if upstream.contains_key(field) {
+            let message = format!("`{field}` needs service discovery, which this version does not have");
+            found.push(Violation::new(field, "not_served", message, "name the `nodes`"));
+            break;
+        }
+    }
+    if word(upstream, "pass_host") == Some("rewrite")
+        && word(upstream, "upstream_host").is_none_or(str::is_empty)
+    {
+        let message = "`upstream_host` can't be empty when `pass_host` is `rewrite`";
+        found.push(Violation::new("", "missing", message, "add `upstream_host`"));
+    }
+    if let Some(tls) = upstream.get("tls").and_then(Value::as_object) {
+        let pair = (word(tls, "client_cert"), word(tls, "client_key"));
+        if let (Some(cert), Some(key)) = pair {
+            found.extend(certificate("tls.client_cert", cert));
+            found.extend(private_key("tls.client_key", key));
+        }
+    }
+    if word(upstream, "type") == Some("chash") {
+        found.extend(hash_key(word(upstream, "hash_on").unwrap_or("vars"), word(upstream, "key")));
+    }
+    found
+}
+
+/// Place, message and remedy of every node that cannot be.
+fn nodes(nodes: &Value) -> Vec<(String, String, &'static str)> {
+    match nodes {
+        Value::Object(weights) => {
+            let wrong = |address: &String| {
+                let reason = split_address(address).err()?;
+                Some((member("", address), reason, "write host:port"))
+            };
+            weights
+                .keys()
+                .filter_map(wrong)
+                .map(|(place, reason, hint)| (quoted(place), reason, hint))
+                .collect()
+        }
+        Value::Array(list) => {
+            let wrong = |(index, node): (usize, &Value)| {
+                let reason = check_host(node.get("host")?.as_str()?).err()?;
+                let hint = "write a host name or an address; the port goes into `port`";
+                Some((member(&element("", index), "host"), reason, hint))
+            };
+            list.iter().enumerate().filter_map(wrong).collect()
+        }
+        // The schema refuses it.
+        _ => Vec::new(),
+    }
+}
+
+/// The pointer of a member, to be put behind that of its object.
+fn quoted(place: String) -> String {
+    if place.starts_with('[') { place } else { format!(".{place}") }
+}
+
+/// The key of consistent hashing.
+fn hash_key(hash_on: &str, key: Option<&str>) -> Option<Violation> {
+    let Some(key) = key else {
+        let missing = Violation::new("", "missing", "missing key", "add `key`, for example remote_addr");
+        return (hash_on != "consumer").then_some(missing);
+    };
+    let word = |text: &str| {
+        !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
+    };
+    let (valid, pattern) = match hash_on {
+        "vars" => {
+            (HASH_VARIABLES.contains(&key) || key.strip_prefix("arg_").is_some_and(word), HASH_VARS_PATTERN)
+        }
+        "header" | "cookie" => (word(key), "^[a-zA-Z0-9-_]+$"),
+        _ => return None,
+    };
+    let message = format!("invalid configuration: failed to match pattern \"{pattern}\" with \"{key}\"");
+    let hint = "choose another key or another `hash_on`";
+    (!valid).then(|| Violation::new("key", "pattern", message, hint))
+}
+
+const HASH_VARIABLES: [&str; 10] = [
+    "uri",
+    "server_name",
+    "server_addr",
+    "request_uri",
+    "remote_port",
+    "remote_addr",
+    "query_string",
+    "host",
+    "hostname",
+    "mqtt_client_id",
+];
+
+const HASH_VARS_PATTERN: &str = r"^((uri|server_name|server_addr|request_uri|remote_port|remote_addr|query_string|host|hostname|mqtt_client_id)|arg_[0-9a-zA-z_-]+)$";
+
+const PEM_HINT: &str = "write the text of a PEM file, or a reference such as $secret://vault/1/path/key";
+
+fn certificate(place: &str, text: &str) -> Option<Violation> {
+    if is_reference(text) {
+        return None;
+    }
+    let error = pem::certificates(text).err()?;
+    Some(Violation::new(place, "certificate", format!("failed to parse cert: {error}"), PEM_HINT))
+}
+
+fn private_key(place: &str, text: &str) -> Option<Violation> {
+    if is_reference(text) {
+        return None;
+    }
+    if !text.starts_with("---") {
+        // What the store held encrypted is decrypted by now.
+        let message = "failed to decrypt previous encrypted key";
+        return Some(Violation::new(place, "private_key", message, PEM_HINT));
+    }
+    let error = pem::private_key(text).err()?;
+    Some(Violation::new(place, "private_key", format!("failed to parse key: {error}"), PEM_HINT))
+}
+
+/// A certificate with its key.
+pub(crate) fn ssl(ssl: &Object) -> Vec<Violation> {
+    let mut found = Vec::new();
+    found.extend(word(ssl, "cert").and_then(|cert| certificate("cert", cert)));
+    found.extend(word(ssl, "key").and_then(|key| private_key("key", key)));
+    let list = |key: &str| ssl.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let (certs, keys) = (list("certs"), list("keys"));
+    if certs.len() != keys.len() {
+        let message = "mismatched number of certs and keys";
+        found.push(Violation::new("keys", "length", message, "give each of `certs` its key in `keys`"));
+    }
+    for (index, (cert, key)) in certs.iter().zip(keys).enumerate() {
+        let cert = cert.as_str().and_then(|cert| certificate(&element("certs", index), cert));
+        let key = key.as_str().and_then(|key| private_key(&element("keys", index), key));
+        found.extend(cert.into_iter().chain(key).map(|mut violation| {
+            violation.message =
+                format!("failed to handle cert-key pair[{}]: {}", index + 1, violation.message);
+            violation
+        }));
+    }
+    if let Some(ca) = ssl.get("client").and_then(|client| client.get("ca")?.as_str())
+        && let Some(mut violation) = certificate("client.ca", ca)
+    {
+        violation.message = format!("failed to validate client_cert: {}", violation.message);
+        found.push(violation);
+    }
+    let skipped = ssl.get("client").and_then(|client| client.get("skip_mtls_uri_regex")?.as_array());
+    for (index, pattern) in skipped.into_iter().flatten().enumerate() {
+        if let Some(Err(error)) = pattern.as_str().map(regex::Regex::new) {
+            let place = element("client.skip_mtls_uri_regex", index);
+            found.push(Violation::new(
+                place,
+                "regex",
+                format!("invalid regex: {error}"),
+                "see the syntax of the Rust crate `regex`",
+            ));
+        }
+    }
+    found
+}
+
+/// A stream route, apart from its plugins, which APISIX looks at before.
+pub(crate) fn stream_route(route: &Object, id: Option<&str>) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for field in ["remote_addr", "server_addr"] {
+        if let Some(address) = word(route, field)
+            && address.parse::<Cidr>().is_err()
+        {
+            let message = format!("invalid {field}: {address}");
+            found.push(Violation::new(field, "format", message, "for example 10.0.0.0/8"));
+        }
+    }
+    if let Some(protocol) = route.get("protocol").and_then(Value::as_object) {
+        let superior = protocol.get("superior_id").and_then(crate::check::text_of_id);
+        if superior.is_some() && superior.as_deref() == id {
+            let message = "stream route can not set itself as superior_id";
+            found.push(Violation::new("protocol.superior_id", "reference", message, "name another one"));
+        }
+        if let Some(name) = word(protocol, "name") {
+            let message = format!("unknown protocol [{name}]");
+            let hint = "remove `protocol`; this version knows none";
+            found.push(Violation::new("protocol.name", "not_served", message, hint));
+        }
+    }
+    // Inline upstreams of stream routes get the schema only, as in APISIX; but what cannot be
+    // served must be said.
+    let discovered = inline_upstream(route).into_iter().filter(|violation| violation.code == "not_served");
+    found.extend(discovered);
+    found
+}

@@ -1,0 +1,123 @@
+//! What of a refused file is sound, so that later steps can look for problems in it too.
+//!
+//! Compiling finds what the check of a document cannot see. It needs types, and a document with
+//! problems has none; without its unsound parts it has.
+
+use std::collections::HashSet;
+
+use serde_json::Value;
+
+use crate::document::Document;
+use crate::problem::element;
+use crate::resources::SECTIONS;
+use crate::{Config, ParseOptions, Problem, check, prepared, typed};
+
+/// The parts of a file that no problem lies in. For finding further problems, never for running.
+#[derive(Debug, Default)]
+pub struct Sound {
+    /// The settings and items that are left.
+    pub config: Config,
+    document: Document,
+}
+
+impl Sound {
+    /// Reads `text` without the parts that `problems`, which [`parse`](crate::parse) found in it, lie in.
+    #[must_use]
+    pub fn read(text: &str, options: &ParseOptions<'_>, problems: &[Problem]) -> Sound {
+        let mut found = check::Findings::default();
+        let Ok(document) = prepared(text, options, &mut found) else { return Sound::default() };
+        // The positions of a translated document are those of another one.
+        if document.positions.is_empty() && !problems.is_empty() {
+            return Sound::default();
+        }
+        let mut left = document.clone();
+        for pointer in problems.iter().map(|problem| problem.pointer.as_str()) {
+            remove_setting(&mut left, pointer);
+        }
+        for section in SECTIONS {
+            remove_items(&mut left, section, problems);
+        }
+        let config = typed(&left, &mut found);
+        Sound { config, document }
+    }
+
+    /// Gives a problem that names its item by id (`upstreams/1.scheme`) the place in the file.
+    #[must_use]
+    pub fn located(&self, problem: Problem) -> Problem {
+        let Some((section, rest)) = problem.pointer.split_once('/') else {
+            let line = self.document.line(&problem.pointer);
+            return Problem { line: problem.line.or(line), ..problem };
+        };
+        let items = self.document.value.get(section).and_then(Value::as_array).into_iter().flatten();
+        // An id may hold dots, so the longest that fits is the one that is meant.
+        let named = items.enumerate().filter_map(|(index, item)| {
+            let member = rest.strip_prefix(check::id_of(item)?.as_str())?;
+            (member.is_empty() || member.starts_with('.')).then_some((index, member))
+        });
+        let Some((index, member)) = named.min_by_key(|(_, member)| member.len()) else { return problem };
+        let pointer = element(section, index) + member;
+        Problem { line: self.document.line(&pointer), pointer, ..problem }
+    }
+}
+
+/// Removes the setting that `pointer` lies in; a problem of the document as a whole leaves nothing.
+fn remove_setting(document: &mut Document, pointer: &str) {
+    let Some(root) = document.value.as_object_mut() else { return };
+    let name = pointer.split(['.', '[']).next().unwrap_or_default();
+    if name.is_empty() {
+        root.clear();
+    } else if !SECTIONS.contains(&name) || pointer == name {
+        root.remove(name);
+    }
+}
+
+fn remove_items(document: &mut Document, section: &str, problems: &[Problem]) {
+    let Some(Value::Array(items)) = document.value.get_mut(section) else { return };
+    let index = |problem: &Problem| {
+        let rest = problem.pointer.strip_prefix(section)?.strip_prefix('[')?;
+        rest.split_once(']')?.0.parse::<usize>().ok()
+    };
+    let unsound: HashSet<usize> = problems.iter().filter_map(index).collect();
+    let mut at = 0;
+    items.retain(|_| {
+        at += 1;
+        !unsound.contains(&(at - 1))
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unsound_is_left_out() {
+        let check = |text: &str, expected: [usize; 3]| {
+            let options = ParseOptions::default();
+            let problems = crate::parse(text, &options).expect_err(text);
+            let resources = Sound::read(text, &options, &problems).config.resources;
+            let got = [resources.routes.len(), resources.services.len(), resources.upstreams.len()];
+            assert_eq!(got, expected, "{text}");
+        };
+        let up = "upstreams:\n  - { id: a, nodes: { h: 1 } }\n  - { id: b, nodes: { h: 1 }, retries: x }\n";
+        check(up, [0, 0, 1]);
+        check(&format!("{up}routes:\n  - {{ uri: /a, upstream_id: a }}\n  - {{ uri: a }}\n"), [1, 0, 1]);
+        check(&format!("workers: many\nlimit: {{}}\n{up}"), [0, 0, 1]);
+        check("routes: 1\nservices:\n  - { id: s }\n", [0, 1, 0]);
+        check("- 1\n", [0, 0, 0]);
+        check("a: [\n", [0, 0, 0]);
+    }
+
+    #[test]
+    fn problems_of_items_get_their_place() {
+        let text = "upstreams:\n  - id: a\n    nodes: { h: 1 }\n  - id: a.b\n    nodes: { h: 1 }\n    scheme: grpc\n";
+        let sound = Sound::read(text, &ParseOptions::default(), &[]);
+        let check = |pointer: &str, expected: &str| {
+            let located = sound.located(Problem::new(pointer, "code", "message"));
+            assert_eq!(located.to_string(), format!("{expected}: message"), "{pointer}");
+        };
+        check("upstreams/a.b.scheme", "line 6: upstreams[1].scheme");
+        check("upstreams/a.scheme", "line 2: upstreams[0].scheme");
+        check("upstreams/a.b", "line 4: upstreams[1]");
+        check("upstreams/c.scheme", "upstreams/c.scheme");
+    }
+}

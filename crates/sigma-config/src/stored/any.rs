@@ -1,0 +1,220 @@
+//! Resources of any kind, read into their types.
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{checker, conform, invalid, provider_of, schema, secret_schema, table, verify};
+use crate::id::Id;
+use crate::kind::{Kind, ResourceKey};
+use crate::nodes::bracketed;
+use crate::plugins::{PluginRefusal, PluginSchemas, PluginScope, consumer_scope};
+use crate::resources::{
+    Consumer, ConsumerGroup, Credential, GlobalRule, PluginConfig, PluginMetadata, Proto, Resources, Route,
+    Secret, Service, Ssl, StreamRoute, Upstream,
+};
+use crate::table::{Resource, Table};
+
+macro_rules! any_resource {
+    ($($kind:ident: $table:ident, $id:ident;)*) => {
+        /// A resource of any kind.
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum AnyResource {
+            $(#[doc = concat!("Of the table `", stringify!($table), "`.")] $kind(Arc<$kind>),)*
+        }
+
+        impl AnyResource {
+            /// Its kind.
+            #[must_use]
+            pub fn kind(&self) -> Kind {
+                match self {
+                    $(AnyResource::$kind(_) => Kind::$kind,)*
+                }
+            }
+
+            /// Its kind and identity.
+            #[must_use]
+            pub fn key(&self) -> ResourceKey {
+                match self {
+                    $(AnyResource::$kind(resource) => ResourceKey::new(Kind::$kind, resource.id()),)*
+                }
+            }
+        }
+
+        impl Resources {
+            /// Puts a resource in, in place of the one with its key; returns that one. Of resources
+            /// of a kind the one with the smaller order comes first; see [`Table`].
+            pub fn put(&mut self, resource: AnyResource, order: u64) -> Option<AnyResource> {
+                match resource {
+                    $(AnyResource::$kind(resource) => {
+                        self.$table.put(order, resource).map(AnyResource::$kind)
+                    })*
+                }
+            }
+
+            /// Takes a resource out.
+            pub fn remove(&mut self, key: &ResourceKey) -> Option<AnyResource> {
+                match key.kind {
+                    $(Kind::$kind => self.$table.remove(&key.id).map(AnyResource::$kind),)*
+                }
+            }
+
+            /// The resource with this key.
+            pub fn get(&self, key: &ResourceKey) -> Option<AnyResource> {
+                match key.kind {
+                    $(Kind::$kind => self.$table.get(&key.id).cloned().map(AnyResource::$kind),)*
+                }
+            }
+
+            /// The order of the resource with this key.
+            pub fn order(&self, key: &ResourceKey) -> Option<u64> {
+                match key.kind {
+                    $(Kind::$kind => self.$table.order(&key.id),)*
+                }
+            }
+
+            /// The keys of all resources, kind by kind, in order within a kind.
+            #[must_use]
+            pub fn keys(&self) -> Vec<ResourceKey> {
+                fn of<T: Resource>(kind: Kind, table: &Table<T>) -> impl Iterator<Item = ResourceKey> {
+                    table.iter().map(move |item| ResourceKey::new(kind, item.id()))
+                }
+                let mut keys = Vec::new();
+                $(keys.extend(of(Kind::$kind, &self.$table));)*
+                keys
+            }
+        }
+
+        /// Reads `value` into the type of its kind, with the identity `id`.
+        pub(super) fn typed(kind: Kind, id: &str, value: &Value) -> Result<AnyResource, String> {
+            Ok(match kind {
+                $(Kind::$kind => {
+                    let mut resource: $kind = of_value(kind, id, value)?;
+                    resource.$id = identity(id, resource.$id);
+                    AnyResource::$kind(Arc::new(resource))
+                })*
+            })
+        }
+    };
+}
+
+any_resource! {
+    Route: routes, id;
+    Service: services, id;
+    Upstream: upstreams, id;
+    Consumer: consumers, username;
+    Credential: credentials, id;
+    ConsumerGroup: consumer_groups, id;
+    Ssl: ssls, id;
+    GlobalRule: global_rules, id;
+    PluginConfig: plugin_configs, id;
+    PluginMetadata: plugin_metadata, id;
+    Proto: protos, id;
+    StreamRoute: stream_routes, id;
+    Secret: secrets, id;
+}
+
+/// What identities are kept as.
+trait Identity {
+    fn of(id: &str) -> Option<Self>
+    where
+        Self: Sized;
+}
+
+impl Identity for Id {
+    fn of(id: &str) -> Option<Id> {
+        id.parse().ok()
+    }
+}
+
+impl Identity for Box<str> {
+    fn of(id: &str) -> Option<Box<str>> {
+        (!id.is_empty()).then(|| id.into())
+    }
+}
+
+/// The identity from the key counts, whatever the value says.
+fn identity<I: Identity>(id: &str, written: I) -> I {
+    I::of(id).unwrap_or(written)
+}
+
+fn of_value<T: DeserializeOwned>(kind: Kind, id: &str, value: &Value) -> Result<T, String> {
+    let schema = match kind {
+        Kind::Secret => secret_schema(provider_of(id)?),
+        kind => schema(kind),
+    };
+    // The schema and the rules have accepted it; what the types refuse all the same, such as a
+    // number that no machine can count to, is refused like by a schema.
+    T::deserialize(&*conform::conform(value, schema)).map_err(|error| invalid(error.to_string()))
+}
+
+/// Reads one item of a store. The identity is that of the key. Plugins that are not known or not
+/// enabled are left out, see [`skipped_plugins`]. Private keys are decrypted.
+///
+/// # Errors
+/// Why the item is invalid, in APISIX's words.
+pub fn read(key: &ResourceKey, value: &Value, plugins: &dyn PluginSchemas) -> Result<AnyResource, String> {
+    let value = table(value);
+    if !value.is_object() {
+        return Err(format!("invalid item data of [{key}], val: {value}, it should be an object"));
+    }
+    let mut held = None;
+    for name in skipped_plugins(key.kind, value, plugins) {
+        let value = held.get_or_insert_with(|| value.clone());
+        if let Some(plugins) = value.get_mut("plugins").and_then(Value::as_object_mut) {
+            plugins.shift_remove(&name);
+        }
+    }
+    let upstream = match key.kind {
+        Kind::Upstream => &["nodes"] as &[&str],
+        _ => &["upstream", "nodes"],
+    };
+    let nodes = upstream.iter().try_fold(value, |value, key| value.get(key));
+    if let Some(nodes) = nodes.and_then(bracketed) {
+        let value = held.get_or_insert_with(|| value.clone());
+        match key.kind {
+            Kind::Upstream => value["nodes"] = nodes,
+            _ => value["upstream"]["nodes"] = nodes,
+        }
+    }
+    let lacks = |field: &str| value.get(field).is_none();
+    match key.kind {
+        // Their schemas require it, though the key says it.
+        Kind::ConsumerGroup | Kind::GlobalRule | Kind::PluginConfig if lacks("id") => {
+            let value = held.get_or_insert_with(|| value.clone());
+            value["id"] = key.id.as_str().into();
+        }
+        _ => {}
+    }
+    let value = held.as_ref().unwrap_or(value);
+    match key.kind {
+        // It may belong to a plugin that is not there, which APISIX does not mind.
+        Kind::PluginMetadata => stored_metadata(&key.id, value, plugins)?,
+        kind => verify(kind, Some(&key.id), value, plugins)?,
+    }
+    typed(key.kind, &key.id, value)
+}
+
+fn stored_metadata(plugin: &str, value: &Value, plugins: &dyn PluginSchemas) -> Result<(), String> {
+    checker(Kind::PluginMetadata, None).check(value).map_err(invalid)?;
+    match plugins.check(plugin, PluginScope::Metadata, value) {
+        Err(PluginRefusal::Invalid(text)) => Err(invalid(text)),
+        Ok(()) | Err(PluginRefusal::Unknown) => Ok(()),
+    }
+}
+
+/// Names of the plugins of an item that [`read`] leaves out, because they are not known or not
+/// enabled. For a warning.
+pub fn skipped_plugins(kind: Kind, value: &Value, plugins: &dyn PluginSchemas) -> Vec<String> {
+    let confs = value.get("plugins").and_then(Value::as_object).into_iter().flatten();
+    let unknown = confs.filter(|(name, _)| {
+        let scope = match kind {
+            Kind::StreamRoute => PluginScope::Stream,
+            Kind::Consumer | Kind::Credential => consumer_scope(name, plugins),
+            _ => PluginScope::Http,
+        };
+        plugins.schema(name, scope).is_none()
+    });
+    unknown.map(|(name, _)| name.clone()).collect()
+}

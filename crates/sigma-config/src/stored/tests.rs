@@ -1,0 +1,588 @@
+//! Single resources: what is accepted, the exact text of every refusal, and what becomes of them.
+
+use std::collections::BTreeSet;
+
+use schemars::SchemaGenerator;
+use serde_json::json;
+
+use super::*;
+use crate::kind::ResourceKey;
+use crate::plugins::NoPlugins;
+use crate::resources::*;
+
+/// Four plugins: `limit-count` wants `count`, `key-auth` authenticates, `mqtt-proxy` serves
+/// streams and `cors` takes anything.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TestPlugins;
+
+impl PluginSchemas for TestPlugins {
+    fn names(&self) -> Vec<&str> {
+        vec!["cors", "key-auth", "limit-count"]
+    }
+
+    fn schema(&self, name: &str, scope: PluginScope) -> Option<&Value> {
+        static ANY: Value = Value::Bool(true);
+        let known = match scope {
+            PluginScope::Http => ["cors", "key-auth", "limit-count"].contains(&name),
+            PluginScope::Consumer => name == "key-auth",
+            PluginScope::Stream => name == "mqtt-proxy",
+            PluginScope::Metadata => name == "cors",
+        };
+        known.then_some(&ANY)
+    }
+
+    fn is_auth(&self, name: &str) -> bool {
+        name == "key-auth"
+    }
+
+    fn check(&self, name: &str, scope: PluginScope, conf: &Value) -> Result<(), PluginRefusal> {
+        let wants = |field: &str| match conf.get(field) {
+            Some(_) => Ok(()),
+            None => Err(PluginRefusal::Invalid(format!("property \"{field}\" is required"))),
+        };
+        match (name, scope) {
+            ("limit-count", PluginScope::Http) => wants("count"),
+            ("key-auth", PluginScope::Consumer) => wants("key"),
+            ("mqtt-proxy", PluginScope::Stream) => wants("protocol_name"),
+            ("cors", PluginScope::Metadata) => wants("allow_origins"),
+            ("cors" | "key-auth", PluginScope::Http) => Ok(()),
+            ("key-auth" | "limit-count", PluginScope::Metadata) => Ok(()),
+            _ => Err(PluginRefusal::Unknown),
+        }
+    }
+
+    fn unique_attribute(&self, name: &str) -> Option<&str> {
+        (name == "key-auth").then_some("key")
+    }
+
+    fn secret_fields(&self, name: &str, scope: PluginScope) -> &[&str] {
+        match (name, scope) {
+            ("key-auth", PluginScope::Consumer) => &["key"],
+            _ => &[],
+        }
+    }
+}
+
+/// The smallest DER sequence with content, as PEM that is long enough for the schemas.
+pub(crate) fn pem(label: &str) -> String {
+    let body = format!("MIGQ{}", "A".repeat(192));
+    format!("-----BEGIN {label}-----\n{body}\n-----END {label}-----\n")
+}
+
+/// Checks the refusal of a value, or that it is accepted, and that reading it agrees.
+fn check(kind: Kind, id: &str, value: Value, expected: &str) {
+    let result = super::check(kind, (!id.is_empty()).then_some(id), &value, &TestPlugins);
+    assert_eq!(result.err().unwrap_or_default(), expected, "{kind:?} {value}");
+    if expected.is_empty() {
+        let key = ResourceKey::new(kind, id);
+        let read = read(&key, &value, &TestPlugins).unwrap();
+        assert_eq!((read.kind(), read.key().id.as_str()), (kind, id));
+    }
+}
+
+fn nodes() -> Value {
+    json!({ "127.0.0.1:80": 1 })
+}
+
+#[test]
+fn routes() {
+    let check = |value, expected| check(Kind::Route, "1", value, expected);
+    let up = json!({ "nodes": nodes() });
+    check(json!({ "uri": "/a", "upstream": up }), "");
+    check(json!({ "uri": "/a", "upstream_id": 5, "create_time": 1, "update_time": 2.0, "labels": [] }), "");
+    check(json!({ "uris": ["/a"], "service_id": "s", "plugins": {}, "vars": [["arg_a", "==", "1"]] }), "");
+    check(
+        json!({ "uri": "/a", "plugins": {}, "consumes": ["a/b"], "rewrite": { "regex": "a", "replacement": "" } }),
+        "",
+    );
+    check(json!({ "uri": "/a", "host": "a", "hosts": ["b"] }), "only one of host or hosts is allowed");
+    check(
+        json!({ "uri": "/a", "remote_addr": "::1", "remote_addrs": ["::1"] }),
+        "only one of remote_addr or remote_addrs is allowed",
+    );
+    check(
+        json!({ "upstream": up }),
+        "invalid configuration: allOf 1 failed: value should match only one schema, but matches none",
+    );
+    check(
+        json!({ "uri": "/a", "plugin_config_id": 1 }),
+        "invalid configuration: object matches none of the required: [\"plugins\",\"uri\"] or [\"upstream\",\"uri\"] or [\"upstream_id\",\"uri\"] or [\"service_id\",\"uri\"] or [\"plugins\",\"uris\"] or [\"upstream\",\"uris\"] or [\"upstream_id\",\"uris\"] or [\"service_id\",\"uris\"] or [\"script\",\"uri\"] or [\"script\",\"uris\"]",
+    );
+    check(
+        json!({ "uri": "/a", "plugins": {}, "script": "local _M = {}" }),
+        "invalid configuration: value wasn't supposed to match schema",
+    );
+    check(
+        json!({ "uri": "/a", "plugins": {}, "methods": ["GTE"] }),
+        "invalid configuration: property \"methods\" validation failed: failed to validate item 1: matches none of the enum values",
+    );
+    check(
+        json!({ "uri": "/a", "plugins": {}, "urii": 1 }),
+        "invalid configuration: additional properties forbidden, found urii",
+    );
+    check(
+        json!({ "uri": "/a", "upstream_id": "a b" }),
+        "invalid configuration: property \"upstream_id\" validation failed: object matches none of the required",
+    );
+    check(
+        json!({ "uri": "/a", "plugins": {}, "remote_addr": "10.0.0.0/99" }),
+        "invalid configuration: property \"remote_addr\" validation failed: object matches none of the required",
+    );
+    check(
+        json!({ "uri": "/a", "plugins": {}, "labels": { "env": {} } }),
+        "invalid configuration: property \"labels\" validation failed: failed to validate env (matching \".*\"): wrong type: expected string, got table",
+    );
+    check(
+        json!({ "uri": "/a", "plugins": {}, "vars": ["arg_a", "==", "1"] }),
+        "failed to validate the 'vars' expression: rule should be wrapped inside brackets",
+    );
+    check(
+        json!({ "uri": "/a", "plugins": {}, "filter_func": "function(vars) return true end" }),
+        "`filter_func` needs the Lua engine, which this version does not have",
+    );
+    check(
+        json!({ "uri": "/a", "script": "local _M = {} return _M" }),
+        "`script` needs the Lua engine, which this version does not have",
+    );
+    check(json!({ "uri": "/a", "upstream": { "nodes": { "h:0": 1 } } }), "invalid port 0");
+    check(
+        json!({ "uri": "/a", "plugins": {}, "rewrite": { "regex": "(", "replacement": "" } }),
+        "invalid regex: regex parse error:\n    (\n    ^\nerror: unclosed group",
+    );
+    super::tests::check(
+        Kind::Route,
+        "a b",
+        json!({ "uri": "/a", "upstream": up }),
+        "invalid configuration: property \"id\" validation failed: object matches none of the required",
+    );
+}
+
+#[test]
+fn plugins_of_routes() {
+    let check = |plugins: Value, expected| {
+        check(Kind::Route, "1", json!({ "uri": "/a", "plugins": plugins }), expected);
+    };
+    check(
+        json!({ "limit-count": { "count": 1 }, "cors": { "_meta": { "priority": 1, "filter": [["uri", "/a"]] } } }),
+        "",
+    );
+    check(json!({ "limit-count": { "_meta": { "disable": true } } }), "");
+    check(json!({ "corse": {} }), "unknown plugin [corse]");
+    check(json!({ "cors": 1 }), "invalid plugin conf 1 for plugin [cors]");
+    let failed =
+        "failed to check the configuration of plugin limit-count err: property \"count\" is required";
+    check(json!({ "limit-count": {} }), failed);
+    check(
+        json!({ "cors": { "_meta": { "disabled": true } } }),
+        "failed to check the configuration of plugin cors err: property \"_meta\" validation failed: additional properties forbidden, found disabled",
+    );
+    check(
+        json!({ "cors": { "_meta": { "filter": ["uri", "==", "/a"] } } }),
+        "failed to validate the 'vars' expression: rule should be wrapped inside brackets",
+    );
+    check(
+        json!({ "cors": { "_meta": { "pre_function": "return" } } }),
+        "failed to load _meta.pre_function in plugin cors: it needs the Lua engine, which this version does not have",
+    );
+}
+
+#[test]
+fn services() {
+    let check = |value, expected| check(Kind::Service, "1", value, expected);
+    check(json!({}), "");
+    check(json!({ "hosts": ["*.a.com"], "upstream": { "nodes": [] }, "enable_websocket": true }), "");
+    check(
+        json!({ "hosts": [] }),
+        "invalid configuration: property \"hosts\" validation failed: expect array to have at least 1 items",
+    );
+    check(json!({ "plugins": { "x": {} } }), "unknown plugin [x]");
+    check(
+        json!({ "script": "local _M = {} return _M" }),
+        "`script` needs the Lua engine, which this version does not have",
+    );
+}
+
+#[test]
+fn upstreams() {
+    let check = |value, expected| check(Kind::Upstream, "1", value, expected);
+    let with = |fields: Value| {
+        let mut value = json!({ "nodes": nodes() });
+        value.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        value
+    };
+    check(with(json!({ "type": "chash", "key": "arg_x", "retries": 0, "keepalive_pool": {} })), "");
+    check(with(json!({ "type": "chash", "hash_on": "consumer" })), "");
+    check(json!({ "nodes": [{ "host": "[::1]", "weight": 1, "port": 80, "note": "kept by others" }] }), "");
+    check(json!({ "nodes": [{ "host": "unix:/run/a", "weight": 1 }] }), "");
+    check(
+        with(json!({ "tls": { "client_cert": pem("CERTIFICATE"), "client_key": pem("PRIVATE KEY") } })),
+        "",
+    );
+    check(with(json!({ "tls": { "client_cert_id": 1, "verify": true } })), "");
+    check(json!({}), "invalid configuration: value should match only one schema, but matches none");
+    check(
+        with(json!({ "service_name": "a", "discovery_type": "dns" })),
+        "invalid configuration: value should match only one schema, but matches both schemas 1 and 2",
+    );
+    check(
+        json!({ "service_name": "a", "discovery_type": "dns" }),
+        "`service_name` needs service discovery, which this version does not have",
+    );
+    check(
+        json!({ "nodes": { "h": -1 } }),
+        "invalid configuration: property \"nodes\" validation failed: object matches none of the required",
+    );
+    check(
+        json!({ "nodes": [{ "host": "::1", "weight": 1, "port": 80 }] }),
+        "invalid configuration: IPv6 address must be enclosed with '[' and ']'",
+    );
+    check(json!({ "nodes": { "h:65536": 1 } }), "invalid port 65536");
+    check(
+        with(json!({ "pass_host": "rewrite" })),
+        "`upstream_host` can't be empty when `pass_host` is `rewrite`",
+    );
+    check(with(json!({ "type": "chash" })), "missing key");
+    check(
+        with(json!({ "type": "chash", "hash_on": "header", "key": "a b" })),
+        "invalid configuration: failed to match pattern \"^[a-zA-Z0-9-_]+$\" with \"a b\"",
+    );
+    check(
+        with(json!({ "checks": { "passive": {} } })),
+        "invalid configuration: property \"checks\" validation failed: object matches none of the required: [\"active\"] or [\"active\",\"passive\"]",
+    );
+    check(
+        with(json!({ "checks": { "active": { "healthy": { "successes": 255 } } } })),
+        "invalid configuration: property \"checks\" validation failed: property \"active\" validation failed: property \"healthy\" validation failed: property \"successes\" validation failed: expected 255 to be at most 254",
+    );
+    check(
+        with(json!({ "tls": { "client_cert": pem("CERTIFICATE") } })),
+        "invalid configuration: property \"tls\" validation failed: failed to validate dependent schema for \"client_cert\": property \"client_key\" is required",
+    );
+    check(
+        with(json!({ "tls": { "client_cert": "x".repeat(128), "client_key": pem("PRIVATE KEY") } })),
+        "failed to parse cert: no certificate in PEM",
+    );
+    check(
+        with(json!({ "tls": { "client_cert": pem("CERTIFICATE"), "client_key": "x".repeat(64) } })),
+        "failed to decrypt previous encrypted key",
+    );
+    check(
+        with(json!({ "timeout": { "connect": 1, "send": 1 } })),
+        "invalid configuration: property \"timeout\" validation failed: property \"read\" is required",
+    );
+}
+
+#[test]
+fn consumers_credentials_and_groups() {
+    let consumer = |value, expected| check(Kind::Consumer, "jack", value, expected);
+    let names = json!({ "username": "jack", "plugins": { "key-auth": { "key": "k" } }, "group_id": "g" });
+    consumer(names, "");
+    consumer(json!({}), "invalid configuration: property \"username\" is required");
+    consumer(
+        json!({ "username": "a b" }),
+        "invalid configuration: property \"username\" validation failed: failed to match pattern \"^[a-zA-Z0-9_\\\\-]+$\" with \"a b\"",
+    );
+    consumer(
+        json!({ "username": "jack", "name": "j" }),
+        "invalid configuration: additional properties forbidden, found name",
+    );
+    let failed = "invalid plugins configuration: failed to check the configuration of plugin key-auth err: property \"key\" is required";
+    consumer(json!({ "username": "jack", "plugins": { "key-auth": {} } }), failed);
+    consumer(
+        json!({ "username": "jack", "plugins": { "x": {} } }),
+        "invalid plugins configuration: unknown plugin [x]",
+    );
+
+    let credential = |value, expected: &str| {
+        let result = super::check(Kind::Credential, Some("c1"), &value, &TestPlugins);
+        assert_eq!(result.err().unwrap_or_default(), expected, "{value}");
+    };
+    credential(json!({ "plugins": { "key-auth": { "key": "k" } } }), "");
+    credential(
+        json!({ "plugins": { "key-auth": { "key": "k" }, "cors": {} } }),
+        "invalid configuration: property \"plugins\" validation failed: expect object to have at most 1 properties",
+    );
+    credential(
+        json!({ "plugins": { "cors": {} } }),
+        "only supports auth type plugins in consumer credential",
+    );
+    credential(json!({ "plugins": { "x": {} } }), "invalid plugins configuration: unknown plugin [x]");
+
+    for kind in [Kind::ConsumerGroup, Kind::PluginConfig, Kind::GlobalRule] {
+        check(kind, "g", json!({ "plugins": { "cors": {} } }), "");
+        check(kind, "g", json!({}), "invalid configuration: property \"plugins\" is required");
+        check(kind, "g", json!({ "plugins": { "x": {} } }), "unknown plugin [x]");
+        let without = super::check(kind, None, &json!({ "plugins": {} }), &TestPlugins);
+        assert_eq!(without, Err("invalid configuration: property \"id\" is required".to_owned()));
+    }
+    check(
+        Kind::GlobalRule,
+        "g",
+        json!({ "plugins": {}, "name": "n" }),
+        "invalid configuration: additional properties forbidden, found name",
+    );
+}
+
+#[test]
+fn certificates() {
+    let (cert, key) = (pem("CERTIFICATE"), pem("PRIVATE KEY"));
+    let check = |value, expected| check(Kind::Ssl, "1", value, expected);
+    check(json!({ "cert": cert, "key": key, "sni": "a.com" }), "");
+    check(json!({ "cert": cert, "key": key, "snis": ["a.com"], "certs": [cert], "keys": [key] }), "");
+    check(json!({ "cert": cert, "key": key, "type": "client" }), "");
+    check(json!({ "cert": "$secret://vault/1/a/cert", "key": "$env://KEY", "sni": "a.com" }), "");
+    check(
+        json!({ "cert": cert, "key": key, "sni": "*", "client": { "ca": cert, "depth": 2, "skip_mtls_uri_regex": ["^/a"] } }),
+        "",
+    );
+    check(json!({ "cert": cert, "key": key }), "invalid configuration: then clause did not match");
+    check(json!({ "cert": cert, "type": "client" }), "invalid configuration: else clause did not match");
+    check(
+        json!({ "cert": "x".repeat(128), "key": key, "sni": "a" }),
+        "failed to parse cert: no certificate in PEM",
+    );
+    check(
+        json!({ "cert": cert, "key": format!("---{}", "x".repeat(64)), "sni": "a" }),
+        "failed to parse key: no private key in PEM",
+    );
+    check(
+        json!({ "cert": cert, "key": key, "sni": "a", "certs": [cert] }),
+        "mismatched number of certs and keys",
+    );
+    check(
+        json!({ "cert": cert, "key": key, "sni": "a", "certs": ["x".repeat(128)], "keys": [key] }),
+        "failed to handle cert-key pair[1]: failed to parse cert: no certificate in PEM",
+    );
+    check(
+        json!({ "cert": cert, "key": key, "sni": "a", "client": { "ca": "x".repeat(128) } }),
+        "failed to validate client_cert: failed to parse cert: no certificate in PEM",
+    );
+}
+
+#[test]
+fn other_kinds() {
+    check(Kind::Proto, "1", json!({ "content": "syntax = \"proto3\";" }), "");
+    check(Kind::Proto, "1", json!({}), "invalid configuration: property \"content\" is required");
+
+    let stream = |value, expected| check(Kind::StreamRoute, "1", value, expected);
+    stream(json!({ "server_port": 1, "sni": "a", "upstream": { "nodes": nodes() } }), "");
+    stream(json!({ "plugins": { "mqtt-proxy": { "protocol_name": "MQTT" } } }), "");
+    stream(json!({ "plugins": { "cors": {} } }), "unknown plugin [cors]");
+    stream(
+        json!({ "plugins": { "mqtt-proxy": {} } }),
+        "failed to check the configuration of stream plugin [mqtt-proxy]: property \"protocol_name\" is required",
+    );
+    stream(json!({ "protocol": { "name": "redis" } }), "unknown protocol [redis]");
+    stream(
+        json!({ "protocol": { "name": "redis", "superior_id": 1 } }),
+        "stream route can not set itself as superior_id",
+    );
+
+    let secret = |id, value, expected| check(Kind::Secret, id, value, expected);
+    let vault = json!({ "uri": "http://127.0.0.1:8200", "prefix": "kv/apisix", "token": "$ENV://TOKEN" });
+    secret("vault/1", vault.clone(), "");
+    secret("other/1", vault, "invalid secret manager: other");
+    secret("aws/1", json!({}), "invalid configuration: property \"access_key_id\" is required");
+    secret("gcp/1", json!({}), "invalid configuration: value should match only one schema, but matches none");
+
+    check(Kind::PluginMetadata, "cors", json!({ "allow_origins": {} }), "");
+    check(
+        Kind::PluginMetadata,
+        "cors",
+        json!({}),
+        "invalid configuration: property \"allow_origins\" is required",
+    );
+    check(Kind::PluginMetadata, "none", json!({}), "invalid plugin name");
+    check(Kind::PluginMetadata, "", json!({}), "missing plugin name");
+}
+
+#[test]
+fn what_a_resource_refers_to() {
+    let check = |kind, value, expected: &[(&str, Kind, &str, &str)]| {
+        let found = references(kind, &value);
+        let found: Vec<_> = found
+            .iter()
+            .map(|found| (found.field, found.kind, found.id.as_str(), found.message_prefix.as_str()))
+            .collect();
+        assert_eq!(found, expected);
+    };
+    check(
+        Kind::Route,
+        json!({ "plugin_config_id": 3, "upstream_id": "u", "upstream": { "tls": { "client_cert_id": 1 } } }),
+        &[
+            ("upstream.tls.client_cert_id", Kind::Ssl, "1", "failed to fetch ssl info by ssl id [1]"),
+            ("upstream_id", Kind::Upstream, "u", "failed to fetch upstream info by upstream id [u]"),
+            (
+                "plugin_config_id",
+                Kind::PluginConfig,
+                "3",
+                "failed to fetch plugin config info by plugin config id [3]",
+            ),
+        ],
+    );
+    check(
+        Kind::Consumer,
+        json!({ "group_id": "g" }),
+        &[(
+            "group_id",
+            Kind::ConsumerGroup,
+            "g",
+            "failed to fetch consumer group info by consumer group id [g]",
+        )],
+    );
+    check(
+        Kind::StreamRoute,
+        json!({ "protocol": { "superior_id": "s" } }),
+        &[("protocol.superior_id", Kind::StreamRoute, "s", "failed to fetch stream routes[s]")],
+    );
+    check(Kind::Proto, json!({}), &[]);
+}
+
+#[test]
+fn items_of_a_store_are_read_and_kept() {
+    let key = ResourceKey::new(Kind::Route, "r");
+    let value = json!({ "id": 7, "uri": "/a", "priority": 2.0, "plugins": { "gone": {}, "cors": {} },
+        "upstream": { "nodes": [{ "host": "::1", "port": 80, "weight": 1.0 }] } });
+    assert_eq!(skipped_plugins(Kind::Route, &value, &TestPlugins), ["gone"]);
+    let AnyResource::Route(route) = read(&key, &value, &TestPlugins).unwrap() else { panic!("another kind") };
+    assert_eq!(&*route.upstream.as_ref().unwrap().nodes[0].host, "[::1]");
+    let value = json!({ "id": 7, "uri": "/a", "priority": 2.0, "plugins": { "gone": {}, "cors": {} },
+        "upstream": { "nodes": { "::1": 1.0 } } });
+    let AnyResource::Route(route) = read(&key, &value, &TestPlugins).unwrap() else { panic!("another kind") };
+    assert_eq!((route.id.as_str(), route.priority, route.status), ("r", 2, 1));
+    assert_eq!(route.plugins.keys().map(|name| &**name).collect::<Vec<_>>(), ["cors"]);
+
+    let mut resources = Resources::default();
+    let first = AnyResource::Route(route);
+    assert_eq!(resources.put(first.clone(), 5), None);
+    assert_eq!(resources.get(&key).as_ref(), Some(&first));
+    assert_eq!((resources.order(&key), resources.keys()), (Some(5), vec![key.clone()]));
+    assert_eq!(resources.remove(&key), Some(first));
+    assert_eq!(resources.get(&key), None);
+
+    let credential = ResourceKey::new(Kind::Credential, "jack/credentials/c1");
+    let value = json!({ "id": "c1", "plugins": { "key-auth": { "key": "k" } } });
+    let AnyResource::Credential(read) = read(&credential, &value, &TestPlugins).unwrap() else {
+        panic!("another kind")
+    };
+    assert_eq!(read.owner_and_id(), Some(("jack", "c1")));
+    let refused = super::read(&key, &json!("init_dir"), &NoPlugins).unwrap_err();
+    assert_eq!(refused, "invalid item data of [routes/r], val: \"init_dir\", it should be an object");
+    let metadata = ResourceKey::new(Kind::PluginMetadata, "unknown");
+    assert!(super::read(&metadata, &json!({ "a": 1 }), &NoPlugins).is_ok());
+}
+
+/// The names of the members of `value`, as a schema has them.
+fn properties(schema: &Value) -> BTreeSet<String> {
+    let own = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
+    let forms = schema.get("oneOf").and_then(Value::as_array).into_iter().flatten();
+    own.map(|(name, _)| name.clone()).chain(forms.flat_map(properties)).collect()
+}
+
+fn fields<T: schemars::JsonSchema>() -> BTreeSet<String> {
+    properties(SchemaGenerator::default().into_root_schema_for::<T>().as_value())
+}
+
+#[test]
+fn schemas_and_types_have_the_same_fields() {
+    let check =
+        |kind: Kind, fields: BTreeSet<String>| assert_eq!(properties(schema(kind)), fields, "{kind:?}");
+    check(Kind::Route, fields::<Route>());
+    check(Kind::Service, fields::<Service>());
+    check(Kind::Upstream, fields::<Upstream>());
+    check(Kind::Consumer, fields::<Consumer>());
+    check(Kind::Credential, fields::<Credential>());
+    check(Kind::ConsumerGroup, fields::<ConsumerGroup>());
+    check(Kind::Ssl, fields::<Ssl>());
+    check(Kind::GlobalRule, fields::<GlobalRule>());
+    check(Kind::PluginConfig, fields::<PluginConfig>());
+    check(Kind::PluginMetadata, fields::<PluginMetadata>());
+    check(Kind::Proto, fields::<Proto>());
+    check(Kind::StreamRoute, fields::<StreamRoute>());
+    check(Kind::Secret, fields::<Secret>());
+    let part = |kind: Kind, pointer: &str, fields: BTreeSet<String>| {
+        let part = schema(kind).pointer(pointer).unwrap();
+        assert_eq!(properties(part), fields, "{pointer}");
+    };
+    part(Kind::Upstream, "/properties/tls", fields::<UpstreamTls>());
+    part(Kind::Upstream, "/properties/timeout", fields::<Timeout>());
+    part(Kind::Upstream, "/properties/keepalive_pool", fields::<KeepalivePool>());
+    part(Kind::Upstream, "/properties/nodes/anyOf/1/items", fields::<Node>());
+    part(Kind::Upstream, "/properties/checks", fields::<crate::checks::Checks>());
+    let active = "/properties/checks/properties/active";
+    part(Kind::Upstream, active, fields::<crate::checks::Active>());
+    part(Kind::Upstream, &format!("{active}/properties/healthy"), fields::<crate::checks::ActiveHealthy>());
+    part(
+        Kind::Upstream,
+        &format!("{active}/properties/unhealthy"),
+        fields::<crate::checks::ActiveUnhealthy>(),
+    );
+    let passive = "/properties/checks/properties/passive";
+    part(Kind::Upstream, &format!("{passive}/properties/healthy"), fields::<crate::checks::PassiveHealthy>());
+    part(
+        Kind::Upstream,
+        &format!("{passive}/properties/unhealthy"),
+        fields::<crate::checks::PassiveUnhealthy>(),
+    );
+    part(Kind::Ssl, "/properties/client", fields::<SslClient>());
+    part(Kind::StreamRoute, "/properties/protocol", fields::<Protocol>());
+    part(Kind::StreamRoute, "/properties/protocol/properties/logger/items", fields::<ProtocolLogger>());
+}
+
+/// Bytes that a route with an inline upstream and one node takes, without the texts.
+#[test]
+fn routes_are_small() {
+    let fixed = size_of::<Route>() + size_of::<Upstream>() + size_of::<Node>();
+    assert!(fixed <= 544, "{fixed} bytes: {} + {}", size_of::<Route>(), size_of::<Upstream>());
+}
+
+#[test]
+fn every_schema_compiles() {
+    for kind in Kind::ALL {
+        assert!(checker(kind, None).check(&Value::Null).is_err(), "{kind:?}");
+    }
+    for manager in SecretProvider::ALL {
+        assert!(checker(Kind::Secret, Some(manager)).check(&Value::Null).is_err(), "{manager:?}");
+    }
+}
+
+mod generated {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            "[a-z:/$*.0-9\\[\\]-]{0,12}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 24, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec(("[a-z_]{1,8}", inner), 0..4)
+                    .prop_map(|members| Value::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn no_value_makes_reading_panic(
+            kind in prop::sample::select(Kind::ALL.to_vec()),
+            field in "(id|uri|nodes|plugins|checks|vars|tls|upstream|username|cert|key|protocol|content|labels|timeout|client)",
+            value in value(),
+        ) {
+            let mut whole = json!({ "uri": "/a", "username": "a", "plugins": {} });
+            whole[&field] = value.clone();
+            for value in [&value, &whole] {
+                let accepted = super::super::check(kind, Some("vault/1"), value, &TestPlugins).is_ok();
+                let read = read(&ResourceKey::new(kind, "vault/1"), value, &TestPlugins);
+                let _ = references(kind, value);
+                prop_assert!(!accepted || read.is_ok() || kind == Kind::Consumer, "{kind:?} {value}: {read:?}");
+            }
+        }
+    }
+}

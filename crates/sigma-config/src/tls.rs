@@ -1,0 +1,153 @@
+//! TLS and the PROXY protocol at the edge: what a listener is told, and what the process is.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::cidr::CidrSet;
+use crate::forms::CidrText;
+use crate::resources::TlsVersion;
+
+/// A protocol that clients may agree on above TLS (RFC 7301).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum AlpnProtocol {
+    /// HTTP/2.
+    #[serde(rename = "h2")]
+    H2,
+    /// HTTP/1.1.
+    #[serde(rename = "http/1.1")]
+    Http11,
+}
+
+impl AlpnProtocol {
+    /// Its registered name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            AlpnProtocol::H2 => "h2",
+            AlpnProtocol::Http11 => "http/1.1",
+        }
+    }
+}
+
+/// Files with a certificate and its key, read at the start and at every reload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CertificateFiles {
+    /// The certificate and its chain, in PEM.
+    pub cert: PathBuf,
+    /// Its private key, in PEM, without a passphrase.
+    pub key: PathBuf,
+    /// A stapled OCSP response in DER, sent along with the certificate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ocsp: Option<PathBuf>,
+}
+
+/// TLS on a listener; `true` stands for all defaults. Certificates come from `ssls`, by server name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ListenerTls {
+    /// What is shown where no ssl has the name that a client asks for, or it asks for none: several
+    /// pairs for different kinds of keys, such as RSA and ECDSA.
+    pub certificates: Vec<CertificateFiles>,
+    /// Versions of TLS. Older ones are not offered, whatever stands here (RFC 8996).
+    pub protocols: Vec<TlsVersion>,
+    /// Protocols to agree on, the preferred first.
+    pub alpn: Vec<AlpnProtocol>,
+    /// Milliseconds for the whole handshake; then the connection is closed.
+    #[schemars(range(min = 1))]
+    pub handshake_timeout_ms: u32,
+    /// Largest first message of a client; those of browsers have about 2 KiB.
+    #[schemars(range(min = 512))]
+    pub hello_bytes: u32,
+}
+
+impl Default for ListenerTls {
+    fn default() -> Self {
+        ListenerTls {
+            certificates: Vec::new(),
+            protocols: vec![TlsVersion::V1_2, TlsVersion::V1_3],
+            alpn: vec![AlpnProtocol::H2, AlpnProtocol::Http11],
+            handshake_timeout_ms: 10_000,
+            hello_bytes: 16 * 1024,
+        }
+    }
+}
+
+/// The PROXY protocol (versions 1 and 2) on a listener: a load balancer says whose connection it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListenerProxyProtocol {
+    /// Peers (IP or CIDR) that begin with a header, all of them; Unix sockets always do. From any
+    /// other peer a header is not accepted.
+    #[schemars(with = "Vec<CidrText>")]
+    pub trusted: CidrSet,
+    /// Largest header of version 2 in bytes; its fields may hold certificate names.
+    #[serde(default = "default_header_bytes")]
+    #[schemars(range(min = 232))]
+    pub header_bytes: u32,
+    /// Milliseconds until the header is complete; then the connection is closed.
+    #[serde(default = "default_header_ms")]
+    #[schemars(range(min = 1))]
+    pub timeout_ms: u32,
+}
+
+fn default_header_bytes() -> u32 {
+    4096
+}
+
+fn default_header_ms() -> u32 {
+    5_000
+}
+
+/// How a client saves a handshake when it comes again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SessionResumption {
+    /// Clients keep their session, encrypted under keys that change.
+    #[default]
+    Tickets,
+    /// The gateway keeps sessions in memory.
+    Cache,
+    /// Every connection shakes hands in full.
+    Off,
+}
+
+/// TLS of the whole process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tls {
+    /// The name that a client which gives none is taken to ask for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fallback_sni: Option<String>,
+    /// How sessions are resumed.
+    pub resumption: SessionResumption,
+    /// Seconds until tickets are encrypted under a new key; they are good for up to twice as long.
+    /// Whoever gets hold of a key reads what was recorded in that time under TLS 1.2.
+    #[schemars(range(min = 1))]
+    pub ticket_rotation_s: u32,
+    /// Sessions in memory, of about 1 KiB each, with `resumption: cache`.
+    #[schemars(range(min = 1))]
+    pub cached_sessions: u32,
+    /// Handshakes that a worker is in the middle of, counted from a client's complete first message;
+    /// others wait. Each takes some 30 KiB.
+    #[schemars(range(min = 1))]
+    pub handshakes_per_worker: u32,
+    /// File of authorities (PEM) that may vouch for upstreams; unset: those of the system.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trusted_certificates: Option<PathBuf>,
+}
+
+impl Default for Tls {
+    fn default() -> Self {
+        Tls {
+            fallback_sni: None,
+            resumption: SessionResumption::default(),
+            ticket_rotation_s: 3_600,
+            cached_sessions: 20_000,
+            handshakes_per_worker: 1_024,
+            trusted_certificates: None,
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! From the JSON of a schema to its nodes.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Number, Value};
+
+use super::Schema;
+use super::format::Format;
+use super::node::{
+    Additional, AnyOf, ArrayRules, Condition, Dependency, Items, JsonType, Node, NodeId, NumberRules,
+    ObjectRules, Property, StringRules, Types,
+};
+use super::pcre::Pattern;
+
+/// Schemas written inside each other; the JSON parser allows no more either.
+const MAX_DEPTH: usize = 128;
+
+pub(super) fn compile(schema: &Value) -> Result<Schema, String> {
+    let mut compiler = Compiler { document: schema, nodes: Vec::new(), known: HashMap::new() };
+    let root = compiler.schema(&Place { pointer: String::new(), depth: 0 }, schema)?;
+    refuse_loops(&compiler.nodes)?;
+    Ok(Schema { nodes: compiler.nodes, root })
+}
+
+/// Where a schema stands in the document.
+struct Place {
+    pointer: String,
+    depth: usize,
+}
+
+impl Place {
+    fn child(&self, part: &str) -> Place {
+        let part = part.replace('~', "~0").replace('/', "~1");
+        Place { pointer: format!("{}/{part}", self.pointer), depth: self.depth + 1 }
+    }
+
+    fn wrong(&self, keyword: &str, expected: &str) -> String {
+        format!("schema at `{}/{keyword}` must be {expected}", self.pointer)
+    }
+}
+
+struct Compiler<'a> {
+    document: &'a Value,
+    nodes: Vec<Node>,
+    /// The node of each place, so that a schema which is referred to is compiled once.
+    known: HashMap<String, NodeId>,
+}
+
+impl<'a> Compiler<'a> {
+    fn schema(&mut self, place: &Place, schema: &Value) -> Result<NodeId, String> {
+        if let Some(id) = self.known.get(&place.pointer) {
+            return Ok(*id);
+        }
+        if place.depth > MAX_DEPTH {
+            return Err(format!("schema at `{}` is nested more than {MAX_DEPTH} levels deep", place.pointer));
+        }
+        if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
+            let (place, target) = self.resolve(place, reference)?;
+            return self.schema(&place, target);
+        }
+        // Known before its parts are, as they may refer to it.
+        let id = self.nodes.len();
+        self.nodes.push(Node::default());
+        self.known.insert(place.pointer.clone(), id);
+        self.nodes[id] = match schema {
+            Value::Bool(accept) => Node { never: !accept, boolean: true, ..Node::default() },
+            Value::Object(map) => self.node(place, map)?,
+            // Lua cannot tell an empty array from an empty object.
+            Value::Array(items) if items.is_empty() => Node::default(),
+            _ => return Err(format!("schema at `{}` must be an object or a boolean", place.pointer)),
+        };
+        Ok(id)
+    }
+
+    /// What a `$ref` finally leads to.
+    fn resolve(&self, place: &Place, reference: &str) -> Result<(Place, &'a Value), String> {
+        /// References to references; more than this is a circle.
+        const MAX_HOPS: usize = 32;
+        let lost = |why: &str| format!("schema at `{}/$ref`: `{reference}` {why}", place.pointer);
+        let mut current = reference;
+        for _ in 0..MAX_HOPS {
+            let Some(fragment) = current.strip_prefix('#') else {
+                return Err(lost("is outside this schema, copy it to `definitions`"));
+            };
+            let pointer = percent_decoded(fragment);
+            let Some(target) = self.document.pointer(&pointer) else { return Err(lost("leads nowhere")) };
+            match target.get("$ref").and_then(Value::as_str) {
+                Some(next) => current = next,
+                None => return Ok((Place { pointer, depth: place.depth + 1 }, target)),
+            }
+        }
+        Err(lost("leads back to itself"))
+    }
+
+    fn node(&mut self, place: &Place, map: &Map<String, Value>) -> Result<Node, String> {
+        let condition = match map.get("if") {
+            Some(test) => Some(Condition {
+                test: self.schema(&place.child("if"), test)?,
+                then: self.optional(place, map, "then")?,
+                otherwise: self.optional(place, map, "else")?,
+            }),
+            None => None,
+        };
+        Ok(Node {
+            never: false,
+            boolean: false,
+            types: types(place, map)?,
+            object: self.object(place, map)?.map(Box::new),
+            array: self.array(place, map)?.map(Box::new),
+            string: string(place, map)?.map(Box::new),
+            number: numbers(place, map)?.map(Box::new),
+            enumeration: array(place, map, "enum")?.cloned(),
+            all_of: self.list(place, map, "allOf")?,
+            any_of: self.any_of(place, map)?,
+            one_of: self.list(place, map, "oneOf")?,
+            condition,
+            not: self.optional(place, map, "not")?,
+            format: map.get("format").and_then(Value::as_str).and_then(Format::parse),
+            constant: map.get("const").cloned(),
+            default: map.get("default").cloned(),
+        })
+    }
+
+    fn optional(
+        &mut self,
+        place: &Place,
+        map: &Map<String, Value>,
+        keyword: &str,
+    ) -> Result<Option<NodeId>, String> {
+        map.get(keyword).map(|schema| self.schema(&place.child(keyword), schema)).transpose()
+    }
+
+    fn list(
+        &mut self,
+        place: &Place,
+        map: &Map<String, Value>,
+        keyword: &str,
+    ) -> Result<Vec<NodeId>, String> {
+        let Some(schemas) = array(place, map, keyword)? else { return Ok(Vec::new()) };
+        let place = place.child(keyword);
+        let numbered = schemas.iter().enumerate();
+        numbered.map(|(index, schema)| self.schema(&place.child(&index.to_string()), schema)).collect()
+    }
+
+    fn any_of(&mut self, place: &Place, map: &Map<String, Value>) -> Result<Option<AnyOf>, String> {
+        let branches = self.list(place, map, "anyOf")?;
+        if branches.is_empty() {
+            return Ok(None);
+        }
+        let schemas = map.get("anyOf").and_then(Value::as_array).into_iter().flatten();
+        let required: Vec<String> =
+            schemas.filter_map(|schema| schema.get("required")).map(Value::to_string).collect();
+        let mut failure = "object matches none of the required".to_owned();
+        if !required.is_empty() {
+            failure = format!("{failure}: {}", required.join(" or "));
+        }
+        Ok(Some(AnyOf { branches, failure }))
+    }
+
+    fn object(&mut self, place: &Place, map: &Map<String, Value>) -> Result<Option<ObjectRules>, String> {
+        const KEYWORDS: [&str; 8] = [
+            "properties",
+            "required",
+            "dependencies",
+            "patternProperties",
+            "additionalProperties",
+            "propertyNames",
+            "minProperties",
+            "maxProperties",
+        ];
+        if !KEYWORDS.iter().any(|keyword| map.contains_key(*keyword)) {
+            return Ok(None);
+        }
+        let mut required = names(place, map.get("required"), "required")?;
+        let mut dependencies = self.dependencies(place, map)?;
+        let mut properties = Vec::new();
+        for (name, schema) in object(place, map, "properties")?.into_iter().flatten() {
+            let node = self.schema(&place.child("properties").child(name), schema)?;
+            let dependency = dependencies.iter().position(|(dependent, _)| dependent == name);
+            properties.push(Property {
+                name: name.clone(),
+                node,
+                required: required.contains(name),
+                dependency: dependency.map(|index| dependencies.remove(index).1),
+            });
+            required.retain(|needed| needed != name);
+        }
+        let mut patterns = Vec::new();
+        for (pattern, schema) in object(place, map, "patternProperties")?.into_iter().flatten() {
+            let place = place.child("patternProperties").child(pattern);
+            patterns.push((self::pattern(&place, pattern)?, self.schema(&place, schema)?));
+        }
+        Ok(Some(ObjectRules {
+            properties,
+            required,
+            dependencies,
+            patterns,
+            additional: self.additional(place, map, "additionalProperties")?,
+            names: self.optional(place, map, "propertyNames")?,
+            min: count(place, map, "minProperties")?,
+            max: count(place, map, "maxProperties")?,
+        }))
+    }
+
+    fn dependencies(
+        &mut self,
+        place: &Place,
+        map: &Map<String, Value>,
+    ) -> Result<Vec<(String, Dependency)>, String> {
+        let mut dependencies = Vec::new();
+        for (name, dependency) in object(place, map, "dependencies")?.into_iter().flatten() {
+            let place = place.child("dependencies");
+            let dependency = match dependency {
+                Value::Array(_) => Dependency::Names(names(&place, Some(dependency), name)?),
+                _ => Dependency::Schema(self.schema(&place.child(name), dependency)?),
+            };
+            dependencies.push((name.clone(), dependency));
+        }
+        Ok(dependencies)
+    }
+
+    fn additional(
+        &mut self,
+        place: &Place,
+        map: &Map<String, Value>,
+        keyword: &str,
+    ) -> Result<Additional, String> {
+        Ok(match map.get(keyword) {
+            None | Some(Value::Bool(true)) => Additional::Anything,
+            Some(Value::Bool(false)) => Additional::Nothing,
+            Some(schema) => Additional::Schema(self.schema(&place.child(keyword), schema)?),
+        })
+    }
+
+    fn array(&mut self, place: &Place, map: &Map<String, Value>) -> Result<Option<ArrayRules>, String> {
+        const KEYWORDS: [&str; 5] = ["items", "contains", "minItems", "maxItems", "uniqueItems"];
+        if !KEYWORDS.iter().any(|keyword| map.contains_key(*keyword)) {
+            return Ok(None);
+        }
+        let items = match map.get("items") {
+            None => Items::Anything,
+            Some(Value::Array(schemas)) if !schemas.is_empty() => {
+                Items::Tuple(self.list(place, map, "items")?, self.additional(place, map, "additionalItems")?)
+            }
+            Some(schema) => Items::Each(self.schema(&place.child("items"), schema)?),
+        };
+        let unique = match map.get("uniqueItems") {
+            None => false,
+            Some(Value::Bool(unique)) => *unique,
+            Some(_) => return Err(place.wrong("uniqueItems", "a boolean")),
+        };
+        Ok(Some(ArrayRules {
+            items,
+            contains: self.optional(place, map, "contains")?,
+            min: count(place, map, "minItems")?,
+            max: count(place, map, "maxItems")?,
+            unique,
+        }))
+    }
+}
+
+fn pattern(place: &Place, source: &str) -> Result<Pattern, String> {
+    Pattern::compile(source).map_err(|error| format!("schema at `{}`: {error}", place.pointer))
+}
+
+fn types(place: &Place, map: &Map<String, Value>) -> Result<Types, String> {
+    let wrong = || place.wrong("type", "the name of a JSON type or a list of such names");
+    let parse = |name: &Value| name.as_str().and_then(JsonType::parse).ok_or_else(wrong);
+    match map.get("type") {
+        None => Ok(Types::Any),
+        Some(Value::Array(names)) => names.iter().map(parse).collect::<Result<_, _>>().map(Types::Several),
+        Some(name) => parse(name).map(Types::One),
+    }
+}
+
+fn string(place: &Place, map: &Map<String, Value>) -> Result<Option<StringRules>, String> {
+    let pattern = match map.get("pattern") {
+        None => None,
+        Some(Value::String(source)) => Some(pattern(&place.child("pattern"), source)?),
+        Some(_) => return Err(place.wrong("pattern", "a string")),
+    };
+    let rules =
+        StringRules { min: count(place, map, "minLength")?, max: count(place, map, "maxLength")?, pattern };
+    let present = rules.min.is_some() || rules.max.is_some() || rules.pattern.is_some();
+    Ok(present.then_some(rules))
+}
+
+fn numbers(place: &Place, map: &Map<String, Value>) -> Result<Option<NumberRules>, String> {
+    let number = |keyword: &str| match map.get(keyword) {
+        // Draft 4 has a boolean beside `minimum`.
+        None | Some(Value::Bool(_)) => Ok(None),
+        Some(Value::Number(number)) => Ok(Some(number.clone())),
+        Some(_) => Err(place.wrong(keyword, "a number")),
+    };
+    let strict = |keyword: &str| map.get(keyword) == Some(&Value::Bool(true));
+    let mut rules = NumberRules {
+        min: number("minimum")?,
+        max: number("maximum")?,
+        above: number("exclusiveMinimum")?,
+        below: number("exclusiveMaximum")?,
+        multiple_of: number("multipleOf")?,
+    };
+    if strict("exclusiveMinimum") {
+        rules.above = rules.min.take();
+    }
+    if strict("exclusiveMaximum") {
+        rules.below = rules.max.take();
+    }
+    if rules.multiple_of.as_ref().and_then(Number::as_f64).is_some_and(|step| step <= 0.0) {
+        return Err(place.wrong("multipleOf", "greater than 0"));
+    }
+    let all = [&rules.min, &rules.max, &rules.above, &rules.below, &rules.multiple_of];
+    let present = all.iter().any(|rule| rule.is_some());
+    Ok(present.then_some(rules))
+}
+
+fn count(place: &Place, map: &Map<String, Value>, keyword: &str) -> Result<Option<u64>, String> {
+    let wrong = || place.wrong(keyword, "an integer of at least 0");
+    match map.get(keyword) {
+        None => Ok(None),
+        Some(Value::Number(number)) => {
+            let integer = super::number::integer(number).and_then(|integer| u64::try_from(integer).ok());
+            integer.map(Some).ok_or_else(wrong)
+        }
+        Some(_) => Err(wrong()),
+    }
+}
+
+fn names(place: &Place, list: Option<&Value>, keyword: &str) -> Result<Vec<String>, String> {
+    let wrong = || place.wrong(keyword, "a list of property names");
+    let Some(list) = list else { return Ok(Vec::new()) };
+    let name = |name: &Value| name.as_str().map(str::to_owned).ok_or_else(wrong);
+    list.as_array().ok_or_else(wrong)?.iter().map(name).collect()
+}
+
+fn array<'v>(
+    place: &Place,
+    map: &'v Map<String, Value>,
+    keyword: &str,
+) -> Result<Option<&'v Vec<Value>>, String> {
+    match map.get(keyword) {
+        None => Ok(None),
+        Some(Value::Array(items)) => Ok(Some(items)),
+        Some(_) => Err(place.wrong(keyword, "an array")),
+    }
+}
+
+fn object<'v>(
+    place: &Place,
+    map: &'v Map<String, Value>,
+    keyword: &str,
+) -> Result<Option<&'v Map<String, Value>>, String> {
+    match map.get(keyword) {
+        None => Ok(None),
+        Some(Value::Array(items)) if items.is_empty() => Ok(None),
+        Some(Value::Object(map)) => Ok(Some(map)),
+        Some(_) => Err(place.wrong(keyword, "an object")),
+    }
+}
+
+fn percent_decoded(fragment: &str) -> String {
+    let bytes = fragment.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut index = 0;
+    while index < bytes.len() {
+        let hex = fragment.get(index + 1..index + 3).filter(|_| bytes[index] == b'%');
+        let code = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        out.push(code.unwrap_or(bytes[index]));
+        index += if code.is_some() { 3 } else { 1 };
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// A schema that applies itself to the same value again would never come to an end.
+fn refuse_loops(nodes: &[Node]) -> Result<(), String> {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Mark {
+        New,
+        Open,
+        Done,
+    }
+    let mut marks = vec![Mark::New; nodes.len()];
+    let mut stack: Vec<NodeId> = (0..nodes.len()).collect();
+    while let Some(&id) = stack.last() {
+        if marks[id] != Mark::New {
+            marks[id] = Mark::Done;
+            stack.pop();
+            continue;
+        }
+        marks[id] = Mark::Open;
+        for next in nodes[id].in_place() {
+            match marks[next] {
+                Mark::New => stack.push(next),
+                Mark::Open => return Err("a `$ref` in the schema leads back to itself".to_owned()),
+                Mark::Done => {}
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! JSON schemas whose failures are worded as APISIX words them.
+//!
+//! Clients of the Admin API compare error texts, and those are the texts of the Lua `jsonschema`
+//! library: validation stops at the first failure and the causes of nested failures are joined from
+//! left to right. The schema draft is the part of drafts 4 to 7 that the library knows.
+//!
+//! Three habits of that library are kept on purpose, because configurations depend on them:
+//! * an empty object and an empty array are the same value, so either satisfies both types;
+//! * a default takes effect while the value is validated, so that a later `if` or `oneOf` of the same
+//!   object sees it, and it satisfies `required`;
+//! * a reference to a secret is accepted in place of any text.
+//!
+//! Its properties come in no defined order; here the order is that of the schema, so that the same
+//! document always gets the same answer.
+//!
+//! Numbers: an integer is a number without a fraction, so `1.0` is one. Integers of up to 64 bits are
+//! compared exactly; beyond that, and next to a number with a fraction, as double precision. In texts
+//! all are shown with 14 significant digits, as Lua shows them: `1e+15`.
+//!
+//! [`compile`] turns JSON into the nodes of [`node`], [`walk`] applies them to a value.
+
+mod compile;
+mod equality;
+mod format;
+mod node;
+mod number;
+pub mod pcre;
+#[cfg(test)]
+mod tests;
+mod text;
+mod walk;
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+/// A JSON schema, compiled once and then applied to any number of values.
+#[derive(Debug)]
+pub struct Schema {
+    nodes: Vec<node::Node>,
+    root: node::NodeId,
+}
+
+impl Schema {
+    /// Reads a schema. The error names the place as a JSON pointer: a keyword with a value of the
+    /// wrong kind, a `$ref` that leads nowhere or only back to itself, or a pattern that cannot be
+    /// matched in linear time.
+    pub fn compile(schema: &Value) -> Result<Schema, String> {
+        compile::compile(schema)
+    }
+
+    /// Whether `value` satisfies the schema, or the text of the first failure.
+    pub fn check(&self, value: &Value) -> Result<(), String> {
+        self.filled(value).map(drop)
+    }
+
+    /// `value` with the defaults of the schema: owned if there were any to add. A default is added
+    /// only where the object around it is present; of `anyOf`, `oneOf` and `if` only what matches
+    /// adds any.
+    pub fn filled<'v>(&self, value: &'v Value) -> Result<Cow<'v, Value>, String> {
+        let mut filled = Cow::Borrowed(value);
+        walk::Walk::new(&self.nodes).node(self.root, &mut filled, 0)?;
+        Ok(filled)
+    }
+
+    /// [`Schema::filled`] in place. A value that the schema refuses stays as it is.
+    pub fn fill_defaults(&self, value: &mut Value) {
+        if let Ok(Cow::Owned(filled)) = self.filled(value) {
+            *value = filled;
+        }
+    }
+}
+
+/// Whether `text` stands for a value that is looked up later: `$secret://…`, or `$env://…` in any
+/// case.
+#[must_use]
+pub fn is_secret_reference(text: &str) -> bool {
+    const ENV: &str = "$env://";
+    text.starts_with("$secret://") || text.get(..ENV.len()).is_some_and(|head| head.eq_ignore_ascii_case(ENV))
+}

@@ -1,0 +1,195 @@
+//! Regular expressions as schemas and plugins of APISIX write them, which are those of PCRE, matched
+//! in linear time.
+//!
+//! The `regex` crate does not backtrack, so no expression and no value can keep a thread busy. Most of
+//! PCRE's syntax means the same there; the rest is rewritten:
+//! * `\d`, `\w`, `\s`, `\b` are ASCII in PCRE; brackets there may hold a bare `[`, `&&` or `--`; a brace
+//!   that opens no repetition is a literal; `\<` is a literal; `\h`, `\v`, `\N`, `\Q…\E` exist;
+//! * a look-ahead right behind a leading `^` and a look-behind right before a trailing `$` become
+//!   expressions of their own that must, or must not, match as well.
+//!
+//! What stays inexpressible (other look-around, back references, atomic groups, possessive
+//! repetitions, recursion) is reported by name. One difference is wanted: `$` matches only at the end,
+//! never before a final line feed, so that no pattern lets a line feed through.
+
+mod class;
+mod translate;
+
+use std::fmt;
+
+use regex::Regex;
+
+pub use translate::translate;
+
+/// Longest pattern. PCRE as APISIX builds it compiles no more than 64 KiB either.
+const MAX_BYTES: usize = 64 << 10;
+
+/// Look-around taken out of one pattern. Each costs a pass over the pattern, and people write few.
+const MAX_LOOK_AROUND: usize = 16;
+
+/// Why a pattern was not accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("pattern `{pattern}` {reason}")]
+pub struct InvalidPattern {
+    /// As written.
+    pub pattern: String,
+    /// The rest of a sentence that begins with the pattern.
+    pub reason: String,
+}
+
+/// A compiled pattern, searched for anywhere in a text.
+#[derive(Clone)]
+pub struct Pattern {
+    source: String,
+    must: Vec<Regex>,
+    must_not: Vec<Regex>,
+}
+
+impl Pattern {
+    /// Compiles a pattern of PCRE.
+    pub fn compile(source: &str) -> Result<Pattern, InvalidPattern> {
+        let invalid = |reason: String| InvalidPattern { pattern: source.to_owned(), reason };
+        if source.len() > MAX_BYTES {
+            return Err(invalid(format!("is longer than {MAX_BYTES} bytes, split it")));
+        }
+        let regex = |part: &str| {
+            let rust = translate(part).map_err(invalid)?;
+            Regex::new(&rust).map_err(|error| invalid(reason(&error)))
+        };
+        let parts = split(source);
+        Ok(Pattern {
+            source: source.to_owned(),
+            must: parts.must.iter().map(|part| regex(part)).collect::<Result<_, _>>()?,
+            must_not: parts.must_not.iter().map(|part| regex(part)).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// The pattern as written.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Whether the pattern occurs in `text`.
+    #[must_use]
+    pub fn is_match(&self, text: &str) -> bool {
+        self.must.iter().all(|regex| regex.is_match(text))
+            && !self.must_not.iter().any(|regex| regex.is_match(text))
+    }
+}
+
+impl fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Pattern").field(&self.source).finish()
+    }
+}
+
+fn reason(error: &regex::Error) -> String {
+    match error {
+        regex::Error::CompiledTooBig(_) => "is too large, use smaller repetition counts".to_owned(),
+        // The parser's message is a drawing of several lines; its last line is the sentence.
+        error => {
+            let text = error.to_string();
+            let sentence = text.lines().last().unwrap_or_default();
+            format!("is not a valid expression: {}", sentence.trim_start_matches("error: "))
+        }
+    }
+}
+
+/// Expressions that together say what one pattern says.
+#[derive(Debug, Default, PartialEq)]
+struct Parts {
+    must: Vec<String>,
+    must_not: Vec<String>,
+}
+
+impl Parts {
+    fn has_room(&self) -> bool {
+        self.must.len() + self.must_not.len() < MAX_LOOK_AROUND
+    }
+}
+
+/// Takes out the look-around whose place is known: the start or the end of the text.
+fn split(source: &str) -> Parts {
+    let mut parts = Parts::default();
+    let (flags, mut rest) = split_flags(source);
+    if !rest.contains("(?") || Outline::of(rest).alternatives || flags.contains(['m', 'x']) {
+        parts.must.push(source.to_owned());
+        return parts;
+    }
+    let mut rest_owned;
+    while let Some(inside) = rest.strip_prefix("^(?=").or_else(|| rest.strip_prefix("^(?!")) {
+        let Some(close) = Outline::of(rest).close_of(1).filter(|_| parts.has_room()) else { break };
+        let ahead = format!("{flags}^(?:{})", &inside[..close - 4]);
+        if rest.starts_with("^(?=") { &mut parts.must } else { &mut parts.must_not }.push(ahead);
+        rest_owned = format!("^{}", &rest[close + 1..]);
+        rest = &rest_owned;
+    }
+    let mut rest = rest.to_owned();
+    while let Some(open) = Outline::of(&rest)
+        .open_of(rest.len().wrapping_sub(2))
+        .filter(|_| rest.ends_with('$') && parts.has_room())
+    {
+        let group = &rest[open..rest.len() - 2];
+        let Some(inside) = group.strip_prefix("(?<=").or_else(|| group.strip_prefix("(?<!")) else { break };
+        let behind = format!("{flags}(?:{inside})$");
+        if group.starts_with("(?<=") { &mut parts.must } else { &mut parts.must_not }.push(behind);
+        rest = format!("{}$", &rest[..open]);
+    }
+    parts.must.push(format!("{flags}{rest}"));
+    parts
+}
+
+/// A leading `(?i)` and the like.
+fn split_flags(source: &str) -> (&str, &str) {
+    let Some(flags) = source.strip_prefix("(?") else { return ("", source) };
+    match flags.find(')') {
+        Some(close) if close > 0 && flags[..close].bytes().all(|byte| b"imsx".contains(&byte)) => {
+            source.split_at(close + 3)
+        }
+        _ => ("", source),
+    }
+}
+
+/// Where the groups of a pattern begin and end.
+#[derive(Default)]
+struct Outline {
+    groups: Vec<(usize, usize)>,
+    /// A `|` outside all groups.
+    alternatives: bool,
+}
+
+impl Outline {
+    fn of(source: &str) -> Outline {
+        let mut outline = Outline::default();
+        let mut open = Vec::new();
+        let mut chars = source.char_indices();
+        while let Some((index, char)) = chars.next() {
+            match char {
+                '\\' => {
+                    chars.next();
+                }
+                '[' => {
+                    let skip = class::length(&source[index..]);
+                    while chars.offset() < index + skip && chars.next().is_some() {}
+                }
+                '(' => open.push(index),
+                ')' => outline.groups.extend(open.pop().map(|open| (open, index))),
+                '|' if open.is_empty() => outline.alternatives = true,
+                _ => {}
+            }
+        }
+        outline
+    }
+
+    fn close_of(&self, open: usize) -> Option<usize> {
+        self.groups.iter().find(|(start, _)| *start == open).map(|(_, close)| *close)
+    }
+
+    fn open_of(&self, close: usize) -> Option<usize> {
+        self.groups.iter().find(|(_, end)| *end == close).map(|(open, _)| *open)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,55 @@
+//! How Lua shows values in texts.
+
+use serde_json::Value;
+
+/// The name of a value's type in Lua, where JSON null is a `userdata`.
+pub(super) fn lua_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "userdata",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) | Value::Object(_) => "table",
+    }
+}
+
+/// `text` in double quotes as LuaJIT's `%q` writes it: a backslash before `"`, `\` and newline, other
+/// control characters as decimal codes.
+pub(super) fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    let mut rest = text.chars().peekable();
+    while let Some(char) = rest.next() {
+        match char {
+            '"' | '\\' | '\n' => out.extend(['\\', char]),
+            _ if char.is_ascii_control() => {
+                let code = u32::from(char);
+                // A digit behind a short code would be read as part of it.
+                let full = rest.peek().is_some_and(char::is_ascii_digit);
+                out.push_str(&if full { format!("\\{code:03}") } else { format!("\\{code}") });
+            }
+            _ => out.push(char),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quoting() {
+        let cases = [
+            ("", r#""""#),
+            (r#"a"b\c"#, r#""a\"b\\c""#),
+            ("a\nb", "\"a\\\nb\""),
+            ("\ta\r1\u{7f}", r#""\9a\0131\127""#),
+            ("\0\u{e9}", "\"\\0\u{e9}\""),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(quoted(text), expected, "{text:?}");
+        }
+    }
+}

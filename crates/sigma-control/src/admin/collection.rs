@@ -1,0 +1,264 @@
+//! The collections of the Admin API, and the way from a path to one of them.
+
+use percent_encoding::percent_decode_str;
+use sigma_config::kind::{Kind, ResourceKey};
+
+/// The path that everything is below.
+pub(crate) const ROOT: &str = "/apisix/admin";
+/// The section of a service's cost decorations in paths and store keys.
+pub(crate) const DECORATIONS: &str = "graphql_cost_decorations";
+
+/// What a collection holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Resources of a kind.
+    Resource(Kind),
+    /// What fields of a GraphQL schema cost; below a service.
+    Decoration,
+}
+
+/// A collection of resources: one row of the table in `docs/admin-api.md`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Collection {
+    /// The path segment.
+    pub(crate) segment: &'static str,
+    /// The word for one of them in messages.
+    pub(crate) word: &'static str,
+    /// The name of its schema in `/schema/{name}`.
+    pub(crate) schema: &'static str,
+    /// What it holds.
+    pub(crate) class: Class,
+    /// Verbs that are answered 405.
+    pub(crate) refused: &'static [&'static str],
+}
+
+const fn collection(
+    segment: &'static str,
+    word: &'static str,
+    schema: &'static str,
+    kind: Kind,
+    refused: &'static [&'static str],
+) -> Collection {
+    Collection { segment, word, schema, class: Class::Resource(kind), refused }
+}
+
+const ALL_VERBS: &[&str] = &[];
+const NO_POST: &[&str] = &["POST"];
+const NO_PATCH: &[&str] = &["PATCH"];
+const ONLY_PUT: &[&str] = &["POST", "PATCH"];
+
+/// The roster of collections.
+pub(crate) static COLLECTIONS: [Collection; 14] = [
+    collection("routes", "route", "route", Kind::Route, ALL_VERBS),
+    collection("services", "service", "service", Kind::Service, ALL_VERBS),
+    collection("upstreams", "upstream", "upstream", Kind::Upstream, ALL_VERBS),
+    collection("ssls", "ssl", "ssl", Kind::Ssl, ALL_VERBS),
+    collection("consumers", "consumer", "consumer", Kind::Consumer, ONLY_PUT),
+    collection("credentials", "credential", "credential", Kind::Credential, ONLY_PUT),
+    collection("consumer_groups", "consumer group", "consumer_group", Kind::ConsumerGroup, NO_POST),
+    collection("plugin_configs", "plugin config", "plugin_config", Kind::PluginConfig, NO_POST),
+    collection("global_rules", "global rule", "global_rule", Kind::GlobalRule, NO_POST),
+    collection("plugin_metadata", "plugin_metadata", "plugin_metadata", Kind::PluginMetadata, ONLY_PUT),
+    collection("protos", "proto", "proto", Kind::Proto, NO_PATCH),
+    collection("stream_routes", "stream route", "stream_route", Kind::StreamRoute, NO_PATCH),
+    collection("secrets", "secret", "secret", Kind::Secret, NO_POST),
+    Collection {
+        segment: DECORATIONS,
+        word: "graphql cost decoration",
+        schema: "graphql_cost_decoration",
+        class: Class::Decoration,
+        refused: ALL_VERBS,
+    },
+];
+
+impl Collection {
+    /// The collection of a path segment.
+    pub(crate) fn of_segment(segment: &str) -> Option<&'static Collection> {
+        COLLECTIONS.iter().find(|collection| collection.segment == segment)
+    }
+
+    /// The kind, unless it is the decorations.
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        match self.class {
+            Class::Resource(kind) => Some(kind),
+            Class::Decoration => None,
+        }
+    }
+
+    /// Whether it is `kind`.
+    pub(crate) fn is(&self, kind: Kind) -> bool {
+        self.class == Class::Resource(kind)
+    }
+
+    /// Whether a store key is one of this collection, and not of one below it.
+    pub(crate) fn owns(&self, key: &str) -> bool {
+        match self.class {
+            Class::Resource(kind) => ResourceKey::parse(key).is_some_and(|parsed| parsed.kind == kind),
+            Class::Decoration => key.split('/').count() == 4,
+        }
+    }
+}
+
+/// One resource, or a whole collection where `id` is missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The collection.
+    pub(crate) collection: &'static Collection,
+    /// The consumer of a credential, the manager of a secret, the service of a decoration.
+    pub(crate) parent: Option<String>,
+    /// The id, without the parent's.
+    pub(crate) id: Option<String>,
+    /// Where in the resource; only PATCH knows a use for it.
+    pub(crate) sub_path: Vec<String>,
+}
+
+impl Place {
+    /// What all its store keys begin with. Secrets of all managers are listed together.
+    pub(crate) fn prefix(&self) -> String {
+        match (self.collection.class, &self.parent) {
+            (Class::Resource(Kind::Credential), Some(parent)) => format!("consumers/{parent}/credentials/"),
+            (Class::Decoration, Some(parent)) => format!("services/{parent}/{DECORATIONS}/"),
+            (Class::Resource(kind), _) => format!("{}/", kind.section()),
+            (Class::Decoration, None) => "services/".to_owned(),
+        }
+    }
+
+    /// The store key of the resource `id` here.
+    pub(crate) fn key(&self, id: &str) -> String {
+        match (self.collection.class, &self.parent) {
+            (Class::Resource(Kind::Secret), Some(manager)) => format!("{}{manager}/{id}", self.prefix()),
+            _ => format!("{}{id}", self.prefix()),
+        }
+    }
+
+    /// What a client names a collection by, for APISIX's `key` of a list.
+    pub(crate) fn directory(&self) -> String {
+        self.prefix().trim_end_matches('/').to_owned()
+    }
+}
+
+/// What a path names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// `/apisix/admin` itself.
+    Root,
+    /// Resources.
+    Resource(Place),
+    /// `schema/{name}`.
+    Schema(String),
+    /// `schema/plugins/{name}` and `plugins/{name}`.
+    Plugin(String),
+    /// `plugins`.
+    Plugins,
+    /// `plugins/list`.
+    PluginNames,
+    /// `plugins/reload`.
+    PluginReload,
+    /// `schema/validate/{collection}`.
+    Validate(String),
+    /// `configs`.
+    Configs,
+    /// `configs/validate`.
+    ConfigsValidate,
+    /// `/openapi.json`.
+    OpenApi,
+    /// A collection that does not exist.
+    UnknownCollection(String),
+    /// Nothing.
+    Nothing,
+}
+
+/// Reads a path as it stands in the request line, without the query.
+pub(crate) fn target(path: &str) -> Target {
+    if path == "/openapi.json" {
+        return Target::OpenApi;
+    }
+    let Some(rest) = path.strip_prefix(ROOT).filter(|rest| rest.is_empty() || rest.starts_with('/')) else {
+        return Target::Nothing;
+    };
+    let Ok(decoded) = percent_decode_str(rest).decode_utf8() else { return Target::Nothing };
+    let segments: Vec<&str> = decoded.split('/').filter(|segment| !segment.is_empty()).collect();
+    let owned = |text: &str| text.to_owned();
+    match segments.as_slice() {
+        [] => Target::Root,
+        ["configs"] => Target::Configs,
+        ["configs", "validate"] => Target::ConfigsValidate,
+        ["plugins"] => Target::Plugins,
+        ["plugins", "list"] => Target::PluginNames,
+        ["plugins", "reload"] => Target::PluginReload,
+        ["plugins" | "schema", "plugins"] => Target::Schema(owned("plugins")),
+        ["plugins", name] | ["schema", "plugins", name] => Target::Plugin(owned(name)),
+        ["schema", "validate", collection] => Target::Validate(owned(collection)),
+        ["schema"] => Target::Schema(String::new()),
+        ["schema", name] => Target::Schema(owned(name)),
+        ["consumers", parent, "credentials", rest @ ..] => place("credentials", Some(parent), rest),
+        ["services", parent, DECORATIONS, rest @ ..] => place(DECORATIONS, Some(parent), rest),
+        // These two exist only below their parents.
+        [segment @ ("credentials" | DECORATIONS), ..] => Target::UnknownCollection(owned(segment)),
+        ["secrets", manager, rest @ ..] => place("secrets", Some(manager), rest),
+        ["schema" | "plugins" | "configs", ..] => Target::Nothing,
+        [segment, rest @ ..] => place(segment, None, rest),
+    }
+}
+
+fn place(segment: &str, parent: Option<&str>, rest: &[&str]) -> Target {
+    let Some(collection) = Collection::of_segment(segment) else {
+        return Target::UnknownCollection(segment.to_owned());
+    };
+    Target::Resource(Place {
+        collection,
+        parent: parent.map(str::to_owned),
+        id: rest.first().map(|id| (*id).to_owned()),
+        sub_path: rest.iter().skip(1).map(|part| (*part).to_owned()).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_its_collection() {
+        for kind in Kind::ALL {
+            let collection = COLLECTIONS.iter().find(|collection| collection.is(kind));
+            assert_eq!(collection.map(|collection| collection.word), Some(kind.word()));
+        }
+    }
+
+    #[test]
+    fn paths_are_read() {
+        let check = |path: &str, expected: &str| {
+            let text = match target(path) {
+                Target::Resource(place) => match &place.id {
+                    Some(id) => format!("{} {:?}", place.key(id), place.sub_path),
+                    None => format!("{} list", place.prefix()),
+                },
+                other => format!("{other:?}"),
+            };
+            assert_eq!(text, expected, "{path}");
+        };
+        check("/apisix/admin", "Root");
+        check("/apisix/admin/routes", "routes/ list");
+        check("/apisix/admin/routes/", "routes/ list");
+        check("/apisix/admin/routes/1", "routes/1 []");
+        check("/apisix/admin/routes/a%20b", "routes/a b []");
+        check("/apisix/admin/routes/1/upstream/nodes", r#"routes/1 ["upstream", "nodes"]"#);
+        check("/apisix/admin/consumers/jack/credentials", "consumers/jack/credentials/ list");
+        check("/apisix/admin/consumers/jack/credentials/c1", "consumers/jack/credentials/c1 []");
+        check(
+            "/apisix/admin/services/1/graphql_cost_decorations/d",
+            "services/1/graphql_cost_decorations/d []",
+        );
+        check("/apisix/admin/secrets", "secrets/ list");
+        check("/apisix/admin/secrets/vault", "secrets/ list");
+        check("/apisix/admin/secrets/vault/1/uri", r#"secrets/vault/1 ["uri"]"#);
+        check("/apisix/admin/credentials/1", r#"UnknownCollection("credentials")"#);
+        check("/apisix/admin/nothing/1", r#"UnknownCollection("nothing")"#);
+        check("/apisix/admin/schema/plugins/x", r#"Plugin("x")"#);
+        check("/apisix/admin/schema/validate/routes", r#"Validate("routes")"#);
+        check("/apisix/admin/plugins/list", "PluginNames");
+        check("/apisix/admin/configs/validate", "ConfigsValidate");
+        check("/apisix/adminx", "Nothing");
+        check("/elsewhere", "Nothing");
+    }
+}

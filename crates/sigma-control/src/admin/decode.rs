@@ -1,0 +1,218 @@
+//! JSON bodies, and what is said of a body that is none.
+//!
+//! APISIX decodes with lua-cjson, and clients see its words; a second, small reader finds them for
+//! texts that the real decoder refuses.
+
+use serde_json::Value;
+
+/// Decodes a body.
+pub(crate) fn json(body: &[u8]) -> Result<Value, String> {
+    serde_json::from_slice(body).map_err(|error| {
+        let mut reader = Reader { text: body, at: 0 };
+        match reader.document() {
+            Err(reason) => reason,
+            // The small reader is content, for it looks at neither depth nor encoding.
+            Ok(()) => error.to_string(),
+        }
+    })
+}
+
+/// A token, or what stands in its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Token {
+    ObjectBegin,
+    ObjectEnd,
+    ArrayBegin,
+    ArrayEnd,
+    String,
+    /// Numbers, booleans, null.
+    Scalar,
+    Colon,
+    Comma,
+    End,
+    Bad(&'static str),
+}
+
+impl Token {
+    fn name(self) -> &'static str {
+        match self {
+            Token::ObjectBegin => "T_OBJ_BEGIN",
+            Token::ObjectEnd => "T_OBJ_END",
+            Token::ArrayBegin => "T_ARR_BEGIN",
+            Token::ArrayEnd => "T_ARR_END",
+            Token::String => "T_STRING",
+            Token::Scalar => "T_NUMBER",
+            Token::Colon => "T_COLON",
+            Token::Comma => "T_COMMA",
+            Token::End => "T_END",
+            Token::Bad(reason) => reason,
+        }
+    }
+}
+
+struct Reader<'a> {
+    text: &'a [u8],
+    at: usize,
+}
+
+impl Reader<'_> {
+    /// Walks the text without recursion; the stack holds the open lists (`[`) and objects (`{`).
+    fn document(&mut self) -> Result<(), String> {
+        let mut open: Vec<Token> = Vec::new();
+        let mut value_expected = true;
+        loop {
+            let (at, token) = self.next();
+            if value_expected {
+                match token {
+                    Token::String | Token::Scalar => value_expected = false,
+                    Token::ObjectBegin | Token::ArrayBegin if self.closes_at_once(token) => {
+                        value_expected = false;
+                    }
+                    Token::ObjectBegin => {
+                        open.push(token);
+                        self.key()?;
+                    }
+                    Token::ArrayBegin => open.push(token),
+                    other => return Err(expected("value", at, other)),
+                }
+                continue;
+            }
+            match (open.last(), token) {
+                (None, Token::End) => return Ok(()),
+                (None, other) => return Err(expected("the end", at, other)),
+                (Some(Token::ObjectBegin), Token::Comma) => {
+                    self.key()?;
+                    value_expected = true;
+                }
+                (Some(_), Token::Comma) => value_expected = true,
+                (Some(Token::ObjectBegin), Token::ObjectEnd) | (Some(Token::ArrayBegin), Token::ArrayEnd) => {
+                    open.pop();
+                }
+                (Some(Token::ObjectBegin), other) => return Err(expected("comma or object end", at, other)),
+                (Some(_), other) => return Err(expected("comma or array end", at, other)),
+            }
+        }
+    }
+
+    /// Takes the end of an empty object or list, if it comes next.
+    fn closes_at_once(&mut self, begin: Token) -> bool {
+        let before = self.at;
+        let end = if begin == Token::ObjectBegin { Token::ObjectEnd } else { Token::ArrayEnd };
+        if self.next().1 == end {
+            return true;
+        }
+        self.at = before;
+        false
+    }
+
+    /// A key and its colon.
+    fn key(&mut self) -> Result<(), String> {
+        match self.next() {
+            (_, Token::String) => {}
+            (at, other) => return Err(expected("object key string", at, other)),
+        }
+        match self.next() {
+            (_, Token::Colon) => Ok(()),
+            (at, other) => Err(expected("colon", at, other)),
+        }
+    }
+
+    fn next(&mut self) -> (usize, Token) {
+        while self.text.get(self.at).is_some_and(|byte| b" \t\r\n".contains(byte)) {
+            self.at += 1;
+        }
+        let at = self.at;
+        let Some(byte) = self.text.get(at) else { return (at, Token::End) };
+        self.at += 1;
+        let token = match byte {
+            b'{' => Token::ObjectBegin,
+            b'}' => Token::ObjectEnd,
+            b'[' => Token::ArrayBegin,
+            b']' => Token::ArrayEnd,
+            b':' => Token::Colon,
+            b',' => Token::Comma,
+            b'"' => return self.string(at),
+            b'-' | b'0'..=b'9' => self.number(at),
+            _ => self.word(at),
+        };
+        (at, token)
+    }
+
+    fn string(&mut self, begin: usize) -> (usize, Token) {
+        while let Some(byte) = self.text.get(self.at) {
+            let at = self.at;
+            self.at += 1;
+            match byte {
+                b'"' => return (begin, Token::String),
+                b'\\' => match self.text.get(self.at) {
+                    Some(b'u') => {
+                        let digits = self.text.get(self.at + 1..self.at + 5);
+                        if !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)) {
+                            return (at, Token::Bad("invalid unicode escape code"));
+                        }
+                        self.at += 5;
+                    }
+                    Some(escaped) if b"\"\\/bfnrt".contains(escaped) => self.at += 1,
+                    _ => return (at, Token::Bad("invalid escape code")),
+                },
+                _ => {}
+            }
+        }
+        (self.text.len(), Token::Bad("unexpected end of string"))
+    }
+
+    fn number(&mut self, begin: usize) -> Token {
+        while self.text.get(self.at).is_some_and(|byte| b"+-.eE0123456789".contains(byte)) {
+            self.at += 1;
+        }
+        match serde_json::from_slice::<f64>(&self.text[begin..self.at]) {
+            Ok(_) => Token::Scalar,
+            Err(_) => Token::Bad("invalid number"),
+        }
+    }
+
+    fn word(&mut self, begin: usize) -> Token {
+        let found =
+            ["true", "false", "null"].iter().find(|word| self.text[begin..].starts_with(word.as_bytes()));
+        match found {
+            Some(word) => {
+                self.at = begin + word.len();
+                Token::Scalar
+            }
+            None => Token::Bad("invalid token"),
+        }
+    }
+}
+
+fn expected(what: &str, at: usize, found: Token) -> String {
+    format!("Expected {what} but found {} at character {}", found.name(), at + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_texts_are_described_in_the_words_of_cjson() {
+        let check = |text: &str, expected: &str| {
+            assert_eq!(json(text.as_bytes()).expect_err(text), expected, "{text}");
+        };
+        check("x", "Expected value but found invalid token at character 1");
+        check("{", "Expected object key string but found T_END at character 2");
+        check("{x", "Expected object key string but found invalid token at character 2");
+        check("{\"a\"", "Expected colon but found T_END at character 5");
+        check("{\"a\":1", "Expected comma or object end but found T_END at character 7");
+        check("{\"a\":1,}", "Expected object key string but found T_OBJ_END at character 8");
+        check("[1 2]", "Expected comma or array end but found T_NUMBER at character 4");
+        check("[1,]", "Expected value but found T_ARR_END at character 4");
+        check("{} {}", "Expected the end but found T_OBJ_BEGIN at character 4");
+        check("\"abc", "Expected value but found unexpected end of string at character 5");
+        check("[\"\\x\"]", "Expected value but found invalid escape code at character 3");
+        check("[-]", "Expected value but found invalid number at character 2");
+        check(" ", "Expected value but found T_END at character 2");
+        check("[[],{\"a\":{}}", "Expected comma or array end but found T_END at character 13");
+        assert!(json(b"{\"a\":[1,{}]}").is_ok());
+        assert!(json(b"\"\xff\"").is_err_and(|reason| !reason.is_empty()));
+        assert!(json("[".repeat(1000).as_bytes()).is_err());
+    }
+}

@@ -1,0 +1,107 @@
+//! The key that is made where an operator configured none.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use sigma_config::settings::{Admin, AdminKey, AdminRole};
+
+/// The file's name, beside the store.
+const FILE_NAME: &str = "admin.key";
+/// As many as APISIX makes: 32 of 52 letters are 182 bits.
+const LETTERS: usize = 32;
+/// Longer is no key but a file put there by mistake.
+const FILE_BYTES_MAX: u64 = 4096;
+
+/// Why there is no key.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot keep the Admin API's key in {path}: {source}; name keys in `admin.keys`")]
+pub struct KeyFileError {
+    /// The file.
+    pub path: PathBuf,
+    /// The system's reason.
+    pub source: io::Error,
+}
+
+/// Sees to it that there is a key, if one is required: reads the one in `folder/admin.key`, or
+/// makes one there, readable by its owner alone. Returns the file, for the operator to be told; None
+/// where the settings have keys of their own.
+///
+/// # Errors
+/// The file can be neither read nor made.
+pub fn settle_key(settings: &mut Admin, folder: &Path) -> Result<Option<PathBuf>, KeyFileError> {
+    if !settings.key_required || !settings.keys.is_empty() {
+        return Ok(None);
+    }
+    let path = folder.join(FILE_NAME);
+    let key = match made(&path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => kept(&path),
+        other => other,
+    };
+    let key = key.map_err(|source| KeyFileError { path: path.clone(), source })?;
+    settings.keys.push(AdminKey { name: Some("generated".to_owned()), key, role: AdminRole::Admin });
+    Ok(Some(path))
+}
+
+fn made(path: &Path) -> io::Result<String> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let key = letters()?;
+    file.write_all(key.as_bytes())?;
+    file.write_all(b"\n")?;
+    file.sync_all()?;
+    Ok(key)
+}
+
+fn kept(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    let key = text.trim();
+    if key.len() < LETTERS {
+        return Err(io::Error::new(ErrorKind::InvalidData, "it holds no key; delete it to have one made"));
+    }
+    Ok(key.to_owned())
+}
+
+fn letters() -> io::Result<String> {
+    const ALPHABET: &[u8; 52] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    let mut key = String::with_capacity(LETTERS);
+    while key.len() < LETTERS {
+        let mut random = [0_u8; LETTERS];
+        aws_lc_rs::rand::fill(&mut random).map_err(|_| io::Error::other("no random bytes are to be had"))?;
+        // What exceeds a multiple of 52 is left out, so that every letter is as likely.
+        let fair = random.iter().filter(|byte| **byte < 208);
+        key.extend(fair.take(LETTERS - key.len()).map(|byte| char::from(ALPHABET[usize::from(byte % 52)])));
+    }
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_made_once_and_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let settle = || {
+            let mut settings = Admin::default();
+            let path = settle_key(&mut settings, &folder.path().join("data")).expect("a key");
+            (path.expect("a file"), settings.keys[0].key.clone())
+        };
+        let (path, key) = settle();
+        let mode = std::fs::metadata(&path).expect("the file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(key.len() == 32 && key.bytes().all(|byte| byte.is_ascii_alphabetic()));
+        assert_eq!(settle(), (path.clone(), key));
+        std::fs::write(&path, "short").expect("written");
+        let refused = settle_key(&mut Admin::default(), &folder.path().join("data"));
+        assert!(refused.is_err_and(|error| error.to_string().contains("holds no key")));
+        let mut open = Admin { key_required: false, ..Admin::default() };
+        assert!(settle_key(&mut open, folder.path()).expect("no need").is_none());
+    }
+}

@@ -1,0 +1,221 @@
+//! The Admin API: resources are read and changed while the gateway runs.
+//!
+//! It answers as Apache APISIX's does, so that scripts and dashboards written for that work here;
+//! `docs/admin-api.md` is the guide. A call goes peer → key → target → body → operation, and a
+//! write ends in one transaction of the [`Store`]: nothing here reaches the workers, which follow
+//! the store.
+//!
+//! | file | what it answers |
+//! |---|---|
+//! | `access` | who may call |
+//! | `collection` | which path names what; the roster of collections |
+//! | `call`, `decode` | what was sent |
+//! | `read`, `filter` | what there is |
+//! | `write`, `patch` | how it is to be from now on |
+//! | `rules` | whether that fits the other resources |
+//! | `secrecy` | what is encrypted, and what is shown of it |
+//! | `configs` | the whole configuration at once |
+//! | `catalogue`, `openapi` | what may be written, and how to call |
+//! | `reply` | the shape of answers |
+
+mod access;
+mod call;
+mod catalogue;
+mod collection;
+mod configs;
+mod decode;
+mod decoration;
+mod filter;
+mod key;
+mod openapi;
+mod patch;
+mod read;
+mod reply;
+mod rules;
+mod secrecy;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::Router;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
+use sigma_config::crypt::Keyring;
+use sigma_config::kind::Kind;
+use sigma_config::plugins::PluginSchemas;
+use sigma_config::settings::{Admin, AdminApiVersion};
+use tokio::sync::RwLock;
+
+use crate::store::Store;
+pub(crate) use catalogue::{attributes as plugin_attributes, resource_schemas};
+pub use key::{KeyFileError, settle_key};
+
+use call::{Arguments, Call, Preconditions};
+use collection::{Place, Target};
+use reply::{Outcome, Refusal, Reply};
+
+/// What the Admin API works with.
+pub struct AdminState {
+    /// Where resources are kept.
+    pub store: Arc<dyn Store>,
+    /// The plugins of this build.
+    pub plugins: Arc<dyn PluginSchemas>,
+    /// Encrypts what is secret in the store.
+    pub keyring: Keyring,
+    /// The operator's settings, keys included.
+    pub settings: Admin,
+    /// What stands before the store's keys in answers: `/apisix`, or the prefix in etcd.
+    pub key_prefix: String,
+    /// Whether stream routes may be written: no, while nothing listens for streams.
+    pub streams: Streams,
+    /// Writes that depend on nothing but what they name share it; those that look at a whole
+    /// collection hold it alone. So no reference is left dangling by two calls at once. Other
+    /// nodes of an etcd are not held off by it, as they are not in APISIX.
+    writes: RwLock<()>,
+}
+
+/// Whether this gateway serves TCP and UDP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Streams {
+    /// It does.
+    Enabled,
+    /// It does not; stream routes are refused.
+    Disabled,
+}
+
+impl AdminState {
+    /// An Admin API over a store, with APISIX's key prefix.
+    pub fn new(
+        store: Arc<dyn Store>,
+        plugins: Arc<dyn PluginSchemas>,
+        keyring: Keyring,
+        settings: Admin,
+    ) -> AdminState {
+        AdminState {
+            store,
+            plugins,
+            keyring,
+            settings,
+            key_prefix: "/apisix".to_owned(),
+            streams: Streams::Enabled,
+            writes: RwLock::new(()),
+        }
+    }
+
+    /// A store key as answers name it.
+    fn shown_key(&self, key: &str) -> String {
+        format!("{}/{key}", self.key_prefix)
+    }
+
+    /// See [`secrecy::open`].
+    fn open(&self, kind: Kind, value: &mut Value) {
+        secrecy::open(&self.keyring, kind, value, &*self.plugins);
+    }
+}
+
+/// Unix time in seconds.
+fn now() -> u64 {
+    // A clock before 1970 is as good as none.
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// The API as a service; it needs the peer's address ([`ConnectInfo`]).
+pub fn router(state: AdminState) -> Router {
+    Router::new().fallback(serve).with_state(Arc::new(state))
+}
+
+async fn serve(
+    State(state): State<Arc<AdminState>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    request: Request,
+) -> Response {
+    let reply = match admitted(&state, peer, request).await {
+        Ok(reply) => reply,
+        Err(refusal) => refusal.into(),
+    };
+    let mut response = reply.into_response();
+    access::stamp(&state.settings, response.headers_mut());
+    response
+}
+
+/// Everything up to the body: what is refused here costs nothing.
+async fn admitted(state: &AdminState, peer: SocketAddr, request: Request) -> Outcome {
+    access::admit(&state.settings, peer.ip())?;
+    let (head, body) = request.into_parts();
+    let target = collection::target(head.uri.path());
+    let not_found = || Err(Refusal::new(StatusCode::NOT_FOUND, "not found"));
+    let method = match head.method {
+        Method::OPTIONS if state.settings.cors && target != Target::Nothing => return Ok(access::preflight()),
+        Method::HEAD if target == Target::Root => return Ok(Reply::empty(StatusCode::OK)),
+        Method::HEAD => Method::GET,
+        Method::GET | Method::PUT | Method::POST | Method::PATCH | Method::DELETE => head.method,
+        _ => return not_found(),
+    };
+    match target {
+        Target::Nothing | Target::Root => return not_found(),
+        // It tells nothing that the documentation does not.
+        Target::OpenApi if method == Method::GET => return openapi::serve(),
+        _ => {}
+    }
+    let arguments = Arguments::parse(head.uri.query().unwrap_or_default());
+    access::authorise(&state.settings, &method, &arguments, &head.headers)?;
+    let call = Call { method, arguments, preconditions: Preconditions::read(&head.headers), body: None };
+    call.check_dry_run()?;
+    let limit = state.settings.body_bytes as usize;
+    match target {
+        Target::Resource(place) => {
+            if place.collection.is(Kind::StreamRoute) && state.streams == Streams::Disabled {
+                return Err(Refusal::bad("stream mode is disabled, can not add stream routes"));
+            }
+            let text = call::read(&head.headers, body, limit).await?;
+            let call = Call { body: call::decoded(&text)?, ..call };
+            call.ttl()?;
+            let mut reply = operate(state, &place, &call).await.unwrap_or_else(Reply::from);
+            let version = match state.settings.api_version {
+                AdminApiVersion::V3 => "v3",
+                AdminApiVersion::V2 => "v2",
+            };
+            reply = reply.with("x-api-version", version);
+            Ok(if call.is_dry() { reply.with("sigma-dry-run", "true") } else { reply })
+        }
+        Target::UnknownCollection(segment) => {
+            Err(Refusal::new(StatusCode::NOT_FOUND, format_args!("Unsupported resource type: {segment}")))
+        }
+        Target::Configs => configs::whole(state, &call, &head.headers, body).await,
+        Target::ConfigsValidate => configs::validate(state, &call, &head.headers, body).await,
+        other => {
+            let text = call::read(&head.headers, body, limit).await?;
+            let call = Call { body: call::decoded(&text)?, ..call };
+            match other {
+                Target::Schema(name) => catalogue::schema(state, &name, &call),
+                Target::Plugin(name) => catalogue::plugin(state, &name, &call),
+                Target::Plugins => catalogue::plugins(state, &call),
+                Target::PluginNames => catalogue::names(state, &call),
+                Target::PluginReload => catalogue::reload(&call),
+                Target::Validate(segment) => catalogue::validate(&segment, &call),
+                _ => not_found(),
+            }
+        }
+    }
+}
+
+/// An operation on resources.
+async fn operate(state: &AdminState, place: &Place, call: &Call) -> Outcome {
+    if place.collection.refused.contains(&call.method.as_str()) {
+        let message = format!("not supported `{}` method for {}", call.method, place.collection.word);
+        return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, message));
+    }
+    match call.method {
+        Method::PUT => write::put(state, place, call).await,
+        Method::POST => write::post(state, place, call).await,
+        Method::PATCH => write::patch(state, place, call).await,
+        Method::DELETE => write::delete(state, place, call).await,
+        _ => read::get(state, place, call).await,
+    }
+}

@@ -1,0 +1,316 @@
+//! The API described by itself: an OpenAPI 3.1 document, made from the roster of collections and
+//! the schemas that writes are checked against.
+
+use axum::http::StatusCode;
+use serde_json::{Map, Value, json};
+use sigma_config::kind::Kind;
+
+use super::catalogue::schema_of;
+use super::collection::{COLLECTIONS, Class, Collection, DECORATIONS, ROOT};
+use super::reply::{Outcome, Reply};
+
+/// `GET /openapi.json`.
+pub(crate) fn serve() -> Outcome {
+    Ok(Reply::json(StatusCode::OK, document()))
+}
+
+/// The whole document.
+pub(crate) fn document() -> Value {
+    let mut paths = Map::new();
+    let mut schemas = fixed_schemas();
+    for collection in &COLLECTIONS {
+        schemas.insert(collection.schema.to_owned(), written_schema(collection));
+        let (directory, parameters) = directory(collection);
+        let listed = if collection.is(Kind::Secret) {
+            // They are listed for all managers together, and written below one.
+            (format!("{ROOT}/secrets"), json!({"get": list(collection, &[])}))
+        } else {
+            (directory.clone(), collection_item(collection, &parameters))
+        };
+        paths.extend([listed]);
+        paths.insert(format!("{directory}/{{id}}"), resource_item(collection, &parameters));
+    }
+    paths.extend(others());
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Sigma Admin API",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Resources of the gateway, in the form of Apache APISIX's Admin API.",
+        },
+        "security": [{"key": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "X-API-KEY"}},
+            "schemas": schemas,
+            "responses": {
+                "refused": refused(),
+                "missing": answer("There is no such resource.", Some("missing")),
+            },
+        },
+    })
+}
+
+fn fixed_schemas() -> Map<String, Value> {
+    let entry = json!({
+        "type": "object",
+        "properties": {
+            "key": {"type": "string"},
+            "value": {"type": "object"},
+            "createdIndex": {"type": "integer"},
+            "modifiedIndex": {"type": "integer"},
+        },
+        "required": ["key", "value"],
+    });
+    let list = json!({
+        "type": "object",
+        "properties": {
+            "list": {"type": "array", "items": {"$ref": "#/components/schemas/entry"}},
+            "total": {"type": "integer"},
+        },
+        "required": ["list", "total"],
+    });
+    let deleted = json!({
+        "type": "object",
+        "properties": {"deleted": {"const": "1"}, "key": {"type": "string"}},
+        "required": ["deleted", "key"],
+    });
+    let error = json!({
+        "type": "object",
+        "properties": {
+            "error_msg": {"type": "string"},
+            "description": {"type": "string"},
+            "req_body": {"type": "string"},
+            "errors": {"type": "array", "items": {"type": "object"}},
+        },
+        "required": ["error_msg"],
+    });
+    let missing = json!({
+        "type": "object",
+        "properties": {"message": {"type": "string"}, "error_msg": {"type": "string"}},
+    });
+    let configs = json!({"type": "object"});
+    [
+        ("entry", entry),
+        ("list", list),
+        ("deleted", deleted),
+        ("error", error),
+        ("missing", missing),
+        ("configs", configs),
+    ]
+    .into_iter()
+    .map(|(name, schema)| (name.to_owned(), schema))
+    .collect()
+}
+
+/// What a client may write: the schema of the resource without what only the server sets.
+fn written_schema(collection: &Collection) -> Value {
+    let mut schema = schema_of(collection.class).clone();
+    for pointer in ["/properties", "/properties/upstream/properties"] {
+        let Some(properties) = schema.pointer_mut(pointer).and_then(Value::as_object_mut) else { continue };
+        properties.shift_remove("create_time");
+        properties.shift_remove("update_time");
+        // The id stands in the path.
+        properties.shift_remove("id");
+    }
+    let required = schema.get_mut("required").and_then(Value::as_array_mut);
+    required.into_iter().for_each(|names| names.retain(|name| name != "id"));
+    schema
+}
+
+fn path_parameter(name: &str) -> Value {
+    // A `/` would be another path, and `.` and `..` are resolved by clients.
+    json!({
+        "name": name, "in": "path", "required": true,
+        "schema": {"type": "string", "pattern": "^[a-zA-Z0-9_-]+$", "minLength": 1, "maxLength": 64},
+    })
+}
+
+fn query(name: &str, schema: Value, description: &str) -> Value {
+    json!({"name": name, "in": "query", "schema": schema, "description": description})
+}
+
+/// The path of a collection, and the parameters in it.
+fn directory(collection: &Collection) -> (String, Vec<Value>) {
+    match collection.class {
+        Class::Resource(Kind::Credential) => {
+            (format!("{ROOT}/consumers/{{username}}/credentials"), vec![path_parameter("username")])
+        }
+        Class::Decoration => {
+            (format!("{ROOT}/services/{{service_id}}/{DECORATIONS}"), vec![path_parameter("service_id")])
+        }
+        Class::Resource(Kind::Secret) => {
+            let mut manager = path_parameter("manager");
+            manager["schema"] = json!({"enum": ["vault", "aws", "gcp"]});
+            (format!("{ROOT}/secrets/{{manager}}"), vec![manager])
+        }
+        _ => (format!("{ROOT}/{}", collection.segment), Vec::new()),
+    }
+}
+
+fn answer(description: &str, schema: Option<&str>) -> Value {
+    match schema {
+        Some(schema) => json!({
+            "description": description,
+            "content": {"application/json": {"schema": {"$ref": format!("#/components/schemas/{schema}")}}},
+        }),
+        None => json!({"description": description}),
+    }
+}
+
+/// What every operation may answer; a page of an impossible size is refused with a bare text.
+fn refused() -> Value {
+    let mut refused = answer("Refused; the text says why.", Some("error"));
+    refused["content"]["text/plain"] = json!({"schema": {"type": "string"}});
+    refused
+}
+
+/// An operation whose successes are given; every one can be refused.
+fn operation(summary: String, parameters: &[Value], successes: &[(&str, Value)]) -> Value {
+    let mut responses: Map<String, Value> =
+        successes.iter().map(|(status, answer)| ((*status).to_owned(), answer.clone())).collect();
+    for status in ["400", "401", "403", "412", "503"] {
+        responses.insert(status.to_owned(), json!({"$ref": "#/components/responses/refused"}));
+    }
+    responses.insert("404".to_owned(), json!({"$ref": "#/components/responses/missing"}));
+    json!({"summary": summary, "parameters": parameters, "responses": responses})
+}
+
+fn with_body(mut operation: Value, schema: &str) -> Value {
+    operation["requestBody"] = json!({
+        "required": true,
+        "content": {"application/json": {"schema": {"$ref": format!("#/components/schemas/{schema}")}}},
+    });
+    operation
+}
+
+fn write_parameters() -> [Value; 2] {
+    [
+        query(
+            "ttl",
+            json!({"type": "integer", "minimum": 1, "maximum": 1_000_000}),
+            "Seconds until it disappears.",
+        ),
+        query("dry_run", json!({"enum": ["true", "false"]}), "Check, answer as if, and store nothing."),
+    ]
+}
+
+fn list(collection: &Collection, parameters: &[Value]) -> Value {
+    let text = || json!({"type": "string"});
+    let mut parameters = parameters.to_vec();
+    parameters.extend([
+        // Both count only together, and only as numbers.
+        query("page", text(), "The page, from 1."),
+        query("page_size", text(), "Resources a page, from 10 to 500."),
+        query("name", text(), "A regular expression for the name."),
+        query("uri", text(), "A regular expression for a path."),
+        query("label", text(), "The name of a label."),
+    ]);
+    if collection.is(Kind::Route) || collection.is(Kind::StreamRoute) {
+        parameters.push(query("filter", text(), "Such as service_id=1&upstream_id=2."));
+    }
+    operation(
+        format!("List of each {}", collection.word),
+        &parameters,
+        &[("200", answer("All.", Some("list")))],
+    )
+}
+
+fn collection_item(collection: &Collection, parameters: &[Value]) -> Value {
+    let mut item = Map::new();
+    item.insert("get".to_owned(), list(collection, parameters));
+    let mut parameters = parameters.to_vec();
+    parameters.extend(write_parameters());
+    let created = ("201", answer("Created.", Some("entry")));
+    if !collection.refused.contains(&"POST") {
+        let operation =
+            operation(format!("Create a {}", collection.word), &parameters, std::slice::from_ref(&created));
+        item.insert("post".to_owned(), with_body(operation, collection.schema));
+    }
+    // A consumer is named by its body.
+    if collection.is(Kind::Consumer) {
+        let successes = [created, ("200", answer("Replaced.", Some("entry")))];
+        let operation = operation("Write a consumer".to_owned(), &parameters, &successes);
+        item.insert("put".to_owned(), with_body(operation, collection.schema));
+    }
+    Value::Object(item)
+}
+
+fn resource_item(collection: &Collection, parameters: &[Value]) -> Value {
+    let word = collection.word;
+    let mut parameters = parameters.to_vec();
+    parameters.push(path_parameter("id"));
+    let mut item = Map::new();
+    let shown = [("200", answer("The resource.", Some("entry"))), ("304", answer("Not modified.", None))];
+    item.insert("get".to_owned(), operation(format!("Read a {word}"), &parameters, &shown));
+    let dry_run = write_parameters()[1].clone();
+    let force = query("force", json!({"enum": ["true", "false"]}), "Even if it is in use.");
+    let deletes: Vec<Value> = parameters.iter().cloned().chain([force, dry_run]).collect();
+    let deleted = [("200", answer("Deleted.", Some("deleted")))];
+    item.insert("delete".to_owned(), operation(format!("Delete a {word}"), &deletes, &deleted));
+    parameters.extend(write_parameters());
+    let written = [("201", answer("Created.", Some("entry"))), ("200", answer("Replaced.", Some("entry")))];
+    let put = operation(format!("Write a {word}"), &parameters, &written);
+    item.insert("put".to_owned(), with_body(put, collection.schema));
+    if !collection.refused.contains(&"PATCH") {
+        let patched = [("200", answer("Changed.", Some("entry")))];
+        let patch = operation(format!("Change a part of a {word}"), &parameters, &patched);
+        // Any member may be left out, or null to remove it.
+        item.insert("patch".to_owned(), with_body(patch, "configs"));
+    }
+    Value::Object(item)
+}
+
+/// What is no collection.
+fn others() -> Vec<(String, Value)> {
+    let any = |description: &str| json!({"description": description, "content": {"application/json": {"schema": {}}}});
+    let empty = answer("Valid.", None);
+    let name = path_parameter("name");
+    let mut digest = json!({"name": "X-Digest", "in": "header", "required": true});
+    digest["schema"] = json!({"type": "string", "pattern": "^[a-f0-9]{8,64}$"});
+    let get = |summary: &str, parameters: &[Value]| {
+        operation(summary.to_owned(), parameters, &[("200", any("What was asked for."))])
+    };
+    let replaced =
+        [("202", answer("Replaced.", None)), ("204", answer("It is this configuration already.", None))];
+    let dry_run = write_parameters()[1].clone();
+    let put = operation("Replace the whole configuration".to_owned(), &[digest, dry_run], &replaced);
+    let validate = operation("Check a resource".to_owned(), std::slice::from_ref(&name), &[("200", empty)]);
+    let check = operation("Check a configuration".to_owned(), &[], &[("200", any("It is valid."))]);
+    [
+        ("plugins/list", json!({"get": get("Names of the plugins", &[])})),
+        ("plugins/{name}", json!({"get": get("Schema of a plugin", std::slice::from_ref(&name))})),
+        ("schema/{name}", json!({"get": get("Schema of a resource", &[name])})),
+        ("schema/validate/{name}", json!({"post": with_body(validate, "configs")})),
+        (
+            "configs",
+            json!({
+                "get": get("The whole configuration", &[]),
+                "put": with_body(put, "configs"),
+            }),
+        ),
+        ("configs/validate", json!({"post": with_body(check, "configs")})),
+    ]
+    .into_iter()
+    .map(|(path, item)| (format!("{ROOT}/{path}"), item))
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_verb_of_every_collection_is_described() {
+        let document = document();
+        for collection in &COLLECTIONS {
+            let (directory, _) = directory(collection);
+            let item = &document["paths"][format!("{directory}/{{id}}")];
+            assert_eq!(item.get("patch").is_none(), collection.refused.contains(&"PATCH"), "{directory}");
+            let post = document["paths"][directory.as_str()].get("post");
+            assert_eq!(post.is_none(), collection.refused.contains(&"POST"), "{directory}");
+            let schema = &document["components"]["schemas"][collection.schema];
+            assert!(schema.is_object() && schema["properties"].get("create_time").is_none(), "{directory}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Reading resources.
+
+use axum::http::StatusCode;
+use serde_json::Value;
+use sigma_config::kind::Kind;
+use sigma_config::settings::AdminApiVersion;
+
+use super::call::Call;
+use super::collection::{Class, Collection, Place};
+use super::filter::Filter;
+use super::reply::{self, Outcome, Refusal, Reply, Shown};
+use super::{AdminState, secrecy};
+use crate::store::Record;
+
+/// `GET` of one resource or of a collection.
+pub(crate) async fn get(state: &AdminState, place: &Place, call: &Call) -> Outcome {
+    match &place.id {
+        Some(id) if place.sub_path.is_empty() => one(state, place, id, call).await,
+        Some(_) => Err(Refusal::new(StatusCode::NOT_FOUND, "not found")),
+        None => list(state, place, call).await,
+    }
+}
+
+async fn one(state: &AdminState, place: &Place, id: &str, call: &Call) -> Outcome {
+    let record = state.store.get(&place.key(id)).await?.ok_or_else(Refusal::missing)?;
+    let modified = record.modified;
+    if call.preconditions.is_current(modified) {
+        return Ok(Reply::empty(StatusCode::NOT_MODIFIED).at(modified));
+    }
+    call.preconditions.check(Some(modified))?;
+    let shown = show(state, place.collection, record)?;
+    Ok(Reply::json(StatusCode::OK, reply::one(state.settings.api_version, shown)).at(modified))
+}
+
+async fn list(state: &AdminState, place: &Place, call: &Call) -> Outcome {
+    let version = state.settings.api_version;
+    let filter = match version {
+        AdminApiVersion::V3 => Filter::parse(&call.arguments, place.collection)?,
+        AdminApiVersion::V2 => Filter::default(),
+    };
+    let records = state.store.list(&place.prefix()).await?;
+    let own = records.into_iter().filter(|record| place.collection.owns(&record.key));
+    // One value that cannot be read must not hide the others.
+    let mut items: Vec<Shown> = own.filter_map(|record| show(state, place.collection, record).ok()).collect();
+    // These two have no placeholder in APISIX's store: without items there is no collection.
+    let is_below = place.collection.is(Kind::Credential) || place.collection.class == Class::Decoration;
+    if items.is_empty() && is_below {
+        return Err(Refusal::missing());
+    }
+    let total = filter.apply(&mut items);
+    let directory = state.shown_key(&place.directory());
+    Ok(Reply::json(StatusCode::OK, reply::list(version, &directory, items, total)))
+}
+
+/// A record as a reader may see it.
+pub(crate) fn show(state: &AdminState, collection: &Collection, record: Record) -> Result<Shown, Refusal> {
+    let mut value = value_of(&record)?;
+    if let Some(kind) = collection.kind() {
+        secrecy::show(&state.keyring, kind, &mut value, &*state.plugins);
+    }
+    Ok(Shown { key: state.shown_key(&record.key), value, created: record.created, modified: record.modified })
+}
+
+/// The JSON of a record; what other programs write may be none.
+pub(crate) fn value_of(record: &Record) -> Result<Value, Refusal> {
+    serde_json::from_slice(&record.value).map_err(|error| {
+        let message =
+            format!("the store's value of {} is no JSON: {error}; delete or write it anew", record.key);
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    })
+}

@@ -1,0 +1,304 @@
+//! Rules between resources: what a write may refer to, what must be unique, what is in use.
+
+use serde_json::{Map, Value};
+use sigma_config::kind::{Kind, ResourceKey};
+use sigma_config::stored;
+use sigma_config::wording::is_secret_reference;
+
+use super::AdminState;
+use super::collection::{Class, Place};
+use super::read::value_of;
+use super::reply::Refusal;
+use crate::store::{Condition, Record};
+use axum::http::StatusCode;
+
+/// Whether a write of this class looks at more than the resources that it names.
+pub(crate) fn looks_around(class: Class) -> bool {
+    matches!(class, Class::Resource(Kind::Consumer | Kind::Credential | Kind::GlobalRule) | Class::Decoration)
+}
+
+/// An id is text, or a number that stands for its digits.
+pub(crate) fn id_text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// Checks what a resource needs of others; returns what must still hold when it is written.
+pub(crate) async fn on_write(
+    state: &AdminState,
+    place: &Place,
+    key: &str,
+    value: &Value,
+) -> Result<Vec<Condition>, Refusal> {
+    match place.collection.class {
+        Class::Resource(kind) => {
+            match kind {
+                Kind::Consumer | Kind::Credential => unique_credentials(state, key, value).await?,
+                Kind::GlobalRule => unique_global_plugins(state, key, value).await?,
+                _ => {}
+            }
+            let mut conditions = references(state, kind, key, value).await?;
+            if kind == Kind::Credential {
+                conditions.push(parent(state, place, Kind::Consumer, "consumer not found").await?);
+            }
+            Ok(conditions)
+        }
+        Class::Decoration => {
+            let exists = parent(state, place, Kind::Service, "service not found").await?;
+            unique_field_path(state, place, key, value).await?;
+            Ok(vec![exists])
+        }
+    }
+}
+
+fn unchanged(record: &Record) -> Condition {
+    Condition::ModifiedAt { key: record.key.clone(), revision: record.modified }
+}
+
+async fn parent(state: &AdminState, place: &Place, kind: Kind, missing: &str) -> Result<Condition, Refusal> {
+    let name = place.parent.as_deref().unwrap_or_default();
+    let record = state.store.get(&ResourceKey::new(kind, name).to_string()).await?;
+    record.as_ref().map(unchanged).ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, missing))
+}
+
+/// Every resource that is referred to must exist, and be of the right sort.
+async fn references(
+    state: &AdminState,
+    kind: Kind,
+    key: &str,
+    value: &Value,
+) -> Result<Vec<Condition>, Refusal> {
+    let mut conditions = Vec::new();
+    for reference in stored::references(kind, value) {
+        let target = ResourceKey::new(reference.kind, reference.id.as_str()).to_string();
+        let prefix = &reference.message_prefix;
+        if target == key {
+            return Err(Refusal::bad("stream route can not set itself as superior_id"));
+        }
+        let record = match state.store.get(&target).await {
+            Ok(Some(record)) => record,
+            Ok(None) => return Err(Refusal::bad(format_args!("{prefix}, response code: 404"))),
+            Err(error) => return Err(Refusal::bad(format_args!("{prefix}: {error}"))),
+        };
+        match reference.kind {
+            Kind::Ssl if value_of(&record)?.get("type").and_then(Value::as_str) != Some("client") => {
+                return Err(Refusal::bad(stored::wrong_ssl_type(&reference.id)));
+            }
+            Kind::StreamRoute => same_protocol(value, &value_of(&record)?)?,
+            _ => {}
+        }
+        conditions.push(unchanged(&record));
+    }
+    Ok(conditions)
+}
+
+fn same_protocol(subordinate: &Value, superior: &Value) -> Result<(), Refusal> {
+    let name = |value: &Value| {
+        let name = value.get("protocol").and_then(|protocol| protocol.get("name"));
+        name.and_then(Value::as_str).unwrap_or("nil").to_owned()
+    };
+    let (subordinate, superior) = (name(subordinate), name(superior));
+    if subordinate == superior {
+        return Ok(());
+    }
+    Err(Refusal::bad(format_args!(
+        "protocol mismatch: subordinate protocol [{subordinate}] does not match superior protocol [{superior}]"
+    )))
+}
+
+fn plugins(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    value.get("plugins").and_then(Value::as_object).into_iter().flat_map(Map::iter)
+}
+
+/// What identifies a consumer must identify no other one.
+async fn unique_credentials(state: &AdminState, key: &str, value: &Value) -> Result<(), Refusal> {
+    let mut wanted: Vec<(&str, &str, &str)> = Vec::new();
+    for (plugin, conf) in plugins(value) {
+        let Some(attribute) = state.plugins.unique_attribute(plugin) else { continue };
+        let Some(own) = conf.get(attribute).and_then(Value::as_str) else { continue };
+        if !is_secret_reference(own) {
+            wanted.push((plugin, attribute, own));
+        }
+    }
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let username = |key: &str| key.split('/').nth(1).unwrap_or_default().to_owned();
+    let own_name = username(key);
+    for record in state.store.list("consumers/").await? {
+        let Some(other) = ResourceKey::parse(&record.key) else { continue };
+        // A value that cannot be read identifies nobody.
+        let Ok(mut present) = value_of(&record) else { continue };
+        if username(&record.key) == own_name {
+            continue;
+        }
+        state.open(other.kind, &mut present);
+        for (plugin, attribute, own) in &wanted {
+            let theirs = present.get("plugins").and_then(|plugins| plugins.get(*plugin)?.get(*attribute));
+            if theirs.and_then(Value::as_str) == Some(*own) {
+                let whose = match other.id.rsplit_once("/credentials/") {
+                    Some((name, id)) => format!("credential: {id} of consumer: {name}"),
+                    None => format!("consumer: {}", other.id),
+                };
+                return Err(Refusal::bad(format_args!(
+                    "duplicate {attribute} of plugin {plugin} found with {whose}"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A plugin may stand in one global rule only.
+async fn unique_global_plugins(state: &AdminState, key: &str, value: &Value) -> Result<(), Refusal> {
+    for record in state.store.list("global_rules/").await? {
+        let Some(other) = ResourceKey::parse(&record.key).filter(|_| record.key != key) else { continue };
+        let Ok(present) = value_of(&record) else { continue };
+        let shared = plugins(value).find(|(name, _)| plugins(&present).any(|(other, _)| other == *name));
+        if let Some((name, _)) = shared {
+            return Err(Refusal::bad(stored::duplicate_global_plugin(name, &other.id)));
+        }
+    }
+    Ok(())
+}
+
+async fn unique_field_path(
+    state: &AdminState,
+    place: &Place,
+    key: &str,
+    value: &Value,
+) -> Result<(), Refusal> {
+    let own = value.get("field_path");
+    for record in state.store.list(&place.prefix()).await? {
+        if record.key == key || value_of(&record)?.get("field_path") != own {
+            continue;
+        }
+        let path = own.and_then(Value::as_str).unwrap_or_default();
+        let id = record.key.rsplit('/').next().unwrap_or_default();
+        return Err(Refusal::bad(format_args!(
+            "field_path {path} is already decorated on this service by [{id}]"
+        )));
+    }
+    Ok(())
+}
+
+/// How one resource uses another.
+#[derive(Clone, Copy)]
+enum Use {
+    /// A field of the resource.
+    Field(&'static str),
+    /// A rule of `traffic-split`; the word is that of the message.
+    TrafficSplit(&'static str),
+    /// A field of a plugin.
+    Plugin(&'static str, &'static str),
+    /// `protocol.superior_id`.
+    Superior,
+}
+
+impl Use {
+    fn names(self, value: &Value, id: &str) -> bool {
+        let is = |value: Option<&Value>| value.and_then(id_text).is_some_and(|text| text == id);
+        let plugin = |name: &str| value.get("plugins")?.get(name);
+        match self {
+            Use::Field(field) => is(value.get(field)),
+            Use::Superior => is(value.get("protocol").and_then(|protocol| protocol.get("superior_id"))),
+            Use::Plugin(name, field) => is(plugin(name).and_then(|conf| conf.get(field))),
+            Use::TrafficSplit(_) => {
+                let list = |value: Option<&Value>, key: &str| {
+                    value.and_then(|value| value.get(key)?.as_array().cloned()).unwrap_or_default()
+                };
+                let rules = list(plugin("traffic-split"), "rules");
+                let mut choices = rules.iter().flat_map(|rule| list(Some(rule), "weighted_upstreams"));
+                choices.any(|choice| is(choice.get("upstream_id")))
+            }
+        }
+    }
+
+    fn message(self, what: &str, user: &str, id: &str) -> String {
+        match self {
+            Use::TrafficSplit(word) => {
+                format!("can not delete this {what}, plugin in {word} [{id}] is still using it now")
+            }
+            Use::Superior => {
+                format!("can not delete this {what}, stream route [{id}] is still using it as superior_id")
+            }
+            _ => format!("can not delete this {what}, {user} [{id}] is still using it now"),
+        }
+    }
+}
+
+/// A kind that may use another: the kind, the word for it, how.
+type User = (Kind, &'static str, &'static [Use]);
+
+/// Who may use a resource of a kind: the words for it, then who, in the order of the search.
+fn users(kind: Kind) -> (&'static str, &'static [User]) {
+    const UPSTREAM: Use = Use::Field("upstream_id");
+    const PROTO: Use = Use::Plugin("grpc-transcode", "proto_id");
+    match kind {
+        Kind::Upstream => (
+            "upstream",
+            &[
+                (Kind::Route, "route", &[UPSTREAM, Use::TrafficSplit("route")]),
+                (Kind::Service, "service", &[UPSTREAM, Use::TrafficSplit("service")]),
+                (Kind::PluginConfig, "plugin_config", &[Use::TrafficSplit("plugin_config")]),
+                (Kind::Consumer, "consumer", &[Use::TrafficSplit("consumer")]),
+                (Kind::ConsumerGroup, "consumer_group", &[Use::TrafficSplit("consumer_group")]),
+                (Kind::GlobalRule, "global_rules", &[Use::TrafficSplit("global_rules")]),
+            ],
+        ),
+        Kind::Service => (
+            "service directly",
+            &[
+                (Kind::Route, "route", &[Use::Field("service_id")]),
+                (Kind::StreamRoute, "stream_route", &[Use::Field("service_id")]),
+            ],
+        ),
+        Kind::PluginConfig => ("plugin config", &[(Kind::Route, "route", &[Use::Field("plugin_config_id")])]),
+        Kind::ConsumerGroup => ("consumer group", &[(Kind::Consumer, "consumer", &[Use::Field("group_id")])]),
+        Kind::Proto => ("proto", &[(Kind::Route, "route", &[PROTO]), (Kind::Service, "service", &[PROTO])]),
+        Kind::StreamRoute => {
+            ("stream route directly", &[(Kind::StreamRoute, "stream route", &[Use::Superior])])
+        }
+        _ => ("", &[]),
+    }
+}
+
+/// Refuses the deletion of what another resource uses.
+pub(crate) async fn on_delete(state: &AdminState, place: &Place, id: &str) -> Result<(), Refusal> {
+    let Some(kind) = place.collection.kind() else { return Ok(()) };
+    let (what, users) = users(kind);
+    for (user, word, uses) in users {
+        for record in state.store.list(&format!("{}/", user.section())).await? {
+            // Most records do not even hold the text of the id.
+            if !holds(&record.value, id) {
+                continue;
+            }
+            let Some(other) = ResourceKey::parse(&record.key).filter(|key| key.kind == *user) else {
+                continue;
+            };
+            let Ok(value) = value_of(&record) else { continue };
+            if let Some(found) = uses.iter().find(|one| one.names(&value, id)) {
+                return Err(Refusal::bad(found.message(what, word, &other.id)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a text occurs in JSON; ids have no character that JSON would escape.
+fn holds(json: &[u8], id: &str) -> bool {
+    id.is_empty() || memchr::memmem::find(json, id.as_bytes()).is_some()
+}
+
+/// The keys of what disappears together with a resource.
+pub(crate) async fn dependents(state: &AdminState, place: &Place, id: &str) -> Result<Vec<String>, Refusal> {
+    let below = match place.collection.class {
+        Class::Resource(Kind::Consumer) => format!("consumers/{id}/credentials/"),
+        Class::Resource(Kind::Service) => format!("services/{id}/{}/", super::collection::DECORATIONS),
+        _ => return Ok(Vec::new()),
+    };
+    Ok(state.store.list(&below).await?.into_iter().map(|record| record.key).collect())
+}

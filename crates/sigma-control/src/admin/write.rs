@@ -1,0 +1,414 @@
+//! Changing resources: one at a time, each in one transaction.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use bytes::Bytes;
+use serde_json::{Map, Value};
+use sigma_config::kind::Kind;
+use sigma_config::stored;
+
+use super::AdminState;
+use super::call::Call;
+use super::collection::{Class, Place};
+use super::read::value_of;
+use super::reply::{self, Outcome, Refusal, Reply};
+use super::rules::{self, id_text};
+use super::{decoration, now, patch as patching, secrecy};
+use crate::store::{Condition, Record, StoreError, Transaction, Write};
+
+/// How often a write is tried again after another one came between.
+const ATTEMPTS: usize = 8;
+/// What only the server sets.
+const TIMES: [&str; 2] = ["create_time", "update_time"];
+
+/// A resource that is ready to be checked against the others.
+struct Draft {
+    key: String,
+    value: Map<String, Value>,
+    ttl: Option<Duration>,
+}
+
+/// `PUT`: the resource is what the body says.
+pub(crate) async fn put(state: &AdminState, place: &Place, call: &Call) -> Outcome {
+    no_sub_path(place)?;
+    let mut value = object(call)?;
+    let id = identify(place, &mut value)?;
+    forbid_times(&value)?;
+    let draft = checked(state, place, &id, value, call)?;
+    for _ in 0..ATTEMPTS {
+        let _turn = turn(state, rules::looks_around(place.collection.class)).await;
+        let previous = state.store.get(&draft.key).await?;
+        call.preconditions.check(previous.as_ref().map(|record| record.modified))?;
+        let mut value = draft.value.clone();
+        let created = previous.as_ref().and_then(|record| value_of(record).ok()?.get("create_time").cloned());
+        stamp(place, &mut value, created);
+        let status = if previous.is_some() { StatusCode::OK } else { StatusCode::CREATED };
+        let action = if previous.is_some() { "set" } else { "create" };
+        match store(state, place, call, &draft, value, previous.as_ref()).await? {
+            Some((revision, value)) => {
+                return Ok(answer(state, status, action, &draft.key, &value, revision));
+            }
+            None => continue,
+        }
+    }
+    Err(StoreError::Conflict.into())
+}
+
+/// `POST`: a new resource, with an id that the store makes.
+pub(crate) async fn post(state: &AdminState, place: &Place, call: &Call) -> Outcome {
+    let mut value = object(call)?;
+    if place.id.is_some() || value.contains_key("id") {
+        return Err(Refusal::bad(format_args!("wrong {} id, do not need it", place.collection.word)));
+    }
+    forbid_times(&value)?;
+    own_service(place, &mut value)?;
+    let ttl = call.ttl()?;
+    for _ in 0..ATTEMPTS {
+        let _turn = turn(state, rules::looks_around(place.collection.class)).await;
+        // A dry run takes no number from the store.
+        let number =
+            if call.is_dry() { state.store.status().revision + 1 } else { state.store.next_id().await? };
+        let id = format!("{number:020}");
+        let key = place.key(&id);
+        let mut value = value.clone();
+        value.insert("id".into(), id.clone().into());
+        let value = check(state, place, value)?;
+        let draft = Draft { key, value, ttl };
+        let mut value = draft.value.clone();
+        stamp(place, &mut value, None);
+        call.preconditions.check(None)?;
+        match store(state, place, call, &draft, value, None).await? {
+            Some((revision, value)) => {
+                return Ok(answer(state, StatusCode::CREATED, "create", &draft.key, &value, revision));
+            }
+            None => continue,
+        }
+    }
+    Err(StoreError::Conflict.into())
+}
+
+/// `PATCH`: a part of the resource is what the body says.
+pub(crate) async fn patch(state: &AdminState, place: &Place, call: &Call) -> Outcome {
+    let id = existing_id(place)?;
+    let given = call.body.as_ref().ok_or_else(|| Refusal::bad("missing new configuration"))?;
+    let key = place.key(id);
+    for _ in 0..ATTEMPTS {
+        let _turn = turn(state, rules::looks_around(place.collection.class)).await;
+        let record = state.store.get(&key).await?.ok_or_else(Refusal::missing)?;
+        call.preconditions.check(Some(record.modified))?;
+        let value = patched(state, place, &record, given)?;
+        let draft = checked(state, place, id, value, call)?;
+        let value = draft.value.clone();
+        match store(state, place, call, &draft, value, Some(&record)).await? {
+            Some((revision, value)) => {
+                return Ok(answer(state, StatusCode::OK, "compareAndSwap", &key, &value, revision));
+            }
+            // What the patch was made for is gone; the client has to look again. A change of what
+            // the resource refers to is none of its business.
+            None if state.store.get(&key).await?.is_none_or(|now| now.modified != record.modified) => {
+                return Err(StoreError::Conflict.into());
+            }
+            None => continue,
+        }
+    }
+    Err(StoreError::Conflict.into())
+}
+
+fn patched(
+    state: &AdminState,
+    place: &Place,
+    record: &Record,
+    given: &Value,
+) -> Result<Map<String, Value>, Refusal> {
+    let mut present = value_of(record)?;
+    if let Some(kind) = place.collection.kind() {
+        state.open(kind, &mut present);
+    }
+    let Value::Object(mut value) = present else { return Err(Refusal::bad("invalid configuration")) };
+    let is_decoration = place.collection.class == Class::Decoration;
+    let mut keeps_update_time = false;
+    if place.sub_path.is_empty() {
+        let given = match given {
+            Value::Object(given) => given.clone(),
+            Value::Array(list) if list.is_empty() => Map::new(),
+            _ => return Err(Refusal::bad("invalid configuration")),
+        };
+        if is_decoration && given.contains_key("service_id") {
+            return Err(Refusal::bad("service_id can not be patched"));
+        }
+        keeps_update_time = given.contains_key("update_time");
+        patching::merge(&mut value, given);
+    } else if is_decoration {
+        return Err(Refusal::new(StatusCode::NOT_FOUND, "not found"));
+    } else {
+        patching::replace(&mut value, &place.sub_path, given.clone())?;
+    }
+    if !value.contains_key("create_time") {
+        value.insert("create_time".into(), now().into());
+    }
+    if !keeps_update_time || !value.contains_key("update_time") {
+        value.insert("update_time".into(), now().into());
+    }
+    let id = place.id.as_deref().unwrap_or_default();
+    same_id(place, &identity(place, id), &value)?;
+    Ok(value)
+}
+
+/// `DELETE`, with all that is below the resource.
+pub(crate) async fn delete(state: &AdminState, place: &Place, call: &Call) -> Outcome {
+    no_sub_path(place)?;
+    let id = existing_id(place)?;
+    let key = place.key(id);
+    for _ in 0..ATTEMPTS {
+        let _turn = turn(state, true).await;
+        if !call.arguments.is_true("force") {
+            rules::on_delete(state, place, id).await?;
+        }
+        let Some(record) = state.store.get(&key).await? else {
+            call.preconditions.check(None)?;
+            return Err(Refusal::missing());
+        };
+        call.preconditions.check(Some(record.modified))?;
+        let mut gone = rules::dependents(state, place, id).await?;
+        gone.push(key.clone());
+        let transaction = Transaction {
+            conditions: vec![Condition::ModifiedAt { key: key.clone(), revision: record.modified }],
+            writes: gone.into_iter().map(|key| Write::Delete { key }).collect(),
+        };
+        if !call.is_dry() {
+            match state.store.commit(transaction).await {
+                Err(StoreError::Conflict) => continue,
+                done => done?,
+            };
+        }
+        let body = reply::deleted(state.settings.api_version, &state.shown_key(&key));
+        return Ok(Reply::json(StatusCode::OK, body));
+    }
+    Err(StoreError::Conflict.into())
+}
+
+/// Held while a write looks at the other resources and until it is stored.
+enum Turn<'a> {
+    Shared(#[expect(dead_code, reason = "held")] tokio::sync::RwLockReadGuard<'a, ()>),
+    Alone(#[expect(dead_code, reason = "held")] tokio::sync::RwLockWriteGuard<'a, ()>),
+}
+
+async fn turn(state: &AdminState, alone: bool) -> Turn<'_> {
+    if alone { Turn::Alone(state.writes.write().await) } else { Turn::Shared(state.writes.read().await) }
+}
+
+/// Checks against the other resources and commits. Returns the revision and what was stored, or
+/// None if something changed meanwhile.
+async fn store(
+    state: &AdminState,
+    place: &Place,
+    call: &Call,
+    draft: &Draft,
+    value: Map<String, Value>,
+    previous: Option<&Record>,
+) -> Result<Option<(u64, Value)>, Refusal> {
+    let mut value = Value::Object(value);
+    let mut conditions = rules::on_write(state, place, &draft.key, &value).await?;
+    let key = draft.key.clone();
+    conditions.push(match previous {
+        Some(record) => Condition::ModifiedAt { key, revision: record.modified },
+        None => Condition::Absent { key },
+    });
+    if let Some(kind) = place.collection.kind() {
+        secrecy::seal(&state.keyring, kind, &mut value, &*state.plugins);
+    }
+    let text = Bytes::from(value.to_string());
+    if let Some(kind) = place.collection.kind() {
+        secrecy::acknowledge(kind, &mut value);
+    }
+    if call.is_dry() {
+        return Ok(Some((previous.map_or(0, |record| record.modified), value)));
+    }
+    let write = Write::Put { key: draft.key.clone(), value: text, ttl: draft.ttl };
+    match state.store.commit(Transaction { conditions, writes: vec![write] }).await {
+        Ok(revision) => Ok(Some((revision, value))),
+        Err(StoreError::Conflict) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn answer(
+    state: &AdminState,
+    status: StatusCode,
+    action: &str,
+    key: &str,
+    value: &Value,
+    revision: u64,
+) -> Reply {
+    let body = reply::written(state.settings.api_version, action, &state.shown_key(key), value);
+    Reply::json(status, body).at(revision)
+}
+
+/// The body as an object; `[]` is an empty one to APISIX.
+fn object(call: &Call) -> Result<Map<String, Value>, Refusal> {
+    let found = match &call.body {
+        None => return Err(Refusal::bad("missing configurations")),
+        Some(Value::Object(object)) => return Ok(object.clone()),
+        Some(Value::Array(list)) if list.is_empty() => return Ok(Map::new()),
+        Some(Value::Array(_)) => "table",
+        Some(Value::String(_)) => "string",
+        Some(Value::Number(_)) => "number",
+        Some(Value::Bool(_)) => "boolean",
+        Some(Value::Null) => "userdata",
+    };
+    Err(Refusal::bad(format_args!("invalid configuration: wrong type: expected object, got {found}")))
+}
+
+fn no_sub_path(place: &Place) -> Result<(), Refusal> {
+    if place.sub_path.is_empty() {
+        return Ok(());
+    }
+    // APISIX would replace or delete the whole resource.
+    Err(Refusal::new(StatusCode::NOT_FOUND, "not found"))
+}
+
+/// The id of a resource that should exist.
+fn existing_id(place: &Place) -> Result<&str, Refusal> {
+    let missing = || match place.collection.class {
+        Class::Resource(Kind::Secret) => Refusal::bad("no secret id"),
+        _ => Refusal::bad(format_args!("missing {} id", place.collection.word)),
+    };
+    place.id.as_deref().ok_or_else(missing)
+}
+
+/// The id as the resource itself carries it.
+fn identity(place: &Place, id: &str) -> String {
+    match (place.collection.class, &place.parent) {
+        (Class::Resource(Kind::Secret), Some(manager)) => format!("{manager}/{id}"),
+        _ => id.to_owned(),
+    }
+}
+
+fn same_id(place: &Place, id: &str, value: &Map<String, Value>) -> Result<(), Refusal> {
+    let wrong = || Refusal::bad(format_args!("wrong {} id", place.collection.word));
+    match value.get("id") {
+        Some(given) if id_text(given).is_some_and(|given| given != id) => Err(wrong()),
+        _ => Ok(()),
+    }
+}
+
+/// Finds the id in path and body, and puts it into the value. Returns the last part of the key.
+fn identify(place: &Place, value: &mut Map<String, Value>) -> Result<String, Refusal> {
+    match place.collection.class {
+        Class::Resource(Kind::Consumer) => {
+            let username = value.get("username").and_then(Value::as_str);
+            if let (Some(named), Some(username)) = (&place.id, username)
+                && named != username
+            {
+                return Err(Refusal::bad("wrong username"));
+            }
+            // Without a name the check of the resource refuses it.
+            Ok(username.unwrap_or_default().to_owned())
+        }
+        Class::Resource(Kind::PluginMetadata) => {
+            let name = place.id.clone().ok_or_else(|| Refusal::bad("missing plugin name"))?;
+            same_id(place, &name, value)?;
+            Ok(name)
+        }
+        _ => {
+            own_service(place, value)?;
+            // What a secret manager is called stands in the path alone.
+            let given = value.get("id").and_then(id_text).filter(|_| !place.collection.is(Kind::Secret));
+            let id = match (&place.id, given) {
+                (Some(id), _) => id.clone(),
+                (None, Some(given)) => return Ok(given),
+                (None, None) => {
+                    return Err(Refusal::bad(format_args!("missing {} id", place.collection.word)));
+                }
+            };
+            let identity = identity(place, &id);
+            same_id(place, &identity, value)?;
+            value.insert("id".into(), identity.into());
+            Ok(id)
+        }
+    }
+}
+
+/// A decoration belongs to the service of its path.
+fn own_service(place: &Place, value: &mut Map<String, Value>) -> Result<(), Refusal> {
+    if place.collection.class != Class::Decoration {
+        return Ok(());
+    }
+    let parent = place.parent.as_deref().unwrap_or_default();
+    if value.get("service_id").is_some_and(|given| id_text(given).as_deref() != Some(parent)) {
+        return Err(Refusal::bad("wrong service_id, it is taken from the path"));
+    }
+    value.insert("service_id".into(), parent.into());
+    Ok(())
+}
+
+fn forbid_times(value: &Map<String, Value>) -> Result<(), Refusal> {
+    let mut found = String::new();
+    let inner = |name: &str| value.get(name).and_then(Value::as_object);
+    for (prefix, object) in
+        [("", Some(value)), ("upstream.", inner("upstream")), ("plugins.", inner("plugins"))]
+    {
+        let Some(object) = object else { continue };
+        for name in TIMES {
+            if object.contains_key(name) {
+                found.push_str(&format!(" {prefix}{name}"));
+            }
+        }
+    }
+    if found.is_empty() {
+        return Ok(());
+    }
+    Err(Refusal::bad(format_args!("the property is forbidden: {found}")))
+}
+
+/// Puts in what the server adds to a resource that is written as a whole.
+fn stamp(place: &Place, value: &mut Map<String, Value>, created: Option<Value>) {
+    if place.collection.is(Kind::PluginMetadata) {
+        if let Some(name) = &place.id {
+            value.insert("id".into(), name.as_str().into());
+        }
+        return;
+    }
+    let now = Value::from(now());
+    value.insert("create_time".into(), created.unwrap_or_else(|| now.clone()));
+    value.insert("update_time".into(), now);
+}
+
+fn checked(
+    state: &AdminState,
+    place: &Place,
+    id: &str,
+    value: Map<String, Value>,
+    call: &Call,
+) -> Result<Draft, Refusal> {
+    let key = place.key(id);
+    let value = check(state, place, value)?;
+    // The long form of a credential's id passes its schema, and would be another key.
+    if !place.collection.owns(&key) {
+        return Err(Refusal::bad(format_args!("wrong {} id", place.collection.word)));
+    }
+    Ok(Draft { key, value, ttl: call.ttl()? })
+}
+
+/// Checks a resource by itself.
+fn check(
+    state: &AdminState,
+    place: &Place,
+    value: Map<String, Value>,
+) -> Result<Map<String, Value>, Refusal> {
+    let mut value = Value::Object(value);
+    if let Class::Resource(kind) = place.collection.class {
+        secrecy::open_private_keys(&state.keyring, kind, &mut value);
+        // All other resources carry their identity.
+        let name = place.id.as_deref().filter(|_| kind == Kind::PluginMetadata);
+        stored::check(kind, name, &value, &*state.plugins).map_err(Refusal::bad)?;
+    } else {
+        decoration::check(&value).map_err(Refusal::bad)?;
+    }
+    match value {
+        Value::Object(value) => Ok(value),
+        // It was made from one a few lines above.
+        _ => Ok(Map::new()),
+    }
+}

@@ -1,0 +1,278 @@
+//! The Control API (`/v1/…`): what this process serves right now, as opposed to what is stored.
+//!
+//! It asks for no key and belongs on a loopback address. The supervisor answers through
+//! [`Inspect`]; everything here only puts answers into APISIX's form. `/v1/revision` is Sigma's own.
+
+#[cfg(test)]
+mod tests;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+use serde_json::{Map, Value, json};
+use sigma_config::kind::{Kind, ResourceKey};
+use sigma_config::plugins::{PluginSchemas, PluginScope};
+
+use crate::admin::{plugin_attributes, resource_schemas};
+pub use crate::desired::Quarantined;
+use crate::store::StoreStatus;
+
+/// An answer of the process that is on its way.
+pub type Asked<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What the process tells of itself. Every call may be made at any time, from any task of the
+/// control runtime, and costs the workers nothing.
+pub trait Inspect: Send + Sync {
+    /// The resources of a kind that are in force, defaults filled in.
+    fn in_force(&self, kind: Kind) -> Asked<'_, Vec<InForce>>;
+
+    /// The health of every upstream that is checked.
+    fn health(&self) -> Asked<'_, Vec<HealthReport>>;
+
+    /// Which revision is served, and what of the store is not.
+    fn revisions(&self) -> Asked<'_, Revisions>;
+
+    /// Reads the configuration file again, as SIGHUP does.
+    fn reload(&self) -> Asked<'_, Result<(), String>>;
+}
+
+/// A resource in force.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InForce {
+    /// Its kind and identity.
+    pub key: ResourceKey,
+    /// The resource; nodes are a list.
+    pub value: Value,
+    /// The store's revision in which it came into being, or its place in the file.
+    pub created: u64,
+    /// The store's revision in which it was written.
+    pub modified: u64,
+    /// Whether a node of it is a name.
+    pub has_domain: bool,
+}
+
+/// The health of the nodes of one upstream.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HealthReport {
+    /// The resource that holds the upstream.
+    pub key: ResourceKey,
+    /// `http`, `https` or `tcp`.
+    pub check: &'static str,
+    /// `{ip, port, hostname, status, counter}` of each node.
+    pub nodes: Vec<Value>,
+}
+
+/// Which revisions the process is at.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Revisions {
+    /// The store.
+    pub store: StoreStatus,
+    /// The newest revision that was compiled and sent to the workers.
+    pub published: u64,
+    /// The revision that each worker serves.
+    pub workers: Vec<u64>,
+    /// Objects of the store that are invalid; their last good form is served.
+    pub quarantined: Vec<Quarantined>,
+}
+
+/// What the Control API works with.
+pub struct ControlState {
+    /// The process.
+    pub inspect: Arc<dyn Inspect>,
+    /// The plugins of this build.
+    pub plugins: Arc<dyn PluginSchemas>,
+    /// What stands before keys in answers, e.g. `/apisix`.
+    pub key_prefix: String,
+}
+
+/// The API as a service.
+pub fn router(state: ControlState) -> Router {
+    Router::new()
+        .route("/v1/schema", get(schema))
+        .route("/v1/healthcheck", get(health))
+        .route("/v1/healthcheck/{type}", get(health_without_id))
+        .route("/v1/healthcheck/{type}/{id}", get(health_of))
+        .route("/v1/routes", get(|state| list(state, Kind::Route)))
+        .route("/v1/services", get(|state| list(state, Kind::Service)))
+        .route("/v1/upstreams", get(|state| list(state, Kind::Upstream)))
+        .route("/v1/route/{id}", get(|state, id| one(state, Kind::Route, id)))
+        .route("/v1/service/{id}", get(|state, id| one(state, Kind::Service, id)))
+        .route("/v1/upstream/{id}", get(|state, id| one(state, Kind::Upstream, id)))
+        .route("/v1/plugin_metadatas", get(all_metadata))
+        .route("/v1/plugin_metadata/{plugin}", get(metadata))
+        .route("/v1/gc", post(async || StatusCode::OK))
+        .route("/v1/plugins/reload", put(reload))
+        .route("/v1/revision", get(revision))
+        .fallback(async || refusal(StatusCode::NOT_FOUND, "not found"))
+        .with_state(Arc::new(state))
+}
+
+type Control = State<Arc<ControlState>>;
+
+fn answer(status: StatusCode, body: &Value) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
+}
+
+fn found(body: &Value) -> Response {
+    answer(StatusCode::OK, body)
+}
+
+fn refusal(status: StatusCode, message: impl Into<String>) -> Response {
+    answer(status, &json!({"error_msg": message.into()}))
+}
+
+async fn schema(State(state): Control) -> Response {
+    let plugins = |scope| Value::Object(plugin_attributes(&*state.plugins, scope));
+    let mut main = resource_schemas(&*state.plugins);
+    main.insert(
+        "upstream_hash_header_schema".to_owned(),
+        json!({"type": "string", "pattern": "^[a-zA-Z0-9-_]+$"}),
+    );
+    main.insert(
+        "upstream_hash_vars_schema".to_owned(),
+        json!({
+            "type": "string",
+            "pattern": "^((uri|server_name|server_addr|request_uri|remote_port|remote_addr|query_string|\
+                host|hostname|mqtt_client_id)|arg_[0-9a-zA-z_-]+)$",
+        }),
+    );
+    found(&json!({
+        "main": main,
+        "plugins": plugins(PluginScope::Http),
+        "stream_plugins": plugins(PluginScope::Stream),
+    }))
+}
+
+impl ControlState {
+    fn shown_key(&self, key: &ResourceKey) -> String {
+        format!("{}/{key}", self.key_prefix)
+    }
+
+    fn health(&self, report: HealthReport) -> Value {
+        json!({"name": self.shown_key(&report.key), "type": report.check, "nodes": report.nodes})
+    }
+
+    fn item(&self, item: InForce) -> Value {
+        let mut shown = Map::new();
+        shown.insert("key".into(), self.shown_key(&item.key).into());
+        shown.insert("value".into(), item.value);
+        shown.insert("createdIndex".into(), item.created.into());
+        shown.insert("modifiedIndex".into(), item.modified.into());
+        shown.insert("has_domain".into(), item.has_domain.into());
+        if item.key.kind == Kind::Route {
+            shown.insert("orig_modifiedIndex".into(), item.modified.into());
+        }
+        Value::Object(shown)
+    }
+}
+
+async fn health(State(state): Control) -> Response {
+    let reports = state.inspect.health().await;
+    found(&reports.into_iter().map(|report| state.health(report)).collect())
+}
+
+/// The kinds whose health can be asked for.
+fn checked_kind(section: &str) -> Option<Kind> {
+    let kinds = [Kind::Route, Kind::Service, Kind::Upstream, Kind::StreamRoute];
+    kinds.into_iter().find(|kind| kind.section() == section)
+}
+
+async fn health_without_id(Path(section): Path<String>) -> Response {
+    match checked_kind(&section) {
+        Some(_) => refusal(StatusCode::NOT_FOUND, format!("missing src id for src type {section}")),
+        None => refusal(StatusCode::BAD_REQUEST, format!("invalid src type {section}")),
+    }
+}
+
+async fn health_of(State(state): Control, Path((section, id)): Path<(String, String)>) -> Response {
+    let Some(kind) = checked_kind(&section) else {
+        return refusal(StatusCode::BAD_REQUEST, format!("invalid src type {section}"));
+    };
+    let key = ResourceKey::new(kind, id.as_str());
+    let reports = state.inspect.health().await;
+    if let Some(report) = reports.into_iter().find(|report| report.key == key) {
+        return found(&state.health(report));
+    }
+    let exists = state.inspect.in_force(kind).await.iter().any(|item| item.key == key);
+    let message = match exists {
+        true => format!("no checker for {section}[{id}]"),
+        false => format!("{section}[{id}] not found"),
+    };
+    refusal(StatusCode::NOT_FOUND, message)
+}
+
+async fn list(State(state): Control, kind: Kind) -> Response {
+    let items = state.inspect.in_force(kind).await;
+    found(&items.into_iter().map(|item| state.item(item)).collect())
+}
+
+async fn one(State(state): Control, kind: Kind, Path(id): Path<String>) -> Response {
+    let items = state.inspect.in_force(kind).await;
+    match items.into_iter().find(|item| item.key.id == id) {
+        Some(item) => found(&state.item(item)),
+        None => refusal(StatusCode::NOT_FOUND, format!("{}[{id}] not found", kind.word())),
+    }
+}
+
+async fn all_metadata(State(state): Control) -> Response {
+    let items = state.inspect.in_force(Kind::PluginMetadata).await;
+    found(&items.into_iter().map(|item| item.value).collect())
+}
+
+async fn metadata(State(state): Control, Path(plugin): Path<String>) -> Response {
+    let items = state.inspect.in_force(Kind::PluginMetadata).await;
+    match items.into_iter().find(|item| item.key.id == plugin) {
+        Some(item) => found(&item.value),
+        None => refusal(StatusCode::NOT_FOUND, format!("plugin metadata[{plugin}] not found")),
+    }
+}
+
+async fn reload(State(state): Control) -> Response {
+    match state.inspect.reload().await {
+        Ok(()) => (StatusCode::OK, "done").into_response(),
+        Err(reason) => refusal(StatusCode::SERVICE_UNAVAILABLE, reason),
+    }
+}
+
+fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+async fn revision(State(state): Control) -> Response {
+    let revisions = state.inspect.revisions().await;
+    let store = &revisions.store;
+    let lost =
+        store.lost.as_ref().map(|(since, reason)| json!({"since": unix_seconds(*since), "reason": reason}));
+    let workers: Vec<Value> = revisions
+        .workers
+        .iter()
+        .enumerate()
+        .map(|(worker, revision)| json!({"worker": worker, "revision": revision}))
+        .collect();
+    let quarantined: Vec<Value> = revisions
+        .quarantined
+        .iter()
+        .map(|one| json!({"key": one.key, "reason": one.reason, "since": unix_seconds(one.since)}))
+        .collect();
+    // What all workers are past is in force everywhere.
+    let served = revisions.workers.iter().min().copied().unwrap_or(revisions.published);
+    found(&json!({
+        "revision": served,
+        "published": revisions.published,
+        "workers": workers,
+        "store": {
+            "kind": store.kind,
+            "revision": store.revision,
+            "lost": lost,
+            "copied": store.copied.map(unix_seconds),
+        },
+        "quarantined": quarantined,
+    }))
+}

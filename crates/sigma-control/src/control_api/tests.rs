@@ -1,0 +1,98 @@
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::Request;
+use http_body_util::BodyExt;
+use sigma_config::plugins::NoPlugins;
+
+use super::*;
+
+struct Fake;
+
+fn ready<T: Send + 'static>(value: T) -> Asked<'static, T> {
+    Box::pin(std::future::ready(value))
+}
+
+impl Inspect for Fake {
+    fn in_force(&self, kind: Kind) -> Asked<'_, Vec<InForce>> {
+        let key = match kind {
+            Kind::PluginMetadata => ResourceKey::new(kind, "prometheus"),
+            kind => ResourceKey::new(kind, "1"),
+        };
+        ready(vec![InForce { key, value: json!({"a": 1}), created: 2, modified: 3, has_domain: false }])
+    }
+
+    fn health(&self) -> Asked<'_, Vec<HealthReport>> {
+        let key = ResourceKey::new(Kind::Upstream, "1");
+        ready(vec![HealthReport { key, check: "http", nodes: vec![json!({"ip": "127.0.0.1"})] }])
+    }
+
+    fn revisions(&self) -> Asked<'_, Revisions> {
+        let since = SystemTime::UNIX_EPOCH + Duration::from_secs(5);
+        ready(Revisions {
+            store: StoreStatus {
+                kind: "etcd",
+                revision: 9,
+                lost: Some((since, "refused".into())),
+                copied: None,
+            },
+            published: 8,
+            workers: vec![8, 7],
+            quarantined: vec![Quarantined { key: "routes/2".into(), reason: "no uri".into(), since, revision: 8, last_good_served: true }],
+        })
+    }
+
+    fn reload(&self) -> Asked<'_, Result<(), String>> {
+        ready(Err("the file has problems".into()))
+    }
+}
+
+async fn check(line: &str, status: u16, expected: Value) {
+    let (method, path) = line.split_once(' ').expect("method and path");
+    let state =
+        ControlState { inspect: Arc::new(Fake), plugins: Arc::new(NoPlugins), key_prefix: "/apisix".into() };
+    let request = Request::builder().method(method).uri(path).body(Body::empty()).expect("a request");
+    let mut service = router(state).into_service();
+    let response = tower_service::Service::call(&mut service, request).await.expect("an answer");
+    let (head, body) = response.into_parts();
+    let text = body.collect().await.expect("a body").to_bytes();
+    let got: Value = serde_json::from_slice(&text).unwrap_or_default();
+    assert_eq!((head.status.as_u16(), got), (status, expected), "{line}");
+}
+
+#[tokio::test]
+async fn what_is_served_is_told() {
+    let error = |message: &str| json!({"error_msg": message});
+    let item = |kind: &str| {
+        json!({"key": format!("/apisix/{kind}/1"), "value": {"a": 1}, "createdIndex": 2, "modifiedIndex": 3,
+            "has_domain": false})
+    };
+    let mut route = item("routes");
+    route["orig_modifiedIndex"] = json!(3);
+    let health = json!({"name": "/apisix/upstreams/1", "type": "http", "nodes": [{"ip": "127.0.0.1"}]});
+    check("GET /v1/routes", 200, json!([route])).await;
+    check("GET /v1/route/1", 200, route).await;
+    check("GET /v1/route/9", 404, error("route[9] not found")).await;
+    check("GET /v1/service/1", 200, item("services")).await;
+    check("GET /v1/upstreams", 200, json!([item("upstreams")])).await;
+    check("GET /v1/upstream/9", 404, error("upstream[9] not found")).await;
+    check("GET /v1/plugin_metadatas", 200, json!([{"a": 1}])).await;
+    check("GET /v1/plugin_metadata/x", 404, error("plugin metadata[x] not found")).await;
+    check("GET /v1/healthcheck", 200, json!([health])).await;
+    check("GET /v1/healthcheck/upstreams/1", 200, health).await;
+    check("GET /v1/healthcheck/upstreams/9", 404, error("upstreams[9] not found")).await;
+    check("GET /v1/healthcheck/routes/1", 404, error("no checker for routes[1]")).await;
+    check("GET /v1/healthcheck/upstreams", 404, error("missing src id for src type upstreams")).await;
+    check("GET /v1/healthcheck/x/1", 400, error("invalid src type x")).await;
+    check("POST /v1/gc", 200, Value::Null).await;
+    check("PUT /v1/plugins/reload", 503, error("the file has problems")).await;
+    check("GET /v1/discovery/dns/dump", 404, error("not found")).await;
+    let revision = json!({
+        "revision": 7,
+        "published": 8,
+        "workers": [{"worker": 0, "revision": 8}, {"worker": 1, "revision": 7}],
+        "store": {"kind": "etcd", "revision": 9, "lost": {"since": 5, "reason": "refused"}, "copied": null},
+        "quarantined": [{"key": "routes/2", "reason": "no uri", "since": 5}],
+    });
+    check("GET /v1/revision", 200, revision).await;
+}

@@ -1,0 +1,65 @@
+//! The listeners for operators: status, Admin API, and NiubiX's admin calls.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use sigma_config::crypt::Keyring;
+use sigma_config::settings::Settings;
+use sigma_config::store::StoreKind;
+
+use crate::admin::{self, AdminState};
+use crate::control_api::{self, ControlState};
+use crate::inspect::Inspector;
+use crate::store::Store;
+use crate::supervisor::{Plugins, StartError};
+use crate::{niubix, status};
+
+/// Opens those that the settings name.
+pub(crate) async fn serve(
+    settings: &Settings,
+    shared: &Arc<status::Shared>,
+    store: Option<&Arc<dyn Store>>,
+    plugins: &Plugins,
+    keyring: Keyring,
+) -> Result<(), StartError> {
+    if let Some(status) = &settings.status {
+        listen(status.address, status::router(Arc::clone(shared))).await?;
+    }
+    if let Some(admin) = &settings.niubix_admin {
+        listen(admin.address, niubix::router(Arc::clone(shared), admin)).await?;
+    }
+    if let (Some(admin), Some(store)) = (&settings.admin, store) {
+        let mut admin = admin.clone();
+        let store_settings = settings.store.clone().unwrap_or_default();
+        if let Some(file) = admin::settle_key(&mut admin, &store_settings.path)? {
+            tracing::info!(file = %file.display(), "the key of the Admin API is in this file");
+        }
+        let (address, plugins) = (admin.address, Arc::clone(&plugins.enabled));
+        let mut state = AdminState::new(Arc::clone(store), plugins, keyring, admin);
+        state.streams = admin::Streams::Disabled;
+        if store_settings.kind == StoreKind::Etcd {
+            state.key_prefix = store_settings.prefix;
+        }
+        listen(address, admin::router(state)).await?;
+    }
+    if let Some(control) = &settings.control {
+        let inspect = Arc::new(Inspector { shared: Arc::clone(shared) });
+        let plugins = Arc::clone(&plugins.enabled);
+        let state = ControlState { inspect, plugins, key_prefix: "/apisix".to_owned() };
+        listen(control.address, control_api::router(state)).await?;
+    }
+    Ok(())
+}
+
+async fn listen(address: SocketAddr, router: axum::Router) -> Result<(), StartError> {
+    let listener = tokio::net::TcpListener::bind(address)
+        .await
+        .map_err(|source| StartError::System { what: format!("cannot listen on {address}"), source })?;
+    tokio::spawn(async move {
+        let service = router.into_make_service_with_connect_info::<SocketAddr>();
+        if let Err(error) = axum::serve(listener, service).await {
+            tracing::error!(%address, %error, "an operator's listener has ended");
+        }
+    });
+    Ok(())
+}

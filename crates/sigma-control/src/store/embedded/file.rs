@@ -1,0 +1,186 @@
+//! The file of the embedded store: where it is, what is in it, and what is wrong with it.
+
+use std::collections::BTreeMap;
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use redb::backends::FileBackend;
+use redb::{
+    Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageError, TableDefinition,
+};
+
+use crate::store::{Record, StoreError};
+
+/// Key → created, modified, expires (Unix milliseconds, 0 for never), value.
+const RECORDS: TableDefinition<'static, &str, (u64, u64, u64, &[u8])> = TableDefinition::new("records");
+
+/// The numbers that belong to the whole.
+const NUMBERS: TableDefinition<'static, &str, u64> = TableDefinition::new("numbers");
+
+const REVISION: &str = "revision";
+
+/// The layout of the tables above, so that a later one is recognised.
+const LAYOUT: &str = "layout";
+const LAYOUT_HERE: u64 = 1;
+
+/// Pages that redb keeps in memory, in bytes. The records are in memory anyway.
+const CACHE_BYTES: usize = 16 << 20;
+
+/// A record and when it expires, in Unix milliseconds.
+#[derive(Debug, Clone)]
+pub(super) struct Kept {
+    pub(super) record: Record,
+    pub(super) expires: Option<u64>,
+}
+
+/// All that is in the file.
+#[derive(Debug, Default)]
+pub(super) struct Everything {
+    pub(super) revision: u64,
+    pub(super) records: BTreeMap<String, Kept>,
+}
+
+/// The open file.
+#[derive(Debug)]
+pub(super) struct StoreFile {
+    path: PathBuf,
+    database: Database,
+}
+
+impl StoreFile {
+    /// Opens the file in `dir`, or makes it, and checks all its pages.
+    pub(super) fn open(dir: &Path) -> Result<StoreFile, StoreError> {
+        let path = dir.join("store.redb");
+        let file = open_private(dir, &path)?;
+        let backend = FileBackend::new(file).map_err(|error| refused(&path, error))?;
+        let mut builder = Database::builder();
+        builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
+        let database = builder.create_with_backend(backend).map_err(|error| refused(&path, error))?;
+        Ok(StoreFile { path, database })
+    }
+
+    /// Reads everything; a new file is at revision 0.
+    pub(super) fn read(&self) -> Result<Everything, StoreError> {
+        self.read_tables().map_err(|error| match error {
+            redb::Error::TableDoesNotExist(name) => damaged(&self.path, format!("it has no table {name}")),
+            redb::Error::Corrupted(text) => damaged(&self.path, text),
+            error => self.failed(&error),
+        })?
+    }
+
+    /// The outer error is one of the database, the inner one is about what it holds.
+    fn read_tables(&self) -> Result<Result<Everything, StoreError>, redb::Error> {
+        let reading = self.database.begin_read()?;
+        let mut everything = Everything::default();
+        let numbers = match reading.open_table(NUMBERS) {
+            Ok(numbers) => numbers,
+            // The first commit makes both tables.
+            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Ok(everything)),
+            Err(error) => return Err(error.into()),
+        };
+        let number = |name| Ok::<_, redb::Error>(numbers.get(name)?.map_or(0, |value| value.value()));
+        let layout = number(LAYOUT)?;
+        if layout != LAYOUT_HERE {
+            let path = self.path.display();
+            let text =
+                format!("{path} has layout {layout}, this build reads {LAYOUT_HERE}; start the newer build");
+            return Ok(Err(StoreError::Corrupt(text)));
+        }
+        everything.revision = number(REVISION)?;
+        for entry in reading.open_table(RECORDS)?.iter()? {
+            let (key, value) = entry?;
+            let (created, modified, expires, value) = value.value();
+            let key = key.value().to_owned();
+            let record = Record { key: key.clone(), value: Bytes::copy_from_slice(value), created, modified };
+            everything.records.insert(key, Kept { record, expires: (expires != 0).then_some(expires) });
+        }
+        Ok(Ok(everything))
+    }
+
+    /// Writes what changed (None is gone) and the revision; on disk for good when it returns.
+    pub(super) fn write(
+        &self,
+        revision: u64,
+        changed: &BTreeMap<String, Option<Kept>>,
+    ) -> Result<(), StoreError> {
+        self.write_tables(revision, changed).map_err(|error| self.failed(&error))
+    }
+
+    fn write_tables(
+        &self,
+        revision: u64,
+        changed: &BTreeMap<String, Option<Kept>>,
+    ) -> Result<(), redb::Error> {
+        let mut writing = self.database.begin_write()?;
+        writing.set_durability(Durability::Immediate)?;
+        {
+            let mut records = writing.open_table(RECORDS)?;
+            for (key, kept) in changed {
+                match kept {
+                    Some(Kept { record, expires }) => {
+                        let expires = expires.unwrap_or(0);
+                        let row = (record.created, record.modified, expires, record.value.as_ref());
+                        records.insert(key.as_str(), row)?;
+                    }
+                    None => drop(records.remove(key.as_str())?),
+                }
+            }
+            let mut numbers = writing.open_table(NUMBERS)?;
+            numbers.insert(REVISION, revision)?;
+            numbers.insert(LAYOUT, LAYOUT_HERE)?;
+        }
+        writing.commit()?;
+        Ok(())
+    }
+
+    fn failed(&self, error: &redb::Error) -> StoreError {
+        let path = self.path.display();
+        StoreError::Unavailable(format!("{path}: {error}; check the disk"))
+    }
+}
+
+/// Private keys are in there: nobody else may read it.
+fn open_private(dir: &Path, path: &Path) -> Result<File, StoreError> {
+    let unavailable = |place: &Path, error: std::io::Error| {
+        let reason = match error.kind() {
+            ErrorKind::AlreadyExists | ErrorKind::NotADirectory => "it is not a directory".to_owned(),
+            _ => error.to_string(),
+        };
+        StoreError::Unavailable(format!("{}: {reason}; name another place in `store.path`", place.display()))
+    };
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| unavailable(dir, error))?;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(path).map_err(|error| unavailable(path, error))?;
+    let private = file.set_permissions(Permissions::from_mode(0o600));
+    private.map_err(|error| unavailable(path, error))?;
+    // The name of a new file is on disk only when its directory is.
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(|error| unavailable(dir, error))?;
+    Ok(file)
+}
+
+fn refused(path: &Path, error: DatabaseError) -> StoreError {
+    let shown = path.display();
+    match error {
+        DatabaseError::DatabaseAlreadyOpen | DatabaseError::LockProtocolMismatch => {
+            StoreError::Unavailable(format!(
+                "{shown} is open in another process; stop that one, or name another place in `store.path`"
+            ))
+        }
+        DatabaseError::Storage(StorageError::Io(error)) if error.kind() != ErrorKind::InvalidData => {
+            StoreError::Unavailable(format!("{shown}: {error}; check the disk"))
+        }
+        error => damaged(path, error),
+    }
+}
+
+/// The error for a file that is not what was written.
+pub(super) fn damaged(path: &Path, reason: impl std::fmt::Display) -> StoreError {
+    StoreError::Corrupt(format!(
+        "{} is damaged ({reason}); restore it from a backup, or move it away to start with an empty store",
+        path.display()
+    ))
+}

@@ -1,0 +1,227 @@
+//! A store in etcd, in APISIX's layout, so that both can share one cluster.
+//!
+//! Records are at `PREFIX/<directory>/<id>`. Whatever else is below the prefix is skipped: values
+//! that are no JSON objects, such as the placeholders that APISIX wants in every directory.
+
+mod follow;
+mod link;
+mod read;
+mod transaction;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::{Contents, Pending, Record, Store, StoreError, StoreStatus, Transaction, Watch};
+use link::Link;
+
+/// The directories that APISIX expects a placeholder in.
+const DIRECTORIES: [&str; 13] = [
+    "upstreams",
+    "plugins",
+    "ssls",
+    "stream_routes",
+    "plugin_metadata",
+    "routes",
+    "services",
+    "consumers",
+    "global_rules",
+    "protos",
+    "plugin_configs",
+    "consumer_groups",
+    "secrets",
+];
+
+/// What a placeholder says.
+const PLACEHOLDER: &str = "init_dir";
+
+/// The key that is written to obtain a number.
+const ID_KEY: &str = "gen_id";
+
+/// Whether this process may write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Access {
+    /// Reads and writes; makes the placeholders of the directories.
+    #[default]
+    ReadWrite,
+    /// Reads only: a gateway without an Admin API.
+    ReadOnly,
+}
+
+/// How TLS connections to etcd are made. All texts are PEM.
+#[derive(Clone, Default)]
+pub struct EtcdTls {
+    /// The authorities that etcd's certificate may come from; None for those of the system.
+    pub ca: Option<Vec<u8>>,
+    /// The certificate chain and the private key that this process shows.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// The name in etcd's certificate, if it is not the host of the endpoint.
+    pub sni: Option<String>,
+}
+
+/// How etcd is reached.
+#[derive(Clone)]
+pub struct EtcdOptions {
+    /// `http://host:port` or `https://host:port` of the members; the first that answers is used
+    /// until it fails.
+    pub endpoints: Vec<String>,
+    /// Begins with a slash and does not end with one.
+    pub prefix: String,
+    /// User and password.
+    pub user: Option<(String, String)>,
+    /// For endpoints that begin with `https://`.
+    pub tls: EtcdTls,
+    /// Longest time for one request.
+    pub timeout: Duration,
+    /// A watch that is silent for this long is given up; half-way etcd is asked for a sign of life.
+    pub watch_timeout: Duration,
+    /// Pause after etcd has refused, e.g. the password; up to half of it is added at random.
+    pub resync_delay: Duration,
+    /// Whether this process may write.
+    pub access: Access,
+}
+
+impl Default for EtcdOptions {
+    fn default() -> Self {
+        EtcdOptions {
+            endpoints: vec!["http://127.0.0.1:2379".into()],
+            prefix: "/apisix".into(),
+            user: None,
+            tls: EtcdTls::default(),
+            timeout: Duration::from_secs(5),
+            watch_timeout: Duration::from_secs(10),
+            resync_delay: Duration::from_secs(5),
+            access: Access::default(),
+        }
+    }
+}
+
+/// An etcd cluster.
+pub struct Etcd {
+    link: Link,
+    prepared: AtomicBool,
+}
+
+impl Etcd {
+    /// Nothing is sent before the first use; etcd need not be there.
+    pub fn new(options: EtcdOptions) -> Result<Etcd, StoreError> {
+        if options.endpoints.is_empty() {
+            return Err(StoreError::Unavailable("no etcd is named; name one in `store.endpoints`".into()));
+        }
+        Ok(Etcd { link: Link::new(options), prepared: AtomicBool::new(false) })
+    }
+
+    /// What another place kept of etcd is from this revision.
+    pub(super) fn saw_revision(&self, revision: u64) {
+        self.link.saw_revision(revision);
+    }
+
+    fn options(&self) -> &EtcdOptions {
+        self.link.options()
+    }
+
+    fn full_key(&self, key: &str) -> String {
+        format!("{}/{key}", self.options().prefix)
+    }
+
+    fn check_access(&self) -> Result<(), StoreError> {
+        match self.options().access {
+            Access::ReadWrite => Ok(()),
+            Access::ReadOnly => Err(StoreError::Unavailable(
+                "this gateway only reads its store; write through another, or set `store.access: read_write`"
+                    .into(),
+            )),
+        }
+    }
+
+    /// Makes the placeholders, once per process. A user that may only read can do without.
+    async fn prepare(&self) {
+        let reads_only = self.options().access == Access::ReadOnly;
+        // Whoever asked us to prepare will tell that etcd is away.
+        if reads_only || self.prepared.load(Ordering::Relaxed) || self.link.connection().await.is_err() {
+            return;
+        }
+        self.prepared.store(true, Ordering::Relaxed);
+        let placeholders = DIRECTORIES.iter().map(|directory| self.full_key(&format!("{directory}/")));
+        let request = transaction::placeholders(placeholders);
+        if let Err(error) = self.link.call(link::Repeat::Safe, |mut c| with(request.clone(), &mut c)).await {
+            tracing::warn!(%error, "the placeholders that APISIX looks for were not written to etcd");
+        }
+    }
+
+    async fn load_contents(&self) -> Result<Contents, StoreError> {
+        self.prepare().await;
+        let contents = read::all(&self.link).await?;
+        self.link.set_revision(contents.revision);
+        Ok(contents)
+    }
+
+    async fn get_record(&self, key: &str) -> Result<Option<Record>, StoreError> {
+        let full = self.full_key(key);
+        let get = |mut client: etcd_client::Client| {
+            let full = full.clone();
+            async move { client.get(full, None).await }
+        };
+        let mut response = self.link.call(link::Repeat::Safe, get).await?;
+        let found = response.take_kvs().into_iter().next();
+        Ok(found.and_then(|kv| read::record(&self.options().prefix, kv)))
+    }
+
+    async fn put_id(&self) -> Result<u64, StoreError> {
+        self.check_access()?;
+        let key = self.full_key(ID_KEY);
+        let put = |mut client: etcd_client::Client| {
+            let key = key.clone();
+            async move { client.put(key, "1", None).await }
+        };
+        let response = self.link.call(link::Repeat::Safe, put).await?;
+        let revision = link::revision(response.header());
+        self.link.saw_revision(revision);
+        Ok(revision)
+    }
+}
+
+/// A transaction as a future that owns what it needs.
+fn with(
+    request: etcd_client::Txn,
+    client: &mut etcd_client::Client,
+) -> impl Future<Output = Result<etcd_client::TxnResponse, etcd_client::Error>> + Send + use<> {
+    let mut client = client.clone();
+    async move { client.txn(request).await }
+}
+
+impl Store for Etcd {
+    fn load(&self) -> Pending<'_, Contents> {
+        Box::pin(self.load_contents())
+    }
+
+    fn get<'a>(&'a self, key: &'a str) -> Pending<'a, Option<Record>> {
+        Box::pin(self.get_record(key))
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str) -> Pending<'a, Vec<Record>> {
+        Box::pin(async move { Ok(read::below(&self.link, prefix).await?.records) })
+    }
+
+    fn commit(&self, transaction: Transaction) -> Pending<'_, u64> {
+        Box::pin(async move {
+            self.check_access()?;
+            let revision = transaction::commit(&self.link, transaction).await?;
+            self.link.saw_revision(revision);
+            Ok(revision)
+        })
+    }
+
+    fn next_id(&self) -> Pending<'_, u64> {
+        Box::pin(self.put_id())
+    }
+
+    fn watch(self: Arc<Self>, revision: u64) -> Watch {
+        follow::follow(self, revision)
+    }
+
+    fn status(&self) -> StoreStatus {
+        let (revision, lost) = self.link.status();
+        StoreStatus { kind: "etcd", revision, lost, copied: None }
+    }
+}

@@ -1,0 +1,343 @@
+//! Heads that come in parts: pseudo-fields and fields, as HTTP/2 and HTTP/3 send them.
+//!
+//! RFC 9113 §8 is held to strictly here, once for both directions: what leaves this file can be
+//! written out as HTTP/1 without a second thought.
+
+use crate::h1::bytes::{is_authority, is_target, is_token, is_value};
+use crate::h1::{HeadLimits, ParseError};
+use crate::{HeaderId, Headers, Method, RequestHead, ResponseHead, TargetForm, Version};
+
+use ParseError::Invalid;
+
+/// The pseudo-fields of a request (RFC 9113 §8.3.1, RFC 8441 §4).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RequestParts<'p> {
+    /// `:method`
+    pub method: &'p [u8],
+    /// `:authority`
+    pub authority: Option<&'p [u8]>,
+    /// `:path`
+    pub path: Option<&'p [u8]>,
+    /// `:protocol` of an extended CONNECT.
+    pub protocol: Option<&'p [u8]>,
+}
+
+impl RequestHead {
+    /// Makes this the head of a request that came in parts. Names and values of `fields` come in
+    /// the order received.
+    ///
+    /// `:authority` becomes the Host field, cookie crumbs become one field. An extended CONNECT
+    /// becomes the GET that asks for the same upgrade in HTTP/1.1 (RFC 8441 §5), so that one kind
+    /// of upgrade is left for everybody behind.
+    ///
+    /// # Errors
+    /// [`ParseError`] for a head that must not be forwarded or is over `limits`.
+    pub fn assemble<'f>(
+        &mut self,
+        version: Version,
+        parts: &RequestParts<'_>,
+        fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
+        limits: &HeadLimits,
+    ) -> Result<(), ParseError> {
+        self.clear();
+        self.version = version;
+        self.assemble_line(parts, limits)?;
+        if let Some(authority) = parts.authority {
+            if !is_authority(authority) {
+                return Err(Invalid("the :authority is invalid"));
+            }
+            self.headers.add(HeaderId::Host, authority);
+        }
+        let mut budget = Budget::new(limits, self.headers.arena().len());
+        // The Host field that it stands for.
+        budget.fields = budget.fields.saturating_sub(usize::from(parts.authority.is_some()));
+        let mut cookies = 0;
+        for (name, value) in fields {
+            budget.spend(name, value)?;
+            let id = check_field(name, value)?;
+            match id {
+                HeaderId::Te if value == b"trailers" => {}
+                HeaderId::Te => return Err(Invalid("TE is something else than trailers")),
+                HeaderId::Host if parts.authority.is_some() => {
+                    let host = self.headers.get(HeaderId::Host).unwrap_or_default();
+                    if !host.eq_ignore_ascii_case(value) {
+                        return Err(Invalid("Host and :authority differ"));
+                    }
+                    continue;
+                }
+                HeaderId::Cookie => cookies += 1,
+                _ => {}
+            }
+            self.headers.append_parts(name, &[value]);
+        }
+        if cookies > 1 {
+            self.headers.join_cookies();
+        }
+        if parts.protocol.is_none() && self.form == TargetForm::Authority {
+            return Ok(());
+        }
+        self.check_one_host()
+    }
+
+    /// Method and target; the fields follow.
+    fn assemble_line(&mut self, parts: &RequestParts<'_>, limits: &HeadLimits) -> Result<(), ParseError> {
+        if !is_token(parts.method) {
+            return Err(Invalid("the :method is not a token"));
+        }
+        let connect = parts.method == b"CONNECT";
+        let (method, target): (&[u8], &[u8]) = match (parts.protocol, parts.path) {
+            (Some(_), _) if !connect => return Err(Invalid(":protocol without CONNECT")),
+            (Some(protocol), Some(path)) => {
+                if !is_token(protocol) {
+                    return Err(Invalid("the :protocol is not a token"));
+                }
+                (b"GET", path)
+            }
+            (None, Some(path)) if !connect => (parts.method, path),
+            (None, None) if connect => (parts.method, parts.authority.unwrap_or_default()),
+            (None, Some(_)) => return Err(Invalid("CONNECT with a :path")),
+            _ => return Err(Invalid("there is no :path")),
+        };
+        if method.len() + target.len() + " HTTP/1.1".len() >= limits.line_bytes {
+            return Err(ParseError::LineTooLong);
+        }
+        self.method = Method::parse(method);
+        self.form = match target {
+            _ if self.method == Method::Connect => TargetForm::Authority,
+            b"*" if self.method == Method::Options => TargetForm::Asterisk,
+            [b'/', ..] => TargetForm::Origin,
+            _ => return Err(Invalid("the :path does not start with a slash")),
+        };
+        if self.form == TargetForm::Authority && !is_authority(target) {
+            return Err(Invalid("the target of CONNECT is not host:port"));
+        }
+        if !is_target(target) {
+            return Err(Invalid("the :path contains a forbidden byte"));
+        }
+        self.headers.load_parts(&[method, b" ", target, b"\r\n"]);
+        let at = method.len() as u32 + 1;
+        self.method_range = 0..method.len() as u32;
+        self.target = at..at + target.len() as u32;
+        if let Some(protocol) = parts.protocol {
+            self.headers.add(HeaderId::Connection, b"upgrade");
+            self.headers.add(HeaderId::Upgrade, protocol);
+        }
+        Ok(())
+    }
+
+    fn check_one_host(&self) -> Result<(), ParseError> {
+        let mut hosts = self.headers.get_all(HeaderId::Host);
+        match (hosts.next(), hosts.next()) {
+            (None, _) => Err(Invalid("there is neither :authority nor Host")),
+            (Some(_), Some(_)) => Err(Invalid("there is more than one Host field")),
+            (Some(host), None) if is_authority(host) => Ok(()),
+            (Some(_), None) => Err(Invalid("the Host field is invalid")),
+        }
+    }
+}
+
+impl ResponseHead {
+    /// Makes this the head of a response that came in parts; see [`RequestHead::assemble`].
+    ///
+    /// # Errors
+    /// [`ParseError`] for a head that must not be forwarded or is over `limits`.
+    pub fn assemble<'f>(
+        &mut self,
+        version: Version,
+        status: u16,
+        fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
+        limits: &HeadLimits,
+    ) -> Result<(), ParseError> {
+        self.start(status);
+        self.version = version;
+        if !(100..=999).contains(&status) || status == 101 {
+            return Err(Invalid("the :status is invalid"));
+        }
+        let mut budget = Budget::new(limits, 0);
+        for (name, value) in fields {
+            budget.spend(name, value)?;
+            check_field(name, value)?;
+            self.headers.append_parts(name, &[value]);
+        }
+        Ok(())
+    }
+}
+
+impl Headers {
+    /// Trailer fields that came in parts.
+    ///
+    /// # Errors
+    /// [`ParseError`] for fields that must not be forwarded or are over `limits`.
+    pub fn assemble_trailers<'f>(
+        fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
+        limits: &HeadLimits,
+    ) -> Result<Headers, ParseError> {
+        let mut headers = Headers::default();
+        let mut budget = Budget::new(limits, 0);
+        for (name, value) in fields {
+            budget.spend(name, value)?;
+            // Framing and routing are settled by the head (RFC 9110 §6.5.1).
+            if matches!(check_field(name, value)?, HeaderId::ContentLength | HeaderId::Host | HeaderId::Te) {
+                return Err(Invalid("a trailer field that belongs into the head"));
+            }
+            headers.append_parts(name, &[value]);
+        }
+        Ok(headers)
+    }
+}
+
+/// What may still come of a head.
+struct Budget {
+    bytes: usize,
+    fields: usize,
+}
+
+impl Budget {
+    fn new(limits: &HeadLimits, used: usize) -> Budget {
+        Budget { bytes: limits.head_bytes.saturating_sub(used), fields: limits.fields }
+    }
+
+    fn spend(&mut self, name: &[u8], value: &[u8]) -> Result<(), ParseError> {
+        let bytes = name.len() + value.len() + ": \r\n".len();
+        match (self.bytes.checked_sub(bytes), self.fields.checked_sub(1)) {
+            (Some(bytes), Some(fields)) => (self.bytes, self.fields) = (bytes, fields),
+            _ => return Err(ParseError::HeadTooLarge),
+        }
+        Ok(())
+    }
+}
+
+/// RFC 9113 §8.2.1 and §8.2.2
+fn check_field(name: &[u8], value: &[u8]) -> Result<HeaderId, ParseError> {
+    if !is_token(name) || name.iter().any(u8::is_ascii_uppercase) || name.len() > usize::from(u16::MAX) {
+        return Err(Invalid("a field name is not a lower-case token"));
+    }
+    let space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    if !is_value(value) || space(value.first()) || space(value.last()) {
+        return Err(Invalid("a field value contains a control byte or white space around it"));
+    }
+    let id = HeaderId::of(name);
+    match id {
+        HeaderId::Connection
+        | HeaderId::KeepAlive
+        | HeaderId::ProxyConnection
+        | HeaderId::TransferEncoding
+        | HeaderId::Upgrade => Err(Invalid("a connection field where connections have none")),
+        _ => Ok(id),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: HeadLimits = HeadLimits { line_bytes: 64, head_bytes: 256, fields: 4 };
+
+    /// `pseudo` is `method authority path protocol`, `-` for none; the result is the head as
+    /// HTTP/1 would write it.
+    fn check(pseudo: &str, fields: &[(&str, &str)], expected: Result<&str, &str>) {
+        let words: Vec<Option<&[u8]>> =
+            pseudo.split(' ').map(|word| (word != "-").then_some(word.as_bytes())).collect();
+        let parts = RequestParts {
+            method: words[0].unwrap_or_default(),
+            authority: words[1],
+            path: words[2],
+            protocol: words[3],
+        };
+        let fields = fields.iter().map(|(n, v)| (n.as_bytes(), v.as_bytes()));
+        let mut head = RequestHead::default();
+        let got = head.assemble(Version::Http2, &parts, fields, &LIMITS).map(|()| {
+            let mut out = Vec::new();
+            crate::h1::encode::request_head(&head, head.path_and_query(), &mut out);
+            String::from_utf8_lossy(&out).into_owned()
+        });
+        match (got, expected) {
+            (Ok(text), Ok(wanted)) => {
+                assert_eq!(text.trim_end().split("\r\n").collect::<Vec<_>>().join("|"), wanted, "{pseudo}");
+            }
+            (Err(error), Err(part)) => assert!(format!("{error:?}").contains(part), "{pseudo}: {error:?}"),
+            (got, wanted) => panic!("{pseudo}: {got:?}, not {wanted:?}"),
+        }
+    }
+
+    #[test]
+    fn heads_that_pass() {
+        check("GET a.example /x?y -", &[], Ok("GET /x?y HTTP/1.1|Host: a.example"));
+        check("GET - / -", &[("host", "h:1")], Ok("GET / HTTP/1.1|host: h:1"));
+        check("GET h / -", &[("host", "H"), ("a", "b")], Ok("GET / HTTP/1.1|Host: h|a: b"));
+        check("OPTIONS h * -", &[], Ok("OPTIONS * HTTP/1.1|Host: h"));
+        check("BREW h / -", &[("te", "trailers")], Ok("BREW / HTTP/1.1|Host: h|te: trailers"));
+        check("GET h / -", &[("e", ""), ("n", "J\u{fc}")], Ok("GET / HTTP/1.1|Host: h|e: |n: J\u{fc}"));
+        check(
+            "GET h / -",
+            &[("cookie", "a=1"), ("x", "y"), ("cookie", "b=2")],
+            Ok("GET / HTTP/1.1|Host: h|x: y|Cookie: a=1; b=2"),
+        );
+        check("CONNECT h:443 - -", &[], Ok("CONNECT h:443 HTTP/1.1|Host: h:443"));
+        check(
+            "CONNECT h /chat websocket",
+            &[("sec-websocket-version", "13")],
+            Ok("GET /chat HTTP/1.1|Connection: upgrade|Upgrade: websocket|Host: h|sec-websocket-version: 13"),
+        );
+    }
+
+    #[test]
+    fn heads_that_are_refused() {
+        for (pseudo, part) in [
+            ("G@T h / -", ":method"),
+            ("GET h - -", "no :path"),
+            ("GET h x -", "slash"),
+            ("GET h * -", "slash"),
+            ("GET h /a#b -", "forbidden"),
+            ("GET h /\u{fc} -", "forbidden"),
+            ("GET u@h / -", ":authority"),
+            ("GET - / -", "neither"),
+            ("CONNECT h:1 / -", "CONNECT with"),
+            ("CONNECT - - -", "host:port"),
+            ("GET h / websocket", "without CONNECT"),
+            ("CONNECT h / web/socket", "not a token"),
+            ("CONNECT h - websocket", "no :path"),
+            ("GET h /0123456789012345678901234567890123456789012345678901234567890 -", "LineTooLong"),
+        ] {
+            check(pseudo, &[], Err(part));
+        }
+        for (name, value, part) in [
+            ("Upper", "1", "lower-case"),
+            ("", "1", "lower-case"),
+            (":path", "/", "lower-case"),
+            ("a b", "1", "lower-case"),
+            ("a", "b\r\nc: d", "control byte"),
+            ("a", "b\0", "control byte"),
+            ("a", " b", "white space"),
+            ("a", "b\t", "white space"),
+            ("connection", "close", "connection field"),
+            ("keep-alive", "5", "connection field"),
+            ("proxy-connection", "x", "connection field"),
+            ("transfer-encoding", "chunked", "connection field"),
+            ("upgrade", "h2c", "connection field"),
+            ("te", "gzip", "TE is"),
+            ("host", "other", "differ"),
+            ("a", &"x".repeat(300), "HeadTooLarge"),
+        ] {
+            check("GET h / -", &[(name, value)], Err(part));
+        }
+        check("GET - / -", &[("host", "a"), ("host", "a")], Err("more than one"));
+        check("GET - / -", &[("host", "a b")], Err("Host field is invalid"));
+        check("GET h / -", &[("a", "1"); 3], Ok("GET / HTTP/1.1|Host: h|a: 1|a: 1|a: 1"));
+        check("GET h / -", &[("a", "1"); 4], Err("HeadTooLarge"));
+    }
+
+    #[test]
+    fn responses_and_trailers() {
+        let fields = |name: &'static str| [(name.as_bytes(), &b"1"[..])].into_iter();
+        let mut head = ResponseHead::default();
+        assert!(head.assemble(Version::Http2, 200, fields("a"), &LIMITS).is_ok());
+        assert_eq!((head.status, head.headers.find(b"a")), (200, Some(&b"1"[..])));
+        assert!(head.assemble(Version::Http2, 101, fields("a"), &LIMITS).is_err());
+        assert!(head.assemble(Version::Http2, 200, fields("upgrade"), &LIMITS).is_err());
+        assert!(Headers::assemble_trailers(fields("grpc-status"), &LIMITS).is_ok());
+        for name in ["content-length", "host", "te", "transfer-encoding", "A"] {
+            assert!(Headers::assemble_trailers(fields(name), &LIMITS).is_err(), "{name}");
+        }
+    }
+}

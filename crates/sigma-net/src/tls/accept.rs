@@ -1,0 +1,211 @@
+//! The handshake with a client.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use rustls::server::{Acceptor, UnbufferedServerConnection};
+use tokio::sync::Semaphore;
+
+use super::buffer::Buffer;
+use super::session::{RECORD_BYTES, Session, Side};
+use super::stream::{TlsStream, poll_drain, poll_fill};
+use super::{ClientCertificate, Demand, Facts, HandshakeError, ServerIdentity, Versions};
+use crate::deadline::Deadline;
+use crate::stream::Stream;
+
+/// Alerts sent before there is a session (RFC 8446 §6.2, RFC 6066 §3).
+const PROTOCOL_VERSION: u8 = 70;
+const UNRECOGNIZED_NAME: u8 = 112;
+
+/// A listener's terms.
+#[derive(Debug, Clone)]
+pub struct AcceptOptions {
+    /// Protocols above TLS, the preferred first; empty for no negotiation.
+    pub alpn: Vec<Vec<u8>>,
+    /// Versions allowed; an identity may allow fewer.
+    pub versions: Versions,
+    /// Largest ClientHello, record headers included. Those of browsers with post-quantum keys
+    /// take about 2 KiB.
+    pub hello_bytes: usize,
+    /// Time for the whole handshake.
+    pub timeout_ms: u64,
+}
+
+impl Default for AcceptOptions {
+    fn default() -> Self {
+        AcceptOptions {
+            alpn: Vec::new(),
+            versions: Versions::ALL,
+            hello_bytes: 16 * 1024,
+            timeout_ms: 10_000,
+        }
+    }
+}
+
+/// Bounds the handshakes that a worker is in the middle of. A client counts from its complete
+/// ClientHello on, so that silent ones keep nobody out.
+#[derive(Debug)]
+pub struct Handshakes(pub(super) Semaphore);
+
+impl Handshakes {
+    /// At most `max` at a time; others wait their turn within their own time.
+    pub fn new(max: usize) -> Handshakes {
+        Handshakes(Semaphore::new(max.clamp(1, Semaphore::MAX_PERMITS)))
+    }
+}
+
+/// Shakes hands with the client at the other end of `socket`, of which the bytes `early` have
+/// been read already. `choose` is asked for the identity that the client sees, once the client has
+/// said which name it wants, or that it wants none.
+///
+/// Session tickets leave with the first write or read, to share its system call.
+///
+/// # Errors
+/// Every reason why there is no session. The client has been told where the protocol has a way.
+pub async fn accept(
+    socket: Stream,
+    early: &[u8],
+    options: &AcceptOptions,
+    handshakes: &Handshakes,
+    choose: impl FnOnce(Option<&str>) -> Option<Arc<ServerIdentity>>,
+) -> Result<Stream, HandshakeError> {
+    let deadline = Deadline::new();
+    deadline.set(options.timeout_ms);
+    let handshake = async {
+        let mut socket = socket;
+        let (hello, name) = read_hello(&mut socket, early, options.hello_bytes).await?;
+        let _turn = handshakes.0.acquire().await;
+        let identity = match choose(name.as_deref()) {
+            Some(identity) => identity,
+            None => {
+                alert(&mut socket, UNRECOGNIZED_NAME);
+                return Err(HandshakeError::NoCertificate(name.as_deref().map(Box::from)));
+            }
+        };
+        let versions = options.versions.and(identity.versions());
+        if versions.is_empty() {
+            alert(&mut socket, PROTOCOL_VERSION);
+            return Err(HandshakeError::NoVersion);
+        }
+        let config = identity.config(versions, &options.alpn).map_err(HandshakeError::Protocol)?;
+        let connection = UnbufferedServerConnection::new(config).map_err(HandshakeError::Protocol)?;
+        let mut session = Session::new(Side::Server(connection), hello);
+        shake(&mut socket, &mut session).await?;
+        let facts = server_facts(&mut socket, &mut session, identity, name)?;
+        Ok(Stream::Tls(Box::new(TlsStream::new(socket, session, facts))))
+    };
+    deadline.bound(handshake).await.unwrap_or(Err(HandshakeError::TimedOut))
+}
+
+/// Goes through a handshake to its end.
+pub(super) async fn shake(socket: &mut Stream, session: &mut Session) -> Result<(), HandshakeError> {
+    poll_fn(|cx| {
+        loop {
+            match session.shake() {
+                Ok(true) if session.may_delay() => return Poll::Ready(Ok(())),
+                Ok(true) => return poll_drain(socket, session, cx).map_err(HandshakeError::from),
+                Ok(false) => {
+                    ready!(poll_drain(socket, session, cx))?;
+                    if ready!(poll_fill(socket, session, cx))? == 0 {
+                        return Poll::Ready(Err(HandshakeError::Closed));
+                    }
+                }
+                Err(error) => {
+                    // Small enough for the socket's buffer; a peer that lets it overflow misses it.
+                    let _ = poll_drain(socket, session, cx);
+                    return Poll::Ready(Err(HandshakeError::Protocol(error)));
+                }
+            }
+        }
+    })
+    .await
+}
+
+/// Reads until the ClientHello is complete; all bytes read, and the name asked for.
+async fn read_hello(
+    socket: &mut Stream,
+    early: &[u8],
+    limit: usize,
+) -> Result<(Buffer, Option<Arc<str>>), HandshakeError> {
+    let mut acceptor = Acceptor::default();
+    let mut hello = Buffer::default();
+    hello.extend(early);
+    let mut seen = 0;
+    poll_fn(|cx| {
+        loop {
+            while seen < hello.len() {
+                let mut fresh = &hello.filled()[seen..];
+                let n = acceptor.read_tls(&mut fresh)?;
+                seen += n;
+                match acceptor.accept() {
+                    Ok(Some(accepted)) => {
+                        let name = accepted.client_hello().server_name().map(Arc::from);
+                        return Poll::Ready(Ok(name));
+                    }
+                    Ok(None) if n > 0 => {}
+                    Ok(None) => return Poll::Ready(Err(HandshakeError::HelloTooLarge)),
+                    Err((error, mut alert)) => {
+                        let mut bytes = Vec::new();
+                        // Into memory; it cannot fail.
+                        let _ = alert.write_all(&mut bytes);
+                        send_now(socket, &bytes);
+                        return Poll::Ready(Err(HandshakeError::Protocol(error)));
+                    }
+                }
+            }
+            if hello.len() >= limit {
+                return Poll::Ready(Err(HandshakeError::HelloTooLarge));
+            }
+            match socket.poll_read(cx, hello.spare(RECORD_BYTES)) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(HandshakeError::Closed)),
+                Poll::Ready(Ok(n)) => hello.grow(n),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
+                Poll::Pending => {
+                    // A client that says nothing yet holds no memory.
+                    hello.rest();
+                    return Poll::Pending;
+                }
+            }
+        }
+    })
+    .await
+    .map(|name| (hello, name))
+}
+
+fn server_facts(
+    socket: &mut Stream,
+    session: &mut Session,
+    identity: Arc<ServerIdentity>,
+    name: Option<Arc<str>>,
+) -> Result<Facts, HandshakeError> {
+    let mut facts = Facts::of(session.common());
+    if let Some(auth) = identity.client_auth() {
+        // A full handshake with the demand has just judged it. A session that goes on from an
+        // earlier one is judged again: the certificate may have run out since.
+        facts.client_certificate = match auth.demand() {
+            Demand::Required if !facts.is_resumed => ClientCertificate::Verified,
+            _ => auth.judge(&facts.peer_chain),
+        };
+        if auth.demand() == Demand::Required && facts.client_certificate != ClientCertificate::Verified {
+            session.close();
+            let _ = poll_drain(socket, session, &mut Context::from_waker(Waker::noop()));
+            let error = rustls::CertificateError::Expired.into();
+            return Err(HandshakeError::Protocol(error));
+        }
+    }
+    facts.server_name = name;
+    facts.identity = Some(identity);
+    Ok(facts)
+}
+
+/// Sends a fatal alert before there are keys.
+fn alert(socket: &mut Stream, description: u8) {
+    send_now(socket, &[21, 3, 3, 0, 2, 2, description]);
+}
+
+/// Sends as much as goes without waiting. The connection is over; that its end is understood is
+/// a courtesy.
+fn send_now(socket: &mut Stream, bytes: &[u8]) {
+    let _ = socket.poll_write(&mut Context::from_waker(Waker::noop()), bytes);
+}

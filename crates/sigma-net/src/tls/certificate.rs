@@ -1,0 +1,237 @@
+//! What a certificate says, in the forms that logs and headers show.
+
+use std::fmt::Write;
+
+use aws_lc_rs::digest;
+use webpki::EndEntityCert;
+
+use super::CertificateDer;
+
+/// Names of attribute types, by their encoded object identifiers (RFC 4519; OpenSSL's names).
+const ATTRIBUTES: &[(&[u8], &str)] = &[
+    (&[0x55, 4, 3], "CN"),
+    (&[0x55, 4, 4], "SN"),
+    (&[0x55, 4, 5], "serialNumber"),
+    (&[0x55, 4, 6], "C"),
+    (&[0x55, 4, 7], "L"),
+    (&[0x55, 4, 8], "ST"),
+    (&[0x55, 4, 9], "street"),
+    (&[0x55, 4, 10], "O"),
+    (&[0x55, 4, 11], "OU"),
+    (&[0x55, 4, 12], "title"),
+    (&[0x55, 4, 42], "GN"),
+    (&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 1], "emailAddress"),
+    (&[0x09, 0x92, 0x26, 0x89, 0x93, 0xf2, 0x2c, 0x64, 1, 1], "UID"),
+    (&[0x09, 0x92, 0x26, 0x89, 0x93, 0xf2, 0x2c, 0x64, 1, 25], "DC"),
+];
+
+/// The subject's distinguished name (RFC 2253), such as `CN=client,O=Example`; `None` if the
+/// certificate is malformed.
+pub fn subject(certificate: &CertificateDer<'_>) -> Option<String> {
+    name(EndEntityCert::try_from(certificate).ok()?.subject())
+}
+
+/// The issuer's distinguished name, as [`subject`] shows it.
+pub fn issuer(certificate: &CertificateDer<'_>) -> Option<String> {
+    name(EndEntityCert::try_from(certificate).ok()?.issuer())
+}
+
+/// The serial number in upper-case hexadecimal digits.
+pub fn serial(certificate: &CertificateDer<'_>) -> Option<String> {
+    let certificate = EndEntityCert::try_from(certificate).ok()?;
+    let digits = certificate.serial();
+    // A zero in front only keeps the number positive.
+    let digits = if let [0, rest @ ..] = digits
+        && !rest.is_empty()
+    {
+        rest
+    } else {
+        digits
+    };
+    Some(hex(digits, Case::Upper))
+}
+
+/// The SHA-1 digest of the certificate in lower-case hexadecimal digits; by custom, and not fit
+/// for telling certificates apart that an attacker made.
+pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
+    hex(digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, certificate).as_ref(), Case::Lower)
+}
+
+#[derive(Clone, Copy)]
+enum Case {
+    Lower,
+    Upper,
+}
+
+fn hex(bytes: &[u8], case: Case) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = match case {
+            Case::Lower => write!(text, "{byte:02x}"),
+            Case::Upper => write!(text, "{byte:02X}"),
+        };
+        text
+    })
+}
+
+const SEQUENCE: u8 = 0x30;
+const SET: u8 = 0x31;
+const OBJECT_IDENTIFIER: u8 = 0x06;
+const BMP_STRING: u8 = 0x1e;
+/// UTF8String, NumericString, PrintableString, TeletexString, IA5String and VisibleString.
+const BYTE_STRINGS: &[u8] = &[0x0c, 0x12, 0x13, 0x14, 0x16, 0x1a];
+
+/// Splits the first element off DER: its tag, its content and what follows.
+fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&[tag, len], rest) = der.split_first_chunk::<2>()?;
+    let (len, rest) = match len {
+        0..=0x7f => (usize::from(len), rest),
+        0x81 => (usize::from(*rest.first()?), &rest[1..]),
+        0x82 => {
+            let (len, rest) = rest.split_first_chunk::<2>()?;
+            (usize::from(u16::from_be_bytes(*len)), rest)
+        }
+        // No part of a name is longer.
+        _ => return None,
+    };
+    let (content, rest) = rest.split_at_checked(len)?;
+    Some((tag, content, rest))
+}
+
+fn element_of(der: &[u8], expected: u8) -> Option<(&[u8], &[u8])> {
+    element(der).and_then(|(tag, content, rest)| (tag == expected).then_some((content, rest)))
+}
+
+/// A Name, without its outermost tag, as text: the most specific part first.
+fn name(mut der: &[u8]) -> Option<String> {
+    let mut parts = Vec::new();
+    while !der.is_empty() {
+        let (mut set, rest) = element_of(der, SET)?;
+        let mut part = String::new();
+        while !set.is_empty() {
+            let (attribute, next) = element_of(set, SEQUENCE)?;
+            let (kind, value) = element_of(attribute, OBJECT_IDENTIFIER)?;
+            if !part.is_empty() {
+                part.push('+');
+            }
+            append(&mut part, kind, value)?;
+            set = next;
+        }
+        parts.push(part);
+        der = rest;
+    }
+    parts.reverse();
+    Some(parts.join(","))
+}
+
+/// Appends `type=value`.
+fn append(out: &mut String, kind: &[u8], value: &[u8]) -> Option<()> {
+    let (tag, content, _) = element(value)?;
+    let named = ATTRIBUTES.iter().find(|(id, _)| *id == kind).map(|(_, name)| *name);
+    out.push_str(&named.map_or_else(|| dotted(kind), str::to_owned));
+    out.push('=');
+    if named.is_some() && BYTE_STRINGS.contains(&tag) {
+        escape(out, content);
+    } else if named.is_some() && tag == BMP_STRING {
+        let units = content.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]]));
+        let text: String =
+            char::decode_utf16(units).map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER)).collect();
+        escape(out, text.as_bytes());
+    } else {
+        out.push('#');
+        out.push_str(&hex(value, Case::Upper));
+    }
+    Some(())
+}
+
+/// An object identifier in numbers.
+fn dotted(kind: &[u8]) -> String {
+    let mut text = String::new();
+    let mut number = 0u64;
+    for byte in kind {
+        number = number.wrapping_shl(7) | u64::from(byte & 0x7f);
+        if byte & 0x80 == 0 {
+            let _ = if text.is_empty() {
+                let first = (number / 40).min(2);
+                write!(text, "{first}.{}", number - 40 * first)
+            } else {
+                write!(text, ".{number}")
+            };
+            number = 0;
+        }
+    }
+    text
+}
+
+/// Escapes as RFC 2253 §2.4 says, and everything beyond printable ASCII, so that a value can
+/// neither end its header nor its line of a log.
+fn escape(out: &mut String, value: &[u8]) {
+    for (at, &byte) in value.iter().enumerate() {
+        let is_edge = at == 0 || at + 1 == value.len();
+        let _ = match byte {
+            b',' | b'+' | b'"' | b'\\' | b'<' | b'>' | b';' => write!(out, "\\{}", char::from(byte)),
+            b'#' if at == 0 => out.write_str("\\#"),
+            b' ' if is_edge => out.write_str("\\ "),
+            0x20..0x7f => out.write_char(char::from(byte)),
+            _ => write!(out, "\\{byte:02X}"),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DnType, DnValue, KeyPair, SerialNumber};
+
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_are_shown_as_openssl_does() {
+        let check = |parts: &[(DnType, DnValue)], serial_bytes: &[u8], name: &str, number: &str| {
+            let mut params = CertificateParams::default();
+            params.distinguished_name = rcgen::DistinguishedName::new();
+            for (kind, value) in parts {
+                params.distinguished_name.push(kind.clone(), value.clone());
+            }
+            params.serial_number = Some(SerialNumber::from_slice(serial_bytes));
+            let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+            let der = certificate.der();
+            assert_eq!(subject(der).as_deref(), Some(name));
+            assert_eq!(issuer(der).as_deref(), Some(name));
+            assert_eq!(serial(der).as_deref(), Some(number));
+            assert_eq!(fingerprint(der).len(), 40);
+        };
+        let text = |text: &str| DnValue::Utf8String(text.to_owned());
+        check(
+            &[(DnType::CountryName, text("DE")), (DnType::OrganizationName, text("Example"))],
+            &[1, 0xab],
+            "O=Example,C=DE",
+            "01AB",
+        );
+        let hostile = " a,b+c\"d\\e<f>g;h\r\né ";
+        check(
+            &[(DnType::CommonName, text(hostile))],
+            &[0xff],
+            "CN=\\ a\\,b\\+c\\\"d\\\\e\\<f\\>g\\;h\\0D\\0A\\C3\\A9\\ ",
+            "FF",
+        );
+        check(&[(DnType::CommonName, text("#1"))], &[5], "CN=\\#1", "05");
+        check(
+            &[(DnType::CustomDnType(vec![1, 2, 840, 113_556, 7]), text("x"))],
+            &[5],
+            "1.2.840.113556.7=#0C0178",
+            "05",
+        );
+        check(&[], &[5], "", "05");
+        let bmp = DnValue::BmpString("ä".try_into().unwrap());
+        check(&[(DnType::OrganizationalUnitName, bmp)], &[5], "OU=\\C3\\A4", "05");
+        assert_eq!(subject(&CertificateDer::from(vec![0x30, 0])), None);
+    }
+
+    #[test]
+    fn malformed_names_are_none() {
+        for der in [&[0x31][..], &[0x30, 0], &[0x31, 2, 0x30, 1], &[0x31, 0x83, 0, 0, 0], &[0x31, 2, 0x30, 0]]
+        {
+            assert_eq!(name(der), None, "{der:?}");
+        }
+    }
+}

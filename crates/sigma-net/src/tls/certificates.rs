@@ -1,0 +1,86 @@
+//! Which identity a client sees for the name it asks for.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::ServerIdentity;
+
+/// Names and their identities. Immutable; identities that did not change are shared with the
+/// table before it, so that a new table costs one pass over the names.
+#[derive(Debug, Default)]
+pub struct Certificates {
+    exact: HashMap<Box<str>, Arc<ServerIdentity>>,
+    /// By what follows `*.`.
+    wildcard: HashMap<Box<str>, Arc<ServerIdentity>>,
+    any: Option<Arc<ServerIdentity>>,
+    fallback: Option<Box<str>>,
+}
+
+impl Certificates {
+    /// A table of `entries`: a name, `*.` and a name, or `*`. If two have the same name the first
+    /// counts. `fallback` is the name that a client which gives none is taken to ask for.
+    pub fn new<'n>(
+        entries: impl IntoIterator<Item = (&'n str, Arc<ServerIdentity>)>,
+        fallback: Option<&str>,
+    ) -> Certificates {
+        let mut table =
+            Certificates { fallback: fallback.map(|name| normal(name).into()), ..Certificates::default() };
+        for (name, identity) in entries {
+            let name = normal(name);
+            if &*name == "*" {
+                table.any.get_or_insert(identity);
+            } else if let Some(rest) = name.strip_prefix("*.") {
+                table.wildcard.entry(rest.into()).or_insert(identity);
+            } else {
+                table.exact.entry(name.into()).or_insert(identity);
+            }
+        }
+        table
+    }
+
+    /// The identity for `name`: its own, else that of the wildcard for exactly its first label,
+    /// else that of `*`.
+    pub fn find(&self, name: &str) -> Option<&Arc<ServerIdentity>> {
+        let name = normal(name);
+        self.exact
+            .get(&*name)
+            .or_else(|| name.split_once('.').and_then(|(_, rest)| self.wildcard.get(rest)))
+            .or(self.any.as_ref())
+    }
+
+    /// The identity for a client that asks for `name`, or for none.
+    pub fn choose(&self, name: Option<&str>) -> Option<&Arc<ServerIdentity>> {
+        self.find(name.or(self.fallback.as_deref())?)
+    }
+}
+
+/// Lower case, without the dot at the end that makes a name absolute.
+fn normal(name: &str) -> Cow<'_, str> {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    if name.bytes().any(|b| b.is_ascii_uppercase()) {
+        Cow::Owned(name.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(name)
+    }
+}
+
+/// The table in force, for all workers. Replacing it disturbs no connection and no handshake
+/// under way.
+#[derive(Debug, Default)]
+pub struct Published(RwLock<Arc<Certificates>>);
+
+impl Published {
+    /// The table in force now.
+    pub fn load(&self) -> Arc<Certificates> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts `certificates` in force.
+    pub fn store(&self, certificates: Arc<Certificates>) {
+        let old =
+            std::mem::replace(&mut *self.0.write().unwrap_or_else(PoisonError::into_inner), certificates);
+        // Freed behind the lock: it may be large.
+        drop(old);
+    }
+}

@@ -1,0 +1,161 @@
+//! Certificates of clients.
+
+use std::sync::Arc;
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{TrustAnchor, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
+};
+use webpki::{EndEntityCert, KeyUsage};
+
+use super::{CertificateDer, ClientCertificate, PROVIDER, Unusable, pem};
+
+/// What is asked of clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Demand {
+    /// A client without a trusted certificate is refused in the handshake.
+    Required,
+    /// Every client is let in; [`Facts::client_certificate`](super::Facts) says what it showed.
+    Optional,
+}
+
+/// Which clients are trusted.
+#[derive(Debug)]
+pub struct ClientAuth {
+    demand: Demand,
+    anchors: Vec<TrustAnchor<'static>>,
+    subjects: Vec<DistinguishedName>,
+    /// Intermediate certificates allowed between the client's own and an authority.
+    depth: usize,
+    /// Tells these terms from all others; see [`super::resumption`].
+    pub(super) fingerprint: [u8; 32],
+}
+
+impl ClientAuth {
+    /// Trusts clients whose certificate leads, over at most `depth` intermediate ones, to an
+    /// authority in `authorities` (PEM).
+    ///
+    /// # Errors
+    /// `failed to validate client_cert: …`
+    pub fn new(authorities: &str, depth: usize, demand: Demand) -> Result<ClientAuth, Unusable> {
+        let failed = |reason: String| Unusable::new(format!("failed to validate client_cert: {reason}"));
+        let mut roots = RootCertStore::empty();
+        let mut digest = aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA256);
+        digest.update(&[u8::from(demand == Demand::Required)]);
+        digest.update(&depth.to_be_bytes());
+        for certificate in pem::parse_chain(authorities).map_err(|error| failed(error.to_string()))? {
+            digest.update(&certificate.len().to_be_bytes());
+            digest.update(&certificate);
+            roots.add(certificate).map_err(|error| failed(error.to_string()))?;
+        }
+        let mut fingerprint = [0; 32];
+        fingerprint.copy_from_slice(digest.finish().as_ref());
+        Ok(ClientAuth { demand, subjects: roots.subjects(), anchors: roots.roots, depth, fingerprint })
+    }
+
+    /// What is asked of clients.
+    pub fn demand(&self) -> Demand {
+        self.demand
+    }
+
+    /// Judges a chain as of now.
+    pub fn judge(&self, chain: &[CertificateDer<'_>]) -> ClientCertificate {
+        match chain.split_first() {
+            None => ClientCertificate::Absent,
+            Some((own, others)) => match self.verify(own, others, UnixTime::now()) {
+                Ok(()) => ClientCertificate::Verified,
+                Err(_) => ClientCertificate::Refused,
+            },
+        }
+    }
+
+    fn verify(
+        &self,
+        own: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), webpki::Error> {
+        let shallow = |path: &webpki::VerifiedPath<'_>| {
+            if path.intermediate_certificates().count() > self.depth {
+                return Err(webpki::Error::MaximumPathDepthExceeded);
+            }
+            Ok(())
+        };
+        EndEntityCert::try_from(own)?
+            .verify_for_usage(
+                PROVIDER.signature_verification_algorithms.all,
+                &self.anchors,
+                others,
+                now,
+                KeyUsage::client_auth(),
+                None,
+                Some(&shallow),
+            )
+            .map(|_| ())
+    }
+}
+
+/// [`ClientAuth`] within a handshake.
+#[derive(Debug)]
+pub(super) struct Verifier(pub(super) Arc<ClientAuth>);
+
+impl ClientCertVerifier for Verifier {
+    fn client_auth_mandatory(&self) -> bool {
+        self.0.demand == Demand::Required
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.0.subjects
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        if self.0.demand == Demand::Required {
+            self.0.verify(end_entity, intermediates, now).map_err(certificate_error)?;
+        }
+        // Otherwise it is judged after the handshake, where the verdict can be kept.
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &PROVIDER.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &PROVIDER.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        PROVIDER.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// The error whose alert tells the client what is wrong.
+fn certificate_error(error: webpki::Error) -> Error {
+    match error {
+        webpki::Error::BadDer | webpki::Error::BadDerTime => CertificateError::BadEncoding.into(),
+        webpki::Error::CertNotValidYet { .. } => CertificateError::NotValidYet.into(),
+        webpki::Error::CertExpired { .. } => CertificateError::Expired.into(),
+        webpki::Error::UnknownIssuer => CertificateError::UnknownIssuer.into(),
+        webpki::Error::RequiredEkuNotFoundContext(_) => CertificateError::InvalidPurpose.into(),
+        webpki::Error::InvalidSignatureForPublicKey => CertificateError::BadSignature.into(),
+        other => CertificateError::Other(rustls::OtherError(Arc::new(other))).into(),
+    }
+}

@@ -1,0 +1,236 @@
+//! The handshake with a server.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ResolvesClientCert, Resumption, UnbufferedClientConnection, WebPkiServerVerifier};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+
+use super::accept::shake;
+use super::buffer::Buffer;
+use super::pem::{self, Pair};
+use super::session::{Session, Side};
+use super::stream::TlsStream;
+use super::{CertificateDer, Facts, HandshakeError, PROVIDER, Unusable, Versions};
+use crate::deadline::Deadline;
+use crate::stream::Stream;
+
+/// Sessions kept for resumption, one a server name.
+const SESSIONS: usize = 256;
+
+/// Where systems keep the authorities they trust, in the order they are looked for.
+const SYSTEM_FILES: &[&str] = &[
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// Authorities that may vouch for servers. Cheap to clone, so that many clients share them.
+#[derive(Clone)]
+pub struct Authorities(Arc<RootCertStore>);
+
+impl Authorities {
+    /// Those that the system trusts: of the file named by the environment's `SSL_CERT_FILE`, else
+    /// of the first usual file that can be read. Authorities in a form that is not understood are
+    /// left out, as elsewhere.
+    ///
+    /// # Errors
+    /// There is no such file, or none that is understood is in it.
+    pub fn system() -> Result<Authorities, Unusable> {
+        let named = std::env::var_os("SSL_CERT_FILE");
+        let usual = SYSTEM_FILES.iter().map(Path::new);
+        let bytes = match &named {
+            Some(path) => std::fs::read(path).ok(),
+            None => usual.map(std::fs::read).find_map(Result::ok),
+        };
+        let bytes = bytes.ok_or_else(|| {
+            Unusable::new(
+                "the system has no file of trusted authorities; install its ca-certificates package, \
+                 set SSL_CERT_FILE or name a file in the configuration",
+            )
+        })?;
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&bytes).filter_map(Result::ok));
+        if roots.is_empty() {
+            return Err(Unusable::new("the system's file of trusted authorities has no certificate in it"));
+        }
+        Ok(Authorities(Arc::new(roots)))
+    }
+
+    /// Those in a PEM text.
+    ///
+    /// # Errors
+    /// `failed to parse cert: …`
+    pub fn from_pem(text: &str) -> Result<Authorities, Unusable> {
+        let mut roots = RootCertStore::empty();
+        for certificate in pem::parse_chain(text)? {
+            roots
+                .add(certificate)
+                .map_err(|error| Unusable::new(format!("failed to parse cert: {error}")))?;
+        }
+        Ok(Authorities(Arc::new(roots)))
+    }
+}
+
+impl fmt::Debug for Authorities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Authorities({})", self.0.len())
+    }
+}
+
+/// Which servers are trusted.
+#[derive(Debug, Clone, Default)]
+pub enum Trust {
+    /// Any that answers: nobody who can get between is kept out.
+    #[default]
+    Anyone,
+    /// Those that one of these authorities vouches for, under the name asked for.
+    Authorities(Authorities),
+}
+
+/// What a [`ClientTls`] is made of.
+#[derive(Debug, Clone, Default)]
+pub struct ClientSettings {
+    /// Which servers are trusted.
+    pub trust: Trust,
+    /// The certificate shown to servers that ask for one.
+    pub pair: Option<Pair>,
+    /// Protocols above TLS, the preferred first; empty for no negotiation.
+    pub alpn: Vec<Vec<u8>>,
+    /// Versions offered.
+    pub versions: Versions,
+}
+
+/// The terms of TLS with one upstream. Sessions are resumed among connections that share it.
+#[derive(Debug, Clone)]
+pub struct ClientTls {
+    config: Arc<ClientConfig>,
+}
+
+impl ClientTls {
+    /// Terms that are ready for handshakes.
+    ///
+    /// # Errors
+    /// The authorities or versions cannot be used.
+    pub fn new(settings: ClientSettings) -> Result<ClientTls, Unusable> {
+        let unusable = |error: &dyn fmt::Display| Unusable::new(error.to_string());
+        let verifier: Arc<dyn ServerCertVerifier> = match settings.trust {
+            Trust::Anyone => Arc::new(Trusting),
+            Trust::Authorities(Authorities(roots)) => {
+                WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&PROVIDER))
+                    .build()
+                    .map_err(|error| unusable(&error))?
+            }
+        };
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&PROVIDER))
+            .with_protocol_versions(settings.versions.supported())
+            .map_err(|error| unusable(&error))?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
+        let mut config = match settings.pair {
+            Some(pair) => builder.with_client_cert_resolver(Arc::new(Own(pair.0))),
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = settings.alpn;
+        config.resumption = Resumption::in_memory_sessions(SESSIONS);
+        Ok(ClientTls { config: Arc::new(config) })
+    }
+
+    /// Whether these are the very same terms, so that a connection made on one fits the other.
+    pub fn is_same(&self, other: &ClientTls) -> bool {
+        Arc::ptr_eq(&self.config, &other.config)
+    }
+
+    /// Terms that settings cannot express.
+    #[cfg(test)]
+    pub(super) fn from_config(config: ClientConfig) -> ClientTls {
+        ClientTls { config: Arc::new(config) }
+    }
+
+    /// Shakes hands with the server at the other end of `socket`, which is asked for `name`: a
+    /// DNS name, or an address, which is verified but not sent (RFC 6066 §3).
+    ///
+    /// # Errors
+    /// Every reason why there is no session.
+    pub async fn connect(
+        &self,
+        socket: Stream,
+        name: &str,
+        timeout_ms: u64,
+    ) -> Result<Stream, HandshakeError> {
+        let server = ServerName::try_from(name).map_err(|_| HandshakeError::BadName)?.to_owned();
+        let connection = UnbufferedClientConnection::new(Arc::clone(&self.config), server)
+            .map_err(HandshakeError::Protocol)?;
+        let deadline = Deadline::new();
+        deadline.set(timeout_ms);
+        let handshake = async {
+            let mut socket = socket;
+            let mut session = Session::new(Side::Client(connection), Buffer::default());
+            shake(&mut socket, &mut session).await?;
+            let facts = Facts { server_name: Some(name.into()), ..Facts::of(session.common()) };
+            Ok(Stream::Tls(Box::new(TlsStream::new(socket, session, facts))))
+        };
+        deadline.bound(handshake).await.unwrap_or(Err(HandshakeError::TimedOut))
+    }
+}
+
+/// Shows one certificate to whoever asks.
+#[derive(Debug)]
+struct Own(Arc<CertifiedKey>);
+
+impl ResolvesClientCert for Own {
+    fn resolve(&self, _hints: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.0.key.choose_scheme(schemes).map(|_| Arc::clone(&self.0))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+/// Trusts every server. Signatures are not looked at either: made with a key that nobody vouches
+/// for they prove nothing, and odd certificates of old servers would fail in them.
+#[derive(Debug)]
+struct Trusting;
+
+impl ServerCertVerifier for Trusting {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        PROVIDER.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,129 @@
+//! One way to present the gateway to clients.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::ServerConfig;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+use super::client_auth::{ClientAuth, Verifier};
+use super::pem::Pair;
+use super::{PROVIDER, Resumption, Unusable, Versions};
+
+/// Listeners' terms that an identity keeps a prepared configuration for.
+const PREPARED_MAX: usize = 8;
+
+/// What a [`ServerIdentity`] is made of.
+#[derive(Debug)]
+pub struct Identity {
+    /// Certificates for the same names; the client's signature schemes decide, ECDSA and Ed25519
+    /// before RSA, since they cost the gateway a tenth.
+    pub pairs: Vec<Pair>,
+    /// Versions offered with these certificates.
+    pub versions: Versions,
+    /// What is asked of clients.
+    pub client_auth: Option<ClientAuth>,
+    /// How sessions are resumed.
+    pub resumption: Resumption,
+}
+
+/// Who clients see under some names, and on which terms.
+#[derive(Debug)]
+pub struct ServerIdentity {
+    certificates: Arc<Choice>,
+    versions: Versions,
+    client_auth: Option<Arc<ClientAuth>>,
+    resumption: Resumption,
+    /// One configuration for each kind of listener that needed one.
+    prepared: RwLock<Vec<(Versions, Arc<ServerConfig>)>>,
+}
+
+impl ServerIdentity {
+    /// An identity that is ready for handshakes.
+    ///
+    /// # Errors
+    /// There is no certificate, or no version.
+    pub fn new(identity: Identity) -> Result<ServerIdentity, Unusable> {
+        let Identity { pairs, versions, client_auth, resumption } = identity;
+        if pairs.is_empty() {
+            return Err(Unusable::new("there is no certificate"));
+        }
+        let identity = ServerIdentity {
+            certificates: Arc::new(Choice::new(pairs)),
+            versions,
+            client_auth: client_auth.map(Arc::new),
+            resumption,
+            prepared: RwLock::default(),
+        };
+        identity.config(versions, &[]).map_err(|error| Unusable::new(error.to_string()))?;
+        Ok(identity)
+    }
+
+    /// What it asks of clients.
+    pub fn client_auth(&self) -> Option<&ClientAuth> {
+        self.client_auth.as_deref()
+    }
+
+    /// Versions it offers.
+    pub fn versions(&self) -> Versions {
+        self.versions
+    }
+
+    /// The configuration for a listener that allows `versions` and offers `alpn`.
+    pub(super) fn config(
+        &self,
+        versions: Versions,
+        alpn: &[Vec<u8>],
+    ) -> Result<Arc<ServerConfig>, rustls::Error> {
+        let find = |prepared: &[(Versions, Arc<ServerConfig>)]| {
+            let found = prepared.iter().find(|(v, config)| *v == versions && config.alpn_protocols == alpn);
+            found.map(|(_, config)| Arc::clone(config))
+        };
+        if let Some(config) = find(&self.prepared.read().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(config);
+        }
+        let config = Arc::new(self.build(versions, alpn)?);
+        let mut prepared = self.prepared.write().unwrap_or_else(PoisonError::into_inner);
+        if prepared.len() == PREPARED_MAX {
+            prepared.remove(0);
+        }
+        prepared.push((versions, Arc::clone(&config)));
+        Ok(config)
+    }
+
+    fn build(&self, versions: Versions, alpn: &[Vec<u8>]) -> Result<ServerConfig, rustls::Error> {
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&PROVIDER))
+            .with_protocol_versions(versions.supported())?;
+        let builder = match &self.client_auth {
+            Some(auth) => builder.with_client_cert_verifier(Arc::new(Verifier(Arc::clone(auth)))),
+            None => builder.with_no_client_auth(),
+        };
+        let certificates: Arc<dyn ResolvesServerCert> = Arc::clone(&self.certificates) as _;
+        let mut config = builder.with_cert_resolver(certificates);
+        config.alpn_protocols = alpn.to_vec();
+        let terms = self.client_auth.as_ref().map_or([0; 32], |auth| auth.fingerprint);
+        self.resumption.apply(&mut config, terms);
+        Ok(config)
+    }
+}
+
+/// Certificates to choose from, the preferred first.
+#[derive(Debug)]
+struct Choice(Vec<Arc<CertifiedKey>>);
+
+impl Choice {
+    fn new(pairs: Vec<Pair>) -> Choice {
+        let mut keys: Vec<_> = pairs.into_iter().map(|pair| pair.0).collect();
+        keys.sort_by_key(|pair| pair.key.algorithm() == rustls::SignatureAlgorithm::RSA);
+        Choice(keys)
+    }
+}
+
+impl ResolvesServerCert for Choice {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let schemes = hello.signature_schemes();
+        let fitting = self.0.iter().find(|pair| pair.key.choose_scheme(schemes).is_some());
+        // With none that fits, the handshake fails further on with the alert that says why.
+        fitting.or(self.0.first()).cloned()
+    }
+}

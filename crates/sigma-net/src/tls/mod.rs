@@ -1,0 +1,127 @@
+//! TLS: which certificate a client sees, the handshake, and records on a stream.
+//!
+//! - [`pem`] reads what an operator gives: certificates and keys, checked against each other.
+//! - [`ServerIdentity`] is one way to present the gateway: its certificates, protocol versions
+//!   and what it asks of clients. All that can fail happens when it is built.
+//! - [`Certificates`] finds the identity for a name. It never changes; a new one is published
+//!   whole, and handshakes under way keep the one they took.
+//! - [`accept`] shakes hands with a client, [`ClientTls::connect`] with a server. Both turn a
+//!   [`Stream`](crate::Stream) into another, with [`Facts`] about what was agreed on.
+//!
+//! The cryptography is aws-lc's, built with a C compiler alone; key exchange prefers X25519MLKEM768,
+//! which a recording of today's traffic and a quantum computer of tomorrow do not break. Versions
+//! before 1.2 and ciphers without forward secrecy are not offered at all.
+
+mod accept;
+mod buffer;
+pub mod certificate;
+mod certificates;
+mod client_auth;
+mod connect;
+mod facts;
+mod identity;
+pub mod pem;
+mod resumption;
+mod session;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod versions;
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, LazyLock};
+
+use rustls::crypto::CryptoProvider;
+
+pub use accept::{AcceptOptions, Handshakes, accept};
+pub use certificates::{Certificates, Published};
+pub use client_auth::{ClientAuth, Demand};
+pub use connect::{Authorities, ClientSettings, ClientTls, Trust};
+pub use facts::{ClientCertificate, Facts};
+pub use identity::{Identity, ServerIdentity};
+pub use resumption::{Resumption, SessionCache, TicketKeys};
+pub use stream::TlsStream;
+pub use versions::{Version, Versions};
+
+/// A certificate in DER.
+pub use rustls::pki_types::CertificateDer;
+
+/// The one provider of cryptography.
+static PROVIDER: LazyLock<Arc<CryptoProvider>> =
+    LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
+
+/// TLS material that cannot be used; the text says what is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unusable(String);
+
+impl Unusable {
+    pub(crate) fn new(text: impl Into<String>) -> Unusable {
+        Unusable(text.into())
+    }
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unusable {}
+
+/// Why a handshake did not succeed.
+#[derive(Debug)]
+pub enum HandshakeError {
+    /// It was not complete in time.
+    TimedOut,
+    /// The peer closed the connection.
+    Closed,
+    /// The connection broke.
+    Io(io::Error),
+    /// The ClientHello is over its limit.
+    HelloTooLarge,
+    /// No certificate is for the name that the client asked for, or it gave none.
+    NoCertificate(Option<Box<str>>),
+    /// The certificate for this name and the listener have no protocol version in common.
+    NoVersion,
+    /// The peer or its certificate broke a rule of the protocol.
+    Protocol(rustls::Error),
+    /// The name of the server is neither a DNS name nor an address.
+    BadName,
+}
+
+impl fmt::Display for HandshakeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HandshakeError::TimedOut => f.write_str("the TLS handshake was not complete in time"),
+            HandshakeError::Closed => f.write_str("the peer closed the connection during the TLS handshake"),
+            HandshakeError::Io(error) => write!(f, "the connection broke during the TLS handshake: {error}"),
+            HandshakeError::HelloTooLarge => f.write_str("the ClientHello is over its limit"),
+            HandshakeError::NoCertificate(Some(name)) => write!(f, "no certificate is for the name {name}"),
+            HandshakeError::NoCertificate(None) => {
+                f.write_str("the client gave no server name, and there is no certificate for that case")
+            }
+            HandshakeError::NoVersion => {
+                f.write_str("the listener and the certificate allow no TLS version in common")
+            }
+            HandshakeError::Protocol(error) => write!(f, "the TLS handshake failed: {error}"),
+            HandshakeError::BadName => {
+                f.write_str("the name of the server is neither a DNS name nor an address")
+            }
+        }
+    }
+}
+
+impl std::error::Error for HandshakeError {}
+
+impl From<io::Error> for HandshakeError {
+    fn from(error: io::Error) -> HandshakeError {
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof, WriteZero};
+        match error.kind() {
+            BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof | WriteZero => {
+                HandshakeError::Closed
+            }
+            _ => HandshakeError::Io(error),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Certificates and keys as operators give them: PEM (RFC 7468).
+
+use std::sync::Arc;
+
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::{CertifiedKey, SigningKey};
+use zeroize::Zeroize;
+
+use super::Unusable;
+
+/// A private key that is fit for signing. The text it came from is not kept.
+#[derive(Debug, Clone)]
+pub struct PrivateKey(Arc<dyn SigningKey>);
+
+/// A certificate chain with the key of its first certificate.
+#[derive(Debug, Clone)]
+pub struct Pair(pub(super) Arc<CertifiedKey>);
+
+impl Pair {
+    /// Reads a chain and its key from PEM, and checks that they belong together. `ocsp` is a
+    /// stapled response about the certificate, in DER.
+    ///
+    /// # Errors
+    /// `failed to parse cert: …`, `failed to parse key: …`, or that the two do not match.
+    pub fn parse(cert: &str, key: &str, ocsp: Option<Vec<u8>>) -> Result<Pair, Unusable> {
+        let pair = CertifiedKey { cert: parse_chain(cert)?, key: parse_key(key)?.0, ocsp };
+        match pair.keys_match() {
+            // A key that cannot tell its public half is found out by the first handshake only.
+            Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
+                Ok(Pair(Arc::new(pair)))
+            }
+            Err(rustls::Error::InconsistentKeys(_)) => {
+                Err(Unusable::new("the key does not belong to the certificate"))
+            }
+            Err(error) => Err(Unusable::new(format!("failed to parse cert: {error}"))),
+        }
+    }
+}
+
+/// Reads one or more certificates; the first is the subject's own, the others lead to its
+/// authority.
+///
+/// # Errors
+/// `failed to parse cert: …`
+pub fn parse_chain(text: &str) -> Result<Vec<CertificateDer<'static>>, Unusable> {
+    let failed = |reason: &str| Unusable::new(format!("failed to parse cert: {reason}"));
+    let mut chain = Vec::new();
+    for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
+        let certificate = certificate.map_err(|error| failed(&reason(&error)))?;
+        webpki::EndEntityCert::try_from(&certificate)
+            .map_err(|error| failed(&format!("certificate {} is not X.509: {error}", chain.len() + 1)))?;
+        chain.push(certificate);
+    }
+    if chain.is_empty() {
+        return Err(failed("there is no CERTIFICATE block in it"));
+    }
+    Ok(chain)
+}
+
+/// Reads a private key: PKCS #8, PKCS #1 (RSA) or SEC 1 (EC), not encrypted.
+///
+/// # Errors
+/// `failed to parse key: …`
+pub fn parse_key(text: &str) -> Result<PrivateKey, Unusable> {
+    let failed = |reason: &str| Unusable::new(format!("failed to parse key: {reason}"));
+    let mut der = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|error| match error {
+        pem::Error::NoItemsFound if text.contains("ENCRYPTED PRIVATE KEY") => {
+            failed("the key is protected by a passphrase; remove it with `openssl pkey`")
+        }
+        pem::Error::NoItemsFound => failed("there is no PRIVATE KEY block in it"),
+        error => failed(&reason(&error)),
+    })?;
+    let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&der);
+    der.zeroize();
+    // The library's own text says no more, and names its error types.
+    key.map(PrivateKey)
+        .map_err(|_| failed("not an RSA (2048 to 8192 bits), ECDSA (P-256, P-384, P-521) or Ed25519 key"))
+}
+
+/// The library's reason; lines of the text are not repeated, since they may be of a key.
+fn reason(error: &pem::Error) -> String {
+    match error {
+        pem::Error::MissingSectionEnd { .. } => "a block has no END line".to_owned(),
+        pem::Error::IllegalSectionStart { .. } => "a BEGIN line is malformed".to_owned(),
+        pem::Error::Base64Decode(_) => "a block is not base64".to_owned(),
+        pem::Error::NoItemsFound => "there is no block in it".to_owned(),
+        _ => "a block is too large".to_owned(),
+    }
+}

@@ -1,0 +1,265 @@
+//! Session resumption: what a server keeps, or gives the client to keep, to save a handshake.
+//!
+//! What is resumed carries the client's certificate of the first handshake. So a session counts
+//! only under the terms it was made under: the fingerprint of [`ClientAuth`](super::ClientAuth)
+//! is part of each ticket and of each key in the cache. Otherwise a session from before clients
+//! had to show a certificate would let them in without one.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
+use rustls::server::{
+    NoServerSessionStorage, ProducesTickets, ServerSessionMemoryCache, StoresServerSessions,
+};
+use zeroize::Zeroize;
+
+use super::Unusable;
+
+/// How sessions are resumed. Shared by all workers and identities.
+#[derive(Debug, Clone, Default)]
+pub enum Resumption {
+    /// Every connection shakes hands in full.
+    #[default]
+    Off,
+    /// Clients keep their session, encrypted under these keys.
+    Tickets(Arc<TicketKeys>),
+    /// Sessions stay here.
+    Cache(Arc<SessionCache>),
+}
+
+/// Terms of the client's certificate that a session was made under.
+type Fingerprint = [u8; 32];
+
+/// Length of the name of a key, which is in front of each ticket.
+const NAME_BYTES: usize = 16;
+
+/// Keys that tickets are encrypted under (RFC 5077 §5.5). A new one is made each period, and the
+/// last one still opens tickets for one more.
+pub struct TicketKeys {
+    period: Duration,
+    ring: RwLock<Ring>,
+}
+
+struct Ring {
+    current: Key,
+    previous: Option<Key>,
+    since: Instant,
+}
+
+struct Key {
+    name: [u8; NAME_BYTES],
+    key: RandomizedNonceKey,
+}
+
+impl Key {
+    fn random() -> Result<Key, Unusable> {
+        let failed = |_| Unusable::new("no random bytes for a ticket key");
+        let (mut name, mut bytes) = ([0; NAME_BYTES], [0; 32]);
+        aws_lc_rs::rand::fill(&mut name).map_err(failed)?;
+        aws_lc_rs::rand::fill(&mut bytes).map_err(failed)?;
+        let key = RandomizedNonceKey::new(&AES_256_GCM, &bytes).map_err(failed);
+        bytes.zeroize();
+        Ok(Key { name, key: key? })
+    }
+
+    fn aad(&self, terms: &Fingerprint) -> Aad<[u8; NAME_BYTES + 32]> {
+        let mut aad = [0; NAME_BYTES + 32];
+        aad[..NAME_BYTES].copy_from_slice(&self.name);
+        aad[NAME_BYTES..].copy_from_slice(terms);
+        Aad::from(aad)
+    }
+
+    fn seal(&self, terms: &Fingerprint, plain: &[u8]) -> Option<Vec<u8>> {
+        let mut sealed = plain.to_vec();
+        let nonce = self.key.seal_in_place_append_tag(self.aad(terms), &mut sealed).ok()?;
+        let mut ticket = Vec::with_capacity(NAME_BYTES + NONCE_LEN + sealed.len());
+        ticket.extend_from_slice(&self.name);
+        ticket.extend_from_slice(nonce.as_ref());
+        ticket.extend_from_slice(&sealed);
+        Some(ticket)
+    }
+
+    fn open(&self, terms: &Fingerprint, ticket: &[u8]) -> Option<Vec<u8>> {
+        let (nonce, sealed) = ticket.strip_prefix(&self.name)?.split_at_checked(NONCE_LEN)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let mut plain = sealed.to_vec();
+        let len = self.key.open_in_place(nonce, self.aad(terms), &mut plain).ok()?.len();
+        plain.truncate(len);
+        Some(plain)
+    }
+}
+
+impl TicketKeys {
+    /// Keys that change every `period`; a ticket is good for at least as long.
+    ///
+    /// # Errors
+    /// The system has no random bytes.
+    pub fn new(period: Duration) -> Result<TicketKeys, Unusable> {
+        let ring = Ring { current: Key::random()?, previous: None, since: Instant::now() };
+        Ok(TicketKeys { period: period.max(Duration::from_secs(1)), ring: RwLock::new(ring) })
+    }
+
+    fn seal(&self, terms: &Fingerprint, plain: &[u8], now: Instant) -> Option<Vec<u8>> {
+        self.rotate(now)?;
+        self.ring.read().unwrap_or_else(PoisonError::into_inner).current.seal(terms, plain)
+    }
+
+    fn open(&self, terms: &Fingerprint, ticket: &[u8], now: Instant) -> Option<Vec<u8>> {
+        self.rotate(now)?;
+        let ring = self.ring.read().unwrap_or_else(PoisonError::into_inner);
+        ring.current
+            .open(terms, ticket)
+            .or_else(|| ring.previous.as_ref().and_then(|key| key.open(terms, ticket)))
+    }
+
+    /// Makes a new key if it is time. `None` if that fails: better no ticket than an old key.
+    fn rotate(&self, now: Instant) -> Option<()> {
+        let age = |ring: &Ring| now.saturating_duration_since(ring.since);
+        if age(&self.ring.read().unwrap_or_else(PoisonError::into_inner)) < self.period {
+            return Some(());
+        }
+        let fresh = Key::random().ok()?;
+        let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
+        // Another worker may have been faster.
+        if age(&ring) >= self.period {
+            let is_recent = age(&ring) < self.period * 2;
+            let old = std::mem::replace(&mut ring.current, fresh);
+            ring.previous = is_recent.then_some(old);
+            ring.since = now;
+        }
+        Some(())
+    }
+}
+
+impl fmt::Debug for TicketKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TicketKeys").field("period", &self.period).finish_non_exhaustive()
+    }
+}
+
+/// Sessions kept in memory, the oldest dropped first.
+#[derive(Debug)]
+pub struct SessionCache(Arc<ServerSessionMemoryCache>);
+
+impl SessionCache {
+    /// At most so many sessions, of about 1 KiB each.
+    pub fn new(sessions: usize) -> SessionCache {
+        SessionCache(ServerSessionMemoryCache::new(sessions))
+    }
+}
+
+/// Tickets under the terms of one identity.
+#[derive(Debug)]
+struct ScopedTickets {
+    keys: Arc<TicketKeys>,
+    terms: Fingerprint,
+}
+
+impl ProducesTickets for ScopedTickets {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    fn lifetime(&self) -> u32 {
+        u32::try_from(self.keys.period.as_secs()).unwrap_or(u32::MAX)
+    }
+
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        self.keys.seal(&self.terms, plain, Instant::now())
+    }
+
+    fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
+        self.keys.open(&self.terms, cipher, Instant::now())
+    }
+}
+
+/// Sessions under the terms of one identity.
+#[derive(Debug)]
+struct ScopedCache {
+    sessions: Arc<SessionCache>,
+    terms: Fingerprint,
+}
+
+impl ScopedCache {
+    fn key(&self, id: &[u8]) -> Vec<u8> {
+        [&self.terms, id].concat()
+    }
+}
+
+impl StoresServerSessions for ScopedCache {
+    fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        self.sessions.0.put(self.key(&key), value)
+    }
+
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.sessions.0.get(&self.key(key))
+    }
+
+    fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.sessions.0.take(&self.key(key))
+    }
+
+    fn can_cache(&self) -> bool {
+        true
+    }
+}
+
+impl Resumption {
+    /// Makes `config` resume sessions made under `terms`.
+    pub(super) fn apply(&self, config: &mut rustls::ServerConfig, terms: Fingerprint) {
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        match self {
+            Resumption::Off => config.send_tls13_tickets = 0,
+            Resumption::Tickets(keys) => {
+                config.ticketer = Arc::new(ScopedTickets { keys: Arc::clone(keys), terms });
+            }
+            Resumption::Cache(sessions) => {
+                config.session_storage = Arc::new(ScopedCache { sessions: Arc::clone(sessions), terms });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tickets_open_under_their_terms_for_one_to_two_periods() {
+        const PERIOD: Duration = Duration::from_secs(3600);
+        let start = Instant::now();
+        let terms = [7; 32];
+        let check = |elapsed: f64, expected: bool| {
+            let keys = TicketKeys::new(PERIOD).unwrap();
+            let ticket = keys.seal(&terms, b"session", start).unwrap();
+            let opened = keys.open(&terms, &ticket, start + PERIOD.mul_f64(elapsed));
+            assert_eq!(opened.as_deref(), expected.then_some(&b"session"[..]), "after {elapsed} periods");
+        };
+        check(0.0, true);
+        check(0.9, true);
+        check(1.5, true);
+        check(2.5, false);
+        check(1000.0, false);
+        let keys = TicketKeys::new(PERIOD).unwrap();
+        let ticket = keys.seal(&terms, b"session", start).unwrap();
+        assert!(keys.open(&[8; 32], &ticket, start).is_none(), "other terms");
+        for at in 0..ticket.len() {
+            let mut forged = ticket.clone();
+            forged[at] ^= 1;
+            assert!(keys.open(&terms, &forged, start).is_none(), "byte {at} changed");
+            assert!(keys.open(&terms, &ticket[..at], start).is_none(), "cut at {at}");
+        }
+        // Two rotations, each in use: the first key is gone.
+        assert!(keys.seal(&terms, b"", start + PERIOD.mul_f64(1.1)).is_some());
+        assert!(keys.open(&terms, &ticket, start + PERIOD.mul_f64(1.2)).is_some());
+        assert!(keys.open(&terms, &ticket, start + PERIOD.mul_f64(2.2)).is_none());
+    }
+
+    #[test]
+    fn nothing_secret_is_printed() {
+        let keys = TicketKeys::new(Duration::from_secs(60)).unwrap();
+        assert_eq!(format!("{keys:?}"), "TicketKeys { period: 60s, .. }");
+    }
+}

@@ -1,0 +1,304 @@
+//! A TLS session without a socket: records in, plaintext out, and the other way round.
+//!
+//! Built on rustls' unbuffered connections, so that the buffers are ours: an idle session holds
+//! none.
+
+use rustls::client::UnbufferedClientConnection;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus, WriteTraffic};
+use rustls::{CommonState, Error, ProtocolVersion};
+
+use super::buffer::{Buffer, FULL_BYTES};
+
+/// The largest plaintext of a record (RFC 8446 §5.1).
+pub(super) const RECORD_BYTES: usize = 16_384;
+
+/// What a record adds to its plaintext at most, whatever the version and cipher on offer.
+const RECORD_OVERHEAD: usize = 64;
+
+/// Either side of a connection.
+// Both are of about the same size, and the whole stream is boxed.
+pub(super) enum Side {
+    Server(UnbufferedServerConnection),
+    Client(UnbufferedClientConnection),
+}
+
+pub(super) struct Session {
+    side: Side,
+    /// Records from the peer, the last one perhaps in part.
+    pub(super) incoming: Buffer,
+    /// Records for the peer.
+    pub(super) outgoing: Buffer,
+    /// Plaintext that the reader had no room for.
+    plain: Buffer,
+    peer_closed: bool,
+    close_queued: bool,
+    failure: Option<Error>,
+}
+
+/// What a run over the incoming records is for.
+enum Task<'a> {
+    /// Up to the end of the handshake.
+    Handshake,
+    /// Plaintext into this buffer, of which so many bytes are filled.
+    Read(&'a mut [u8], usize),
+    /// Encryption of this plaintext.
+    Write(&'a [u8]),
+    /// The alert that ends our side.
+    Close,
+}
+
+/// Where a run stopped.
+#[derive(Debug, PartialEq, Eq)]
+enum Stop {
+    /// More records are needed.
+    Hungry,
+    /// The task is done, or the reader's buffer is full.
+    Done,
+    /// Both sides are closed.
+    Closed,
+}
+
+enum Step {
+    Again,
+    PeerClosed,
+    Stop(Stop),
+}
+
+impl Session {
+    pub(super) fn new(side: Side, incoming: Buffer) -> Session {
+        Session {
+            side,
+            incoming,
+            outgoing: Buffer::default(),
+            plain: Buffer::default(),
+            peer_closed: false,
+            close_queued: false,
+            failure: None,
+        }
+    }
+
+    /// What both sides know of the connection.
+    pub(super) fn common(&self) -> &CommonState {
+        match &self.side {
+            Side::Server(connection) => connection,
+            Side::Client(connection) => connection,
+        }
+    }
+
+    /// Goes on with the handshake; whether it is complete. If not, more records are needed.
+    pub(super) fn shake(&mut self) -> Result<bool, Error> {
+        self.run(&mut Task::Handshake)?;
+        Ok(!self.common().is_handshaking())
+    }
+
+    /// Whether the peer can go on without what the handshake left in `outgoing`: after TLS 1.3 a
+    /// server has nothing but tickets to send.
+    pub(super) fn may_delay(&self) -> bool {
+        matches!(self.side, Side::Server(_))
+            && self.common().protocol_version() == Some(ProtocolVersion::TLSv1_3)
+    }
+
+    /// Decrypts into `into`; 0 if more records are needed or the peer has closed.
+    pub(super) fn read(&mut self, into: &mut [u8]) -> Result<usize, Error> {
+        let filled = self.plain.len().min(into.len());
+        into[..filled].copy_from_slice(&self.plain.filled()[..filled]);
+        self.plain.advance(filled);
+        self.plain.rest();
+        if filled == into.len() {
+            return Ok(filled);
+        }
+        let mut task = Task::Read(into, filled);
+        let result = self.run(&mut task);
+        if self.incoming.is_empty() {
+            self.incoming.rest();
+        }
+        match task {
+            // What came before the failure is still good; the failure is kept for the next call.
+            Task::Read(_, filled) if filled > 0 => {
+                self.plain.rest();
+                Ok(filled)
+            }
+            _ => result.map(|_| 0),
+        }
+    }
+
+    /// Whether the peer said that it sends nothing more.
+    pub(super) fn peer_closed(&self) -> bool {
+        self.peer_closed
+    }
+
+    /// Whether no more records are taken before those at hand are used up.
+    pub(super) fn is_stuffed(&self) -> bool {
+        self.incoming.len() >= FULL_BYTES
+    }
+
+    /// Encrypts `plaintext` behind the outgoing records. `false` if the session is closed.
+    pub(super) fn write(&mut self, plaintext: &[u8]) -> Result<bool, Error> {
+        if self.close_queued {
+            return Ok(false);
+        }
+        self.run(&mut Task::Write(plaintext)).map(|stop| stop == Stop::Done)
+    }
+
+    /// Queues the alert that ends our side of the session; once.
+    pub(super) fn close(&mut self) {
+        if !self.close_queued && self.failure.is_none() {
+            self.close_queued = true;
+            // A session that fails now has nothing left to say.
+            let _ = self.run(&mut Task::Close);
+        }
+    }
+
+    /// Gives up the memory that an idle session does not need.
+    pub(super) fn rest(&mut self) {
+        self.incoming.rest();
+        self.outgoing.rest();
+        self.plain.rest();
+    }
+
+    /// Memory held in buffers.
+    #[cfg(test)]
+    pub(super) fn held_bytes(&self) -> usize {
+        self.incoming.memory() + self.outgoing.memory() + self.plain.memory()
+    }
+
+    fn run(&mut self, task: &mut Task<'_>) -> Result<Stop, Error> {
+        if let Some(error) = &self.failure {
+            return Err(error.clone());
+        }
+        loop {
+            match self.step(task) {
+                Ok(Step::Again) => {}
+                Ok(Step::PeerClosed) => self.peer_closed = true,
+                Ok(Step::Stop(stop)) => return Ok(stop),
+                Err(error) => {
+                    self.fail(error.clone());
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn step(&mut self, task: &mut Task<'_>) -> Result<Step, Error> {
+        let (discard, step) = match &mut self.side {
+            Side::Server(connection) => {
+                let status = connection.process_tls_records(self.incoming.filled_mut());
+                handle(status, task, &mut self.outgoing, &mut self.plain)
+            }
+            Side::Client(connection) => {
+                let status = connection.process_tls_records(self.incoming.filled_mut());
+                handle(status, task, &mut self.outgoing, &mut self.plain)
+            }
+        };
+        self.incoming.advance(discard);
+        step
+    }
+
+    /// Keeps the failure, and queues the alert that tells the peer of it.
+    fn fail(&mut self, error: Error) {
+        self.failure = Some(error);
+        // Only as long as there is something to send: the records that failed must not be looked
+        // at again.
+        while self.common().wants_write() {
+            if !matches!(self.step(&mut Task::Handshake), Ok(Step::Again)) {
+                break;
+            }
+        }
+    }
+}
+
+/// Does what one state of the connection asks for; how many incoming bytes are used up.
+fn handle<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
+    task: &mut Task<'_>,
+    outgoing: &mut Buffer,
+    plain: &mut Buffer,
+) -> (usize, Result<Step, Error>) {
+    let mut discard = status.discard;
+    let step = status.state.and_then(|state| match state {
+        ConnectionState::ReadTraffic(mut traffic) => {
+            while let Some(len) = traffic.peek_len() {
+                match task {
+                    Task::Handshake => return Ok(Step::Stop(Stop::Done)),
+                    Task::Read(into, filled) if *filled > 0 && into.len() - *filled < len.get() => {
+                        return Ok(Step::Stop(Stop::Done));
+                    }
+                    _ => {}
+                }
+                let Some(record) = traffic.next_record() else { break };
+                let record = record?;
+                discard += record.discard;
+                keep(record.payload, task, plain);
+            }
+            match task {
+                Task::Read(into, filled) if *filled == into.len() => Ok(Step::Stop(Stop::Done)),
+                _ => Ok(Step::Again),
+            }
+        }
+        ConnectionState::EncodeTlsData(mut data) => {
+            let size = match data.encode(&mut []) {
+                Ok(n) => n,
+                Err(EncodeError::InsufficientSize(error)) => error.required_size,
+                Err(EncodeError::AlreadyEncoded) => 0,
+            };
+            if size > 0 {
+                let n =
+                    data.encode(outgoing.spare(size)).map_err(|error| Error::General(error.to_string()))?;
+                outgoing.grow(n);
+            }
+            Ok(Step::Again)
+        }
+        ConnectionState::TransmitTlsData(data) => {
+            // The records are ours from here on, and leave in order before anything else.
+            data.done();
+            Ok(Step::Again)
+        }
+        ConnectionState::WriteTraffic(traffic) => write(traffic, task, outgoing),
+        ConnectionState::PeerClosed => Ok(Step::PeerClosed),
+        ConnectionState::Closed => Ok(Step::Stop(Stop::Closed)),
+        ConnectionState::BlockedHandshake => Ok(Step::Stop(Stop::Hungry)),
+        // Early data is never offered, so nothing else occurs.
+        _ => Err(Error::General("unexpected state".into())),
+    });
+    (discard, step)
+}
+
+/// Puts plaintext where the task wants it, and what has no room there aside.
+fn keep(payload: &[u8], task: &mut Task<'_>, plain: &mut Buffer) {
+    let mut rest = payload;
+    if let Task::Read(into, filled) = task {
+        let n = rest.len().min(into.len() - *filled);
+        into[*filled..*filled + n].copy_from_slice(&rest[..n]);
+        *filled += n;
+        rest = &rest[n..];
+    }
+    if !rest.is_empty() {
+        plain.extend(rest);
+    }
+}
+
+fn write<Data>(
+    mut traffic: WriteTraffic<'_, Data>,
+    task: &Task<'_>,
+    outgoing: &mut Buffer,
+) -> Result<Step, Error> {
+    let mut encrypt = |into: &mut [u8]| match task {
+        Task::Handshake | Task::Read(..) => Ok(0),
+        Task::Write(plaintext) => traffic.encrypt(plaintext, into),
+        Task::Close => traffic.queue_close_notify(into),
+    };
+    let room = match task {
+        Task::Handshake | Task::Read(..) => return Ok(Step::Stop(Stop::Hungry)),
+        Task::Write(plaintext) => {
+            plaintext.len() + RECORD_OVERHEAD * (plaintext.len().div_ceil(RECORD_BYTES) + 1)
+        }
+        Task::Close => RECORD_OVERHEAD,
+    };
+    let n = match encrypt(outgoing.spare(room)) {
+        Err(EncryptError::InsufficientSize(error)) => encrypt(outgoing.spare(error.required_size)),
+        result => result,
+    };
+    outgoing.grow(n.map_err(|_| Error::EncryptError)?);
+    Ok(Step::Stop(Stop::Done))
+}

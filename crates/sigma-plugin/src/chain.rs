@@ -1,0 +1,148 @@
+//! The plugins of a route in the order in which they run, one list per phase.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::meta::Meta;
+use crate::{Descriptor, Phase, Plugin, RunPolicy};
+
+/// A plugin with one configuration.
+pub struct Entry {
+    /// What kind of plugin it is.
+    pub descriptor: &'static Descriptor,
+    /// Its `_meta`.
+    pub meta: Meta,
+    /// What it was made from, as it was written.
+    pub conf: Arc<Value>,
+    /// The plugin's metadata that it was made with.
+    pub metadata: Option<Arc<Value>>,
+    /// The instance.
+    pub plugin: Arc<dyn Plugin>,
+}
+
+impl Entry {
+    fn priority(&self) -> i32 {
+        self.meta.priority.unwrap_or(self.descriptor.priority)
+    }
+}
+
+impl std::fmt::Debug for Entry {
+    /// Without the configuration, which may hold secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entry").field("name", &self.descriptor.name).finish_non_exhaustive()
+    }
+}
+
+/// Plugins that run together. The lists per phase are made once, so that a phase without plugins
+/// costs one length check.
+#[derive(Debug, Default)]
+pub struct Chain {
+    entries: Box<[Arc<Entry>]>,
+    phases: [Box<[Arc<Entry>]>; Phase::ALL.len()],
+}
+
+impl Chain {
+    /// The chain of these plugins; of several with one name the last one counts. Disabled ones are
+    /// left out.
+    pub fn new(entries: impl IntoIterator<Item = Arc<Entry>>) -> Chain {
+        let by_name: BTreeMap<&'static str, Arc<Entry>> =
+            entries.into_iter().map(|entry| (entry.descriptor.name, entry)).collect();
+        let mut entries: Vec<Arc<Entry>> =
+            by_name.into_values().filter(|entry| !entry.meta.disable).collect();
+        // Stable: what has the same priority runs in the order of the names.
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.priority()));
+        let of = |phase: Phase| {
+            entries.iter().filter(|entry| entry.descriptor.phases.contains(phase)).cloned().collect()
+        };
+        let phases = Phase::ALL.map(of);
+        Chain { entries: entries.into_boxed_slice(), phases }
+    }
+
+    /// The plugins that run in a phase, in order.
+    #[inline]
+    pub fn phase(&self, phase: Phase) -> &[Arc<Entry>] {
+        &self.phases[phase as usize]
+    }
+
+    /// All plugins, in order.
+    pub fn entries(&self) -> &[Arc<Entry>] {
+        &self.entries
+    }
+
+    /// Whether there is no plugin.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The plugin with this name.
+    pub fn get(&self, name: &str) -> Option<&Arc<Entry>> {
+        self.entries.iter().find(|entry| entry.descriptor.name == name)
+    }
+
+    /// This chain with `over` in the place of plugins with the same names, and added to the others.
+    #[must_use]
+    pub fn overridden_by(&self, over: &[Arc<Entry>]) -> Chain {
+        Chain::new(self.entries.iter().chain(over).cloned())
+    }
+
+    /// Whether, as a global rule's chain, some of it stands back where `route` has the same plugin.
+    pub fn stands_back_for(&self, route: &Chain) -> bool {
+        self.entries.iter().any(|entry| stands_back(entry, route))
+    }
+
+    /// This global rules' chain without the plugins that stand back for the route's.
+    #[must_use]
+    pub fn standing_back_for(&self, route: &Chain) -> Chain {
+        Chain::new(self.entries.iter().filter(|entry| !stands_back(entry, route)).cloned())
+    }
+}
+
+fn stands_back(entry: &Entry, route: &Chain) -> bool {
+    entry.descriptor.run_policy == RunPolicy::PreferRoute && route.get(entry.descriptor.name).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PhaseSet;
+
+    struct Nothing;
+
+    impl Plugin for Nothing {}
+
+    const fn descriptor(name: &'static str, priority: i32, run_policy: RunPolicy) -> Descriptor {
+        let phases = PhaseSet::of(&[Phase::Access, Phase::Log]);
+        Descriptor { name, priority, phases, run_policy, ..Descriptor::BASE }
+    }
+
+    static A: Descriptor = descriptor("a", 1, RunPolicy::Both);
+    static B: Descriptor = descriptor("b", 2, RunPolicy::PreferRoute);
+    static C: Descriptor = descriptor("c", 2, RunPolicy::Both);
+
+    fn entry(descriptor: &'static Descriptor, meta: Value) -> Arc<Entry> {
+        let conf = serde_json::json!({"_meta": meta});
+        let meta = Meta::of(&conf).unwrap();
+        Arc::new(Entry { descriptor, meta, conf: Arc::new(conf), metadata: None, plugin: Arc::new(Nothing) })
+    }
+
+    fn names(chain: &Chain) -> String {
+        chain.phase(Phase::Access).iter().map(|entry| entry.descriptor.name).collect()
+    }
+
+    #[test]
+    fn order_is_priority_then_name() {
+        let none = || serde_json::json!({});
+        let check = |entries: Vec<Arc<Entry>>, expected: &str| {
+            assert_eq!(names(&Chain::new(entries)), expected);
+        };
+        check(vec![entry(&A, none()), entry(&C, none()), entry(&B, none())], "bca");
+        check(vec![entry(&A, serde_json::json!({"priority": 9})), entry(&B, none())], "ab");
+        check(vec![entry(&A, serde_json::json!({"disable": true})), entry(&B, none())], "b");
+        let chain = Chain::new([entry(&A, none()), entry(&B, none())]);
+        assert!(chain.phase(Phase::Rewrite).is_empty());
+        assert_eq!(names(&chain.overridden_by(&[entry(&A, serde_json::json!({"priority": 5}))])), "ab");
+        assert_eq!(names(&chain.standing_back_for(&Chain::new([entry(&B, none()), entry(&A, none())]))), "a");
+    }
+}

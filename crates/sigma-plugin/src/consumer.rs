@@ -1,0 +1,106 @@
+//! Who a request is from: consumers, their credentials, and the index that finds them.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rpds::HashTrieMapSync;
+
+use crate::Entry;
+
+/// A consumer, compiled.
+#[derive(Debug, Default)]
+pub struct Consumer {
+    /// Its name.
+    pub name: Box<str>,
+    /// The consumer group that it names.
+    pub group_id: Option<Box<str>>,
+    /// The group does not exist; its requests are answered 503.
+    pub group_missing: bool,
+    /// Its label `custom_id`.
+    pub custom_id: Option<Box<str>>,
+    /// Its labels.
+    pub labels: Vec<(Box<str>, Box<str>)>,
+    /// Plugins of its group and its own, those that only identify it left out.
+    pub entries: Box<[Arc<Entry>]>,
+}
+
+/// One way to be recognised as a consumer: by its own data, or by a credential.
+#[derive(Clone)]
+pub struct Identity {
+    /// Who it is.
+    pub consumer: Arc<Consumer>,
+    /// The credential, if it is one.
+    pub credential: Option<Box<str>>,
+    /// What [`crate::Auth::parse`] made of its configuration.
+    pub data: Arc<dyn Any + Send + Sync>,
+}
+
+impl Identity {
+    /// The data that the plugin parsed. None if it is another plugin's.
+    pub fn data<T: Any>(&self) -> Option<&T> {
+        self.data.downcast_ref()
+    }
+}
+
+impl std::fmt::Debug for Identity {
+    /// Without the data, which may be secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut out = f.debug_struct("Identity");
+        out.field("consumer", &self.consumer.name).field("credential", &self.credential).finish_non_exhaustive()
+    }
+}
+
+/// All consumers of a configuration. A copy costs little and shares what did not change.
+#[derive(Debug, Clone, Default)]
+pub struct Consumers {
+    by_name: HashTrieMapSync<Box<str>, Arc<Consumer>>,
+    /// By plugin, then by the attribute that identifies.
+    identities: HashMap<&'static str, HashTrieMapSync<Box<str>, Arc<Identity>>>,
+}
+
+impl Consumers {
+    /// The consumer with this name.
+    pub fn get(&self, name: &str) -> Option<&Arc<Consumer>> {
+        self.by_name.get(name)
+    }
+
+    /// Who has `key` as the identifying attribute of `plugin`.
+    pub fn find(&self, plugin: &str, key: &str) -> Option<&Arc<Identity>> {
+        self.identities.get(plugin)?.get(key)
+    }
+
+    /// Whether anybody can be recognised by `plugin`.
+    pub fn has_any(&self, plugin: &str) -> bool {
+        self.identities.get(plugin).is_some_and(|index| !index.is_empty())
+    }
+
+    /// All who can be recognised by `plugin`, in no order.
+    pub fn all(&self, plugin: &str) -> impl Iterator<Item = &Arc<Identity>> {
+        self.identities.get(plugin).into_iter().flat_map(|index| index.values())
+    }
+
+    /// Puts a consumer in.
+    pub fn put(&mut self, consumer: Arc<Consumer>) {
+        self.by_name.insert_mut(consumer.name.clone(), consumer);
+    }
+
+    /// Takes a consumer out; its identities are to be taken out one by one.
+    pub fn remove(&mut self, name: &str) {
+        self.by_name.remove_mut(name);
+    }
+
+    /// Puts an identity in. One with the same key is replaced: the last one loaded counts.
+    pub fn put_identity(&mut self, plugin: &'static str, key: &str, identity: Arc<Identity>) {
+        self.identities.entry(plugin).or_default().insert_mut(key.into(), identity);
+    }
+
+    /// Takes an identity out, if it still is that of `consumer`.
+    pub fn remove_identity(&mut self, plugin: &str, key: &str, consumer: &str) {
+        if let Some(index) = self.identities.get_mut(plugin)
+            && index.get(key).is_some_and(|identity| *identity.consumer.name == *consumer)
+        {
+            index.remove_mut(key);
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! What a hook sees and changes of one exchange.
+
+use std::any::Any;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use sigma_http::{RequestHead, ResponseHead};
+
+use crate::consumer::{Consumer, Identity};
+use crate::record::Record;
+use crate::{Entry, Plugin};
+
+/// Where a request came from.
+#[derive(Debug, Clone, Default)]
+pub struct Client {
+    /// The client's address: the direct peer's, unless a plugin believed a proxy before it. None
+    /// for Unix sockets.
+    pub addr: Option<IpAddr>,
+    /// The client's port; 0 if unknown.
+    pub port: u16,
+    /// The direct peer's address.
+    pub peer: Option<IpAddr>,
+    /// The address that was connected to.
+    pub local: Option<SocketAddr>,
+    /// Number of the connection, unique in its worker.
+    pub connection: u64,
+    /// What is known of the TLS session, if there is one.
+    pub tls: Option<Rc<Tls>>,
+}
+
+/// Facts of a TLS session.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// The name the client asked for.
+    pub server_name: Option<String>,
+    /// `TLSv1.3` …
+    pub protocol: &'static str,
+    /// The cipher suite's name.
+    pub cipher: String,
+    /// `SUCCESS`, `NONE` or `FAILED`.
+    pub client_verify: String,
+    /// Subject of the client's certificate (RFC 4514).
+    pub client_subject: Option<String>,
+    /// Issuer of the client's certificate (RFC 4514).
+    pub client_issuer: Option<String>,
+    /// Serial number of the client's certificate, hexadecimal.
+    pub client_serial: Option<String>,
+    /// SHA-1 of the client's certificate, hexadecimal, as nginx has it.
+    pub client_fingerprint: Option<String>,
+    /// The client's certificate, PEM.
+    pub client_cert: Option<String>,
+}
+
+impl Tls {
+    /// The fact that nginx calls `$ssl_` and this name.
+    pub fn fact(&self, name: &str) -> Option<&str> {
+        match name {
+            "protocol" => Some(self.protocol),
+            "cipher" => Some(&self.cipher),
+            "server_name" => self.server_name.as_deref(),
+            "client_verify" => Some(&self.client_verify),
+            "client_s_dn" => self.client_subject.as_deref(),
+            "client_i_dn" => self.client_issuer.as_deref(),
+            "client_serial" => self.client_serial.as_deref(),
+            "client_fingerprint" => self.client_fingerprint.as_deref(),
+            "client_raw_cert" => self.client_cert.as_deref(),
+            _ => None,
+        }
+    }
+}
+
+/// What is known of the matched route.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RouteFacts {
+    /// Its identity.
+    pub id: Box<str>,
+    /// Its name.
+    pub name: Option<Box<str>>,
+    /// Its service's identity.
+    pub service_id: Option<Box<str>>,
+    /// Its service's name.
+    pub service_name: Option<Box<str>>,
+    /// Its path patterns.
+    pub uris: Box<[Box<str>]>,
+    /// Its host patterns, its own or its service's.
+    pub hosts: Box<[Box<str>]>,
+}
+
+/// The beginning of a body that is passed on while it is copied.
+#[derive(Debug, Default)]
+pub struct BodyCopy {
+    limit: Cell<usize>,
+    bytes: RefCell<Vec<u8>>,
+}
+
+impl BodyCopy {
+    /// A piece that passes.
+    pub fn see(&self, data: &[u8]) {
+        let mut bytes = self.bytes.borrow_mut();
+        let room = self.limit.get().saturating_sub(bytes.len());
+        bytes.extend_from_slice(&data[..data.len().min(room)]);
+    }
+}
+
+/// One exchange, as plugins see it. Reused for one exchange after another.
+#[derive(Default)]
+pub struct Context {
+    /// The request as it will be sent to the node, but for what the gateway adds there. The
+    /// request line stays the client's; see `target`.
+    pub request: RequestHead,
+    /// The response: the node's or the gateway's.
+    pub response: ResponseHead,
+    /// The normalised path, `$uri`; later rewrites do not change it.
+    pub uri: Vec<u8>,
+    /// Path and query that the node is asked for; empty for what the client sent.
+    pub target: Vec<u8>,
+    /// Host that the node is asked for; None for what `pass_host` says.
+    pub host: Option<Vec<u8>>,
+    /// The upstream to use in place of the route's: `upstreams/1`, or a key made by
+    /// [`crate::Build::upstream_key`].
+    pub upstream: Option<Box<str>>,
+    /// The request body once it was read whole; what stands here goes to the node.
+    pub body: Option<Vec<u8>>,
+    /// A copy of what passes of the request body, for plugins that only look.
+    pub request_copy: Option<Rc<BodyCopy>>,
+    /// Where the request came from.
+    pub client: Client,
+    /// The matched route.
+    pub route: Option<Arc<RouteFacts>>,
+    /// Parameters of the matched path pattern: names and values.
+    pub params: Vec<(String, Vec<u8>)>,
+    /// Who the request is from, once authenticated.
+    pub identity: Option<Arc<Identity>>,
+    /// How it went.
+    pub record: Record,
+    /// The request's id, once somebody asked for it or set it.
+    pub(crate) request_id: OnceCell<Box<str>>,
+    /// Variables that plugins set, by name.
+    pub(crate) variables: Vec<(Box<str>, Vec<u8>)>,
+    /// What [`Entry`]'s filters said, evaluated once per exchange.
+    verdicts: Vec<(usize, bool)>,
+    /// What plugins keep over the phases of this exchange.
+    kept: Vec<(usize, Box<dyn Any>)>,
+}
+
+/// Names of the fields that tell a node who the request is from.
+const CONSUMER_FIELDS: [&str; 3] = ["X-Consumer-Username", "X-Credential-Identifier", "X-Consumer-Custom-ID"];
+
+impl Context {
+    /// Makes it ready for another exchange, keeping its memory. The request head stays.
+    pub fn begin(&mut self) {
+        self.response.clear();
+        self.uri.clear();
+        self.target.clear();
+        self.host = None;
+        self.upstream = None;
+        self.body = None;
+        self.request_copy = None;
+        self.route = None;
+        self.params.clear();
+        self.identity = None;
+        self.record.clear();
+        self.request_id = OnceCell::new();
+        self.variables.clear();
+        self.verdicts.clear();
+        self.kept.clear();
+    }
+
+    /// Binds the request to a consumer and tells the node. What the client claimed is removed.
+    pub fn attach(&mut self, identity: &Arc<Identity>) {
+        let consumer = Arc::clone(&identity.consumer);
+        let values = [
+            Some(&*consumer.name),
+            identity.credential.as_deref(),
+            consumer.custom_id.as_deref(),
+        ];
+        self.tell_consumer(values);
+        self.identity = Some(Arc::clone(identity));
+    }
+
+    /// Binds the request to the consumer that stands for everybody who is not known.
+    pub fn attach_anonymous(&mut self, consumer: &Arc<Consumer>) {
+        self.tell_consumer([Some(&*consumer.name), None, None]);
+        let (consumer, data) = (Arc::clone(consumer), Arc::new(()));
+        self.identity = Some(Arc::new(Identity { consumer, credential: None, data }));
+    }
+
+    fn tell_consumer(&mut self, values: [Option<&str>; 3]) {
+        for (name, value) in CONSUMER_FIELDS.into_iter().zip(values) {
+            self.request.headers.remove_name(name.as_bytes());
+            if let Some(value) = value {
+                self.request.headers.append(name, value.as_bytes());
+            }
+        }
+    }
+
+    /// Has up to `limit` bytes of the request body copied while it passes, for a plugin that only
+    /// looks. To be called before the body is read; of several limits the largest counts.
+    pub fn copy_request_body(&mut self, limit: usize) {
+        let copy = self.request_copy.get_or_insert_default();
+        copy.limit.set(copy.limit.get().max(limit));
+    }
+
+    /// The first `limit` bytes of the request body as far as they are known: it was read whole, or
+    /// is copied. None if it is neither.
+    pub fn seen_request_body(&self, limit: usize) -> Option<Vec<u8>> {
+        let first = |bytes: &[u8]| bytes[..bytes.len().min(limit)].to_vec();
+        match (&self.body, &self.request_copy) {
+            (Some(body), _) => Some(first(body)),
+            (None, Some(copy)) => Some(first(&copy.bytes.borrow())),
+            (None, None) => None,
+        }
+    }
+
+    /// The consumer the request is from.
+    pub fn consumer(&self) -> Option<&Arc<Consumer>> {
+        self.identity.as_ref().map(|identity| &identity.consumer)
+    }
+
+    /// Path and query that the node will be asked for, as far as plugins have decided yet.
+    pub fn outgoing_target(&self) -> &[u8] {
+        if self.target.is_empty() { self.request.path_and_query() } else { &self.target }
+    }
+
+    /// The query of [`Context::outgoing_target`], without its `?`. A plugin that makes a new target
+    /// takes the query from here, not from the request: another may have hidden a credential.
+    pub fn outgoing_query(&self) -> Option<&[u8]> {
+        let target = self.outgoing_target();
+        let at = target.iter().position(|b| *b == b'?')?;
+        Some(&target[at + 1..])
+    }
+
+    /// Takes all arguments of this name, compared decoded, out of the query that the node is asked
+    /// for. The others stay byte for byte as they are.
+    pub fn hide_argument(&mut self, name: &str) {
+        let Some(query) = self.outgoing_query() else { return };
+        let hidden = |pair: &&[u8]| {
+            let end = pair.iter().position(|b| *b == b'=').unwrap_or(pair.len());
+            *crate::variables::percent_decoded(&pair[..end]) == *name.as_bytes()
+        };
+        let pairs = || query.split(|b| *b == b'&');
+        if !pairs().any(|pair| hidden(&pair)) {
+            return;
+        }
+        let kept: Vec<&[u8]> = pairs().filter(|pair| !hidden(pair)).collect();
+        let path = self.outgoing_target().split(|b| *b == b'?').next().unwrap_or_default();
+        let kept = kept.join(&b'&');
+        let query: &[&[u8]] = if kept.is_empty() { &[] } else { &[b"?", &kept] };
+        self.target = [path, &query.concat()].concat();
+    }
+
+    /// Sets a variable that templates and conditions can read.
+    pub fn set_variable(&mut self, name: &str, value: impl Into<Vec<u8>>) {
+        let value = value.into();
+        match self.variables.iter_mut().find(|(known, _)| **known == *name) {
+            Some((_, old)) => *old = value,
+            None => self.variables.push((name.into(), value)),
+        }
+    }
+
+    /// The request's id; one is made up if nobody has set one: 32 hexadecimal digits.
+    pub fn request_id(&self) -> &str {
+        self.request_id.get_or_init(|| {
+            use std::hash::{BuildHasher, RandomState};
+            let part = |n: u8| RandomState::new().hash_one(n);
+            format!("{:016x}{:016x}", part(0), part(1)).into()
+        })
+    }
+
+    /// Sets the request's id.
+    pub fn set_request_id(&mut self, id: &str) {
+        self.request_id = OnceCell::from(Box::from(id));
+    }
+
+    /// Keeps a value for later phases of this exchange. `owner` is the plugin's `self`.
+    pub fn keep<P: Plugin, T: Any>(&mut self, owner: &P, value: T) {
+        let owner = std::ptr::from_ref(owner).addr();
+        self.kept.retain(|(known, kept)| *known != owner || !kept.is::<T>());
+        self.kept.push((owner, Box::new(value)));
+    }
+
+    /// A value that the same instance kept in this exchange.
+    pub fn kept<P: Plugin, T: Any>(&mut self, owner: &P) -> Option<&mut T> {
+        let owner = std::ptr::from_ref(owner).addr();
+        let mine = self.kept.iter_mut().filter(|(known, _)| *known == owner);
+        mine.filter_map(|(_, value)| value.downcast_mut()).next()
+    }
+
+    /// Takes a kept value out.
+    pub fn take_kept<P: Plugin, T: Any>(&mut self, owner: &P) -> Option<T> {
+        let owner = std::ptr::from_ref(owner).addr();
+        let at = self.kept.iter().position(|(known, value)| *known == owner && value.is::<T>())?;
+        self.kept.swap_remove(at).1.downcast().ok().map(|value| *value)
+    }
+
+    /// Whether an entry runs for this exchange at all: what its `_meta.filter` says, asked once.
+    pub fn admits(&mut self, entry: &Entry) -> bool {
+        if entry.meta.filter.is_empty() {
+            return true;
+        }
+        let key = std::ptr::from_ref(entry).addr();
+        if let Some((_, verdict)) = self.verdicts.iter().find(|(known, _)| *known == key) {
+            return *verdict;
+        }
+        let verdict = entry.meta.filter.eval(self);
+        self.verdicts.push((key, verdict));
+        verdict
+    }
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("record", &self.record).finish_non_exhaustive()
+    }
+}

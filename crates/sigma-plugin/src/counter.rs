@@ -1,0 +1,167 @@
+//! Numbers that all workers of this gateway share.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, PoisonError};
+
+/// Shards; a power of two. Workers meet at one lock only if their keys fall into one shard.
+const SHARDS: usize = 64;
+
+/// A table of expiring values under byte keys, without a lock over all of it.
+///
+/// Times are milliseconds of a clock that the caller chooses and never mixes.
+#[derive(Debug)]
+pub struct Shared<V> {
+    shards: Box<[Mutex<Shard<V>>]>,
+    hasher: RandomState,
+    /// Most entries of one shard.
+    limit: usize,
+}
+
+#[derive(Debug)]
+struct Shard<V> {
+    slots: HashMap<Box<[u8]>, Slot<V>>,
+    /// Number of entries at which expired ones are looked for.
+    sweep_at: usize,
+}
+
+/// A value and the time at which it is forgotten.
+#[derive(Debug)]
+pub struct Slot<V> {
+    /// The value.
+    pub value: V,
+    /// From this time on the value counts as never set.
+    pub expires_ms: u64,
+}
+
+/// Entries of all shards together unless [`Shared::with_limit`] says otherwise. A flood of keys
+/// chosen by clients ends here: at some 150 bytes each they take at most 150 MiB.
+pub const DEFAULT_LIMIT: usize = 1 << 20;
+
+impl<V: Default> Default for Shared<V> {
+    fn default() -> Self {
+        Shared::with_limit(DEFAULT_LIMIT)
+    }
+}
+
+impl<V: Default> Shared<V> {
+    /// A table of at most about `limit` entries; beyond that those that expire first are forgotten.
+    pub fn with_limit(limit: usize) -> Shared<V> {
+        let shard = || Mutex::new(Shard { slots: HashMap::new(), sweep_at: 64 });
+        Shared {
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+            hasher: RandomState::new(),
+            limit: (limit / SHARDS).max(1),
+        }
+    }
+
+    /// Runs `change` on the value of `key`; an absent or expired value is the default one, that
+    /// never expires unless `change` says when. `change` must be quick: other keys wait.
+    pub fn with<R>(&self, key: &[u8], now_ms: u64, change: impl FnOnce(&mut Slot<V>) -> R) -> R {
+        let shard = &self.shards[self.hasher.hash_one(key) as usize % SHARDS];
+        // A panic in `change` leaves a value that is at worst outdated.
+        let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = shard.slots.get_mut(key) {
+            if slot.expires_ms <= now_ms {
+                *slot = Slot { value: V::default(), expires_ms: u64::MAX };
+            }
+            return change(slot);
+        }
+        shard.make_room(now_ms, self.limit);
+        let slot = shard.slots.entry(key.into()).or_insert(Slot { value: V::default(), expires_ms: u64::MAX });
+        change(slot)
+    }
+
+    /// As [`Shared::with`], but only if there is a value: nothing is added for keys that are asked
+    /// for in vain.
+    pub fn peek<R>(&self, key: &[u8], now_ms: u64, change: impl FnOnce(&mut Slot<V>) -> R) -> Option<R> {
+        let shard = &self.shards[self.hasher.hash_one(key) as usize % SHARDS];
+        let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        shard.slots.get_mut(key).filter(|slot| slot.expires_ms > now_ms).map(change)
+    }
+
+    /// Forgets a value.
+    pub fn remove(&self, key: &[u8]) {
+        let shard = &self.shards[self.hasher.hash_one(key) as usize % SHARDS];
+        shard.lock().unwrap_or_else(PoisonError::into_inner).slots.remove(key);
+    }
+
+    /// How many values are held, expired ones included.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|s| s.lock().unwrap_or_else(PoisonError::into_inner).slots.len()).sum()
+    }
+
+    /// Whether no value is held.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<V> Shard<V> {
+    fn make_room(&mut self, now_ms: u64, limit: usize) {
+        if self.slots.len() < self.sweep_at.min(limit) {
+            return;
+        }
+        self.slots.retain(|_, slot| slot.expires_ms > now_ms);
+        if self.slots.len() >= limit {
+            let mut ends: Vec<u64> = self.slots.values().map(|slot| slot.expires_ms).collect();
+            // A quarter at once, so that the next sweep is far.
+            let at = ends.len() / 4;
+            let bound = *ends.select_nth_unstable(at).1;
+            let mut excess = at + 1;
+            self.slots.retain(|_, slot| {
+                let goes = slot.expires_ms <= bound && excess > 0;
+                excess -= usize::from(goes);
+                !goes
+            });
+        }
+        self.sweep_at = (self.slots.len() * 2).max(64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(table: &Shared<u64>, key: &str, now_ms: u64, ttl_ms: u64) -> u64 {
+        table.with(key.as_bytes(), now_ms, |slot| {
+            if slot.expires_ms == u64::MAX {
+                slot.expires_ms = now_ms + ttl_ms;
+            }
+            slot.value += 1;
+            slot.value
+        })
+    }
+
+    #[test]
+    fn values_expire_and_keys_are_apart() {
+        let table = Shared::default();
+        assert_eq!((add(&table, "a", 0, 10), add(&table, "a", 9, 10), add(&table, "b", 9, 10)), (1, 2, 1));
+        assert_eq!(add(&table, "a", 10, 10), 1);
+        assert_eq!(table.peek(b"a", 15, |slot| slot.value), Some(1));
+        assert_eq!((table.peek(b"a", 20, |slot| slot.value), table.peek(b"c", 0, |slot| slot.value)), (None, None));
+        table.remove(b"a");
+        assert_eq!(add(&table, "a", 10, 10), 1);
+    }
+
+    #[test]
+    fn a_flood_of_keys_stays_within_the_limit() {
+        let table = Shared::with_limit(6400);
+        for n in 0..100_000u64 {
+            add(&table, &n.to_string(), n, 1_000_000);
+        }
+        assert!(table.len() <= 6400, "{}", table.len());
+        assert_eq!(add(&table, "99999", 100_000, 1), 2, "the newest stay");
+    }
+
+    #[test]
+    fn no_count_is_lost_between_threads() {
+        let table: Shared<u64> = Shared::default();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10_000).for_each(|_| drop(add(&table, "k", 0, 10))));
+            }
+        });
+        assert_eq!(add(&table, "k", 0, 10), 40_001);
+    }
+}

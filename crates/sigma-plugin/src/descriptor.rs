@@ -1,0 +1,254 @@
+//! What a plugin says of itself.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::{Node, Plugin, Reply};
+
+/// A phase of an exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Phase {
+    /// [`Plugin::rewrite`]
+    Rewrite,
+    /// [`Plugin::access`]
+    Access,
+    /// [`Plugin::before_proxy`]
+    BeforeProxy,
+    /// [`Plugin::header_filter`]
+    HeaderFilter,
+    /// [`Plugin::body_filter`]
+    BodyFilter,
+    /// [`Plugin::log`]
+    Log,
+}
+
+impl Phase {
+    /// All phases, in order.
+    pub const ALL: [Phase; 6] =
+        [Phase::Rewrite, Phase::Access, Phase::BeforeProxy, Phase::HeaderFilter, Phase::BodyFilter, Phase::Log];
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Phase::Rewrite => "rewrite",
+            Phase::Access => "access",
+            Phase::BeforeProxy => "before_proxy",
+            Phase::HeaderFilter => "header_filter",
+            Phase::BodyFilter => "body_filter",
+            Phase::Log => "log",
+        }
+    }
+}
+
+/// Several phases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PhaseSet(u8);
+
+impl PhaseSet {
+    /// These phases.
+    pub const fn of(phases: &[Phase]) -> PhaseSet {
+        let mut bits = 0;
+        let mut at = 0;
+        while at < phases.len() {
+            bits |= 1 << phases[at] as u8;
+            at += 1;
+        }
+        PhaseSet(bits)
+    }
+
+    /// Whether a phase is among them.
+    pub const fn contains(self, phase: Phase) -> bool {
+        self.0 & (1 << phase as u8) != 0
+    }
+}
+
+/// Whether a plugin of a global rule also runs where the route has it too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RunPolicy {
+    /// Both run.
+    #[default]
+    Both,
+    /// The route's takes the place of the global rule's.
+    PreferRoute,
+}
+
+/// What an authenticating plugin adds.
+#[derive(Debug, Clone, Copy)]
+pub struct Auth {
+    /// The field of a consumer's configuration that identifies it, e.g. `key`.
+    pub attribute: &'static str,
+    /// The schema of a consumer's or credential's configuration.
+    pub schema: fn() -> Value,
+    /// Fields of it that are encrypted at rest.
+    pub secret_fields: &'static [&'static str],
+    /// Parses such a configuration, with defaults filled in, into what the plugin looks up later.
+    pub parse: fn(&Value) -> Result<Arc<dyn Any + Send + Sync>, String>,
+}
+
+/// A handler of the plugin's own that people reach under a path: through the plugin `public-api`,
+/// or through a listener of the control plane.
+#[derive(Debug, Clone, Copy)]
+pub struct Endpoint {
+    /// The path it has unless it is configured otherwise.
+    pub path: &'static str,
+    /// The method it answers to.
+    pub method: sigma_http::Method,
+    /// Makes the answer; called on any thread.
+    pub answer: fn(&Node, &Value) -> Reply,
+}
+
+/// An upstream that stands inside a plugin's configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InlineUpstream {
+    /// Names it within the configuration; see [`Build::upstream_key`].
+    pub name: String,
+    /// An upstream resource.
+    pub upstream: Value,
+}
+
+/// A plugin: everything that the gateway, its schemas and its documentation know of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Descriptor {
+    /// Its name in configurations.
+    pub name: &'static str,
+    /// Its version, as APISIX numbers it.
+    pub version: &'static str,
+    /// Plugins with a higher number run first.
+    pub priority: i32,
+    /// What it does, for the reference: a first line, then paragraphs of Markdown.
+    pub doc: &'static str,
+    /// The hooks it has.
+    pub phases: PhaseSet,
+    /// The schema of its configuration, shaped as APISIX shapes it and with a `description` for
+    /// every field.
+    pub schema: fn() -> Value,
+    /// What it adds if it authenticates.
+    pub auth: Option<Auth>,
+    /// The schema of its plugin metadata.
+    pub metadata_schema: Option<fn() -> Value>,
+    /// Fields of its configuration that are encrypted at rest.
+    pub secret_fields: &'static [&'static str],
+    /// How it gets on with a global rule.
+    pub run_policy: RunPolicy,
+    /// Paths that it serves itself.
+    pub endpoints: &'static [Endpoint],
+    /// Rules beyond the schema; the text is the whole reason.
+    pub check: Option<fn(&Value) -> Result<(), String>>,
+    /// Upstreams inside its configuration.
+    pub upstreams: Option<fn(&Value) -> Vec<InlineUpstream>>,
+    /// Makes an instance. Must neither block nor reach out.
+    pub build: fn(&Build<'_>) -> Result<Arc<dyn Plugin>, String>,
+}
+
+impl Descriptor {
+    /// What most plugins have in common; to be completed with `..Descriptor::BASE`.
+    pub const BASE: Descriptor = Descriptor {
+        name: "",
+        version: "0.1",
+        priority: 0,
+        doc: "",
+        phases: PhaseSet(0),
+        schema: || Value::Bool(true),
+        auth: None,
+        metadata_schema: None,
+        secret_fields: &[],
+        run_policy: RunPolicy::Both,
+        endpoints: &[],
+        check: None,
+        upstreams: None,
+        build: |_| Err("the plugin cannot be built".to_owned()),
+    };
+}
+
+/// What an instance is made from.
+#[derive(Debug)]
+pub struct Build<'a> {
+    /// The configuration, checked, with defaults filled in and secrets resolved.
+    pub conf: &'a Value,
+    /// Where it stands: the key of a resource, e.g. `/apisix/routes/1`. Counters begin with it.
+    pub resource: &'a str,
+    /// The plugin's metadata, with defaults filled in; `null` if there is none.
+    pub metadata: &'a Value,
+    /// What all instances share.
+    pub node: &'a Arc<Node>,
+}
+
+impl Build<'_> {
+    /// The configuration as a type.
+    ///
+    /// # Errors
+    /// The type does not fit the schema.
+    pub fn config<T: DeserializeOwned>(&self) -> Result<T, String> {
+        T::deserialize(self.conf).map_err(|error| error.to_string())
+    }
+
+    /// The key under which an [`InlineUpstream`] is found, see [`crate::Context::upstream`].
+    pub fn upstream_key(&self, plugin: &str, name: &str) -> String {
+        inline_upstream_key(self.resource, plugin, name)
+    }
+
+    /// A number that changes when the configuration does, and only then.
+    pub fn conf_hash(&self) -> u64 {
+        use std::hash::Hasher;
+        // Not randomised: the number is part of keys that other gateways share through Redis.
+        #[expect(deprecated, reason = "the one stable hash of the standard library")]
+        let mut hasher = std::hash::SipHasher::new();
+        hash_value(self.conf, &mut hasher);
+        hasher.finish()
+    }
+}
+
+/// The key of an upstream inside the configuration of a plugin.
+pub fn inline_upstream_key(resource: &str, plugin: &str, name: &str) -> String {
+    format!("{resource}#{plugin}/{name}")
+}
+
+/// Members in the order of their names: how an object was written makes no difference.
+#[expect(deprecated, reason = "the one stable hash of the standard library")]
+fn hash_value(value: &Value, hasher: &mut std::hash::SipHasher) {
+    use std::hash::Hasher;
+    match value {
+        Value::Object(members) => {
+            let mut names: Vec<&String> = members.keys().collect();
+            names.sort();
+            hasher.write_u8(b'{');
+            for name in names {
+                hasher.write(name.as_bytes());
+                hasher.write_u8(0xff);
+                hash_value(&members[name], hasher);
+            }
+            hasher.write_u8(b'}');
+        }
+        Value::Array(items) => {
+            hasher.write_u8(b'[');
+            items.iter().for_each(|item| hash_value(item, hasher));
+            hasher.write_u8(b']');
+        }
+        scalar => {
+            hasher.write(scalar.to_string().as_bytes());
+            hasher.write_u8(0xff);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_of_a_configuration_is_its_content() {
+        let node = Arc::new(Node::default());
+        let hash = |text: &str| {
+            let conf: Value = serde_json::from_str(text).unwrap();
+            Build { conf: &conf, resource: "", metadata: &Value::Null, node: &node }.conf_hash()
+        };
+        assert_eq!(hash(r#"{"a":1,"b":[2,"x"]}"#), hash(r#"{"b":[2,"x"],"a":1}"#));
+        assert_ne!(hash(r#"{"a":1}"#), hash(r#"{"a":2}"#));
+        assert_ne!(hash(r#"{"a":["b","c"]}"#), hash(r#"{"a":["bc"]}"#));
+        assert_ne!(hash(r#"{"a":"1"}"#), hash(r#"{"a":1}"#));
+    }
+}

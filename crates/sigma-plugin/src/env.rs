@@ -1,0 +1,172 @@
+//! What a hook may use besides the exchange.
+
+use std::any::{Any, TypeId};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use serde_json::Value;
+use tokio::runtime::Handle;
+
+use crate::{Consumers, Descriptor};
+
+/// The world around one call of a hook.
+#[derive(Clone, Copy)]
+pub struct Env<'a> {
+    /// What the whole gateway shares.
+    pub node: &'a Arc<Node>,
+    /// What belongs to this worker alone.
+    pub local: &'a Rc<Local>,
+    /// The consumers of the configuration in force.
+    pub consumers: &'a Consumers,
+    /// Milliseconds since the worker started, coarse: for timeouts and windows, not for logs.
+    pub now_ms: u64,
+}
+
+/// What all workers of this gateway share, for plugins.
+#[derive(Default)]
+pub struct Node {
+    /// Parts that plugins keep for the whole gateway, one of each type.
+    parts: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
+    background: OnceLock<Handle>,
+    /// The setting `plugin_attr`: what a plugin is told once for the whole process.
+    attributes: OnceLock<Value>,
+    hostname: OnceLock<String>,
+    /// The plugins that may be used.
+    enabled: OnceLock<Vec<&'static Descriptor>>,
+    /// How often operators asked for log files to be opened anew.
+    log_generation: AtomicU64,
+    /// What is to be finished before the process ends.
+    endings: Mutex<Vec<Ending>>,
+}
+
+/// Work for the end of the process.
+type Ending = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Node {
+    /// A node whose background work runs on `background`.
+    pub fn new(background: Handle, attributes: Value, hostname: String) -> Node {
+        let node = Node::default();
+        // All three are new, so setting them cannot fail.
+        let _ = node.background.set(background);
+        let _ = node.attributes.set(attributes);
+        let _ = node.hostname.set(hostname);
+        node
+    }
+
+    /// The one part of type `T`, made when first asked for. For instances to keep, not to be
+    /// called per request: it takes a lock.
+    pub fn part<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Arc<T> {
+        // A panic while the lock was held leaves a map without the part, which is as good as before.
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let part = parts.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(make()));
+        let found = Arc::clone(part).downcast::<T>();
+        // The key is the type, so the part is of it.
+        found.unwrap_or_else(|_| unreachable!("a part is stored under its own type"))
+    }
+
+    /// Runs something beside the traffic, on the control thread's runtime. Nothing runs in tools
+    /// that only check a configuration.
+    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        if let Some(handle) = self.background.get() {
+            handle.spawn(work);
+        }
+    }
+
+    /// What `plugin_attr` says for a plugin; `null` if nothing.
+    pub fn attribute(&self, plugin: &str) -> &Value {
+        self.attributes.get().and_then(|all| all.get(plugin)).unwrap_or(&Value::Null)
+    }
+
+    /// The plugins that may be used, in the order of their names; none before the first instance.
+    pub fn enabled(&self) -> &[&'static Descriptor] {
+        self.enabled.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// Tells which plugins may be used; the first to say it counts, as it is the same for all.
+    pub(crate) fn know_enabled(&self, descriptors: impl Iterator<Item = &'static Descriptor>) {
+        self.enabled.get_or_init(|| descriptors.collect());
+    }
+
+    /// Files that plugins write to are to be opened anew, because somebody renamed them.
+    pub fn reopen_logs(&self) {
+        self.log_generation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A number that grows whenever log files are to be opened anew.
+    pub fn log_generation(&self) -> u64 {
+        self.log_generation.load(Ordering::Relaxed)
+    }
+
+    /// Has something finished before the process ends, after the last exchange: what is still
+    /// buffered, for instance. It gets a few seconds.
+    pub fn at_end(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.endings.lock().unwrap_or_else(PoisonError::into_inner).push(Box::pin(work));
+    }
+
+    /// Runs what [`Node::at_end`] was given, in order. For the control plane, once.
+    pub async fn end(&self) {
+        let endings = std::mem::take(&mut *self.endings.lock().unwrap_or_else(PoisonError::into_inner));
+        for work in endings {
+            work.await;
+        }
+    }
+
+    /// The name of this machine.
+    pub fn hostname(&self) -> &str {
+        self.hostname.get().map_or("", String::as_str)
+    }
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node").field("hostname", &self.hostname()).finish_non_exhaustive()
+    }
+}
+
+/// What belongs to one worker, for plugins; never leaves its thread.
+#[derive(Default)]
+pub struct Local {
+    worker: usize,
+    parts: RefCell<HashMap<TypeId, Rc<dyn Any>>>,
+    random: Cell<u64>,
+}
+
+impl Local {
+    /// That of the worker with this number, from 0. `seed` starts its random bits.
+    pub fn new(worker: usize, seed: u64) -> Local {
+        // xorshift must not start at 0.
+        Local { worker, parts: RefCell::default(), random: Cell::new(seed | 1) }
+    }
+
+    /// The worker's number, from 0.
+    pub fn worker(&self) -> usize {
+        self.worker
+    }
+
+    /// The one part of type `T`, made when first asked for.
+    pub fn part<T: Any>(&self, make: impl FnOnce() -> T) -> Rc<T> {
+        let known = self.parts.borrow().get(&TypeId::of::<T>()).cloned();
+        let part = known.unwrap_or_else(|| {
+            let made: Rc<dyn Any> = Rc::new(make());
+            self.parts.borrow_mut().insert(TypeId::of::<T>(), Rc::clone(&made));
+            made
+        });
+        // The key is the type, so the part is of it.
+        part.downcast::<T>().unwrap_or_else(|_| unreachable!("a part is stored under its own type"))
+    }
+
+    /// Pseudo-random bits (xorshift64*), for shares and samples; not for secrets.
+    pub fn random(&self) -> u64 {
+        let mut x = self.random.get() | 1;
+        x ^= x >> 12;
+        x ^= x << 25;
+        x ^= x >> 27;
+        self.random.set(x);
+        x.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+}

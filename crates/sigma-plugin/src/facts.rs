@@ -1,0 +1,51 @@
+//! What the control plane tells plugins of the gateway as a whole, for metrics.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The gateway at one moment.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Facts {
+    /// Requests since the start.
+    pub requests: u64,
+    /// Client connections open now.
+    pub connections_active: u64,
+    /// Client connections accepted since the start.
+    pub connections_accepted: u64,
+    /// The store's revision that is in force; None where resources stand in the file.
+    pub revision: Option<u64>,
+    /// The highest revision among the resources of each kind, by the kind's name (`routes`).
+    pub modified: Vec<(&'static str, u64)>,
+    /// Whether the store can be reached; None where there is none.
+    pub store_reachable: Option<bool>,
+    /// Nodes whose health is checked.
+    pub nodes: Vec<NodeHealth>,
+}
+
+/// The health of one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeHealth {
+    /// The resource that the upstream stands in, e.g. `/apisix/upstreams/1`.
+    pub resource: String,
+    /// Its address.
+    pub ip: String,
+    /// Its port.
+    pub port: u16,
+    /// Whether requests are sent to it.
+    pub healthy: bool,
+}
+
+/// Where the control plane leaves [`Facts`]; a part of the [`crate::Node`].
+#[derive(Debug, Default)]
+pub struct FactsBoard(Mutex<Arc<Facts>>);
+
+impl FactsBoard {
+    /// Puts newer facts in the place of the old ones.
+    pub fn post(&self, facts: Facts) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(facts);
+    }
+
+    /// The latest facts.
+    pub fn read(&self) -> Arc<Facts> {
+        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

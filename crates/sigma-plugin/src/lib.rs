@@ -1,0 +1,74 @@
+//! What an extension author needs, and nothing else.
+//!
+//! A plugin is a [`Descriptor`] — its name, order, phases, schema — and a type that implements
+//! [`Plugin`] with the hooks it needs. Its configuration is parsed once, when a configuration is
+//! compiled; the instance is immutable and shared by all workers. A hook sees one exchange as a
+//! [`Context`] and the world around it as an [`Env`], and answers with a [`Step`].
+//!
+//! | module | question |
+//! |---|---|
+//! | [`descriptor`] | what a plugin says of itself |
+//! | [`context`] | what a hook sees and changes of one exchange |
+//! | [`step`] | what a hook answers |
+//! | [`env`] | what a hook may use: counters, background work, consumers |
+//! | [`chain`] | how the plugins of a route run, in which order |
+//! | [`consumer`] | who a request is from |
+//! | [`counter`] | numbers that all workers share |
+//! | [`body`] | changing a response body while it passes |
+//! | [`facts`] | what the control plane tells plugins of the gateway |
+
+pub mod body;
+pub mod chain;
+pub mod consumer;
+pub mod context;
+pub mod counter;
+pub mod descriptor;
+pub mod env;
+pub mod facts;
+pub mod meta;
+pub mod record;
+pub mod roster;
+pub mod step;
+pub mod variables;
+
+pub use body::{BodyFilter, Pieces};
+pub use chain::{Chain, Entry};
+pub use consumer::{Consumer, Consumers, Identity};
+pub use context::{Client, Context};
+pub use descriptor::{Auth, Build, Descriptor, Phase, PhaseSet, RunPolicy};
+pub use env::{Env, Local, Node};
+pub use roster::Roster;
+pub use step::{BodySource, Reply, Step, StreamBody};
+
+/// An instance of a plugin: one configuration, parsed. Hooks run on a worker's thread and must
+/// not block it; what takes time answers [`Step::Wait`].
+///
+/// Only hooks whose phase the [`Descriptor`] names are called.
+pub trait Plugin: Send + Sync {
+    /// Before authentication and limits: who is it, what is asked for.
+    fn rewrite(&self, _cx: &mut Context, _env: &Env<'_>) -> Step {
+        Step::Next
+    }
+
+    /// Whether the request may pass.
+    fn access(&self, _cx: &mut Context, _env: &Env<'_>) -> Step {
+        Step::Next
+    }
+
+    /// A node was chosen; once for each attempt.
+    fn before_proxy(&self, _cx: &mut Context, _env: &Env<'_>) -> Step {
+        Step::Next
+    }
+
+    /// The head of the response is known, [`Context::response`], and has not left yet. Also called
+    /// for responses of the gateway itself.
+    fn header_filter(&self, _cx: &mut Context, _env: &Env<'_>) {}
+
+    /// After all header filters: a filter for this response's body, if it is to be changed or seen.
+    fn body_filter(&self, _cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+        None
+    }
+
+    /// The exchange is over; [`Context::record`] is complete.
+    fn log(&self, _cx: &mut Context, _env: &Env<'_>) {}
+}

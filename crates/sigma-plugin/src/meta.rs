@@ -1,0 +1,53 @@
+//! `_meta`: what every plugin's configuration may say besides its own fields.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sigma_config::expr::Expr;
+
+/// The `_meta` object of a plugin's configuration.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Meta {
+    /// The plugin is left out.
+    pub disable: bool,
+    /// Replaces the plugin's priority.
+    pub priority: Option<i32>,
+    /// The plugin runs only for requests for which this holds.
+    pub filter: Expr,
+    /// Replaces the body when the plugin answers with a status from 400.
+    pub error_response: Option<Value>,
+}
+
+impl Meta {
+    /// Reads `_meta` out of a plugin's configuration.
+    ///
+    /// # Errors
+    /// A sentence about what is wrong with it.
+    pub fn of(conf: &Value) -> Result<Meta, String> {
+        match conf.get("_meta") {
+            None => Ok(Meta::default()),
+            Some(meta) => Meta::deserialize(meta).map_err(|error| format!("_meta: {error}")),
+        }
+    }
+
+    /// Its schema.
+    pub fn schema() -> Value {
+        json!({
+            "type": "object",
+            "additionalProperties": false,
+            "properties": {
+                "disable": {"type": "boolean", "description": "Leaves the plugin out."},
+                "error_response": {
+                    "oneOf": [{"type": "string"}, {"type": "object"}],
+                    "description": "Replaces the body when the plugin answers with a status from 400."
+                },
+                "priority": {"type": "integer", "description": "Replaces the plugin's place in the order."},
+                "filter": {
+                    "type": "array",
+                    "description": "Conditions on variables; the plugin runs only where they hold."
+                },
+                "pre_function": {"type": "string", "description": "Lua run before each phase."}
+            }
+        })
+    }
+}

@@ -1,0 +1,80 @@
+//! What is known of an exchange when it is over; feeds counters, logs and metrics.
+
+use std::time::Instant;
+
+use sigma_http::Fault;
+
+/// Who made a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Source {
+    /// A plugin, or the gateway before it asked a node.
+    #[default]
+    Gateway,
+    /// The gateway, because no node gave an answer.
+    Fault,
+    /// A node.
+    Upstream,
+}
+
+impl Source {
+    /// APISIX's word for it, the label `response_source`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Source::Gateway => "apisix",
+            Source::Fault => "nginx",
+            Source::Upstream => "upstream",
+        }
+    }
+}
+
+/// The course of one exchange.
+#[derive(Debug, Default)]
+pub struct Record {
+    /// When the head was read, if anybody will ask.
+    pub started: Option<Instant>,
+    /// The status sent downstream, 0 if none.
+    pub status: u16,
+    /// Who made the response.
+    pub source: Source,
+    /// What went wrong in the gateway's eyes.
+    pub fault: Option<Fault>,
+    /// Attempts on nodes; kept only while `started` is set.
+    pub attempts: Vec<Attempt>,
+    /// Bytes sent downstream, heads included.
+    pub bytes_sent: u64,
+    /// Bytes of the response body sent downstream.
+    pub body_bytes_sent: u64,
+    /// Bytes of the request received, its head included.
+    pub bytes_received: u64,
+    /// Which request on its connection this is, from 1.
+    pub connection_requests: u32,
+}
+
+impl Record {
+    /// Empties it, keeping its memory.
+    pub fn clear(&mut self) {
+        let mut attempts = std::mem::take(&mut self.attempts);
+        attempts.clear();
+        *self = Record { attempts, ..Record::default() };
+    }
+
+    /// Milliseconds since the head was read.
+    pub fn elapsed_ms(&self) -> Option<f64> {
+        self.started.map(|at| at.elapsed().as_secs_f64() * 1000.0)
+    }
+}
+
+/// One attempt on a node.
+#[derive(Debug, Clone)]
+pub struct Attempt {
+    /// The node, `address:port` or `unix:/path`.
+    pub addr: String,
+    /// The node's status, 0 if it gave none.
+    pub status: u16,
+    /// Milliseconds until the connection stood.
+    pub connect_ms: Option<f64>,
+    /// Milliseconds until the head of the response was there.
+    pub header_ms: Option<f64>,
+    /// Milliseconds until the attempt was over.
+    pub response_ms: Option<f64>,
+}

@@ -1,0 +1,195 @@
+//! The list of plugins of a build, and what the rest of the gateway asks of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+use sigma_config::plugins::{PluginRefusal, PluginSchemas, PluginScope};
+use sigma_config::wording::{Schema, is_secret_reference};
+
+use crate::meta::Meta;
+use crate::{Build, Descriptor, Entry, Node};
+
+/// A schema as people read it, and as it is checked.
+struct Checked {
+    value: Value,
+    compiled: Schema,
+}
+
+impl Checked {
+    fn new(plugin: &str, value: Value) -> Result<Checked, String> {
+        let compiled = Schema::compile(&value).map_err(|error| format!("{plugin}: {error}"))?;
+        Ok(Checked { value, compiled })
+    }
+}
+
+struct Known {
+    descriptor: &'static Descriptor,
+    schema: Checked,
+    consumer: Option<Checked>,
+    metadata: Option<Checked>,
+}
+
+/// The plugins that are enabled.
+pub struct Roster {
+    plugins: BTreeMap<&'static str, Known>,
+    /// Enabled or not.
+    all: &'static [&'static Descriptor],
+}
+
+impl Roster {
+    /// All plugins of `list`, or only those that `enabled` names.
+    ///
+    /// # Errors
+    /// A schema of a plugin that is not one: a mistake in the build.
+    pub fn new(
+        list: &'static [&'static Descriptor],
+        enabled: Option<&[String]>,
+    ) -> Result<Roster, String> {
+        let mut plugins = BTreeMap::new();
+        for descriptor in list.iter().copied() {
+            if enabled.is_some_and(|names| !names.iter().any(|name| name == descriptor.name)) {
+                continue;
+            }
+            let schema = Checked::new(descriptor.name, (descriptor.schema)())?;
+            let consumer = descriptor.auth.map(|auth| Checked::new(descriptor.name, (auth.schema)()));
+            let metadata = descriptor.metadata_schema.map(|make| Checked::new(descriptor.name, make()));
+            let (consumer, metadata) = (consumer.transpose()?, metadata.transpose()?);
+            plugins.insert(descriptor.name, Known { descriptor, schema, consumer, metadata });
+        }
+        Ok(Roster { plugins, all: list })
+    }
+
+    /// The descriptor of an enabled plugin.
+    pub fn descriptor(&self, name: &str) -> Option<&'static Descriptor> {
+        self.plugins.get(name).map(|known| known.descriptor)
+    }
+
+    /// The descriptors of enabled plugins, in the order of their names.
+    pub fn descriptors(&self) -> impl Iterator<Item = &'static Descriptor> {
+        self.plugins.values().map(|known| known.descriptor)
+    }
+
+    /// Whether the build has this plugin, enabled or not.
+    pub fn is_built_in(&self, name: &str) -> bool {
+        self.all.iter().any(|descriptor| descriptor.name == name)
+    }
+
+    /// Makes an instance.
+    ///
+    /// # Errors
+    /// The plugin is not enabled, or refuses the configuration; a sentence.
+    pub fn build(
+        &self,
+        name: &str,
+        conf: &Arc<Value>,
+        resolved: Value,
+        resource: &str,
+        metadata: Option<Arc<Value>>,
+        node: &Arc<Node>,
+    ) -> Result<Entry, String> {
+        let known = self.plugins.get(name).ok_or_else(|| format!("unknown plugin [{name}]"))?;
+        let mut filled = resolved;
+        known.schema.compiled.fill_defaults(&mut filled);
+        let mut meta_value = metadata.as_deref().cloned().unwrap_or(Value::Null);
+        if let Some(schema) = &known.metadata {
+            schema.compiled.fill_defaults(&mut meta_value);
+        }
+        node.know_enabled(self.descriptors());
+        let build = Build { conf: &filled, resource, metadata: &meta_value, node };
+        let plugin = (known.descriptor.build)(&build)?;
+        let conf = Arc::clone(conf);
+        Ok(Entry { descriptor: known.descriptor, meta: Meta::of(&conf)?, conf, metadata, plugin })
+    }
+
+    /// What an authenticating plugin makes of a consumer's or credential's configuration, and the
+    /// attribute it is found by. None for plugins that do not authenticate.
+    ///
+    /// # Errors
+    /// The configuration is refused, or lacks its attribute; a sentence.
+    pub fn identity(
+        &self,
+        name: &str,
+        conf: &Value,
+    ) -> Option<Result<(String, Arc<dyn std::any::Any + Send + Sync>), String>> {
+        let known = self.plugins.get(name)?;
+        let (auth, schema) = (known.descriptor.auth?, known.consumer.as_ref()?);
+        let mut filled = conf.clone();
+        schema.compiled.fill_defaults(&mut filled);
+        let Some(key) = filled.get(auth.attribute).and_then(Value::as_str) else {
+            return Some(Err(format!("`{}` of plugin {name} is missing", auth.attribute)));
+        };
+        if let Some(field) = unresolved(&filled) {
+            return Some(Err(format!("the secret that `{field}` refers to is not known")));
+        }
+        Some((auth.parse)(&filled).map(|data| (key.to_owned(), data)))
+    }
+
+    fn checked(&self, name: &str, scope: PluginScope) -> Option<&Checked> {
+        let known = self.plugins.get(name)?;
+        match scope {
+            PluginScope::Http => Some(&known.schema),
+            PluginScope::Consumer => Some(known.consumer.as_ref().unwrap_or(&known.schema)),
+            PluginScope::Metadata => known.metadata.as_ref(),
+            PluginScope::Stream => None,
+        }
+    }
+}
+
+impl PluginSchemas for Roster {
+    fn names(&self) -> Vec<&str> {
+        self.plugins.keys().copied().collect()
+    }
+
+    fn schema(&self, name: &str, scope: PluginScope) -> Option<&Value> {
+        self.checked(name, scope).map(|schema| &schema.value)
+    }
+
+    fn is_auth(&self, name: &str) -> bool {
+        self.descriptor(name).is_some_and(|descriptor| descriptor.auth.is_some())
+    }
+
+    fn check(&self, name: &str, scope: PluginScope, conf: &Value) -> Result<(), PluginRefusal> {
+        let Some(known) = self.plugins.get(name) else { return Err(PluginRefusal::Unknown) };
+        let Some(schema) = self.checked(name, scope) else {
+            // Metadata of a plugin without a schema for it may be any object.
+            return if scope == PluginScope::Metadata { Ok(()) } else { Err(PluginRefusal::Unknown) };
+        };
+        schema.compiled.check(conf).map_err(PluginRefusal::Invalid)?;
+        let mut filled = conf.clone();
+        schema.compiled.fill_defaults(&mut filled);
+        let auth = known.descriptor.auth.filter(|_| scope == PluginScope::Consumer);
+        let own = match (auth, known.descriptor.check) {
+            (Some(auth), _) => (auth.parse)(&filled).map(|_| ()),
+            (None, Some(check)) if scope != PluginScope::Metadata => check(&filled),
+            _ => Ok(()),
+        };
+        own.map_err(PluginRefusal::Invalid)
+    }
+
+    fn unique_attribute(&self, name: &str) -> Option<&str> {
+        self.descriptor(name)?.auth.map(|auth| auth.attribute)
+    }
+
+    fn secret_fields(&self, name: &str, scope: PluginScope) -> &[&str] {
+        match (self.descriptor(name), scope) {
+            (Some(Descriptor { auth: Some(auth), .. }), PluginScope::Consumer) => auth.secret_fields,
+            (Some(descriptor), _) => descriptor.secret_fields,
+            (None, _) => &[],
+        }
+    }
+}
+
+/// The first field that still refers to a secret. Whoever knew the text of the reference could pass
+/// as the consumer if it counted as the secret.
+fn unresolved(conf: &Value) -> Option<&str> {
+    let is_reference = |value: &Value| value.as_str().is_some_and(is_secret_reference);
+    let (name, _) = conf.as_object()?.iter().find(|(_, value)| is_reference(value))?;
+    Some(name)
+}
+
+impl std::fmt::Debug for Roster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.plugins.keys()).finish()
+    }
+}

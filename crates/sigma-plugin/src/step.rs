@@ -1,0 +1,132 @@
+//! What a hook answers.
+
+use std::borrow::Cow;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::Poll;
+
+use serde_json::Value;
+use sigma_http::{BodyLength, Chunk};
+
+use crate::{Context, Env};
+
+/// Goes on with an exchange after waiting; runs where the hook ran.
+pub type Resume = Box<dyn FnOnce(&mut Context, &Env<'_>) -> Step>;
+
+/// Goes on once the request body was read, see [`Step::ReadBody`].
+pub type BodyResume = Box<dyn FnOnce(&mut Context, &Env<'_>, BodyRead) -> Step>;
+
+/// What a hook answers. Only waiting allocates.
+pub enum Step {
+    /// The next plugin, please.
+    Next,
+    /// The exchange is answered with this; no further plugin of the request phases runs.
+    Reply(Box<Reply>),
+    /// As [`Step::Reply`], with a body that is made while it is sent. The reply must not have a
+    /// body of its own.
+    Stream(Box<Reply>, StreamBody),
+    /// Something takes time. The future owns what it needs, and gives back what to do with the
+    /// exchange then. It is dropped when the client leaves.
+    Wait(Pin<Box<dyn Future<Output = Resume>>>),
+    /// The request body is needed as a whole. It is read up to the limit, kept in
+    /// [`Context::body`], and sent to the node as it stands there afterwards.
+    ReadBody {
+        /// Most bytes to hold in memory.
+        limit: usize,
+        /// What to do then.
+        then: BodyResume,
+    },
+}
+
+impl Step {
+    /// Waits for a future, then goes on with its result.
+    pub fn wait<T: 'static>(
+        future: impl Future<Output = T> + 'static,
+        then: impl FnOnce(T, &mut Context, &Env<'_>) -> Step + 'static,
+    ) -> Step {
+        Step::Wait(Box::pin(async move {
+            let result = future.await;
+            Box::new(move |cx: &mut Context, env: &Env<'_>| then(result, cx, env)) as Resume
+        }))
+    }
+
+    /// Answers with a status and a JSON body.
+    pub fn json(status: u16, body: &Value) -> Step {
+        Reply::new(status).json(body).into()
+    }
+
+    /// Answers with a status alone.
+    pub fn status(status: u16) -> Step {
+        Reply::new(status).into()
+    }
+}
+
+impl From<Reply> for Step {
+    fn from(reply: Reply) -> Step {
+        Step::Reply(Box::new(reply))
+    }
+}
+
+/// A response body that is made while it is sent.
+pub struct StreamBody {
+    /// How long it will be.
+    pub length: BodyLength,
+    /// Who makes it.
+    pub source: Box<dyn BodySource>,
+}
+
+/// Makes a response body piece by piece, as fast as the client takes it.
+pub trait BodySource {
+    /// The next piece, not empty; None at the end. Not asked for a response without a body, such as
+    /// that to HEAD, and not while the client has yet to take earlier pieces. An error cuts the
+    /// response short. Dropped when the client leaves.
+    fn poll_piece(&mut self, task: &mut std::task::Context<'_>) -> Poll<io::Result<Option<Chunk>>>;
+}
+
+/// How reading the request body ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyRead {
+    /// All of it is in [`Context::body`].
+    Whole,
+    /// It is over the limit; what was read is passed on unchanged if the exchange goes on.
+    TooLarge,
+}
+
+/// A response of a plugin's own.
+#[derive(Debug, Clone, Default)]
+pub struct Reply {
+    /// The status.
+    pub status: u16,
+    /// Fields besides those that frame the message.
+    pub headers: Vec<(Cow<'static, str>, Vec<u8>)>,
+    /// The body; None for the gateway's own text of the status.
+    pub body: Option<Vec<u8>>,
+}
+
+impl Reply {
+    /// A response with the gateway's own text for its status.
+    pub fn new(status: u16) -> Reply {
+        Reply { status, headers: Vec::new(), body: None }
+    }
+
+    /// Adds a field.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Vec<u8>>) -> Reply {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// With this body as it is.
+    #[must_use]
+    pub fn text(mut self, body: impl Into<Vec<u8>>) -> Reply {
+        self.body = Some(body.into());
+        self
+    }
+
+    /// With this body as compact JSON and a line end, as APISIX writes tables.
+    #[must_use]
+    pub fn json(self, body: &Value) -> Reply {
+        self.text(format!("{body}\n"))
+    }
+}

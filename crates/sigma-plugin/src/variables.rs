@@ -1,0 +1,295 @@
+//! Variables of an exchange by name, for conditions and templates.
+//!
+//! Names are those of nginx and APISIX. What is not known yet, or does not exist in this exchange,
+//! is absent.
+
+use std::borrow::Cow;
+
+use sigma_config::expr::{VarName, VarValue, Variables};
+use sigma_http::{HeaderId, Headers, RequestHead};
+
+use crate::Context;
+use crate::record::{Attempt, Source};
+
+fn text(value: &[u8]) -> Option<VarValue<'_>> {
+    Some(VarValue::Text(Cow::Borrowed(value)))
+}
+
+fn owned<'a>(value: impl Into<Vec<u8>>) -> Option<VarValue<'a>> {
+    Some(VarValue::Text(Cow::Owned(value.into())))
+}
+
+fn number<'a>(value: impl itoa::Integer) -> Option<VarValue<'a>> {
+    owned(itoa::Buffer::new().format(value))
+}
+
+impl Variables for Context {
+    fn get(&self, name: &VarName) -> Option<VarValue<'_>> {
+        match name {
+            VarName::Method => text(self.request.method_token()),
+            VarName::Uri => text(&self.uri),
+            VarName::RequestUri => owned(self.request_uri()),
+            VarName::RealRequestUri => text(self.request.path_and_query()),
+            VarName::Args => self.request.query().and_then(text),
+            VarName::IsArgs => self.request.query().and_then(|_| text(b"?")),
+            VarName::Host => Some(VarValue::Text(self.host_name())),
+            VarName::Arg(name) => argument(self.request.query()?, name),
+            VarName::Cookie(name) => cookie(&self.request.headers, name).and_then(text),
+            VarName::Http(name) => joined(&self.request.headers, name).map(VarValue::Text),
+            VarName::UriParam(name) => {
+                // Of equal names in one pattern the last one counts.
+                self.params.iter().rev().find(|(known, _)| known == name).and_then(|(_, value)| text(value))
+            }
+            VarName::RouteId
+            | VarName::RouteName
+            | VarName::ServiceId
+            | VarName::ServiceName
+            | VarName::ConsumerName => self.identity_variable(name),
+            VarName::Other(name) => self.other(name),
+            _ => self.connection_variable(name),
+        }
+    }
+}
+
+impl Context {
+    /// `$request_uri` as APISIX defines it: the normalised path and the arguments.
+    pub fn request_uri(&self) -> Vec<u8> {
+        let mut uri = self.uri.clone();
+        if let Some(query) = self.request.query() {
+            uri.push(b'?');
+            uri.extend_from_slice(query);
+        }
+        uri
+    }
+
+    /// `$host`: lower case, without port and trailing dot; `_` if the request names none.
+    pub fn host_name(&self) -> Cow<'_, [u8]> {
+        match host_name(self.request.authority()) {
+            host if host.is_empty() => Cow::Borrowed(b"_"),
+            host => host,
+        }
+    }
+
+    /// `http` or `https`.
+    pub fn scheme(&self) -> &'static str {
+        if self.client.tls.is_some() { "https" } else { "http" }
+    }
+
+    /// The client's address as text; `unix:` for a peer without one, as nginx shows it.
+    pub fn remote_addr(&self) -> String {
+        self.client.addr.map_or_else(|| "unix:".to_owned(), |addr| addr.to_string())
+    }
+
+    fn connection_variable(&self, name: &VarName) -> Option<VarValue<'_>> {
+        let client = &self.client;
+        match name {
+            VarName::Scheme => text(self.scheme().as_bytes()),
+            VarName::RemoteAddr => owned(self.remote_addr()),
+            VarName::RealipRemoteAddr => {
+                owned(client.peer.map_or_else(|| "unix:".to_owned(), |addr| addr.to_string()))
+            }
+            VarName::RemotePort if client.port != 0 => number(client.port),
+            VarName::ServerAddr => owned(client.local?.ip().to_canonical().to_string()),
+            VarName::ServerPort => number(client.local.map_or(0, |addr| addr.port())),
+            VarName::ServerProtocol => text(self.request.version.as_str().as_bytes()),
+            VarName::RequestId => text(self.request_id().as_bytes()),
+            _ => None,
+        }
+    }
+
+    fn identity_variable(&self, name: &VarName) -> Option<VarValue<'_>> {
+        let route = self.route.as_ref();
+        let value = match name {
+            VarName::RouteId => route.map(|route| &*route.id),
+            VarName::RouteName => route.and_then(|route| route.name.as_deref()),
+            VarName::ServiceId => route.and_then(|route| route.service_id.as_deref()),
+            VarName::ServiceName => route.and_then(|route| route.service_name.as_deref()),
+            _ => self.consumer().map(|consumer| &*consumer.name),
+        };
+        value.and_then(|value| text(value.as_bytes()))
+    }
+
+    /// Variables that are asked for too seldom to have a name of their own.
+    fn other(&self, name: &str) -> Option<VarValue<'_>> {
+        if let Some((_, value)) = self.variables.iter().find(|(known, _)| **known == *name) {
+            return text(value);
+        }
+        if let Some(name) = name.strip_prefix("upstream_http_").or_else(|| name.strip_prefix("sent_http_")) {
+            return joined(&self.response.headers, &name.replace('_', "-")).map(VarValue::Text);
+        }
+        if let Some(name) = name.strip_prefix("upstream_") {
+            return self.upstream_variable(name);
+        }
+        if let Some(name) = name.strip_prefix("ssl_") {
+            return self.tls_variable(name);
+        }
+        let record = &self.record;
+        match name {
+            "status" if record.status != 0 => number(record.status),
+            // Its head is with the header filters.
+            "status" if self.response.status != 0 => number(self.response.status),
+            "bytes_sent" => number(record.bytes_sent),
+            "body_bytes_sent" => number(record.body_bytes_sent),
+            "request_length" => number(record.bytes_received),
+            "request_time" => owned(seconds(record.elapsed_ms()?)),
+            "connection" => number(self.client.connection),
+            "connection_requests" => number(record.connection_requests),
+            "https" => self.client.tls.as_ref().and_then(|_| text(b"on")),
+            "server_name" => Some(VarValue::Text(self.host_name())),
+            "consumer_group_id" => {
+                self.consumer()?.group_id.as_deref().and_then(|id| text(id.as_bytes()))
+            }
+            "response_source" => text(record.source.as_str().as_bytes()),
+            "balancer_ip" | "balancer_port" => self.balancer(name),
+            "remote_user" => owned(basic_user(self.request.headers.get(HeaderId::Authorization)?)?),
+            "request" => owned(request_line(&self.request)),
+            "cookie" => joined(&self.request.headers, "cookie").map(VarValue::Text),
+            _ => None,
+        }
+    }
+
+    fn upstream_variable(&self, name: &str) -> Option<VarValue<'_>> {
+        match name {
+            "addr" => self.attempts(|attempt| attempt.addr.clone()),
+            // Attempts are kept only for those who log.
+            "status" if self.record.attempts.is_empty() && self.record.source == Source::Upstream => {
+                number(self.response.status)
+            }
+            "status" => self.attempts(|attempt| match attempt.status {
+                0 => "-".to_owned(),
+                status => status.to_string(),
+            }),
+            "response_time" => self.attempts(|attempt| attempt.response_ms.map_or("-".into(), seconds)),
+            "connect_time" => self.attempts(|attempt| attempt.connect_ms.map_or("-".into(), seconds)),
+            "header_time" => self.attempts(|attempt| attempt.header_ms.map_or("-".into(), seconds)),
+            "host" => self.host.as_deref().or_else(|| self.request.headers.get(HeaderId::Host)).and_then(text),
+            "uri" if self.target.is_empty() => text(self.request.path_and_query()),
+            "uri" => text(&self.target),
+            _ => None,
+        }
+    }
+
+    fn tls_variable(&self, name: &str) -> Option<VarValue<'_>> {
+        self.client.tls.as_ref()?.fact(name).and_then(|value| text(value.as_bytes()))
+    }
+
+    fn attempts(&self, value: impl Fn(&Attempt) -> String) -> Option<VarValue<'_>> {
+        let all: Vec<String> = self.record.attempts.iter().map(value).collect();
+        (!all.is_empty()).then(|| VarValue::Text(Cow::Owned(all.join(", ").into_bytes())))
+    }
+
+    fn balancer(&self, name: &str) -> Option<VarValue<'_>> {
+        let (ip, port) = self.record.attempts.last()?.addr.rsplit_once(':')?;
+        text(if name == "balancer_ip" { ip } else { port }.as_bytes())
+    }
+}
+
+/// Seconds with milliseconds, as nginx prints times.
+fn seconds(ms: f64) -> String {
+    format!("{:.3}", ms / 1000.0)
+}
+
+fn request_line(head: &RequestHead) -> Vec<u8> {
+    [head.method_token(), head.path_and_query(), head.version.as_str().as_bytes()].join(&b' ')
+}
+
+/// nginx's `$host`: lower case, without port and trailing dot; empty if there is none.
+pub fn host_name(authority: &[u8]) -> Cow<'_, [u8]> {
+    let end = match authority.first() {
+        Some(b'[') => authority.iter().position(|b| *b == b']').map_or(authority.len(), |at| at + 1),
+        _ => authority.iter().position(|b| *b == b':').unwrap_or(authority.len()),
+    };
+    let host = authority[..end].strip_suffix(b".").unwrap_or(&authority[..end]);
+    if host.iter().any(u8::is_ascii_uppercase) {
+        return Cow::Owned(host.to_ascii_lowercase());
+    }
+    Cow::Borrowed(host)
+}
+
+/// The user of Basic credentials, whoever may verify them.
+pub fn basic_user(authorization: &[u8]) -> Option<Vec<u8>> {
+    use base64::Engine;
+    let encoded = authorization.get(..6).filter(|s| s.eq_ignore_ascii_case(b"basic "))?;
+    let encoded = &authorization[encoded.len()..];
+    let mut decoded = base64::engine::general_purpose::STANDARD.decode(encoded.trim_ascii()).ok()?;
+    let at = decoded.iter().position(|b| *b == b':').filter(|at| *at > 0)?;
+    decoded.truncate(at);
+    Some(decoded)
+}
+
+/// The cookie with this name, case-sensitive.
+pub fn cookie<'h>(headers: &'h Headers, name: &str) -> Option<&'h [u8]> {
+    let cookies = headers.get_all(HeaderId::Cookie).flat_map(|line| line.split(|b| *b == b';'));
+    let mut pairs = cookies.map(<[u8]>::trim_ascii).filter_map(|pair| {
+        let at = pair.iter().position(|b| *b == b'=')?;
+        Some((&pair[..at], &pair[at + 1..]))
+    });
+    pairs.find(|(key, _)| *key == name.as_bytes()).map(|(_, value)| value)
+}
+
+/// The pairs of a query string or form, percent-decoded; None for a name without `=`.
+pub fn pairs(query: &[u8]) -> impl Iterator<Item = (Cow<'_, [u8]>, Option<Cow<'_, [u8]>>)> {
+    query.split(|b| *b == b'&').filter(|pair| !pair.is_empty()).map(|pair| {
+        match pair.iter().position(|b| *b == b'=') {
+            Some(at) => (percent_decoded(&pair[..at]), Some(percent_decoded(&pair[at + 1..]))),
+            None => (percent_decoded(pair), None),
+        }
+    })
+}
+
+/// The first query argument of this name.
+pub fn argument<'q>(query: &'q [u8], name: &str) -> Option<VarValue<'q>> {
+    pairs(query).find(|(key, _)| **key == *name.as_bytes()).map(|(_, value)| match value {
+        Some(value) => VarValue::Text(value),
+        // `?a` without `=` is true.
+        None => VarValue::Bool(true),
+    })
+}
+
+/// All values of a field, joined as a list (RFC 9110 §5.3).
+pub fn joined<'h>(headers: &'h Headers, name: &str) -> Option<Cow<'h, [u8]>> {
+    let wanted = |(n, _): &(&[u8], &[u8])| n.eq_ignore_ascii_case(name.as_bytes());
+    let mut values = headers.iter().filter(wanted).map(|(_, value)| value);
+    let first = values.next()?;
+    let Some(second) = values.next() else { return Some(Cow::Borrowed(first)) };
+    let mut joined = [first, b", ", second].concat();
+    for value in values {
+        joined.extend_from_slice(b", ");
+        joined.extend_from_slice(value);
+    }
+    Some(Cow::Owned(joined))
+}
+
+/// A form component, decoded: `+` is a space; what is no escape stays as it is.
+pub fn percent_decoded(text: &[u8]) -> Cow<'_, [u8]> {
+    if !text.iter().any(|b| matches!(b, b'%' | b'+')) {
+        return Cow::Borrowed(text);
+    }
+    let hex = |b: Option<&u8>| b.and_then(|b| (*b as char).to_digit(16));
+    let mut out = Vec::with_capacity(text.len());
+    let mut at = 0;
+    while at < text.len() {
+        match (text[at], hex(text.get(at + 1)), hex(text.get(at + 2))) {
+            (b'%', Some(high), Some(low)) => {
+                out.push((high * 16 + low) as u8);
+                at += 2;
+            }
+            (b'+', ..) => out.push(b' '),
+            (byte, ..) => out.push(byte),
+        }
+        at += 1;
+    }
+    Cow::Owned(out)
+}
+
+/// Appends a path with everything escaped that a path may not hold (RFC 3986 §3.3).
+pub fn percent_encode_path(path: &[u8], out: &mut Vec<u8>) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for &byte in path {
+        if byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@".contains(&byte) {
+            out.push(byte);
+        } else {
+            out.extend_from_slice(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Nothing.
+/// None.
+pub static ROSTER: &[&sigma_plugin::Descriptor] = &[];

@@ -1,0 +1,134 @@
+//! Between accept and the first request: the PROXY header, then the TLS handshake.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::{Poll, ready};
+
+use sigma_config::tls::ListenerProxyProtocol;
+use sigma_http::Chunk;
+use sigma_http::proxy_protocol::{self, Header};
+use sigma_net::{Deadline, Peer, Stream, tls};
+use sigma_observe::counters::Counter;
+use sigma_upstream::connection::fill;
+
+use crate::downstream::Origin;
+use crate::snapshot::edge::{Terms, TlsTerms};
+use crate::worker::Worker;
+
+/// A connection that may send its first request.
+pub(crate) struct Admitted {
+    pub(crate) stream: Stream,
+    /// What was read of it already.
+    pub(crate) early: Chunk,
+    pub(crate) origin: Origin,
+}
+
+/// Takes a connection through what its listener demands. None if it is over; a client is told as
+/// far as TLS has a way.
+pub(crate) async fn admit(
+    worker: &Worker,
+    mut stream: Stream,
+    mut origin: Origin,
+    terms: &Terms,
+) -> Option<Admitted> {
+    let mut early = Chunk::empty();
+    if let Some(rule) = &terms.proxy_protocol
+        && origin.peer.ip().is_none_or(|ip| rule.trusted.contains(ip))
+    {
+        let header = unless_draining(worker, read_header(&mut stream, &mut early, rule)).await?;
+        match header {
+            Ok(header) => believe(&header, &mut origin),
+            Err(reason) => {
+                // A trusted peer that does this is set up wrongly.
+                tracing::warn!(peer = ?origin.peer, listener = %terms.address, reason, "no PROXY header");
+                return None;
+            }
+        }
+    }
+    if let Some(terms) = &terms.tls {
+        stream = unless_draining(worker, shake(worker, stream, &early, origin, terms)).await??;
+        early = Chunk::empty();
+    }
+    Some(Admitted { stream, early, origin })
+}
+
+/// What `work` comes to; None once the worker is stopping. A connection without a request has
+/// nothing to lose.
+async fn unless_draining<F: Future>(worker: &Worker, work: F) -> Option<F::Output> {
+    let mut work = pin!(work);
+    // Those who wait with a deadline are woken when the worker begins to stop.
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending if worker.is_draining() => Poll::Ready(None),
+        Poll::Pending => Poll::Pending,
+    })
+    .await
+}
+
+async fn read_header(
+    stream: &mut Stream,
+    input: &mut Chunk,
+    rule: &ListenerProxyProtocol,
+) -> Result<Header, &'static str> {
+    let deadline = Deadline::new();
+    deadline.set(rule.timeout_ms.into());
+    let limit = rule.header_bytes as usize;
+    let (header, len) = poll_fn(|cx| {
+        loop {
+            match proxy_protocol::parse(input, limit) {
+                Ok(Some(found)) => return Poll::Ready(Ok(found)),
+                Ok(None) => {}
+                Err(invalid) => return Poll::Ready(Err(invalid.0)),
+            }
+            if deadline.poll_expired(cx).is_ready() {
+                return Poll::Ready(Err("it was not complete in time"));
+            }
+            match ready!(fill(stream, input, limit, cx)) {
+                Ok(0) | Err(_) => return Poll::Ready(Err("the connection ended before it")),
+                Ok(_) => {}
+            }
+        }
+    })
+    .await?;
+    input.advance(len);
+    Ok(header)
+}
+
+/// The connection is from now on the one that the header tells of.
+fn believe(header: &Header, origin: &mut Origin) {
+    match header {
+        Header::Ip { source, destination, .. } => {
+            origin.peer = Peer::from_tcp(*source);
+            origin.local = Some(*destination);
+        }
+        Header::Unix { .. } => origin.peer = Peer::Unix,
+        Header::Own => {}
+    }
+}
+
+async fn shake(
+    worker: &Worker,
+    stream: Stream,
+    early: &[u8],
+    origin: Origin,
+    terms: &TlsTerms,
+) -> Option<Stream> {
+    let handshakes = worker.handshakes();
+    let choose = |name: Option<&str>| {
+        // Those in force now, not those of when the connection was accepted.
+        let view = worker.view();
+        let named = view.snapshot.shown.certificates.choose(name);
+        named.or(terms.own.as_ref()).cloned()
+    };
+    match tls::accept(stream, early, &terms.options, &handshakes, choose).await {
+        Ok(stream) => {
+            worker.counters.add(Counter::TlsHandshakes, 1);
+            Some(stream)
+        }
+        Err(error) => {
+            worker.counters.add(Counter::TlsHandshakeFailures, 1);
+            tracing::debug!(peer = ?origin.peer, %error, "no TLS session with a client");
+            None
+        }
+    }
+}

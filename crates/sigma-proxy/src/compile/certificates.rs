@@ -1,0 +1,257 @@
+//! Who clients see: from ssl resources and files to identities, and what listeners demand.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sigma_config::kind::{Kind, ResourceKey};
+use sigma_config::reference::is_reference;
+use sigma_config::resources::{Ssl, SslType, TlsVersion};
+use sigma_config::settings::Listener;
+use sigma_config::tls::{CertificateFiles, ListenerTls, SessionResumption, Tls};
+use sigma_config::wording::pcre::Pattern;
+use sigma_config::{Config, Problem};
+use sigma_net::tls::pem::Pair;
+use sigma_net::tls::{
+    AcceptOptions, ClientAuth, Identity, Resumption, ServerIdentity, SessionCache, TicketKeys, Versions,
+};
+
+use super::{Failure, State, Task};
+use crate::snapshot::edge::{self, Exempt, Shown, Terms, TlsTerms};
+use crate::snapshot::{EndpointSource, Snapshot};
+
+/// How sessions are resumed. One over all generations with the same settings, so that a reload
+/// makes no client shake hands anew.
+#[derive(Debug)]
+pub(super) struct Sessions {
+    settings: (SessionResumption, u32, u32),
+    resumption: Resumption,
+}
+
+impl Sessions {
+    /// Those before, if the settings are the same.
+    pub(super) fn of(tls: &Tls, before: Option<&Arc<Sessions>>) -> Result<Arc<Sessions>, Problem> {
+        let settings = (tls.resumption, tls.ticket_rotation_s, tls.cached_sessions);
+        if let Some(same) = before.filter(|before| before.settings == settings) {
+            return Ok(Arc::clone(same));
+        }
+        let resumption = match tls.resumption {
+            SessionResumption::Off => Resumption::Off,
+            SessionResumption::Cache => {
+                Resumption::Cache(Arc::new(SessionCache::new(tls.cached_sessions as usize)))
+            }
+            SessionResumption::Tickets => {
+                let period = Duration::from_secs(tls.ticket_rotation_s.into());
+                let keys = TicketKeys::new(period)
+                    .map_err(|error| Problem::new("tls.resumption", "tls", error.to_string()))?;
+                Resumption::Tickets(Arc::new(keys))
+            }
+        };
+        Ok(Arc::new(Sessions { settings, resumption }))
+    }
+}
+
+/// A compiled ssl.
+pub(super) struct Certificate {
+    config: Arc<Ssl>,
+    names: Box<[Box<str>]>,
+    identity: Arc<ServerIdentity>,
+    exempt: Option<Exempt>,
+    sessions: Arc<Sessions>,
+}
+
+impl Task<'_> {
+    /// What clients see by an ssl, if it is for them and enabled. What did not change is taken over.
+    pub(super) fn certificate(
+        &mut self,
+        key: &ResourceKey,
+        old: Option<&Arc<Certificate>>,
+    ) -> Option<Arc<Certificate>> {
+        let ssl = self.config.resources.ssls.get(&key.id)?;
+        if ssl.kind != SslType::Server || ssl.status == 0 {
+            return None;
+        }
+        if let Some(same) = old
+            && same.config == *ssl
+            && Arc::ptr_eq(&same.sessions, &self.sessions)
+            && !refers(ssl)
+        {
+            return Some(Arc::clone(same));
+        }
+        match compile(ssl, &self.sessions, self.source) {
+            Ok(certificate) => Some(Arc::new(certificate)),
+            Err(reason) => {
+                let problem = Problem::new(key.to_string(), "tls", reason);
+                self.failures.push(Failure { key: Some(key.clone()), problem });
+                None
+            }
+        }
+    }
+
+    /// The terms of all listeners that have some.
+    pub(super) fn all_terms(&mut self) -> Arc<[Arc<Terms>]> {
+        let config = self.config;
+        let listeners = config.settings.listeners.iter().enumerate();
+        listeners.filter_map(|(index, listener)| self.terms(index, listener).map(Arc::new)).collect()
+    }
+
+    fn terms(&mut self, index: usize, listener: &Listener) -> Option<Terms> {
+        if listener.tls.is_none() && listener.proxy_protocol.is_none() {
+            return None;
+        }
+        let tls = match &listener.tls {
+            None => None,
+            Some(tls) => match tls_terms(tls, &self.sessions, self.source) {
+                Ok(terms) => Some(terms),
+                Err((place, reason)) => {
+                    let problem = Problem::new(format!("listeners[{index}].tls.{place}"), "tls", reason);
+                    self.failures.push(Failure { key: None, problem });
+                    return None;
+                }
+            },
+        };
+        let (address, proxy_protocol) = (listener.address.clone(), listener.proxy_protocol.clone());
+        Some(Terms { address, proxy_protocol, tls })
+    }
+}
+
+impl State {
+    /// Puts the table of names into its place.
+    pub(super) fn place_certificates(&self, snapshot: &mut Snapshot, config: &Config) {
+        let of = |ssl: &Arc<Ssl>| {
+            let parts = self.parts.get(&ResourceKey::new(Kind::Ssl, ssl.id.as_str()))?;
+            parts.certificate.as_deref()
+        };
+        let entries: Vec<edge::Entry<'_>> = config
+            .resources
+            .ssls
+            .iter()
+            .filter_map(of)
+            .map(|c| edge::Entry { names: &c.names, identity: &c.identity, exempt: c.exempt.as_ref() })
+            .collect();
+        snapshot.shown = Arc::new(Shown::new(&entries, config.settings.tls.fallback_sni.as_deref()));
+    }
+}
+
+/// Whether any part of it stands elsewhere, where it may change.
+fn refers(ssl: &Ssl) -> bool {
+    ssl.pairs().any(|(cert, key)| is_reference(cert) || is_reference(key))
+        || ssl.client.as_ref().is_some_and(|client| is_reference(&client.ca))
+}
+
+fn compile(
+    ssl: &Arc<Ssl>,
+    sessions: &Arc<Sessions>,
+    source: &dyn EndpointSource,
+) -> Result<Certificate, String> {
+    let client = ssl.client.as_deref();
+    let exempt = client.filter(|client| !client.skip_mtls_uri_regex.is_empty()).map(|client| {
+        client.skip_mtls_uri_regex.iter().map(|pattern| Pattern::compile(pattern)).collect::<Result<Exempt, _>>()
+    });
+    let exempt = exempt.transpose().map_err(|error| error.to_string())?;
+    let client_auth = client.map(|client| {
+        let authorities = revealed(&client.ca, source)?;
+        ClientAuth::new(&authorities, client.depth as usize, edge::demand(exempt.as_ref()))
+            .map_err(|error| error.to_string())
+    });
+    let versions = match &ssl.ssl_protocols[..] {
+        [] => Versions::ALL,
+        named => self::versions(named).map_err(|error| format!("ssl_protocols: {error}"))?,
+    };
+    let identity = Identity {
+        pairs: pairs(ssl, source)?,
+        versions,
+        client_auth: client_auth.transpose()?,
+        resumption: sessions.resumption.clone(),
+    };
+    let identity = ServerIdentity::new(identity).map_err(|error| error.to_string())?;
+    Ok(Certificate {
+        config: Arc::clone(ssl),
+        names: ssl.names().map(Box::from).collect(),
+        identity: Arc::new(identity),
+        exempt,
+        sessions: Arc::clone(sessions),
+    })
+}
+
+/// Every pair of an ssl.
+pub(super) fn pairs(ssl: &Ssl, source: &dyn EndpointSource) -> Result<Vec<Pair>, String> {
+    let pair = |(index, (cert, key)): (usize, (&str, &str))| {
+        let parsed = revealed(cert, source).and_then(|cert| {
+            let key = revealed(key, source)?;
+            Pair::parse(&cert, &key, None).map_err(|error| error.to_string())
+        });
+        // The first pair is the resource's own; the others are counted from 1 (APISIX).
+        parsed.map_err(|reason| match index {
+            0 => reason,
+            further => format!("failed to handle cert-key pair[{further}]: {reason}"),
+        })
+    };
+    ssl.pairs().enumerate().map(pair).collect()
+}
+
+/// What a text stands for, if it is a reference to a secret.
+pub(super) fn revealed(text: &str, source: &dyn EndpointSource) -> Result<String, String> {
+    if !is_reference(text) {
+        return Ok(text.to_owned());
+    }
+    let mut value = serde_json::Value::from(text);
+    source.reveal(&mut value);
+    match value {
+        serde_json::Value::String(found) if found != text => Ok(found),
+        _ => Err(format!("the secret {text} cannot be read; see the error log for the reason")),
+    }
+}
+
+fn tls_terms(
+    tls: &ListenerTls,
+    sessions: &Sessions,
+    source: &dyn EndpointSource,
+) -> Result<TlsTerms, (String, String)> {
+    let versions = versions(&tls.protocols).map_err(|reason| ("protocols".to_owned(), reason))?;
+    let mut pairs = Vec::with_capacity(tls.certificates.len());
+    for (index, files) in tls.certificates.iter().enumerate() {
+        let pair = pair_of_files(files, source);
+        pairs.push(pair.map_err(|(field, reason)| (format!("certificates[{index}].{field}"), reason))?);
+    }
+    let own = if pairs.is_empty() {
+        None
+    } else {
+        let resumption = sessions.resumption.clone();
+        let identity = Identity { pairs, versions, client_auth: None, resumption };
+        let identity = ServerIdentity::new(identity);
+        Some(Arc::new(identity.map_err(|error| ("certificates".to_owned(), error.to_string()))?))
+    };
+    let options = AcceptOptions {
+        alpn: tls.alpn.iter().map(|protocol| protocol.as_str().into()).collect(),
+        versions,
+        hello_bytes: tls.hello_bytes as usize,
+        timeout_ms: tls.handshake_timeout_ms.into(),
+    };
+    Ok(TlsTerms { options, own })
+}
+
+fn pair_of_files(files: &CertificateFiles, source: &dyn EndpointSource) -> Result<Pair, (&'static str, String)> {
+    let text = |field, path| {
+        let bytes = source.read_file(path).map_err(|reason| (field, reason))?;
+        String::from_utf8(bytes).map_err(|_| (field, format!("{} is not PEM", path.display())))
+    };
+    let (cert, key) = (text("cert", &files.cert)?, text("key", &files.key)?);
+    let ocsp = files.ocsp.as_deref().map(|path| source.read_file(path));
+    let ocsp = ocsp.transpose().map_err(|reason| ("ocsp", reason))?;
+    Pair::parse(&cert, &key, ocsp)
+        .map_err(|error| ("cert", format!("{error} ({}, {})", files.cert.display(), files.key.display())))
+}
+
+/// The versions that can be offered; what is left out is warned of.
+pub(super) fn versions(named: &[TlsVersion]) -> Result<Versions, String> {
+    let names = named.iter().map(|version| match version {
+        TlsVersion::V1_1 => "TLSv1.1",
+        TlsVersion::V1_2 => "TLSv1.2",
+        TlsVersion::V1_3 => "TLSv1.3",
+    });
+    let (versions, dropped) = Versions::from_names(names).map_err(|error| error.to_string())?;
+    if !dropped.is_empty() {
+        tracing::warn!(versions = ?dropped, "these versions of TLS are not safe and are not offered (RFC 8996)");
+    }
+    Ok(versions)
+}

@@ -1,0 +1,377 @@
+//! From a checked configuration to a [`Snapshot`], all of it or what changed.
+//!
+//! A change goes in two steps. The first makes everything that can fail: plugin instances,
+//! upstreams, consumers; it touches nothing. The second gives them their places in a copy of the
+//! snapshot before, which shares all that did not change. So a change costs what it changes, and
+//! one that fails leaves no trace.
+//!
+//! | file | makes |
+//! |---|---|
+//! | `parts` | plugins and upstreams of one resource |
+//! | `routes` | routes: what they merge, and where they stand |
+//! | `certificates` | who clients see, and what listeners demand |
+//! | `people` | consumers and their identities |
+
+mod certificates;
+mod parts;
+mod people;
+mod routes;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use sigma_config::kind::{Kind, ResourceKey};
+use sigma_config::settings::Settings;
+use sigma_config::{Config, Problem};
+use sigma_observe::access::AccessFormat;
+use sigma_plugin::{Chain, Consumers, Node, Roster};
+
+use crate::route::Router;
+use crate::route::normalize::UriOptions;
+use crate::snapshot::slots::{Numbers, Slots};
+use crate::snapshot::{EndpointSource, Snapshot, Upstream};
+
+use certificates::Sessions;
+use parts::Parts;
+use routes::Placed;
+
+pub(crate) use routes::route_inputs;
+
+/// What a resource is refused for. The key is that of the resource that is to be left as it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The resource; None for the settings.
+    pub key: Option<ResourceKey>,
+    /// Why.
+    pub problem: Problem,
+}
+
+/// Compiles one configuration after the other; remembers what the next one can share.
+#[derive(Clone)]
+pub struct Compiler {
+    roster: Arc<Roster>,
+    node: Arc<Node>,
+    sessions: Option<Arc<Sessions>>,
+    state: State,
+}
+
+/// What is known of the snapshot that was compiled last.
+#[derive(Clone, Default)]
+struct State {
+    /// Parts of resources that have plugins or inline upstreams, routes among them.
+    parts: HashMap<ResourceKey, Arc<Parts>>,
+    routes: HashMap<Box<str>, Placed>,
+    route_numbers: Numbers,
+    /// Numbers of upstreams by key.
+    upstreams: HashMap<Box<str>, u32>,
+    upstream_numbers: Numbers,
+    /// Routes that name a service, an upstream or a plugin config.
+    referrers: HashMap<ResourceKey, BTreeSet<Box<str>>>,
+    /// What each consumer is recognised by: plugin and key.
+    recognised: HashMap<Box<str>, Vec<(&'static str, Box<str>)>>,
+    /// The chain that all routes without plugins share.
+    no_plugins: Arc<Chain>,
+    snapshot: Option<Arc<Snapshot>>,
+}
+
+/// A snapshot, and what it no longer has.
+#[derive(Debug)]
+pub struct Changed {
+    /// The snapshot.
+    pub snapshot: Arc<Snapshot>,
+    /// Keys of upstreams that are gone; None if everything was compiled anew.
+    pub gone: Option<Vec<String>>,
+}
+
+/// What a step works with.
+struct Task<'a> {
+    config: &'a Config,
+    roster: &'a Arc<Roster>,
+    node: &'a Arc<Node>,
+    sessions: Arc<Sessions>,
+    source: &'a mut dyn EndpointSource,
+    failures: Vec<Failure>,
+}
+
+impl Compiler {
+    /// A compiler with these plugins.
+    pub fn new(roster: Arc<Roster>, node: Arc<Node>) -> Compiler {
+        Compiler { roster, node, sessions: None, state: State::default() }
+    }
+
+    /// The plugins.
+    pub fn roster(&self) -> &Arc<Roster> {
+        &self.roster
+    }
+
+    /// Compiles a whole configuration. Returns the compiler to go on with once the snapshot is in
+    /// force. Instances and upstreams that did not change are taken over with all their state.
+    ///
+    /// # Errors
+    /// Everything that the check of the configuration could not see.
+    pub fn compile(
+        &self,
+        config: &Config,
+        revision: u64,
+        source: &mut dyn EndpointSource,
+    ) -> Result<(Compiler, Arc<Snapshot>), Vec<Failure>> {
+        let sessions = Sessions::of(&config.settings.tls, self.sessions.as_ref())
+            .map_err(|problem| vec![Failure { key: None, problem }])?;
+        let mut task = self.task(config, &sessions, source);
+        let access_format = access_format(&config.settings, &mut task.failures);
+        let terms = task.all_terms();
+        let parts = task.all_parts(&self.state);
+        if !task.failures.is_empty() {
+            return Err(task.failures);
+        }
+        let mut state = State { parts, ..State::default() };
+        let mut snapshot = Snapshot { revision, terms, ..empty(config, access_format) };
+        state.place_all(&mut snapshot, config);
+        let snapshot = Arc::new(snapshot);
+        state.snapshot = Some(Arc::clone(&snapshot));
+        let (roster, node) = (Arc::clone(&self.roster), Arc::clone(&self.node));
+        let next = Compiler { roster, node, sessions: Some(sessions), state };
+        Ok((next, snapshot))
+    }
+
+    /// Compiles a configuration that differs from the one before in these resources only.
+    ///
+    /// # Errors
+    /// Why some of them cannot be compiled; the compiler is as it was before.
+    pub fn change(
+        &mut self,
+        config: &Config,
+        changed: &[ResourceKey],
+        revision: u64,
+        source: &mut dyn EndpointSource,
+    ) -> Result<Changed, Vec<Failure>> {
+        let whole = changed.iter().any(|key| matches!(key.kind, Kind::PluginMetadata | Kind::Secret));
+        let (before, sessions) = match (&self.state.snapshot, &self.sessions) {
+            (Some(before), Some(sessions)) if !whole => (Arc::clone(before), Arc::clone(sessions)),
+            _ => {
+                let (next, snapshot) = self.compile(config, revision, source)?;
+                *self = next;
+                return Ok(Changed { snapshot, gone: None });
+            }
+        };
+        let changed = self.state.with_dependents(changed);
+        let mut task = self.task(config, &sessions, source);
+        let parts: Vec<(ResourceKey, Option<Arc<Parts>>)> =
+            changed.iter().map(|key| (key.clone(), task.parts_of(key, &self.state))).collect();
+        if !task.failures.is_empty() {
+            return Err(task.failures);
+        }
+        let mut snapshot = Snapshot::clone(&before);
+        snapshot.revision = revision;
+        let gone = self.state.place_changed(&mut snapshot, config, parts);
+        Ok(Changed { snapshot: self.keep(snapshot), gone: Some(gone) })
+    }
+
+    fn keep(&mut self, snapshot: Snapshot) -> Arc<Snapshot> {
+        let snapshot = Arc::new(snapshot);
+        self.state.snapshot = Some(Arc::clone(&snapshot));
+        snapshot
+    }
+
+    fn task<'a>(
+        &'a self,
+        config: &'a Config,
+        sessions: &Arc<Sessions>,
+        source: &'a mut dyn EndpointSource,
+    ) -> Task<'a> {
+        let sessions = Arc::clone(sessions);
+        Task { config, roster: &self.roster, node: &self.node, sessions, source, failures: Vec::new() }
+    }
+}
+
+impl State {
+    /// Gives everything its place in an empty snapshot.
+    fn place_all(&mut self, snapshot: &mut Snapshot, config: &Config) {
+        for parts in self.parts.values().cloned().collect::<Vec<_>>() {
+            self.place_upstreams(snapshot, &parts.upstreams);
+        }
+        self.place_global(snapshot, config);
+        self.place_certificates(snapshot, config);
+        for consumer in config.resources.consumers.iter() {
+            self.place_consumer(snapshot, config, &consumer.username);
+        }
+        let names = Arc::clone(&snapshot.listener_names);
+        snapshot.router = Router::compile(config.settings.router.http, route_inputs(config, &names));
+        for (order, route) in config.resources.routes.ordered() {
+            let number = self.route_numbers.take();
+            self.place_route(snapshot, config, route, number, order);
+        }
+    }
+
+    /// Puts what changed into its place; returns the keys of upstreams that are gone.
+    fn place_changed(
+        &mut self,
+        snapshot: &mut Snapshot,
+        config: &Config,
+        changed: Vec<(ResourceKey, Option<Arc<Parts>>)>,
+    ) -> Vec<String> {
+        let mut gone = Vec::new();
+        let mut routes: BTreeSet<Box<str>> = BTreeSet::new();
+        let mut consumers: BTreeSet<Box<str>> = BTreeSet::new();
+        let (mut global, mut certificates) = (false, false);
+        for (key, parts) in changed {
+            let before = match parts {
+                Some(parts) => {
+                    self.place_upstreams(snapshot, &parts.upstreams);
+                    self.parts.insert(key.clone(), parts)
+                }
+                None => self.parts.remove(&key),
+            };
+            gone.extend(self.displace_upstreams(snapshot, &key, before.as_deref()));
+            match key.kind {
+                Kind::Route => drop(routes.insert(key.id.into())),
+                Kind::Service | Kind::PluginConfig => {
+                    routes.extend(self.referrers.get(&key).into_iter().flatten().cloned());
+                }
+                Kind::Consumer => drop(consumers.insert(key.id.into())),
+                Kind::Credential => consumers.extend(key.id.split('/').next().map(Box::from)),
+                Kind::ConsumerGroup => consumers.extend(people::members(config, &key.id)),
+                Kind::GlobalRule => global = true,
+                Kind::Ssl => certificates = true,
+                _ => {}
+            }
+        }
+        for name in consumers {
+            self.place_consumer(snapshot, config, &name);
+        }
+        if certificates {
+            self.place_certificates(snapshot, config);
+        }
+        if global {
+            self.place_global(snapshot, config);
+            routes.extend(self.routes.keys().filter(|id| self.has_plugins(id)).cloned());
+        }
+        self.replace_routes(snapshot, config, &routes);
+        gone
+    }
+
+    /// The keys of what changed, and of resources with upstreams that show the certificate of an ssl
+    /// among them.
+    fn with_dependents(&self, changed: &[ResourceKey]) -> Vec<ResourceKey> {
+        let mut all = changed.to_vec();
+        for ssl in changed.iter().filter(|key| key.kind == Kind::Ssl) {
+            let shows = |upstream: &Arc<Upstream>| {
+                let tls = upstream.config.tls.as_deref();
+                tls.and_then(|tls| tls.client_cert_id.as_ref()).is_some_and(|id| id.as_str() == ssl.id)
+            };
+            let dependents = self.parts.iter().filter(|(_, parts)| parts.upstreams.iter().any(shows));
+            all.extend(dependents.map(|(key, _)| key.clone()).filter(|key| !changed.contains(key)));
+        }
+        all
+    }
+
+    fn has_plugins(&self, route: &str) -> bool {
+        let number = self.routes.get(route).map(|placed| placed.number);
+        let before = self.snapshot.as_ref().zip(number);
+        before.and_then(|(snapshot, n)| snapshot.route(n)).is_some_and(|route| !route.chain.is_empty())
+    }
+
+    fn place_global(&self, snapshot: &mut Snapshot, config: &Config) {
+        let rules = config.resources.global_rules.iter();
+        let parts = rules.filter_map(|rule| self.parts.get(&ResourceKey::new(Kind::GlobalRule, rule.id.as_str())));
+        snapshot.global = Arc::new(Chain::new(parts.flat_map(|parts| parts.entries.iter().cloned())));
+    }
+
+    fn place_upstreams(&mut self, snapshot: &mut Snapshot, upstreams: &[Arc<Upstream>]) {
+        for upstream in upstreams {
+            let number = self.upstream_number(&upstream.key);
+            snapshot.upstreams.set(number, Some(Arc::clone(upstream)));
+            if !is_private(&upstream.key) {
+                snapshot.upstream_numbers.insert_mut(upstream.key.as_str().into(), number);
+            }
+        }
+    }
+
+    /// Takes the upstreams away that a resource had before and has no longer; returns their keys.
+    fn displace_upstreams(
+        &mut self,
+        snapshot: &mut Snapshot,
+        key: &ResourceKey,
+        before: Option<&Parts>,
+    ) -> Vec<String> {
+        let mut gone = Vec::new();
+        let now = self.parts.get(key);
+        for upstream in before.map_or(&[][..], |parts| &parts.upstreams) {
+            if now.is_some_and(|now| now.upstreams.iter().any(|other| other.key == upstream.key)) {
+                continue;
+            }
+            gone.push(upstream.key.clone());
+            if let Some(number) = self.upstreams.get(&*upstream.key).copied() {
+                snapshot.upstreams.set(number, None);
+                snapshot.upstream_numbers.remove_mut(&*upstream.key);
+                // A name that routes still refer to keeps its number: it may come back.
+                if !self.referrers.contains_key(key) {
+                    self.upstreams.remove(&*upstream.key);
+                    self.upstream_numbers.give(number);
+                }
+            }
+        }
+        gone
+    }
+
+    /// Takes the number back of an upstream that does not exist and that no route names any more.
+    fn forget_absent_upstream(&mut self, key: &ResourceKey) {
+        if key.kind == Kind::Upstream
+            && !self.parts.contains_key(key)
+            && let Some(number) = self.upstreams.remove(key.to_string().as_str())
+        {
+            self.upstream_numbers.give(number);
+        }
+    }
+
+    fn upstream_number(&mut self, key: &str) -> u32 {
+        if let Some(number) = self.upstreams.get(key) {
+            return *number;
+        }
+        let number = self.upstream_numbers.take();
+        self.upstreams.insert(key.into(), number);
+        number
+    }
+}
+
+/// Whether an upstream is found through its route or service only.
+fn is_private(key: &str) -> bool {
+    !key.starts_with("upstreams/") && !key.contains('#')
+}
+
+/// A snapshot that serves nothing yet.
+fn empty(config: &Config, access_format: Option<Arc<AccessFormat>>) -> Snapshot {
+    Snapshot {
+        revision: 0,
+        settings: Arc::new(config.settings.clone()),
+        router: Router::compile(config.settings.router.http, []),
+        uri_options: UriOptions::from(&config.settings.router),
+        routes: Slots::default(),
+        upstreams: Slots::default(),
+        upstream_numbers: rpds::HashTrieMapSync::default(),
+        global: Arc::default(),
+        consumers: Consumers::default(),
+        access_format,
+        listener_names: listener_names(&config.settings),
+        terms: Arc::default(),
+        shown: Arc::default(),
+    }
+}
+
+fn listener_names(settings: &Settings) -> Arc<[String]> {
+    let names: BTreeSet<String> = settings.listeners.iter().filter_map(|l| l.name.clone()).collect();
+    names.into_iter().collect()
+}
+
+fn access_format(settings: &Settings, failures: &mut Vec<Failure>) -> Option<Arc<AccessFormat>> {
+    if settings.access_log.path == "off" {
+        return None;
+    }
+    let format = AccessFormat::compile(&settings.access_log.format).map_err(|error| {
+        let problem = Problem::new("access_log.format", "format", error.to_string());
+        failures.push(Failure { key: None, problem });
+    });
+    format.ok().map(Arc::new)
+}

@@ -1,0 +1,210 @@
+//! What one resource brings along: its plugins' instances and its upstreams.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+use sigma_config::Problem;
+use sigma_config::kind::{Kind, ResourceKey};
+use sigma_config::resources::{self, Plugins};
+use sigma_plugin::descriptor::inline_upstream_key;
+use sigma_plugin::{Consumer, Entry, Identity};
+
+use super::certificates::Certificate;
+use super::{Failure, State, Task};
+use crate::snapshot::Upstream;
+
+/// The compiled parts of one resource.
+#[derive(Default)]
+pub(super) struct Parts {
+    /// Its plugins.
+    pub(super) entries: Box<[Arc<Entry>]>,
+    /// Its upstreams: itself, an inline one, those inside of plugins.
+    pub(super) upstreams: Box<[Arc<Upstream>]>,
+    /// For a consumer or credential: what it is recognised by.
+    pub(super) identities: Box<[KeyOfIdentity]>,
+    /// The regular expression of a route's path rewriting.
+    pub(super) rewrite: Option<regex::bytes::Regex>,
+    /// Of an ssl: what clients see.
+    pub(super) certificate: Option<Arc<Certificate>>,
+}
+
+/// How somebody is found, before it is known to which consumer it belongs.
+#[derive(Clone)]
+pub(super) struct KeyOfIdentity {
+    pub(super) plugin: &'static str,
+    pub(super) key: Box<str>,
+    pub(super) data: Arc<dyn std::any::Any + Send + Sync>,
+}
+
+impl KeyOfIdentity {
+    /// The identity of a consumer, by itself or by a credential.
+    pub(super) fn of(&self, consumer: &Arc<Consumer>, credential: Option<&str>) -> Identity {
+        Identity {
+            consumer: Arc::clone(consumer),
+            credential: credential.map(Box::from),
+            data: Arc::clone(&self.data),
+        }
+    }
+}
+
+impl Task<'_> {
+    /// The parts of all resources that have some.
+    pub(super) fn all_parts(&mut self, before: &State) -> HashMap<ResourceKey, Arc<Parts>> {
+        let keys = self.config.resources.keys().into_iter();
+        keys.filter_map(|key| Some((key.clone(), self.parts_of(&key, before)?))).collect()
+    }
+
+    /// The parts of one resource, if it exists and has some. What did not change is taken over.
+    pub(super) fn parts_of(&mut self, key: &ResourceKey, before: &State) -> Option<Arc<Parts>> {
+        if key.kind == Kind::Ssl {
+            let old = before.parts.get(key).and_then(|old| old.certificate.as_ref());
+            let certificate = Some(self.certificate(key, old)?);
+            return Some(Arc::new(Parts { certificate, ..Parts::default() }));
+        }
+        let resources = &self.config.resources;
+        let id = key.id.as_str();
+        let (plugins, upstream): (Option<&Plugins>, Option<&Arc<resources::Upstream>>) = match key.kind {
+            Kind::Route => resources.routes.get(id).map(|r| (Some(&r.plugins), r.upstream.as_ref()))?,
+            Kind::Service => resources.services.get(id).map(|s| (Some(&s.plugins), s.upstream.as_ref()))?,
+            Kind::Upstream => (None, Some(resources.upstreams.get(id)?)),
+            Kind::PluginConfig => (Some(&resources.plugin_configs.get(id)?.plugins), None),
+            Kind::ConsumerGroup => (Some(&resources.consumer_groups.get(id)?.plugins), None),
+            Kind::GlobalRule => (Some(&resources.global_rules.get(id)?.plugins), None),
+            Kind::Consumer => (Some(&resources.consumers.get(id)?.plugins), None),
+            Kind::Credential => (Some(&resources.credentials.get(id)?.plugins), None),
+            _ => return None,
+        };
+        let old = before.parts.get(key);
+        let mut parts = Building { key, old: old.map(|old| &**old), upstreams: Vec::new(), task: self };
+        if let Some(upstream) = upstream {
+            parts.upstream(key.to_string(), upstream);
+        }
+        let (entries, identities) = plugins.map(|plugins| parts.plugins(plugins)).unwrap_or_default();
+        let rewrite = parts.rewrite();
+        let upstreams = parts.upstreams.into_boxed_slice();
+        if entries.is_empty() && upstreams.is_empty() && identities.is_empty() && rewrite.is_none() {
+            return None;
+        }
+        let identities = identities.into_boxed_slice();
+        Some(Arc::new(Parts { entries: entries.into_boxed_slice(), upstreams, identities, rewrite, certificate: None }))
+    }
+}
+
+struct Building<'b, 't> {
+    key: &'b ResourceKey,
+    old: Option<&'b Parts>,
+    upstreams: Vec<Arc<Upstream>>,
+    task: &'b mut Task<'t>,
+}
+
+impl Building<'_, '_> {
+    fn fail(&mut self, problem: Problem) {
+        self.task.failures.push(Failure { key: Some(self.key.clone()), problem });
+    }
+
+    fn upstream(&mut self, key: String, config: &Arc<resources::Upstream>) {
+        let known = self.old.and_then(|old| old.upstreams.iter().find(|upstream| upstream.key == key));
+        if let Some(same) = known.filter(|known| known.config == *config) {
+            return self.upstreams.push(Arc::clone(same));
+        }
+        match Upstream::compile(&key, config, self.task.source) {
+            Ok(upstream) => self.upstreams.push(Arc::new(upstream)),
+            Err(problem) => self.fail(problem),
+        }
+    }
+
+    fn plugins(&mut self, plugins: &Plugins) -> (Vec<Arc<Entry>>, Vec<KeyOfIdentity>) {
+        let (mut entries, mut identities) = (Vec::new(), Vec::new());
+        for (name, conf) in plugins.iter() {
+            // What is not enabled was warned of when the configuration was read.
+            let Some(descriptor) = self.task.roster.descriptor(name) else { continue };
+            let personal = matches!(self.key.kind, Kind::Consumer | Kind::Credential);
+            if personal && descriptor.auth.is_some() {
+                identities.extend(self.identity(descriptor.name, conf));
+                continue;
+            }
+            if let Some(list) = descriptor.upstreams {
+                for inline in list(conf) {
+                    self.plugin_upstream(name, &inline);
+                }
+            }
+            entries.extend(self.entry(name, conf));
+        }
+        (entries, identities)
+    }
+
+    fn plugin_upstream(&mut self, plugin: &str, inline: &sigma_plugin::descriptor::InlineUpstream) {
+        let key = inline_upstream_key(&self.resource(), plugin, &inline.name);
+        match serde_json::from_value::<resources::Upstream>(inline.upstream.clone()) {
+            Ok(upstream) => self.upstream(key, &Arc::new(upstream)),
+            Err(error) => {
+                let place = format!("{}.plugins.{plugin}.{}", self.key, inline.name);
+                self.fail(Problem::new(place, "invalid", error.to_string()));
+            }
+        }
+    }
+
+    fn entry(&mut self, name: &str, conf: &Arc<Value>) -> Option<Arc<Entry>> {
+        let metadata = self.metadata(name);
+        let known = self.old.and_then(|old| old.entries.iter().find(|e| e.descriptor.name == name));
+        if let Some(same) = known.filter(|known| known.conf == *conf && known.metadata == metadata) {
+            return Some(Arc::clone(same));
+        }
+        let mut revealed = Value::clone(conf);
+        self.task.source.reveal(&mut revealed);
+        let task = &*self.task;
+        match task.roster.build(name, conf, revealed, &self.resource(), metadata, task.node) {
+            Ok(entry) => Some(Arc::new(entry)),
+            Err(reason) => {
+                self.refuse(name, reason);
+                None
+            }
+        }
+    }
+
+    /// Somebody who cannot be recognised is left out: the door stays closed for them, not open.
+    fn identity(&mut self, name: &'static str, conf: &Arc<Value>) -> Option<KeyOfIdentity> {
+        let mut revealed = Value::clone(conf);
+        self.task.source.reveal(&mut revealed);
+        match self.task.roster.identity(name, &revealed)? {
+            Ok((key, data)) => Some(KeyOfIdentity { plugin: name, key: key.into(), data }),
+            Err(reason) => {
+                self.refuse(name, reason);
+                None
+            }
+        }
+    }
+
+    fn refuse(&mut self, plugin: &str, reason: String) {
+        let place = format!("{}.plugins.{plugin}", self.key);
+        let text = format!("failed to check the configuration of plugin {plugin} err: {reason}");
+        self.fail(Problem::new(place, "plugin", text));
+    }
+
+    fn metadata(&self, plugin: &str) -> Option<Arc<Value>> {
+        let metadata = self.task.config.resources.plugin_metadata.get(plugin)?;
+        Some(Arc::new(Value::Object(metadata.settings.as_ref().clone())))
+    }
+
+    /// The name that counters of its plugins begin with: that of the key in APISIX's store.
+    fn resource(&self) -> String {
+        format!("/apisix/{}", self.key)
+    }
+
+    fn rewrite(&mut self) -> Option<regex::bytes::Regex> {
+        if self.key.kind != Kind::Route {
+            return None;
+        }
+        let route = self.task.config.resources.routes.get(&self.key.id)?;
+        let rewrite = route.rewrite.as_ref()?;
+        match regex::bytes::Regex::new(&rewrite.regex) {
+            Ok(regex) => Some(regex),
+            Err(error) => {
+                let place = format!("{}.rewrite.regex", self.key);
+                self.fail(Problem::new(place, "regex", error.to_string()));
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Consumers, their groups, and what they are recognised by.
+
+use std::sync::Arc;
+
+use sigma_config::Config;
+use sigma_config::kind::{Kind, ResourceKey};
+use sigma_config::resources;
+use sigma_plugin::Consumer;
+
+use super::State;
+use crate::snapshot::Snapshot;
+
+impl State {
+    /// Puts a consumer with all its credentials into its place, or takes it away.
+    pub(super) fn place_consumer(&mut self, snapshot: &mut Snapshot, config: &Config, name: &str) {
+        let consumers = &mut snapshot.consumers;
+        for (plugin, key) in self.recognised.remove(name).unwrap_or_default() {
+            consumers.remove_identity(plugin, &key, name);
+        }
+        let Some(resource) = config.resources.consumers.get(name) else {
+            consumers.remove(name);
+            return;
+        };
+        let consumer = Arc::new(self.consumer(config, resource));
+        let mut recognised = Vec::new();
+        let own = self.parts.get(&ResourceKey::new(Kind::Consumer, name));
+        for identity in own.iter().flat_map(|parts| parts.identities.iter()) {
+            recognised.push((identity.plugin, identity.key.clone()));
+            consumers.put_identity(identity.plugin, &identity.key, Arc::new(identity.of(&consumer, None)));
+        }
+        for (id, key) in credentials(config, name) {
+            let parts = self.parts.get(&key);
+            for identity in parts.iter().flat_map(|parts| parts.identities.iter()) {
+                recognised.push((identity.plugin, identity.key.clone()));
+                let found = Arc::new(identity.of(&consumer, Some(&id)));
+                consumers.put_identity(identity.plugin, &identity.key, found);
+            }
+        }
+        consumers.put(consumer);
+        if !recognised.is_empty() {
+            self.recognised.insert(name.into(), recognised);
+        }
+    }
+
+    fn consumer(&self, config: &Config, resource: &resources::Consumer) -> Consumer {
+        let name = &*resource.username;
+        let group = resource.group_id.as_ref().map(|id| id.as_str());
+        let entries_of = |kind, id: &str| {
+            let parts = self.parts.get(&ResourceKey::new(kind, id));
+            parts.map(|parts| parts.entries.to_vec()).unwrap_or_default()
+        };
+        let mut entries = group.map(|id| entries_of(Kind::ConsumerGroup, id)).unwrap_or_default();
+        entries.extend(entries_of(Kind::Consumer, name));
+        Consumer {
+            name: name.into(),
+            group_id: group.map(Box::from),
+            group_missing: group.is_some_and(|id| config.resources.consumer_groups.get(id).is_none()),
+            custom_id: resource.labels.get("custom_id").cloned(),
+            labels: resource.labels.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+            entries: entries.into_boxed_slice(),
+        }
+    }
+}
+
+/// The names of the consumers of a group.
+pub(super) fn members(config: &Config, group: &str) -> Vec<Box<str>> {
+    let of_group = |c: &&Arc<resources::Consumer>| c.group_id.as_ref().is_some_and(|id| id.as_str() == group);
+    config.resources.consumers.iter().filter(of_group).map(|consumer| consumer.username.clone()).collect()
+}
+
+/// The credentials of a consumer: the identity of each among them, and its key.
+fn credentials(config: &Config, name: &str) -> Vec<(Box<str>, ResourceKey)> {
+    let of_name = |credential: &Arc<resources::Credential>| {
+        let (owner, id) = credential.owner_and_id()?;
+        (owner == name).then(|| (id.into(), ResourceKey::new(Kind::Credential, &*credential.id)))
+    };
+    config.resources.credentials.iter().filter_map(of_name).collect()
+}

@@ -1,0 +1,215 @@
+//! Routes: what they merge from service and plugin config, and their place in the router.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use sigma_config::Config;
+use sigma_config::kind::{Kind, ResourceKey};
+use sigma_config::resources;
+use sigma_plugin::context::RouteFacts;
+use sigma_plugin::{Chain, Entry};
+
+use super::State;
+use crate::route::{Change, RouteInput};
+use crate::snapshot::{Rewrite, Route, Snapshot, Target, Timeouts, number_of};
+
+/// Where a route stands, and what the router was told of it.
+#[derive(Clone)]
+pub(super) struct Placed {
+    pub(super) number: u32,
+    order: u64,
+    source: Arc<resources::Route>,
+    service: Option<Arc<resources::Service>>,
+}
+
+impl Placed {
+    fn input(&self, listener_names: &[String]) -> (u64, RouteInput<'_>) {
+        (self.order, RouteInput::of(&self.source, self.service.as_deref(), numbering(listener_names)))
+    }
+}
+
+/// The routes of a configuration as the router takes them, with their positions as numbers.
+pub(crate) fn route_inputs<'c>(
+    config: &'c Config,
+    listener_names: &'c [String],
+) -> impl Iterator<Item = (u32, u64, RouteInput<'c>)> {
+    let input = |(order, route): (u64, &'c Arc<resources::Route>)| {
+        (order, RouteInput::of(route, service_of(config, route).map(|s| &**s), numbering(listener_names)))
+    };
+    let inputs = config.resources.routes.ordered().map(input);
+    (0u32..).zip(inputs).map(|(number, (order, input))| (number, order, input))
+}
+
+fn numbering(listener_names: &[String]) -> impl Fn(&str) -> Option<u16> + '_ {
+    |name| Some(number_of(listener_names, Some(name))).filter(|number| *number > 0)
+}
+
+fn service_of<'c>(config: &'c Config, route: &resources::Route) -> Option<&'c Arc<resources::Service>> {
+    config.resources.services.get(route.service_id.as_ref()?.as_str())
+}
+
+/// What a route refers to.
+fn references(route: &resources::Route) -> impl Iterator<Item = ResourceKey> {
+    let of = |kind, id: &Option<sigma_config::id::Id>| {
+        id.as_ref().map(|id| ResourceKey::new(kind, id.as_str()))
+    };
+    [
+        of(Kind::Service, &route.service_id),
+        of(Kind::PluginConfig, &route.plugin_config_id),
+        of(Kind::Upstream, &route.upstream_id),
+    ]
+    .into_iter()
+    .flatten()
+}
+
+impl State {
+    /// Puts a route into its place; the router is told by the caller.
+    pub(super) fn place_route(
+        &mut self,
+        snapshot: &mut Snapshot,
+        config: &Config,
+        route: &Arc<resources::Route>,
+        number: u32,
+        order: u64,
+    ) {
+        for key in references(route) {
+            self.referrers.entry(key).or_default().insert(route.id.as_str().into());
+        }
+        let service = service_of(config, route).cloned();
+        let compiled = self.route(snapshot, config, route, service.as_deref());
+        snapshot.routes.set(number, Some(Arc::new(compiled)));
+        let placed = Placed { number, order, source: Arc::clone(route), service };
+        self.routes.insert(route.id.as_str().into(), placed);
+    }
+
+    /// Puts routes that changed, came or went into their places, and tells the router.
+    pub(super) fn replace_routes(
+        &mut self,
+        snapshot: &mut Snapshot,
+        config: &Config,
+        ids: &BTreeSet<Box<str>>,
+    ) {
+        let before: Vec<Option<Placed>> = ids.iter().map(|id| self.take_out(id)).collect();
+        for (id, before) in ids.iter().zip(&before) {
+            let number = before.as_ref().map(|placed| placed.number);
+            match config.resources.routes.get(id) {
+                Some(route) => {
+                    let order = config.resources.routes.order(id).unwrap_or_default();
+                    let number = number.unwrap_or_else(|| self.route_numbers.take());
+                    self.place_route(snapshot, config, route, number, order);
+                }
+                None => {
+                    if let Some(number) = number {
+                        snapshot.routes.set(number, None);
+                        self.route_numbers.give(number);
+                    }
+                }
+            }
+        }
+        let names = Arc::clone(&snapshot.listener_names);
+        let changes: Vec<Change<'_>> = ids
+            .iter()
+            .zip(&before)
+            .filter_map(|(id, before)| {
+                let after = self.routes.get(id);
+                let number = after.or(before.as_ref())?.number;
+                Some(Change { number, before: before.as_ref().map(|p| p.input(&names)), after: after.map(|p| p.input(&names)) })
+            })
+            .collect();
+        // Numbers that were given back may have been taken again: what goes, goes first.
+        let (gone, stay): (Vec<_>, Vec<_>) = changes.into_iter().partition(|change| change.after.is_none());
+        snapshot.router = snapshot.router.changed(&gone).changed(&stay);
+    }
+
+    /// Forgets where a route stood and what it referred to.
+    fn take_out(&mut self, id: &str) -> Option<Placed> {
+        let placed = self.routes.remove(id)?;
+        for key in references(&placed.source) {
+            if let Some(ids) = self.referrers.get_mut(&key) {
+                ids.remove(id);
+                if ids.is_empty() {
+                    self.referrers.remove(&key);
+                    self.forget_absent_upstream(&key);
+                }
+            }
+        }
+        Some(placed)
+    }
+
+    fn route(
+        &mut self,
+        snapshot: &Snapshot,
+        config: &Config,
+        route: &resources::Route,
+        service: Option<&resources::Service>,
+    ) -> Route {
+        let own = ResourceKey::new(Kind::Route, route.id.as_str());
+        let chain = self.chain(route);
+        let global = snapshot.global.stands_back_for(&chain).then(|| snapshot.global.standing_back_for(&chain));
+        let regex = self.parts.get(&own).and_then(|parts| parts.rewrite.clone());
+        let rewrite = regex.zip(route.rewrite.as_ref()).map(|(regex, rewrite)| Rewrite {
+            regex,
+            replacement: rewrite.replacement.clone().into_bytes(),
+        });
+        let websocket = route.enable_websocket.or(service.and_then(|s| s.enable_websocket));
+        let input = RouteInput::of(route, service, |_| None);
+        Route {
+            facts: Arc::new(RouteFacts {
+                id: route.id.as_str().into(),
+                name: route.name.clone(),
+                service_id: route.service_id.as_ref().map(|id| id.as_str().into()),
+                service_name: service.and_then(|service| service.name.clone()),
+                uris: input.uris.into_iter().map(Into::into).collect(),
+                hosts: input.hosts.into_iter().map(Into::into).collect(),
+            }),
+            target: self.target(config, route, service),
+            websocket: websocket.unwrap_or(false),
+            timeouts: route.timeout.as_deref().map(|timeout| Timeouts::from(*timeout)),
+            rewrite,
+            chain,
+            global: global.map(Arc::new),
+        }
+    }
+
+    /// Plugins: the route's before those of its plugin config, these before those of its service.
+    fn chain(&self, route: &resources::Route) -> Arc<Chain> {
+        let entries_of = |kind, id: &sigma_config::id::Id| -> &[Arc<Entry>] {
+            self.parts.get(&ResourceKey::new(kind, id.as_str())).map_or(&[], |parts| &parts.entries)
+        };
+        let service = route.service_id.as_ref().map_or(&[][..], |id| entries_of(Kind::Service, id));
+        let config = route.plugin_config_id.as_ref().map_or(&[][..], |id| entries_of(Kind::PluginConfig, id));
+        let own = entries_of(Kind::Route, &route.id);
+        if service.is_empty() && config.is_empty() && own.is_empty() {
+            return Arc::clone(&self.no_plugins);
+        }
+        Arc::new(Chain::new(service.iter().chain(config).chain(own).cloned()))
+    }
+
+    /// The route's upstream replaces the service's; a reference wins over an inline one.
+    fn target(
+        &mut self,
+        config: &Config,
+        route: &resources::Route,
+        service: Option<&resources::Service>,
+    ) -> Target {
+        let missing = |id: &sigma_config::id::Id| config.resources.plugin_configs.get(id.as_str()).is_none();
+        if route.service_id.is_some() && service.is_none() {
+            return Target::NoService;
+        }
+        if route.plugin_config_id.as_ref().is_some_and(missing) {
+            return Target::NoPluginConfig;
+        }
+        let key = match (&route.upstream_id, &route.upstream, service) {
+            (Some(id), _, _) => format!("upstreams/{id}"),
+            (None, Some(_), _) => format!("routes/{}", route.id),
+            (None, None, Some(service)) => match (&service.upstream_id, &service.upstream) {
+                (Some(id), _) => format!("upstreams/{id}"),
+                (None, Some(_)) => format!("services/{}", service.id),
+                (None, None) => return Target::NoUpstream,
+            },
+            (None, None, None) => return Target::NoUpstream,
+        };
+        // One that does not exist has a number too, without anything behind it.
+        Target::Upstream(self.upstream_number(&key))
+    }
+}

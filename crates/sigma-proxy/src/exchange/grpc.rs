@@ -1,0 +1,174 @@
+//! What gRPC asks of a proxy beyond HTTP: errors in its own terms, and the deadline of a call.
+
+use std::future::Future;
+use std::task::{Context, Waker};
+
+use sigma_http::{Fault, FaultKind, HeaderId, RequestHead};
+use sigma_net::Deadline;
+use sigma_plugin::Reply;
+
+/// Bytes of a body that become the message of an error.
+const MESSAGE_BYTES: usize = 512;
+
+/// Whether a request is a gRPC call: `application/grpc`, alone or with a suffix or parameters.
+pub(super) fn is_call(head: &RequestHead) -> bool {
+    let Some(kind) = head.headers.get(HeaderId::ContentType) else { return false };
+    let grpc = b"application/grpc";
+    kind.get(..grpc.len()).is_some_and(|start| start.eq_ignore_ascii_case(grpc))
+        && matches!(kind.get(grpc.len()), None | Some(b'+' | b';' | b' '))
+}
+
+/// The code that a client takes a status for (gRPC's `doc/http-grpc-status-mapping.md`, and what
+/// its own servers answer for limits and deadlines).
+fn code(status: u16) -> u8 {
+    match status {
+        400 => 13,
+        401 => 16,
+        403 => 7,
+        404 | 405 | 415 => 12,
+        408 | 504 => 4,
+        413 | 429 | 431 => 8,
+        499 => 1,
+        500 => 13,
+        502 | 503 => 14,
+        _ => 2,
+    }
+}
+
+/// An answer of the gateway's own in the terms of a call: a head with the code and no body. Fields
+/// that were set for the client stay.
+pub(super) fn refusal(reply: Reply) -> Reply {
+    let phrase = sigma_http::head::reason_phrase(reply.status).as_bytes();
+    let message = reply.body.as_deref().unwrap_or(phrase).trim_ascii();
+    let message = encoded(&message[..message.len().min(MESSAGE_BYTES)]);
+    let mut refusal = Reply::new(200)
+        .header(HeaderId::ContentType.name(), "application/grpc")
+        .header("grpc-status", code(reply.status).to_string())
+        .header("grpc-message", message);
+    let own = |name: &str| {
+        matches!(HeaderId::of(name.as_bytes()), HeaderId::ContentType | HeaderId::ContentLength)
+            || name.len() > 5 && name.as_bytes()[..5].eq_ignore_ascii_case(b"grpc-")
+    };
+    refusal.headers.extend(reply.headers.into_iter().filter(|(name, _)| !own(name)));
+    refusal.text(Vec::new())
+}
+
+/// Percent-encoding of a message (gRPC over HTTP/2, "Responses").
+fn encoded(text: &[u8]) -> Vec<u8> {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    let mut out = Vec::with_capacity(text.len());
+    for &byte in text {
+        if (0x20..0x7f).contains(&byte) && byte != b'%' {
+            out.push(byte);
+        } else {
+            out.extend_from_slice(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
+    }
+    out
+}
+
+/// The end of the time that the client of a call waits, if it says so.
+pub(super) fn deadline(head: &RequestHead) -> Option<Deadline> {
+    if !is_call(head) {
+        return None;
+    }
+    let timeout_ms = parse_timeout(head.headers.find(b"grpc-timeout")?)?;
+    let deadline = Deadline::new();
+    deadline.set(timeout_ms);
+    Some(deadline)
+}
+
+/// At most eight digits and a unit (gRPC over HTTP/2, "Requests").
+fn parse_timeout(text: &[u8]) -> Option<u64> {
+    let (unit, digits) = text.split_last()?;
+    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let n = digits.iter().fold(0u64, |n, digit| n * 10 + u64::from(digit - b'0'));
+    Some(match unit {
+        b'H' => n * 3_600_000,
+        b'M' => n * 60_000,
+        b'S' => n * 1_000,
+        b'm' => n,
+        b'u' => n.div_ceil(1_000),
+        b'n' => n.div_ceil(1_000_000),
+        _ => return None,
+    })
+}
+
+/// The outcome of `work`, or a fault when `deadline` passes first.
+pub(super) async fn within<T>(
+    deadline: Option<&Deadline>,
+    work: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    let Some(deadline) = deadline else { return work.await };
+    let over = Fault::new(FaultKind::ResponseTimeout, "the time that the client gave the call is over");
+    deadline.bound(work).await.unwrap_or(Err(over))
+}
+
+/// Whether `deadline` has passed.
+pub(super) fn is_over(deadline: Option<&Deadline>) -> bool {
+    let mut cx = Context::from_waker(Waker::noop());
+    deadline.is_some_and(|deadline| deadline.poll_expired(&mut cx).is_ready())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(content_type: &str) -> RequestHead {
+        let mut head = RequestHead::default();
+        head.headers.append("Content-Type", content_type.as_bytes());
+        head
+    }
+
+    #[test]
+    fn calls_are_known_by_their_type() {
+        for (kind, call) in [
+            ("application/grpc", true),
+            ("Application/gRPC+proto", true),
+            ("application/grpc; x=y", true),
+            ("application/grpc-web", false),
+            ("application/json", false),
+        ] {
+            assert_eq!(is_call(&head(kind)), call, "{kind}");
+        }
+        assert!(!is_call(&RequestHead::default()));
+    }
+
+    #[test]
+    fn timeouts() {
+        for (text, expected) in [
+            ("1H", Some(3_600_000)),
+            ("2M", Some(120_000)),
+            ("3S", Some(3_000)),
+            ("250m", Some(250)),
+            ("1500u", Some(2)),
+            ("1n", Some(1)),
+            ("99999999H", Some(99_999_999 * 3_600_000)),
+            ("", None),
+            ("S", None),
+            ("1", None),
+            ("123456789m", None),
+            ("-1S", None),
+            ("1x", None),
+        ] {
+            assert_eq!(parse_timeout(text.as_bytes()), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_keeps_what_the_client_needs() {
+        let reply = Reply::new(429).header("X-RateLimit-Limit", "5").text("100% used\n\u{fc}\n");
+        let refusal = refusal(reply);
+        let get = |name: &str| {
+            let found = refusal.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name));
+            found.map(|(_, value)| String::from_utf8_lossy(value).into_owned())
+        };
+        assert_eq!(refusal.status, 200);
+        assert_eq!(get("grpc-status").as_deref(), Some("8"));
+        assert_eq!(get("grpc-message").as_deref(), Some("100%25 used%0A%C3%BC"));
+        assert_eq!(get("x-ratelimit-limit").as_deref(), Some("5"));
+        assert_eq!(refusal.body.as_deref(), Some(&[][..]));
+    }
+}

@@ -1,0 +1,241 @@
+//! Plugins at work: the hooks of each phase, global rules before the route's.
+//!
+//! A hook that answers at once costs a call; only one that waits, or needs the request body,
+//! leaves the straight path.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId};
+use sigma_net::deadline;
+use sigma_plugin::step::{BodyRead, Reply};
+use sigma_plugin::{Chain, Context, Entry, Env, Phase, Step};
+
+use super::Exchange;
+use super::transfer::client_gone;
+use crate::downstream::Departure;
+use crate::worker::{View, Worker};
+
+/// What hooks may use, put together for one call.
+pub(super) fn env<'e>(worker: &'e Worker, view: &'e View) -> Env<'e> {
+    Env {
+        node: &worker.node,
+        local: &worker.local,
+        consumers: &view.snapshot.consumers,
+        now_ms: deadline::now_ms(),
+    }
+}
+
+/// Calls the hook of a request phase.
+fn hook(entry: &Entry, phase: Phase, cx: &mut Context, env: &Env<'_>) -> Step {
+    match phase {
+        Phase::Rewrite => entry.plugin.rewrite(cx, env),
+        Phase::Access => entry.plugin.access(cx, env),
+        _ => entry.plugin.before_proxy(cx, env),
+    }
+}
+
+/// A reply with what `_meta.error_response` says of it.
+fn worded(entry: &Entry, mut reply: Box<Reply>) -> Box<Reply> {
+    if reply.status >= 400
+        && let Some(text) = &entry.meta.error_response
+    {
+        reply.body = Some(match text {
+            serde_json::Value::String(text) => text.clone().into_bytes(),
+            other => format!("{other}\n").into_bytes(),
+        });
+    }
+    reply
+}
+
+/// The chains that are in force, global rules first; `merged` is the route's with a consumer's
+/// plugins. Empty ones are left out.
+pub(super) fn chains<'v>(
+    view: &'v View,
+    route: Option<u32>,
+    merged: Option<&'v Chain>,
+) -> impl Iterator<Item = &'v Chain> + Clone + use<'v> {
+    let snapshot = &view.snapshot;
+    let route = route.and_then(|number| snapshot.route(number));
+    let global = route.and_then(|route| route.global.as_deref()).unwrap_or(&snapshot.global);
+    let own = merged.or(route.map(|route| &*route.chain));
+    [Some(global), own].into_iter().flatten().filter(|chain| !chain.is_empty())
+}
+
+impl Exchange<'_, '_> {
+    /// Rewrite and access. A reply ends the exchange.
+    pub(super) async fn request_phases(&mut self) -> Result<Option<Box<Reply>>, Fault> {
+        if let Some(reply) = self.run_chains(Phase::Rewrite).await? {
+            return Ok(Some(reply));
+        }
+        if let Some(reply) = self.merge_consumer().await? {
+            return Ok(Some(reply));
+        }
+        self.run_chains(Phase::Access).await
+    }
+
+    /// A node was chosen.
+    pub(super) async fn before_proxy(&mut self) -> Result<Option<Box<Reply>>, Fault> {
+        self.run_chains(Phase::BeforeProxy).await
+    }
+
+    async fn run_chains(&mut self, phase: Phase) -> Result<Option<Box<Reply>>, Fault> {
+        let (view, merged) = (Rc::clone(&self.view), self.merged.clone());
+        for chain in chains(&view, self.route, merged.as_deref()) {
+            if let Some(reply) = self.run_phase(chain.phase(phase), phase).await? {
+                return Ok(Some(reply));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Once it is known who the request is from: the consumer's plugins join the route's, and
+    /// those that the route did not have catch up with the rewrite phase.
+    async fn merge_consumer(&mut self) -> Result<Option<Box<Reply>>, Fault> {
+        let Some(consumer) = self.scratch.cx.consumer().cloned() else { return Ok(None) };
+        if consumer.group_missing {
+            return Ok(Some(Box::new(Reply::new(503))));
+        }
+        if consumer.entries.is_empty() {
+            return Ok(None);
+        }
+        let view = Rc::clone(&self.view);
+        let Some(route) = self.route.and_then(|number| view.snapshot.route(number)) else { return Ok(None) };
+        let route = &route.chain;
+        let merged = view.merged_chain(route, &consumer);
+        self.merged = Some(Rc::clone(&merged));
+        let added: Vec<Arc<Entry>> = merged
+            .phase(Phase::Rewrite)
+            .iter()
+            .filter(|entry| entry.descriptor.auth.is_none() && route.get(entry.descriptor.name).is_none())
+            .cloned()
+            .collect();
+        self.run_phase(&added, Phase::Rewrite).await
+    }
+
+    async fn run_phase(&mut self, entries: &[Arc<Entry>], phase: Phase) -> Result<Option<Box<Reply>>, Fault> {
+        let view = Rc::clone(&self.view);
+        for entry in entries {
+            let cx = &mut self.scratch.cx;
+            if !cx.admits(entry) {
+                continue;
+            }
+            let step = match hook(entry, phase, cx, &env(self.worker, &view)) {
+                Step::Next => continue,
+                Step::Reply(reply) => return Ok(Some(worded(entry, reply))),
+                // Boxed, so that exchanges whose plugins never wait have no room for it.
+                step => Box::pin(self.settle(step, &view)).await?,
+            };
+            if let Some(reply) = step {
+                return Ok(Some(worded(entry, reply)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Follows a step to its end.
+    async fn settle(&mut self, mut step: Step, view: &View) -> Result<Option<Box<Reply>>, Fault> {
+        loop {
+            step = match step {
+                Step::Next => return Ok(None),
+                Step::Reply(reply) => return Ok(Some(reply)),
+                Step::Stream(reply, body) => {
+                    self.stream = Some(body);
+                    return Ok(Some(reply));
+                }
+                Step::Wait(mut future) => {
+                    let resume = poll_fn(|task| {
+                        if let Poll::Ready(resume) = future.as_mut().poll(task) {
+                            return Poll::Ready(Ok(resume));
+                        }
+                        match self.down.poll_departure(task) {
+                            Poll::Ready(Departure::Gone) => Poll::Ready(Err(client_gone())),
+                            _ => Poll::Pending,
+                        }
+                    })
+                    .await?;
+                    resume(&mut self.scratch.cx, &env(self.worker, view))
+                }
+                Step::ReadBody { limit, then } => {
+                    let read = self.read_body(limit).await?;
+                    then(&mut self.scratch.cx, &env(self.worker, view), read)
+                }
+            };
+        }
+    }
+
+    /// Reads the request body into memory, unless it was read before.
+    async fn read_body(&mut self, limit: usize) -> Result<BodyRead, Fault> {
+        if let Some(body) = &self.scratch.cx.body {
+            return Ok(if body.len() > limit { BodyRead::TooLarge } else { BodyRead::Whole });
+        }
+        if self.body_partly_read {
+            return Ok(BodyRead::TooLarge);
+        }
+        let length = self.down.body_length();
+        if matches!(length, BodyLength::Known(n) if n > limit as u64) {
+            return Ok(BodyRead::TooLarge);
+        }
+        if !length.is_empty() {
+            self.invite_body();
+            let timeout_ms = u64::from(self.view.snapshot.settings.timeouts.request_body_ms);
+            self.down.deadline().set(timeout_ms);
+            while let Frame::Data(data) = self.next_body_frame().await? {
+                self.scratch.replay.extend_from_slice(&data);
+                self.down.deadline().set(timeout_ms);
+                if self.scratch.replay.len() > limit {
+                    self.body_partly_read = true;
+                    if let Some(copy) = &self.scratch.cx.request_copy {
+                        copy.see(&self.scratch.replay);
+                    }
+                    return Ok(BodyRead::TooLarge);
+                }
+            }
+            self.down.deadline().clear();
+        }
+        self.scratch.cx.body = Some(std::mem::take(&mut self.scratch.replay));
+        Ok(BodyRead::Whole)
+    }
+
+    /// A client that waits for permission to send its body gets it (RFC 9110 §10.1.1).
+    fn invite_body(&mut self) {
+        let head = &mut self.scratch.cx.request;
+        if head.headers.has(HeaderId::Expect) {
+            head.headers.remove(HeaderId::Expect);
+            let interim = &mut self.scratch.cx.response;
+            interim.start(100);
+            self.down.send_interim(interim);
+        }
+    }
+
+    async fn next_body_frame(&mut self) -> Result<Frame, Fault> {
+        let down = &mut self.down;
+        poll_fn(|task| {
+            // What invites the body may still be on its way.
+            if let Poll::Ready(Err(fault)) = down.poll_flush(task) {
+                return Poll::Ready(Err(fault));
+            }
+            if let Poll::Ready(frame) = down.poll_frame(task) {
+                return Poll::Ready(frame);
+            }
+            let late = Fault::new(FaultKind::RequestBodyTimeout, "the request body stalled");
+            down.deadline().poll_expired(task).map(|()| Err(late))
+        })
+        .await
+    }
+
+    /// The log phase.
+    pub(super) fn log_phase(&mut self) {
+        let (view, merged) = (Rc::clone(&self.view), self.merged.clone());
+        for chain in chains(&view, self.route, merged.as_deref()) {
+            for entry in chain.phase(Phase::Log) {
+                let cx = &mut self.scratch.cx;
+                if cx.admits(entry) {
+                    entry.plugin.log(cx, &env(self.worker, &view));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The edge as one configuration has it: what listeners demand of a connection, who clients see,
+//! and what is asked of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use sigma_config::settings::ListenAddress;
+use sigma_config::tls::ListenerProxyProtocol;
+use sigma_config::wording::pcre::Pattern;
+use sigma_net::tls::{AcceptOptions, Certificates, Demand, ServerIdentity};
+
+/// What a connection has to go through before its first request.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    pub(crate) address: ListenAddress,
+    pub(crate) proxy_protocol: Option<ListenerProxyProtocol>,
+    pub(crate) tls: Option<TlsTerms>,
+}
+
+/// TLS on a listener.
+#[derive(Debug)]
+pub(crate) struct TlsTerms {
+    pub(crate) options: AcceptOptions,
+    /// Who clients see whose name no ssl has.
+    pub(crate) own: Option<Arc<ServerIdentity>>,
+}
+
+/// Who clients see, by name, and what is asked of them.
+#[derive(Debug, Default)]
+pub(crate) struct Shown {
+    pub(crate) certificates: Certificates,
+    /// Whether any of them asks for certificates of clients; without, no request is looked at.
+    asks: bool,
+    /// What is served without a certificate, by the place of the identity, which is held here.
+    exempt: HashMap<usize, (Arc<ServerIdentity>, Exempt)>,
+}
+
+/// Paths that are served to clients without a certificate.
+pub(crate) type Exempt = Arc<[Pattern]>;
+
+/// One identity, the names that it is shown for, and what it serves to everybody.
+pub(crate) struct Entry<'e> {
+    pub(crate) names: &'e [Box<str>],
+    pub(crate) identity: &'e Arc<ServerIdentity>,
+    pub(crate) exempt: Option<&'e Exempt>,
+}
+
+impl Shown {
+    /// The table of `entries`. `fallback` is the name that a client which gives none is taken to
+    /// ask for.
+    pub(crate) fn new(entries: &[Entry<'_>], fallback: Option<&str>) -> Shown {
+        let named = entries.iter().flat_map(|entry| entry.names.iter().map(move |name| (name, entry.identity)));
+        let exempt = entries.iter().filter_map(|entry| {
+            let rule = (Arc::clone(entry.identity), Arc::clone(entry.exempt?));
+            Some((place(entry.identity), rule))
+        });
+        Shown {
+            certificates: Certificates::new(named.map(|(name, id)| (&**name, Arc::clone(id))), fallback),
+            asks: entries.iter().any(|entry| entry.identity.client_auth().is_some()),
+            exempt: exempt.collect(),
+        }
+    }
+
+    /// Whether any request has to be looked at.
+    pub(crate) fn asks(&self) -> bool {
+        self.asks
+    }
+
+    /// Whether `identity` serves `path` to clients without a certificate.
+    pub(crate) fn exempts(&self, identity: &Arc<ServerIdentity>, path: &str) -> bool {
+        let rule = self.exempt.get(&place(identity));
+        rule.is_some_and(|(_, patterns)| patterns.iter().any(|pattern| pattern.is_match(path)))
+    }
+}
+
+/// Whether a client without a trusted certificate is let in, to be judged by its request.
+pub(crate) fn demand(has_exemptions: Option<&Exempt>) -> Demand {
+    if has_exemptions.is_some() { Demand::Optional } else { Demand::Required }
+}
+
+fn place(identity: &Arc<ServerIdentity>) -> usize {
+    Arc::as_ptr(identity).addr()
+}

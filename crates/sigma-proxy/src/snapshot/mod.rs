@@ -1,0 +1,161 @@
+//! One configuration, compiled: everything a worker needs, immutable, behind one pointer.
+//!
+//! Routes and upstreams have numbers that stay theirs over generations. A generation that differs
+//! little from the one before shares nearly all of its memory with it; see [`crate::compile`].
+
+pub(crate) mod edge;
+pub(crate) mod slots;
+mod upstream;
+
+use std::sync::Arc;
+
+use regex::bytes::Regex;
+use rpds::HashTrieMapSync;
+use sigma_config::Config;
+use sigma_config::cidr::CidrSet;
+use sigma_config::resources;
+use sigma_config::settings::{ListenAddress, Settings};
+use sigma_observe::access::AccessFormat;
+use sigma_plugin::context::RouteFacts;
+use sigma_plugin::{Chain, Consumers};
+
+use crate::compile::route_inputs;
+use crate::route::normalize::UriOptions;
+use crate::route::{Explanation, Request, Router};
+use edge::{Shown, Terms};
+use slots::Slots;
+
+pub(crate) use upstream::HashKey;
+pub use upstream::{EndpointSource, Upstream};
+
+/// A compiled configuration. A request holds on to the one it began with.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// The store's revision that it shows; 0 for a file.
+    pub revision: u64,
+    /// The settings it was compiled from.
+    pub settings: Arc<Settings>,
+    pub(crate) router: Router,
+    pub(crate) uri_options: UriOptions,
+    pub(crate) routes: Slots<Route>,
+    pub(crate) upstreams: Slots<Upstream>,
+    /// Numbers of upstreams that are found by their keys while a request is served.
+    pub(crate) upstream_numbers: HashTrieMapSync<Box<str>, u32>,
+    /// Plugins of the global rules.
+    pub(crate) global: Arc<Chain>,
+    pub(crate) consumers: Consumers,
+    pub(crate) access_format: Option<Arc<AccessFormat>>,
+    /// Names that routes and listeners share; the number is the position + 1, 0 is "no name".
+    pub(crate) listener_names: Arc<[String]>,
+    /// Terms of the listeners whose connections are more than plain bytes.
+    pub(crate) terms: Arc<[Arc<Terms>]>,
+    /// Who clients see over TLS.
+    pub(crate) shown: Arc<Shown>,
+}
+
+/// A compiled route.
+#[derive(Debug)]
+pub(crate) struct Route {
+    pub(crate) facts: Arc<RouteFacts>,
+    pub(crate) target: Target,
+    pub(crate) websocket: bool,
+    /// Replaces the upstream's.
+    pub(crate) timeouts: Option<Timeouts>,
+    pub(crate) rewrite: Option<Rewrite>,
+    /// The plugins of the route, its plugin config and its service.
+    pub(crate) chain: Arc<Chain>,
+    /// The global rules' plugins, where some of them stand back for the route's.
+    pub(crate) global: Option<Arc<Chain>>,
+}
+
+/// Where a route leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// The upstream with this number, if there is one.
+    Upstream(u32),
+    /// It names a service that does not exist.
+    NoService,
+    /// It names a plugin config that does not exist.
+    NoPluginConfig,
+    /// It has no upstream.
+    NoUpstream,
+}
+
+/// A regular expression on the path, with its replacement.
+#[derive(Debug)]
+pub(crate) struct Rewrite {
+    pub(crate) regex: Regex,
+    pub(crate) replacement: Vec<u8>,
+}
+
+/// Timeouts towards an upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Timeouts {
+    pub(crate) connect_ms: u64,
+    pub(crate) send_ms: u64,
+    pub(crate) read_ms: u64,
+}
+
+impl From<resources::Timeout> for Timeouts {
+    fn from(timeout: resources::Timeout) -> Timeouts {
+        let ms = |seconds: f64| (seconds * 1000.0).ceil().max(1.0) as u64;
+        Timeouts { connect_ms: ms(timeout.connect), send_ms: ms(timeout.send), read_ms: ms(timeout.read) }
+    }
+}
+
+impl Snapshot {
+    /// Its upstreams.
+    pub fn upstreams(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+        self.upstreams.iter().map(|(_, upstream)| upstream)
+    }
+
+    /// How many routes it has.
+    pub fn route_count(&self) -> usize {
+        self.routes.iter().count()
+    }
+
+    /// The route with this number.
+    #[inline]
+    pub(crate) fn route(&self, number: u32) -> Option<&Route> {
+        self.routes.get(number).map(|route| &**route)
+    }
+
+    /// The upstream with this number.
+    #[inline]
+    pub(crate) fn upstream(&self, number: u32) -> Option<&Arc<Upstream>> {
+        self.upstreams.get(number)
+    }
+
+    /// The number of the upstream with this key.
+    pub(crate) fn upstream_number(&self, key: &str) -> Option<u32> {
+        self.upstream_numbers.get(key).copied()
+    }
+
+    /// The number that routes know a listener's name by.
+    pub(crate) fn listener_number(&self, name: Option<&str>) -> u16 {
+        number_of(&self.listener_names, name)
+    }
+
+    /// The terms of the listener at this address; None if its connections are plain.
+    pub(crate) fn terms(&self, address: &ListenAddress) -> Option<&Arc<Terms>> {
+        self.terms.iter().find(|terms| terms.address == *address)
+    }
+
+    pub(crate) fn trusted(&self) -> &CidrSet {
+        &self.settings.trusted_addresses
+    }
+
+    /// Why each route of the configuration it was compiled from does or does not serve a request.
+    pub fn explain<Q: Request + ?Sized>(&self, config: &Config, request: &Q) -> Vec<(String, Explanation)> {
+        let routes: Vec<&Arc<resources::Route>> = config.resources.routes.iter().collect();
+        let explanations = self.router.explain(route_inputs(config, &self.listener_names), request);
+        let id = |at: u32| routes.get(at as usize).map_or_else(String::new, |route| route.id.to_string());
+        explanations.into_iter().map(|explanation| (id(explanation.route), explanation)).collect()
+    }
+}
+
+/// The number of a listener's name; 0 if no listener has it.
+pub(crate) fn number_of(names: &[String], name: Option<&str>) -> u16 {
+    let position = name.and_then(|name| names.iter().position(|known| known == name));
+    position.map_or(0, |at| u16::try_from(at + 1).unwrap_or(0))
+}

@@ -1,0 +1,118 @@
+//! Upstreams, compiled.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use sigma_config::Problem;
+use sigma_config::expr::VarName;
+use sigma_config::resources::{self, Balance, HashOn, PassHost};
+use sigma_config::template::Template;
+use sigma_upstream::endpoint::UpstreamCell;
+use sigma_upstream::health::plan::Plan;
+use sigma_upstream::pool::PoolLimits;
+
+use super::Timeouts;
+
+/// Where the key of consistent hashing comes from.
+#[derive(Debug, Clone)]
+pub(crate) enum HashKey {
+    /// A variable; headers and cookies are variables too.
+    Variable(VarName),
+    /// A template of variables.
+    Template(Template),
+}
+
+/// A compiled upstream. Kept as it is over a reload that does not change its configuration.
+#[derive(Debug)]
+pub struct Upstream {
+    /// `upstreams/1`, or `routes/1` for an inline one; unique and stable.
+    pub key: String,
+    /// What it was compiled from.
+    pub config: Arc<resources::Upstream>,
+    /// Its endpoints.
+    pub cell: Arc<UpstreamCell>,
+    /// Its health checks.
+    pub checks: Option<Arc<Plan>>,
+    pub(crate) balance: Balance,
+    pub(crate) hash_key: Option<HashKey>,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) pool: PoolLimits,
+    pub(crate) retries: Option<u32>,
+    pub(crate) retry_timeout_ms: u64,
+    pub(crate) pass_host: PassHost,
+    pub(crate) upstream_host: Box<str>,
+}
+
+/// What compiling needs of the world; lives on the control side, where names are resolved.
+pub trait EndpointSource {
+    /// The cell and the checks of the upstream with this key.
+    ///
+    /// # Errors
+    /// What the configuration check could not see.
+    fn endpoints(
+        &mut self,
+        key: &str,
+        config: &resources::Upstream,
+    ) -> Result<(Arc<UpstreamCell>, Option<Arc<Plan>>), Problem>;
+
+    /// Puts what references to secrets stand for into a plugin's configuration, as far as it is
+    /// known; see [`sigma_config::reference`].
+    fn reveal(&self, _conf: &mut serde_json::Value) {}
+
+    /// The content of a file that the configuration names.
+    ///
+    /// # Errors
+    /// The reason, with the file's name.
+    fn read_file(&self, path: &Path) -> Result<Vec<u8>, String> {
+        Err(format!("{} cannot be read here", path.display()))
+    }
+}
+
+impl Upstream {
+    /// Compiles the upstream that is found under `key`.
+    ///
+    /// # Errors
+    /// What the check of the configuration could not see.
+    pub(crate) fn compile(
+        key: &str,
+        config: &Arc<resources::Upstream>,
+        source: &mut dyn EndpointSource,
+    ) -> Result<Upstream, Problem> {
+        let (cell, checks) = source.endpoints(key, config)?;
+        let pool = config.keepalive_pool.as_deref().copied().unwrap_or_default();
+        Ok(Upstream {
+            key: key.to_owned(),
+            cell,
+            checks,
+            balance: config.balance,
+            hash_key: hash_key(config),
+            timeouts: config.timeout.as_deref().copied().unwrap_or_default().into(),
+            pool: PoolLimits {
+                size: pool.size as usize,
+                idle_timeout_ms: (pool.idle_timeout * 1000.0) as u64,
+                requests: pool.requests,
+            },
+            retries: config.retries,
+            retry_timeout_ms: (config.retry_timeout * 1000.0) as u64,
+            pass_host: config.pass_host,
+            upstream_host: config.upstream_host.clone().unwrap_or_default(),
+            config: Arc::clone(config),
+        })
+    }
+}
+
+/// What a node is chosen by with `chash` (APISIX: `hash_on`, `key`).
+fn hash_key(config: &resources::Upstream) -> Option<HashKey> {
+    if config.balance != Balance::Chash {
+        return None;
+    }
+    let name = config.key.as_deref().unwrap_or("remote_addr");
+    Some(match config.hash_on {
+        HashOn::Vars => HashKey::Variable(VarName::parse(name)),
+        HashOn::Header => HashKey::Variable(VarName::parse(&format!("http_{name}"))),
+        HashOn::Cookie => HashKey::Variable(VarName::parse(&format!("cookie_{name}"))),
+        HashOn::Consumer => HashKey::Variable(VarName::ConsumerName),
+        HashOn::VarsCombinations => HashKey::Template(Template::parse(name)),
+    })
+}
+

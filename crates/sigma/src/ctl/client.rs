@@ -1,0 +1,173 @@
+//! Calls to the Admin API and the Control API.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use aws_lc_rs::digest::{SHA256, digest};
+use serde_json::Value;
+
+/// An answer takes no longer than this, a whole configuration included.
+const TIMEOUT: Duration = Duration::from_secs(60);
+const DEFAULT_ADMIN: &str = "http://127.0.0.1:9180";
+
+/// What is done to a resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Method {
+    Get,
+    Put,
+    Post,
+    Patch,
+    Delete,
+}
+
+impl From<Method> for reqwest::Method {
+    fn from(method: Method) -> reqwest::Method {
+        match method {
+            Method::Get => reqwest::Method::GET,
+            Method::Put => reqwest::Method::PUT,
+            Method::Post => reqwest::Method::POST,
+            Method::Patch => reqwest::Method::PATCH,
+            Method::Delete => reqwest::Method::DELETE,
+        }
+    }
+}
+
+/// A path with a query.
+pub(crate) fn with_query<'a>(path: &str, arguments: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.extend_pairs(arguments);
+    match query.finish() {
+        query if query.is_empty() => path.to_owned(),
+        query => format!("{path}?{query}"),
+    }
+}
+
+/// A gateway to talk to.
+pub(crate) struct Client {
+    base: String,
+    key: Option<String>,
+    http: reqwest::Client,
+}
+
+impl Client {
+    /// Of the gateway at `url`, or the one that the environment names.
+    pub(crate) fn new(url: Option<String>, key: Option<String>) -> Result<Client> {
+        let url =
+            url.or_else(|| std::env::var("SIGMA_ADMIN").ok()).unwrap_or_else(|| DEFAULT_ADMIN.to_owned());
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            bail!("`{url}` is no URL of a gateway; write http://host:port");
+        }
+        // A proxy of the environment is meant for the world outside, not for the gateways within.
+        let http = reqwest::Client::builder().timeout(TIMEOUT).no_proxy().build()?;
+        Ok(Client { base: url.trim_end_matches('/').to_owned(), key, http })
+    }
+
+    /// Calls the Admin API; `path` is below `/apisix/admin`.
+    pub(crate) async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value> {
+        let url = format!("{}/apisix/admin/{path}", self.base);
+        let mut request = self.http.request(method.into(), url);
+        if let Some(body) = body {
+            request = request.body(body.to_string());
+        }
+        let (_, text) = self.send(request).await?;
+        Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
+    }
+
+    /// Replaces the whole configuration; returns the status.
+    pub(crate) async fn replace(&self, path: &str, body: &Value) -> Result<u16> {
+        let text = body.to_string();
+        let digest = digest(&SHA256, text.as_bytes());
+        let digest: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        let url = format!("{}/apisix/admin/{path}", self.base);
+        let request = self.http.put(url).header("x-digest", digest).body(text);
+        Ok(self.send(request).await?.0)
+    }
+
+    /// Asks a Control API which revision it serves.
+    pub(crate) async fn revision(&self) -> Result<Value> {
+        let (_, text) = self.send(self.http.get(format!("{}/v1/revision", self.base))).await?;
+        serde_json::from_str(&text).context("the answer is no JSON; is this a Control API?")
+    }
+
+    async fn send(&self, mut request: reqwest::RequestBuilder) -> Result<(u16, String)> {
+        if let Some(key) = &self.key {
+            request = request.header("x-api-key", key);
+        }
+        let answer = request.send().await.map_err(|error| {
+            let remedy = "see that it runs and that its address is right (--admin, SIGMA_ADMIN)";
+            anyhow!("cannot reach {}: {}; {remedy}", self.base, innermost(&error))
+        })?;
+        let status = answer.status().as_u16();
+        let text = answer.text().await.context("the answer breaks off")?;
+        if status < 300 {
+            return Ok((status, text));
+        }
+        Err(refusal(status, &text))
+    }
+}
+
+/// The reason behind the words of the HTTP client.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+fn refusal(status: u16, text: &str) -> anyhow::Error {
+    let body: Value = serde_json::from_str(text).unwrap_or_default();
+    let word = |name: &str| body.get(name).and_then(Value::as_str);
+    let mut message = match (word("error_msg").or_else(|| word("message")), word("description")) {
+        (Some(message), Some(description)) => format!("{message}: {description}"),
+        (Some(message), None) => message.to_owned(),
+        _ => text.trim().to_owned(),
+    };
+    for error in body.get("errors").and_then(Value::as_array).into_iter().flatten() {
+        let part = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default();
+        message.push_str(&format!(
+            "\n  {}/{}: {}",
+            part("resource_type"),
+            part("resource_id"),
+            part("error")
+        ));
+    }
+    let hint = match status {
+        401 => {
+            "; give the key with --key-file or SIGMA_ADMIN_KEY (one that was made is in admin.key beside the store)"
+        }
+        403 => "; call from an address in `admin.allow`",
+        _ => "",
+    };
+    anyhow!("{status}: {message}{hint}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_say_what_and_how() {
+        let check = |status: u16, text: &str, expected: &str| {
+            assert_eq!(refusal(status, text).to_string(), expected);
+        };
+        check(400, r#"{"error_msg":"wrong route id"}"#, "400: wrong route id");
+        check(404, r#"{"message":"Key not found"}"#, "404: Key not found");
+        check(502, "oops\n", "502: oops");
+        check(
+            400,
+            r#"{"error_msg":"x","errors":[{"resource_type":"routes","resource_id":"1","index":0,"error":"y"}]}"#,
+            "400: x\n  routes/1: y",
+        );
+        let text = r#"{"error_msg":"failed to check token","description":"missing apikey"}"#;
+        assert!(
+            refusal(401, text).to_string().starts_with("401: failed to check token: missing apikey; give")
+        );
+    }
+
+    #[test]
+    fn queries_are_encoded() {
+        assert_eq!(with_query("routes", [("name", "a b&c")].into_iter()), "routes?name=a+b%26c");
+        assert_eq!(with_query("routes", std::iter::empty()), "routes");
+    }
+}

@@ -1,0 +1,312 @@
+//! `sigma ctl`: the Admin API from a shell.
+
+mod client;
+mod document;
+mod output;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use client::{Client, Method};
+use output::Form;
+
+/// Exit status of `sigma ctl diff` when there are differences; 1 and 2 stand for failures.
+const DIFFERENT: u8 = 3;
+
+/// Read and change the resources of running gateways
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 done; 1 refused, or the gateway cannot be reached, details on stderr; 2 wrong usage; 3 `diff` found differences.\n\
+KIND is a collection of the Admin API: routes, services, upstreams, ssls, consumers, consumers/NAME/credentials, consumer_groups, plugin_configs, global_rules, plugin_metadata, protos, stream_routes, secrets/MANAGER.\n\
+FILE is YAML or JSON; `-` is standard input."
+)]
+pub(crate) struct Ctl {
+    /// Where the Admin API is [env: SIGMA_ADMIN; default: http://127.0.0.1:9180]
+    #[arg(long, value_name = "URL", global = true)]
+    admin: Option<String>,
+    /// Its key; other users of this machine can see it: rather use the environment or a file [env: SIGMA_ADMIN_KEY]
+    #[arg(long, value_name = "KEY", global = true, conflicts_with = "key_file")]
+    key: Option<String>,
+    /// A file that holds the key, such as the admin.key beside the store
+    #[arg(long, value_name = "FILE", global = true)]
+    key_file: Option<PathBuf>,
+    /// The form of the output
+    #[arg(short = 'o', long = "output", value_name = "FORM", global = true)]
+    output: Option<Form>,
+    #[command(subcommand)]
+    command: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Show one resource
+    Get {
+        /// Its collection
+        kind: String,
+        /// Its id
+        id: String,
+    },
+    /// Show a collection
+    List {
+        /// The collection
+        kind: String,
+        /// Only those whose name holds this regular expression
+        #[arg(long, value_name = "REGEX")]
+        name: Option<String>,
+        /// Only those with a path that holds this regular expression
+        #[arg(long, value_name = "REGEX")]
+        uri: Option<String>,
+        /// Only those with this label
+        #[arg(long, value_name = "LABEL")]
+        label: Option<String>,
+    },
+    /// Write a whole resource
+    Put {
+        /// Its collection
+        kind: String,
+        /// Its id; may be left out where the file has it
+        id: Option<String>,
+        #[command(flatten)]
+        change: Change,
+    },
+    /// Change a part of a resource
+    Patch {
+        /// Its collection
+        kind: String,
+        /// Its id
+        id: String,
+        #[command(flatten)]
+        change: Change,
+    },
+    /// Delete a resource
+    Delete {
+        /// Its collection
+        kind: String,
+        /// Its id
+        id: String,
+        /// Even if another resource uses it
+        #[arg(long)]
+        force: bool,
+        /// Only check whether it could be deleted
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Replace the whole configuration by that of a file, in one transaction
+    Apply {
+        #[command(flatten)]
+        change: Change,
+    },
+    /// Show what `apply` would change
+    Diff {
+        /// The configuration
+        #[arg(short = 'f', long = "file", value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Print the whole configuration, to be kept or applied elsewhere
+    Dump,
+    /// Check a configuration without storing it, and list all its faults
+    Validate {
+        /// The configuration
+        #[arg(short = 'f', long = "file", value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Show which revision gateways serve, asked of their Control APIs
+    Nodes {
+        /// A Control API
+        #[arg(value_name = "URL", default_value = "http://127.0.0.1:9090")]
+        control: Vec<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Change {
+    /// What to write
+    #[arg(short = 'f', long = "file", value_name = "FILE")]
+    file: PathBuf,
+    /// Check everything and store nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Runs a command.
+pub(crate) fn execute(ctl: Ctl) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(run(ctl))
+}
+
+async fn run(ctl: Ctl) -> Result<ExitCode> {
+    let form = ctl.output;
+    let client = Client::new(ctl.admin, key(ctl.key, ctl.key_file)?)?;
+    match ctl.command {
+        Verb::Get { kind, id } => {
+            let found = client.call(Method::Get, &resource(&kind, Some(&id))?, None).await?;
+            output::print(form.unwrap_or(Form::Json), &found["value"])?;
+        }
+        Verb::List { kind, name, uri, label } => {
+            let filters = [("name", name), ("uri", uri), ("label", label)];
+            let filters = filters.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?)));
+            let path = client::with_query(&resource(&kind, None)?, filters);
+            let found = client.call(Method::Get, &path, None).await?;
+            output::print_list(form.unwrap_or(Form::Table), &found["list"])?;
+        }
+        Verb::Put { kind, id, change } => {
+            let path = resource(&kind, id.as_deref())?;
+            write(&client, Method::Put, &path, &change, form).await?;
+        }
+        Verb::Patch { kind, id, change } => {
+            let path = resource(&kind, Some(&id))?;
+            write(&client, Method::Patch, &path, &change, form).await?;
+        }
+        Verb::Delete { kind, id, force, dry_run } => {
+            let arguments = [("force", force), ("dry_run", dry_run)];
+            let arguments = arguments.iter().filter(|(_, given)| *given).map(|(name, _)| (*name, "true"));
+            let path = client::with_query(&resource(&kind, Some(&id))?, arguments);
+            client.call(Method::Delete, &path, None).await?;
+        }
+        Verb::Apply { change } => apply(&client, &change).await?,
+        Verb::Diff { file } => return diff(&client, &file).await,
+        Verb::Nodes { control } => return nodes(&control, form.unwrap_or(Form::Table)).await,
+        Verb::Dump => {
+            let mut found = client.call(Method::Get, "configs", None).await?;
+            document::without_bookkeeping(&mut found);
+            output::print(form.unwrap_or(Form::Yaml), &found)?;
+        }
+        Verb::Validate { file } => {
+            let sent = document::configuration(&file)?;
+            client.call(Method::Post, "configs/validate", Some(&sent)).await?;
+            println!("{}: ok", file.display());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn key(given: Option<String>, file: Option<PathBuf>) -> Result<Option<String>> {
+    if let Some(file) = file {
+        let text = std::fs::read_to_string(&file)
+            .with_context(|| format!("cannot read the key in {}", file.display()))?;
+        return Ok(Some(text.trim().to_owned()));
+    }
+    Ok(given.or_else(|| std::env::var("SIGMA_ADMIN_KEY").ok()))
+}
+
+/// The path of a collection or of a resource in it. `route` is read as `routes`.
+fn resource(kind: &str, id: Option<&str>) -> Result<String> {
+    const SINGLE: [(&str, &str); 13] = [
+        ("route", "routes"),
+        ("service", "services"),
+        ("upstream", "upstreams"),
+        ("ssl", "ssls"),
+        ("consumer", "consumers"),
+        ("consumer_group", "consumer_groups"),
+        ("plugin_config", "plugin_configs"),
+        ("global_rule", "global_rules"),
+        ("plugin_metadatas", "plugin_metadata"),
+        ("proto", "protos"),
+        ("stream_route", "stream_routes"),
+        ("secret", "secrets"),
+        ("credential", "consumers/NAME/credentials"),
+    ];
+    let kind = kind.trim_matches('/').replace('-', "_");
+    let collection = SINGLE.iter().find(|(single, _)| *single == kind).map_or(kind.as_str(), |(_, all)| all);
+    if collection.contains("NAME") || collection == "credentials" {
+        bail!("credentials belong to a consumer: write consumers/NAME/credentials");
+    }
+    // A secret's id has its manager in front.
+    let valid = |id: &&str| !id.is_empty() && !id.contains(['?', '#', '%', ' ']);
+    match id {
+        None => Ok(collection.to_owned()),
+        Some(id) => {
+            let id = Some(id).filter(valid).ok_or_else(|| anyhow!("`{id}` is no id"))?;
+            Ok(format!("{collection}/{id}"))
+        }
+    }
+}
+
+async fn write(
+    client: &Client,
+    method: Method,
+    path: &str,
+    change: &Change,
+    form: Option<Form>,
+) -> Result<()> {
+    let body = document::read(&change.file)?;
+    let dry_run = change.dry_run.then_some(("dry_run", "true"));
+    let path = client::with_query(path, dry_run.into_iter());
+    let written = client.call(method, &path, Some(&body)).await?;
+    match form {
+        Some(form) => output::print(form, &written["value"])?,
+        None => {
+            let key = written["key"].as_str().unwrap_or_default();
+            println!("{key}: {}", if change.dry_run { "would be written" } else { "written" });
+        }
+    }
+    Ok(())
+}
+
+async fn apply(client: &Client, change: &Change) -> Result<()> {
+    let sent = document::configuration(&change.file)?;
+    let mut arguments = vec![("check_references", "true")];
+    arguments.extend(change.dry_run.then_some(("dry_run", "true")));
+    let path = client::with_query("configs", arguments.into_iter());
+    let status = client.replace(&path, &sent).await?;
+    let done = match (status, change.dry_run) {
+        (204, _) => "is in force already",
+        (_, true) => "is valid and would be applied",
+        (_, false) => "applied",
+    };
+    println!("{}: {done}", change.file.display());
+    Ok(())
+}
+
+async fn diff(client: &Client, file: &std::path::Path) -> Result<ExitCode> {
+    let wanted = document::configuration(file)?;
+    let mut present = client.call(Method::Get, "configs", None).await?;
+    document::without_bookkeeping(&mut present);
+    let differences = document::differences(&present, &wanted);
+    differences.iter().for_each(|line| println!("{line}"));
+    Ok(if differences.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
+}
+
+async fn nodes(controls: &[String], form: Form) -> Result<ExitCode> {
+    let mut rows = Vec::new();
+    let mut all_answered = true;
+    for control in controls {
+        let client = Client::new(Some(control.clone()), None)?;
+        rows.push(match client.revision().await {
+            Ok(mut found) => {
+                found["node"] = control.as_str().into();
+                found
+            }
+            Err(error) => {
+                all_answered = false;
+                json!({"node": control, "error": format!("{error:#}")})
+            }
+        });
+    }
+    output::print_nodes(form, &Value::Array(rows))?;
+    Ok(if all_answered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_and_ids_make_paths() {
+        let check = |kind: &str, id: Option<&str>, expected: Option<&str>| {
+            assert_eq!(resource(kind, id).ok().as_deref(), expected, "{kind} {id:?}");
+        };
+        check("routes", Some("1"), Some("routes/1"));
+        check("route", None, Some("routes"));
+        check("plugin-configs", None, Some("plugin_configs"));
+        check("consumers/jack/credentials", Some("c"), Some("consumers/jack/credentials/c"));
+        check("credential", Some("c"), None);
+        check("secret", Some("vault/1"), Some("secrets/vault/1"));
+        check("routes", Some("a?b"), None);
+        check("routes", Some(""), None);
+    }
+}

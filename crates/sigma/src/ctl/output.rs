@@ -1,0 +1,138 @@
+//! Resources on a terminal.
+
+use anyhow::Result;
+use clap::ValueEnum;
+use serde_json::Value;
+
+/// The form of the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Form {
+    /// Columns
+    Table,
+    /// JSON
+    Json,
+    /// YAML
+    Yaml,
+}
+
+/// Prints a value; a table of it has a row for each member.
+pub(crate) fn print(form: Form, value: &Value) -> Result<()> {
+    match form {
+        Form::Json => println!("{}", serde_json::to_string_pretty(value)?),
+        Form::Yaml => print!("{}", serde_norway::to_string(value)?),
+        Form::Table => {
+            let members = value.as_object().into_iter().flatten();
+            let rows = members.map(|(name, value)| vec![name.clone(), text(value)]).collect();
+            print!("{}", table(&["MEMBER", "VALUE"], rows));
+        }
+    }
+    Ok(())
+}
+
+/// Prints a list as the Admin API answers it.
+pub(crate) fn print_list(form: Form, list: &Value) -> Result<()> {
+    let items = list.as_array().map(Vec::as_slice).unwrap_or_default();
+    if form != Form::Table {
+        let values: Value = items.iter().map(|item| item["value"].clone()).collect();
+        return print(form, &values);
+    }
+    let rows = items.iter().map(|item| {
+        let value = &item["value"];
+        let first = |names: &[&str]| names.iter().map(|name| &value[*name]).find(|found| !found.is_null());
+        let cell = |names: &[&str]| first(names).map(text).unwrap_or_default();
+        let serves = ["uri", "uris", "sni", "snis", "nodes", "service_name", "field_path", "plugins"];
+        vec![cell(&["id", "username"]), cell(&["name", "desc"]), cell(&serves), text(&item["modifiedIndex"])]
+    });
+    print!("{}", table(&["ID", "NAME", "SERVES", "REVISION"], rows.collect()));
+    Ok(())
+}
+
+/// Prints what nodes say of themselves.
+pub(crate) fn print_nodes(form: Form, nodes: &Value) -> Result<()> {
+    if form != Form::Table {
+        return print(form, nodes);
+    }
+    let rows = nodes.as_array().into_iter().flatten().map(|node| {
+        let state = match (&node["error"], &node["store"]["lost"]) {
+            (Value::String(error), _) => error.clone(),
+            (_, Value::Null) => "ok".to_owned(),
+            (_, lost) => format!("store lost: {}", text(&lost["reason"])),
+        };
+        let quarantined =
+            node["quarantined"].as_array().map_or_else(String::new, |list| list.len().to_string());
+        let store = text(&node["store"]["kind"]);
+        vec![
+            text(&node["node"]),
+            text(&node["revision"]),
+            text(&node["store"]["revision"]),
+            store,
+            quarantined,
+            state,
+        ]
+    });
+    let names = ["NODE", "SERVED", "STORED", "STORE", "QUARANTINED", "STATE"];
+    print!("{}", table(&names, rows.collect()));
+    Ok(())
+}
+
+/// A value on one line; objects show their keys.
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Object(object) => object.keys().cloned().collect::<Vec<_>>().join(","),
+        Value::Array(list) => list.iter().map(item).collect::<Vec<_>>().join(","),
+        other => other.to_string(),
+    }
+}
+
+/// An element of a list; a node is shown as its address.
+fn item(value: &Value) -> String {
+    match (value.get("host").and_then(Value::as_str), value.get("port")) {
+        (Some(host), Some(port)) => format!("{host}:{port}"),
+        (Some(host), None) => host.to_owned(),
+        _ => text(value),
+    }
+}
+
+/// Columns as wide as their widest cell; control characters of a name do not reach the terminal.
+fn table(names: &[&str], rows: Vec<Vec<String>>) -> String {
+    let clean = |cell: String| cell.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
+    let head = names.iter().map(|name| (*name).to_owned()).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(head)
+        .chain(rows.into_iter().map(|row| row.into_iter().map(clean).collect()))
+        .collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..names.len()).map(width).collect();
+    let mut out = String::new();
+    for row in &rows {
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        out.push_str(cells.join("  ").trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn cells_are_one_line() {
+        let check = |value: Value, expected: &str| assert_eq!(text(&value), expected);
+        check(json!("a"), "a");
+        check(json!({"127.0.0.1:1": 1, "h:2": 0}), "127.0.0.1:1,h:2");
+        check(json!([{"host": "h", "port": 1, "weight": 1}, {"host": "i", "weight": 1}]), "h:1,i");
+        check(json!(null), "");
+        check(json!(3), "3");
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        let rows = vec![vec!["1".into(), "long\u{7} name".into()], vec!["22".into(), String::new()]];
+        assert_eq!(table(&["ID", "NAME"], rows), "ID  NAME\n1   long  name\n22\n");
+    }
+}

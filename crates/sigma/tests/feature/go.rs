@@ -1,0 +1,115 @@
+//! The conformance suites of others, written in Go: h2spec for HTTP/2, and gRPC's own interop client
+//! and server. Built once into `target/tools`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+
+use sigma_testkit::{Address, Gateway, Origin, Socket, free_port, until};
+
+use crate::{PATIENCE, SIGMA, catch_all, in_front_of};
+
+const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible";
+const INTEROP_CLIENT: &str = "google.golang.org/grpc/interop/client@v1.85.0";
+const INTEROP_SERVER: &str = "google.golang.org/grpc/interop/server@v1.85.0";
+
+/// The only case of h2spec that fails on a port which speaks HTTP/1 too: what is no preface is a
+/// request there, and is answered 400.
+const NO_PREFACE: &str = "Sends invalid connection preface";
+
+/// The program built from a Go package; the packages of a name share nothing but the folder.
+fn tool(package: &str, name: &str) -> PathBuf {
+    // Two builds at a time would write the same files.
+    static BUILDING: Mutex<()> = Mutex::new(());
+    let _one = BUILDING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let target = Path::new(SIGMA).ancestors().nth(2).unwrap().join("tools");
+    let built = target.join(name);
+    if built.exists() {
+        return built;
+    }
+    let bin = target.join(format!("{name}.new"));
+    std::fs::create_dir_all(&bin).unwrap();
+    let status = Command::new("go")
+        .args(["install", package])
+        .env("GOBIN", &bin)
+        .env("GOFLAGS", "-mod=mod")
+        .status()
+        .expect("Go is needed to build the conformance suites; install it with `apt-get install golang-go`");
+    assert!(status.success(), "`go install {package}` failed");
+    let made = std::fs::read_dir(&bin).unwrap().next().unwrap().unwrap().path();
+    std::fs::rename(made, &built).unwrap();
+    built
+}
+
+/// Ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Already ended is as good.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn run(program: &Path, args: &[&str]) -> (bool, String) {
+    let output = Command::new(program).args(args).stdin(Stdio::null()).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.success(), text(&output.stdout) + &text(&output.stderr))
+}
+
+#[test]
+fn h2spec() {
+    let h2spec = tool(H2SPEC, "h2spec");
+    // Streams that the suite leaves half open end soon, so that it does not wait for them.
+    let origin = Origin::echo("a").unwrap();
+    let gateway = in_front_of(&origin, "");
+    let port = gateway.address().port().unwrap().to_string();
+    let (_, output) = run(&h2spec, &["-h", "127.0.0.1", "-p", &port, "-o", "5"]);
+    let failed: Vec<&str> = output.lines().filter(|line| line.contains('×')).collect();
+    let unexpected = failed.iter().filter(|line| !line.contains(NO_PREFACE)).count();
+    assert!(unexpected == 0 && output.contains("145 tests"), "{output}");
+}
+
+/// A gateway in front of gRPC's interop server.
+fn interop() -> (Running, Gateway) {
+    let server = tool(INTEROP_SERVER, "interop-server");
+    let port = free_port();
+    let child = Command::new(server).args(["-port", &port.to_string()]).stderr(Stdio::null()).spawn();
+    let running = Running(child.unwrap());
+    let address = Address::Tcp(std::net::SocketAddr::from(([127, 0, 0, 1], port)));
+    assert!(until(PATIENCE, || Socket::connect(&address, PATIENCE).is_ok()), "the server does not listen");
+    let nodes = format!("{{ \"127.0.0.1:{port}\": 1 }}");
+    let gateway = Gateway::start(SIGMA, &catch_all("", &nodes, "      scheme: grpc\n")).unwrap();
+    (running, gateway)
+}
+
+#[test]
+fn grpc_interop() {
+    let client = tool(INTEROP_CLIENT, "interop-client");
+    let (_server, gateway) = interop();
+    let port = gateway.address().port().unwrap().to_string();
+    let mut failed = Vec::new();
+    for case in [
+        "empty_unary",
+        "large_unary",
+        "client_streaming",
+        "server_streaming",
+        "ping_pong",
+        "empty_stream",
+        "timeout_on_sleeping_server",
+        "cancel_after_begin",
+        "cancel_after_first_response",
+        "status_code_and_message",
+        "special_status_message",
+        "custom_metadata",
+        "unimplemented_method",
+        "unimplemented_service",
+    ] {
+        let args = ["-server_host", "127.0.0.1", "-server_port", &port, "-test_case", case];
+        if let (false, output) = run(&client, &args) {
+            failed.push(format!("{case}:\n{output}"));
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}

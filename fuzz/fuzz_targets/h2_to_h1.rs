@@ -1,0 +1,44 @@
+//! Heads that come in parts: what is accepted is one well-formed HTTP/1 message, read back the same.
+//!
+//! The input is text: method, authority, path and protocol a line each (empty for none), then fields
+//! as `name\tvalue`.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sigma_http::h1::{HeadLimits, encode, parse_request};
+use sigma_http::{HeaderId, RequestHead, RequestParts, TargetForm, Version};
+
+const LIMITS: HeadLimits = HeadLimits { line_bytes: 1024, head_bytes: 4096, fields: 32 };
+/// What HTTP/1 adds to the same head: separators, and the fields of an upgrade.
+const LARGER: HeadLimits = HeadLimits { line_bytes: 2048, head_bytes: 8192, fields: 64 };
+
+fuzz_target!(|data: &[u8]| {
+    let mut lines = data.split(|b| *b == b'\n');
+    let mut part = || lines.next().filter(|line| !line.is_empty());
+    let parts = RequestParts {
+        method: part().unwrap_or_default(),
+        authority: part(),
+        path: part(),
+        protocol: part(),
+    };
+    let fields = lines.filter_map(|line| {
+        let at = line.iter().position(|b| *b == b'\t')?;
+        Some((&line[..at], &line[at + 1..]))
+    });
+    let mut head = RequestHead::default();
+    if head.assemble(Version::Http2, &parts, fields, &LIMITS).is_err() {
+        return;
+    }
+    let mut wire = Vec::new();
+    encode::request_head(&head, head.path_and_query(), &mut wire);
+    let mut again = RequestHead::default();
+    let len = parse_request(&wire, &LARGER, &mut again).expect("what was accepted is valid HTTP/1");
+    assert_eq!(len, Some(wire.len()), "one message and nothing behind it");
+    assert_eq!(again.method_token(), head.method_token());
+    assert_eq!(again.path_and_query(), head.path_and_query());
+    assert_eq!(again.form, head.form);
+    assert!(head.headers.iter().eq(again.headers.iter()), "the same fields in the same order");
+    assert!(!again.headers.has(HeaderId::TransferEncoding));
+    assert!(again.headers.get_all(HeaderId::Host).count() == 1 || again.form == TargetForm::Authority);
+});

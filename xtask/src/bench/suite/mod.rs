@@ -1,0 +1,106 @@
+//! The suites: what `cargo xtask bench` can compare.
+//!
+//! A suite is a file here and a line in [`ALL`]. It names its trials, measures one of them at a time, keeps what
+//! it found under [`Folders::results`], and writes the section of the report that its kept results make.
+
+mod config;
+mod gateways;
+mod plugins;
+
+use std::fs;
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+
+use super::{Bench, Folders};
+
+/// Something that can be compared.
+pub(super) struct Suite {
+    /// The name on the command line.
+    pub(super) name: &'static str,
+    pub(super) peers: Peers,
+    /// The names of its trials, in the order of the report.
+    pub(super) trials: fn() -> Vec<&'static str>,
+    /// Measures one trial and, unless the run is quick, keeps the result.
+    pub(super) measure: fn(&Bench<'_>, &str) -> anyhow::Result<Outcome>,
+    /// Its part of `docs/benchmarks.md`, from the results that were kept; empty without any.
+    pub(super) report: fn(&Folders) -> anyhow::Result<String>,
+}
+
+/// Whether a suite runs other gateways than Sigma, which then have to be installed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Peers {
+    Run,
+    Unused,
+}
+
+/// What a trial found.
+pub(super) struct Outcome {
+    /// Markdown.
+    pub(super) section: String,
+    /// Requests that Sigma answered with an error; the figures are void unless this is 0.
+    pub(super) errors: u64,
+}
+
+/// All suites, in the order of the report.
+pub(super) static ALL: [Suite; 3] = [gateways::SUITE, plugins::SUITE, config::SUITE];
+
+/// The suite of this name.
+pub(super) fn named(name: &str) -> anyhow::Result<&'static Suite> {
+    match ALL.iter().find(|suite| suite.name == name) {
+        Some(suite) => Ok(suite),
+        None => {
+            let known: Vec<_> = ALL.iter().map(|suite| suite.name).collect();
+            bail!("no suite {name:?}: use one of {}", known.join(", "))
+        }
+    }
+}
+
+/// A section of the report as it was written when its trial ran, for suites whose tables need no other results.
+#[derive(Serialize, Deserialize)]
+struct Section {
+    text: String,
+}
+
+/// Keeps the section of `suite`'s `trial`, and gives it as the outcome.
+fn kept(bench: &Bench<'_>, suite: &str, trial: &str, text: String, errors: u64) -> anyhow::Result<Outcome> {
+    let section = Section { text };
+    if !bench.options.quick {
+        let path = bench.folders.results().join(format!("{suite}-{trial}.json"));
+        fs::write(&path, serde_json::to_vec_pretty(&section)?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(Outcome { section: section.text, errors })
+}
+
+/// The kept sections of `suite`, in the order of its trials.
+fn kept_sections(folders: &Folders, suite: &str, trials: &[&str]) -> anyhow::Result<String> {
+    let mut text = String::new();
+    for trial in trials {
+        let path = folders.results().join(format!("{suite}-{trial}.json"));
+        let Ok(bytes) = fs::read(&path) else { continue };
+        let section: Section = serde_json::from_slice(&bytes)
+            .with_context(|| format!("{} cannot be read: remove it and measure again", path.display()))?;
+        text.push_str(&section.text);
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suites_and_trials_have_names_of_their_own() {
+        for (at, suite) in ALL.iter().enumerate() {
+            assert!(ALL[..at].iter().all(|other| other.name != suite.name), "{}", suite.name);
+            let trials = (suite.trials)();
+            for (at, trial) in trials.iter().enumerate() {
+                assert!(!trials[..at].contains(trial), "{trial} of {}", suite.name);
+            }
+        }
+        assert!(named("gateways").is_ok());
+        let unknown = named("routers").err().map(|error| error.to_string());
+        assert_eq!(unknown.as_deref(), Some("no suite \"routers\": use one of gateways, plugins, config"));
+    }
+}
