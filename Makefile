@@ -48,6 +48,7 @@ build-tools:
 
 # The tests drive the gateway with these clients, and start these servers themselves.
 tools:
+	@command -v go >/dev/null || { echo 'go is missing: install Go 1.21 or newer; the one of Debian 12 is older' >&2; exit 1; }
 	@missing=(); \
 	command -v curl >/dev/null || missing+=(curl); \
 	command -v ab >/dev/null || missing+=(apache2-utils); \
