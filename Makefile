@@ -24,7 +24,7 @@ bench:
 fuzz:
 	cargo xtask fuzz
 
-# The documents made from code (docs/configuration.md), then the crates' own documentation.
+# The documents made from code (docs/configuration.md, docs/plugins), then the crates' own documentation.
 docs:
 	cargo xtask docs
 	cargo doc --workspace --no-deps --locked

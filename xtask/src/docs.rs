@@ -6,27 +6,49 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
+use sigma_plugins::ROSTER;
 
 /// A document that a generator writes from the code.
 pub(crate) struct Generated {
     /// Relative to the repository.
-    pub(crate) path: &'static str,
-    /// Gives the text the file must have.
-    pub(crate) text: fn() -> String,
+    pub(crate) path: String,
+    /// The text the file must have.
+    pub(crate) text: String,
 }
 
 /// All generated documents. `docs/benchmarks.md` is not among them: its figures come from a run.
-pub(crate) const GENERATED: &[Generated] =
-    &[Generated { path: "docs/configuration.md", text: sigma_config::docs::reference_markdown }];
+pub(crate) fn generated() -> Vec<Generated> {
+    let document = |path: &str, text: String| Generated { path: path.to_owned(), text };
+    let mut all = vec![
+        document("docs/configuration.md", sigma_config::docs::reference_markdown()),
+        document(&format!("{PLUGINS}README.md"), sigma_plugin::docs::index(ROSTER)),
+    ];
+    all.extend(ROSTER.iter().map(|plugin| {
+        document(&format!("{PLUGINS}{}.md", plugin.name), sigma_plugin::docs::reference(plugin))
+    }));
+    all
+}
 
-/// The command that brings all of [`GENERATED`] up to date.
+/// The folder of the plugins' references; nothing in it is written by hand.
+pub(crate) const PLUGINS: &str = "docs/plugins/";
+
+/// The command that brings all of [`generated`] up to date.
 pub(crate) const COMMAND: &str = "cargo xtask docs";
 
 /// Writes every generated document below `root`.
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
-    for document in GENERATED {
-        let path = root.join(document.path);
-        fs::write(&path, (document.text)()).with_context(|| format!("cannot write {}", path.display()))?;
+    fs::create_dir_all(root.join(PLUGINS)).with_context(|| format!("cannot make {PLUGINS}"))?;
+    let all = generated();
+    for entry in fs::read_dir(root.join(PLUGINS))? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if !all.iter().any(|document| document.path == format!("{PLUGINS}{name}")) {
+            // Its plugin is gone.
+            fs::remove_file(root.join(PLUGINS).join(&name))?;
+        }
+    }
+    for document in &all {
+        let path = root.join(&document.path);
+        fs::write(&path, &document.text).with_context(|| format!("cannot write {}", path.display()))?;
         println!("{}", document.path);
     }
     Ok(())

@@ -122,6 +122,12 @@ fn heading(out: &mut String, title: &str, object: &Value) {
     }
 }
 
+/// The type of a property of any JSON schema in words, as [`reference_markdown`] has it.
+#[must_use]
+pub fn type_in_words(property: &Value) -> String {
+    type_of(property)
+}
+
 fn type_of(property: &Value) -> String {
     let Some(object) = property.as_object() else { return "any".to_owned() };
     if let Some(name) = object.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next()) {
@@ -211,7 +217,8 @@ fn range_of(property: &Map<String, Value>) -> String {
 }
 
 /// Text for one table cell.
-fn cell(text: &str) -> String {
+#[must_use]
+pub fn cell(text: &str) -> String {
     text.replace('\n', " ").replace('|', "\\|")
 }
 

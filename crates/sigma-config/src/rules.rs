@@ -134,6 +134,7 @@ pub(crate) fn upstream(upstream: &Object) -> Vec<Violation> {
             found.extend(certificate("tls.client_cert", cert));
             found.extend(private_key("tls.client_key", key));
         }
+        found.extend(word(tls, "ca").and_then(|ca| certificate("tls.ca", ca)));
     }
     if word(upstream, "type") == Some("chash") {
         found.extend(hash_key(word(upstream, "hash_on").unwrap_or("vars"), word(upstream, "key")));

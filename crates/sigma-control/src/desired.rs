@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use serde_json::Value;
 use sigma_config::Config;
 use sigma_config::crypt::Keyring;
-use sigma_config::kind::ResourceKey;
+use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::plugins::PluginSchemas;
 use sigma_config::stored::{self, AnyResource};
 
@@ -73,6 +73,16 @@ impl Desired {
     /// The revision in which a resource was written; 0 for one of the file.
     pub(crate) fn modified(&self, key: &ResourceKey) -> u64 {
         self.modified.get(key).copied().unwrap_or_default()
+    }
+
+    /// The highest revision among the resources of each kind that has some.
+    pub(crate) fn newest(&self) -> Vec<(Kind, u64)> {
+        let mut newest: BTreeMap<Kind, u64> = BTreeMap::new();
+        for (key, revision) in &self.modified {
+            let highest = newest.entry(key.kind).or_default();
+            *highest = (*highest).max(*revision);
+        }
+        newest.into_iter().collect()
     }
 
     /// What is not served as it stands in the store.

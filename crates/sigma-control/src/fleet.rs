@@ -1,11 +1,13 @@
 //! Endpoints of all upstreams: names resolved, health checked, published into their cells.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use sigma_config::Problem;
 use sigma_config::resources::{self, PassHost, Scheme};
+use sigma_net::tls::{Authorities, ClientTls};
 use sigma_proxy::Snapshot;
 use sigma_proxy::snapshot::EndpointSource;
 use sigma_upstream::dns::{Resolver, Watch, resolve_initial};
@@ -51,6 +53,10 @@ pub struct Fleet {
     checked: HashMap<String, CheckerSpec>,
     /// What references to secrets stand for.
     revealed: HashMap<String, String>,
+    /// References that stand for something else than in what was committed last.
+    changed: HashSet<String>,
+    /// Authorities that may vouch for nodes, by file; read once.
+    authorities: Vec<(Option<PathBuf>, Authorities)>,
     /// Feeds the choice among several addresses of a name.
     seed: u64,
 }
@@ -128,9 +134,21 @@ impl Fleet {
         checks_changed
     }
 
-    /// Knows from now on what references to secrets stand for.
-    pub fn learn(&mut self, revealed: impl IntoIterator<Item = (String, String)>) {
-        self.revealed.extend(revealed);
+    /// Knows from now on what references to secrets stand for; returns those that have stood for
+    /// something else, until the next call.
+    pub fn learn(&mut self, revealed: impl IntoIterator<Item = (String, String)>) -> &HashSet<String> {
+        self.changed.clear();
+        for (reference, secret) in revealed {
+            match self.revealed.get_mut(&reference) {
+                Some(known) if *known == secret => {}
+                Some(known) => {
+                    *known = secret;
+                    self.changed.insert(reference);
+                }
+                None => drop(self.revealed.insert(reference, secret)),
+            }
+        }
+        &self.changed
     }
 
     /// Key, kind of probe and health of the targets of every checked upstream.
@@ -161,20 +179,21 @@ impl EndpointSource for Fleet {
         &mut self,
         key: &str,
         config: &resources::Upstream,
+        probes: Option<&ClientTls>,
     ) -> Result<(Arc<UpstreamCell>, Option<Arc<Plan>>), Problem> {
-        if !matches!(config.scheme, Scheme::Http | Scheme::Grpc) {
+        if !matches!(config.scheme, Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs) {
             return Err(Problem::new(
                 format!("{key}.scheme"),
                 "unsupported",
-                "this version speaks http and grpc to nodes",
+                "this version speaks http, https, grpc and grpcs to nodes",
             )
-            .hint("use `scheme: http` or `scheme: grpc`"));
+            .hint("use one of these"));
         }
         let rewrite_host =
             (config.pass_host == PassHost::Rewrite).then_some(config.upstream_host.as_deref()).flatten();
         let plan = match &config.checks {
             None => None,
-            Some(checks) => Some(Arc::new(Plan::compile(checks, rewrite_host).map_err(|error| {
+            Some(checks) => Some(Arc::new(Plan::compile(checks, rewrite_host, probes).map_err(|error| {
                 Problem::new(
                     format!("{key}.checks{}", error.pointer.replace('/', ".")),
                     "checks",
@@ -196,8 +215,38 @@ impl EndpointSource for Fleet {
         Ok((cell, plan))
     }
 
-    fn read_file(&self, path: &std::path::Path) -> Result<Vec<u8>, String> {
+    fn authorities(&mut self, file: Option<&Path>) -> Result<Authorities, String> {
+        let known = self.authorities.iter().find(|(known, _)| known.as_deref() == file);
+        if let Some((_, authorities)) = known {
+            return Ok(authorities.clone());
+        }
+        let authorities = match file {
+            None => Authorities::system().map_err(|error| error.to_string())?,
+            Some(path) => {
+                let failed = |error: &dyn std::fmt::Display| format!("cannot use {}: {error}", path.display());
+                let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+                Authorities::from_pem(&text).map_err(|error| failed(&error))?
+            }
+        };
+        self.authorities.push((file.map(Path::to_owned), authorities.clone()));
+        Ok(authorities)
+    }
+
+    fn read_file(&self, path: &Path) -> Result<Vec<u8>, String> {
         std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+    }
+
+    fn has_changed(&self, conf: &serde_json::Value) -> bool {
+        use serde_json::Value;
+        if self.changed.is_empty() {
+            return false;
+        }
+        match conf {
+            Value::String(text) => self.changed.contains(text.as_str()),
+            Value::Array(items) => items.iter().any(|item| self.has_changed(item)),
+            Value::Object(members) => members.values().any(|member| self.has_changed(member)),
+            _ => false,
+        }
     }
 
     fn reveal(&self, conf: &mut serde_json::Value) {

@@ -25,6 +25,8 @@ pub(crate) enum Question {
     Health(oneshot::Sender<Vec<HealthReport>>),
     /// See [`Inspect::revisions`].
     Revisions(oneshot::Sender<Revisions>),
+    /// See [`Inspector::newest`].
+    Newest(oneshot::Sender<Vec<(Kind, u64)>>),
 }
 
 /// Asks the supervisor.
@@ -40,6 +42,13 @@ impl Inspector {
             return None;
         }
         answer.await.ok()
+    }
+}
+
+impl Inspector {
+    /// The highest revision among the resources of each kind that has some.
+    pub(crate) async fn newest(&self) -> Vec<(Kind, u64)> {
+        self.ask(|reply| Request::Inspect(Question::Newest(reply))).await.unwrap_or_default()
     }
 }
 
@@ -95,6 +104,7 @@ impl Knowledge<'_> {
             Question::InForce(kind, reply) => drop(reply.send(self.in_force(kind))),
             Question::Health(reply) => drop(reply.send(self.health())),
             Question::Revisions(reply) => drop(reply.send(self.revisions())),
+            Question::Newest(reply) => drop(reply.send(self.desired.newest())),
         }
     }
 

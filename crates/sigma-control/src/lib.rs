@@ -6,11 +6,13 @@
 pub mod admin;
 pub mod control_api;
 mod desired;
+mod endpoints;
 mod fleet;
 mod inspect;
 mod niubix;
 mod operators;
 mod publisher;
+mod references;
 pub mod secret;
 pub mod source;
 mod status;

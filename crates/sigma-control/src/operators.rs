@@ -1,4 +1,4 @@
-//! The listeners for operators: status, Admin API, and NiubiX's admin calls.
+//! The listeners for operators: status, Admin API, NiubiX's admin calls, and pages of plugins.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::control_api::{self, ControlState};
 use crate::inspect::Inspector;
 use crate::store::Store;
 use crate::supervisor::{Plugins, StartError};
-use crate::{niubix, status};
+use crate::{endpoints, niubix, status};
 
 /// Opens those that the settings name.
 pub(crate) async fn serve(
@@ -48,10 +48,11 @@ pub(crate) async fn serve(
         let state = ControlState { inspect, plugins, key_prefix: "/apisix".to_owned() };
         listen(control.address, control_api::router(state)).await?;
     }
-    Ok(())
+    endpoints::serve(shared, plugins).await
 }
 
-async fn listen(address: SocketAddr, router: axum::Router) -> Result<(), StartError> {
+/// Serves `router` at an address until the process ends.
+pub(crate) async fn listen(address: SocketAddr, router: axum::Router) -> Result<(), StartError> {
     let listener = tokio::net::TcpListener::bind(address)
         .await
         .map_err(|source| StartError::System { what: format!("cannot listen on {address}"), source })?;

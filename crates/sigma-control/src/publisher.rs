@@ -1,17 +1,17 @@
 //! From what is to be served to what is served: compile, publish, and take back what cannot be.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
-use sigma_config::kind::ResourceKey;
-use sigma_config::reference::is_reference;
-use sigma_config::resources::Plugins;
+use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::{Config, Problem};
 use sigma_proxy::{Changed, Compiler, Failure, Gateway, Snapshot};
 
 use crate::desired::{Batch, Desired};
 use crate::fleet::Fleet;
+use crate::references::References;
 use crate::secret::Secrets;
 
 /// Compiles, and remembers what is in force.
@@ -19,11 +19,15 @@ pub(crate) struct Publisher {
     pub(crate) compiler: Compiler,
     pub(crate) fleet: Fleet,
     secrets: Secrets,
+    references: References,
+    /// The store's revision that is in force.
+    published: u64,
 }
 
 impl Publisher {
     pub(crate) fn new(compiler: Compiler, secrets: Secrets) -> Publisher {
-        Publisher { compiler, fleet: Fleet::default(), secrets }
+        let (fleet, references) = (Fleet::default(), References::default());
+        Publisher { compiler, fleet, secrets, references, published: 0 }
     }
 
     /// Compiles a whole configuration; names are resolved when this returns. What it needs to go
@@ -50,19 +54,59 @@ impl Publisher {
     pub(crate) fn adopt(&mut self, compiler: Compiler, snapshot: &Snapshot) {
         self.compiler = compiler;
         self.fleet.commit(snapshot);
+        self.published = snapshot.revision;
     }
 
     /// Compiles what a batch changed and puts it into force. Resources that cannot be compiled are
-    /// quarantined, the rest of the batch is applied all the same.
+    /// quarantined, the rest of the batch is applied all the same. A batch that changes nothing is
+    /// published as well, for the revision that it brings.
     pub(crate) async fn publish(
         &mut self,
         desired: &mut Desired,
-        mut batch: Batch,
+        batch: Batch,
         gateway: &mut Gateway,
     ) -> Option<Arc<Snapshot>> {
-        self.reveal(&desired.config, &batch.keys()).await;
-        while !batch.is_empty() {
-            let (keys, revision) = (batch.keys(), desired.revision());
+        if batch.is_empty() && desired.revision() == self.published {
+            return None;
+        }
+        let holders = self.reveal(&desired.config, &batch.keys()).await;
+        self.put_into_force(desired, batch, holders, gateway)
+    }
+
+    /// Asks for all secrets after a pause, so that [`Publisher::refresh`] need not wait for any.
+    pub(crate) fn look_ahead(&self, pause: Duration) -> impl Future<Output = ()> + use<> {
+        let (secrets, wanted) = (self.secrets.clone(), self.references.all());
+        async move {
+            tokio::time::sleep(pause).await;
+            secrets.look_ahead(wanted).await;
+        }
+    }
+
+    /// Looks up all secrets again, and puts those into force that have changed at their manager.
+    pub(crate) async fn refresh(
+        &mut self,
+        desired: &mut Desired,
+        gateway: &mut Gateway,
+    ) -> Option<Arc<Snapshot>> {
+        let holders = self.look_up(&desired.config, self.references.all()).await;
+        if holders.is_empty() {
+            return None;
+        }
+        tracing::info!(resources = holders.len(), "secrets have changed at their manager");
+        self.put_into_force(desired, Batch::default(), holders, gateway)
+    }
+
+    /// `holders` are resources outside of the batch whose secrets have changed.
+    fn put_into_force(
+        &mut self,
+        desired: &mut Desired,
+        mut batch: Batch,
+        mut holders: Vec<ResourceKey>,
+        gateway: &mut Gateway,
+    ) -> Option<Arc<Snapshot>> {
+        loop {
+            let (mut keys, revision) = (batch.keys(), desired.revision());
+            keys.extend(holders.iter().cloned());
             match self.compiler.change(&desired.config, &keys, revision, &mut self.fleet) {
                 Ok(Changed { snapshot, gone }) => {
                     self.fleet.settle();
@@ -71,35 +115,54 @@ impl Publisher {
                         Some(gone) => self.fleet.commit_changed(&gone),
                         None => self.fleet.commit(&snapshot),
                     }
+                    self.published = revision;
                     return Some(snapshot);
                 }
                 Err(failures) => {
                     self.fleet.discard();
-                    let blamed = blame(&failures, &keys);
-                    for (key, reason) in blamed {
-                        desired.revert(&key, reason, &mut batch);
+                    for (key, reason) in blame(&failures, &keys) {
+                        match holders.iter().position(|holder| *holder == key) {
+                            Some(place) => {
+                                holders.swap_remove(place);
+                                tracing::error!(%key, reason, "a new secret cannot be used, the last one stays");
+                            }
+                            None => {
+                                desired.revert(&key, reason, &mut batch);
+                                self.references.note(&desired.config, &[key]);
+                            }
+                        }
+                    }
+                    // Nothing is left that could be at fault.
+                    if keys.is_empty() {
+                        return None;
                     }
                 }
             }
         }
-        None
     }
 
-    /// Looks up the secrets that plugins of these resources refer to.
-    async fn reveal(&mut self, config: &Config, keys: &[ResourceKey]) {
-        let mut references = HashMap::new();
-        for plugins in keys.iter().filter_map(|key| plugins_of(config, key)) {
-            plugins.values().for_each(|conf| note_references(conf, &mut references));
-        }
-        if references.is_empty() {
-            return;
-        }
-        self.secrets.set_accesses(config.resources.secrets.iter().cloned());
-        let names: Vec<String> = references.into_keys().collect();
+    /// Looks up the secrets that these resources refer to, and returns which others refer to one that
+    /// has changed.
+    async fn reveal(&mut self, config: &Config, keys: &[ResourceKey]) -> Vec<ResourceKey> {
+        self.references.note(config, keys);
+        // Another access to a secret manager may change every secret.
+        let all = keys.iter().any(|key| key.kind == Kind::Secret);
+        let wanted = if all { self.references.all() } else { self.references.of(keys) };
+        let mut holders = self.look_up(config, wanted).await;
+        holders.retain(|holder| !keys.contains(holder));
+        holders
+    }
+
+    /// Looks up references; returns the resources with one that stands for something else than before.
+    async fn look_up(&mut self, config: &Config, wanted: BTreeSet<String>) -> Vec<ResourceKey> {
+        let names: Vec<String> = wanted.into_iter().collect();
         let mut values = Value::from(names.clone());
-        self.secrets.resolve(&mut values).await;
+        if !names.is_empty() {
+            self.secrets.set_accesses(config.resources.secrets.iter().cloned());
+            self.secrets.resolve(&mut values).await;
+        }
         let found = values.as_array().into_iter().flatten().filter_map(Value::as_str);
-        self.fleet.learn(names.into_iter().zip(found.map(str::to_owned)));
+        self.references.holders(self.fleet.learn(names.into_iter().zip(found.map(str::to_owned))))
     }
 }
 
@@ -121,28 +184,4 @@ fn blame(failures: &[Failure], keys: &[ResourceKey]) -> Vec<(ResourceKey, String
 /// The problems of a configuration that cannot be compiled.
 pub(crate) fn problems(failures: Vec<Failure>) -> Vec<Problem> {
     failures.into_iter().map(|failure| failure.problem).collect()
-}
-
-fn plugins_of<'c>(config: &'c Config, key: &ResourceKey) -> Option<&'c Plugins> {
-    use sigma_config::kind::Kind;
-    let (resources, id) = (&config.resources, key.id.as_str());
-    Some(match key.kind {
-        Kind::Route => &resources.routes.get(id)?.plugins,
-        Kind::Service => &resources.services.get(id)?.plugins,
-        Kind::PluginConfig => &resources.plugin_configs.get(id)?.plugins,
-        Kind::ConsumerGroup => &resources.consumer_groups.get(id)?.plugins,
-        Kind::GlobalRule => &resources.global_rules.get(id)?.plugins,
-        Kind::Consumer => &resources.consumers.get(id)?.plugins,
-        Kind::Credential => &resources.credentials.get(id)?.plugins,
-        _ => return None,
-    })
-}
-
-fn note_references(value: &Value, into: &mut HashMap<String, ()>) {
-    match value {
-        Value::String(text) if is_reference(text) => drop(into.insert(text.clone(), ())),
-        Value::Array(items) => items.iter().for_each(|item| note_references(item, into)),
-        Value::Object(members) => members.values().for_each(|member| note_references(member, into)),
-        _ => {}
-    }
 }

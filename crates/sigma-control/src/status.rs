@@ -14,7 +14,9 @@ use sigma_http::FaultKind;
 use sigma_observe::counters::{Totals, WorkerCounters, merge};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::control_api::{self, Inspect};
 use crate::fleet::Fleet;
+use crate::inspect::Inspector;
 use crate::supervisor::Request;
 
 /// What the operators' listeners see of the process.
@@ -52,6 +54,11 @@ impl Shared {
         self.ask.send(request).await.is_ok()
     }
 
+    /// The counters of every worker.
+    pub(crate) fn counters(&self) -> &[Arc<WorkerCounters>] {
+        &self.counters
+    }
+
     fn totals(&self) -> Totals {
         merge(&self.counters)
     }
@@ -76,6 +83,8 @@ async fn status(State(shared): State<Arc<Shared>>) -> Response {
     } else {
         Value::Null
     };
+    let inspector = Inspector { shared: Arc::clone(&shared) };
+    let configuration = control_api::shown(&inspector.revisions().await);
     let problem = shared.last_problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let counters: Value =
         serde_json::from_str(&shared.totals().render_json(&fault_names())).unwrap_or_default();
@@ -86,6 +95,7 @@ async fn status(State(shared): State<Arc<Shared>>) -> Response {
         "workers": shared.counters.len(),
         "reloads": shared.reloads.load(Ordering::Relaxed),
         "last_reload_problem": problem,
+        "configuration": configuration,
         "upstreams": upstreams,
         "counters": counters,
     });

@@ -29,6 +29,13 @@ use crate::{niubix, operators, status};
 
 /// How often `--watch` looks at the file.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
+/// How long what plugins have buffered may take to leave at the end.
+const ENDING_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often secrets are looked up again, and by how much of that the pauses differ at random, so that
+/// gateways which started together do not ask together. A secret manager is asked less often: what it
+/// said is kept for a while (`secret::Limits`).
+const SECRETS_PERIOD: Duration = Duration::from_secs(60);
+const SECRETS_JITTER: f64 = 0.2;
 /// Full log buffers that may wait for the writer.
 const LOG_QUEUE_BLOCKS: usize = 256;
 
@@ -121,6 +128,8 @@ pub struct Supervisor {
     publisher: Publisher,
     desired: Desired,
     gateway: Gateway,
+    /// What plugins share.
+    node: Arc<Node>,
     current: Arc<Snapshot>,
     store: Option<Arc<dyn Store>>,
     /// What the store tells.
@@ -201,6 +210,7 @@ impl Supervisor {
             publisher,
             desired,
             gateway,
+            node: plugins.node,
             current,
             store,
             watch,
@@ -220,11 +230,13 @@ impl Supervisor {
         };
         let mut stamp = self.options.source.stamp();
         let mut watch = tokio::time::interval(WATCH_PERIOD);
+        let mut secrets = Box::pin(self.publisher.look_ahead(secrets_pause()));
         loop {
             tokio::select! {
                 _ = hangup.recv() => drop(self.reload().await),
                 _ = reopen.recv() => {
                     self.gateway.reopen_log();
+                    self.node.reopen_logs();
                     self.log.reopen();
                 }
                 _ = terminate.recv() => break,
@@ -238,6 +250,10 @@ impl Supervisor {
                         drop(self.reload().await);
                     }
                 }
+                () = &mut secrets => {
+                    self.refresh_secrets().await;
+                    secrets.set(self.publisher.look_ahead(secrets_pause()));
+                }
                 event = next_event(&mut self.watch) => self.follow(event).await,
                 Some(request) = self.requests.recv() => {
                     if self.answer(request).await.is_break() {
@@ -246,7 +262,7 @@ impl Supervisor {
                 }
             }
         }
-        self.stop();
+        self.stop().await;
     }
 
     async fn answer(&mut self, request: Request) -> ControlFlow<()> {
@@ -277,10 +293,20 @@ impl Supervisor {
         }
     }
 
-    fn stop(self) {
+    async fn refresh_secrets(&mut self) {
+        let published = self.publisher.refresh(&mut self.desired, &mut self.gateway).await;
+        if let Some(snapshot) = published {
+            self.current = snapshot;
+        }
+    }
+
+    async fn stop(self) {
         self.shared.set_ready(false);
         tracing::info!("stopping: no new connections, open exchanges may finish");
         self.gateway.drain();
+        if tokio::time::timeout(ENDING_TIMEOUT, self.node.end()).await.is_err() {
+            tracing::error!("what plugins had buffered did not leave in time, and is lost");
+        }
         if let Some(path) = &self.pid_file {
             // Gone already is as good as removed.
             let _ = std::fs::remove_file(path);
@@ -378,7 +404,9 @@ impl Plugins {
         };
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let attributes = serde_json::Value::Object(settings.plugin_attr.clone());
-        let node = Arc::new(Node::new(tokio::runtime::Handle::current(), attributes, hostname));
+        let runtime = tokio::runtime::Handle::current();
+        let background = move |work| drop(runtime.spawn(work));
+        let node = Arc::new(Node::new(background, attributes, hostname));
         Ok(Plugins { all, enabled, node })
     }
 }
@@ -440,6 +468,10 @@ async fn next_event(watch: &mut Option<Watch>) -> Event {
         *watch = None;
     }
     std::future::pending().await
+}
+
+fn secrets_pause() -> Duration {
+    SECRETS_PERIOD.mul_f64(1.0 + SECRETS_JITTER * (fastrand::f64() - 0.5))
 }
 
 fn access_log(settings: &Settings) -> Result<Option<LogWriter>, LogError> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use sigma_control::store::embedded::Embedded;
 use sigma_control::store::memory::Memory;
 use sigma_control::store::{Change, Contents, Event, Record, Store, StoreError, Watch};
-use store_support::{DEADLINE, EtcdServer, absent, always, at, delete, next, put, put_for, until, when};
+use store_support::{DEADLINE, EtcdExt, EtcdServer, absent, always, at, delete, next, put, put_for, until, when};
 
 type Shared = Arc<dyn Store>;
 
@@ -29,7 +29,7 @@ async fn embedded() {
 
 #[tokio::test]
 async fn etcd() {
-    let server = EtcdServer::start();
+    let server = EtcdServer::start().unwrap();
     let store: Shared = Arc::new(server.store());
     conforms(&store).await;
     times_to_live(&store).await;

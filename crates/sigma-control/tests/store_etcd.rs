@@ -12,7 +12,7 @@ use sigma_config::store::{Store as StoreSettings, StoreAccess, StoreKind, StoreT
 use sigma_control::store::copy::{CopyFile, Mirrored};
 use sigma_control::store::etcd::{Access, Etcd, EtcdOptions};
 use sigma_control::store::{Change, Event, Record, Store, StoreError, open};
-use store_support::{DEADLINE, EtcdServer, absent, always, delete, next, put, put_for, until, when};
+use store_support::{DEADLINE, EtcdExt, EtcdServer, absent, always, delete, next, put, put_for, until, when};
 
 fn keys(records: &[Record]) -> Vec<&str> {
     records.iter().map(|record| record.key.as_str()).collect()
@@ -41,7 +41,7 @@ async fn until_regained(watch: &mut sigma_control::store::Watch) {
 
 #[tokio::test]
 async fn the_layout_is_that_of_apisix() {
-    let server = EtcdServer::start();
+    let server = EtcdServer::start().unwrap();
     let mut raw = server.client().await;
     raw.put("/apisix/routes/1", r#"{"uri":"/a"}"#, None).await.unwrap();
     raw.put("/apisix/plugins", r#"[{"name":"cors"}]"#, None).await.unwrap();
@@ -75,7 +75,7 @@ async fn the_layout_is_that_of_apisix() {
 
 #[tokio::test]
 async fn a_reader_does_not_write() {
-    let server = EtcdServer::start();
+    let server = EtcdServer::start().unwrap();
     let store = Etcd::new(EtcdOptions { access: Access::ReadOnly, ..server.options() }).unwrap();
     assert_eq!(store.load().await.unwrap().records, []);
     let mut raw = server.client().await;
@@ -88,7 +88,7 @@ async fn a_reader_does_not_write() {
 
 #[tokio::test]
 async fn leases_do_not_outlive_their_records() {
-    let server = EtcdServer::start();
+    let server = EtcdServer::start().unwrap();
     let store = server.store();
     let long = Duration::from_secs(600);
     let leases = async || server.client().await.leases().await.unwrap().leases().len();
@@ -107,7 +107,7 @@ async fn leases_do_not_outlive_their_records() {
 
 #[tokio::test]
 async fn what_is_too_large_is_split_or_refused_with_a_sentence() {
-    let server = EtcdServer::start();
+    let server = EtcdServer::start().unwrap();
     let store = server.store();
     let value = format!("{{\"desc\":\"{}\"}}", "x".repeat(900_000));
     let many: Vec<_> = (0..5).map(|number| put(&format!("routes/{number}"), &value)).collect();
@@ -125,20 +125,20 @@ async fn what_is_too_large_is_split_or_refused_with_a_sentence() {
 
 #[tokio::test]
 async fn a_killed_etcd_is_lost_and_found() {
-    let mut server = EtcdServer::start();
+    let mut server = EtcdServer::start().unwrap();
     let store = Arc::new(server.store());
     store.commit(always([put("routes/1", "{}")])).await.unwrap();
     let from = store.load().await.unwrap().revision;
     let mut watch = Arc::clone(&store).watch(from);
     store.commit(always([put("routes/2", "{}")])).await.unwrap();
     until_put(&mut watch, "routes/2").await;
-    server.kill();
+    server.kill().unwrap();
     let reason = until_lost(&mut watch).await;
     assert!(reason.contains(&server.endpoint()), "{reason}");
     assert!(store.status().lost.is_some_and(|(_, why)| why.contains("etcd cannot be used")));
     let error = store.commit(always([put("routes/3", "{}")])).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
-    server.run();
+    server.run().unwrap();
     until_regained(&mut watch).await;
     assert_eq!(store.status().lost, None);
     store.commit(always([put("routes/4", "{}")])).await.unwrap();
@@ -148,18 +148,18 @@ async fn a_killed_etcd_is_lost_and_found() {
 
 #[tokio::test]
 async fn a_paused_etcd_is_noticed() {
-    let server = EtcdServer::start();
+    let server = EtcdServer::start().unwrap();
     let store = Arc::new(server.store());
     let from = store.load().await.unwrap().revision;
     let mut watch = Arc::clone(&store).watch(from);
     store.commit(always([put("routes/1", "{}")])).await.unwrap();
     until_put(&mut watch, "routes/1").await;
-    server.pause();
+    server.pause().unwrap();
     let began = Instant::now();
     until_lost(&mut watch).await;
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert!(store.get("routes/1").await.is_err());
-    server.resume();
+    server.resume().unwrap();
     until_regained(&mut watch).await;
     store.commit(always([put("routes/2", "{}")])).await.unwrap();
     until_put(&mut watch, "routes/2").await;
@@ -167,7 +167,7 @@ async fn a_paused_etcd_is_noticed() {
 
 #[tokio::test]
 async fn after_compaction_everything_comes_again() {
-    let server = EtcdServer::start();
+    let server = EtcdServer::start().unwrap();
     let store = Arc::new(server.store());
     let first = store.commit(always([put("routes/1", "{}")])).await.unwrap();
     store.commit(always([put("routes/2", "{}"), delete("routes/1")])).await.unwrap();
@@ -182,7 +182,7 @@ async fn after_compaction_everything_comes_again() {
 
 #[tokio::test]
 async fn a_restored_backup_is_taken_over() {
-    let mut server = EtcdServer::start();
+    let mut server = EtcdServer::start().unwrap();
     let store = Arc::new(server.store());
     for number in 0..20 {
         store.commit(always([put(&format!("routes/{number}"), "{}")])).await.unwrap();
@@ -191,9 +191,9 @@ async fn a_restored_backup_is_taken_over() {
     let mut watch = Arc::clone(&store).watch(from);
     store.commit(always([put("routes/20", "{}")])).await.unwrap();
     until_put(&mut watch, "routes/20").await;
-    server.kill();
-    server.forget();
-    server.run();
+    server.kill().unwrap();
+    server.forget().unwrap();
+    server.run().unwrap();
     server.client().await.put("/apisix/routes/old", "{}", None).await.unwrap();
     let contents = until(&mut watch, |event| match event {
         Event::Reloaded(contents) => Some(contents.clone()),
@@ -207,7 +207,7 @@ async fn a_restored_backup_is_taken_over() {
 
 #[tokio::test]
 async fn users_and_passwords() {
-    let mut server = EtcdServer::start();
+    let mut server = EtcdServer::start().unwrap();
     let mut raw = server.client().await;
     raw.user_add("root", "secret", None).await.unwrap();
     raw.user_grant_role("root", "root").await.unwrap();
@@ -238,16 +238,16 @@ async fn users_and_passwords() {
     assert!(until_lost(&mut watch).await.contains("code: 401"));
     // A new etcd process knows none of the tokens that the old one gave out.
     let mut watch = Arc::clone(&store).watch(store.load().await.unwrap().revision);
-    server.kill();
-    server.run();
+    server.kill().unwrap();
+    server.run().unwrap();
     store.commit(always([put("routes/3", "{}")])).await.unwrap();
     until_put(&mut watch, "routes/3").await;
 }
 
 #[tokio::test]
 async fn tls_with_a_certificate_on_both_sides() {
-    let server = EtcdServer::start_with_tls();
-    let [ca, cert, key] = server.tls().clone();
+    let server = EtcdServer::start_with_tls().unwrap();
+    let [ca, cert, key] = server.tls().unwrap().clone();
     let settings = |ca: &PathBuf, sni: Option<&str>| StoreSettings {
         kind: StoreKind::Etcd,
         endpoints: vec![server.endpoint()],
@@ -273,8 +273,8 @@ async fn tls_with_a_certificate_on_both_sides() {
 
 #[tokio::test]
 async fn members_that_are_dead_or_mute_are_passed_over() {
-    let mut server = EtcdServer::start();
-    let dead = EtcdServer::absent().endpoint();
+    let mut server = EtcdServer::start().unwrap();
+    let dead = EtcdServer::absent().unwrap().endpoint();
     // The kernel accepts connections for it, and nobody answers.
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
     let mute = format!("http://{}", mute.local_addr().unwrap());
@@ -286,7 +286,7 @@ async fn members_that_are_dead_or_mute_are_passed_over() {
     store.commit(always([put("routes/2", "{}")])).await.unwrap();
     until_put(&mut watch, "routes/2").await;
     assert_eq!(store.status().lost, None);
-    server.kill();
+    server.kill().unwrap();
     let reason = until_lost(&mut watch).await;
     assert!(reason.contains(&dead) && reason.contains("no answer"), "{reason}");
 }
@@ -295,14 +295,14 @@ async fn members_that_are_dead_or_mute_are_passed_over() {
 #[tokio::test]
 async fn the_next_member_takes_over() {
     // Two clusters stand for two members: what counts here is that the second is used.
-    let (mut first, second) = (EtcdServer::start(), EtcdServer::start());
+    let (mut first, second) = (EtcdServer::start().unwrap(), EtcdServer::start().unwrap());
     let endpoints = vec![first.endpoint(), second.endpoint()];
     let store = Arc::new(Etcd::new(EtcdOptions { endpoints, ..first.options() }).unwrap());
     store.commit(always([put("routes/first", "{}")])).await.unwrap();
     let mut watch = Arc::clone(&store).watch(store.load().await.unwrap().revision);
     store.commit(always([put("routes/again", "{}")])).await.unwrap();
     until_put(&mut watch, "routes/again").await;
-    first.kill();
+    first.kill().unwrap();
     // Another cluster has another history, whatever its revision.
     let Event::Reloaded(contents) = next(&mut watch).await else { panic!("not reloaded") };
     assert_eq!(contents.records, []);
@@ -312,7 +312,7 @@ async fn the_next_member_takes_over() {
 
 #[tokio::test]
 async fn a_start_without_etcd_takes_the_local_copy() {
-    let mut server = EtcdServer::start();
+    let mut server = EtcdServer::start().unwrap();
     let data = server.dir().join("data");
     let mirrored = |server: &EtcdServer| {
         Arc::new(Mirrored::new(server.store(), CopyFile::new(&data, "/apisix"), 1).unwrap())
@@ -331,7 +331,7 @@ async fn a_start_without_etcd_takes_the_local_copy() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     drop((watch, store));
-    server.kill();
+    server.kill().unwrap();
 
     let store = mirrored(&server);
     let contents = store.load().await.unwrap();
@@ -341,7 +341,7 @@ async fn a_start_without_etcd_takes_the_local_copy() {
     assert_eq!((status.kind, status.revision), ("etcd", last));
     let mut watch = Arc::clone(&store).watch(contents.revision);
     until_lost(&mut watch).await;
-    server.run();
+    server.run().unwrap();
     server.client().await.put("/apisix/routes/3", "{}", None).await.unwrap();
     until_put(&mut watch, "routes/3").await;
     let status = store.status();
@@ -350,7 +350,7 @@ async fn a_start_without_etcd_takes_the_local_copy() {
 
 #[tokio::test]
 async fn a_start_without_etcd_and_copy_says_so() {
-    let server = EtcdServer::absent();
+    let server = EtcdServer::absent().unwrap();
     let settings = StoreSettings {
         kind: StoreKind::Etcd,
         endpoints: vec![server.endpoint()],
@@ -382,7 +382,7 @@ async fn settings_open_the_store_that_they_name() {
 /// Start-up with a hundred thousand routes.
 #[tokio::test]
 async fn a_full_load_of_a_hundred_thousand_routes_is_quick() {
-    let server = EtcdServer::start();
+    let server = EtcdServer::start().unwrap();
     let store = Etcd::new(EtcdOptions { timeout: Duration::from_secs(20), ..server.options() }).unwrap();
     let value = |number: usize| {
         format!(

@@ -17,6 +17,8 @@ pub const FAULT_SLOTS: usize = 48;
 pub enum Counter {
     /// Request heads that were read completely.
     Requests,
+    /// Exchanges that are over, with or without a response.
+    ExchangesEnded,
     /// Responses 100 to 199 sent downstream.
     Responses1xx,
     /// Responses 200 to 299 sent downstream.
@@ -50,8 +52,9 @@ pub enum Counter {
 }
 
 /// Every counter with the name it is shown under, in the order of [`Counter`].
-const NAMES: [(Counter, &str); 16] = [
+const NAMES: [(Counter, &str); 17] = [
     (Counter::Requests, "requests"),
+    (Counter::ExchangesEnded, "exchanges_ended"),
     (Counter::Responses1xx, "responses_1xx"),
     (Counter::Responses2xx, "responses_2xx"),
     (Counter::Responses3xx, "responses_3xx"),
@@ -295,7 +298,7 @@ mod tests {
         }
         assert_eq!(text.lines().count(), NAMES.len() + 2);
         let json = totals.render_json(&names);
-        assert!(json.starts_with("{\"requests\":7,\"responses_1xx\":0,"), "{json}");
+        assert!(json.starts_with("{\"requests\":7,\"exchanges_ended\":0,"), "{json}");
         assert!(json.ends_with(",\"faults\":{\"connection_refused\":2,\"other\":2}}"), "{json}");
         assert!(merge(&[]).render_json(&names).ends_with(",\"faults\":{}}"));
     }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use sigma_http::{RequestHead, ResponseHead};
+use sigma_http::{HeaderId, RequestHead, ResponseHead};
 
 use crate::consumer::{Consumer, Identity};
 use crate::record::Record;
@@ -116,8 +116,10 @@ pub struct Context {
     pub uri: Vec<u8>,
     /// Path and query that the node is asked for; empty for what the client sent.
     pub target: Vec<u8>,
-    /// Host that the node is asked for; None for what `pass_host` says.
+    /// Host that the node is asked for if `pass_host` is `pass`; None for the client's.
     pub host: Option<Vec<u8>>,
+    /// Fields about the client that the node gets as they came: among X-Forwarded-For and X-Real-IP.
+    pub untouched: Vec<HeaderId>,
     /// The upstream to use in place of the route's: `upstreams/1`, or a key made by
     /// [`crate::Build::upstream_key`].
     pub upstream: Option<Box<str>>,
@@ -155,6 +157,7 @@ impl Context {
         self.uri.clear();
         self.target.clear();
         self.host = None;
+        self.untouched.clear();
         self.upstream = None;
         self.body = None;
         self.request_copy = None;
@@ -171,11 +174,7 @@ impl Context {
     /// Binds the request to a consumer and tells the node. What the client claimed is removed.
     pub fn attach(&mut self, identity: &Arc<Identity>) {
         let consumer = Arc::clone(&identity.consumer);
-        let values = [
-            Some(&*consumer.name),
-            identity.credential.as_deref(),
-            consumer.custom_id.as_deref(),
-        ];
+        let values = [Some(&*consumer.name), identity.credential.as_deref(), consumer.custom_id.as_deref()];
         self.tell_consumer(values);
         self.identity = Some(Arc::clone(identity));
     }

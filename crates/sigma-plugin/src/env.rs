@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde_json::Value;
-use tokio::runtime::Handle;
 
 use crate::{Consumers, Descriptor};
 
@@ -32,7 +31,7 @@ pub struct Env<'a> {
 pub struct Node {
     /// Parts that plugins keep for the whole gateway, one of each type.
     parts: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
-    background: OnceLock<Handle>,
+    background: OnceLock<Box<Background>>,
     /// The setting `plugin_attr`: what a plugin is told once for the whole process.
     attributes: OnceLock<Value>,
     hostname: OnceLock<String>,
@@ -41,18 +40,25 @@ pub struct Node {
     /// How often operators asked for log files to be opened anew.
     log_generation: AtomicU64,
     /// What is to be finished before the process ends.
-    endings: Mutex<Vec<Ending>>,
+    endings: Mutex<Vec<Work>>,
 }
 
-/// Work for the end of the process.
-type Ending = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Work that goes on beside the traffic.
+pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Takes work and sees to it that it goes on.
+type Background = dyn Fn(Work) + Send + Sync;
 
 impl Node {
     /// A node whose background work runs on `background`.
-    pub fn new(background: Handle, attributes: Value, hostname: String) -> Node {
+    pub fn new(
+        background: impl Fn(Work) + Send + Sync + 'static,
+        attributes: Value,
+        hostname: String,
+    ) -> Node {
         let node = Node::default();
         // All three are new, so setting them cannot fail.
-        let _ = node.background.set(background);
+        let _ = node.background.set(Box::new(background));
         let _ = node.attributes.set(attributes);
         let _ = node.hostname.set(hostname);
         node
@@ -72,8 +78,8 @@ impl Node {
     /// Runs something beside the traffic, on the control thread's runtime. Nothing runs in tools
     /// that only check a configuration.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        if let Some(handle) = self.background.get() {
-            handle.spawn(work);
+        if let Some(background) = self.background.get() {
+            background(Box::pin(work));
         }
     }
 

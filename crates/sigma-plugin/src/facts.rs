@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Facts {
     /// Requests since the start.
     pub requests: u64,
+    /// Requests that are not answered yet.
+    pub requests_active: u64,
     /// Client connections open now.
     pub connections_active: u64,
     /// Client connections accepted since the start.

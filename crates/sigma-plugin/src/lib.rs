@@ -15,6 +15,7 @@
 //! | [`consumer`] | who a request is from |
 //! | [`counter`] | numbers that all workers share |
 //! | [`body`] | changing a response body while it passes |
+//! | [`docs`] | what is written of a plugin for people |
 //! | [`facts`] | what the control plane tells plugins of the gateway |
 
 pub mod body;
@@ -23,6 +24,7 @@ pub mod consumer;
 pub mod context;
 pub mod counter;
 pub mod descriptor;
+pub mod docs;
 pub mod env;
 pub mod facts;
 pub mod meta;

@@ -123,6 +123,9 @@ impl Context {
         if let Some(name) = name.strip_prefix("ssl_") {
             return self.tls_variable(name);
         }
+        if let Some(name) = name.strip_prefix("post_arg_") {
+            return self.form_argument(name);
+        }
         let record = &self.record;
         match name {
             "status" if record.status != 0 => number(record.status),
@@ -146,6 +149,14 @@ impl Context {
             "cookie" => joined(&self.request.headers, "cookie").map(VarValue::Text),
             _ => None,
         }
+    }
+
+    /// `$post_arg_name`: of a form whose body was read whole; see [`crate::Step::ReadBody`].
+    fn form_argument(&self, name: &str) -> Option<VarValue<'_>> {
+        const FORM: &[u8] = b"application/x-www-form-urlencoded";
+        let content_type = self.request.headers.get(HeaderId::ContentType)?;
+        let media_type = content_type.split(|b| *b == b';').next()?.trim_ascii();
+        media_type.eq_ignore_ascii_case(FORM).then(|| argument(self.body.as_deref()?, name))?
     }
 
     fn upstream_variable(&self, name: &str) -> Option<VarValue<'_>> {

@@ -1,18 +1,52 @@
 //! How the nodes of an upstream are reached: from settings to the terms of a connection.
 
-use sigma_upstream::connection::Dial;
+use sigma_config::resources::ProxyProtocolVersion;
+use sigma_http::RequestHead;
+use sigma_http::proxy_protocol::{self, Header, Transport};
+use sigma_net::Peer;
+use sigma_plugin::variables::host_name;
 use sigma_upstream::connection::h2::TrunkLimits;
+use sigma_upstream::connection::{Dial, DialTls};
 use sigma_upstream::endpoint::Endpoint;
 use sigma_upstream::pool::Target;
 
+use crate::downstream::Origin;
 use crate::snapshot::{Snapshot, Upstream};
+
+/// What a request makes of a connection, beside its upstream.
+#[derive(Debug)]
+pub(crate) struct Demands {
+    /// For the connection and what it takes until a request may be sent.
+    pub(crate) connect_ms: u64,
+    /// The connection is to change its protocol.
+    pub(crate) upgrade: bool,
+    /// The name that the node is asked for over TLS; empty in cleartext.
+    pub(crate) name: String,
+    /// The PROXY header in front; empty for none.
+    pub(crate) introduction: Vec<u8>,
+}
+
+impl Demands {
+    /// Those of a request to `upstream` that has its Host already.
+    pub(crate) fn of(request: &RequestHead, upstream: &Upstream, origin: Origin) -> Demands {
+        let mut demands =
+            Demands { connect_ms: 0, upgrade: false, name: String::new(), introduction: Vec::new() };
+        if upstream.over_tls().is_some() {
+            demands.name = server_name(request);
+        }
+        if let Some(version) = upstream.config.proxy_protocol {
+            introduce(version, origin, &mut demands.introduction);
+        }
+        demands
+    }
+}
 
 /// What a connection to `endpoint` of `upstream` has to be.
 pub(crate) fn target<'t>(
     snapshot: &'t Snapshot,
     upstream: &'t Upstream,
     endpoint: &'t Endpoint,
-    connect_ms: u64,
+    demands: &'t Demands,
 ) -> Target<'t> {
     let (http2, limits) = (&snapshot.settings.http2, &snapshot.settings.limits);
     let trunk = TrunkLimits {
@@ -23,6 +57,37 @@ pub(crate) fn target<'t>(
         header_list_bytes: limits.response_head_bytes,
         send_buffer_bytes: limits.exchange_buffer_bytes as usize,
     };
-    let dial = Dial { scheme: upstream.config.scheme, timeout_ms: connect_ms, trunk, tls: None };
+    let tls = upstream.over_tls().map(|terms| {
+        let terms = if demands.upgrade { &terms.upgradable } else { &terms.any };
+        DialTls { terms, name: &demands.name }
+    });
+    let dial = Dial {
+        scheme: upstream.config.scheme,
+        timeout_ms: demands.connect_ms,
+        trunk,
+        tls,
+        introduction: &demands.introduction,
+    };
     Target { endpoint, dial, limits: upstream.pool }
+}
+
+/// The host that the node is asked for, as TLS names it.
+fn server_name(request: &RequestHead) -> String {
+    let authority = request.headers.get(sigma_http::HeaderId::Host).unwrap_or_default();
+    let host = host_name(authority);
+    let host = host.strip_prefix(b"[").and_then(|host| host.strip_suffix(b"]")).unwrap_or(&host);
+    String::from_utf8_lossy(host).into_owned()
+}
+
+fn introduce(version: ProxyProtocolVersion, origin: Origin, out: &mut Vec<u8>) {
+    let header = match (origin.peer, origin.local) {
+        (Peer::Ip(source), Some(destination)) => {
+            Header::Ip { source, destination, transport: Transport::Stream }
+        }
+        _ => Header::Own,
+    };
+    match version {
+        ProxyProtocolVersion::V1 => proxy_protocol::encode_v1(&header, out),
+        ProxyProtocolVersion::V2 => proxy_protocol::encode_v2(&header, out),
+    }
 }

@@ -153,7 +153,9 @@ impl Worker {
         let slot = &mut balancers[number];
         match slot {
             Some(known) if Arc::ptr_eq(&known.upstream, upstream) => {}
-            Some(known) if known.upstream.key == upstream.key && known.upstream.balance == upstream.balance => {
+            Some(known)
+                if known.upstream.key == upstream.key && known.upstream.balance == upstream.balance =>
+            {
                 known.balancer.borrow_mut().follow(Arc::clone(&upstream.cell));
                 known.upstream = Arc::clone(upstream);
             }

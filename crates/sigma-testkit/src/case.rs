@@ -8,6 +8,7 @@
 //! | `route:` / `upstream:` | indented YAML added to the catch-all route / to its upstream |
 //! | `only: h1` | the case is about the notation of HTTP/1 itself; other protocol pairs skip it |
 //! | `only: h1 client`, `only: h1 origin` | the same for one side: the other may speak what it likes |
+//! | `only: clear` | the case is about what TLS does not have, or hides |
 //! | `client> TEXT` | the client sends TEXT |
 //! | `client< [METHOD] STATUS [cut]` | the client reads one response (to METHOD if not GET); `cut`: it must break off |
 //! | `client<= TEXT` | the client reads exactly these bytes |
@@ -46,6 +47,8 @@ pub struct Case {
     pub h1_client: bool,
     /// Whether the origin has to speak HTTP/1.
     pub h1_origin: bool,
+    /// Whether it says nothing about connections over TLS.
+    pub clear: bool,
     /// What happens, in order.
     pub steps: Vec<Step>,
 }
@@ -200,6 +203,10 @@ fn begin(case: &mut Case, number: usize, line: &str) -> Result<Open> {
         }
         "only: h1 origin" => {
             case.h1_origin = true;
+            return Ok(Open::Nothing);
+        }
+        "only: clear" => {
+            case.clear = true;
             return Ok(Open::Nothing);
         }
         _ => {}

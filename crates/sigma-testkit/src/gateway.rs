@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -23,6 +22,7 @@ const START: Duration = Duration::from_secs(20);
 /// panicking, its stderr is printed first.
 #[derive(Debug)]
 pub struct Gateway {
+    binary: String,
     child: Child,
     dir: TempDir,
     config: PathBuf,
@@ -33,13 +33,16 @@ pub struct Gateway {
 struct Ports {
     listen: u16,
     status: u16,
+    admin: u16,
+    control: u16,
 }
 
 impl Gateway {
     /// Starts `binary run -c FILE` on `config` and waits until it accepts.
     ///
     /// In `config`, `{listen}` becomes the gateway's address (`127.0.0.1:port`), `{port}` its port,
-    /// `{status}` an address for the status listener and `{dir}` the gateway's folder.
+    /// `{status}`, `{admin}` and `{control}` addresses for the status listener, the Admin API and the
+    /// Control API, and `{dir}` the gateway's folder.
     pub fn start(binary: &str, config: &str) -> Result<Gateway> {
         Gateway::start_file(binary, "sigma.yaml", config)
     }
@@ -63,18 +66,36 @@ impl Gateway {
 
     fn spawn(binary: &str, name: &str, config: &str) -> Result<Gateway> {
         let dir = tempfile::tempdir().context("temporary folder")?;
-        let ports = Ports { listen: free_port(), status: free_port() };
+        let ports =
+            Ports { listen: free_port(), status: free_port(), admin: free_port(), control: free_port() };
         let path = dir.path().join(name);
         fs::write(&path, fill(config, ports, dir.path()))?;
-        let child = Command::new(binary)
-            .args([OsStr::new("run"), OsStr::new("-c"), path.as_os_str()])
-            .current_dir(dir.path())
-            .stdin(Stdio::null())
-            .stdout(File::create(dir.path().join("stdout"))?)
-            .stderr(File::create(dir.path().join("stderr"))?)
-            .spawn()
-            .with_context(|| format!("start {binary}"))?;
-        Ok(Gateway { child, dir, config: path, ports })
+        let child = run(binary, &path, dir.path())?;
+        Ok(Gateway { binary: binary.to_owned(), child, dir, config: path, ports })
+    }
+
+    /// `kill -9`, as a machine that loses its power would. Its folder stays for
+    /// [`Gateway::start_again`].
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Starts it again on its folder and ports, after it has ended; its output is that of this run.
+    pub fn start_again(&mut self) -> Result<()> {
+        self.child = run(&self.binary, &self.config, self.dir.path())?;
+        self.await_ready()
+    }
+
+    /// Stops it in the middle of whatever it does (SIGSTOP).
+    pub fn pause(&self) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) -> Result<()> {
+        self.signal(Signal::CONT)
     }
 
     fn await_ready(&mut self) -> Result<()> {
@@ -93,12 +114,22 @@ impl Gateway {
 
     /// Where it listens.
     pub fn address(&self) -> Address {
-        loopback(self.ports.listen)
+        Address::loopback(self.ports.listen)
     }
 
     /// Where its status listener is, if the configuration used `{status}`.
     pub fn status_address(&self) -> Address {
-        loopback(self.ports.status)
+        Address::loopback(self.ports.status)
+    }
+
+    /// Where its Admin API is, if the configuration used `{admin}`.
+    pub fn admin_address(&self) -> Address {
+        Address::loopback(self.ports.admin)
+    }
+
+    /// Where its Control API is, if the configuration used `{control}`.
+    pub fn control_address(&self) -> Address {
+        Address::loopback(self.ports.control)
     }
 
     /// A new client connection.
@@ -190,8 +221,15 @@ impl Drop for Gateway {
     }
 }
 
-fn loopback(port: u16) -> Address {
-    Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+fn run(binary: &str, config: &Path, dir: &Path) -> Result<Child> {
+    Command::new(binary)
+        .args([OsStr::new("run"), OsStr::new("-c"), config.as_os_str()])
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .stdout(File::create(dir.join("stdout"))?)
+        .stderr(File::create(dir.join("stderr"))?)
+        .spawn()
+        .with_context(|| format!("start {binary}"))
 }
 
 fn fill(config: &str, ports: Ports, dir: &Path) -> String {
@@ -199,5 +237,7 @@ fn fill(config: &str, ports: Ports, dir: &Path) -> String {
         .replace("{listen}", &format!("127.0.0.1:{}", ports.listen))
         .replace("{port}", &ports.listen.to_string())
         .replace("{status}", &format!("127.0.0.1:{}", ports.status))
+        .replace("{admin}", &format!("127.0.0.1:{}", ports.admin))
+        .replace("{control}", &format!("127.0.0.1:{}", ports.control))
         .replace("{dir}", &dir.display().to_string())
 }

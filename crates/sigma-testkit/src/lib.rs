@@ -1,5 +1,5 @@
 //! The real-socket harness of the integration tests: a gateway process, scripted origins, raw
-//! clients and the language of the wire cases.
+//! clients, the language of the wire cases, and the other programs that a gateway works with.
 //!
 //! Everything here blocks and every wait has a deadline ([`DEADLINE`] unless told otherwise); no
 //! test sleeps for a fixed time and hopes. The readers are stricter than any peer would be: what
@@ -7,21 +7,30 @@
 //! sloppy fails here first.
 
 mod case;
+mod etcd;
 mod gateway;
 mod message;
+mod operator;
 mod origin;
 mod peer;
 mod ports;
+mod redis;
+mod relay;
+mod seal;
 mod socket;
 mod streams;
 pub mod wire;
 
 pub use case::{Action, Case, Check, Expect, Side, Step, parse_cases};
+pub use etcd::EtcdServer;
 pub use gateway::Gateway;
 pub use message::{Framing, Head, Message};
+pub use operator::Operator;
 pub use origin::{Origin, checksum};
 pub use peer::Peer;
 pub use ports::free_port;
+pub use redis::Redis;
+pub use relay::Relay;
 pub use socket::{Address, Socket};
 
 use std::time::{Duration, Instant};

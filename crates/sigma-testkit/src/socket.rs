@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,6 +17,11 @@ pub enum Address {
 }
 
 impl Address {
+    /// A TCP port on 127.0.0.1.
+    pub fn loopback(port: u16) -> Address {
+        Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+    }
+
     /// The TCP port.
     pub fn port(&self) -> Option<u16> {
         match self {

@@ -24,7 +24,7 @@ use crate::socket::Socket;
 use crate::wire::End;
 
 /// The thread that drives the connections.
-fn runtime() -> &'static Handle {
+pub(crate) fn runtime() -> &'static Handle {
     static HANDLE: OnceLock<Handle> = OnceLock::new();
     HANDLE.get_or_init(|| {
         let (sender, receiver) = channel();
@@ -47,7 +47,7 @@ fn block<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     })
 }
 
-fn tokio_socket(socket: Socket) -> Result<TcpStream> {
+pub(crate) fn tokio_socket(socket: Socket) -> Result<TcpStream> {
     let Socket::Tcp(socket) = socket else { bail!("streams are for TCP here") };
     socket.set_nonblocking(true)?;
     let _within = runtime().enter();

@@ -13,6 +13,7 @@ use crate::message::{Framing, Head, Message};
 use crate::origin::Origin;
 use crate::peer::Peer;
 use crate::ports::free_port;
+use crate::seal::{Above, Seal};
 use crate::streams::{StreamClient, StreamOrigin};
 use crate::{DEADLINE, Gateway, until};
 
@@ -25,13 +26,42 @@ pub enum Protocol {
     H2,
 }
 
+impl Protocol {
+    fn above(self) -> Above {
+        match self {
+            Protocol::H1 => Above::H1,
+            Protocol::H2 => Above::H2,
+        }
+    }
+}
+
 impl fmt::Display for Pair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = |protocol| match protocol {
             Protocol::H1 => "h1",
             Protocol::H2 => "h2",
         };
-        write!(f, "{}-{}", name(self.downstream), name(self.upstream))
+        let sealed = if self.transport == Transport::Tls { " over TLS" } else { "" };
+        write!(f, "{}-{}{sealed}", name(self.downstream), name(self.upstream))
+    }
+}
+
+/// What the versions are spoken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// TCP.
+    Clear,
+    /// TLS, on both sides of the gateway.
+    Tls,
+}
+
+impl Transport {
+    /// As URIs say it.
+    fn scheme(self) -> &'static str {
+        match self {
+            Transport::Clear => "http",
+            Transport::Tls => "https",
+        }
     }
 }
 
@@ -42,22 +72,33 @@ pub struct Pair {
     pub downstream: Protocol,
     /// Gateway to origin.
     pub upstream: Protocol,
+    /// What over.
+    pub transport: Transport,
 }
 
 impl Pair {
     /// Every pair that the cases are run for.
     pub const ALL: &[Pair] = &[
-        Pair { downstream: Protocol::H1, upstream: Protocol::H1 },
-        Pair { downstream: Protocol::H2, upstream: Protocol::H1 },
-        Pair { downstream: Protocol::H1, upstream: Protocol::H2 },
-        Pair { downstream: Protocol::H2, upstream: Protocol::H2 },
+        Pair::new(Protocol::H1, Protocol::H1, Transport::Clear),
+        Pair::new(Protocol::H2, Protocol::H1, Transport::Clear),
+        Pair::new(Protocol::H1, Protocol::H2, Transport::Clear),
+        Pair::new(Protocol::H2, Protocol::H2, Transport::Clear),
+        Pair::new(Protocol::H1, Protocol::H1, Transport::Tls),
+        Pair::new(Protocol::H2, Protocol::H1, Transport::Tls),
+        Pair::new(Protocol::H1, Protocol::H2, Transport::Tls),
+        Pair::new(Protocol::H2, Protocol::H2, Transport::Tls),
     ];
+
+    const fn new(downstream: Protocol, upstream: Protocol, transport: Transport) -> Pair {
+        Pair { downstream, upstream, transport }
+    }
 
     /// Whether `case` says something about this pair.
     pub fn applies(self, case: &Case) -> bool {
         // Cases with routes of their own say how their origins are spoken to.
         let own_routes = case.config.lines().any(|line| line.starts_with("routes:"));
-        (self.downstream == Protocol::H1 || !case.h1_client)
+        (self.transport == Transport::Clear || !(case.clear || own_routes))
+            && (self.downstream == Protocol::H1 || !case.h1_client)
             && (self.upstream == Protocol::H1 || !(case.h1_origin || own_routes))
     }
 }
@@ -153,6 +194,11 @@ pub fn run(case: &Case, binary: &str, pair: Pair) -> Result<()> {
 
 fn configuration(case: &Case, pair: Pair) -> String {
     let mut yaml = String::from("workers: 1\nlisteners:\n  - address: \"{listen}\"\n");
+    if pair.transport == Transport::Tls {
+        let [cert, key] = Seal::get().files();
+        let files = format!("{{cert: {}, key: {}}}", cert.display(), key.display());
+        yaml.push_str(&format!("    tls:\n      certificates: [{files}]\n"));
+    }
     yaml.push_str(&case.config);
     let has = |text: &str, key: &str| text.lines().any(|l| l.starts_with(key));
     if !has(&case.config, "error_log:") {
@@ -167,8 +213,11 @@ fn configuration(case: &Case, pair: Pair) -> String {
     }
     indent(&mut yaml, &case.route, "    ");
     yaml.push_str("    upstream:\n");
-    if pair.upstream == Protocol::H2 {
-        yaml.push_str("      scheme: grpc\n");
+    match (pair.upstream, pair.transport) {
+        (Protocol::H1, Transport::Clear) => {}
+        (Protocol::H1, Transport::Tls) => yaml.push_str("      scheme: https\n"),
+        (Protocol::H2, Transport::Clear) => yaml.push_str("      scheme: grpc\n"),
+        (Protocol::H2, Transport::Tls) => yaml.push_str("      scheme: grpcs\n"),
     }
     if !has(&case.upstream, "nodes:") {
         yaml.push_str("      nodes:\n        \"{origin}\": 1\n");
@@ -331,11 +380,16 @@ impl Stage {
 
     fn fill(&self, text: &str) -> String {
         let Some(port) = self.gateway.address().port() else { return text.to_string() };
-        text.replace("{port}", &port.to_string()).replace("{origin_port}", &self.origin.port().to_string())
+        text.replace("{scheme}", self.pair.transport.scheme())
+            .replace("{port}", &port.to_string())
+            .replace("{origin_port}", &self.origin.port().to_string())
     }
 
     fn accept(&mut self) -> Result<()> {
-        let peer = self.origin.accept()?;
+        let mut peer = self.origin.accept()?;
+        if self.pair.transport == Transport::Tls {
+            peer = Peer::over(Seal::get().origin(peer.into_socket(), self.pair.upstream.above())?);
+        }
         self.origins.push(Some(match self.pair.upstream {
             Protocol::H1 => Box::new(peer),
             Protocol::H2 => Box::new(StreamOrigin::over(peer.into_socket())?),
@@ -348,7 +402,11 @@ impl Stage {
         let slot = match side {
             Side::Client(n) => {
                 while self.clients.len() < n {
-                    let peer = self.gateway.connect()?;
+                    let mut peer = self.gateway.connect()?;
+                    if self.pair.transport == Transport::Tls {
+                        let above = self.pair.downstream.above();
+                        peer = Peer::over(Seal::get().client(peer.into_socket(), above)?);
+                    }
                     let end: Box<dyn End> = match self.pair.downstream {
                         Protocol::H1 => Box::new(peer),
                         Protocol::H2 => Box::new(StreamClient::over(peer.into_socket())?),

@@ -40,12 +40,13 @@ pub struct Target<'t> {
 struct Made {
     addr: Address,
     tls: Option<(ClientTls, Box<str>)>,
+    introduction: Box<[u8]>,
 }
 
 impl Made {
     fn of(target: &Target<'_>) -> Made {
         let tls = target.dial.tls.map(|tls| (tls.terms.clone(), tls.name.into()));
-        Made { addr: target.endpoint.addr.clone(), tls }
+        Made { addr: target.endpoint.addr.clone(), tls, introduction: target.dial.introduction.into() }
     }
 
     fn fits(&self, target: &Target<'_>) -> bool {
@@ -54,7 +55,7 @@ impl Made {
             (Some((terms, name)), Some(wanted)) => terms.is_same(wanted.terms) && **name == *wanted.name,
             _ => false,
         };
-        same_tls && self.addr == target.endpoint.addr
+        same_tls && *self.introduction == *target.dial.introduction && self.addr == target.endpoint.addr
     }
 }
 

@@ -35,8 +35,17 @@ pub(crate) enum Command {
     Routes(Routes),
     /// Read and change the resources of running gateways
     Ctl(crate::ctl::Ctl),
+    /// List the plugins of this build, or print the reference of one
+    Plugins(Plugins),
     /// Print the version
     Version,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Plugins {
+    /// The plugin whose reference is printed; without it all are listed
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
 }
 
 #[derive(Debug, Args)]

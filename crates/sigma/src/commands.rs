@@ -26,6 +26,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Stop(args) => tell(&args, SignalNumber::TERM),
         Command::Routes(args) => routes(&args),
         Command::Ctl(args) => crate::ctl::execute(args),
+        Command::Plugins(args) => plugins(args.name.as_deref()),
         Command::Version => {
             println!("sigma {}", env!("CARGO_PKG_VERSION"));
             Ok(ExitCode::SUCCESS)
@@ -36,6 +37,28 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
 /// All plugins of this build.
 fn roster() -> Result<Arc<Roster>> {
     Ok(Arc::new(Roster::new(sigma_plugins::ROSTER, None).map_err(|error| anyhow!(error))?))
+}
+
+/// Lists the plugins, or prints what one says of itself.
+fn plugins(name: Option<&str>) -> Result<ExitCode> {
+    use std::io::Write;
+    let mut text = String::new();
+    match name {
+        None => {
+            let width = sigma_plugins::ROSTER.iter().map(|plugin| plugin.name.len()).max().unwrap_or_default();
+            for plugin in sigma_plugins::ROSTER {
+                text += &format!("{:width$}  {}\n", plugin.name, sigma_plugin::docs::summary(plugin));
+            }
+        }
+        Some(name) => {
+            let found = sigma_plugins::ROSTER.iter().find(|plugin| plugin.name == name);
+            let plugin = found.ok_or_else(|| anyhow!("unknown plugin [{name}]; `sigma plugins` lists them"))?;
+            text = sigma_plugin::docs::reference(plugin);
+        }
+    }
+    // A pager that was closed early has seen enough.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(ExitCode::SUCCESS)
 }
 
 fn run(args: Run) -> Result<ExitCode> {

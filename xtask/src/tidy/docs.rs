@@ -1,7 +1,7 @@
 //! Documents: what they cite exists, and what is generated is up to date.
 
 use super::{Finding, Repository, read};
-use crate::docs::{COMMAND, GENERATED};
+use crate::docs::{COMMAND, PLUGINS, generated};
 
 /// Checks every Markdown file, then every generated document.
 pub(super) fn check(repository: &Repository) -> anyhow::Result<Vec<Finding>> {
@@ -13,13 +13,24 @@ pub(super) fn check(repository: &Repository) -> anyhow::Result<Vec<Finding>> {
         let text = read(&repository.root, path)?;
         findings.extend(citations(path, &text, &folders, |cited| repository.root.join(cited).exists()));
     }
-    for document in GENERATED {
-        if read(&repository.root, document.path).ok() != Some((document.text)()) {
-            let remedy = format!("it is not what the code generates: run `{COMMAND}`");
-            findings.push(Finding::new("generated docs", document.path, remedy));
-        }
-    }
+    findings.extend(stale(repository));
     Ok(findings)
+}
+
+/// Generated documents that are not what the code generates, and such that nothing generates any more.
+fn stale(repository: &Repository) -> Vec<Finding> {
+    let all = generated();
+    let outdated = all
+        .iter()
+        .filter(|document| read(&repository.root, &document.path).ok().as_ref() != Some(&document.text))
+        .map(|document| document.path.as_str());
+    let orphans = repository
+        .paths
+        .iter()
+        .filter(|path| path.starts_with(PLUGINS) && !all.iter().any(|document| document.path == **path))
+        .map(String::as_str);
+    let remedy = || format!("it is not what the code generates: run `{COMMAND}`");
+    outdated.chain(orphans).map(|path| Finding::new("generated docs", path, remedy())).collect()
 }
 
 /// Checks paths in backticks that start with a top-level folder, and relative links.

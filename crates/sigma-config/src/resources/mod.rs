@@ -31,7 +31,8 @@ pub use shared::{Confidential, Labels, Plugins, Timeout, UnixTime};
 pub use ssl::{Ssl, SslClient, SslType, TlsVersion};
 pub use stream::{Protocol, ProtocolLogger, StreamRoute};
 pub use upstream::{
-    Balance, DiscoveryArgs, HashOn, KeepalivePool, Node, PassHost, Scheme, Upstream, UpstreamTls,
+    Balance, DiscoveryArgs, HashOn, KeepalivePool, Node, PassHost, ProxyProtocolVersion, Scheme, Upstream,
+    UpstreamTls,
 };
 
 use crate::kind::Kind;

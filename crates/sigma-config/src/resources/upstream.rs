@@ -11,6 +11,7 @@ use super::shared::{
 };
 use crate::forms::{HostPattern, METHODS};
 use crate::id::Id;
+use crate::tls::AlpnProtocol;
 
 /// How a node is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -140,8 +141,27 @@ pub struct UpstreamTls {
     /// Reference to an ssl of type `client` instead of the two.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_cert_id: Option<Id>,
-    /// Whether the certificate of a node must be valid.
+    /// Whether the certificate of a node must be valid, for the name that it is asked for.
     pub verify: bool,
+    /// The authorities that may have issued it, in PEM; unset: those of `tls.trusted_certificates`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", length(min = 128, max = 65536))]
+    pub ca: Option<Box<str>>,
+    /// Protocols offered with `scheme: https`, the preferred first; unset: HTTP/1.1. With
+    /// `scheme: grpcs` it is always HTTP/2.
+    #[serde(skip_serializing_if = "Rare::is_unset")]
+    #[schemars(length(min = 1, max = 2), extend("uniqueItems" = true))]
+    pub alpn: Rare<Vec<AlpnProtocol>>,
+}
+
+/// A version of the PROXY protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ProxyProtocolVersion {
+    /// A line of text.
+    V1,
+    /// Binary.
+    V2,
 }
 
 /// Nodes that a registry knows.
@@ -234,6 +254,10 @@ pub struct Upstream {
     /// TLS towards the nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Box<UpstreamTls>>,
+    /// The PROXY protocol towards the nodes: each connection begins with the address of the client
+    /// that it is for, and serves that client's connection only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy_protocol: Option<ProxyProtocolVersion>,
 }
 
 /// APISIX's schema of an upstream, on its own or inline.
@@ -277,6 +301,8 @@ pub(super) fn schema() -> Value {
         "pass_host": { "type": "string", "enum": ["pass", "node", "rewrite"], "default": "pass" },
         "upstream_host": host_schema(),
         "tls": tls_schema(),
+        // Sigma's own.
+        "proxy_protocol": { "type": "string", "enum": ["v1", "v2"] },
     });
     let rules = json!({
         "oneOf": [{ "required": ["nodes"] }, { "required": ["service_name", "discovery_type"] }],
@@ -313,6 +339,15 @@ fn tls_schema() -> Value {
             "client_key": { "type": "string", "minLength": 64, "maxLength": 65536 },
             "client_cert_id": id_schema(),
             "verify": { "type": "boolean", "default": false },
+            // Sigma's own.
+            "ca": { "type": "string", "minLength": 128, "maxLength": 65536 },
+            "alpn": {
+                "type": "array",
+                "items": { "type": "string", "enum": ["h2", "http/1.1"] },
+                "minItems": 1,
+                "maxItems": 2,
+                "uniqueItems": true,
+            },
         },
         "dependencies": {
             "client_cert": requires("client_key"),

@@ -13,6 +13,8 @@ mod keys;
 mod niubix;
 mod pass;
 mod rewrite;
+mod router_plugin;
+mod server;
 mod sigma;
 #[cfg(test)]
 mod tests;

@@ -178,6 +178,8 @@ struct App {
     http_host: String,
     request_head_ms: u64,
     keepalive_ms: u64,
+    /// Fields about the client that backends are not told.
+    untold: Option<Value>,
     upstream: Value,
 }
 
@@ -245,7 +247,7 @@ fn read_app(app: &Place<'_>, index: usize, report: &mut Report<'_>) -> Option<Ap
     let listen = listen(app, report);
     protocol(app, report);
     let http_host = report.required_text(app, "http_host");
-    forwarding_headers(app, report);
+    let untold = forwarding_headers(app, report);
     let ms = |key, default, report: &mut Report<'_>| report.number(app, key, 1..=MAX_MS).unwrap_or(default);
     let connect_ms = ms("connect_backend_timeout", 2000, report);
     let request_head_ms = ms("frontend_a_complete_req_timeout", 5000, report);
@@ -287,21 +289,17 @@ fn read_app(app: &Place<'_>, index: usize, report: &mut Report<'_>) -> Option<Ap
         http_host: http_host?.to_ascii_lowercase(),
         request_head_ms,
         keepalive_ms,
+        untold,
         upstream: upstream.into(),
     })
 }
 
-fn forwarding_headers(app: &Place<'_>, report: &mut Report<'_>) {
-    for (key, header) in [("x-forwarded-for", "X-Forwarded-For"), ("x-real-ip", "X-Real-IP")] {
-        if !report.flag(app, key, true) {
-            // A backend may trust its absence, so this is no case for a warning.
-            let message = format!(
-                "`{key}` cannot be switched off in this version: {header} is always sent to backends"
-            );
-            let hint = format!("set it to true, and see that the backend does not mind {header}");
-            report.error(&app.pointer_of(key), "unsupported", message, hint);
-        }
-    }
+/// The configuration of the plugin that leaves fields alone; none if the node is told both.
+fn forwarding_headers(app: &Place<'_>, report: &mut Report<'_>) -> Option<Value> {
+    let told = [("x-forwarded-for", "x_forwarded_for"), ("x-real-ip", "x_real_ip")];
+    let off = told.into_iter().filter(|(key, _)| !report.flag(app, key, true));
+    let conf: Map<String, Value> = off.map(|(_, field)| (field.to_owned(), false.into())).collect();
+    (!conf.is_empty()).then(|| conf.into())
 }
 
 fn listen(app: &Place<'_>, report: &mut Report<'_>) -> Option<Vec<SocketAddr>> {
@@ -571,6 +569,9 @@ fn routes(apps: &[App], report: &mut Report<'_>) -> Vec<Value> {
         route.insert("upstream_id".into(), app.upstream["id"].clone());
         // Bytes are passed on as they are, an upgrade among them.
         route.insert("enable_websocket".into(), true.into());
+        if let Some(untold) = &app.untold {
+            route.insert("plugins".into(), json!({"forwarded-fields": untold}));
+        }
         routes.push(Value::Object(route));
     }
     routes

@@ -7,8 +7,12 @@ use serde_json::{Value, json};
 use super::keys::{Place, Report, Unknown};
 use super::{is_id, rewrite};
 
-/// Nodes of each upstream by its id, as `(host, port)`.
-pub(super) fn upstreams(root: &Place<'_>, report: &mut Report<'_>) -> BTreeMap<String, Vec<(String, u16)>> {
+/// Nodes of each upstream by its id, as `(host, port)`. `scheme` is how all of them are asked.
+pub(super) fn upstreams(
+    root: &Place<'_>,
+    scheme: &str,
+    report: &mut Report<'_>,
+) -> BTreeMap<String, Vec<(String, u16)>> {
     let mut upstreams = BTreeMap::new();
     for upstream in report.objects(root, "upstream") {
         report.unknown(
@@ -32,13 +36,13 @@ pub(super) fn upstreams(root: &Place<'_>, report: &mut Report<'_>) -> BTreeMap<S
                     continue;
                 }
             }
-            if text.starts_with("https://") {
+            if scheme == "http" && text.starts_with("https://") {
                 let message = format!("the scheme of `{text}` has no effect: the node is asked in cleartext");
                 report.warn(
                     &pointer,
                     "without_effect",
                     message,
-                    "write http://, with the port that answers cleartext HTTP",
+                    "write http://, with the port that answers cleartext HTTP, or set `proxy-client.ssl`",
                 );
             }
         }
@@ -86,6 +90,13 @@ fn parse_node(text: &str) -> Result<(String, u16), &'static str> {
     Ok((host.to_owned(), port))
 }
 
+/// How all nodes are asked.
+pub(super) struct Client {
+    pub(super) scheme: &'static str,
+    /// Connections per node.
+    pub(super) pool_size: u64,
+}
+
 /// A proxy pass: an upstream, and how the path changes on the way.
 pub(super) struct Pass {
     pub(super) id: String,
@@ -95,17 +106,23 @@ pub(super) struct Pass {
 }
 
 impl Pass {
-    pub(super) fn upstream(&self, pool_size: u64) -> Value {
+    pub(super) fn upstream(&self, client: &Client) -> Value {
         let nodes: Vec<Value> =
             self.nodes.iter().map(|(host, port)| json!({"host": host, "port": port, "weight": 1})).collect();
-        json!({
+        let mut upstream = json!({
             "id": self.id,
             "name": self.name,
             "type": "roundrobin",
             "nodes": nodes,
             "retries": 0,
-            "keepalive_pool": {"size": pool_size},
-        })
+            "keepalive_pool": {"size": client.pool_size},
+        });
+        if client.scheme == "https" {
+            // Vert.x verifies certificates and names unless it is told otherwise.
+            upstream["scheme"] = client.scheme.into();
+            upstream["tls"] = json!({"verify": true});
+        }
+        upstream
     }
 }
 

@@ -1,6 +1,6 @@
 //! Sigma 0.1.0-alpha: `sigma.json` and the `options.json` beside it.
 //!
-//! One listener, routers bound to it by id, routes tried in their order, proxy passes that name
+//! One listener or two, routers bound to them by id, routes tried in their order, proxy passes that name
 //! an upstream and may rewrite the path. Each proxy pass becomes an upstream of its own, since
 //! each counts its round robin for itself.
 
@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 use super::keys::{Place, Report, Unknown};
-use super::pass::{Pass, proxy_passes, upstreams};
-use super::{is_id, vertx};
+use super::pass::{Client, Pass, proxy_passes, upstreams};
+use super::server::Listener;
+use super::{is_id, router_plugin, server, vertx};
 use crate::forms::METHODS;
 
 /// `Server` of the original.
@@ -58,27 +59,32 @@ const OPTIONS: [&str; 25] = [
 pub(super) fn translate(root: &Place<'_>, report: &mut Report<'_>) -> Map<String, Value> {
     let known = ["proxy-server", "proxy-client", "router", "proxy-pass", "upstream", "plugins"];
     report.unknown(root, &known, Unknown::Refused);
-    let server = proxy_server(root, report);
-    let pool_size = proxy_client(root, report);
-    let log_config = plugins(root, report);
-    let routers = routers(root, server.id.as_deref(), report);
-    let used: BTreeSet<&str> = routers.routes.iter().map(|route| route.pass.as_str()).collect();
-    let nodes = upstreams(root, report);
+    let client = proxy_client(root, report);
+    let plugins = plugins(root, report);
+    let listeners = server::listeners(root, plugins.redirects, report);
+    let routers = routers(root, &listeners, report);
+    let used: BTreeSet<&str> = routers.routes.iter().filter_map(Route::pass).collect();
+    let nodes = upstreams(root, client.scheme, report);
     let passes = proxy_passes(root, &nodes, &used, report);
-    let routes = write_routes(&routers.routes, &passes, server.id.as_deref(), report);
-    let upstreams: Vec<Value> = passes.values().flatten().map(|pass| pass.upstream(pool_size)).collect();
+    let mut routes = Vec::new();
+    let mut ids = BTreeSet::new();
+    for listener in &listeners {
+        if listener.redirects {
+            routes.push(Value::Object(listener.redirect()));
+            continue;
+        }
+        let own: Vec<&Route> = routers.routes.iter().filter(|route| route.listener == listener.id).collect();
+        routes.extend(write_routes(&own, &passes, listener, &mut ids, report));
+    }
+    let upstreams: Vec<Value> = passes.values().flatten().map(|pass| pass.upstream(&client)).collect();
 
     let mut target = Map::new();
-    let mut listener = json!({"address": format!("0.0.0.0:{}", server.port.unwrap_or_default())});
-    if let Some(id) = &server.id {
-        listener["name"] = id.as_str().into();
-    }
-    target.insert("listeners".into(), json!([listener]));
+    target.insert("listeners".into(), listeners.iter().map(Listener::written).collect::<Vec<_>>().into());
     target.insert("router".into(), json!({"http": "radixtree_uri_with_parameter"}));
     if routers.trusts_forwarding {
         target.insert("trusted_addresses".into(), json!(["0.0.0.0/0", "::/0"]));
     }
-    if log_config {
+    if plugins.logs {
         target.insert("access_log".into(), json!({"path": ACCESS_LOG, "format": ACCESS_FORMAT}));
     }
     target.insert("server_header".into(), SERVER_HEADER.into());
@@ -110,99 +116,32 @@ pub(super) fn options(root: &Place<'_>, report: &mut Report<'_>) {
     }
 }
 
-/// What is left of `proxy-server`.
-struct Server {
-    id: Option<String>,
-    port: Option<u64>,
-}
-
-fn proxy_server(root: &Place<'_>, report: &mut Report<'_>) -> Server {
-    let none = Server { id: None, port: None };
-    let Some(server) = report.object(root, "proxy-server") else { return none };
-    report.unknown(&server, &["http", "https"], Unknown::Refused);
-    https(&server, report);
-    let Some(http) = report.object(&server, "http") else {
-        if server.get("http").is_none() {
-            report.missing(&server, "http");
-        }
-        return none;
+fn proxy_client(root: &Place<'_>, report: &mut Report<'_>) -> Client {
+    let Some(client) = report.object(root, "proxy-client") else {
+        return Client { scheme: "http", pool_size: DEFAULT_POOL_SIZE };
     };
-    report.unknown(&http, &["id", "server-id", "desc", "port", "plugin"], Unknown::Refused);
-    report.inert(&http, &["server-id", "desc"]);
-    if http.get("port").is_none() {
-        report.missing(&http, "port");
-    }
-    if let Some(plugin) = report.object(&http, "plugin") {
-        server_plugin(&plugin, report);
-    }
-    Server { id: report.required_text(&http, "id"), port: report.number(&http, "port", 0..=65535) }
-}
-
-fn https(server: &Place<'_>, report: &mut Report<'_>) {
-    let Some(https) = report.object(server, "https") else { return };
-    let known = ["enable", "port", "id", "server-id", "desc", "ssl", "plugin"];
-    report.unknown(&https, &known, Unknown::Ignored);
-    if report.flag(&https, "enable", false) {
-        // Left out, its clients would find a closed port or, worse, cleartext.
-        report.error(
-            &https.pointer_of("enable"),
-            "unsupported",
-            "`proxy-server.https` is enabled: a TLS listener is not supported in this version yet",
-            "set `enable` to false, or terminate TLS in front of this gateway",
-        );
-    }
-}
-
-fn server_plugin(plugin: &Place<'_>, report: &mut Report<'_>) {
-    report.unknown(plugin, &["gzip", "static-resources"], Unknown::Ignored);
-    absent_plugin(plugin, "gzip", "responses are not compressed", report);
-    absent_plugin(plugin, "static-resources", "no files are served under /static/", report);
-}
-
-/// Warns if the plugin `key` is enabled; `consequence` says what does not happen.
-fn absent_plugin(plugins: &Place<'_>, key: &str, consequence: &str, report: &mut Report<'_>) {
-    let Some(plugin) = report.object(plugins, key) else { return };
-    if report.flag(&plugin, "enable", false) {
-        let message = format!("`{key}` is not supported in this version yet: {consequence}");
-        report.warn(
-            &plugin.pointer,
-            "unsupported",
-            message,
-            "set `enable` to false once you have made up for it elsewhere",
-        );
-    }
-}
-
-/// The pool size per node.
-fn proxy_client(root: &Place<'_>, report: &mut Report<'_>) -> u64 {
-    let Some(client) = report.object(root, "proxy-client") else { return DEFAULT_POOL_SIZE };
     report.unknown(&client, &["ssl", "max-pool-size-per-server"], Unknown::Ignored);
-    if report.flag(&client, "ssl", false) {
-        // Left out, what was encrypted would go out in cleartext.
-        report.error(
-            &client.pointer_of("ssl"),
-            "unsupported",
-            "`proxy-client.ssl` is on: TLS to upstream nodes is not supported in this version yet",
-            "set it to false if the nodes answer cleartext HTTP on a trusted network",
-        );
-    }
-    report.number(&client, "max-pool-size-per-server", 1..=u64::from(u32::MAX)).unwrap_or(DEFAULT_POOL_SIZE)
+    let scheme = if report.flag(&client, "ssl", false) { "https" } else { "http" };
+    let pool_size = report.number(&client, "max-pool-size-per-server", 1..=u64::from(u32::MAX));
+    Client { scheme, pool_size: pool_size.unwrap_or(DEFAULT_POOL_SIZE) }
 }
 
-/// Whether access lines are written.
-fn plugins(root: &Place<'_>, report: &mut Report<'_>) -> bool {
-    let Some(plugins) = report.object(root, "plugins") else { return false };
+/// What `plugins` says of the whole process.
+#[derive(Default)]
+struct Plugins {
+    /// The listener `http` only redirects.
+    redirects: bool,
+    /// Access lines are written.
+    logs: bool,
+}
+
+fn plugins(root: &Place<'_>, report: &mut Report<'_>) -> Plugins {
+    let Some(plugins) = report.object(root, "plugins") else { return Plugins::default() };
     report.unknown(&plugins, &["http-redirect-https", "log-config"], Unknown::Ignored);
-    if report.flag(&plugins, "http-redirect-https", false) {
-        // Left out, requests meant to be redirected would be served in cleartext.
-        report.error(
-            &plugins.pointer_of("http-redirect-https"),
-            "unsupported",
-            "`http-redirect-https` is on: redirecting to HTTPS is not supported in this version yet",
-            "set it to false if serving cleartext HTTP is meant",
-        );
+    Plugins {
+        redirects: report.flag(&plugins, "http-redirect-https", false),
+        logs: report.flag(&plugins, "log-config", false),
     }
-    report.flag(&plugins, "log-config", false)
 }
 
 /// A route that is in force, in the order of the document.
@@ -213,8 +152,27 @@ struct Route {
     matching: vertx::Entry,
     /// A host pattern as Vert.x reads it: `*` anywhere stands for any text.
     virtual_host: Option<String>,
-    pass: String,
-    pass_pointer: String,
+    listener: Option<String>,
+    /// Plugins of its router.
+    plugins: Map<String, Value>,
+    answer: Answer,
+}
+
+/// Where a route's answers come from.
+enum Answer {
+    /// A proxy pass, and where it is named.
+    Pass(String, String),
+    /// The route's plugins.
+    Plugins,
+}
+
+impl Route {
+    fn pass(&self) -> Option<&str> {
+        match &self.answer {
+            Answer::Pass(id, _) => Some(id),
+            Answer::Plugins => None,
+        }
+    }
 }
 
 /// What the routers of the listener say together.
@@ -223,10 +181,12 @@ struct Routers {
     trusts_forwarding: bool,
 }
 
-fn routers(root: &Place<'_>, listener: Option<&str>, report: &mut Report<'_>) -> Routers {
+fn routers(root: &Place<'_>, listeners: &[Listener], report: &mut Report<'_>) -> Routers {
     let mut routes = Vec::new();
     let mut forwarding: Vec<(String, &'static str)> = Vec::new();
-    let mut in_force = 0;
+    let mut served = BTreeSet::new();
+    // Without its id a listener serves all routers: the error is that of the missing id alone.
+    let all = listeners.iter().any(|listener| listener.id.is_none());
     for router in report.objects(root, "router") {
         let known = [
             "id",
@@ -245,35 +205,63 @@ fn routers(root: &Place<'_>, listener: Option<&str>, report: &mut Report<'_>) ->
         let virtual_host = report.text(&router, "virtual-host").filter(|host| !host.is_empty());
         let server_id = report.text(&router, "proxy-server-id").unwrap_or_default();
         let enabled = report.flag(&router, "enable", false);
-        if enabled && listener.is_some_and(|listener| listener != server_id) {
+        let is_known = all || listeners.iter().any(|listener| listener.id.as_ref() == Some(&server_id));
+        if enabled && !is_known {
             let message = format!(
                 "the router serves `{server_id}`, which no listener in force is called: it is left out"
             );
             let hint = "give `proxy-server-id` the id of `proxy-server.http`, or disable the router";
             report.warn(&router.pointer_of("proxy-server-id"), "reference", message, hint);
         }
-        let is_used = enabled && listener.is_none_or(|listener| listener == server_id);
+        let is_used = enabled && is_known;
+        let mut plugins = Map::new();
         if is_used {
-            in_force += 1;
             forwarding.push((router.pointer_of("allow-forward"), allow_forward));
             if let Some(plugin) = report.object(&router, "plugin") {
-                router_plugin(&plugin, report);
+                plugins = router_plugin::translate(&plugin, report);
             }
         }
         for route in report.objects(&router, "route") {
-            routes.extend(read_route(&route, virtual_host.as_deref(), is_used, report));
+            let host = virtual_host.as_deref();
+            routes.extend(read_route(&route, host, is_used, report).map(|route| Route {
+                listener: Some(server_id.clone()),
+                plugins: plugins.clone(),
+                ..route
+            }));
+        }
+        if is_used {
+            served.insert(server_id);
         }
     }
-    if in_force == 0 {
-        let message = "no enabled router serves the listener `proxy-server.http`";
-        report.error(
-            "router",
-            "reference",
-            message,
-            "add a router whose `proxy-server-id` is the listener's `id`, with `enable` true",
-        );
+    for (listener, key) in listeners.iter().zip(["http", "https"]) {
+        let is_served = listener.redirects || listener.id.as_ref().is_none_or(|id| served.contains(id));
+        if !is_served {
+            let message = format!("no enabled router serves the listener `proxy-server.{key}`");
+            let hint = "add a router whose `proxy-server-id` is the listener's `id`, with `enable` true";
+            report.error("router", "reference", message, hint);
+        }
     }
+    routes.extend(listeners.iter().filter_map(static_route));
     Routers { routes, trusts_forwarding: trusts_forwarding(&forwarding, report) }
+}
+
+/// The files of a listener, asked for after all its routes.
+fn static_route(listener: &Listener) -> Option<Route> {
+    let (conf, pointer) = listener.static_files.as_ref()?;
+    let mut written = Map::new();
+    written.insert("name".into(), "static-resources".into());
+    written.insert("methods".into(), json!(["GET", "HEAD"]));
+    // The path is Vert.x' own text for a prefix.
+    let path = vertx::Path::parse("/static/*").ok()?;
+    Some(Route {
+        pointer: pointer.clone(),
+        written,
+        matching: vertx::Entry { path, host: None, conditional: true },
+        virtual_host: None,
+        listener: listener.id.clone(),
+        plugins: Map::from_iter([("static-files".to_owned(), conf.clone())]),
+        answer: Answer::Plugins,
+    })
 }
 
 fn allow_forward(router: &Place<'_>, report: &mut Report<'_>) -> &'static str {
@@ -316,30 +304,6 @@ fn trusts_forwarding(routers: &[(String, &'static str)], report: &mut Report<'_>
         return false;
     }
     !trusting.is_empty()
-}
-
-fn router_plugin(plugin: &Place<'_>, report: &mut Report<'_>) {
-    report.unknown(
-        plugin,
-        &["x-frame", "cors", "hsts", "csp", "metadata", "sub-router", "log-config"],
-        Unknown::Ignored,
-    );
-    report.inert(plugin, &["metadata", "sub-router", "log-config"]);
-    absent_plugin(plugin, "cors", "origins are not checked and preflights go to the upstream", report);
-    absent_plugin(plugin, "hsts", "Strict-Transport-Security is not sent", report);
-    absent_plugin(plugin, "csp", "Content-Security-Policy is not sent", report);
-    let pointer = plugin.pointer_of("x-frame");
-    match report.text(plugin, "x-frame").map(|word| word.to_ascii_uppercase()).as_deref() {
-        None | Some("NONE") => {}
-        Some("SAMEORIGIN" | "DENY") => {
-            let message = "`x-frame` is not supported in this version yet: X-Frame-Options is not sent";
-            report.warn(&pointer, "unsupported", message, "let the upstream send it, and write NONE here");
-        }
-        Some(word) => {
-            let message = format!("`x-frame` cannot be `{word}`: no header is sent");
-            report.warn(&pointer, "type", message, "write NONE, SAMEORIGIN or DENY");
-        }
-    }
 }
 
 fn read_route(
@@ -393,8 +357,9 @@ fn read_route(
         written,
         matching: vertx::Entry { path, host: virtual_host.clone(), conditional },
         virtual_host,
-        pass: pass?,
-        pass_pointer: route.pointer_of("proxy-pass-id"),
+        listener: None,
+        plugins: Map::new(),
+        answer: Answer::Pass(pass?, route.pointer_of("proxy-pass-id")),
     })
 }
 
@@ -412,22 +377,29 @@ fn allow_method(route: &Place<'_>, report: &mut Report<'_>) -> Vec<String> {
     methods
 }
 
+/// The routes of one listener. `ids` are those that are taken.
 fn write_routes(
-    routes: &[Route],
+    routes: &[&Route],
     passes: &BTreeMap<String, Option<Pass>>,
-    listener: Option<&str>,
+    listener: &Listener,
+    ids: &mut BTreeSet<String>,
     report: &mut Report<'_>,
 ) -> Vec<Value> {
     let entries: Vec<&vertx::Entry> = routes.iter().map(|route| &route.matching).collect();
-    let mut ids = BTreeSet::new();
     let mut written = Vec::new();
     for (index, (route, placing)) in routes.iter().zip(vertx::arrange(&entries)).enumerate() {
-        let Some(pass) = passes.get(&route.pass) else {
-            let message = format!("there is no proxy pass `{}`", route.pass);
-            report.error(&route.pass_pointer, "reference", message, "name an `id` of the list `proxy-pass`");
-            continue;
+        let pass = match &route.answer {
+            Answer::Plugins => None,
+            Answer::Pass(id, pointer) => match passes.get(id) {
+                Some(Some(pass)) => Some(pass),
+                Some(None) => continue,
+                None => {
+                    let message = format!("there is no proxy pass `{id}`");
+                    report.error(pointer, "reference", message, "name an `id` of the list `proxy-pass`");
+                    continue;
+                }
+            },
         };
-        let Some(pass) = pass else { continue };
         let (uris, path_regex) = match placing {
             vertx::Placing::Native(uris) => (uris, None),
             vertx::Placing::Under(uri, regex) => (vec![uri], Some(regex)),
@@ -453,27 +425,58 @@ fn write_routes(
         };
         // Vert.x tries routes in the order of the list.
         target.insert("priority".into(), (routes.len() - index).into());
-        let mut vars: Vec<Value> = path_regex.into_iter().map(|regex| json!(["uri", "~~", regex])).collect();
-        match route.virtual_host.as_deref().map(host_condition) {
-            None => {}
-            Some(HostCondition::Pattern(host)) => drop(target.insert("hosts".into(), json!([host]))),
-            Some(HostCondition::Regex(regex)) => vars.push(json!(["host", "~~", regex])),
+        place_route(&mut target, route, path_regex, listener);
+        let preflight = preflight(&target, route);
+        if let Some(pass) = pass {
+            target.extend(pass.rewrite.clone().map(|rewrite| ("rewrite".to_owned(), rewrite)));
+            target.insert("upstream_id".into(), pass.id.as_str().into());
+            target.insert("enable_websocket".into(), true.into());
         }
-        if !vars.is_empty() {
-            target.insert("vars".into(), vars.into());
+        let mut plugins = route.plugins.clone();
+        plugins.extend(listener.gzip.clone().map(|gzip| ("gzip".to_owned(), gzip)));
+        if !plugins.is_empty() {
+            target.insert("plugins".into(), plugins.into());
         }
-        target.insert("method_not_allowed".into(), true.into());
-        if let Some(listener) = listener {
-            target.insert("listeners".into(), json!([listener]));
-        }
-        if let Some(rewrite) = &pass.rewrite {
-            target.insert("rewrite".into(), rewrite.clone());
-        }
-        target.insert("upstream_id".into(), pass.id.as_str().into());
-        target.insert("enable_websocket".into(), true.into());
         written.push(Value::Object(target));
+        written.extend(preflight.map(Value::Object));
     }
     written
+}
+
+/// Host, path and listener of a route.
+fn place_route(
+    target: &mut Map<String, Value>,
+    route: &Route,
+    path_regex: Option<String>,
+    listener: &Listener,
+) {
+    let mut vars: Vec<Value> = path_regex.into_iter().map(|regex| json!(["uri", "~~", regex])).collect();
+    match route.virtual_host.as_deref().map(host_condition) {
+        None => {}
+        Some(HostCondition::Pattern(host)) => drop(target.insert("hosts".into(), json!([host]))),
+        Some(HostCondition::Regex(regex)) => vars.push(json!(["host", "~~", regex])),
+    }
+    if !vars.is_empty() {
+        target.insert("vars".into(), vars.into());
+    }
+    target.insert("method_not_allowed".into(), true.into());
+    if let Some(id) = &listener.id {
+        target.insert("listeners".into(), json!([id]));
+    }
+}
+
+/// CORS stood before the conditions of a route: a route beside it answers the preflights that the
+/// route itself does not take.
+fn preflight(target: &Map<String, Value>, route: &Route) -> Option<Map<String, Value>> {
+    let cors = route.plugins.get("cors").filter(|_| route.matching.conditional)?;
+    let mut preflight = target.clone();
+    for condition in ["id", "desc", "consumes", "produces"] {
+        preflight.remove(condition);
+    }
+    preflight.insert("name".into(), "preflight".into());
+    preflight.insert("methods".into(), json!(["OPTIONS"]));
+    preflight.insert("plugins".into(), json!({"cors": cors}));
+    Some(preflight)
 }
 
 /// How a host pattern is said in Sigma's format.

@@ -4,7 +4,38 @@
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::plugins::{PluginRefusal, PluginSchemas, PluginScope};
 use crate::{ParseOptions, parse};
+
+/// Takes the plugins that translations name; whether they take their configurations is for the
+/// tests of the whole program.
+struct Named;
+
+impl PluginSchemas for Named {
+    fn names(&self) -> Vec<&str> {
+        vec!["cors", "forwarded-fields", "gzip", "redirect", "security-headers", "static-files"]
+    }
+
+    fn schema(&self, _: &str, _: PluginScope) -> Option<&Value> {
+        None
+    }
+
+    fn is_auth(&self, _: &str) -> bool {
+        false
+    }
+
+    fn check(&self, name: &str, _: PluginScope, _: &Value) -> Result<(), PluginRefusal> {
+        if self.names().contains(&name) { Ok(()) } else { Err(PluginRefusal::Unknown) }
+    }
+
+    fn unique_attribute(&self, _: &str) -> Option<&str> {
+        None
+    }
+
+    fn secret_fields(&self, _: &str, _: PluginScope) -> &[&str] {
+        &[]
+    }
+}
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/seed/golden").join(name)
@@ -37,7 +68,7 @@ fn check_golden(name: &str, text: &str, options: Option<&str>, instances: Option
         &format!("{}\n", serde_json::to_string_pretty(&value).unwrap()),
     );
     compare(&format!("{name}.warnings"), &lines(&warnings));
-    let whole = ParseOptions { companion: options, instances, ..ParseOptions::default() };
+    let whole = ParseOptions { companion: options, instances, plugins: &Named, ..ParseOptions::default() };
     if let Err(problems) = parse(text, &whole) {
         panic!("{name}: the translation is refused:\n{}", lines(&problems));
     }
@@ -54,6 +85,7 @@ fn published_examples_are_translated() {
 #[test]
 fn every_key_is_translated_or_reported() {
     check_golden("sigma-every-key", include_str!("golden/sigma-every-key.json"), None, None);
+    check_golden("sigma-https", include_str!("golden/sigma-https.json"), None, None);
     check_golden("niubix-every-key", include_str!("golden/niubix-every-key.json"), None, None);
 }
 
@@ -130,18 +162,24 @@ fn errors_of_sigma_name_line_and_remedy() {
             ("http://localhost:8888", "http://[::1]:8888"),
             ("\"max-pool-size-per-server\": 256", "\"ssl\": true"),
         ],
-        &[
-            "proxy-client.ssl: `proxy-client.ssl` is on: TLS to upstream nodes is not supported in this version yet",
-            "upstream[0].nodes[0]: `http://[::1]:8888`: IPv6",
-        ],
+        &["upstream[0].nodes[0]: `http://[::1]:8888`: IPv6"],
     );
     check(
         &[("\"http\": {", "\"https\": {\"enable\": true}, \"http\": {")],
-        &["proxy-server.https.enable: `proxy-server.https` is enabled"],
+        &[
+            "proxy-server.https.ssl: SSL config error, must config SSL, SSL type, SSL KeyPath and SSL certPath!",
+            "proxy-server.https.id: `id` is missing",
+        ],
     );
+    let cors = r#""plugin": {"cors": {"enable": true, "allow-origins": ["example.com"]}}, "id": "router-1""#;
     check(
-        &[("\"proxy-client\": {", "\"plugins\": {\"http-redirect-https\": true}, \"proxy-client\": {")],
-        &["plugins.http-redirect-https: "],
+        &[("\"id\": \"router-1\"", cors)],
+        &["router[0].plugin.cors.allow-origins[0]: `example.com` is no origin"],
+    );
+    let files = r#""plugin": {"static-resources": {"enable": true, "root-path": "www"}}, "port": 80"#;
+    check(
+        &[("\"port\": 80", files)],
+        &["proxy-server.http.plugin.static-resources.root-path: `root-path` `www` is no absolute path"],
     );
     check(
         &[("\"id\": \"router-1\"", "\"allow-forward\": \"SOME\"")],
@@ -159,11 +197,6 @@ fn errors_of_niubix_name_line_and_remedy() {
         &["line 16: apps[0].protocol: `protocol` `tcp` is not supported in this version yet"],
     );
     check(&[("\"weight\": 5", "\"weight\": 0")], &["apps[0].backends: all backends have the weight 0"]);
-    for key in ["x-forwarded-for", "x-real-ip"] {
-        let [on, off] = [true, false].map(|value| format!("\"{key}\": {value}"));
-        let error = format!("apps[0].{key}: `{key}` cannot be switched off in this version");
-        check(&[(&on, &off)], &[&error]);
-    }
     check(
         &[("127.0.0.1:8080", "localhost:8080"), ("\"/x\"", "\"x\"")],
         &[

@@ -400,7 +400,7 @@ async fn replace(state: &AdminState, call: &Call, digest: &str, sent: &Map<Strin
         if call.is_dry() {
             return Ok(reply.with("sigma-dry-run", "true"));
         }
-        match state.store.commit(transaction).await {
+        match state.commit(transaction).await {
             Ok(revision) => return Ok(reply.at(revision)),
             Err(StoreError::Conflict) => continue,
             Err(error) => return Err(error.into()),

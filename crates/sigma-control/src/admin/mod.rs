@@ -12,7 +12,7 @@
 //! | `call`, `decode` | what was sent |
 //! | `read`, `filter` | what there is |
 //! | `write`, `patch` | how it is to be from now on |
-//! | `rules` | whether that fits the other resources |
+//! | `rules`, `credentials` | whether that fits the other resources |
 //! | `secrecy` | what is encrypted, and what is shown of it |
 //! | `configs` | the whole configuration at once |
 //! | `catalogue`, `openapi` | what may be written, and how to call |
@@ -23,6 +23,7 @@ mod call;
 mod catalogue;
 mod collection;
 mod configs;
+mod credentials;
 mod decode;
 mod decoration;
 mod filter;
@@ -52,7 +53,7 @@ use sigma_config::plugins::PluginSchemas;
 use sigma_config::settings::{Admin, AdminApiVersion};
 use tokio::sync::RwLock;
 
-use crate::store::Store;
+use crate::store::{Store, StoreError, Transaction};
 pub(crate) use catalogue::{attributes as plugin_attributes, resource_schemas};
 pub use key::{KeyFileError, settle_key};
 
@@ -78,6 +79,9 @@ pub struct AdminState {
     /// collection hold it alone. So no reference is left dangling by two calls at once. Other
     /// nodes of an etcd are not held off by it, as they are not in APISIX.
     writes: RwLock<()>,
+    /// Who is recognised by what.
+    credentials: credentials::Credentials,
+    reader: Arc<credentials::Reader>,
 }
 
 /// Whether this gateway serves TCP and UDP.
@@ -97,6 +101,8 @@ impl AdminState {
         keyring: Keyring,
         settings: Admin,
     ) -> AdminState {
+        let reader =
+            Arc::new(credentials::Reader { keyring: keyring.clone(), plugins: Arc::clone(&plugins) });
         AdminState {
             store,
             plugins,
@@ -105,7 +111,16 @@ impl AdminState {
             key_prefix: "/apisix".to_owned(),
             streams: Streams::Enabled,
             writes: RwLock::new(()),
+            credentials: credentials::Credentials::default(),
+            reader,
         }
+    }
+
+    /// Every write of the API.
+    async fn commit(&self, transaction: Transaction) -> Result<u64, StoreError> {
+        let revision = self.store.commit(transaction).await?;
+        self.credentials.wrote(revision);
+        Ok(revision)
     }
 
     /// A store key as answers name it.

@@ -7,6 +7,7 @@ use sigma_config::wording::is_secret_reference;
 
 use super::AdminState;
 use super::collection::{Class, Place};
+use super::credentials;
 use super::read::value_of;
 use super::reply::Refusal;
 use crate::store::{Condition, Record};
@@ -115,39 +116,21 @@ fn plugins(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
 
 /// What identifies a consumer must identify no other one.
 async fn unique_credentials(state: &AdminState, key: &str, value: &Value) -> Result<(), Refusal> {
-    let mut wanted: Vec<(&str, &str, &str)> = Vec::new();
-    for (plugin, conf) in plugins(value) {
-        let Some(attribute) = state.plugins.unique_attribute(plugin) else { continue };
-        let Some(own) = conf.get(attribute).and_then(Value::as_str) else { continue };
-        if !is_secret_reference(own) {
-            wanted.push((plugin, attribute, own));
-        }
-    }
-    if wanted.is_empty() {
-        return Ok(());
-    }
-    let username = |key: &str| key.split('/').nth(1).unwrap_or_default().to_owned();
-    let own_name = username(key);
-    for record in state.store.list("consumers/").await? {
-        let Some(other) = ResourceKey::parse(&record.key) else { continue };
-        // A value that cannot be read identifies nobody.
-        let Ok(mut present) = value_of(&record) else { continue };
-        if username(&record.key) == own_name {
+    let username = |id: &str| id.split('/').next().unwrap_or_default().to_owned();
+    let own_name = ResourceKey::parse(key).map(|key| username(&key.id));
+    for (plugin, attribute, own) in credentials::identities(value, &*state.plugins) {
+        if is_secret_reference(own) {
             continue;
         }
-        state.open(other.kind, &mut present);
-        for (plugin, attribute, own) in &wanted {
-            let theirs = present.get("plugins").and_then(|plugins| plugins.get(*plugin)?.get(*attribute));
-            if theirs.and_then(Value::as_str) == Some(*own) {
-                let whose = match other.id.rsplit_once("/credentials/") {
-                    Some((name, id)) => format!("credential: {id} of consumer: {name}"),
-                    None => format!("consumer: {}", other.id),
-                };
-                return Err(Refusal::bad(format_args!(
-                    "duplicate {attribute} of plugin {plugin} found with {whose}"
-                )));
-            }
-        }
+        let owners = state.credentials.owners(&state.store, &state.reader, (plugin, own)).await?;
+        let Some(other) = owners.into_iter().find(|owner| Some(username(&owner.id)) != own_name) else {
+            continue;
+        };
+        let whose = match other.id.rsplit_once("/credentials/") {
+            Some((name, id)) => format!("credential: {id} of consumer: {name}"),
+            None => format!("consumer: {}", other.id),
+        };
+        return Err(Refusal::bad(format_args!("duplicate {attribute} of plugin {plugin} found with {whose}")));
     }
     Ok(())
 }

@@ -246,7 +246,21 @@ fn unix_seconds(time: SystemTime) -> u64 {
 }
 
 async fn revision(State(state): Control) -> Response {
-    let revisions = state.inspect.revisions().await;
+    found(&shown(&state.inspect.revisions().await))
+}
+
+fn quarantined_item(one: &Quarantined) -> Value {
+    json!({
+        "key": one.key,
+        "reason": one.reason,
+        "since": unix_seconds(one.since),
+        "revision": one.revision,
+        "last_good_served": one.last_good_served,
+    })
+}
+
+/// What is served, and where it comes from, as operators see it.
+pub(crate) fn shown(revisions: &Revisions) -> Value {
     let store = &revisions.store;
     let lost =
         store.lost.as_ref().map(|(since, reason)| json!({"since": unix_seconds(*since), "reason": reason}));
@@ -259,11 +273,11 @@ async fn revision(State(state): Control) -> Response {
     let quarantined: Vec<Value> = revisions
         .quarantined
         .iter()
-        .map(|one| json!({"key": one.key, "reason": one.reason, "since": unix_seconds(one.since)}))
+        .map(quarantined_item)
         .collect();
     // What all workers are past is in force everywhere.
     let served = revisions.workers.iter().min().copied().unwrap_or(revisions.published);
-    found(&json!({
+    json!({
         "revision": served,
         "published": revisions.published,
         "workers": workers,
@@ -274,5 +288,5 @@ async fn revision(State(state): Control) -> Response {
             "copied": store.copied.map(unix_seconds),
         },
         "quarantined": quarantined,
-    }))
+    })
 }

@@ -1,3 +1,5 @@
+//! Every path of the Control API, asked of a fake process.
+
 use std::time::Duration;
 
 use axum::body::Body;
@@ -92,7 +94,7 @@ async fn what_is_served_is_told() {
         "published": 8,
         "workers": [{"worker": 0, "revision": 8}, {"worker": 1, "revision": 7}],
         "store": {"kind": "etcd", "revision": 9, "lost": {"since": 5, "reason": "refused"}, "copied": null},
-        "quarantined": [{"key": "routes/2", "reason": "no uri", "since": 5}],
+        "quarantined": [{"key": "routes/2", "reason": "no uri", "since": 5, "revision": 8, "last_good_served": true}],
     });
     check("GET /v1/revision", 200, revision).await;
 }

@@ -181,6 +181,11 @@ impl Secrets {
         unresolved
     }
 
+    /// Asks for what is not known or has grown old, so that [`Secrets::resolve`] need not wait for it.
+    pub async fn look_ahead(&self, references: impl IntoIterator<Item = String>) {
+        self.look_up_all(references.into_iter().collect()).await;
+    }
+
     async fn look_up_all(&self, references: HashSet<String>) -> HashMap<String, Result<String, Failure>> {
         let mut outcomes = HashMap::with_capacity(references.len());
         let mut tasks = JoinSet::new();

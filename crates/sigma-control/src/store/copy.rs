@@ -8,6 +8,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -34,12 +35,14 @@ const MAGIC: &[u8; 8] = b"SIGCOPY1";
 
 /// A store in etcd with a copy of its records on local disk.
 ///
-/// [`Store::load`] falls back to the copy; everything else needs etcd. [`StoreStatus::copied`] is
+/// The first [`Store::load`] falls back to the copy; everything else needs etcd. [`StoreStatus::copied`] is
 /// set from such a load until etcd is back, and the watch then begins with [`Event::Reloaded`].
 pub struct Mirrored {
     etcd: Arc<Etcd>,
     file: CopyFile,
     startup_retry: u16,
+    /// Something has been loaded: whoever asks again wants to know what is in etcd.
+    started: AtomicBool,
     copied: Arc<Mutex<Option<SystemTime>>>,
     /// None only while it is dropped.
     keeper: Option<Sender<Event>>,
@@ -78,6 +81,7 @@ impl Mirrored {
             etcd: Arc::new(etcd),
             file,
             startup_retry,
+            started: AtomicBool::new(false),
             copied: Arc::default(),
             keeper: Some(keeper),
             thread: Some(thread),
@@ -148,7 +152,14 @@ impl Drop for Mirrored {
 
 impl Store for Mirrored {
     fn load(&self) -> Pending<'_, Contents> {
-        Box::pin(self.load_or_copy())
+        Box::pin(async {
+            if self.started.load(Ordering::Relaxed) {
+                return self.etcd.load().await;
+            }
+            let contents = self.load_or_copy().await?;
+            self.started.store(true, Ordering::Relaxed);
+            Ok(contents)
+        })
     }
 
     fn get<'a>(&'a self, key: &'a str) -> Pending<'a, Option<Record>> {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use super::ServerIdentity;
 
@@ -62,25 +62,5 @@ fn normal(name: &str) -> Cow<'_, str> {
         Cow::Owned(name.to_ascii_lowercase())
     } else {
         Cow::Borrowed(name)
-    }
-}
-
-/// The table in force, for all workers. Replacing it disturbs no connection and no handshake
-/// under way.
-#[derive(Debug, Default)]
-pub struct Published(RwLock<Arc<Certificates>>);
-
-impl Published {
-    /// The table in force now.
-    pub fn load(&self) -> Arc<Certificates> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Puts `certificates` in force.
-    pub fn store(&self, certificates: Arc<Certificates>) {
-        let old =
-            std::mem::replace(&mut *self.0.write().unwrap_or_else(PoisonError::into_inner), certificates);
-        // Freed behind the lock: it may be large.
-        drop(old);
     }
 }

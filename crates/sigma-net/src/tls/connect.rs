@@ -165,19 +165,23 @@ impl ClientTls {
         name: &str,
         timeout_ms: u64,
     ) -> Result<Stream, HandshakeError> {
+        let deadline = Deadline::new();
+        deadline.set(timeout_ms);
+        deadline.bound(self.shake(socket, name)).await.unwrap_or(Err(HandshakeError::TimedOut))
+    }
+
+    /// As [`ClientTls::connect`], for a thread that keeps its own time.
+    ///
+    /// # Errors
+    /// Every reason why there is no session.
+    pub async fn shake(&self, mut socket: Stream, name: &str) -> Result<Stream, HandshakeError> {
         let server = ServerName::try_from(name).map_err(|_| HandshakeError::BadName)?.to_owned();
         let connection = UnbufferedClientConnection::new(Arc::clone(&self.config), server)
             .map_err(HandshakeError::Protocol)?;
-        let deadline = Deadline::new();
-        deadline.set(timeout_ms);
-        let handshake = async {
-            let mut socket = socket;
-            let mut session = Session::new(Side::Client(connection), Buffer::default());
-            shake(&mut socket, &mut session).await?;
-            let facts = Facts { server_name: Some(name.into()), ..Facts::of(session.common()) };
-            Ok(Stream::Tls(Box::new(TlsStream::new(socket, session, facts))))
-        };
-        deadline.bound(handshake).await.unwrap_or(Err(HandshakeError::TimedOut))
+        let mut session = Session::new(Side::Client(connection), Buffer::default());
+        shake(&mut socket, &mut session).await?;
+        let facts = Facts { server_name: Some(name.into()), ..Facts::of(session.common()) };
+        Ok(Stream::Tls(Box::new(TlsStream::new(socket, session, facts))))
     }
 }
 

@@ -35,7 +35,7 @@ use std::sync::{Arc, LazyLock};
 use rustls::crypto::CryptoProvider;
 
 pub use accept::{AcceptOptions, Handshakes, accept};
-pub use certificates::{Certificates, Published};
+pub use certificates::Certificates;
 pub use client_auth::{ClientAuth, Demand};
 pub use connect::{Authorities, ClientSettings, ClientTls, Trust};
 pub use facts::{ClientCertificate, Facts};

@@ -428,17 +428,13 @@ fn sessions_are_resumed_under_the_same_terms_only() {
 fn a_new_table_disturbs_nobody() {
     run(async {
         let root = Authority::root("root");
-        let published = Published::default();
-        let connect = async || shake(&root.client(), "a.test", &published.load()).await;
-        published.store(table(vec![("a.test", root.identity(&["a.test"]))]));
-        let (mut near, mut far) = connect().await;
-        published.store(table(vec![("a.test", root.identity(&["a.test"]))]));
-        let (newer, _newer_far) = connect().await;
+        let fresh = || table(vec![("a.test", root.identity(&["a.test"]))]);
+        let (mut near, mut far) = shake(&root.client(), "a.test", &fresh()).await;
+        let (newer, _newer_far) = shake(&root.client(), "a.test", &fresh()).await;
         assert_ne!(facts(&near).peer_chain, facts(&newer).peer_chain);
-        published.store(Arc::default());
         ping(&mut near, &mut far).await;
         let options = AcceptOptions::default();
-        let (near, far) = shake_with(&root.client(), "a.test", &published.load(), &options).await;
+        let (near, far) = shake_with(&root.client(), "a.test", &Arc::default(), &options).await;
         assert!(near.is_err() && matches!(far, Err(HandshakeError::NoCertificate(_))));
     });
 }
@@ -505,7 +501,9 @@ fn silence_and_nonsense_end_the_handshake() {
             }
             let options = AcceptOptions { timeout_ms, hello_bytes, ..AcceptOptions::default() };
             let handshakes = Handshakes::new(1);
-            let result = accept(Stream::Tcp(far), b"", &options, &handshakes, |name| certificates.choose(name).cloned());
+            let result = accept(Stream::Tcp(far), b"", &options, &handshakes, |name| {
+                certificates.choose(name).cloned()
+            });
             let error = result.await.unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         };
@@ -546,7 +544,8 @@ fn bytes_read_before_the_handshake_count() {
         let (near, far) = tokio::join!(client.connect(Stream::Tcp(near), "a.test", 10_000), async {
             let mut early = [0; 100];
             far.read_exact(&mut early).await.unwrap();
-            accept(Stream::Tcp(far), &early, &options, &handshakes, |name| certificates.choose(name).cloned()).await
+            accept(Stream::Tcp(far), &early, &options, &handshakes, |name| certificates.choose(name).cloned())
+                .await
         });
         ping(&mut near.unwrap(), &mut far.unwrap()).await;
     });
@@ -690,7 +689,9 @@ fn records_may_come_in_pieces() {
             let talk = async {
                 let (near, far) = tokio::join!(
                     client.connect(Stream::Tcp(near), "a.test", 10_000),
-                    accept(Stream::Tcp(far), b"", &options, &handshakes, |name| certificates.choose(name).cloned()),
+                    accept(Stream::Tcp(far), b"", &options, &handshakes, |name| certificates
+                        .choose(name)
+                        .cloned()),
                 );
                 let (mut near, mut far) = (near.unwrap(), far.unwrap());
                 let total = size * 30_000 % 300_000;

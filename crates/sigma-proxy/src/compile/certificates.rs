@@ -133,7 +133,7 @@ impl State {
 }
 
 /// Whether any part of it stands elsewhere, where it may change.
-fn refers(ssl: &Ssl) -> bool {
+pub(super) fn refers(ssl: &Ssl) -> bool {
     ssl.pairs().any(|(cert, key)| is_reference(cert) || is_reference(key))
         || ssl.client.as_ref().is_some_and(|client| is_reference(&client.ca))
 }
@@ -145,7 +145,11 @@ fn compile(
 ) -> Result<Certificate, String> {
     let client = ssl.client.as_deref();
     let exempt = client.filter(|client| !client.skip_mtls_uri_regex.is_empty()).map(|client| {
-        client.skip_mtls_uri_regex.iter().map(|pattern| Pattern::compile(pattern)).collect::<Result<Exempt, _>>()
+        client
+            .skip_mtls_uri_regex
+            .iter()
+            .map(|pattern| Pattern::compile(pattern))
+            .collect::<Result<Exempt, _>>()
     });
     let exempt = exempt.transpose().map_err(|error| error.to_string())?;
     let client_auth = client.map(|client| {
@@ -230,7 +234,10 @@ fn tls_terms(
     Ok(TlsTerms { options, own })
 }
 
-fn pair_of_files(files: &CertificateFiles, source: &dyn EndpointSource) -> Result<Pair, (&'static str, String)> {
+fn pair_of_files(
+    files: &CertificateFiles,
+    source: &dyn EndpointSource,
+) -> Result<Pair, (&'static str, String)> {
     let text = |field, path| {
         let bytes = source.read_file(path).map_err(|reason| (field, reason))?;
         String::from_utf8(bytes).map_err(|_| (field, format!("{} is not PEM", path.display())))

@@ -10,9 +10,11 @@
 //! | `parts` | plugins and upstreams of one resource |
 //! | `routes` | routes: what they merge, and where they stand |
 //! | `certificates` | who clients see, and what listeners demand |
+//! | `node_tls` | TLS towards the nodes of an upstream |
 //! | `people` | consumers and their identities |
 
 mod certificates;
+pub(crate) mod node_tls;
 mod parts;
 mod people;
 mod routes;
@@ -275,7 +277,8 @@ impl State {
 
     fn place_global(&self, snapshot: &mut Snapshot, config: &Config) {
         let rules = config.resources.global_rules.iter();
-        let parts = rules.filter_map(|rule| self.parts.get(&ResourceKey::new(Kind::GlobalRule, rule.id.as_str())));
+        let parts =
+            rules.filter_map(|rule| self.parts.get(&ResourceKey::new(Kind::GlobalRule, rule.id.as_str())));
         snapshot.global = Arc::new(Chain::new(parts.flat_map(|parts| parts.entries.iter().cloned())));
     }
 

@@ -11,6 +11,7 @@ use sigma_plugin::descriptor::inline_upstream_key;
 use sigma_plugin::{Consumer, Entry, Identity};
 
 use super::certificates::Certificate;
+use super::node_tls::NodeTls;
 use super::{Failure, State, Task};
 use crate::snapshot::Upstream;
 
@@ -87,7 +88,21 @@ impl Task<'_> {
             return None;
         }
         let identities = identities.into_boxed_slice();
-        Some(Arc::new(Parts { entries: entries.into_boxed_slice(), upstreams, identities, rewrite, certificate: None }))
+        Some(Arc::new(Parts {
+            entries: entries.into_boxed_slice(),
+            upstreams,
+            identities,
+            rewrite,
+            certificate: None,
+        }))
+    }
+}
+
+fn same_terms(a: &Option<Arc<NodeTls>>, b: &Option<Arc<NodeTls>>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+        (None, None) => true,
+        _ => false,
     }
 }
 
@@ -105,13 +120,32 @@ impl Building<'_, '_> {
 
     fn upstream(&mut self, key: String, config: &Arc<resources::Upstream>) {
         let known = self.old.and_then(|old| old.upstreams.iter().find(|upstream| upstream.key == key));
-        if let Some(same) = known.filter(|known| known.config == *config) {
+        let tls = match self.node_tls(&key, config, known) {
+            Ok(tls) => tls,
+            Err(problem) => return self.fail(problem),
+        };
+        if let Some(same) = known.filter(|known| known.config == *config && same_terms(&known.tls, &tls)) {
             return self.upstreams.push(Arc::clone(same));
         }
-        match Upstream::compile(&key, config, self.task.source) {
+        match Upstream::compile(&key, config, tls, self.task.source) {
             Ok(upstream) => self.upstreams.push(Arc::new(upstream)),
             Err(problem) => self.fail(problem),
         }
+    }
+
+    fn node_tls(
+        &mut self,
+        key: &str,
+        config: &resources::Upstream,
+        known: Option<&Arc<Upstream>>,
+    ) -> Result<Option<Arc<NodeTls>>, Problem> {
+        let tls = config.tls.as_deref();
+        let named = tls.and_then(|tls| tls.client_cert_id.as_ref());
+        let client = named.and_then(|id| self.task.config.resources.ssls.get(id.as_str()));
+        let settings = &self.task.config.settings;
+        let before = known.and_then(|known| known.tls.as_ref());
+        NodeTls::compile(config, client, settings, before, self.task.source)
+            .map_err(|reason| Problem::new(format!("{key}.tls"), "tls", reason))
     }
 
     fn plugins(&mut self, plugins: &Plugins) -> (Vec<Arc<Entry>>, Vec<KeyOfIdentity>) {
@@ -148,7 +182,10 @@ impl Building<'_, '_> {
     fn entry(&mut self, name: &str, conf: &Arc<Value>) -> Option<Arc<Entry>> {
         let metadata = self.metadata(name);
         let known = self.old.and_then(|old| old.entries.iter().find(|e| e.descriptor.name == name));
-        if let Some(same) = known.filter(|known| known.conf == *conf && known.metadata == metadata) {
+        let is_same = |known: &&Arc<Entry>| {
+            known.conf == *conf && known.metadata == metadata && !self.task.source.has_changed(conf)
+        };
+        if let Some(same) = known.filter(is_same) {
             return Some(Arc::clone(same));
         }
         let mut revealed = Value::clone(conf);

@@ -50,9 +50,8 @@ fn service_of<'c>(config: &'c Config, route: &resources::Route) -> Option<&'c Ar
 
 /// What a route refers to.
 fn references(route: &resources::Route) -> impl Iterator<Item = ResourceKey> {
-    let of = |kind, id: &Option<sigma_config::id::Id>| {
-        id.as_ref().map(|id| ResourceKey::new(kind, id.as_str()))
-    };
+    let of =
+        |kind, id: &Option<sigma_config::id::Id>| id.as_ref().map(|id| ResourceKey::new(kind, id.as_str()));
     [
         of(Kind::Service, &route.service_id),
         of(Kind::PluginConfig, &route.plugin_config_id),
@@ -113,7 +112,11 @@ impl State {
             .filter_map(|(id, before)| {
                 let after = self.routes.get(id);
                 let number = after.or(before.as_ref())?.number;
-                Some(Change { number, before: before.as_ref().map(|p| p.input(&names)), after: after.map(|p| p.input(&names)) })
+                Some(Change {
+                    number,
+                    before: before.as_ref().map(|p| p.input(&names)),
+                    after: after.map(|p| p.input(&names)),
+                })
             })
             .collect();
         // Numbers that were given back may have been taken again: what goes, goes first.
@@ -145,12 +148,12 @@ impl State {
     ) -> Route {
         let own = ResourceKey::new(Kind::Route, route.id.as_str());
         let chain = self.chain(route);
-        let global = snapshot.global.stands_back_for(&chain).then(|| snapshot.global.standing_back_for(&chain));
+        let global =
+            snapshot.global.stands_back_for(&chain).then(|| snapshot.global.standing_back_for(&chain));
         let regex = self.parts.get(&own).and_then(|parts| parts.rewrite.clone());
-        let rewrite = regex.zip(route.rewrite.as_ref()).map(|(regex, rewrite)| Rewrite {
-            regex,
-            replacement: rewrite.replacement.clone().into_bytes(),
-        });
+        let rewrite = regex
+            .zip(route.rewrite.as_ref())
+            .map(|(regex, rewrite)| Rewrite { regex, replacement: rewrite.replacement.clone().into_bytes() });
         let websocket = route.enable_websocket.or(service.and_then(|s| s.enable_websocket));
         let input = RouteInput::of(route, service, |_| None);
         Route {

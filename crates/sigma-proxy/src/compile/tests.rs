@@ -1,3 +1,5 @@
+//! Changes end where compiling anew begins.
+
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -52,6 +54,7 @@ impl EndpointSource for Nowhere {
         &mut self,
         _: &str,
         _: &resources::Upstream,
+        _: Option<&sigma_net::tls::ClientTls>,
     ) -> Result<(Arc<UpstreamCell>, Option<Arc<Plan>>), Problem> {
         Ok((Arc::new(UpstreamCell::new(Arc::new(EndpointSet::new(Vec::new(), Arc::default())))), None))
     }
@@ -73,9 +76,9 @@ fn shown(snapshot: &Snapshot) -> Vec<String> {
         chain.entries().iter().map(entry).collect()
     };
     let target = |target: Target| match target {
-        Target::Upstream(number) => snapshot.upstream(number).map_or("nothing".to_owned(), |upstream| {
-            format!("{} {:?}", upstream.key, upstream.config.nodes)
-        }),
+        Target::Upstream(number) => snapshot
+            .upstream(number)
+            .map_or("nothing".to_owned(), |upstream| format!("{} {:?}", upstream.key, upstream.config.nodes)),
         other => format!("{other:?}"),
     };
     let route = |route: &Arc<crate::snapshot::Route>| {
@@ -91,9 +94,10 @@ fn shown(snapshot: &Snapshot) -> Vec<String> {
         let found = crate::exchange::find(snapshot, &request);
         lines.push(format!("{path} {:?}", found.and_then(|n| snapshot.route(n)).map(|r| &r.facts.id)));
     }
-    let keys = snapshot.upstream_numbers.iter().map(|(key, number)| {
-        format!("{key} {:?}", snapshot.upstream(*number).map(|upstream| &upstream.key))
-    });
+    let keys = snapshot
+        .upstream_numbers
+        .iter()
+        .map(|(key, number)| format!("{key} {:?}", snapshot.upstream(*number).map(|upstream| &upstream.key)));
     lines.extend(keys);
     lines.push(format!("global {}", names(&snapshot.global)));
     for name in ["jack", "rose"] {
@@ -122,7 +126,10 @@ fn write() -> impl Strategy<Value = (ResourceKey, Option<Value>)> {
     let base = move |kind: u8, n: u8, m: u8, plugins: Value| match kind {
         0 => (format!("routes/{n}"), json!({"uri": format!("/{m}"), "upstream_id": m, "plugins": plugins})),
         1 => (format!("routes/{n}"), json!({"uri": format!("/{m}*"), "service_id": m, "plugins": plugins})),
-        2 => (format!("routes/{n}"), json!({"uri": format!("/{m}"), "upstream": upstream(m), "plugin_config_id": m})),
+        2 => (
+            format!("routes/{n}"),
+            json!({"uri": format!("/{m}"), "upstream": upstream(m), "plugin_config_id": m}),
+        ),
         3 => (format!("services/{n}"), json!({"upstream": upstream(m), "plugins": plugins})),
         4 => (format!("upstreams/{n}"), upstream(m)),
         5 => (format!("plugin_configs/{n}"), json!({"plugins": plugins})),
@@ -170,7 +177,12 @@ proptest! {
     }
 }
 
-fn changed(compiler: &mut Compiler, config: &mut Config, key: &str, value: Value) -> Result<Arc<Snapshot>, Vec<Failure>> {
+fn changed(
+    compiler: &mut Compiler,
+    config: &mut Config,
+    key: &str,
+    value: Value,
+) -> Result<Arc<Snapshot>, Vec<Failure>> {
     let key = ResourceKey::parse(key).unwrap();
     let order = config.resources.order(&key).unwrap_or(config.resources.keys().len() as u64);
     put(config, &key, &value, order, &*Arc::clone(compiler.roster()));
@@ -203,11 +215,14 @@ fn what_does_not_change_is_the_same_thing() {
 #[test]
 fn a_failure_names_its_resource_and_leaves_no_trace() {
     let (mut compiler, mut config) = (compiler(), Config::default());
-    let good = changed(&mut compiler, &mut config, "routes/1", json!({"uri": "/1", "plugins": {"a": {}}})).unwrap();
+    let good =
+        changed(&mut compiler, &mut config, "routes/1", json!({"uri": "/1", "plugins": {"a": {}}})).unwrap();
     let bad = json!({"uri": "/2", "plugins": {"a": {"bad": "no"}}});
     let failures = changed(&mut compiler, &mut config, "routes/1", bad).unwrap_err();
     assert_eq!(failures[0].key.as_ref().unwrap().to_string(), "routes/1");
-    assert!(failures[0].problem.to_string().contains("failed to check the configuration of plugin a err: \"no\""));
+    assert!(
+        failures[0].problem.to_string().contains("failed to check the configuration of plugin a err: \"no\"")
+    );
     let key = ResourceKey::parse("routes/1").unwrap();
     put(&mut config, &key, &json!({"uri": "/1", "plugins": {"a": {}}}), 0, &*Arc::clone(compiler.roster()));
     let again = compiler.change(&config, &[key], 1, &mut Nowhere).unwrap().snapshot;

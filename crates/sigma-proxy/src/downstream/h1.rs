@@ -433,7 +433,7 @@ impl Server {
 
     /// Whether the client may still be sending.
     fn is_unread(&self) -> bool {
-        !self.half_closed && !(self.reader.is_done() && self.input.is_empty())
+        !(self.half_closed || self.reader.is_done() && self.input.is_empty())
     }
 
     /// Ends the connection. A client that is still sending gets to see its answer first: closing

@@ -51,7 +51,12 @@ impl Secure {
         }
     }
 
-    fn asked_for(&self, asked: Option<&Arc<ServerIdentity>>, named: &Arc<ServerIdentity>, host: &str) -> bool {
+    fn asked_for(
+        &self,
+        asked: Option<&Arc<ServerIdentity>>,
+        named: &Arc<ServerIdentity>,
+        host: &str,
+    ) -> bool {
         match &self.facts.server_name {
             Some(name) => name.strip_suffix('.').unwrap_or(name).eq_ignore_ascii_case(host),
             None => asked.is_some_and(|asked| Arc::ptr_eq(asked, named)),

@@ -20,6 +20,7 @@ impl Exchange<'_, '_> {
         record.bytes_received = self.down.bytes_received();
         (record.bytes_sent, record.body_bytes_sent) = self.down.bytes_sent();
         let counters = &self.worker.counters;
+        counters.add(Counter::ExchangesEnded, 1);
         if record.status != 0 {
             counters.add_response(record.status);
         }
@@ -193,9 +194,10 @@ impl Exchange<'_, '_> {
             Field::Status => number(out, self.scratch.cx.record.status.into()),
             Field::BodyBytesSent => number(out, self.down.bytes_sent().1),
             Field::BytesSent => number(out, self.down.bytes_sent().0),
-            Field::RequestTime => {
-                seconds(out, self.scratch.cx.record.started.map(|at: Instant| at.elapsed().as_secs_f64() * 1000.0))
-            }
+            Field::RequestTime => seconds(
+                out,
+                self.scratch.cx.record.started.map(|at: Instant| at.elapsed().as_secs_f64() * 1000.0),
+            ),
             Field::ServerAddr => {
                 origin.local.is_some_and(|a| bytes(out, a.ip().to_canonical().to_string().as_bytes()))
             }
@@ -210,11 +212,15 @@ impl Exchange<'_, '_> {
             Field::Connection => number(out, origin.connection),
             Field::ConnectionRequests => number(out, self.down.request_number().into()),
             Field::RouteId => route.is_some_and(|r| bytes(out, r.facts.id.as_bytes())),
-            Field::RouteName => route.and_then(|r| r.facts.name.as_ref()).is_some_and(|n| bytes(out, n.as_bytes())),
+            Field::RouteName => {
+                route.and_then(|r| r.facts.name.as_ref()).is_some_and(|n| bytes(out, n.as_bytes()))
+            }
             Field::ServiceId => {
                 route.and_then(|r| r.facts.service_id.as_ref()).is_some_and(|id| bytes(out, id.as_bytes()))
             }
-            Field::Fault => self.scratch.cx.record.fault.is_some_and(|f| bytes(out, f.kind.error_type().as_bytes())),
+            Field::Fault => {
+                self.scratch.cx.record.fault.is_some_and(|f| bytes(out, f.kind.error_type().as_bytes()))
+            }
             _ => false,
         }
     }

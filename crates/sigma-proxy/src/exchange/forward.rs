@@ -6,11 +6,12 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use sigma_config::expr::{VarValue, Variables};
-use sigma_config::resources::Balance;
+use sigma_config::resources::{Balance, PassHost};
 use sigma_config::settings::Settings;
 use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method, ResponseHead};
 use sigma_net::{Deadline, deadline};
 use sigma_observe::counters::Counter;
+use sigma_plugin::Context;
 use sigma_plugin::record::{Attempt, Source};
 use sigma_plugin::variables::host_name;
 use sigma_upstream::balance::{Balancer, Outcome, PickContext, Tried};
@@ -24,7 +25,7 @@ use super::response::BodyRow;
 use super::retry::{Decision, decide};
 use super::transfer::{DownTimeouts, Outlet, Replay, Transfer, Upload};
 use super::{Exchange, Scratch, answer, client, grpc, headers};
-use crate::reach;
+use crate::reach::{self, Demands};
 use crate::snapshot::{HashKey, Route, Snapshot, Timeouts, Upstream};
 use crate::worker::View;
 
@@ -48,12 +49,7 @@ enum Ended {
 }
 
 impl Exchange<'_, '_> {
-    pub(super) async fn forward(
-        &mut self,
-        view: &View,
-        route: &Route,
-        number: u32,
-    ) -> Result<(), Fault> {
+    pub(super) async fn forward(&mut self, view: &View, route: &Route, number: u32) -> Result<(), Fault> {
         let snapshot = &*view.snapshot;
         let Some(upstream) = snapshot.upstream(number) else {
             return Err(Fault::new(FaultKind::NoUpstream, "the route's upstream does not exist"));
@@ -193,10 +189,18 @@ impl Exchange<'_, '_> {
     ) -> Result<(), Fault> {
         let cx = &mut self.scratch.cx;
         match &cx.host {
-            Some(host) => cx.request.headers.set(HeaderId::Host, host),
-            None => headers::set_host(&mut cx.request, plan.upstream, &endpoint.host_header),
+            // APISIX: what the upstream says of Host goes before what plugins say.
+            Some(host) if plan.upstream.pass_host == PassHost::Pass => {
+                cx.request.headers.set(HeaderId::Host, host);
+            }
+            _ => headers::set_host(&mut cx.request, plan.upstream, &endpoint.host_header),
         }
-        let target = reach::target(plan.snapshot, plan.upstream, endpoint, plan.timeouts.connect_ms);
+        let demands = Demands {
+            connect_ms: plan.timeouts.connect_ms,
+            upgrade: plan.upgrade,
+            ..Demands::of(&cx.request, plan.upstream, self.down.origin())
+        };
+        let target = reach::target(plan.snapshot, plan.upstream, endpoint, &demands);
         let mut idle_allowed = true;
         loop {
             let pooled = if idle_allowed { self.checkout(&target) } else { None };
@@ -283,26 +287,13 @@ impl Exchange<'_, '_> {
             attempt.header_ms = Some(started.elapsed().as_secs_f64() * 1000.0);
         }
         if head.status == 101 {
-            if !plan.upgrade {
-                let reason = "the node changed the protocol although nobody asked";
-                return Err(Fault::new(FaultKind::UpgradeFailed, reason));
-            }
-            record.status = 101;
-            transfer.down.send_interim(head);
-            transfer.open_tunnel();
-            poll_fn(|cx| transfer.poll_tunnel(cx)).await?;
-            return Ok(Ended::Spent);
+            return tunnel(&mut transfer, plan, cx).await;
         }
         if self.worker.is_draining() {
             transfer.down.close_after();
         }
         answer::prepare(head, plan.snapshot);
-        let mut length = transfer.up.body_length();
-        if method == Method::Head && cx.request.client_method() != Method::Head {
-            // A plugin made a HEAD of it: the length is that of a body which nobody will send.
-            length = BodyLength::Known(0);
-            cx.response.headers.set(HeaderId::ContentLength, b"0");
-        }
+        let mut length = answer_length(transfer.up.body_length(), cx);
         let mut row = BodyRow::default();
         if self.opened {
             let in_force = chains(plan.view, self.route, self.merged.as_deref());
@@ -366,6 +357,29 @@ impl Exchange<'_, '_> {
 fn head_limits(settings: &Settings) -> HeadLimits {
     let head_bytes = settings.limits.response_head_bytes as usize;
     HeadLimits { line_bytes: head_bytes, head_bytes, fields: usize::from(settings.limits.response_headers) }
+}
+
+/// The node has changed the protocol: plain bytes from here on.
+async fn tunnel(transfer: &mut Transfer<'_, '_>, plan: &Plan<'_>, cx: &mut Context) -> Result<Ended, Fault> {
+    if !plan.upgrade {
+        let reason = "the node changed the protocol although nobody asked";
+        return Err(Fault::new(FaultKind::UpgradeFailed, reason));
+    }
+    cx.record.status = 101;
+    transfer.down.send_interim(&mut cx.response);
+    transfer.open_tunnel();
+    poll_fn(|task| transfer.poll_tunnel(task)).await?;
+    Ok(Ended::Spent)
+}
+
+/// The length of the body that the client gets when the node's is of `length`.
+fn answer_length(length: BodyLength, cx: &mut Context) -> BodyLength {
+    if cx.request.method != Method::Head || cx.request.client_method() == Method::Head {
+        return length;
+    }
+    // A plugin made a HEAD of it: the length is that of a body which nobody will send.
+    cx.response.headers.set(HeaderId::ContentLength, b"0");
+    BodyLength::Known(0)
 }
 
 /// Waits for the final head, or a 101; passes interim ones on.

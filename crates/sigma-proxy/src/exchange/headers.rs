@@ -15,6 +15,8 @@ impl Exchange<'_, '_> {
         }
         let client = self.client_text();
         let trusted_peer = self.peer_is_trusted(snapshot);
+        let untouched = |id| self.scratch.cx.untouched.contains(&id);
+        let tells = [HeaderId::XForwardedFor, HeaderId::XRealIp].map(|id| !untouched(id));
         let head = &mut self.scratch.cx.request;
         let upgrade = websocket && wants_upgrade(head);
         let protocol = if upgrade { head.headers.get(HeaderId::Upgrade).map(<[u8]>::to_vec) } else { None };
@@ -24,8 +26,13 @@ impl Exchange<'_, '_> {
             head.headers.add(HeaderId::Upgrade, protocol);
         }
         let keep_chain = trusted_peer || snapshot.trusted().is_empty();
-        forwarded_for(&mut head.headers, client.as_bytes(), keep_chain, &mut self.scratch.value);
-        head.headers.set(HeaderId::XRealIp, client.as_bytes());
+        let [tells_chain, tells_address] = tells;
+        if tells_chain {
+            forwarded_for(&mut head.headers, client.as_bytes(), keep_chain, &mut self.scratch.value);
+        }
+        if tells_address {
+            head.headers.set(HeaderId::XRealIp, client.as_bytes());
+        }
         upgrade
     }
 

@@ -122,6 +122,9 @@ impl<'x, 'c> Exchange<'x, 'c> {
         found?;
         // The router and the routes are of one snapshot: what was found is there.
         let Some(route) = route else { return Err(Fault::new(FaultKind::Internal, "the route is gone")) };
+        if let Some(reply) = self.lost_upstream(&view) {
+            return self.reply(reply).await;
+        }
         match self.target(&view, route) {
             Target::Upstream(upstream) => self.forward(&view, route, upstream).await,
             Target::NoService => Err(Fault::new(FaultKind::NoService, "the route's service does not exist")),
@@ -138,6 +141,14 @@ impl<'x, 'c> Exchange<'x, 'c> {
             Some(key) => view.snapshot.upstream_number(key).map_or(Target::NoUpstream, Target::Upstream),
             None => route.target,
         }
+    }
+
+    /// The answer where a plugin chose an upstream by an id that no upstream has any more.
+    fn lost_upstream(&self, view: &View) -> Option<Box<sigma_plugin::Reply>> {
+        let key = self.scratch.cx.upstream.as_deref()?;
+        let id = key.strip_prefix("upstreams/").filter(|_| view.snapshot.upstream_number(key).is_none())?;
+        let text = format!("failed to fetch upstream info by upstream id: {id}");
+        Some(Box::new(sigma_plugin::Reply::new(500).text(text)))
     }
 
     /// Fills in what plugins see of the exchange.

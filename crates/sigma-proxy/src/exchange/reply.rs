@@ -8,10 +8,10 @@ use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId, Headers, Method}
 use sigma_plugin::record::Source;
 use sigma_plugin::{BodySource, Pieces, Reply};
 
-use super::{Exchange, grpc};
 use super::phases::{chains, env};
 use super::response::BodyRow;
 use super::transfer::client_gone;
+use super::{Exchange, grpc};
 use crate::downstream::Departure;
 
 /// The body of a request without a route; scripts of APISIX's users compare it.

@@ -131,7 +131,9 @@ impl Variables for RequestView<'_> {
                 Some(VarValue::Text(Cow::Borrowed(self.head.version.as_str().as_bytes())))
             }
             VarName::Arg(name) => argument(self.head.query()?, name),
-            VarName::Cookie(name) => cookie(&self.head.headers, name).map(|v| VarValue::Text(Cow::Borrowed(v))),
+            VarName::Cookie(name) => {
+                cookie(&self.head.headers, name).map(|v| VarValue::Text(Cow::Borrowed(v)))
+            }
             VarName::Http(name) => joined(&self.head.headers, name).map(VarValue::Text),
             VarName::Hostname
             | VarName::RequestId

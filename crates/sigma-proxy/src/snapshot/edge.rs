@@ -49,7 +49,8 @@ impl Shown {
     /// The table of `entries`. `fallback` is the name that a client which gives none is taken to
     /// ask for.
     pub(crate) fn new(entries: &[Entry<'_>], fallback: Option<&str>) -> Shown {
-        let named = entries.iter().flat_map(|entry| entry.names.iter().map(move |name| (name, entry.identity)));
+        let named =
+            entries.iter().flat_map(|entry| entry.names.iter().map(move |name| (name, entry.identity)));
         let exempt = entries.iter().filter_map(|entry| {
             let rule = (Arc::clone(entry.identity), Arc::clone(entry.exempt?));
             Some((place(entry.identity), rule))

@@ -7,11 +7,13 @@ use sigma_config::Problem;
 use sigma_config::expr::VarName;
 use sigma_config::resources::{self, Balance, HashOn, PassHost};
 use sigma_config::template::Template;
+use sigma_net::tls::{Authorities, ClientTls};
 use sigma_upstream::endpoint::UpstreamCell;
 use sigma_upstream::health::plan::Plan;
 use sigma_upstream::pool::PoolLimits;
 
 use super::Timeouts;
+use crate::compile::node_tls::{NodeTls, Requests};
 
 /// Where the key of consistent hashing comes from.
 #[derive(Debug, Clone)]
@@ -41,11 +43,13 @@ pub struct Upstream {
     pub(crate) retry_timeout_ms: u64,
     pub(crate) pass_host: PassHost,
     pub(crate) upstream_host: Box<str>,
+    pub(crate) tls: Option<Arc<NodeTls>>,
 }
 
 /// What compiling needs of the world; lives on the control side, where names are resolved.
 pub trait EndpointSource {
-    /// The cell and the checks of the upstream with this key.
+    /// The cell and the checks of the upstream with this key. Probes over TLS are on the terms
+    /// `probes`.
     ///
     /// # Errors
     /// What the configuration check could not see.
@@ -53,11 +57,26 @@ pub trait EndpointSource {
         &mut self,
         key: &str,
         config: &resources::Upstream,
+        probes: Option<&ClientTls>,
     ) -> Result<(Arc<UpstreamCell>, Option<Arc<Plan>>), Problem>;
 
     /// Puts what references to secrets stand for into a plugin's configuration, as far as it is
     /// known; see [`sigma_config::reference`].
     fn reveal(&self, _conf: &mut serde_json::Value) {}
+
+    /// Whether any reference within a plugin's configuration stands for something else than it did
+    /// in the compilation before.
+    fn has_changed(&self, _conf: &serde_json::Value) -> bool {
+        false
+    }
+
+    /// The authorities that may vouch for nodes: those in a file (PEM), else those of the system.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    fn authorities(&mut self, _file: Option<&Path>) -> Result<Authorities, String> {
+        Authorities::system().map_err(|error| error.to_string())
+    }
 
     /// The content of a file that the configuration names.
     ///
@@ -69,6 +88,11 @@ pub trait EndpointSource {
 }
 
 impl Upstream {
+    /// The terms of TLS with its nodes; None in cleartext.
+    pub(crate) fn over_tls(&self) -> Option<&Requests> {
+        self.tls.as_ref()?.requests.as_ref()
+    }
+
     /// Compiles the upstream that is found under `key`.
     ///
     /// # Errors
@@ -76,9 +100,11 @@ impl Upstream {
     pub(crate) fn compile(
         key: &str,
         config: &Arc<resources::Upstream>,
+        tls: Option<Arc<NodeTls>>,
         source: &mut dyn EndpointSource,
     ) -> Result<Upstream, Problem> {
-        let (cell, checks) = source.endpoints(key, config)?;
+        let (cell, checks) =
+            source.endpoints(key, config, tls.as_ref().and_then(|tls| tls.probes.as_ref()))?;
         let pool = config.keepalive_pool.as_deref().copied().unwrap_or_default();
         Ok(Upstream {
             key: key.to_owned(),
@@ -96,6 +122,7 @@ impl Upstream {
             retry_timeout_ms: (config.retry_timeout * 1000.0) as u64,
             pass_host: config.pass_host,
             upstream_host: config.upstream_host.clone().unwrap_or_default(),
+            tls,
             config: Arc::clone(config),
         })
     }
@@ -115,4 +142,3 @@ fn hash_key(config: &resources::Upstream) -> Option<HashKey> {
         HashOn::VarsCombinations => HashKey::Template(Template::parse(name)),
     })
 }
-

@@ -6,6 +6,7 @@ use sigma_config::resources::Scheme;
 use sigma_http::{Fault, FaultKind};
 use sigma_net::tls::{ClientTls, HandshakeError};
 use sigma_net::{Deadline, Stream};
+use tokio::io::AsyncWriteExt;
 
 use super::h2::{Trunk, TrunkLimits};
 use super::{Client, Connection};
@@ -22,6 +23,8 @@ pub struct Dial<'d> {
     pub trunk: TrunkLimits,
     /// If it is to be encrypted.
     pub tls: Option<DialTls<'d>>,
+    /// Bytes in front of everything else, such as a PROXY header; empty for none.
+    pub introduction: &'d [u8],
 }
 
 /// The terms of an encrypted connection.
@@ -37,7 +40,8 @@ impl Dial<'_> {
     /// Whether connections of this kind serve several exchanges at a time, as far as can be told
     /// before they are there.
     pub fn is_shared(&self) -> bool {
-        matches!(self.scheme, Scheme::Grpc | Scheme::Grpcs)
+        // One that speaks for a certain client is nobody else's to wait for.
+        matches!(self.scheme, Scheme::Grpc | Scheme::Grpcs) && self.introduction.is_empty()
     }
 }
 
@@ -63,7 +67,11 @@ pub async fn dial(addr: &Address, dial: &Dial<'_>) -> Result<Dialled, Fault> {
             Address::Tcp(addr) => Stream::connect_tcp(*addr).await,
             Address::Unix(path) => Stream::connect_unix(path).await,
         };
-        connected.map_err(|error| refused(addr, &error))
+        let mut stream = connected.map_err(|error| refused(addr, &error))?;
+        if !dial.introduction.is_empty() {
+            stream.write_all(dial.introduction).await.map_err(|error| refused(addr, &error))?;
+        }
+        Ok(stream)
     };
     let mut stream = in_time(deadline.bound(connecting).await)?;
     if let Some(tls) = &dial.tls {
@@ -75,7 +83,7 @@ pub async fn dial(addr: &Address, dial: &Dial<'_>) -> Result<Dialled, Fault> {
         stream = in_time(deadline.bound(shaken).await)?;
     }
     let agreed = stream.tls().and_then(|facts| facts.alpn.as_deref());
-    if agreed == Some(b"h2") || (agreed.is_none() && dial.is_shared()) {
+    if agreed == Some(b"h2") || (agreed.is_none() && matches!(dial.scheme, Scheme::Grpc | Scheme::Grpcs)) {
         return in_time(deadline.bound(Trunk::open(stream, &dial.trunk)).await).map(Dialled::Shared);
     }
     Ok(Dialled::Single(Connection::H1(Box::new(Client::new(stream, deadline)))))

@@ -243,7 +243,7 @@ mod tests {
         checks.active.req_headers = vec!["X-Probe: yes".to_owned()];
         checks.active.healthy = Some(ActiveHealthy::default());
         checks.active.unhealthy = Some(ActiveUnhealthy::default());
-        let mut plan = Plan::compile(&checks, None).expect("valid");
+        let mut plan = Plan::compile(&checks, None, None).expect("valid");
         plan.active.timeout = Duration::from_millis(200);
         plan.active.healthy_interval = Some(Duration::from_millis(10));
         plan.active.unhealthy_interval = Some(Duration::from_millis(10));

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use sigma_config::checks::{self, CheckType, Checks};
+use sigma_net::tls::ClientTls;
 
 use super::state::{Event, Limits};
 
@@ -30,11 +31,23 @@ pub enum Probe {
     },
 }
 
+/// Terms of TLS; equal if they are the very same.
+#[derive(Debug, Clone)]
+pub struct ProbeTls(pub ClientTls);
+
+impl PartialEq for ProbeTls {
+    fn eq(&self, other: &ProbeTls) -> bool {
+        self.0.is_same(&other.0)
+    }
+}
+
 /// Compiled active checks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Active {
     /// What is sent.
     pub probe: Probe,
+    /// Terms of TLS, for probes over it.
+    pub tls: Option<ProbeTls>,
     /// For each of connecting, sending and receiving.
     pub timeout: Duration,
     /// Probes at the same time, per loop; at least 1.
@@ -147,11 +160,16 @@ impl Plan {
     /// Compiles `checks`.
     ///
     /// `rewrite_host` is `upstream_host` if `pass_host` is `rewrite`. The Host header of a probe
-    /// is that, else the node's host if it is a name, else `active.host`, else the node's host.
+    /// is that, else the node's host if it is a name, else `active.host`, else the node's host. Over
+    /// TLS the node is asked for the same name, on the terms `tls`.
     ///
     /// # Errors
-    /// A probe type that this version does not have, or header lines that would break a request.
-    pub fn compile(checks: &Checks, rewrite_host: Option<&str>) -> Result<Plan, PlanError> {
+    /// Header lines that would break a request, or probes over TLS without terms.
+    pub fn compile(
+        checks: &Checks,
+        rewrite_host: Option<&str>,
+        tls: Option<&ClientTls>,
+    ) -> Result<Plan, PlanError> {
         let active = &checks.active;
         let (healthy, unhealthy) = (active.healthy(), active.unhealthy());
         let timeout = Duration::try_from_secs_f64(active.timeout).ok().filter(|t| !t.is_zero());
@@ -163,6 +181,7 @@ impl Plan {
         Ok(Plan {
             active: Active {
                 probe: probe(active)?,
+                tls: probe_tls(active, tls)?,
                 timeout,
                 concurrency: (active.concurrency as usize).max(1),
                 port: active.port,
@@ -202,14 +221,21 @@ fn passive(section: Option<&checks::Passive>) -> Passive {
     }
 }
 
+fn probe_tls(active: &checks::Active, tls: Option<&ClientTls>) -> Result<Option<ProbeTls>, PlanError> {
+    match (active.kind, tls) {
+        (CheckType::Https, Some(tls)) => Ok(Some(ProbeTls(tls.clone()))),
+        (CheckType::Https, None) => {
+            let message = "https probes need terms of TLS; use `http` or `tcp` here".to_owned();
+            Err(PlanError { pointer: "/active/type", message })
+        }
+        (CheckType::Http | CheckType::Tcp, _) => Ok(None),
+    }
+}
+
 fn probe(active: &checks::Active) -> Result<Probe, PlanError> {
     match active.kind {
         CheckType::Tcp => return Ok(Probe::Tcp),
-        CheckType::Https => {
-            let message = "https probes are not in this version; use `http` or `tcp`".to_owned();
-            return Err(PlanError { pointer: "/active/type", message });
-        }
-        CheckType::Http => {}
+        CheckType::Http | CheckType::Https => {}
     }
     let broken = |text: &str| text.contains(['\r', '\n', '\0']);
     if broken(&active.http_path) || active.http_path.contains(' ') || !active.http_path.starts_with('/') {
@@ -244,7 +270,7 @@ mod tests {
     fn compile(change: impl FnOnce(&mut Checks)) -> Result<Plan, PlanError> {
         let mut checks = Checks::default();
         change(&mut checks);
-        Plan::compile(&checks, None)
+        Plan::compile(&checks, None, None)
     }
 
     #[test]

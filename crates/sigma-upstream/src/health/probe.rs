@@ -5,10 +5,10 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
+use sigma_net::Stream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
-use super::plan::{Active, Probe};
+use super::plan::{Active, Probe, ProbeTls};
 use super::state::Event;
 use crate::endpoint::{Address, Endpoint};
 
@@ -30,24 +30,37 @@ async fn attempt(active: &Active, endpoint: &Endpoint) -> io::Result<Option<Even
         Address::Tcp(addr) => {
             let mut addr = *addr;
             addr.set_port(active.port.unwrap_or(addr.port()));
-            talk(active, endpoint, within(limit, TcpStream::connect(addr)).await?).await
+            talk(active, endpoint, within(limit, Stream::connect_tcp(addr)).await?).await
         }
-        Address::Unix(path) => talk(active, endpoint, within(limit, UnixStream::connect(path)).await?).await,
+        Address::Unix(path) => talk(active, endpoint, within(limit, Stream::connect_unix(path)).await?).await,
     }
 }
 
-async fn talk<S>(active: &Active, endpoint: &Endpoint, mut stream: S) -> io::Result<Option<Event>>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
+async fn talk(active: &Active, endpoint: &Endpoint, mut stream: Stream) -> io::Result<Option<Event>> {
     let Probe::Http { before_host, after_host } = &active.probe else {
         return Ok(Some(Event::Success));
     };
     let host = host_header(active, endpoint);
+    if let Some(ProbeTls(tls)) = &active.tls {
+        let shaken = async { tls.shake(stream, server_name(&host)).await.map_err(io::Error::other) };
+        stream = within(active.timeout, shaken).await?;
+    }
     let request = [before_host.as_slice(), host.as_bytes(), after_host].concat();
-    within(active.timeout, stream.write_all(&request)).await?;
+    within(active.timeout, async {
+        stream.write_all(&request).await?;
+        stream.flush().await
+    })
+    .await?;
     let status = read_status(active.timeout, &mut stream).await?;
     Ok(active.judge(status))
+}
+
+/// The name that a host goes by in TLS: without port and brackets.
+fn server_name(host: &str) -> &str {
+    match host.strip_prefix('[') {
+        Some(bracketed) => bracketed.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    }
 }
 
 /// The Host header of a probe.

@@ -2,18 +2,30 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step of a test may panic")]
 
+mod admin;
 mod balance;
 mod bodies;
 mod cli;
 mod go;
 mod h2;
 mod h2_limits;
+mod h2_nodes;
+mod live;
 mod load;
 mod logs;
+mod managed;
+mod nodes;
+mod plugins_auth;
+mod plugins_limit;
+mod plugins_rewrite;
+mod plugins_traffic;
+mod plugins_log;
 mod reload;
+mod secrets;
 mod seed;
 mod sockets;
 mod status;
+mod tls;
 
 use std::time::Duration;
 

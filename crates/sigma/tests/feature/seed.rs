@@ -182,3 +182,69 @@ fn niubix_admin_refuses_other_addresses() {
     assert_eq!((answer.status(), &answer.json().unwrap()["code"]), (200, &serde_json::json!(403)));
     assert_eq!(served_by(&gateway, 1), "a");
 }
+
+#[test]
+fn sigma_json_with_all_its_plugins_answers() {
+    let origin = Origin::answer(|_| {
+        let text = "text ".repeat(500);
+        format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n{text}", text.len()).into_bytes()
+    })
+    .unwrap();
+    let config = r#"{
+  "proxy-server": { "http": { "id": "web", "port": {port}, "plugin": {
+    "gzip": { "enable": true, "compression-level": 6, "window-bits": 15, "mem-level": 8 },
+    "static-resources": { "enable": true, "root-path": "{dir}/www" } } } },
+  "router": [ { "id": "r", "enable": true, "proxy-server-id": "web",
+    "plugin": {
+      "x-frame": "deny",
+      "cors": { "enable": true, "allow-origins": ["https://a.example"], "allow-methods": ["GET", "PUT"] },
+      "hsts": { "enable": true },
+      "csp": { "enable": true, "directive": [ { "name": "default-src", "value": "self" } ] }
+    },
+    "route": [ { "id": "a", "enable": true, "path": "/test/*", "allow-method": ["GET"], "proxy-pass-id": "p" } ] } ],
+  "proxy-pass": [ { "id": "p", "upstream-id": "u" } ],
+  "upstream": [ { "id": "u", "nodes": ["127.0.0.1:NODE"] } ],
+  "plugins": { "log-config": true }
+}"#
+    .replace("NODE", &origin.port().to_string());
+    let gateway = Gateway::start_file(SIGMA, "sigma.json", &config).unwrap();
+    std::fs::create_dir(gateway.dir().join("www")).unwrap();
+    std::fs::write(gateway.dir().join("www/a.css"), "p {}").unwrap();
+    let mut client = gateway.connect().unwrap();
+    let answer = client
+        .ask("GET /test/x HTTP/1.1\r\nHost: h\r\nAccept-Encoding: gzip\r\nOrigin: https://a.example\r\n\r\n")
+        .unwrap();
+    let field = |name| answer.head.get(name).unwrap_or("");
+    assert_eq!(field("content-encoding"), "gzip");
+    assert_eq!(field("x-frame-options"), "DENY");
+    assert_eq!(field("content-security-policy"), "default-src 'self'");
+    assert_eq!(field("strict-transport-security"), "", "not over cleartext");
+    assert_eq!(field("access-control-allow-origin"), "https://a.example");
+    let preflight = client
+        .ask("OPTIONS /test/x HTTP/1.1\r\nHost: h\r\nOrigin: https://a.example\r\nAccess-Control-Request-Method: PUT\r\n\r\n")
+        .unwrap();
+    assert_eq!((preflight.status(), preflight.head.get("access-control-allow-methods")), (200, Some("GET,PUT")));
+    let file = client.get("/static/a.css").unwrap();
+    assert_eq!((file.status(), file.text().as_str()), (200, "p {}"));
+    assert_eq!(client.get("/static/none").unwrap().status(), 404);
+    let log = gateway.dir().join("log/access.log");
+    let logged = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("\"GET /test/x HTTP/1.1\" 200"));
+    assert!(until(PATIENCE, logged), "{:?}", std::fs::read_to_string(&log));
+}
+
+#[test]
+fn sigma_json_redirects_and_niubix_json_stays_silent() {
+    let origin = Origin::echo("a").unwrap();
+    let config = sigma_json("{port}", origin.port())
+        .replace("\"proxy-client\"", "\"plugins\": { \"http-redirect-https\": true }, \"proxy-client\"");
+    let gateway = Gateway::start_file(SIGMA, "sigma.json", &config).unwrap();
+    let mut client = gateway.connect().unwrap();
+    let answer = client.ask("POST /any?x=1 HTTP/1.1\r\nHost: h.example\r\nContent-Length: 0\r\n\r\n").unwrap();
+    assert_eq!((answer.status(), answer.head.get("location")), (302, Some("https://h.example/any?x=1")));
+    let config = niubix_json("1", origin.port(), origin.port())
+        .replace("\"balance_policy\"", "\"x-forwarded-for\": false, \"x-real-ip\": false, \"balance_policy\"");
+    let gateway = Gateway::start_file(SIGMA, "niubix.json", &config).unwrap();
+    let echoed = gateway.connect().unwrap().get("/").unwrap().json().unwrap();
+    let headers = echoed["headers"].to_string().to_lowercase();
+    assert!(!headers.contains("x-forwarded-for") && !headers.contains("x-real-ip"), "{headers}");
+}

@@ -1,3 +1,5 @@
+//! Keys, roles, allow lists and CORS.
+
 use super::*;
 
 #[tokio::test]

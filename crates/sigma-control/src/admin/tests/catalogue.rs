@@ -1,3 +1,5 @@
+//! Schemas, plugins and the OpenAPI document.
+
 use super::*;
 
 #[tokio::test]

@@ -1,3 +1,5 @@
+//! Every verb on every kind of resource.
+
 use super::*;
 
 fn route(id: &str) -> Value {

@@ -1,3 +1,5 @@
+//! The whole configuration in one transaction.
+
 use super::*;
 
 async fn put(api: &Api, digest: &str, body: &Value) -> u16 {

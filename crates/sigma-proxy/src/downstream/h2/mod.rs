@@ -171,7 +171,8 @@ async fn run(
     number: u32,
 ) {
     let mut scratch = worker.take_scratch();
-    let mut stream = ServerStream::new(respond, (shared.origin, shared.secure.clone()), &shared.limits, number);
+    let mut stream =
+        ServerStream::new(respond, (shared.origin, shared.secure.clone()), &shared.limits, number);
     let key = [worker.random(), worker.random()];
     let down = |stream| super::Downstream::H2(stream);
     match stream.accept(request, key, &mut scratch.cx.request) {

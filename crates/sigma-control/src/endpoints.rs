@@ -1,0 +1,203 @@
+//! What enabled plugins serve themselves, on listeners of their own, and the facts that they show.
+//!
+//! A plugin with endpoints gets a listener where its `plugin_attr` has an `export_addr` or says
+//! `enable_export_server: true`. Answers are made on threads beside the control thread: a page of
+//! ten thousand routes takes a while.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
+use sigma_config::kind::Kind;
+use sigma_observe::counters::{Counter, merge};
+use sigma_plugin::facts::{Facts, FactsBoard, NodeHealth};
+use sigma_plugin::{Descriptor, Node, Reply};
+
+use crate::control_api::Inspect;
+use crate::inspect::Inspector;
+use crate::operators::listen;
+use crate::status::Shared;
+use crate::supervisor::{Plugins, StartError};
+
+/// APISIX's address for metrics.
+const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9091);
+
+/// How old facts become where nobody asks for them on a listener.
+const DEFAULT_REFRESH: Duration = Duration::from_secs(15);
+
+/// Opens the listeners, and keeps the facts up to date for endpoints that are reached otherwise.
+pub(crate) async fn serve(shared: &Arc<Shared>, plugins: &Plugins) -> Result<(), StartError> {
+    let serving: Vec<&'static Descriptor> =
+        plugins.enabled.descriptors().filter(|descriptor| !descriptor.endpoints.is_empty()).collect();
+    if serving.is_empty() {
+        return Ok(());
+    }
+    let gazette = Arc::new(Gazette { shared: Arc::clone(shared), node: Arc::clone(&plugins.node) });
+    for descriptor in &serving {
+        let attribute = plugins.node.attribute(descriptor.name);
+        if let Some(address) = address(descriptor.name, attribute).map_err(StartError::Plugins)? {
+            let pages = Pages { gazette: Arc::clone(&gazette), descriptor };
+            listen(address, Router::new().fallback(answer).with_state(pages)).await?;
+        }
+    }
+    let refresh = serving.iter().filter_map(|descriptor| {
+        plugins.node.attribute(descriptor.name).get("refresh_interval")?.as_u64().map(Duration::from_secs)
+    });
+    let period = refresh.min().unwrap_or(DEFAULT_REFRESH).max(Duration::from_secs(1));
+    tokio::spawn(async move {
+        let mut tick = tokio::time::interval(period);
+        loop {
+            tick.tick().await;
+            gazette.publish().await;
+        }
+    });
+    Ok(())
+}
+
+/// Where a plugin's endpoints are served, if they are.
+fn address(plugin: &str, attribute: &Value) -> Result<Option<SocketAddr>, String> {
+    let enabled = attribute.get("enable_export_server").and_then(Value::as_bool);
+    let place = attribute.get("export_addr");
+    if enabled == Some(false) || (enabled.is_none() && place.is_none()) {
+        return Ok(None);
+    }
+    let mut address = DEFAULT_ADDRESS;
+    if let Some(ip) = place.and_then(|place| place.get("ip")) {
+        let parsed = ip.as_str().and_then(|ip| ip.parse().ok());
+        address.set_ip(
+            parsed.ok_or_else(|| format!("plugin_attr.{plugin}.export_addr.ip: {ip} is no IP address"))?,
+        );
+    }
+    if let Some(port) = place.and_then(|place| place.get("port")) {
+        let parsed = port.as_u64().and_then(|port| u16::try_from(port).ok());
+        address.set_port(
+            parsed.ok_or_else(|| format!("plugin_attr.{plugin}.export_addr.port: {port} is no port"))?,
+        );
+    }
+    Ok(Some(address))
+}
+
+/// What one listener serves.
+#[derive(Clone)]
+struct Pages {
+    gazette: Arc<Gazette>,
+    descriptor: &'static Descriptor,
+}
+
+async fn answer(State(pages): State<Pages>, request: Request) -> Response {
+    let attribute = pages.gazette.node.attribute(pages.descriptor.name);
+    // A path of one's own makes sense only where it can mean one endpoint.
+    let renamed =
+        attribute.get("export_uri").and_then(Value::as_str).filter(|_| pages.descriptor.endpoints.len() == 1);
+    let asked = request.uri().path();
+    let found = pages.descriptor.endpoints.iter().find(|endpoint| {
+        renamed.unwrap_or(endpoint.path) == asked && endpoint.method.as_str() == request.method().as_str()
+    });
+    let Some(endpoint) = found else { return StatusCode::NOT_FOUND.into_response() };
+    pages.gazette.publish().await;
+    let (node, name) = (Arc::clone(&pages.gazette.node), pages.descriptor.name);
+    let made = tokio::task::spawn_blocking(move || (endpoint.answer)(&node, node.attribute(name))).await;
+    made.map_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response(), response)
+}
+
+fn response(reply: Reply) -> Response {
+    let mut response = Response::new(Body::from(reply.body.unwrap_or_default()));
+    *response.status_mut() = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    for (name, value) in reply.headers {
+        if let (Ok(name), Ok(value)) =
+            (axum::http::HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(&value))
+        {
+            response.headers_mut().append(name, value);
+        }
+    }
+    response
+}
+
+/// Collects facts and posts them for plugins.
+struct Gazette {
+    shared: Arc<Shared>,
+    node: Arc<Node>,
+}
+
+impl Gazette {
+    async fn publish(&self) {
+        let facts = self.facts().await;
+        self.node.part(FactsBoard::default).post(facts);
+    }
+
+    async fn facts(&self) -> Facts {
+        let inspector = Inspector { shared: Arc::clone(&self.shared) };
+        let (health, revisions) = (inspector.health().await, inspector.revisions().await);
+        let stored = revisions.store.kind != "file";
+        let modified = if stored { inspector.newest().await } else { Vec::new() };
+        let totals = merge(self.shared.counters());
+        let nodes = health.iter().flat_map(|report| {
+            let resource = format!("/apisix/{}", report.key);
+            report.nodes.iter().filter_map(move |node| node_health(&resource, node))
+        });
+        Facts {
+            requests: totals.get(Counter::Requests),
+            requests_active: totals
+                .get(Counter::Requests)
+                .saturating_sub(totals.get(Counter::ExchangesEnded)),
+            connections_active: totals.get(Counter::ConnectionsActive),
+            connections_accepted: totals.get(Counter::ConnectionsAccepted),
+            revision: stored.then_some(revisions.published),
+            modified: modified.into_iter().map(|(kind, revision)| (label_of(kind), revision)).collect(),
+            store_reachable: stored.then_some(revisions.store.lost.is_none()),
+            nodes: nodes.collect(),
+        }
+    }
+}
+
+/// The key that APISIX's metric has for a kind.
+fn label_of(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Credential => "credentials",
+        kind => kind.section(),
+    }
+}
+
+fn node_health(resource: &str, node: &Value) -> Option<NodeHealth> {
+    let status = node.get("status")?.as_str()?;
+    Some(NodeHealth {
+        resource: resource.to_owned(),
+        ip: node.get("ip")?.as_str()?.to_owned(),
+        port: u16::try_from(node.get("port")?.as_u64()?).ok()?,
+        healthy: matches!(status, "healthy" | "mostly_healthy"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_listener_is_opened_only_where_it_was_asked_for() {
+        let check = |attribute: Value, expected: Result<Option<&str>, &str>| {
+            let got = address("p", &attribute).map(|address| address.map(|address| address.to_string()));
+            let expected = expected.map(|some| some.map(str::to_owned)).map_err(str::to_owned);
+            assert_eq!(got, expected, "{attribute}");
+        };
+        check(Value::Null, Ok(None));
+        check(json!({"metric_prefix": "a_"}), Ok(None));
+        check(json!({"enable_export_server": true}), Ok(Some("127.0.0.1:9091")));
+        check(json!({"export_addr": {"ip": "0.0.0.0", "port": 9000}}), Ok(Some("0.0.0.0:9000")));
+        check(json!({"export_addr": {"port": 9000}, "enable_export_server": false}), Ok(None));
+        check(
+            json!({"export_addr": {"ip": "x"}}),
+            Err("plugin_attr.p.export_addr.ip: \"x\" is no IP address"),
+        );
+        check(
+            json!({"export_addr": {"port": 70000}}),
+            Err("plugin_attr.p.export_addr.port: 70000 is no port"),
+        );
+    }
+}

@@ -1,0 +1,152 @@
+//! The reference of a plugin, made from its descriptor: for `sigma plugins NAME` and the files of
+//! `docs/plugins/`.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+use sigma_config::docs::{cell, type_in_words};
+
+use crate::{Descriptor, Phase, RunPolicy};
+
+/// Everything a descriptor says, as Markdown.
+pub fn reference(plugin: &Descriptor) -> String {
+    let mut out = format!("# {}\n\n{}\n\n", plugin.name, plugin.doc.trim());
+    let phases: Vec<&str> =
+        Phase::ALL.into_iter().filter(|phase| plugin.phases.contains(*phase)).map(Phase::as_str).collect();
+    let phases = if phases.is_empty() { "none".to_owned() } else { phases.join(", ") };
+    // Writing to a String cannot fail, here and below.
+    let _ = write!(out, "Priority {}; phases: {phases}.", plugin.priority);
+    if plugin.run_policy == RunPolicy::PreferRoute {
+        out.push_str(" In a global rule it stands back where the route has it too.");
+    }
+    out.push('\n');
+    table(&mut out, "Configuration", &(plugin.schema)());
+    if let Some(auth) = &plugin.auth {
+        table(&mut out, "Configuration of a consumer or credential", &(auth.schema)());
+        let _ = writeln!(out, "\nA consumer is found by `{}`.", auth.attribute);
+    }
+    if let Some(schema) = plugin.metadata_schema {
+        table(&mut out, "Plugin metadata", &schema());
+    }
+    secrets(&mut out, plugin);
+    if !plugin.endpoints.is_empty() {
+        out.push_str("\n## Paths of its own\n\n");
+        for endpoint in plugin.endpoints {
+            let _ = writeln!(out, "- `{} {}`", endpoint.method.as_str(), endpoint.path);
+        }
+    }
+    out
+}
+
+/// A list of plugins: name, priority and first line of each, in the order given.
+pub fn index(plugins: &[&Descriptor]) -> String {
+    let mut out = String::from(
+        "# Plugins\n\nWhat each of them does, from its own description; `sigma plugins NAME` prints the same. Any of them \
+         also takes `_meta` (`disable`, `priority`, `filter`, `error_response`).\n\n\
+         | plugin | priority | what it does |\n|---|---|---|\n",
+    );
+    for plugin in plugins {
+        let (name, priority, summary) = (plugin.name, plugin.priority, cell(summary(plugin)));
+        let _ = writeln!(out, "| [{name}]({name}.md) | {priority} | {summary} |");
+    }
+    out
+}
+
+/// The first line of what a plugin says of itself.
+pub fn summary(plugin: &Descriptor) -> &'static str {
+    plugin.doc.trim().lines().next().unwrap_or_default()
+}
+
+fn secrets(out: &mut String, plugin: &Descriptor) {
+    let of_consumers = plugin.auth.map_or(&[][..], |auth| auth.secret_fields);
+    let fields: Vec<String> =
+        plugin.secret_fields.iter().chain(of_consumers).map(|field| format!("`{field}`")).collect();
+    if !fields.is_empty() {
+        let _ = writeln!(out, "\nEncrypted in the store, if encryption is on: {}.", fields.join(", "));
+    }
+}
+
+fn table(out: &mut String, title: &str, schema: &Value) {
+    let _ = write!(out, "\n## {title}\n\n");
+    let mut rows = Vec::new();
+    collect("", schema, &mut rows);
+    if rows.is_empty() {
+        out.push_str("No fields.\n");
+        return;
+    }
+    out.push_str("| field | type | default | meaning |\n|---|---|---|---|\n");
+    for row in rows {
+        out.push_str(&row);
+    }
+}
+
+/// Rows of an object's fields and of what is inside them: `redis.host`, `rules[].count`.
+fn collect(prefix: &str, schema: &Value, rows: &mut Vec<String>) {
+    let required = schema.get("required").and_then(Value::as_array);
+    let is_required = |name: &str| required.is_some_and(|all| all.iter().any(|one| one == name));
+    let branches =
+        ["anyOf", "oneOf", "allOf"].into_iter().filter_map(|key| schema.get(key)?.as_array()).flatten();
+    for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        let path = format!("{prefix}{name}");
+        let default = match property.get("default") {
+            _ if is_required(name) => "required".to_owned(),
+            None | Some(Value::Null) => "–".to_owned(),
+            Some(value) => format!("`{}`", cell(&value.to_string())),
+        };
+        let meaning = property.get("description").and_then(Value::as_str).unwrap_or_default();
+        let kind = cell(&type_in_words(property));
+        rows.push(format!("| `{path}` | {kind} | {default} | {} |\n", cell(meaning)));
+        collect(&format!("{path}."), property, rows);
+        if let Some(items) = property.get("items") {
+            collect(&format!("{path}[]."), items, rows);
+        }
+    }
+    // Alternatives mostly repeat fields; only what is new is told.
+    for branch in branches {
+        let mut more = Vec::new();
+        collect(prefix, branch, &mut more);
+        let field = |row: &str| row.split('|').nth(1).map(str::to_owned);
+        more.retain(|row| !rows.iter().any(|known| field(known) == field(row)));
+        rows.extend(more);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PhaseSet;
+    use serde_json::json;
+
+    static PLUGIN: Descriptor = Descriptor {
+        name: "sample",
+        priority: 7,
+        doc: "Does a thing.\n\nAnd more | of it.",
+        phases: PhaseSet::of(&[Phase::Access, Phase::Log]),
+        schema: || {
+            json!({"type": "object", "required": ["a"], "properties": {
+                "a": {"type": "string", "description": "x|y"},
+                "b": {"type": "array", "items": {"type": "object", "properties": {
+                    "c": {"type": "integer", "minimum": 1, "default": 3, "description": "inner"}
+                }}, "description": "list"}
+            }})
+        },
+        secret_fields: &["a"],
+        ..Descriptor::BASE
+    };
+
+    #[test]
+    fn a_reference_tells_every_field() {
+        let text = reference(&PLUGIN);
+        for line in [
+            "# sample",
+            "Priority 7; phases: access, log.",
+            "| `a` | string | required | x\\|y |",
+            "| `b` | list of objects | – | list |",
+            "| `b[].c` | integer from 1 | `3` | inner |",
+            "Encrypted in the store, if encryption is on: `a`.",
+        ] {
+            assert!(text.lines().any(|known| known == line), "{line}\n{text}");
+        }
+        assert!(index(&[&PLUGIN]).contains("| [sample](sample.md) | 7 | Does a thing. |"));
+    }
+}

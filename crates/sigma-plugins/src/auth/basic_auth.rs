@@ -1,0 +1,127 @@
+//! `basic-auth`: name and password (RFC 7617).
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use sigma_http::HeaderId;
+use sigma_plugin::{Auth, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
+
+use super::door::{self, Door, Refusal, authorization, same_secret};
+
+const NAME: &str = "basic-auth";
+
+/// Recognises a consumer by name and password.
+pub(crate) static BASIC_AUTH: Descriptor = Descriptor {
+    name: NAME,
+    priority: 2520,
+    doc: "Recognises a consumer by name and password: HTTP Basic authentication.\n\n\
+        White space in what the client sends is ignored if it does not match as it is, so that a line \
+        end that was encoded by mistake does no harm.",
+    phases: PhaseSet::of(&[Phase::Rewrite]),
+    schema: || door::schema("basic", json!({})),
+    auth: Some(Auth {
+        attribute: "username",
+        schema: || {
+            json!({
+                "type": "object",
+                "properties": {
+                    "username": {
+                        "type": "string",
+                        "description": "The name; no two consumers have the same one."
+                    },
+                    "password": {"type": "string", "description": "The password."}
+                },
+                "required": ["username", "password"]
+            })
+        },
+        secret_fields: &["password"],
+        parse: |conf| {
+            let password = conf.get("password").and_then(Value::as_str).unwrap_or_default();
+            Ok(Arc::new(Password(password.into())))
+        },
+    }),
+    build: |build| Ok(Arc::new(BasicAuth { door: Door::new(NAME, "Basic", build)? })),
+    ..Descriptor::BASE
+};
+
+/// A consumer's password.
+struct Password(Box<str>);
+
+struct BasicAuth {
+    door: Door,
+}
+
+/// What a client says it is.
+#[derive(Debug, PartialEq)]
+struct Credentials {
+    user: Vec<u8>,
+    password: Vec<u8>,
+}
+
+impl Credentials {
+    /// Reads a value of `Authorization`. APISIX looks for the scheme anywhere in it, and so do the
+    /// clients that were written against it.
+    fn parse(value: &[u8]) -> Result<Credentials, &'static str> {
+        const SCHEME: &[u8] = b"basic";
+        let mut windows = value.windows(SCHEME.len() + 1);
+        let is_scheme = |w: &[u8]| {
+            w[..SCHEME.len()].eq_ignore_ascii_case(SCHEME) && w[SCHEME.len()].is_ascii_whitespace()
+        };
+        let at = windows.position(is_scheme).ok_or("Invalid authorization header format")?;
+        let encoded = &value[at + SCHEME.len() + 1..];
+        let decoded = STANDARD.decode(encoded).map_err(|_| "Failed to decode authentication header")?;
+        const UNSPLIT: &str = "Split authorization err: invalid decoded data";
+        let colon = decoded.iter().position(|b| *b == b':').ok_or(UNSPLIT)?;
+        let (user, password) = (decoded[..colon].to_vec(), decoded[colon + 1..].to_vec());
+        if password.iter().all(|b| *b == b':') {
+            return Err(UNSPLIT);
+        }
+        Ok(Credentials { user, password })
+    }
+
+    /// Without any white space, as APISIX compares them.
+    fn squeezed(mut self) -> Credentials {
+        self.user.retain(|b| !b.is_ascii_whitespace());
+        self.password.retain(|b| !b.is_ascii_whitespace());
+        self
+    }
+}
+
+impl BasicAuth {
+    fn authenticate<'e>(&self, cx: &Context, env: &Env<'e>) -> Result<&'e Arc<Identity>, Refusal> {
+        const INVALID: &str = "Invalid user authorization";
+        let value = authorization(cx).ok_or(Refusal::plain("Missing authorization in request"))?;
+        let credentials = Credentials::parse(value)
+            .map_err(|detail| Refusal { message: "Invalid authorization in request", detail })?;
+        self.matching(env, &credentials)
+            .or_else(|_| self.matching(env, &credentials.squeezed()))
+            .map_err(|detail| Refusal { message: INVALID, detail })
+    }
+
+    fn matching<'e>(
+        &self,
+        env: &Env<'e>,
+        credentials: &Credentials,
+    ) -> Result<&'e Arc<Identity>, &'static str> {
+        let identity = self.door.find(env, &credentials.user, "failed to find user: invalid user")?;
+        let known = identity
+            .data::<Password>()
+            .is_some_and(|Password(password)| same_secret(password.as_bytes(), &credentials.password));
+        known.then_some(identity).ok_or("the password is wrong")
+    }
+}
+
+impl Plugin for BasicAuth {
+    fn rewrite(&self, cx: &mut Context, env: &Env<'_>) -> Step {
+        let found = self.authenticate(cx, env);
+        if self.door.hides {
+            cx.request.headers.remove(HeaderId::Authorization);
+        }
+        match found {
+            Ok(identity) => self.door.admit(cx, identity),
+            Err(refusal) => self.door.refuse(cx, env, refusal),
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! `hmac-auth`: a request that its sender signed with a shared secret.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use aws_lc_rs::{digest, hmac};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sigma_http::HeaderId;
+use sigma_plugin::step::BodyRead;
+use sigma_plugin::{Auth, Build, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
+
+use super::door::{self, Door, Refusal, authorization, same_secret};
+
+const NAME: &str = "hmac-auth";
+
+/// Recognises a consumer by a signature over the request.
+pub(crate) static HMAC_AUTH: Descriptor = Descriptor {
+    name: NAME,
+    priority: 2530,
+    doc: "Recognises a consumer by a signature over parts of the request.\n\n\
+        `Authorization: Signature keyId=\"…\",algorithm=\"hmac-sha256\",headers=\"@request-target date\",\
+        signature=\"…\"`. What is signed are lines that end in a line feed: the key id, then for each name in \
+        `headers` either `name: value` or, for `@request-target`, the method and the URI. The time of \
+        `Date` must be near; a replay within that time is not noticed. With `validate_request_body` the \
+        body must have the SHA-256 that `Digest` says; sign `digest` too, or it proves nothing.",
+    phases: PhaseSet::of(&[Phase::Rewrite]),
+    schema,
+    auth: Some(Auth {
+        attribute: "key_id",
+        schema: consumer_schema,
+        secret_fields: &["secret_key"],
+        parse: |conf| {
+            let secret = conf.get("secret_key").and_then(Value::as_str).unwrap_or_default();
+            Ok(Arc::new(Secret(secret.into())))
+        },
+    }),
+    build: |build| Ok(Arc::new(HmacAuth(Arc::new(Config::new(build)?)))),
+    ..Descriptor::BASE
+};
+
+fn schema() -> Value {
+    door::schema(
+        "hmac",
+        json!({
+            "allowed_algorithms": {
+                "type": "array",
+                "minItems": 1,
+                "items": {"type": "string", "enum": ["hmac-sha1", "hmac-sha256", "hmac-sha512"]},
+                "default": ["hmac-sha1", "hmac-sha256", "hmac-sha512"],
+                "description": "Algorithms that requests may be signed with."
+            },
+            "clock_skew": {
+                "type": "integer",
+                "default": 300,
+                "minimum": 1,
+                "description": "Seconds by which `Date` may differ from the gateway's clock."
+            },
+            "signed_headers": {
+                "type": "array",
+                "items": {"type": "string", "minLength": 1, "maxLength": 50},
+                "default": ["date"],
+                "description": "Names that the client must list in `headers`, in this spelling."
+            },
+            "validate_request_body": {
+                "type": "boolean",
+                "default": false,
+                "description": "Whether the body must have the SHA-256 that the header `Digest` says."
+            },
+            "max_req_body_size": {
+                "type": "integer",
+                "default": 67_108_864,
+                "minimum": 1,
+                "description": "Largest body that is validated, in bytes; it is held in memory."
+            }
+        }),
+    )
+}
+
+fn consumer_schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "key_id": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 256,
+                "description": "What the client calls itself; no two consumers have the same one."
+            },
+            "secret_key": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 256,
+                "description": "The secret that the client signs with."
+            }
+        },
+        "required": ["key_id", "secret_key"]
+    })
+}
+
+/// A consumer's secret.
+struct Secret(Box<str>);
+
+#[derive(Deserialize)]
+struct Fields {
+    allowed_algorithms: Vec<String>,
+    clock_skew: u64,
+    signed_headers: Vec<String>,
+    validate_request_body: bool,
+    max_req_body_size: u64,
+}
+
+struct Config {
+    door: Door,
+    fields: Fields,
+}
+
+/// What is left to do waits for the body, and shares the configuration.
+struct HmacAuth(Arc<Config>);
+
+/// What the client is told of every fault but those of the header's form.
+const REFUSED: &str = "client request can't be validated";
+
+const fn hidden(detail: &'static str) -> Refusal {
+    Refusal { message: REFUSED, detail }
+}
+
+/// The parameters of the header.
+#[derive(Debug, Default, PartialEq)]
+struct Signed {
+    key_id: Option<Vec<u8>>,
+    algorithm: Option<Vec<u8>>,
+    signature: Option<Vec<u8>>,
+    /// Names of what is signed, in order.
+    headers: Vec<Vec<u8>>,
+}
+
+impl Signed {
+    fn parse(value: Option<&[u8]>) -> Result<Signed, Refusal> {
+        const MISSING: Refusal = Refusal {
+            message: "client request can't be validated: missing Authorization header",
+            detail: "missing Authorization header",
+        };
+        const OTHER_SCHEME: Refusal = Refusal {
+            message: "client request can't be validated: Authorization header does not start with 'Signature'",
+            detail: "Authorization header does not start with 'Signature'",
+        };
+        let mut rest = value.ok_or(MISSING)?.strip_prefix(b"Signature").ok_or(OTHER_SCHEME)?;
+        let mut signed = Signed::default();
+        while let Some((name, value, after)) = parameter(rest) {
+            match name {
+                b"keyId" => signed.key_id = Some(value.to_vec()),
+                b"algorithm" => signed.algorithm = Some(value.to_vec()),
+                b"signature" => signed.signature = Some(value.to_vec()),
+                b"headers" => {
+                    let names = value.split(|b| *b == b' ').filter(|name| !name.is_empty());
+                    signed.headers = names.map(<[u8]>::to_vec).collect();
+                }
+                _ => {}
+            }
+            rest = after;
+        }
+        Ok(signed)
+    }
+
+    /// The text that the client has signed.
+    fn text(&self, key_id: &[u8], cx: &Context) -> Vec<u8> {
+        let mut text = [key_id, b"\n"].concat();
+        for name in &self.headers {
+            if let Some(value) = cx.request.headers.find(name) {
+                text.extend_from_slice(&[name, &b": "[..], value, b"\n"].concat());
+            } else if name == b"@request-target" {
+                let uri = cx.request_uri();
+                text.extend_from_slice(&[cx.request.method_token(), b" ", &uri, b"\n"].concat());
+            }
+        }
+        text
+    }
+}
+
+/// The first `name="value"` of a list, and what follows it.
+fn parameter(list: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let at = list.windows(2).position(|pair| pair == b"=\"")?;
+    let name = list[..at].rsplit(|b| *b == b',').next().unwrap_or_default().trim_ascii();
+    let rest = &list[at + 2..];
+    let end = rest.iter().position(|b| *b == b'"')?;
+    Some((name, &rest[..end], &rest[end + 1..]))
+}
+
+fn algorithm(name: &[u8]) -> Option<hmac::Algorithm> {
+    match name {
+        b"hmac-sha1" => Some(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY),
+        b"hmac-sha256" => Some(hmac::HMAC_SHA256),
+        b"hmac-sha512" => Some(hmac::HMAC_SHA512),
+        _ => None,
+    }
+}
+
+impl Config {
+    fn new(build: &Build<'_>) -> Result<Config, String> {
+        Ok(Config { door: Door::new(NAME, "hmac", build)?, fields: build.config()? })
+    }
+
+    /// Everything but the body.
+    fn authenticate<'e>(&self, cx: &Context, env: &Env<'e>) -> Result<&'e Arc<Identity>, Refusal> {
+        let signed = Signed::parse(authorization(cx))?;
+        let (Some(key_id), Some(signature)) = (&signed.key_id, &signed.signature) else {
+            return Err(hidden("keyId or signature missing"));
+        };
+        let name = signed.algorithm.as_deref().ok_or(hidden("algorithm missing"))?;
+        let identity = self.door.find(env, key_id, "Invalid key_id").map_err(hidden)?;
+        let allowed = self.fields.allowed_algorithms.iter().any(|allowed| allowed.as_bytes() == name);
+        let algorithm = algorithm(name).filter(|_| allowed).ok_or(hidden("Invalid algorithm"))?;
+        self.check_date(cx, SystemTime::now())?;
+        let lists = |name: &String| signed.headers.iter().any(|listed| listed == name.as_bytes());
+        if !self.fields.signed_headers.iter().all(lists) {
+            return Err(hidden("an expected header is missing in signing"));
+        }
+        let secret = identity.data::<Secret>().ok_or(hidden("the consumer has no secret"))?;
+        let key = hmac::Key::new(algorithm, secret.0.as_bytes());
+        let signature = STANDARD.decode(signature).map_err(|_| hidden("Invalid signature"))?;
+        hmac::verify(&key, &signed.text(key_id, cx), &signature).map_err(|_| hidden("Invalid signature"))?;
+        Ok(identity)
+    }
+
+    fn check_date(&self, cx: &Context, now: SystemTime) -> Result<(), Refusal> {
+        let date = cx
+            .request
+            .headers
+            .get(HeaderId::Date)
+            .ok_or(hidden("Date header missing. failed to validate clock skew"))?;
+        let date = std::str::from_utf8(date).ok().and_then(|date| httpdate::parse_http_date(date).ok());
+        let date = date.ok_or(hidden("Invalid GMT format time"))?;
+        let seconds =
+            |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        if seconds(now).abs_diff(seconds(date)) > self.fields.clock_skew {
+            return Err(hidden("Clock skew exceeded"));
+        }
+        Ok(())
+    }
+
+    /// Lets the signer in, or refuses.
+    fn end(&self, cx: &mut Context, env: &Env<'_>, outcome: Result<&Arc<Identity>, Refusal>) -> Step {
+        if self.door.hides {
+            cx.request.headers.remove(HeaderId::Authorization);
+        }
+        match outcome {
+            Ok(identity) => self.door.admit(cx, identity),
+            Err(refusal) => self.door.refuse(cx, env, refusal),
+        }
+    }
+
+    fn too_large(&self, cx: &Context) -> Step {
+        let limit = self.fields.max_req_body_size;
+        let announced = cx.request.headers.get(HeaderId::ContentLength);
+        let announced = announced.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+        // Of a body in chunks no more is known than that it did not end within the limit.
+        let size = announced.unwrap_or(limit.saturating_add(1));
+        let message = format!("request size {size} is greater than the maximum size {limit} allowed");
+        Step::json(413, &json!({ "message": message }))
+    }
+}
+
+impl Plugin for HmacAuth {
+    fn rewrite(&self, cx: &mut Context, env: &Env<'_>) -> Step {
+        let config = &self.0;
+        let identity = match config.authenticate(cx, env) {
+            Ok(identity) if config.fields.validate_request_body => Arc::clone(identity),
+            outcome => return config.end(cx, env, outcome),
+        };
+        const INVALID: Refusal = hidden("Invalid digest");
+        let Some(digest) = cx.request.headers.find(b"digest").map(<[u8]>::to_vec) else {
+            return config.end(cx, env, Err(INVALID));
+        };
+        let limit = usize::try_from(config.fields.max_req_body_size).unwrap_or(usize::MAX);
+        let config = Arc::clone(config);
+        let then = move |cx: &mut Context, env: &Env<'_>, read: BodyRead| {
+            if read == BodyRead::TooLarge {
+                return config.too_large(cx);
+            }
+            let body = cx.body.as_deref().unwrap_or_default();
+            let found = format!("SHA-256={}", STANDARD.encode(digest::digest(&digest::SHA256, body)));
+            let same = same_secret(found.as_bytes(), &digest);
+            config.end(cx, env, if same { Ok(&identity) } else { Err(INVALID) })
+        };
+        Step::ReadBody { limit, then: Box::new(then) }
+    }
+}

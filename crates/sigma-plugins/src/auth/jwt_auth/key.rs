@@ -1,0 +1,227 @@
+//! What the tokens of a consumer are verified with.
+
+use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
+use aws_lc_rs::hmac;
+use aws_lc_rs::rsa::PublicEncryptingKey;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ECDSA_P521_SHA512_FIXED, ED25519, ParsedPublicKey,
+    RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512,
+    RSA_PSS_2048_8192_SHA256, RSA_PSS_2048_8192_SHA384, RSA_PSS_2048_8192_SHA512, VerificationAlgorithm,
+};
+use base64::Engine;
+use base64::alphabet;
+use base64::engine::general_purpose::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sigma_config::wording::is_secret_reference;
+
+use super::token::Token;
+
+/// Names of the algorithms (RFC 7518 §3.1, RFC 8037 §3.1).
+const ALGORITHMS: [&str; 13] = [
+    "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384",
+    "PS512", "EdDSA",
+];
+
+/// The schema of a consumer's or credential's configuration.
+pub(super) fn schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "key": {
+                "type": "string",
+                "minLength": 1,
+                "description": "What the consumer's tokens have in their key claim; no two consumers have the same one."
+            },
+            "secret": {
+                "type": "string",
+                "minLength": 1,
+                "description": "The shared secret of the algorithms HS256, HS384 and HS512."
+            },
+            "public_key": {
+                "type": "string",
+                "minLength": 1,
+                "description": "The public key of all other algorithms, PEM."
+            },
+            "algorithm": {
+                "type": "string",
+                "enum": ALGORITHMS,
+                "default": "HS256",
+                "description": "The algorithm that tokens are signed with."
+            },
+            "exp": {
+                "type": "integer",
+                "minimum": 1,
+                "default": 86400,
+                "description": "Life of a token in seconds, for those who issue tokens; not looked at here."
+            },
+            "base64_secret": {
+                "type": "boolean",
+                "default": false,
+                "description": "Whether `secret` is written in base64."
+            },
+            "lifetime_grace_period": {
+                "type": "integer",
+                "minimum": 0,
+                "default": 0,
+                "description": "Seconds by which clocks may differ when `exp` and `nbf` are looked at."
+            }
+        },
+        "required": ["key"]
+    })
+}
+
+#[derive(Deserialize)]
+struct Config {
+    secret: Option<String>,
+    public_key: Option<String>,
+    algorithm: String,
+    base64_secret: bool,
+    lifetime_grace_period: u64,
+}
+
+/// What a consumer's tokens are verified with.
+pub(super) struct Verifier {
+    algorithm: String,
+    grace_s: f64,
+    key: Key,
+}
+
+enum Key {
+    /// As bytes: a prepared key is over a kilobyte, and there may be very many consumers.
+    Secret(hmac::Algorithm, Box<[u8]>),
+    Public(Box<ParsedPublicKey>),
+    /// It stands elsewhere, and is looked up before the consumer is compiled.
+    Referenced,
+}
+
+impl Verifier {
+    /// Reads a consumer's configuration.
+    ///
+    /// # Errors
+    /// What is missing or wrong, as APISIX words it.
+    pub(super) fn parse(conf: &Value) -> Result<Verifier, String> {
+        let config = Config::deserialize(conf).map_err(|error| error.to_string())?;
+        let key = match shared(&config.algorithm) {
+            Some(algorithm) => secret_key(&config, algorithm)?,
+            None => public_key(&config)?,
+        };
+        // The schema has no upper bound; 2^52 seconds are longer than any clock runs.
+        let grace_s = config.lifetime_grace_period as f64;
+        Ok(Verifier { algorithm: config.algorithm, grace_s, key })
+    }
+
+    /// Seconds by which clocks may differ.
+    pub(super) fn grace_s(&self) -> f64 {
+        self.grace_s
+    }
+
+    /// Whether the consumer signed the token.
+    ///
+    /// # Errors
+    /// Why it did not; a text for the log.
+    pub(super) fn verify(&self, token: &Token) -> Result<(), &'static str> {
+        // The token never chooses the algorithm (RFC 8725 §3.1).
+        if token.header.get("alg").and_then(Value::as_str) != Some(&self.algorithm) {
+            return Err("failed to verify jwt: algorithm mismatch");
+        }
+        // What must be understood, and is not, makes a token invalid (RFC 7515 §4.1.11).
+        if token.header.contains_key("crit") {
+            return Err("failed to verify jwt: the header has critical members");
+        }
+        let signature =
+            token.signature.as_deref().ok_or("failed to verify jwt: signature is no base64url")?;
+        let holds = match &self.key {
+            Key::Secret(algorithm, secret) => {
+                let key = hmac::Key::new(*algorithm, secret);
+                hmac::verify(&key, token.signed(), signature).is_ok()
+            }
+            Key::Public(key) => key.verify_sig(token.signed(), signature).is_ok(),
+            Key::Referenced => false,
+        };
+        if holds { Ok(()) } else { Err("failed to verify jwt: signature mismatch") }
+    }
+}
+
+fn shared(name: &str) -> Option<hmac::Algorithm> {
+    match name {
+        "HS256" => Some(hmac::HMAC_SHA256),
+        "HS384" => Some(hmac::HMAC_SHA384),
+        "HS512" => Some(hmac::HMAC_SHA512),
+        _ => None,
+    }
+}
+
+fn public(name: &str) -> Option<&'static dyn VerificationAlgorithm> {
+    Some(match name {
+        "RS256" => &RSA_PKCS1_2048_8192_SHA256,
+        "RS384" => &RSA_PKCS1_2048_8192_SHA384,
+        "RS512" => &RSA_PKCS1_2048_8192_SHA512,
+        "PS256" => &RSA_PSS_2048_8192_SHA256,
+        "PS384" => &RSA_PSS_2048_8192_SHA384,
+        "PS512" => &RSA_PSS_2048_8192_SHA512,
+        "ES256" => &ECDSA_P256_SHA256_FIXED,
+        "ES384" => &ECDSA_P384_SHA384_FIXED,
+        "ES512" => &ECDSA_P521_SHA512_FIXED,
+        "EdDSA" => &ED25519,
+        _ => return None,
+    })
+}
+
+fn secret_key(config: &Config, algorithm: hmac::Algorithm) -> Result<Key, String> {
+    const LENIENT: GeneralPurpose = GeneralPurpose::new(
+        &alphabet::STANDARD,
+        GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+    );
+    let secret =
+        config.secret.as_deref().ok_or("property \"secret\" is required when using HS based algorithms")?;
+    if is_secret_reference(secret) {
+        return Ok(Key::Referenced);
+    }
+    if !config.base64_secret {
+        return Ok(Key::Secret(algorithm, secret.as_bytes().into()));
+    }
+    let secret = LENIENT
+        .decode(secret)
+        .map_err(|_| "base64_secret required but the secret is not in base64 format")?;
+    Ok(Key::Secret(algorithm, secret.into()))
+}
+
+fn public_key(config: &Config) -> Result<Key, String> {
+    const MISSING: &str = "missing valid public key";
+    let pem = config.public_key.as_deref().ok_or(MISSING)?;
+    if is_secret_reference(pem) {
+        return Ok(Key::Referenced);
+    }
+    let der = decoded_pem(pem).ok_or(MISSING)?;
+    let algorithm = public(&config.algorithm).ok_or(MISSING)?;
+    let key = ParsedPublicKey::new(algorithm, der).map_err(|_| MISSING)?;
+    if algorithm_is_rsa(&config.algorithm) && !has_usable_size(&key) {
+        return Err(format!("{MISSING}: an RSA key has 2048 to 8192 bits"));
+    }
+    Ok(Key::Public(Box::new(key)))
+}
+
+fn algorithm_is_rsa(name: &str) -> bool {
+    name.starts_with("RS") || name.starts_with("PS")
+}
+
+/// Shorter keys are forgeable (NIST SP 800-131A) and would verify nothing here; better said now
+/// than with every token.
+fn has_usable_size(key: &ParsedPublicKey) -> bool {
+    let der: Result<PublicKeyX509Der<'_>, _> = key.as_der();
+    der.is_ok_and(|der| PublicEncryptingKey::from_der(der.as_ref()).is_ok())
+}
+
+/// The first public key of a PEM text (RFC 7468), DER.
+fn decoded_pem(text: &str) -> Option<Vec<u8>> {
+    let section = |label: &str| {
+        let (_, rest) = text.split_once(&format!("-----BEGIN {label}-----"))?;
+        let (body, _) = rest.split_once(&format!("-----END {label}-----"))?;
+        Some(body)
+    };
+    let body = section("PUBLIC KEY").or_else(|| section("RSA PUBLIC KEY"))?;
+    let body: Vec<u8> = body.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
+    STANDARD.decode(body).ok()
+}

@@ -1,0 +1,191 @@
+//! `jwt-auth`: a signed token (RFC 7519) in a header, query argument or cookie.
+//!
+//! | file | role |
+//! |---|---|
+//! | `token` | text to header, claims and signature; the claims that have a time |
+//! | `key` | what a consumer's tokens are verified with |
+
+mod key;
+mod token;
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sigma_plugin::variables::{cookie, pairs};
+use sigma_plugin::{Auth, Build, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
+
+use self::key::Verifier;
+use self::token::{Claim, Token};
+use super::door::{self, Door, Refusal, remove_cookie};
+
+const NAME: &str = "jwt-auth";
+
+/// Recognises a consumer by a JSON Web Token.
+pub(crate) static JWT_AUTH: Descriptor = Descriptor {
+    name: NAME,
+    priority: 2510,
+    doc: "Recognises a consumer by a JSON Web Token that it signed.\n\n\
+        The token is taken from the header, else from the query, else from a cookie. A claim names \
+        the consumer's key; the consumer says the algorithm and the secret or public key, and a token \
+        with any other algorithm is refused. `exp` and `nbf` are honoured where they are present.",
+    phases: PhaseSet::of(&[Phase::Rewrite]),
+    schema,
+    auth: Some(Auth {
+        attribute: "key",
+        schema: key::schema,
+        secret_fields: &["secret"],
+        parse: |conf| Ok(Arc::new(Verifier::parse(conf)?)),
+    }),
+    build: |build| Ok(Arc::new(JwtAuth::new(build)?)),
+    ..Descriptor::BASE
+};
+
+fn schema() -> Value {
+    door::schema(
+        "jwt",
+        json!({
+            "header": {
+                "type": "string",
+                "default": "authorization",
+                "description": "The header that holds the token, with or without `Bearer` before it."
+            },
+            "query": {
+                "type": "string",
+                "default": "jwt",
+                "description": "The query argument that holds the token where the header is absent."
+            },
+            "cookie": {
+                "type": "string",
+                "default": "jwt",
+                "description": "The cookie that holds the token where header and argument are absent."
+            },
+            "key_claim_name": {
+                "type": "string",
+                "default": "key",
+                "minLength": 1,
+                "description": "The claim that holds the consumer's key."
+            },
+            "store_in_ctx": {
+                "type": "boolean",
+                "default": false,
+                "description": "Whether later plugins find the claims, as JSON, in the variable `jwt_auth_payload`."
+            },
+            "claims_to_verify": {
+                "type": "array",
+                "items": {"type": "string", "enum": ["exp", "nbf"]},
+                "uniqueItems": true,
+                "description": "Claims that must be present, and in time. If empty, those that are present must be in time."
+            }
+        }),
+    )
+}
+
+#[derive(Deserialize)]
+struct Config {
+    header: String,
+    query: String,
+    cookie: String,
+    key_claim_name: String,
+    store_in_ctx: bool,
+    #[serde(default)]
+    claims_to_verify: Vec<Claim>,
+}
+
+struct JwtAuth {
+    door: Door,
+    config: Config,
+}
+
+/// What the client is told of a token that was read and is not good.
+const FAILED: &str = "failed to verify jwt";
+
+/// What the client is told of a token that cannot be read.
+const INVALID: &str = "JWT token invalid";
+
+impl JwtAuth {
+    fn new(build: &Build<'_>) -> Result<JwtAuth, String> {
+        Ok(JwtAuth { door: Door::new(NAME, "Bearer", build)?, config: build.config()? })
+    }
+
+    /// The text of the token, taken out of the request if the node must not see it. Empty for a
+    /// query argument that holds none.
+    fn take(&self, cx: &mut Context) -> Option<Vec<u8>> {
+        const SCHEME: &[u8] = b"bearer ";
+        let config = &self.config;
+        if let Some(value) = cx.request.headers.find(config.header.as_bytes()) {
+            let bears = value.get(..SCHEME.len()).is_some_and(|head| head.eq_ignore_ascii_case(SCHEME));
+            let token = value[if bears { SCHEME.len() } else { 0 }..].to_vec();
+            if self.door.hides {
+                cx.request.headers.remove_name(config.header.as_bytes());
+            }
+            return Some(token);
+        }
+        if let Some(token) = cx.outgoing_query().and_then(|query| argument(query, &config.query)) {
+            if self.door.hides {
+                cx.hide_argument(&config.query);
+            }
+            return Some(token);
+        }
+        let token = cookie(&cx.request.headers, &config.cookie)?.to_vec();
+        if self.door.hides {
+            remove_cookie(&mut cx.request.headers, &config.cookie);
+        }
+        Some(token)
+    }
+
+    fn verify<'e>(&self, token: &Token, env: &Env<'e>) -> Result<&'e Arc<Identity>, Refusal> {
+        let key = match token.claims.get(&self.config.key_claim_name) {
+            None | Some(Value::Bool(false)) => return Err(Refusal::plain("missing user key in JWT token")),
+            Some(key) => key.as_str(),
+        };
+        const UNKNOWN: &str = "Invalid user key in JWT token";
+        // A number is nobody's key, whatever its digits.
+        let key = key.ok_or(Refusal { message: UNKNOWN, detail: "the user key is no text" })?;
+        let identity = self
+            .door
+            .find(env, key.as_bytes(), UNKNOWN)
+            .map_err(|detail| Refusal { message: UNKNOWN, detail })?;
+        let failed = |detail| Refusal { message: FAILED, detail };
+        let verifier = identity.data::<Verifier>().ok_or(failed("the consumer has no key"))?;
+        verifier.verify(token).map_err(failed)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64().floor();
+        token.in_time(&self.config.claims_to_verify, now, verifier.grace_s()).map_err(failed)?;
+        Ok(identity)
+    }
+}
+
+/// The only argument of this name; empty if it is repeated or has no value, so that it is refused.
+fn argument(query: &[u8], name: &str) -> Option<Vec<u8>> {
+    let mut values = pairs(query).filter(|(key, _)| **key == *name.as_bytes());
+    Some(match (values.next()?, values.next()) {
+        ((_, Some(value)), None) => value.into_owned(),
+        _ => Vec::new(),
+    })
+}
+
+impl Plugin for JwtAuth {
+    fn rewrite(&self, cx: &mut Context, env: &Env<'_>) -> Step {
+        let Some(text) = self.take(cx) else {
+            return self.door.refuse(cx, env, Refusal::plain("Missing JWT token in request"));
+        };
+        let token = match Token::parse(text) {
+            Ok(token) => token,
+            Err(detail) => return self.door.refuse(cx, env, Refusal { message: INVALID, detail }),
+        };
+        match self.verify(&token, env) {
+            Ok(identity) => {
+                if self.config.store_in_ctx {
+                    let claims = Value::Object(token.claims).to_string();
+                    cx.set_variable("jwt_auth_payload", claims);
+                }
+                self.door.admit(cx, identity)
+            }
+            Err(refusal) => self.door.refuse(cx, env, refusal),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

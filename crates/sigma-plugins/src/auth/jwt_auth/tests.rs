@@ -1,0 +1,293 @@
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use aws_lc_rs::encoding::AsDer;
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::rsa::KeySize;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, ECDSA_P521_SHA512_FIXED_SIGNING,
+    EcdsaKeyPair, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256, RSA_PKCS1_SHA384, RSA_PKCS1_SHA512,
+    RSA_PSS_SHA256, RSA_PSS_SHA384, RSA_PSS_SHA512, RsaKeyPair,
+};
+use aws_lc_rs::{encoding::PublicKeyX509Der, hmac};
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use serde_json::{Value, json};
+use sigma_config::plugins::PluginScope;
+use sigma_plugin::{Consumer, Phase};
+use std::sync::Arc;
+
+use crate::testing::{Case, entry, field, refusal_in, summary};
+
+/// Signs with one algorithm.
+type Sign<'s> = &'s dyn Fn(&[u8]) -> Vec<u8>;
+
+fn token(header: &Value, claims: &Value, sign: Sign<'_>) -> String {
+    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let signed = format!("{}.{}", part(header), part(claims));
+    let signature = URL_SAFE_NO_PAD.encode(sign(signed.as_bytes()));
+    format!("{signed}.{signature}")
+}
+
+fn hs(algorithm: hmac::Algorithm, secret: &[u8], text: &[u8]) -> Vec<u8> {
+    hmac::sign(&hmac::Key::new(algorithm, secret), text).as_ref().to_vec()
+}
+
+/// A token of the user `user` with these claims besides.
+fn hs256(mut claims: Value) -> String {
+    if claims.get("key").is_none() {
+        claims["key"] = json!("user");
+    }
+    token(&json!({"alg": "HS256"}), &claims, &|text| hs(hmac::HMAC_SHA256, b"secret", text))
+}
+
+/// A gateway that knows one consumer by this configuration, and somebody for everybody else.
+fn knowing(conf: &Value) -> Case {
+    let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+    case.consumer("jack", "jwt-auth", conf);
+    case.consumers.put(Arc::new(Consumer { name: "anyone".into(), ..Consumer::default() }));
+    case
+}
+
+/// Who the request is from, or what is answered.
+fn told(case: &mut Case, conf: &Value, request: &str) -> String {
+    case.request(request);
+    let entry = entry("jwt-auth", conf.clone()).unwrap();
+    match case.run(&entry, Phase::Rewrite) {
+        Some(reply) => {
+            let challenge = field(&reply, "www-authenticate");
+            assert_eq!(challenge.as_deref(), Some("Bearer realm=\"jwt\""));
+            summary(Some(&reply))
+        }
+        None => case.sent("x-consumer-username").unwrap_or_default(),
+    }
+}
+
+fn refused(message: &str) -> String {
+    format!("401 {{\"message\":\"{message}\"}}")
+}
+
+fn pem(label: &str, der: &[u8]) -> String {
+    let body = STANDARD.encode(der);
+    let lines: Vec<&str> =
+        body.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
+    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
+}
+
+fn spki<K: AsDer<PublicKeyX509Der<'static>>>(key: &K) -> String {
+    pem("PUBLIC KEY", key.as_der().unwrap().as_ref())
+}
+
+fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64
+}
+
+/// A consumer with `key` takes the token that `sign` made with `algorithm`, and nothing else.
+fn check_algorithm(algorithm: &str, key: (&str, &str), sign: Sign<'_>) {
+    let mut conf = json!({"key": "user", "algorithm": algorithm});
+    conf[key.0] = json!(key.1);
+    let mut case = knowing(&conf);
+    let mut check = |token: &str, expected: &str| {
+        let request = format!("GET / HTTP/1.1\nHost: h\nAuthorization: Bearer {token}");
+        assert_eq!(told(&mut case, &json!({}), &request), expected, "{algorithm} {token}");
+    };
+    let claims = json!({"key": "user"});
+    let good = token(&json!({"alg": algorithm, "typ": "JWT"}), &claims, sign);
+    check(&good, "jack");
+    let failed = refused("failed to verify jwt");
+    let (signed, signature) = good.rsplit_once('.').unwrap();
+    check(&format!("{signed}."), &failed);
+    check(&format!("{signed}.{}", &signature[..signature.len() - 4]), &failed);
+    check(&format!("{signed}.AAAA{signature}"), &failed);
+    check(&format!("{signed}.{}", "A".repeat(signature.len())), &failed);
+    check(&token(&json!({"alg": "none"}), &claims, sign), &failed);
+    check(&token(&json!({"alg": algorithm.to_lowercase() + "x"}), &claims, sign), &failed);
+    check(&token(&json!({"alg": algorithm, "crit": ["x"], "x": 1}), &claims, sign), &failed);
+    // A public key must never serve as a secret (RFC 8725 §2.1).
+    let confused = |text: &[u8]| hs(hmac::HMAC_SHA256, key.1.as_bytes(), text);
+    if algorithm != "HS256" {
+        check(&token(&json!({"alg": "HS256"}), &claims, &confused), &failed);
+        check(&token(&json!({"alg": algorithm}), &claims, &confused), &failed);
+    }
+}
+
+#[test]
+fn shared_secrets_verify() {
+    for (name, algorithm) in
+        [("HS256", hmac::HMAC_SHA256), ("HS384", hmac::HMAC_SHA384), ("HS512", hmac::HMAC_SHA512)]
+    {
+        check_algorithm(name, ("secret", "my secret"), &|text| hs(algorithm, b"my secret", text));
+    }
+    let mut case =
+        knowing(&json!({"key": "user", "secret": STANDARD.encode("secret"), "base64_secret": true}));
+    let request = format!("GET / HTTP/1.1\nHost: h\nAuthorization: {}", hs256(json!({})));
+    assert_eq!(told(&mut case, &json!({}), &request), "jack");
+}
+
+#[test]
+fn elliptic_keys_verify() {
+    let random = SystemRandom::new();
+    for (name, algorithm) in [
+        ("ES256", &ECDSA_P256_SHA256_FIXED_SIGNING),
+        ("ES384", &ECDSA_P384_SHA384_FIXED_SIGNING),
+        ("ES512", &ECDSA_P521_SHA512_FIXED_SIGNING),
+    ] {
+        let pair = EcdsaKeyPair::generate(algorithm).unwrap();
+        let sign = |text: &[u8]| pair.sign(&random, text).unwrap().as_ref().to_vec();
+        check_algorithm(name, ("public_key", &spki(pair.public_key())), &sign);
+    }
+    let pair = Ed25519KeyPair::generate().unwrap();
+    let sign = |text: &[u8]| pair.sign(text).as_ref().to_vec();
+    check_algorithm("EdDSA", ("public_key", &spki(pair.public_key())), &sign);
+}
+
+#[test]
+fn rsa_keys_verify() {
+    let random = SystemRandom::new();
+    let pair = RsaKeyPair::generate(KeySize::Rsa2048).unwrap();
+    let public = spki(pair.public_key());
+    let pkcs1 = pem("RSA PUBLIC KEY", pair.public_key().as_ref());
+    for (name, encoding) in [
+        ("RS256", &RSA_PKCS1_SHA256 as &'static dyn aws_lc_rs::signature::RsaEncoding),
+        ("RS384", &RSA_PKCS1_SHA384),
+        ("RS512", &RSA_PKCS1_SHA512),
+        ("PS256", &RSA_PSS_SHA256),
+        ("PS384", &RSA_PSS_SHA384),
+        ("PS512", &RSA_PSS_SHA512),
+    ] {
+        let sign = |text: &[u8]| {
+            let mut signature = vec![0; pair.public_modulus_len()];
+            pair.sign(encoding, &random, text, &mut signature).unwrap();
+            signature
+        };
+        check_algorithm(name, ("public_key", &public), &sign);
+        check_algorithm(name, ("public_key", &pkcs1), &sign);
+    }
+}
+
+#[test]
+fn claims_are_in_time() {
+    let check = |consumer: Value, conf: Value, claims: Value, good: bool| {
+        let mut known = json!({"key": "user", "secret": "secret"});
+        known.as_object_mut().unwrap().extend(consumer.as_object().unwrap().clone());
+        let request = format!("GET / HTTP/1.1\nHost: h\nAuthorization: {}", hs256(claims.clone()));
+        let expected = if good { "jack".to_owned() } else { refused("failed to verify jwt") };
+        assert_eq!(told(&mut knowing(&known), &conf, &request), expected, "{known} {conf} {claims}");
+    };
+    let plain = || json!({});
+    check(plain(), plain(), json!({"exp": now() + 60, "nbf": now() - 60}), true);
+    check(plain(), plain(), json!({"exp": now() as f64 + 60.5}), true);
+    check(plain(), plain(), json!({"exp": now() - 60}), false);
+    check(plain(), plain(), json!({"nbf": now() + 60}), false);
+    for bad in [json!("1"), json!(null), json!([])] {
+        check(plain(), plain(), json!({"exp": bad}), false);
+        check(plain(), plain(), json!({"nbf": bad}), false);
+    }
+    let grace = || json!({"lifetime_grace_period": 100});
+    check(grace(), plain(), json!({"exp": now() - 60, "nbf": now() + 60}), true);
+    check(grace(), plain(), json!({"exp": now() - 160}), false);
+    let listed = |names: &[&str]| json!({"claims_to_verify": names});
+    check(plain(), listed(&[]), json!({"exp": now() - 60}), false);
+    check(plain(), listed(&["exp"]), json!({}), false);
+    check(plain(), listed(&["nbf"]), json!({}), false);
+    check(plain(), listed(&["nbf"]), json!({"nbf": now() - 1, "exp": now() - 60}), true);
+    check(plain(), listed(&["exp", "nbf"]), json!({"exp": now() + 60}), false);
+}
+
+#[test]
+fn tokens_are_found_and_hidden() {
+    let mut case = knowing(&json!({"key": "user", "secret": "secret"}));
+    let token = hs256(json!({}));
+    let mut check = |conf: Value, request: &str, expected: &str| {
+        let request = request.replace("TOKEN", &token);
+        assert_eq!(told(&mut case, &conf, &request), expected, "{conf} {request}");
+        let gone = |text: Option<String>| text.map_or("-".into(), |text| text.replace(&token, "TOKEN"));
+        let target = gone(Some(case.target()));
+        format!("{target} {} {}", gone(case.sent("authorization")), gone(case.sent("cookie")))
+    };
+    let invalid = refused("JWT token invalid");
+    check(json!({}), "GET / HTTP/1.1\nHost: h", &refused("Missing JWT token in request"));
+    for value in ["TOKEN", "Bearer TOKEN", "bearer TOKEN"] {
+        check(json!({}), &format!("GET / HTTP/1.1\nHost: h\nAuthorization: {value}"), "jack");
+    }
+    for value in ["Basic x", "", "a.b", "a.b.c.d", "e30.W10.x", "W10.e30.x", "e30=.e30.x"] {
+        let request = format!("GET /?jwt=TOKEN HTTP/1.1\nHost: h\nAuthorization: {value}");
+        check(json!({}), &request, &invalid);
+    }
+    check(json!({}), "GET /?jwt=TOKEN HTTP/1.1\nHost: h", "jack");
+    check(json!({}), "GET /?jwt=TOKEN&jwt=TOKEN HTTP/1.1\nHost: h", &invalid);
+    check(json!({}), "GET /?jwt HTTP/1.1\nHost: h", &invalid);
+    check(json!({}), "GET / HTTP/1.1\nHost: h\nCookie: a=b; jwt=TOKEN", "jack");
+    let own = json!({"header": "x-a", "query": "t", "cookie": "c"});
+    check(own.clone(), "GET / HTTP/1.1\nHost: h\nX-A: TOKEN", "jack");
+    check(own.clone(), "GET /?t=TOKEN HTTP/1.1\nHost: h", "jack");
+    check(own, "GET / HTTP/1.1\nHost: h\nCookie: c=TOKEN", "jack");
+    let hidden = || json!({"hide_credentials": true});
+    let seen = check(hidden(), "GET /?jwt=TOKEN HTTP/1.1\nHost: h\nAuthorization: Bearer TOKEN", "jack");
+    assert_eq!(seen, "/?jwt=TOKEN - -");
+    let seen = check(hidden(), "GET /a?x&jwt=TOKEN&y=1 HTTP/1.1\nHost: h", "jack");
+    assert_eq!(seen, "/a?x&y=1 - -");
+    let seen = check(hidden(), "GET / HTTP/1.1\nHost: h\nCookie: a=\"b/c\"; jwt=TOKEN;d=e", "jack");
+    assert_eq!(seen, "/ - a=\"b/c\"; d=e");
+    let anyone = json!({"hide_credentials": true, "anonymous_consumer": "anyone"});
+    assert_eq!(check(anyone, "GET / HTTP/1.1\nHost: h\nCookie: jwt=x", "anyone"), "/ - -");
+}
+
+#[test]
+fn the_key_claim_names_the_consumer() {
+    let mut case = knowing(&json!({"key": "user", "secret": "secret"}));
+    let mut check = |conf: Value, claims: Value, expected: &str| {
+        let signed = token(&json!({"alg": "HS256"}), &claims, &|text| hs(hmac::HMAC_SHA256, b"secret", text));
+        let request = format!("GET / HTTP/1.1\nHost: h\nAuthorization: Bearer {signed}");
+        assert_eq!(told(&mut case, &conf, &request), expected, "{conf} {claims}");
+    };
+    check(json!({}), json!({}), &refused("missing user key in JWT token"));
+    for claim in [json!("other"), json!(1), json!(null), json!(["user"])] {
+        check(json!({}), json!({"key": claim}), &refused("Invalid user key in JWT token"));
+    }
+    let named = json!({"key_claim_name": "iss", "store_in_ctx": true});
+    check(named, json!({"iss": "user", "n": 1}), "jack");
+    let name = sigma_config::expr::VarName::parse("jwt_auth_payload");
+    let kept = sigma_config::expr::Variables::get(&case.cx, &name);
+    assert!(format!("{kept:?}").contains("Text"), "{kept:?}");
+}
+
+#[test]
+fn bad_consumers_are_refused() {
+    let check = |conf: Value, expected: &str| {
+        assert_eq!(refusal_in("jwt-auth", PluginScope::Consumer, &conf), expected, "{conf}");
+    };
+    check(json!({}), "property \"key\" is required");
+    check(json!({"key": "a"}), "property \"secret\" is required when using HS based algorithms");
+    check(
+        json!({"key": "a", "secret": "a$", "base64_secret": true}),
+        "base64_secret required but the secret is not in base64 format",
+    );
+    check(json!({"key": "a", "secret": "$secret://vault/1/a/b", "base64_secret": true}), "");
+    let elliptic = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
+    let elliptic = spki(elliptic.public_key());
+    check(json!({"key": "a", "algorithm": "ES256", "public_key": elliptic}), "");
+    for algorithm in ["RS256", "PS512", "ES384", "EdDSA"] {
+        check(json!({"key": "a", "algorithm": algorithm}), "missing valid public key");
+        check(json!({"key": "a", "algorithm": algorithm, "public_key": "x"}), "missing valid public key");
+        check(
+            json!({"key": "a", "algorithm": algorithm, "public_key": elliptic}),
+            "missing valid public key",
+        );
+        check(json!({"key": "a", "algorithm": algorithm, "public_key": "$env://K"}), "");
+    }
+    check(
+        json!({"key": "a", "algorithm": "none"}),
+        "property \"algorithm\" validation failed: matches none of the enum values",
+    );
+    // 1024 bits.
+    const SHORT: &str = "-----BEGIN PUBLIC KEY-----
+MIGfMA0GCSqGSIb3DQEBAQUAA4GNADCBiQKBgQCgboELEbLMkY0Wz+9iijlr+dQx
+PtBIoqeb33qWKu86aGV8OI26shhmEGDSENreDv6mutP1XzqjBflealL9U/iXn4ET
+l9OZnLFmnHuuaV5oXLxW1IF1vR9Gz/t75axVYKk2rPArXwgxaeOOeXUGqti03pbD
+xvguKxPizggYu+OnHQIDAQAB
+-----END PUBLIC KEY-----";
+    check(
+        json!({"key": "a", "algorithm": "RS256", "public_key": SHORT}),
+        "missing valid public key: an RSA key has 2048 to 8192 bits",
+    );
+}

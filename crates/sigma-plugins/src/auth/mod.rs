@@ -1,0 +1,20 @@
+//! Who a request is from, and whether they may pass.
+//!
+//! Each authenticating plugin reads a credential out of the request and looks its owner up; what
+//! happens then is the same for all of them and stands in [`door`].
+
+mod basic_auth;
+mod consumer_restriction;
+mod door;
+mod hmac_auth;
+mod jwt_auth;
+mod key_auth;
+
+pub(crate) use basic_auth::BASIC_AUTH;
+pub(crate) use consumer_restriction::CONSUMER_RESTRICTION;
+pub(crate) use hmac_auth::HMAC_AUTH;
+pub(crate) use jwt_auth::JWT_AUTH;
+pub(crate) use key_auth::KEY_AUTH;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,533 @@
+//! Log entries collected and sent in batches, for all plugins that send logs somewhere.
+//!
+//! Workers hand an entry over and go on; everything else happens beside the traffic, on the
+//! control thread's runtime. What a server does not take in time is dropped and counted, never
+//! waited for.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use sigma_plugin::{Context, Env, Node};
+use tokio::sync::{mpsc, oneshot};
+
+/// Most bytes that the entries of one plugin may hold in memory, all batches together. APISIX
+/// counts entries only; with bodies in them their number says little about memory.
+const PENDING_BYTES: usize = 64 << 20;
+
+/// How often a full backlog is complained of.
+const COMPLAINT_PERIOD_MS: u64 = 1000;
+
+/// Entries waiting unless the plugin's metadata says otherwise.
+pub(crate) const DEFAULT_PENDING: u64 = 8192;
+
+/// The fields of a plugin's configuration that say how it batches.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct BatchSettings {
+    name: String,
+    batch_max_size: usize,
+    inactive_timeout: u64,
+    buffer_duration: u64,
+    max_retry_count: u32,
+    retry_delay: u64,
+}
+
+impl BatchSettings {
+    /// Adds the schema of these fields to a plugin's; `name` is the default name.
+    pub(crate) fn add_schema(properties: &mut Value, name: &str) {
+        let fields = json!({
+            "name": {"type": "string", "default": name, "description": "Name in the error log and in the metric `batch_process_entries`."},
+            "max_retry_count": {"type": "integer", "minimum": 0, "default": 0, "description": "Further attempts after a failure."},
+            "retry_delay": {"type": "integer", "minimum": 0, "default": 1, "description": "Seconds before each further attempt."},
+            "buffer_duration": {"type": "integer", "minimum": 1, "default": 60, "description": "A batch is sent when its oldest entry is this old, in seconds."},
+            "inactive_timeout": {"type": "integer", "minimum": 1, "default": 5, "description": "A batch is sent when no entry came for this long, in seconds."},
+            "batch_max_size": {"type": "integer", "minimum": 1, "default": 1000, "description": "A batch is sent when it has this many entries."},
+        });
+        if let (Some(all), Value::Object(fields)) = (properties.as_object_mut(), fields) {
+            all.extend(fields);
+        }
+    }
+
+    /// Whether each entry is sent on its own.
+    pub(crate) fn is_single(&self) -> bool {
+        self.batch_max_size == 1
+    }
+}
+
+/// The schema of a batching logger's metadata.
+pub(crate) fn metadata_schema() -> Value {
+    let mut properties = Map::new();
+    properties.extend(crate::log::entry::format_schema());
+    properties.insert(
+        "max_pending_entries".into(),
+        json!({
+            "type": "integer", "minimum": 1, "default": DEFAULT_PENDING,
+            "description": "Entries that may wait to be sent; more are dropped."
+        }),
+    );
+    json!({"type": "object", "properties": properties})
+}
+
+/// Why a batch was not taken.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    /// The reason, for the error log.
+    pub(crate) reason: String,
+    /// Entries before this one were taken all the same.
+    pub(crate) taken: usize,
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Refusal {
+        Refusal { reason, taken: 0 }
+    }
+}
+
+/// What sending answers.
+pub(crate) type Sending<'s> = Pin<Box<dyn Future<Output = Result<(), Refusal>> + Send + 's>>;
+
+/// Where batches go.
+pub(crate) trait Destination: Send + Sync + 'static {
+    /// Sends entries, each one a JSON text.
+    fn send<'s>(&'s self, entries: &'s [Vec<u8>]) -> Sending<'s>;
+}
+
+/// Entries of one plugin that wait or are on their way.
+#[derive(Debug, Default)]
+struct Backlog {
+    pushed: AtomicU64,
+    processed: AtomicU64,
+    discarded: AtomicU64,
+    bytes: AtomicUsize,
+    /// When the last complaint was logged, in Unix milliseconds.
+    complained_ms: AtomicU64,
+}
+
+impl Backlog {
+    /// Takes an entry in, unless there are too many.
+    fn admit(&self, bytes: usize, limit: u64) -> bool {
+        let (pushed, processed) =
+            (self.pushed.load(Ordering::Relaxed), self.processed.load(Ordering::Relaxed));
+        let full = pushed.saturating_sub(processed) >= limit;
+        if full || self.bytes.load(Ordering::Relaxed) + bytes > PENDING_BYTES {
+            let discarded = self.discarded.fetch_add(1, Ordering::Relaxed) + 1;
+            self.complain(pushed, processed, limit, discarded);
+            return false;
+        }
+        self.pushed.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        true
+    }
+
+    fn complain(&self, pushed: u64, processed: u64, limit: u64, discarded: u64) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+        let last = self.complained_ms.load(Ordering::Relaxed);
+        if now >= last + COMPLAINT_PERIOD_MS
+            && self.complained_ms.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            tracing::error!(
+                "max pending entries limit exceeded. discarding entry. total_pushed_entries: {pushed} \
+                 total_processed_entries: {processed} max_pending_entries: {limit} \
+                 discarded_entries: {discarded}"
+            );
+        }
+    }
+
+    /// Entries have left, delivered or given up.
+    fn release(&self, entries: &[Vec<u8>]) {
+        self.processed.fetch_add(entries.len() as u64, Ordering::Relaxed);
+        self.bytes.fetch_sub(entries.iter().map(Vec::len).sum(), Ordering::Relaxed);
+    }
+}
+
+/// The labels of the metric: those of the request that brought the first entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BatchLabels {
+    /// The configured name.
+    pub(crate) name: String,
+    /// The matched route; a processor that a request without one began is not shown.
+    pub(crate) route_id: String,
+    /// The address that was connected to.
+    pub(crate) server_addr: String,
+}
+
+/// All batching of this gateway; a part of the node.
+#[derive(Default)]
+pub(crate) struct Batches {
+    processors: Mutex<HashMap<(&'static str, u64), Weak<Processor>>>,
+    backlogs: Mutex<HashMap<&'static str, Arc<Backlog>>>,
+    /// Asked to be flushed at the end.
+    ending: OnceLock<()>,
+}
+
+impl Batches {
+    /// The processor for a configuration: instances with equal ones share it.
+    ///
+    /// `key` tells configurations of `plugin` apart.
+    pub(crate) fn processor(
+        node: &Node,
+        plugin: &'static str,
+        key: u64,
+        settings: &BatchSettings,
+        max_pending: u64,
+        destination: impl FnOnce() -> Arc<dyn Destination>,
+    ) -> Arc<Processor> {
+        let all = node.part(Batches::default);
+        let backlog = {
+            let mut backlogs = all.backlogs.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(backlogs.entry(plugin).or_default())
+        };
+        let mut processors = all.processors.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = processors.get(&(plugin, key)).and_then(Weak::upgrade) {
+            known.max_pending.store(max_pending, Ordering::Relaxed);
+            return known;
+        }
+        processors.retain(|_, known| known.strong_count() > 0);
+        let processor = Arc::new(Processor {
+            settings: settings.clone(),
+            max_pending: AtomicU64::new(max_pending),
+            backlog,
+            gauge: Arc::default(),
+            destination: destination(),
+            queue: OnceLock::new(),
+        });
+        processors.insert((plugin, key), Arc::downgrade(&processor));
+        processor
+    }
+
+    /// Entries buffered now, for the metric.
+    pub(crate) fn buffered(&self) -> Vec<(BatchLabels, usize)> {
+        let processors = self.processors.lock().unwrap_or_else(PoisonError::into_inner);
+        let started = processors.values().filter_map(Weak::upgrade).filter_map(|processor| {
+            let queue = processor.queue.get()?;
+            let labels = queue.labels.clone().filter(|_| !processor.settings.is_single())?;
+            Some((labels, processor.gauge.load(Ordering::Relaxed)))
+        });
+        started.collect()
+    }
+}
+
+/// Sends what is buffered anywhere, and waits until it has gone.
+async fn flush_all(all: Weak<Batches>) {
+    let Some(all) = all.upgrade() else { return };
+    let processors: Vec<Arc<Processor>> = {
+        let known = all.processors.lock().unwrap_or_else(PoisonError::into_inner);
+        known.values().filter_map(Weak::upgrade).collect()
+    };
+    let mut waiting = Vec::new();
+    for queue in processors.iter().filter_map(|processor| processor.queue.get()) {
+        let (reply, done) = oneshot::channel();
+        if queue.sender.send(Message::Flush(reply)).is_ok() {
+            waiting.push(done);
+        }
+    }
+    for done in waiting {
+        // An error means that the task has ended: nothing is left to send.
+        let _ = done.await;
+    }
+}
+
+/// What a processor's task is told.
+enum Message {
+    Entry(Vec<u8>),
+    /// Send everything now, and say when it has gone.
+    Flush(oneshot::Sender<()>),
+}
+
+struct Queue {
+    sender: mpsc::UnboundedSender<Message>,
+    labels: Option<BatchLabels>,
+}
+
+/// Batches of one configuration.
+pub(crate) struct Processor {
+    settings: BatchSettings,
+    max_pending: AtomicU64,
+    backlog: Arc<Backlog>,
+    /// Entries buffered.
+    gauge: Arc<AtomicUsize>,
+    destination: Arc<dyn Destination>,
+    /// Begins with the first entry.
+    queue: OnceLock<Queue>,
+}
+
+impl Processor {
+    /// Takes an entry, or drops it. Never waits.
+    pub(crate) fn push(&self, entry: Vec<u8>, cx: &Context, env: &Env<'_>) {
+        if !self.backlog.admit(entry.len(), self.max_pending.load(Ordering::Relaxed)) {
+            return;
+        }
+        let queue = self.queue.get_or_init(|| self.start(cx, env));
+        self.gauge.fetch_add(1, Ordering::Relaxed);
+        if let Err(mpsc::error::SendError(Message::Entry(entry))) = queue.sender.send(Message::Entry(entry)) {
+            // The runtime is gone: the process ends.
+            self.gauge.fetch_sub(1, Ordering::Relaxed);
+            self.backlog.release(&[entry]);
+        }
+    }
+
+    fn start(&self, cx: &Context, env: &Env<'_>) -> Queue {
+        let (sender, inbox) = mpsc::unbounded_channel();
+        let labels = cx.route.as_ref().map(|route| BatchLabels {
+            name: self.settings.name.clone(),
+            route_id: route.id.to_string(),
+            server_addr: cx
+                .client
+                .local
+                .map_or_else(String::new, |addr| addr.ip().to_canonical().to_string()),
+        });
+        let task = Task {
+            settings: self.settings.clone(),
+            outgoing: Outgoing {
+                name: self.settings.name.clone(),
+                max_retry_count: self.settings.max_retry_count,
+                retry_delay: Duration::from_secs(self.settings.retry_delay),
+                backlog: Arc::clone(&self.backlog),
+                destination: Arc::clone(&self.destination),
+            },
+            gauge: Arc::clone(&self.gauge),
+            buffer: Vec::new(),
+            first: Instant::now(),
+            last: Instant::now(),
+            in_flight: tokio::task::JoinSet::new(),
+        };
+        env.node.spawn(task.run(inbox));
+        let all = env.node.part(Batches::default);
+        all.ending.get_or_init(|| env.node.at_end(flush_all(Arc::downgrade(&all))));
+        Queue { sender, labels }
+    }
+}
+
+/// The work of a processor.
+struct Task {
+    settings: BatchSettings,
+    outgoing: Outgoing,
+    gauge: Arc<AtomicUsize>,
+    buffer: Vec<Vec<u8>>,
+    /// When the oldest and the newest entry of the buffer came.
+    first: Instant,
+    last: Instant,
+    in_flight: tokio::task::JoinSet<()>,
+}
+
+impl Task {
+    async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Message>) {
+        loop {
+            let due = self.due();
+            tokio::select! {
+                message = inbox.recv() => match message {
+                    Some(Message::Entry(entry)) => self.take(entry),
+                    Some(Message::Flush(reply)) => {
+                        self.flush();
+                        while self.in_flight.join_next().await.is_some() {}
+                        // Who asked may have given up waiting.
+                        let _ = reply.send(());
+                    }
+                    // The configuration is gone.
+                    None => break,
+                },
+                () = tokio::time::sleep_until(due.into()), if !self.buffer.is_empty() => self.flush(),
+                // Batches that have gone leave nothing behind.
+                Some(_) = self.in_flight.join_next() => {}
+            }
+        }
+        self.flush();
+        while self.in_flight.join_next().await.is_some() {}
+    }
+
+    fn due(&self) -> Instant {
+        let idle = self.last + Duration::from_secs(self.settings.inactive_timeout);
+        idle.min(self.first + Duration::from_secs(self.settings.buffer_duration))
+    }
+
+    fn take(&mut self, entry: Vec<u8>) {
+        self.last = Instant::now();
+        if self.buffer.is_empty() {
+            self.first = self.last;
+        }
+        self.buffer.push(entry);
+        if self.buffer.len() >= self.settings.batch_max_size {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.buffer.is_empty() {
+            return;
+        }
+        let entries = std::mem::take(&mut self.buffer);
+        self.gauge.fetch_sub(entries.len(), Ordering::Relaxed);
+        self.in_flight.spawn(self.outgoing.clone().deliver(entries));
+    }
+}
+
+/// How a batch leaves.
+#[derive(Clone)]
+struct Outgoing {
+    name: String,
+    max_retry_count: u32,
+    retry_delay: Duration,
+    backlog: Arc<Backlog>,
+    destination: Arc<dyn Destination>,
+}
+
+impl Outgoing {
+    async fn deliver(self, entries: Vec<Vec<u8>>) {
+        let mut from = 0;
+        for attempt in 0..=self.max_retry_count {
+            if attempt > 0 {
+                tokio::time::sleep(self.retry_delay).await;
+            }
+            match self.destination.send(&entries[from..]).await {
+                Ok(()) => break,
+                Err(Refusal { reason, taken }) => {
+                    self.report(&reason, taken, entries.len() - from);
+                    from += taken.min(entries.len() - from);
+                }
+            }
+            if attempt == self.max_retry_count {
+                let dropped = entries.len() - from;
+                tracing::error!(
+                    dropped,
+                    "Batch Processor[{}] exceeded the max_retry_count[{}] dropping the entries",
+                    self.name,
+                    self.max_retry_count
+                );
+            }
+        }
+        self.backlog.release(&entries);
+    }
+
+    fn report(&self, reason: &str, taken: usize, all: usize) {
+        if taken > 0 {
+            let first = taken + 1;
+            tracing::error!(
+                "Batch Processor[{}] failed to process entries [{first}/{all}]: {reason}",
+                self.name
+            );
+        } else {
+            tracing::error!("Batch Processor[{}] failed to process entries: {reason}", self.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Case;
+
+    /// Takes batches after failing as often as it is told.
+    #[derive(Default)]
+    struct Memory {
+        failures: AtomicUsize,
+        /// How much of a failing batch it takes.
+        taken: usize,
+        batches: Mutex<Vec<Vec<String>>>,
+    }
+
+    impl Destination for Memory {
+        fn send<'s>(&'s self, entries: &'s [Vec<u8>]) -> Sending<'s> {
+            Box::pin(async move {
+                if self.failures.load(Ordering::Relaxed) > 0 {
+                    self.failures.fetch_sub(1, Ordering::Relaxed);
+                    return Err(Refusal { reason: "no".to_owned(), taken: self.taken });
+                }
+                let texts = entries.iter().map(|entry| String::from_utf8(entry.clone()).unwrap());
+                self.batches.lock().unwrap().push(texts.collect());
+                Ok(())
+            })
+        }
+    }
+
+    /// Pushes `entries` and ends; what arrived, batch by batch, and how many entries were dropped at
+    /// the door.
+    fn check(
+        settings: Value,
+        failures: usize,
+        taken: usize,
+        pending: u64,
+        entries: &[&str],
+        expected: &[&[&str]],
+    ) {
+        let mut conf = json!({
+            "name": "t", "batch_max_size": 1000, "inactive_timeout": 5, "buffer_duration": 60,
+            "max_retry_count": 0, "retry_delay": 0
+        });
+        conf.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
+        let settings: BatchSettings = serde_json::from_value(conf).unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let memory = Arc::new(Memory { failures: failures.into(), taken, ..Memory::default() });
+        runtime.block_on(async {
+            let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+            case.node = Arc::new(Node::new(
+                crate::testing::spawning(&tokio::runtime::Handle::current()),
+                Value::Null,
+                String::new(),
+            ));
+            let destination = Arc::clone(&memory);
+            let processor = Batches::processor(&case.node, "t", 1, &settings, pending, || destination);
+            for entry in entries {
+                let env = Env { node: &case.node, local: &case.local, consumers: &case.consumers, now_ms: 0 };
+                processor.push(entry.as_bytes().to_vec(), &case.cx, &env);
+            }
+            case.node.end().await;
+            assert_eq!(processor.gauge.load(Ordering::Relaxed), 0);
+            let backlog = &processor.backlog;
+            assert_eq!(backlog.bytes.load(Ordering::Relaxed), 0);
+            assert_eq!(backlog.pushed.load(Ordering::Relaxed), backlog.processed.load(Ordering::Relaxed));
+        });
+        assert_eq!(*memory.batches.lock().unwrap(), expected);
+    }
+
+    #[test]
+    fn batches_are_full_or_flushed_at_the_end() {
+        check(json!({"batch_max_size": 2}), 0, 0, 10, &["a", "b", "c"], &[&["a", "b"], &["c"]]);
+        check(json!({"batch_max_size": 1}), 0, 0, 10, &["a", "b"], &[&["a"], &["b"]]);
+    }
+
+    #[test]
+    fn failures_are_retried_as_often_as_was_said() {
+        check(json!({"max_retry_count": 2}), 2, 0, 10, &["a", "b"], &[&["a", "b"]]);
+        check(json!({"max_retry_count": 1}), 2, 0, 10, &["a", "b"], &[]);
+        check(json!({"max_retry_count": 1}), 1, 1, 10, &["a", "b"], &[&["b"]]);
+    }
+
+    #[test]
+    fn a_full_backlog_drops() {
+        check(json!({}), 0, 0, 2, &["a", "b", "c"], &[&["a", "b"]]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_batch_leaves_in_time() {
+        let settings: BatchSettings = serde_json::from_value(json!({
+            "name": "t", "batch_max_size": 1000, "inactive_timeout": 5, "buffer_duration": 60,
+            "max_retry_count": 0, "retry_delay": 0
+        }))
+        .unwrap();
+        let memory = Arc::new(Memory::default());
+        let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+        case.node = Arc::new(Node::new(
+            crate::testing::spawning(&tokio::runtime::Handle::current()),
+            Value::Null,
+            String::new(),
+        ));
+        let destination = Arc::clone(&memory);
+        let processor = Batches::processor(&case.node, "t", 1, &settings, 10, || destination);
+        let env = Env { node: &case.node, local: &case.local, consumers: &case.consumers, now_ms: 0 };
+        processor.push(b"a".to_vec(), &case.cx, &env);
+        assert_eq!(processor.gauge.load(Ordering::Relaxed), 1);
+        tokio::time::timeout(Duration::from_secs(11), async {
+            while memory.batches.lock().unwrap().is_empty() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await
+        .unwrap();
+    }
+}

@@ -1,0 +1,495 @@
+//! `limit-conn`: requests at the same time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sigma_config::expr::{VarName, Variables};
+use sigma_plugin::counter::Shared;
+use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+
+use super::clock;
+use super::quota::{
+    Amount, Key, KeyType, Refusal, allow_degradation_schema, amount_schema, key_prefix, key_type_schema,
+    rejected_code_schema, rejected_msg_schema,
+};
+use crate::redis::{Line, Lines, Policy, Script, Target, policy_conditions, schema_of_policies, target_of};
+
+const POLICIES: &[&str] = &["local", "redis", "redis-cluster"];
+
+/// Set once an action of `workflow` has limited a request, so that the plugin itself does not.
+const DONE_BY_WORKFLOW: &str = "limit-conn.workflow";
+
+/// The plugin.
+pub(crate) static LIMIT_CONN: Descriptor = Descriptor {
+    name: "limit-conn",
+    version: "0.1",
+    priority: 1003,
+    doc: "Limits how many requests are served at the same time.\n\n\
+        Up to `conn` requests pass at once; up to `burst` more wait for `default_conn_delay` \
+        seconds, a multiple of it the more there are; what is beyond is refused. A request counts \
+        until its response has been sent.",
+    phases: PhaseSet::of(&[Phase::Access, Phase::Log]),
+    schema,
+    secret_fields: &["redis_password"],
+    check: Some(check),
+    build: |build| Ok(new(build, None)? as Arc<dyn Plugin>),
+    ..Descriptor::BASE
+};
+
+fn schema() -> Value {
+    let rule = json!({
+        "type": "object",
+        "properties": {
+            "conn": amount_schema("exclusiveMinimum", 0, "Requests at the same time that pass at once."),
+            "burst": amount_schema("minimum", 0, "Further requests, which are delayed."),
+            "key": {"type": "string", "description": "A text with variables: whose requests are counted together."}
+        },
+        "required": ["conn", "burst", "key"]
+    });
+    let key_ttl = json!({"key_ttl": {"type": "integer", "default": 3600,
+        "description": "Seconds after which a request counts no longer, should its gateway have died."}});
+    let mut schema = json!({
+        "type": "object",
+        "properties": {
+            "conn": amount_schema("exclusiveMinimum", 0, "Requests at the same time that pass at once."),
+            "burst": amount_schema("minimum", 0, "Further requests, which are delayed."),
+            "default_conn_delay": {"type": "number", "exclusiveMinimum": 0, "description": "Seconds that a request beyond `conn` waits."},
+            "only_use_default_delay": {"type": "boolean", "default": false,
+                "description": "Without effect: the delay is always `default_conn_delay`."},
+            "key": {"type": "string", "description": "Whose requests are counted together; see `key_type`. \
+                If it has no value, the client's address."},
+            "key_type": key_type_schema(&["var", "var_combination"]),
+            "policy": schema_of_policies(POLICIES),
+            "rules": {"type": "array", "items": rule, "description": "Several limits in place of one; each counts."},
+            "rejected_code": rejected_code_schema(),
+            "rejected_msg": rejected_msg_schema(),
+            "allow_degradation": allow_degradation_schema()
+        },
+        "oneOf": [
+            {"required": ["conn", "burst", "default_conn_delay", "key"]},
+            {"required": ["default_conn_delay", "rules"]}
+        ]
+    });
+    if let Some(members) = schema.as_object_mut() {
+        members.extend(policy_conditions(POLICIES, &key_ttl));
+    }
+    schema
+}
+
+fn check(conf: &Value) -> Result<(), String> {
+    let config = Config::deserialize(conf).map_err(|error| error.to_string())?;
+    target_of(config.policy, conf).map(drop)
+}
+
+#[derive(Deserialize)]
+struct Config {
+    conn: Option<Value>,
+    burst: Option<Value>,
+    key: Option<String>,
+    key_type: KeyType,
+    policy: Policy,
+    rules: Option<Vec<RuleConfig>>,
+    default_conn_delay: f64,
+    #[serde(default)]
+    key_ttl: u64,
+    allow_degradation: bool,
+    #[serde(flatten)]
+    refusal: Refusal,
+}
+
+#[derive(Deserialize)]
+struct RuleConfig {
+    conn: Value,
+    burst: Value,
+    key: String,
+}
+
+/// An instance; `action` is its number among the actions of a `workflow`.
+///
+/// # Errors
+/// What the schema cannot say; a sentence.
+pub(crate) fn new(build: &Build<'_>, action: Option<usize>) -> Result<Arc<LimitConn>, String> {
+    let config: Config = build.config()?;
+    let rules = match (config.rules, config.key, config.conn, config.burst) {
+        (Some(rules), ..) => rules.iter().map(Rule::of_list).collect(),
+        (None, Some(key), Some(conn), Some(burst)) => vec![Rule {
+            conn: Amount::new(&conn),
+            burst: Amount::new(&burst),
+            key: Key::new(&key, config.key_type),
+            listed: false,
+        }],
+        _ => return Err("either conn, burst and key or rules are needed".to_owned()),
+    };
+    let slots = match target_of(config.policy, build.conf)? {
+        None => Slots::Local(build.node.part(Counts::default)),
+        Some(target) => {
+            let target = target.shared(build.node);
+            let control = build.node.part(Lines::default).to(&target);
+            Slots::Redis { target, control, ttl_s: config.key_ttl.max(1) }
+        }
+    };
+    Ok(Arc::new(LimitConn {
+        rules,
+        slots,
+        prefix: key_prefix(build),
+        suffix: action.map(|number| format!(":{number}")),
+        done_by_workflow: VarName::parse(DONE_BY_WORKFLOW),
+        delay_s: config.default_conn_delay,
+        allow_degradation: config.allow_degradation,
+        refusal: Arc::new(config.refusal),
+    }))
+}
+
+struct Rule {
+    conn: Amount,
+    burst: Amount,
+    key: Key,
+    /// It is one of `rules`: skipped where it does not apply.
+    listed: bool,
+}
+
+impl Rule {
+    fn of_list(config: &RuleConfig) -> Rule {
+        Rule {
+            conn: Amount::new(&config.conn),
+            burst: Amount::new(&config.burst),
+            key: Key::template(&config.key),
+            listed: true,
+        }
+    }
+}
+
+/// Requests at this moment, by key.
+#[derive(Default)]
+struct Counts(Shared<u64>);
+
+impl Counts {
+    /// Counts a request in, if there are not more than `most` then; the number with it.
+    fn enter(&self, key: &[u8], most: u64) -> Option<u64> {
+        self.0.with(key, clock::process_ms(), |slot| {
+            if slot.value >= most {
+                return None;
+            }
+            slot.value += 1;
+            slot.expires_ms = u64::MAX;
+            Some(slot.value)
+        })
+    }
+
+    fn leave(&self, key: &[u8]) {
+        let now_ms = clock::process_ms();
+        self.0.with(key, now_ms, |slot| {
+            slot.value = slot.value.saturating_sub(1);
+            if slot.value == 0 {
+                // Not removed here, since somebody may enter at the same time; a sweep takes it.
+                slot.expires_ms = now_ms;
+            }
+        });
+    }
+}
+
+enum Slots {
+    Local(Arc<Counts>),
+    Redis {
+        target: Arc<Target>,
+        /// That of the control thread, for what a worker's own line can no longer do.
+        control: Arc<Line>,
+        ttl_s: u64,
+    },
+}
+
+/// A limit that applies to a request, for its key.
+struct Limit {
+    key: Vec<u8>,
+    conn: u64,
+    most: u64,
+}
+
+/// What a request takes up until it is over.
+enum Taken {
+    Local(Vec<u8>),
+    Redis { key: Vec<u8>, member: String, line: Arc<Line> },
+}
+
+/// What an instance remembers of one exchange.
+struct Entered(Vec<Taken>);
+
+/// Members are requests, scores the times at which they are forgotten.
+const ENTER: &str = "
+local now, ttl, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], 0, now)
+local count = redis.call('ZCARD', KEYS[1])
+if redis.call('ZSCORE', KEYS[1], ARGV[4]) then
+    return count
+end
+if count >= most then
+    return -1
+end
+redis.call('ZADD', KEYS[1], now + ttl, ARGV[4])
+redis.call('EXPIRE', KEYS[1], ttl)
+return count + 1
+";
+
+static ENTER_SCRIPT: Script = Script::new(ENTER, || Script::digest_of(ENTER));
+
+/// An instance.
+pub(crate) struct LimitConn {
+    rules: Vec<Rule>,
+    slots: Slots,
+    prefix: String,
+    /// Tells the actions of a workflow apart; None for the plugin itself.
+    suffix: Option<String>,
+    done_by_workflow: VarName,
+    delay_s: f64,
+    allow_degradation: bool,
+    refusal: Arc<Refusal>,
+}
+
+impl LimitConn {
+    /// The limits for a request; None if one is not to be determined, or none applies.
+    fn limits(&self, cx: &Context) -> Option<Vec<Limit>> {
+        let mut limits = Vec::with_capacity(self.rules.len());
+        for rule in &self.rules {
+            match self.limit(rule, cx) {
+                Some(limit) => limits.push(limit),
+                None if rule.listed => {}
+                None => return None,
+            }
+        }
+        (!limits.is_empty()).then_some(limits)
+    }
+
+    fn limit(&self, rule: &Rule, cx: &Context) -> Option<Limit> {
+        let (conn, burst) = (rule.conn.resolve(cx, 1)?, rule.burst.resolve(cx, 0)?);
+        let value = if rule.listed { rule.key.of(cx)? } else { rule.key.or_client(cx) };
+        let suffix = self.suffix.as_deref().unwrap_or_default();
+        let key = [self.prefix.as_bytes(), &value, suffix.as_bytes()].concat();
+        Some(Limit { key, conn, most: conn.saturating_add(burst) })
+    }
+
+    fn failed(&self) -> Step {
+        if self.allow_degradation { Step::Next } else { Step::status(500) }
+    }
+
+    fn local(&self, counts: &Counts, limits: Vec<Limit>, cx: &mut Context) -> Step {
+        let (mut taken, mut delay, mut over) = (Vec::with_capacity(limits.len()), Duration::ZERO, false);
+        for limit in limits {
+            let Some(value) = counts.enter(&limit.key, limit.most) else {
+                over = true;
+                break;
+            };
+            delay += waits(self.delay_s, value, limit.conn);
+            taken.push(Taken::Local(limit.key));
+        }
+        cx.keep(self, Entered(taken));
+        if over { self.refusal.step() } else { after(delay) }
+    }
+
+    fn remote(
+        &self,
+        (target, ttl_s): (&Arc<Target>, u64),
+        limits: Vec<Limit>,
+        cx: &mut Context,
+        env: &Env<'_>,
+    ) -> Step {
+        let line = env.local.part(Lines::default).to(target);
+        let members: Vec<(Limit, String)> = limits.into_iter().map(|limit| (limit, member())).collect();
+        // Kept before anything is sent: should the client leave meanwhile, all of it is given back.
+        let taken = members.iter().map(|(limit, member)| Taken::Redis {
+            key: redis_key(&limit.key),
+            member: member.clone(),
+            line: Arc::clone(&line),
+        });
+        cx.keep(self, Entered(taken.collect()));
+        let delay_s = self.delay_s;
+        let entered = async move {
+            let mut delay = Duration::ZERO;
+            for (limit, member) in members {
+                let now_s = clock::unix_ms() / 1000;
+                let args = [now_s.to_string(), ttl_s.to_string(), limit.most.to_string(), member];
+                match ENTER_SCRIPT.run::<i64>(&line, &redis_key(&limit.key), &args).await? {
+                    value if value < 0 => return Ok(None),
+                    value => delay += waits(delay_s, value.unsigned_abs(), limit.conn),
+                }
+            }
+            Ok::<_, redis::RedisError>(Some(delay))
+        };
+        let (refusal, degraded) = (Arc::clone(&self.refusal), self.allow_degradation);
+        Step::wait(entered, move |entered, _, _| match entered {
+            Ok(Some(delay)) => after(delay),
+            Ok(None) => refusal.step(),
+            Err(_) if degraded => Step::Next,
+            Err(_) => Step::status(500),
+        })
+    }
+}
+
+fn redis_key(key: &[u8]) -> Vec<u8> {
+    [b"limit_conn:", key].concat()
+}
+
+/// A name for one request at one limit. Not the request's id: clients may choose that, and all
+/// requests of one id would count once.
+fn member() -> String {
+    use std::hash::{BuildHasher, RandomState};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("{:016x}{number:x}", RandomState::new().hash_one(number))
+}
+
+/// How long the request waits that is number `value`.
+fn waits(delay_s: f64, value: u64, conn: u64) -> Duration {
+    if value <= conn {
+        return Duration::ZERO;
+    }
+    // No timer goes on for years.
+    Duration::from_secs_f64((delay_s * ((value - 1) / conn) as f64).min(1e8))
+}
+
+fn after(delay: Duration) -> Step {
+    if delay < Duration::from_millis(1) {
+        return Step::Next;
+    }
+    Step::wait(async move { tokio::time::sleep(delay).await }, |(), _, _| Step::Next)
+}
+
+impl Plugin for LimitConn {
+    fn access(&self, cx: &mut Context, env: &Env<'_>) -> Step {
+        if self.suffix.is_some() {
+            cx.set_variable(DONE_BY_WORKFLOW, "1");
+        } else if cx.get(&self.done_by_workflow).is_some() {
+            return Step::Next;
+        }
+        let Some(limits) = self.limits(cx) else { return self.failed() };
+        match &self.slots {
+            Slots::Local(counts) => self.local(counts, limits, cx),
+            Slots::Redis { target, ttl_s, .. } => self.remote((target, *ttl_s), limits, cx, env),
+        }
+    }
+
+    fn log(&self, cx: &mut Context, env: &Env<'_>) {
+        let Some(Entered(taken)) = cx.take_kept::<_, Entered>(self) else { return };
+        for taken in taken {
+            match (taken, &self.slots) {
+                (Taken::Local(key), Slots::Local(counts)) => counts.leave(&key),
+                (Taken::Redis { key, member, line }, Slots::Redis { control, .. }) => {
+                    env.node.spawn(leave(key, member, line, Arc::clone(control)));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Gives a place back: behind the command that took it if that connection still stands. Where
+/// Redis is gone, the member expires.
+async fn leave(key: Vec<u8>, member: String, line: Arc<Line>, control: Arc<Line>) {
+    let mut command = redis::cmd("ZREM");
+    command.arg(&key[..]).arg(&member);
+    if let Some(Ok(_)) = line.ask_in_order(&command).await {
+        return;
+    }
+    if let Err(error) = control.ask(&command).await {
+        tracing::error!(%error, "limit-conn: a request that is over still counts until its key_ttl");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use sigma_plugin::{Entry, Reply};
+
+    use super::*;
+    use crate::testing::{Case, entry, refusal};
+
+    #[test]
+    fn counts_are_bounded_and_given_back() {
+        let counts = Counts::default();
+        assert_eq!(
+            [counts.enter(b"k", 2), counts.enter(b"k", 2), counts.enter(b"k", 2)],
+            [Some(1), Some(2), None]
+        );
+        assert_eq!(counts.enter(b"other", 2), Some(1));
+        counts.leave(b"k");
+        assert_eq!(counts.enter(b"k", 2), Some(2));
+        (0..3).for_each(|_| counts.leave(b"k"));
+        assert_eq!(counts.enter(b"k", 1), Some(1));
+    }
+
+    #[test]
+    fn waiting_grows_with_the_crowd() {
+        let waits_ms = |value, conn| waits(0.1, value, conn).as_millis();
+        assert_eq!([waits_ms(1, 1), waits_ms(2, 1), waits_ms(3, 1)], [0, 100, 200]);
+        assert_eq!([waits_ms(2, 2), waits_ms(3, 2), waits_ms(4, 2), waits_ms(5, 2)], [0, 100, 100, 200]);
+    }
+
+    /// Sends a request through the access phase: its answer, and how long it took.
+    fn ask(case: &mut Case, entry: &Entry, target: &str) -> (Option<Reply>, Duration) {
+        let began = Instant::now();
+        case.request(&format!("GET {target} HTTP/1.1\nHost: h\n"));
+        (case.run(entry, Phase::Access), began.elapsed())
+    }
+
+    #[test]
+    fn the_crowd_waits_and_the_rest_is_refused() {
+        let conf = json!({"conn": 1, "burst": 1, "default_conn_delay": 0.05, "key": "arg_k", "rejected_msg": "full"});
+        let entry = entry("limit-conn", conf).unwrap();
+        // Each exchange has a context of its own, and so remembers its own place.
+        let mut cases: Vec<Case> = (0..3).map(|_| Case::new("GET / HTTP/1.1\nHost: h\n")).collect();
+        let (first, delay) = ask(&mut cases[0], &entry, "/");
+        assert!(first.is_none() && delay < Duration::from_millis(50), "{delay:?}");
+        let (second, delay) = ask(&mut cases[1], &entry, "/");
+        assert!(second.is_none() && delay >= Duration::from_millis(50), "{delay:?}");
+        let third = ask(&mut cases[2], &entry, "/").0.unwrap();
+        assert_eq!((third.status, third.body), (503, Some(b"{\"error_msg\":\"full\"}\n".to_vec())));
+        cases[2].log(&entry);
+        assert!(ask(&mut cases[2], &entry, "/").0.is_some(), "who was refused has no place to give back");
+        cases[0].log(&entry);
+        assert!(ask(&mut cases[2], &entry, "/").0.is_none());
+        assert!(ask(&mut cases[0], &entry, "/?k=other").0.is_none());
+    }
+
+    #[test]
+    fn rules_apply_where_they_can() {
+        let rule = |conn: Value, key: &str| json!({"conn": conn, "burst": 0, "key": key});
+        let conf = json!({"default_conn_delay": 0.1, "rules": [
+            rule(json!(2), "$arg_a"), rule(json!("$arg_most"), "b$arg_b")
+        ]});
+        let listed = entry("limit-conn", conf).unwrap();
+        let single = json!({"conn": "$arg_most", "burst": 0, "default_conn_delay": 0.1, "key": "arg_a", "allow_degradation": true});
+        let lenient = entry("limit-conn", single).unwrap();
+        let mut status = |entry: &Entry, target: &str| {
+            let reply = ask(&mut Case::new("GET / HTTP/1.1\nHost: h\n"), entry, target).0;
+            reply.map_or(200, |reply| reply.status)
+        };
+        assert_eq!(
+            [status(&listed, "/?a=1"), status(&listed, "/?a=1"), status(&listed, "/?a=1")],
+            [200, 200, 503]
+        );
+        assert_eq!([status(&listed, "/?b=1&most=1"), status(&listed, "/?b=1&most=1")], [200, 503]);
+        assert_eq!([status(&listed, "/?b=1&most=x"), status(&listed, "/")], [500, 500]);
+        assert_eq!(status(&lenient, "/?most=0"), 200);
+    }
+
+    #[test]
+    fn configurations() {
+        let check = |conf: Value, reason: &str| assert_eq!(refusal("limit-conn", &conf), reason, "{conf}");
+        let single = |further: Value| {
+            let mut conf = json!({"conn": 1, "burst": 0, "default_conn_delay": 0.1, "key": "remote_addr"});
+            conf.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
+            conf
+        };
+        check(single(json!({})), "");
+        check(single(json!({"policy": "redis"})), "then clause did not match");
+        check(single(json!({"policy": "redis-cluster"})), "else clause did not match");
+        check(
+            single(json!({"rules": []})),
+            "value should match only one schema, but matches both schemas 1 and 2",
+        );
+        check(json!({"default_conn_delay": 1}), "value should match only one schema, but matches none");
+    }
+}

@@ -1,0 +1,151 @@
+//! Counting here first, and telling Redis from time to time: an answer costs no round trip, at the
+//! price of an overrun by what other gateways let pass between two messages.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use sigma_plugin::Node;
+use sigma_plugin::counter::Shared;
+
+use super::super::clock;
+use super::remote;
+use super::window::{Counters, Quota, Verdict, WindowType};
+use crate::redis::{Line, Lines, Target};
+
+/// Keys that wait to be told; what is beyond is told when its window is over.
+const MOST_WAITING: usize = 10_000;
+
+/// What is known here of one key.
+#[derive(Debug, Clone, Copy, Default)]
+struct State {
+    /// What Redis said was left, and until when that holds; None before it was asked.
+    remote: Option<(u64, u64)>,
+    /// Requests that passed since.
+    delta: u64,
+    /// Those of them that Redis is just being told of.
+    told: u64,
+}
+
+/// Counting of one configuration.
+pub(super) struct Delayed {
+    interval: Duration,
+    kind: WindowType,
+    target: Arc<Target>,
+    states: Shared<State>,
+    /// Keys with requests that Redis does not know of.
+    waiting: Mutex<HashMap<Box<[u8]>, Quota>>,
+    /// Where requests are counted while Redis is gone.
+    local: Arc<Counters>,
+    telling: AtomicBool,
+}
+
+impl Delayed {
+    pub(super) fn new(
+        interval: Duration,
+        kind: WindowType,
+        target: &Arc<Target>,
+        local: Arc<Counters>,
+    ) -> Arc<Delayed> {
+        Arc::new(Delayed {
+            interval,
+            kind,
+            target: Arc::clone(target),
+            states: Shared::default(),
+            waiting: Mutex::default(),
+            local,
+            telling: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether windows are long enough to be told of in between.
+    pub(super) fn suits(&self, quota: Quota) -> bool {
+        Duration::from_secs(quota.window_s) > self.interval
+    }
+
+    /// Starts telling Redis, on the control thread, until the configuration is gone.
+    pub(super) fn keep_telling(self: &Arc<Self>, node: &Arc<Node>) {
+        if self.telling.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (me, interval) = (Arc::downgrade(self), self.interval);
+        let line = node.part(Lines::default).to(&self.target);
+        node.spawn(tell_until_gone(me, interval, line));
+    }
+
+    /// Counts a request by what is known here; None if Redis has to be asked.
+    pub(super) fn count_here(&self, key: &[u8], quota: Quota, cost: u64) -> Option<Verdict> {
+        let now_ms = clock::process_ms();
+        let verdict = self.states.with(key, now_ms, |slot| {
+            slot.expires_ms = now_ms.saturating_add(quota.window_ms().saturating_mul(2));
+            let state = &mut slot.value;
+            let (remaining, until_ms) = state.remote.filter(|(_, until_ms)| now_ms < *until_ms)?;
+            let left = remaining.checked_sub(state.delta + cost);
+            if left.is_some() {
+                state.delta += cost;
+            }
+            Some(Verdict::new(left, (until_ms - now_ms) as f64 / 1000.0))
+        })?;
+        if !verdict.is_refusal() {
+            self.wait(key, quota);
+        }
+        Some(verdict)
+    }
+
+    /// Counts a request, after asking Redis where that is needed.
+    pub(super) async fn count(&self, line: &Line, key: &[u8], quota: Quota, cost: u64) -> Verdict {
+        if let Some(verdict) = self.count_here(key, quota, cost) {
+            return verdict;
+        }
+        self.tell(line, key, quota).await;
+        // Only a window that ended just now is still unknown: the request is its first.
+        self.count_here(key, quota, cost).unwrap_or(Verdict::fixed(quota, cost, quota.window_ms()))
+    }
+
+    fn wait(&self, key: &[u8], quota: Quota) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = waiting.get_mut(key) {
+            *known = quota;
+        } else if waiting.len() < MOST_WAITING {
+            waiting.insert(key.into(), quota);
+        } else {
+            tracing::warn!("limit-count: more than {MOST_WAITING} keys wait to be synchronised with Redis");
+        }
+    }
+
+    /// Tells Redis of the requests of one key, and learns what is left.
+    async fn tell(&self, line: &Line, key: &[u8], quota: Quota) {
+        let untold = self.states.with(key, clock::process_ms(), |slot| {
+            let state = &mut slot.value;
+            let untold = state.delta - state.told;
+            state.told = state.delta;
+            untold
+        });
+        let verdict = match remote::add(line, self.kind, key, quota, untold).await {
+            Ok(verdict) => verdict,
+            Err(_) => self.local.count(self.kind, key, quota, untold),
+        };
+        let now_ms = clock::process_ms();
+        let until_ms = now_ms.saturating_add((verdict.reset_s * 1000.0) as u64);
+        self.states.with(key, now_ms, |slot| {
+            let state = &mut slot.value;
+            // Somebody else may have told of the same requests at the same time, or forgotten them.
+            state.delta = state.delta.saturating_sub(untold);
+            state.told = state.told.saturating_sub(untold);
+            state.remote = Some((verdict.remaining.unwrap_or(0), until_ms));
+            slot.expires_ms = now_ms.saturating_add(quota.window_ms().saturating_mul(2));
+        });
+    }
+}
+
+async fn tell_until_gone(delayed: Weak<Delayed>, interval: Duration, line: Arc<Line>) {
+    loop {
+        tokio::time::sleep(interval).await;
+        let Some(delayed) = delayed.upgrade() else { return };
+        let waiting = std::mem::take(&mut *delayed.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        for (key, quota) in waiting {
+            delayed.tell(&line, &key, quota).await;
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! How requests are counted in Redis. Keys are those of APISIX.
+
+use redis::RedisResult;
+
+use super::super::clock;
+use super::window::{Moment, Quota, Verdict, WindowType};
+use crate::redis::{Line, Script};
+
+/// Counts in a window that the first request begins; answers what is left, and its milliseconds.
+const FIXED: &str = "
+local ttl = redis.call('PTTL', KEYS[1])
+if ttl < 0 then
+    redis.call('SET', KEYS[1], ARGV[3], 'EX', ARGV[2])
+    return {ARGV[1] - ARGV[3], ARGV[2] * 1000}
+end
+return {ARGV[1] - redis.call('INCRBY', KEYS[1], ARGV[3]), ttl}
+";
+
+/// Counts in a window that is aligned to the clock, if there is room beside the weight of the one
+/// before; answers whether there was, and the count.
+const SLIDING: &str = "
+local current = tonumber(redis.call('GET', KEYS[1]) or '0')
+local limit = tonumber(ARGV[1])
+if ARGV[5] == '0' and (current >= limit or tonumber(ARGV[2]) + current >= limit) then
+    return {0, current}
+end
+current = redis.call('INCRBY', KEYS[1], ARGV[3])
+redis.call('EXPIRE', KEYS[1], ARGV[4])
+return {1, current}
+";
+
+static FIXED_SCRIPT: Script = Script::new(FIXED, || Script::digest_of(FIXED));
+static SLIDING_SCRIPT: Script = Script::new(SLIDING, || Script::digest_of(SLIDING));
+
+/// Counts a request that costs so much.
+///
+/// # Errors
+/// Redis did not answer.
+pub(super) async fn count(
+    line: &Line,
+    kind: WindowType,
+    key: &[u8],
+    quota: Quota,
+    cost: u64,
+) -> RedisResult<Verdict> {
+    match kind {
+        WindowType::Fixed => count_fixed(line, key, quota, cost).await,
+        WindowType::Sliding => count_sliding(line, key, quota, cost, "0").await,
+    }
+}
+
+/// Adds requests that were let pass already, whatever the limit; the verdict is on the next one.
+///
+/// # Errors
+/// Redis did not answer.
+pub(super) async fn add(
+    line: &Line,
+    kind: WindowType,
+    key: &[u8],
+    quota: Quota,
+    cost: u64,
+) -> RedisResult<Verdict> {
+    match kind {
+        WindowType::Fixed => count_fixed(line, key, quota, cost).await,
+        WindowType::Sliding => count_sliding(line, key, quota, cost, "1").await,
+    }
+}
+
+async fn count_fixed(line: &Line, key: &[u8], quota: Quota, cost: u64) -> RedisResult<Verdict> {
+    let key = [b"plugin-limit-count:v1:", key].concat();
+    let args = [quota.limit, quota.window_s, cost];
+    let (remaining, reset_ms): (i64, u64) = FIXED_SCRIPT.run(line, &key, &args).await?;
+    Ok(Verdict::new(u64::try_from(remaining).ok(), reset_ms as f64 / 1000.0))
+}
+
+async fn count_sliding(
+    line: &Line,
+    key: &[u8],
+    quota: Quota,
+    cost: u64,
+    unconditional: &str,
+) -> RedisResult<Verdict> {
+    let moment = Moment::of(quota, clock::unix_ms());
+    let name = |window: u64| [b"plugin-limit-count:", key, format!(".{window}.counter").as_bytes()].concat();
+    let mut get = redis::cmd("GET");
+    get.arg(name(moment.window.saturating_sub(1)));
+    let last: Option<u64> = redis::from_redis_value(line.ask(&get).await?)?;
+    let estimate = moment.estimate(quota, last.unwrap_or(0));
+    let args = [
+        quota.limit.to_string(),
+        estimate.weight.to_string(),
+        cost.to_string(),
+        quota.window_s.saturating_mul(2).to_string(),
+        unconditional.to_owned(),
+    ];
+    let (counted, current): (u8, u64) = SLIDING_SCRIPT.run(line, &name(moment.window), &args).await?;
+    let refused = || estimate.refusal(quota, current).unwrap_or(estimate.admitted(quota, quota.limit));
+    Ok(if counted == 1 { estimate.admitted(quota, current) } else { refused() })
+}

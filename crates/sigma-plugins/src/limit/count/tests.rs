@@ -1,0 +1,334 @@
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sigma_config::plugins::{PluginSchemas, PluginScope};
+use sigma_plugin::{Build, Consumers, Entry, Env, Local, Node, Phase, Reply, Step};
+use sigma_testkit::Redis;
+
+use crate::testing::{Case, entry, entry_with, refusal, roster, spawning};
+
+#[test]
+fn configurations() {
+    let check = |conf: Value, reason: &str| assert_eq!(refusal("limit-count", &conf), reason, "{conf}");
+    let with = |further: Value| {
+        let mut conf = json!({"count": 2, "time_window": 60});
+        conf.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
+        conf
+    };
+    let rule = |key: &str| json!({"count": 1, "time_window": 10, "key": key});
+    check(with(json!({})), "");
+    check(with(json!({"count": "$http_count", "time_window": "${arg_window ?? 5}"})), "");
+    check(json!({}), "object matches none of the required: [\"count\",\"time_window\"] or [\"rules\"]");
+    check(
+        with(json!({"rules": [rule("$uri")]})),
+        "count/time_window and rules cannot be specified at the same time",
+    );
+    check(
+        json!({"group": "g", "rules": [rule("$uri")]}),
+        "group and rules cannot be specified at the same time",
+    );
+    check(json!({"rules": [rule("$uri"), rule("$host"), rule("$uri")]}), "duplicate key '$uri' in rules");
+    check(
+        with(json!({"rejected_code": 199})),
+        "property \"rejected_code\" validation failed: expected 199 to be at least 200",
+    );
+    check(with(json!({"policy": "redis"})), "then clause did not match");
+    check(with(json!({"policy": "redis-cluster"})), "else clause did not match");
+    check(with(json!({"policy": "redis-sentinel"})), "else clause did not match");
+    let redis = |further: Value| {
+        let mut conf = with(json!({"policy": "redis", "redis_host": "127.0.0.1"}));
+        conf.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
+        conf
+    };
+    check(redis(json!({})), "");
+    check(redis(json!({"sync_interval": 0.5})), "");
+    check(redis(json!({"sync_interval": 0.05})), "sync_interval should not be smaller than 0.1");
+    check(redis(json!({"sync_interval": 60})), "sync_interval should be smaller than time_window");
+}
+
+fn variable(case: &Case, name: &str) -> String {
+    match sigma_config::expr::Variables::get(&case.cx, &sigma_config::expr::VarName::parse(name)) {
+        Some(sigma_config::expr::VarValue::Text(text)) => String::from_utf8(text.into_owned()).unwrap(),
+        _ => String::new(),
+    }
+}
+
+fn fields(case: &mut Case, entry: &Entry) -> String {
+    case.respond(200, "");
+    case.header_filter(entry);
+    let fields = case.cx.response.headers.iter();
+    let fields = fields.filter(|(name, _)| !name.ends_with(b"Reset"));
+    let fields = fields
+        .map(|(name, value)| format!("{}={}", String::from_utf8_lossy(name), String::from_utf8_lossy(value)));
+    fields.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn requests_over_the_quota_are_refused() {
+    let conf = json!({"count": 2, "time_window": 60, "rejected_code": 429, "rejected_msg": "too \"many\"", "key": "http_x-key"});
+    let entry = entry("limit-count", conf).unwrap();
+    let mut case = Case::new("GET / HTTP/1.1\nHost: h\n");
+    let mut ask = |head: &str| {
+        case.request(head);
+        let reply = case.run(&entry, Phase::Access);
+        let info = variable(&case, "rate_limiting_info");
+        (reply.map(|reply| (reply.status, reply.body)), fields(&mut case, &entry), info)
+    };
+    let bare = "GET / HTTP/1.1\nHost: h\n";
+    let keyed = "GET / HTTP/1.1\nHost: h\nX-Key: a\n";
+    assert_eq!(ask(bare).1, "X-RateLimit-Limit=2 X-RateLimit-Remaining=1");
+    assert_eq!(ask(keyed).1, "X-RateLimit-Limit=2 X-RateLimit-Remaining=1");
+    assert_eq!(ask(bare).1, "X-RateLimit-Limit=2 X-RateLimit-Remaining=0");
+    let (reply, fields, info) = ask(bare);
+    assert_eq!(reply, Some((429, Some(b"{\"error_msg\":\"too \\\"many\\\"\"}\n".to_vec()))));
+    assert_eq!(fields, "X-RateLimit-Limit=2 X-RateLimit-Remaining=0");
+    let info: Value = serde_json::from_str(&info).unwrap();
+    assert_eq!((&info["rate_limiting_limit"], &info["rate_limiting_remaining"]), (&json!(2), &json!(0)));
+    assert!(info["rate_limiting_key"].as_str().unwrap().ends_with(":127.0.0.1"), "{info}");
+}
+
+#[test]
+fn rules_count_each_for_itself() {
+    let conf = json!({"rules": [
+        {"count": 3, "time_window": 60, "key": "${arg_user}"},
+        {"count": "${arg_most ?? 1}", "time_window": 60, "key": "$arg_user-$arg_p", "header_prefix": "path"},
+        {"count": 1, "time_window": 60, "key": "constant"}
+    ]});
+    let metadata = json!({"limit_header": "L-RateLimit-Limit"});
+    let entry = entry_with("limit-count", conf, Some(metadata)).unwrap();
+    let mut case = Case::new("GET / HTTP/1.1\nHost: h\n");
+    let mut check = |target: &str, status: u16, expected: &str| {
+        case.request(&format!("GET {target} HTTP/1.1\nHost: h\n"));
+        let reply = case.run(&entry, Phase::Access);
+        assert_eq!(reply.map_or(200, |reply| reply.status), status, "{target}");
+        assert_eq!(fields(&mut case, &entry), expected, "{target}");
+    };
+    let one = "L-1-RateLimit-Limit=3 X-1-RateLimit-Remaining";
+    let two = "L-path-RateLimit-Limit=1 X-path-RateLimit-Remaining=0";
+    check("/?p=a&user=x", 200, &format!("{one}=2 {two}"));
+    check("/?p=a&user=x", 503, &format!("{one}=1 {two}"));
+    check("/?p=b&user=x", 200, &format!("{one}=0 {two}"));
+    check("/?p=c&user=x", 503, &format!("{one}=0"));
+    // Neither an amount that is none, nor no rule at all.
+    check("/?p=c&user=y&most=0", 500, "");
+    check("/?p=c&user=y&most=1.5", 500, "");
+    check("/", 500, "");
+}
+
+#[test]
+fn a_group_has_one_configuration_and_one_counter() {
+    let node = Arc::new(Node::default());
+    let roster = roster();
+    let build = |resource: &str, count: u64| {
+        let conf = Arc::new(json!({"count": count, "time_window": 60, "group": "g"}));
+        roster.build("limit-count", &conf, Value::clone(&conf), resource, None, &node)
+    };
+    let (one, two) = (build("/apisix/routes/1", 2).unwrap(), build("/apisix/routes/2", 2).unwrap());
+    let mut case = Case::new("GET / HTTP/1.1\nHost: h\n");
+    let passed: Vec<bool> =
+        [&one, &two, &one, &two].map(|entry| case.run(entry, Phase::Access).is_none()).to_vec();
+    assert_eq!(passed, [true, true, false, false]);
+    assert_eq!(build("/apisix/routes/3", 3).unwrap_err(), "group conf mismatched");
+    drop((one, two));
+    build("/apisix/routes/3", 3).unwrap();
+}
+
+#[test]
+fn as_an_action_it_stands_in_for_itself() {
+    let node = Arc::new(Node::default());
+    let schemas = roster();
+    let action = |conf: Value| {
+        schemas.check("limit-count", PluginScope::Http, &conf).unwrap();
+        let built = schemas.build("limit-count", &Arc::new(conf.clone()), conf.clone(), "r", None, &node);
+        drop(built.unwrap());
+        let mut filled = conf;
+        sigma_config::wording::Schema::compile(&super::config::schema()).unwrap().fill_defaults(&mut filled);
+        super::new(&Build { conf: &filled, resource: "r", metadata: &Value::Null, node: &node }, Some(1))
+    };
+    assert_eq!(
+        action(json!({"count": 1, "time_window": 9, "group": "g"})).err().unwrap(),
+        "group is not supported"
+    );
+    let limit = action(json!({"count": 5, "time_window": 9})).unwrap();
+    let direct = entry("limit-count", json!({"count": 1, "time_window": 60})).unwrap();
+    let mut case = Case::new("GET / HTTP/1.1\nHost: h\n");
+    for _ in 0..3 {
+        case.request("GET / HTTP/1.1\nHost: h\n");
+        let env = Env { now_ms: 0, node: &case.node, local: &case.local, consumers: &case.consumers };
+        assert!(matches!(sigma_plugin::Plugin::access(&*limit, &mut case.cx, &env), Step::Next));
+        assert!(case.run(&direct, Phase::Access).is_none());
+    }
+}
+
+/// One worker of a gateway: a thread's runtime and what belongs to it.
+struct Worker {
+    local: Rc<Local>,
+    node: Arc<Node>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Worker {
+    fn new(node: &Arc<Node>) -> Worker {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        Worker { local: Rc::new(Local::new(0, 1)), node: Arc::clone(node), runtime }
+    }
+
+    /// Sends a request through the access phase.
+    fn ask(&self, entry: &Entry, head: &str) -> Option<Reply> {
+        let mut case = Case::new(head);
+        let consumers = Consumers::default();
+        let env = Env { node: &self.node, local: &self.local, consumers: &consumers, now_ms: 0 };
+        let mut step = entry.plugin.access(&mut case.cx, &env);
+        loop {
+            step = match step {
+                Step::Wait(future) => self.runtime.block_on(future)(&mut case.cx, &env),
+                Step::Reply(reply) => return Some(*reply),
+                _ => return None,
+            };
+        }
+    }
+}
+
+/// How many of the requests of four workers pass, for each of some keys.
+fn passed_under_load(conf: &Value, requests: usize, keys: usize) -> Vec<usize> {
+    let entry = entry("limit-count", conf.clone()).unwrap();
+    let node = Arc::new(Node::default());
+    let worker = || {
+        let worker = Worker::new(&node);
+        let passes = |key: usize| {
+            let head = format!("GET /?k={key} HTTP/1.1\nHost: h\n");
+            (0..requests).filter(|_| worker.ask(&entry, &head).is_none()).count()
+        };
+        (0..keys).map(passes).collect::<Vec<_>>()
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..4).map(|_| scope.spawn(worker)).collect();
+        workers
+            .into_iter()
+            .map(|worker| worker.join().unwrap())
+            .fold(vec![0; keys], |sum, each| sum.iter().zip(each).map(|(a, b)| a + b).collect())
+    })
+}
+
+#[test]
+fn redis_counts_exactly() {
+    let redis = Redis::start(&[]).unwrap();
+    for window_type in ["fixed", "sliding"] {
+        // Windows of a year, so that none ends during the test.
+        let conf = json!({
+            "count": 150, "time_window": 31_536_000, "key": "arg_k", "window_type": window_type, "policy": "redis",
+            "redis_host": "127.0.0.1", "redis_port": redis.port()
+        });
+        assert_eq!(passed_under_load(&conf, 50, 2), [150, 150], "{window_type}");
+    }
+    let keys = redis.ask(&["keys", "*"]).unwrap();
+    assert!(keys.lines().all(|key| key.starts_with("plugin-limit-count:")), "{keys}");
+    assert_eq!(
+        keys.lines().filter(|key| key.starts_with("plugin-limit-count:v1:/apisix/routes/1:")).count(),
+        2
+    );
+}
+
+#[test]
+fn a_redis_cluster_counts_exactly() {
+    let nodes = Redis::cluster().unwrap();
+    let places: Vec<String> = nodes.iter().take(2).map(|node| format!("127.0.0.1:{}", node.port())).collect();
+    for window_type in ["fixed", "sliding"] {
+        let conf = json!({
+            "count": 50, "time_window": 31_536_000, "key": "arg_k", "window_type": window_type,
+            "policy": "redis-cluster", "redis_cluster_nodes": places, "redis_cluster_name": "c"
+        });
+        assert_eq!(passed_under_load(&conf, 20, 6), [50; 6], "{window_type}");
+    }
+    let used = nodes.iter().filter(|node| node.ask(&["dbsize"]).unwrap() != "0").count();
+    assert!(used >= 2, "the keys should be spread");
+}
+
+#[test]
+fn behind_sentinels_the_new_master_is_found() {
+    let mut master = Redis::start(&[]).unwrap();
+    let port = master.port().to_string();
+    let replica =
+        Redis::start(&["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"]).unwrap();
+    let synced = || replica.ask(&["info", "replication"]).unwrap().contains("master_link_status:up");
+    assert!(sigma_testkit::until(Duration::from_secs(60), synced), "the replica does not follow");
+    let sentinel = Redis::sentinel(&master, "").unwrap();
+    let knows =
+        || sentinel.ask(&["sentinel", "replicas", "mymaster"]).unwrap().contains(&replica.port().to_string());
+    assert!(sigma_testkit::until(Duration::from_secs(60), knows), "the sentinel does not see the replica");
+    let silent = sigma_testkit::free_port();
+    let conf = json!({
+        "count": 60, "time_window": 31_536_000, "key": "arg_k", "policy": "redis-sentinel",
+        "redis_master_name": "mymaster",
+        "redis_sentinels": [{"host": "127.0.0.1", "port": silent}, {"host": "127.0.0.1", "port": sentinel.port()}]
+    });
+    assert_eq!(passed_under_load(&conf, 20, 1), [60]);
+    let entry = entry("limit-count", conf).unwrap();
+    let worker = Worker::new(&Arc::default());
+    let head = "GET /?k=other HTTP/1.1\nHost: h\n";
+    assert!(worker.ask(&entry, head).is_none());
+    master.kill().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while let Some(reply) = worker.ask(&entry, head) {
+        assert_eq!(reply.status, 500);
+        assert!(Instant::now() < deadline, "the new master is not found");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(replica.ask(&["role"]).unwrap().starts_with("master"));
+}
+
+#[test]
+fn without_redis_requests_fail_or_pass() {
+    let mut redis = Redis::start(&[]).unwrap();
+    let port = redis.port();
+    let built = |allow: bool| {
+        let conf = json!({"count": 5, "time_window": 600, "policy": "redis", "redis_host": "127.0.0.1",
+            "redis_port": port, "allow_degradation": allow});
+        entry("limit-count", conf).unwrap()
+    };
+    let (strict, lenient, worker) = (built(false), built(true), Worker::new(&Arc::default()));
+    let head = "GET / HTTP/1.1\nHost: h\n";
+    assert!(worker.ask(&strict, head).is_none() && worker.ask(&lenient, head).is_none());
+    redis.kill().unwrap();
+    for _ in 0..10 {
+        let reply = worker.ask(&strict, head).unwrap();
+        let text = b"{\"error_msg\":\"failed to limit count\"}\n";
+        assert_eq!((reply.status, reply.body.as_deref()), (500, Some(&text[..])));
+        assert!(worker.ask(&lenient, head).is_none());
+    }
+    let _redis = Redis::start_on(port, &[]).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while worker.ask(&strict, head).is_some() {
+        assert!(Instant::now() < deadline, "Redis is back and not used");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let passed = (0..10).filter(|_| worker.ask(&strict, head).is_none()).count();
+    assert_eq!(passed, 4, "one was counted before");
+}
+
+#[test]
+fn delayed_synchronisation_tells_redis_later() {
+    let redis = Redis::start(&[]).unwrap();
+    let conf = json!({"count": 100, "time_window": 600, "policy": "redis", "redis_host": "127.0.0.1",
+        "redis_port": redis.port(), "sync_interval": 0.1, "key": "arg_k"});
+    let entry = entry("limit-count", conf).unwrap();
+    let control = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let node = Arc::new(Node::new(spawning(control.handle()), Value::Null, String::new()));
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let control = std::thread::spawn(move || control.block_on(ended));
+    let worker = Worker::new(&node);
+    let head = "GET /?k=x HTTP/1.1\nHost: h\n";
+    let passed = (0..30).filter(|_| worker.ask(&entry, head).is_none()).count();
+    assert_eq!(passed, 30);
+    let told = || {
+        let key = redis.ask(&["keys", "plugin-limit-count:v1:*"]).unwrap();
+        redis.ask(&["get", &key]).unwrap() == "30"
+    };
+    assert!(sigma_testkit::until(Duration::from_secs(10), told), "Redis was not told");
+    let passed = (0..100).filter(|_| worker.ask(&entry, head).is_none()).count();
+    assert_eq!(passed, 70);
+    drop(end);
+    assert!(control.join().unwrap().is_err());
+}

@@ -1,0 +1,231 @@
+//! How requests are counted, in memory.
+
+use serde::Deserialize;
+use sigma_plugin::counter::Shared;
+
+use super::super::clock;
+
+/// How windows follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum WindowType {
+    /// A window begins with the first request after the last one.
+    Fixed,
+    /// Windows are aligned to the clock, and the last one counts in part.
+    Sliding,
+}
+
+/// How many requests in how many seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Quota {
+    pub(super) limit: u64,
+    pub(super) window_s: u64,
+}
+
+impl Quota {
+    pub(super) fn window_ms(self) -> u64 {
+        self.window_s.saturating_mul(1000)
+    }
+}
+
+/// What counting a request told.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Verdict {
+    /// Requests that may follow; None if this one is refused.
+    pub(super) remaining: Option<u64>,
+    /// Seconds until the quota is whole again, in hundredths.
+    pub(super) reset_s: f64,
+}
+
+impl Verdict {
+    pub(super) fn new(remaining: Option<u64>, reset_s: f64) -> Verdict {
+        Verdict { remaining, reset_s: (reset_s.max(0.0) * 100.0).floor() / 100.0 }
+    }
+
+    /// With `used` of a fixed window counted.
+    pub(super) fn fixed(quota: Quota, used: u64, reset_ms: u64) -> Verdict {
+        Verdict::new(quota.limit.checked_sub(used), reset_ms as f64 / 1000.0)
+    }
+
+    pub(super) fn is_refusal(self) -> bool {
+        self.remaining.is_none()
+    }
+}
+
+/// The counters of all keys of this gateway.
+#[derive(Default)]
+pub(super) struct Counters {
+    fixed: Shared<u64>,
+    sliding: Shared<Pair>,
+}
+
+/// The counts of a window and of the one before.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pair {
+    window: u64,
+    current: u64,
+    last: u64,
+}
+
+impl Counters {
+    /// Counts a request that costs so much.
+    pub(super) fn count(&self, kind: WindowType, key: &[u8], quota: Quota, cost: u64) -> Verdict {
+        match kind {
+            WindowType::Fixed => self.count_fixed(key, quota, cost, clock::process_ms()),
+            WindowType::Sliding => self.count_sliding(key, quota, cost, clock::unix_ms()),
+        }
+    }
+
+    fn count_fixed(&self, key: &[u8], quota: Quota, cost: u64, now_ms: u64) -> Verdict {
+        self.fixed.with(key, now_ms, |slot| {
+            if slot.expires_ms == u64::MAX {
+                slot.expires_ms = now_ms.saturating_add(quota.window_ms()).min(u64::MAX - 1);
+            }
+            slot.value = slot.value.saturating_add(cost);
+            Verdict::fixed(quota, slot.value, slot.expires_ms - now_ms)
+        })
+    }
+
+    fn count_sliding(&self, key: &[u8], quota: Quota, cost: u64, now_ms: u64) -> Verdict {
+        // A template may give one key windows of several lengths, which have nothing in common.
+        let key = [key, b".", &quota.window_s.to_be_bytes()].concat();
+        let moment = Moment::of(quota, now_ms);
+        self.sliding.with(&key, now_ms, |slot| {
+            let pair = &mut slot.value;
+            *pair = match moment.window.checked_sub(pair.window) {
+                Some(0) | None => *pair,
+                Some(1) => Pair { window: moment.window, current: 0, last: pair.current },
+                Some(_) => Pair { window: moment.window, ..Pair::default() },
+            };
+            slot.expires_ms = now_ms.saturating_add(quota.window_ms().saturating_mul(2));
+            let estimate = moment.estimate(quota, pair.last);
+            if let Some(refusal) = estimate.refusal(quota, pair.current) {
+                return refusal;
+            }
+            pair.current += cost;
+            estimate.admitted(quota, pair.current)
+        })
+    }
+}
+
+/// A moment in windows that are aligned to the clock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moment {
+    /// Number of the window.
+    pub(super) window: u64,
+    /// Milliseconds that are left of it.
+    left_ms: u64,
+}
+
+impl Moment {
+    pub(super) fn of(quota: Quota, now_ms: u64) -> Moment {
+        let window_ms = quota.window_ms();
+        Moment { window: now_ms / window_ms, left_ms: window_ms - now_ms % window_ms }
+    }
+
+    /// What the window before, with `last` requests, still weighs.
+    pub(super) fn estimate(self, quota: Quota, last: u64) -> Estimate {
+        let rate = last.min(quota.limit) as f64 / quota.window_s as f64;
+        let left_s = self.left_ms as f64 / 1000.0;
+        Estimate { rate, left_s, weight: rate * left_s }
+    }
+}
+
+/// What the window before still weighs in a sliding one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Estimate {
+    /// Its requests per second.
+    rate: f64,
+    /// Seconds that are left of the present window.
+    left_s: f64,
+    /// Requests of it that are still counted.
+    pub(super) weight: f64,
+}
+
+impl Estimate {
+    /// The refusal, if there is no room beside `current` requests of the present window.
+    pub(super) fn refusal(self, quota: Quota, current: u64) -> Option<Verdict> {
+        if current >= quota.limit {
+            return Some(Verdict::new(None, self.reset_s()));
+        }
+        let room = (quota.limit - current) as f64;
+        if self.weight < room {
+            return None;
+        }
+        let reset_s = if self.rate == 0.0 { self.reset_s() } else { self.left_s - room / self.rate };
+        Some(Verdict::new(None, reset_s))
+    }
+
+    /// The verdict on a request that was counted as one of `current`.
+    pub(super) fn admitted(self, quota: Quota, current: u64) -> Verdict {
+        let remaining = (quota.limit as f64 - current as f64 - self.weight).floor().max(0.0);
+        Verdict::new(Some(remaining as u64), self.reset_s())
+    }
+
+    fn reset_s(self) -> f64 {
+        (self.left_s * 100.0).ceil() / 100.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fixed_windows_begin_with_the_first_request() {
+        let counters = Counters::default();
+        let quota = Quota { limit: 2, window_s: 10 };
+        let check = |now_ms: u64, remaining: Option<u64>, reset_s: f64| {
+            assert_eq!(
+                counters.count_fixed(b"k", quota, 1, now_ms),
+                Verdict { remaining, reset_s },
+                "{now_ms}"
+            );
+        };
+        check(5_000, Some(1), 10.0);
+        check(6_005, Some(0), 8.99);
+        check(7_000, None, 8.0);
+        check(14_999, None, 0.0);
+        check(15_000, Some(1), 10.0);
+    }
+
+    #[test]
+    fn sliding_windows_weigh_the_last_one() {
+        let counters = Counters::default();
+        let quota = Quota { limit: 4, window_s: 10 };
+        let check = |now_ms: u64, remaining: Option<u64>, reset_s: f64| {
+            assert_eq!(
+                counters.count_sliding(b"k", quota, 1, now_ms),
+                Verdict { remaining, reset_s },
+                "{now_ms}"
+            );
+        };
+        for remaining in [3, 2, 1, 0] {
+            check(1_000, Some(remaining), 9.0);
+        }
+        check(1_000, None, 9.0);
+        // All four still weigh in full, then three, two.
+        check(10_000, None, 0.0);
+        check(12_600, Some(0), 7.4);
+        check(12_600, Some(0), 7.4);
+        check(12_600, None, 2.4);
+        check(15_100, Some(0), 4.9);
+        check(35_000, Some(3), 5.0);
+    }
+
+    #[test]
+    fn no_request_is_lost_between_threads() {
+        let counters = Counters::default();
+        for kind in [WindowType::Fixed, WindowType::Sliding] {
+            let passed = std::thread::scope(|scope| {
+                let one = || {
+                    let quota = Quota { limit: 1000, window_s: 1_000_000 };
+                    (0..1000).filter(|_| !counters.count(kind, b"k", quota, 1).is_refusal()).count()
+                };
+                let all: Vec<_> = (0..4).map(|_| scope.spawn(one)).collect();
+                all.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
+            });
+            assert_eq!(passed, 1000, "{kind:?}");
+        }
+    }
+}

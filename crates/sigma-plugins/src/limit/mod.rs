@@ -1,0 +1,9 @@
+//! How much: plugins that bound what a client, a consumer or a route may use.
+
+mod clock;
+pub(crate) mod conn;
+pub(crate) mod count;
+mod quota;
+pub(crate) mod req;
+
+pub(crate) use clock::process_ms;

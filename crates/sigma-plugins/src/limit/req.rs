@@ -1,0 +1,293 @@
+//! `limit-req`: requests per second, by a leaky bucket.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sigma_plugin::counter::Shared;
+use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+
+use super::clock;
+use super::quota::{
+    Key, KeyType, Refusal, allow_degradation_schema, key_prefix, key_type_schema, rejected_code_schema,
+    rejected_msg_schema,
+};
+use crate::redis::{Lines, Policy, Script, Target, policy_conditions, schema_of_policies, target_of};
+
+const POLICIES: &[&str] = &["local", "redis", "redis-cluster"];
+
+/// The plugin.
+pub(crate) static LIMIT_REQ: Descriptor = Descriptor {
+    name: "limit-req",
+    version: "0.1",
+    priority: 1001,
+    doc: "Limits requests per second.\n\n\
+        Requests flow through a bucket that leaks `rate` of them per second. What comes faster is \
+        delayed until it fits, as long as no more than `burst` requests wait; beyond that it is \
+        refused. With `nodelay` the burst passes at once.",
+    phases: PhaseSet::of(&[Phase::Access]),
+    schema,
+    secret_fields: &["redis_password"],
+    build,
+    ..Descriptor::BASE
+};
+
+fn schema() -> Value {
+    let mut schema = json!({
+        "type": "object",
+        "properties": {
+            "rate": {"type": "number", "exclusiveMinimum": 0, "description": "Requests per second."},
+            "burst": {"type": "number", "minimum": 0, "description": "Requests beyond the rate that are tolerated."},
+            "key": {"type": "string", "description": "Whose requests are counted together; see `key_type`. \
+                If it has no value, the client's address."},
+            "key_type": key_type_schema(&["var", "var_combination"]),
+            "policy": schema_of_policies(POLICIES),
+            "rejected_code": rejected_code_schema(),
+            "rejected_msg": rejected_msg_schema(),
+            "nodelay": {"type": "boolean", "default": false, "description": "Whether requests within the burst pass at once."},
+            "allow_degradation": allow_degradation_schema()
+        },
+        "required": ["rate", "burst", "key"]
+    });
+    if let Some(members) = schema.as_object_mut() {
+        members.extend(policy_conditions(POLICIES, &Value::Null));
+    }
+    schema
+}
+
+#[derive(Deserialize)]
+struct Config {
+    rate: f64,
+    burst: f64,
+    key: String,
+    key_type: KeyType,
+    policy: Policy,
+    nodelay: bool,
+    allow_degradation: bool,
+    #[serde(flatten)]
+    refusal: Refusal,
+}
+
+fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
+    let config: Config = build.config()?;
+    let store = match target_of(config.policy, build.conf)? {
+        None => Store::Local(build.node.part(Buckets::default)),
+        Some(target) => Store::Redis(target.shared(build.node)),
+    };
+    Ok(Arc::new(LimitReq {
+        bucket: Bucket { rate: config.rate, burst: config.burst },
+        key: Key::new(&config.key, config.key_type),
+        prefix: key_prefix(build),
+        nodelay: config.nodelay,
+        allow_degradation: config.allow_degradation,
+        refusal: Arc::new(config.refusal),
+        store,
+    }))
+}
+
+/// The buckets of all keys of this gateway.
+#[derive(Default)]
+struct Buckets(Shared<Level>);
+
+/// How full a bucket is.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Level {
+    /// Thousandths of requests that have not leaked yet; None for a new bucket.
+    excess: Option<f64>,
+    /// When that was, in milliseconds.
+    at_ms: u64,
+}
+
+/// The size of a bucket and of its leak.
+#[derive(Debug, Clone, Copy)]
+struct Bucket {
+    rate: f64,
+    burst: f64,
+}
+
+impl Bucket {
+    /// Pours a request in; the excess with it, or None if it does not fit.
+    fn pour(self, level: &mut Level, now_ms: u64) -> Option<f64> {
+        let excess = match level.excess {
+            None => 0.0,
+            Some(excess) => (excess - self.rate * now_ms.abs_diff(level.at_ms) as f64 + 1000.0).max(0.0),
+        };
+        if excess > self.burst * 1000.0 {
+            return None;
+        }
+        *level = Level { excess: Some(excess), at_ms: now_ms };
+        Some(excess)
+    }
+
+    /// Milliseconds after which a bucket is as good as new, and a second more.
+    fn lifetime_ms(self) -> u64 {
+        (((self.burst + 1.0) / self.rate).ceil() * 1000.0) as u64 + 1000
+    }
+}
+
+/// [`Bucket::pour`] on the server. APISIX lets a bucket expire after burst ÷ rate seconds, which
+/// forgets the last request too early at rates below one; it has the time of one request more here.
+const POUR: &str = "
+local rate, burst, now = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local level = redis.call('HMGET', KEYS[1], 'excess', 'last')
+local excess = 0
+if level[1] and level[2] then
+    excess = math.max(tonumber(level[1]) - rate * math.abs(now - tonumber(level[2])) + 1000, 0)
+end
+if excess > burst * 1000 then
+    return false
+end
+redis.call('HSET', KEYS[1], 'excess', tostring(excess), 'last', ARGV[3])
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
+return tostring(excess)
+";
+
+static POUR_SCRIPT: Script = Script::new(POUR, || Script::digest_of(POUR));
+
+enum Store {
+    Local(Arc<Buckets>),
+    Redis(Arc<Target>),
+}
+
+struct LimitReq {
+    bucket: Bucket,
+    key: Key,
+    prefix: String,
+    nodelay: bool,
+    allow_degradation: bool,
+    refusal: Arc<Refusal>,
+    store: Store,
+}
+
+impl LimitReq {
+    /// How long a request with this excess waits.
+    fn delay(&self, excess: f64) -> Option<Duration> {
+        let delay_ms = excess / self.bucket.rate;
+        // No timer goes on for years, whatever the rate.
+        (delay_ms >= 1.0 && !self.nodelay).then(|| Duration::from_secs_f64((delay_ms / 1000.0).min(1e8)))
+    }
+
+    fn local(&self, buckets: &Buckets, key: &[u8]) -> Step {
+        let now_ms = clock::process_ms();
+        let poured = buckets.0.with(key, now_ms, |slot| {
+            let poured = self.bucket.pour(&mut slot.value, now_ms);
+            if poured.is_some() || slot.value.excess.is_none() {
+                slot.expires_ms = now_ms.saturating_add(self.bucket.lifetime_ms());
+            }
+            poured
+        });
+        match poured.map(|excess| self.delay(excess)) {
+            None => self.refusal.step(),
+            Some(None) => Step::Next,
+            Some(Some(delay)) => Step::wait(async move { tokio::time::sleep(delay).await }, |(), _, _| Step::Next),
+        }
+    }
+
+    fn remote(&self, target: &Arc<Target>, key: &[u8], env: &Env<'_>) -> Step {
+        let line = env.local.part(Lines::default).to(target);
+        let key = [b"limit_req:", key].concat();
+        let Bucket { rate, burst } = self.bucket;
+        let args = [
+            rate.to_string(),
+            burst.to_string(),
+            clock::unix_ms().to_string(),
+            self.bucket.lifetime_ms().to_string(),
+        ];
+        let (nodelay, refusal, degraded) = (self.nodelay, Arc::clone(&self.refusal), self.allow_degradation);
+        let poured = async move {
+            let excess = POUR_SCRIPT.run::<Option<String>>(&line, &key, &args).await;
+            if let Ok(Some(excess)) = &excess
+                && let Ok(excess) = excess.parse::<f64>()
+                && excess / rate >= 1.0
+                && !nodelay
+            {
+                tokio::time::sleep(Duration::from_secs_f64((excess / rate / 1000.0).min(1e8))).await;
+            }
+            excess
+        };
+        Step::wait(poured, move |excess, _, _| match excess {
+            Ok(Some(_)) => Step::Next,
+            Ok(None) => refusal.step(),
+            Err(_) if degraded => Step::Next,
+            Err(_) => Step::status(500),
+        })
+    }
+}
+
+impl Plugin for LimitReq {
+    fn access(&self, cx: &mut Context, env: &Env<'_>) -> Step {
+        let mut key = self.prefix.clone().into_bytes();
+        key.extend(self.key.or_client(cx));
+        match &self.store {
+            Store::Local(buckets) => self.local(buckets, &key),
+            Store::Redis(target) => self.remote(target, &key, env),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Case, entry, refusal};
+
+    #[test]
+    fn a_bucket_leaks() {
+        // Times of requests in milliseconds, and the delay of each; None for a refusal.
+        fn check(rate: f64, burst: f64, requests: &[(u64, Option<f64>)]) {
+            let (bucket, mut level) = (Bucket { rate, burst }, Level::default());
+            for (at_ms, expected) in requests {
+                let delay_ms = bucket.pour(&mut level, *at_ms).map(|excess| excess / rate);
+                assert_eq!(delay_ms, *expected, "rate {rate}, burst {burst}, at {at_ms}");
+            }
+        }
+        check(1.0, 0.0, &[(0, Some(0.0)), (999, None), (1000, Some(0.0)), (1500, None), (9000, Some(0.0))]);
+        check(
+            10.0,
+            2.0,
+            &[(0, Some(0.0)), (0, Some(100.0)), (0, Some(200.0)), (0, None), (100, Some(200.0))],
+        );
+        check(0.5, 0.0, &[(0, Some(0.0)), (1999, None), (2000, Some(0.0))]);
+        // A clock that goes back counts as one that went on.
+        check(1.0, 0.0, &[(5000, Some(0.0)), (4000, Some(0.0)), (3900, None)]);
+    }
+
+    #[test]
+    fn a_forgotten_bucket_is_empty() {
+        for (rate, burst) in [(0.5, 0.0), (3.0, 7.0), (1000.0, 0.0)] {
+            let (bucket, mut level) = (Bucket { rate, burst }, Level::default());
+            while bucket.pour(&mut level, 0).is_some() {}
+            assert_eq!(bucket.pour(&mut level, bucket.lifetime_ms()), Some(0.0));
+        }
+    }
+
+    #[test]
+    fn requests_wait_or_are_refused() {
+        let conf = json!({"rate": 20, "burst": 1, "key": "$arg_a", "key_type": "var_combination", "rejected_code": 429});
+        let entry = entry("limit-req", conf).unwrap();
+        let mut case = Case::new("GET / HTTP/1.1\nHost: h\n");
+        let began = std::time::Instant::now();
+        assert!(case.run(&entry, Phase::Access).is_none());
+        assert!(case.run(&entry, Phase::Access).is_none());
+        assert!(began.elapsed() >= Duration::from_millis(45), "{:?}", began.elapsed());
+        let slow =
+            crate::testing::entry("limit-req", json!({"rate": 0.01, "burst": 0, "key": "arg_a"})).unwrap();
+        assert!(case.run(&slow, Phase::Access).is_none());
+        let reply = case.run(&slow, Phase::Access).unwrap();
+        assert_eq!((reply.status, reply.body), (503, None));
+        case.request("GET /?a=2 HTTP/1.1\nHost: h\n");
+        assert!(case.run(&slow, Phase::Access).is_none());
+    }
+
+    #[test]
+    fn configurations() {
+        let check = |conf: Value, reason: &str| assert_eq!(refusal("limit-req", &conf), reason, "{conf}");
+        check(json!({"rate": 0.5, "burst": 0, "key": "remote_addr"}), "");
+        check(json!({"rate": 1, "burst": 0}), "property \"key\" is required");
+        check(
+            json!({"rate": 0, "burst": 0, "key": "k"}),
+            "property \"rate\" validation failed: expected 0 to be greater than 0",
+        );
+        check(json!({"rate": 1, "burst": 0, "key": "k", "policy": "redis"}), "then clause did not match");
+    }
+}

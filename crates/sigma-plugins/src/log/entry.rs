@@ -1,0 +1,310 @@
+//! One log entry: what all loggers say of an exchange, and the bodies they collect for it.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::io::Read;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use sigma_config::expr::Expr;
+use sigma_http::{BodyLength, Chunk, Headers};
+use sigma_plugin::{BodyFilter, Context, Env, Pieces, Plugin, variables};
+
+use super::template::{Bodies, Template, text_of};
+
+/// Header fields and query arguments that an entry shows at most.
+const MAX_FIELDS: usize = 100;
+
+/// The configuration that loggers have in common.
+#[derive(Debug, Deserialize)]
+pub(super) struct EntryConfig {
+    log_format: Option<Value>,
+    log_format_extra: Option<Value>,
+    include_req_body: bool,
+    include_req_body_expr: Option<Value>,
+    include_resp_body: bool,
+    include_resp_body_expr: Option<Value>,
+    max_req_body_bytes: usize,
+    max_resp_body_bytes: usize,
+}
+
+/// Schema of the formats, in a configuration or its metadata.
+pub(crate) fn format_schema() -> Map<String, Value> {
+    let object = |description: &str| json!({"type": "object", "description": description});
+    [
+        (
+            "log_format".to_owned(),
+            object(
+                "Fields of an entry in place of the usual ones; a value with `$` before it is a variable.",
+            ),
+        ),
+        (
+            "log_format_extra".to_owned(),
+            object("Fields that join the usual ones, in the form of `log_format`."),
+        ),
+    ]
+    .into_iter()
+    .collect()
+}
+
+/// Schema of the fields that loggers have in common.
+pub(super) fn entry_schema() -> Value {
+    let mut properties = format_schema();
+    let flag = |description: &str| json!({"type": "boolean", "default": false, "description": description});
+    let conditions = |description: &str| {
+        json!({
+            "type": "array", "minItems": 1, "items": {"type": "array"}, "description": description
+        })
+    };
+    let bytes = |description: &str| json!({"type": "integer", "minimum": 1, "default": 524_288, "description": description});
+    let own = [
+        ("include_req_body", flag("Shows the request body.")),
+        ("include_req_body_expr", conditions("Shows the request body only where these conditions hold.")),
+        ("include_resp_body", flag("Shows the response body.")),
+        ("include_resp_body_expr", conditions("Shows the response body only where these conditions hold.")),
+        ("max_req_body_bytes", bytes("Bytes of the request body that are shown at most.")),
+        ("max_resp_body_bytes", bytes("Bytes of the response body that are shown at most.")),
+    ];
+    properties.extend(own.map(|(name, schema)| (name.to_owned(), schema)));
+    Value::Object(properties)
+}
+
+/// Reads the expression in a field of a configuration.
+///
+/// # Errors
+/// It is none; the text is APISIX's.
+pub(super) fn expression(field: &str, rule: Option<&Value>) -> Result<Option<Expr>, String> {
+    let parsed = rule.map(Expr::parse).transpose();
+    parsed.map_err(|error| format!("failed to validate the '{field}' expression: {error}"))
+}
+
+/// What the schema cannot say of the common fields.
+///
+/// # Errors
+/// An expression is none.
+pub(super) fn check(conf: &Value) -> Result<(), String> {
+    for field in ["include_req_body_expr", "include_resp_body_expr"] {
+        expression(field, conf.get(field))?;
+    }
+    Ok(())
+}
+
+/// How a logger makes its entries.
+#[derive(Debug)]
+pub(super) struct Entries {
+    /// Replaces the usual fields.
+    format: Option<Template>,
+    /// Joins them.
+    extra: Template,
+    request: Option<Expr>,
+    response: Option<Arc<Expr>>,
+    max_request: usize,
+    max_response: usize,
+}
+
+impl Entries {
+    /// From a logger's configuration and its metadata.
+    ///
+    /// # Errors
+    /// An expression is none.
+    pub(super) fn new(config: &EntryConfig, metadata: &Value) -> Result<Entries, String> {
+        let format = Template::parse(config.log_format.as_ref()).filter(|format| !format.is_empty());
+        let format = format
+            .or_else(|| Template::parse(metadata.get("log_format")).filter(|format| !format.is_empty()));
+        let extra = config.log_format_extra.as_ref().or(metadata.get("log_format_extra"));
+        let request = expression("include_req_body_expr", config.include_req_body_expr.as_ref())?;
+        let response = expression("include_resp_body_expr", config.include_resp_body_expr.as_ref())?;
+        let wanted = |flag: bool, expr: Option<Expr>| flag.then(|| expr.unwrap_or_default());
+        Ok(Entries {
+            format,
+            extra: Template::parse(extra).unwrap_or_default(),
+            request: wanted(config.include_req_body, request),
+            response: wanted(config.include_resp_body, response).map(Arc::new),
+            max_request: config.max_req_body_bytes,
+            max_response: config.max_resp_body_bytes,
+        })
+    }
+
+    /// In the access phase: has the request body copied if the entry will show it.
+    pub(super) fn access(&self, cx: &mut Context) {
+        let formats = self.format.iter().chain([&self.extra]);
+        let named = formats.into_iter().any(Template::shows_request_body);
+        if named || self.request.as_ref().is_some_and(|expr| expr.eval(cx)) {
+            cx.copy_request_body(self.max_request);
+        }
+    }
+
+    /// A filter that collects the response body, if the entry may show it.
+    pub(super) fn body_filter<P: Plugin>(&self, owner: &P, cx: &mut Context) -> Option<Box<dyn BodyFilter>> {
+        let condition = Arc::clone(self.response.as_ref()?);
+        let body = Rc::default();
+        cx.keep(owner, Collected(Rc::clone(&body)));
+        Some(Box::new(Collector { condition, wanted: None, body, limit: self.max_response }))
+    }
+
+    /// The entry of an exchange that is over.
+    pub(super) fn entry<P: Plugin>(&self, owner: &P, cx: &mut Context, env: &Env<'_>) -> Map<String, Value> {
+        let collected = cx.take_kept::<P, Collected>(owner).and_then(|collected| collected.0.take());
+        let response =
+            collected.map(|body| text_of(&decoded(&body, &cx.response.headers, self.max_response)));
+        let request = cx.seen_request_body(self.max_request).map(|body| text_of(&body));
+        let bodies = Bodies { request: request.as_deref(), response: response.as_deref() };
+        let mut out = Map::new();
+        if let Some(format) = &self.format {
+            format.fill(cx, bodies, &mut out);
+            if let Some(route) = &cx.route {
+                out.insert("route_id".into(), (*route.id).into());
+                route.service_id.as_deref().map(|id| out.insert("service_id".into(), id.into()));
+            }
+            return out;
+        }
+        let shown = self.request.as_ref().is_some_and(|expr| expr.eval(cx));
+        usual(cx, env, Bodies { request: bodies.request.filter(|_| shown), ..bodies }, &mut out);
+        if !self.extra.is_empty() {
+            let mut extra = Map::new();
+            self.extra.fill(cx, bodies, &mut extra);
+            for (name, value) in extra {
+                out.entry(name).or_insert(value);
+            }
+        }
+        out
+    }
+}
+
+/// The fields of an entry without a format.
+fn usual(cx: &Context, env: &Env<'_>, bodies: Bodies<'_>, out: &mut Map<String, Value>) {
+    let record = &cx.record;
+    let latency = record.elapsed_ms().unwrap_or_default();
+    out.insert("request".into(), request(cx, bodies.request));
+    let mut response = json!({
+        "status": record.status,
+        "headers": fields(&cx.response.headers),
+        "size": record.bytes_sent,
+    });
+    if let Some(body) = bodies.response.filter(|body| !body.is_empty()) {
+        response["body"] = body.into();
+    }
+    out.insert("response".into(), response);
+    out.insert(
+        "server".into(),
+        json!({"hostname": env.node.hostname(), "version": env!("CARGO_PKG_VERSION")}),
+    );
+    match &cx.route {
+        Some(route) => {
+            out.insert("service_id".into(), route.service_id.as_deref().unwrap_or_default().into());
+            out.insert("route_id".into(), (*route.id).into());
+        }
+        None => drop(out.insert("service_id".into(), text_of(&cx.host_name()).into())),
+    }
+    if let Some(consumer) = cx.consumer() {
+        out.insert("consumer".into(), json!({"username": &*consumer.name}));
+    }
+    out.insert("client_ip".into(), cx.remote_addr().into());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    out.insert("start_time".into(), now.saturating_sub(latency as u64).into());
+    out.insert("latency".into(), latency.into());
+    if record.attempts.is_empty() {
+        out.insert("apisix_latency".into(), latency.into());
+    } else {
+        let addresses: Vec<&str> = record.attempts.iter().map(|attempt| attempt.addr.as_str()).collect();
+        out.insert("upstream".into(), addresses.join(", ").into());
+        let upstream = record.attempts.iter().filter_map(|attempt| attempt.response_ms).sum::<f64>().round();
+        out.insert("upstream_latency".into(), (upstream as u64).into());
+        out.insert("apisix_latency".into(), (latency - upstream).max(0.0).into());
+    }
+}
+
+fn request(cx: &Context, body: Option<&str>) -> Value {
+    let uri = text_of(&cx.request_uri());
+    let port = cx.client.local.map_or(0, |addr| addr.port());
+    let mut request = json!({
+        "url": format!("{}://{}:{port}{uri}", cx.scheme(), text_of(&cx.host_name())),
+        "uri": uri,
+        "method": text_of(cx.request.method_token()),
+        "headers": fields(&cx.request.headers),
+        "querystring": arguments(cx.request.query().unwrap_or_default()),
+        "size": cx.record.bytes_received,
+    });
+    if let Some(body) = body.filter(|body| !body.is_empty()) {
+        request["body"] = body.into();
+    }
+    request
+}
+
+/// Header fields, names in lower case; several of one name are a list.
+fn fields(headers: &Headers) -> Value {
+    let pairs = headers.iter().take(MAX_FIELDS);
+    grouped(pairs.map(|(name, value)| (text_of(&name.to_ascii_lowercase()), text_of(value).into())))
+}
+
+fn arguments(query: &[u8]) -> Value {
+    let pairs = variables::pairs(query).take(MAX_FIELDS);
+    grouped(
+        pairs
+            .map(|(name, value)| (text_of(&name), value.map_or(true.into(), |value| text_of(&value).into()))),
+    )
+}
+
+fn grouped(pairs: impl Iterator<Item = (String, Value)>) -> Value {
+    let mut out: Map<String, Value> = Map::new();
+    for (name, value) in pairs {
+        match out.get_mut(&name) {
+            Some(Value::Array(values)) => values.push(value),
+            Some(first) => *first = Value::Array(vec![first.take(), value]),
+            None => drop(out.insert(name, value)),
+        }
+    }
+    Value::Object(out)
+}
+
+/// A response body as it was collected; None if it is not wanted, or there was none.
+struct Collected(Rc<RefCell<Option<Vec<u8>>>>);
+
+/// Copies what passes.
+struct Collector {
+    /// Asked with the first piece, when the response is known.
+    condition: Arc<Expr>,
+    wanted: Option<bool>,
+    body: Rc<RefCell<Option<Vec<u8>>>>,
+    limit: usize,
+}
+
+impl BodyFilter for Collector {
+    fn length(&self, length: BodyLength) -> BodyLength {
+        length
+    }
+
+    fn data(&mut self, cx: &mut Context, data: Chunk, out: &mut Pieces) {
+        if *self.wanted.get_or_insert_with(|| self.condition.eval(cx)) {
+            let mut body = self.body.borrow_mut();
+            let body = body.get_or_insert_default();
+            let room = self.limit.saturating_sub(body.len());
+            body.extend_from_slice(&data[..data.len().min(room)]);
+        }
+        out.frame(sigma_http::Frame::Data(data));
+    }
+}
+
+/// A body without its content coding, up to `limit` bytes; as it is where that fails.
+pub(super) fn decoded<'b>(body: &'b [u8], headers: &Headers, limit: usize) -> Cow<'b, [u8]> {
+    let Some(coding) = headers.find(b"content-encoding") else { return Cow::Borrowed(body) };
+    let mut out = Vec::new();
+    let limit = limit as u64;
+    let result = if coding.eq_ignore_ascii_case(b"gzip") {
+        flate2::read::GzDecoder::new(body).take(limit).read_to_end(&mut out)
+    } else if coding.eq_ignore_ascii_case(b"br") {
+        brotli::Decompressor::new(body, 4096).take(limit).read_to_end(&mut out)
+    } else {
+        Err(std::io::Error::other("the content coding is not known"))
+    };
+    match result {
+        Ok(_) => Cow::Owned(out),
+        Err(error) => {
+            tracing::warn!(%error, coding = %text_of(coding), "a response body is logged as it was sent");
+            Cow::Borrowed(body)
+        }
+    }
+}

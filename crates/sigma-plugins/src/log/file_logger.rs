@@ -1,0 +1,237 @@
+//! `file-logger`: an entry a line, appended to a file.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sigma_config::expr::Expr;
+use sigma_plugin::{BodyFilter, Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+
+use super::entry::{self, Entries, EntryConfig, entry_schema, expression};
+
+/// Bytes of lines that may wait for the disk; more are dropped.
+const PENDING_BYTES: usize = 64 << 20;
+
+/// Files held open at once; of more, all are closed and opened again when needed.
+const OPEN_FILES: usize = 8;
+
+/// `file-logger`.
+pub(crate) static FILE_LOGGER: Descriptor = Descriptor {
+    name: "file-logger",
+    version: "0.1",
+    priority: 399,
+    doc: "Appends one JSON line per request to a file.\n\n\
+        The file is made if it is not there; its folder is not. Lines are written one by one and whole, \
+        by a thread of their own: a slow disk holds up no request, and lines beyond 64 MiB that wait \
+        for it are dropped with a message in the error log. The signal that reopens the access log \
+        (`USR1`) reopens these files too.",
+    phases: PhaseSet::of(&[Phase::Access, Phase::BodyFilter, Phase::Log]),
+    schema,
+    metadata_schema: Some(metadata_schema),
+    check: Some(check),
+    build,
+    ..Descriptor::BASE
+};
+
+fn schema() -> Value {
+    let mut properties = entry_schema();
+    properties["path"] = json!({
+        "type": "string",
+        "description": "The file; a relative path begins at the gateway's working directory. Here or in the metadata."
+    });
+    properties["match"] = json!({
+        "type": "array", "maxItems": 20, "items": {"type": "array"},
+        "description": "Lists of conditions; an entry is written if one of them holds."
+    });
+    json!({"type": "object", "properties": properties})
+}
+
+fn metadata_schema() -> Value {
+    let mut properties = entry::format_schema();
+    properties.insert(
+        "path".into(),
+        json!({"type": "string", "description": "The file of instances that name none."}),
+    );
+    json!({"type": "object", "properties": properties})
+}
+
+fn check(conf: &Value) -> Result<(), String> {
+    entry::check(conf)?;
+    conditions(conf.get("match")).map(|_| ())
+}
+
+fn conditions(value: Option<&Value>) -> Result<Option<Vec<Expr>>, String> {
+    let rules = value.and_then(Value::as_array);
+    rules
+        .map(|rules| {
+            rules.iter().map(|rule| Ok(expression("match", Some(rule))?.unwrap_or_default())).collect()
+        })
+        .transpose()
+}
+
+#[derive(Debug, Deserialize)]
+struct Config {
+    path: Option<PathBuf>,
+    #[serde(rename = "match")]
+    conditions: Option<Value>,
+    #[serde(flatten)]
+    entry: EntryConfig,
+}
+
+fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
+    let config: Config = build.config()?;
+    let shared = build.metadata.get("path").and_then(Value::as_str).map(PathBuf::from);
+    let path = config
+        .path
+        .or(shared)
+        .ok_or(r#"property "path" is not set in either the plugin conf or the metadata"#)?;
+    Ok(Arc::new(FileLogger {
+        path: path.into(),
+        conditions: conditions(config.conditions.as_ref())?,
+        entries: Entries::new(&config.entry, build.metadata)?,
+        lines: build.node.part(Lines::default),
+    }))
+}
+
+struct FileLogger {
+    path: Arc<Path>,
+    /// An entry is written if one of them holds; None for always.
+    conditions: Option<Vec<Expr>>,
+    entries: Entries,
+    lines: Arc<Lines>,
+}
+
+impl Plugin for FileLogger {
+    fn access(&self, cx: &mut Context, _env: &Env<'_>) -> Step {
+        self.entries.access(cx);
+        Step::Next
+    }
+
+    fn body_filter(&self, cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+        self.entries.body_filter(self, cx)
+    }
+
+    fn log(&self, cx: &mut Context, env: &Env<'_>) {
+        if self.conditions.as_ref().is_some_and(|all| !all.iter().any(|expr| expr.eval(cx))) {
+            return;
+        }
+        let mut line = Value::Object(self.entries.entry(self, cx, env)).to_string().into_bytes();
+        line.push(b'\n');
+        self.lines.write(&self.path, line, env);
+    }
+}
+
+/// A line on its way to the writing thread.
+struct Line {
+    path: Arc<Path>,
+    bytes: Vec<u8>,
+    /// The node's log generation when it was made.
+    generation: u64,
+}
+
+/// The lines of all workers, and the thread that writes them; a part of the node.
+#[derive(Default)]
+struct Lines {
+    /// Made with the first line. Held only to copy the sender, see `sender_of`.
+    writer: Mutex<Option<Writer>>,
+    waiting: Arc<AtomicUsize>,
+    dropped: AtomicU64,
+}
+
+struct Writer {
+    /// None ends the thread.
+    sender: Sender<Option<Line>>,
+    thread: JoinHandle<()>,
+}
+
+/// A worker's own way to the writer, so that workers do not meet at a lock.
+struct LocalSender(Option<Sender<Option<Line>>>);
+
+impl Lines {
+    /// Hands a line over, or drops it. Never waits for the disk.
+    fn write(self: &Arc<Lines>, path: &Arc<Path>, bytes: Vec<u8>, env: &Env<'_>) {
+        let length = bytes.len();
+        if self.waiting.load(Ordering::Relaxed) + length > PENDING_BYTES {
+            let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
+            // Not each of thousands: when it begins, and now and then.
+            if dropped.is_power_of_two() {
+                tracing::error!(dropped, "file-logger: the disk is too slow, lines are dropped");
+            }
+            return;
+        }
+        let local = env.local.part(|| LocalSender(self.sender(env)));
+        let Some(sender) = &local.0 else { return };
+        self.waiting.fetch_add(length, Ordering::Relaxed);
+        let line = Line { path: Arc::clone(path), bytes, generation: env.node.log_generation() };
+        if sender.send(Some(line)).is_err() {
+            self.waiting.fetch_sub(length, Ordering::Relaxed);
+        }
+    }
+
+    /// A sender to the thread, which is started if need be.
+    fn sender(self: &Arc<Lines>, env: &Env<'_>) -> Option<Sender<Option<Line>>> {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(writer) = &*writer {
+            return Some(writer.sender.clone());
+        }
+        let (sender, inbox) = channel();
+        let waiting = Arc::clone(&self.waiting);
+        let started =
+            std::thread::Builder::new().name("file-logger".into()).spawn(move || write_all(&inbox, &waiting));
+        match started {
+            Ok(thread) => *writer = Some(Writer { sender: sender.clone(), thread }),
+            Err(error) => {
+                tracing::error!(%error, "file-logger: no thread can be started, nothing is written");
+                return None;
+            }
+        }
+        let lines = Arc::downgrade(self);
+        env.node.at_end(async move {
+            let Some(lines) = lines.upgrade() else { return };
+            let writer = lines.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(Writer { sender, thread }) = writer {
+                // The lines before it are written first. A thread that has panicked was reported already.
+                let _ = sender.send(None);
+                let _ = tokio::task::spawn_blocking(|| thread.join()).await;
+            }
+        });
+        Some(sender)
+    }
+}
+
+/// The writing thread: one unbuffered append per line, so that lines of several processes do not mix.
+fn write_all(inbox: &Receiver<Option<Line>>, waiting: &AtomicUsize) {
+    let mut files: HashMap<Arc<Path>, File> = HashMap::new();
+    let mut generation = 0;
+    while let Ok(Some(line)) = inbox.recv() {
+        if line.generation != generation || (files.len() >= OPEN_FILES && !files.contains_key(&line.path)) {
+            generation = line.generation;
+            files.clear();
+        }
+        append(&mut files, &line);
+        waiting.fetch_sub(line.bytes.len(), Ordering::Relaxed);
+    }
+}
+
+fn append(files: &mut HashMap<Arc<Path>, File>, line: &Line) {
+    let path = line.path.display();
+    if !files.contains_key(&line.path) {
+        match OpenOptions::new().create(true).append(true).open(&line.path) {
+            Ok(file) => drop(files.insert(Arc::clone(&line.path), file)),
+            Err(error) => tracing::error!("failed to open file: {path}, error info: {error}"),
+        }
+    }
+    if let Some(file) = files.get_mut(&line.path)
+        && let Err(error) = file.write_all(&line.bytes)
+    {
+        tracing::error!("failed to write file: {path}, error info: {error}");
+        files.remove(&line.path);
+    }
+}

@@ -1,0 +1,12 @@
+//! Access logs that plugins write: what an entry says, and where it goes.
+
+pub(crate) mod entry;
+mod file_logger;
+mod http_logger;
+mod template;
+
+pub(crate) use file_logger::FILE_LOGGER;
+pub(crate) use http_logger::HTTP_LOGGER;
+
+#[cfg(test)]
+mod tests;

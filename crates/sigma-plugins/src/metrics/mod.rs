@@ -1,0 +1,5 @@
+//! Numbers about the traffic, for monitoring systems.
+
+mod prometheus;
+
+pub(crate) use prometheus::PROMETHEUS;

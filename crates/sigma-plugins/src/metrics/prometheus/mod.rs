@@ -1,0 +1,200 @@
+//! `prometheus`: requests counted by route, and the page that a Prometheus server scrapes.
+
+mod render;
+mod series;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use sigma_http::Method;
+use sigma_plugin::context::RouteFacts;
+use sigma_plugin::descriptor::Endpoint;
+use sigma_plugin::{Build, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, Reply, RunPolicy};
+
+use series::{Registry, Sample, Table, Values};
+use settings::{Disabled, Label, Settings};
+
+const NAME: &str = "prometheus";
+
+/// `prometheus`.
+pub(crate) static PROMETHEUS: Descriptor = Descriptor {
+    name: NAME,
+    version: "0.2",
+    priority: 500,
+    doc: include_str!("doc.md"),
+    phases: PhaseSet::of(&[Phase::Log]),
+    schema: || {
+        json!({"type": "object", "properties": {"prefer_name": {
+            "type": "boolean", "default": false,
+            "description": "Shows the names of route and service in place of their ids, where they have one."
+        }}})
+    },
+    metadata_schema: Some(metadata_schema),
+    run_policy: RunPolicy::PreferRoute,
+    endpoints: &[Endpoint { path: "/apisix/prometheus/metrics", method: Method::Get, answer: scrape }],
+    build,
+    ..Descriptor::BASE
+};
+
+fn metadata_schema() -> Value {
+    let usual = ["route", "service", "consumer", "node", "request_type", "request_llm_model", "llm_model"];
+    let status = [
+        "route",
+        "matched_uri",
+        "matched_host",
+        "service",
+        "consumer",
+        "node",
+        "request_type",
+        "request_llm_model",
+        "llm_model",
+        "response_source",
+    ];
+    let tokens =
+        ["route_id", "service_id", "consumer", "node", "request_type", "request_llm_model", "llm_model"];
+    let full = [
+        "route",
+        "route_id",
+        "matched_uri",
+        "matched_host",
+        "service",
+        "service_id",
+        "consumer",
+        "node",
+        "request_type",
+        "request_llm_model",
+        "llm_model",
+    ];
+    let cache = [
+        "route",
+        "route_id",
+        "service",
+        "service_id",
+        "consumer",
+        "node",
+        "request_type",
+        "request_llm_model",
+        "llm_model",
+    ];
+    let metrics: [(&str, &[&str]); 13] = [
+        ("http_status", &status),
+        ("http_latency", &usual),
+        ("bandwidth", &usual),
+        ("llm_latency", &tokens),
+        ("llm_prompt_tokens", &tokens),
+        ("llm_completion_tokens", &tokens),
+        ("llm_active_connections", &full),
+        ("llm_prompt_tokens_dist", &tokens),
+        ("llm_completion_tokens_dist", &tokens),
+        ("ai_cache_hits_total", &cache),
+        ("ai_cache_misses_total", &cache),
+        ("ai_cache_bypasses_total", &cache),
+        ("ai_cache_embedding_latency", &cache),
+    ];
+    let list = |labels: &[&str]| json!({"type": "array", "items": {"type": "string", "enum": labels}});
+    let properties: Map<String, Value> =
+        metrics.into_iter().map(|(metric, labels)| (metric.to_owned(), list(labels))).collect();
+    json!({"type": "object", "properties": {"disabled_labels": {
+        "type": "object", "properties": properties, "additionalProperties": false,
+        "description": "Labels whose value is not told apart, by metric: they are there, and empty."
+    }}})
+}
+
+/// The page. Takes time in proportion to the number of series.
+fn scrape(node: &Node, _about: &Value) -> Reply {
+    let text = render::text(&registry(node), node);
+    Reply::new(200).header("content-type", "text/plain; charset=utf-8").text(text)
+}
+
+fn registry(node: &Node) -> Arc<Registry> {
+    node.part(|| Registry::new(Settings::of(node.attribute(NAME))))
+}
+
+#[derive(Debug, Deserialize)]
+struct Config {
+    prefer_name: bool,
+}
+
+fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
+    let Config { prefer_name } = build.config()?;
+    let disabled = Disabled::of(build.metadata);
+    Ok(Arc::new(Prometheus { prefer_name, disabled, registry: registry(build.node) }))
+}
+
+struct Prometheus {
+    prefer_name: bool,
+    disabled: Disabled,
+    registry: Arc<Registry>,
+}
+
+impl Plugin for Prometheus {
+    fn log(&self, cx: &mut Context, env: &Env<'_>) {
+        let record = &cx.record;
+        let mut digits = itoa::Buffer::new();
+        let mut values: Values<'_> = [""; Label::COUNT];
+        let mut set = |label: Label, value| values[label as usize] = value;
+        set(Label::Code, digits.format(record.status));
+        set(Label::RequestType, "traditional_http");
+        set(Label::ResponseSource, record.source.as_str());
+        set(Label::Node, record.attempts.last().map_or("", |attempt| ip_of(&attempt.addr)));
+        set(Label::Consumer, cx.consumer().map_or("", |consumer| &consumer.name));
+        if let Some(route) = cx.route.as_deref() {
+            let (name, service_name) = match self.prefer_name {
+                true => (route.name.as_deref(), route.service_name.as_deref()),
+                false => (None, None),
+            };
+            set(Label::Route, name.unwrap_or(&route.id));
+            set(Label::Service, service_name.or(route.service_id.as_deref()).unwrap_or_default());
+            set(Label::MatchedUri, matched_uri(route, &cx.uri));
+            set(Label::MatchedHost, matched_host(route, &cx.host_name()));
+        }
+        let answered = record.attempts.iter().any(|attempt| attempt.status != 0);
+        let sample = Sample {
+            request_ms: record.elapsed_ms().unwrap_or_default(),
+            upstream_ms: answered
+                .then(|| record.attempts.iter().filter_map(|attempt| attempt.response_ms).sum()),
+            ingress: record.bytes_received,
+            egress: record.bytes_sent,
+        };
+        let table = env.local.part(|| Table::new(&self.registry));
+        table.count(&values, self.disabled, cx, &sample);
+    }
+}
+
+/// `127.0.0.1` of `127.0.0.1:80`, `::1` of `[::1]:80`; a Unix socket stays as it is.
+fn ip_of(address: &str) -> &str {
+    let ip = address.rsplit_once(':').filter(|_| !address.starts_with("unix:")).map_or(address, |(ip, _)| ip);
+    ip.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')).unwrap_or(ip)
+}
+
+/// Which of a route's patterns a path meets. The router does not tell, and most routes have one.
+fn matched_uri<'r>(route: &'r RouteFacts, path: &[u8]) -> &'r str {
+    longest(&route.uris, |pattern| {
+        let end = pattern.find([':', '*', '{']).unwrap_or(pattern.len());
+        path.starts_with(&pattern.as_bytes()[..end]) && (end < pattern.len() || end == path.len())
+    })
+}
+
+/// Which of a route's host patterns a host meets.
+fn matched_host<'r>(route: &'r RouteFacts, host: &[u8]) -> &'r str {
+    longest(&route.hosts, |pattern| match pattern.strip_prefix('*') {
+        Some(suffix) => {
+            let at = host.len().checked_sub(suffix.len());
+            at.is_some_and(|at| host[at..].eq_ignore_ascii_case(suffix.as_bytes()))
+        }
+        None => host.eq_ignore_ascii_case(pattern.as_bytes()),
+    })
+}
+
+/// The only pattern, or the longest that is met; empty if there is none.
+fn longest(patterns: &[Box<str>], meets: impl Fn(&str) -> bool) -> &str {
+    if let [only] = patterns {
+        return only;
+    }
+    let met = patterns.iter().map(|pattern| &**pattern).filter(|pattern| meets(pattern));
+    met.max_by_key(|pattern| pattern.len()).unwrap_or_default()
+}

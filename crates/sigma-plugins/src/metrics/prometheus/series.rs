@@ -1,0 +1,386 @@
+//! Series and who writes them.
+//!
+//! A worker has its own series and is the only one to write them, so a count is a load and a store
+//! of a relaxed atomic. It takes a lock — its own, which only a scrape contends for — when a series
+//! is new. A scrape copies the list of pointers under that lock and does everything else without it.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use sigma_config::expr::{VarValue, Variables};
+use sigma_plugin::Context;
+
+use super::settings::{Disabled, Label, Metric, Settings};
+
+/// A number that one thread writes.
+#[derive(Debug, Default)]
+pub(super) struct Cell(AtomicU64);
+
+impl Cell {
+    /// Owning worker only: two writers would lose counts.
+    fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    fn add_float(&self, n: f64) {
+        let sum = f64::from_bits(self.0.load(Ordering::Relaxed)) + n;
+        self.0.store(sum.to_bits(), Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A histogram that one thread writes.
+#[derive(Debug)]
+pub(super) struct Histogram {
+    /// Observations by the first bound that is not below them; the last one is beyond all bounds.
+    pub(super) buckets: Box<[Cell]>,
+    /// The bits of a float.
+    sum: Cell,
+}
+
+impl Histogram {
+    fn new(bounds: usize) -> Histogram {
+        Histogram { buckets: (0..=bounds).map(|_| Cell::default()).collect(), sum: Cell::default() }
+    }
+
+    fn observe(&self, bounds: &[f64], value: f64) {
+        self.buckets[bounds.partition_point(|bound| *bound < value)].add(1);
+        self.sum.add_float(value);
+    }
+
+    pub(super) fn sum(&self) -> f64 {
+        f64::from_bits(self.sum.get())
+    }
+}
+
+/// Latencies of one set of labels, by `type`.
+#[derive(Debug)]
+pub(super) struct Latency {
+    pub(super) request: Histogram,
+    pub(super) upstream: Histogram,
+    pub(super) apisix: Histogram,
+}
+
+/// Bytes of one set of labels, by `type`.
+#[derive(Debug, Default)]
+pub(super) struct Bandwidth {
+    pub(super) ingress: Cell,
+    pub(super) egress: Cell,
+}
+
+/// Numbers with their labels.
+#[derive(Debug)]
+pub(super) struct Series<N> {
+    /// As the text format writes them, without braces and `type`.
+    pub(super) labels: Arc<str>,
+    pub(super) numbers: N,
+    /// When it was last written, in the registry's milliseconds; kept if series expire.
+    used_ms: AtomicU64,
+    /// A scrape has forgotten it; its worker begins anew.
+    retired: AtomicBool,
+}
+
+/// The series of one worker and metric.
+#[derive(Debug)]
+pub(super) struct Shelf<N>(Mutex<Vec<Arc<Series<N>>>>);
+
+impl<N> Default for Shelf<N> {
+    fn default() -> Self {
+        Shelf(Mutex::default())
+    }
+}
+
+impl<N> Shelf<N> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Series<N>>>> {
+        // Nothing panics while it is held.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All series that are not older than `expire_ms`; older ones are forgotten.
+    pub(super) fn current(&self, now_ms: u64, expire_ms: u64) -> Vec<Arc<Series<N>>> {
+        let mut all = self.lock().clone();
+        if expire_ms == 0 {
+            return all;
+        }
+        let before = all.len();
+        all.retain(|series| {
+            let stays = series.used_ms.load(Ordering::Relaxed).saturating_add(expire_ms) > now_ms;
+            if !stays {
+                series.retired.store(true, Ordering::Relaxed);
+            }
+            stays
+        });
+        if all.len() < before {
+            self.lock().retain(|series| !series.retired.load(Ordering::Relaxed));
+        }
+        all
+    }
+}
+
+/// The series of one worker.
+#[derive(Debug, Default)]
+pub(super) struct WorkerSeries {
+    pub(super) status: Shelf<Cell>,
+    pub(super) latency: Shelf<Latency>,
+    pub(super) bandwidth: Shelf<Bandwidth>,
+}
+
+/// All series; a part of the node. They outlive configurations, as counters must.
+#[derive(Debug)]
+pub(super) struct Registry {
+    pub(super) settings: Settings,
+    workers: Mutex<Vec<Arc<WorkerSeries>>>,
+    /// Requests that found no room for a series.
+    pub(super) errors: AtomicU64,
+    started: Instant,
+}
+
+impl Registry {
+    pub(super) fn new(settings: Settings) -> Registry {
+        Registry { settings, workers: Mutex::default(), errors: AtomicU64::new(0), started: Instant::now() }
+    }
+
+    /// The series of every worker.
+    pub(super) fn workers(&self) -> Vec<Arc<WorkerSeries>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The time by which series expire.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+}
+
+/// What a request adds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sample {
+    pub(super) request_ms: f64,
+    /// None if no node answered.
+    pub(super) upstream_ms: Option<f64>,
+    pub(super) ingress: u64,
+    pub(super) egress: u64,
+}
+
+/// The values of a request's labels, by [`Label`].
+pub(super) type Values<'v> = [&'v str; Label::COUNT];
+
+/// Where a request is counted. None where the series would be too many.
+#[derive(Debug, Clone)]
+struct Cells {
+    status: Option<Arc<Series<Cell>>>,
+    latency: Option<Arc<Series<Latency>>>,
+    bandwidth: Option<Arc<Series<Bandwidth>>>,
+}
+
+impl Cells {
+    fn is_retired(&self) -> bool {
+        fn of<N>(series: Option<&Arc<Series<N>>>) -> bool {
+            series.is_some_and(|series| series.retired.load(Ordering::Relaxed))
+        }
+        of(self.status.as_ref()) || of(self.latency.as_ref()) || of(self.bandwidth.as_ref())
+    }
+
+    fn is_complete(&self) -> bool {
+        self.status.is_some() && self.latency.is_some() && self.bandwidth.is_some()
+    }
+}
+
+/// A worker's own side: from a request's labels to its series.
+pub(super) struct Table {
+    registry: Arc<Registry>,
+    mine: Arc<WorkerSeries>,
+    inner: RefCell<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// By all values of a request: one look-up for all metrics.
+    cells: HashMap<Box<[u8]>, Cells>,
+    status: HashMap<Arc<str>, Arc<Series<Cell>>>,
+    latency: HashMap<Arc<str>, Arc<Series<Latency>>>,
+    bandwidth: HashMap<Arc<str>, Arc<Series<Bandwidth>>>,
+    /// The key of the request at hand; kept for its memory.
+    key: Vec<u8>,
+}
+
+impl Table {
+    pub(super) fn new(registry: &Arc<Registry>) -> Table {
+        let mine = Arc::<WorkerSeries>::default();
+        registry.workers.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&mine));
+        Table { registry: Arc::clone(registry), mine, inner: RefCell::default() }
+    }
+
+    /// Counts a request.
+    pub(super) fn count(&self, values: &Values<'_>, disabled: Disabled, cx: &Context, sample: &Sample) {
+        let settings = &self.registry.settings;
+        let mut known = self.inner.borrow_mut();
+        let extra = settings.extra.each_ref().map(|labels| extra_values(labels, cx));
+        let mut key = std::mem::take(&mut known.key);
+        write_key(&mut key, disabled, values, &extra);
+        match known.cells.get(&key[..]).filter(|cells| !cells.is_retired()) {
+            Some(cells) => self.add(cells, sample),
+            None => {
+                let cells = self.cells(&mut known, values, disabled, &extra);
+                self.add(&cells, sample);
+                if cells.is_complete() {
+                    known.cells.insert(key[..].into(), cells);
+                }
+            }
+        }
+        known.key = key;
+    }
+
+    fn add(&self, cells: &Cells, sample: &Sample) {
+        let Settings { buckets, expire_ms, .. } = &self.registry.settings;
+        let now_ms = if *expire_ms == [0; 3] { 0 } else { self.registry.now_ms() };
+        if !cells.is_complete() {
+            self.registry.errors.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(status) = &cells.status {
+            status.used_ms.store(now_ms, Ordering::Relaxed);
+            status.numbers.add(1);
+        }
+        if let Some(latency) = &cells.latency {
+            latency.used_ms.store(now_ms, Ordering::Relaxed);
+            let numbers = &latency.numbers;
+            numbers.request.observe(buckets, sample.request_ms);
+            let upstream_ms = sample.upstream_ms.unwrap_or_default();
+            if sample.upstream_ms.is_some() {
+                numbers.upstream.observe(buckets, upstream_ms);
+            }
+            numbers.apisix.observe(buckets, (sample.request_ms - upstream_ms).max(0.0));
+        }
+        if let Some(bandwidth) = &cells.bandwidth {
+            bandwidth.used_ms.store(now_ms, Ordering::Relaxed);
+            bandwidth.numbers.ingress.add(sample.ingress);
+            bandwidth.numbers.egress.add(sample.egress);
+        }
+    }
+
+    /// Finds or makes the series of a request.
+    fn cells(
+        &self,
+        known: &mut Known,
+        values: &Values<'_>,
+        disabled: Disabled,
+        extra: &[Vec<String>; 3],
+    ) -> Cells {
+        let settings = &self.registry.settings;
+        let text = |metric: Metric| labels(metric, values, disabled, settings, &extra[metric as usize]);
+        let max = settings.max_series;
+        let histogram = || Histogram::new(settings.buckets.len());
+        let latency = || Latency { request: histogram(), upstream: histogram(), apisix: histogram() };
+        let Known { cells, status: statuses, latency: latencies, bandwidth: bandwidths, .. } = known;
+        let found = Cells {
+            status: series(statuses, &self.mine.status, text(Metric::Status), max, Cell::default),
+            latency: series(latencies, &self.mine.latency, text(Metric::Latency), max, latency),
+            bandwidth: series(
+                bandwidths,
+                &self.mine.bandwidth,
+                text(Metric::Bandwidth),
+                max,
+                Bandwidth::default,
+            ),
+        };
+        // What expired is let go of when there is about as much of it as of the rest.
+        if cells.len() >= 64 && cells.len() >= 2 * statuses.len() {
+            cells.retain(|_, cells| !cells.is_retired());
+        }
+        found
+    }
+}
+
+fn series<N>(
+    known: &mut HashMap<Arc<str>, Arc<Series<N>>>,
+    shelf: &Shelf<N>,
+    labels: String,
+    max: usize,
+    make: impl FnOnce() -> N,
+) -> Option<Arc<Series<N>>> {
+    if let Some(series) = known.get(&labels[..]).filter(|series| !series.retired.load(Ordering::Relaxed)) {
+        return Some(Arc::clone(series));
+    }
+    if known.len() >= max {
+        known.retain(|_, series| !series.retired.load(Ordering::Relaxed));
+        if known.len() >= max {
+            return None;
+        }
+    }
+    let labels: Arc<str> = labels.into();
+    let series = Arc::new(Series {
+        labels: Arc::clone(&labels),
+        numbers: make(),
+        used_ms: AtomicU64::new(u64::MAX),
+        retired: AtomicBool::new(false),
+    });
+    known.insert(labels, Arc::clone(&series));
+    shelf.lock().push(Arc::clone(&series));
+    Some(series)
+}
+
+fn extra_values(labels: &[(String, sigma_config::expr::VarName)], cx: &Context) -> Vec<String> {
+    let value = |name| match cx.get(name) {
+        Some(VarValue::Text(text)) => valid_start(&text).to_owned(),
+        Some(VarValue::Bool(truth)) => truth.to_string(),
+        _ => String::new(),
+    };
+    labels.iter().map(|(_, name)| value(name)).collect()
+}
+
+/// Text up to the first byte that is no UTF-8.
+fn valid_start(bytes: &[u8]) -> &str {
+    bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid())
+}
+
+/// Values with their lengths: no two requests share a key by accident.
+fn write_key(key: &mut Vec<u8>, disabled: Disabled, values: &Values<'_>, extra: &[Vec<String>; 3]) {
+    key.clear();
+    key.extend_from_slice(&disabled.bytes());
+    for value in values.iter().copied().chain(extra.iter().flatten().map(String::as_str)) {
+        key.extend_from_slice(&(value.len() as u32).to_le_bytes());
+        key.extend_from_slice(value.as_bytes());
+    }
+}
+
+/// Labels as the text format writes them.
+fn labels(
+    metric: Metric,
+    values: &Values<'_>,
+    disabled: Disabled,
+    settings: &Settings,
+    extra: &[String],
+) -> String {
+    let mut out = String::with_capacity(160);
+    for label in metric.labels() {
+        let value = if disabled.has(metric, *label) { "" } else { values[*label as usize] };
+        write_label(&mut out, label.name(), value);
+    }
+    for ((name, _), value) in settings.extra[metric as usize].iter().zip(extra) {
+        write_label(&mut out, name, value);
+    }
+    out
+}
+
+/// Appends `name="value"`, after a comma if something is before it.
+pub(super) fn write_label(out: &mut String, name: &str, value: &str) {
+    if !out.is_empty() {
+        out.push(',');
+    }
+    out.push_str(name);
+    out.push_str("=\"");
+    for c in value.chars() {
+        match c {
+            '\\' => out.push_str("\\\\"),
+            '"' => out.push_str("\\\""),
+            '\n' => out.push_str("\\n"),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}

@@ -1,0 +1,272 @@
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use sigma_plugin::context::RouteFacts;
+use sigma_plugin::facts::{Facts, FactsBoard, NodeHealth};
+use sigma_plugin::record::{Attempt, Source};
+use sigma_plugin::{Env, Local, Node, Roster};
+
+use super::*;
+use crate::testing::{Case, refusal_in};
+
+/// A gateway with the plugin.
+struct World {
+    case: Case,
+    plugin: Arc<dyn Plugin>,
+}
+
+impl World {
+    fn new(conf: Value, metadata: Value, attribute: Value) -> World {
+        let mut case = Case::new("GET /foo/1?a=b HTTP/1.1\nHost: foo.com");
+        let attributes = json!({"prometheus": attribute});
+        case.node = Arc::new(Node::new(|_| {}, attributes, "node\"1".to_owned()));
+        let roster = Roster::new(crate::ROSTER, None).unwrap();
+        let metadata = (!metadata.is_null()).then(|| Arc::new(metadata));
+        let conf = Arc::new(conf);
+        let built = roster.build(NAME, &conf, Value::clone(&conf), "/apisix/routes/1", metadata, &case.node);
+        World { case, plugin: built.unwrap().plugin }
+    }
+
+    /// A request of route `id` that a node answered with `status`.
+    fn request(&mut self, id: &str, status: u16) {
+        let text = |text: &str| Box::<str>::from(text);
+        let cx = &mut self.case.cx;
+        cx.route = Some(Arc::new(RouteFacts {
+            id: text(id),
+            name: Some(text(&format!("name-{id}"))),
+            service_id: Some(text("s")),
+            uris: [text("/bar"), text("/foo/*"), text("/foo")].into(),
+            hosts: [text("foo.com")].into(),
+            ..RouteFacts::default()
+        }));
+        cx.record.attempts = vec![Attempt {
+            addr: "127.0.0.1:1980".to_owned(),
+            status,
+            connect_ms: None,
+            header_ms: None,
+            response_ms: Some(1.5),
+        }];
+        cx.record.source = Source::Upstream;
+        self.finish(status);
+    }
+
+    fn finish(&mut self, status: u16) {
+        let cx = &mut self.case.cx;
+        cx.record.status = status;
+        cx.record.started = Instant::now().checked_sub(std::time::Duration::from_millis(7));
+        (cx.record.bytes_received, cx.record.bytes_sent) = (10, 100);
+        let Case { cx, node, local, consumers, .. } = &mut self.case;
+        let env = Env { node, local, consumers, now_ms: 0 };
+        self.plugin.log(cx, &env);
+    }
+
+    fn page(&self) -> String {
+        let reply = scrape(&self.case.node, &Value::Null);
+        assert_eq!(reply.status, 200);
+        assert_eq!(crate::testing::field(&reply, "content-type").unwrap(), "text/plain; charset=utf-8");
+        String::from_utf8(reply.body.unwrap()).unwrap()
+    }
+
+    fn check(&self, lines: &[&str]) {
+        let page = self.page();
+        for line in lines {
+            assert!(page.lines().any(|known| known == *line), "{line} is missing in\n{page}");
+        }
+    }
+}
+
+const ROUTE_1: &str = r#"route="1",service="s",consumer="",node="127.0.0.1",request_type="traditional_http",request_llm_model="",llm_model="""#;
+
+#[test]
+fn a_request_is_counted_under_its_labels() {
+    let mut world = World::new(json!({}), Value::Null, Value::Null);
+    world.request("1", 200);
+    world.request("1", 200);
+    world.check(&[
+        "# HELP apisix_http_status HTTP status codes per service in APISIX",
+        "# TYPE apisix_http_status counter",
+        r#"apisix_http_status{code="200",route="1",matched_uri="/foo/*",matched_host="foo.com",service="s",consumer="",node="127.0.0.1",request_type="traditional_http",request_llm_model="",llm_model="",response_source="upstream"} 2"#,
+        "# TYPE apisix_http_latency histogram",
+        &format!(r#"apisix_http_latency_bucket{{type="request",{ROUTE_1},le="5"}} 0"#),
+        &format!(r#"apisix_http_latency_bucket{{type="upstream",{ROUTE_1},le="1"}} 0"#),
+        &format!(r#"apisix_http_latency_bucket{{type="upstream",{ROUTE_1},le="2"}} 2"#),
+        &format!(r#"apisix_http_latency_bucket{{type="upstream",{ROUTE_1},le="+Inf"}} 2"#),
+        &format!(r#"apisix_http_latency_count{{type="upstream",{ROUTE_1}}} 2"#),
+        &format!(r#"apisix_http_latency_sum{{type="upstream",{ROUTE_1}}} 3"#),
+        &format!(r#"apisix_http_latency_count{{type="apisix",{ROUTE_1}}} 2"#),
+        &format!(r#"apisix_bandwidth{{type="ingress",{ROUTE_1}}} 20"#),
+        &format!(r#"apisix_bandwidth{{type="egress",{ROUTE_1}}} 200"#),
+        r#"apisix_node_info{hostname="node\"1",version="0.1.0"} 1"#,
+        "apisix_nginx_metric_errors_total 0",
+    ]);
+}
+
+#[test]
+fn a_request_without_a_route_has_empty_labels_and_no_upstream_latency() {
+    let mut world = World::new(json!({}), Value::Null, Value::Null);
+    world.finish(404);
+    world.check(&[
+        r#"apisix_http_status{code="404",route="",matched_uri="",matched_host="",service="",consumer="",node="",request_type="traditional_http",request_llm_model="",llm_model="",response_source="apisix"} 1"#,
+    ]);
+    assert!(!world.page().contains(r#"type="upstream""#));
+}
+
+#[test]
+fn names_labels_and_buckets_are_settings() {
+    let attribute = json!({
+        "metric_prefix": "my_", "default_buckets": [5, 0.5], "metrics": {
+            "http_status": {"extra_labels": [{"arg": "$arg_a"}, {"none": "$arg_none"}, {"le": "$uri"}]}
+        }
+    });
+    let metadata = json!({"disabled_labels": {"http_status": ["matched_uri", "node"]}});
+    let mut world = World::new(json!({"prefer_name": true}), metadata, attribute);
+    world.request("1", 200);
+    world.check(&[
+        r#"my_http_status{code="200",route="name-1",matched_uri="",matched_host="foo.com",service="s",consumer="",node="",request_type="traditional_http",request_llm_model="",llm_model="",response_source="upstream",arg="b",none=""} 1"#,
+    ]);
+    let mut world = World::new(json!({}), Value::Null, json!({"default_buckets": [0.5, 8000]}));
+    world.request("1", 200);
+    world.check(&[
+        &format!(r#"apisix_http_latency_bucket{{type="request",{ROUTE_1},le="0.5"}} 0"#),
+        &format!(r#"apisix_http_latency_bucket{{type="request",{ROUTE_1},le="8000"}} 1"#),
+    ]);
+}
+
+#[test]
+fn too_many_series_are_not_shown_but_told_of() {
+    let mut world = World::new(json!({}), Value::Null, json!({"max_series": 2}));
+    for id in ["1", "2", "3", "3", "1"] {
+        world.request(id, 200);
+    }
+    let page = world.page();
+    assert_eq!(page.matches("apisix_http_status{").count(), 2, "{page}");
+    world.check(&["apisix_nginx_metric_errors_total 2"]);
+}
+
+#[test]
+fn series_expire_and_begin_anew() {
+    let attribute = json!({"metrics": {"http_status": {"expire": 1}}});
+    let mut world = World::new(json!({}), Value::Null, attribute);
+    world.request("1", 200);
+    let registry = registry(&world.case.node);
+    let count = |now_ms| registry.workers()[0].status.current(now_ms, 1000).len();
+    let now_ms = registry.now_ms();
+    assert_eq!((count(now_ms), count(now_ms + 2000), count(now_ms)), (1, 0, 0));
+    world.request("1", 200);
+    world.check(&[&format!(r#"apisix_http_latency_count{{type="request",{ROUTE_1}}} 2"#)]);
+    assert_eq!(count(registry.now_ms()), 1);
+    assert!(world.page().contains(r#"response_source="upstream"} 1"#));
+}
+
+#[test]
+fn workers_are_added_up() {
+    let mut world = World::new(json!({}), Value::Null, Value::Null);
+    for worker in 0..3 {
+        world.case.local = Rc::new(Local::new(worker, 1));
+        world.request("1", 200);
+    }
+    world.check(&[&format!(r#"apisix_bandwidth{{type="egress",{ROUTE_1}}} 300"#)]);
+}
+
+#[test]
+fn facts_of_the_gateway_are_shown() {
+    let world = World::new(json!({}), Value::Null, Value::Null);
+    let node = |port: u16, healthy: bool| NodeHealth {
+        resource: "/apisix/upstreams/1".to_owned(),
+        ip: "127.0.0.1".to_owned(),
+        port,
+        healthy,
+    };
+    world.case.node.part(FactsBoard::default).post(Facts {
+        requests: 9,
+        requests_active: 1,
+        connections_active: 3,
+        connections_accepted: 5,
+        revision: Some(12),
+        modified: vec![("routes", 11), ("upstreams", 7)],
+        store_reachable: Some(true),
+        nodes: vec![node(1, true), node(2, false)],
+    });
+    world.check(&[
+        "apisix_http_requests_total 9",
+        r#"apisix_nginx_http_current_connections{state="active"} 3"#,
+        r#"apisix_nginx_http_current_connections{state="waiting"} 2"#,
+        r#"apisix_nginx_http_current_connections{state="writing"} 1"#,
+        "apisix_etcd_reachable 1",
+        r#"apisix_etcd_modify_indexes{key="routes"} 11"#,
+        r#"apisix_etcd_modify_indexes{key="max_modify_index"} 11"#,
+        r#"apisix_etcd_modify_indexes{key="x_etcd_index"} 12"#,
+        r#"apisix_upstream_status{name="/apisix/upstreams/1",ip="127.0.0.1",port="1"} 1"#,
+        r#"apisix_upstream_status{name="/apisix/upstreams/1",ip="127.0.0.1",port="2"} 0"#,
+    ]);
+}
+
+#[test]
+fn label_values_are_escaped() {
+    let mut out = String::new();
+    series::write_label(&mut out, "a", "q\"b\\n\nü");
+    series::write_label(&mut out, "b", "");
+    assert_eq!(out, "a=\"q\\\"b\\\\n\\nü\",b=\"\"");
+}
+
+#[test]
+fn the_metadata_names_what_may_be_left_out() {
+    let metadata = |labels: Value| {
+        refusal_in(NAME, sigma_config::plugins::PluginScope::Metadata, &json!({"disabled_labels": labels}))
+    };
+    assert_eq!(metadata(json!({"http_status": ["route"], "llm_latency": ["node"]})), "");
+    for bad in
+        [json!({"http_status": ["code"]}), json!({"http_latency": ["type"]}), json!({"other": ["route"]})]
+    {
+        assert_ne!(metadata(bad.clone()), "", "{bad}");
+    }
+}
+
+/// Workers count on while a page of many routes is made.
+#[test]
+fn a_scrape_of_ten_thousand_routes_holds_nobody_up() {
+    const ROUTES: usize = 10_000;
+    let mut world = World::new(json!({}), Value::Null, json!({"default_buckets": [10]}));
+    for id in 0..ROUTES {
+        world.request(&id.to_string(), 200);
+    }
+    let node = Arc::clone(&world.case.node);
+    let scraper = std::thread::spawn(move || scrape(&node, &Value::Null).body.unwrap().len());
+    let mut counted = 0_u64;
+    while !scraper.is_finished() {
+        world.request(&counted.to_string(), 200);
+        counted += 1;
+    }
+    assert!(scraper.join().unwrap() > ROUTES * 100);
+    assert!(counted > 0);
+}
+
+/// `promtool` reads the page. It advises other names than APISIX's, which is not for Sigma to change.
+#[test]
+fn promtool_reads_the_page() {
+    let mut world = World::new(json!({}), Value::Null, Value::Null);
+    world.request("1", 200);
+    world.finish(404);
+    let tool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut tool) = tool else {
+        panic!("promtool is missing: install it with `apt-get install -y prometheus` (make test does)");
+    };
+    tool.stdin.take().unwrap().write_all(world.page().as_bytes()).unwrap();
+    let output = tool.wait_with_output().unwrap();
+    let advice = String::from_utf8_lossy(&output.stderr).into_owned();
+    // 3 stands for advice on style, 1 for a page that cannot be read.
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{advice}");
+    let about_names = ["\"_total\" suffix", "base unit", "abbreviated", "no help text"];
+    for line in advice.lines() {
+        assert!(about_names.iter().any(|name| line.contains(name)), "{line}");
+    }
+}

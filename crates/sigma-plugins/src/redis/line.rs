@@ -1,0 +1,160 @@
+//! Which connection a command takes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
+
+use super::connect::{self, Connection};
+use super::target::Target;
+
+/// The first pause after a failed attempt to connect; doubled with each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The longest pause between attempts to connect.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The way from one worker to one target.
+pub(crate) struct Line {
+    target: Arc<Target>,
+    open: Mutex<Option<Open>>,
+    /// Held while a connection is made, so that others wait for it instead of making their own.
+    attempts: tokio::sync::Mutex<Attempts>,
+}
+
+struct Open {
+    connection: Connection,
+    /// Tells this connection from the ones before and after it.
+    number: u64,
+    used: Instant,
+}
+
+#[derive(Default)]
+struct Attempts {
+    connections: u64,
+    failures: u32,
+    /// Until when nothing is tried, and what was wrong.
+    pause: Option<(Instant, RedisError)>,
+}
+
+impl Line {
+    /// A line that has no connection yet.
+    pub(crate) fn new(target: &Arc<Target>) -> Line {
+        Line { target: Arc::clone(target), open: Mutex::default(), attempts: tokio::sync::Mutex::default() }
+    }
+
+    /// Runs a command. It may run twice if the connection was lost under it.
+    ///
+    /// # Errors
+    /// No connection, no answer in time, or what the server finds wrong. Errors that are no
+    /// answers of the server were logged.
+    pub(crate) async fn ask(&self, command: &Cmd) -> RedisResult<Value> {
+        if let Some((mut connection, number)) = self.held() {
+            match self.ask_on(&mut connection, number, command).await {
+                // It was lost while nobody used it, or leads to a server that was demoted.
+                Err(error) if is_lost(&error) && !error.is_timeout() => {}
+                answer => return answer,
+            }
+        }
+        let (mut connection, number) = self.connection().await?;
+        self.ask_on(&mut connection, number, command).await
+    }
+
+    /// Runs a command on the connection that is there, without making one: it stays behind all
+    /// commands that were sent before.
+    ///
+    /// # Errors
+    /// As [`Line::ask`]; None if there is no connection.
+    pub(crate) async fn ask_in_order(&self, command: &Cmd) -> Option<RedisResult<Value>> {
+        let (mut connection, number) = self.held()?;
+        Some(self.ask_on(&mut connection, number, command).await)
+    }
+
+    async fn ask_on(&self, connection: &mut Connection, number: u64, command: &Cmd) -> RedisResult<Value> {
+        let answer = connection.ask(command).await.and_then(Value::extract_error);
+        if let Err(error) = &answer
+            && is_lost(error)
+        {
+            tracing::warn!(target = %self.target, %error, "the connection to Redis is given up");
+            self.with_open(|open| {
+                open.take_if(|open| open.number == number);
+            });
+        }
+        answer
+    }
+
+    fn with_open<R>(&self, change: impl FnOnce(&mut Option<Open>) -> R) -> R {
+        // A panic cannot leave half of an assignment.
+        change(&mut self.open.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The connection that is there and was not silent for too long.
+    fn held(&self) -> Option<(Connection, u64)> {
+        let now = Instant::now();
+        self.with_open(|open| {
+            open.take_if(|open| now.duration_since(open.used) > self.target.idle_timeout);
+            let open = open.as_mut()?;
+            open.used = now;
+            Some((open.connection.clone(), open.number))
+        })
+    }
+
+    /// A connection, made if there is none.
+    async fn connection(&self) -> RedisResult<(Connection, u64)> {
+        let mut attempts = self.attempts.lock().await;
+        // Whoever held the lock before may have made one.
+        if let Some(held) = self.held() {
+            return Ok(held);
+        }
+        if let Some((until, error)) = &attempts.pause
+            && Instant::now() < *until
+        {
+            return Err(error.clone());
+        }
+        match connect::connect(&self.target).await {
+            Ok(connection) => {
+                attempts.connections += 1;
+                let number = attempts.connections;
+                (attempts.failures, attempts.pause) = (0, None);
+                let open = Open { connection: connection.clone(), number, used: Instant::now() };
+                self.with_open(|slot| *slot = Some(open));
+                Ok((connection, number))
+            }
+            Err(error) => {
+                tracing::error!(target = %self.target, %error, "Redis cannot be used");
+                let pause = FIRST_PAUSE.saturating_mul(1 << attempts.failures.min(8)).min(LONGEST_PAUSE);
+                attempts.failures += 1;
+                attempts.pause = Some((Instant::now() + pause, error.clone()));
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Whether the connection is of no further use.
+fn is_lost(error: &RedisError) -> bool {
+    let demoted = error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
+    demoted || error.is_io_error() || error.is_unrecoverable_error()
+}
+
+/// The lines of one worker, or those of the control thread: one to each target.
+#[derive(Default)]
+pub(crate) struct Lines {
+    /// By the address of the target, which is taken as long as the weak reference stands beside it.
+    known: Mutex<HashMap<usize, (Weak<Target>, Arc<Line>)>>,
+}
+
+impl Lines {
+    /// The line to a target.
+    pub(crate) fn to(&self, target: &Arc<Target>) -> Arc<Line> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, line)) = known.get(&(Arc::as_ptr(target).addr())) {
+            return Arc::clone(line);
+        }
+        // The line itself is the last to hold a target that no configuration names any more.
+        known.retain(|_, (target, line)| target.strong_count() > 1 || Arc::strong_count(line) > 1);
+        let line = Arc::new(Line::new(target));
+        known.insert(Arc::as_ptr(target).addr(), (Arc::downgrade(target), Arc::clone(&line)));
+        line
+    }
+}

@@ -1,0 +1,50 @@
+//! Scripts on the server.
+
+use std::sync::LazyLock;
+
+use redis::{Cmd, ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, ToRedisArgs};
+use sha1::{Digest, Sha1};
+
+use super::Line;
+
+/// A Lua script, called by its digest; a server that does not know it yet gets the text.
+pub(crate) struct Script {
+    text: &'static str,
+    digest: LazyLock<String>,
+}
+
+impl Script {
+    /// A script. `digest` is [`Script::digest_of`] of the same text.
+    pub(crate) const fn new(text: &'static str, digest: fn() -> String) -> Script {
+        Script { text, digest: LazyLock::new(digest) }
+    }
+
+    /// The digest that Redis knows a script by.
+    pub(crate) fn digest_of(text: &str) -> String {
+        Sha1::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Runs it on one key: with one, it also runs on a cluster.
+    ///
+    /// # Errors
+    /// As [`Line::ask`]; an answer of another shape.
+    pub(crate) async fn run<T: FromRedisValue>(
+        &self,
+        line: &Line,
+        key: &[u8],
+        args: &[impl ToRedisArgs],
+    ) -> RedisResult<T> {
+        let unknown = ErrorKind::Server(ServerErrorKind::NoScript);
+        let answer = match line.ask(&call("EVALSHA", &self.digest, key, args)).await {
+            Err(error) if error.kind() == unknown => line.ask(&call("EVAL", self.text, key, args)).await,
+            answer => answer,
+        };
+        Ok(redis::from_redis_value(answer?)?)
+    }
+}
+
+fn call(name: &str, script: &str, key: &[u8], args: &[impl ToRedisArgs]) -> Cmd {
+    let mut command = redis::cmd(name);
+    command.arg(script).arg(1).arg(key).arg(args);
+    command
+}

@@ -1,0 +1,96 @@
+//! What a line leads to.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use sigma_plugin::Node;
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+/// Who the gateway says it is. Nothing is said without a password.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub(crate) struct Login {
+    pub(crate) username: Option<String>,
+    pub(crate) password: String,
+}
+
+/// How servers are put together.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Deployment {
+    /// One server.
+    Single(Place),
+    /// A cluster that these nodes know.
+    Cluster(Vec<Place>),
+    /// The master, or a replica of it, that sentinels know.
+    Sentinel { sentinels: Vec<Place>, master: String, role: Role, login: Login },
+}
+
+/// Which of the servers behind sentinels is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Master,
+    Replica,
+}
+
+/// Whether the connection is encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Encryption {
+    Off,
+    /// The certificate may be anybody's.
+    Unverified,
+    /// The certificate must be valid in the eyes of the system.
+    Verified,
+}
+
+/// All that tells one connection from another.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) deployment: Deployment,
+    pub(crate) login: Login,
+    pub(crate) database: i64,
+    pub(crate) encryption: Encryption,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) answer_timeout: Duration,
+    /// A connection that was silent for longer is made anew.
+    pub(crate) idle_timeout: Duration,
+}
+
+impl std::fmt::Display for Target {
+    /// The places alone: logins are secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (kind, places) = match &self.deployment {
+            Deployment::Single(place) => return write!(f, "redis {}:{}", place.host, place.port),
+            Deployment::Cluster(places) => ("redis cluster", places),
+            Deployment::Sentinel { sentinels, .. } => ("redis sentinels", sentinels),
+        };
+        f.write_str(kind)?;
+        places.iter().try_for_each(|place| write!(f, " {}:{}", place.host, place.port))
+    }
+}
+
+/// The targets in use, so that equal ones are one object with one line per worker.
+#[derive(Default)]
+struct Targets {
+    known: Mutex<Vec<Weak<Target>>>,
+}
+
+impl Target {
+    /// The one object for this target.
+    pub(crate) fn shared(self, node: &Node) -> Arc<Target> {
+        let targets = node.part(Targets::default);
+        // A panic elsewhere leaves at worst a target that is not shared.
+        let mut known = targets.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|target| target.strong_count() > 0);
+        if let Some(same) = known.iter().filter_map(Weak::upgrade).find(|target| **target == self) {
+            return same;
+        }
+        let target = Arc::new(self);
+        known.push(Arc::downgrade(&target));
+        target
+    }
+}

@@ -1,0 +1,105 @@
+//! Lines against real servers.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sigma_plugin::Node;
+use sigma_testkit::Redis;
+
+use super::target::Target;
+use super::{Line, Policy, Script, target_of};
+
+const ADD: &str = "return redis.call('INCRBY', KEYS[1], ARGV[1])";
+static ADD_SCRIPT: Script = Script::new(ADD, || Script::digest_of(ADD));
+
+fn target(further: Value) -> Target {
+    let mut conf = json!({
+        "redis_host": "127.0.0.1", "redis_database": 0, "redis_timeout": 1000, "redis_ssl": false,
+        "redis_ssl_verify": false, "redis_keepalive_timeout": 10000
+    });
+    conf.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
+    target_of(Policy::Redis, &conf).unwrap().unwrap()
+}
+
+fn run<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+/// Adds one to a counter: its value, or why not.
+async fn add(line: &Line) -> Result<u64, String> {
+    ADD_SCRIPT.run(line, b"k", &[1]).await.map_err(|error| error.to_string())
+}
+
+#[test]
+fn logins_and_databases() {
+    let redis = Redis::start(&["--requirepass", "secret"]).unwrap();
+    redis.ask(&["-a", "secret", "ACL", "SETUSER", "alice", "on", ">word", "~*", "+@all"]).unwrap();
+    let check = |further: Value, expected: Result<u64, &str>| {
+        let mut target = target(further.clone());
+        if let super::target::Deployment::Single(place) = &mut target.deployment {
+            place.port = redis.port();
+        }
+        let added = run(async { add(&Line::new(&Arc::new(target))).await });
+        match (added, expected) {
+            (Ok(value), Ok(expected)) => assert_eq!(value, expected, "{further}"),
+            (Err(error), Err(expected)) => assert!(error.contains(expected), "{further}: {error}"),
+            (added, _) => panic!("{further}: {added:?}"),
+        }
+    };
+    check(json!({"redis_port": 0, "redis_password": "secret"}), Ok(1));
+    check(json!({"redis_port": 0, "redis_password": "secret", "redis_database": 1}), Ok(1));
+    check(json!({"redis_port": 0, "redis_password": "secret"}), Ok(2));
+    check(json!({"redis_port": 0, "redis_password": "word", "redis_username": "alice"}), Ok(3));
+    check(json!({"redis_port": 0, "redis_password": "wrong"}), Err(""));
+    check(json!({"redis_port": 0, "redis_password": ""}), Err(""));
+    let no_database = json!({"redis_port": 0, "redis_password": "secret", "redis_database": 99});
+    check(no_database, Err("failed to change redis db"));
+}
+
+#[test]
+fn a_lost_connection_is_made_again() {
+    let mut redis = Redis::start(&[]).unwrap();
+    let port = redis.port();
+    let line = Line::new(&Arc::new(target(json!({"redis_port": port}))));
+    run(async {
+        assert_eq!(add(&line).await, Ok(1));
+        assert_eq!(add(&line).await, Ok(2));
+        assert_eq!(redis.ask(&["client", "kill", "type", "normal", "skipme", "yes"]).unwrap(), "1");
+        // Nobody waits for the answer of a command that went nowhere.
+        assert_eq!(add(&line).await, Ok(3));
+        redis.kill().unwrap();
+        let began = Instant::now();
+        for _ in 0..20 {
+            assert!(add(&line).await.is_err());
+        }
+        assert!(began.elapsed() < Duration::from_secs(3), "failures must be quick: {:?}", began.elapsed());
+        let redis = Redis::start_on(port, &[]).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        // It answers from a new beginning.
+        while add(&line).await != Ok(1) {
+            assert!(Instant::now() < deadline, "the line does not recover");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(redis.ask(&["get", "k"]).unwrap(), "1");
+    });
+}
+
+#[test]
+fn a_server_that_is_silent_is_given_up_in_time() {
+    // It accepts, in its backlog, and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let line = Line::new(&Arc::new(target(json!({"redis_port": port, "redis_timeout": 100}))));
+    let began = Instant::now();
+    run(async { assert!(add(&line).await.is_err()) });
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+#[test]
+fn equal_targets_are_one() {
+    let node = Node::default();
+    let shared = |port: u16| target(json!({"redis_port": port})).shared(&node);
+    let first = shared(1);
+    assert!(Arc::ptr_eq(&first, &shared(1)) && !Arc::ptr_eq(&first, &shared(2)));
+}

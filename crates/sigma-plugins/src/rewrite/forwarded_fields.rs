@@ -1,0 +1,65 @@
+//! `forwarded-fields`: what the node is told of the client.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::json;
+use sigma_http::HeaderId;
+use sigma_plugin::{Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+
+/// The plugin.
+pub(crate) static FORWARDED_FIELDS: Descriptor = Descriptor {
+    name: "forwarded-fields",
+    priority: 1007,
+    doc: "Says which fields about the client the node gets from the gateway.\n\n\
+        Sigma's own. A field that is switched off reaches the node as the client sent it, or not at all.",
+    phases: PhaseSet::of(&[Phase::Rewrite]),
+    schema: || {
+        json!({
+            "type": "object",
+            "additionalProperties": false,
+            "properties": {
+                "x_forwarded_for": {
+                    "type": "boolean",
+                    "default": true,
+                    "description": "The client's address is appended to `X-Forwarded-For`."
+                },
+                "x_real_ip": {
+                    "type": "boolean",
+                    "default": true,
+                    "description": "`X-Real-IP` is the client's address."
+                }
+            }
+        })
+    },
+    build: |build| Ok(Arc::new(build.config::<ForwardedFields>()?)),
+    ..Descriptor::BASE
+};
+
+#[derive(Debug, Deserialize)]
+struct ForwardedFields {
+    x_forwarded_for: bool,
+    x_real_ip: bool,
+}
+
+impl Plugin for ForwardedFields {
+    fn rewrite(&self, cx: &mut Context, _env: &Env<'_>) -> Step {
+        let fields = [(self.x_forwarded_for, HeaderId::XForwardedFor), (self.x_real_ip, HeaderId::XRealIp)];
+        cx.untouched.extend(fields.into_iter().filter(|(told, _)| !told).map(|(_, id)| id));
+        Step::Next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Case, entry};
+
+    #[test]
+    fn what_is_off_stays_untouched() {
+        let plugin = entry("forwarded-fields", json!({"x_real_ip": false})).unwrap();
+        let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+        assert!(case.run(&plugin, Phase::Rewrite).is_none());
+        assert_eq!(case.cx.untouched, [HeaderId::XRealIp]);
+    }
+}

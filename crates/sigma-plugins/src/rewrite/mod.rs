@@ -1,0 +1,14 @@
+//! Requests and responses are changed, answered elsewhere, or answered from files.
+
+mod fields;
+pub(crate) mod forwarded_fields;
+pub(crate) mod gzip;
+pub(crate) mod proxy_rewrite;
+pub(crate) mod public_api;
+pub(crate) mod real_ip;
+pub(crate) mod redirect;
+pub(crate) mod request_id;
+pub(crate) mod response_rewrite;
+pub(crate) mod security_headers;
+pub(crate) mod static_files;
+mod substitute;

@@ -1,0 +1,211 @@
+//! `real-ip`: the client's address as a proxy before this one tells it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use sigma_config::cidr::{Cidr, CidrSet};
+use sigma_config::expr::{VarName, VarValue, Variables};
+use sigma_http::HeaderId;
+use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+
+/// The plugin.
+pub(crate) static REAL_IP: Descriptor = Descriptor {
+    name: "real-ip",
+    priority: 23000,
+    doc: "Takes the client's address from a variable, such as a field that a proxy has set.\n\n\
+        It runs first, so that address rules, limits and logs see that address. `realip_remote_addr` \
+        keeps the address of the peer. In a global rule it covers requests without a route too.",
+    phases: PhaseSet::of(&[Phase::Rewrite]),
+    schema: || {
+        json!({
+            "type": "object",
+            "properties": {
+                "source": {
+                    "type": "string",
+                    "minLength": 1,
+                    "description": "The variable with the address, e.g. `http_x_forwarded_for` or `arg_realip`; it may have a port."
+                },
+                "trusted_addresses": {
+                    "type": "array",
+                    "minItems": 1,
+                    "items": {"type": "string", "description": "An address or a network."},
+                    "description": "Peers that may say so; without it, all."
+                },
+                "recursive": {
+                    "type": "boolean",
+                    "default": false,
+                    "description": "For `X-Forwarded-For`: passes over trusted addresses from the right."
+                }
+            },
+            "required": ["source"]
+        })
+    },
+    check: Some(|conf| trusted(conf).map(|_| ())),
+    build: |build| Ok(Arc::new(RealIp::new(build)?)),
+    ..Descriptor::BASE
+};
+
+fn trusted(conf: &Value) -> Result<Option<CidrSet>, String> {
+    let Some(list) = conf.get("trusted_addresses").and_then(Value::as_array) else { return Ok(None) };
+    let parse = |text: &str| text.parse::<Cidr>().map_err(|_| format!("invalid ip address: {text}"));
+    let all: Result<Vec<Cidr>, String> = list.iter().filter_map(Value::as_str).map(parse).collect();
+    Ok(Some(all?.into_iter().collect()))
+}
+
+struct RealIp {
+    source: VarName,
+    trusted: Option<CidrSet>,
+    recursive: bool,
+}
+
+impl RealIp {
+    fn new(build: &Build<'_>) -> Result<RealIp, String> {
+        let source = build.conf.get("source").and_then(Value::as_str).unwrap_or_default();
+        let recursive = build.conf.get("recursive").and_then(Value::as_bool).unwrap_or_default();
+        Ok(RealIp { source: VarName::parse(source), trusted: trusted(build.conf)?, recursive })
+    }
+
+    fn trusts(&self, addr: Option<IpAddr>) -> bool {
+        match (&self.trusted, addr) {
+            (Some(trusted), Some(addr)) => trusted.contains(addr),
+            (Some(_), None) => false,
+            (None, _) => true,
+        }
+    }
+
+    fn told(&self, cx: &Context) -> Option<Vec<u8>> {
+        if self.source == VarName::Http("x-forwarded-for".to_owned()) {
+            let line = cx.request.headers.get_all(HeaderId::XForwardedFor).last()?;
+            return Some(self.chosen(line).to_vec());
+        }
+        match cx.get(&self.source)? {
+            VarValue::Text(text) => Some(text.into_owned()),
+            VarValue::Bool(truth) => Some(truth.to_string().into_bytes()),
+            VarValue::List(_) => None,
+        }
+    }
+
+    /// The address in an `X-Forwarded-For`: the last one, or the last one that is not trusted.
+    fn chosen<'l>(&self, line: &'l [u8]) -> &'l [u8] {
+        let mut items = line.rsplit(|b| *b == b',').map(<[u8]>::trim_ascii);
+        let Some(trusted) = self.trusted.as_ref().filter(|_| self.recursive) else {
+            return items.next().unwrap_or_default();
+        };
+        let is_trusted = |item: &[u8]| parse(item).is_ok_and(|(addr, _)| trusted.contains(addr));
+        let mut first = &b""[..];
+        for item in items {
+            first = item;
+            if !is_trusted(item) {
+                break;
+            }
+        }
+        first
+    }
+}
+
+/// `1.2.3.4`, `1.2.3.4:80`, `[::1]:80`, `[::1]` or `::1`.
+fn parse(text: &[u8]) -> Result<(IpAddr, Option<u16>), String> {
+    let text = String::from_utf8_lossy(text);
+    let bad = || format!("bad address: {text}");
+    let (addr, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (addr, rest) = rest.split_once(']').ok_or_else(bad)?;
+            match rest.strip_prefix(':') {
+                None if rest.is_empty() => (addr, None),
+                None => return Err(bad()),
+                port => (addr, port),
+            }
+        }
+        None => match text.split_once(':') {
+            // More than one colon: an IPv6 address without a port.
+            Some((_, rest)) if rest.contains(':') => (&*text, None),
+            Some((addr, port)) => (addr, Some(port)),
+            None => (&*text, None),
+        },
+    };
+    let addr: IpAddr = addr.parse().map_err(|_| bad())?;
+    let port = match port {
+        None => None,
+        Some(digits) => match digits.parse() {
+            Ok(port) if port > 0 => Some(port),
+            _ => return Err(format!("bad port: {digits}")),
+        },
+    };
+    Ok((addr, port))
+}
+
+impl Plugin for RealIp {
+    fn rewrite(&self, cx: &mut Context, _env: &Env<'_>) -> Step {
+        if !self.trusts(cx.client.addr) {
+            return Step::Next;
+        }
+        match self.told(cx).map(|told| parse(&told)) {
+            None => tracing::warn!("real-ip: missing real address"),
+            Some(Err(reason)) => tracing::warn!("real-ip: {reason}"),
+            Some(Ok((addr, port))) => {
+                cx.client.addr = Some(addr);
+                cx.client.port = port.unwrap_or(0);
+            }
+        }
+        Step::Next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Case, entry, refusal};
+
+    fn check(conf: Value, fields: &str, expected: &str) {
+        let plugin = entry("real-ip", conf.clone()).unwrap();
+        let mut case = Case::new(&format!("GET /?ip=9.9.9.9 HTTP/1.1\nHost: x\n{fields}"));
+        case.cx.client.port = 1000;
+        case.run(&plugin, Phase::Rewrite);
+        let client = &case.cx.client;
+        assert_eq!(format!("{} {}", case.cx.remote_addr(), client.port), expected, "{conf} {fields}");
+        assert_eq!(client.peer, "127.0.0.1".parse().ok());
+    }
+
+    #[test]
+    fn addresses_are_taken_from_their_source() {
+        let source = |name: &str| json!({"source": name});
+        let unchanged = "127.0.0.1 1000";
+        check(source("arg_ip"), "", "9.9.9.9 0");
+        check(source("arg_none"), "", unchanged);
+        check(source("http_x_real_ip"), "X-Real-IP: 1.2.3.4:80", "1.2.3.4 80");
+        check(source("http_x_real_ip"), "X-Real-IP: [::1]:80", "::1 80");
+        check(source("http_x_real_ip"), "X-Real-IP: [2001:db8::1]", "2001:db8::1 0");
+        check(source("http_x_real_ip"), "X-Real-IP: 2001:db8::1", "2001:db8::1 0");
+        for bad in ["", "here", "1.2.3.4:0", "1.2.3.4:65536", "1.2.3.4:a", "[::1", "[::1]80", "1.2.3"] {
+            check(source("http_x_real_ip"), &format!("X-Real-IP: {bad}"), unchanged);
+        }
+        check(source("http_x_forwarded_for"), "X-Forwarded-For: 1.1.1.1, 2.2.2.2", "2.2.2.2 0");
+        check(
+            source("http_x_forwarded_for"),
+            "X-Forwarded-For: 1.1.1.1\nX-Forwarded-For: 3.3.3.3",
+            "3.3.3.3 0",
+        );
+    }
+
+    #[test]
+    fn only_trusted_peers_are_believed() {
+        let conf = |trusted: &str, recursive: bool| json!({"source": "http_x_forwarded_for", "trusted_addresses": ["127.0.0.0/24", trusted], "recursive": recursive});
+        let chain = "X-Forwarded-For: 1.1.1.1, 2.2.2.2, 10.0.0.2,10.0.0.1";
+        check(conf("10.0.0.0/8", false), chain, "10.0.0.1 0");
+        check(conf("10.0.0.0/8", true), chain, "2.2.2.2 0");
+        check(conf("0.0.0.0/0", true), chain, "1.1.1.1 0");
+        check(json!({"source": "arg_ip", "trusted_addresses": ["10.0.0.1"]}), "", "127.0.0.1 1000");
+        check(json!({"source": "http_x_forwarded_for", "recursive": true}), chain, "10.0.0.1 0");
+    }
+
+    #[test]
+    fn wrong_configurations_are_refused() {
+        let check = |conf: Value, expected: &str| assert_eq!(refusal("real-ip", &conf), expected);
+        check(json!({}), "property \"source\" is required");
+        check(
+            json!({"source": "a", "trusted_addresses": ["127.0.0.1/33"]}),
+            "invalid ip address: 127.0.0.1/33",
+        );
+    }
+}

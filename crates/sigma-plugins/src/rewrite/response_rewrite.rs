@@ -1,0 +1,490 @@
+//! `response-rewrite`: status, fields and body of a response become others.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sigma_config::expr::Expr;
+use sigma_http::{BodyLength, Chunk, HeaderId, Headers, Method};
+use sigma_plugin::{BodyFilter, Context, Descriptor, Env, Phase, PhaseSet, Pieces, Plugin};
+
+use super::fields::FieldRules;
+use super::substitute::Substitution;
+
+/// The plugin.
+pub(crate) static RESPONSE_REWRITE: Descriptor = Descriptor {
+    name: "response-rewrite",
+    priority: 899,
+    doc: "Changes status, fields and body of responses, those of other plugins included.\n\n\
+        Filters see bodies decoded if they are encoded with gzip or brotli; a body encoded otherwise passes \
+        as it is. Beyond `max_resp_body_size` the rest of a body passes unfiltered.",
+    phases: PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
+    schema,
+    check: Some(|conf| ResponseRewrite::new(conf).map(|_| ())),
+    build: |build| Ok(Arc::new(ResponseRewrite::new(build.conf)?)),
+    ..Descriptor::BASE
+};
+
+fn schema() -> Value {
+    let fields = |about: &str| {
+        json!({
+            "type": "object",
+            "minProperties": 1,
+            "patternProperties": {"^[^:]+$": {"oneOf": [{"type": "string"}, {"type": "number"}]}},
+            "description": about
+        })
+    };
+    let rules = json!({
+        "type": "object",
+        "minProperties": 1,
+        "additionalProperties": false,
+        "properties": {
+            "add": {
+                "type": "array",
+                "minItems": 1,
+                "items": {"type": "string", "pattern": "^[^:]+:[^:]*[^/]$"},
+                "description": "Fields to add, as `Name: value`."
+            },
+            "set": fields("Fields that replace those of the same name."),
+            "remove": {
+                "type": "array",
+                "minItems": 1,
+                "items": {"type": "string", "pattern": "^[^:]+$"},
+                "description": "Names of fields to remove."
+            }
+        }
+    });
+    let filter = json!({
+        "type": "object",
+        "required": ["regex", "replace"],
+        "properties": {
+            "regex": {"type": "string", "minLength": 1, "description": "What is looked for."},
+            "scope": {
+                "type": "string",
+                "enum": ["once", "global"],
+                "default": "once",
+                "description": "The first match, or all of them."
+            },
+            "replace": {"type": "string", "description": "What stands there then; `$1` for groups."},
+            "options": {"type": "string", "default": "jo", "description": "Flags, e.g. `i` for any case."}
+        }
+    });
+    json!({
+        "type": "object",
+        "minProperties": 1,
+        "properties": {
+            "headers": {
+                "anyOf": [rules, fields("Fields that replace those of the same name.")],
+                "description": "Rules for fields: `add`, `set` and `remove`, or just fields to set. Values may hold variables."
+            },
+            "body": {"type": "string", "description": "Replaces the body."},
+            "body_base64": {"type": "boolean", "default": false, "description": "`body` is base64."},
+            "status_code": {
+                "type": "integer",
+                "minimum": 200,
+                "maximum": 598,
+                "description": "Replaces the status."
+            },
+            "vars": {
+                "type": "array",
+                "description": "Conditions; only responses for which they hold are changed."
+            },
+            "filters": {
+                "type": "array",
+                "minItems": 1,
+                "items": filter,
+                "description": "Replacements in the body, in this order."
+            },
+            "max_resp_body_size": {
+                "type": "integer",
+                "minimum": 1,
+                "default": 67_108_864,
+                "description": "Bytes of a body that filters see."
+            }
+        },
+        "dependencies": {"body": {"not": {"required": ["filters"]}}, "filters": {"not": {"required": ["body"]}}}
+    })
+}
+
+#[derive(Debug, Deserialize)]
+struct Conf {
+    headers: Option<Value>,
+    body: Option<String>,
+    body_base64: bool,
+    status_code: Option<u16>,
+    vars: Option<Value>,
+    filters: Option<Vec<FilterConf>>,
+    max_resp_body_size: usize,
+}
+
+#[derive(Debug, Deserialize)]
+struct FilterConf {
+    regex: String,
+    scope: Scope,
+    replace: String,
+    options: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Scope {
+    Once,
+    Global,
+}
+
+struct ResponseRewrite {
+    status: Option<u16>,
+    headers: FieldRules,
+    vars: Expr,
+    body: NewBody,
+}
+
+enum NewBody {
+    Same,
+    Replaced(Arc<[u8]>),
+    Filtered(Arc<Filters>),
+}
+
+struct Filters {
+    all: Vec<(Substitution, Scope)>,
+    limit: usize,
+}
+
+/// What the header filter leaves to the body filter.
+struct Verdict {
+    encoding: Encoding,
+}
+
+/// How the node encoded the body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encoding {
+    Identity,
+    Gzip,
+    Brotli,
+    /// One that is not understood here.
+    Other,
+}
+
+impl Encoding {
+    fn of(headers: &Headers) -> Encoding {
+        match headers.find(b"Content-Encoding") {
+            None | Some(b"") => Encoding::Identity,
+            Some(value) if value.eq_ignore_ascii_case(b"identity") => Encoding::Identity,
+            Some(value) if value.eq_ignore_ascii_case(b"gzip") => Encoding::Gzip,
+            Some(value) if value.eq_ignore_ascii_case(b"br") => Encoding::Brotli,
+            Some(_) => Encoding::Other,
+        }
+    }
+}
+
+impl ResponseRewrite {
+    fn new(conf: &Value) -> Result<ResponseRewrite, String> {
+        FieldRules::check(conf.get("headers"))?;
+        let conf = Conf::deserialize(conf).map_err(|error| error.to_string())?;
+        let vars = match &conf.vars {
+            Some(rule) => Expr::parse(rule)
+                .map_err(|error| format!("failed to validate the 'vars' expression: {error}"))?,
+            None => Expr::ALWAYS,
+        };
+        let body = match (&conf.body, &conf.filters) {
+            (Some(body), _) if conf.body_base64 => {
+                let decoded = STANDARD.decode(body).ok().filter(|bytes| !bytes.is_empty());
+                NewBody::Replaced(decoded.ok_or("invalid base64 content")?.into())
+            }
+            (Some(body), _) => NewBody::Replaced(body.as_bytes().into()),
+            (None, Some(filters)) => {
+                let compile = |filter: &FilterConf| {
+                    let made = Substitution::new(&filter.regex, &filter.replace, &filter.options);
+                    made.map(|made| (made, filter.scope))
+                        .map_err(|reason| format!("regex \"{}\" validation failed: {reason}", filter.regex))
+                };
+                let all = filters.iter().map(compile).collect::<Result<_, String>>()?;
+                NewBody::Filtered(Arc::new(Filters { all, limit: conf.max_resp_body_size }))
+            }
+            (None, None) => NewBody::Same,
+        };
+        let headers = conf.headers.as_ref().map(FieldRules::of).unwrap_or_default();
+        Ok(ResponseRewrite { status: conf.status_code, headers, vars, body })
+    }
+}
+
+impl Plugin for ResponseRewrite {
+    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) {
+        if !self.vars.eval(cx) {
+            return;
+        }
+        if let Some(status) = self.status {
+            cx.response.status = status;
+        }
+        let encoding = Encoding::of(&cx.response.headers);
+        let changes = match &self.body {
+            NewBody::Same => false,
+            NewBody::Replaced(_) => true,
+            NewBody::Filtered(_) => encoding != Encoding::Other,
+        };
+        if changes {
+            cx.response.headers.remove(HeaderId::ContentLength);
+            for name in ["Content-Encoding", "Last-Modified", "ETag"] {
+                cx.response.headers.remove_name(name.as_bytes());
+            }
+        } else if matches!(self.body, NewBody::Filtered(_)) {
+            tracing::error!("response-rewrite: filters cannot read the encoding of this body");
+        }
+        self.headers.apply(cx, &[], |cx| &mut cx.response.headers);
+        cx.keep(self, Verdict { encoding });
+    }
+
+    fn body_filter(&self, cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+        let Verdict { encoding } = cx.take_kept(self)?;
+        if cx.request.client_method() == Method::Head {
+            return None;
+        }
+        if matches!(cx.response.status, 204 | 304) {
+            return Some(Box::new(Silence));
+        }
+        match &self.body {
+            NewBody::Same => None,
+            NewBody::Replaced(body) => Some(Box::new(Replacement { body: Arc::clone(body) })),
+            NewBody::Filtered(_) if encoding == Encoding::Other => None,
+            NewBody::Filtered(filters) => {
+                let (filters, decoder) = (Arc::clone(filters), Decoder::new(encoding));
+                Some(Box::new(Filtering { filters, decoder, held: Vec::new(), over: false }))
+            }
+        }
+    }
+}
+
+/// The status allows no body, whatever the node sends.
+struct Silence;
+
+impl BodyFilter for Silence {
+    fn length(&self, _length: BodyLength) -> BodyLength {
+        BodyLength::None
+    }
+
+    fn data(&mut self, _cx: &mut Context, _data: Chunk, _out: &mut Pieces) {}
+}
+
+struct Replacement {
+    body: Arc<[u8]>,
+}
+
+impl BodyFilter for Replacement {
+    fn length(&self, _length: BodyLength) -> BodyLength {
+        BodyLength::Known(self.body.len() as u64)
+    }
+
+    fn data(&mut self, _cx: &mut Context, _data: Chunk, _out: &mut Pieces) {}
+
+    fn end(&mut self, _cx: &mut Context, _trailers: Option<&mut Headers>, out: &mut Pieces) {
+        out.bytes(&self.body);
+    }
+}
+
+/// Holds the body back up to the limit, and filters it when it is whole.
+struct Filtering {
+    filters: Arc<Filters>,
+    decoder: Decoder,
+    held: Vec<u8>,
+    /// The limit was reached; what was held has been passed on.
+    over: bool,
+}
+
+impl Filtering {
+    fn take(&mut self, plain: &[u8], out: &mut Pieces) {
+        if self.over {
+            out.bytes(plain);
+            return;
+        }
+        let room = self.filters.limit - self.held.len();
+        self.held.extend_from_slice(&plain[..plain.len().min(room)]);
+        if plain.len() > room {
+            tracing::warn!("response-rewrite: a body is over max_resp_body_size, its rest passes unfiltered");
+            self.over = true;
+            self.release(out);
+            out.bytes(&plain[room..]);
+        }
+    }
+
+    fn release(&mut self, out: &mut Pieces) {
+        let mut text = std::mem::take(&mut self.held);
+        for (substitution, scope) in &self.filters.all {
+            let replaced = match scope {
+                Scope::Once => substitution.first(&text).map(|(text, _)| text),
+                Scope::Global => substitution.all(&text),
+            };
+            text = replaced.unwrap_or(text);
+        }
+        out.bytes(&text);
+    }
+}
+
+impl BodyFilter for Filtering {
+    fn data(&mut self, _cx: &mut Context, data: Chunk, out: &mut Pieces) {
+        match self.decoder.feed(&data) {
+            Some(plain) => self.take(&plain, out),
+            None => self.take(&data, out),
+        }
+    }
+
+    fn end(&mut self, _cx: &mut Context, _trailers: Option<&mut Headers>, out: &mut Pieces) {
+        if let Some(plain) = self.decoder.finish() {
+            self.take(&plain, out);
+        }
+        if !self.over {
+            self.release(out);
+        }
+    }
+}
+
+/// Takes the encoding off while the body passes.
+enum Decoder {
+    Identity,
+    Gzip(Box<flate2::write::MultiGzDecoder<Vec<u8>>>),
+    Brotli(Box<brotli::DecompressorWriter<Vec<u8>>>),
+    /// The encoding was broken; what follows cannot be read.
+    Broken,
+}
+
+impl Decoder {
+    fn new(encoding: Encoding) -> Decoder {
+        /// Room for the decoder's own output.
+        const BROTLI_BUFFER_BYTES: usize = 16 * 1024;
+        match encoding {
+            Encoding::Gzip => Decoder::Gzip(Box::new(flate2::write::MultiGzDecoder::new(Vec::new()))),
+            Encoding::Brotli => {
+                Decoder::Brotli(Box::new(brotli::DecompressorWriter::new(Vec::new(), BROTLI_BUFFER_BYTES)))
+            }
+            Encoding::Identity | Encoding::Other => Decoder::Identity,
+        }
+    }
+
+    /// What becomes readable with these bytes; None if they are readable as they are.
+    fn feed(&mut self, data: &[u8]) -> Option<Vec<u8>> {
+        let (result, plain) = match self {
+            Decoder::Identity => return None,
+            Decoder::Broken => return Some(Vec::new()),
+            Decoder::Gzip(decoder) => (decoder.write_all(data), std::mem::take(decoder.get_mut())),
+            Decoder::Brotli(decoder) => (decoder.write_all(data), std::mem::take(decoder.get_mut())),
+        };
+        if let Err(error) = result {
+            tracing::error!(%error, "response-rewrite: the encoding of a body is broken");
+            *self = Decoder::Broken;
+        }
+        Some(plain)
+    }
+
+    /// What was still held back.
+    fn finish(&mut self) -> Option<Vec<u8>> {
+        match self {
+            Decoder::Identity | Decoder::Broken => None,
+            Decoder::Gzip(decoder) => {
+                let _ = decoder.try_finish().inspect_err(|error| {
+                    tracing::error!(%error, "response-rewrite: the encoding of a body is cut short");
+                });
+                Some(std::mem::take(decoder.get_mut()))
+            }
+            Decoder::Brotli(decoder) => {
+                let _ = decoder.close().inspect_err(|error| {
+                    tracing::error!(%error, "response-rewrite: the encoding of a body is cut short");
+                });
+                Some(std::mem::take(decoder.get_mut()))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Case, entry, refusal};
+
+    fn gzipped(text: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn run(conf: Value, fields: &str, body: &[&[u8]]) -> (Case, String) {
+        let plugin = entry("response-rewrite", conf).unwrap();
+        let mut case = Case::new("GET /p?q=7 HTTP/1.1\nHost: h");
+        case.respond(200, fields);
+        let body = case.filter(&plugin, body);
+        (case, String::from_utf8_lossy(&body).into_owned())
+    }
+
+    #[test]
+    fn bodies_are_replaced_and_filtered() {
+        let check = |conf: Value, fields: &str, body: &[&[u8]], expected: &str| {
+            assert_eq!(run(conf.clone(), fields, body).1, expected, "{conf}");
+        };
+        let filter = |scope: &str| json!({"filters": [{"regex": "l(.)", "replace": "<$1>", "scope": scope}]});
+        check(json!({"body": "new"}), "", &[b"old", b"er"], "new");
+        check(json!({"body": ""}), "", &[b"old"], "");
+        check(json!({"body": "bmV3", "body_base64": true}), "", &[], "new");
+        check(filter("once"), "", &[b"hel", b"lo hello"], "he<l>o hello");
+        check(filter("global"), "", &[b"hel", b"lo hello"], "he<l>o he<l>o");
+        let encoded = gzipped(b"hello");
+        check(filter("once"), "Content-Encoding: gzip", &[&encoded[..5], &encoded[5..]], "he<l>o");
+        check(filter("once"), "Content-Encoding: zstd", &[b"hello"], "hello");
+        let mut encoder = brotli::CompressorWriter::new(Vec::new(), 4096, 5, 20);
+        encoder.write_all(b"hello").unwrap();
+        let encoded = encoder.into_inner();
+        check(filter("once"), "Content-Encoding: br", &[&encoded], "he<l>o");
+        let two = json!({"filters": [{"regex": "A", "replace": "b", "options": "i"}, {"regex": "b", "replace": "c"}]});
+        check(two, "", &[b"xa"], "xc");
+        let mut small = filter("global");
+        small["max_resp_body_size"] = 4.into();
+        check(small, "", &[b"la", b"lalala", b"la"], "<a><a>lalala");
+        check(json!({"body": "new", "vars": [["status", "==", 404]]}), "", &[b"old"], "old");
+        check(json!({"body": "new", "vars": [["status", "==", 200]]}), "", &[b"old"], "new");
+    }
+
+    #[test]
+    fn status_and_fields() {
+        let conf = json!({
+            "status_code": 201,
+            "body": "x",
+            "headers": {"add": ["X-Add: $arg_q", "X-Add: b"], "set": {"X-Set": "$uri", "X-N": 3}, "remove": ["X-Gone"]}
+        });
+        let fields =
+            "Content-Length: 3\nETag: e\nLast-Modified: l\nContent-Encoding: gzip\nX-Gone: 1\nX-Set: o";
+        let (case, _) = run(conf, fields, &[b"old"]);
+        let mut left = Vec::new();
+        case.cx.response.headers.write_to(&mut left);
+        assert_eq!(case.cx.response.status, 201);
+        assert_eq!(String::from_utf8(left).unwrap(), "X-Add: 7\r\nX-Add: b\r\nX-Set: /p\r\nX-N: 3\r\n");
+        let (case, _) = run(json!({"headers": {"X-A": "v"}}), "ETag: e\nContent-Length: 3", &[b"old"]);
+        assert_eq!((case.answered("X-A"), case.answered("ETag")), ("v".into(), "e".into()));
+        let (_, body) = run(json!({"status_code": 204}), "", &[b"old"]);
+        assert_eq!(body, "");
+    }
+
+    #[test]
+    fn wrong_configurations_are_refused() {
+        let check = |conf: Value, expected: &str| {
+            let refusal = refusal("response-rewrite", &conf);
+            assert!(refusal.starts_with(expected) && !refusal.is_empty(), "{conf}: {refusal}");
+        };
+        check(
+            json!({"status_code": 599}),
+            "property \"status_code\" validation failed: expected 599 to be at most 598",
+        );
+        check(json!({"body": "%", "body_base64": true}), "invalid base64 content");
+        check(json!({"body": "", "body_base64": true}), "invalid base64 content");
+        check(
+            json!({"vars": ["a", "==", 1]}),
+            "failed to validate the 'vars' expression: rule should be wrapped inside brackets",
+        );
+        check(json!({"filters": [{"regex": "(", "replace": ""}]}), "regex \"(\" validation failed: ");
+        check(json!({"filters": [{"regex": "a"}]}), "property \"filters\" validation failed: ");
+        check(json!({"headers": {"add": ["a"]}}), "property \"headers\" validation failed: ");
+        assert_ne!(
+            refusal("response-rewrite", &json!({"body": "a", "filters": [{"regex": "a", "replace": ""}]})),
+            ""
+        );
+    }
+}

@@ -1,0 +1,270 @@
+//! `static-files`: requests are answered from a folder.
+//!
+//! Files are opened and read on blocking threads, a chunk at a time and one chunk ahead of the
+//! client; a worker never waits for a disk, and no file is in memory as a whole.
+
+mod body;
+mod condition;
+mod folder;
+mod media_type;
+mod range;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use rustix::io::Errno;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sigma_http::{BodyLength, HeaderId, Method};
+use sigma_plugin::variables::percent_encode_path;
+use sigma_plugin::{Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step, StreamBody};
+
+use body::FileBody;
+use condition::{Outcome, Validators};
+use folder::{Found, Symlinks};
+use range::Ranges;
+
+/// The plugin.
+pub(crate) static STATIC_FILES: Descriptor = Descriptor {
+    name: "static-files",
+    priority: 500,
+    doc: "Answers requests from the files of a folder.\n\n\
+        Sigma's own. GET and HEAD, validators and conditions (RFC 9110 §13), single and multiple ranges (§14), \
+        index files, redirects for folders without a final slash. No path leads out of the folder. The route \
+        needs no upstream; plugins that guard it run earlier.",
+    phases: PhaseSet::of(&[Phase::Access]),
+    schema,
+    check: Some(|conf| {
+        let prefix = conf.get("prefix").and_then(Value::as_str).unwrap_or_default();
+        if prefix.is_empty() || prefix.starts_with('/') {
+            return Ok(());
+        }
+        Err(format!("`prefix` `{prefix}` does not begin with a slash"))
+    }),
+    build: |build| Ok(Arc::new(StaticFiles { conf: Arc::new(build.config::<Conf>()?) })),
+    ..Descriptor::BASE
+};
+
+fn schema() -> Value {
+    json!({
+        "type": "object",
+        "required": ["root"],
+        "additionalProperties": false,
+        "properties": {
+            "root": {
+                "type": "string",
+                "pattern": "^/",
+                "description": "The folder, an absolute path."
+            },
+            "prefix": {
+                "type": "string",
+                "default": "",
+                "description": "Taken off the path before it is looked for, e.g. `/static`; other paths are not found."
+            },
+            "index": {
+                "type": "array",
+                "items": {"type": "string", "pattern": "^[^/]+$"},
+                "default": ["index.html"],
+                "description": "Files that stand for their folder, the first that exists."
+            },
+            "symlinks": {
+                "type": "string",
+                "enum": ["deny", "inside", "follow"],
+                "default": "inside",
+                "description": "Symbolic links below the folder: not followed, followed as far as they stay in it, or followed anywhere. `inside` needs Linux 5.6; before it, it is `deny`."
+            },
+            "hidden": {
+                "type": "boolean",
+                "default": false,
+                "description": "Files and folders whose name begins with a dot are served too."
+            },
+            "types": {
+                "type": "object",
+                "additionalProperties": {"type": "string", "pattern": "^[\\x21-\\x7e]+/[\\x20-\\x7e]+$"},
+                "default": {},
+                "description": "Media types by file name extension, before the known ones."
+            },
+            "charset": {
+                "type": "string",
+                "pattern": "^[A-Za-z0-9_-]*$",
+                "default": "utf-8",
+                "description": "Added to the type of text files; empty for none."
+            },
+            "cache_control": {
+                "type": "string",
+                "pattern": "^[\\x20-\\x7e]+$",
+                "description": "`Cache-Control` of files."
+            }
+        }
+    })
+}
+
+#[derive(Debug, Deserialize)]
+struct Conf {
+    root: String,
+    prefix: String,
+    index: Vec<String>,
+    symlinks: Symlinks,
+    hidden: bool,
+    types: BTreeMap<String, String>,
+    charset: String,
+    cache_control: Option<String>,
+}
+
+struct StaticFiles {
+    conf: Arc<Conf>,
+}
+
+impl Conf {
+    /// The segments below the folder that a path names; None for what is not to be found.
+    fn segments(&self, path: &[u8]) -> Option<Vec<String>> {
+        let rest = path.strip_prefix(self.prefix.trim_end_matches('/').as_bytes())?;
+        if !rest.is_empty() && rest[0] != b'/' {
+            return None;
+        }
+        let rest = std::str::from_utf8(rest).ok()?;
+        let segments = rest.split('/').filter(|segment| !segment.is_empty() && *segment != ".");
+        let segments: Vec<String> = segments.map(str::to_owned).collect();
+        let is_wrong = |segment: &String| {
+            segment == ".." || segment.contains('\0') || (!self.hidden && segment.starts_with('.'))
+        };
+        (!segments.iter().any(is_wrong)).then_some(segments)
+    }
+}
+
+impl Plugin for StaticFiles {
+    fn access(&self, cx: &mut Context, _env: &Env<'_>) -> Step {
+        if !matches!(cx.request.method, Method::Get | Method::Head) {
+            return Reply::new(405).header(HeaderId::Allow.name(), "GET, HEAD").into();
+        }
+        let Some(segments) = self.conf.segments(&cx.uri) else { return Step::status(404) };
+        let is_folder = cx.uri.ends_with(b"/") || segments.is_empty();
+        let conf = Arc::clone(&self.conf);
+        let opening = async move {
+            let find = move || (folder::find(&conf, &segments, is_folder), conf);
+            tokio::task::spawn_blocking(find).await
+        };
+        Step::wait(opening, move |opened, cx, _env| match opened {
+            Ok((found, conf)) => answer(found, &conf, cx),
+            Err(error) => {
+                tracing::error!(%error, "a file could not be looked for");
+                Step::status(500)
+            }
+        })
+    }
+}
+
+fn answer(found: io::Result<Found>, conf: &Conf, cx: &Context) -> Step {
+    match found {
+        Ok(Found::File { file, name, size, modified }) => {
+            let media_type = media_type::of(&name, &conf.types, &conf.charset);
+            Served { file, media_type, size, modified, conf }.answer(cx)
+        }
+        Ok(Found::Folder) => to_folder(cx).into(),
+        Ok(Found::Nothing) => Step::status(404),
+        Err(error) => match Errno::from_io_error(&error) {
+            // XDEV and LOOP: a link leads out, or may not be followed. NXIO: a socket.
+            Some(
+                Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::XDEV | Errno::LOOP | Errno::NXIO,
+            ) => Step::status(404),
+            Some(Errno::ACCESS) => Step::status(403),
+            _ => {
+                tracing::error!(%error, root = %conf.root, "a file cannot be opened");
+                Step::status(500)
+            }
+        },
+    }
+}
+
+/// The same path with a slash at the end, so that relative links of the index work.
+fn to_folder(cx: &Context) -> Reply {
+    // One slash at the beginning: with two it would name a host (RFC 3986 §4.2).
+    let path = cx.uri.iter().position(|b| *b != b'/').map_or(&b""[..], |at| &cx.uri[at..]);
+    let mut location = b"/".to_vec();
+    percent_encode_path(path, &mut location);
+    location.push(b'/');
+    if let Some(query) = cx.request.query() {
+        location.push(b'?');
+        location.extend_from_slice(query);
+    }
+    Reply::new(301).header(HeaderId::Location.name(), location).text("")
+}
+
+/// A file that was found.
+struct Served<'c> {
+    file: File,
+    media_type: String,
+    size: u64,
+    modified: Option<SystemTime>,
+    conf: &'c Conf,
+}
+
+impl Served<'_> {
+    fn answer(self, cx: &Context) -> Step {
+        let validators = Validators::new(self.size, self.modified);
+        let headers = &cx.request.headers;
+        match validators.judge(headers) {
+            Outcome::Failed => return self.head(412, &validators).text("").into(),
+            Outcome::NotModified => return self.head(304, &validators).text("").into(),
+            Outcome::Go => {}
+        }
+        let ranges = match headers.find(b"Range") {
+            Some(range) if cx.request.method == Method::Get && validators.allows_range(headers) => {
+                Ranges::parse(range, self.size)
+            }
+            _ => Ranges::Whole,
+        };
+        let mut head = self.head(200, &validators).header("Accept-Ranges", "bytes");
+        let body = match ranges {
+            Ranges::Whole => {
+                head = head.header(HeaderId::ContentType.name(), self.media_type);
+                FileBody::part(self.file, 0, self.size)
+            }
+            Ranges::One(range) => {
+                head.status = 206;
+                head = head
+                    .header(HeaderId::ContentType.name(), self.media_type)
+                    .header("Content-Range", range.content_range(self.size));
+                FileBody::part(self.file, range.start, range.length())
+            }
+            Ranges::Many(ranges) => {
+                head.status = 206;
+                let boundary = boundary();
+                head = head.header(
+                    HeaderId::ContentType.name(),
+                    format!("multipart/byteranges; boundary={boundary}"),
+                );
+                FileBody::multipart(self.file, &ranges, self.size, &self.media_type, &boundary)
+            }
+            Ranges::Unsatisfiable => {
+                head.status = 416;
+                return head.header("Content-Range", format!("bytes */{}", self.size)).into();
+            }
+        };
+        let length = BodyLength::Known(body.length());
+        Step::Stream(Box::new(head), StreamBody { length, source: Box::new(body) })
+    }
+
+    fn head(&self, status: u16, validators: &Validators) -> Reply {
+        let mut head = Reply::new(status).header("ETag", validators.tag.clone());
+        if let Some(modified) = validators.last_modified() {
+            head = head.header("Last-Modified", modified);
+        }
+        match &self.conf.cache_control {
+            Some(cache_control) => head.header("Cache-Control", cache_control.clone()),
+            None => head,
+        }
+    }
+}
+
+/// What parts the parts of a multipart body: nothing that a file holds by chance.
+fn boundary() -> String {
+    use std::hash::{BuildHasher, RandomState};
+    let part = |n: u8| RandomState::new().hash_one(n);
+    format!("sigma-{:016x}{:016x}", part(0), part(1))
+}

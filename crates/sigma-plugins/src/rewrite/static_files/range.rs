@@ -1,0 +1,114 @@
+//! The field `Range` (RFC 9110 §14).
+
+use sigma_http::header::list_items;
+
+/// Ranges of one request. More are hardly ever meant well: the whole file answers them.
+const MAX_RANGES: usize = 32;
+
+/// Bytes of a file, `start` to `end` inclusive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ByteRange {
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
+impl ByteRange {
+    pub(super) fn length(self) -> u64 {
+        self.end - self.start + 1
+    }
+
+    pub(super) fn content_range(self, size: u64) -> String {
+        format!("bytes {}-{}/{size}", self.start, self.end)
+    }
+}
+
+/// What is asked for of a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Ranges {
+    /// No ranges, or none that have to be served.
+    Whole,
+    One(ByteRange),
+    Many(Vec<ByteRange>),
+    /// Not one of them is within the file.
+    Unsatisfiable,
+}
+
+impl Ranges {
+    /// Reads the field's value for a file of `size` bytes.
+    pub(super) fn parse(value: &[u8], size: u64) -> Ranges {
+        let Some(at) = value.iter().position(|b| *b == b'=') else { return Ranges::Whole };
+        if !value[..at].trim_ascii().eq_ignore_ascii_case(b"bytes") {
+            return Ranges::Whole;
+        }
+        let (mut ranges, mut count) = (Vec::new(), 0);
+        for item in list_items(&value[at + 1..]) {
+            count += 1;
+            match parse_one(item, size) {
+                Some(Some(range)) => ranges.push(range),
+                Some(None) => {}
+                None => return Ranges::Whole,
+            }
+        }
+        // Ranges that overlap would have us send more than there is (RFC 9110 §17.15).
+        let total = ranges.iter().try_fold(0u64, |sum, range| sum.checked_add(range.length()));
+        match (count, &ranges[..]) {
+            (0, _) => Ranges::Whole,
+            (_, []) => Ranges::Unsatisfiable,
+            (_, [one]) => Ranges::One(*one),
+            _ if count > MAX_RANGES || total.is_none_or(|total| total > size) => Ranges::Whole,
+            _ => Ranges::Many(ranges),
+        }
+    }
+}
+
+/// None if it is no range at all, Some(None) if it is not within the file.
+fn parse_one(item: &[u8], size: u64) -> Option<Option<ByteRange>> {
+    let (first, last) = std::str::from_utf8(item).ok()?.split_once('-')?;
+    let number = |digits: &str| match digits.is_empty() || digits.bytes().any(|b| !b.is_ascii_digit()) {
+        true => None,
+        // A number that is too large lies beyond every file.
+        false => Some(digits.parse().unwrap_or(u64::MAX)),
+    };
+    if first.is_empty() {
+        let suffix = number(last)?.min(size);
+        return Some((suffix > 0).then(|| ByteRange { start: size - suffix, end: size - 1 }));
+    }
+    let start = number(first)?;
+    let end = if last.is_empty() { u64::MAX } else { number(last)? };
+    if end < start {
+        return None;
+    }
+    Some((start < size).then(|| ByteRange { start, end: end.min(size - 1) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_read() {
+        let range = |start, end| ByteRange { start, end };
+        let check = |value: &str, size: u64, expected: Ranges| {
+            assert_eq!(Ranges::parse(value.as_bytes(), size), expected, "{value}");
+        };
+        check("bytes=0-4", 10, Ranges::One(range(0, 4)));
+        check("Bytes = 0-0", 10, Ranges::One(range(0, 0)));
+        check("bytes=5-", 10, Ranges::One(range(5, 9)));
+        check("bytes=-3", 10, Ranges::One(range(7, 9)));
+        check("bytes=-30", 10, Ranges::One(range(0, 9)));
+        check("bytes=8-99999999999999999999999", 10, Ranges::One(range(8, 9)));
+        check("bytes=0-1, 4-5,,8-", 10, Ranges::Many(vec![range(0, 1), range(4, 5), range(8, 9)]));
+        check("bytes=0-1,20-", 10, Ranges::One(range(0, 1)));
+        check("bytes=10-", 10, Ranges::Unsatisfiable);
+        check("bytes=99999999999999999999999-", 10, Ranges::Unsatisfiable);
+        check("bytes=-0", 10, Ranges::Unsatisfiable);
+        check("bytes=0-", 0, Ranges::Unsatisfiable);
+        for whole in
+            ["", "bytes", "bytes=", "bytes=a-b", "bytes=1", "bytes=3-2", "lines=0-1", "bytes=+1-2", "bytes=-"]
+        {
+            check(whole, 10, Ranges::Whole);
+        }
+        check("bytes=0-9,0-9", 10, Ranges::Whole);
+        check(&format!("bytes={}", "0-0,".repeat(33)), 100, Ranges::Whole);
+    }
+}

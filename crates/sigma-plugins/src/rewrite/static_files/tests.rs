@@ -1,0 +1,145 @@
+//! The plugin without a gateway.
+
+use serde_json::{Value, json};
+use sigma_plugin::{Phase, Reply};
+
+use crate::testing::{Case, entry, field, refusal};
+
+fn folder() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    for folder in ["root/d/e", "root/.git", "outside"] {
+        std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+    }
+    for (name, text) in [
+        ("root/a.txt", "0123456789"),
+        ("root/d/index.html", "index"),
+        ("root/.secret", "s"),
+        ("root/.git/config", "s"),
+        ("root/empty", ""),
+        ("outside/o.txt", "outside"),
+    ] {
+        std::fs::write(dir.path().join(name), text).unwrap();
+    }
+    std::os::unix::fs::symlink("a.txt", root.join("in.txt")).unwrap();
+    std::os::unix::fs::symlink("../outside/o.txt", root.join("out.txt")).unwrap();
+    std::os::unix::fs::symlink(dir.path().join("outside"), root.join("out")).unwrap();
+    dir
+}
+
+fn ask(dir: &tempfile::TempDir, conf: &Value, request: &str) -> Reply {
+    let mut conf = conf.clone();
+    conf["root"] = dir.path().join("root").to_str().unwrap().into();
+    let plugin = entry("static-files", conf).unwrap();
+    let (line, fields) = request.split_once('\n').unwrap_or((request, ""));
+    Case::new(&format!("{line} HTTP/1.1\nHost: h\n{fields}")).run(&plugin, Phase::Access).unwrap()
+}
+
+fn shown(reply: &Reply) -> String {
+    let body = reply.body.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+    format!("{} {body}", reply.status).trim_end().to_owned()
+}
+
+#[test]
+fn paths_lead_to_files_and_never_out() {
+    let dir = folder();
+    let check = |conf: Value, line: &str, expected: &str| {
+        assert_eq!(shown(&ask(&dir, &conf, line)), expected, "{conf} {line}");
+    };
+    let none = || json!({});
+    check(none(), "GET /a.txt", "200 0123456789");
+    check(none(), "GET /a.txt?q", "200 0123456789");
+    check(none(), "GET /a.txt/", "404");
+    check(none(), "GET /d/", "200 index");
+    check(none(), "GET /d/e/", "404");
+    check(json!({"index": ["none", "index.html"]}), "GET /d/", "200 index");
+    check(none(), "GET /", "404");
+    check(none(), "GET /none", "404");
+    check(none(), "GET /empty", "200");
+    check(none(), "POST /a.txt", "405");
+    check(none(), "GET /../outside/o.txt", "404");
+    check(none(), "GET /d/%2e%2e/a.txt", "404");
+    check(none(), "GET /a.txt%00", "404");
+    check(none(), "GET /.secret", "404");
+    check(none(), "GET /.git/config", "404");
+    check(json!({"hidden": true}), "GET /.secret", "200 s");
+    check(json!({"hidden": true}), "GET /../outside/o.txt", "404");
+    check(json!({"prefix": "/static"}), "GET /static/a.txt", "200 0123456789");
+    check(json!({"prefix": "/static/"}), "GET /static/a.txt", "200 0123456789");
+    check(json!({"prefix": "/static"}), "GET /statica.txt", "404");
+    check(json!({"prefix": "/static"}), "GET /a.txt", "404");
+    check(json!({"symlinks": "deny"}), "GET /in.txt", "404");
+    check(none(), "GET /out.txt", "404");
+    check(none(), "GET /out/o.txt", "404");
+    check(json!({"symlinks": "deny"}), "GET /out/o.txt", "404");
+    check(json!({"symlinks": "follow"}), "GET /out.txt", "200 outside");
+    check(json!({"symlinks": "follow"}), "GET /out/o.txt", "200 outside");
+}
+
+#[test]
+fn folders_without_a_slash_are_elsewhere() {
+    let dir = folder();
+    let check = |line: &str, expected: &str| {
+        let reply = ask(&dir, &json!({}), line);
+        assert_eq!((reply.status, field(&reply, "Location").as_deref()), (301, Some(expected)));
+    };
+    check("GET /d", "/d/");
+    check("GET /d?a=b", "/d/?a=b");
+    check("GET //d", "/d/");
+}
+
+#[test]
+fn heads_ranges_and_conditions() {
+    let dir = folder();
+    let plain = ask(&dir, &json!({"cache_control": "max-age=5"}), "GET /a.txt");
+    let tag = field(&plain, "ETag").unwrap();
+    let date = field(&plain, "Last-Modified").unwrap();
+    assert_eq!(field(&plain, "Content-Type").as_deref(), Some("text/plain; charset=utf-8"));
+    assert_eq!(field(&plain, "Cache-Control").as_deref(), Some("max-age=5"));
+    assert_eq!(field(&plain, "Accept-Ranges").as_deref(), Some("bytes"));
+    let check = |fields: String, expected: &str, content_range: Option<&str>| {
+        let reply = ask(&dir, &json!({}), &format!("GET /a.txt\n{fields}"));
+        assert_eq!(shown(&reply), expected, "{fields}");
+        assert_eq!(field(&reply, "Content-Range").as_deref(), content_range, "{fields}");
+        assert_eq!(field(&reply, "ETag").as_ref(), Some(&tag));
+    };
+    check("Range: bytes=2-4".into(), "206 234", Some("bytes 2-4/10"));
+    check("Range: bytes=-2".into(), "206 89", Some("bytes 8-9/10"));
+    check("Range: bytes=10-".into(), "416", Some("bytes */10"));
+    check("Range: bytes=x".into(), "200 0123456789", None);
+    check(format!("Range: bytes=2-4\nIf-Range: {tag}"), "206 234", Some("bytes 2-4/10"));
+    check(format!("Range: bytes=2-4\nIf-Range: {date}"), "206 234", Some("bytes 2-4/10"));
+    check("Range: bytes=2-4\nIf-Range: \"other\"".into(), "200 0123456789", None);
+    check(format!("If-None-Match: {tag}"), "304", None);
+    check(format!("If-Modified-Since: {date}"), "304", None);
+    check("If-Match: \"other\"".into(), "412", None);
+}
+
+#[test]
+fn several_ranges_are_parts() {
+    let dir = folder();
+    let reply = ask(&dir, &json!({}), "GET /a.txt\nRange: bytes=0-1,5-6");
+    assert_eq!(reply.status, 206);
+    let media_type = field(&reply, "Content-Type").unwrap();
+    let boundary = media_type.strip_prefix("multipart/byteranges; boundary=").unwrap();
+    let part = |range: &str, text: &str| {
+        format!(
+            "--{boundary}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Range: bytes {range}/10\r\n\r\n{text}\r\n"
+        )
+    };
+    let expected = format!("{}{}--{boundary}--\r\n", part("0-1", "01"), part("5-6", "56"));
+    assert_eq!(String::from_utf8(reply.body.unwrap()).unwrap(), expected);
+}
+
+#[test]
+fn wrong_configurations_are_refused() {
+    let check = |conf: Value, expected: &str| {
+        let refusal = refusal("static-files", &conf);
+        assert!(refusal.contains(expected), "{conf}: {refusal}");
+    };
+    check(json!({}), "property \"root\" is required");
+    check(json!({"root": "www"}), "failed to match pattern");
+    check(json!({"root": "/", "prefix": "a"}), "`prefix` `a` does not begin with a slash");
+    check(json!({"root": "/", "index": ["../x"]}), "failed to match pattern");
+    check(json!({"root": "/", "types": {"a": "b"}}), "failed to match pattern");
+}

@@ -1,0 +1,172 @@
+//! Search and replace as nginx's `ngx.re.sub` and `gsub` do it.
+
+use regex::bytes::{Captures, Regex, RegexBuilder};
+use sigma_config::wording::pcre;
+
+/// Largest compiled form in bytes, so that a short pattern cannot take much memory.
+const MAX_REGEX_BYTES: usize = 1 << 20;
+
+/// A pattern and what its matches are replaced by.
+#[derive(Debug)]
+pub(super) struct Substitution {
+    regex: Regex,
+    replacement: Vec<Piece>,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Literal(Vec<u8>),
+    Group(usize),
+}
+
+/// Compiles a pattern of PCRE. `flags` are those of `ngx.re`; what only steers its engine is ignored.
+pub(super) fn compile(pattern: &str, flags: &str) -> Result<Regex, String> {
+    let translated = pcre::translate(pattern).map_err(|reason| format!("pattern `{pattern}` {reason}"))?;
+    let translated = if flags.contains('a') { format!(r"\A(?:{translated})") } else { translated };
+    let build = |unicode| {
+        RegexBuilder::new(&translated)
+            .unicode(unicode)
+            .case_insensitive(flags.contains('i'))
+            .multi_line(flags.contains('m'))
+            .dot_matches_new_line(flags.contains('s'))
+            .ignore_whitespace(flags.contains('x'))
+            .size_limit(MAX_REGEX_BYTES)
+            .build()
+    };
+    // Bytes, as PCRE without its flag `u`; only a class with letters beyond ASCII needs the other.
+    let unicode = flags.contains('u');
+    let built = build(unicode).or_else(|error| if unicode { Err(error) } else { build(true) });
+    built.map_err(|error| {
+        // The crate's error draws the pattern over several lines; its last line is the reason.
+        let text = error.to_string();
+        text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
+    })
+}
+
+impl Substitution {
+    pub(super) fn new(pattern: &str, replacement: &str, flags: &str) -> Result<Substitution, String> {
+        Ok(Substitution { regex: compile(pattern, flags)?, replacement: pieces(replacement)? })
+    }
+
+    /// The text with its first match replaced, and what the groups of that match held; None without
+    /// a match.
+    pub(super) fn first(&self, text: &[u8]) -> Option<(Vec<u8>, Vec<Vec<u8>>)> {
+        let captures = self.regex.captures(text)?;
+        // Group 0 is there in every match.
+        let whole = captures.get(0)?;
+        let mut out = text[..whole.start()].to_vec();
+        self.expand(&captures, &mut out);
+        out.extend_from_slice(&text[whole.end()..]);
+        let groups =
+            captures.iter().map(|group| group.map_or_else(Vec::new, |group| group.as_bytes().to_vec()));
+        Some((out, groups.collect()))
+    }
+
+    /// The text with all matches replaced; None without a match.
+    pub(super) fn all(&self, text: &[u8]) -> Option<Vec<u8>> {
+        let (mut out, mut at) = (Vec::new(), 0);
+        for captures in self.regex.captures_iter(text) {
+            let Some(whole) = captures.get(0) else { continue };
+            out.extend_from_slice(&text[at..whole.start()]);
+            self.expand(&captures, &mut out);
+            at = whole.end();
+        }
+        if at == 0 && out.is_empty() && !self.regex.is_match(text) {
+            return None;
+        }
+        out.extend_from_slice(&text[at..]);
+        Some(out)
+    }
+
+    fn expand(&self, captures: &Captures<'_>, out: &mut Vec<u8>) {
+        for piece in &self.replacement {
+            match piece {
+                Piece::Literal(text) => out.extend_from_slice(text),
+                Piece::Group(number) => {
+                    out.extend_from_slice(captures.get(*number).map_or(b"", |group| group.as_bytes()));
+                }
+            }
+        }
+    }
+}
+
+/// `$1`, `${1}` and `$$`; nothing else may follow a dollar sign, as with nginx.
+fn pieces(replacement: &str) -> Result<Vec<Piece>, String> {
+    let mut pieces = Vec::new();
+    let mut literal = Vec::new();
+    let mut rest = replacement;
+    while let Some(at) = rest.find('$') {
+        literal.extend_from_slice(&rest.as_bytes()[..at]);
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            literal.push(b'$');
+            rest = after;
+            continue;
+        }
+        let braced = rest.strip_prefix('{');
+        let digits = braced.unwrap_or(rest);
+        let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+        let number = digits[..end].parse().ok();
+        let after = match braced {
+            Some(_) => digits[end..].strip_prefix('}'),
+            None => Some(&digits[end..]),
+        };
+        let (Some(number), Some(after)) = (number, after) else {
+            return Err(format!("attempting to use invalid replacement template: \"{replacement}\""));
+        };
+        if !literal.is_empty() {
+            pieces.push(Piece::Literal(std::mem::take(&mut literal)));
+        }
+        pieces.push(Piece::Group(number));
+        rest = after;
+    }
+    literal.extend_from_slice(rest.as_bytes());
+    if !literal.is_empty() {
+        pieces.push(Piece::Literal(literal));
+    }
+    Ok(pieces)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matches_are_replaced() {
+        let check = |pattern: &str, replacement: &str, text: &str, first: &str, all: &str| {
+            let substitution = Substitution::new(pattern, replacement, "jo").unwrap();
+            let shown = |text: Option<Vec<u8>>| text.map_or("none".into(), |t| String::from_utf8(t).unwrap());
+            assert_eq!(shown(substitution.first(text.as_bytes()).map(|(text, _)| text)), first, "{pattern}");
+            assert_eq!(shown(substitution.all(text.as_bytes())), all, "{pattern}");
+        };
+        check("a(.)", "<$1>", "xabac", "x<b>ac", "x<b><c>");
+        check("a", "${0}${0}", "aba", "aaba", "aabaa");
+        check("(a)|b", "$1!", "ba", "!a", "!a!");
+        check("z", "$9", "a", "none", "none");
+        check("a", "$$1", "a", "$1", "$1");
+        check("a", "", "a", "", "");
+        check("^/(?<x>.*)$", "/p/$1?q", "/é", "/p/é?q", "/p/é?q");
+    }
+
+    #[test]
+    fn what_cannot_be_replaced_is_refused() {
+        let check = |pattern: &str, replacement: &str, expected: &str| {
+            let error = Substitution::new(pattern, replacement, "").unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        };
+        check("a(", "", "unclosed group");
+        check("a", "$x", "invalid replacement template: \"$x\"");
+        check("a", "${1", "invalid replacement");
+        check("(?<=a)b", "", "look-behind");
+    }
+
+    #[test]
+    fn flags_are_those_of_nginx() {
+        let matches =
+            |pattern: &str, flags: &str, text: &[u8]| compile(pattern, flags).unwrap().is_match(text);
+        assert!(matches("A", "ijo", b"a") && !matches("A", "jo", b"a"));
+        assert!(matches("a.b", "s", b"a\nb") && !matches("a.b", "", b"a\nb"));
+        assert!(matches("a", "a", b"ab") && !matches("b", "a", b"ab"));
+        assert!(matches("^.$", "", b"\xff"));
+    }
+}

@@ -1,0 +1,387 @@
+//! `cors`: which pages of other origins may read the answers (Fetch Standard §3.2).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sigma_config::wording::pcre::Pattern;
+use sigma_http::Method;
+use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+
+/// Lets pages of other origins read answers.
+pub(crate) static CORS: Descriptor = Descriptor {
+    name: "cors",
+    priority: 4000,
+    doc: "Tells browsers which pages of other origins may read answers.\n\n\
+        Every `OPTIONS` request is answered with 200 and goes no further. All responses, those of other \
+        plugins too, get the CORS headers if the origin is allowed; what the node said is replaced then. \
+        `Vary: Origin` is added wherever the answer depends on the origin.",
+    phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
+    schema,
+    metadata_schema: Some(|| {
+        json!({
+            "type": "object",
+            "properties": {
+                "allow_origins": {
+                    "type": "object",
+                    "additionalProperties": {"type": "string", "pattern": ORIGINS},
+                    "description": "Named lists of origins, for `allow_origins_by_metadata`."
+                }
+            }
+        })
+    }),
+    check: Some(check),
+    build: |build| Ok(Arc::new(Cors::new(build)?)),
+    ..Descriptor::BASE
+};
+
+const ORIGINS: &str = r"^(\*|\*\*|null|\w+://[^,]+(,\w+://[^,]+)*)$";
+
+fn schema() -> Value {
+    let list = |description: &str| {
+        json!({
+            "type": "array",
+            "items": {"type": "string", "minLength": 1, "maxLength": 4096},
+            "minItems": 1,
+            "uniqueItems": true,
+            "description": description
+        })
+    };
+    let any = |description: &str| json!({"type": "string", "default": "*", "description": description});
+    json!({
+        "type": "object",
+        "properties": {
+            "allow_origins": {
+                "type": "string",
+                "pattern": ORIGINS,
+                "default": "*",
+                "description": "`*` for all origins, `**` for all with the origin named in the answer, or a list with commas."
+            },
+            "allow_methods": any("Methods that pages may use: `*`, `**` for all by name, or a list with commas."),
+            "allow_headers": any("Request headers that pages may set: `*`, `**` for those that are asked for, or a list with commas."),
+            "expose_headers": {"type": "string", "description": "Response headers that pages may read."},
+            "max_age": {
+                "type": "integer",
+                "default": 5,
+                "description": "Seconds for which browsers may remember this; -1 for not at all."
+            },
+            "allow_credential": {
+                "type": "boolean",
+                "default": false,
+                "description": "Whether pages may send cookies. No `*` may stand elsewhere then."
+            },
+            "allow_origins_by_regex": list("Regular expressions of origins, in the place of `allow_origins`."),
+            "allow_origins_by_metadata": list("Names of lists in the plugin's metadata, looked at first."),
+            "timing_allow_origins": {
+                "type": "string",
+                "pattern": ORIGINS,
+                "description": "Origins whose pages may read timings; as `allow_origins`."
+            },
+            "timing_allow_origins_by_regex": list("Regular expressions, in the place of `timing_allow_origins`.")
+        }
+    })
+}
+
+fn check(conf: &Value) -> Result<(), String> {
+    let text = |name: &str| conf.get(name).and_then(Value::as_str);
+    let starred =
+        ["allow_origins", "allow_methods", "allow_headers", "expose_headers", "timing_allow_origins"];
+    if conf.get("allow_credential") == Some(&Value::Bool(true))
+        && starred.into_iter().any(|name| text(name) == Some("*"))
+    {
+        return Err("you can not set '*' for other option when 'allow_credential' is true".to_owned());
+    }
+    ["allow_origins_by_regex", "timing_allow_origins_by_regex"].into_iter().try_for_each(|name| {
+        let sources = conf.get(name).and_then(Value::as_array);
+        sources
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .try_for_each(|source| Pattern::compile(source).map(|_| ()).map_err(|error| error.to_string()))
+    })
+}
+
+#[derive(Deserialize)]
+struct Config {
+    allow_origins: String,
+    allow_methods: String,
+    allow_headers: String,
+    expose_headers: Option<String>,
+    max_age: i64,
+    allow_credential: bool,
+    allow_origins_by_regex: Option<Vec<String>>,
+    #[serde(default)]
+    allow_origins_by_metadata: Vec<String>,
+    timing_allow_origins: Option<String>,
+    timing_allow_origins_by_regex: Option<Vec<String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Metadata {
+    allow_origins: HashMap<String, String>,
+}
+
+/// Origins that are allowed.
+enum Origins {
+    /// `*`
+    Any,
+    /// `**`: all of them, each by its name.
+    Each,
+    Listed(Vec<String>),
+    Matching(Vec<Pattern>),
+}
+
+impl Origins {
+    fn parse(text: &str) -> Origins {
+        match text {
+            "*" => Origins::Any,
+            "**" => Origins::Each,
+            list => Origins::Listed(list.split(',').map(str::to_owned).collect()),
+        }
+    }
+
+    /// The list, or in its place the expressions.
+    fn of(list: Option<&str>, expressions: Option<&[String]>) -> Result<Option<Origins>, String> {
+        let Some(sources) = expressions else { return Ok(list.map(Origins::parse)) };
+        let patterns =
+            sources.iter().map(|source| Pattern::compile(source).map_err(|error| error.to_string()));
+        Ok(Some(Origins::Matching(patterns.collect::<Result<_, _>>()?)))
+    }
+
+    /// Whether an origin is allowed.
+    fn admits(&self, origin: &str) -> bool {
+        match self {
+            Origins::Any | Origins::Each => true,
+            Origins::Listed(list) => list.iter().any(|listed| listed == origin),
+            Origins::Matching(patterns) => patterns.iter().any(|pattern| pattern.is_match(origin)),
+        }
+    }
+
+    /// What the answer says to a page of `origin`.
+    fn answer<'o>(&self, origin: Option<&'o str>) -> Option<&'o str> {
+        match (self, origin) {
+            (Origins::Any, _) | (Origins::Each, None) => Some("*"),
+            (_, origin) => origin.filter(|origin| self.admits(origin)),
+        }
+    }
+
+    /// Whether the answer differs from origin to origin.
+    fn varies(&self) -> bool {
+        !matches!(self, Origins::Any)
+    }
+}
+
+/// What the client has asked, before other plugins change the request.
+#[derive(Clone, Default)]
+struct Asked {
+    origin: Option<String>,
+    headers: Option<Vec<u8>>,
+}
+
+impl Asked {
+    fn of(cx: &Context) -> Asked {
+        let find = |name: &[u8]| cx.request.headers.find(name);
+        Asked {
+            // What is no text is no origin that a list could hold.
+            origin: find(b"origin").and_then(|origin| String::from_utf8(origin.to_vec()).ok()),
+            headers: find(b"access-control-request-headers").map(<[u8]>::to_vec),
+        }
+    }
+}
+
+struct Cors {
+    config: Config,
+    /// The lists of the metadata that are named, in order.
+    named: Vec<Origins>,
+    /// None if only named lists count.
+    own: Option<Origins>,
+    timing: Option<Origins>,
+}
+
+impl Cors {
+    fn new(build: &Build<'_>) -> Result<Cors, String> {
+        let config: Config = build.config()?;
+        let metadata = Option::<Metadata>::deserialize(build.metadata).map_err(|error| error.to_string())?;
+        let lists = metadata.unwrap_or_default().allow_origins;
+        let named = config.allow_origins_by_metadata.iter();
+        let named: Vec<Origins> =
+            named.filter_map(|name| lists.get(name)).map(|text| Origins::parse(text)).collect();
+        // The default would let everybody in whom the named lists keep out.
+        let only_named = !config.allow_origins_by_metadata.is_empty() && config.allow_origins == "*";
+        let own = match only_named {
+            true => None,
+            false => Origins::of(Some(&config.allow_origins), config.allow_origins_by_regex.as_deref())?,
+        };
+        let timing = Origins::of(
+            config.timing_allow_origins.as_deref(),
+            config.timing_allow_origins_by_regex.as_deref(),
+        )?;
+        Ok(Cors { config, named, own, timing })
+    }
+
+    fn allowed<'o>(&self, origin: Option<&'o str>) -> Option<&'o str> {
+        let by_name = origin.filter(|origin| self.named.iter().any(|origins| origins.admits(origin)));
+        by_name.or_else(|| self.own.as_ref()?.answer(origin))
+    }
+
+    fn allow(&self, cx: &mut Context, origin: &str, asked: &Asked) {
+        let config = &self.config;
+        set(cx, "Access-Control-Allow-Origin", origin.as_bytes());
+        let methods = match config.allow_methods.as_str() {
+            "**" => "GET,POST,PUT,DELETE,PATCH,HEAD,OPTIONS,CONNECT,TRACE",
+            methods => methods,
+        };
+        set(cx, "Access-Control-Allow-Methods", methods.as_bytes());
+        set(cx, "Access-Control-Max-Age", config.max_age.to_string().as_bytes());
+        if let Some(names) = config.expose_headers.as_deref().filter(|names| !names.is_empty()) {
+            set(cx, "Access-Control-Expose-Headers", names.as_bytes());
+        }
+        match (config.allow_headers.as_str(), &asked.headers) {
+            ("**", Some(headers)) => set(cx, "Access-Control-Allow-Headers", headers),
+            ("**", None) => cx.response.headers.remove_name(b"access-control-allow-headers"),
+            (headers, _) => set(cx, "Access-Control-Allow-Headers", headers.as_bytes()),
+        }
+        if config.allow_credential {
+            set(cx, "Access-Control-Allow-Credentials", b"true");
+        }
+    }
+}
+
+fn set(cx: &mut Context, name: &str, value: &[u8]) {
+    cx.response.headers.remove_name(name.as_bytes());
+    cx.response.headers.append(name, value);
+}
+
+impl Plugin for Cors {
+    fn rewrite(&self, cx: &mut Context, _: &Env<'_>) -> Step {
+        let asked = Asked::of(cx);
+        cx.keep(self, asked);
+        if cx.request.method == Method::Options { Reply::new(200).into() } else { Step::Next }
+    }
+
+    fn header_filter(&self, cx: &mut Context, _: &Env<'_>) {
+        // Nothing was kept if another plugin ended the exchange before.
+        let asked = cx.kept::<Self, Asked>(self).cloned().unwrap_or_else(|| Asked::of(cx));
+        let origin = asked.origin.as_deref();
+        let own_varies = self.own.as_ref().is_none_or(Origins::varies);
+        if own_varies || self.timing.as_ref().is_some_and(Origins::varies) {
+            cx.response.headers.append("Vary", b"Origin");
+        }
+        if let Some(allowed) = self.allowed(origin) {
+            self.allow(cx, allowed, &asked);
+        }
+        if let Some(allowed) = self.timing.as_ref().and_then(|origins| origins.answer(origin)) {
+            set(cx, "Timing-Allow-Origin", allowed.as_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Case, entry, entry_with, refusal, summary};
+
+    /// What a response says after the filter: origin, methods, headers, age, credentials, vary.
+    fn answer(conf: &Value, metadata: Option<Value>, fields: &str) -> String {
+        let entry = entry_with("cors", conf.clone(), metadata).unwrap();
+        let mut case = Case::new(&format!("GET / HTTP/1.1\nHost: h\n{fields}"));
+        assert_eq!(summary(case.run(&entry, Phase::Rewrite).as_ref()), "passed");
+        case.cx.request.headers.remove_name(b"origin");
+        case.cx.response.start(200);
+        case.cx.response.headers.append("access-control-allow-origin", b"node");
+        case.header_filter(&entry);
+        let short = [
+            "Allow-Origin",
+            "Allow-Methods",
+            "Allow-Headers",
+            "Max-Age",
+            "Allow-Credentials",
+            "Expose-Headers",
+        ];
+        let mut parts: Vec<String> =
+            short.iter().map(|name| case.answered(&format!("Access-Control-{name}"))).collect();
+        parts.push(case.answered("Vary"));
+        parts.push(case.answered("Timing-Allow-Origin"));
+        parts.join("|")
+    }
+
+    #[test]
+    fn answers_say_who_may_read_them() {
+        let check = |conf: Value, fields: &str, expected: &str| {
+            assert_eq!(answer(&conf, None, fields), expected, "{conf} {fields}");
+        };
+        let a = "Origin: http://a.com";
+        check(json!({}), "", "*|*|*|5||||");
+        check(json!({}), a, "*|*|*|5||||");
+        check(json!({"allow_origins": "**"}), "", "*|*|*|5|||Origin|");
+        check(json!({"allow_origins": "**"}), a, "http://a.com|*|*|5|||Origin|");
+        let list =
+            || json!({"allow_origins": "http://a.com,http://b.com", "max_age": -1, "expose_headers": "x"});
+        check(list(), a, "http://a.com|*|*|-1||x|Origin|");
+        check(list(), "Origin: http://A.com", "node||||||Origin|");
+        check(list(), "", "node||||||Origin|");
+        check(json!({"allow_origins": "null"}), "Origin: null", "null|*|*|5|||Origin|");
+        let all = json!({"allow_origins": "**", "allow_methods": "**", "allow_headers": "**", "allow_credential": true});
+        const METHODS: &str = "GET,POST,PUT,DELETE,PATCH,HEAD,OPTIONS,CONNECT,TRACE";
+        check(all.clone(), a, &format!("http://a.com|{METHODS}||5|true||Origin|"));
+        let asks = "Origin: http://a.com\nAccess-Control-Request-Headers: x-a, x-b";
+        check(all, asks, &format!("http://a.com|{METHODS}|x-a, x-b|5|true||Origin|"));
+        let regex = || json!({"allow_origins_by_regex": [".*\\.a\\.com$", "^http://c"]});
+        check(regex(), "Origin: http://x.a.com", "http://x.a.com|*|*|5|||Origin|");
+        check(regex(), "Origin: http://c.org", "http://c.org|*|*|5|||Origin|");
+        check(regex(), "Origin: http://x.a.com.evil", "node||||||Origin|");
+        check(json!({"timing_allow_origins": "http://a.com"}), a, "*|*|*|5|||Origin|http://a.com");
+        check(json!({"timing_allow_origins_by_regex": ["a"]}), "Origin: http://b", "*|*|*|5|||Origin|");
+    }
+
+    #[test]
+    fn lists_of_the_metadata_come_first() {
+        let metadata = || json!({"allow_origins": {"k1": "http://a.com", "k2": "http://b.com,http://c.com"}});
+        let check = |conf: Value, origin: &str, expected: &str| {
+            let said = answer(&conf, Some(metadata()), &format!("Origin: {origin}"));
+            assert_eq!(said.split('|').next(), Some(expected), "{conf} {origin}");
+        };
+        let named = || json!({"allow_origins_by_metadata": ["k1", "k2", "missing"]});
+        check(named(), "http://a.com", "http://a.com");
+        check(named(), "http://c.com", "http://c.com");
+        check(named(), "http://d.com", "node");
+        let both = json!({"allow_origins_by_metadata": ["k1"], "allow_origins": "http://d.com"});
+        check(both.clone(), "http://d.com", "http://d.com");
+        check(both, "http://b.com", "node");
+    }
+
+    #[test]
+    fn every_options_is_answered() {
+        let entry = entry("cors", json!({"allow_origins": "http://a.com"})).unwrap();
+        let mut case = Case::new("OPTIONS / HTTP/1.1\nHost: h");
+        assert_eq!(summary(case.run(&entry, Phase::Rewrite).as_ref()), "200");
+    }
+
+    #[test]
+    fn bad_configurations_are_refused() {
+        let check = |conf: Value, expected: &str| assert_eq!(refusal("cors", &conf), expected, "{conf}");
+        const STARRED: &str = "you can not set '*' for other option when 'allow_credential' is true";
+        check(json!({"allow_credential": true}), STARRED);
+        check(
+            json!({"allow_credential": true, "allow_origins": "http://a.com", "allow_methods": "GET"}),
+            STARRED,
+        );
+        check(
+            json!({"allow_origins": "a.com"}),
+            &format!(
+                "property \"allow_origins\" validation failed: failed to match pattern {ORIGINS:?} with \"a.com\""
+            ),
+        );
+        check(
+            json!({"allow_origins_by_regex": ["("]}),
+            "pattern `(` is not a valid expression: unclosed group",
+        );
+        check(
+            json!({"max_age": "1"}),
+            "property \"max_age\" validation failed: wrong type: expected integer, got string",
+        );
+        assert_ne!(refusal("cors", &json!({"allow_origins_by_regex": []})), "");
+    }
+}

@@ -1,0 +1,156 @@
+//! `uri-blocker`: requests by their URI.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sigma_config::wording::pcre::Pattern;
+use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+
+/// Refuses requests by their URI.
+pub(crate) static URI_BLOCKER: Descriptor = Descriptor {
+    name: "uri-blocker",
+    priority: 2900,
+    doc: "Refuses requests whose URI matches a regular expression.\n\n\
+        What is searched is the normalised, decoded path and, behind `?`, the query as it was sent: \
+        `%2e%2e` or `//` lead around no rule. Flags at the beginning of a rule, such as `(?i)`, hold for \
+        the rules after it too, as they do in APISIX. No rule at all matches every URI.",
+    phases: PhaseSet::of(&[Phase::Rewrite]),
+    schema,
+    check: Some(|conf| {
+        let rules = conf.get("block_rules").and_then(Value::as_array);
+        let insensitive = conf.get("case_insensitive").and_then(Value::as_bool).unwrap_or_default();
+        let rules = rules.into_iter().flatten().filter_map(Value::as_str);
+        compiled(rules, if insensitive { "(?i)" } else { "" }).map(|_| ())
+    }),
+    build: |build| Ok(Arc::new(UriBlocker::new(build)?)),
+    ..Descriptor::BASE
+};
+
+fn schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "block_rules": {
+                "type": "array",
+                "items": {"type": "string", "minLength": 1, "maxLength": 4096},
+                "uniqueItems": true,
+                "description": "Regular expressions, searched anywhere in path and query."
+            },
+            "rejected_code": {
+                "type": "integer",
+                "minimum": 200,
+                "maximum": 999,
+                "default": 403,
+                "description": "The status of a refusal."
+            },
+            "rejected_msg": {
+                "type": "string",
+                "minLength": 1,
+                "description": "The message of a refusal; without it the refusal says its status only."
+            },
+            "case_insensitive": {
+                "type": "boolean",
+                "default": false,
+                "description": "Whether upper and lower case are the same."
+            }
+        },
+        "required": ["block_rules"]
+    })
+}
+
+/// Rules that match one after the other. APISIX joins them to one expression, where flags at the
+/// beginning of a rule also hold for those behind it; who relies on that must not lose a rule here.
+fn compiled<'r>(rules: impl Iterator<Item = &'r str>, flags: &str) -> Result<Vec<Pattern>, String> {
+    let mut flags = flags.to_owned();
+    let compile = |rule: &str| {
+        let pattern = Pattern::compile(&format!("{flags}{rule}")).map_err(|error| error.to_string());
+        flags.push_str(leading_flags(rule));
+        pattern
+    };
+    rules.map(compile).collect()
+}
+
+fn leading_flags(rule: &str) -> &str {
+    let is_flag = |b: u8| matches!(b, b'i' | b'm' | b's' | b'x');
+    match rule.strip_prefix("(?").and_then(|rest| rest.split_once(')')) {
+        Some((flags, rest)) if flags.bytes().all(is_flag) => &rule[..rule.len() - rest.len()],
+        _ => "",
+    }
+}
+
+#[derive(Deserialize)]
+struct Config {
+    block_rules: Vec<String>,
+    rejected_code: u16,
+    rejected_msg: Option<String>,
+    case_insensitive: bool,
+}
+
+struct UriBlocker {
+    rules: Vec<Pattern>,
+    config: Config,
+}
+
+impl UriBlocker {
+    fn new(build: &Build<'_>) -> Result<UriBlocker, String> {
+        let config: Config = build.config()?;
+        let flags = if config.case_insensitive { "(?i)" } else { "" };
+        Ok(UriBlocker { rules: compiled(config.block_rules.iter().map(String::as_str), flags)?, config })
+    }
+}
+
+impl Plugin for UriBlocker {
+    fn rewrite(&self, cx: &mut Context, _: &Env<'_>) -> Step {
+        let uri = cx.request_uri();
+        let uri = String::from_utf8_lossy(&uri);
+        if !self.rules.is_empty() && !self.rules.iter().any(|rule| rule.is_match(&uri)) {
+            return Step::Next;
+        }
+        match &self.config.rejected_msg {
+            Some(message) => Step::json(self.config.rejected_code, &json!({ "error_msg": message })),
+            None => Reply::new(self.config.rejected_code).into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Case, entry, refusal, summary};
+
+    #[test]
+    fn uris_pass_or_do_not() {
+        let check = |conf: Value, uri: &str, expected: &str| {
+            let entry = entry("uri-blocker", conf.clone()).unwrap();
+            let mut case = Case::new(&format!("GET {uri} HTTP/1.1\nHost: h"));
+            let reply = case.run(&entry, Phase::Rewrite);
+            assert_eq!(summary(reply.as_ref()), expected, "{conf} {uri}");
+        };
+        let rules = || json!({"block_rules": ["root.exe", "root.m+", "^/a b$"]});
+        check(rules(), "/x?n=root.exe", "403");
+        check(rules(), "/root.mm", "403");
+        check(rules(), "/a%20b", "403");
+        check(rules(), "/a%20b?x", "passed");
+        check(rules(), "/ROOT.EXE", "passed");
+        check(rules(), "/x?n=root%2eexe", "passed");
+        check(json!({"block_rules": ["^/admin"], "case_insensitive": true}), "/ADMIN", "403");
+        check(json!({"block_rules": ["(?i)one", "two"]}), "/TWO", "403");
+        check(json!({"block_rules": ["one", "(?i)two"]}), "/ONE", "passed");
+        check(json!({"block_rules": []}), "/", "403");
+        let worded = json!({"block_rules": ["x"], "rejected_code": 401, "rejected_msg": "no \"x\""});
+        check(worded, "/x", r#"401 {"error_msg":"no \"x\""}"#);
+    }
+
+    #[test]
+    fn bad_configurations_are_refused() {
+        let check =
+            |conf: Value, expected: &str| assert_eq!(refusal("uri-blocker", &conf), expected, "{conf}");
+        check(json!({}), "property \"block_rules\" is required");
+        check(json!({"block_rules": [".+("]}), "pattern `.+(` is not a valid expression: unclosed group");
+        check(
+            json!({"block_rules": ["x"], "rejected_code": 100}),
+            "property \"rejected_code\" validation failed: expected 100 to be at least 200",
+        );
+    }
+}

@@ -1,0 +1,242 @@
+//! What tests of plugins share: a gateway without sockets, and a request to run through it.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use serde_json::Value;
+use sigma_config::plugins::{PluginScope, PluginSchemas};
+use sigma_http::h1::{HeadLimits, parse_request};
+use sigma_http::{BodyLength, Chunk, Frame};
+use sigma_plugin::step::BodyRead;
+use sigma_plugin::{Consumer, Consumers, Context, Entry, Env, Identity, Local, Node, Phase, Pieces, Reply, Roster, Step, StreamBody};
+
+/// The roster of all plugins, enabled.
+pub(crate) fn roster() -> Roster {
+    Roster::new(crate::ROSTER, None).unwrap()
+}
+
+/// An instance of a plugin whose configuration was checked as the gateway does.
+pub(crate) fn entry(name: &str, conf: Value) -> Result<Entry, String> {
+    entry_with(name, conf, None)
+}
+
+/// As [`entry`], with plugin metadata.
+pub(crate) fn entry_with(name: &str, conf: Value, metadata: Option<Value>) -> Result<Entry, String> {
+    let roster = roster();
+    roster.check(name, PluginScope::Http, &conf).map_err(|refusal| refusal.to_string())?;
+    let conf = Arc::new(conf);
+    let resolved = Value::clone(&conf);
+    roster.build(name, &conf, resolved, "/apisix/routes/1", metadata.map(Arc::new), &Arc::new(Node::default()))
+}
+
+/// Why a configuration of a route is refused; empty if it is not.
+pub(crate) fn refusal(name: &str, conf: &Value) -> String {
+    refusal_in(name, PluginScope::Http, conf)
+}
+
+/// As [`refusal`], for a place other than a route.
+pub(crate) fn refusal_in(name: &str, scope: PluginScope, conf: &Value) -> String {
+    roster().check(name, scope, conf).map_or_else(|refusal| refusal.to_string(), |()| String::new())
+}
+
+/// One request, and the world around it.
+pub(crate) struct Case {
+    pub(crate) node: Arc<Node>,
+    pub(crate) local: Rc<Local>,
+    pub(crate) consumers: Consumers,
+    pub(crate) now_ms: u64,
+    pub(crate) cx: Context,
+    /// The body that the client sends.
+    pub(crate) body: Vec<u8>,
+}
+
+impl Case {
+    /// A request from 127.0.0.1 with this head; lines end with `\n` and the last one may be bare.
+    pub(crate) fn new(head: &str) -> Case {
+        let mut case = Case {
+            node: Arc::new(Node::default()),
+            local: Rc::new(Local::new(0, 1)),
+            consumers: Consumers::default(),
+            now_ms: 0,
+            cx: Context::default(),
+            body: Vec::new(),
+        };
+        case.request(head);
+        case
+    }
+
+    /// Another request in the same world.
+    pub(crate) fn request(&mut self, head: &str) {
+        let text = format!("{}\r\n\r\n", head.trim_end().replace('\n', "\r\n"));
+        let limits = HeadLimits { line_bytes: 1 << 16, head_bytes: 1 << 18, fields: 1000 };
+        let end = parse_request(text.as_bytes(), &limits, &mut self.cx.request).unwrap();
+        assert_eq!(end, Some(text.len()), "{head}");
+        self.cx.begin();
+        let path = self.cx.request.raw_path().to_vec();
+        self.cx.uri = sigma_plugin::variables::percent_decoded(&path).into_owned();
+        self.cx.client.addr = Some(std::net::Ipv4Addr::LOCALHOST.into());
+        self.cx.client.peer = self.cx.client.addr;
+    }
+
+    /// Adds a consumer that `plugin` recognises by `conf`.
+    pub(crate) fn consumer(&mut self, name: &str, plugin: &'static str, conf: &Value) {
+        let consumer = Consumer { name: name.into(), custom_id: Some("c1".into()), ..Consumer::default() };
+        self.identity(consumer, None, plugin, conf);
+    }
+
+    /// Adds a consumer, recognised by `conf` or by a credential that holds it.
+    pub(crate) fn identity(
+        &mut self,
+        consumer: Consumer,
+        credential: Option<&str>,
+        plugin: &'static str,
+        conf: &Value,
+    ) {
+        let (key, data) = roster().identity(plugin, conf).unwrap().unwrap();
+        let consumer = Arc::new(consumer);
+        self.consumers.put(Arc::clone(&consumer));
+        let identity = Identity { consumer, credential: credential.map(Box::from), data };
+        self.consumers.put_identity(plugin, &key, Arc::new(identity));
+    }
+
+    /// Runs one hook to its end, with the request's body if it asks for it; a reply, or None to go on.
+    pub(crate) fn run(&mut self, entry: &Entry, phase: Phase) -> Option<Reply> {
+        let env = Env {
+            node: &self.node,
+            local: &self.local,
+            consumers: &self.consumers,
+            now_ms: self.now_ms,
+        };
+        let cx = &mut self.cx;
+        let mut step = match phase {
+            Phase::Rewrite => entry.plugin.rewrite(cx, &env),
+            Phase::Access => entry.plugin.access(cx, &env),
+            _ => entry.plugin.before_proxy(cx, &env),
+        };
+        loop {
+            step = match step {
+                Step::Next => return None,
+                Step::Reply(reply) => return Some(*reply),
+                Step::Stream(reply, body) => return Some(collected(*reply, body)),
+                Step::Wait(future) => {
+                    let runtime =
+                        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                    runtime.block_on(future)(cx, &env)
+                }
+                Step::ReadBody { limit, then } => {
+                    let read = if self.body.len() > limit { BodyRead::TooLarge } else { BodyRead::Whole };
+                    if read == BodyRead::Whole {
+                        cx.body = Some(self.body.clone());
+                    }
+                    then(cx, &env, read)
+                }
+            };
+        }
+    }
+
+    /// Runs the header filter on the response that stands in the context.
+    pub(crate) fn header_filter(&mut self, entry: &Entry) {
+        let env = Env {
+            node: &self.node,
+            local: &self.local,
+            consumers: &self.consumers,
+            now_ms: self.now_ms,
+        };
+        entry.plugin.header_filter(&mut self.cx, &env);
+    }
+
+    /// Runs the log hook.
+    pub(crate) fn log(&mut self, entry: &Entry) {
+        let env = Env {
+            node: &self.node,
+            local: &self.local,
+            consumers: &self.consumers,
+            now_ms: self.now_ms,
+        };
+        entry.plugin.log(&mut self.cx, &env);
+    }
+
+    /// The response of a node: a status, and fields, one a line.
+    pub(crate) fn respond(&mut self, status: u16, fields: &str) {
+        self.cx.response.start(status);
+        for (name, value) in fields.lines().filter_map(|field| field.split_once(':')) {
+            self.cx.response.headers.append(name, value.trim().as_bytes());
+        }
+        self.cx.record.status = status;
+    }
+
+    /// Sends the response through header and body filter, its body in these pieces.
+    pub(crate) fn filter(&mut self, entry: &Entry, pieces: &[&[u8]]) -> Vec<u8> {
+        self.header_filter(entry);
+        let env = Env {
+            node: &self.node,
+            local: &self.local,
+            consumers: &self.consumers,
+            now_ms: self.now_ms,
+        };
+        let Some(mut filter) = entry.plugin.body_filter(&mut self.cx, &env) else { return pieces.concat() };
+        let mut out = Pieces::default();
+        for piece in pieces {
+            filter.data(&mut self.cx, Chunk::copy_of(piece), &mut out);
+        }
+        filter.end(&mut self.cx, None, &mut out);
+        let frames = out.drain().filter_map(|frame| match frame {
+            Frame::Data(data) => Some(data.to_vec()),
+            _ => None,
+        });
+        frames.flatten().collect()
+    }
+
+    /// A field of the request as it stands now.
+    pub(crate) fn sent(&self, name: &str) -> Option<String> {
+        self.cx.request.headers.find(name.as_bytes()).map(text)
+    }
+
+    /// All values of a field of the response, as a list.
+    pub(crate) fn answered(&self, name: &str) -> String {
+        let fields = self.cx.response.headers.iter();
+        let values = fields.filter(|(n, _)| n.eq_ignore_ascii_case(name.as_bytes()));
+        values.map(|(_, value)| text(value)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// What the node would be asked for.
+    pub(crate) fn target(&self) -> String {
+        text(self.cx.outgoing_target())
+    }
+}
+
+/// A reply with its streamed body.
+fn collected(mut reply: Reply, mut body: StreamBody) -> Reply {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut bytes = Vec::new();
+    while let Some(piece) = runtime.block_on(std::future::poll_fn(|task| body.source.poll_piece(task))).unwrap() {
+        bytes.extend_from_slice(&piece);
+    }
+    if let BodyLength::Known(length) = body.length {
+        assert_eq!(length, bytes.len() as u64);
+    }
+    reply.body = Some(bytes);
+    reply
+}
+
+/// Status and body of a reply; `passed` if there is none.
+pub(crate) fn summary(reply: Option<&Reply>) -> String {
+    let Some(reply) = reply else { return "passed".to_owned() };
+    let body = reply.body.as_deref().map(text).unwrap_or_default();
+    format!("{} {}", reply.status, body.trim_end()).trim_end().to_owned()
+}
+
+/// A field of a reply.
+pub(crate) fn field(reply: &Reply, name: &str) -> Option<String> {
+    reply.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| text(value))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A node's background work on a test's runtime.
+pub(crate) fn spawning(runtime: &tokio::runtime::Handle) -> impl Fn(sigma_plugin::env::Work) + use<> {
+    let runtime = runtime.clone();
+    move |work| drop(runtime.spawn(work))
+}

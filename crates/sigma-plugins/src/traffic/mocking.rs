@@ -1,0 +1,317 @@
+//! `mocking`: answers made up, in the place of a node that does not exist yet.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use sigma_config::template::Template;
+use sigma_plugin::{Build, Context, Descriptor, Env, Local, Phase, PhaseSet, Plugin, Reply, Step};
+
+use super::text::{Field, rendered};
+
+/// The plugin.
+pub(crate) static MOCKING: Descriptor = Descriptor {
+    name: "mocking",
+    version: "0.1",
+    priority: 10900,
+    doc: "Answers with an example, or with random data that follows a schema.",
+    phases: PhaseSet::of(&[Phase::Access]),
+    schema,
+    check: Some(|conf| Form::of(conf).map(drop)),
+    build,
+    ..Descriptor::BASE
+};
+
+const MOCK_BY: &str = concat!("Sigma/", env!("CARGO_PKG_VERSION"));
+
+/// Levels of a schema that data is made up for.
+const MOST_LEVELS: usize = 32;
+
+fn schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "delay": {"type": "integer", "minimum": 0, "default": 0, "description": "Seconds before the answer."},
+            "response_status": {"type": "integer", "minimum": 100, "maximum": 999, "default": 200, "description": "Status."},
+            "content_type": {"type": "string", "default": "application/json;charset=utf8",
+                "description": "Content type: application/json, application/xml, text/plain, text/html or text/xml."},
+            "response_example": {"type": "string", "description": "Body, a text with variables."},
+            "response_schema": {"type": "object", "description": "A schema for which a body is made up, without an example."},
+            "with_mock_header": {"type": "boolean", "default": true,
+                "description": "Whether the header `x-mock-by` tells that the answer is made up."},
+            "response_headers": {
+                "type": "object",
+                "minProperties": 1,
+                "additionalProperties": {"oneOf": [{"type": "string"}, {"type": "number"}]},
+                "description": "Further header fields; their values are texts with variables."
+            }
+        },
+        "anyOf": [{"required": ["response_example"]}, {"required": ["response_schema"]}]
+    })
+}
+
+#[derive(Deserialize)]
+struct Config {
+    delay: u32,
+    response_status: u16,
+    content_type: String,
+    response_example: Option<String>,
+    response_schema: Option<Value>,
+    with_mock_header: bool,
+    response_headers: Option<Map<String, Value>>,
+}
+
+/// How made-up data is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Json,
+    Xml,
+    /// Nothing can be made up.
+    Html,
+}
+
+impl Form {
+    fn of(conf: &Value) -> Result<Form, String> {
+        let content_type = conf.get("content_type").and_then(Value::as_str).unwrap_or("application/json");
+        let media_type = content_type.split(';').next().unwrap_or_default().trim();
+        match media_type {
+            "application/json" | "text/plain" => Ok(Form::Json),
+            "application/xml" | "text/xml" => Ok(Form::Xml),
+            "text/html" => Ok(Form::Html),
+            _ => Err("unsupported content type!".to_owned()),
+        }
+    }
+}
+
+fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
+    let form = Form::of(build.conf)?;
+    let config: Config = build.config()?;
+    let body = match config.response_example {
+        Some(example) => Body::Example(Template::parse(&example)),
+        None => Body::MadeUp(config.response_schema.unwrap_or_default(), form),
+    };
+    Ok(Arc::new(Mocking {
+        delay: Duration::from_secs(config.delay.into()),
+        status: config.response_status,
+        content_type: config.content_type,
+        body: Arc::new(body),
+        marked: config.with_mock_header,
+        fields: config.response_headers.as_ref().map(Field::all).unwrap_or_default(),
+    }))
+}
+
+enum Body {
+    Example(Template),
+    MadeUp(Value, Form),
+}
+
+impl Body {
+    fn of(&self, cx: &Context, local: &Local) -> Vec<u8> {
+        match self {
+            Body::Example(example) => rendered(example, cx),
+            Body::MadeUp(schema, form) => {
+                let data = made_up_object(schema, local, 0);
+                let text = match form {
+                    Form::Json => data.to_string(),
+                    Form::Xml => xml(&data),
+                    Form::Html => String::new(),
+                };
+                // Examples inside a schema may hold variables as well.
+                if text.contains('$') { rendered(&Template::parse(&text), cx) } else { text.into_bytes() }
+            }
+        }
+    }
+}
+
+struct Mocking {
+    delay: Duration,
+    status: u16,
+    content_type: String,
+    body: Arc<Body>,
+    marked: bool,
+    fields: Vec<Field>,
+}
+
+impl Plugin for Mocking {
+    fn access(&self, cx: &mut Context, env: &Env<'_>) -> Step {
+        let mut reply = Reply::new(self.status).header("Content-Type", self.content_type.as_bytes());
+        if self.marked {
+            reply = reply.header("x-mock-by", MOCK_BY);
+        }
+        for (name, value) in self.fields.iter().map(|field| field.of(cx)) {
+            reply = reply.header(name, value);
+        }
+        let body = Arc::clone(&self.body);
+        if self.delay.is_zero() {
+            return reply.text(body.of(cx, env.local)).into();
+        }
+        let delay = self.delay;
+        Step::wait(async move { tokio::time::sleep(delay).await }, move |(), cx, env| {
+            reply.text(body.of(cx, env.local)).into()
+        })
+    }
+}
+
+/// An object with the properties of a schema; those of unknown types are left out.
+fn made_up_object(schema: &Value, local: &Local, level: usize) -> Value {
+    let properties = schema.get("properties").and_then(Value::as_object);
+    let properties = properties.filter(|_| level < MOST_LEVELS).into_iter().flatten();
+    let made_up =
+        properties.filter_map(|(name, schema)| Some((name.clone(), made_up(schema, local, level)?)));
+    Value::Object(made_up.collect())
+}
+
+fn made_up(schema: &Value, local: &Local, level: usize) -> Option<Value> {
+    let example = || schema.get("example").filter(|example| !example.is_null());
+    let between = |least: u64, most: u64| least + local.random() % (most - least + 1);
+    Some(match schema.get("type")?.as_str()? {
+        "string" => match example() {
+            Some(example) => example.clone(),
+            None => {
+                Value::String((0..between(1, 10)).map(|_| char::from(b'a' + between(0, 25) as u8)).collect())
+            }
+        },
+        "number" => match example() {
+            Some(example) => example.clone(),
+            None => json!(between(0, 9_999_999) as f64 / 1000.0),
+        },
+        "integer" => match example().and_then(Value::as_f64) {
+            Some(example) => json!(example.floor() as i64),
+            None => json!(between(1, 10_000)),
+        },
+        // An example `false` counts as none, as in APISIX.
+        "boolean" => match example() {
+            Some(Value::Bool(true)) => Value::Bool(true),
+            _ => Value::Bool(between(0, 1) == 1),
+        },
+        "array" => {
+            let items = schema.get("items")?;
+            let each = (0..between(1, 3)).map(|_| made_up(items, local, level + 1));
+            Value::Array(each.collect::<Option<_>>()?)
+        }
+        "object" => made_up_object(schema, local, level + 1),
+        _ => return None,
+    })
+}
+
+/// An XML document with the root `data`; the elements of an array have its name.
+fn xml(data: &Value) -> String {
+    let mut out = String::new();
+    element("data", data, &mut out);
+    out
+}
+
+fn element(name: &str, value: &Value, out: &mut String) {
+    if let Value::Array(items) = value {
+        items.iter().for_each(|item| element(name, item, out));
+        return;
+    }
+    // Writing to a string cannot fail.
+    let _ = write!(out, "<{name}>");
+    match value {
+        Value::Object(members) => members.iter().for_each(|(name, value)| element(name, value, out)),
+        Value::String(text) => escape(text, out),
+        scalar => drop(write!(out, "{scalar}")),
+    }
+    let _ = write!(out, "</{name}>");
+}
+
+fn escape(text: &str, out: &mut String) {
+    for c in text.chars() {
+        match c {
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '&' => out.push_str("&amp;"),
+            other => out.push(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Case, entry, refusal};
+
+    fn reply(conf: Value) -> Reply {
+        let entry = entry("mocking", conf).unwrap();
+        Case::new("GET /x HTTP/1.1\nHost: h\n").run(&entry, Phase::Access).unwrap()
+    }
+
+    #[test]
+    fn examples() {
+        fn check(conf: Value, status: u16, body: &str, fields: &[(&str, &str)]) {
+            let reply = reply(conf.clone());
+            assert_eq!(
+                (reply.status, std::str::from_utf8(&reply.body.unwrap()).unwrap()),
+                (status, body),
+                "{conf}"
+            );
+            let found: Vec<(String, String)> = reply
+                .headers
+                .into_iter()
+                .map(|(name, value)| (name.into_owned(), String::from_utf8(value).unwrap()))
+                .collect();
+            let expected: Vec<(String, String)> =
+                fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            assert_eq!(found, expected, "{conf}");
+        }
+        let json_type = ("Content-Type", "application/json;charset=utf8");
+        check(
+            json!({"response_example": "$remote_addr$none!"}),
+            200,
+            "127.0.0.1!",
+            &[json_type, ("x-mock-by", MOCK_BY)],
+        );
+        check(
+            json!({"response_example": "hi", "response_status": 404, "content_type": "text/plain", "with_mock_header": false,
+                "response_headers": {"X-Uri": "$uri", "X-N": 5}}),
+            404,
+            "hi",
+            &[("Content-Type", "text/plain"), ("X-Uri", "/x"), ("X-N", "5")],
+        );
+    }
+
+    #[test]
+    fn data_follows_a_schema() {
+        let schema = json!({"properties": {
+            "s": {"type": "string"}, "t": {"type": "string", "example": "ex$uri"},
+            "n": {"type": "number", "example": 1.5}, "i": {"type": "integer", "example": 3.9}, "j": {"type": "integer"},
+            "b": {"type": "boolean", "example": true}, "c": {"type": "boolean"},
+            "a": {"type": "array", "items": {"type": "integer"}}, "none": {"type": "array"},
+            "o": {"type": "object", "properties": {"x": {"type": "string", "example": "<&"}}}, "e": {"type": "object"},
+            "u": {"type": "null"}
+        }});
+        for _ in 0..20 {
+            let body = reply(json!({"response_schema": schema})).body.unwrap();
+            let data: Value = serde_json::from_slice(&body).unwrap();
+            let s = data["s"].as_str().unwrap();
+            assert!((1..=10).contains(&s.len()) && s.bytes().all(|b| b.is_ascii_lowercase()), "{s}");
+            assert_eq!((&data["t"], &data["n"], &data["i"]), (&json!("ex/x"), &json!(1.5), &json!(3)));
+            assert!((1..=10_000).contains(&data["j"].as_i64().unwrap()));
+            assert!(data["b"] == true && data["c"].is_boolean());
+            assert!((1..=3).contains(&data["a"].as_array().unwrap().len()));
+            assert_eq!((&data["o"], &data["e"]), (&json!({"x": "<&"}), &json!({})));
+            assert!(data.get("none").is_none() && data.get("u").is_none());
+        }
+        let text = |content_type: &str, schema: Value| {
+            let body = reply(json!({"response_schema": schema, "content_type": content_type})).body.unwrap();
+            String::from_utf8(body).unwrap()
+        };
+        let nested = json!({"properties": {"o": {"type": "object", "properties": {"x": {"type": "string", "example": "<&"}}}}});
+        assert_eq!(text("text/xml", nested.clone()), "<data><o><x>&lt;&amp;</x></o></data>");
+        assert_eq!(text("text/html", nested), "");
+    }
+
+    #[test]
+    fn configurations() {
+        let check = |conf: Value, reason: &str| assert_eq!(refusal("mocking", &conf), reason, "{conf}");
+        check(json!({"response_schema": {}}), "");
+        check(json!({"response_example": "a", "content_type": "text/css"}), "unsupported content type!");
+        check(
+            json!({}),
+            "object matches none of the required: [\"response_example\"] or [\"response_schema\"]",
+        );
+    }
+}

@@ -1,0 +1,8 @@
+//! Where requests go, and what becomes of them on the way: plugins that choose an upstream, spare
+//! it, or answer in its place.
+
+pub(crate) mod api_breaker;
+pub(crate) mod fault_injection;
+pub(crate) mod mocking;
+mod text;
+pub(crate) mod traffic_split;

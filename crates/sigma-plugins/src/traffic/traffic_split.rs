@@ -1,0 +1,388 @@
+//! `traffic-split`: chooses the upstream by conditions and weights.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sigma_config::expr::Expr;
+use sigma_config::resources::Upstream;
+use sigma_plugin::descriptor::InlineUpstream;
+use sigma_plugin::{Build, Context, Descriptor, Env, Local, Phase, PhaseSet, Plugin, Step};
+
+/// The plugin.
+pub(crate) static TRAFFIC_SPLIT: Descriptor = Descriptor {
+    name: "traffic-split",
+    version: "0.1",
+    priority: 966,
+    doc: "Sends shares of the traffic to other upstreams.\n\n\
+        The first rule whose conditions hold decides; its upstreams take turns by weight. An entry \
+        without an upstream stands for the route's own.",
+    phases: PhaseSet::of(&[Phase::Access]),
+    schema,
+    check: Some(check),
+    upstreams: Some(upstreams),
+    build,
+    ..Descriptor::BASE
+};
+
+const NAME: &str = "traffic-split";
+
+/// Most bytes of a form that conditions may look at.
+const FORM_LIMIT: usize = 1024 * 1024;
+
+fn schema() -> Value {
+    let weighted = json!({
+        "type": "object",
+        "properties": {
+            "upstream_id": {
+                "anyOf": [
+                    {"type": "string", "minLength": 1, "maxLength": 64, "pattern": "^[a-zA-Z0-9-_.]+$"},
+                    {"type": "integer", "minimum": 1}
+                ],
+                "description": "The upstream with this id."
+            },
+            "upstream": {"type": "object", "description": "An upstream of the plugin's own."},
+            "weight": {"type": "integer", "minimum": 0, "default": 1, "description": "Share among the entries."}
+        }
+    });
+    json!({
+        "type": "object",
+        "properties": {
+            "rules": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "match": {
+                            "type": "array",
+                            "items": {
+                                "type": "object",
+                                "properties": {"vars": {"type": "array", "description": "An expression on variables."}}
+                            },
+                            "description": "Conditions, one of which must hold; none for all requests."
+                        },
+                        "weighted_upstreams": {
+                            "type": "array",
+                            "minItems": 1,
+                            "maxItems": 20,
+                            "items": weighted,
+                            "default": [{"weight": 1}],
+                            "description": "The upstreams that take turns."
+                        }
+                    }
+                },
+                "description": "Rules, the first of which that holds decides."
+            }
+        }
+    })
+}
+
+#[derive(Deserialize)]
+struct Config {
+    #[serde(default)]
+    rules: Vec<RuleConfig>,
+}
+
+#[derive(Deserialize)]
+struct RuleConfig {
+    #[serde(default, rename = "match")]
+    conditions: Vec<Condition>,
+    weighted_upstreams: Vec<Weighted>,
+}
+
+#[derive(Deserialize)]
+struct Condition {
+    #[serde(default)]
+    vars: Value,
+}
+
+#[derive(Deserialize)]
+struct Weighted {
+    upstream_id: Option<Value>,
+    upstream: Option<Value>,
+    weight: u64,
+}
+
+impl Condition {
+    fn expression(&self) -> Result<Expr, String> {
+        if self.vars.is_null() {
+            return Ok(Expr::ALWAYS);
+        }
+        Expr::parse(&self.vars).map_err(|error| format!("failed to validate the 'vars' expression: {error}"))
+    }
+}
+
+fn check(conf: &Value) -> Result<(), String> {
+    let config = Config::deserialize(conf).map_err(|error| error.to_string())?;
+    for rule in &config.rules {
+        rule.conditions.iter().try_for_each(|condition| condition.expression().map(drop))?;
+        for weighted in &rule.weighted_upstreams {
+            if let (None, Some(upstream)) = (&weighted.upstream_id, &weighted.upstream) {
+                Upstream::deserialize(upstream).map_err(|error| format!("invalid upstream: {error}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The upstreams inside a configuration, named by the numbers of their rule and entry.
+fn upstreams(conf: &Value) -> Vec<InlineUpstream> {
+    let list = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut found = Vec::new();
+    for (rule, config) in list(conf.get("rules")).iter().enumerate() {
+        for (entry, weighted) in list(config.get("weighted_upstreams")).iter().enumerate() {
+            if let (None, Some(upstream)) = (weighted.get("upstream_id"), weighted.get("upstream")) {
+                found.push(InlineUpstream { name: inline_name(rule, entry), upstream: upstream.clone() });
+            }
+        }
+    }
+    found
+}
+
+fn inline_name(rule: usize, entry: usize) -> String {
+    format!("{rule}.{entry}")
+}
+
+fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
+    check(build.conf)?;
+    let config: Config = build.config()?;
+    let rules = config.rules.iter().enumerate();
+    let rules = rules.map(|(at, config)| Rule::new(build, at, config)).collect::<Result<Vec<_>, _>>()?;
+    let reads_form = rules.iter().any(|rule| rule.reads_form);
+    let split = Split { rules };
+    Ok(Arc::new(TrafficSplit { split: Arc::new(split), reads_form }))
+}
+
+struct Rule {
+    conditions: Vec<Expr>,
+    entries: Arc<Entries>,
+    reads_form: bool,
+}
+
+/// Upstreams that take turns.
+struct Entries {
+    /// Keys and weights; None for the route's own upstream.
+    list: Vec<(Option<Box<str>>, u64)>,
+    step: u64,
+    heaviest: u64,
+}
+
+impl Rule {
+    fn new(build: &Build<'_>, at: usize, config: &RuleConfig) -> Result<Rule, String> {
+        let mut list: Vec<(Option<Box<str>>, u64)> = Vec::new();
+        for (entry, weighted) in config.weighted_upstreams.iter().enumerate() {
+            let key: Option<Box<str>> = match (&weighted.upstream_id, &weighted.upstream) {
+                (Some(Value::String(id)), _) => Some(format!("upstreams/{id}").into()),
+                (Some(id), _) => Some(format!("upstreams/{id}").into()),
+                (None, Some(_)) => Some(build.upstream_key(NAME, &inline_name(at, entry)).into()),
+                (None, None) => None,
+            };
+            // What is named twice counts once, with the last weight.
+            match list.iter_mut().find(|(known, _)| *known == key) {
+                Some((_, weight)) => *weight = weighted.weight,
+                None => list.push((key, weighted.weight)),
+            }
+        }
+        let expressions = config.conditions.iter().map(Condition::expression).collect::<Result<_, _>>()?;
+        let reads_form =
+            config.conditions.iter().any(|condition| condition.vars.to_string().contains("\"post_arg"));
+        Ok(Rule { conditions: expressions, entries: Arc::new(Entries::new(list)), reads_form })
+    }
+
+    fn holds(&self, cx: &Context) -> bool {
+        self.conditions.is_empty() || self.conditions.iter().any(|condition| condition.eval(cx))
+    }
+}
+
+impl Entries {
+    fn new(list: Vec<(Option<Box<str>>, u64)>) -> Entries {
+        let step = list.iter().fold(0, |step, (_, weight)| gcd(step, *weight));
+        let heaviest = list.iter().map(|(_, weight)| *weight).max().unwrap_or(0);
+        Entries { list, step, heaviest }
+    }
+
+    /// The next in turn: the heavier an entry, the earlier in a round it joins in.
+    fn next(&self, turn: &mut Turn) -> &Option<Box<str>> {
+        loop {
+            while let Some((key, weight)) = self.list.get(turn.at) {
+                turn.at += 1;
+                if *weight >= turn.bar {
+                    return key;
+                }
+            }
+            // Every round lets the heaviest pass, so this ends.
+            turn.at = 0;
+            turn.bar = match turn.bar.checked_sub(self.step) {
+                None | Some(0) => self.heaviest,
+                Some(bar) => bar,
+            };
+        }
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Where one worker is in the rounds of one rule.
+struct Turn {
+    at: usize,
+    /// Weight from which entries are chosen in this round.
+    bar: u64,
+}
+
+/// The turns of one worker, by the address of the entries, which is taken as long as the weak
+/// reference stands beside it.
+#[derive(Default)]
+struct Turns(RefCell<HashMap<usize, (Weak<Entries>, Turn)>>);
+
+impl Turns {
+    fn next(local: &Local, entries: &Arc<Entries>) -> Option<Box<str>> {
+        if let [(key, _)] = &entries.list[..] {
+            return key.clone();
+        }
+        let turns = local.part(Turns::default);
+        let mut turns = turns.0.borrow_mut();
+        let address = Arc::as_ptr(entries).addr();
+        if !turns.contains_key(&address) {
+            turns.retain(|_, (entries, _)| entries.strong_count() > 0);
+            // Workers do not all begin with the same one.
+            let at = (local.random() % entries.list.len().max(1) as u64) as usize;
+            turns.insert(address, (Arc::downgrade(entries), Turn { at, bar: entries.heaviest }));
+        }
+        turns.get_mut(&address).and_then(|(_, turn)| entries.next(turn).clone())
+    }
+}
+
+struct Split {
+    rules: Vec<Rule>,
+}
+
+impl Split {
+    fn choose(&self, cx: &mut Context, env: &Env<'_>) {
+        let rule = self.rules.iter().find(|rule| rule.holds(cx));
+        if let Some(key) = rule.and_then(|rule| Turns::next(env.local, &rule.entries)) {
+            cx.upstream = Some(key);
+        }
+    }
+}
+
+struct TrafficSplit {
+    split: Arc<Split>,
+    /// Conditions look at the body.
+    reads_form: bool,
+}
+
+impl Plugin for TrafficSplit {
+    fn access(&self, cx: &mut Context, env: &Env<'_>) -> Step {
+        if !self.reads_form || cx.body.is_some() {
+            self.split.choose(cx, env);
+            return Step::Next;
+        }
+        let split = Arc::clone(&self.split);
+        let then = move |cx: &mut Context, env: &Env<'_>, _| {
+            split.choose(cx, env);
+            Step::Next
+        };
+        Step::ReadBody { limit: FORM_LIMIT, then: Box::new(then) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Case, entry, refusal};
+
+    const INLINE: &str = "/apisix/routes/1#traffic-split/0.0";
+
+    /// The upstreams of so many requests with this head, counted.
+    fn chosen(conf: &Value, head: &str, requests: usize) -> Vec<(String, usize)> {
+        let entry = entry(NAME, conf.clone()).unwrap();
+        let mut case = Case::new(head);
+        let mut counts = std::collections::BTreeMap::<String, usize>::new();
+        for _ in 0..requests {
+            case.request(head);
+            assert!(case.run(&entry, Phase::Access).is_none());
+            let upstream = case.cx.upstream.as_deref().unwrap_or("own");
+            *counts.entry(upstream.to_owned()).or_default() += 1;
+        }
+        counts.into_iter().collect()
+    }
+
+    #[test]
+    fn weights_are_exact_over_rounds() {
+        fn check(weighted: Value, expected: &[(&str, usize)]) {
+            let conf = json!({"rules": [{"weighted_upstreams": weighted}]});
+            let expected: Vec<(String, usize)> =
+                expected.iter().map(|(key, n)| ((*key).to_owned(), *n)).collect();
+            assert_eq!(chosen(&conf, "GET / HTTP/1.1\nHost: h\n", 100), expected, "{conf}");
+        }
+        let inline = json!({"nodes": {"127.0.0.1:1": 1}});
+        check(json!([{"upstream": inline, "weight": 2}, {"weight": 3}]), &[(INLINE, 40), ("own", 60)]);
+        check(json!([{"upstream_id": 7, "weight": 20}, {"weight": 30}]), &[("own", 60), ("upstreams/7", 40)]);
+        check(json!([{"upstream_id": "a", "weight": 0}, {"weight": 1}]), &[("own", 100)]);
+        check(json!([{"upstream_id": "a", "weight": 0}]), &[("upstreams/a", 100)]);
+        check(json!([{"upstream_id": "a", "weight": 0}, {"weight": 0}]), &[("own", 50), ("upstreams/a", 50)]);
+        check(
+            json!([{"upstream_id": "a", "weight": 9}, {"weight": 1}, {"upstream_id": "a"}]),
+            &[("own", 50), ("upstreams/a", 50)],
+        );
+        check(
+            json!([{"weight": 5}, {"weight": 1}, {"upstream_id": "a", "weight": 1}]),
+            &[("own", 50), ("upstreams/a", 50)],
+        );
+        check(json!([{"upstream_id": "both", "upstream": inline}]), &[("upstreams/both", 100)]);
+    }
+
+    #[test]
+    fn the_first_rule_that_holds_decides() {
+        let conf = json!({"rules": [
+            {"match": [{"vars": [["arg_a", "==", "1"], ["http_x-b", "==", "2"]]}, {"vars": [["cookie_c", "==", "3"]]}],
+                "weighted_upstreams": [{"upstream_id": "one"}]},
+            {"match": [{"vars": [["post_arg_name", "==", "jack"]]}], "weighted_upstreams": [{"upstream_id": "two"}]},
+            {"match": [{"vars": [["uri", "~~", "^/own"]]}]},
+            {"match": [], "weighted_upstreams": [{"upstream_id": "rest"}]}
+        ]});
+        let check = |head: &str, body: &str, expected: &str| {
+            let entry = entry(NAME, conf.clone()).unwrap();
+            let mut case = Case::new(head);
+            case.body = body.as_bytes().to_vec();
+            assert!(case.run(&entry, Phase::Access).is_none());
+            assert_eq!(case.cx.upstream.as_deref().unwrap_or("own"), expected, "{head}");
+        };
+        check("GET /?a=1 HTTP/1.1\nHost: h\nX-B: 2\n", "", "upstreams/one");
+        check("GET /?a=1 HTTP/1.1\nHost: h\n", "", "upstreams/rest");
+        check("GET / HTTP/1.1\nHost: h\nCookie: c=3\n", "", "upstreams/one");
+        check("GET /own HTTP/1.1\nHost: h\n", "", "own");
+        let form =
+            "POST / HTTP/1.1\nHost: h\nContent-Type: application/x-www-form-urlencoded; charset=utf-8\n";
+        check(form, "x=y&name=jack", "upstreams/two");
+        check(form, "name=rose", "upstreams/rest");
+    }
+
+    #[test]
+    fn upstreams_inside_are_listed() {
+        let conf = json!({"rules": [{}, {"weighted_upstreams": [{"upstream_id": 1, "upstream": {}}, {"upstream": {"nodes": {"a:1": 1}}}]}]});
+        let expected = InlineUpstream { name: "1.1".to_owned(), upstream: json!({"nodes": {"a:1": 1}}) };
+        assert_eq!(upstreams(&conf), [expected]);
+    }
+
+    #[test]
+    fn configurations() {
+        let check = |conf: Value, reason: &str| {
+            let refused = refusal(NAME, &conf);
+            assert!(
+                refused == reason || !reason.is_empty() && refused.starts_with(reason),
+                "{conf}: {refused}"
+            );
+        };
+        check(json!({}), "");
+        check(json!({"rules": []}), "");
+        let vars = |vars: Value| json!({"rules": [{"match": [{"vars": vars}]}]});
+        check(vars(json!([["a", "==", "b"]])), "");
+        check(vars(json!([["a", "nonsense", "b"]])), "failed to validate the 'vars' expression: ");
+        check(json!({"rules": [{"weighted_upstreams": [{"upstream": {"nodes": 5}}]}]}), "invalid upstream: ");
+    }
+}

@@ -1,0 +1,159 @@
+//! TLS towards the nodes of an upstream: whom it trusts, what it shows and offers.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use sigma_config::checks::CheckType;
+use sigma_config::resources::{self, Scheme, Ssl, UpstreamTls};
+use sigma_config::settings::Settings;
+use sigma_config::tls::AlpnProtocol;
+use sigma_net::tls::pem::Pair;
+use sigma_net::tls::{Authorities, ClientSettings, ClientTls, Trust, Versions};
+
+use super::certificates::{pairs, refers, revealed, versions};
+use crate::snapshot::EndpointSource;
+
+/// Terms of the connections to an upstream's nodes. Kept while what they are made from is the same,
+/// and with them pooled connections and sessions.
+#[derive(Debug)]
+pub(crate) struct NodeTls {
+    inputs: Inputs,
+    /// For requests; None if they go in cleartext.
+    pub(crate) requests: Option<Requests>,
+    /// For health probes over TLS.
+    pub(crate) probes: Option<ClientTls>,
+}
+
+/// Terms for requests.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    /// With all protocols that the upstream offers.
+    pub(crate) any: ClientTls,
+    /// Without HTTP/2, which knows no upgrade of a connection.
+    pub(crate) upgradable: ClientTls,
+}
+
+/// Everything that the terms depend on.
+#[derive(Debug, Clone, PartialEq)]
+struct Inputs {
+    scheme: Scheme,
+    tls: Option<Box<UpstreamTls>>,
+    /// The ssl whose certificate is shown.
+    client: Option<Arc<Ssl>>,
+    probes: Option<Probes>,
+    trusted: Option<PathBuf>,
+}
+
+/// What a node has to prove to a health probe over TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Probes {
+    /// Who it is.
+    Identity,
+    /// Nothing.
+    Nothing,
+}
+
+impl NodeTls {
+    /// The terms of `upstream`, which shows the certificate of `client`; those of `before` if they
+    /// are the same. None if nothing goes over TLS.
+    pub(crate) fn compile(
+        upstream: &resources::Upstream,
+        client: Option<&Arc<Ssl>>,
+        settings: &Settings,
+        before: Option<&Arc<NodeTls>>,
+        source: &mut dyn EndpointSource,
+    ) -> Result<Option<Arc<NodeTls>>, String> {
+        let probes = upstream.checks.as_deref().map(|checks| &checks.active);
+        let probes = probes
+            .filter(|active| active.kind == CheckType::Https)
+            .map(|active| if active.https_verify_certificate { Probes::Identity } else { Probes::Nothing });
+        let encrypted = matches!(upstream.scheme, Scheme::Https | Scheme::Grpcs);
+        if !encrypted && probes.is_none() {
+            return Ok(None);
+        }
+        let inputs = Inputs {
+            scheme: upstream.scheme,
+            tls: upstream.tls.clone(),
+            client: client.cloned(),
+            probes,
+            trusted: settings.tls.trusted_certificates.clone(),
+        };
+        if let Some(same) = before.filter(|before| before.inputs == inputs)
+            && !client.is_some_and(|client| refers(client))
+        {
+            return Ok(Some(Arc::clone(same)));
+        }
+        let requests = if encrypted { Some(inputs.requests(source)?) } else { None };
+        let probes = inputs.probes(source)?;
+        Ok(Some(Arc::new(NodeTls { inputs, requests, probes })))
+    }
+}
+
+impl Inputs {
+    fn requests(&self, source: &mut dyn EndpointSource) -> Result<Requests, String> {
+        let verify = self.tls.as_ref().is_some_and(|tls| tls.verify);
+        let trust = if verify { self.authorities(source)? } else { Trust::Anyone };
+        let offered: &[AlpnProtocol] = match (self.scheme, self.tls.as_ref().map(|tls| &tls.alpn[..])) {
+            (Scheme::Grpcs, _) => &[AlpnProtocol::H2],
+            (_, None | Some([])) => &[AlpnProtocol::Http11],
+            (_, Some(configured)) => configured,
+        };
+        let any = self.terms(&trust, offered, source)?;
+        let upgradable = match offered {
+            [AlpnProtocol::Http11] => any.clone(),
+            _ => self.terms(&trust, &[AlpnProtocol::Http11], source)?,
+        };
+        Ok(Requests { any, upgradable })
+    }
+
+    fn probes(&self, source: &mut dyn EndpointSource) -> Result<Option<ClientTls>, String> {
+        let trust = match self.probes {
+            None => return Ok(None),
+            Some(Probes::Nothing) => Trust::Anyone,
+            Some(Probes::Identity) => self.authorities(source)?,
+        };
+        self.terms(&trust, &[AlpnProtocol::Http11], source).map(Some)
+    }
+
+    fn terms(
+        &self,
+        trust: &Trust,
+        alpn: &[AlpnProtocol],
+        source: &dyn EndpointSource,
+    ) -> Result<ClientTls, String> {
+        let versions = match self.client.as_ref().map(|client| &client.ssl_protocols[..]) {
+            None | Some([]) => Versions::ALL,
+            Some(named) => versions(named)?,
+        };
+        let settings = ClientSettings {
+            trust: trust.clone(),
+            pair: self.pair(source)?,
+            alpn: alpn.iter().map(|protocol| protocol.as_str().into()).collect(),
+            versions,
+        };
+        ClientTls::new(settings).map_err(|error| error.to_string())
+    }
+
+    /// What is shown to nodes that ask.
+    fn pair(&self, source: &dyn EndpointSource) -> Result<Option<Pair>, String> {
+        if let Some(client) = &self.client {
+            return Ok(pairs(client, source)?.into_iter().next());
+        }
+        let tls = self.tls.as_deref();
+        let Some((cert, key)) = tls.and_then(|tls| tls.client_cert.as_deref().zip(tls.client_key.as_ref()))
+        else {
+            return Ok(None);
+        };
+        let (cert, key) = (revealed(cert, source)?, revealed(key.reveal(), source)?);
+        Pair::parse(&cert, &key, None).map(Some).map_err(|error| error.to_string())
+    }
+
+    /// The authorities that the upstream names, else those of the process.
+    fn authorities(&self, source: &mut dyn EndpointSource) -> Result<Trust, String> {
+        let authorities = match self.tls.as_ref().and_then(|tls| tls.ca.as_deref()) {
+            Some(ca) => Authorities::from_pem(&revealed(ca, source)?).map_err(|error| error.to_string())?,
+            None => source.authorities(self.trusted.as_deref())?,
+        };
+        Ok(Trust::Authorities(authorities))
+    }
+}

@@ -1,0 +1,229 @@
+//! A real etcd, for the tests of stores and of many nodes.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::ports::free_port;
+use crate::{Address, Message, Peer, until};
+
+/// How long a start may take on a loaded machine.
+const START: Duration = Duration::from_secs(30);
+
+/// An etcd of one test alone, with its own folder; killed when it is dropped.
+#[derive(Debug)]
+pub struct EtcdServer {
+    dir: TempDir,
+    client: u16,
+    peer: u16,
+    process: Option<Child>,
+    /// Authority, certificate and key, which clients have to show as well.
+    tls: Option<[PathBuf; 3]>,
+}
+
+impl EtcdServer {
+    /// Starts one, and waits until it is healthy.
+    pub fn start() -> Result<EtcdServer> {
+        let mut server = EtcdServer::absent()?;
+        server.run()?;
+        Ok(server)
+    }
+
+    /// A place where an etcd can be started later.
+    pub fn absent() -> Result<EtcdServer> {
+        let dir = tempfile::tempdir().context("temporary folder")?;
+        Ok(EtcdServer { dir, client: free_port(), peer: free_port(), process: None, tls: None })
+    }
+
+    /// One that speaks TLS, with a certificate for `etcd.test`, and wants the same from clients.
+    pub fn start_with_tls() -> Result<EtcdServer> {
+        let mut server = EtcdServer::absent()?;
+        let paths = ["ca.pem", "cert.pem", "key.pem"].map(|name| server.dir().join(name));
+        let mut authority = rcgen::CertificateParams::default();
+        authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let authority = rcgen::CertifiedIssuer::self_signed(authority, rcgen::KeyPair::generate()?)?;
+        let mut params = rcgen::CertificateParams::new(["etcd.test".to_owned()])?;
+        params.extended_key_usages =
+            vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth, rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+        let key = rcgen::KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &authority)?;
+        let texts = [authority.pem(), certificate.pem(), key.serialize_pem()];
+        for (path, text) in paths.iter().zip(texts) {
+            std::fs::write(path, text)?;
+        }
+        server.tls = Some(paths);
+        server.run()?;
+        Ok(server)
+    }
+
+    /// Authority, certificate and key of one that speaks TLS.
+    pub fn tls(&self) -> Option<&[PathBuf; 3]> {
+        self.tls.as_ref()
+    }
+
+    /// Where clients find it, as a URL.
+    pub fn endpoint(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://127.0.0.1:{}", self.client)
+    }
+
+    /// The port for clients.
+    pub fn port(&self) -> u16 {
+        self.client
+    }
+
+    /// Its folder, which other things of the test may stand in too.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Starts it, or starts it again on the same data, and waits until it is healthy.
+    pub fn run(&mut self) -> Result<()> {
+        let (client, peer) = (self.endpoint(), format!("http://127.0.0.1:{}", self.peer));
+        let mut command = Command::new("etcd");
+        if let Some([ca, cert, key]) = &self.tls {
+            command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(ca);
+            command.arg("--cert-file").arg(cert).arg("--key-file").arg(key);
+        }
+        let process = command
+            .args(["--name", "one", "--data-dir"])
+            .arg(self.data())
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &format!("one={peer}"), "--log-level", "error"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        self.process = Some(process.context(
+            "etcd does not start; install it with `apt-get install etcd-server`, or run `make test`",
+        )?);
+        ensure!(until(START, || self.is_healthy()), "etcd is not healthy after {START:?}");
+        Ok(())
+    }
+
+    /// Throws all data away; only while it is not running.
+    pub fn forget(&self) -> Result<()> {
+        Ok(std::fs::remove_dir_all(self.data())?)
+    }
+
+    /// `kill -9`. Its data stays for [`EtcdServer::run`].
+    pub fn kill(&mut self) -> Result<()> {
+        if let Some(mut process) = self.process.take() {
+            process.kill()?;
+            process.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Stops it in the middle of whatever it does (SIGSTOP): connections stay, answers do not come.
+    pub fn pause(&self) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    /// Writes a key past every gateway, as another program would; returns the revision.
+    pub fn put(&self, key: &str, value: &str) -> Result<u64> {
+        let body = json!({"key": base64(key.as_bytes()), "value": base64(value.as_bytes())});
+        self.revision_of(&self.call("/v3/kv/put", &body)?)
+    }
+
+    /// Deletes a key past every gateway; returns the revision.
+    pub fn delete(&self, key: &str) -> Result<u64> {
+        self.revision_of(&self.call("/v3/kv/deleterange", &json!({"key": base64(key.as_bytes())}))?)
+    }
+
+    /// Forgets all history up to the present revision.
+    pub fn compact(&self) -> Result<()> {
+        let now = self.revision_of(&self.call("/v3/kv/range", &json!({"key": base64(b"/")}))?)?;
+        self.call("/v3/kv/compaction", &json!({"revision": now.to_string(), "physical": true}))?;
+        Ok(())
+    }
+
+    /// A call of its JSON gateway.
+    fn call(&self, path: &str, body: &Value) -> Result<Value> {
+        let body = body.to_string();
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nHost: etcd\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let answer: Message = Peer::connect(&Address::loopback(self.client))?.ask(request)?;
+        if answer.status() != 200 {
+            bail!("etcd answers {path} with {}: {}", answer.status(), answer.text());
+        }
+        answer.json()
+    }
+
+    fn revision_of(&self, answer: &Value) -> Result<u64> {
+        // Its gateway writes numbers of 64 bits as texts.
+        let revision = answer["header"]["revision"].as_str().context("no revision in etcd's answer")?;
+        Ok(revision.parse()?)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.dir.path().join("etcd")
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let id = self.process.as_ref().context("etcd is not running")?.id();
+        let id = Pid::from_raw(i32::try_from(id)?).context("process id 0")?;
+        Ok(kill_process(id, signal)?)
+    }
+
+    fn is_healthy(&self) -> bool {
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.client)) else { return false };
+        if self.tls.is_some() {
+            // Who speaks TLS with it asks again by itself.
+            return true;
+        }
+        let mut answer = String::new();
+        stream.set_read_timeout(Some(Duration::from_secs(2))).is_ok()
+            && stream.write_all(b"GET /health HTTP/1.0\r\n\r\n").is_ok()
+            && stream.read_to_string(&mut answer).is_ok()
+            && answer.contains("\"true\"")
+    }
+}
+
+impl Drop for EtcdServer {
+    fn drop(&mut self) {
+        // There is nobody to report a failure to.
+        let _ = self.kill();
+    }
+}
+
+/// RFC 4648, section 4: what etcd's JSON wants keys and values in.
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let bits = group.iter().fold(0_u32, |bits, &byte| bits << 8 | u32::from(byte)) << (8 * (3 - group.len()));
+        for place in 0..4 {
+            let letter = ALPHABET[(bits >> (18 - 6 * place)) as usize & 63];
+            text.push(if place <= group.len() { char::from(letter) } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::base64;
+
+    #[test]
+    fn base64_of_the_rfc() {
+        // RFC 4648, section 10.
+        for (plain, coded) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")] {
+            assert_eq!(base64(plain.as_bytes()), coded);
+        }
+    }
+}

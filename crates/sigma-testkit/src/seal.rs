@@ -1,0 +1,121 @@
+//! TLS around one end of a test: what the test writes and reads in clear is encrypted on its way to
+//! the gateway, by code that is not the gateway's.
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use anyhow::{Context, Result};
+use rcgen::{CertificateParams, KeyPair};
+use tempfile::TempDir;
+use tokio_rustls::rustls::crypto::aws_lc_rs::default_provider;
+use tokio_rustls::rustls::pki_types::{PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::socket::Socket;
+use crate::streams::{runtime, tokio_socket};
+
+/// The name that certificates of tests are for.
+const NAME: &str = "sealed.test";
+
+/// A certificate for both sides, as files and as terms.
+pub(crate) struct Seal {
+    dir: TempDir,
+    connector: TlsConnector,
+    acceptors: [TlsAcceptor; 2],
+}
+
+/// What is spoken above TLS.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Above {
+    H1,
+    H2,
+}
+
+impl Above {
+    fn alpn(self) -> Vec<Vec<u8>> {
+        match self {
+            Above::H1 => vec![b"http/1.1".to_vec()],
+            Above::H2 => vec![b"h2".to_vec()],
+        }
+    }
+}
+
+impl Seal {
+    /// The one of this process.
+    pub(crate) fn get() -> &'static Seal {
+        static SEAL: OnceLock<Seal> = OnceLock::new();
+        SEAL.get_or_init(|| Seal::make().expect("a certificate for the tests"))
+    }
+
+    fn make() -> Result<Seal> {
+        let key = KeyPair::generate()?;
+        let cert = CertificateParams::new(vec![NAME.to_owned()])?.self_signed(&key)?;
+        let dir = tempfile::tempdir()?;
+        std::fs::write(dir.path().join("cert.pem"), cert.pem())?;
+        std::fs::write(dir.path().join("key.pem"), key.serialize_pem())?;
+        let mut roots = RootCertStore::empty();
+        roots.add(cert.der().clone())?;
+        let provider = Arc::new(default_provider());
+        let connector = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let acceptor = |above: Above| -> Result<TlsAcceptor> {
+            let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+            let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+                .with_safe_default_protocol_versions()?
+                .with_no_client_auth()
+                .with_single_cert(vec![cert.der().clone()], key)?;
+            config.alpn_protocols = above.alpn();
+            Ok(TlsAcceptor::from(Arc::new(config)))
+        };
+        let acceptors = [acceptor(Above::H1)?, acceptor(Above::H2)?];
+        Ok(Seal { connector: TlsConnector::from(Arc::new(connector)), dir, acceptors })
+    }
+
+    /// The files of the certificate and of its key.
+    pub(crate) fn files(&self) -> [PathBuf; 2] {
+        ["cert.pem", "key.pem"].map(|name| self.dir.path().join(name))
+    }
+
+    /// A client's end in clear of a connection that has just been opened.
+    pub(crate) fn client(&self, socket: Socket, above: Above) -> Result<Socket> {
+        let (near, far) = pair()?;
+        let (mut far, socket) = (tokio_socket(Socket::Tcp(far))?, tokio_socket(socket)?);
+        let mut config = ClientConfig::clone(self.connector.config());
+        config.alpn_protocols = above.alpn();
+        let connector = TlsConnector::from(Arc::new(config));
+        runtime().spawn(async move {
+            let name = ServerName::try_from(NAME).expect("a DNS name");
+            if let Ok(mut sealed) = connector.connect(name, socket).await {
+                // How it ends is for the test to see in what it reads.
+                let _ = tokio::io::copy_bidirectional(&mut sealed, &mut far).await;
+            }
+        });
+        Ok(Socket::Tcp(near))
+    }
+
+    /// An origin's end in clear of a connection that was just accepted.
+    pub(crate) fn origin(&self, socket: Socket, above: Above) -> Result<Socket> {
+        let (near, far) = pair()?;
+        let (mut far, socket) = (tokio_socket(Socket::Tcp(far))?, tokio_socket(socket)?);
+        let acceptor = self.acceptors[above as usize].clone();
+        runtime().spawn(async move {
+            if let Ok(mut sealed) = acceptor.accept(socket).await {
+                let _ = tokio::io::copy_bidirectional(&mut sealed, &mut far).await;
+            }
+        });
+        Ok(Socket::Tcp(near))
+    }
+}
+
+fn pair() -> Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let near = TcpStream::connect(listener.local_addr()?)?;
+    let (far, _) = listener.accept().context("loopback pair")?;
+    near.set_nodelay(true)?;
+    far.set_nodelay(true)?;
+    Ok((near, far))
+}

@@ -1,0 +1,349 @@
+//! The Admin API and `sigma ctl` in front of a whole gateway.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+use sigma_testkit::{EtcdServer, Gateway, Operator, Origin, Peer, until};
+
+use crate::managed::{
+    self, EMBEDDED, KEY, VIEWER, admin, answerer, await_admin, await_answerer, revision, route, start,
+    start_again, upstream,
+};
+use crate::{PATIENCE, SIGMA};
+
+#[test]
+fn a_route_is_made_changed_and_deleted() {
+    let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
+    let gateway = start(EMBEDDED);
+    let admin = admin(&gateway);
+    assert_eq!(answerer(&gateway, "/one"), "404");
+    let put = |origin: &Origin| {
+        admin.call("PUT", "/apisix/admin/routes/1", Some(&route("/one", origin))).unwrap().status()
+    };
+    assert_eq!(put(&a), 201);
+    await_answerer(&gateway, "/one", "a");
+    assert_eq!(put(&b), 200);
+    await_answerer(&gateway, "/one", "b");
+    admin.patch("routes/1", &json!({"uri": "/two", "upstream": upstream(&a)})).unwrap();
+    await_answerer(&gateway, "/one", "404");
+    // The patch has put a second node beside the first: either may answer.
+    assert!(until(PATIENCE, || ["a", "b"].contains(&&*answerer(&gateway, "/two"))));
+    admin.delete("routes/1").unwrap();
+    await_answerer(&gateway, "/two", "404");
+    assert_eq!(admin.call("GET", "/apisix/admin/routes/1", None).unwrap().status(), 404);
+}
+
+/// A service, an upstream and a plugin config that routes name are followed as they change.
+#[test]
+fn what_routes_refer_to_is_followed() {
+    let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
+    let gateway = start(EMBEDDED);
+    let admin = admin(&gateway);
+    admin.put("upstreams/u", &upstream(&a)).unwrap();
+    admin.put("services/s", &json!({"upstream_id": "u"})).unwrap();
+    admin.put("routes/1", &json!({"uri": "/x", "service_id": "s"})).unwrap();
+    await_answerer(&gateway, "/x", "a");
+    admin.put("upstreams/u", &upstream(&b)).unwrap();
+    await_answerer(&gateway, "/x", "b");
+    admin.put("services/s", &json!({"upstream": upstream(&a)})).unwrap();
+    await_answerer(&gateway, "/x", "a");
+    let refused = admin.call("DELETE", "/apisix/admin/services/s", None).unwrap();
+    assert_eq!(refused.status(), 400, "{}", refused.text());
+    await_answerer(&gateway, "/x", "a");
+}
+
+#[test]
+fn who_has_no_key_is_refused() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = start(EMBEDDED);
+    let check = |key: Option<&str>, method: &str, status: u16| {
+        let caller = Operator::new(gateway.admin_address());
+        let caller = key.map_or_else(|| caller.clone(), |key| caller.clone().with_key(key));
+        let body = (method == "PUT").then(|| route("/x", &origin));
+        let answer = caller.call(method, "/apisix/admin/routes/1", body.as_ref()).unwrap();
+        assert_eq!(answer.status(), status, "{key:?} {method}: {}", answer.text());
+    };
+    for key in [None, Some(""), Some("0123456789abcdef0123456789abcdeX"), Some(&KEY[1..])] {
+        check(key, "GET", 401);
+        check(key, "PUT", 401);
+    }
+    check(Some(VIEWER), "PUT", 401);
+    check(Some(VIEWER), "DELETE", 401);
+    check(Some(VIEWER), "GET", 404);
+    check(Some(KEY), "PUT", 201);
+    check(Some(VIEWER), "GET", 200);
+    let said = gateway.stderr() + &gateway.stdout();
+    assert!(!said.contains(KEY) && !said.contains(VIEWER), "a key stands in the log:\n{said}");
+}
+
+#[test]
+fn a_key_is_made_once_and_its_place_is_told() {
+    let settings = format!(
+        "listeners:\n  - address: \"{{listen}}\"\ncontrol: {{ address: \"{{control}}\" }}\nadmin: {{ address: \"{{admin}}\" }}\n{EMBEDDED}\n"
+    );
+    let mut gateway = Gateway::start(SIGMA, &settings).unwrap();
+    await_admin(&gateway);
+    let file = gateway.dir().join("data/admin.key");
+    let key = std::fs::read_to_string(&file).unwrap().trim().to_owned();
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let works = |gateway: &Gateway| {
+        let caller = Operator::new(gateway.admin_address()).with_key(&key);
+        caller.call("GET", "/apisix/admin/routes", None).unwrap().status() == 200
+    };
+    assert!(works(&gateway));
+    let said = gateway.stderr() + &gateway.stdout();
+    assert!(said.contains("data/admin.key") && !said.contains(&key), "{said}");
+    gateway.kill().unwrap();
+    start_again(&mut gateway);
+    assert!(works(&gateway));
+    assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), key);
+}
+
+/// `kill -9` in the middle of writes, three times over: what was acknowledged is there and served.
+#[test]
+fn a_killed_gateway_loses_no_acknowledged_write() {
+    const ENOUGH: usize = 30;
+    let origin = Origin::echo("a").unwrap();
+    let mut gateway = start(EMBEDDED);
+    let acknowledged = AtomicUsize::new(0);
+    for life in 0..3 {
+        let (admin, begin) = (admin(&gateway), acknowledged.load(Ordering::SeqCst));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut next = begin;
+                while admin.put(&format!("routes/{next}"), &route(&format!("/{next}"), &origin)).is_ok() {
+                    next += 1;
+                    acknowledged.store(next, Ordering::SeqCst);
+                }
+            });
+            let written = || acknowledged.load(Ordering::SeqCst) >= begin + ENOUGH;
+            assert!(until(PATIENCE, written), "life {life}: writes are not acknowledged");
+            gateway.kill().unwrap();
+        });
+        start_again(&mut gateway);
+        let list = managed::admin(&gateway).get("/apisix/admin/routes").unwrap();
+        let stored: Vec<&str> =
+            list["list"].as_array().unwrap().iter().filter_map(|item| item["value"]["id"].as_str()).collect();
+        let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
+        for number in 0..acknowledged.load(Ordering::SeqCst) {
+            assert!(stored.contains(&&*number.to_string()), "life {life}: route {number} is lost");
+            let answer = client.get(&format!("/{number}")).unwrap();
+            assert_eq!(answer.head.get("x-origin"), Some("a"), "life {life}: route {number} is not served");
+        }
+    }
+}
+
+#[test]
+fn a_whole_configuration_comes_into_force_at_once_or_not_at_all() {
+    let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
+    let gateway = start(EMBEDDED);
+    let admin = admin(&gateway);
+    let whole = |origin: &Origin, second: Value| {
+        let first = json!({"id": "1", "uri": "/1", "upstream_id": "u"});
+        let mut upstream = upstream(origin);
+        upstream["id"] = "u".into();
+        json!({"upstreams": [upstream], "routes": [first, second]})
+    };
+    let put = |digest: &str, whole: &Value| {
+        let digest = format!("X-Digest: {digest}\r\n");
+        admin.call_with("PUT", "/apisix/admin/configs", &digest, Some(whole)).unwrap().status()
+    };
+    let second = |uri: Value| json!({"id": "2", "uri": uri, "upstream_id": "u"});
+    assert_eq!(put("one", &whole(&a, second("/2".into()))), 202);
+    await_answerer(&gateway, "/1", "a");
+    await_answerer(&gateway, "/2", "a");
+    assert_eq!(put("one", &whole(&a, second("/2".into()))), 204);
+    let before = revision(&gateway)["store"]["revision"].clone();
+    // Half of it is right; nothing of it is taken.
+    assert_eq!(put("two", &whole(&b, second(7.into()))), 400);
+    assert_eq!(revision(&gateway)["store"]["revision"], before);
+    assert_eq!(answerer(&gateway, "/1"), "a");
+    assert_eq!(put("three", &json!({"routes": [route("/3", &b)]})), 400, "an item without an id was taken");
+    let mut only = route("/3", &b);
+    only["id"] = "3".into();
+    assert_eq!(put("four", &json!({"routes": [only]})), 202);
+    await_answerer(&gateway, "/3", "b");
+    await_answerer(&gateway, "/1", "404");
+}
+
+#[test]
+fn a_rehearsal_changes_nothing() {
+    let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
+    let gateway = start(EMBEDDED);
+    let admin = admin(&gateway);
+    admin.put("routes/1", &route("/1", &a)).unwrap();
+    await_answerer(&gateway, "/1", "a");
+    let before =
+        (admin.get("/apisix/admin/configs").unwrap(), revision(&gateway)["store"]["revision"].clone());
+    let check = |method: &str, path: &str, body: Option<Value>, status: u16| {
+        let target = format!("/apisix/admin/{path}?dry_run=true");
+        let answer = admin.call_with(method, &target, "X-Digest: d\r\n", body.as_ref()).unwrap();
+        assert_eq!(answer.status(), status, "{method} {path}: {}", answer.text());
+        let now =
+            (admin.get("/apisix/admin/configs").unwrap(), revision(&gateway)["store"]["revision"].clone());
+        assert_eq!(now, before, "{method} {path}");
+    };
+    check("PUT", "routes/1", Some(route("/1", &b)), 200);
+    check("PUT", "routes/2", Some(route("/2", &b)), 201);
+    check("POST", "routes", Some(route("/2", &b)), 201);
+    check("PATCH", "routes/1", Some(json!({"uri": "/changed"})), 200);
+    check("DELETE", "routes/1", None, 200);
+    check("DELETE", "routes/nowhere", None, 404);
+    check("PUT", "routes/2", Some(json!({"uri": "/2", "upstream_id": "nowhere"})), 400);
+    check("PUT", "configs", Some(json!({"routes": []})), 202);
+    assert_eq!(answerer(&gateway, "/1"), "a");
+}
+
+/// A shell that talks to one gateway.
+struct Shell<'g>(&'g Gateway);
+
+impl Shell<'_> {
+    fn run(&self, args: &[&str]) -> Output {
+        let admin = format!("http://{}", self.0.admin_address());
+        let mut command = Command::new(SIGMA);
+        command.args(["ctl", "--admin", &admin]).args(args).current_dir(self.0.dir());
+        command.env("SIGMA_ADMIN_KEY", KEY).output().unwrap()
+    }
+
+    /// Runs a command that must end with this status; returns what it printed.
+    fn check(&self, args: &[&str], status: i32, words: &[&str]) -> String {
+        let output = self.run(args);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let said = text.clone() + &String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{args:?}: {said}");
+        for word in words {
+            assert!(said.contains(word), "{args:?}: {word:?} is missing in {said}");
+        }
+        text
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.0.dir().join(name), text).unwrap();
+    }
+}
+
+#[test]
+fn every_verb_of_the_shell_does_its_work() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = start(EMBEDDED);
+    let shell = Shell(&gateway);
+    let nodes = format!("upstream: {{ nodes: {{ \"127.0.0.1:{}\": 1 }} }}", origin.port());
+    shell.write("route.yaml", &format!("uri: /1\nname: first\n{nodes}\n"));
+    shell.write("patch.yaml", "uri: /2\n");
+    shell.write("bad.yaml", "uri: 7\n");
+    shell.check(&["put", "routes", "1", "-f", "route.yaml", "--dry-run"], 0, &["would be written"]);
+    shell.check(&["get", "routes", "1"], 1, &["404"]);
+    shell.check(&["put", "routes", "1", "-f", "route.yaml"], 0, &["routes/1: written"]);
+    await_answerer(&gateway, "/1", "a");
+    shell.check(&["put", "routes", "1", "-f", "bad.yaml"], 1, &["uri"]);
+    shell.check(&["put", "routes", "1", "-f", "absent.yaml"], 1, &["absent.yaml"]);
+    shell.check(&["get", "routes", "1"], 0, &["\"uri\": \"/1\"", "first"]);
+    shell.check(&["list", "routes"], 0, &["/1", "first"]);
+    let json: Value = serde_json::from_str(&shell.check(&["list", "routes", "-o", "json"], 0, &[])).unwrap();
+    assert_eq!(json.as_array().unwrap().len(), 1);
+    shell.check(&["patch", "routes", "1", "-f", "patch.yaml"], 0, &["routes/1: written"]);
+    await_answerer(&gateway, "/2", "a");
+    shell.write("all.yaml", &shell.check(&["dump"], 0, &["routes:"]));
+    shell.check(&["diff", "-f", "all.yaml"], 0, &[]);
+    shell.check(&["validate", "-f", "all.yaml"], 0, &["ok"]);
+    shell.check(&["delete", "routes", "1", "--dry-run"], 0, &[]);
+    assert_eq!(answerer(&gateway, "/2"), "a");
+    shell.check(&["delete", "routes", "1"], 0, &[]);
+    await_answerer(&gateway, "/2", "404");
+    shell.check(&["delete", "routes", "1"], 1, &["404"]);
+    shell.check(&["diff", "-f", "all.yaml"], 3, &["+ routes/1"]);
+    shell.check(&["apply", "-f", "all.yaml", "--dry-run"], 0, &["would be applied"]);
+    shell.check(&["diff", "-f", "all.yaml"], 3, &[]);
+    shell.check(&["apply", "-f", "all.yaml"], 0, &["applied"]);
+    await_answerer(&gateway, "/2", "a");
+    shell.check(&["apply", "-f", "all.yaml"], 0, &["in force already"]);
+    shell.write("wrong.yaml", "routes:\n  - { id: 1, uri: /1, upstream_id: nowhere }\n");
+    shell.check(&["apply", "-f", "wrong.yaml"], 1, &["nowhere"]);
+    shell.write("wrong.yaml", "routes:\n  - { id: 1, uri: 7 }\n  - { id: 2, hosts: 8 }\n");
+    shell.check(&["validate", "-f", "wrong.yaml"], 1, &["uri", "hosts"]);
+    let control = format!("http://{}", gateway.control_address());
+    let served = revision(&gateway)["revision"].to_string();
+    shell.check(&["nodes", &control], 0, &["SERVED", &served, "embedded"]);
+    shell.check(&["nodes", &control, "http://127.0.0.1:1"], 1, &["127.0.0.1:1", &served]);
+    shell.check(&["frobnicate"], 2, &["frobnicate"]);
+    shell.check(&["--key", VIEWER, "delete", "routes", "1"], 1, &["401"]);
+    assert_eq!(answerer(&gateway, "/2"), "a");
+}
+
+const TWO_SOURCES: &str = "resources stand in this file, although the store holds them";
+
+#[test]
+fn resources_in_a_file_beside_a_store_are_refused() {
+    let with_resources = managed::config(&format!(
+        "{EMBEDDED}\nroutes:\n  - id: r\n    uri: /r\n    upstream: {{ nodes: {{ \"127.0.0.1:1\": 1 }} }}"
+    ));
+    let refused = Gateway::start(SIGMA, &with_resources).unwrap_err().to_string();
+    assert!(refused.contains(TWO_SOURCES) && refused.contains("sigma ctl apply"), "{refused}");
+    // The same at a reload, which changes nothing.
+    let origin = Origin::echo("a").unwrap();
+    let gateway = start(EMBEDDED);
+    admin(&gateway).put("routes/1", &route("/1", &origin)).unwrap();
+    await_answerer(&gateway, "/1", "a");
+    gateway.rewrite(&with_resources).unwrap();
+    gateway.reload().unwrap();
+    let said = until(PATIENCE, || (gateway.stderr() + &gateway.stdout()).contains(TWO_SOURCES));
+    assert!(said, "{}", gateway.stderr());
+    assert_eq!((answerer(&gateway, "/1"), answerer(&gateway, "/r")), ("a".to_owned(), "404".to_owned()));
+    // A reload that is right keeps the resources of the store.
+    gateway.rewrite(&managed::config(&format!("{EMBEDDED}\nlimits: {{ request_headers: 50 }}"))).unwrap();
+    gateway.reload().unwrap();
+    let status = Operator::new(gateway.status_address());
+    assert!(until(PATIENCE, || status.get("/status").unwrap()["reloads"] == 2), "{}", gateway.stderr());
+    await_answerer(&gateway, "/1", "a");
+    admin(&gateway).put("routes/2", &route("/2", &origin)).unwrap();
+    await_answerer(&gateway, "/2", "a");
+}
+
+/// Another program writes what is wrong: the last good form stays, everything else is applied, and
+/// both operators' listeners say so.
+#[test]
+fn what_is_invalid_in_the_store_is_set_aside_and_shown() {
+    let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
+    let etcd = EtcdServer::start().unwrap();
+    let mut gateway = start(&managed::etcd(etcd.port()));
+    etcd.put("/apisix/routes/1", &route("/1", &a).to_string()).unwrap();
+    await_answerer(&gateway, "/1", "a");
+    etcd.put("/apisix/routes/1", r#"{"uri": 7}"#).unwrap();
+    etcd.put("/apisix/routes/2", r#"{"uri": "/2", "nonsense": true}"#).unwrap();
+    let last = etcd.put("/apisix/routes/3", &route("/3", &b).to_string()).unwrap();
+    await_answerer(&gateway, "/3", "b");
+    let check = |gateway: &Gateway, good_form: bool| {
+        let shown = revision(gateway);
+        assert_eq!(shown["revision"], last, "{shown}");
+        let status =
+            Peer::connect(&gateway.status_address()).unwrap().get("/status").unwrap().json().unwrap();
+        for place in [&shown, &status["configuration"]] {
+            let list = place["quarantined"].as_array().unwrap();
+            let keys: Vec<&str> = list.iter().filter_map(|one| one["key"].as_str()).collect();
+            assert_eq!(keys, ["routes/1", "routes/2"], "{place}");
+            assert!(list[0]["reason"].as_str().unwrap().contains("uri"), "{place}");
+            assert!(list[0]["since"].as_u64().unwrap() > 1_600_000_000);
+            let good: Vec<_> = list.iter().map(|one| one["last_good_served"].as_bool().unwrap()).collect();
+            assert_eq!(good, [good_form, false]);
+        }
+        assert_eq!(status["configuration"]["store"]["kind"], "etcd");
+    };
+    check(&gateway, true);
+    assert_eq!((answerer(&gateway, "/1"), answerer(&gateway, "/2")), ("a".to_owned(), "404".to_owned()));
+    // What is invalid last is not applied, but its revision is seen.
+    let last = etcd.put("/apisix/routes/2", r#"{"uri": "/2", "nonsense": false}"#).unwrap();
+    assert!(until(PATIENCE, || revision(&gateway)["revision"] == last), "{}", revision(&gateway));
+    etcd.put("/apisix/routes/2", &route("/2", &b).to_string()).unwrap();
+    await_answerer(&gateway, "/2", "b");
+    etcd.delete("/apisix/routes/1").unwrap();
+    await_answerer(&gateway, "/1", "404");
+    assert_eq!(revision(&gateway)["quarantined"], json!([]));
+    // After a restart there is no earlier form; the rest is served all the same.
+    etcd.put("/apisix/routes/3", "{\"uri\": 7}").unwrap();
+    gateway.kill().unwrap();
+    start_again(&mut gateway);
+    assert_eq!((answerer(&gateway, "/2"), answerer(&gateway, "/3")), ("b".to_owned(), "404".to_owned()));
+    assert_eq!(revision(&gateway)["quarantined"][0]["last_good_served"], false);
+}

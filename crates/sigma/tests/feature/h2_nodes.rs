@@ -1,0 +1,110 @@
+//! HTTP/2 nodes: connections that several requests share, their limits and their end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
+use http::{Request, Response};
+use sigma_testkit::Gateway;
+use tokio::net::TcpListener;
+
+use crate::h2::{Node, ask, connect, get, request, until, within};
+use crate::{SIGMA, catch_all};
+
+#[test]
+fn streams_that_a_node_refuses_are_repeated() {
+    within(async {
+        let count = Arc::new(AtomicUsize::new(0));
+        let serve = move |_: Request<RecvStream>, mut respond: SendResponse<Bytes>| {
+            let n = count.fetch_add(1, Ordering::SeqCst);
+            async move {
+                if n.is_multiple_of(2) {
+                    respond.send_reset(Reason::REFUSED_STREAM);
+                } else {
+                    respond.send_response(Response::new(()), true).unwrap();
+                }
+            }
+        };
+        let node = Node::start(h2::server::Builder::new(), serve).await;
+        let gateway = node.gateway("");
+        let (sender, _driver) = connect(&gateway).await;
+        // The first is refused on a fresh connection and the only node: that is its answer. After
+        // it each is refused once on a connection that has served, and repeated on another, POST too.
+        let (status, ..) = get(&sender, "/").await;
+        assert_eq!(status, 502);
+        let (status, ..) = get(&sender, "/").await;
+        assert_eq!(status, 200);
+        let (status, ..) =
+            ask(&sender, request("POST", "/").body(()).unwrap(), Some(Bytes::from_static(b"hi"))).await;
+        assert_eq!(status, 200);
+    });
+}
+
+#[test]
+fn streams_beyond_the_nodes_limit_get_another_connection() {
+    within(async {
+        let mut builder = h2::server::Builder::new();
+        builder.max_concurrent_streams(2);
+        let (gate, open) = tokio::sync::watch::channel(false);
+        let serve = move |_: Request<RecvStream>, mut respond: SendResponse<Bytes>| {
+            let mut open = open.clone();
+            async move {
+                open.wait_for(|open| *open).await.unwrap();
+                respond.send_response(Response::new(()), true).unwrap();
+            }
+        };
+        let node = Node::start(builder, serve).await;
+        let gateway = node.gateway("http2: { upstream_streams: 2 }\n");
+        let (sender, _driver) = connect(&gateway).await;
+        let asks: Vec<_> = (0..6)
+            .map(|_| {
+                let sender = sender.clone();
+                tokio::spawn(async move { get(&sender, "/").await.0 })
+            })
+            .collect();
+        until(|| node.connections() >= 3).await;
+        gate.send(true).unwrap();
+        for ask in asks {
+            assert_eq!(ask.await.unwrap(), 200);
+        }
+        assert_eq!(node.connections(), 3);
+    });
+}
+
+/// A connection that is told to go takes no new request, whatever its method; what is on it ends
+/// in its own time.
+#[test]
+fn a_node_that_leaves_gets_no_new_requests() {
+    within(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let seen = connections.clone();
+        let node = tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                seen.fetch_add(1, Ordering::SeqCst);
+                tokio::spawn(async move {
+                    let mut connection = h2::server::handshake(socket).await.unwrap();
+                    while let Some(Ok((_, mut respond))) = connection.accept().await {
+                        // GOAWAY first: the answer comes on a connection that is going.
+                        connection.graceful_shutdown();
+                        respond.send_response(Response::new(()), true).unwrap();
+                    }
+                });
+            }
+        });
+        let nodes = format!("{{ \"127.0.0.1:{port}\": 1 }}");
+        let config = catch_all("", &nodes, "      scheme: grpc\n");
+        let gateway = Gateway::start(SIGMA, &config).unwrap();
+        let (sender, _driver) = connect(&gateway).await;
+        for n in 1..=4 {
+            let post = request("POST", "/").body(()).unwrap();
+            let (status, ..) = ask(&sender, post, Some(Bytes::from_static(b"hi"))).await;
+            assert_eq!((n, status), (n, 200));
+        }
+        assert_eq!(connections.load(Ordering::SeqCst), 4, "each got a connection of its own");
+        node.abort();
+    });
+}

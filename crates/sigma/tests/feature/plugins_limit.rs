@@ -1,0 +1,242 @@
+//! Limits, over real sockets: in one gateway, and shared by several through Redis.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use sigma_testkit::{Gateway, Origin, Redis, until};
+
+use crate::{PATIENCE, SIGMA, nodes};
+
+/// A gateway with one route for everything, which has these plugins.
+fn limited(origin: &Origin, plugins: &str) -> Gateway {
+    Gateway::start(SIGMA, &config(origin, plugins)).unwrap()
+}
+
+fn config(origin: &Origin, plugins: &str) -> String {
+    format!(
+        "workers: 2\nlisteners:\n  - address: \"{{listen}}\"\nroutes:\n  - id: all\n    uri: \"/*\"\n    plugins:\n{plugins}\n    upstream:\n      nodes: {}\n",
+        nodes(&[origin])
+    )
+}
+
+fn status(gateway: &Gateway, target: &str) -> u16 {
+    gateway.connect().unwrap().get(target).unwrap().status()
+}
+
+/// Sends so many requests from each of four threads to these gateways in turn; how many answers
+/// had status 200.
+fn passed(gateways: &[&Gateway], requests: usize) -> usize {
+    let passed = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let passed = &passed;
+            scope.spawn(move || {
+                let mut client = gateways[thread % gateways.len()].connect().unwrap();
+                for _ in 0..requests {
+                    let status = client.get("/").unwrap().status();
+                    assert!(matches!(status, 200 | 503), "{status}");
+                    passed.fetch_add(usize::from(status == 200), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    passed.into_inner()
+}
+
+#[test]
+fn a_local_count_is_one_for_all_workers() {
+    let origin = Origin::echo("a").unwrap();
+    for window_type in ["fixed", "sliding"] {
+        let plugins = format!(
+            "      limit-count: {{ count: 50, time_window: 1000000, window_type: {window_type}, rejected_msg: enough }}"
+        );
+        let gateway = limited(&origin, &plugins);
+        let answer = gateway.connect().unwrap().get("/").unwrap();
+        assert_eq!(answer.head.get("x-ratelimit-limit"), Some("50"));
+        assert_eq!(answer.head.get("x-ratelimit-remaining"), Some("49"));
+        assert!(answer.head.get("x-ratelimit-reset").is_some());
+        assert_eq!(passed(&[&gateway], 25), 49, "{window_type}");
+        let refused = gateway.connect().unwrap().get("/").unwrap();
+        assert_eq!((refused.status(), refused.text().as_str()), (503, "{\"error_msg\":\"enough\"}\n"));
+        assert_eq!(refused.head.get("x-ratelimit-remaining"), Some("0"));
+    }
+}
+
+#[test]
+fn a_reload_keeps_counts_and_a_changed_limit_begins_anew() {
+    let origin = Origin::echo("a").unwrap();
+    let plugins = |count: usize| format!("      limit-count: {{ count: {count}, time_window: 1000000 }}");
+    let gateway = limited(&origin, &plugins(2));
+    assert_eq!([status(&gateway, "/"), status(&gateway, "/"), status(&gateway, "/")], [200, 200, 503]);
+    gateway
+        .rewrite(&config(&origin, &plugins(3)).replace("  - id: all", "  - id: all\n    desc: changed"))
+        .unwrap();
+    gateway.reload().unwrap();
+    assert!(until(PATIENCE, || status(&gateway, "/") == 200), "the new limit is not in force");
+    // The description changes, the plugin does not.
+    gateway
+        .rewrite(&config(&origin, &plugins(3)).replace("  - id: all", "  - id: all\n    desc: again"))
+        .unwrap();
+    gateway.reload().unwrap();
+    assert!(until(PATIENCE, || status(&gateway, "/") == 503), "a request more than three passed");
+}
+
+fn redis_count(redis: &Redis, further: &str) -> String {
+    format!(
+        "      limit-count: {{ count: 100, time_window: 1000000, policy: redis, redis_host: 127.0.0.1, redis_port: {}{further} }}",
+        redis.port()
+    )
+}
+
+#[test]
+fn two_gateways_share_a_count() {
+    let (origin, redis) = (Origin::echo("a").unwrap(), Redis::start(&[]).unwrap());
+    for window_type in ["fixed", "sliding"] {
+        let plugins = redis_count(&redis, &format!(", window_type: {window_type}"));
+        let (one, two) = (limited(&origin, &plugins), limited(&origin, &plugins));
+        assert_eq!(passed(&[&one, &two], 40), 100, "{window_type}");
+    }
+}
+
+#[test]
+fn two_gateways_share_a_cluster() {
+    let (origin, cluster) = (Origin::echo("a").unwrap(), Redis::cluster().unwrap());
+    let plugins = format!(
+        "      limit-count:\n        count: 60\n        time_window: 1000000\n        policy: redis-cluster\n        redis_cluster_name: c\n        redis_cluster_nodes: [\"127.0.0.1:{}\"]",
+        cluster[0].port()
+    );
+    let (one, two) = (limited(&origin, &plugins), limited(&origin, &plugins));
+    assert_eq!(passed(&[&one, &two], 25), 60);
+}
+
+#[test]
+fn redis_may_go_and_come_back() {
+    let origin = Origin::echo("a").unwrap();
+    for (further, without) in [("", 500), (", allow_degradation: true", 200)] {
+        let mut redis = Redis::start(&[]).unwrap();
+        let gateway = limited(&origin, &redis_count(&redis, further));
+        assert_eq!(status(&gateway, "/"), 200);
+        redis.kill().unwrap();
+        for _ in 0..5 {
+            assert_eq!(status(&gateway, "/"), without, "{further}");
+        }
+        let redis = Redis::start_on(redis.port(), &[]).unwrap();
+        assert!(until(PATIENCE, || status(&gateway, "/") == 200), "{further}");
+        let counted = || !redis.ask(&["keys", "plugin-limit-count:v1:*"]).unwrap().is_empty();
+        assert!(until(PATIENCE, || status(&gateway, "/") == 200 && counted()), "{further}");
+    }
+}
+
+#[test]
+fn redis_over_tls() {
+    let (origin, folder) = (Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
+    let signed = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let (certificate, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    std::fs::write(&certificate, signed.cert.pem()).unwrap();
+    std::fs::write(&key, signed.signing_key.serialize_pem()).unwrap();
+    let port = sigma_testkit::free_port();
+    let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    let arguments = [
+        "--tls-port",
+        &port.to_string(),
+        "--port",
+        "0",
+        "--tls-auth-clients",
+        "no",
+        "--tls-cert-file",
+        &text(&certificate),
+        "--tls-key-file",
+        &text(&key),
+        "--tls-ca-cert-file",
+        &text(&certificate),
+    ];
+    let redis = Redis::start_on(port, &arguments).unwrap();
+    let check = |further: &str, expected: u16| {
+        let gateway = limited(&origin, &redis_count(&redis, further));
+        assert_eq!(status(&gateway, "/"), expected, "{further}");
+    };
+    check(", redis_ssl: true", 200);
+    // Nobody vouches for this certificate.
+    check(", redis_ssl: true, redis_ssl_verify: true", 500);
+    check("", 500);
+}
+
+#[test]
+fn requests_within_the_burst_wait() {
+    let (origin, redis) = (Origin::echo("a").unwrap(), Redis::start(&[]).unwrap());
+    let through_redis = format!(", policy: redis, redis_host: 127.0.0.1, redis_port: {}", redis.port());
+    for policy in ["", through_redis.as_str()] {
+        let plugin = |further: &str| {
+            format!(
+                "      limit-req: {{ rate: 5, burst: 2, key: remote_addr, rejected_code: 429{further}{policy} }}"
+            )
+        };
+        let gateway = limited(&origin, &plugin(""));
+        let began = Instant::now();
+        assert_eq!([status(&gateway, "/"), status(&gateway, "/")], [200, 200]);
+        assert!(began.elapsed() >= Duration::from_millis(190), "{policy}: {:?}", began.elapsed());
+        let gateway = limited(&origin, &plugin(", nodelay: true"));
+        let mut client = gateway.connect().unwrap();
+        let began = Instant::now();
+        let statuses = (0..60).map(|_| client.get("/").unwrap().status()).collect::<Vec<_>>();
+        let passed = statuses.iter().filter(|status| **status == 200).count();
+        let most = 3 + (began.elapsed().as_secs_f64() * 5.0).ceil() as usize;
+        assert_eq!(statuses[..3], [200, 200, 200], "{policy}");
+        assert!(passed <= most, "{policy}: {passed} of at most {most} in {:?}", began.elapsed());
+    }
+}
+
+/// An origin that never answers `/held`, and all else at once.
+fn holding() -> Origin {
+    Origin::serve(|mut peer| {
+        while let Ok(request) = peer.read_request() {
+            if request.head.line.contains("/held") {
+                // However it ends, this connection has served its purpose.
+                let _ = peer.read_to_close();
+                return;
+            }
+            if peer.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").is_err() {
+                return;
+            }
+        }
+    })
+    .unwrap()
+}
+
+#[test]
+fn places_are_given_back_when_requests_end() {
+    let redis = Redis::start(&[]).unwrap();
+    let through_redis = format!(", policy: redis, redis_host: 127.0.0.1, redis_port: {}", redis.port());
+    for policy in ["", through_redis.as_str()] {
+        let origin = holding();
+        let plugins = format!(
+            "      limit-conn: {{ conn: 1, burst: 0, default_conn_delay: 0.1, key: remote_addr, rejected_code: 429{policy} }}"
+        );
+        let gateway = limited(&origin, &plugins);
+        // Redis hears of the end of a request a little after the client.
+        let is_free = || until(PATIENCE, || status(&gateway, "/") == 200);
+        for _ in 0..5 {
+            assert!(is_free(), "a place was not given back after an answer: {policy}");
+            let held = || {
+                let mut client = gateway.connect().unwrap();
+                client.send("GET /held HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+                // A refusal comes at once; what is held reaches the origin, which stays silent.
+                let refused = until(Duration::from_millis(200), || !client.is_idle());
+                (!refused).then_some(client)
+            };
+            let mut client = None;
+            assert!(
+                until(PATIENCE, || {
+                    client = held();
+                    client.is_some()
+                }),
+                "{policy}"
+            );
+            assert_eq!([status(&gateway, "/"), status(&gateway, "/")], [429, 429], "{policy}");
+            drop(client);
+        }
+        assert!(is_free(), "a place was not given back after the client had left: {policy}");
+        let empty = || redis.ask(&["keys", "limit_conn:*"]).unwrap().is_empty();
+        assert!(until(PATIENCE, empty), "{}", redis.ask(&["keys", "*"]).unwrap());
+    }
+}

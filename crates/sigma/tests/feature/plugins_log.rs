@@ -1,0 +1,168 @@
+//! Plugins that tell of the traffic: `file-logger`, `http-logger`, `prometheus`; and what the
+//! program says of plugins.
+
+use std::fs;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+use sigma_testkit::{Address, Gateway, Origin, Peer, free_port, until};
+
+use crate::{PATIENCE, SIGMA, nodes};
+
+/// A gateway with one route to `origin`, `plugins` on it and `settings` above.
+fn with_plugins(origin: &Origin, settings: &str, plugins: &str) -> Gateway {
+    let config = format!(
+        "workers: 2\nlisteners:\n  - address: \"{{listen}}\"\n{settings}\nroutes:\n  - id: all\n    uri: \"/*\"\n    \
+         plugins: {plugins}\n    upstream:\n      nodes: {}\n",
+        nodes(&[origin])
+    );
+    Gateway::start(SIGMA, &config).unwrap()
+}
+
+fn json_lines(gateway: &Gateway, file: &str) -> Vec<Value> {
+    let text = fs::read_to_string(gateway.dir().join(file)).unwrap_or_default();
+    // The last line may be half written.
+    text.split_inclusive('\n')
+        .filter(|line| line.ends_with('\n'))
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn file_logger_writes_a_line_with_bodies_and_reopens() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = with_plugins(
+        &origin,
+        "",
+        "{file-logger: {path: log.json, include_req_body: true, include_resp_body: true, max_req_body_bytes: 4}}",
+    );
+    let mut client = gateway.connect().unwrap();
+    client.ask("POST /p?a=1 HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nabcdef").unwrap();
+    assert!(until(PATIENCE, || json_lines(&gateway, "log.json").len() == 1));
+    let entry = json_lines(&gateway, "log.json").remove(0);
+    assert_eq!(entry["request"]["body"], "abcd", "{entry}");
+    assert_eq!(entry["request"]["uri"], "/p?a=1");
+    assert_eq!(entry["response"]["status"], 200);
+    assert!(entry["response"]["body"].as_str().is_some_and(|body| !body.is_empty()), "{entry}");
+    assert_eq!(entry["upstream"], format!("127.0.0.1:{}", origin.port()));
+    assert!(
+        entry["request"]["size"].as_u64().unwrap() > 40 && entry["response"]["size"].as_u64().unwrap() > 40
+    );
+    fs::rename(gateway.dir().join("log.json"), gateway.dir().join("old.json")).unwrap();
+    gateway.reopen_logs().unwrap();
+    let reopened = until(PATIENCE, || {
+        client.get("/again").unwrap();
+        !json_lines(&gateway, "log.json").is_empty()
+    });
+    assert!(reopened, "{}", gateway.stderr());
+}
+
+/// A server for logs, and the batches that it got: content type, authorization, body.
+fn log_server(status: u16) -> (Origin, Arc<Mutex<Vec<[String; 3]>>>) {
+    let batches = Arc::<Mutex<Vec<[String; 3]>>>::default();
+    let got = Arc::clone(&batches);
+    let origin = Origin::answer(move |message| {
+        let field = |name: &str| message.head.get(name).unwrap_or_default().to_owned();
+        got.lock().unwrap().push([field("content-type"), field("authorization"), message.text()]);
+        format!("HTTP/1.1 {status} Status\r\nContent-Length: 0\r\n\r\n").into_bytes()
+    });
+    (origin.unwrap(), batches)
+}
+
+#[test]
+fn http_logger_sends_batches_and_the_rest_at_the_end() {
+    let origin = Origin::echo("a").unwrap();
+    let (server, batches) = log_server(200);
+    let plugins = format!(
+        "{{http-logger: {{uri: \"http://127.0.0.1:{}/in?x=1\", auth_header: secret, batch_max_size: 2, inactive_timeout: 600, \
+         log_format: {{uri: $uri, status: $status}}}}}}",
+        server.port()
+    );
+    let gateway = with_plugins(&origin, "", &plugins);
+    let mut client = gateway.connect().unwrap();
+    for path in ["/1", "/2", "/3"] {
+        client.get(path).unwrap();
+    }
+    assert!(until(PATIENCE, || batches.lock().unwrap().len() == 1), "{}", gateway.stderr());
+    drop(client);
+    assert!(gateway.stop().unwrap().success());
+    let batches = batches.lock().unwrap();
+    let entry = |uri: &str| format!("{{\"uri\":\"{uri}\",\"status\":200,\"route_id\":\"all\"}}");
+    let sent: Vec<&str> = batches.iter().map(|batch| &*batch[2]).collect();
+    assert_eq!(sent, [format!("[{},{}]", entry("/1"), entry("/2")), format!("[{}]", entry("/3"))]);
+    assert_eq!(batches[0][..2], ["application/json", "secret"]);
+}
+
+#[test]
+fn http_logger_drops_what_the_server_refuses() {
+    let origin = Origin::echo("a").unwrap();
+    let (server, batches) = log_server(500);
+    let plugins = format!(
+        "{{http-logger: {{uri: \"http://127.0.0.1:{}\", batch_max_size: 1, max_retry_count: 1, retry_delay: 0, concat_method: new_line}}}}",
+        server.port()
+    );
+    let gateway = with_plugins(&origin, "", &plugins);
+    gateway.connect().unwrap().get("/1").unwrap();
+    let dropped = "Batch Processor[http logger] exceeded the max_retry_count[1] dropping the entries";
+    assert!(until(PATIENCE, || gateway.stderr().contains(dropped)), "{}", gateway.stderr());
+    assert!(
+        gateway.stderr().contains("server returned status code[500] host[127.0.0.1]"),
+        "{}",
+        gateway.stderr()
+    );
+    assert_eq!(batches.lock().unwrap().len(), 2);
+    assert_eq!(batches.lock().unwrap()[0][0], "text/plain");
+}
+
+#[test]
+fn prometheus_shows_its_page_on_a_listener_and_on_a_route() {
+    let origin = Origin::echo("a").unwrap();
+    let port = free_port();
+    let settings = format!(
+        "plugin_attr:\n  prometheus:\n    export_addr: {{ip: 127.0.0.1, port: {port}}}\n    refresh_interval: 1\n\
+         global_rules:\n  - id: 1\n    plugins: {{prometheus: {{}}}}"
+    );
+    let config = format!(
+        "workers: 2\nlisteners:\n  - address: \"{{listen}}\"\n{settings}\nroutes:\n  - id: metrics\n    uri: /apisix/prometheus/metrics\n    \
+         plugins: {{public-api: {{}}}}\n  - id: all\n    uri: \"/p/*\"\n    plugins: {{prometheus: {{}}}}\n    upstream:\n      nodes: {}\n",
+        nodes(&[&origin])
+    );
+    let gateway = Gateway::start(SIGMA, &config).unwrap();
+    for path in ["/p/1", "/p/2", "/none"] {
+        gateway.connect().unwrap().get(path).unwrap();
+    }
+    let address = Address::loopback(port);
+    let scrape = |path: &str| Peer::connect(&address).unwrap().get(path).unwrap();
+    let counted = format!(
+        "apisix_http_status{{code=\"200\",route=\"all\",matched_uri=\"/p/*\",matched_host=\"\",service=\"\",consumer=\"\",node=\"127.0.0.1\",\
+         request_type=\"traditional_http\",request_llm_model=\"\",llm_model=\"\",response_source=\"upstream\"}} {}",
+        2
+    );
+    let mut page = String::new();
+    let complete = until(PATIENCE, || {
+        page = scrape("/apisix/prometheus/metrics").text();
+        page.contains(&counted) && page.contains("code=\"404\",route=\"\"")
+    });
+    assert!(complete, "{counted}\n{page}\n{}", gateway.stderr());
+    assert!(page.contains("\napisix_node_info{hostname=\""), "{page}");
+    assert!(page.contains("\napisix_nginx_http_current_connections{state=\"accepted\"} "), "{page}");
+    assert_eq!(scrape("/other").status(), 404);
+    let public = gateway.connect().unwrap().get("/apisix/prometheus/metrics").unwrap();
+    assert_eq!(public.status(), 200);
+    assert!(public.text().contains(&counted), "{}", public.text());
+}
+
+#[test]
+fn the_program_tells_of_its_plugins() {
+    let output = |args: &[&str]| Command::new(SIGMA).args(args).output().unwrap();
+    let list = String::from_utf8(output(&["plugins"]).stdout).unwrap();
+    let line = list.lines().find(|line| line.starts_with("file-logger ")).unwrap();
+    assert!(line.ends_with("Appends one JSON line per request to a file."), "{line}");
+    let reference = String::from_utf8(output(&["plugins", "http-logger"]).stdout).unwrap();
+    assert!(reference.starts_with("# http-logger\n"), "{reference}");
+    assert!(reference.contains("| `uri` | string | required | Where batches are sent to. |"), "{reference}");
+    let unknown = output(&["plugins", "nonsense"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("unknown plugin [nonsense]"));
+}

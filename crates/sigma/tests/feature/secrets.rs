@@ -1,0 +1,116 @@
+//! References to secrets in the configuration of plugins.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use sigma_testkit::{Gateway, Origin, until};
+
+use crate::PATIENCE;
+use crate::managed::{EMBEDDED, admin, route, start};
+
+const TOKEN: &str = "root-token";
+
+/// A Vault with one secret, `kv/apisix/jack`, which the test changes.
+struct Vault {
+    server: Origin,
+    secret: Arc<Mutex<Value>>,
+}
+
+impl Vault {
+    fn start(secret: Value) -> Vault {
+        let secret = Arc::new(Mutex::new(secret));
+        let kept = Arc::clone(&secret);
+        let server = Origin::answer(move |request| {
+            let (_, target) = request.head.request_line().unwrap();
+            let (status, body) = match (request.head.get("x-vault-token"), target) {
+                (Some(TOKEN), "/v1/kv/apisix/jack") => ("200 OK", json!({"data": *kept.lock().unwrap()})),
+                (Some(TOKEN), _) => ("404 Not Found", json!({"errors": []})),
+                _ => ("403 Forbidden", json!({"errors": ["permission denied"]})),
+            };
+            let body = body.to_string();
+            format!(
+                "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            )
+            .into_bytes()
+        });
+        Vault { server: server.unwrap(), secret }
+    }
+
+    /// How a gateway reaches it.
+    fn access(&self, note: &str) -> Value {
+        json!({"uri": format!("http://127.0.0.1:{}", self.server.port()), "prefix": "kv/apisix", "token": TOKEN, "desc": note})
+    }
+}
+
+fn status(gateway: &Gateway, target: &str, key: &str) -> u16 {
+    let request = format!("GET {target} HTTP/1.1\r\nHost: h\r\napikey: {key}\r\n\r\n");
+    gateway.connect().unwrap().with_deadline(PATIENCE).ask(request).unwrap().status()
+}
+
+fn await_status(gateway: &Gateway, key: &str, expected: u16) {
+    let settled = until(PATIENCE, || (0..8).all(|_| status(gateway, "/x", key) == expected));
+    assert!(settled, "{key} is not answered {expected}:\n{}{}", gateway.stdout(), gateway.stderr());
+}
+
+fn guarded(origin: &Origin) -> Value {
+    let mut route = route("/x", origin);
+    route["plugins"] = json!({"key-auth": {}});
+    route
+}
+
+#[test]
+fn a_key_stands_in_the_environment() {
+    // Of all variables this one is there wherever a test runs.
+    let key = std::env::var("PATH").unwrap();
+    let origin = Origin::echo("a").unwrap();
+    let gateway = start(EMBEDDED);
+    let admin = admin(&gateway);
+    admin.put("routes/1", &guarded(&origin)).unwrap();
+    admin
+        .put("consumers", &json!({"username": "jack", "plugins": {"key-auth": {"key": "$env://PATH"}}}))
+        .unwrap();
+    await_status(&gateway, &key, 200);
+    await_status(&gateway, "$env://PATH", 401);
+    let stored = admin.get("/apisix/admin/consumers/jack").unwrap();
+    assert_eq!(stored["value"]["plugins"]["key-auth"]["key"], "$env://PATH");
+}
+
+/// The consumer comes first, the access to Vault after it, and the secret changes later: each time
+/// what refers to it follows.
+#[test]
+fn a_key_stands_in_vault_and_changes_there() {
+    let vault = Vault::start(json!({"key": "first", "message": "slower please"}));
+    let origin = Origin::echo("a").unwrap();
+    let gateway = start(EMBEDDED);
+    let admin = admin(&gateway);
+    admin.put("routes/1", &guarded(&origin)).unwrap();
+    let consumer = json!({"key-auth": {"key": "$secret://vault/1/jack/key"}});
+    admin.put("consumers", &json!({"username": "jack", "plugins": consumer})).unwrap();
+    let mut limited = route("/limited", &origin);
+    limited["plugins"] = json!({"limit-count": {
+        "count": 1, "time_window": 600, "rejected_code": 429, "rejected_msg": "$secret://vault/1/jack/message",
+    }});
+    admin.put("routes/2", &limited).unwrap();
+    admin.put("secrets/vault/1", &vault.access("first")).unwrap();
+    await_status(&gateway, "first", 200);
+    await_status(&gateway, "second", 401);
+    let refusal = || {
+        let answer = gateway.connect().unwrap().with_deadline(PATIENCE).get("/limited").unwrap();
+        if answer.status() == 429 { answer.text() } else { String::new() }
+    };
+    assert!(until(PATIENCE, || refusal().contains("slower please")), "{}", refusal());
+    *vault.secret.lock().unwrap() = json!({"key": "second", "message": "much slower please"});
+    // Another access: what was looked up with the one before is no longer believed.
+    admin.put("secrets/vault/1", &vault.access("second")).unwrap();
+    await_status(&gateway, "second", 200);
+    await_status(&gateway, "first", 401);
+    assert!(until(PATIENCE, || refusal().contains("much slower please")), "{}", refusal());
+    let said = gateway.stderr() + &gateway.stdout();
+    for secret in [TOKEN, "second", "first"] {
+        let told = said
+            .lines()
+            .any(|line| line.split(|c: char| !c.is_alphanumeric() && c != '-').any(|word| word == secret));
+        assert!(!told, "`{secret}` stands in the log:\n{said}");
+    }
+}
