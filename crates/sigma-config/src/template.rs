@@ -53,7 +53,7 @@ impl Template {
     }
 
     /// Appends the text to `out`; an absent variable without default is empty. Returns how many
-    /// variables had a value of their own, because a hash key without any counts as missing.
+    /// variables had a value or a default, because a hash key without any counts as missing.
     pub fn render(&self, variables: &dyn Variables, out: &mut Vec<u8>) -> usize {
         let mut resolved = 0;
         for part in &self.parts {
@@ -64,7 +64,10 @@ impl Template {
                         resolved += 1;
                         append(out, &value);
                     }
-                    None => out.extend_from_slice(default.as_deref().unwrap_or_default().as_bytes()),
+                    None => {
+                        resolved += usize::from(default.is_some());
+                        out.extend_from_slice(default.as_deref().unwrap_or_default().as_bytes());
+                    }
                 },
             }
         }
@@ -132,7 +135,7 @@ mod tests {
         check("$uri$arg_x!", "/a1!", 2);
         check("${uri}b", "/ab", 1);
         check("$urib", "", 0);
-        check("${ arg_none ?? fallback }", "fallback", 0);
+        check("${ arg_none ?? fallback }", "fallback", 1);
         check("${arg_x ?? fallback}", "1", 1);
         check("${arg_none}", "", 0);
         check("\\$uri costs 5$", "$uri costs 5$", 0);

@@ -32,12 +32,19 @@ pub struct Quarantined {
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     before: HashMap<ResourceKey, Option<(AnyResource, u64)>>,
+    /// Those of them that were refused before, and are tried once more.
+    retried: Vec<ResourceKey>,
 }
 
 impl Batch {
     /// The keys of what changed.
     pub(crate) fn keys(&self) -> Vec<ResourceKey> {
         self.before.keys().cloned().collect()
+    }
+
+    /// Whether a resource is among what changed.
+    pub(crate) fn holds(&self, key: &ResourceKey) -> bool {
+        self.before.contains_key(key)
     }
 
     /// Whether nothing changed.
@@ -56,13 +63,16 @@ pub(crate) struct Desired {
     /// The revision in which each resource was written, to tell on a reload what has changed.
     modified: HashMap<ResourceKey, u64>,
     quarantine: BTreeMap<ResourceKey, Quarantined>,
+    /// Of these, what is valid by itself but could not be compiled: it may fit when something else
+    /// has changed. With it goes when it was created.
+    refused: HashMap<ResourceKey, (AnyResource, u64)>,
 }
 
 impl Desired {
     /// Begins with what the file says.
     pub(crate) fn new(config: Config, plugins: Arc<dyn PluginSchemas>, keyring: Keyring) -> Desired {
-        let (modified, quarantine) = (HashMap::new(), BTreeMap::new());
-        Desired { config, plugins, keyring, revision: 0, modified, quarantine }
+        let (modified, quarantine, refused) = (HashMap::new(), BTreeMap::new(), HashMap::new());
+        Desired { config, plugins, keyring, revision: 0, modified, quarantine, refused }
     }
 
     /// The store's revision that the configuration shows.
@@ -128,6 +138,7 @@ impl Desired {
         if self.modified.get(&key) == Some(&record.modified) {
             return;
         }
+        self.refused.remove(&key);
         match self.read(&key, record) {
             Ok(resource) => {
                 self.quarantine.remove(&key);
@@ -153,6 +164,7 @@ impl Desired {
     fn delete(&mut self, key: &str, batch: &mut Batch) {
         let Some(key) = ResourceKey::parse(key) else { return };
         self.quarantine.remove(&key);
+        self.refused.remove(&key);
         self.modified.remove(&key);
         let order = self.config.resources.order(&key).unwrap_or_default();
         if let Some(before) = self.config.resources.remove(&key) {
@@ -162,10 +174,15 @@ impl Desired {
 
     /// A resource of the batch turned out to be unusable: its last good form stays.
     pub(crate) fn revert(&mut self, key: &ResourceKey, reason: String, batch: &mut Batch) {
-        match batch.before.remove(key) {
-            Some(Some((before, order))) => drop(self.config.resources.put(before, order)),
-            Some(None) => drop(self.config.resources.remove(key)),
-            None => {}
+        batch.retried.retain(|retried| retried != key);
+        let order = self.config.resources.order(key);
+        let refused = match batch.before.remove(key) {
+            Some(Some((before, order))) => self.config.resources.put(before, order),
+            Some(None) => self.config.resources.remove(key),
+            None => None,
+        };
+        if let Some(refused) = refused.zip(order) {
+            self.refused.insert(key.clone(), refused);
         }
         let revision = self.modified.get(key).copied().unwrap_or(self.revision);
         self.set_aside(key.clone(), reason, revision);
@@ -173,12 +190,36 @@ impl Desired {
 
     /// A resource turned out to be unusable before anything is served: it is left out.
     pub(crate) fn leave_out(&mut self, key: &ResourceKey, reason: String) {
-        self.config.resources.remove(key);
+        let order = self.config.resources.order(key);
+        if let Some(refused) = self.config.resources.remove(key).zip(order) {
+            self.refused.insert(key.clone(), refused);
+        }
         let revision = self.modified.get(key).copied().unwrap_or(self.revision);
         self.set_aside(key.clone(), reason, revision);
     }
 
+    /// Adds those that were refused when they were compiled to a batch that may let them fit.
+    pub(crate) fn retry(&mut self, may_fit: impl Fn(&ResourceKey) -> bool, batch: &mut Batch) {
+        let keys: Vec<ResourceKey> = self.refused.keys().filter(|key| may_fit(key)).cloned().collect();
+        for key in keys {
+            let Some((resource, created)) = self.refused.remove(&key) else { continue };
+            let order = self.config.resources.order(&key);
+            let before = self.config.resources.put(resource, created);
+            batch.before.entry(key.clone()).or_insert(before.zip(order));
+            batch.retried.push(key);
+        }
+    }
+
+    /// A batch is in force.
+    pub(crate) fn settle(&mut self, batch: &Batch) {
+        batch.retried.iter().for_each(|key| drop(self.quarantine.remove(key)));
+    }
+
     fn set_aside(&mut self, key: ResourceKey, reason: String, revision: u64) {
+        let known = self.quarantine.get(&key);
+        if known.is_some_and(|known| (known.revision, &known.reason) == (revision, &reason)) {
+            return;
+        }
         let last_good_served = self.config.resources.get(&key).is_some();
         tracing::error!(%key, reason, revision, last_good_served, "an object of the store is invalid");
         // The same revision is not read again; a later one is.
@@ -219,7 +260,10 @@ mod tests {
         desired.absorb(put(r#"{"uri":7}"#, 2), &mut batch);
         assert!(batch.is_empty());
         let quarantined: Vec<_> = desired.quarantine().cloned().collect();
-        assert_eq!((quarantined.len(), quarantined[0].revision, quarantined[0].last_good_served), (1, 2, true));
+        assert_eq!(
+            (quarantined.len(), quarantined[0].revision, quarantined[0].last_good_served),
+            (1, 2, true)
+        );
         assert_eq!(desired.config.resources.routes.len(), 1);
         desired.absorb(put(&GOOD.replace("/a", "/b"), 3), &mut batch);
         assert_eq!((batch.keys().len(), desired.quarantine().count(), desired.revision()), (1, 0, 3));
@@ -232,7 +276,8 @@ mod tests {
         let [a, b] = [record("routes/1", GOOD, 1), record("routes/2", GOOD, 2)];
         desired.reload(&contents(&[a.clone(), b], 2), &mut Batch::default());
         let mut batch = Batch::default();
-        desired.reload(&contents(&[a, record("routes/3", GOOD, 3), record("x/", "init_dir", 3)], 3), &mut batch);
+        desired
+            .reload(&contents(&[a, record("routes/3", GOOD, 3), record("x/", "init_dir", 3)], 3), &mut batch);
         let mut keys: Vec<String> = batch.keys().iter().map(ToString::to_string).collect();
         keys.sort();
         assert_eq!(keys, ["routes/2", "routes/3"]);
@@ -245,11 +290,28 @@ mod tests {
         desired.absorb(changed(1, vec![Change::Put(record("routes/1", GOOD, 1))]), &mut Batch::default());
         let before = desired.config.clone();
         let other = record("routes/1", &GOOD.replace("/a", "/b"), 2);
-        desired.absorb(changed(2, vec![Change::Put(other), Change::Put(record("routes/2", GOOD, 2))]), &mut batch);
+        desired.absorb(
+            changed(2, vec![Change::Put(other), Change::Put(record("routes/2", GOOD, 2))]),
+            &mut batch,
+        );
         for key in batch.keys() {
             desired.revert(&key, "no".into(), &mut batch);
         }
         assert_eq!(desired.config, before);
         assert_eq!(desired.quarantine().count(), 2);
+        // What was refused is tried once more, and stays refused or is in force.
+        let key = ResourceKey::new(Kind::Route, "2");
+        for succeeds in [false, true] {
+            let mut batch = Batch::default();
+            desired.retry(|refused| *refused == key, &mut batch);
+            assert_eq!((batch.keys(), desired.config.resources.routes.len()), (vec![key.clone()], 2));
+            if succeeds {
+                desired.settle(&batch);
+            } else {
+                desired.revert(&key, "no".into(), &mut batch);
+                assert_eq!((desired.config == before, desired.quarantine().count()), (true, 2));
+            }
+        }
+        assert_eq!(desired.quarantine().map(|one| one.key.as_str()).collect::<Vec<_>>(), ["routes/1"]);
     }
 }

@@ -223,7 +223,8 @@ impl EndpointSource for Fleet {
         let authorities = match file {
             None => Authorities::system().map_err(|error| error.to_string())?,
             Some(path) => {
-                let failed = |error: &dyn std::fmt::Display| format!("cannot use {}: {error}", path.display());
+                let failed =
+                    |error: &dyn std::fmt::Display| format!("cannot use {}: {error}", path.display());
                 let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
                 Authorities::from_pem(&text).map_err(|error| failed(&error))?
             }

@@ -70,7 +70,8 @@ impl Inspect for Inspector {
     fn revisions(&self) -> Asked<'_, Revisions> {
         Box::pin(async {
             let question = |reply| Request::Inspect(Question::Revisions(reply));
-            let nothing = Revisions { store: file(), published: 0, workers: Vec::new(), quarantined: Vec::new() };
+            let nothing =
+                Revisions { store: file(), published: 0, workers: Vec::new(), quarantined: Vec::new() };
             self.ask(question).await.unwrap_or(nothing)
         })
     }
@@ -127,7 +128,9 @@ impl Knowledge<'_> {
     fn health(&self) -> Vec<HealthReport> {
         let reports = status::health_by_upstream(self.fleet).into_iter();
         reports
-            .filter_map(|(key, check, nodes)| Some(HealthReport { key: ResourceKey::parse(&key)?, check, nodes }))
+            .filter_map(|(key, check, nodes)| {
+                Some(HealthReport { key: ResourceKey::parse(&key)?, check, nodes })
+            })
             .collect()
     }
 

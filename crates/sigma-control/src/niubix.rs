@@ -35,8 +35,7 @@ enum Change {
 impl Edit {
     pub(crate) fn apply(&self, config: &mut Config) -> Result<(), String> {
         let upstreams = &mut config.resources.upstreams;
-        let is_app =
-            |u: &Upstream| u.name.as_deref() == Some(self.app.as_str()) || u.id.as_str() == self.app;
+        let is_app = |u: &Upstream| u.name.as_deref() == Some(self.app.as_str()) || u.id.as_str() == self.app;
         let found = upstreams.ordered().find(|(_, u)| is_app(u));
         let (order, app) = found.ok_or("no app has this name")?;
         let mut app = Upstream::clone(app);

@@ -32,7 +32,13 @@ pub(crate) async fn serve(
         let mut admin = admin.clone();
         let store_settings = settings.store.clone().unwrap_or_default();
         if let Some(file) = admin::settle_key(&mut admin, &store_settings.path)? {
-            tracing::info!(file = %file.display(), "the key of the Admin API is in this file");
+            let path = file.path.display();
+            // Whoever starts for the first time has to find it, however little is logged.
+            if file.is_new {
+                tracing::warn!(file = %path, "a key for the Admin API was made; it is in this file");
+            } else {
+                tracing::info!(file = %path, "the key of the Admin API is in this file");
+            }
         }
         let (address, plugins) = (admin.address, Arc::clone(&plugins.enabled));
         let mut state = AdminState::new(Arc::clone(store), plugins, keyring, admin);

@@ -63,11 +63,16 @@ impl Publisher {
     pub(crate) async fn publish(
         &mut self,
         desired: &mut Desired,
-        batch: Batch,
+        mut batch: Batch,
         gateway: &mut Gateway,
     ) -> Option<Arc<Snapshot>> {
         if batch.is_empty() && desired.revision() == self.published {
             return None;
+        }
+        let decisive =
+            |key: &ResourceKey| matches!(key.kind, Kind::Secret | Kind::PluginMetadata | Kind::Ssl);
+        if batch.keys().iter().any(decisive) {
+            desired.retry(|_| true, &mut batch);
         }
         let holders = self.reveal(&desired.config, &batch.keys()).await;
         self.put_into_force(desired, batch, holders, gateway)
@@ -96,7 +101,7 @@ impl Publisher {
         self.put_into_force(desired, Batch::default(), holders, gateway)
     }
 
-    /// `holders` are resources outside of the batch whose secrets have changed.
+    /// `holders` are resources whose secrets have changed.
     fn put_into_force(
         &mut self,
         desired: &mut Desired,
@@ -104,6 +109,8 @@ impl Publisher {
         mut holders: Vec<ResourceKey>,
         gateway: &mut Gateway,
     ) -> Option<Arc<Snapshot>> {
+        desired.retry(|refused| holders.contains(refused), &mut batch);
+        holders.retain(|holder| !batch.holds(holder));
         loop {
             let (mut keys, revision) = (batch.keys(), desired.revision());
             keys.extend(holders.iter().cloned());
@@ -116,6 +123,7 @@ impl Publisher {
                         None => self.fleet.commit(&snapshot),
                     }
                     self.published = revision;
+                    desired.settle(&batch);
                     return Some(snapshot);
                 }
                 Err(failures) => {
@@ -126,10 +134,8 @@ impl Publisher {
                                 holders.swap_remove(place);
                                 tracing::error!(%key, reason, "a new secret cannot be used, the last one stays");
                             }
-                            None => {
-                                desired.revert(&key, reason, &mut batch);
-                                self.references.note(&desired.config, &[key]);
-                            }
+                            // Its references stay known: it is tried again when one of them changes.
+                            None => desired.revert(&key, reason, &mut batch),
                         }
                     }
                     // Nothing is left that could be at fault.
@@ -141,16 +147,14 @@ impl Publisher {
         }
     }
 
-    /// Looks up the secrets that these resources refer to, and returns which others refer to one that
-    /// has changed.
+    /// Looks up the secrets that these resources refer to, and returns which resources refer to one
+    /// that has changed.
     async fn reveal(&mut self, config: &Config, keys: &[ResourceKey]) -> Vec<ResourceKey> {
         self.references.note(config, keys);
         // Another access to a secret manager may change every secret.
         let all = keys.iter().any(|key| key.kind == Kind::Secret);
         let wanted = if all { self.references.all() } else { self.references.of(keys) };
-        let mut holders = self.look_up(config, wanted).await;
-        holders.retain(|holder| !keys.contains(holder));
-        holders
+        self.look_up(config, wanted).await
     }
 
     /// Looks up references; returns the resources with one that stands for something else than before.

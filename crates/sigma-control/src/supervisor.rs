@@ -12,8 +12,8 @@ use sigma_config::crypt::Keyring;
 use sigma_config::settings::{Settings, Workers};
 use sigma_config::{Config, Problem};
 use sigma_observe::log_buffer::{LogError, LogTarget, LogWriter};
-use sigma_proxy::gateway::BindError;
 use sigma_plugin::{Descriptor, Node, Roster};
+use sigma_proxy::gateway::BindError;
 use sigma_proxy::{Compiler, Failure, Gateway, Snapshot};
 use sigma_upstream::health::{REPORT_QUEUE, passive_channel};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -188,7 +188,8 @@ impl Supervisor {
             .map_err(|error| StartError::Plugins(error.to_string()))?;
         let compiler = Compiler::new(Arc::clone(&plugins.enabled), Arc::clone(&plugins.node));
         let mut publisher = Publisher::new(compiler, secrets);
-        let (compiler, current) = first_snapshot(&options, &mut publisher, &mut desired, store.is_some()).await?;
+        let (compiler, current) =
+            first_snapshot(&options, &mut publisher, &mut desired, store.is_some()).await?;
         let settings = Arc::clone(&current.settings);
         let (reporter, inbox) = passive_channel(REPORT_QUEUE);
         tokio::spawn(inbox.run());
@@ -352,7 +353,8 @@ impl Supervisor {
         }
         let revision = self.desired.revision();
         let compiled = self.publisher.compile(&config, revision).await;
-        let (compiler, snapshot) = compiled.map_err(|failures| self.options.source.invalid(problems(failures)))?;
+        let (compiler, snapshot) =
+            compiled.map_err(|failures| self.options.source.invalid(problems(failures)))?;
         let prepared = access_log(&snapshot.settings)
             .map_err(StartError::from)
             .and_then(|log| Ok(self.gateway.prepare(&snapshot, log)?));

@@ -10,7 +10,9 @@ use std::time::Duration;
 use sigma_control::store::embedded::Embedded;
 use sigma_control::store::memory::Memory;
 use sigma_control::store::{Change, Contents, Event, Record, Store, StoreError, Watch};
-use store_support::{DEADLINE, EtcdExt, EtcdServer, absent, always, at, delete, next, put, put_for, until, when};
+use store_support::{
+    DEADLINE, EtcdExt, EtcdServer, absent, always, at, delete, next, put, put_for, until, when,
+};
 
 type Shared = Arc<dyn Store>;
 

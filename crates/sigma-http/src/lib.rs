@@ -11,8 +11,8 @@ pub mod h1;
 pub mod head;
 pub mod header;
 pub mod method;
-pub mod proxy_protocol;
 pub mod parts;
+pub mod proxy_protocol;
 
 pub use chunk::Chunk;
 pub use fault::{Fault, FaultKind, Side};

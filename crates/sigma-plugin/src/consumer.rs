@@ -47,7 +47,9 @@ impl std::fmt::Debug for Identity {
     /// Without the data, which may be secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut out = f.debug_struct("Identity");
-        out.field("consumer", &self.consumer.name).field("credential", &self.credential).finish_non_exhaustive()
+        out.field("consumer", &self.consumer.name)
+            .field("credential", &self.credential)
+            .finish_non_exhaustive()
     }
 }
 

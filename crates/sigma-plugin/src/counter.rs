@@ -68,7 +68,8 @@ impl<V: Default> Shared<V> {
             return change(slot);
         }
         shard.make_room(now_ms, self.limit);
-        let slot = shard.slots.entry(key.into()).or_insert(Slot { value: V::default(), expires_ms: u64::MAX });
+        let slot =
+            shard.slots.entry(key.into()).or_insert(Slot { value: V::default(), expires_ms: u64::MAX });
         change(slot)
     }
 
@@ -139,7 +140,10 @@ mod tests {
         assert_eq!((add(&table, "a", 0, 10), add(&table, "a", 9, 10), add(&table, "b", 9, 10)), (1, 2, 1));
         assert_eq!(add(&table, "a", 10, 10), 1);
         assert_eq!(table.peek(b"a", 15, |slot| slot.value), Some(1));
-        assert_eq!((table.peek(b"a", 20, |slot| slot.value), table.peek(b"c", 0, |slot| slot.value)), (None, None));
+        assert_eq!(
+            (table.peek(b"a", 20, |slot| slot.value), table.peek(b"c", 0, |slot| slot.value)),
+            (None, None)
+        );
         table.remove(b"a");
         assert_eq!(add(&table, "a", 10, 10), 1);
     }

@@ -28,8 +28,14 @@ pub enum Phase {
 
 impl Phase {
     /// All phases, in order.
-    pub const ALL: [Phase; 6] =
-        [Phase::Rewrite, Phase::Access, Phase::BeforeProxy, Phase::HeaderFilter, Phase::BodyFilter, Phase::Log];
+    pub const ALL: [Phase; 6] = [
+        Phase::Rewrite,
+        Phase::Access,
+        Phase::BeforeProxy,
+        Phase::HeaderFilter,
+        Phase::BodyFilter,
+        Phase::Log,
+    ];
 
     /// Its name.
     pub fn as_str(self) -> &'static str {

@@ -42,10 +42,7 @@ impl Roster {
     ///
     /// # Errors
     /// A schema of a plugin that is not one: a mistake in the build.
-    pub fn new(
-        list: &'static [&'static Descriptor],
-        enabled: Option<&[String]>,
-    ) -> Result<Roster, String> {
+    pub fn new(list: &'static [&'static Descriptor], enabled: Option<&[String]>) -> Result<Roster, String> {
         let mut plugins = BTreeMap::new();
         for descriptor in list.iter().copied() {
             if enabled.is_some_and(|names| !names.iter().any(|name| name == descriptor.name)) {

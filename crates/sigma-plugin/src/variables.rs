@@ -139,9 +139,7 @@ impl Context {
             "connection_requests" => number(record.connection_requests),
             "https" => self.client.tls.as_ref().and_then(|_| text(b"on")),
             "server_name" => Some(VarValue::Text(self.host_name())),
-            "consumer_group_id" => {
-                self.consumer()?.group_id.as_deref().and_then(|id| text(id.as_bytes()))
-            }
+            "consumer_group_id" => self.consumer()?.group_id.as_deref().and_then(|id| text(id.as_bytes())),
             "response_source" => text(record.source.as_str().as_bytes()),
             "balancer_ip" | "balancer_port" => self.balancer(name),
             "remote_user" => owned(basic_user(self.request.headers.get(HeaderId::Authorization)?)?),
@@ -173,7 +171,9 @@ impl Context {
             "response_time" => self.attempts(|attempt| attempt.response_ms.map_or("-".into(), seconds)),
             "connect_time" => self.attempts(|attempt| attempt.connect_ms.map_or("-".into(), seconds)),
             "header_time" => self.attempts(|attempt| attempt.header_ms.map_or("-".into(), seconds)),
-            "host" => self.host.as_deref().or_else(|| self.request.headers.get(HeaderId::Host)).and_then(text),
+            "host" => {
+                self.host.as_deref().or_else(|| self.request.headers.get(HeaderId::Host)).and_then(text)
+            }
             "uri" if self.target.is_empty() => text(self.request.path_and_query()),
             "uri" => text(&self.target),
             _ => None,

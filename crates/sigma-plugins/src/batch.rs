@@ -428,6 +428,7 @@ mod tests {
         /// How much of a failing batch it takes.
         taken: usize,
         batches: Mutex<Vec<Vec<String>>>,
+        arrived: tokio::sync::Notify,
     }
 
     impl Destination for Memory {
@@ -439,6 +440,7 @@ mod tests {
                 }
                 let texts = entries.iter().map(|entry| String::from_utf8(entry.clone()).unwrap());
                 self.batches.lock().unwrap().push(texts.collect());
+                self.arrived.notify_one();
                 Ok(())
             })
         }
@@ -522,12 +524,6 @@ mod tests {
         let env = Env { node: &case.node, local: &case.local, consumers: &case.consumers, now_ms: 0 };
         processor.push(b"a".to_vec(), &case.cx, &env);
         assert_eq!(processor.gauge.load(Ordering::Relaxed), 1);
-        tokio::time::timeout(Duration::from_secs(11), async {
-            while memory.batches.lock().unwrap().is_empty() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        })
-        .await
-        .unwrap();
+        tokio::time::timeout(Duration::from_secs(11), memory.arrived.notified()).await.unwrap();
     }
 }

@@ -4,11 +4,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sigma_config::plugins::{PluginScope, PluginSchemas};
+use sigma_config::plugins::{PluginSchemas, PluginScope};
 use sigma_http::h1::{HeadLimits, parse_request};
 use sigma_http::{BodyLength, Chunk, Frame};
 use sigma_plugin::step::BodyRead;
-use sigma_plugin::{Consumer, Consumers, Context, Entry, Env, Identity, Local, Node, Phase, Pieces, Reply, Roster, Step, StreamBody};
+use sigma_plugin::{
+    Consumer, Consumers, Context, Entry, Env, Identity, Local, Node, Phase, Pieces, Reply, Roster, Step,
+    StreamBody,
+};
 
 /// The roster of all plugins, enabled.
 pub(crate) fn roster() -> Roster {
@@ -26,7 +29,14 @@ pub(crate) fn entry_with(name: &str, conf: Value, metadata: Option<Value>) -> Re
     roster.check(name, PluginScope::Http, &conf).map_err(|refusal| refusal.to_string())?;
     let conf = Arc::new(conf);
     let resolved = Value::clone(&conf);
-    roster.build(name, &conf, resolved, "/apisix/routes/1", metadata.map(Arc::new), &Arc::new(Node::default()))
+    roster.build(
+        name,
+        &conf,
+        resolved,
+        "/apisix/routes/1",
+        metadata.map(Arc::new),
+        &Arc::new(Node::default()),
+    )
 }
 
 /// Why a configuration of a route is refused; empty if it is not.
@@ -101,12 +111,8 @@ impl Case {
 
     /// Runs one hook to its end, with the request's body if it asks for it; a reply, or None to go on.
     pub(crate) fn run(&mut self, entry: &Entry, phase: Phase) -> Option<Reply> {
-        let env = Env {
-            node: &self.node,
-            local: &self.local,
-            consumers: &self.consumers,
-            now_ms: self.now_ms,
-        };
+        let env =
+            Env { node: &self.node, local: &self.local, consumers: &self.consumers, now_ms: self.now_ms };
         let cx = &mut self.cx;
         let mut step = match phase {
             Phase::Rewrite => entry.plugin.rewrite(cx, &env),
@@ -119,8 +125,7 @@ impl Case {
                 Step::Reply(reply) => return Some(*reply),
                 Step::Stream(reply, body) => return Some(collected(*reply, body)),
                 Step::Wait(future) => {
-                    let runtime =
-                        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                     runtime.block_on(future)(cx, &env)
                 }
                 Step::ReadBody { limit, then } => {
@@ -136,23 +141,15 @@ impl Case {
 
     /// Runs the header filter on the response that stands in the context.
     pub(crate) fn header_filter(&mut self, entry: &Entry) {
-        let env = Env {
-            node: &self.node,
-            local: &self.local,
-            consumers: &self.consumers,
-            now_ms: self.now_ms,
-        };
+        let env =
+            Env { node: &self.node, local: &self.local, consumers: &self.consumers, now_ms: self.now_ms };
         entry.plugin.header_filter(&mut self.cx, &env);
     }
 
     /// Runs the log hook.
     pub(crate) fn log(&mut self, entry: &Entry) {
-        let env = Env {
-            node: &self.node,
-            local: &self.local,
-            consumers: &self.consumers,
-            now_ms: self.now_ms,
-        };
+        let env =
+            Env { node: &self.node, local: &self.local, consumers: &self.consumers, now_ms: self.now_ms };
         entry.plugin.log(&mut self.cx, &env);
     }
 
@@ -168,12 +165,8 @@ impl Case {
     /// Sends the response through header and body filter, its body in these pieces.
     pub(crate) fn filter(&mut self, entry: &Entry, pieces: &[&[u8]]) -> Vec<u8> {
         self.header_filter(entry);
-        let env = Env {
-            node: &self.node,
-            local: &self.local,
-            consumers: &self.consumers,
-            now_ms: self.now_ms,
-        };
+        let env =
+            Env { node: &self.node, local: &self.local, consumers: &self.consumers, now_ms: self.now_ms };
         let Some(mut filter) = entry.plugin.body_filter(&mut self.cx, &env) else { return pieces.concat() };
         let mut out = Pieces::default();
         for piece in pieces {
@@ -209,7 +202,9 @@ impl Case {
 fn collected(mut reply: Reply, mut body: StreamBody) -> Reply {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut bytes = Vec::new();
-    while let Some(piece) = runtime.block_on(std::future::poll_fn(|task| body.source.poll_piece(task))).unwrap() {
+    while let Some(piece) =
+        runtime.block_on(std::future::poll_fn(|task| body.source.poll_piece(task))).unwrap()
+    {
         bytes.extend_from_slice(&piece);
     }
     if let BodyLength::Known(length) = body.length {

@@ -204,3 +204,19 @@ fn session_limits(worker: &Worker) -> SessionLimits {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The room that the future of a function with these arguments takes.
+    fn room<'a, F: Future>(_: fn(&'a Worker, &'a mut Server) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// It is moved into its box once for every request: what is seldom needed has a box of its own.
+    #[test]
+    fn an_exchange_needs_little_room() {
+        assert!(room(exchange) <= 3072, "{} bytes", room(exchange));
+    }
+}

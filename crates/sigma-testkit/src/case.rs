@@ -8,7 +8,7 @@
 //! | `route:` / `upstream:` | indented YAML added to the catch-all route / to its upstream |
 //! | `only: h1` | the case is about the notation of HTTP/1 itself; other protocol pairs skip it |
 //! | `only: h1 client`, `only: h1 origin` | the same for one side: the other may speak what it likes |
-//! | `only: clear` | the case is about what TLS does not have, or hides |
+//! | `only: clear` | not over TLS: the case tells of nothing that happens before its origin is named, a handshake included |
 //! | `client> TEXT` | the client sends TEXT |
 //! | `client< [METHOD] STATUS [cut]` | the client reads one response (to METHOD if not GET); `cut`: it must break off |
 //! | `client<= TEXT` | the client reads exactly these bytes |

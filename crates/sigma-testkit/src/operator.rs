@@ -26,7 +26,13 @@ impl Operator {
     }
 
     /// One call; `fields` are further header lines, each with its line end.
-    pub fn call_with(&self, method: &str, target: &str, fields: &str, body: Option<&Value>) -> Result<Message> {
+    pub fn call_with(
+        &self,
+        method: &str,
+        target: &str,
+        fields: &str,
+        body: Option<&Value>,
+    ) -> Result<Message> {
         let key = self.key.as_ref().map(|key| format!("X-API-KEY: {key}\r\n")).unwrap_or_default();
         let body = body.map(Value::to_string).unwrap_or_default();
         let request = format!(
@@ -66,7 +72,12 @@ impl Operator {
 
     fn write(&self, method: &str, resource: &str, value: Option<&Value>) -> Result<()> {
         let answer = self.call(method, &format!("/apisix/admin/{resource}"), value)?;
-        ensure!((200..300).contains(&answer.status()), "{method} {resource}: {} {}", answer.status(), answer.text());
+        ensure!(
+            (200..300).contains(&answer.status()),
+            "{method} {resource}: {} {}",
+            answer.status(),
+            answer.text()
+        );
         Ok(())
     }
 }

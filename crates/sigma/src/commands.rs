@@ -45,14 +45,16 @@ fn plugins(name: Option<&str>) -> Result<ExitCode> {
     let mut text = String::new();
     match name {
         None => {
-            let width = sigma_plugins::ROSTER.iter().map(|plugin| plugin.name.len()).max().unwrap_or_default();
+            let width =
+                sigma_plugins::ROSTER.iter().map(|plugin| plugin.name.len()).max().unwrap_or_default();
             for plugin in sigma_plugins::ROSTER {
                 text += &format!("{:width$}  {}\n", plugin.name, sigma_plugin::docs::summary(plugin));
             }
         }
         Some(name) => {
             let found = sigma_plugins::ROSTER.iter().find(|plugin| plugin.name == name);
-            let plugin = found.ok_or_else(|| anyhow!("unknown plugin [{name}]; `sigma plugins` lists them"))?;
+            let plugin =
+                found.ok_or_else(|| anyhow!("unknown plugin [{name}]; `sigma plugins` lists them"))?;
             text = sigma_plugin::docs::reference(plugin);
         }
     }

@@ -24,24 +24,33 @@ pub struct KeyFileError {
     pub source: io::Error,
 }
 
+/// The file that keeps a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyFile {
+    /// Its place.
+    pub path: PathBuf,
+    /// It was made just now: nobody can know of it yet.
+    pub is_new: bool,
+}
+
 /// Sees to it that there is a key, if one is required: reads the one in `folder/admin.key`, or
 /// makes one there, readable by its owner alone. Returns the file, for the operator to be told; None
 /// where the settings have keys of their own.
 ///
 /// # Errors
 /// The file can be neither read nor made.
-pub fn settle_key(settings: &mut Admin, folder: &Path) -> Result<Option<PathBuf>, KeyFileError> {
+pub fn settle_key(settings: &mut Admin, folder: &Path) -> Result<Option<KeyFile>, KeyFileError> {
     if !settings.key_required || !settings.keys.is_empty() {
         return Ok(None);
     }
     let path = folder.join(FILE_NAME);
     let key = match made(&path) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => kept(&path),
-        other => other,
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => kept(&path).map(|key| (key, false)),
+        made => made.map(|key| (key, true)),
     };
-    let key = key.map_err(|source| KeyFileError { path: path.clone(), source })?;
+    let (key, is_new) = key.map_err(|source| KeyFileError { path: path.clone(), source })?;
     settings.keys.push(AdminKey { name: Some("generated".to_owned()), key, role: AdminRole::Admin });
-    Ok(Some(path))
+    Ok(Some(KeyFile { path, is_new }))
 }
 
 fn made(path: &Path) -> io::Result<String> {
@@ -93,11 +102,12 @@ mod tests {
             let path = settle_key(&mut settings, &folder.path().join("data")).expect("a key");
             (path.expect("a file"), settings.keys[0].key.clone())
         };
-        let (path, key) = settle();
+        let (KeyFile { path, is_new }, key) = settle();
+        assert!(is_new);
         let mode = std::fs::metadata(&path).expect("the file").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert!(key.len() == 32 && key.bytes().all(|byte| byte.is_ascii_alphabetic()));
-        assert_eq!(settle(), (path.clone(), key));
+        assert_eq!(settle(), (KeyFile { path: path.clone(), is_new: false }, key));
         std::fs::write(&path, "short").expect("written");
         let refused = settle_key(&mut Admin::default(), &folder.path().join("data"));
         assert!(refused.is_err_and(|error| error.to_string().contains("holds no key")));

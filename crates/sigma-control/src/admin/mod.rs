@@ -55,7 +55,7 @@ use tokio::sync::RwLock;
 
 use crate::store::{Store, StoreError, Transaction};
 pub(crate) use catalogue::{attributes as plugin_attributes, resource_schemas};
-pub use key::{KeyFileError, settle_key};
+pub use key::{KeyFile, KeyFileError, settle_key};
 
 use call::{Arguments, Call, Preconditions};
 use collection::{Place, Target};

@@ -130,7 +130,9 @@ async fn unique_credentials(state: &AdminState, key: &str, value: &Value) -> Res
             Some((name, id)) => format!("credential: {id} of consumer: {name}"),
             None => format!("consumer: {}", other.id),
         };
-        return Err(Refusal::bad(format_args!("duplicate {attribute} of plugin {plugin} found with {whose}")));
+        return Err(Refusal::bad(format_args!(
+            "duplicate {attribute} of plugin {plugin} found with {whose}"
+        )));
     }
     Ok(())
 }

@@ -270,11 +270,7 @@ pub(crate) fn shown(revisions: &Revisions) -> Value {
         .enumerate()
         .map(|(worker, revision)| json!({"worker": worker, "revision": revision}))
         .collect();
-    let quarantined: Vec<Value> = revisions
-        .quarantined
-        .iter()
-        .map(quarantined_item)
-        .collect();
+    let quarantined: Vec<Value> = revisions.quarantined.iter().map(quarantined_item).collect();
     // What all workers are past is in force everywhere.
     let served = revisions.workers.iter().min().copied().unwrap_or(revisions.published);
     json!({

@@ -40,7 +40,13 @@ impl Inspect for Fake {
             },
             published: 8,
             workers: vec![8, 7],
-            quarantined: vec![Quarantined { key: "routes/2".into(), reason: "no uri".into(), since, revision: 8, last_good_served: true }],
+            quarantined: vec![Quarantined {
+                key: "routes/2".into(),
+                reason: "no uri".into(),
+                since,
+                revision: 8,
+                last_good_served: true,
+            }],
         })
     }
 

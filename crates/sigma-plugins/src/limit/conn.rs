@@ -462,7 +462,7 @@ mod tests {
         let listed = entry("limit-conn", conf).unwrap();
         let single = json!({"conn": "$arg_most", "burst": 0, "default_conn_delay": 0.1, "key": "arg_a", "allow_degradation": true});
         let lenient = entry("limit-conn", single).unwrap();
-        let mut status = |entry: &Entry, target: &str| {
+        let status = |entry: &Entry, target: &str| {
             let reply = ask(&mut Case::new("GET / HTTP/1.1\nHost: h\n"), entry, target).0;
             reply.map_or(200, |reply| reply.status)
         };

@@ -23,7 +23,7 @@ pub(super) enum KeyType {
 #[derive(Debug)]
 pub(super) enum Key {
     Variable(VarName),
-    Template { template: Template, has_default: bool },
+    Template(Template),
     Constant(Vec<u8>),
 }
 
@@ -37,7 +37,7 @@ impl Key {
     }
 
     pub(super) fn template(text: &str) -> Key {
-        Key::Template { template: Template::parse(text), has_default: text.contains("??") }
+        Key::Template(Template::parse(text))
     }
 
     /// Its value; None if the variable, or every variable of the template, is absent.
@@ -48,10 +48,10 @@ impl Key {
                 VarValue::Bool(truth) => Some(truth.to_string().into_bytes()),
                 VarValue::List(items) => Some(items.join(&b", "[..])),
             },
-            Key::Template { template, has_default } => {
+            Key::Template(template) => {
                 let mut text = Vec::new();
                 let resolved = template.render(cx, &mut text);
-                (resolved > 0 || *has_default).then_some(text)
+                (resolved > 0).then_some(text)
             }
             Key::Constant(text) => Some(text.clone()),
         }

@@ -180,7 +180,9 @@ impl LimitReq {
         match poured.map(|excess| self.delay(excess)) {
             None => self.refusal.step(),
             Some(None) => Step::Next,
-            Some(Some(delay)) => Step::wait(async move { tokio::time::sleep(delay).await }, |(), _, _| Step::Next),
+            Some(Some(delay)) => {
+                Step::wait(async move { tokio::time::sleep(delay).await }, |(), _, _| Step::Next)
+            }
         }
     }
 

@@ -1,3 +1,5 @@
+//! Loggers with files, and entries in all their forms.
+
 use std::sync::Arc;
 
 use serde_json::{Value, json};

@@ -141,20 +141,28 @@ fn is_lost(error: &RedisError) -> bool {
 #[derive(Default)]
 pub(crate) struct Lines {
     /// By the address of the target, which is taken as long as the weak reference stands beside it.
-    known: Mutex<HashMap<usize, (Weak<Target>, Arc<Line>)>>,
+    known: Mutex<HashMap<usize, Known>>,
+}
+
+struct Known {
+    target: Weak<Target>,
+    line: Arc<Line>,
 }
 
 impl Lines {
     /// The line to a target.
     pub(crate) fn to(&self, target: &Arc<Target>) -> Arc<Line> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, line)) = known.get(&(Arc::as_ptr(target).addr())) {
+        if let Some(Known { line, .. }) = known.get(&(Arc::as_ptr(target).addr())) {
             return Arc::clone(line);
         }
         // The line itself is the last to hold a target that no configuration names any more.
-        known.retain(|_, (target, line)| target.strong_count() > 1 || Arc::strong_count(line) > 1);
+        known.retain(|_, known| known.target.strong_count() > 1 || Arc::strong_count(&known.line) > 1);
         let line = Arc::new(Line::new(target));
-        known.insert(Arc::as_ptr(target).addr(), (Arc::downgrade(target), Arc::clone(&line)));
+        known.insert(
+            Arc::as_ptr(target).addr(),
+            Known { target: Arc::downgrade(target), line: Arc::clone(&line) },
+        );
         line
     }
 }

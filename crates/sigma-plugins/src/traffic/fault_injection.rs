@@ -153,7 +153,9 @@ impl Plugin for FaultInjection {
         let abort = move |cx: &Context| abort.map_or(Step::Next, |fault| fault.step(cx));
         match delay.filter(|delay| !delay.is_zero()) {
             None => abort(cx),
-            Some(delay) => Step::wait(async move { tokio::time::sleep(delay).await }, move |(), cx, _| abort(cx)),
+            Some(delay) => {
+                Step::wait(async move { tokio::time::sleep(delay).await }, move |(), cx, _| abort(cx))
+            }
         }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct NodeTls {
 pub(crate) struct Requests {
     /// With all protocols that the upstream offers.
     pub(crate) any: ClientTls,
-    /// Without HTTP/2, which knows no upgrade of a connection.
+    /// Without HTTP/2, which knows no upgrade of a connection, unless nothing else is offered.
     pub(crate) upgradable: ClientTls,
 }
 
@@ -100,7 +100,8 @@ impl Inputs {
         };
         let any = self.terms(&trust, offered, source)?;
         let upgradable = match offered {
-            [AlpnProtocol::Http11] => any.clone(),
+            // A node that knows HTTP/2 only declines an upgrade, as it does in cleartext.
+            [AlpnProtocol::Http11] | [AlpnProtocol::H2] => any.clone(),
             _ => self.terms(&trust, &[AlpnProtocol::Http11], source)?,
         };
         Ok(Requests { any, upgradable })

@@ -209,7 +209,8 @@ impl Exchange<'_, '_> {
                 None => {
                     self.worker.counters.add(Counter::UpstreamConnects, 1);
                     state.decision = Decision::NextNode;
-                    pool::connect(&self.worker.pools, &target, deadline::now_ms()).await?
+                    // Boxed, as handshakes need much room and most exchanges make none.
+                    Box::pin(pool::connect(&self.worker.pools, &target, deadline::now_ms())).await?
                 }
             };
             self.send_head(&mut connection);

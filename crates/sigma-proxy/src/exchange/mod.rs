@@ -230,7 +230,8 @@ impl<'x, 'c> Exchange<'x, 'c> {
     /// Sends what a plugin answers.
     async fn reply(&mut self, reply: Box<sigma_plugin::Reply>) -> Result<(), Fault> {
         self.scratch.cx.record.source = Source::Gateway;
-        self.send_reply(*reply).await;
+        // Boxed, so that exchanges that are proxied have no room for it.
+        Box::pin(self.send_reply(*reply)).await;
         Ok(())
     }
 }

@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Instant;
 
 use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId};
 use sigma_net::deadline;
@@ -105,6 +106,10 @@ impl Exchange<'_, '_> {
         let Some(route) = self.route.and_then(|number| view.snapshot.route(number)) else { return Ok(None) };
         let route = &route.chain;
         let merged = view.merged_chain(route, &consumer);
+        let record = &mut self.scratch.cx.record;
+        if record.started.is_none() && !merged.phase(Phase::Log).is_empty() {
+            record.started = Some(Instant::now());
+        }
         self.merged = Some(Rc::clone(&merged));
         let added: Vec<Arc<Entry>> = merged
             .phase(Phase::Rewrite)

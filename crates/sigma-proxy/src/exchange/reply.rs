@@ -72,7 +72,7 @@ impl Exchange<'_, '_> {
             true => Reply::new(status).text(fault.reason),
             false => self.error_reply(status, fault),
         };
-        self.send_reply(reply).await;
+        Box::pin(self.send_reply(reply)).await;
     }
 
     fn error_reply(&self, status: u16, fault: Fault) -> Reply {

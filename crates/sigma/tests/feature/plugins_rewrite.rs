@@ -65,6 +65,18 @@ fn requests_are_rewritten() {
 }
 
 #[test]
+fn the_host_of_the_upstream_goes_before_that_of_the_plugin() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = with_routes(&format!(
+        "  - uri: \"/*\"\n    plugins: {{ proxy-rewrite: {{ host: other.example }} }}\n    upstream: {{ pass_host: rewrite, upstream_host: up.example, nodes: {{ \"127.0.0.1:{}\": 1 }} }}\n",
+        origin.port()
+    ));
+    let echoed = gateway.connect().unwrap().get("/").unwrap().json().unwrap();
+    let headers = echoed["headers"].to_string().to_lowercase();
+    assert!(headers.contains(r#"["host","up.example"]"#), "{headers}");
+}
+
+#[test]
 fn a_head_made_of_a_get_leaves_the_connection_usable() {
     let origin = Origin::echo("a").unwrap();
     let gateway = with_routes(&format!(
@@ -151,6 +163,7 @@ fn files_are_streamed_in_ranges_and_whole() {
     let before = gateway.peak_memory_kib().unwrap();
     assert!(curl(&gateway, "/files/big.bin", &[]) == big, "the whole file differs");
     assert!(curl(&gateway, "/files/big.bin", &["-r", "1000000-40999999"]) == big[1_000_000..41_000_000]);
+    assert!(curl(&gateway, "/files/big.bin", &["--http2-prior-knowledge"]) == big, "over HTTP/2 it differs");
     let grown = gateway.peak_memory_kib().unwrap() - before;
     assert!(grown < 16 << 10, "{grown} KiB for files that are streamed");
     assert_eq!(curl_text(&gateway, "/files/small.txt", &["-r", "2-4"]), "234");

@@ -8,7 +8,7 @@ use sigma_testkit::{Gateway, Origin, until};
 use crate::PATIENCE;
 use crate::managed::{EMBEDDED, admin, route, start};
 
-const TOKEN: &str = "root-token";
+const TOKENS: [&str; 2] = ["old-token", "new-token"];
 
 /// A Vault with one secret, `kv/apisix/jack`, which the test changes.
 struct Vault {
@@ -22,10 +22,11 @@ impl Vault {
         let kept = Arc::clone(&secret);
         let server = Origin::answer(move |request| {
             let (_, target) = request.head.request_line().unwrap();
-            let (status, body) = match (request.head.get("x-vault-token"), target) {
-                (Some(TOKEN), "/v1/kv/apisix/jack") => ("200 OK", json!({"data": *kept.lock().unwrap()})),
-                (Some(TOKEN), _) => ("404 Not Found", json!({"errors": []})),
-                _ => ("403 Forbidden", json!({"errors": ["permission denied"]})),
+            let is_known = request.head.get("x-vault-token").is_some_and(|token| TOKENS.contains(&token));
+            let (status, body) = match target {
+                _ if !is_known => ("403 Forbidden", json!({"errors": ["permission denied"]})),
+                "/v1/kv/apisix/jack" => ("200 OK", json!({"data": *kept.lock().unwrap()})),
+                _ => ("404 Not Found", json!({"errors": []})),
             };
             let body = body.to_string();
             format!(
@@ -38,8 +39,9 @@ impl Vault {
     }
 
     /// How a gateway reaches it.
-    fn access(&self, note: &str) -> Value {
-        json!({"uri": format!("http://127.0.0.1:{}", self.server.port()), "prefix": "kv/apisix", "token": TOKEN, "desc": note})
+    fn access(&self, token: &str) -> Value {
+        let uri = format!("http://127.0.0.1:{}", self.server.port());
+        json!({"uri": uri, "prefix": "kv/apisix", "token": token})
     }
 }
 
@@ -92,7 +94,7 @@ fn a_key_stands_in_vault_and_changes_there() {
         "count": 1, "time_window": 600, "rejected_code": 429, "rejected_msg": "$secret://vault/1/jack/message",
     }});
     admin.put("routes/2", &limited).unwrap();
-    admin.put("secrets/vault/1", &vault.access("first")).unwrap();
+    admin.put("secrets/vault/1", &vault.access(TOKENS[0])).unwrap();
     await_status(&gateway, "first", 200);
     await_status(&gateway, "second", 401);
     let refusal = || {
@@ -102,12 +104,12 @@ fn a_key_stands_in_vault_and_changes_there() {
     assert!(until(PATIENCE, || refusal().contains("slower please")), "{}", refusal());
     *vault.secret.lock().unwrap() = json!({"key": "second", "message": "much slower please"});
     // Another access: what was looked up with the one before is no longer believed.
-    admin.put("secrets/vault/1", &vault.access("second")).unwrap();
+    admin.put("secrets/vault/1", &vault.access(TOKENS[1])).unwrap();
     await_status(&gateway, "second", 200);
     await_status(&gateway, "first", 401);
     assert!(until(PATIENCE, || refusal().contains("much slower please")), "{}", refusal());
     let said = gateway.stderr() + &gateway.stdout();
-    for secret in [TOKEN, "second", "first"] {
+    for secret in [TOKENS[0], TOKENS[1], "second", "first"] {
         let told = said
             .lines()
             .any(|line| line.split(|c: char| !c.is_alphanumeric() && c != '-').any(|word| word == secret));

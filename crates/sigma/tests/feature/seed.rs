@@ -187,7 +187,8 @@ fn niubix_admin_refuses_other_addresses() {
 fn sigma_json_with_all_its_plugins_answers() {
     let origin = Origin::answer(|_| {
         let text = "text ".repeat(500);
-        format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n{text}", text.len()).into_bytes()
+        format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n{text}", text.len())
+            .into_bytes()
     })
     .unwrap();
     let config = r#"{
@@ -223,12 +224,16 @@ fn sigma_json_with_all_its_plugins_answers() {
     let preflight = client
         .ask("OPTIONS /test/x HTTP/1.1\r\nHost: h\r\nOrigin: https://a.example\r\nAccess-Control-Request-Method: PUT\r\n\r\n")
         .unwrap();
-    assert_eq!((preflight.status(), preflight.head.get("access-control-allow-methods")), (200, Some("GET,PUT")));
+    assert_eq!(
+        (preflight.status(), preflight.head.get("access-control-allow-methods")),
+        (200, Some("GET,PUT"))
+    );
     let file = client.get("/static/a.css").unwrap();
     assert_eq!((file.status(), file.text().as_str()), (200, "p {}"));
     assert_eq!(client.get("/static/none").unwrap().status(), 404);
     let log = gateway.dir().join("log/access.log");
-    let logged = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("\"GET /test/x HTTP/1.1\" 200"));
+    let logged =
+        || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("\"GET /test/x HTTP/1.1\" 200"));
     assert!(until(PATIENCE, logged), "{:?}", std::fs::read_to_string(&log));
 }
 
@@ -239,10 +244,13 @@ fn sigma_json_redirects_and_niubix_json_stays_silent() {
         .replace("\"proxy-client\"", "\"plugins\": { \"http-redirect-https\": true }, \"proxy-client\"");
     let gateway = Gateway::start_file(SIGMA, "sigma.json", &config).unwrap();
     let mut client = gateway.connect().unwrap();
-    let answer = client.ask("POST /any?x=1 HTTP/1.1\r\nHost: h.example\r\nContent-Length: 0\r\n\r\n").unwrap();
+    let answer =
+        client.ask("POST /any?x=1 HTTP/1.1\r\nHost: h.example\r\nContent-Length: 0\r\n\r\n").unwrap();
     assert_eq!((answer.status(), answer.head.get("location")), (302, Some("https://h.example/any?x=1")));
-    let config = niubix_json("1", origin.port(), origin.port())
-        .replace("\"balance_policy\"", "\"x-forwarded-for\": false, \"x-real-ip\": false, \"balance_policy\"");
+    let config = niubix_json("1", origin.port(), origin.port()).replace(
+        "\"balance_policy\"",
+        "\"x-forwarded-for\": false, \"x-real-ip\": false, \"balance_policy\"",
+    );
     let gateway = Gateway::start_file(SIGMA, "niubix.json", &config).unwrap();
     let echoed = gateway.connect().unwrap().get("/").unwrap().json().unwrap();
     let headers = echoed["headers"].to_string().to_lowercase();

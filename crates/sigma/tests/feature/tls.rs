@@ -256,7 +256,12 @@ fn a_session_goes_on_as_the_settings_say() {
 /// One call of the Admin API: status and body.
 fn admin(gateway: &Gateway, method: &str, path: &str, body: &Value) -> (u16, String) {
     let body = if body.is_null() { String::new() } else { body.to_string() };
-    let mut peer = Peer::connect(&gateway.admin_address()).unwrap();
+    // It listens a little later than the data plane.
+    let mut peer = None;
+    until(PATIENCE, || {
+        Peer::connect(&gateway.admin_address()).map(|connected| peer = Some(connected)).is_ok()
+    });
+    let mut peer = peer.unwrap();
     let head = format!("{method} /apisix/admin/{path} HTTP/1.1\r\nHost: admin\r\nX-API-KEY: test-key\r\n");
     let answer = peer.ask(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len())).unwrap();
     (answer.status(), answer.text())

@@ -191,6 +191,46 @@ async fn consumers_and_their_credentials() {
     api.check("GET /consumers/jack/credentials/c1", "", 404, json!({"message": "Key not found"})).await;
 }
 
+/// However consumers come and go: by single writes, as a whole, or past this API.
+#[tokio::test]
+async fn who_is_recognised_by_what_is_followed() {
+    let api = Api::new();
+    let consumer = |name: &str, key: &str| {
+        format!(r#"{{"username":"{name}","plugins":{{"key-auth":{{"key":"{key}"}}}}}}"#)
+    };
+    let taken = "duplicate key of plugin key-auth found with consumer: jack";
+    api.done("PUT /consumers", &consumer("jack", "one")).await;
+    // Many times in a row: the index must never be behind what this API has written itself.
+    for _ in 0..50 {
+        api.refused("PUT /consumers", &consumer("jill", "one"), 400, taken).await;
+        api.done("PUT /consumers", &consumer("jack", "two")).await;
+        api.done("PUT /consumers", &consumer("jill", "one")).await;
+        api.done("DELETE /consumers/jill", "").await;
+        api.done("PUT /consumers", &consumer("jack", "one")).await;
+    }
+    let whole = format!(r#"{{"consumers":[{}]}}"#, consumer("jack", "three"));
+    api.done("PUT /configs X-Digest:d", &whole).await;
+    api.refused("PUT /consumers", &consumer("jill", "three"), 400, taken).await;
+    api.done("PUT /consumers", &consumer("jill", "one")).await;
+    // Another gateway on the same store.
+    let write = crate::store::Write::Put {
+        key: "consumers/jack".into(),
+        value: consumer("jack", "four").into(),
+        ttl: None,
+    };
+    let transaction = Transaction { conditions: Vec::new(), writes: vec![write] };
+    api.state.store.commit(transaction).await.expect("written");
+    for attempt in 0.. {
+        let answer = api.call("PUT /consumers", &consumer("jim", "four")).await;
+        if answer.status == 400 {
+            break;
+        }
+        assert!(attempt < 1000, "the change of another gateway is not noticed");
+        api.done("DELETE /consumers/jim", "").await;
+        tokio::task::yield_now().await;
+    }
+}
+
 #[tokio::test]
 async fn a_plugin_has_one_global_rule() {
     let api = Api::new();

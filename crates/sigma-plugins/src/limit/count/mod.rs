@@ -234,7 +234,7 @@ impl LimitCount {
 
     /// Tells the client and the access log, and refuses what is over.
     fn conclude(&self, cx: &mut Context, applied: &[Applied], verdicts: &[Verdict]) -> Step {
-        if let Some((limit, verdict)) = applied.iter().zip(verdicts).last() {
+        if let Some((limit, verdict)) = applied.iter().zip(verdicts).next_back() {
             cx.set_variable("rate_limiting_info", fields::info(&limit.key, limit.quota, *verdict));
         }
         if self.shown {

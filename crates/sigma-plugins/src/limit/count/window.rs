@@ -39,7 +39,8 @@ pub(super) struct Verdict {
 
 impl Verdict {
     pub(super) fn new(remaining: Option<u64>, reset_s: f64) -> Verdict {
-        Verdict { remaining, reset_s: (reset_s.max(0.0) * 100.0).floor() / 100.0 }
+        // What is a hundredth but for the last bit is that hundredth.
+        Verdict { remaining, reset_s: (reset_s.max(0.0) * 100.0 + 1e-6).floor() / 100.0 }
     }
 
     /// With `used` of a fixed window counted.
@@ -127,7 +128,8 @@ impl Moment {
     pub(super) fn estimate(self, quota: Quota, last: u64) -> Estimate {
         let rate = last.min(quota.limit) as f64 / quota.window_s as f64;
         let left_s = self.left_ms as f64 / 1000.0;
-        Estimate { rate, left_s, weight: rate * left_s }
+        let reset_s = self.left_ms.div_ceil(10) as f64 / 100.0;
+        Estimate { rate, left_s, reset_s, weight: rate * left_s }
     }
 }
 
@@ -138,6 +140,8 @@ pub(super) struct Estimate {
     rate: f64,
     /// Seconds that are left of the present window.
     left_s: f64,
+    /// The same, rounded up to hundredths.
+    reset_s: f64,
     /// Requests of it that are still counted.
     pub(super) weight: f64,
 }
@@ -146,24 +150,20 @@ impl Estimate {
     /// The refusal, if there is no room beside `current` requests of the present window.
     pub(super) fn refusal(self, quota: Quota, current: u64) -> Option<Verdict> {
         if current >= quota.limit {
-            return Some(Verdict::new(None, self.reset_s()));
+            return Some(Verdict::new(None, self.reset_s));
         }
         let room = (quota.limit - current) as f64;
         if self.weight < room {
             return None;
         }
-        let reset_s = if self.rate == 0.0 { self.reset_s() } else { self.left_s - room / self.rate };
+        let reset_s = if self.rate == 0.0 { self.reset_s } else { self.left_s - room / self.rate };
         Some(Verdict::new(None, reset_s))
     }
 
     /// The verdict on a request that was counted as one of `current`.
     pub(super) fn admitted(self, quota: Quota, current: u64) -> Verdict {
         let remaining = (quota.limit as f64 - current as f64 - self.weight).floor().max(0.0);
-        Verdict::new(Some(remaining as u64), self.reset_s())
-    }
-
-    fn reset_s(self) -> f64 {
-        (self.left_s * 100.0).ceil() / 100.0
+        Verdict::new(Some(remaining as u64), self.reset_s)
     }
 }
 

@@ -1,3 +1,5 @@
+//! Requests counted and shown; `promtool` reads the page.
+
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
