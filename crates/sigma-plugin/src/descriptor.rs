@@ -92,7 +92,7 @@ pub struct Auth {
     /// Fields of it that are encrypted at rest.
     pub secret_fields: &'static [&'static str],
     /// Parses such a configuration, with defaults filled in, into what the plugin looks up later.
-    pub parse: fn(&Value) -> Result<Arc<dyn Any + Send + Sync>, String>,
+    pub parse: fn(&Value) -> Result<Data, String>,
 }
 
 /// A handler of the plugin's own that people reach under a path: through the plugin `public-api`,
@@ -115,6 +115,12 @@ pub struct InlineUpstream {
     /// An upstream resource.
     pub upstream: Value,
 }
+
+/// Checks a configuration beyond its schema; the text is the whole reason for which it is refused.
+pub type Check = fn(&Value) -> Result<(), String>;
+
+/// What an authenticating plugin has made of a consumer's configuration.
+pub type Data = Arc<dyn Any + Send + Sync>;
 
 /// A plugin: everything that the gateway, its schemas and its documentation know of it.
 #[derive(Debug, Clone, Copy)]
@@ -143,7 +149,7 @@ pub struct Descriptor {
     /// Paths that it serves itself.
     pub endpoints: &'static [Endpoint],
     /// Rules beyond the schema; the text is the whole reason.
-    pub check: Option<fn(&Value) -> Result<(), String>>,
+    pub check: Option<Check>,
     /// Upstreams inside its configuration.
     pub upstreams: Option<fn(&Value) -> Vec<InlineUpstream>>,
     /// Makes an instance. Must neither block nor reach out.

@@ -7,6 +7,7 @@ use serde_json::Value;
 use sigma_config::plugins::{PluginRefusal, PluginSchemas, PluginScope};
 use sigma_config::wording::{Schema, is_secret_reference};
 
+use crate::descriptor::Data;
 use crate::meta::Meta;
 use crate::{Build, Descriptor, Entry, Node};
 
@@ -104,11 +105,7 @@ impl Roster {
     ///
     /// # Errors
     /// The configuration is refused, or lacks its attribute; a sentence.
-    pub fn identity(
-        &self,
-        name: &str,
-        conf: &Value,
-    ) -> Option<Result<(String, Arc<dyn std::any::Any + Send + Sync>), String>> {
+    pub fn identity(&self, name: &str, conf: &Value) -> Option<Result<(String, Data), String>> {
         let known = self.plugins.get(name)?;
         let (auth, schema) = (known.descriptor.auth?, known.consumer.as_ref()?);
         let mut filled = conf.clone();

@@ -16,7 +16,7 @@ use sigma_observe::counters::WorkerCounters;
 use sigma_observe::log_buffer::{LogSink, LogWriter};
 use sigma_plugin::{Local, Node};
 use sigma_upstream::health::HealthReporter;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use crate::listen::accept_loop;
 use crate::snapshot::Snapshot;
@@ -322,14 +322,26 @@ async fn run(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<Message>, li
     }
 }
 
-type Accepting = HashMap<ListenAddress, tokio::task::JoinHandle<()>>;
+/// What accepts from one listener.
+struct Acceptor {
+    task: tokio::task::JoinHandle<()>,
+    stop: Rc<Notify>,
+}
+
+type Accepting = HashMap<ListenAddress, Acceptor>;
+
+/// How long what the kernel has queued may wait for a worker that is full, once it stops.
+const STOP_ACCEPTING: Duration = Duration::from_millis(100);
 
 fn open(worker: &Rc<Worker>, accepting: &mut Accepting, listeners: Listeners) {
     for (address, socket, name) in listeners.open {
         match socket.into_listening() {
             Ok(listening) => {
-                let accepting_loop = accept_loop(Rc::clone(worker), listening, address.clone(), name);
-                accepting.insert(address, tokio::task::spawn_local(accepting_loop));
+                let stop = Rc::new(Notify::new());
+                let accepting_loop =
+                    accept_loop(Rc::clone(worker), listening, address.clone(), name, Rc::clone(&stop));
+                let task = tokio::task::spawn_local(accepting_loop);
+                accepting.insert(address, Acceptor { task, stop });
             }
             Err(error) => tracing::error!(%address, %error, "cannot accept from a listener"),
         }
@@ -337,8 +349,8 @@ fn open(worker: &Rc<Worker>, accepting: &mut Accepting, listeners: Listeners) {
 }
 
 fn close(accepting: &mut Accepting, address: &ListenAddress) {
-    if let Some(task) = accepting.remove(address) {
-        task.abort();
+    if let Some(acceptor) = accepting.remove(address) {
+        acceptor.stop.notify_one();
     }
 }
 
@@ -358,8 +370,12 @@ fn on_tick(worker: &Worker, ticks: u32) {
 
 /// Idle connections end at once, those with an exchange when it is over, all at the deadline.
 async fn drain(worker: &Rc<Worker>, accepting: Accepting, deadline_ms: u64) {
-    accepting.values().for_each(tokio::task::JoinHandle::abort);
-    drop(accepting);
+    for Acceptor { mut task, stop } in accepting.into_values() {
+        stop.notify_one();
+        if tokio::time::timeout(STOP_ACCEPTING, &mut task).await.is_err() {
+            task.abort();
+        }
+    }
     worker.drain();
     // Tasks that were just accepted get to begin before the idle ones are told.
     tokio::task::yield_now().await;

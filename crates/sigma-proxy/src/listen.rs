@@ -11,6 +11,8 @@ use sigma_http::h1::HeadLimits;
 use sigma_net::{Listening, Stream, deadline};
 use sigma_upstream::connection::h2::wire::FloodLimits;
 
+use tokio::sync::Notify;
+
 use crate::admit::{Admitted, admit};
 use crate::downstream::h1::{NoRequest, Server, ServerLimits};
 use crate::downstream::h2::{self, SessionLimits};
@@ -22,18 +24,25 @@ use crate::worker::Worker;
 /// Pause after a failed accept: the usual reason, no free file descriptor, needs time to pass.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts until the task is aborted. `address` and `name` are the listener's in the settings.
+/// Accepts until told to stop; then takes what the kernel has queued, so that no client that was let
+/// in is shut out, and ends. `address` and `name` are the listener's in the settings.
 pub(crate) async fn accept_loop(
     worker: Rc<Worker>,
     listening: Listening,
     address: ListenAddress,
     name: Option<String>,
+    stop: Rc<Notify>,
 ) {
     let fixed_addr = listening.fixed_addr();
     let open = Open::default();
     loop {
         wait_for_room(&worker).await;
-        match listening.accept().await {
+        let accepted = tokio::select! {
+            biased;
+            accepted = listening.accept() => accepted,
+            () = stop.notified() => return,
+        };
+        match accepted {
             Ok((stream, peer)) => {
                 let view = worker.view();
                 let listener = view.snapshot.listener_number(name.as_deref());

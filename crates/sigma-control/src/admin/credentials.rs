@@ -67,6 +67,8 @@ impl Credentials {
         let written = *self.written.lock().unwrap_or_else(PoisonError::into_inner);
         let mut following = self.following.lock().await;
         let caught_up = match following.as_mut() {
+            // Without its task an index knows nothing new.
+            Some(known) if known.at.has_changed().is_err() => false,
             Some(known) => {
                 let arrived = known.at.wait_for(|at| *at >= written);
                 tokio::time::timeout(CATCH_UP, arrived).await.is_ok_and(|seen| seen.is_ok())
