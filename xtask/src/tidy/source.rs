@@ -31,6 +31,7 @@ impl Source {
         let places = ["/tests/", "/benches/", "testkit"];
         let is_test = places.iter().any(|place| path.contains(place))
             || path.ends_with("tests.rs")
+            || path.ends_with("/testing.rs")
             || path.starts_with("fuzz/");
         let opens_tests = |line: usize| {
             let item = code.get(line + 1).map_or("", |next| next.trim());

@@ -40,12 +40,12 @@ fn changed_under_load(gateway: &Gateway, changes: usize, change: impl Fn(&Operat
         let clients: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
         let (admin, began) = (admin(gateway), Instant::now());
         for number in 0..changes {
-            if clients.iter().any(|client| client.is_finished()) {
-                break;
-            }
             change(&admin, number);
             let due = began + Duration::from_millis(10) * (number as u32 + 1);
-            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            let failed = || clients.iter().any(|client| client.is_finished());
+            if until(due.saturating_duration_since(Instant::now()), failed) {
+                break;
+            }
         }
         stop.store(true, Ordering::SeqCst);
         clients.into_iter().for_each(|client| client.join().unwrap());

@@ -79,7 +79,7 @@ impl Cluster {
                     asked.fetch_add(1, Ordering::SeqCst);
                 }
                 // Leaves the machine to those who are disturbed.
-                std::thread::sleep(Duration::from_millis(2));
+                until(Duration::from_millis(2), || stop.load(Ordering::SeqCst));
             }
         };
         std::thread::scope(|scope| {

@@ -1,3 +1,5 @@
+//! Tokens of every algorithm, and those that must not pass.
+
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::encoding::AsDer;

@@ -1,3 +1,5 @@
+//! Counts, here and in a real Redis.
+
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
