@@ -33,7 +33,7 @@ impl Shared {
     pub(crate) fn new(counters: Vec<Arc<WorkerCounters>>, ask: mpsc::Sender<Request>) -> Shared {
         Shared {
             counters,
-            ready: AtomicBool::new(true),
+            ready: AtomicBool::new(false),
             reloads: AtomicU64::new(0),
             last_problem: Mutex::new(None),
             started: Instant::now(),

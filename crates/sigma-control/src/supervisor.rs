@@ -11,6 +11,7 @@ use std::time::Duration;
 use sigma_config::crypt::Keyring;
 use sigma_config::settings::{Settings, Workers};
 use sigma_config::{Config, Problem};
+use sigma_observe::counters::WorkerCounters;
 use sigma_observe::log_buffer::{LogError, LogTarget, LogWriter};
 use sigma_plugin::{Descriptor, Node, Roster};
 use sigma_proxy::gateway::BindError;
@@ -197,12 +198,15 @@ impl Supervisor {
         let cpus = sigma_net::limits::usable_cpus();
         let workers = worker_count(&settings, cpus.len());
         let pinned: &[usize] = if settings.pin_workers { &cpus } else { &[] };
-        let node = Arc::clone(&plugins.node);
-        let gateway = Gateway::start(Arc::clone(&current), workers, pinned, writer, &reporter, node)?;
-        publisher.adopt(compiler, &current);
+        let counters: Vec<Arc<WorkerCounters>> = (0..workers).map(|_| Arc::default()).collect();
         let (ask, requests) = mpsc::channel(16);
-        let shared = Arc::new(status::Shared::new(gateway.counters(), ask));
+        let shared = Arc::new(status::Shared::new(counters.clone(), ask));
+        // Before anything accepts traffic: whoever sees the gateway up may ask how it is.
         operators::serve(&settings, &shared, store.as_ref(), &plugins, keyring).await?;
+        let node = Arc::clone(&plugins.node);
+        let gateway = Gateway::start(Arc::clone(&current), &counters, pinned, writer, &reporter, node)?;
+        shared.set_ready(true);
+        publisher.adopt(compiler, &current);
         let pid_file = write_pid_file(&settings)?;
         let watch = store.as_ref().map(|store| Arc::clone(store).watch(desired.revision()));
         Ok(Supervisor {

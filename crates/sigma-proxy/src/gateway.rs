@@ -85,13 +85,14 @@ pub struct Prepared {
 }
 
 impl Gateway {
-    /// Starts `workers` threads with `snapshot` in force. `cpus`, if not empty, are pinned to in turn.
+    /// Starts a worker thread for each of `counters`, which it counts in, with `snapshot` in force.
+    /// `cpus`, if not empty, are pinned to in turn.
     ///
     /// # Errors
     /// A listener that cannot be bound, or a thread that cannot be started.
     pub fn start(
         snapshot: Arc<Snapshot>,
-        workers: usize,
+        counters: &[Arc<WorkerCounters>],
         cpus: &[usize],
         log: Option<LogWriter>,
         health: &HealthReporter,
@@ -107,12 +108,14 @@ impl Gateway {
             retired: Vec::new(),
             current: None,
         };
-        let mut prepared = gateway.prepare_for(&snapshot, workers, log)?;
+        let mut prepared = gateway.prepare_for(&snapshot, counters.len(), log)?;
         gateway.log = prepared.log.take();
-        for (number, listeners) in std::mem::take(&mut prepared.listeners).into_iter().enumerate() {
+        let listeners = std::mem::take(&mut prepared.listeners);
+        for (number, (listeners, counters)) in listeners.into_iter().zip(counters).enumerate() {
             let cpu = (!cpus.is_empty()).then(|| cpus[number % cpus.len()]);
+            let counters = Arc::clone(counters);
             let handle = gateway
-                .spawn_worker(number, cpu, &snapshot, listeners, health.clone())
+                .spawn_worker(number, cpu, &snapshot, listeners, counters, health.clone())
                 .map_err(|source| BindError { address: format!("worker {number}"), source })?;
             gateway.workers.push(handle);
         }
@@ -126,10 +129,10 @@ impl Gateway {
         cpu: Option<usize>,
         snapshot: &Arc<Snapshot>,
         listeners: Listeners,
+        counters: Arc<WorkerCounters>,
         health: HealthReporter,
     ) -> io::Result<WorkerHandle> {
         let (mailbox, inbox) = mpsc::unbounded_channel();
-        let counters = Arc::new(WorkerCounters::default());
         let log = self.sink(self.log.as_ref(), snapshot, &counters);
         let (snapshot, own_counters) = (Arc::clone(snapshot), Arc::clone(&counters));
         let seed = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(std::process::id());

@@ -99,6 +99,7 @@ impl Worker {
         seed: u64,
     ) -> Worker {
         set_buffer_size(&snapshot);
+        counters.set_revision(snapshot.revision);
         let handshakes = Handshakes::new(handshakes_max(&snapshot));
         Worker {
             handshakes: RefCell::new(Rc::new(handshakes)),
