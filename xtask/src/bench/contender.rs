@@ -1,14 +1,16 @@
 //! The gateways that are measured: their configuration and how they are started.
 //!
-//! All of them do the same work: one worker, HTTP/1.1 to the origin over kept connections, `X-Real-IP` and
-//! `X-Forwarded-For` added, no access log, bodies streamed. Where a default would cost a peer time that the
-//! comparison is not about (a limit of requests per connection, temporary files), it is lifted.
+//! All of them do the same work: one worker, kept connections to the origin, `X-Real-IP` and `X-Forwarded-For`
+//! added, no access log, bodies streamed; the protocols are those of the trial's [`Edge`]. Where a default would
+//! cost a peer time that the comparison is not about (a limit of requests per connection, temporary files), it is
+//! lifted.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
+use super::edge::{Certificate, Edge, Protocol};
 use super::launch::{Launch, Running, Workplace};
 use super::process::free_port;
 
@@ -101,25 +103,40 @@ impl Contender {
         Ok(running)
     }
 
-    /// Everything that precedes the start of the process.
+    /// Everything that precedes the start of the process, with HTTP/1.1 in the clear on both sides.
     pub(super) fn prepare(self, programs: &Programs, work: &Path, origin: u16) -> anyhow::Result<Launch> {
+        self.prepare_edge(programs, work, origin, &Edge::PLAIN)
+    }
+
+    /// The same with other protocols, which Pingora and the bare forwarder do not know here.
+    pub(super) fn prepare_edge(
+        self,
+        programs: &Programs,
+        work: &Path,
+        origin: u16,
+        edge: &Edge,
+    ) -> anyhow::Result<Launch> {
         let program = programs.path(self).with_context(|| format!("{} is not installed", self.label()))?;
         let port = free_port()?;
         let place = Workplace::new(work, &self.label())?;
         let arguments: Vec<String> = match self {
             Self::Sigma { routes } => {
-                vec!["run".into(), "-c".into(), place.write("sigma.yaml", &sigma(port, origin, routes))?]
+                vec![
+                    "run".into(),
+                    "-c".into(),
+                    place.write("sigma.yaml", &sigma(port, origin, routes, edge))?,
+                ]
             }
             Self::Nginx { keepalive } => {
-                let config = place.write("nginx.conf", &nginx(port, origin, keepalive))?;
+                let config = place.write("nginx.conf", &nginx(port, origin, keepalive, edge))?;
                 let prefix = place.folder.display().to_string();
                 vec!["-p".into(), prefix, "-c".into(), config, "-e".into(), "stderr".into()]
             }
             Self::Haproxy => {
-                vec!["-db".into(), "-f".into(), place.write("haproxy.cfg", &haproxy(port, origin))?]
+                vec!["-db".into(), "-f".into(), place.write("haproxy.cfg", &haproxy(port, origin, edge))?]
             }
             Self::Envoy => {
-                let config = place.write("envoy.yaml", &envoy(port, origin))?;
+                let config = place.write("envoy.yaml", &envoy(port, origin, edge))?;
                 let flags = ["--concurrency", "1", "--disable-hot-restart", "--log-level", "error"];
                 ["-c", config.as_str()].into_iter().chain(flags).map(str::to_owned).collect()
             }
@@ -130,12 +147,35 @@ impl Contender {
     }
 }
 
-fn sigma(port: u16, origin: u16, routes: u32) -> String {
+fn sigma(port: u16, origin: u16, routes: u32, edge: &Edge) -> String {
+    let alpn = edge.clients.alpn();
+    let (tls, resumption) = match &edge.certificate {
+        None => (String::new(), ""),
+        Some(Certificate { chain, key, .. }) => (
+            format!(
+                ", tls: {{ protocols: [TLSv1.3], alpn: [{alpn}], \
+                 certificates: [ {{ cert: \"{chain}\", key: \"{key}\" }} ] }}"
+            ),
+            "tls: { resumption: \"off\" }\n",
+        ),
+    };
+    let scheme = match edge.origin {
+        Protocol::Http1 => "",
+        Protocol::Http2 => ", scheme: grpc",
+    };
+    let (limits, pool) = match edge.pool {
+        0 => ("", String::new()),
+        size => (
+            "limits: { keepalive_requests: 100000000 }\n",
+            format!(", keepalive_pool: {{ size: {size}, requests: 100000000 }}"),
+        ),
+    };
     let mut text = format!(
         "workers: 1\n\
-         listeners: [ {{ address: \"127.0.0.1:{port}\" }} ]\n\
+         listeners: [ {{ address: \"127.0.0.1:{port}\"{tls} }} ]\n\
+         {resumption}{limits}\
          access_log: \"off\"\n\
-         upstreams: [ {{ id: \"1\", type: roundrobin, nodes: {{ \"127.0.0.1:{origin}\": 1 }} }} ]\n\
+         upstreams: [ {{ id: \"1\", type: roundrobin, nodes: {{ \"127.0.0.1:{origin}\": 1 }}{scheme}{pool} }} ]\n\
          routes:\n"
     );
     for number in 0..routes {
@@ -146,7 +186,23 @@ fn sigma(port: u16, origin: u16, routes: u32) -> String {
     text
 }
 
-fn nginx(port: u16, origin: u16, keepalive: u32) -> String {
+fn nginx(port: u16, origin: u16, keepalive: u32, edge: &Edge) -> String {
+    let keepalive = keepalive.max(edge.pool);
+    let http2 = match edge.clients {
+        Protocol::Http1 => "",
+        Protocol::Http2 => " http2",
+    };
+    let (ssl, certificate) = match &edge.certificate {
+        None => ("", String::new()),
+        Some(Certificate { chain, key, .. }) => (
+            " ssl",
+            format!(
+                "ssl_protocols TLSv1.3; ssl_session_cache off; ssl_session_tickets off;
+    ssl_certificate {chain}; ssl_certificate_key {key};"
+            ),
+        ),
+    };
+    let pass = nginx_pass(edge.origin);
     format!(
         "daemon off;
 worker_processes 1;
@@ -169,16 +225,10 @@ http {{
     keepalive_requests 100000000;
   }}
   server {{
-    listen 127.0.0.1:{port} backlog=4096;
+    listen 127.0.0.1:{port}{ssl}{http2} backlog=4096;
+    {certificate}
     location / {{
-      proxy_pass http://origin;
-      proxy_http_version 1.1;
-      proxy_set_header Connection \"\";
-      proxy_set_header Host $host;
-      proxy_set_header X-Real-IP $remote_addr;
-      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
-      proxy_request_buffering off;
-      proxy_max_temp_file_size 0;
+      {pass}
     }}
   }}
 }}
@@ -186,11 +236,46 @@ http {{
     )
 }
 
-fn haproxy(port: u16, origin: u16) -> String {
+/// What nginx does with a request.
+fn nginx_pass(origin: Protocol) -> &'static str {
+    match origin {
+        Protocol::Http1 => {
+            "proxy_pass http://origin;
+      proxy_http_version 1.1;
+      proxy_set_header Connection \"\";
+      proxy_set_header Host $host;
+      proxy_set_header X-Real-IP $remote_addr;
+      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+      proxy_request_buffering off;
+      proxy_max_temp_file_size 0;"
+        }
+        Protocol::Http2 => {
+            "grpc_pass grpc://origin;
+      grpc_set_header Host $host;
+      grpc_set_header X-Real-IP $remote_addr;
+      grpc_set_header X-Forwarded-For $proxy_add_x_forwarded_for;"
+        }
+    }
+}
+
+fn haproxy(port: u16, origin: u16, edge: &Edge) -> String {
+    let pool = edge.pool.max(512);
+    let bind = match (&edge.certificate, edge.clients) {
+        (None, Protocol::Http1) => String::new(),
+        (None, Protocol::Http2) => " proto h2".to_owned(),
+        (Some(Certificate { both, .. }), clients) => {
+            format!(" ssl crt {both} ssl-min-ver TLSv1.3 no-tls-tickets alpn {}", clients.alpn())
+        }
+    };
+    let cache = if edge.certificate.is_some() { "\n  tune.ssl.cachesize 0" } else { "" };
+    let server = match edge.origin {
+        Protocol::Http1 => "",
+        Protocol::Http2 => " proto h2",
+    };
     format!(
         "global
   nbthread 1
-  maxconn 9900
+  maxconn 9900{cache}
 defaults
   mode http
   option http-keep-alive
@@ -201,22 +286,49 @@ defaults
   timeout server 300s
   timeout http-keep-alive 300s
 frontend bench
-  bind 127.0.0.1:{port} backlog 4096
+  bind 127.0.0.1:{port} backlog 4096{bind}
   http-request set-header X-Real-IP %[src]
   default_backend origin
 backend origin
-  server origin 127.0.0.1:{origin} pool-max-conn 512
+  server origin 127.0.0.1:{origin} pool-max-conn {pool}{server}
 "
     )
 }
 
-fn envoy(port: u16, origin: u16) -> String {
+fn envoy(port: u16, origin: u16, edge: &Edge) -> String {
+    let tls = edge.certificate.as_ref().map_or_else(String::new, |Certificate { chain, key, .. }| {
+        let alpn = edge.clients.alpn();
+        format!(
+            "
+      transport_socket:
+        name: envoy.transport_sockets.tls
+        typed_config:
+          \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext
+          disable_stateless_session_resumption: true
+          disable_stateful_session_resumption: true
+          common_tls_context:
+            alpn_protocols: [ {alpn} ]
+            tls_params: {{ tls_minimum_protocol_version: TLSv1_3, tls_maximum_protocol_version: TLSv1_3 }}
+            tls_certificates: [ {{ certificate_chain: {{ filename: {chain} }}, private_key: {{ filename: {key} }} }} ]"
+        )
+    });
+    let http2 = match edge.origin {
+        Protocol::Http1 => "",
+        Protocol::Http2 => {
+            "
+    typed_extension_protocol_options:
+      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+        \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+        explicit_http_config: { http2_protocol_options: {} }"
+        }
+    };
     format!(
         "static_resources:
   listeners:
   - address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
     filter_chains:
-    - filters:
+    -{tls}
+      filters:
       - name: envoy.filters.network.http_connection_manager
         typed_config:
           \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
@@ -240,7 +352,7 @@ fn envoy(port: u16, origin: u16) -> String {
   clusters:
   - name: origin
     type: STATIC
-    connect_timeout: 5s
+    connect_timeout: 5s{http2}
     circuit_breakers: {{ thresholds: [ {{ max_connections: 20000, max_pending_requests: 20000, max_requests: 20000 }} ] }}
     load_assignment:
       cluster_name: origin

@@ -6,23 +6,30 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 
 use super::contender::{Contender, Programs};
-use super::suite::Peers;
+use super::suite::Suite;
 use super::{Folders, Options};
 
 /// Program and the Debian package that brings it.
-const PACKAGES: [(&str, &str); 3] = [("wrk", "wrk"), ("nginx", "nginx"), ("haproxy", "haproxy")];
+const PACKAGES: [(&str, &str); 6] = [
+    ("wrk", "wrk"),
+    ("nginx", "nginx"),
+    ("haproxy", "haproxy"),
+    ("h2load", "nghttp2-client"),
+    ("nghttpd", "nghttp2-server"),
+    ("openssl", "openssl"),
+];
 
-/// Builds or finds every program that `options` asks for.
-///
-/// Without `peers` these are Sigma, the origin and the load generator.
-pub(super) fn programs(folders: &Folders, options: &Options, peers: Peers) -> anyhow::Result<Programs> {
-    let with_peers = peers == Peers::Run;
-    let wants =
-        |contender| options.wants(contender) && (with_peers || matches!(contender, Contender::Sigma { .. }));
+/// Builds or finds Sigma, the origin, and what `suite` needs of the peers that `options` asks for.
+pub(super) fn programs(folders: &Folders, options: &Options, suite: &Suite) -> anyhow::Result<Programs> {
+    let wants = |contender: Contender| {
+        let runs = matches!(contender, Contender::Sigma { .. }) || suite.peers.contains(&contender.family());
+        options.wants(contender) && runs
+    };
     let missing: Vec<&str> = PACKAGES
         .iter()
         .filter(|(program, _)| {
-            *program == "wrk" || (with_peers && options.peers.iter().any(|peer| peer == program))
+            suite.tools.contains(program)
+                || (suite.peers.contains(program) && options.peers.iter().any(|peer| peer == program))
         })
         .filter(|(program, _)| found(program).is_none())
         .map(|&(_, package)| package)

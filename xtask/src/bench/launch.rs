@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use super::contender::Programs;
-use super::process::{GATEWAY_CORE, Pinned, await_answer};
+use super::process::{GATEWAY_CORE, Pinned, await_answer, await_listening};
 
 /// Compiling 100,000 routes may take a while; everything else answers within milliseconds.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -81,6 +81,14 @@ impl Launch {
             .with_context(|| format!("{} does not answer: read {}", self.label, self.log.display()))?;
         let elapsed = begin.elapsed();
         Ok((Running { process, port: self.port }, elapsed))
+    }
+
+    /// Starts the gateway and waits until it accepts connections, whatever it speaks on them.
+    pub(super) fn start_listening(&self) -> anyhow::Result<Running> {
+        let mut process = self.start_process()?;
+        await_listening(&mut process, self.port, START_LIMIT)
+            .with_context(|| format!("{} does not start: read {}", self.label, self.log.display()))?;
+        Ok(Running { process, port: self.port })
     }
 
     /// Starts the gateway and waits for nothing.

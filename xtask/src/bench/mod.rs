@@ -7,13 +7,16 @@
 //!
 //! - [`suite`]: what is compared; a new comparison is a file there.
 //! - [`contender`]: which gateways run, with which configuration.
+//! - [`edge`]: which protocols they speak.
 //! - [`shape`]: which traffic they get.
 //! - [`launch`] and [`process`]: how programs are started.
-//! - [`trial`]: one measurement.
+//! - [`trial`] and [`h2load`]: one measurement, over HTTP/1.1 and HTTP/2.
 //! - [`report`] and [`plot`]: `docs/benchmarks.md` and `docs/benchmarks.svg`.
 
 mod client;
 mod contender;
+mod edge;
+mod h2load;
 mod install;
 mod launch;
 mod plot;
@@ -37,7 +40,7 @@ const OPEN_FILES: u64 = 20_000;
 /// What one run of the benchmarks does.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// What to compare: gateways, plugins or config
+    /// What to compare: gateways, tls, h2, plugins or config
     #[arg(default_value = "gateways")]
     suite: String,
     /// One round of 2 seconds, printed and not written to docs/
@@ -130,7 +133,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let suite = suite::named(&options.suite)?;
     let trials = options.trials(suite)?;
     raise_open_files()?;
-    let programs = install::programs(&folders, options, suite.peers)?;
+    let programs = install::programs(&folders, options, suite)?;
     let bench = Bench { options, folders: &folders, programs };
     let mut failed = 0;
     for trial in trials {

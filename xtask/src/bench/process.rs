@@ -140,6 +140,19 @@ pub(super) fn origin(programs: &Programs, work: &Path) -> anyhow::Result<Running
     Ok(Running { process, port })
 }
 
+/// Polls `port` until it accepts a connection.
+pub(super) fn await_listening(process: &mut Pinned, port: u16, limit: Duration) -> anyhow::Result<()> {
+    let start = Instant::now();
+    while start.elapsed() < limit {
+        if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return Ok(());
+        }
+        process.expect_alive()?;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    bail!("nobody listens on port {port} within {limit:?}")
+}
+
 /// Polls `port` until a request on a new connection is answered with 200; gives the time that took.
 ///
 /// The request has `key` in the field `apikey`, unless it is empty.

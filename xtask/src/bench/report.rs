@@ -26,8 +26,9 @@ times depend on the machine and on what else it does, ratios much less.
 - *bare forwarder* (`bench/floor`): the least that a proxy on tokio can do, without routes, limits, time-outs or
   logs. It is the floor of CPU time under Sigma, not a gateway; it makes no effort to save memory.
 
-All gateways do the same: HTTP/1.1 to the origin over kept connections, `X-Real-IP` and `X-Forwarded-For` added, no
-access log, bodies streamed. Their configurations are in `xtask/src/bench/contender.rs`.
+All gateways do the same: kept connections to the origin, `X-Real-IP` and `X-Forwarded-For` added, no access log,
+bodies streamed; HTTP/1.1 in the clear on both sides where a table says nothing else. Their configurations are in
+`xtask/src/bench/contender.rs`.
 
 ![CPU time per request relative to nginx](benchmarks.svg)
 ";
@@ -102,6 +103,8 @@ fn environment(folders: &Folders) -> String {
             "load",
             first("wrk", "-v", "").map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")),
         ),
+        ("load of HTTP/2", first("h2load", "--version", "")),
+        ("OpenSSL of the peers and the load", first("openssl", "version", "")),
     ];
     let mut text = "\n## Environment\n\n| | |\n|---|---|\n".to_owned();
     for (name, value) in facts {
@@ -111,6 +114,8 @@ fn environment(folders: &Folders) -> String {
         "\n```\n\
          cargo xtask bench                          # all shapes, all peers\n\
          cargo xtask bench --only keepalive-100     # one shape; the other tables stay as they are\n\
+         cargo xtask bench tls                      # TLS 1.3: kept connections and full handshakes\n\
+         cargo xtask bench h2                       # HTTP/2 and gRPC\n\
          cargo xtask bench plugins                  # what plugins cost; `config`: what changes cost\n\
          cargo xtask bench --quick --peers nginx    # one short round, printed only\n\
          ```\n",

@@ -112,6 +112,8 @@ impl Measure {
 pub(super) struct Target {
     /// The name in tables and messages.
     pub(super) label: String,
+    /// `http` or `https`.
+    pub(super) scheme: &'static str,
     pub(super) path: String,
     /// Requests take turns with the values `key-0`, `key-1`, … of the field `apikey`; with 0 it is not sent.
     pub(super) keys: u32,
@@ -120,7 +122,7 @@ pub(super) struct Target {
 impl Target {
     /// What `load` asks of `contender`.
     pub(super) fn of(contender: Contender, load: &Load) -> Self {
-        Self { label: contender.label(), path: contender.path(load.path), keys: 0 }
+        Self { label: contender.label(), scheme: "http", path: contender.path(load.path), keys: 0 }
     }
 }
 
@@ -133,7 +135,7 @@ pub(super) fn load(
     seconds: u32,
 ) -> anyhow::Result<LoadMeasure> {
     let script = folders.root.join("bench/wrk/report.lua").display().to_string();
-    let url = format!("http://127.0.0.1:{}{}", gateway.port, target.path);
+    let url = format!("{}://127.0.0.1:{}{}", target.scheme, gateway.port, target.path);
     let command = [
         "wrk".to_owned(),
         "-t1".into(),

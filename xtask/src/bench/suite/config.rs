@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
-use super::{Outcome, Peers, Suite, kept, kept_sections};
+use super::{Outcome, Suite, kept, kept_sections};
 use crate::bench::client::Client;
 use crate::bench::launch::{Launch, Running, Workplace};
 use crate::bench::process::{self, free_port};
@@ -14,7 +14,7 @@ use crate::bench::trial::{self, LoadMeasure, Target};
 use crate::bench::{Bench, Folders, report};
 
 pub(super) const SUITE: Suite =
-    Suite { name: "config", peers: Peers::Unused, trials, measure, report: whole_report };
+    Suite { name: "config", peers: &[], tools: &["wrk"], trials, measure, report: whole_report };
 
 /// New routes put into 10,000 and into 100,000 routes, and changes under traffic.
 const TRIALS: [&str; 3] = ["put-10000", "put-100000", "changes"];
@@ -220,7 +220,12 @@ fn changes(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
     let origin = process::origin(&bench.programs, &bench.folders.work)?;
     let mut sigma = Administered::start(bench, "changes")?;
     sigma.fill(CHANGED_AMONG, origin.port)?;
-    let target = Target { label: "changes".into(), path: format!("/r/{}/x", CHANGED_AMONG - 1), keys: 0 };
+    let target = Target {
+        label: "changes".into(),
+        scheme: "http",
+        path: format!("/r/{}/x", CHANGED_AMONG - 1),
+        keys: 0,
+    };
     let port = sigma.gateway.port;
     trial::load(&SMALL, &target, &sigma.gateway, bench.folders, 1)?;
     let quiet = trial::load(&SMALL, &target, &sigma.gateway, bench.folders, seconds)?;

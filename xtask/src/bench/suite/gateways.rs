@@ -1,13 +1,19 @@
 //! Sigma beside other gateways, all doing the same work.
 
-use super::{Outcome, Peers, Suite};
-use crate::bench::contender::Contender;
+use super::{Outcome, Suite};
+use crate::bench::contender::{Contender, FAMILIES};
 use crate::bench::shape::{self, Kind, Load, Shape};
 use crate::bench::trial::{self, Measure, Results};
 use crate::bench::{Bench, Folders, process, report};
 
-pub(super) const SUITE: Suite =
-    Suite { name: "gateways", peers: Peers::Run, trials, measure: measure_trial, report: whole_report };
+pub(super) const SUITE: Suite = Suite {
+    name: "gateways",
+    peers: &FAMILIES,
+    tools: &["wrk"],
+    trials,
+    measure: measure_trial,
+    report: whole_report,
+};
 
 fn trials() -> Vec<&'static str> {
     shape::all().iter().map(|shape| shape.name).collect()

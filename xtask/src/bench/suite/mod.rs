@@ -5,33 +5,35 @@
 
 mod config;
 mod gateways;
+mod h2;
 mod plugins;
+mod tls;
 
 use std::fs;
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
+use super::contender::Contender;
+use super::edge::Edge;
+use super::launch::Running;
+use super::trial::{LoadMeasure, Measure, Results};
 use super::{Bench, Folders};
 
 /// Something that can be compared.
 pub(super) struct Suite {
     /// The name on the command line.
     pub(super) name: &'static str,
-    pub(super) peers: Peers,
+    /// The gateways that it runs beside Sigma, by their names on the command line.
+    pub(super) peers: &'static [&'static str],
+    /// The other programs that it runs and the project does not build.
+    pub(super) tools: &'static [&'static str],
     /// The names of its trials, in the order of the report.
     pub(super) trials: fn() -> Vec<&'static str>,
     /// Measures one trial and, unless the run is quick, keeps the result.
     pub(super) measure: fn(&Bench<'_>, &str) -> anyhow::Result<Outcome>,
     /// Its part of `docs/benchmarks.md`, from the results that were kept; empty without any.
     pub(super) report: fn(&Folders) -> anyhow::Result<String>,
-}
-
-/// Whether a suite runs other gateways than Sigma, which then have to be installed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Peers {
-    Run,
-    Unused,
 }
 
 /// What a trial found.
@@ -43,7 +45,7 @@ pub(super) struct Outcome {
 }
 
 /// All suites, in the order of the report.
-pub(super) static ALL: [Suite; 3] = [gateways::SUITE, plugins::SUITE, config::SUITE];
+pub(super) static ALL: [Suite; 5] = [gateways::SUITE, tls::SUITE, h2::SUITE, plugins::SUITE, config::SUITE];
 
 /// The suite of this name.
 pub(super) fn named(name: &str) -> anyhow::Result<&'static Suite> {
@@ -54,6 +56,47 @@ pub(super) fn named(name: &str) -> anyhow::Result<&'static Suite> {
             bail!("no suite {name:?}: use one of {}", known.join(", "))
         }
     }
+}
+
+/// The gateways that speak every [`Edge`].
+const EDGE_PEERS: [&str; 3] = ["nginx", "haproxy", "envoy"];
+
+/// Measures Sigma and [`EDGE_PEERS`] with `edge` in front of `origin`, in turns, after a second each to warm up.
+///
+/// `load` loads the gateway that it is given, under its name in tables, for so many seconds.
+fn in_turns(
+    bench: &Bench<'_>,
+    trial: &str,
+    edge: &Edge,
+    origin: u16,
+    load: impl Fn(&str, &Running, u32) -> anyhow::Result<LoadMeasure>,
+) -> anyhow::Result<Results> {
+    let Bench { options, folders, programs } = bench;
+    let (rounds, seconds) = (options.rounds(), options.seconds());
+    let all = [
+        Contender::Sigma { routes: 1 },
+        Contender::Nginx { keepalive: 512 },
+        Contender::Haproxy,
+        Contender::Envoy,
+    ];
+    let mut running = Vec::new();
+    for contender in all {
+        if !options.wants(contender) || programs.path(contender).is_none() {
+            continue;
+        }
+        let launch = contender.prepare_edge(programs, &folders.work, origin, edge)?;
+        let gateway = launch.start_listening()?;
+        load(&launch.label, &gateway, 1).with_context(|| format!("read {}", launch.log.display()))?;
+        running.push((launch.label, gateway));
+    }
+    let mut results =
+        Results { shape: trial.into(), title: String::new(), rounds, seconds, contenders: Vec::new() };
+    for _ in 0..rounds {
+        for (label, gateway) in &running {
+            results.add(label, Measure::Load(load(label, gateway, seconds)?));
+        }
+    }
+    Ok(results)
 }
 
 /// A section of the report as it was written when its trial ran, for suites whose tables need no other results.
@@ -101,6 +144,9 @@ mod tests {
         }
         assert!(named("gateways").is_ok());
         let unknown = named("routers").err().map(|error| error.to_string());
-        assert_eq!(unknown.as_deref(), Some("no suite \"routers\": use one of gateways, plugins, config"));
+        assert_eq!(
+            unknown.as_deref(),
+            Some("no suite \"routers\": use one of gateways, tls, h2, plugins, config")
+        );
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-use super::{Outcome, Peers, Suite, kept, kept_sections};
+use super::{Outcome, Suite, kept, kept_sections};
 use crate::bench::client::Client;
 use crate::bench::launch::Launch;
 use crate::bench::process::free_port;
@@ -15,7 +15,7 @@ use crate::bench::trial::{self, Measure, Results, Target};
 use crate::bench::{Bench, Folders, process, report};
 
 pub(super) const SUITE: Suite =
-    Suite { name: "plugins", peers: Peers::Unused, trials, measure, report: whole_report };
+    Suite { name: "plugins", peers: &[], tools: &["wrk"], trials, measure, report: whole_report };
 
 /// Configurations of one route that are compared with the first, and metrics read under load.
 const TRIALS: [&str; 2] = ["cost", "scrape"];
@@ -125,7 +125,12 @@ fn cost(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
         let launch = Launch::sigma(programs, &folders.work, variant.label, port, &text)
             .context("the suite `plugins` measures plugins and consumers that this build does not have")?;
         let (gateway, _) = launch.start_with_key(if variant.keys > 0 { "key-0" } else { "" })?;
-        let target = Target { label: variant.label.into(), path: SMALL.path.into(), keys: variant.keys };
+        let target = Target {
+            label: variant.label.into(),
+            scheme: "http",
+            path: SMALL.path.into(),
+            keys: variant.keys,
+        };
         trial::load(&SMALL, &target, &gateway, folders, 1)?;
         running.push((target, gateway));
     }
@@ -178,7 +183,12 @@ fn scrape(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
     let (gateway, _) = launch.start()?;
     every_route_once(port)?;
     let size = scraped_bytes(status)?;
-    let target = Target { label: "metrics".into(), path: format!("/r/{}/x", SCRAPED_ROUTES - 1), keys: 0 };
+    let target = Target {
+        label: "metrics".into(),
+        scheme: "http",
+        path: format!("/r/{}/x", SCRAPED_ROUTES - 1),
+        keys: 0,
+    };
     let mut quiet = Vec::new();
     let mut scraped = Vec::new();
     let mut times = Vec::new();
