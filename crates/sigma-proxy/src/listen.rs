@@ -226,6 +226,6 @@ mod tests {
     /// It is moved into its box once for every request: what is seldom needed has a box of its own.
     #[test]
     fn an_exchange_needs_little_room() {
-        assert!(room(exchange) <= 3072, "{} bytes", room(exchange));
+        assert!(room(exchange) <= 1400, "{} bytes", room(exchange));
     }
 }

@@ -156,7 +156,11 @@ impl Exchange<'_, '_> {
         let began = timed.then(Instant::now);
         self.note_attempt(endpoint);
         let client_deadline = plan.client_deadline.as_ref();
-        let result = grpc::within(client_deadline, self.attempt_on(plan, endpoint, state)).await;
+        let result = match client_deadline {
+            None => self.attempt_on(plan, endpoint, state).await,
+            // Boxed: a future that is handed on is copied, and this is the largest of all.
+            Some(deadline) => grpc::within(deadline, Box::pin(self.attempt_on(plan, endpoint, state))).await,
+        };
         if result.is_err() && grpc::is_over(client_deadline) {
             state.decision = Decision::GiveUp;
         }

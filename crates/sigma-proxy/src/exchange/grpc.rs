@@ -98,10 +98,9 @@ fn parse_timeout(text: &[u8]) -> Option<u64> {
 
 /// The outcome of `work`, or a fault when `deadline` passes first.
 pub(super) async fn within<T>(
-    deadline: Option<&Deadline>,
+    deadline: &Deadline,
     work: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
-    let Some(deadline) = deadline else { return work.await };
     let over = Fault::new(FaultKind::ResponseTimeout, "the time that the client gave the call is over");
     deadline.bound(work).await.unwrap_or(Err(over))
 }
