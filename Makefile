@@ -53,6 +53,8 @@ tools:
 	command -v curl >/dev/null || missing+=(curl); \
 	command -v ab >/dev/null || missing+=(apache2-utils); \
 	command -v openssl >/dev/null || missing+=(openssl); \
+	command -v sslscan >/dev/null || missing+=(sslscan); \
+	command -v jq >/dev/null || missing+=(jq); \
 	command -v etcd >/dev/null || missing+=(etcd-server); \
 	command -v redis-server >/dev/null || missing+=(redis-server); \
 	command -v redis-cli >/dev/null || missing+=(redis-tools); \

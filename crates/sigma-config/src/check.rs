@@ -65,6 +65,9 @@ pub(crate) fn check(document: &Document, options: &ParseOptions<'_>, found: &mut
     for (pointer, ssl) in objects(root, "ssls") {
         rules.ssl(&pointer, ssl);
     }
+    for (pointer, proto) in objects(root, "protos") {
+        rules.violated(&pointer, rules::proto(proto));
+    }
     for (pointer, route) in objects(root, "stream_routes") {
         rules.stream_route(&pointer, route);
     }
@@ -338,6 +341,7 @@ impl Rules<'_> {
                     "unknown_plugin" => self.unknown_plugin(name),
                     "type" => "write an object".to_owned(),
                     "expression" => rules::EXPRESSION_HINT.to_owned(),
+                    "body_condition" => rules::BODY_HINT.to_owned(),
                     "not_served" => "remove it".to_owned(),
                     _ => format!("see the reference of the plugin `{name}`"),
                 };

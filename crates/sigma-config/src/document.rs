@@ -1,6 +1,6 @@
 //! From text to a JSON value that remembers where each part was written.
 //!
-//! A document is JSON (with comments) when its first character outside comments is `{`, else YAML.
+//! A document is JSON (with comments) when it begins with `{` and a quoted key, else YAML.
 //! Both readers share the limits: the text may come from a network client.
 
 mod json;
@@ -75,8 +75,16 @@ fn parent(pointer: &str) -> &str {
     &pointer[..cut.unwrap_or(0)]
 }
 
-/// Whether the first character outside spaces and comments is `{`.
+/// Whether the first characters outside spaces and comments are `{"` or `{}`. What has a bare word
+/// there, as in `{uri: /a}`, cannot be JSON, and is YAML's way to write an object on one line.
 fn is_json(text: &str) -> bool {
+    let Some(inner) = without_comments(text).strip_prefix('{') else { return false };
+    let inner = without_comments(inner);
+    inner.is_empty() || inner.starts_with(['"', '}'])
+}
+
+/// The text after the spaces and comments that it begins with.
+fn without_comments(text: &str) -> &str {
     let mut rest = text.trim_start();
     loop {
         if let Some(comment) = rest.strip_prefix("//").or_else(|| rest.strip_prefix('#')) {
@@ -84,7 +92,7 @@ fn is_json(text: &str) -> bool {
         } else if let Some(comment) = rest.strip_prefix("/*") {
             rest = comment.split_once("*/").map_or("", |(_, after)| after).trim_start();
         } else {
-            return rest.starts_with('{');
+            return rest;
         }
     }
 }

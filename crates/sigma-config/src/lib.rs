@@ -20,6 +20,7 @@ pub mod nodes;
 mod pem;
 pub mod plugins;
 pub mod problem;
+mod proto;
 pub mod reference;
 pub mod resources;
 mod rules;

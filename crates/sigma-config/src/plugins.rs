@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use serde_json::{Value, json};
 
 use crate::expr::Expr;
+use crate::rules::before_body;
 use crate::wording;
 
 /// Where a plugin's configuration stands, which decides what it is checked against.
@@ -34,6 +35,15 @@ pub enum PluginRefusal {
     Invalid(String),
 }
 
+/// Where a plugin stands among the others, for lists of plugins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// Its version, as APISIX numbers it.
+    pub version: &'static str,
+    /// Plugins with a higher number run first.
+    pub priority: i32,
+}
+
 /// The plugins of this build, as far as a check needs to know them.
 pub trait PluginSchemas: Send + Sync {
     /// Names of all plugins that serve HTTP, sorted.
@@ -57,6 +67,11 @@ pub trait PluginSchemas: Send + Sync {
 
     /// Paths of the fields that are encrypted at rest, e.g. `redis_password` or `auth.header`.
     fn secret_fields(&self, name: &str, scope: PluginScope) -> &[&str];
+
+    /// Its place among the others; None where that is not known.
+    fn standing(&self, _name: &str) -> Option<Standing> {
+        None
+    }
 }
 
 /// No plugins at all, for tools that check nothing of them.
@@ -144,6 +159,10 @@ impl PluginSchemas for EnabledPlugins<'_> {
     fn secret_fields(&self, name: &str, scope: PluginScope) -> &[&str] {
         self.all.secret_fields(name, scope)
     }
+
+    fn standing(&self, name: &str) -> Option<Standing> {
+        self.all.standing(name)
+    }
 }
 
 /// The scope that a plugin of a consumer or credential is checked in.
@@ -203,10 +222,15 @@ pub(crate) fn check_plugin(
             },
         );
     }
-    if let Some(filter) = member("filter")
-        && let Err(error) = Expr::parse(filter)
-    {
-        return refused("expression", format!("failed to validate the 'vars' expression: {error}"));
+    if let Some(filter) = member("filter") {
+        let wrong = match Expr::parse(filter) {
+            Err(error) => Some(("expression", error.to_string())),
+            // Plugins are chosen before any of them may have read the body.
+            Ok(condition) => before_body(&condition).map(|reason| ("body_condition", reason)),
+        };
+        if let Some((code, reason)) = wrong {
+            return refused(code, format!("failed to validate the 'vars' expression: {reason}"));
+        }
     }
     if member("pre_function").is_some() {
         let reason = "it needs the Lua engine, which this version does not have";

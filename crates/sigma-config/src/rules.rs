@@ -11,6 +11,7 @@ use crate::expr::Expr;
 use crate::nodes::{check_host, split_address};
 use crate::pem;
 use crate::problem::{element, member};
+use crate::proto;
 use crate::reference::is_reference;
 
 pub(crate) type Object = Map<String, Value>;
@@ -76,13 +77,7 @@ pub(crate) fn inline_upstream(item: &Object) -> Vec<Violation> {
 /// Of a route, what APISIX looks at last.
 pub(crate) fn route_conditions(route: &Object) -> Vec<Violation> {
     let mut found = Vec::new();
-    // The empty object is the empty list to Lua.
-    if let Some(vars) = route.get("vars").filter(|vars| vars.as_object().is_none_or(|map| !map.is_empty()))
-        && let Err(error) = Expr::parse(vars)
-    {
-        let message = format!("failed to validate the 'vars' expression: {error}");
-        found.push(Violation::new("vars", "expression", message, EXPRESSION_HINT));
-    }
+    found.extend(route.get("vars").and_then(vars));
     if let Some(pattern) = route.get("rewrite").and_then(|rewrite| rewrite.get("regex")?.as_str())
         && let Err(error) = regex::Regex::new(pattern)
     {
@@ -97,6 +92,29 @@ pub(crate) fn route_conditions(route: &Object) -> Vec<Violation> {
     found.extend(lua(route, "filter_func"));
     found.extend(lua(route, "script"));
     found
+}
+
+/// The remedy where a condition is looked at before the body is read.
+pub(crate) const BODY_HINT: &str = "ask for an argument, a header or a cookie; the `match` of the plugin traffic-split can ask for `post_arg_<name>`";
+
+/// Why a condition that is looked at before the body is read is none, if it asks for the body.
+pub(crate) fn before_body(condition: &Expr) -> Option<String> {
+    let variable = condition.needs_body()?;
+    Some(format!("`{variable}` is read from the request body, which has not arrived when this is decided"))
+}
+
+/// The condition of a route.
+fn vars(vars: &Value) -> Option<Violation> {
+    // The empty object is the empty list to Lua.
+    if vars.as_object().is_some_and(Map::is_empty) {
+        return None;
+    }
+    let (code, reason, hint) = match Expr::parse(vars) {
+        Err(error) => ("expression", error.to_string(), EXPRESSION_HINT),
+        Ok(condition) => ("not_served", before_body(&condition)?, BODY_HINT),
+    };
+    let message = format!("failed to validate the 'vars' expression: {reason}");
+    Some(Violation::new("vars", code, message, hint))
 }
 
 /// A field that needs the Lua engine.
@@ -195,7 +213,7 @@ fn hash_key(hash_on: &str, key: Option<&str>) -> Option<Violation> {
     (!valid).then(|| Violation::new("key", "pattern", message, hint))
 }
 
-const HASH_VARIABLES: [&str; 10] = [
+pub(crate) const HASH_VARIABLES: [&str; 10] = [
     "uri",
     "server_name",
     "server_addr",
@@ -272,6 +290,13 @@ pub(crate) fn ssl(ssl: &Object) -> Vec<Violation> {
         }
     }
     found
+}
+
+/// A Protocol Buffers definition.
+pub(crate) fn proto(proto: &Object) -> Option<Violation> {
+    let error = proto::check(word(proto, "content")?).err()?;
+    let hint = "write the text of one .proto file, or the base64 of what `protoc --include_imports -o` makes";
+    Some(Violation::new("content", "proto", format!("invalid content: {error}"), hint))
 }
 
 /// A stream route, apart from its plugins, which APISIX looks at before.

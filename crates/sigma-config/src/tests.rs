@@ -182,6 +182,17 @@ fn single_problems() {
     );
     refused("routes:\n- {upstream: \"http://h\"}", &[("routes[0]", 2, "needs `uri` or `uris`")]);
     refused("upstream: http://h\nroutes: []", &[("upstream", 1, "move it into a route")]);
+    refused(
+        "routes:\n- uri: /\n  upstream: \"http://h\"\n  vars: [[post_arg_a, x]]\n  plugins: { cors: { _meta: { filter: [[post_arg_b, x]] } } }",
+        &[
+            ("routes[0].vars", 4, "`post_arg_a` is read from the request body"),
+            ("routes[0].plugins.cors", 5, "`post_arg_b` is read from the request body"),
+        ],
+    );
+    refused(
+        "routes:\n- {uri: /, upstream: \"http://h\", vars: [[graphql_name, x]]}",
+        &[("routes[0].vars", 2, "the variable `graphql_name` is not known in this version")],
+    );
     refused("workers: 0", &[("workers", 1, "at least 1")]);
     refused("workers: all", &[("workers", 1, "auto")]);
     refused("\n\nstatus: x", &[("status.address", 3, "is not an address with a port")]);
@@ -290,7 +301,7 @@ plugin_metadata:
   - { a: 1 }
 ssls:
   - { id: d, cert: short, key: "$env://KEY" }
-protos: [{ id: 1 }]
+protos: [{ id: 1 }, { id: 2, content: "message {}" }, { id: 3, content: "message M {}" }]
 secrets:
   - { id: vault/1, uri: x }
   - { id: volt/1 }
@@ -335,6 +346,7 @@ stream_routes:
             ("ssls[0].cert", 23, "at least 128 characters"),
             ("ssls[0].cert", 23, "failed to parse cert: no certificate in PEM"),
             ("protos[0]", 24, "`content` is missing"),
+            ("protos[1].content", 24, "invalid content: content:1:9: expected an identifier, but found '{'"),
             ("secrets[0]", 26, "property \"uri\" validation failed"),
             ("secrets[1].id", 27, "not allowed here"),
             ("secrets[2]", 28, "`id` is missing"),

@@ -16,7 +16,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use sigma_config::kind::Kind;
 use sigma_observe::counters::{Counter, merge};
-use sigma_plugin::facts::{Facts, FactsBoard, NodeHealth};
+use sigma_plugin::facts::{Facts, FactsBoard, NodeHealth, Websockets};
 use sigma_plugin::{Descriptor, Node, Reply};
 
 use crate::control_api::Inspect;
@@ -148,6 +148,16 @@ impl Gazette {
                 .saturating_sub(totals.get(Counter::ExchangesEnded)),
             connections_active: totals.get(Counter::ConnectionsActive),
             connections_accepted: totals.get(Counter::ConnectionsAccepted),
+            websockets_by_upgrade: Websockets {
+                opened: totals.get(Counter::WebsocketsByUpgrade),
+                active: totals.get(Counter::WebsocketsByUpgradeActive),
+            },
+            websockets_by_connect: Websockets {
+                opened: totals.get(Counter::WebsocketsByConnect),
+                active: totals.get(Counter::WebsocketsByConnectActive),
+            },
+            websocket_bytes_in: totals.get(Counter::WebsocketBytesIn),
+            websocket_bytes_out: totals.get(Counter::WebsocketBytesOut),
             revision: stored.then_some(revisions.published),
             modified: modified.into_iter().map(|(kind, revision)| (label_of(kind), revision)).collect(),
             store_reachable: stored.then_some(revisions.store.lost.is_none()),

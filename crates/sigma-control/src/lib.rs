@@ -7,6 +7,7 @@ pub mod admin;
 pub mod control_api;
 mod desired;
 mod endpoints;
+mod examine;
 mod fleet;
 mod inspect;
 mod niubix;
@@ -20,20 +21,7 @@ pub mod store;
 pub mod supervisor;
 
 pub use desired::Quarantined;
+pub use examine::compile_only;
 pub use fleet::Fleet;
 pub use source::{LoadError, Source};
 pub use supervisor::{LogControl, Options, StartError, Supervisor};
-
-/// Compiles a configuration that is not to be served, for tools that look at it. `plugins` are
-/// those of the build.
-///
-/// # Errors
-/// Everything that the check of the document could not see.
-pub fn compile_only(
-    config: &sigma_config::Config,
-    plugins: &std::sync::Arc<sigma_plugin::Roster>,
-) -> Result<std::sync::Arc<sigma_proxy::Snapshot>, Vec<sigma_config::Problem>> {
-    let compiler = sigma_proxy::Compiler::new(std::sync::Arc::clone(plugins), std::sync::Arc::default());
-    let compiled = compiler.compile(config, 0, &mut Fleet::default());
-    compiled.map(|(_, snapshot)| snapshot).map_err(publisher::problems)
-}

@@ -49,10 +49,34 @@ pub enum Counter {
     TlsHandshakes,
     /// TLS handshakes with clients that did not.
     TlsHandshakeFailures,
+    /// WebSockets opened by `Upgrade` (RFC 6455).
+    WebsocketsByUpgrade,
+    /// Those of them open now; goes up and down.
+    WebsocketsByUpgradeActive,
+    /// WebSockets opened by extended CONNECT (RFC 8441).
+    WebsocketsByConnect,
+    /// Those of them open now; goes up and down.
+    WebsocketsByConnectActive,
+    /// Bytes read from clients in WebSockets, counted as they pass.
+    WebsocketBytesIn,
+    /// Bytes for clients in WebSockets, counted as they pass.
+    WebsocketBytesOut,
+}
+
+impl Counter {
+    /// Whether it goes down as well as up.
+    fn is_gauge(self) -> bool {
+        matches!(
+            self,
+            Counter::ConnectionsActive
+                | Counter::WebsocketsByUpgradeActive
+                | Counter::WebsocketsByConnectActive
+        )
+    }
 }
 
 /// Every counter with the name it is shown under, in the order of [`Counter`].
-const NAMES: [(Counter, &str); 17] = [
+const NAMES: [(Counter, &str); 23] = [
     (Counter::Requests, "requests"),
     (Counter::ExchangesEnded, "exchanges_ended"),
     (Counter::Responses1xx, "responses_1xx"),
@@ -70,6 +94,12 @@ const NAMES: [(Counter, &str); 17] = [
     (Counter::AccessLinesDropped, "access_lines_dropped"),
     (Counter::TlsHandshakes, "tls_handshakes"),
     (Counter::TlsHandshakeFailures, "tls_handshake_failures"),
+    (Counter::WebsocketsByUpgrade, "websockets_by_upgrade"),
+    (Counter::WebsocketsByUpgradeActive, "websockets_by_upgrade_active"),
+    (Counter::WebsocketsByConnect, "websockets_by_connect"),
+    (Counter::WebsocketsByConnectActive, "websockets_by_connect_active"),
+    (Counter::WebsocketBytesIn, "websocket_bytes_in"),
+    (Counter::WebsocketBytesOut, "websocket_bytes_out"),
 ];
 
 /// One worker's counters. Written by that worker only, readable by anybody.
@@ -182,7 +212,7 @@ impl Totals {
     pub fn render_text(&self, fault_names: &[&str]) -> String {
         let mut out = String::with_capacity(1024);
         for (counter, name) in NAMES {
-            let suffix = if counter == Counter::ConnectionsActive { "" } else { "_total" };
+            let suffix = if counter.is_gauge() { "" } else { "_total" };
             // Writing to a String cannot fail.
             let _ = writeln!(out, "sigma_{name}{suffix} {}", self.get(counter));
         }
@@ -280,6 +310,8 @@ mod tests {
         let worker = Arc::new(WorkerCounters::default());
         worker.add(Counter::Requests, 7);
         worker.add(Counter::ConnectionsActive, 1);
+        worker.add(Counter::WebsocketsByConnect, 2);
+        worker.add(Counter::WebsocketsByConnectActive, 1);
         worker.add_fault(1);
         worker.add_fault(2);
         worker.add_fault(30);
@@ -291,6 +323,9 @@ mod tests {
             "sigma_requests_total 7",
             "sigma_connections_active 1",
             "sigma_bytes_out_total 0",
+            "sigma_websockets_by_connect_total 2",
+            "sigma_websockets_by_connect_active 1",
+            "sigma_websockets_by_upgrade_active 0",
             "sigma_faults_total{kind=\"connection_refused\"} 2",
             "sigma_faults_total{kind=\"other\"} 2",
         ] {

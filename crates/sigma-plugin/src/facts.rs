@@ -13,6 +13,14 @@ pub struct Facts {
     pub connections_active: u64,
     /// Client connections accepted since the start.
     pub connections_accepted: u64,
+    /// WebSockets opened by `Upgrade` (RFC 6455).
+    pub websockets_by_upgrade: Websockets,
+    /// WebSockets opened by extended CONNECT (RFC 8441).
+    pub websockets_by_connect: Websockets,
+    /// Bytes that passed in WebSockets from clients.
+    pub websocket_bytes_in: u64,
+    /// Bytes that passed in WebSockets to clients.
+    pub websocket_bytes_out: u64,
     /// The store's revision that is in force; None where resources stand in the file.
     pub revision: Option<u64>,
     /// The highest revision among the resources of each kind, by the kind's name (`routes`).
@@ -21,6 +29,15 @@ pub struct Facts {
     pub store_reachable: Option<bool>,
     /// Nodes whose health is checked.
     pub nodes: Vec<NodeHealth>,
+}
+
+/// WebSockets of one kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Websockets {
+    /// Opened since the start.
+    pub opened: u64,
+    /// Open now.
+    pub active: u64,
 }
 
 /// The health of one node.

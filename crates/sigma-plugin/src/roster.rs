@@ -1,10 +1,12 @@
 //! The list of plugins of a build, and what the rest of the gateway asks of it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
 use sigma_config::plugins::{PluginRefusal, PluginSchemas, PluginScope};
+use sigma_config::stored::conform;
 use sigma_config::wording::{Schema, is_secret_reference};
 
 use crate::descriptor::Data;
@@ -21,6 +23,18 @@ impl Checked {
     fn new(plugin: &str, value: Value) -> Result<Checked, String> {
         let compiled = Schema::compile(&value).map_err(|error| format!("{plugin}: {error}"))?;
         Ok(Checked { value, compiled })
+    }
+
+    /// A configuration as the plugin reads it: with defaults, and in the forms of its types where
+    /// Lua knows one form only, such as 5.0 for 5.
+    fn filled(&self, conf: Value) -> Value {
+        let conformed = match conform(&conf, &self.value) {
+            Cow::Owned(conformed) => Some(conformed),
+            Cow::Borrowed(_) => None,
+        };
+        let mut filled = conformed.unwrap_or(conf);
+        self.compiled.fill_defaults(&mut filled);
+        filled
     }
 }
 
@@ -88,10 +102,14 @@ impl Roster {
     ) -> Result<Entry, String> {
         let known = self.plugins.get(name).ok_or_else(|| format!("unknown plugin [{name}]"))?;
         let mut filled = resolved;
-        known.schema.compiled.fill_defaults(&mut filled);
+        let meta = take_meta(&mut filled);
+        let mut filled = known.schema.filled(filled);
+        if let (Some(fields), Some(meta)) = (filled.as_object_mut(), meta) {
+            fields.insert("_meta".to_owned(), meta);
+        }
         let mut meta_value = metadata.as_deref().cloned().unwrap_or(Value::Null);
         if let Some(schema) = &known.metadata {
-            schema.compiled.fill_defaults(&mut meta_value);
+            meta_value = schema.filled(meta_value);
         }
         node.know_enabled(self.descriptors());
         let build = Build { conf: &filled, resource, metadata: &meta_value, node };
@@ -108,8 +126,7 @@ impl Roster {
     pub fn identity(&self, name: &str, conf: &Value) -> Option<Result<(String, Data), String>> {
         let known = self.plugins.get(name)?;
         let (auth, schema) = (known.descriptor.auth?, known.consumer.as_ref()?);
-        let mut filled = conf.clone();
-        schema.compiled.fill_defaults(&mut filled);
+        let filled = schema.filled(conf.clone());
         let Some(key) = filled.get(auth.attribute).and_then(Value::as_str) else {
             return Some(Err(format!("`{}` of plugin {name} is missing", auth.attribute)));
         };
@@ -149,9 +166,10 @@ impl PluginSchemas for Roster {
             // Metadata of a plugin without a schema for it may be any object.
             return if scope == PluginScope::Metadata { Ok(()) } else { Err(PluginRefusal::Unknown) };
         };
-        schema.compiled.check(conf).map_err(PluginRefusal::Invalid)?;
         let mut filled = conf.clone();
-        schema.compiled.fill_defaults(&mut filled);
+        take_meta(&mut filled);
+        schema.compiled.check(&filled).map_err(PluginRefusal::Invalid)?;
+        let filled = schema.filled(filled);
         let auth = known.descriptor.auth.filter(|_| scope == PluginScope::Consumer);
         let own = match (auth, known.descriptor.check) {
             (Some(auth), _) => (auth.parse)(&filled).map(|_| ()),
@@ -172,6 +190,12 @@ impl PluginSchemas for Roster {
             (None, _) => &[],
         }
     }
+}
+
+/// Takes `_meta` out of a configuration: every plugin has it, it is checked on its own, and no
+/// plugin's schema knows it, least of all one that admits no unknown field.
+fn take_meta(conf: &mut Value) -> Option<Value> {
+    conf.as_object_mut()?.remove("_meta")
 }
 
 /// The first field that still refers to a secret. Whoever knew the text of the reference could pass

@@ -9,12 +9,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sigma_plugin::{Context, Env, Node};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 /// Most bytes that the entries of one plugin may hold in memory, all batches together. APISIX
 /// counts entries only; with bodies in them their number says little about memory.
@@ -71,6 +72,12 @@ pub(crate) fn metadata_schema() -> Value {
         }),
     );
     json!({"type": "object", "properties": properties})
+}
+
+/// So many seconds, or thirty years: no timer goes on for longer, and none may overflow its clock.
+pub(crate) fn seconds(number: u64) -> Duration {
+    const LONGEST: u64 = 1_000_000_000;
+    Duration::from_secs(number.min(LONGEST))
 }
 
 /// Why a batch was not taken.
@@ -286,7 +293,7 @@ impl Processor {
             outgoing: Outgoing {
                 name: self.settings.name.clone(),
                 max_retry_count: self.settings.max_retry_count,
-                retry_delay: Duration::from_secs(self.settings.retry_delay),
+                retry_delay: seconds(self.settings.retry_delay),
                 backlog: Arc::clone(&self.backlog),
                 destination: Arc::clone(&self.destination),
             },
@@ -331,7 +338,7 @@ impl Task {
                     // The configuration is gone.
                     None => break,
                 },
-                () = tokio::time::sleep_until(due.into()), if !self.buffer.is_empty() => self.flush(),
+                () = tokio::time::sleep_until(due), if !self.buffer.is_empty() => self.flush(),
                 // Batches that have gone leave nothing behind.
                 Some(_) = self.in_flight.join_next() => {}
             }
@@ -341,8 +348,8 @@ impl Task {
     }
 
     fn due(&self) -> Instant {
-        let idle = self.last + Duration::from_secs(self.settings.inactive_timeout);
-        idle.min(self.first + Duration::from_secs(self.settings.buffer_duration))
+        let idle = self.last + seconds(self.settings.inactive_timeout);
+        idle.min(self.first + seconds(self.settings.buffer_duration))
     }
 
     fn take(&mut self, entry: Vec<u8>) {
@@ -505,11 +512,19 @@ mod tests {
         check(json!({}), 0, 0, 2, &["a", "b", "c"], &[&["a", "b"]]);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn an_idle_batch_leaves_in_time() {
+    #[test]
+    fn times_may_be_as_long_as_one_likes() {
+        let forever =
+            json!({"inactive_timeout": u64::MAX, "buffer_duration": u64::MAX, "retry_delay": u64::MAX});
+        check(forever, 0, 0, 10, &["a"], &[&["a"]]);
+    }
+
+    /// Pushes an entry every so many seconds; how many have come when the first batch arrives, and
+    /// after how many seconds that is.
+    async fn first_batch(pause_s: u64, inactive_timeout: u64, buffer_duration: u64) -> (usize, u64) {
         let settings: BatchSettings = serde_json::from_value(json!({
-            "name": "t", "batch_max_size": 1000, "inactive_timeout": 5, "buffer_duration": 60,
-            "max_retry_count": 0, "retry_delay": 0
+            "name": "t", "batch_max_size": 1000, "inactive_timeout": inactive_timeout,
+            "buffer_duration": buffer_duration, "max_retry_count": 0, "retry_delay": 0
         }))
         .unwrap();
         let memory = Arc::new(Memory::default());
@@ -522,8 +537,25 @@ mod tests {
         let destination = Arc::clone(&memory);
         let processor = Batches::processor(&case.node, "t", 1, &settings, 10, || destination);
         let env = Env { node: &case.node, local: &case.local, consumers: &case.consumers, now_ms: 0 };
-        processor.push(b"a".to_vec(), &case.cx, &env);
-        assert_eq!(processor.gauge.load(Ordering::Relaxed), 1);
-        tokio::time::timeout(Duration::from_secs(11), memory.arrived.notified()).await.unwrap();
+        let began = Instant::now();
+        let pushing = async {
+            let mut clock = tokio::time::interval(Duration::from_secs(pause_s));
+            loop {
+                clock.tick().await;
+                processor.push(b"a".to_vec(), &case.cx, &env);
+            }
+        };
+        tokio::select! {
+            () = memory.arrived.notified() => {}
+            () = pushing => {}
+        }
+        let sent = memory.batches.lock().unwrap()[0].len();
+        (sent, began.elapsed().as_secs())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn batches_leave_in_time() {
+        assert_eq!(first_batch(1000, 5, 60).await, (1, 5), "none has come for five seconds");
+        assert_eq!(first_batch(3, 5, 10).await, (4, 10), "the oldest is ten seconds old");
     }
 }

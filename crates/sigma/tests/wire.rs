@@ -1,4 +1,5 @@
-//! Runs every case under `wire/` for every protocol pair that applies.
+//! Runs every case under `wire/` for every protocol pair that applies. The cases of `wire/plugins/`,
+//! a file for each plugin, run for two pairs that have nothing in common: no plugin knows of versions.
 //!
 //! `SIGMA_CASE=part` runs only the cases whose `file/name` contains `part`.
 
@@ -13,8 +14,12 @@ use sigma_testkit::{Case, parse_cases};
 /// Cases at a time: each is mostly waiting for its own process to start or to time out.
 const PARALLEL: usize = 4;
 
-fn cases() -> Vec<(String, Case)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire");
+/// Where the cases are, below `tests`.
+const GENERAL: &str = "wire";
+const PLUGINS: &str = "wire/plugins";
+
+fn cases(folder: &str) -> Vec<(String, Case)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
     files.retain(|f| f.extension().is_some_and(|e| e == "case"));
     files.sort();
@@ -35,7 +40,8 @@ fn cases() -> Vec<(String, Case)> {
 
 #[test]
 fn names_are_unique() {
-    let mut names: Vec<String> = cases().into_iter().map(|(name, _)| name).collect();
+    let all = [GENERAL, PLUGINS].into_iter().flat_map(cases);
+    let mut names: Vec<String> = all.map(|(name, _)| name).collect();
     names.sort();
     let doubled: Vec<_> = names.windows(2).filter(|w| w[0] == w[1]).map(|w| &w[0]).collect();
     assert!(doubled.is_empty(), "{doubled:?}");
@@ -43,9 +49,20 @@ fn names_are_unique() {
 
 #[test]
 fn wire() {
-    let queue: Vec<(String, Case, Pair)> = cases()
+    run_all(cases(GENERAL), Pair::ALL);
+}
+
+#[test]
+fn plugins() {
+    // HTTP/1 in clear text and HTTP/2 over TLS.
+    let [first, .., last] = Pair::ALL else { panic!("at least two pairs") };
+    run_all(cases(PLUGINS), &[*first, *last]);
+}
+
+fn run_all(cases: Vec<(String, Case)>, pairs: &[Pair]) {
+    let queue: Vec<(String, Case, Pair)> = cases
         .into_iter()
-        .flat_map(|(name, case)| Pair::ALL.iter().map(move |&pair| (name.clone(), case.clone(), pair)))
+        .flat_map(|(name, case)| pairs.iter().map(move |&pair| (name.clone(), case.clone(), pair)))
         .filter(|(_, case, pair)| pair.applies(case))
         .collect();
     let total = queue.len();

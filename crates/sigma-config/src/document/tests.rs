@@ -24,6 +24,25 @@ fn both_formats_give_values_with_lines() {
     }
 }
 
+/// An object on one line is YAML as well as JSON, as long as its keys tell which.
+#[test]
+fn an_object_on_one_line_may_be_yaml() {
+    let expected = json!({"uri": "/a", "nodes": {"h:1": 1}});
+    for text in [
+        "{uri: /a, nodes: {\"h:1\": 1}}",
+        "# above\n{ uri: /a,\n  nodes: { \"h:1\": 1 } }\n",
+        "{\n  # inside\n  uri: /a, nodes: {h:1: 1}\n}",
+        "{'uri': '/a', 'nodes': {'h:1': 1}}",
+        "{\"uri\": \"/a\", /* inside */ \"nodes\": {\"h:1\": 1}}",
+        " { // inside\n \"uri\": \"/a\", \"nodes\": {\"h:1\": 1}}",
+    ] {
+        assert_eq!(Document::parse(text, LARGE).unwrap().value, expected, "{text}");
+    }
+    for text in ["{}", " { } ", "{\n// none\n}"] {
+        assert_eq!(Document::parse(text, LARGE).unwrap().value, json!({}), "{text}");
+    }
+}
+
 #[test]
 fn scalars_follow_the_core_schema() {
     let check = |text: &str, expected: serde_json::Value| {
@@ -74,6 +93,8 @@ fn what_cannot_be_read_says_where() {
     check("{\"a\": 1,\n\"a\": 2}", "duplicate_key", Some(2));
     check("a: [1\nb: }", "syntax", Some(2));
     check("{\"a\": 1,}", "syntax", Some(1));
+    check("{", "syntax", Some(1));
+    check("{a: 1\n", "syntax", Some(2));
     check("{\"a\": \n'x'}", "syntax", Some(2));
     check("a: 1\n---\nb: 1\n", "syntax", Some(2));
     check("? [1]\n: 2\n", "syntax", Some(1));

@@ -48,6 +48,12 @@ impl Expr {
         self.source.is_empty()
     }
 
+    /// A variable that has a value only once the request body was read, if it is about one.
+    #[must_use]
+    pub fn needs_body(&self) -> Option<&VarName> {
+        self.root.find(&VarName::needs_body)
+    }
+
     /// Whether the condition holds for these variables. Stops at the first operand that decides.
     #[must_use]
     pub fn eval(&self, variables: &dyn Variables) -> bool {
@@ -92,6 +98,16 @@ enum Logic {
 enum Node {
     Group(Logic, Vec<Node>),
     Compare(Compare),
+}
+
+impl Node {
+    /// The first variable of this sort.
+    fn find(&self, sort: &dyn Fn(&VarName) -> bool) -> Option<&VarName> {
+        match self {
+            Node::Group(_, operands) => operands.iter().find_map(|operand| operand.find(sort)),
+            Node::Compare(compare) => Some(&compare.variable).filter(|variable| sort(variable)),
+        }
+    }
 }
 
 impl Default for Node {

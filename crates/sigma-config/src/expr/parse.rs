@@ -75,7 +75,12 @@ fn compare(name: &str, rest: &[Value]) -> Result<Compare, InvalidExpr> {
         [operator, ..] if !operator.is_string() => return invalid(format!("invalid operator '{operator}'")),
         _ => return invalid("invalid expression"),
     };
-    Ok(Compare { variable: VarName::parse(name), negated, test: test(operator, constant)? })
+    let variable = VarName::parse(name);
+    // Absent for ever, it would make the condition false, or true, without a word.
+    if variable.is_unserved() {
+        return invalid(format!("the variable `{name}` is not known in this version"));
+    }
+    Ok(Compare { variable, negated, test: test(operator, constant)? })
 }
 
 fn test(operator: &str, constant: &Value) -> Result<Test, InvalidExpr> {

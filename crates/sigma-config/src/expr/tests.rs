@@ -26,7 +26,7 @@ fn table() -> Table {
         ("arg_multi", text("a\nb")),
         ("remote_addr", text("10.0.0.7")),
         ("http_x_api", text("v2")),
-        ("graphql_root_fields", list),
+        ("some_list", list),
     ];
     Table(entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
@@ -83,8 +83,8 @@ fn operators() {
     check(json!(["arg_name", "IN", ["tom"]]), false);
     check(json!(["arg_n", "in", [18]]), false);
     check(json!(["arg_none", "in", []]), false);
-    check(json!(["graphql_root_fields", "has", "owner"]), true);
-    check(json!(["graphql_root_fields", "has", "other"]), false);
+    check(json!(["some_list", "has", "owner"]), true);
+    check(json!(["some_list", "has", "other"]), false);
     check(json!(["arg_name", "has", "jack"]), false);
     check(json!(["remote_addr", "ipmatch", ["10.0.0.0/8", "::1"]]), true);
     check(json!(["remote_addr", "ipmatch", "10.0.0.8"]), false);
@@ -137,11 +137,29 @@ fn what_is_no_expression_says_why() {
     check(json!([["arg_a", "ipmatch", "10.0.0.0/99"]]), "10.0.0.0/99");
     check(json!(["OR", ["arg_a", "1"]]), "rule too short");
     check(json!([["arg_a", "1"], "x"]), "wrapped inside brackets");
+    for unserved in
+        ["graphql_name", "graphql_operation", "graphql_root_fields", "post_arg.a.b", "post_arg.a[*].b"]
+    {
+        let reason = format!("the variable `{unserved}` is not known in this version");
+        check(json!([[unserved, "==", "x"]]), &reason);
+        check(json!(["OR", ["arg_a", "1"], [["arg_a", "1"], [unserved, "!", "has", "x"]]]), &reason);
+    }
     let mut deep = json!(["arg_a", "1"]);
     for _ in 0..100 {
         deep = json!([deep]);
     }
     check(deep, "nested deeper");
+}
+
+#[test]
+fn what_needs_the_body_is_found() {
+    let check = |rule: Value, expected: Option<&str>| {
+        let expr = Expr::parse(&rule).unwrap();
+        assert_eq!(expr.needs_body().map(VarName::to_string).as_deref(), expected, "{rule}");
+    };
+    check(json!([]), None);
+    check(json!([["arg_post_arg_a", "1"], ["http_post_arg_a", "1"]]), None);
+    check(json!([["arg_a", "1"], ["OR", ["arg_b", "1"], ["post_arg_a", "1"]]]), Some("post_arg_a"));
 }
 
 #[test]

@@ -68,6 +68,21 @@ impl VarName {
         Self::fixed(name).or_else(|| Self::prefixed(name)).unwrap_or_else(|| VarName::Other(name.to_owned()))
     }
 
+    /// Whether the request body must be read before the variable has a value.
+    #[must_use]
+    pub fn needs_body(&self) -> bool {
+        let VarName::Other(name) = self else { return false };
+        name.starts_with("post_arg_") || self.is_unserved()
+    }
+
+    /// Whether APISIX has the variable and Sigma does not: fields of a structured body, by their
+    /// path, and what a GraphQL document asks for.
+    pub(super) fn is_unserved(&self) -> bool {
+        let VarName::Other(name) = self else { return false };
+        name.starts_with("post_arg.")
+            || ["graphql_name", "graphql_operation", "graphql_root_fields"].contains(&name.as_str())
+    }
+
     fn fixed(name: &str) -> Option<VarName> {
         Some(match name {
             "method" | "request_method" => VarName::Method,

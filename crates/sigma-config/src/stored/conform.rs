@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 /// `value` in the form that its type reads; borrowed if it has that form already.
-pub(super) fn conform<'v>(value: &'v Value, schema: &Value) -> Cow<'v, Value> {
+pub fn conform<'v>(value: &'v Value, schema: &Value) -> Cow<'v, Value> {
     if !is_loose(value) {
         return Cow::Borrowed(value);
     }

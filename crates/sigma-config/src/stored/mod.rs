@@ -15,6 +15,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 pub use any::{AnyResource, read, skipped_plugins};
+pub use conform::conform;
 pub use references::{Reference, references, wrong_ssl_type};
 
 use crate::kind::Kind;
@@ -149,7 +150,10 @@ fn verify(kind: Kind, id: Option<&str>, value: &Value, plugins: &dyn PluginSchem
             shape(None)?;
             first(rules::ssl(object))
         }
-        Kind::Proto => shape(None),
+        Kind::Proto => {
+            shape(None)?;
+            first(rules::proto(object))
+        }
         Kind::StreamRoute => {
             shape(None)?;
             for (name, conf) in named_plugins(object) {

@@ -1,5 +1,7 @@
 //! Single resources: what is accepted, the exact text of every refusal, and what becomes of them.
 
+mod bounds;
+
 use std::collections::BTreeSet;
 
 use schemars::SchemaGenerator;

@@ -1,5 +1,7 @@
 //! Schemas and plugins: what may be written.
 
+use std::cmp::Reverse;
+
 use axum::http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 use sigma_config::kind::Kind;
@@ -132,6 +134,10 @@ pub(crate) fn attributes(plugins: &dyn PluginSchemas, scope: PluginScope) -> Map
     for name in plugins.names() {
         let Some(schema) = plugin_schema(plugins, name, scope) else { continue };
         let mut about = Map::from_iter([("schema".to_owned(), schema)]);
+        if let Some(standing) = plugins.standing(name) {
+            about.insert("version".to_owned(), standing.version.into());
+            about.insert("priority".to_owned(), standing.priority.into());
+        }
         let others = [("metadata_schema", PluginScope::Metadata), ("consumer_schema", PluginScope::Consumer)];
         for (attribute, scope) in others {
             if let Some(schema) = plugins.schema(name, scope) {
@@ -146,7 +152,7 @@ pub(crate) fn attributes(plugins: &dyn PluginSchemas, scope: PluginScope) -> Map
     all
 }
 
-/// `GET /plugins/list`.
+/// `GET /plugins/list`: in the order in which they run.
 pub(crate) fn names(state: &AdminState, call: &Call) -> Outcome {
     only_get(call)?;
     let scope = match call.arguments.get("subsystem") {
@@ -159,6 +165,8 @@ pub(crate) fn names(state: &AdminState, call: &Call) -> Outcome {
     };
     let mut names = state.plugins.names();
     names.retain(|name| state.plugins.schema(name, scope).is_some());
+    // Stable: of equal ones, and of those without a place, the names decide.
+    names.sort_by_key(|name| Reverse(state.plugins.standing(name).map(|standing| standing.priority)));
     Ok(Reply::json(StatusCode::OK, json!(names)))
 }
 

@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use serde_json::json;
 use sigma_config::settings::{AdminKey, AdminRole};
 
-use sigma_config::plugins::{PluginRefusal, PluginScope};
+use sigma_config::plugins::{PluginRefusal, PluginScope, Standing};
 
 use super::*;
 use crate::store::memory::Memory;
@@ -16,6 +16,7 @@ use crate::store::memory::Memory;
 mod access;
 mod catalogue;
 mod resources;
+mod rows;
 mod whole;
 
 /// Plugins with a rule or two, as the real ones would have.
@@ -57,6 +58,17 @@ impl PluginSchemas for Plugins {
 
     fn secret_fields(&self, name: &str, _: PluginScope) -> &[&str] {
         if name == "key-auth" { &["key"] } else { &[] }
+    }
+
+    fn standing(&self, name: &str) -> Option<Standing> {
+        let priority = match name {
+            "grpc-transcode" => 506,
+            "key-auth" => 2500,
+            "limit-count" => 1002,
+            "prometheus" => 500,
+            _ => 966,
+        };
+        Some(Standing { version: "0.1", priority })
     }
 }
 

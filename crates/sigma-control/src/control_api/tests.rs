@@ -55,7 +55,7 @@ impl Inspect for Fake {
     }
 }
 
-async fn check(line: &str, status: u16, expected: Value) {
+async fn ask(line: &str) -> (u16, Value) {
     let (method, path) = line.split_once(' ').expect("method and path");
     let state =
         ControlState { inspect: Arc::new(Fake), plugins: Arc::new(NoPlugins), key_prefix: "/apisix".into() };
@@ -64,8 +64,42 @@ async fn check(line: &str, status: u16, expected: Value) {
     let response = tower_service::Service::call(&mut service, request).await.expect("an answer");
     let (head, body) = response.into_parts();
     let text = body.collect().await.expect("a body").to_bytes();
-    let got: Value = serde_json::from_slice(&text).unwrap_or_default();
-    assert_eq!((head.status.as_u16(), got), (status, expected), "{line}");
+    (head.status.as_u16(), serde_json::from_slice(&text).unwrap_or_default())
+}
+
+async fn check(line: &str, status: u16, expected: Value) {
+    assert_eq!(ask(line).await, (status, expected), "{line}");
+}
+
+#[tokio::test]
+async fn all_schemas_are_told() {
+    let (status, schemas) = ask("GET /v1/schema").await;
+    assert_eq!(status, 200);
+    let mut names: Vec<&str> =
+        schemas["main"].as_object().expect("schemas").keys().map(String::as_str).collect();
+    names.sort_unstable();
+    let expected = [
+        "consumer",
+        "consumer_group",
+        "credential",
+        "global_rule",
+        "graphql_cost_decoration",
+        "plugin_config",
+        "plugins",
+        "proto",
+        "route",
+        "service",
+        "ssl",
+        "stream_route",
+        "upstream",
+        "upstream_hash_header_schema",
+        "upstream_hash_vars_schema",
+    ];
+    assert_eq!(names, expected);
+    assert!(schemas["plugins"].is_object() && schemas["stream_plugins"].is_object(), "{schemas}");
+    for line in ["POST /v1/routes", "DELETE /v1/route/1", "GET /v1/gc", "GET /v1/plugins/reload"] {
+        assert_eq!(ask(line).await.0, 405, "{line}");
+    }
 }
 
 #[tokio::test]
@@ -81,16 +115,22 @@ async fn what_is_served_is_told() {
     check("GET /v1/routes", 200, json!([route])).await;
     check("GET /v1/route/1", 200, route).await;
     check("GET /v1/route/9", 404, error("route[9] not found")).await;
+    check("GET /v1/services", 200, json!([item("services")])).await;
     check("GET /v1/service/1", 200, item("services")).await;
+    check("GET /v1/service/9", 404, error("service[9] not found")).await;
     check("GET /v1/upstreams", 200, json!([item("upstreams")])).await;
+    check("GET /v1/upstream/1", 200, item("upstreams")).await;
     check("GET /v1/upstream/9", 404, error("upstream[9] not found")).await;
     check("GET /v1/plugin_metadatas", 200, json!([{"a": 1}])).await;
+    check("GET /v1/plugin_metadata/prometheus", 200, json!({"a": 1})).await;
     check("GET /v1/plugin_metadata/x", 404, error("plugin metadata[x] not found")).await;
     check("GET /v1/healthcheck", 200, json!([health])).await;
     check("GET /v1/healthcheck/upstreams/1", 200, health).await;
     check("GET /v1/healthcheck/upstreams/9", 404, error("upstreams[9] not found")).await;
     check("GET /v1/healthcheck/routes/1", 404, error("no checker for routes[1]")).await;
     check("GET /v1/healthcheck/upstreams", 404, error("missing src id for src type upstreams")).await;
+    check("GET /v1/healthcheck/services/1", 404, error("no checker for services[1]")).await;
+    check("GET /v1/healthcheck/x", 400, error("invalid src type x")).await;
     check("GET /v1/healthcheck/x/1", 400, error("invalid src type x")).await;
     check("POST /v1/gc", 200, Value::Null).await;
     check("PUT /v1/plugins/reload", 503, error("the file has problems")).await;

@@ -7,3 +7,4 @@ mod quota;
 pub(crate) mod req;
 
 pub(crate) use clock::process_ms;
+pub(crate) use quota::bounded;

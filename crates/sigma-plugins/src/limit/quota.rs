@@ -1,6 +1,9 @@
 //! What the limiting plugins have in common: whose quota a request uses, how large it is, and how
 //! a request over it is refused.
 
+use aws_lc_rs::digest;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::expr::{VarName, VarValue, Variables};
@@ -40,8 +43,13 @@ impl Key {
         Key::Template(Template::parse(text))
     }
 
-    /// Its value; None if the variable, or every variable of the template, is absent.
+    /// Its value, or what stands for a long one; None if the variable, or every variable of the
+    /// template, is absent.
     pub(super) fn of(&self, cx: &Context) -> Option<Vec<u8>> {
+        self.text(cx).map(bounded)
+    }
+
+    fn text(&self, cx: &Context) -> Option<Vec<u8>> {
         match self {
             Key::Variable(name) => match cx.get(name)? {
                 VarValue::Text(text) => Some(text.into_owned()),
@@ -61,6 +69,22 @@ impl Key {
     pub(super) fn or_client(&self, cx: &Context) -> Vec<u8> {
         self.of(cx).unwrap_or_else(|| cx.remote_addr().into_bytes())
     }
+}
+
+/// Bytes of a key that counters are kept under as it is. Clients choose what their requests hold, and
+/// a flood of long keys must take no more memory, here or in Redis, than one of short ones.
+const LONGEST_KEY: usize = 256;
+
+/// Bytes of a longer key that are kept, for people to recognise it.
+const SHOWN_KEY: usize = 64;
+
+/// A key, or the beginning of a long one with its digest: the same in all gateways.
+pub(crate) fn bounded(key: Vec<u8>) -> Vec<u8> {
+    if key.len() <= LONGEST_KEY {
+        return key;
+    }
+    let digest = URL_SAFE_NO_PAD.encode(digest::digest(&digest::SHA256, &key));
+    [&key[..SHOWN_KEY], b"~", digest.as_bytes()].concat()
 }
 
 /// A number, or a text with variables that makes one for each request.
@@ -148,4 +172,23 @@ pub(super) fn key_type_schema(types: &[&str]) -> Value {
 /// when the configuration changes.
 pub(super) fn key_prefix(build: &sigma_plugin::Build<'_>) -> String {
     format!("{}:{:x}:", build.resource, build.conf_hash())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Case;
+
+    #[test]
+    fn long_keys_are_short_and_still_differ() {
+        let key = |value: &str| {
+            let case = Case::new(&format!("GET / HTTP/1.1\nHost: h\nX-Key: {value}"));
+            Key::new("http_x-key", KeyType::Var).of(&case.cx).unwrap()
+        };
+        let (long, longer) = ("k".repeat(LONGEST_KEY), "k".repeat(10_000));
+        assert_eq!(key(&long), long.as_bytes());
+        assert_eq!(key(&longer).len(), SHOWN_KEY + 1 + 43);
+        assert_eq!(key(&longer), key(&longer));
+        assert_ne!(key(&longer), key(&format!("{longer}k")));
+    }
 }

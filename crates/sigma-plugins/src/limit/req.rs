@@ -29,6 +29,10 @@ pub(crate) static LIMIT_REQ: Descriptor = Descriptor {
     phases: PhaseSet::of(&[Phase::Access]),
     schema,
     secret_fields: &["redis_password"],
+    check: Some(|conf| {
+        let config = Config::deserialize(conf).map_err(|error| error.to_string())?;
+        target_of(config.policy, conf).map(drop)
+    }),
     build,
     ..Descriptor::BASE
 };
@@ -122,7 +126,8 @@ impl Bucket {
 
     /// Milliseconds after which a bucket is as good as new, and a second more.
     fn lifetime_ms(self) -> u64 {
-        (((self.burst + 1.0) / self.rate).ceil() * 1000.0) as u64 + 1000
+        // Redis takes no expiry that does not fit its clock; thirty thousand years are as good.
+        (((self.burst + 1.0) / self.rate).ceil() * 1000.0).min(1e15) as u64 + 1000
     }
 }
 

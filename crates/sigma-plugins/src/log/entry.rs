@@ -137,6 +137,17 @@ impl Entries {
         }
     }
 
+    /// In the header filter: remembers how the node encoded the body. What the gateway itself encodes
+    /// later, on the way to the client, is collected before that.
+    pub(super) fn header_filter<P: Plugin>(&self, owner: &P, cx: &mut Context) {
+        if self.response.is_some()
+            && let Some(coding) = cx.response.headers.find(b"content-encoding")
+        {
+            let coding = Coding(coding.into());
+            cx.keep(owner, coding);
+        }
+    }
+
     /// A filter that collects the response body, if the entry may show it.
     pub(super) fn body_filter<P: Plugin>(&self, owner: &P, cx: &mut Context) -> Option<Box<dyn BodyFilter>> {
         let condition = Arc::clone(self.response.as_ref()?);
@@ -148,8 +159,9 @@ impl Entries {
     /// The entry of an exchange that is over.
     pub(super) fn entry<P: Plugin>(&self, owner: &P, cx: &mut Context, env: &Env<'_>) -> Map<String, Value> {
         let collected = cx.take_kept::<P, Collected>(owner).and_then(|collected| collected.0.take());
-        let response =
-            collected.map(|body| text_of(&decoded(&body, &cx.response.headers, self.max_response)));
+        let coding = cx.take_kept::<P, Coding>(owner);
+        let coding = coding.as_ref().map(|coding| &*coding.0);
+        let response = collected.map(|body| text_of(&decoded(&body, coding, self.max_response)));
         let request = cx.seen_request_body(self.max_request).map(|body| text_of(&body));
         let bodies = Bodies { request: request.as_deref(), response: response.as_deref() };
         let mut out = Map::new();
@@ -225,7 +237,8 @@ fn request(cx: &Context, body: Option<&str>) -> Value {
         "uri": uri,
         "method": text_of(cx.request.method_token()),
         "headers": fields(&cx.request.headers),
-        "querystring": arguments(cx.request.query().unwrap_or_default()),
+        // Without arguments that were credentials and are hidden.
+        "querystring": arguments(cx.outgoing_query().unwrap_or_default()),
         "size": cx.record.bytes_received,
     });
     if let Some(body) = body.filter(|body| !body.is_empty()) {
@@ -288,9 +301,12 @@ impl BodyFilter for Collector {
     }
 }
 
+/// The content coding of the body that the node sent.
+struct Coding(Box<[u8]>);
+
 /// A body without its content coding, up to `limit` bytes; as it is where that fails.
-pub(super) fn decoded<'b>(body: &'b [u8], headers: &Headers, limit: usize) -> Cow<'b, [u8]> {
-    let Some(coding) = headers.find(b"content-encoding") else { return Cow::Borrowed(body) };
+fn decoded<'b>(body: &'b [u8], coding: Option<&[u8]>, limit: usize) -> Cow<'b, [u8]> {
+    let Some(coding) = coding else { return Cow::Borrowed(body) };
     let mut out = Vec::new();
     let limit = limit as u64;
     let result = if coding.eq_ignore_ascii_case(b"gzip") {

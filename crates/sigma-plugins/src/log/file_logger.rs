@@ -32,7 +32,7 @@ pub(crate) static FILE_LOGGER: Descriptor = Descriptor {
         by a thread of their own: a slow disk holds up no request, and lines beyond 64 MiB that wait \
         for it are dropped with a message in the error log. The signal that reopens the access log \
         (`USR1`) reopens these files too.",
-    phases: PhaseSet::of(&[Phase::Access, Phase::BodyFilter, Phase::Log]),
+    phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::BodyFilter, Phase::Log]),
     schema,
     metadata_schema: Some(metadata_schema),
     check: Some(check),
@@ -112,6 +112,10 @@ impl Plugin for FileLogger {
     fn access(&self, cx: &mut Context, _env: &Env<'_>) -> Step {
         self.entries.access(cx);
         Step::Next
+    }
+
+    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) {
+        self.entries.header_filter(self, cx);
     }
 
     fn body_filter(&self, cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {

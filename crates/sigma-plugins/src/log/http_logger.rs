@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sigma_config::wording::is_secret_reference;
 use sigma_plugin::{BodyFilter, Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 use tokio::sync::OnceCell;
 
@@ -26,11 +27,16 @@ pub(crate) static HTTP_LOGGER: Descriptor = Descriptor {
         Requests never wait for it: what the server does not take is retried `max_retry_count` times \
         and dropped then, and so is what exceeds `max_pending_entries` of the plugin metadata or 64 MiB. \
         What is still buffered when the gateway stops is sent once.",
-    phases: PhaseSet::of(&[Phase::Access, Phase::BodyFilter, Phase::Log]),
+    phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::BodyFilter, Phase::Log]),
     schema,
     metadata_schema: Some(batch::metadata_schema),
     secret_fields: &["auth_header"],
-    check: Some(entry::check),
+    check: Some(|conf| {
+        entry::check(conf)?;
+        let uri = conf.get("uri").and_then(Value::as_str).unwrap_or_default();
+        // One that is kept elsewhere is not known yet.
+        if is_secret_reference(uri) { Ok(()) } else { address(uri).map(drop) }
+    }),
     build,
     ..Descriptor::BASE
 };
@@ -102,6 +108,10 @@ impl Plugin for HttpLogger {
         Step::Next
     }
 
+    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) {
+        self.entries.header_filter(self, cx);
+    }
+
     fn body_filter(&self, cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
         self.entries.body_filter(self, cx)
     }
@@ -128,12 +138,18 @@ struct Server {
     client: OnceCell<reqwest::Client>,
 }
 
+/// Reads the place that batches are sent to.
+fn address(uri: &str) -> Result<reqwest::Url, String> {
+    let url = reqwest::Url::parse(uri).map_err(|error| format!("uri: {error}"))?;
+    match url.scheme() {
+        "http" | "https" => Ok(url),
+        other => Err(format!("uri: the scheme {other} is neither http nor https")),
+    }
+}
+
 impl Server {
     fn new(config: &Config) -> Result<Server, String> {
-        let url = reqwest::Url::parse(&config.uri).map_err(|error| format!("uri: {error}"))?;
-        if !matches!(url.scheme(), "http" | "https") {
-            return Err(format!("uri: the scheme {} is neither http nor https", url.scheme()));
-        }
+        let url = address(&config.uri)?;
         if url.scheme() == "http" {
             tracing::warn!("http-logger: entries are sent to {} in the clear", config.uri);
         } else if !config.ssl_verify {
@@ -146,7 +162,7 @@ impl Server {
             host,
             port,
             authorization: config.auth_header.clone(),
-            timeout: Duration::from_secs(config.timeout),
+            timeout: batch::seconds(config.timeout),
             verify: config.ssl_verify,
             concat: config.concat_method,
             single: config.batch.is_single(),

@@ -39,6 +39,21 @@ fn logged(conf: Value, metadata: Option<Value>, prepare: impl FnOnce(&mut Case))
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+/// The line about a response with these fields and this body, which is shown.
+fn one_answer(fields: &str, body: &[&[u8]]) -> Value {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log.json");
+    let entry = entry("file-logger", json!({"path": path, "include_resp_body": true})).unwrap();
+    let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    case.node = Arc::new(Node::new(crate::testing::spawning(runtime.handle()), Value::Null, String::new()));
+    case.respond(200, fields);
+    assert_eq!(case.filter(&entry, body), body.concat(), "the client gets it unchanged");
+    case.log(&entry);
+    runtime.block_on(case.node.end());
+    serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap()
+}
+
 fn one(conf: Value, metadata: Option<Value>, prepare: impl FnOnce(&mut Case)) -> Value {
     let mut lines = logged(conf, metadata, prepare);
     assert_eq!(lines.len(), 1, "{lines:?}");
@@ -80,6 +95,12 @@ fn the_usual_entry() {
 }
 
 #[test]
+fn hidden_arguments_are_not_listed() {
+    let entry = one(json!({}), None, |case| case.cx.hide_argument("z"));
+    assert_eq!(entry["request"]["querystring"], json!({"x": ["1", "2"], "y": true}));
+}
+
+#[test]
 fn an_entry_without_a_route_names_the_host() {
     let entry = one(json!({}), None, |_| {});
     assert_eq!((&entry["service_id"], entry.get("route_id")), (&json!("example.com"), None));
@@ -105,13 +126,16 @@ fn a_compressed_body_is_decoded_and_a_broken_one_shown_as_it_is() {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(b"plain").unwrap();
     let body = encoder.finish().unwrap();
-    for (sent, expected) in [(&body[..], "plain"), (b"no gzip", "no gzip")] {
-        let entry = entry("file-logger", json!({"path": "/dev/null", "include_resp_body": true})).unwrap();
-        let mut case = Case::new("GET / HTTP/1.1\nHost: h");
-        case.respond(200, "Content-Encoding: gzip");
-        assert_eq!(case.filter(&entry, &[sent]), sent, "the client gets it unchanged");
-        let decoded = super::entry::decoded(sent, &case.cx.response.headers, 100);
-        assert_eq!(String::from_utf8_lossy(&decoded), expected);
+    let mut brotlied = Vec::new();
+    brotli::BrotliCompress(&mut &b"plain"[..], &mut brotlied, &Default::default()).unwrap();
+    for (coding, sent, expected) in [
+        ("gzip", &body[..], "plain"),
+        ("BR", &brotlied[..], "plain"),
+        ("gzip", b"no gzip", "no gzip"),
+        ("zstd", b"unknown", "unknown"),
+    ] {
+        let entry = one_answer(&format!("Content-Encoding: {coding}"), &[sent]);
+        assert_eq!(entry["response"]["body"], expected, "{coding}");
     }
 }
 

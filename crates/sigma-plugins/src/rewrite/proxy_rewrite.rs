@@ -9,7 +9,7 @@ use sigma_http::HeaderId;
 use sigma_plugin::variables::percent_encode_path;
 use sigma_plugin::{Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
-use super::fields::FieldRules;
+use super::fields::{FieldRules, refuse_idle};
 use super::redirect::percent_encoded;
 use super::substitute::Substitution;
 
@@ -23,7 +23,10 @@ pub(crate) static PROXY_REWRITE: Descriptor = Descriptor {
         cannot be changed.",
     phases: PhaseSet::of(&[Phase::Rewrite]),
     schema,
-    check: Some(|conf| ProxyRewrite::new(conf).map(|_| ())),
+    check: Some(|conf| {
+        refuse_idle(conf, &json!({"use_real_request_uri_unsafe": false}))?;
+        ProxyRewrite::new(conf).map(|_| ())
+    }),
     build: |build| Ok(Arc::new(ProxyRewrite::new(build.conf)?)),
     ..Descriptor::BASE
 };
@@ -320,6 +323,8 @@ mod tests {
             json!({"uri": "a"}),
             "property \"uri\" validation failed: failed to match pattern \"^\\\\/.*\" with \"a\"",
         );
+        check(json!({}), "expect object to have at least 1 properties");
+        check(json!({"_meta": {"priority": 1}}), "expect object to have at least 1 properties");
         check(json!({"regex_uri": ["a", "b", "c"]}), "The length of regex_uri should be an even number");
         check(json!({"regex_uri": ["(", "b"]}), "invalid regex_uri((, b): ");
         check(

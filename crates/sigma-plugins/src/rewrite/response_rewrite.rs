@@ -11,7 +11,7 @@ use sigma_config::expr::Expr;
 use sigma_http::{BodyLength, Chunk, HeaderId, Headers, Method};
 use sigma_plugin::{BodyFilter, Context, Descriptor, Env, Phase, PhaseSet, Pieces, Plugin};
 
-use super::fields::FieldRules;
+use super::fields::{FieldRules, refuse_idle};
 use super::substitute::Substitution;
 
 /// The plugin.
@@ -23,10 +23,16 @@ pub(crate) static RESPONSE_REWRITE: Descriptor = Descriptor {
         as it is. Beyond `max_resp_body_size` the rest of a body passes unfiltered.",
     phases: PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
     schema,
-    check: Some(|conf| ResponseRewrite::new(conf).map(|_| ())),
+    check: Some(|conf| {
+        refuse_idle(conf, &json!({"body_base64": false, "max_resp_body_size": MAX_BODY_BYTES}))?;
+        ResponseRewrite::new(conf).map(|_| ())
+    }),
     build: |build| Ok(Arc::new(ResponseRewrite::new(build.conf)?)),
     ..Descriptor::BASE
 };
+
+/// Bytes of a body that filters see, unless the operator says otherwise: APISIX's number.
+const MAX_BODY_BYTES: usize = 64 << 20;
 
 fn schema() -> Value {
     let fields = |about: &str| {
@@ -101,7 +107,7 @@ fn schema() -> Value {
             "max_resp_body_size": {
                 "type": "integer",
                 "minimum": 1,
-                "default": 67_108_864,
+                "default": MAX_BODY_BYTES,
                 "description": "Bytes of a body that filters see."
             }
         },
@@ -473,6 +479,7 @@ mod tests {
             json!({"status_code": 599}),
             "property \"status_code\" validation failed: expected 599 to be at most 598",
         );
+        check(json!({}), "expect object to have at least 1 properties");
         check(json!({"body": "%", "body_base64": true}), "invalid base64 content");
         check(json!({"body": "", "body_base64": true}), "invalid base64 content");
         check(

@@ -179,7 +179,7 @@ struct ApiBreaker {
 }
 
 fn key(cx: &Context) -> Vec<u8> {
-    [&*cx.host_name(), &cx.uri].concat()
+    crate::limit::bounded([&*cx.host_name(), &cx.uri].concat())
 }
 
 /// The status of the last attempt on a node; None if no node was asked.

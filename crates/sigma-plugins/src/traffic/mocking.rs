@@ -54,7 +54,7 @@ fn schema() -> Value {
 
 #[derive(Deserialize)]
 struct Config {
-    delay: u32,
+    delay: u64,
     response_status: u16,
     content_type: String,
     response_example: Option<String>,
@@ -93,7 +93,8 @@ fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
         None => Body::MadeUp(config.response_schema.unwrap_or_default(), form),
     };
     Ok(Arc::new(Mocking {
-        delay: Duration::from_secs(config.delay.into()),
+        // No timer goes on for years.
+        delay: Duration::from_secs(config.delay.min(100_000_000)),
         status: config.response_status,
         content_type: config.content_type,
         body: Arc::new(body),

@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use sigma_http::h1::ParseError;
 use sigma_http::{BodyLength, Fault, FaultKind, Frame, ResponseHead};
 use sigma_net::{Deadline, Peer};
+use sigma_observe::counters::Counter;
 use sigma_plugin::context::Tls;
 
 use secure::Secure;
@@ -119,6 +120,14 @@ impl Downstream<'_> {
     /// After a 101: from here on the connection carries plain bytes in both directions.
     pub(crate) fn upgrade(&mut self) {
         each!(self, c => c.upgrade())
+    }
+
+    /// Where a WebSocket with this client is counted: all that were opened, and those open now.
+    pub(crate) fn websocket_counters(&self) -> (Counter, Counter) {
+        match self {
+            Downstream::H1(_) => (Counter::WebsocketsByUpgrade, Counter::WebsocketsByUpgradeActive),
+            Downstream::H2(_) => (Counter::WebsocketsByConnect, Counter::WebsocketsByConnectActive),
+        }
     }
 
     /// The answer cannot be completed: the client must see that it is cut short.

@@ -11,6 +11,7 @@ mod request;
 mod response;
 mod retry;
 mod transfer;
+mod websocket;
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -47,9 +48,9 @@ pub(crate) struct Scratch {
 
 /// An exchange in flight.
 pub(crate) struct Exchange<'x, 'c> {
-    worker: &'x Worker,
+    worker: &'c Worker,
     view: Rc<View>,
-    down: Downstream<'c>,
+    down: websocket::Client<'c>,
     scratch: &'x mut Scratch,
     /// The route that was found.
     route: Option<u32>,
@@ -64,7 +65,7 @@ pub(crate) struct Exchange<'x, 'c> {
 }
 
 /// Runs one exchange whose head is in `scratch.cx.request`.
-pub(crate) async fn run(worker: &Worker, down: Downstream<'_>, scratch: &mut Scratch) {
+pub(crate) async fn run<'c>(worker: &'c Worker, down: Downstream<'c>, scratch: &mut Scratch) {
     let mut exchange = Exchange::open(worker, down, scratch);
     if let Err(fault) = exchange.serve().await {
         exchange.fail(fault).await;
@@ -73,7 +74,12 @@ pub(crate) async fn run(worker: &Worker, down: Downstream<'_>, scratch: &mut Scr
 }
 
 /// Answers a head that was refused before it became a request.
-pub(crate) async fn refuse(worker: &Worker, down: Downstream<'_>, scratch: &mut Scratch, fault: Fault) {
+pub(crate) async fn refuse<'c>(
+    worker: &'c Worker,
+    down: Downstream<'c>,
+    scratch: &mut Scratch,
+    fault: Fault,
+) {
     scratch.cx.request.clear();
     let mut exchange = Exchange::open(worker, down, scratch);
     exchange.down.close_after();
@@ -82,7 +88,7 @@ pub(crate) async fn refuse(worker: &Worker, down: Downstream<'_>, scratch: &mut 
 }
 
 impl<'x, 'c> Exchange<'x, 'c> {
-    fn open(worker: &'x Worker, down: Downstream<'c>, scratch: &'x mut Scratch) -> Exchange<'x, 'c> {
+    fn open(worker: &'c Worker, down: Downstream<'c>, scratch: &'x mut Scratch) -> Exchange<'x, 'c> {
         let view = worker.view();
         worker.counters.add(Counter::Requests, 1);
         scratch.cx.begin();
@@ -94,7 +100,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         Exchange {
             worker,
             view,
-            down,
+            down: websocket::Client::new(down, &worker.counters),
             scratch,
             route: None,
             merged: None,
@@ -194,7 +200,8 @@ impl<'x, 'c> Exchange<'x, 'c> {
             let (host, path) = (String::from_utf8_lossy(&host), String::from_utf8_lossy(&path.uri));
             secure.judge(&snapshot.shown, &host, &path)?;
         }
-        let request = RequestView::new(&cx.request, &path, self.down.origin());
+        let tls = self.down.secure().map(|secure| &*secure.tls);
+        let request = RequestView::new(&cx.request, &path, self.down.origin()).within(tls);
         let number = match snapshot.router.find(&request, params) {
             Outcome::Route(number) => number,
             Outcome::NotFound => {

@@ -112,6 +112,12 @@ impl Exchange<'_, '_> {
             let in_force = chains(&view, self.route, self.merged.as_deref());
             (row, length) = BodyRow::begin(in_force, cx, &env(self.worker, &view), length);
         }
+        // Whatever a plugin says: a body behind such a head would be read as the next answer
+        // (RFC 9110 §6.4.1).
+        if matches!(cx.response.status, 204 | 304) {
+            length = BodyLength::None;
+            cx.response.headers.remove(HeaderId::ContentLength);
+        }
         cx.record.status = cx.response.status;
         self.down.send_head(&mut cx.response, length, self.worker.clock.borrow().http_date());
         if let Some(stream) = stream
@@ -237,8 +243,9 @@ fn declare_length(headers: &mut Headers, length: BodyLength) {
 
 /// The body of a status for which a plugin gave none.
 fn plain_body(status: u16) -> Vec<u8> {
-    let phrase = sigma_http::head::reason_phrase(status);
-    format!("{{\"error_msg\":\"{status} {phrase}\"}}\n").into_bytes()
+    let said = format!("{status} {}", sigma_http::head::reason_phrase(status));
+    // Not every status has a phrase.
+    format!("{{\"error_msg\":\"{}\"}}\n", said.trim_end()).into_bytes()
 }
 
 /// `reason` tells a gateway fault from an upstream's own answer: no upstream body has it by chance.

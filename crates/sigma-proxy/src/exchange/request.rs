@@ -8,7 +8,8 @@ use sigma_config::Config;
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{HeaderId, Method, RequestHead};
 use sigma_net::Peer;
-use sigma_plugin::variables::{argument, cookie, host_name, joined};
+use sigma_plugin::context::Tls;
+use sigma_plugin::variables::{argument, basic_user, cookie, host_name, joined};
 
 use crate::downstream::Origin;
 use crate::route::normalize::NormalPath;
@@ -52,11 +53,36 @@ pub(super) struct RequestView<'r> {
     path: &'r NormalPath<'r>,
     host: Cow<'r, [u8]>,
     origin: Origin,
+    tls: Option<&'r Tls>,
 }
 
 impl<'r> RequestView<'r> {
+    /// A request that came in plain text.
     pub(super) fn new(head: &'r RequestHead, path: &'r NormalPath<'r>, origin: Origin) -> RequestView<'r> {
-        RequestView { head, path, host: host_name(head.authority()), origin }
+        RequestView { head, path, host: host_name(head.authority()), origin, tls: None }
+    }
+
+    /// The same in this TLS session, if it came in one.
+    pub(super) fn within(self, tls: Option<&'r Tls>) -> RequestView<'r> {
+        RequestView { tls, ..self }
+    }
+
+    /// Variables that are asked for too seldom to have a name of their own. What is only known later
+    /// is absent.
+    fn other(&self, name: &str) -> Option<VarValue<'_>> {
+        let text = |text: &'r str| Some(VarValue::text(text));
+        if let Some(name) = name.strip_prefix("ssl_") {
+            return self.tls?.fact(name).and_then(text);
+        }
+        match name {
+            "https" => self.tls.and_then(|_| text("on")),
+            "server_name" => Some(VarValue::Text(Cow::Borrowed(Request::host(self)))),
+            "remote_user" => {
+                let user = basic_user(self.head.headers.get(HeaderId::Authorization)?)?;
+                Some(VarValue::Text(Cow::Owned(user)))
+            }
+            _ => None,
+        }
     }
 }
 
@@ -117,7 +143,7 @@ impl Variables for RequestView<'_> {
             VarName::Args => self.head.query().map(|q| VarValue::Text(Cow::Borrowed(q))),
             VarName::IsArgs => self.head.query().map(|_| VarValue::Text(Cow::Borrowed(b"?"))),
             VarName::Host => Some(VarValue::Text(Cow::Borrowed(Request::host(self)))),
-            VarName::Scheme => Some(VarValue::Text(Cow::Borrowed(b"http"))),
+            VarName::Scheme => Some(VarValue::text(if self.tls.is_some() { "https" } else { "http" })),
             VarName::RemoteAddr | VarName::RealipRemoteAddr => {
                 text(PeerText::new(self.origin.peer).as_bytes())
             }
@@ -142,8 +168,8 @@ impl Variables for RequestView<'_> {
             | VarName::ServiceId
             | VarName::ServiceName
             | VarName::ConsumerName
-            | VarName::UriParam(_)
-            | VarName::Other(_) => None,
+            | VarName::UriParam(_) => None,
+            VarName::Other(name) => self.other(name),
         }
     }
 }
@@ -172,5 +198,69 @@ pub(crate) fn find(snapshot: &Snapshot, head: &RequestHead) -> Option<u32> {
     match snapshot.router.find(&RequestView::new(head, &path, origin), &mut Default::default()) {
         crate::route::Outcome::Route(number) => Some(number),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sigma_http::h1::{HeadLimits, parse_request};
+
+    use super::*;
+    use crate::route::normalize::{UriOptions, normalized};
+
+    const LIMITS: HeadLimits = HeadLimits { line_bytes: 1024, head_bytes: 4096, fields: 32 };
+
+    /// What conditions may ask for before there is a route, in plain text and within TLS.
+    #[test]
+    fn variables_of_a_request_that_has_no_route_yet() {
+        let mut head = RequestHead::default();
+        let text = b"GET /a%20b/../c?x=1&y HTTP/1.1\r\nHost: A.com:81\r\nAuthorization: Basic amFjazpw\r\n\
+            Cookie: k=v\r\nX-A: 1\r\nX-A: 2\r\n\r\n";
+        parse_request(text, &LIMITS, &mut head).expect("a request").expect("a whole one");
+        let path = normalized(head.raw_path(), UriOptions::default()).expect("a path");
+        let peer = Peer::Ip(([10, 0, 0, 1], 5).into());
+        let local = Some(([10, 0, 0, 2], 443).into());
+        let origin = Origin { peer, local, listener: 0, connection: 0 };
+        let tls = Tls {
+            server_name: Some("a.com".into()),
+            protocol: "TLSv1.3",
+            client_verify: "SUCCESS".into(),
+            client_subject: Some("CN=jack".into()),
+            ..Tls::default()
+        };
+        let check = |name: &str, plain: Option<&str>, within: Option<&str>| {
+            for (tls, expected) in [(None, plain), (Some(&tls), within)] {
+                let view = RequestView::new(&head, &path, origin).within(tls);
+                let expected = expected.map(|text| VarValue::Text(Cow::Owned(text.into())));
+                assert_eq!(view.get(&VarName::parse(name)), expected, "{name}, TLS: {}", tls.is_some());
+            }
+        };
+        let both = |name: &str, expected: &str| check(name, Some(expected), Some(expected));
+        check("scheme", Some("http"), Some("https"));
+        check("https", None, Some("on"));
+        check("ssl_protocol", None, Some("TLSv1.3"));
+        check("ssl_server_name", None, Some("a.com"));
+        check("ssl_client_verify", None, Some("SUCCESS"));
+        check("ssl_client_s_dn", None, Some("CN=jack"));
+        check("ssl_client_serial", None, None);
+        both("uri", "/c");
+        both("request_uri", "/c?x=1&y");
+        both("real_request_uri", "/a%20b/../c?x=1&y");
+        both("args", "x=1&y");
+        both("is_args", "?");
+        both("arg_x", "1");
+        both("host", "a.com");
+        both("server_name", "a.com");
+        both("remote_addr", "10.0.0.1");
+        both("remote_port", "5");
+        both("server_addr", "10.0.0.2");
+        both("server_port", "443");
+        both("server_protocol", "HTTP/1.1");
+        both("request_method", "GET");
+        both("remote_user", "jack");
+        both("cookie_k", "v");
+        both("http_x_a", "1, 2");
+        check("consumer_name", None, None);
+        check("upstream_addr", None, None);
     }
 }

@@ -14,6 +14,7 @@ use sigma_upstream::connection::{Connection, HeadLimits};
 
 use super::response::BodyRow;
 use super::retry::Progress;
+use super::websocket::{Client, OpenSocket};
 use crate::downstream::{Departure, Downstream};
 use crate::snapshot::Timeouts;
 
@@ -123,7 +124,7 @@ impl Replay<'_> {
 
 /// One attempt in flight.
 pub(super) struct Transfer<'t, 'c> {
-    pub(super) down: &'t mut Downstream<'c>,
+    pub(super) down: &'t mut Client<'c>,
     pub(super) up: &'t mut Connection,
     pub(super) timeouts: Timeouts,
     pub(super) down_timeouts: DownTimeouts,
@@ -135,12 +136,13 @@ pub(super) struct Transfer<'t, 'c> {
     written: u64,
     half_closed: bool,
     answered: bool,
+    socket: Option<OpenSocket<'c>>,
 }
 
 impl<'t, 'c> Transfer<'t, 'c> {
     /// Begins an attempt whose head is queued already; queues what an earlier one had sent.
     pub(super) fn begin(
-        down: &'t mut Downstream<'c>,
+        down: &'t mut Client<'c>,
         up: &'t mut Connection,
         timeouts: Timeouts,
         down_timeouts: DownTimeouts,
@@ -166,6 +168,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
             written: 0,
             half_closed: false,
             answered: false,
+            socket: None,
         }
     }
 
@@ -275,7 +278,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
 
     /// After a 101: from here on both connections carry plain bytes.
     pub(super) fn open_tunnel(&mut self) {
-        self.down.upgrade();
+        self.socket = self.down.upgrade();
         self.up.upgrade();
         self.up.deadline().clear();
         self.progressed = true;
@@ -290,6 +293,9 @@ impl<'t, 'c> Transfer<'t, 'c> {
             match self.down.poll_frame(cx) {
                 Poll::Ready(Ok(Frame::Data(data))) => {
                     self.progressed = true;
+                    if let Some(socket) = &self.socket {
+                        socket.received(data.len());
+                    }
                     self.up.send(Frame::Data(data));
                     up_pending = self.up.poll_flush(cx)?.is_pending();
                 }
@@ -302,10 +308,19 @@ impl<'t, 'c> Transfer<'t, 'c> {
             match self.up.poll_frame(cx) {
                 Poll::Ready(Ok(Frame::Data(data))) => {
                     self.progressed = true;
+                    if let Some(socket) = &self.socket {
+                        socket.sent(data.len());
+                    }
                     self.down.send(Frame::Data(data));
                     down_pending = self.down.poll_flush(cx)?.is_pending();
                 }
-                Poll::Ready(_) => open = false,
+                Poll::Ready(Ok(_)) => {
+                    // Where the tunnel is a stream, an orderly end is said in it (RFC 8441 §5).
+                    self.down.send(Frame::End);
+                    down_pending = self.down.poll_flush(cx)?.is_pending();
+                    open = false;
+                }
+                Poll::Ready(Err(_)) => open = false,
                 Poll::Pending => break,
             }
         }

@@ -210,7 +210,9 @@ fn resource(kind: &str, id: Option<&str>) -> Result<String> {
         ("secret", "secrets"),
         ("credential", "consumers/NAME/credentials"),
     ];
-    let kind = kind.trim_matches('/').replace('-', "_");
+    let kind = kind.trim_matches('/');
+    // A collection may be written with dashes; the name of a consumer has its own.
+    let kind = if kind.contains('/') { kind.to_owned() } else { kind.replace('-', "_") };
     let collection = SINGLE.iter().find(|(single, _)| *single == kind).map_or(kind.as_str(), |(_, all)| all);
     if collection.contains("NAME") || collection == "credentials" {
         bail!("credentials belong to a consumer: write consumers/NAME/credentials");
@@ -304,6 +306,7 @@ mod tests {
         check("route", None, Some("routes"));
         check("plugin-configs", None, Some("plugin_configs"));
         check("consumers/jack/credentials", Some("c"), Some("consumers/jack/credentials/c"));
+        check("consumers/jack-the-lad/credentials", Some("c"), Some("consumers/jack-the-lad/credentials/c"));
         check("credential", Some("c"), None);
         check("secret", Some("vault/1"), Some("secrets/vault/1"));
         check("routes", Some("a?b"), None);

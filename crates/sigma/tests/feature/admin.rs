@@ -272,6 +272,100 @@ fn every_verb_of_the_shell_does_its_work() {
     assert_eq!(answerer(&gateway, "/2"), "a");
 }
 
+/// Kinds whose paths are not plain, and the forms of what is printed.
+#[test]
+fn the_shell_knows_every_kind_and_form() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = start(EMBEDDED);
+    let shell = Shell(&gateway);
+    let plugins = "plugins: {}\n";
+    let vault = "{ uri: \"http://127.0.0.1:1\", prefix: kv, token: t }";
+    let route = "id: r\nname: one\nlabels: { env: test }\nuri: /1\nupstream_id: u\n";
+    for (kind, id, text) in [
+        ("upstream", "u", format!("nodes: {{ \"127.0.0.1:{}\": 1 }}", origin.port())),
+        ("service", "s", "{}".to_owned()),
+        ("plugin-config", "p", plugins.to_owned()),
+        ("consumer_group", "g", plugins.to_owned()),
+        ("global-rules", "g", plugins.to_owned()),
+        ("consumers", "jack-the-lad", "username: jack-the-lad".to_owned()),
+        ("consumers/jack-the-lad/credentials", "c", plugins.to_owned()),
+        ("plugin_metadata", "prometheus", "{}".to_owned()),
+        ("protos", "1", "content: message M {}".to_owned()),
+        ("secrets/vault", "1", vault.to_owned()),
+        ("secret", "vault/2", vault.to_owned()),
+    ] {
+        shell.write("one.yaml", &text);
+        shell.check(&["put", kind, id, "-f", "one.yaml"], 0, &["written"]);
+        let got: Value =
+            serde_json::from_str(&shell.check(&["get", kind, id, "-o", "json"], 0, &[])).unwrap();
+        assert!(got.is_object(), "{kind}: {got}");
+    }
+    // The file says which one.
+    shell.write("route.yaml", route);
+    shell.check(&["put", "routes", "-f", "route.yaml"], 0, &["routes/r: written"]);
+    await_answerer(&gateway, "/1", "a");
+    shell.check(&["get", "route", "r"], 0, &["\"upstream_id\": \"u\""]);
+    shell.check(&["get", "route", "r", "-o", "yaml"], 0, &["upstream_id: u"]);
+    shell.check(&["get", "route", "r", "-o", "table"], 0, &["MEMBER", "upstream_id"]);
+    shell.check(&["list", "routes"], 0, &["ID  NAME  SERVES  REVISION", "r   one   /1"]);
+    shell.check(&["list", "routes", "-o", "yaml"], 0, &["- id: r"]);
+    for (filter, value, hit) in [
+        ("--name", "^on", true),
+        ("--name", "two", false),
+        ("--uri", "1$", true),
+        ("--uri", "2", false),
+        ("--label", "env", true),
+        ("--label", "test", false),
+    ] {
+        let text = shell.check(&["list", "routes", filter, value, "-o", "json"], 0, &[]);
+        let list: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(list.as_array().unwrap().len(), usize::from(hit), "{filter} {value}");
+    }
+    shell.check(&["list", "credentials"], 1, &["consumers/NAME/credentials"]);
+    shell.check(&["delete", "upstreams", "u"], 1, &["route [r] is still using it now"]);
+    shell.check(&["delete", "upstreams", "u", "--force", "--dry-run"], 0, &[]);
+    shell.check(&["get", "upstreams", "u"], 0, &[]);
+    shell.check(&["delete", "secret", "vault/2"], 0, &[]);
+    shell.check(&["list", "secrets/vault", "-o", "json"], 0, &["vault/1"]);
+    let dumped: Value = serde_json::from_str(&shell.check(&["dump", "-o", "json"], 0, &[])).unwrap();
+    assert_eq!(dumped["consumers"][1]["id"], "jack-the-lad/credentials/c");
+    shell.write("dump.json", &dumped.to_string());
+    shell.check(&["diff", "-f", "dump.json"], 0, &[]);
+    shell.check(&["apply", "-f", "dump.json"], 0, &["applied"]);
+    let control = format!("http://{}", gateway.control_address());
+    let nodes: Value =
+        serde_json::from_str(&shell.check(&["nodes", &control, "-o", "json"], 0, &[])).unwrap();
+    assert_eq!((&nodes[0]["node"], &nodes[0]["store"]["kind"]), (&json!(control), &json!("embedded")));
+    shell.write("key", KEY);
+    let own = format!("http://{}", gateway.admin_address());
+    for (admin, status) in [(own.as_str(), 0), ("http://127.0.0.1:1", 1)] {
+        let mut command = Command::new(SIGMA);
+        command.args(["ctl", "--admin", admin, "--key-file", "key", "list", "routes"]);
+        command.current_dir(gateway.dir()).env_remove("SIGMA_ADMIN_KEY");
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{admin}: {said}");
+        assert!(status == 0 || said.contains("127.0.0.1:1"), "{said}");
+    }
+}
+
+/// A definition that cannot be read is refused wherever it comes from, and says where its fault is.
+#[test]
+fn a_proto_that_is_none_is_refused() {
+    let gateway = start(EMBEDDED);
+    let admin = admin(&gateway);
+    let put = |content: &str| {
+        let answer = admin.call("PUT", "/apisix/admin/protos/1", Some(&json!({"content": content}))).unwrap();
+        (answer.status(), answer.text())
+    };
+    let (status, text) = put("syntax = \"proto3\";\nmessage M { string = 1; }");
+    assert!(status == 400 && text.contains("invalid content: content:2:20: "), "{status} {text}");
+    assert_eq!(put("syntax = \"proto3\";\nmessage M { string s = 1; }").0, 201);
+    let whole = json!({"protos": [{"id": "1", "content": "message"}]});
+    let refused = admin.call_with("PUT", "/apisix/admin/configs", "X-Digest: d\r\n", Some(&whole)).unwrap();
+    assert!(refused.status() == 400 && refused.text().contains("invalid content: "), "{}", refused.text());
+}
+
 const TWO_SOURCES: &str = "resources stand in this file, although the store holds them";
 
 #[test]

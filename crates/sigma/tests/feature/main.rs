@@ -6,8 +6,10 @@ mod admin;
 mod balance;
 mod bodies;
 mod cli;
+mod docs;
 mod go;
 mod h2;
+mod h2_grpc;
 mod h2_limits;
 mod h2_nodes;
 mod live;
@@ -15,6 +17,7 @@ mod load;
 mod logs;
 mod managed;
 mod nodes;
+mod plugins_admin;
 mod plugins_auth;
 mod plugins_limit;
 mod plugins_log;
@@ -26,6 +29,9 @@ mod seed;
 mod sockets;
 mod status;
 mod tls;
+mod tls_material;
+mod tls_offer;
+mod websocket;
 
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use sigma_testkit::{Gateway, Origin, Redis, until};
+use sigma_testkit::{Gateway, Origin, Peer, Redis, until};
 
 use crate::{PATIENCE, SIGMA, nodes};
 
@@ -109,22 +109,59 @@ fn two_gateways_share_a_cluster() {
     assert_eq!(passed(&[&one, &two], 25), 60);
 }
 
+/// Each limit through Redis, so wide that no request is over it; and what its keys begin with.
+fn wide(redis: &Redis) -> [(String, &'static str); 3] {
+    let store = format!("policy: redis, redis_host: 127.0.0.1, redis_port: {}", redis.port());
+    [
+        (redis_count(redis, ""), "plugin-limit-count:v1:*"),
+        (
+            format!(
+                "      limit-conn: {{ conn: 100, burst: 0, default_conn_delay: 1, key: remote_addr, {store} }}"
+            ),
+            "limit_conn:*",
+        ),
+        (
+            format!(
+                "      limit-req: {{ rate: 100, burst: 100000, nodelay: true, key: remote_addr, {store} }}"
+            ),
+            "limit_req:*",
+        ),
+    ]
+}
+
 #[test]
 fn redis_may_go_and_come_back() {
-    let origin = Origin::echo("a").unwrap();
-    for (further, without) in [("", 500), (", allow_degradation: true", 200)] {
-        let mut redis = Redis::start(&[]).unwrap();
-        let gateway = limited(&origin, &redis_count(&redis, further));
-        assert_eq!(status(&gateway, "/"), 200);
-        redis.kill().unwrap();
-        for _ in 0..5 {
-            assert_eq!(status(&gateway, "/"), without, "{further}");
+    for limit in 0..3 {
+        for (further, without) in [("", 500), (", allow_degradation: true", 200)] {
+            redis_goes_and_comes_back(limit, further, without);
         }
-        let redis = Redis::start_on(redis.port(), &[]).unwrap();
-        assert!(until(PATIENCE, || status(&gateway, "/") == 200), "{further}");
-        let counted = || !redis.ask(&["keys", "plugin-limit-count:v1:*"]).unwrap().is_empty();
-        assert!(until(PATIENCE, || status(&gateway, "/") == 200 && counted()), "{further}");
     }
+}
+
+fn redis_goes_and_comes_back(limit: usize, further: &str, without: u16) {
+    // Places at limit-conn are seen in Redis only as long as they are taken.
+    let (mut redis, origin) = (Redis::start(&[]).unwrap(), holding());
+    let (plugins, keys) = wide(&redis)[limit].clone();
+    let plugins = plugins.replace(" }", &format!("{further} }}"));
+    let gateway = limited(&origin, &plugins);
+    assert_eq!(status(&gateway, "/"), 200, "{plugins}");
+    redis.kill().unwrap();
+    for _ in 0..5 {
+        let answer = gateway.connect().unwrap().get("/").unwrap();
+        assert_eq!(answer.status(), without, "{plugins}");
+        let is_count = without == 500 && limit == 0;
+        assert_eq!(answer.text() == "{\"error_msg\":\"failed to limit count\"}\n", is_count, "{plugins}");
+    }
+    let redis = Redis::start_on(redis.port(), &[]).unwrap();
+    assert!(until(PATIENCE, || status(&gateway, "/") == 200), "{plugins}");
+    let mut held = Vec::new();
+    let counted = || {
+        held.push(gateway.connect().unwrap());
+        let sent = held.last_mut().map(|client| client.send("GET /held HTTP/1.1\r\nHost: h\r\n\r\n"));
+        assert!(matches!(sent, Some(Ok(()))));
+        !redis.ask(&["keys", keys]).unwrap().is_empty()
+    };
+    assert!(until(PATIENCE, counted), "Redis is back and not used: {plugins}");
 }
 
 #[test]
@@ -239,4 +276,76 @@ fn places_are_given_back_when_requests_end() {
         let empty = || redis.ask(&["keys", "limit_conn:*"]).unwrap().is_empty();
         assert!(until(PATIENCE, empty), "{}", redis.ask(&["keys", "*"]).unwrap());
     }
+}
+
+/// Sends so many requests that are held, from each of four threads, to these gateways in turn.
+fn hold(gateways: &[&Gateway], requests: usize) -> Vec<Peer> {
+    let one = |thread: usize| {
+        let send = |_| {
+            let mut client = gateways[thread % gateways.len()].connect().unwrap();
+            client.send("GET /held HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+            client
+        };
+        (0..requests).map(send).collect::<Vec<_>>()
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|thread| scope.spawn(move || one(thread))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// With four threads that want more places than there are, exactly those that there are get taken:
+/// in one gateway with two workers, and in two gateways that share them.
+#[test]
+fn no_more_places_are_taken_than_there_are() {
+    const PLACES: usize = 10;
+    let (origin, redis) = (holding(), Redis::start(&[]).unwrap());
+    let plugin = |policy: &str| {
+        format!(
+            "      limit-conn: {{ conn: {PLACES}, burst: 0, default_conn_delay: 0.1, key: remote_addr, rejected_code: 429{policy} }}"
+        )
+    };
+    let check = |gateways: &[&Gateway], policy: &str| {
+        let mut clients = hold(gateways, PLACES);
+        let mut answered = vec![false; clients.len()];
+        let mut refused = || {
+            // What was read stays with the client: it is silent when it is asked again.
+            answered.iter_mut().zip(&mut clients).for_each(|(seen, client)| *seen |= !client.is_idle());
+            answered.iter().filter(|seen| **seen).count()
+        };
+        assert!(until(PATIENCE, || refused() >= 3 * PLACES), "{} of {policy} refused", refused());
+        // Whoever is still without an answer has a place, and the origin has it.
+        assert!(until(PATIENCE, || origin.connections() >= PLACES), "{policy}");
+        assert_eq!(refused(), 3 * PLACES, "{policy}");
+        for gateway in gateways {
+            assert_eq!(status(gateway, "/"), 429, "{policy}");
+        }
+        drop(clients);
+        for gateway in gateways {
+            assert!(until(PATIENCE, || status(gateway, "/") == 200), "{policy}");
+        }
+    };
+    let local = limited(&origin, &plugin(""));
+    check(&[&local], "local");
+    let shared = plugin(&format!(", policy: redis, redis_host: 127.0.0.1, redis_port: {}", redis.port()));
+    let (one, two) = (limited(&origin, &shared), limited(&origin, &shared));
+    check(&[&one, &two], "redis");
+    let empty = || redis.ask(&["keys", "limit_conn:*"]).unwrap().is_empty();
+    assert!(until(PATIENCE, empty), "{}", redis.ask(&["keys", "*"]).unwrap());
+}
+
+#[test]
+fn two_gateways_share_places_in_a_cluster() {
+    let (origin, cluster) = (holding(), Redis::cluster().unwrap());
+    let plugins = format!(
+        "      limit-conn: {{ conn: 1, burst: 0, default_conn_delay: 0.1, key: remote_addr, policy: redis-cluster, \
+         redis_cluster_name: c, redis_cluster_nodes: [\"127.0.0.1:{}\"] }}",
+        cluster[0].port()
+    );
+    let (one, two) = (limited(&origin, &plugins), limited(&origin, &plugins));
+    let held = hold(&[&one], 1);
+    assert!(until(PATIENCE, || origin.connections() == 1));
+    assert_eq!(status(&two, "/"), 503);
+    drop(held);
+    assert!(until(PATIENCE, || status(&two, "/") == 200));
 }

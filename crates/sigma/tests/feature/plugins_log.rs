@@ -58,6 +58,95 @@ fn file_logger_writes_a_line_with_bodies_and_reopens() {
     assert!(reopened, "{}", gateway.stderr());
 }
 
+#[test]
+fn a_body_that_is_compressed_for_the_client_is_logged_as_it_was() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = with_plugins(
+        &origin,
+        "",
+        "{file-logger: {path: log.json, include_resp_body: true}, gzip: {types: \"*\"}}",
+    );
+    let mut client = gateway.connect().unwrap();
+    let answer = client.ask("GET /p HTTP/1.1\r\nHost: h\r\nAccept-Encoding: gzip\r\n\r\n").unwrap();
+    assert_eq!(answer.head.get("content-encoding"), Some("gzip"));
+    assert!(until(PATIENCE, || json_lines(&gateway, "log.json").len() == 1));
+    let entry = json_lines(&gateway, "log.json").remove(0);
+    assert!(
+        entry["response"]["body"].as_str().is_some_and(|body| body.starts_with("{\"method\"")),
+        "{entry}"
+    );
+    assert_eq!(entry["response"]["headers"]["content-encoding"], "gzip");
+    let warned = gateway.stderr() + &gateway.stdout();
+    assert!(!warned.contains("WARN"), "{warned}");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_no_trouble() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = with_plugins(&origin, "", "{file-logger: {path: none/log.json}}");
+    assert_eq!(gateway.connect().unwrap().get("/").unwrap().status(), 200);
+    let told = || gateway.stderr().contains("failed to open file: none/log.json, error info: ");
+    assert!(until(PATIENCE, told), "{}", gateway.stderr());
+}
+
+#[test]
+fn http_logger_sends_lines_and_what_has_waited_long_enough() {
+    let origin = Origin::echo("a").unwrap();
+    let batches = Arc::<Mutex<Vec<(String, String)>>>::default();
+    let got = Arc::clone(&batches);
+    let server = Origin::answer(move |message| {
+        let head = format!("{} at {}", message.head.line, message.head.get("host").unwrap_or_default());
+        got.lock().unwrap().push((head, message.text()));
+        b"HTTP/1.1 204 No Content\r\n\r\n".to_vec()
+    });
+    let server = server.unwrap();
+    let plugins = format!(
+        "{{http-logger: {{uri: \"http://127.0.0.1:{}/in?x=1\", concat_method: new_line, batch_max_size: 2, inactive_timeout: 2, \
+         log_format: {{uri: $uri}}}}}}",
+        server.port()
+    );
+    let gateway = with_plugins(&origin, "", &plugins);
+    let mut client = gateway.connect().unwrap();
+    for path in ["/1", "/2", "/3"] {
+        client.get(path).unwrap();
+    }
+    assert!(until(PATIENCE, || batches.lock().unwrap().len() == 2), "{}", gateway.stderr());
+    let entry = |uri: &str| format!("{{\"uri\":\"{uri}\",\"route_id\":\"all\"}}");
+    let sent = batches.lock().unwrap().clone();
+    let expected = [format!("{}\n{}", entry("/1"), entry("/2")), entry("/3")];
+    assert_eq!(sent, expected.map(|body| ("POST /in?x=1 HTTP/1.1 at 127.0.0.1".to_owned(), body)));
+}
+
+/// Without a route there is no id of one: `file-logger` leaves it out, `http-logger` says so.
+#[test]
+fn global_loggers_tell_of_requests_without_a_route() {
+    let origin = Origin::echo("a").unwrap();
+    let (server, batches) = log_server(200);
+    let settings = format!(
+        "global_rules:\n  - id: g\n    plugins:\n      file-logger: {{path: log.json}}\n      \
+         http-logger: {{uri: \"http://127.0.0.1:{}\", batch_max_size: 1}}",
+        server.port()
+    );
+    let config = format!(
+        "workers: 1\nlisteners:\n  - address: \"{{listen}}\"\n{settings}\nroutes:\n  - id: a\n    uri: /a\n    upstream:\n      nodes: {}\n",
+        nodes(&[&origin])
+    );
+    let gateway = Gateway::start(SIGMA, &config).unwrap();
+    assert_eq!(gateway.connect().unwrap().get("/none").unwrap().status(), 404);
+    assert!(until(PATIENCE, || json_lines(&gateway, "log.json").len() == 1
+        && !batches.lock().unwrap().is_empty()));
+    let entry = json_lines(&gateway, "log.json").remove(0);
+    assert_eq!((&entry["service_id"], entry.get("route_id")), (&Value::from("test"), None), "{entry}");
+    assert_eq!((&entry["response"]["status"], entry.get("upstream")), (&Value::from(404), None), "{entry}");
+    // One entry is no list.
+    let sent: Value = serde_json::from_str(&batches.lock().unwrap()[0][2]).unwrap();
+    assert_eq!(
+        (&sent["route_id"], &sent["service_id"]),
+        (&Value::from("no-matched"), &Value::from("test")),
+        "{sent}"
+    );
+}
+
 /// A server for logs, and the batches that it got: content type, authorization, body.
 fn log_server(status: u16) -> (Origin, Arc<Mutex<Vec<[String; 3]>>>) {
     let batches = Arc::<Mutex<Vec<[String; 3]>>>::default();

@@ -36,12 +36,17 @@ async fn schemas_are_served() {
 #[tokio::test]
 async fn plugins_are_listed() {
     let api = Api::new();
-    let names = json!(["grpc-transcode", "key-auth", "limit-count", "prometheus", "traffic-split"]);
+    let names = json!(["key-auth", "limit-count", "traffic-split", "grpc-transcode", "prometheus"]);
     api.check("GET /plugins/list", "", 200, names).await;
     api.check("GET /plugins/list?subsystem=stream", "", 200, json!([])).await;
     api.check("GET /plugins/list?subsystem=x", "", 400, json!("invalid subsystem passed")).await;
     let all = api.done("GET /plugins?all=true", "").await;
     assert_eq!((&all["key-auth"]["type"], all["prometheus"].get("type")), (&json!("auth"), None));
+    let shown = &all["key-auth"];
+    assert_eq!((&shown["version"], &shown["priority"]), (&json!("0.1"), &json!(2500)));
+    assert!(shown["schema"].is_object() && shown["consumer_schema"].is_object(), "{shown}");
+    assert_eq!(all["prometheus"].get("consumer_schema"), None);
+    api.refused("GET /plugins", "", 400, "not found schema").await;
     api.check("PUT /plugins/reload", "", 200, json!("done")).await;
     let message = "please use PUT method to reload the plugins, POST method is not allowed.";
     api.refused("POST /plugins/reload", "", 405, message).await;

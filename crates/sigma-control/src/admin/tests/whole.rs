@@ -114,3 +114,94 @@ async fn all_faults_are_listed() {
     ]});
     api.check("POST /configs/validate", &body.to_string(), 400, expected).await;
 }
+
+#[tokio::test]
+async fn before_and_after_the_first_replacement() {
+    let api = Api::new();
+    let sections = [
+        "routes",
+        "services",
+        "upstreams",
+        "consumers",
+        "ssls",
+        "global_rules",
+        "protos",
+        "plugin_configs",
+        "consumer_groups",
+        "plugin_metadata",
+        "stream_routes",
+        "secrets",
+        "plugins",
+    ];
+    let expected: Value = sections
+        .iter()
+        .map(|section| (format!("{section}_conf_version"), json!(0)))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
+    let headers = async |method: &str| {
+        let answer = api.call(&format!("{method} /configs"), "").await;
+        assert_eq!(answer.status, 200, "{method}");
+        ["x-digest", "x-last-modified"]
+            .map(|name| answer.headers.get(name).map(|value| value.to_str().expect("text").to_owned()))
+    };
+    api.check("GET /configs", "", 200, expected).await;
+    assert_eq!((headers("GET").await, headers("HEAD").await), ([None, None], [None, None]));
+    let written = api.call("PUT /configs X-Digest:one", &config().to_string()).await;
+    assert_eq!((written.status, written.text.as_str()), (202, ""));
+    let time = written.headers["x-last-modified"].to_str().expect("text").to_owned();
+    assert!(time.parse::<u64>().is_ok_and(|time| time > 1_600_000_000), "{time}");
+    let told = [Some("one".to_owned()), Some(time)];
+    assert_eq!((headers("GET").await, headers("HEAD").await), (told.clone(), told));
+    let got = api.done("GET /configs", "").await;
+    assert!(got["X-Digest"] == "one" && got["X-Last-Modified"].is_u64(), "{got}");
+    // A section that is sent as it is now gets another version all the same, and one that is not sent is emptied.
+    assert_eq!(put(&api, "two", &json!({"routes": []})).await, 202);
+    let got = api.done("GET /configs", "").await;
+    assert_eq!((&got["routes_conf_version"], got.get("routes"), got.get("secrets")), (&json!(2), None, None));
+    for line in
+        ["POST /configs", "DELETE /configs", "PATCH /configs", "GET /configs/validate", "GET /configs/x"]
+    {
+        api.refused(line, "{}", 404, "not found").await;
+    }
+}
+
+#[tokio::test]
+async fn bodies_that_are_no_configuration() {
+    let api = Api::with(Admin { body_bytes: 100, ..settings() });
+    let check = async |headers: &str, body: &str, begins: &str| {
+        for line in ["PUT /configs X-Digest:d", "POST /configs/validate"] {
+            let answer = api.call(&format!("{line} {headers}"), body).await;
+            let message = answer.json()["error_msg"].as_str().unwrap_or_default().to_owned();
+            assert!(answer.status == 400 && message.starts_with(begins), "{line} {body}: {message}");
+        }
+    };
+    check("", "", "invalid request body: empty request body").await;
+    check("", "{", "invalid request body: Expected object key string but found T_END at character 2").await;
+    check("", "[1]", "invalid request body: it must be an object").await;
+    check("Content-Type:application/yaml", "a: [", "invalid request body: invalid yaml request body: ").await;
+    let large = "x".repeat(101);
+    let message = "invalid request body: request size 101 is greater than the maximum size 100 allowed";
+    api.refused("POST /configs/validate", &large, 400, message).await;
+    // The limit of a whole configuration is its own.
+    api.refused(
+        "PUT /configs X-Digest:d",
+        &large,
+        400,
+        "invalid request body: Expected value but found invalid token at character 1",
+    )
+    .await;
+    let credential = json!({"id": "jack/credentials/c", "plugins": {}});
+    for (sent, message) in [
+        (
+            json!({"consumers": [credential, credential]}),
+            "found duplicate credential id jack/credentials/c in consumers",
+        ),
+        (json!({"routes": {"a": 1}}), "routes must be an array"),
+        (json!({"routes": [1]}), "an item must be an object"),
+        (json!({"upstreams": [{}]}), "missing upstream id"),
+    ] {
+        api.refused("PUT /configs X-Digest:d", &sent.to_string(), 400, message).await;
+    }
+    let kept = json!({"routes": {}, "services": null, "consumers": []}).to_string();
+    assert_eq!(api.call("PUT /configs X-Digest:d", &kept).await.status, 202);
+}

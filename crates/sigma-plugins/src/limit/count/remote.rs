@@ -6,6 +6,9 @@ use super::super::clock;
 use super::window::{Moment, Quota, Verdict, WindowType};
 use crate::redis::{Line, Script};
 
+/// Longest expiry of a key in seconds: Redis takes none that does not fit its clock.
+const LONGEST_S: u64 = 1_000_000_000_000;
+
 /// Counts in a window that the first request begins; answers what is left, and its milliseconds.
 const FIXED: &str = "
 local ttl = redis.call('PTTL', KEYS[1])
@@ -68,7 +71,7 @@ pub(super) async fn add(
 
 async fn count_fixed(line: &Line, key: &[u8], quota: Quota, cost: u64) -> RedisResult<Verdict> {
     let key = [b"plugin-limit-count:v1:", key].concat();
-    let args = [quota.limit, quota.window_s, cost];
+    let args = [quota.limit, quota.window_s.min(LONGEST_S), cost];
     let (remaining, reset_ms): (i64, u64) = FIXED_SCRIPT.run(line, &key, &args).await?;
     Ok(Verdict::new(u64::try_from(remaining).ok(), reset_ms as f64 / 1000.0))
 }
@@ -90,7 +93,7 @@ async fn count_sliding(
         quota.limit.to_string(),
         estimate.weight.to_string(),
         cost.to_string(),
-        quota.window_s.saturating_mul(2).to_string(),
+        quota.window_s.saturating_mul(2).min(LONGEST_S).to_string(),
         unconditional.to_owned(),
     ];
     let (counted, current): (u8, u64) = SLIDING_SCRIPT.run(line, &name(moment.window), &args).await?;

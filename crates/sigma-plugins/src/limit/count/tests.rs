@@ -234,6 +234,22 @@ fn redis_counts_exactly() {
 }
 
 #[test]
+fn windows_may_be_as_long_as_one_likes() {
+    let redis = Redis::start(&[]).unwrap();
+    let worker = Worker::new(&Arc::default());
+    for window_type in ["fixed", "sliding"] {
+        let conf = json!({
+            "count": 1, "time_window": 9_007_199_254_740_991u64, "window_type": window_type, "policy": "redis",
+            "redis_host": "127.0.0.1", "redis_port": redis.port()
+        });
+        let entry = entry("limit-count", conf).unwrap();
+        let head = "GET / HTTP/1.1\nHost: h\n";
+        let statuses = [(); 2].map(|()| worker.ask(&entry, head).map_or(200, |reply| reply.status));
+        assert_eq!(statuses, [200, 503], "{window_type}");
+    }
+}
+
+#[test]
 fn a_redis_cluster_counts_exactly() {
     let nodes = Redis::cluster().unwrap();
     let places: Vec<String> = nodes.iter().take(2).map(|node| format!("127.0.0.1:{}", node.port())).collect();
@@ -279,6 +295,58 @@ fn behind_sentinels_the_new_master_is_found() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(replica.ask(&["role"]).unwrap().starts_with("master"));
+}
+
+/// A master, a replica of it that may be written to, and a sentinel with a password.
+fn guarded() -> (Redis, Redis, Redis) {
+    let master = Redis::start(&[]).unwrap();
+    let port = master.port().to_string();
+    let replicates = ["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"];
+    let replica = Redis::start(&[&replicates[..], &["--replica-read-only", "no"]].concat()).unwrap();
+    let synced = || replica.ask(&["info", "replication"]).unwrap().contains("master_link_status:up");
+    assert!(sigma_testkit::until(Duration::from_secs(60), synced), "the replica does not follow");
+    let sentinel = Redis::sentinel(&master, "requirepass word").unwrap();
+    let port = replica.port().to_string();
+    let knows = || {
+        let known = sentinel.ask(&["-a", "word", "sentinel", "replicas", "mymaster"]);
+        known.is_ok_and(|known| known.contains(&port))
+    };
+    assert!(sigma_testkit::until(Duration::from_secs(60), knows), "the sentinel does not see the replica");
+    (master, replica, sentinel)
+}
+
+#[test]
+fn sentinels_have_passwords_and_name_replicas() {
+    let (master, replica, sentinel) = guarded();
+    let check = |further: Value, status: u16, keys: [usize; 2]| {
+        let mut conf = json!({"count": 5, "time_window": 31_536_000, "policy": "redis-sentinel",
+            "redis_master_name": "mymaster", "redis_sentinels": [{"host": "127.0.0.1", "port": sentinel.port()}]});
+        conf.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
+        let worker = Worker::new(&Arc::default());
+        let reply = worker.ask(&entry("limit-count", conf).unwrap(), "GET / HTTP/1.1\nHost: h\n");
+        assert_eq!(reply.map_or(200, |reply| reply.status), status, "{further}");
+        let keys_of =
+            |redis: &Redis| redis.ask(&["keys", "*"]).unwrap().lines().filter(|key| !key.is_empty()).count();
+        let found = || [keys_of(&master), keys_of(&replica)] == keys;
+        assert!(sigma_testkit::until(Duration::from_secs(10), found), "{further}");
+    };
+    check(json!({"sentinel_password": "wrong"}), 500, [0, 0]);
+    check(json!({}), 500, [0, 0]);
+    check(json!({"sentinel_password": "word", "redis_role": "slave"}), 200, [0, 1]);
+    // What the master counts, its replica hears of.
+    check(json!({"sentinel_password": "word"}), 200, [1, 2]);
+}
+
+#[test]
+fn with_delayed_synchronisation_requests_are_counted_here_while_redis_is_gone() {
+    let silent = sigma_testkit::free_port();
+    let conf = json!({"count": 5, "time_window": 600, "policy": "redis", "redis_host": "127.0.0.1",
+        "redis_port": silent, "sync_interval": 0.1});
+    let (entry, worker) = (entry("limit-count", conf).unwrap(), Worker::new(&Arc::default()));
+    let statuses: Vec<u16> = (0..7)
+        .map(|_| worker.ask(&entry, "GET / HTTP/1.1\nHost: h\n").map_or(200, |reply| reply.status))
+        .collect();
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 503, 503]);
 }
 
 #[test]

@@ -193,6 +193,7 @@ fn gateway(page: &mut Page<'_>, registry: &Registry, node: &Node, facts: &Facts)
     for (state, count) in states {
         page.line(name, &joined(&[("state", state)]), count);
     }
+    websockets(page, facts);
     let name = "nginx_metric_errors_total";
     page.begin(name, "counter", "Number of requests that are missing here because there are too many series");
     page.line(name, "", registry.errors.load(Ordering::Relaxed));
@@ -206,6 +207,26 @@ fn gateway(page: &mut Page<'_>, registry: &Registry, node: &Node, facts: &Facts)
     page.begin("node_info", "gauge", "Info of APISIX node");
     let labels = joined(&[("hostname", node.hostname()), ("version", env!("CARGO_PKG_VERSION"))]);
     page.line("node_info", &labels, 1);
+}
+
+/// WebSockets by how clients opened them. APISIX has nothing like it.
+fn websockets(page: &mut Page<'_>, facts: &Facts) {
+    let kinds = [("upgrade", facts.websockets_by_upgrade), ("connect", facts.websockets_by_connect)];
+    let name = "websocket_connections";
+    page.begin(name, "gauge", "WebSockets open now, by how they were opened");
+    for (by, sockets) in kinds {
+        page.line(name, &joined(&[("by", by)]), sockets.active);
+    }
+    let name = "websocket_connections_total";
+    page.begin(name, "counter", "WebSockets opened since the start, by how they were opened");
+    for (by, sockets) in kinds {
+        page.line(name, &joined(&[("by", by)]), sockets.opened);
+    }
+    let name = "websocket_bytes_total";
+    page.begin(name, "counter", "Bytes that passed in WebSockets");
+    for (kind, bytes) in [("egress", facts.websocket_bytes_out), ("ingress", facts.websocket_bytes_in)] {
+        page.line(name, &joined(&[("type", kind)]), bytes);
+    }
 }
 
 /// Revisions of the store, under the names that etcd's have in APISIX.

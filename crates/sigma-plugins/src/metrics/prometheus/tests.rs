@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use sigma_plugin::context::RouteFacts;
-use sigma_plugin::facts::{Facts, FactsBoard, NodeHealth};
+use sigma_plugin::facts::{Facts, FactsBoard, NodeHealth, Websockets};
 use sigma_plugin::record::{Attempt, Source};
 use sigma_plugin::{Env, Local, Node, Roster};
 
@@ -188,6 +188,10 @@ fn facts_of_the_gateway_are_shown() {
         requests_active: 1,
         connections_active: 3,
         connections_accepted: 5,
+        websockets_by_upgrade: Websockets { opened: 6, active: 2 },
+        websockets_by_connect: Websockets { opened: 4, active: 1 },
+        websocket_bytes_in: 30,
+        websocket_bytes_out: 40,
         revision: Some(12),
         modified: vec![("routes", 11), ("upstreams", 7)],
         store_reachable: Some(true),
@@ -198,6 +202,12 @@ fn facts_of_the_gateway_are_shown() {
         r#"apisix_nginx_http_current_connections{state="active"} 3"#,
         r#"apisix_nginx_http_current_connections{state="waiting"} 2"#,
         r#"apisix_nginx_http_current_connections{state="writing"} 1"#,
+        r#"apisix_websocket_connections{by="upgrade"} 2"#,
+        r#"apisix_websocket_connections{by="connect"} 1"#,
+        r#"apisix_websocket_connections_total{by="upgrade"} 6"#,
+        r#"apisix_websocket_connections_total{by="connect"} 4"#,
+        r#"apisix_websocket_bytes_total{type="ingress"} 30"#,
+        r#"apisix_websocket_bytes_total{type="egress"} 40"#,
         "apisix_etcd_reachable 1",
         r#"apisix_etcd_modify_indexes{key="routes"} 11"#,
         r#"apisix_etcd_modify_indexes{key="max_modify_index"} 11"#,

@@ -1,0 +1,244 @@
+//! The documents and examples of TLS and HTTP/2: their configurations are valid, and their commands
+//! do what the text says of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use sigma_testkit::{Gateway, Origin, free_port};
+
+use crate::h2::{Node, within};
+use crate::tls::{Authority, der, run, shown};
+use crate::{PATIENCE, SIGMA};
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
+}
+
+fn read(file: &str) -> String {
+    fs::read_to_string(repository().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// The blocks of a document in one language.
+fn blocks(file: &str, language: &str) -> Vec<String> {
+    let (text, fence) = (read(file), format!("```{language}"));
+    let mut found: Vec<String> = Vec::new();
+    let mut open = false;
+    for line in text.lines() {
+        if line.starts_with("```") {
+            open = !open && line == fence;
+            if open {
+                found.push(String::new());
+            }
+        } else if open {
+            let block = found.last_mut().unwrap();
+            block.push_str(line);
+            block.push('\n');
+        }
+    }
+    assert!(!found.is_empty(), "{file} has no {language}");
+    found
+}
+
+/// The only block of a document with `word` in it.
+fn block(file: &str, language: &str, word: &str) -> String {
+    let mut found: Vec<String> = blocks(file, language);
+    found.retain(|block| block.contains(word));
+    assert_eq!(found.len(), 1, "{word} in {file}");
+    found.remove(0)
+}
+
+/// Runs commands as they would be pasted, with the program under test as `sigma`. What they leave
+/// running in the background ends with them.
+fn paste(dir: &Path, commands: &str, variables: &[(&str, &str)]) -> Output {
+    let bin = Path::new(SIGMA).parent().unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let script = format!("set -eo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{commands}");
+    Command::new("bash")
+        .args(["-c", &script])
+        .current_dir(dir)
+        .env("PATH", path)
+        .envs(variables.iter().copied())
+        .stdin(Stdio::null())
+        .output()
+        .expect("bash is missing")
+}
+
+fn text_of(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// Stands in for what a document leaves to its reader: the listener of a fragment, certificates for
+/// dots and the ssl that another part refers to.
+fn completed(fragment: &str, certificate: &str, key: &str) -> String {
+    let mut text = String::new();
+    for line in fragment.lines() {
+        match line.strip_suffix('…') {
+            Some(indent) => {
+                certificate.lines().skip(1).for_each(|line| text.push_str(&format!("{indent}{line}\n")))
+            }
+            None => text.push_str(&format!("{line}\n")),
+        }
+    }
+    let indented = |pem: &str| pem.lines().map(|line| format!("      {line}\n")).collect::<String>();
+    if !text.contains("listeners:") {
+        text.push_str("listeners: [\"127.0.0.1:9080\"]\n");
+    }
+    if text.contains("client_cert_id: gateway") {
+        let (cert, key) = (indented(certificate), indented(key));
+        text.push_str(&format!(
+            "ssls:\n  - id: gateway\n    type: client\n    cert: |\n{cert}    key: |\n{key}"
+        ));
+    }
+    text
+}
+
+#[test]
+fn configurations_in_the_documents_are_valid() {
+    let (root, dir) = (Authority::new("Root"), tempfile::tempdir().unwrap());
+    let issued = root.issue("internal.example.com");
+    for name in ["rsa", "ecdsa"] {
+        issued.files(dir.path(), name);
+    }
+    fs::write(dir.path().join("ecdsa.ocsp"), [0x30, 0]).unwrap();
+    let variables = [("INTERNAL_KEY", issued.key.as_str())];
+    let is_valid = |text: &str| {
+        let text = text.replace("/etc/sigma/", &format!("{}/", dir.path().display()));
+        fs::write(dir.path().join("block.yaml"), text).unwrap();
+        let output = paste(dir.path(), "sigma check block.yaml", &variables);
+        (output.status.success(), text_of(&output))
+    };
+    for file in ["docs/tls.md", "docs/http2-and-grpc.md"] {
+        for block in blocks(file, "yaml") {
+            let whole = completed(&block, &issued.cert, &issued.key);
+            let (valid, said) = is_valid(&whole);
+            assert!(valid, "{file}:\n{whole}\n{said}");
+            let (valid, _) = is_valid(&format!("{whole}nonsense: 1\n"));
+            assert!(!valid, "the check passes anything:\n{whole}");
+        }
+    }
+    for example in fs::read_dir(repository().join("examples")).unwrap() {
+        let path = example.unwrap().path();
+        if path.extension().is_some_and(|kind| kind == "yaml") {
+            // Certificates are for the reader to make, as its first lines say.
+            for name in ["server.crt", "server.key"] {
+                let made = if name.ends_with("crt") { &issued.cert } else { &issued.key };
+                fs::write(dir.path().join(name), made).unwrap();
+            }
+            let (valid, said) = is_valid(&fs::read_to_string(&path).unwrap());
+            assert!(valid, "{}:\n{said}", path.display());
+        }
+    }
+}
+
+/// Commands and the example that they run, on ports that are free.
+struct Ports(Vec<(&'static str, String)>);
+
+impl Ports {
+    fn instead_of(ports: &[&'static str]) -> Ports {
+        Ports(ports.iter().map(|port| (*port, free_port().to_string())).collect())
+    }
+
+    fn put_into(&self, text: &str) -> String {
+        self.0.iter().fold(text.to_owned(), |text, (port, free)| {
+            assert!(text.contains(port), "{port} is not in\n{text}");
+            text.replace(port, free)
+        })
+    }
+}
+
+#[test]
+fn https_in_one_minute() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("examples")).unwrap();
+    let example = read("examples/https.yaml");
+    let ports = Ports::instead_of(&[":9080", ":9443", ":9000"].map(|port| &port[1..]));
+    fs::write(dir.path().join("examples/https.yaml"), ports.put_into(&example)).unwrap();
+    let commands = block("docs/tls.md", "sh", "examples/https.yaml");
+    let commands = ports.0.iter().fold(commands, |text, (port, free)| text.replace(port, free));
+    let output = paste(dir.path(), &commands, &[]);
+    assert!(output.status.success(), "{}", text_of(&output));
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        told.contains("hello from the demo origin") && told.contains("\"x-forwarded-proto\": \"https\""),
+        "{told}"
+    );
+    // The example says by itself how to make its certificate.
+    let made = dir.path().join("again");
+    fs::create_dir(&made).unwrap();
+    let comment: String = example
+        .lines()
+        .filter_map(|line| line.strip_prefix("#   "))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let output = paste(&made, &comment, &[]);
+    assert!(output.status.success() && made.join("server.crt").exists(), "{comment}\n{}", text_of(&output));
+}
+
+#[test]
+fn a_certificate_put_as_the_document_says() {
+    let (root, dir) = (Authority::new("Root"), tempfile::tempdir().unwrap());
+    let issued = root.issue("example.com");
+    fs::write(dir.path().join("server.crt"), &issued.cert).unwrap();
+    fs::write(dir.path().join("server.key"), &issued.key).unwrap();
+    let gateway = Gateway::start(
+        SIGMA,
+        "listeners: [{ address: \"{listen}\", tls: true }]\n\
+         admin: { address: \"{admin}\", keys: [{ key: secret-of-the-test }] }\n\
+         store: { kind: embedded, path: \"{dir}/data\" }\n",
+    )
+    .unwrap();
+    // It listens a little later than the data plane.
+    admin_is_there(&gateway);
+    let commands = block("docs/tls.md", "sh", "/apisix/admin/ssls/1");
+    let commands = commands.replace("9180", &gateway.admin_address().port().unwrap().to_string());
+    let output = paste(dir.path(), &commands, &[("KEY", "secret-of-the-test")]);
+    let hint = "jq is missing? `apt-get install jq` brings it, and `make test` does so";
+    assert!(
+        output.status.success() && text_of(&output).contains("example.com"),
+        "{hint}: {}",
+        text_of(&output)
+    );
+    run(async { while shown(&gateway, &root, "example.com").await != Ok(der(&issued)) {} });
+}
+
+fn admin_is_there(gateway: &Gateway) {
+    let listens = || sigma_testkit::Peer::connect(&gateway.admin_address()).is_ok();
+    assert!(sigma_testkit::until(PATIENCE, listens), "{}", gateway.stderr());
+}
+
+/// A gateway on a document's configuration, with its own port and the node's.
+fn on_block(config: &str, node: (&str, u16)) -> Gateway {
+    assert!(config.contains("127.0.0.1:9080") && config.contains(node.0), "{config}");
+    let config = config.replace("127.0.0.1:9080", "{listen}").replace(node.0, &node.1.to_string());
+    Gateway::start(SIGMA, &config).unwrap()
+}
+
+#[test]
+fn http2_as_the_document_says() {
+    let (file, dir) = ("docs/http2-and-grpc.md", tempfile::tempdir().unwrap());
+    let origin = Origin::echo("a").unwrap();
+    let command = block(file, "sh", "--http2-prior-knowledge http");
+    let config = blocks(file, "yaml").into_iter().find(|block| block.contains("127.0.0.1:8080")).unwrap();
+    let gateway = on_block(&config, ("8080", origin.port()));
+    let command = command.replace("9080", &gateway.address().port().unwrap().to_string());
+    let output = paste(dir.path(), &command, &[]);
+    assert!(output.status.success() && text_of(&output).contains("\"target\""), "{}", text_of(&output));
+}
+
+#[test]
+fn a_grpc_call_as_the_document_says() {
+    let (file, dir) = ("docs/http2-and-grpc.md", tempfile::tempdir().unwrap());
+    within(async {
+        let node = Node::start(h2::server::Builder::new(), crate::h2_grpc::serving).await;
+        let gateway = on_block(&block(file, "yaml", "50051"), ("50051", node.port()));
+        let command = block(file, "sh", "grpc.health.v1.Health/Check");
+        let command = command.replace("9080", &gateway.address().port().unwrap().to_string());
+        let output = tokio::task::spawn_blocking(move || paste(dir.path(), &command, &[])).await.unwrap();
+        let told = text_of(&output);
+        assert!(
+            output.status.success() && told.contains("HTTP/2 200") && told.contains("grpc-status: 0"),
+            "{told}"
+        );
+    });
+}

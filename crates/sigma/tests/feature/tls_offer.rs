@@ -1,0 +1,231 @@
+//! What a TLS listener offers: versions and ciphers as a scanner sees them, sessions that can be
+//! resumed, and the way to it from a listener in cleartext.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sigma_net::Stream;
+use sigma_net::tls::ClientTls;
+use sigma_testkit::{Address, Gateway, Origin, Peer, free_port, until};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::tls::{Authority, ask, config, openssl, run, shake, status, to_origin};
+use crate::{PATIENCE, SIGMA};
+
+/// What `sslscan` finds, an element a line.
+fn sslscan(gateway: &Gateway) -> Vec<String> {
+    let output = Command::new("sslscan")
+        .args(["--xml=-", "--no-colour", "--sni-name=a.test"])
+        .arg(format!("127.0.0.1:{}", gateway.address().port().unwrap()))
+        .stdin(Stdio::null())
+        .output()
+        .expect("sslscan is missing; `apt-get install sslscan` brings it, and `make test` does so");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && text.contains("</ssltest>"), "{text}");
+    text.lines().map(|line| line.trim().to_owned()).collect()
+}
+
+/// The attribute of an element.
+fn attribute<'l>(element: &'l str, name: &str) -> &'l str {
+    let (_, rest) = element.split_once(&format!(" {name}=\"")).unwrap_or_else(|| panic!("{name}: {element}"));
+    rest.split('"').next().unwrap()
+}
+
+#[test]
+fn a_scanner_finds_nothing_weak_in_what_is_offered_by_default() {
+    let (root, origin, dir) =
+        (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
+    let rsa = root.issue_for("a.test", &rcgen::PKCS_RSA_SHA256).files(dir.path(), "rsa");
+    let ecdsa = root.issue("a.test").files(dir.path(), "ecdsa");
+    let tls = json!({ "certificates": [ecdsa, rsa] });
+    let gateway = Gateway::start(SIGMA, &config(tls, to_origin(&origin), json!({}))).unwrap();
+    let found = sslscan(&gateway);
+    let elements = |name: &str| -> Vec<&str> {
+        let beginning = format!("<{name} ");
+        found.iter().map(String::as_str).filter(|line| line.starts_with(&beginning)).collect()
+    };
+    let all = found.join("\n");
+    let offered: Vec<String> = elements("protocol")
+        .into_iter()
+        .filter(|protocol| attribute(protocol, "enabled") == "1")
+        .map(|protocol| format!("{} {}", attribute(protocol, "type"), attribute(protocol, "version")))
+        .collect();
+    assert_eq!(offered, ["tls 1.2", "tls 1.3"], "{all}");
+    let ciphers = elements("cipher");
+    for cipher in &ciphers {
+        let (name, version) = (attribute(cipher, "cipher"), attribute(cipher, "sslversion"));
+        let is_aead = ["-GCM-", "_GCM_", "CHACHA20"].iter().any(|part| name.contains(part));
+        // TLS 1.3 has no other key exchange (RFC 8446 §4.2.7).
+        let is_forward_secret = version == "TLSv1.3" || name.starts_with("ECDHE-");
+        // The scanner's word for the suites of TLS 1.3 is acceptable; those to avoid are weak.
+        let is_sound = ["strong", "acceptable"].contains(&attribute(cipher, "strength"));
+        assert!(is_aead && is_forward_secret && is_sound, "{cipher}");
+    }
+    for (version, kind) in [("TLSv1.3", "TLS_"), ("TLSv1.2", "ECDHE-ECDSA-"), ("TLSv1.2", "ECDHE-RSA-")] {
+        let offers = |cipher: &&str| {
+            attribute(cipher, "sslversion") == version && attribute(cipher, "cipher").starts_with(kind)
+        };
+        assert!(ciphers.iter().any(offers), "{version} {kind}: {all}");
+    }
+    assert_eq!(elements("renegotiation").len(), 1, "{all}");
+    assert!(elements("renegotiation").iter().all(|found| attribute(found, "supported") == "0"), "{all}");
+    assert!(elements("heartbleed").iter().all(|found| attribute(found, "vulnerable") == "0"), "{all}");
+    assert_eq!(elements("heartbleed").len(), 2, "{all}");
+    for group in elements("group") {
+        assert!(attribute(group, "bits").parse::<u32>().unwrap() >= 112, "{group}");
+    }
+    // What a scanner of today can be built without: compression, and signatures with SHA-1.
+    let (ok, output) = openssl(&gateway, &["-tls1_2", "-comp"]);
+    assert!(ok && output.contains("Compression: NONE"), "{output}");
+    let sha1 = ["-tls1_2", "-cipher", "DEFAULT:@SECLEVEL=0", "-sigalgs", "RSA+SHA1:ECDSA+SHA1"];
+    let (ok, output) = openssl(&gateway, &sha1);
+    assert!(!ok, "{output}");
+}
+
+#[test]
+fn a_recording_of_today_is_no_use_to_a_quantum_computer() {
+    let (root, origin, dir) =
+        (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
+    let tls = json!({ "certificates": [root.issue("a.test").files(dir.path(), "own")] });
+    let gateway = Gateway::start(SIGMA, &config(tls, to_origin(&origin), json!({}))).unwrap();
+    run(async {
+        let stream = shake(&gateway, &root.client(None), "a.test").await.unwrap();
+        assert_eq!(stream.tls().unwrap().key_exchange, "X25519MLKEM768");
+    });
+}
+
+#[test]
+fn an_ssl_narrows_the_versions_for_its_names() {
+    let (root, origin) = (Authority::new("Root"), Origin::echo("a").unwrap());
+    let [all, new, old] = ["all.test", "new.test", "old.test"].map(|name| root.issue(name));
+    let ssls = json!([
+        all.ssl(json!({ "id": "all", "sni": "all.test" })),
+        new.ssl(json!({ "id": "new", "sni": "new.test", "ssl_protocols": ["TLSv1.3"] })),
+        old.ssl(json!({ "id": "old", "sni": "old.test", "ssl_protocols": ["TLSv1.2"] })),
+    ]);
+    let both = config(json!(true), to_origin(&origin), json!({ "ssls": ssls }));
+    let narrow = config(json!({ "protocols": ["TLSv1.3"] }), to_origin(&origin), json!({ "ssls": ssls }));
+    for (text, name, expected) in [
+        (&both, "all.test", [true, true]),
+        (&both, "new.test", [false, true]),
+        (&both, "old.test", [true, false]),
+        // A listener that has less leaves no more to an ssl.
+        (&narrow, "all.test", [false, true]),
+        (&narrow, "old.test", [false, false]),
+    ] {
+        let gateway = Gateway::start(SIGMA, text).unwrap();
+        let offers = ["-tls1_2", "-tls1_3"].map(|version| openssl(&gateway, &["-servername", name, version]));
+        assert_eq!([offers[0].0, offers[1].0], expected, "{name}: {offers:?}");
+    }
+}
+
+/// Whether OpenSSL goes on with the session in `file`.
+fn is_resumed(gateway: &Gateway, file: &Path) -> bool {
+    let (ok, output) = openssl(gateway, &["-tls1_2", "-sess_in", file.to_str().unwrap()]);
+    assert!(ok, "{output}");
+    output.contains("Reused, TLSv1.2")
+}
+
+#[test]
+fn tickets_outlive_reloads_and_end_with_their_key() {
+    let (root, origin, dir) =
+        (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
+    let tls = json!({ "certificates": [root.issue("a.test").files(dir.path(), "own")] });
+    let session = dir.path().join("session");
+    for rotation_s in [3_600, 1] {
+        let settings =
+            json!({ "tls": { "ticket_rotation_s": rotation_s }, "status": { "address": "{status}" } });
+        let text = config(tls.clone(), to_origin(&origin), settings);
+        let gateway = Gateway::start(SIGMA, &text).unwrap();
+        let (ok, output) = openssl(&gateway, &["-tls1_2", "-sess_out", session.to_str().unwrap()]);
+        assert!(ok && output.contains("New, TLSv1.2"), "{output}");
+        if rotation_s == 1 {
+            assert!(until(PATIENCE, || !is_resumed(&gateway, &session)), "the ticket stays good");
+            continue;
+        }
+        assert!(is_resumed(&gateway, &session));
+        gateway.reload().unwrap();
+        let reloads =
+            || Peer::connect(&gateway.status_address()).unwrap().get("/status").unwrap().json().unwrap();
+        assert!(until(PATIENCE, || reloads()["reloads"] == 1), "{}", reloads());
+        assert!(is_resumed(&gateway, &session));
+        // Nor does any other process understand it.
+        let other = Gateway::start(SIGMA, &text).unwrap();
+        assert!(!is_resumed(&other, &session));
+    }
+}
+
+#[test]
+fn who_comes_in_cleartext_is_sent_to_https() {
+    let (root, origin, dir) =
+        (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
+    let tls = json!({ "certificates": [root.issue("a.test").files(dir.path(), "own")] });
+    let cleartext = free_port();
+    for (attribute, port) in [(json!({}), ""), (json!({ "redirect": { "https_port": "{port}" } }), ":{port}")]
+    {
+        let rest = json!({
+            "global_rules": [{ "id": "1", "plugins": { "redirect": { "http_to_https": true } } }],
+            "plugin_attr": attribute,
+        });
+        let mut whole: Value = serde_json::from_str(&config(tls.clone(), to_origin(&origin), rest)).unwrap();
+        whole["listeners"].as_array_mut().unwrap().push(json!(format!("127.0.0.1:{cleartext}")));
+        let gateway = Gateway::start(SIGMA, &whole.to_string().replace("\"{port}\"", "{port}")).unwrap();
+        let own_port = gateway.address().port().unwrap().to_string();
+        let mut client = Peer::connect(&Address::loopback(cleartext)).unwrap();
+        let answer = client.ask("GET /a%20b?c HTTP/1.1\r\nHost: a.test\r\n\r\n").unwrap();
+        let location = format!("https://a.test{}/a%20b?c", port.replace("{port}", &own_port));
+        assert_eq!((answer.status(), answer.head.get("location")), (301, Some(location.as_str())));
+        run(async {
+            let mut stream = shake(&gateway, &root.client(None), "a.test").await.unwrap();
+            assert_eq!(status(&ask(&mut stream, "a.test", "/a%20b?c", "").await.unwrap()), 200);
+        });
+    }
+}
+
+/// The first message of a client, whole.
+async fn hello(client: &ClientTls) -> Vec<u8> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let socket = Stream::connect_tcp(listener.local_addr().unwrap()).await.unwrap();
+    let taken = async {
+        let (mut server, _) = listener.accept().await.unwrap();
+        let mut bytes = vec![0; 5];
+        server.read_exact(&mut bytes).await.unwrap();
+        let mut record = vec![0; usize::from(u16::from_be_bytes([bytes[3], bytes[4]]))];
+        server.read_exact(&mut record).await.unwrap();
+        [bytes, record].concat()
+    };
+    tokio::select! {
+        biased;
+        bytes = taken => bytes,
+        shaken = client.shake(socket, "a.test") => panic!("nobody answers: {:?}", shaken.err()),
+    }
+}
+
+/// Whoever holds a turn and dawdles holds others up for as long as a handshake may take at most.
+#[test]
+fn only_so_many_handshakes_are_under_way_at_a_time() {
+    const LIMIT: Duration = Duration::from_secs(2);
+    let (root, origin, dir) =
+        (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
+    let files = root.issue("a.test").files(dir.path(), "own");
+    for (turns, waits) in [(1, true), (2, false)] {
+        let tls = json!({ "certificates": [files], "handshake_timeout_ms": LIMIT.as_millis() as u64 });
+        let rest = json!({ "workers": 1, "tls": { "handshakes_per_worker": turns } });
+        let gateway = Gateway::start(SIGMA, &config(tls, to_origin(&origin), rest)).unwrap();
+        run(async {
+            let client = root.client(None);
+            let first = hello(&client).await;
+            let address = std::net::SocketAddr::from(([127, 0, 0, 1], gateway.address().port().unwrap()));
+            let mut dawdler = Stream::connect_tcp(address).await.unwrap();
+            dawdler.write_all(&first).await.unwrap();
+            // It is answered, so it has its turn.
+            dawdler.read_exact(&mut [0; 5]).await.unwrap();
+            let began = Instant::now();
+            shake(&gateway, &client, "a.test").await.unwrap();
+            assert_eq!(began.elapsed() > LIMIT / 2, waits, "{turns}: {:?}", began.elapsed());
+        });
+    }
+}
