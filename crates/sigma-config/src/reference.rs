@@ -2,6 +2,9 @@
 //!
 //! Only their form is known here. What they stand for is looked up by the control plane.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::resources::SecretProvider;
 
 /// A text that stands for a secret.
@@ -55,6 +58,30 @@ fn strip_env(text: &str) -> Option<&str> {
     const PREFIX: &str = "$env://";
     let head = text.get(..PREFIX.len())?;
     head.eq_ignore_ascii_case(PREFIX).then(|| &text[PREFIX.len()..])
+}
+
+/// How secrets are looked up that `$secret://` references stand for. Read once, at the start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SecretLookup {
+    /// Pause between two rounds in which all references are looked up again, so that a secret that
+    /// changed at its manager comes into force; it differs by a tenth at random. A round asks only for
+    /// what `keep_ms` or `keep_failure_ms` have run out for.
+    #[schemars(range(min = 10))]
+    pub refresh_ms: u32,
+    /// How long the answer of a secret manager is kept before it is asked again.
+    pub keep_ms: u32,
+    /// The same for a refusal, and for no answer.
+    pub keep_failure_ms: u32,
+    /// Time for one answer.
+    #[schemars(range(min = 1))]
+    pub timeout_ms: u32,
+}
+
+impl Default for SecretLookup {
+    fn default() -> Self {
+        SecretLookup { refresh_ms: 60_000, keep_ms: 300_000, keep_failure_ms: 60_000, timeout_ms: 5_000 }
+    }
 }
 
 #[cfg(test)]

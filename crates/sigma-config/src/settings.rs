@@ -554,6 +554,8 @@ pub struct Settings {
     pub plugin_attr: serde_json::Map<String, serde_json::Value>,
     /// Encryption of secret fields in the store.
     pub data_encryption: DataEncryption,
+    /// How secrets are looked up.
+    pub secret_lookup: crate::reference::SecretLookup,
     /// File that the process id is written to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
@@ -584,6 +586,7 @@ impl Default for Settings {
             plugins: None,
             plugin_attr: serde_json::Map::new(),
             data_encryption: DataEncryption::default(),
+            secret_lookup: crate::reference::SecretLookup::default(),
             pid_file: None,
             server_header: None,
         }

@@ -32,10 +32,8 @@ use crate::{niubix, operators, status};
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
 /// How long what plugins have buffered may take to leave at the end.
 const ENDING_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often secrets are looked up again, and by how much of that the pauses differ at random, so that
-/// gateways which started together do not ask together. A secret manager is asked less often: what it
-/// said is kept for a while (`secret::Limits`).
-const SECRETS_PERIOD: Duration = Duration::from_secs(60);
+/// By how much of `secret_lookup.refresh_ms` the pauses differ at random, so that gateways which started
+/// together do not ask together.
 const SECRETS_JITTER: f64 = 0.2;
 /// Full log buffers that may wait for the writer.
 const LOG_QUEUE_BLOCKS: usize = 256;
@@ -185,7 +183,8 @@ impl Supervisor {
         if let Some(store) = &store {
             desired.reload(&store.load().await?, &mut Batch::default());
         }
-        let secrets = Secrets::new(Limits::default(), |name| std::env::var(name).ok())
+        let limits = Limits::of(&desired.config.settings.secret_lookup);
+        let secrets = Secrets::new(limits, |name| std::env::var(name).ok())
             .map_err(|error| StartError::Plugins(error.to_string()))?;
         let compiler = Compiler::new(Arc::clone(&plugins.enabled), Arc::clone(&plugins.node));
         let mut publisher = Publisher::new(compiler, secrets);
@@ -235,7 +234,8 @@ impl Supervisor {
         };
         let mut stamp = self.options.source.stamp();
         let mut watch = tokio::time::interval(WATCH_PERIOD);
-        let mut secrets = Box::pin(self.publisher.look_ahead(secrets_pause()));
+        let period = Duration::from_millis(self.current.settings.secret_lookup.refresh_ms.into());
+        let mut secrets = Box::pin(self.publisher.look_ahead(secrets_pause(period)));
         loop {
             tokio::select! {
                 _ = hangup.recv() => drop(self.reload().await),
@@ -257,7 +257,7 @@ impl Supervisor {
                 }
                 () = &mut secrets => {
                     self.refresh_secrets().await;
-                    secrets.set(self.publisher.look_ahead(secrets_pause()));
+                    secrets.set(self.publisher.look_ahead(secrets_pause(period)));
                 }
                 event = next_event(&mut self.watch) => self.follow(event).await,
                 Some(request) = self.requests.recv() => {
@@ -476,8 +476,8 @@ async fn next_event(watch: &mut Option<Watch>) -> Event {
     std::future::pending().await
 }
 
-fn secrets_pause() -> Duration {
-    SECRETS_PERIOD.mul_f64(1.0 + SECRETS_JITTER * (fastrand::f64() - 0.5))
+fn secrets_pause(period: Duration) -> Duration {
+    period.mul_f64(1.0 + SECRETS_JITTER * (fastrand::f64() - 0.5))
 }
 
 fn access_log(settings: &Settings) -> Result<Option<LogWriter>, LogError> {
@@ -515,6 +515,7 @@ fn warn_of_restart(old: &Settings, new: &Settings) {
         ("store", old.store != new.store),
         ("plugins", old.plugins != new.plugins),
         ("plugin_attr", old.plugin_attr != new.plugin_attr),
+        ("secret_lookup", old.secret_lookup != new.secret_lookup),
         ("pid_file", old.pid_file != new.pid_file),
         ("error_log.path", old.error_log.path != new.error_log.path),
     ];

@@ -144,7 +144,8 @@ impl Headers {
 
     /// Makes one Cookie field of several: crumbs are a notation of HTTP/2 (RFC 9113 §8.2.3).
     pub(crate) fn join_cookies(&mut self) {
-        let crumbs: Vec<&[u8]> = self.get_all(HeaderId::Cookie).collect();
+        // Between two that are empty the separator would be white space at an end of the value.
+        let crumbs: Vec<&[u8]> = self.get_all(HeaderId::Cookie).filter(|crumb| !crumb.is_empty()).collect();
         let joined = crumbs.join(&b"; "[..]);
         self.set(HeaderId::Cookie, &joined);
     }

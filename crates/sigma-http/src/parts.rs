@@ -273,6 +273,12 @@ mod tests {
             &[("cookie", "a=1"), ("x", "y"), ("cookie", "b=2")],
             Ok("GET / HTTP/1.1|Host: h|x: y|Cookie: a=1; b=2"),
         );
+        check(
+            "GET h / -",
+            &[("cookie", ""), ("cookie", "a=1"), ("cookie", "")],
+            Ok("GET / HTTP/1.1|Host: h|Cookie: a=1"),
+        );
+        check("GET h / -", &[("cookie", ""), ("cookie", "")], Ok("GET / HTTP/1.1|Host: h|Cookie:"));
         check("CONNECT h:443 - -", &[], Ok("CONNECT h:443 HTTP/1.1|Host: h:443"));
         check(
             "CONNECT h /chat websocket",

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sigma_config::plugins::{PluginRefusal, PluginSchemas, PluginScope};
+use sigma_config::plugins::{PluginRefusal, PluginSchemas, PluginScope, Standing};
 use sigma_config::stored::conform;
 use sigma_config::wording::{Schema, is_secret_reference};
 
@@ -189,6 +189,10 @@ impl PluginSchemas for Roster {
             (Some(descriptor), _) => descriptor.secret_fields,
             (None, _) => &[],
         }
+    }
+
+    fn standing(&self, name: &str) -> Option<Standing> {
+        self.descriptor(name).map(|known| Standing { version: known.version, priority: known.priority })
     }
 }
 

@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use sigma_config::reference::{SecretRef, is_reference};
 use sigma_config::resources::{Secret, SecretProvider};
+use sigma_config::reference::SecretLookup;
 use tokio::task::JoinSet;
 
 use cache::Cache;
@@ -34,8 +35,8 @@ use client::Client;
 /// Lookups at the same time. Enough to hide the way to a manager, too few to burden it.
 const CONCURRENCY: usize = 16;
 
-/// How long answers are kept, how many, and how long one may take. The numbers of `Default` are those
-/// of APISIX (`lru.secret` in its configuration file).
+/// How long answers are kept, how many, and how long one may take. The numbers of the settings'
+/// defaults are those of APISIX (`lru.secret` in its configuration file).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// How long a secret is kept.
@@ -50,15 +51,24 @@ pub struct Limits {
     pub timeout: Duration,
 }
 
+impl Limits {
+    /// Those of the settings.
+    #[must_use]
+    pub fn of(settings: &SecretLookup) -> Limits {
+        let milliseconds = |number: u32| Duration::from_millis(number.into());
+        Limits {
+            ttl: milliseconds(settings.keep_ms),
+            count: 512,
+            negative_ttl: milliseconds(settings.keep_failure_ms),
+            negative_count: 512,
+            timeout: milliseconds(settings.timeout_ms),
+        }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
-        Limits {
-            ttl: Duration::from_secs(300),
-            count: 512,
-            negative_ttl: Duration::from_secs(60),
-            negative_count: 512,
-            timeout: Duration::from_secs(5),
-        }
+        Limits::of(&SecretLookup::default())
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use sigma_testkit::{Gateway, Origin, until};
 
 use crate::PATIENCE;
-use crate::managed::{EMBEDDED, admin, route, start};
+use crate::managed::{EMBEDDED, admin, revision, route, start};
 
 const TOKENS: [&str; 2] = ["old-token", "new-token"];
 
@@ -115,4 +115,45 @@ fn a_key_stands_in_vault_and_changes_there() {
             .any(|line| line.split(|c: char| !c.is_alphanumeric() && c != '-').any(|word| word == secret));
         assert!(!told, "`{secret}` stands in the log:\n{said}");
     }
+}
+
+/// What is believed of Vault for so short that a test can wait for it.
+const BRIEF: &str = "secret_lookup: { refresh_ms: 50, keep_ms: 50, keep_failure_ms: 50, timeout_ms: 1000 }";
+
+/// Nobody writes anything: a key and a message change in Vault alone.
+#[test]
+fn a_rotated_secret_comes_into_force_by_itself() {
+    let vault = Vault::start(json!({"key": "first", "message": "slower please"}));
+    let origin = Origin::echo("a").unwrap();
+    let gateway = start(&format!("{EMBEDDED}\n{BRIEF}"));
+    let admin = admin(&gateway);
+    admin.put("secrets/vault/1", &vault.access(TOKENS[0])).unwrap();
+    admin.put("routes/1", &guarded(&origin)).unwrap();
+    let consumer = json!({"key-auth": {"key": "$secret://vault/1/jack/key"}});
+    admin.put("consumers", &json!({"username": "jack", "plugins": consumer})).unwrap();
+    let mut limited = route("/limited", &origin);
+    limited["plugins"] = json!({"limit-count": {
+        "count": 1, "time_window": 600, "rejected_code": 429, "rejected_msg": "$secret://vault/1/jack/message",
+    }});
+    admin.put("routes/2", &limited).unwrap();
+    let refusal = || {
+        let answer = gateway.connect().unwrap().with_deadline(PATIENCE).get("/limited").unwrap();
+        if answer.status() == 429 { answer.text() } else { String::new() }
+    };
+    await_status(&gateway, "first", 200);
+    assert!(until(PATIENCE, || refusal().contains("slower please")), "{}", refusal());
+    let written = revision(&gateway)["store"]["revision"].clone();
+    for round in ["second", "third"] {
+        *vault.secret.lock().unwrap() = json!({"key": round, "message": format!("{round} warning")});
+        await_status(&gateway, round, 200);
+        await_status(&gateway, "first", 401);
+        assert!(until(PATIENCE, || refusal().contains(&format!("{round} warning"))), "{}", refusal());
+    }
+    // What Vault does not hold any more is no key; the text of the reference least of all.
+    *vault.secret.lock().unwrap() = json!({"message": "gone"});
+    await_status(&gateway, "third", 401);
+    await_status(&gateway, "$secret://vault/1/jack/key", 401);
+    *vault.secret.lock().unwrap() = json!({"key": "fourth", "message": "back"});
+    await_status(&gateway, "fourth", 200);
+    assert_eq!(revision(&gateway)["store"]["revision"], written, "something was written");
 }
