@@ -61,7 +61,7 @@ impl EndpointSource for Nowhere {
 }
 
 fn compiler() -> Compiler {
-    Compiler::new(Arc::new(Roster::new(&LIST, None).unwrap()), Arc::default())
+    Compiler::new(Arc::new(Roster::new(&LIST, None)), Arc::default())
 }
 
 fn put(config: &mut Config, key: &ResourceKey, value: &Value, order: u64, plugins: &dyn PluginSchemas) {
