@@ -119,7 +119,7 @@ fn check(args: Check) -> Result<ExitCode> {
         }
         Err(error) => return Err(error.into()),
     };
-    let normalized = checked.normalized.clone();
+    let normalized = checked.normalized();
     let problems = compile_problems(&checked.config, &plugins);
     if !problems.is_empty() {
         let sound = sound_part(&source, &[], &plugins);
