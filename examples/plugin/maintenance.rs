@@ -81,7 +81,7 @@ mod tests {
 
     fn roster() -> Roster {
         static ALL: &[&Descriptor] = &[&MAINTENANCE];
-        Roster::new(ALL, None).unwrap()
+        Roster::new(ALL, None)
     }
 
     /// What a client at `addr` is answered: status, fields and body in one line, or `passed`.

@@ -10,7 +10,7 @@ fuzz_target!(|text: &str| {
     match parse(text, &options) {
         Err(problems) => assert!(!problems.is_empty(), "refused without a problem"),
         Ok(checked) => {
-            let normal = checked.normalized.to_string();
+            let normal = checked.normalized().to_string();
             // The normal form writes every default out, so it may be far longer than the text.
             let again = parse(&normal, &ParseOptions::default());
             assert_eq!(again.map(|again| again.config), Ok(checked.config), "{normal}");

@@ -76,8 +76,14 @@ pub struct Checked {
     pub config: Config,
     /// What the operator should know, though it stops nothing.
     pub warnings: Vec<Problem>,
-    /// [`Config::to_value`].
-    pub normalized: Value,
+}
+
+impl Checked {
+    /// The configuration in its full form; see [`Config::to_value`].
+    #[must_use]
+    pub fn normalized(&self) -> Value {
+        self.config.to_value()
+    }
 }
 
 /// What `parse` cannot know by itself.
@@ -125,8 +131,7 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
         found.errors.sort_by_key(|problem| problem.line);
         return Err(found.errors);
     }
-    let normalized = config.to_value();
-    Ok(Checked { config, warnings: found.warnings, normalized })
+    Ok(Checked { config, warnings: found.warnings })
 }
 
 /// The document of `text` in its full form, not yet checked.

@@ -233,7 +233,7 @@ mod tests {
         let embedded = parse("store: { kind: embedded, path: \"./data\" }\nroutes: []\n").unwrap();
         assert_eq!(embedded.config.settings.store, Some(Store::default()));
         // The full form is read back as the same.
-        let full = parse(&embedded.normalized.to_string()).unwrap();
+        let full = parse(&embedded.normalized().to_string()).unwrap();
         assert_eq!(full.config, embedded.config);
         let problems = parse("store: { kind: file, prefix: 1 }\n").unwrap_err();
         assert_eq!(problems.len(), 2, "{problems:?}");

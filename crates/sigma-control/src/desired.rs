@@ -10,6 +10,7 @@ use sigma_config::crypt::Keyring;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::plugins::PluginSchemas;
 use sigma_config::stored::{self, AnyResource};
+use sigma_config::table::Order;
 
 use crate::store::{Change, Contents, Event, Record};
 
@@ -95,6 +96,10 @@ impl Desired {
         newest.into_iter().collect()
     }
 
+    fn created(&self, key: &ResourceKey) -> Option<u64> {
+        self.config.resources.order(key).map(Order::created)
+    }
+
     /// What is not served as it stands in the store.
     pub(crate) fn quarantine(&self) -> impl Iterator<Item = &Quarantined> {
         self.quarantine.values()
@@ -142,10 +147,10 @@ impl Desired {
         match self.read(&key, record) {
             Ok(resource) => {
                 self.quarantine.remove(&key);
-                let order = self.config.resources.order(&key);
+                let created = self.created(&key);
                 let before = self.config.resources.put(resource, record.created);
                 self.modified.insert(key.clone(), record.modified);
-                batch.before.entry(key).or_insert(before.zip(order));
+                batch.before.entry(key).or_insert(before.zip(created));
             }
             Err(reason) => self.set_aside(key, reason, record.modified),
         }
@@ -166,22 +171,22 @@ impl Desired {
         self.quarantine.remove(&key);
         self.refused.remove(&key);
         self.modified.remove(&key);
-        let order = self.config.resources.order(&key).unwrap_or_default();
+        let created = self.created(&key).unwrap_or_default();
         if let Some(before) = self.config.resources.remove(&key) {
-            batch.before.entry(key).or_insert(Some((before, order)));
+            batch.before.entry(key).or_insert(Some((before, created)));
         }
     }
 
     /// A resource of the batch turned out to be unusable: its last good form stays.
     pub(crate) fn revert(&mut self, key: &ResourceKey, reason: String, batch: &mut Batch) {
         batch.retried.retain(|retried| retried != key);
-        let order = self.config.resources.order(key);
+        let created = self.created(key);
         let refused = match batch.before.remove(key) {
-            Some(Some((before, order))) => self.config.resources.put(before, order),
+            Some(Some((before, created))) => self.config.resources.put(before, created),
             Some(None) => self.config.resources.remove(key),
             None => None,
         };
-        if let Some(refused) = refused.zip(order) {
+        if let Some(refused) = refused.zip(created) {
             self.refused.insert(key.clone(), refused);
         }
         let revision = self.modified.get(key).copied().unwrap_or(self.revision);
@@ -190,8 +195,8 @@ impl Desired {
 
     /// A resource turned out to be unusable before anything is served: it is left out.
     pub(crate) fn leave_out(&mut self, key: &ResourceKey, reason: String) {
-        let order = self.config.resources.order(key);
-        if let Some(refused) = self.config.resources.remove(key).zip(order) {
+        let created = self.created(key);
+        if let Some(refused) = self.config.resources.remove(key).zip(created) {
             self.refused.insert(key.clone(), refused);
         }
         let revision = self.modified.get(key).copied().unwrap_or(self.revision);
@@ -203,9 +208,9 @@ impl Desired {
         let keys: Vec<ResourceKey> = self.refused.keys().filter(|key| may_fit(key)).cloned().collect();
         for key in keys {
             let Some((resource, created)) = self.refused.remove(&key) else { continue };
-            let order = self.config.resources.order(&key);
+            let before_created = self.created(&key);
             let before = self.config.resources.put(resource, created);
-            batch.before.entry(key.clone()).or_insert(before.zip(order));
+            batch.before.entry(key.clone()).or_insert(before.zip(before_created));
             batch.retried.push(key);
         }
     }

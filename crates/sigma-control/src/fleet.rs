@@ -117,7 +117,9 @@ impl Fleet {
     /// or was before.
     fn watch_pending(&mut self) -> bool {
         let mut checks_changed = false;
-        for (pending, watch) in self.pending.drain(..).zip(self.watches.drain(..)) {
+        // Taken, not drained: a first load leaves room for every upstream there is.
+        let (pending, watches) = (std::mem::take(&mut self.pending), std::mem::take(&mut self.watches));
+        for (pending, watch) in pending.into_iter().zip(watches) {
             checks_changed |= self.checked.remove(&pending.key).is_some();
             if let Some(plan) = pending.plan {
                 let (key, cell) = (pending.key.clone(), Arc::clone(&pending.cell));

@@ -7,6 +7,7 @@ use serde_json::Value;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::Upstream;
 use sigma_config::stored::AnyResource;
+use sigma_config::table::Order;
 use tokio::sync::oneshot;
 
 use crate::control_api::{Asked, HealthReport, InForce, Inspect, Revisions};
@@ -115,7 +116,7 @@ impl Knowledge<'_> {
         keys.filter_map(|key| {
             let resource = resources.get(&key)?;
             Some(InForce {
-                created: resources.order(&key).unwrap_or_default(),
+                created: resources.order(&key).map_or(0, Order::created),
                 modified: self.desired.modified(&key),
                 has_domain: has_domain(&resource),
                 value: value_of(&resource),

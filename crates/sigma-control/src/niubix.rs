@@ -42,7 +42,7 @@ impl Edit {
         let mut nodes = app.nodes.iter_mut();
         let node = nodes.find(|node| is_at(node, &self.host)).ok_or("no backend of the app has this host")?;
         change(node, self.change);
-        upstreams.put(order, Arc::new(app));
+        upstreams.put(order.created(), Arc::new(app));
         Ok(())
     }
 }

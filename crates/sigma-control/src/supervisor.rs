@@ -399,13 +399,13 @@ pub(crate) struct Plugins {
 
 impl Plugins {
     fn new(options: &Options, settings: &Settings) -> Result<Plugins, StartError> {
-        let all = Arc::new(Roster::new(options.plugins, None).map_err(StartError::Plugins)?);
+        let all = Arc::new(Roster::new(options.plugins, None));
         let enabled = match &settings.plugins {
             None => Arc::clone(&all),
             Some(list) => {
                 let names: Vec<String> =
                     list.iter().filter(|plugin| !plugin.stream).map(|plugin| plugin.name.clone()).collect();
-                Arc::new(Roster::new(options.plugins, Some(&names)).map_err(StartError::Plugins)?)
+                Arc::new(Roster::new(options.plugins, Some(&names)))
             }
         };
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();

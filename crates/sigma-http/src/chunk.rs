@@ -18,7 +18,7 @@ const FREE_LIST_MAX: usize = 64;
 const SMALL_BYTES_MAX: usize = 16 * 1024;
 
 thread_local! {
-    static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    static FREE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
     static SIZE: Cell<usize> = const { Cell::new(CHUNK_BYTES) };
     static FREE_SMALL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
@@ -48,26 +48,29 @@ pub(crate) fn recycle_small(mut bytes: Vec<u8>) {
     });
 }
 
+fn zeroed(len: usize) -> Box<[u8]> {
+    vec![0; len].into_boxed_slice()
+}
+
 /// A piece of bytes: a window into a recycled buffer.
 ///
 /// Derefs to the window. [`Chunk::spare`] is the room behind it, to read into.
 #[derive(Default)]
 pub struct Chunk {
-    /// Always fully initialised; its length is its capacity.
-    bytes: Vec<u8>,
+    bytes: Box<[u8]>,
     start: usize,
     end: usize,
 }
 
 impl Chunk {
     /// An empty chunk that owns no memory.
-    pub const fn empty() -> Chunk {
-        Chunk { bytes: Vec::new(), start: 0, end: 0 }
+    pub fn empty() -> Chunk {
+        Chunk::default()
     }
 
     /// An empty chunk of this thread's buffer size, from the free list if it has one.
     pub fn take() -> Chunk {
-        let bytes = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; SIZE.get()]);
+        let bytes = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| zeroed(SIZE.get()));
         Chunk { bytes, start: 0, end: 0 }
     }
 
@@ -79,7 +82,7 @@ impl Chunk {
         let mut chunk = if data.len() <= SIZE.get() {
             Chunk::take()
         } else {
-            Chunk { bytes: vec![0; data.len()], start: 0, end: 0 }
+            Chunk { bytes: zeroed(data.len()), start: 0, end: 0 }
         };
         chunk.bytes[..data.len()].copy_from_slice(data);
         chunk.end = data.len();
@@ -149,7 +152,9 @@ impl Chunk {
             if self.bytes.is_empty() && total <= SIZE.get() {
                 *self = Chunk::take();
             } else {
-                self.bytes.resize(total.max(SIZE.get()), 0);
+                let mut larger = zeroed(total.max(SIZE.get()));
+                larger[..self.end].copy_from_slice(&self.bytes[..self.end]);
+                self.bytes = larger;
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 use sigma_config::plugins::{PluginRefusal, PluginSchemas, PluginScope, Standing};
@@ -20,11 +20,6 @@ struct Checked {
 }
 
 impl Checked {
-    fn new(plugin: &str, value: Value) -> Result<Checked, String> {
-        let compiled = Schema::compile(&value).map_err(|error| format!("{plugin}: {error}"))?;
-        Ok(Checked { value, compiled })
-    }
-
     /// A configuration as the plugin reads it: with defaults, and in the forms of its types where
     /// Lua knows one form only, such as 5.0 for 5.
     fn filled(&self, conf: Value) -> Value {
@@ -38,11 +33,32 @@ impl Checked {
     }
 }
 
+/// A schema that is made when it is first asked for: a gateway uses few of the plugins that it has.
+struct Lazy {
+    make: fn() -> Value,
+    made: OnceLock<Checked>,
+}
+
+impl Lazy {
+    fn new(make: fn() -> Value) -> Lazy {
+        Lazy { make, made: OnceLock::new() }
+    }
+
+    fn get(&self) -> &Checked {
+        self.made.get_or_init(|| {
+            let value = (self.make)();
+            // Nothing but the build decides over it; the test of each list of plugins makes them all.
+            let compiled = Schema::compile(&value).expect("the schema of a plugin is one");
+            Checked { value, compiled }
+        })
+    }
+}
+
 struct Known {
     descriptor: &'static Descriptor,
-    schema: Checked,
-    consumer: Option<Checked>,
-    metadata: Option<Checked>,
+    schema: Lazy,
+    consumer: Option<Lazy>,
+    metadata: Option<Lazy>,
 }
 
 /// The plugins that are enabled.
@@ -54,22 +70,30 @@ pub struct Roster {
 
 impl Roster {
     /// All plugins of `list`, or only those that `enabled` names.
+    pub fn new(list: &'static [&'static Descriptor], enabled: Option<&[String]>) -> Roster {
+        let is_enabled = |name| enabled.is_none_or(|names| names.iter().any(|other| other == name));
+        let known = |descriptor: &'static Descriptor| Known {
+            descriptor,
+            schema: Lazy::new(descriptor.schema),
+            consumer: descriptor.auth.map(|auth| Lazy::new(auth.schema)),
+            metadata: descriptor.metadata_schema.map(Lazy::new),
+        };
+        let plugins = list.iter().filter(|descriptor| is_enabled(descriptor.name));
+        let plugins = plugins.map(|descriptor| (descriptor.name, known(descriptor))).collect();
+        Roster { plugins, all: list }
+    }
+
+    /// Makes every schema of every plugin. One that is not a schema is a mistake in the build, which
+    /// would otherwise show when the plugin is first used; for the test of a list of plugins.
     ///
-    /// # Errors
-    /// A schema of a plugin that is not one: a mistake in the build.
-    pub fn new(list: &'static [&'static Descriptor], enabled: Option<&[String]>) -> Result<Roster, String> {
-        let mut plugins = BTreeMap::new();
-        for descriptor in list.iter().copied() {
-            if enabled.is_some_and(|names| !names.iter().any(|name| name == descriptor.name)) {
-                continue;
+    /// # Panics
+    /// A schema is none.
+    pub fn make_schemas(&self) {
+        for known in self.plugins.values() {
+            for schema in [Some(&known.schema), known.consumer.as_ref(), known.metadata.as_ref()] {
+                schema.map(Lazy::get);
             }
-            let schema = Checked::new(descriptor.name, (descriptor.schema)())?;
-            let consumer = descriptor.auth.map(|auth| Checked::new(descriptor.name, (auth.schema)()));
-            let metadata = descriptor.metadata_schema.map(|make| Checked::new(descriptor.name, make()));
-            let (consumer, metadata) = (consumer.transpose()?, metadata.transpose()?);
-            plugins.insert(descriptor.name, Known { descriptor, schema, consumer, metadata });
         }
-        Ok(Roster { plugins, all: list })
     }
 
     /// The descriptor of an enabled plugin.
@@ -103,13 +127,13 @@ impl Roster {
         let known = self.plugins.get(name).ok_or_else(|| format!("unknown plugin [{name}]"))?;
         let mut filled = resolved;
         let meta = take_meta(&mut filled);
-        let mut filled = known.schema.filled(filled);
+        let mut filled = known.schema.get().filled(filled);
         if let (Some(fields), Some(meta)) = (filled.as_object_mut(), meta) {
             fields.insert("_meta".to_owned(), meta);
         }
         let mut meta_value = metadata.as_deref().cloned().unwrap_or(Value::Null);
         if let Some(schema) = &known.metadata {
-            meta_value = schema.filled(meta_value);
+            meta_value = schema.get().filled(meta_value);
         }
         node.know_enabled(self.descriptors());
         let build = Build { conf: &filled, resource, metadata: &meta_value, node };
@@ -126,7 +150,7 @@ impl Roster {
     pub fn identity(&self, name: &str, conf: &Value) -> Option<Result<(String, Data), String>> {
         let known = self.plugins.get(name)?;
         let (auth, schema) = (known.descriptor.auth?, known.consumer.as_ref()?);
-        let filled = schema.filled(conf.clone());
+        let filled = schema.get().filled(conf.clone());
         let Some(key) = filled.get(auth.attribute).and_then(Value::as_str) else {
             return Some(Err(format!("`{}` of plugin {name} is missing", auth.attribute)));
         };
@@ -138,12 +162,13 @@ impl Roster {
 
     fn checked(&self, name: &str, scope: PluginScope) -> Option<&Checked> {
         let known = self.plugins.get(name)?;
-        match scope {
-            PluginScope::Http => Some(&known.schema),
-            PluginScope::Consumer => Some(known.consumer.as_ref().unwrap_or(&known.schema)),
-            PluginScope::Metadata => known.metadata.as_ref(),
-            PluginScope::Stream => None,
-        }
+        let schema = match scope {
+            PluginScope::Http => &known.schema,
+            PluginScope::Consumer => known.consumer.as_ref().unwrap_or(&known.schema),
+            PluginScope::Metadata => known.metadata.as_ref()?,
+            PluginScope::Stream => return None,
+        };
+        Some(schema.get())
     }
 }
 

@@ -44,7 +44,7 @@ mod tests {
     fn names_are_sorted_and_schemas_compile() {
         let names: Vec<&str> = ROSTER.iter().map(|descriptor| descriptor.name).collect();
         assert!(names.windows(2).all(|pair| pair[0] < pair[1]), "{names:?}");
-        Roster::new(ROSTER, None).unwrap();
+        Roster::new(ROSTER, None).make_schemas();
     }
 
     #[test]

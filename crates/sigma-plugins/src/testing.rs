@@ -15,7 +15,7 @@ use sigma_plugin::{
 
 /// The roster of all plugins, enabled.
 pub(crate) fn roster() -> Roster {
-    Roster::new(crate::ROSTER, None).unwrap()
+    Roster::new(crate::ROSTER, None)
 }
 
 /// An instance of a plugin whose configuration was checked as the gateway does.

@@ -15,6 +15,7 @@ use sigma_upstream::health::HealthReporter;
 use sigma_upstream::pool::Pools;
 use tokio::sync::Notify;
 
+use crate::downstream::h1::ServerLimits;
 use crate::exchange::Scratch;
 use crate::snapshot::{Snapshot, Upstream};
 
@@ -27,13 +28,16 @@ const MERGED_KEPT: usize = 10_000;
 /// One generation of configuration as one worker sees it.
 pub(crate) struct View {
     pub(crate) snapshot: Arc<Snapshot>,
+    /// What connections that are accepted now are held to.
+    pub(crate) server_limits: Rc<ServerLimits>,
     /// Routes' chains with the plugins of consumers, made when the two first meet.
     merged: RefCell<HashMap<(usize, usize), Rc<Chain>>>,
 }
 
 impl View {
     fn new(snapshot: Arc<Snapshot>) -> View {
-        View { snapshot, merged: RefCell::default() }
+        let server_limits = Rc::new(ServerLimits::of(&snapshot.settings));
+        View { snapshot, server_limits, merged: RefCell::default() }
     }
 
     /// A route's chain together with the plugins of a consumer.

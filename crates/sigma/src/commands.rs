@@ -35,8 +35,8 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
 }
 
 /// All plugins of this build.
-fn roster() -> Result<Arc<Roster>> {
-    Ok(Arc::new(Roster::new(sigma_plugins::ROSTER, None).map_err(|error| anyhow!(error))?))
+fn roster() -> Arc<Roster> {
+    Arc::new(Roster::new(sigma_plugins::ROSTER, None))
 }
 
 /// Lists the plugins, or prints what one says of itself.
@@ -68,7 +68,7 @@ fn run(args: Run) -> Result<ExitCode> {
     let mut source = Source::file(&args.conf);
     source.companion = args.options.or_else(|| companion_of(&args.conf));
     source.instances = args.instance;
-    let checked = source.load(&*roster()?)?;
+    let checked = source.load(&*roster())?;
     let log = errorlog::start(&checked.config.settings.error_log)?;
     for warning in &checked.warnings {
         tracing::warn!("{}: {warning}", args.conf.display());
@@ -109,7 +109,7 @@ fn check(args: Check) -> Result<ExitCode> {
     let path = args.file.or(args.conf).ok_or_else(|| anyhow!("no file"))?;
     let mut source = Source::file(&path);
     source.companion = args.options.or_else(|| companion_of(&path));
-    let plugins = roster()?;
+    let plugins = roster();
     let checked = match source.load(&*plugins) {
         Ok(checked) => checked,
         Err(LoadError::Invalid { problems, .. }) => {
@@ -119,7 +119,7 @@ fn check(args: Check) -> Result<ExitCode> {
         }
         Err(error) => return Err(error.into()),
     };
-    let normalized = checked.normalized.clone();
+    let normalized = checked.normalized();
     let problems = compile_problems(&checked.config, &plugins);
     if !problems.is_empty() {
         let sound = sound_part(&source, &[], &plugins);
@@ -162,7 +162,7 @@ fn tell(args: &Signal, signal: SignalNumber) -> Result<ExitCode> {
         (Some(pid), _, _) => pid,
         (None, Some(file), _) => read_pid(file)?,
         (None, None, Some(conf)) => {
-            let checked = Source::file(conf).load(&*roster()?)?;
+            let checked = Source::file(conf).load(&*roster())?;
             let file = checked.config.settings.pid_file;
             read_pid(&file.ok_or_else(|| {
                 anyhow!("{}: no `pid_file` is set; name the process with --pid", conf.display())
@@ -183,7 +183,7 @@ fn read_pid(file: &Path) -> Result<i32> {
 
 fn routes(args: &Routes) -> Result<ExitCode> {
     let source = Source::file(&args.conf);
-    let plugins = roster()?;
+    let plugins = roster();
     let checked = source.load(&*plugins)?;
     let snapshot = compile_only(&checked.config, &plugins).map_err(|problems| source.invalid(problems))?;
     let explanations = sigma_proxy::explain(&snapshot, &checked.config, &args.method, &args.host, &args.path)

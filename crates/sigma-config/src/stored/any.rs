@@ -14,7 +14,7 @@ use crate::resources::{
     Consumer, ConsumerGroup, Credential, GlobalRule, PluginConfig, PluginMetadata, Proto, Resources, Route,
     Secret, Service, Ssl, StreamRoute, Upstream,
 };
-use crate::table::{Resource, Table};
+use crate::table::{Order, Resource, Table};
 
 macro_rules! any_resource {
     ($($kind:ident: $table:ident, $id:ident;)*) => {
@@ -45,10 +45,10 @@ macro_rules! any_resource {
         impl Resources {
             /// Puts a resource in, in place of the one with its key; returns that one. Of resources
             /// of a kind the one with the smaller order comes first; see [`Table`].
-            pub fn put(&mut self, resource: AnyResource, order: u64) -> Option<AnyResource> {
+            pub fn put(&mut self, resource: AnyResource, created: u64) -> Option<AnyResource> {
                 match resource {
                     $(AnyResource::$kind(resource) => {
-                        self.$table.put(order, resource).map(AnyResource::$kind)
+                        self.$table.put(created, resource).map(AnyResource::$kind)
                     })*
                 }
             }
@@ -68,7 +68,7 @@ macro_rules! any_resource {
             }
 
             /// The order of the resource with this key.
-            pub fn order(&self, key: &ResourceKey) -> Option<u64> {
+            pub fn order(&self, key: &ResourceKey) -> Option<Order> {
                 match key.kind {
                     $(Kind::$kind => self.$table.order(&key.id),)*
                 }

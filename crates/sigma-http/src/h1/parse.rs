@@ -35,24 +35,25 @@ use ParseError::Invalid;
 /// quadratic, so after a first incomplete parse this says when another is worth it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HeadScanner {
-    scanned: usize,
-    line_start: usize,
+    /// Small, as every idle connection has one; no head comes near the 4 GiB that it can tell.
+    scanned: u32,
+    line_start: u32,
 }
 
 impl HeadScanner {
     /// Whether `bytes` (which starts where the head does and only ever grows) hold a whole head,
     /// or something the parser will refuse already.
     pub fn ready(&mut self, bytes: &[u8]) -> bool {
-        while let Some(at) = memchr::memchr(b'\n', &bytes[self.scanned..]).map(|i| i + self.scanned) {
-            let line = &bytes[self.line_start..at];
-            let leading = self.line_start == 0 && line == b"\r";
+        let (mut scanned, mut line_start) = (self.scanned as usize, self.line_start as usize);
+        while let Some(at) = memchr::memchr(b'\n', &bytes[scanned..]).map(|i| i + scanned) {
+            let line = &bytes[line_start..at];
+            let leading = line_start == 0 && line == b"\r";
             if !line.ends_with(b"\r") || (line == b"\r" && !leading) {
                 return true;
             }
-            self.scanned = at + 1;
-            self.line_start = at + 1;
+            (scanned, line_start) = (at + 1, at + 1);
         }
-        self.scanned = bytes.len();
+        (self.scanned, self.line_start) = (bytes.len() as u32, line_start as u32);
         false
     }
 }

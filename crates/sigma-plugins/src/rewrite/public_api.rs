@@ -80,7 +80,7 @@ mod tests {
     fn enabled_plugins_are_reached() {
         let check = |enabled: &[&str], conf: Value, line: &str, expected: &str| {
             let enabled: Vec<String> = enabled.iter().map(|name| (*name).to_owned()).collect();
-            let roster = Roster::new(BOTH, Some(&enabled)).unwrap();
+            let roster = Roster::new(BOTH, Some(&enabled));
             let mut case = Case::new(&format!("{line} HTTP/1.1\nHost: x"));
             case.node = Arc::new(Node::default());
             let entry =

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sigma_config::Config;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources;
+use sigma_config::table::Order;
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::{Chain, Entry};
 
@@ -17,14 +18,14 @@ use crate::snapshot::{Rewrite, Route, Snapshot, Target, Timeouts, number_of};
 #[derive(Clone)]
 pub(super) struct Placed {
     pub(super) number: u32,
-    order: u64,
+    order: Order,
     source: Arc<resources::Route>,
     service: Option<Arc<resources::Service>>,
 }
 
 impl Placed {
     fn input(&self, listener_names: &[String]) -> (u64, RouteInput<'_>) {
-        (self.order, RouteInput::of(&self.source, self.service.as_deref(), numbering(listener_names)))
+        (self.order.rank(), RouteInput::of(&self.source, self.service.as_deref(), numbering(listener_names)))
     }
 }
 
@@ -33,8 +34,8 @@ pub(crate) fn route_inputs<'c>(
     config: &'c Config,
     listener_names: &'c [String],
 ) -> impl Iterator<Item = (u32, u64, RouteInput<'c>)> {
-    let input = |(order, route): (u64, &'c Arc<resources::Route>)| {
-        (order, RouteInput::of(route, service_of(config, route).map(|s| &**s), numbering(listener_names)))
+    let input = |(order, route): (Order, &'c Arc<resources::Route>)| {
+        (order.rank(), RouteInput::of(route, service_of(config, route).map(|s| &**s), numbering(listener_names)))
     };
     let inputs = config.resources.routes.ordered().map(input);
     (0u32..).zip(inputs).map(|(number, (order, input))| (number, order, input))
@@ -69,7 +70,7 @@ impl State {
         config: &Config,
         route: &Arc<resources::Route>,
         number: u32,
-        order: u64,
+        order: Order,
     ) {
         for key in references(route) {
             self.referrers.entry(key).or_default().insert(route.id.as_str().into());
@@ -91,9 +92,9 @@ impl State {
         let before: Vec<Option<Placed>> = ids.iter().map(|id| self.take_out(id)).collect();
         for (id, before) in ids.iter().zip(&before) {
             let number = before.as_ref().map(|placed| placed.number);
-            match config.resources.routes.get(id) {
-                Some(route) => {
-                    let order = config.resources.routes.order(id).unwrap_or_default();
+            let routes = &config.resources.routes;
+            match routes.get(id).zip(routes.order(id)) {
+                Some((route, order)) => {
                     let number = number.unwrap_or_else(|| self.route_numbers.take());
                     self.place_route(snapshot, config, route, number, order);
                 }

@@ -9,6 +9,7 @@ use sigma_config::kind::ResourceKey;
 use sigma_config::plugins::PluginSchemas;
 use sigma_config::resources;
 use sigma_config::stored;
+use sigma_config::table::Order;
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::{Descriptor, Phase, PhaseSet, Plugin, Roster, RunPolicy};
 use sigma_upstream::endpoint::{EndpointSet, UpstreamCell};
@@ -61,7 +62,7 @@ impl EndpointSource for Nowhere {
 }
 
 fn compiler() -> Compiler {
-    Compiler::new(Arc::new(Roster::new(&LIST, None).unwrap()), Arc::default())
+    Compiler::new(Arc::new(Roster::new(&LIST, None)), Arc::default())
 }
 
 fn put(config: &mut Config, key: &ResourceKey, value: &Value, order: u64, plugins: &dyn PluginSchemas) {
@@ -161,7 +162,7 @@ proptest! {
             let mut keys = Vec::new();
             for (key, value) in batch {
                 order += 1;
-                let kept = config.resources.order(&key).unwrap_or(order);
+                let kept = config.resources.order(&key).map(Order::created).unwrap_or(order);
                 match &value {
                     Some(value) => put(&mut config, &key, value, kept, &*roster),
                     None => drop(config.resources.remove(&key)),
@@ -184,7 +185,7 @@ fn changed(
     value: Value,
 ) -> Result<Arc<Snapshot>, Vec<Failure>> {
     let key = ResourceKey::parse(key).unwrap();
-    let order = config.resources.order(&key).unwrap_or(config.resources.keys().len() as u64);
+    let order = config.resources.order(&key).map(Order::created).unwrap_or(config.resources.keys().len() as u64);
     put(config, &key, &value, order, &*Arc::clone(compiler.roster()));
     compiler.change(config, &[key], 1, &mut Nowhere).map(|changed| changed.snapshot)
 }

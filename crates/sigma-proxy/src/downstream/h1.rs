@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use sigma_config::settings::Settings;
 use sigma_http::frames::PREFACE;
 use sigma_http::h1::{self, BodyReader, Framing, HeadLimits, HeadScanner, Output};
 use sigma_http::{
@@ -23,13 +24,31 @@ const LINGER_MS: u64 = 2_000;
 const DISCARD_BYTES: u64 = 64 * 1024;
 
 /// What the connection needs to know of the settings.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct ServerLimits {
     pub(crate) head: HeadLimits,
     pub(crate) body_bytes: u64,
     pub(crate) requests: u32,
     pub(crate) head_ms: u64,
     pub(crate) idle_ms: u64,
+}
+
+impl ServerLimits {
+    /// Those that the settings state.
+    pub(crate) fn of(settings: &Settings) -> ServerLimits {
+        let (limits, timeouts) = (&settings.limits, &settings.timeouts);
+        ServerLimits {
+            head: HeadLimits {
+                line_bytes: limits.request_line_bytes as usize,
+                head_bytes: limits.request_head_bytes as usize,
+                fields: usize::from(limits.request_headers),
+            },
+            body_bytes: limits.request_body_bytes,
+            requests: limits.keepalive_requests,
+            head_ms: timeouts.request_head_ms.into(),
+            idle_ms: timeouts.keepalive_ms.into(),
+        }
+    }
 }
 
 /// What came instead of a request head.
@@ -53,7 +72,8 @@ pub(crate) struct Server {
     pub(super) deadline: Deadline,
     pub(super) origin: Origin,
     pub(super) secure: Option<Rc<Secure>>,
-    pub(super) limits: ServerLimits,
+    /// As of when the connection was accepted; shared with the others of that time.
+    limits: Rc<ServerLimits>,
     requests: u32,
     /// The version of the current request decides how it is answered.
     version: Version,
@@ -64,14 +84,14 @@ pub(crate) struct Server {
     /// An answer was cut short, which the client must be able to see.
     aborted: bool,
     body_received: u64,
-    head_received: u64,
+    head_received: u32,
     body_sent: u64,
     sent: u64,
 }
 
 impl Server {
     /// A connection of which `input` was read already.
-    pub(crate) fn new(stream: Stream, input: Chunk, origin: Origin, limits: ServerLimits) -> Server {
+    pub(crate) fn new(stream: Stream, input: Chunk, origin: Origin, limits: Rc<ServerLimits>) -> Server {
         Server {
             secure: Secure::of(&stream),
             stream,
@@ -145,9 +165,9 @@ impl Server {
         .await
     }
 
-    /// The connection and what was read of it, for another version to go on with.
-    pub(crate) fn into_parts(self) -> (Stream, Chunk) {
-        (self.stream, self.input)
+    /// The connection, what was read of it, and where it came from, for another version to go on with.
+    pub(crate) fn into_parts(self) -> (Stream, Chunk, Origin) {
+        (self.stream, self.input, self.origin)
     }
 
     /// Reads the head that [`Server::wait`] saw the beginning of.
@@ -193,7 +213,7 @@ impl Server {
             Ok(None) => None,
             Ok(Some(len)) => {
                 self.input.advance(len);
-                self.head_received = len as u64;
+                self.head_received = u32::try_from(len).unwrap_or(u32::MAX);
                 Some(self.accept(head).map_err(NoRequest::Refused))
             }
             Err(error) => {
@@ -363,7 +383,7 @@ impl Server {
         self.bodiless = false;
         self.reader = BodyReader::UntilClose;
         self.output.framing = Framing::Plain;
-        self.limits.body_bytes = 0;
+        Rc::make_mut(&mut self.limits).body_bytes = 0;
     }
 
     pub(super) fn abort(&mut self) {
@@ -387,7 +407,7 @@ impl Server {
     }
 
     pub(super) fn bytes_received(&self) -> u64 {
-        self.head_received + self.body_received
+        u64::from(self.head_received) + self.body_received
     }
 
     pub(super) fn requests(&self) -> u32 {
@@ -439,7 +459,7 @@ impl Server {
     /// Ends the connection. A client that is still sending gets to see its answer first: closing
     /// over unread bytes would reset the connection and take the answer with it. One behind TLS is
     /// told that this is the end; without that it would have to fear that something was cut off.
-    pub(crate) async fn close(mut self) {
+    pub(crate) async fn close(&mut self) {
         let lingers = self.is_unread();
         self.deadline.set(LINGER_MS);
         self.input = Chunk::empty();
@@ -466,15 +486,4 @@ impl Server {
 
 fn gone() -> Fault {
     Fault::new(FaultKind::ClientGone, "the client closed the connection")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Nine thousand idle connections are nine thousand of these.
-    #[test]
-    fn an_idle_connection_stays_small() {
-        assert!(std::mem::size_of::<Server>() <= 448, "{} bytes", std::mem::size_of::<Server>());
-    }
 }

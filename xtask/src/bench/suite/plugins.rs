@@ -161,7 +161,7 @@ fn cost(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
 
 /// Routes that have series of their own when metrics are read under load.
 const SCRAPED_ROUTES: u32 = 10_000;
-/// Where Prometheus finds the metrics, on the status listener.
+/// Where Prometheus finds the metrics, on the listener of the plugin.
 const METRICS_PATH: &str = "/apisix/prometheus/metrics";
 /// Pause between two scrapes: far shorter than Prometheus would take, so that a short run has many.
 const SCRAPE_PAUSE: Duration = Duration::from_millis(500);
@@ -169,9 +169,10 @@ const SCRAPE_PAUSE: Duration = Duration::from_millis(500);
 fn scrape(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
     let Bench { options, folders, programs } = bench;
     let origin = process::origin(programs, &folders.work)?;
-    let (port, status) = (free_port()?, free_port()?);
+    let (port, metrics) = (free_port()?, free_port()?);
     let mut text = settings(port, origin.port);
-    let _ = writeln!(text, "status: {{ address: \"127.0.0.1:{status}\" }}\nroutes:");
+    let export = format!("export_addr: {{ ip: \"127.0.0.1\", port: {metrics} }}");
+    let _ = writeln!(text, "plugin_attr: {{ prometheus: {{ {export} }} }}\nroutes:");
     for number in 0..SCRAPED_ROUTES {
         let _ = writeln!(
             text,
@@ -182,7 +183,7 @@ fn scrape(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
         .context("the suite `plugins` measures a plugin that this build does not have")?;
     let (gateway, _) = launch.start()?;
     every_route_once(port)?;
-    let size = scraped_bytes(status)?;
+    let size = scraped_bytes(metrics)?;
     let target = Target {
         label: "metrics".into(),
         scheme: "http",
@@ -194,7 +195,7 @@ fn scrape(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
     let mut times = Vec::new();
     for _ in 0..options.rounds() {
         quiet.push(trial::load(&SMALL, &target, &gateway, folders, options.seconds())?);
-        scraped.push(while_scraping(status, &mut times, || {
+        scraped.push(while_scraping(metrics, &mut times, || {
             trial::load(&SMALL, &target, &gateway, folders, options.seconds())
         })?);
     }
@@ -238,11 +239,11 @@ fn every_route_once(port: u16) -> anyhow::Result<()> {
 }
 
 /// Reads the metrics once; they must have the routes' series.
-fn scraped_bytes(status: u16) -> anyhow::Result<usize> {
-    let answer = Client::connect(status)?.get(METRICS_PATH)?;
+fn scraped_bytes(metrics: u16) -> anyhow::Result<usize> {
+    let answer = Client::connect(metrics)?.get(METRICS_PATH)?;
     ensure!(
         answer.status == 200,
-        "this build has no metrics at {METRICS_PATH} of the status listener, which answers {}",
+        "this build has no metrics at {METRICS_PATH}, which answers {}",
         answer.status
     );
     let last = format!("route=\"{}\"", SCRAPED_ROUTES - 1);
@@ -253,7 +254,7 @@ fn scraped_bytes(status: u16) -> anyhow::Result<usize> {
 
 /// Runs `work` while the metrics are read again and again; adds the time of each reading in µs to `times`.
 fn while_scraping<T>(
-    status: u16,
+    metrics: u16,
     times: &mut Vec<f64>,
     work: impl FnOnce() -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
@@ -263,7 +264,7 @@ fn while_scraping<T>(
             let mut times = Vec::new();
             while !over.load(Ordering::Relaxed) {
                 let begin = Instant::now();
-                scraped_bytes(status)?;
+                scraped_bytes(metrics)?;
                 times.push(begin.elapsed().as_secs_f64() * 1e6);
                 std::thread::sleep(SCRAPE_PAUSE);
             }

@@ -26,7 +26,7 @@ impl World {
         let mut case = Case::new("GET /foo/1?a=b HTTP/1.1\nHost: foo.com");
         let attributes = json!({"prometheus": attribute});
         case.node = Arc::new(Node::new(|_| {}, attributes, "node\"1".to_owned()));
-        let roster = Roster::new(crate::ROSTER, None).unwrap();
+        let roster = Roster::new(crate::ROSTER, None);
         let metadata = (!metadata.is_null()).then(|| Arc::new(metadata));
         let conf = Arc::new(conf);
         let built = roster.build(NAME, &conf, Value::clone(&conf), "/apisix/routes/1", metadata, &case.node);
