@@ -137,6 +137,8 @@ pub struct Supervisor {
     shared: Arc<status::Shared>,
     requests: mpsc::Receiver<Request>,
     pid_file: Option<PathBuf>,
+    /// Something was read since memory was last given back.
+    has_changed: bool,
     /// Taken by [`Supervisor::run`].
     signals: Option<Signals>,
 }
@@ -222,6 +224,7 @@ impl Supervisor {
             shared,
             requests,
             pid_file,
+            has_changed: true,
             signals: Some(signals),
         })
     }
@@ -249,6 +252,9 @@ impl Supervisor {
                 _ = watch.tick() => {
                     self.shared.set_ready(!self.gateway.has_lost_a_worker());
                     self.gateway.sweep();
+                    if std::mem::take(&mut self.has_changed) {
+                        sigma_net::memory::give_back();
+                    }
                     let now = self.options.source.stamp();
                     if self.options.watch && now.is_some() && now != stamp {
                         stamp = now;
@@ -287,6 +293,7 @@ impl Supervisor {
 
     /// Applies what the store tells, all at once if several changes came together.
     async fn follow(&mut self, event: Event) {
+        self.has_changed = true;
         let mut batch = Batch::default();
         self.desired.absorb(event, &mut batch);
         while let Some(event) = self.watch.as_mut().and_then(|watch| watch.try_recv().ok()) {
@@ -377,6 +384,7 @@ impl Supervisor {
             tracing::error!(%error, "the level of the error log stays as it was");
         }
         self.current = snapshot;
+        self.has_changed = true;
         Ok(())
     }
 
