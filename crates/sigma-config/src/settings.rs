@@ -562,6 +562,21 @@ pub struct Settings {
     /// Value of the `Server` header on answers that the gateway makes itself and on forwarded ones without one; empty for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_header: Option<String>,
+    /// When `X-APISIX-Upstream-Status` tells the client what the nodes answered.
+    pub upstream_status_header: UpstreamStatusHeader,
+}
+
+/// When an answer tells what the nodes of the upstream answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum UpstreamStatusHeader {
+    /// When the last of them failed: 5xx, or no answer.
+    #[default]
+    Errors,
+    /// Whenever there was one (APISIX: `show_upstream_status_in_response_header`).
+    Always,
+    /// Never.
+    Never,
 }
 
 impl Default for Settings {
@@ -589,6 +604,7 @@ impl Default for Settings {
             secret_lookup: crate::reference::SecretLookup::default(),
             pid_file: None,
             server_header: None,
+            upstream_status_header: UpstreamStatusHeader::Errors,
         }
     }
 }

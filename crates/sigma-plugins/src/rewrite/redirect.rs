@@ -15,7 +15,8 @@ pub(crate) static REDIRECT: Descriptor = Descriptor {
     name: "redirect",
     priority: 900,
     doc: "Answers with a redirect: to HTTPS, to a template, or to what a pattern makes of the path.\n\n\
-        The port for HTTPS is `plugin_attr.redirect.https_port`; without it none is named.",
+        The port for HTTPS is `plugin_attr.redirect.https_port`, else the smallest of the listeners with \
+        TLS; 443 is not named.",
     phases: PhaseSet::of(&[Phase::Rewrite]),
     schema: || {
         json!({

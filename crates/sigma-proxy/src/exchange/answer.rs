@@ -1,6 +1,8 @@
 //! From the node's head to the client's.
 
+use sigma_config::settings::UpstreamStatusHeader;
 use sigma_http::{HeaderId, ResponseHead};
+use sigma_plugin::record::Attempt;
 
 use crate::snapshot::Snapshot;
 
@@ -16,5 +18,28 @@ pub(super) fn prepare(head: &mut ResponseHead, snapshot: &Snapshot) {
         && !head.headers.has(HeaderId::Server)
     {
         head.headers.add(HeaderId::Server, server.as_bytes());
+    }
+}
+
+/// Tells the client what each node answered, where the last of them failed or the settings want it
+/// always (APISIX). A node that gave no answer counts as what the client is answered, or as 502.
+pub(super) fn tell_upstream_status(
+    head: &mut ResponseHead,
+    attempts: &[Attempt],
+    when: UpstreamStatusHeader,
+) {
+    let answered = |attempt: &Attempt| match attempt.status {
+        0 if head.status >= 500 => head.status,
+        0 => 502,
+        status => status,
+    };
+    let tells = match (attempts.last(), when) {
+        (None, _) | (_, UpstreamStatusHeader::Never) => false,
+        (Some(_), UpstreamStatusHeader::Always) => true,
+        (Some(last), UpstreamStatusHeader::Errors) => answered(last) >= 500,
+    };
+    if tells {
+        let all: Vec<String> = attempts.iter().map(|attempt| answered(attempt).to_string()).collect();
+        head.headers.append("X-APISIX-Upstream-Status", all.join(", ").as_bytes());
     }
 }

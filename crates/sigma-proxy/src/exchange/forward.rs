@@ -298,6 +298,7 @@ impl Exchange<'_, '_> {
             transfer.down.close_after();
         }
         answer::prepare(head, plan.snapshot);
+        answer::tell_upstream_status(head, &cx.record.attempts, settings.upstream_status_header);
         let mut length = answer_length(transfer.up.body_length(), cx);
         let mut row = BodyRow::default();
         if self.opened {

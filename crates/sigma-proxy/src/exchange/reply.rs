@@ -11,7 +11,7 @@ use sigma_plugin::{BodySource, Pieces, Reply};
 use super::phases::{chains, env};
 use super::response::BodyRow;
 use super::transfer::client_gone;
-use super::{Exchange, grpc};
+use super::{Exchange, answer, grpc};
 use crate::downstream::Departure;
 
 /// The body of a request without a route; scripts of APISIX's users compare it.
@@ -213,6 +213,8 @@ impl Exchange<'_, '_> {
         if let Some(name) = server.or(Some("sigma")).filter(|name| !name.is_empty()) {
             head.headers.set(HeaderId::Server, name.as_bytes());
         }
+        let when = self.view.snapshot.settings.upstream_status_header;
+        answer::tell_upstream_status(head, &self.scratch.cx.record.attempts, when);
         body
     }
 

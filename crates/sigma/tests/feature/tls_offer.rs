@@ -164,15 +164,14 @@ fn who_comes_in_cleartext_is_sent_to_https() {
         (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
     let tls = json!({ "certificates": [root.issue("a.test").files(dir.path(), "own")] });
     let cleartext = free_port();
-    for (attribute, port) in [(json!({}), ""), (json!({ "redirect": { "https_port": "{port}" } }), ":{port}")]
-    {
+    for (attribute, port) in [(json!({}), ":{port}"), (json!({ "redirect": { "https_port": 443 } }), "")] {
         let rest = json!({
             "global_rules": [{ "id": "1", "plugins": { "redirect": { "http_to_https": true } } }],
             "plugin_attr": attribute,
         });
         let mut whole: Value = serde_json::from_str(&config(tls.clone(), to_origin(&origin), rest)).unwrap();
         whole["listeners"].as_array_mut().unwrap().push(json!(format!("127.0.0.1:{cleartext}")));
-        let gateway = Gateway::start(SIGMA, &whole.to_string().replace("\"{port}\"", "{port}")).unwrap();
+        let gateway = Gateway::start(SIGMA, &whole.to_string()).unwrap();
         let own_port = gateway.address().port().unwrap().to_string();
         let mut client = Peer::connect(&Address::loopback(cleartext)).unwrap();
         let answer = client.ask("GET /a%20b?c HTTP/1.1\r\nHost: a.test\r\n\r\n").unwrap();
