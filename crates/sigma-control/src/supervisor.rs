@@ -235,6 +235,7 @@ impl Supervisor {
         else {
             return;
         };
+        sigma_net::worker::yield_to_workers();
         let mut stamp = self.options.source.stamp();
         let mut watch = tokio::time::interval(WATCH_PERIOD);
         let period = Duration::from_millis(self.current.settings.secret_lookup.refresh_ms.into());

@@ -46,23 +46,43 @@ impl Key {
     /// Its value, or what stands for a long one; None if the variable, or every variable of the
     /// template, is absent.
     pub(super) fn of(&self, cx: &Context) -> Option<Vec<u8>> {
-        self.text(cx).map(bounded)
+        let mut value = Vec::new();
+        self.write(cx, &mut value).then_some(value)
     }
 
-    fn text(&self, cx: &Context) -> Option<Vec<u8>> {
-        match self {
-            Key::Variable(name) => match cx.get(name)? {
-                VarValue::Text(text) => Some(text.into_owned()),
-                VarValue::Bool(truth) => Some(truth.to_string().into_bytes()),
-                VarValue::List(items) => Some(items.join(&b", "[..])),
+    /// Appends [`Key::of`] to `out`; whether there was a value.
+    pub(super) fn write(&self, cx: &Context, out: &mut Vec<u8>) -> bool {
+        let begin = out.len();
+        let found = match self {
+            Key::Variable(name) => match cx.get(name) {
+                Some(VarValue::Text(text)) => {
+                    out.extend_from_slice(&text);
+                    true
+                }
+                Some(VarValue::Bool(truth)) => {
+                    out.extend_from_slice(truth.to_string().as_bytes());
+                    true
+                }
+                Some(VarValue::List(items)) => {
+                    out.extend(items.join(&b", "[..]));
+                    true
+                }
+                None => false,
             },
-            Key::Template(template) => {
-                let mut text = Vec::new();
-                let resolved = template.render(cx, &mut text);
-                (resolved > 0).then_some(text)
+            Key::Template(template) => template.render(cx, out) > 0,
+            Key::Constant(text) => {
+                out.extend_from_slice(text);
+                true
             }
-            Key::Constant(text) => Some(text.clone()),
+        };
+        if out.len() - begin > LONGEST_KEY {
+            let short = bounded(out.split_off(begin));
+            out.extend(short);
         }
+        if !found {
+            out.truncate(begin);
+        }
+        found
     }
 
     /// Its value, or the client's address.

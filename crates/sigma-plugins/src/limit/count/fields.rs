@@ -1,6 +1,6 @@
 //! What the client and the access log are told of a quota.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use sigma_http::Headers;
 
 use super::window::{Quota, Verdict};
@@ -29,41 +29,46 @@ impl FieldNames {
             reset: name("reset_header", "X-RateLimit-Reset"),
         }
     }
-}
 
-/// Header fields for a response.
-#[derive(Debug, Default)]
-pub(super) struct Fields(Vec<(String, String)>);
-
-impl Fields {
-    pub(super) fn tell(&mut self, names: &FieldNames, quota: Quota, verdict: Verdict) {
-        self.0.push((names.limit.clone(), quota.limit.to_string()));
-        self.0.push((names.remaining.clone(), verdict.remaining.unwrap_or(0).to_string()));
-        self.0.push((names.reset.clone(), verdict.reset_s.to_string()));
-    }
-
-    /// Puts them into a response, in the place of fields of the same names.
-    pub(super) fn set(self, headers: &mut Headers) {
-        for (name, value) in self.0 {
+    /// Tells a client of its quota, in the place of fields of the same names.
+    pub(super) fn set(&self, headers: &mut Headers, quota: Quota, verdict: Verdict) {
+        let mut digits = itoa::Buffer::new();
+        let mut set = |name: &str, value: &str| {
             headers.remove_name(name.as_bytes());
-            headers.append(&name, value.as_bytes());
+            headers.append(name, value.as_bytes());
+        };
+        set(&self.limit, digits.format(quota.limit));
+        set(&self.remaining, digits.format(verdict.remaining.unwrap_or(0)));
+        match verdict.reset_s.fract() == 0.0 {
+            true => set(&self.reset, digits.format(verdict.reset_s as u64)),
+            false => set(&self.reset, &verdict.reset_s.to_string()),
         }
     }
 }
 
-/// The variable `rate_limiting_info`.
-pub(super) fn info(key: &[u8], quota: Quota, verdict: Verdict) -> String {
-    json!({
-        "rate_limiting_key": String::from_utf8_lossy(key),
-        "rate_limiting_limit": quota.limit,
-        "rate_limiting_remaining": verdict.remaining.unwrap_or(0),
-        "rate_limiting_reset": verdict.reset_s as u64
-    })
-    .to_string()
+/// The variable `rate_limiting_info`: made for each request, so it is written and not built.
+pub(super) fn info(key: &[u8], quota: Quota, verdict: Verdict) -> Vec<u8> {
+    let mut out = Vec::with_capacity(key.len() + 128);
+    out.extend_from_slice(br#"{"rate_limiting_key":"#);
+    // Writing to memory cannot fail, and text is always JSON.
+    let _ = serde_json::to_writer(&mut out, &String::from_utf8_lossy(key));
+    let numbers = [
+        (&br#","rate_limiting_limit":"#[..], quota.limit),
+        (br#","rate_limiting_remaining":"#, verdict.remaining.unwrap_or(0)),
+        (br#","rate_limiting_reset":"#, verdict.reset_s as u64),
+    ];
+    for (name, number) in numbers {
+        out.extend_from_slice(name);
+        out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+    }
+    out.push(b'}');
+    out
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

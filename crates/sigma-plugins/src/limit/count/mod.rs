@@ -26,7 +26,7 @@ use super::quota::{Amount, Key, Refusal, key_prefix};
 use crate::redis::{Line, Lines, Target, target_of};
 use config::Config;
 use delayed::Delayed;
-use fields::{FieldNames, Fields};
+use fields::FieldNames;
 use window::{Counters, Quota, Verdict, WindowType};
 
 /// Set once an action of `workflow` has limited a request, so that the plugin itself does not.
@@ -171,6 +171,12 @@ struct Applied {
     quota: Quota,
 }
 
+/// What the client is to be told: of which rule, and how it went.
+struct Told(Vec<(usize, Quota, Verdict)>);
+
+/// Room for the value of a key, so that most take one allocation.
+const USUAL_KEY: usize = 40;
+
 /// The cost of a request.
 const COST: u64 = 1;
 
@@ -179,10 +185,16 @@ impl LimitCount {
     fn applied(&self, cx: &Context) -> Option<Vec<Applied>> {
         let mut applied = Vec::with_capacity(self.rules.len());
         for (number, rule) in self.rules.iter().enumerate() {
-            let value = if rule.listed { rule.key.of(cx) } else { Some(rule.key.or_client(cx)) };
-            let Some(value) = value else { continue };
+            let mut key = Vec::with_capacity(self.prefix.len() + self.suffix.len() + USUAL_KEY);
+            key.extend_from_slice(self.prefix.as_bytes());
+            if !rule.key.write(cx, &mut key) {
+                if rule.listed {
+                    continue;
+                }
+                key.extend_from_slice(cx.remote_addr().as_bytes());
+            }
+            key.extend_from_slice(self.suffix.as_bytes());
             let quota = Quota { limit: rule.count.resolve(cx, 1)?, window_s: rule.window.resolve(cx, 1)? };
-            let key = [self.prefix.as_bytes(), &value, self.suffix.as_bytes()].concat();
             applied.push(Applied { rule: number, key, quota });
         }
         (!applied.is_empty()).then_some(applied)
@@ -238,11 +250,8 @@ impl LimitCount {
             cx.set_variable("rate_limiting_info", fields::info(&limit.key, limit.quota, *verdict));
         }
         if self.shown {
-            let mut told = Fields::default();
-            for (limit, verdict) in applied.iter().zip(verdicts) {
-                told.tell(&self.rules[limit.rule].names, limit.quota, *verdict);
-            }
-            cx.keep(self, told);
+            let told = applied.iter().zip(verdicts).map(|(limit, verdict)| (limit.rule, limit.quota, *verdict));
+            cx.keep(self, Told(told.collect()));
         }
         match verdicts.last() {
             Some(last) if last.is_refusal() => self.refusal.step(),
@@ -292,8 +301,9 @@ impl Plugin for LimitCount {
     }
 
     fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) {
-        if let Some(told) = cx.take_kept::<_, Fields>(self) {
-            told.set(&mut cx.response.headers);
+        let Some(Told(told)) = cx.take_kept(self) else { return };
+        for (rule, quota, verdict) in told {
+            self.rules[rule].names.set(&mut cx.response.headers, quota, verdict);
         }
     }
 }

@@ -309,7 +309,9 @@ fn guarded() -> (Redis, Redis, Redis) {
     let port = replica.port().to_string();
     let knows = || {
         let known = sentinel.ask(&["-a", "word", "sentinel", "replicas", "mymaster"]);
-        known.is_ok_and(|known| known.contains(&port))
+        // A client takes only replicas that the sentinel has seen in step with their master.
+        let in_step = |known: String| known.contains(&port) && known.contains("master-link-status\nok");
+        known.is_ok_and(in_step)
     };
     assert!(sigma_testkit::until(Duration::from_secs(60), knows), "the sentinel does not see the replica");
     (master, replica, sentinel)
