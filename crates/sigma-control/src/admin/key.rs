@@ -80,7 +80,7 @@ fn letters() -> io::Result<String> {
     let mut key = String::with_capacity(LETTERS);
     while key.len() < LETTERS {
         let mut random = [0_u8; LETTERS];
-        aws_lc_rs::rand::fill(&mut random).map_err(|_| io::Error::other("no random bytes are to be had"))?;
+        getrandom::fill(&mut random).map_err(|_| io::Error::other("no random bytes are to be had"))?;
         // What exceeds a multiple of 52 is left out, so that every letter is as likely.
         let fair = random.iter().filter(|byte| **byte < 208);
         key.extend(fair.take(LETTERS - key.len()).map(|byte| char::from(ALPHABET[usize::from(byte % 52)])));

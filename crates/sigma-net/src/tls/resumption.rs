@@ -55,11 +55,13 @@ struct Key {
 
 impl Key {
     fn random() -> Result<Key, Unusable> {
-        let failed = |_| Unusable::new("no random bytes for a ticket key");
+        let failed = || Unusable::new("no random bytes for a ticket key");
         let (mut name, mut bytes) = ([0; NAME_BYTES], [0; 32]);
-        aws_lc_rs::rand::fill(&mut name).map_err(failed)?;
-        aws_lc_rs::rand::fill(&mut bytes).map_err(failed)?;
-        let key = RandomizedNonceKey::new(&AES_256_GCM, &bytes).map_err(failed);
+        // Of the system: the library's own generator first gathers entropy for tens of milliseconds,
+        // which every start would wait for, with or without TLS.
+        getrandom::fill(&mut name).map_err(|_| failed())?;
+        getrandom::fill(&mut bytes).map_err(|_| failed())?;
+        let key = RandomizedNonceKey::new(&AES_256_GCM, &bytes).map_err(|_| failed());
         bytes.zeroize();
         Ok(Key { name, key: key? })
     }
