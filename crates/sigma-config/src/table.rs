@@ -22,7 +22,8 @@ impl Order {
 
     fn new(created: u64, id: &str) -> Order {
         // FNV-1a: the same in every process and version.
-        let hash = id.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        let hash =
+            id.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
         // A store would write a thousand times a second for 34 years until its revisions do not fit.
         let created = created.min(u64::MAX >> Order::TIE_BITS);
         Order(created << Order::TIE_BITS | u64::from(hash >> (u32::BITS - Order::TIE_BITS)))

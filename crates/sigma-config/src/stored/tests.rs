@@ -458,7 +458,10 @@ fn items_of_a_store_are_read_and_kept() {
     let first = AnyResource::Route(route);
     assert_eq!(resources.put(first.clone(), 5), None);
     assert_eq!(resources.get(&key).as_ref(), Some(&first));
-    assert_eq!((resources.order(&key).map(crate::table::Order::created), resources.keys()), (Some(5), vec![key.clone()]));
+    assert_eq!(
+        (resources.order(&key).map(crate::table::Order::created), resources.keys()),
+        (Some(5), vec![key.clone()])
+    );
     assert_eq!(resources.remove(&key), Some(first));
     assert_eq!(resources.get(&key), None);
 

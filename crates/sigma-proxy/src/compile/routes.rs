@@ -35,7 +35,10 @@ pub(crate) fn route_inputs<'c>(
     listener_names: &'c [String],
 ) -> impl Iterator<Item = (u32, u64, RouteInput<'c>)> {
     let input = |(order, route): (Order, &'c Arc<resources::Route>)| {
-        (order.rank(), RouteInput::of(route, service_of(config, route).map(|s| &**s), numbering(listener_names)))
+        (
+            order.rank(),
+            RouteInput::of(route, service_of(config, route).map(|s| &**s), numbering(listener_names)),
+        )
     };
     let inputs = config.resources.routes.ordered().map(input);
     (0u32..).zip(inputs).map(|(number, (order, input))| (number, order, input))

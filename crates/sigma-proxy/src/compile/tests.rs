@@ -185,7 +185,8 @@ fn changed(
     value: Value,
 ) -> Result<Arc<Snapshot>, Vec<Failure>> {
     let key = ResourceKey::parse(key).unwrap();
-    let order = config.resources.order(&key).map(Order::created).unwrap_or(config.resources.keys().len() as u64);
+    let order =
+        config.resources.order(&key).map(Order::created).unwrap_or(config.resources.keys().len() as u64);
     put(config, &key, &value, order, &*Arc::clone(compiler.roster()));
     compiler.change(config, &[key], 1, &mut Nowhere).map(|changed| changed.snapshot)
 }

@@ -250,7 +250,8 @@ impl LimitCount {
             cx.set_variable("rate_limiting_info", fields::info(&limit.key, limit.quota, *verdict));
         }
         if self.shown {
-            let told = applied.iter().zip(verdicts).map(|(limit, verdict)| (limit.rule, limit.quota, *verdict));
+            let told =
+                applied.iter().zip(verdicts).map(|(limit, verdict)| (limit.rule, limit.quota, *verdict));
             cx.keep(self, Told(told.collect()));
         }
         match verdicts.last() {
