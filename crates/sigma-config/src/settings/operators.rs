@@ -1,0 +1,130 @@
+//! Settings of the listeners for operators: the Admin API and its keys, the Control API, the status.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::forms::{CidrText, SocketText};
+
+/// The status listener (`/status`, `/status/ready`, `/status/counters`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Status {
+    /// `host:port`.
+    #[schemars(with = "SocketText")]
+    pub address: SocketAddr,
+}
+
+/// The admin calls of NiubiX (`/set_backend_down`, `/set_backend_weight`, `/reload`, `/shutdown`,
+/// `/conf_version`), for configurations translated from its format.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NiubixAdmin {
+    /// `ip:port`.
+    #[schemars(with = "SocketText")]
+    pub address: SocketAddr,
+    /// Peers that may call; empty for all.
+    #[serde(default)]
+    #[schemars(with = "Vec<String>")]
+    pub allow: Vec<std::net::IpAddr>,
+    /// The label that `/conf_version` answers.
+    #[serde(default)]
+    pub version: String,
+}
+
+/// What a key of the Admin API allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AdminRole {
+    /// Everything.
+    #[default]
+    Admin,
+    /// Reading.
+    Viewer,
+}
+
+/// A key of the Admin API.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AdminKey {
+    /// For whom it is; a note to the reader.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What callers send in `X-API-KEY`; at least one character.
+    #[schemars(length(min = 1))]
+    pub key: String,
+    /// What it allows.
+    #[serde(default)]
+    pub role: AdminRole,
+}
+
+/// The key itself must not reach a log.
+impl fmt::Debug for AdminKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdminKey").field("name", &self.name).field("role", &self.role).finish_non_exhaustive()
+    }
+}
+
+/// The shape of the Admin API's answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AdminApiVersion {
+    /// `{"list": […], "total": 1}`, with paging and filters.
+    #[default]
+    V3,
+    /// `{"action": "get", "node": {…}}`, as APISIX 2 answers.
+    V2,
+}
+
+/// The Admin API: resources are read and changed while the gateway runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Admin {
+    /// `ip:port`.
+    #[schemars(with = "SocketText")]
+    pub address: SocketAddr,
+    /// Keys of callers. Without any, one is made at the first start and kept in `admin.key` beside
+    /// the store.
+    pub keys: Vec<AdminKey>,
+    /// Peers (IP or CIDR) that may call; others are answered 403.
+    #[schemars(with = "Vec<CidrText>")]
+    pub allow: crate::cidr::CidrSet,
+    /// Callers must show a key.
+    pub key_required: bool,
+    /// Largest request body in bytes; 1.5 MiB is the limit of APISIX and of an etcd value.
+    pub body_bytes: u32,
+    /// Largest body in bytes of a whole configuration (`/apisix/admin/configs`).
+    pub configs_bytes: u32,
+    /// Let scripts of web pages call (they still need a key).
+    pub cors: bool,
+    /// The shape of answers.
+    pub api_version: AdminApiVersion,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        let near = crate::cidr::Cidr::from_str("127.0.0.0/24");
+        Admin {
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 9180)),
+            keys: Vec::new(),
+            allow: near.into_iter().collect(),
+            key_required: true,
+            body_bytes: 1_572_864,
+            configs_bytes: 128 * 1024 * 1024,
+            cors: true,
+            api_version: AdminApiVersion::default(),
+        }
+    }
+}
+
+/// The Control API (`/v1/…`): what this process serves right now. It asks for no key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Control {
+    /// `ip:port`.
+    #[schemars(with = "SocketText")]
+    pub address: SocketAddr,
+}
