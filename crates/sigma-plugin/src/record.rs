@@ -40,6 +40,8 @@ pub struct Record {
     pub fault: Option<Fault>,
     /// Attempts on nodes; kept only while `started` is set.
     pub attempts: Vec<Attempt>,
+    /// The status of the node in each attempt, 0 if it gave none; always kept.
+    pub upstream_statuses: Vec<u16>,
     /// Bytes sent downstream, heads included.
     pub bytes_sent: u64,
     /// Bytes of the response body sent downstream.
@@ -54,8 +56,10 @@ impl Record {
     /// Empties it, keeping its memory.
     pub fn clear(&mut self) {
         let mut attempts = std::mem::take(&mut self.attempts);
+        let mut upstream_statuses = std::mem::take(&mut self.upstream_statuses);
         attempts.clear();
-        *self = Record { attempts, ..Record::default() };
+        upstream_statuses.clear();
+        *self = Record { attempts, upstream_statuses, ..Record::default() };
     }
 
     /// Milliseconds since the head was read.

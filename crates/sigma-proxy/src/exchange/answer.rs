@@ -2,7 +2,6 @@
 
 use sigma_config::settings::UpstreamStatusHeader;
 use sigma_http::{HeaderId, ResponseHead};
-use sigma_plugin::record::Attempt;
 
 use crate::snapshot::Snapshot;
 
@@ -23,23 +22,19 @@ pub(super) fn prepare(head: &mut ResponseHead, snapshot: &Snapshot) {
 
 /// Tells the client what each node answered, where the last of them failed or the settings want it
 /// always (APISIX). A node that gave no answer counts as what the client is answered, or as 502.
-pub(super) fn tell_upstream_status(
-    head: &mut ResponseHead,
-    attempts: &[Attempt],
-    when: UpstreamStatusHeader,
-) {
-    let answered = |attempt: &Attempt| match attempt.status {
+pub(super) fn tell_upstream_status(head: &mut ResponseHead, statuses: &[u16], when: UpstreamStatusHeader) {
+    let answered = |status: u16| match status {
         0 if head.status >= 500 => head.status,
         0 => 502,
         status => status,
     };
-    let tells = match (attempts.last(), when) {
+    let tells = match (statuses.last(), when) {
         (None, _) | (_, UpstreamStatusHeader::Never) => false,
         (Some(_), UpstreamStatusHeader::Always) => true,
-        (Some(last), UpstreamStatusHeader::Errors) => answered(last) >= 500,
+        (Some(last), UpstreamStatusHeader::Errors) => answered(*last) >= 500,
     };
     if tells {
-        let all: Vec<String> = attempts.iter().map(|attempt| answered(attempt).to_string()).collect();
+        let all: Vec<String> = statuses.iter().map(|status| answered(*status).to_string()).collect();
         head.headers.append("X-APISIX-Upstream-Status", all.join(", ").as_bytes());
     }
 }

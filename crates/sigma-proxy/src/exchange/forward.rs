@@ -174,6 +174,7 @@ impl Exchange<'_, '_> {
     }
 
     fn note_attempt(&mut self, endpoint: &Endpoint) {
+        self.scratch.cx.record.upstream_statuses.push(0);
         if self.scratch.cx.record.started.is_some() {
             self.scratch.cx.record.attempts.push(Attempt {
                 addr: endpoint.addr.to_string(),
@@ -287,6 +288,9 @@ impl Exchange<'_, '_> {
         transfer.down.check_answer(head)?;
         let record = &mut cx.record;
         record.source = Source::Upstream;
+        if let Some(status) = record.upstream_statuses.last_mut() {
+            *status = head.status;
+        }
         if let (Some(attempt), Some(started)) = (record.attempts.last_mut(), record.started) {
             attempt.status = head.status;
             attempt.header_ms = Some(started.elapsed().as_secs_f64() * 1000.0);
@@ -298,7 +302,7 @@ impl Exchange<'_, '_> {
             transfer.down.close_after();
         }
         answer::prepare(head, plan.snapshot);
-        answer::tell_upstream_status(head, &cx.record.attempts, settings.upstream_status_header);
+        answer::tell_upstream_status(head, &cx.record.upstream_statuses, settings.upstream_status_header);
         let mut length = answer_length(transfer.up.body_length(), cx);
         let mut row = BodyRow::default();
         if self.opened {

@@ -62,7 +62,7 @@ impl Exchange<'_, '_> {
             self.down.abort();
             return;
         };
-        if !record.attempts.is_empty() {
+        if !record.upstream_statuses.is_empty() {
             record.source = Source::Fault;
         }
         if matches!(status, 400 | 408 | 413) {
@@ -214,7 +214,7 @@ impl Exchange<'_, '_> {
             head.headers.set(HeaderId::Server, name.as_bytes());
         }
         let when = self.view.snapshot.settings.upstream_status_header;
-        answer::tell_upstream_status(head, &self.scratch.cx.record.attempts, when);
+        answer::tell_upstream_status(head, &self.scratch.cx.record.upstream_statuses, when);
         body
     }
 
