@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
+use serde_json::json;
 use sigma_testkit::{Address, Gateway, Origin, Socket, free_port, until};
 
+use crate::tls::{Authority, config};
 use crate::{PATIENCE, SIGMA, catch_all, in_front_of, nodes};
 
 const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible";
@@ -92,23 +94,21 @@ fn h2spec_over_tls() {
     h2spec(&Gateway::start(SIGMA, &config).unwrap(), &["-t", "-k"], None);
 }
 
-/// A gateway in front of gRPC's interop server.
-fn interop() -> (Running, Gateway) {
+/// gRPC's interop server.
+fn interop_server(flags: &[&str]) -> (Running, u16) {
     let server = tool(INTEROP_SERVER, "interop-server");
     let port = free_port();
-    let child = Command::new(server).args(["-port", &port.to_string()]).stderr(Stdio::null()).spawn();
+    let port_flags = ["-port", &port.to_string()];
+    let child = Command::new(server).args(port_flags).args(flags).stderr(Stdio::null()).spawn();
     let running = Running(child.unwrap());
     let address = Address::Tcp(std::net::SocketAddr::from(([127, 0, 0, 1], port)));
     assert!(until(PATIENCE, || Socket::connect(&address, PATIENCE).is_ok()), "the server does not listen");
-    let nodes = format!("{{ \"127.0.0.1:{port}\": 1 }}");
-    let gateway = Gateway::start(SIGMA, &catch_all("", &nodes, "      scheme: grpc\n")).unwrap();
-    (running, gateway)
+    (running, port)
 }
 
-#[test]
-fn grpc_interop() {
+/// Runs the cases of gRPC's interop client.
+fn interop(gateway: &Gateway, flags: &[&str]) {
     let client = tool(INTEROP_CLIENT, "interop-client");
-    let (_server, gateway) = interop();
     let port = gateway.address().port().unwrap().to_string();
     let mut failed = Vec::new();
     for case in [
@@ -128,9 +128,40 @@ fn grpc_interop() {
         "unimplemented_service",
     ] {
         let args = ["-server_host", "127.0.0.1", "-server_port", &port, "-test_case", case];
-        if let (false, output) = run(&client, &args) {
+        if let (false, output) = run(&client, &[&args, flags].concat()) {
             failed.push(format!("{case}:\n{output}"));
         }
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[test]
+fn grpc_interop_in_clear_text() {
+    let (_server, port) = interop_server(&[]);
+    let nodes = format!("{{ \"127.0.0.1:{port}\": 1 }}");
+    let gateway = Gateway::start(SIGMA, &catch_all("", &nodes, "      scheme: grpc\n")).unwrap();
+    interop(&gateway, &[]);
+}
+
+/// With the names that both certificates are for, verified on both ways.
+#[test]
+fn grpc_interop_over_tls() {
+    let (root, dir) = (Authority::new("Root"), tempfile::tempdir().unwrap());
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let own = root.issue("a.test").files(dir.path(), "own");
+    root.issue("node.test").files(dir.path(), "node");
+    std::fs::write(path("ca.pem"), &root.pem).unwrap();
+    let (cert, key) = (path("node.crt"), path("node.key"));
+    let (_server, port) = interop_server(&["-use_tls", "-tls_cert_file", &cert, "-tls_key_file", &key]);
+    let upstream = json!({
+        "scheme": "grpcs",
+        "nodes": { format!("127.0.0.1:{port}"): 1 },
+        "pass_host": "rewrite",
+        "upstream_host": "node.test",
+        "tls": { "verify": true, "ca": root.pem },
+    });
+    let whole = config(json!({ "certificates": [own] }), upstream, json!({}));
+    let gateway = Gateway::start(SIGMA, &whole).unwrap();
+    let ca = path("ca.pem");
+    interop(&gateway, &["-use_tls", "-use_test_ca", "-ca_file", &ca, "-server_host_override", "a.test"]);
 }
