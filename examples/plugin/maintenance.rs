@@ -93,7 +93,7 @@ mod tests {
             .unwrap();
         let mut cx = Context::default();
         cx.client.addr = Some(addr.parse().unwrap());
-        let env = Env { node: &node, local: &local, consumers: &consumers, now_ms: 0 };
+        let env = Env { node: &node, local: &local, consumers: &consumers, https_port: None, now_ms: 0 };
         let answer = match entry.plugin.access(&mut cx, &env) {
             Step::Next => "passed".to_owned(),
             Step::Reply(reply) => {

@@ -44,68 +44,68 @@ impl Order {
 /// order is tried first.
 #[derive(Debug, Clone)]
 pub struct Table<T> {
-    items: BTreeMap<(Order, Arc<str>), Arc<T>>,
-    orders: HashMap<Arc<str>, (Order, Arc<T>)>,
+    in_order: BTreeMap<(Order, Arc<str>), Arc<T>>,
+    by_id: HashMap<Arc<str>, (Order, Arc<T>)>,
 }
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
-        Table { items: BTreeMap::new(), orders: HashMap::new() }
+        Table { in_order: BTreeMap::new(), by_id: HashMap::new() }
     }
 }
 
 impl<T: Resource> Table<T> {
     /// The resource with this identity.
     pub fn get(&self, id: &str) -> Option<&Arc<T>> {
-        self.orders.get(id).map(|(_, item)| item)
+        self.by_id.get(id).map(|(_, item)| item)
     }
 
     /// The order of the resource with this identity.
     pub fn order(&self, id: &str) -> Option<Order> {
-        self.orders.get(id).map(|(order, _)| *order)
+        self.by_id.get(id).map(|(order, _)| *order)
     }
 
     /// Puts a resource in, in place of the one with its identity; returns that one.
     pub fn put(&mut self, created: u64, item: Arc<T>) -> Option<Arc<T>> {
         let before = self.remove(item.id());
         let (order, id) = (Order::new(created, item.id()), Arc::<str>::from(item.id()));
-        self.orders.insert(Arc::clone(&id), (order, Arc::clone(&item)));
-        self.items.insert((order, id), item);
+        self.by_id.insert(Arc::clone(&id), (order, Arc::clone(&item)));
+        self.in_order.insert((order, id), item);
         before
     }
 
     /// Appends a resource after all others, or replaces the one with its identity in its place.
     pub fn push(&mut self, item: T) {
-        let last = self.items.last_key_value().map_or(0, |((order, _), _)| order.created() + 1);
+        let last = self.in_order.last_key_value().map_or(0, |((order, _), _)| order.created() + 1);
         let created = self.order(item.id()).map_or(last, Order::created);
         self.put(created, Arc::new(item));
     }
 
     /// Takes a resource out.
     pub fn remove(&mut self, id: &str) -> Option<Arc<T>> {
-        let (id, (order, item)) = self.orders.remove_entry(id)?;
-        self.items.remove(&(order, id));
+        let (id, (order, item)) = self.by_id.remove_entry(id)?;
+        self.in_order.remove(&(order, id));
         Some(item)
     }
 
     /// The resources in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Arc<T>> {
-        self.items.values()
+        self.in_order.values()
     }
 
     /// The resources with their orders, in order.
     pub fn ordered(&self) -> impl ExactSizeIterator<Item = (Order, &Arc<T>)> {
-        self.items.iter().map(|((order, _), item)| (*order, item))
+        self.in_order.iter().map(|((order, _), item)| (*order, item))
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.items.len()
+        self.in_order.len()
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.items.is_empty()
+        self.in_order.is_empty()
     }
 }
 
@@ -120,13 +120,13 @@ impl<T: Resource> FromIterator<T> for Table<T> {
 /// Equal are tables of the same resources in the same succession; the numbers do not matter.
 impl<T: PartialEq> PartialEq for Table<T> {
     fn eq(&self, other: &Self) -> bool {
-        self.items.len() == other.items.len() && self.items.values().eq(other.items.values())
+        self.in_order.len() == other.in_order.len() && self.in_order.values().eq(other.in_order.values())
     }
 }
 
 impl<T: Serialize> Serialize for Table<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.items.values().map(Arc::as_ref))
+        serializer.collect_seq(self.in_order.values().map(Arc::as_ref))
     }
 }
 

@@ -41,7 +41,8 @@ fn learn_secrets(config: &Config, fleet: &mut Fleet) -> Vec<Unresolved> {
     if names.is_empty() {
         return Vec::new();
     }
-    let Ok(secrets) = Secrets::new(Limits::default(), |name| std::env::var(name).ok());
+    let Ok(secrets) =
+        Secrets::new(Limits::of(&config.settings.secret_lookup), |name| std::env::var(name).ok());
     secrets.set_accesses(config.resources.secrets.iter().cloned());
     let mut values = Value::from(names.clone());
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {

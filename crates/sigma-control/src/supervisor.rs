@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sigma_config::crypt::Keyring;
-use sigma_config::settings::{ListenAddress, Settings, Workers};
+use sigma_config::settings::{Settings, Workers};
 use sigma_config::{Config, Problem};
 use sigma_observe::counters::WorkerCounters;
 use sigma_observe::log_buffer::{LogError, LogTarget, LogWriter};
@@ -418,27 +418,12 @@ impl Plugins {
             }
         };
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let attributes = serde_json::Value::Object(attributes(settings));
+        let attributes = serde_json::Value::Object(settings.plugin_attr.clone());
         let runtime = tokio::runtime::Handle::current();
         let background = move |work| drop(runtime.spawn(work));
         let node = Arc::new(Node::new(background, attributes, hostname));
         Ok(Plugins { all, enabled, node })
     }
-}
-
-/// What plugins are told by `plugin_attr`, and where a redirect to HTTPS leads if that does not say.
-fn attributes(settings: &Settings) -> serde_json::Map<String, serde_json::Value> {
-    let mut attributes = settings.plugin_attr.clone();
-    let secure = settings.listeners.iter().filter(|listener| listener.tls.is_some());
-    let port = secure.filter_map(|listener| match &listener.address {
-        ListenAddress::Tcp(address) => Some(address.port()),
-        ListenAddress::Unix(_) => None,
-    });
-    let redirect = attributes.entry("redirect").or_insert_with(|| serde_json::json!({}));
-    if let (Some(redirect), Some(port)) = (redirect.as_object_mut(), port.min()) {
-        redirect.entry("https_port").or_insert(port.into());
-    }
-    attributes
 }
 
 fn keyring(settings: &Settings) -> Result<Keyring, StartError> {

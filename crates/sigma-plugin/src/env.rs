@@ -22,6 +22,8 @@ pub struct Env<'a> {
     pub local: &'a Rc<Local>,
     /// The consumers of the configuration in force.
     pub consumers: &'a Consumers,
+    /// The smallest port of the listeners with TLS, if there is one.
+    pub https_port: Option<u16>,
     /// Milliseconds since the worker started, coarse: for timeouts and windows, not for logs.
     pub now_ms: u64,
 }

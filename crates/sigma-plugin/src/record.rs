@@ -62,6 +62,19 @@ impl Record {
         *self = Record { attempts, upstream_statuses, ..Record::default() };
     }
 
+    /// The node of the last attempt has answered.
+    pub fn answered(&mut self, status: u16) {
+        self.source = Source::Upstream;
+        let header_ms = self.elapsed_ms();
+        if let Some(last) = self.upstream_statuses.last_mut() {
+            *last = status;
+        }
+        if let Some(attempt) = self.attempts.last_mut() {
+            attempt.status = status;
+            attempt.header_ms = header_ms;
+        }
+    }
+
     /// Milliseconds since the head was read.
     pub fn elapsed_ms(&self) -> Option<f64> {
         self.started.map(|at| at.elapsed().as_secs_f64() * 1000.0)

@@ -229,7 +229,7 @@ fn take_meta(conf: &mut Value) -> Option<Value> {
 
 /// The first field that still refers to a secret. Whoever knew the text of the reference could pass
 /// as the consumer if it counted as the secret.
-fn unresolved(conf: &Value) -> Option<&str> {
+pub fn unresolved(conf: &Value) -> Option<&str> {
     let is_reference = |value: &Value| value.as_str().is_some_and(is_secret_reference);
     let (name, _) = conf.as_object()?.iter().find(|(_, value)| is_reference(value))?;
     Some(name)

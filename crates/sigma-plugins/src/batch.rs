@@ -482,7 +482,13 @@ mod tests {
             let destination = Arc::clone(&memory);
             let processor = Batches::processor(&case.node, "t", 1, &settings, pending, || destination);
             for entry in entries {
-                let env = Env { node: &case.node, local: &case.local, consumers: &case.consumers, now_ms: 0 };
+                let env = Env {
+                    node: &case.node,
+                    local: &case.local,
+                    consumers: &case.consumers,
+                    https_port: None,
+                    now_ms: 0,
+                };
                 processor.push(entry.as_bytes().to_vec(), &case.cx, &env);
             }
             case.node.end().await;
@@ -536,7 +542,13 @@ mod tests {
         ));
         let destination = Arc::clone(&memory);
         let processor = Batches::processor(&case.node, "t", 1, &settings, 10, || destination);
-        let env = Env { node: &case.node, local: &case.local, consumers: &case.consumers, now_ms: 0 };
+        let env = Env {
+            node: &case.node,
+            local: &case.local,
+            consumers: &case.consumers,
+            https_port: None,
+            now_ms: 0,
+        };
         let began = Instant::now();
         let pushing = async {
             let mut clock = tokio::time::interval(Duration::from_secs(pause_s));

@@ -111,8 +111,13 @@ impl Case {
 
     /// Runs one hook to its end, with the request's body if it asks for it; a reply, or None to go on.
     pub(crate) fn run(&mut self, entry: &Entry, phase: Phase) -> Option<Reply> {
-        let env =
-            Env { node: &self.node, local: &self.local, consumers: &self.consumers, now_ms: self.now_ms };
+        let env = Env {
+            node: &self.node,
+            local: &self.local,
+            consumers: &self.consumers,
+            https_port: None,
+            now_ms: self.now_ms,
+        };
         let cx = &mut self.cx;
         let mut step = match phase {
             Phase::Rewrite => entry.plugin.rewrite(cx, &env),
@@ -141,15 +146,25 @@ impl Case {
 
     /// Runs the header filter on the response that stands in the context.
     pub(crate) fn header_filter(&mut self, entry: &Entry) {
-        let env =
-            Env { node: &self.node, local: &self.local, consumers: &self.consumers, now_ms: self.now_ms };
+        let env = Env {
+            node: &self.node,
+            local: &self.local,
+            consumers: &self.consumers,
+            https_port: None,
+            now_ms: self.now_ms,
+        };
         entry.plugin.header_filter(&mut self.cx, &env);
     }
 
     /// Runs the log hook.
     pub(crate) fn log(&mut self, entry: &Entry) {
-        let env =
-            Env { node: &self.node, local: &self.local, consumers: &self.consumers, now_ms: self.now_ms };
+        let env = Env {
+            node: &self.node,
+            local: &self.local,
+            consumers: &self.consumers,
+            https_port: None,
+            now_ms: self.now_ms,
+        };
         entry.plugin.log(&mut self.cx, &env);
     }
 
@@ -165,8 +180,13 @@ impl Case {
     /// Sends the response through header and body filter, its body in these pieces.
     pub(crate) fn filter(&mut self, entry: &Entry, pieces: &[&[u8]]) -> Vec<u8> {
         self.header_filter(entry);
-        let env =
-            Env { node: &self.node, local: &self.local, consumers: &self.consumers, now_ms: self.now_ms };
+        let env = Env {
+            node: &self.node,
+            local: &self.local,
+            consumers: &self.consumers,
+            https_port: None,
+            now_ms: self.now_ms,
+        };
         let Some(mut filter) = entry.plugin.body_filter(&mut self.cx, &env) else { return pieces.concat() };
         let mut out = Pieces::default();
         for piece in pieces {

@@ -24,8 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sigma_config::reference::SecretLookup;
-use sigma_config::reference::{SecretRef, is_reference};
+use sigma_config::reference::{SecretLookup, SecretRef, is_reference};
 use sigma_config::resources::{Secret, SecretProvider};
 use tokio::task::JoinSet;
 

@@ -83,7 +83,7 @@ struct Redirect {
     status: u16,
     encode: bool,
     append_query: bool,
-    /// Named in the target with https.
+    /// What `plugin_attr` names for targets with https.
     https_port: Option<u16>,
 }
 
@@ -100,8 +100,7 @@ impl Redirect {
     fn new(build: &Build<'_>) -> Result<Redirect, String> {
         let mut redirect = Redirect::from_conf(build.conf)?;
         let port = build.node.attribute("redirect").get("https_port").and_then(serde_json::Value::as_u64);
-        redirect.https_port =
-            port.and_then(|port| u16::try_from(port).ok()).filter(|port| !matches!(port, 0 | 443));
+        redirect.https_port = port.map(|port| u16::try_from(port).unwrap_or(0));
         Ok(redirect)
     }
 
@@ -126,7 +125,7 @@ impl Redirect {
         Ok(Redirect { to, status, encode, append_query, https_port: None })
     }
 
-    fn to_https(&self, cx: &Context) -> Step {
+    fn to_https(&self, cx: &Context, env: &Env<'_>) -> Step {
         // What a trusted proxy says of its client's scheme counts; the gateway wrote the rest.
         let is_https = match cx.request.headers.get(HeaderId::XForwardedProto) {
             Some(scheme) => scheme == b"https",
@@ -137,7 +136,8 @@ impl Redirect {
         }
         let mut target = b"https://".to_vec();
         target.extend_from_slice(&cx.host_name());
-        if let Some(port) = self.https_port {
+        // The scheme's own port, and what is none, is not named.
+        if let Some(port) = self.https_port.or(env.https_port).filter(|port| !matches!(port, 0 | 443)) {
             target.extend_from_slice(format!(":{port}").as_bytes());
         }
         target.extend_from_slice(&encoded(&cx.uri));
@@ -189,9 +189,9 @@ pub(super) fn percent_encoded(text: &[u8], is_escaped: impl Fn(u8) -> bool) -> V
 }
 
 impl Plugin for Redirect {
-    fn rewrite(&self, cx: &mut Context, _env: &Env<'_>) -> Step {
+    fn rewrite(&self, cx: &mut Context, env: &Env<'_>) -> Step {
         match &self.to {
-            Target::Https => self.to_https(cx),
+            Target::Https => self.to_https(cx, env),
             Target::Nowhere => Step::Next,
             Target::Template(template) => {
                 let mut target = Vec::new();

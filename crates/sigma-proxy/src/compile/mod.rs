@@ -25,7 +25,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use sigma_config::kind::{Kind, ResourceKey};
-use sigma_config::settings::Settings;
+use sigma_config::settings::{ListenAddress, Settings};
 use sigma_config::{Config, Problem};
 use sigma_observe::access::AccessFormat;
 use sigma_plugin::{Chain, Consumers, Node, Roster};
@@ -358,6 +358,7 @@ fn empty(config: &Config, access_format: Option<Arc<AccessFormat>>) -> Snapshot 
         consumers: Consumers::default(),
         access_format,
         listener_names: listener_names(&config.settings),
+        https_port: https_port(&config.settings),
         terms: Arc::default(),
         shown: Arc::default(),
     }
@@ -366,6 +367,15 @@ fn empty(config: &Config, access_format: Option<Arc<AccessFormat>>) -> Snapshot 
 fn listener_names(settings: &Settings) -> Arc<[String]> {
     let names: BTreeSet<String> = settings.listeners.iter().filter_map(|l| l.name.clone()).collect();
     names.into_iter().collect()
+}
+
+fn https_port(settings: &Settings) -> Option<u16> {
+    let secure = settings.listeners.iter().filter(|listener| listener.tls.is_some());
+    let ports = secure.filter_map(|listener| match &listener.address {
+        ListenAddress::Tcp(address) => Some(address.port()),
+        ListenAddress::Unix(_) => None,
+    });
+    ports.min()
 }
 
 fn access_format(settings: &Settings, failures: &mut Vec<Failure>) -> Option<Arc<AccessFormat>> {

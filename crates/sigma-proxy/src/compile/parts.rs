@@ -7,8 +7,8 @@ use serde_json::Value;
 use sigma_config::Problem;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::{self, Plugins};
-use sigma_config::wording::is_secret_reference;
 use sigma_plugin::descriptor::inline_upstream_key;
+use sigma_plugin::roster::unresolved;
 use sigma_plugin::{Consumer, Entry, Identity};
 
 use super::certificates::Certificate;
@@ -209,7 +209,7 @@ impl Building<'_, '_> {
             Ok((key, data)) => Some(KeyOfIdentity { plugin: name, key: key.into(), data }),
             // Its manager does not give the secret, or not any more; the lookup has said so. To keep
             // what was known before would let in whoever holds a key that was revoked.
-            Err(_) if still_refers(&revealed) => None,
+            Err(_) if unresolved(&revealed).is_some() => None,
             Err(reason) => {
                 self.refuse(name, reason);
                 None
@@ -248,10 +248,4 @@ impl Building<'_, '_> {
             }
         }
     }
-}
-
-/// Whether a member still refers to a secret that was to stand in its place.
-fn still_refers(conf: &Value) -> bool {
-    let members = conf.as_object().into_iter().flatten();
-    members.filter_map(|(_, member)| member.as_str()).any(is_secret_reference)
 }

@@ -5,6 +5,8 @@ use sigma_http::{HeaderId, ResponseHead};
 
 use crate::snapshot::Snapshot;
 
+const UPSTREAM_STATUS: &str = "X-APISIX-Upstream-Status";
+
 /// Makes the final head of a response fit to be passed on.
 pub(super) fn prepare(head: &mut ResponseHead, snapshot: &Snapshot) {
     head.headers.remove_hop_by_hop();
@@ -35,6 +37,8 @@ pub(super) fn tell_upstream_status(head: &mut ResponseHead, statuses: &[u16], wh
     };
     if tells {
         let all: Vec<String> = statuses.iter().map(|status| answered(*status).to_string()).collect();
-        head.headers.append("X-APISIX-Upstream-Status", all.join(", ").as_bytes());
+        // A node that is a gateway itself may have told of its own nodes.
+        head.headers.remove_name(UPSTREAM_STATUS.as_bytes());
+        head.headers.append(UPSTREAM_STATUS, all.join(", ").as_bytes());
     }
 }

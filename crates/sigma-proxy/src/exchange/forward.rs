@@ -12,7 +12,7 @@ use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method, ResponseHead};
 use sigma_net::{Deadline, deadline};
 use sigma_observe::counters::Counter;
 use sigma_plugin::Context;
-use sigma_plugin::record::{Attempt, Source};
+use sigma_plugin::record::Attempt;
 use sigma_plugin::variables::host_name;
 use sigma_upstream::balance::{Balancer, Outcome, PickContext, Tried};
 use sigma_upstream::connection::{Connection, HeadLimits};
@@ -286,15 +286,7 @@ impl Exchange<'_, '_> {
         state.decision = Decision::GiveUp;
         transfer.answered();
         transfer.down.check_answer(head)?;
-        let record = &mut cx.record;
-        record.source = Source::Upstream;
-        if let Some(status) = record.upstream_statuses.last_mut() {
-            *status = head.status;
-        }
-        if let (Some(attempt), Some(started)) = (record.attempts.last_mut(), record.started) {
-            attempt.status = head.status;
-            attempt.header_ms = Some(started.elapsed().as_secs_f64() * 1000.0);
-        }
+        cx.record.answered(head.status);
         if head.status == 101 {
             return tunnel(&mut transfer, plan, cx).await;
         }

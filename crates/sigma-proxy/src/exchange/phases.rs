@@ -25,6 +25,7 @@ pub(super) fn env<'e>(worker: &'e Worker, view: &'e View) -> Env<'e> {
         node: &worker.node,
         local: &worker.local,
         consumers: &view.snapshot.consumers,
+        https_port: view.snapshot.https_port,
         now_ms: deadline::now_ms(),
     }
 }

@@ -47,6 +47,8 @@ pub struct Snapshot {
     pub(crate) access_format: Option<Arc<AccessFormat>>,
     /// Names that routes and listeners share; the number is the position + 1, 0 is "no name".
     pub(crate) listener_names: Arc<[String]>,
+    /// The smallest port of the listeners with TLS, where redirects lead.
+    pub(crate) https_port: Option<u16>,
     /// Terms of the listeners whose connections are more than plain bytes.
     pub(crate) terms: Arc<[Arc<Terms>]>,
     /// Who clients see over TLS.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use sigma_testkit::{Gateway, Origin, until};
+use sigma_testkit::{Gateway, Operator, Origin, until};
 
 use crate::PATIENCE;
 use crate::managed::{EMBEDDED, admin, revision, route, start};
@@ -61,6 +61,18 @@ fn guarded(origin: &Origin) -> Value {
     route
 }
 
+/// Puts a consumer whose key stands in Vault, a route that asks for it, and one with a text from there.
+fn put_holders(admin: &Operator, origin: &Origin) {
+    admin.put("routes/1", &guarded(origin)).unwrap();
+    let consumer = json!({"key-auth": {"key": "$secret://vault/1/jack/key"}});
+    admin.put("consumers", &json!({"username": "jack", "plugins": consumer})).unwrap();
+    let mut limited = route("/limited", origin);
+    limited["plugins"] = json!({"limit-count": {
+        "count": 1, "time_window": 600, "rejected_code": 429, "rejected_msg": "$secret://vault/1/jack/message",
+    }});
+    admin.put("routes/2", &limited).unwrap();
+}
+
 #[test]
 fn a_key_stands_in_the_environment() {
     // Of all variables this one is there wherever a test runs.
@@ -86,14 +98,7 @@ fn a_key_stands_in_vault_and_changes_there() {
     let origin = Origin::echo("a").unwrap();
     let gateway = start(EMBEDDED);
     let admin = admin(&gateway);
-    admin.put("routes/1", &guarded(&origin)).unwrap();
-    let consumer = json!({"key-auth": {"key": "$secret://vault/1/jack/key"}});
-    admin.put("consumers", &json!({"username": "jack", "plugins": consumer})).unwrap();
-    let mut limited = route("/limited", &origin);
-    limited["plugins"] = json!({"limit-count": {
-        "count": 1, "time_window": 600, "rejected_code": 429, "rejected_msg": "$secret://vault/1/jack/message",
-    }});
-    admin.put("routes/2", &limited).unwrap();
+    put_holders(&admin, &origin);
     admin.put("secrets/vault/1", &vault.access(TOKENS[0])).unwrap();
     await_status(&gateway, "first", 200);
     await_status(&gateway, "second", 401);
@@ -128,14 +133,7 @@ fn a_rotated_secret_comes_into_force_by_itself() {
     let gateway = start(&format!("{EMBEDDED}\n{BRIEF}"));
     let admin = admin(&gateway);
     admin.put("secrets/vault/1", &vault.access(TOKENS[0])).unwrap();
-    admin.put("routes/1", &guarded(&origin)).unwrap();
-    let consumer = json!({"key-auth": {"key": "$secret://vault/1/jack/key"}});
-    admin.put("consumers", &json!({"username": "jack", "plugins": consumer})).unwrap();
-    let mut limited = route("/limited", &origin);
-    limited["plugins"] = json!({"limit-count": {
-        "count": 1, "time_window": 600, "rejected_code": 429, "rejected_msg": "$secret://vault/1/jack/message",
-    }});
-    admin.put("routes/2", &limited).unwrap();
+    put_holders(&admin, &origin);
     let refusal = || {
         let answer = gateway.connect().unwrap().with_deadline(PATIENCE).get("/limited").unwrap();
         if answer.status() == 429 { answer.text() } else { String::new() }

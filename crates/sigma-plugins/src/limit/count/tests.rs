@@ -158,7 +158,13 @@ fn as_an_action_it_stands_in_for_itself() {
     let mut case = Case::new("GET / HTTP/1.1\nHost: h\n");
     for _ in 0..3 {
         case.request("GET / HTTP/1.1\nHost: h\n");
-        let env = Env { now_ms: 0, node: &case.node, local: &case.local, consumers: &case.consumers };
+        let env = Env {
+            https_port: None,
+            now_ms: 0,
+            node: &case.node,
+            local: &case.local,
+            consumers: &case.consumers,
+        };
         assert!(matches!(sigma_plugin::Plugin::access(&*limit, &mut case.cx, &env), Step::Next));
         assert!(case.run(&direct, Phase::Access).is_none());
     }
@@ -181,7 +187,8 @@ impl Worker {
     fn ask(&self, entry: &Entry, head: &str) -> Option<Reply> {
         let mut case = Case::new(head);
         let consumers = Consumers::default();
-        let env = Env { node: &self.node, local: &self.local, consumers: &consumers, now_ms: 0 };
+        let env =
+            Env { node: &self.node, local: &self.local, consumers: &consumers, https_port: None, now_ms: 0 };
         let mut step = entry.plugin.access(&mut case.cx, &env);
         loop {
             step = match step {

@@ -62,7 +62,7 @@ impl World {
         cx.record.started = Instant::now().checked_sub(std::time::Duration::from_millis(7));
         (cx.record.bytes_received, cx.record.bytes_sent) = (10, 100);
         let Case { cx, node, local, consumers, .. } = &mut self.case;
-        let env = Env { node, local, consumers, now_ms: 0 };
+        let env = Env { node, local, consumers, https_port: None, now_ms: 0 };
         self.plugin.log(cx, &env);
     }
 
