@@ -33,8 +33,8 @@ docs:
 define install_missing
 if (( $${#missing[@]} )); then \
   sudo=$$( (( $$(id -u) == 0 )) || echo sudo ); \
-  $$sudo apt-get update -qq; \
-  $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}"; \
+  $$sudo apt-get update -qq -o DPkg::Lock::Timeout=600; \
+  $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o DPkg::Lock::Timeout=600 --no-install-recommends "$${missing[@]}"; \
 fi
 endef
 
@@ -43,7 +43,7 @@ build-tools:
 	@command -v cargo >/dev/null || { echo 'cargo is missing: install Rust 1.90 or newer with rustup' >&2; exit 1; }
 	@missing=(); \
 	command -v cc >/dev/null || missing+=(gcc libc6-dev); \
-	command -v protoc >/dev/null || missing+=(protobuf-compiler); \
+	{ command -v protoc >/dev/null && test -e /usr/include/google/protobuf/empty.proto; } || missing+=(protobuf-compiler libprotobuf-dev); \
 	$(install_missing)
 
 # The tests drive the gateway with these clients, and start these servers themselves.
