@@ -107,6 +107,19 @@ fn number(float: f64) -> Option<Value> {
     serde_json::Number::from_f64(float).map(Value::Number)
 }
 
+/// Whether `value` has more than `levels` levels of lists and objects, as [`MAX_DEPTH`] counts them.
+/// Looks no deeper than that, whatever it is given.
+#[must_use]
+pub fn is_deeper(value: &Value, levels: usize) -> bool {
+    let (Value::Array(_) | Value::Object(_)) = value else { return false };
+    let Some(left) = levels.checked_sub(1) else { return true };
+    match value {
+        Value::Array(items) => items.iter().any(|item| is_deeper(item, left)),
+        Value::Object(map) => map.values().any(|item| is_deeper(item, left)),
+        _ => false,
+    }
+}
+
 fn too_deep(pointer: &str, line: u32) -> Problem {
     Problem::new(pointer, "too_deep", format!("nested deeper than {MAX_DEPTH} levels")).at(Some(line))
 }

@@ -171,7 +171,7 @@ pub(crate) fn decoded(body: &[u8]) -> Result<Option<Value>, Refusal> {
     if body.is_empty() {
         return Ok(None);
     }
-    decode::json(body).map(Some).map_err(|reason| {
+    decode::json(body, decode::RESOURCE_DEPTH).map(Some).map_err(|reason| {
         let message = format!("invalid request body: {reason}");
         let body = json!({"error_msg": message, "req_body": String::from_utf8_lossy(body)});
         Refusal(Box::new(Reply::json(StatusCode::BAD_REQUEST, body)))

@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use sigma_config::document::Document;
+use sigma_config::document::{Document, MAX_DEPTH};
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::stored;
 
@@ -169,7 +169,8 @@ fn parsed(headers: &HeaderMap, text: &[u8]) -> Result<Map<String, Value>, Refusa
             })?
             .value
     } else {
-        decode::json(text).map_err(|text| Refusal::bad(format_args!("invalid request body: {text}")))?
+        decode::json(text, MAX_DEPTH)
+            .map_err(|text| Refusal::bad(format_args!("invalid request body: {text}")))?
     };
     match value {
         Value::Object(object) => Ok(object),

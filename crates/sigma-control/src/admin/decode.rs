@@ -4,9 +4,24 @@
 //! texts that the real decoder refuses.
 
 use serde_json::Value;
+use sigma_config::document::{MAX_DEPTH, is_deeper};
 
-/// Decodes a body.
-pub(crate) fn json(body: &[u8]) -> Result<Value, String> {
+/// Deepest nesting of one resource: a dump has two levels around it, and must be no deeper than a
+/// file may be.
+pub(crate) const RESOURCE_DEPTH: usize = MAX_DEPTH - 2;
+
+/// What is said of a value with more levels than `levels`.
+pub(crate) fn too_deep(levels: usize) -> String {
+    format!("nested deeper than {levels} levels")
+}
+
+/// Decodes a body with at most `levels` levels of lists and objects.
+pub(crate) fn json(body: &[u8], levels: usize) -> Result<Value, String> {
+    let value = decoded(body)?;
+    if is_deeper(&value, levels) { Err(too_deep(levels)) } else { Ok(value) }
+}
+
+fn decoded(body: &[u8]) -> Result<Value, String> {
     serde_json::from_slice(body).map_err(|error| {
         let mut reader = Reader { text: body, at: 0 };
         match reader.document() {
@@ -195,7 +210,7 @@ mod tests {
     #[test]
     fn refused_texts_are_described_in_the_words_of_cjson() {
         let check = |text: &str, expected: &str| {
-            assert_eq!(json(text.as_bytes()).expect_err(text), expected, "{text}");
+            assert_eq!(json(text.as_bytes(), 9).expect_err(text), expected, "{text}");
         };
         check("x", "Expected value but found invalid token at character 1");
         check("{", "Expected object key string but found T_END at character 2");
@@ -211,8 +226,18 @@ mod tests {
         check("[-]", "Expected value but found invalid number at character 2");
         check(" ", "Expected value but found T_END at character 2");
         check("[[],{\"a\":{}}", "Expected comma or array end but found T_END at character 13");
-        assert!(json(b"{\"a\":[1,{}]}").is_ok());
-        assert!(json(b"\"\xff\"").is_err_and(|reason| !reason.is_empty()));
-        assert!(json("[".repeat(1000).as_bytes()).is_err());
+        assert!(json(b"{\"a\":[1,{}]}", 3).is_ok());
+        assert!(json(b"\"\xff\"", 9).is_err_and(|reason| !reason.is_empty()));
+    }
+
+    #[test]
+    fn what_is_nested_too_deep_is_refused() {
+        let nested = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+        assert!(json(nested(62).as_bytes(), RESOURCE_DEPTH).is_ok());
+        let said = json(nested(63).as_bytes(), RESOURCE_DEPTH);
+        assert_eq!(said.expect_err("too deep"), "nested deeper than 62 levels");
+        for text in [nested(100), nested(1000), "[".repeat(1_000_000), r#"{"a":"#.repeat(100_000)] {
+            assert!(json(text.as_bytes(), RESOURCE_DEPTH).is_err());
+        }
     }
 }

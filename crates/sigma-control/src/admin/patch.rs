@@ -2,6 +2,9 @@
 
 use serde_json::{Map, Value};
 
+use sigma_config::document::is_deeper;
+
+use super::decode::{RESOURCE_DEPTH, too_deep};
 use super::reply::Refusal;
 
 /// Merges a patch into an object: null removes, objects are merged, everything else replaces.
@@ -24,8 +27,13 @@ pub(crate) fn merge(target: &mut Map<String, Value>, patch: Map<String, Value>) 
     }
 }
 
-/// Puts `value` in at a path below an object, and makes the objects on the way.
+/// Puts `value` in at a path below an object, and makes the objects on the way. The result is no
+/// deeper than what may be sent as a whole.
 pub(crate) fn replace(target: &mut Map<String, Value>, path: &[String], value: Value) -> Result<(), Refusal> {
+    // Every part of the path is an object around what it leads to.
+    if RESOURCE_DEPTH.checked_sub(path.len()).is_none_or(|left| is_deeper(&value, left)) {
+        return Err(Refusal::bad(format_args!("invalid sub-path: {}", too_deep(RESOURCE_DEPTH))));
+    }
     let Some((last, way)) = path.split_last() else { return Ok(()) };
     let mut object = target;
     for (depth, name) in way.iter().enumerate() {
@@ -72,6 +80,23 @@ mod tests {
         check(json!({"a": {}}), json!({"a": {"x": null}}), json!({"a": {"x": null}}));
         check(json!({"a": {"x": 1}}), json!({"a": 5}), json!({"a": 5}));
         check(json!({"a": 1, "b": 2}), json!({"a": null, "c": null}), json!({"b": 2}));
+    }
+
+    #[test]
+    fn paths_and_values_have_a_depth() {
+        let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!([inner]));
+        let check = |path: usize, levels: usize, holds: bool| {
+            let mut target = Map::new();
+            let got = replace(&mut target, &vec!["a".to_owned(); path], nested(levels));
+            let said = "invalid sub-path: nested deeper than 62 levels";
+            assert_eq!(got, if holds { Ok(()) } else { Err(Refusal::bad(said)) }, "{path} and {levels}");
+            assert!(!is_deeper(&Value::Object(target), RESOURCE_DEPTH));
+        };
+        check(62, 0, true);
+        check(63, 0, false);
+        check(2, 60, true);
+        check(2, 61, false);
+        check(15_000, 0, false);
     }
 
     #[test]

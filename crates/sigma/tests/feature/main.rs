@@ -17,6 +17,7 @@ mod load;
 mod logs;
 mod managed;
 mod nodes;
+mod operators;
 mod plugins_admin;
 mod plugins_auth;
 mod plugins_limit;
