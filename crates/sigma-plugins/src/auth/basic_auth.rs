@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Value, json};
+use serde_json::json;
 use sigma_http::HeaderId;
 use sigma_plugin::{Auth, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
 
-use super::door::{self, Door, Refusal, authorization, same_secret};
+use super::door::{self, Door, Refusal, authorization, filled, same_secret};
 
 const NAME: &str = "basic-auth";
 
@@ -26,6 +26,7 @@ pub(crate) static BASIC_AUTH: Descriptor = Descriptor {
         schema: || {
             json!({
                 "type": "object",
+                "title": "work with consumer object",
                 "properties": {
                     "username": {
                         "type": "string",
@@ -38,15 +39,15 @@ pub(crate) static BASIC_AUTH: Descriptor = Descriptor {
         },
         secret_fields: &["password"],
         parse: |conf| {
-            let password = conf.get("password").and_then(Value::as_str).unwrap_or_default();
-            Ok(Arc::new(Password(password.into())))
+            filled(conf, "username")?;
+            Ok(Arc::new(Password(filled(conf, "password")?.into())))
         },
     }),
     build: |build| Ok(Arc::new(BasicAuth { door: Door::new(NAME, "Basic", build)? })),
     ..Descriptor::BASE
 };
 
-/// A consumer's password.
+/// A consumer's password; never empty.
 struct Password(Box<str>);
 
 struct BasicAuth {

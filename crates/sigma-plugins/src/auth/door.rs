@@ -7,6 +7,7 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sigma_http::{HeaderId, Headers};
+use sigma_plugin::variables::pairs;
 use sigma_plugin::{Build, Context, Env, Identity, Reply, Step};
 
 /// The fields of a configuration that all authenticating plugins have.
@@ -54,7 +55,8 @@ impl Door {
         })
     }
 
-    /// Who is recognised by `key`; the text for the log if nobody is.
+    /// Who is recognised by `key`; the text for the log if nobody is. An empty key is nobody's,
+    /// whatever a consumer's configuration came to.
     pub(super) fn find<'e>(
         &self,
         env: &Env<'e>,
@@ -62,7 +64,7 @@ impl Door {
         unknown: &'static str,
     ) -> Result<&'e Arc<Identity>, &'static str> {
         // Keys are text: bytes that are not belong to nobody.
-        let key = std::str::from_utf8(key).ok();
+        let key = std::str::from_utf8(key).ok().filter(|key| !key.is_empty());
         match key.and_then(|key| env.consumers.find(self.plugin, key)) {
             Some(identity) => Ok(identity),
             None if env.consumers.has_any(self.plugin) => Err(unknown),
@@ -74,11 +76,6 @@ impl Door {
     pub(super) fn admit(&self, cx: &mut Context, identity: &Arc<Identity>) -> Step {
         cx.attach(identity);
         Step::Next
-    }
-
-    /// Whether somebody stands for those who are not recognised.
-    pub(super) fn takes_anonymous(&self) -> bool {
-        self.anonymous.is_some()
     }
 
     /// Nobody was recognised.
@@ -109,7 +106,7 @@ pub(super) fn schema(realm: &str, fields: Value) -> Value {
         "hide_credentials": {
             "type": "boolean",
             "default": false,
-            "description": "Whether the credential is taken out of the request before the node sees it."
+            "description": "Whether the node must not see the credential: it is taken out of every place that the plugin reads."
         },
         "realm": {
             "type": "string",
@@ -129,6 +126,55 @@ pub(super) fn schema(realm: &str, fields: Value) -> Value {
         properties.extend(shared);
     }
     json!({ "type": "object", "properties": properties })
+}
+
+/// A text of a consumer's configuration that must not be empty: what everybody can say recognises
+/// nobody. The schemas, which are those of APISIX, allow it, and a secret may come to it.
+///
+/// # Errors
+/// It is absent or empty; as APISIX words it.
+pub(super) fn filled<'c>(conf: &'c Value, field: &str) -> Result<&'c str, String> {
+    let text = conf.get(field).and_then(Value::as_str).unwrap_or_default();
+    if text.is_empty() {
+        return Err(format!(
+            "property \"{field}\" validation failed: string too short, expected at least 1, got 0"
+        ));
+    }
+    Ok(text)
+}
+
+/// A field of the request that a configuration names. As in APISIX an underscore in the name also
+/// stands for a hyphen; a field that is spelt as the name is goes first.
+pub(super) struct FieldName {
+    name: String,
+    hyphenated: String,
+}
+
+impl FieldName {
+    pub(super) fn new(name: &str) -> FieldName {
+        FieldName { name: name.to_owned(), hyphenated: name.replace('_', "-") }
+    }
+
+    /// The first value of the field.
+    pub(super) fn find<'h>(&self, headers: &'h Headers) -> Option<&'h [u8]> {
+        headers.find(self.name.as_bytes()).or_else(|| headers.find(self.hyphenated.as_bytes()))
+    }
+
+    /// Takes all such fields out of the request.
+    pub(super) fn remove(&self, headers: &mut Headers) {
+        headers.remove_name(self.name.as_bytes());
+        headers.remove_name(self.hyphenated.as_bytes());
+    }
+}
+
+/// The only argument of this name in the query; empty if it is repeated or has no value, so that
+/// it is found and is nobody's.
+pub(super) fn only_argument(cx: &Context, name: &str) -> Option<Vec<u8>> {
+    let mut values = pairs(cx.outgoing_query()?).filter(|(key, _)| **key == *name.as_bytes());
+    Some(match (values.next()?, values.next()) {
+        ((_, Some(value)), None) => value.into_owned(),
+        _ => Vec::new(),
+    })
 }
 
 /// Whether two secrets are equal, in a time that says nothing about where they differ.

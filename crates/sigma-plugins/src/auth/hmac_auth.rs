@@ -12,7 +12,7 @@ use sigma_http::HeaderId;
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{Auth, Build, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
 
-use super::door::{self, Door, Refusal, authorization, same_secret};
+use super::door::{self, Door, Refusal, authorization, filled, same_secret};
 
 const NAME: &str = "hmac-auth";
 
@@ -23,9 +23,13 @@ pub(crate) static HMAC_AUTH: Descriptor = Descriptor {
     doc: "Recognises a consumer by a signature over parts of the request.\n\n\
         `Authorization: Signature keyId=\"…\",algorithm=\"hmac-sha256\",headers=\"@request-target date\",\
         signature=\"…\"`. What is signed are lines that end in a line feed: the key id, then for each name in \
-        `headers` either `name: value` or, for `@request-target`, the method and the URI. The time of \
-        `Date` must be near; a replay within that time is not noticed. With `validate_request_body` the \
-        body must have the SHA-256 that `Digest` says; sign `digest` too, or it proves nothing.",
+        `headers` either `name: value` or, for `@request-target`, the method and the URI. Of a field that is \
+        repeated the first value is signed. The time of `Date` must be near; a replay within that time is \
+        not noticed.\n\n\
+        **By default only `date` has to be signed, as in APISIX: whoever sees one signed request can send \
+        any other for as long as its date is near.** Demand `signed_headers: [\"date\", \"@request-target\"]`, \
+        so that method and URI are signed. With `validate_request_body` the body must have the SHA-256 that \
+        `Digest` says; demand `digest` in `signed_headers` too, or it proves nothing.",
     phases: PhaseSet::of(&[Phase::Rewrite]),
     schema,
     auth: Some(Auth {
@@ -33,8 +37,8 @@ pub(crate) static HMAC_AUTH: Descriptor = Descriptor {
         schema: consumer_schema,
         secret_fields: &["secret_key"],
         parse: |conf| {
-            let secret = conf.get("secret_key").and_then(Value::as_str).unwrap_or_default();
-            Ok(Arc::new(Secret(secret.into())))
+            filled(conf, "key_id")?;
+            Ok(Arc::new(Secret(filled(conf, "secret_key")?.into())))
         },
     }),
     build: |build| Ok(Arc::new(HmacAuth(Arc::new(Config::new(build)?)))),
@@ -62,7 +66,7 @@ fn schema() -> Value {
                 "type": "array",
                 "items": {"type": "string", "minLength": 1, "maxLength": 50},
                 "default": ["date"],
-                "description": "Names that the client must list in `headers`, in this spelling."
+                "description": "Names that the client must list in `headers`, in this spelling. Without `@request-target` the client may leave method and URI unsigned."
             },
             "validate_request_body": {
                 "type": "boolean",
@@ -82,6 +86,7 @@ fn schema() -> Value {
 fn consumer_schema() -> Value {
     json!({
         "type": "object",
+        "title": "work with consumer object",
         "properties": {
             "key_id": {
                 "type": "string",
@@ -100,7 +105,7 @@ fn consumer_schema() -> Value {
     })
 }
 
-/// A consumer's secret.
+/// A consumer's secret; never empty.
 struct Secret(Box<str>);
 
 #[derive(Deserialize)]
@@ -126,6 +131,9 @@ const REFUSED: &str = "client request can't be validated";
 const fn hidden(detail: &'static str) -> Refusal {
     Refusal { message: REFUSED, detail }
 }
+
+/// The name in `headers` that stands for the method and the URI.
+const REQUEST_TARGET: &[u8] = b"@request-target";
 
 /// The parameters of the header.
 #[derive(Debug, Default, PartialEq)]
@@ -171,7 +179,7 @@ impl Signed {
         for name in &self.headers {
             if let Some(value) = cx.request.headers.find(name) {
                 text.extend_from_slice(&[name, &b": "[..], value, b"\n"].concat());
-            } else if name == b"@request-target" {
+            } else if name == REQUEST_TARGET {
                 let uri = cx.request_uri();
                 text.extend_from_slice(&[cx.request.method_token(), b" ", &uri, b"\n"].concat());
             }
@@ -217,6 +225,11 @@ impl Config {
         let lists = |name: &String| signed.headers.iter().any(|listed| listed == name.as_bytes());
         if !self.fields.signed_headers.iter().all(lists) {
             return Err(hidden("an expected header is missing in signing"));
+        }
+        // The lines of what is signed end in line feeds. One inside the decoded path would let
+        // whoever saw a signature write lines of another field there.
+        if cx.uri.contains(&b'\n') && signed.headers.iter().any(|name| name == REQUEST_TARGET) {
+            return Err(hidden("the path holds a line feed"));
         }
         let secret = identity.data::<Secret>().ok_or(hidden("the consumer has no secret"))?;
         let key = hmac::Key::new(algorithm, secret.0.as_bytes());

@@ -1,13 +1,14 @@
 //! `key-auth`: a secret in a header or query argument.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::json;
-use sigma_plugin::variables::pairs;
-use sigma_plugin::{Auth, Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::descriptor::Data;
+use sigma_plugin::{Auth, Build, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
 
-use super::door::{self, Door, Refusal};
+use super::door::{self, Door, FieldName, Refusal, filled, only_argument};
 
 const NAME: &str = "key-auth";
 
@@ -17,7 +18,7 @@ pub(crate) static KEY_AUTH: Descriptor = Descriptor {
     priority: 2500,
     doc: "Recognises a consumer by an API key in a header or in the query.\n\n\
         The header is looked at first; the query only if the header is absent. A query argument that \
-        is repeated or has no value never matches.",
+        is repeated or has no value never matches, and neither does an empty key.",
     phases: PhaseSet::of(&[Phase::Rewrite]),
     schema: || {
         door::schema(
@@ -48,7 +49,7 @@ pub(crate) static KEY_AUTH: Descriptor = Descriptor {
             })
         },
         secret_fields: &["key"],
-        parse: |_| Ok(Arc::new(())),
+        parse: |conf| filled(conf, "key").map(|_| Arc::new(()) as Data),
     }),
     build: |build| Ok(Arc::new(KeyAuth::new(build)?)),
     ..Descriptor::BASE
@@ -62,63 +63,39 @@ struct Config {
 
 struct KeyAuth {
     door: Door,
-    config: Config,
-}
-
-/// Where a key was found.
-enum Found {
-    Header(Vec<u8>),
-    Query(Vec<u8>),
-    /// A query argument that can be nobody's key.
-    Unusable,
+    header: FieldName,
+    query: String,
 }
 
 impl KeyAuth {
     fn new(build: &Build<'_>) -> Result<KeyAuth, String> {
-        Ok(KeyAuth { door: Door::new(NAME, "apikey", build)?, config: build.config()? })
+        let Config { header, query } = build.config()?;
+        Ok(KeyAuth { door: Door::new(NAME, "apikey", build)?, header: FieldName::new(&header), query })
     }
 
-    fn key(&self, cx: &Context) -> Option<Found> {
-        if let Some(value) = cx.request.headers.find(self.config.header.as_bytes()) {
-            return Some(Found::Header(value.to_vec()));
-        }
-        let name = self.config.query.as_bytes();
-        let mut values = pairs(cx.outgoing_query()?).filter(|(key, _)| **key == *name);
-        Some(match (values.next()?, values.next()) {
-            ((_, Some(value)), None) => Found::Query(value.into_owned()),
-            _ => Found::Unusable,
-        })
+    fn authenticate<'e>(&self, cx: &Context, env: &Env<'e>) -> Result<&'e Arc<Identity>, Refusal> {
+        let key = match self.header.find(&cx.request.headers) {
+            Some(key) => Cow::Borrowed(key),
+            None => only_argument(cx, &self.query)
+                .map(Cow::Owned)
+                .ok_or(Refusal::plain("Missing API key in request"))?,
+        };
+        self.door
+            .find(env, &key, "failed to find consumer: invalid api key")
+            .map_err(|detail| Refusal { message: "Invalid API key in request", detail })
     }
 }
 
 impl Plugin for KeyAuth {
     fn rewrite(&self, cx: &mut Context, env: &Env<'_>) -> Step {
-        const INVALID: &str = "Invalid API key in request";
-        let found = self.key(cx);
-        let refusal = match &found {
-            None => Refusal::plain("Missing API key in request"),
-            Some(Found::Unusable) => Refusal::plain(INVALID),
-            Some(Found::Header(key) | Found::Query(key)) => {
-                match self.door.find(env, key, "failed to find consumer: invalid api key") {
-                    Ok(identity) => {
-                        if self.door.hides {
-                            match found {
-                                Some(Found::Header(_)) => {
-                                    cx.request.headers.remove_name(self.config.header.as_bytes());
-                                }
-                                _ => cx.hide_argument(&self.config.query),
-                            }
-                        }
-                        return self.door.admit(cx, identity);
-                    }
-                    Err(detail) => Refusal { message: INVALID, detail },
-                }
-            }
-        };
-        if self.door.hides && self.door.takes_anonymous() {
-            cx.request.headers.remove_name(self.config.header.as_bytes());
-            cx.hide_argument(&self.config.query);
+        let found = self.authenticate(cx, env);
+        if self.door.hides {
+            self.header.remove(&mut cx.request.headers);
+            cx.hide_argument(&self.query);
         }
-        self.door.refuse(cx, env, refusal)
+        match found {
+            Ok(identity) => self.door.admit(cx, identity),
+            Err(refusal) => self.door.refuse(cx, env, refusal),
+        }
     }
 }

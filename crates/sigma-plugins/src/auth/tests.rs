@@ -63,14 +63,60 @@ fn key_auth_finds_the_key() {
     assert_eq!(seen, ("/a?x=%31&y".into(), None));
     let seen = check(&hidden, "/a?apikey=own HTTP/1.1", "jack - c1");
     assert_eq!(seen.0, "/a");
-    let seen = check(&hidden, "/a?apikey=own HTTP/1.1\napikey: own", "jack - c1");
-    assert_eq!(seen, ("/a?apikey=own".into(), None));
+    // What the plugin would have read elsewhere is a key as well.
+    let seen = check(&hidden, "/a?apikey=own&b HTTP/1.1\napikey: own\napikey: other key", "jack - c1");
+    assert_eq!(seen, ("/a?b".into(), None));
     let anyone = json!({"hide_credentials": true, "anonymous_consumer": "anyone"});
     let seen = check(&anyone, "/?apikey=x&b HTTP/1.1\napikey: y", "anyone - -");
     assert_eq!(seen, ("/?b".into(), None));
     check(&json!({"anonymous_consumer": "anyone"}), "/ HTTP/1.1", "anyone - -");
     let nobody = json!({"anonymous_consumer": "nobody"});
     check(&nobody, "/ HTTP/1.1", "401 {\"message\":\"Invalid user authorization\"} apikey realm=\"key\"");
+}
+
+#[test]
+fn an_underscore_in_a_configured_name_stands_for_a_hyphen() {
+    let mut case = jack("key-auth", &json!({"key": "own"}), &json!({"key": "other"}));
+    let mut check = |header: &str, fields: &str, expected: &str| {
+        let conf = json!({"header": header, "hide_credentials": true});
+        let request = format!("GET / HTTP/1.1\nHost: h\n{fields}");
+        let said = told(&mut case, "key-auth", &conf, &request);
+        assert!(said.starts_with(expected), "{header} {fields}: {said}");
+        assert_eq!((case.sent("x-api-key"), case.sent("x_api_key")), (None, None), "{fields}");
+    };
+    check("x_api_key", "X-Api-Key: own", "jack -");
+    check("x_api_key", "X_Api_Key: own", "jack -");
+    check("x_api_key", "X-Api-Key: no\nX_Api_Key: own", "jack -");
+    check("x-api-key", "X-Api-Key: own", "jack -");
+}
+
+#[test]
+fn nothing_is_nobodys_credential() {
+    // What such a consumer's secrets came to once they were looked up.
+    for (plugin, conf) in [
+        ("key-auth", json!({"key": ""})),
+        ("basic-auth", json!({"username": "", "password": "p"})),
+        ("basic-auth", json!({"username": "jack", "password": ""})),
+        ("hmac-auth", json!({"key_id": "id", "secret_key": ""})),
+        ("hmac-auth", json!({"key_id": "", "secret_key": "s"})),
+        ("jwt-auth", json!({"key": "", "secret": "s"})),
+        ("jwt-auth", json!({"key": "jack", "secret": ""})),
+        ("jwt-auth", json!({"key": "jack", "secret": "====", "base64_secret": true})),
+    ] {
+        let made = crate::testing::roster().identity(plugin, &conf).unwrap();
+        assert!(made.is_err(), "{plugin} {conf}");
+        assert_ne!(refusal_in(plugin, PluginScope::Consumer, &conf), "", "{plugin} {conf}");
+    }
+    // Even where one is in the index all the same.
+    let mut case = jack("key-auth", &json!({"key": "own"}), &json!({"key": "other"}));
+    let identity = Arc::clone(case.consumers.find("key-auth", "own").unwrap());
+    case.consumers.put_identity("key-auth", "", identity);
+    for target in
+        ["/ HTTP/1.1\napikey:", "/?apikey= HTTP/1.1", "/?apikey HTTP/1.1", "/?apikey&apikey HTTP/1.1"]
+    {
+        let said = told(&mut case, "key-auth", &json!({}), &format!("GET {target}\nHost: h"));
+        assert!(said.starts_with("401 {\"message\":\"Invalid"), "{target}: {said}");
+    }
 }
 
 #[test]
@@ -209,6 +255,28 @@ fn hmac_auth_checks_signatures() {
     );
     let anyone = json!({"anonymous_consumer": "anyone", "hide_credentials": true});
     assert!(!check(anyone, &forged.fields(), "anyone - -"));
+}
+
+#[test]
+fn a_path_writes_no_line_of_what_is_signed() {
+    let other = json!({"key_id": "id2", "secret_key": "x"});
+    let mut case = jack("hmac-auth", &json!({"key_id": "id", "secret_key": "secret"}), &other);
+    let mut check = |target: &str, fields: &str, expected: &str| {
+        let signing = Signing {
+            algorithm: "hmac-sha256",
+            headers: "date @request-target x-role",
+            text: "date: {date}\nGET /a\nx-role: user\n",
+            date: now(),
+        };
+        let request = format!("GET {target} HTTP/1.1\nHost: h\n{}{fields}", signing.fields());
+        let conf = json!({"signed_headers": ["date", "x-role"]});
+        let said = told(&mut case, "hmac-auth", &conf, &request);
+        assert!(said.starts_with(expected), "{target} {fields}: {said}");
+    };
+    check("/a", "\nX-Role: user", "jack");
+    check("/a", "", "401");
+    // The same lines, but the field is gone.
+    check("/a%0ax-role:%20user", "", "401");
 }
 
 #[test]

@@ -13,12 +13,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_plugin::variables::{cookie, pairs};
+use sigma_plugin::variables::cookie;
 use sigma_plugin::{Auth, Build, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
 
 use self::key::Verifier;
 use self::token::{Claim, Token};
-use super::door::{self, Door, Refusal, remove_cookie};
+use super::door::{self, Door, FieldName, Refusal, only_argument, remove_cookie};
 
 const NAME: &str = "jwt-auth";
 
@@ -95,6 +95,7 @@ struct Config {
 
 struct JwtAuth {
     door: Door,
+    header: FieldName,
     config: Config,
 }
 
@@ -106,33 +107,30 @@ const INVALID: &str = "JWT token invalid";
 
 impl JwtAuth {
     fn new(build: &Build<'_>) -> Result<JwtAuth, String> {
-        Ok(JwtAuth { door: Door::new(NAME, "Bearer", build)?, config: build.config()? })
+        let config: Config = build.config()?;
+        Ok(JwtAuth {
+            door: Door::new(NAME, "Bearer", build)?,
+            header: FieldName::new(&config.header),
+            config,
+        })
     }
 
-    /// The text of the token, taken out of the request if the node must not see it. Empty for a
-    /// query argument that holds none.
-    fn take(&self, cx: &mut Context) -> Option<Vec<u8>> {
+    /// The text of the token. Empty for a query argument that holds none.
+    fn token(&self, cx: &Context) -> Option<Vec<u8>> {
         const SCHEME: &[u8] = b"bearer ";
-        let config = &self.config;
-        if let Some(value) = cx.request.headers.find(config.header.as_bytes()) {
+        if let Some(value) = self.header.find(&cx.request.headers) {
             let bears = value.get(..SCHEME.len()).is_some_and(|head| head.eq_ignore_ascii_case(SCHEME));
-            let token = value[if bears { SCHEME.len() } else { 0 }..].to_vec();
-            if self.door.hides {
-                cx.request.headers.remove_name(config.header.as_bytes());
-            }
-            return Some(token);
+            return Some(value[if bears { SCHEME.len() } else { 0 }..].to_vec());
         }
-        if let Some(token) = cx.outgoing_query().and_then(|query| argument(query, &config.query)) {
-            if self.door.hides {
-                cx.hide_argument(&config.query);
-            }
-            return Some(token);
-        }
-        let token = cookie(&cx.request.headers, &config.cookie)?.to_vec();
-        if self.door.hides {
-            remove_cookie(&mut cx.request.headers, &config.cookie);
-        }
-        Some(token)
+        only_argument(cx, &self.config.query)
+            .or_else(|| cookie(&cx.request.headers, &self.config.cookie).map(<[u8]>::to_vec))
+    }
+
+    /// Takes the token out of the request, and what stands in its other places.
+    fn hide(&self, cx: &mut Context) {
+        self.header.remove(&mut cx.request.headers);
+        cx.hide_argument(&self.config.query);
+        remove_cookie(&mut cx.request.headers, &self.config.cookie);
     }
 
     fn verify<'e>(&self, token: &Token, env: &Env<'e>) -> Result<&'e Arc<Identity>, Refusal> {
@@ -156,18 +154,13 @@ impl JwtAuth {
     }
 }
 
-/// The only argument of this name; empty if it is repeated or has no value, so that it is refused.
-fn argument(query: &[u8], name: &str) -> Option<Vec<u8>> {
-    let mut values = pairs(query).filter(|(key, _)| **key == *name.as_bytes());
-    Some(match (values.next()?, values.next()) {
-        ((_, Some(value)), None) => value.into_owned(),
-        _ => Vec::new(),
-    })
-}
-
 impl Plugin for JwtAuth {
     fn rewrite(&self, cx: &mut Context, env: &Env<'_>) -> Step {
-        let Some(text) = self.take(cx) else {
+        let text = self.token(cx);
+        if self.door.hides {
+            self.hide(cx);
+        }
+        let Some(text) = text else {
             return self.door.refuse(cx, env, Refusal::plain("Missing JWT token in request"));
         };
         let token = match Token::parse(text) {
