@@ -36,17 +36,22 @@ impl Checked {
 /// A schema that is made when it is first asked for: a gateway uses few of the plugins that it has.
 struct Lazy {
     make: fn() -> Value,
+    /// Fields that are encrypted at rest; APISIX tells them in the schema.
+    secret: &'static [&'static str],
     made: OnceLock<Checked>,
 }
 
 impl Lazy {
-    fn new(make: fn() -> Value) -> Lazy {
-        Lazy { make, made: OnceLock::new() }
+    fn new(make: fn() -> Value, secret: &'static [&'static str]) -> Lazy {
+        Lazy { make, secret, made: OnceLock::new() }
     }
 
     fn get(&self) -> &Checked {
         self.made.get_or_init(|| {
-            let value = (self.make)();
+            let mut value = (self.make)();
+            if let Some(schema) = value.as_object_mut().filter(|_| !self.secret.is_empty()) {
+                schema.insert("encrypt_fields".to_owned(), self.secret.into());
+            }
             // Nothing but the build decides over it; the test of each list of plugins makes them all.
             let compiled = Schema::compile(&value).expect("the schema of a plugin is one");
             Checked { value, compiled }
@@ -74,9 +79,9 @@ impl Roster {
         let is_enabled = |name| enabled.is_none_or(|names| names.iter().any(|other| other == name));
         let known = |descriptor: &'static Descriptor| Known {
             descriptor,
-            schema: Lazy::new(descriptor.schema),
-            consumer: descriptor.auth.map(|auth| Lazy::new(auth.schema)),
-            metadata: descriptor.metadata_schema.map(Lazy::new),
+            schema: Lazy::new(descriptor.schema, descriptor.secret_fields),
+            consumer: descriptor.auth.map(|auth| Lazy::new(auth.schema, auth.secret_fields)),
+            metadata: descriptor.metadata_schema.map(|schema| Lazy::new(schema, &[])),
         };
         let plugins = list.iter().filter(|descriptor| is_enabled(descriptor.name));
         let plugins = plugins.map(|descriptor| (descriptor.name, known(descriptor))).collect();
