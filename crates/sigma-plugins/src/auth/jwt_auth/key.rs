@@ -2,9 +2,9 @@
 
 use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
 use aws_lc_rs::hmac;
-use aws_lc_rs::rsa::PublicEncryptingKey;
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ECDSA_P521_SHA512_FIXED, ED25519, ParsedPublicKey,
+    RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY, RSA_PKCS1_1024_8192_SHA512_FOR_LEGACY_USE_ONLY,
     RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512,
     RSA_PSS_2048_8192_SHA256, RSA_PSS_2048_8192_SHA384, RSA_PSS_2048_8192_SHA512, VerificationAlgorithm,
 };
@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::wording::is_secret_reference;
 
+use super::super::door::filled;
 use super::token::Token;
 
 /// Names of the algorithms (RFC 7518 §3.1, RFC 8037 §3.1).
@@ -54,7 +55,7 @@ pub(super) fn schema() -> Value {
                 "type": "integer",
                 "minimum": 1,
                 "default": 86400,
-                "description": "Life of a token in seconds, for those who issue tokens; not looked at here."
+                "description": "Without effect, as in APISIX: tokens are issued elsewhere, and end when their own `exp` says so."
             },
             "base64_secret": {
                 "type": "boolean",
@@ -66,6 +67,11 @@ pub(super) fn schema() -> Value {
                 "minimum": 0,
                 "default": 0,
                 "description": "Seconds by which clocks may differ when `exp` and `nbf` are looked at."
+            },
+            "allow_short_rsa_key": {
+                "type": "boolean",
+                "default": false,
+                "description": "Whether `public_key` may be an RSA key of 1,024 to 2,047 bits, for RS256 and RS512. Such keys can be forged with effort; for the time until they are replaced."
             }
         },
         "required": ["key"]
@@ -79,6 +85,7 @@ struct Config {
     algorithm: String,
     base64_secret: bool,
     lifetime_grace_period: u64,
+    allow_short_rsa_key: bool,
 }
 
 /// What a consumer's tokens are verified with.
@@ -102,6 +109,7 @@ impl Verifier {
     /// # Errors
     /// What is missing or wrong, as APISIX words it.
     pub(super) fn parse(conf: &Value) -> Result<Verifier, String> {
+        filled(conf, "key")?;
         let config = Config::deserialize(conf).map_err(|error| error.to_string())?;
         let key = match shared(&config.algorithm) {
             Some(algorithm) => secret_key(&config, algorithm)?,
@@ -179,39 +187,92 @@ fn secret_key(config: &Config, algorithm: hmac::Algorithm) -> Result<Key, String
     if is_secret_reference(secret) {
         return Ok(Key::Referenced);
     }
+    if secret.is_empty() {
+        return Err("property \"secret\" is required when using HS based algorithms".to_owned());
+    }
     if !config.base64_secret {
         return Ok(Key::Secret(algorithm, secret.as_bytes().into()));
     }
     let secret = LENIENT
         .decode(secret)
         .map_err(|_| "base64_secret required but the secret is not in base64 format")?;
+    if secret.is_empty() {
+        return Err(
+            "property \"secret\" validation failed: nothing is left of it once it is decoded".to_owned()
+        );
+    }
     Ok(Key::Secret(algorithm, secret.into()))
 }
 
 fn public_key(config: &Config) -> Result<Key, String> {
     const MISSING: &str = "missing valid public key";
-    let pem = config.public_key.as_deref().ok_or(MISSING)?;
+    let pem = config.public_key.as_deref().ok_or(
+        "failed to validate dependent schema for \"algorithm\": \
+        value should match only one schema, but matches none",
+    )?;
     if is_secret_reference(pem) {
         return Ok(Key::Referenced);
     }
     let der = decoded_pem(pem).ok_or(MISSING)?;
     let algorithm = public(&config.algorithm).ok_or(MISSING)?;
-    let key = ParsedPublicKey::new(algorithm, der).map_err(|_| MISSING)?;
-    if algorithm_is_rsa(&config.algorithm) && !has_usable_size(&key) {
-        return Err(format!("{MISSING}: an RSA key has 2048 to 8192 bits"));
+    let key = ParsedPublicKey::new(algorithm, &der).map_err(|_| MISSING)?;
+    if !config.algorithm.starts_with("RS") && !config.algorithm.starts_with("PS") {
+        return Ok(Key::Public(Box::new(key)));
     }
-    Ok(Key::Public(Box::new(key)))
+    match modulus_bits(&key).ok_or(MISSING)? {
+        2048..=8192 => Ok(Key::Public(Box::new(key))),
+        bits @ 1024..2048 if config.allow_short_rsa_key => {
+            let legacy = short_rsa(&config.algorithm).ok_or_else(|| {
+                format!("{MISSING}: an RSA key of {bits} bits can be used with RS256 and RS512 only")
+            })?;
+            tracing::warn!(bits, "jwt-auth: a consumer's RSA key is short enough to be forged, replace it");
+            Ok(Key::Public(Box::new(ParsedPublicKey::new(legacy, der).map_err(|_| MISSING)?)))
+        }
+        bits => Err(format!(
+            "{MISSING}: an RSA key has 2048 to 8192 bits, this one {bits}; `allow_short_rsa_key` takes \
+            1024 and more"
+        )),
+    }
 }
 
-fn algorithm_is_rsa(name: &str) -> bool {
-    name.starts_with("RS") || name.starts_with("PS")
+/// Shorter RSA keys are forgeable (NIST SP 800-131A), so somebody has to ask for them.
+fn short_rsa(name: &str) -> Option<&'static dyn VerificationAlgorithm> {
+    match name {
+        "RS256" => Some(&RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY),
+        "RS512" => Some(&RSA_PKCS1_1024_8192_SHA512_FOR_LEGACY_USE_ONLY),
+        _ => None,
+    }
 }
 
-/// Shorter keys are forgeable (NIST SP 800-131A) and would verify nothing here; better said now
-/// than with every token.
-fn has_usable_size(key: &ParsedPublicKey) -> bool {
-    let der: Result<PublicKeyX509Der<'_>, _> = key.as_der();
-    der.is_ok_and(|der| PublicEncryptingKey::from_der(der.as_ref()).is_ok())
+/// How long the modulus of an RSA key is (RFC 8017 §A.1.1, RFC 5280 §4.1).
+fn modulus_bits(key: &ParsedPublicKey) -> Option<usize> {
+    const INTEGER: u8 = 0x02;
+    const BIT_STRING: u8 = 0x03;
+    const SEQUENCE: u8 = 0x30;
+    let der: PublicKeyX509Der<'_> = key.as_der().ok()?;
+    let (info, _) = element(der.as_ref(), SEQUENCE)?;
+    let (_, bits) = element(info, SEQUENCE)?;
+    let (bits, _) = element(bits, BIT_STRING)?;
+    let (key, _) = element(bits.strip_prefix(&[0])?, SEQUENCE)?;
+    let (modulus, _) = element(key, INTEGER)?;
+    let zeros = modulus.iter().take_while(|byte| **byte == 0).count();
+    let first = modulus.get(zeros)?;
+    Some((modulus.len() - zeros) * 8 - first.leading_zeros() as usize)
+}
+
+/// The contents of the DER element of this type that `der` begins with, and what follows it.
+fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+    let (&length, rest) = der.strip_prefix(&[tag])?.split_first()?;
+    let (length, rest) = match length {
+        0..=0x7f => (usize::from(length), rest),
+        // More bytes than four count no key.
+        0x81..=0x84 => {
+            let (digits, rest) = rest.split_at_checked(usize::from(length & 0x7f))?;
+            (digits.iter().fold(0, |sum, digit| sum << 8 | usize::from(*digit)), rest)
+        }
+        _ => return None,
+    };
+    rest.split_at_checked(length)
 }
 
 /// The first public key of a PEM text (RFC 7468), DER.

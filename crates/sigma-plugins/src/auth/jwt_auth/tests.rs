@@ -272,7 +272,11 @@ fn bad_consumers_are_refused() {
     let elliptic = spki(elliptic.public_key());
     check(json!({"key": "a", "algorithm": "ES256", "public_key": elliptic}), "");
     for algorithm in ["RS256", "PS512", "ES384", "EdDSA"] {
-        check(json!({"key": "a", "algorithm": algorithm}), "missing valid public key");
+        check(
+            json!({"key": "a", "algorithm": algorithm}),
+            "failed to validate dependent schema for \"algorithm\": \
+            value should match only one schema, but matches none",
+        );
         check(json!({"key": "a", "algorithm": algorithm, "public_key": "x"}), "missing valid public key");
         check(
             json!({"key": "a", "algorithm": algorithm, "public_key": elliptic}),
@@ -284,15 +288,41 @@ fn bad_consumers_are_refused() {
         json!({"key": "a", "algorithm": "none"}),
         "property \"algorithm\" validation failed: matches none of the enum values",
     );
-    // 1024 bits.
-    const SHORT: &str = "-----BEGIN PUBLIC KEY-----
-MIGfMA0GCSqGSIb3DQEBAQUAA4GNADCBiQKBgQCgboELEbLMkY0Wz+9iijlr+dQx
-PtBIoqeb33qWKu86aGV8OI26shhmEGDSENreDv6mutP1XzqjBflealL9U/iXn4ET
-l9OZnLFmnHuuaV5oXLxW1IF1vR9Gz/t75axVYKk2rPArXwgxaeOOeXUGqti03pbD
-xvguKxPizggYu+OnHQIDAQAB
------END PUBLIC KEY-----";
+    let short = |algorithm: &str, allowed: bool| json!({"key": "a", "algorithm": algorithm, "public_key": SHORT_KEY, "allow_short_rsa_key": allowed});
     check(
-        json!({"key": "a", "algorithm": "RS256", "public_key": SHORT}),
-        "missing valid public key: an RSA key has 2048 to 8192 bits",
+        short("RS256", false),
+        "missing valid public key: an RSA key has 2048 to 8192 bits, this one 1024; \
+        `allow_short_rsa_key` takes 1024 and more",
     );
+    check(short("RS256", true), "");
+    check(short("RS512", true), "");
+    check(
+        short("PS256", true),
+        "missing valid public key: an RSA key of 1024 bits can be used with RS256 and RS512 only",
+    );
+}
+
+/// The public half of a key of 1024 bits.
+const SHORT_KEY: &str = "-----BEGIN PUBLIC KEY-----
+MIGfMA0GCSqGSIb3DQEBAQUAA4GNADCBiQKBgQCppXn9nUOdWbARVPbpXRKIT//+
+0QREynAorwJFvI4NHIZGcPVPkb37GdVJLJKwLzwp1iUzi+zwVX0+b7prc6wnh05V
+R0hvYWnQafJg06LyantjSTS44xwwXYZG/DXmGn26uQpVsVHBXWC00kX+ggqYgiGM
+Z4hhPjxTrUyR2YuGkQIDAQAB
+-----END PUBLIC KEY-----";
+
+/// What that key has signed: `{"alg":"RS256"}` and `{"key":"user"}`.
+const SHORT_TOKEN: &str = "eyJhbGciOiJSUzI1NiJ9.eyJrZXkiOiJ1c2VyIn0.\
+    j7fZyMeFWll6lSgzmKTLwrpeAyGytysSaaUZi-I9aavMJW97fxIgiSwWM4cIwEz4SLkQdjOHFhx8rgvPvZF8f1HdZH\
+    URpQCetS-zcWjjC3AQzdA70VkmlkbaDPZS3MzDUnF_-Q_8BcQUrkr9nr6s1J0-gilLZ0zAD9dZWDbh8p0";
+
+#[test]
+fn short_rsa_keys_verify_where_they_are_allowed() {
+    let conf =
+        json!({"key": "user", "algorithm": "RS256", "public_key": SHORT_KEY, "allow_short_rsa_key": true});
+    let mut case = knowing(&conf);
+    let request = |token: &str| format!("GET / HTTP/1.1\nHost: h\nAuthorization: Bearer {token}");
+    assert_eq!(told(&mut case, &json!({}), &request(SHORT_TOKEN)), "jack");
+    let (signed, signature) = SHORT_TOKEN.rsplit_once('.').unwrap();
+    let forged = format!("{signed}.{}", signature.replacen(&signature[..4], "AAAA", 1));
+    assert_eq!(told(&mut case, &json!({}), &request(&forged)), refused("failed to verify jwt"));
 }
