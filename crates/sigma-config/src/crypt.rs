@@ -166,6 +166,41 @@ impl Keyring {
     }
 }
 
+/// What stands in an answer where a secret is kept from its reader. Not the ciphertext: the keyring
+/// may be the one that everybody knows.
+pub const MASK: &str = "***";
+
+/// Hides everything secret of a resource: the secret fields of its plugins, private keys wherever
+/// they stand, and what secret managers ask for. References stay: they tell nothing.
+pub fn mask_resource(kind: Kind, value: &mut Value, plugins: &dyn PluginSchemas) {
+    let mut mask = |text: &mut String| {
+        if !text.is_empty() && !is_reference(text) {
+            MASK.clone_into(text);
+        }
+    };
+    secret_fields(kind, value, plugins, &mut |text, _| mask(text));
+    if kind == Kind::Secret {
+        for path in MANAGER_SECRETS {
+            texts(value, path, &mut mask);
+        }
+    }
+    mask_private_keys(value);
+}
+
+/// What the managers of secrets are accessed with.
+const MANAGER_SECRETS: [&[&str]; 4] =
+    [&["token"], &["secret_access_key"], &["session_token"], &["auth_config", "private_key"]];
+
+/// As deep as the value, which its reader has bounded.
+fn mask_private_keys(value: &mut Value) {
+    match value {
+        Value::String(text) if text.contains("PRIVATE KEY-----") => MASK.clone_into(text),
+        Value::Array(items) => items.iter_mut().for_each(mask_private_keys),
+        Value::Object(map) => map.values_mut().for_each(mask_private_keys),
+        _ => {}
+    }
+}
+
 /// What a secret field is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Field {
@@ -261,6 +296,39 @@ mod tests {
         assert_eq!(old.decrypt("not base64"), None);
         assert_eq!(Keyring::new(&["short".to_owned()]).err(), Some(InvalidKey(5)));
         assert_eq!(format!("{new:?}"), "Keyring(2 keys)");
+    }
+
+    #[test]
+    fn secrets_are_masked() {
+        let check = |kind: Kind, plain: Value, expected: Value| {
+            let mut value = plain;
+            mask_resource(kind, &mut value, &TestPlugins);
+            assert_eq!(value, expected);
+        };
+        let plugins = |key: &str| json!({ "plugins": { "key-auth": { "key": key }, "cors": { "a": "b" } } });
+        check(Kind::Consumer, plugins("k"), plugins("***"));
+        check(Kind::Consumer, plugins("$env://K"), plugins("$env://K"));
+        check(
+            Kind::Ssl,
+            json!({ "key": "a", "keys": ["b"], "cert": "c" }),
+            json!({ "key": "***", "keys": ["***"], "cert": "c" }),
+        );
+        check(
+            Kind::Route,
+            json!({ "upstream": { "tls": { "client_key": "cipher" } } }),
+            json!({ "upstream": { "tls": { "client_key": "***" } } }),
+        );
+        let pem = "-----BEGIN EC PRIVATE KEY-----\n";
+        check(
+            Kind::Route,
+            json!({ "plugins": { "x": [{ "y": pem }] } }),
+            json!({ "plugins": { "x": [{ "y": "***" }] } }),
+        );
+        check(
+            Kind::Secret,
+            json!({ "token": "t", "uri": "u", "auth_config": { "private_key": "p", "client_email": "e" } }),
+            json!({ "token": "***", "uri": "u", "auth_config": { "private_key": "***", "client_email": "e" } }),
+        );
     }
 
     #[test]

@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::forms::{CidrText, ListenText};
 
-pub use operators::{Admin, AdminApiVersion, AdminKey, AdminRole, Control, NiubixAdmin, Status};
+pub use operators::{Admin, AdminApiVersion, AdminKey, AdminRole, Control, NiubixAdmin, Operators, Status};
 
 /// Number of worker threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -414,6 +414,8 @@ pub struct Settings {
     pub access_log: AccessLog,
     /// Error log.
     pub error_log: ErrorLog,
+    /// Limits and callers of the listeners for operators.
+    pub operators: Operators,
     /// Status listener; off unless named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<Status>,
@@ -477,6 +479,7 @@ impl Default for Settings {
             trusted_addresses: crate::cidr::CidrSet::default(),
             access_log: AccessLog::default(),
             error_log: ErrorLog::default(),
+            operators: Operators::default(),
             status: None,
             store: None,
             admin: None,

@@ -15,6 +15,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use sigma_config::kind::Kind;
+use sigma_config::settings::Operators;
 use sigma_observe::counters::{Counter, merge};
 use sigma_plugin::facts::{Facts, FactsBoard, NodeHealth, Websockets};
 use sigma_plugin::{Descriptor, Node, Reply};
@@ -32,7 +33,11 @@ const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHO
 const DEFAULT_REFRESH: Duration = Duration::from_secs(15);
 
 /// Opens the listeners, and keeps the facts up to date for endpoints that are reached otherwise.
-pub(crate) async fn serve(shared: &Arc<Shared>, plugins: &Plugins) -> Result<(), StartError> {
+pub(crate) async fn serve(
+    shared: &Arc<Shared>,
+    plugins: &Plugins,
+    limits: &Arc<Operators>,
+) -> Result<(), StartError> {
     let serving: Vec<&'static Descriptor> =
         plugins.enabled.descriptors().filter(|descriptor| !descriptor.endpoints.is_empty()).collect();
     if serving.is_empty() {
@@ -43,7 +48,7 @@ pub(crate) async fn serve(shared: &Arc<Shared>, plugins: &Plugins) -> Result<(),
         let attribute = plugins.node.attribute(descriptor.name);
         if let Some(address) = address(descriptor.name, attribute).map_err(StartError::Plugins)? {
             let pages = Pages { gazette: Arc::clone(&gazette), descriptor };
-            listen(address, Router::new().fallback(answer).with_state(pages)).await?;
+            listen(address, Router::new().fallback(answer).with_state(pages), limits).await?;
         }
     }
     let refresh = serving.iter().filter_map(|descriptor| {

@@ -4,12 +4,14 @@
 //! [`sigma_proxy::Gateway`], and never touches a request.
 
 pub mod admin;
+mod caller;
 pub mod control_api;
 mod desired;
 mod endpoints;
 mod examine;
 mod fleet;
 mod inspect;
+mod listener;
 mod niubix;
 mod operators;
 mod publisher;

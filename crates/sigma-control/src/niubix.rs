@@ -15,6 +15,7 @@ use sigma_config::resources::{Node, Upstream};
 use sigma_config::settings::NiubixAdmin;
 use tokio::sync::oneshot;
 
+use crate::caller::Trusted;
 use crate::status::{Shared, json_answer};
 use crate::supervisor::Request;
 
@@ -76,11 +77,17 @@ fn change(node: &mut Node, change: Change) {
 struct Admin {
     shared: Arc<Shared>,
     allow: Arc<[IpAddr]>,
+    trusted: Arc<Trusted>,
     version: Arc<str>,
 }
 
-pub(crate) fn router(shared: Arc<Shared>, config: &NiubixAdmin) -> Router {
-    let admin = Admin { shared, allow: config.allow.clone().into(), version: config.version.as_str().into() };
+pub(crate) fn router(shared: Arc<Shared>, config: &NiubixAdmin, trusted: &Arc<Trusted>) -> Router {
+    let admin = Admin {
+        shared,
+        allow: config.allow.clone().into(),
+        trusted: Arc::clone(trusted),
+        version: config.version.as_str().into(),
+    };
     Router::new()
         .route("/set_backend_down", any(set_down))
         .route("/set_backend_weight", any(set_weight))
@@ -102,10 +109,13 @@ async fn only_allowed(
     request: axum::extract::Request,
     next: axum::middleware::Next,
 ) -> Response {
-    if admin.allow.is_empty() || admin.allow.contains(&peer.ip().to_canonical()) {
-        return next.run(request).await;
+    if !admin.allow.is_empty() && !admin.allow.contains(&peer.ip().to_canonical()) {
+        return outcome(403, "this address may not call");
     }
-    outcome(403, "this address may not call")
+    match admin.trusted.check_any_method(request.method(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(reason) => outcome(403, &reason),
+    }
 }
 
 #[derive(Deserialize)]

@@ -4,15 +4,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use sigma_config::crypt::Keyring;
-use sigma_config::settings::Settings;
+use sigma_config::settings::{Operators, Settings};
 use sigma_config::store::StoreKind;
 
 use crate::admin::{self, AdminState};
+use crate::caller::Trusted;
 use crate::control_api::{self, ControlState};
 use crate::inspect::Inspector;
 use crate::store::Store;
 use crate::supervisor::{Plugins, StartError};
-use crate::{endpoints, niubix, status};
+use crate::{caller, endpoints, listener, niubix, status};
 
 /// Opens those that the settings name.
 pub(crate) async fn serve(
@@ -22,11 +23,13 @@ pub(crate) async fn serve(
     plugins: &Plugins,
     keyring: Keyring,
 ) -> Result<(), StartError> {
+    let limits = Arc::new(settings.operators.clone());
+    let trusted = Arc::new(Trusted::from(&settings.operators));
     if let Some(status) = &settings.status {
-        listen(status.address, status::router(Arc::clone(shared))).await?;
+        listen(status.address, status::router(Arc::clone(shared)), &limits).await?;
     }
     if let Some(admin) = &settings.niubix_admin {
-        listen(admin.address, niubix::router(Arc::clone(shared), admin)).await?;
+        listen(admin.address, niubix::router(Arc::clone(shared), admin, &trusted), &limits).await?;
     }
     if let (Some(admin), Some(store)) = (&settings.admin, store) {
         let mut admin = admin.clone();
@@ -42,31 +45,32 @@ pub(crate) async fn serve(
         }
         let (address, plugins) = (admin.address, Arc::clone(&plugins.enabled));
         let mut state = AdminState::new(Arc::clone(store), plugins, keyring, admin);
+        state.behind(&settings.operators);
         state.streams = admin::Streams::Disabled;
         if store_settings.kind == StoreKind::Etcd {
             state.key_prefix = store_settings.prefix;
         }
-        listen(address, admin::router(state)).await?;
+        listen(address, admin::router(state), &limits).await?;
     }
     if let Some(control) = &settings.control {
         let inspect = Arc::new(Inspector { shared: Arc::clone(shared) });
         let plugins = Arc::clone(&plugins.enabled);
         let state = ControlState { inspect, plugins, key_prefix: "/apisix".to_owned() };
-        listen(control.address, control_api::router(state)).await?;
+        let router = caller::guarded(control_api::router(state), &trusted);
+        listen(control.address, router, &limits).await?;
     }
-    endpoints::serve(shared, plugins).await
+    endpoints::serve(shared, plugins, &limits).await
 }
 
 /// Serves `router` at an address until the process ends.
-pub(crate) async fn listen(address: SocketAddr, router: axum::Router) -> Result<(), StartError> {
+pub(crate) async fn listen(
+    address: SocketAddr,
+    router: axum::Router,
+    limits: &Arc<Operators>,
+) -> Result<(), StartError> {
     let listener = tokio::net::TcpListener::bind(address)
         .await
         .map_err(|source| StartError::System { what: format!("cannot listen on {address}"), source })?;
-    tokio::spawn(async move {
-        let service = router.into_make_service_with_connect_info::<SocketAddr>();
-        if let Err(error) = axum::serve(listener, service).await {
-            tracing::error!(%address, %error, "an operator's listener has ended");
-        }
-    });
+    tokio::spawn(listener::accept(listener, router, Arc::clone(limits)));
     Ok(())
 }

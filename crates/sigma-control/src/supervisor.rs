@@ -518,6 +518,7 @@ fn warn_of_restart(old: &Settings, new: &Settings) {
         ("workers", old.workers != new.workers),
         ("pin_workers", old.pin_workers != new.pin_workers),
         ("status", old.status != new.status),
+        ("operators", old.operators != new.operators),
         ("niubix_admin", old.niubix_admin != new.niubix_admin),
         ("admin", old.admin != new.admin),
         ("control", old.control != new.control),

@@ -9,6 +9,54 @@ use serde::{Deserialize, Serialize};
 
 use crate::forms::{CidrText, SocketText};
 
+/// Limits and callers of all listeners for operators: status, Admin API, Control API, NiubiX's admin
+/// calls and the pages of plugins.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Operators {
+    /// Open connections of one listener. Beyond them the one that has been without a request longest
+    /// is closed; where there is none, a new one waits. More than a fleet of scrapers and dashboards
+    /// needs, and less than a quarter of the descriptors that a shell grants.
+    #[schemars(range(min = 1))]
+    pub connections: u16,
+    /// From the begin of a connection, or from the end of an answer, to the end of the next head; then
+    /// it is closed. So it is also how long an idle connection is kept.
+    #[schemars(range(min = 1))]
+    pub head_timeout_ms: u32,
+    /// Largest request head in bytes; larger is answered 431.
+    #[schemars(range(min = 8192))]
+    pub head_bytes: u32,
+    /// From a head to the end of its body; then 408. Enough for `admin.configs_bytes` at 20 Mbit/s.
+    #[schemars(range(min = 1))]
+    pub body_timeout_ms: u32,
+    /// A client that reads nothing of its answer is left after this.
+    #[schemars(range(min = 1))]
+    pub stall_timeout_ms: u32,
+    /// Bytes of a refused body that are read on, so that a client that still writes can read why.
+    pub linger_bytes: u32,
+    /// Names by which calls without a key are taken, besides IP addresses, names without a dot, and
+    /// those below `localhost`, `local` and `internal`. Other names may be those of a web page that
+    /// makes them resolve to this address.
+    pub hosts: Vec<String>,
+    /// Web pages that may call without a key, by origin: `https://dashboard.example.com`.
+    pub origins: Vec<String>,
+}
+
+impl Default for Operators {
+    fn default() -> Self {
+        Operators {
+            connections: 256,
+            head_timeout_ms: 10_000,
+            head_bytes: 32 * 1024,
+            body_timeout_ms: 60_000,
+            stall_timeout_ms: 30_000,
+            linger_bytes: 16 * 1024 * 1024,
+            hosts: Vec::new(),
+            origins: Vec::new(),
+        }
+    }
+}
+
 /// The status listener (`/status`, `/status/ready`, `/status/counters`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -92,13 +140,15 @@ pub struct Admin {
     /// Peers (IP or CIDR) that may call; others are answered 403.
     #[schemars(with = "Vec<CidrText>")]
     pub allow: crate::cidr::CidrSet,
-    /// Callers must show a key.
+    /// Callers must show a key. Without it, whoever reaches the address may change everything; web
+    /// pages may not, see `operators.hosts` and `operators.origins`.
     pub key_required: bool,
     /// Largest request body in bytes; 1.5 MiB is the limit of APISIX and of an etcd value.
     pub body_bytes: u32,
     /// Largest body in bytes of a whole configuration (`/apisix/admin/configs`).
     pub configs_bytes: u32,
-    /// Let scripts of web pages call (they still need a key).
+    /// Let scripts of all web pages call who show a key. Without `key_required`, only those of
+    /// `operators.origins` may.
     pub cors: bool,
     /// The shape of answers.
     pub api_version: AdminApiVersion,

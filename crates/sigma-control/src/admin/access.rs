@@ -7,43 +7,55 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use serde_json::json;
 use sigma_config::settings::{Admin, AdminKey, AdminRole};
 
+use super::AdminState;
 use super::call::Arguments;
 use super::reply::{Refusal, Reply};
 
-/// Whether a peer may call at all.
-pub(crate) fn admit(settings: &Admin, peer: IpAddr) -> Result<(), Refusal> {
-    if settings.allow.contains(peer) {
-        return Ok(());
+/// Whether a peer may call at all, and where no key protects it, whether an operator calls.
+pub(crate) fn admit(state: &AdminState, peer: IpAddr, headers: &HeaderMap) -> Result<(), Refusal> {
+    if !state.settings.allow.contains(peer) {
+        let message = "this address may not call the Admin API; see admin.allow";
+        return Err(Refusal::new(StatusCode::FORBIDDEN, message));
     }
-    Err(Refusal::new(StatusCode::FORBIDDEN, "this address may not call the Admin API; see admin.allow"))
+    if !state.settings.key_required {
+        state.trusted.check(headers).map_err(|reason| Refusal::new(StatusCode::FORBIDDEN, reason))?;
+    }
+    Ok(())
 }
 
-/// Whether the key that a call shows allows its method.
+/// What a caller may do by the key that the call shows; an error if that is not what it does.
 pub(crate) fn authorise(
-    settings: &Admin,
+    state: &AdminState,
     method: &Method,
     arguments: &Arguments,
     headers: &HeaderMap,
-) -> Result<(), Refusal> {
+) -> Result<AdminRole, Refusal> {
+    let settings = &state.settings;
     if !settings.key_required {
-        return Ok(());
+        return Ok(AdminRole::Admin);
     }
     let refuse = |description: &str| {
         let body = json!({"error_msg": "failed to check token", "description": description});
         Err(Refusal(Box::new(Reply::json(StatusCode::UNAUTHORIZED, body))))
     };
-    let Some(shown) = key_of(arguments, headers) else { return refuse("missing apikey") };
+    // Browsers add cookies to what pages of others send.
+    let cookies = !state.trusted.is_foreign(headers);
+    let Some(shown) = key_of(arguments, headers, cookies) else { return refuse("missing apikey") };
     match role_of(&settings.keys, shown.as_bytes()) {
         None => refuse("wrong apikey"),
         Some(AdminRole::Viewer) if *method != Method::GET => refuse("invalid method for role viewer"),
-        Some(_) => Ok(()),
+        Some(role) => Ok(role),
     }
 }
 
-/// The key in the query, in `X-API-KEY` or in the cookie `x_api_key`, whichever comes first.
-fn key_of<'a>(arguments: &'a Arguments, headers: &'a HeaderMap) -> Option<&'a str> {
-    let header = || headers.get("x-api-key")?.to_str().ok();
+/// The key in the query, in `X-API-KEY` or in the cookie `x_api_key`, whichever comes first. The
+/// field may be written with underscores, as the variable that APISIX reads it by.
+fn key_of<'a>(arguments: &'a Arguments, headers: &'a HeaderMap, cookies: bool) -> Option<&'a str> {
+    let header = || headers.get("x-api-key").or_else(|| headers.get("x_api_key"))?.to_str().ok();
     let cookie = || {
+        if !cookies {
+            return None;
+        }
         let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
         lines.flat_map(|line| line.split(';')).find_map(|pair| pair.trim().strip_prefix("x_api_key="))
     };
@@ -72,17 +84,32 @@ pub(crate) fn preflight() -> Reply {
         .with("content-length", "0")
 }
 
+/// The origins whose pages may read the answer to a call, as the field says it.
+pub(crate) fn readers(state: &AdminState, headers: &HeaderMap) -> Option<HeaderValue> {
+    match state.settings {
+        Admin { cors: false, .. } => None,
+        Admin { key_required: true, .. } => Some(HeaderValue::from_static("*")),
+        _ => {
+            let origin = headers.get(header::ORIGIN)?;
+            origin.to_str().is_ok_and(|origin| state.trusted.lists(origin)).then(|| origin.clone())
+        }
+    }
+}
+
 /// The fields of every answer.
-pub(crate) fn stamp(settings: &Admin, headers: &mut HeaderMap) {
+pub(crate) fn stamp(readers: Option<HeaderValue>, headers: &mut HeaderMap) {
     const SERVER: &str = concat!("sigma/", env!("CARGO_PKG_VERSION"));
-    const CORS: [(&str, &str); 4] = [
-        ("access-control-allow-origin", "*"),
+    const CORS: [(&str, &str); 3] = [
         ("access-control-allow-credentials", "true"),
         ("access-control-expose-headers", "*"),
         ("access-control-max-age", "3600"),
     ];
     headers.insert(header::SERVER, HeaderValue::from_static(SERVER));
-    if settings.cors {
+    if let Some(readers) = readers {
+        if readers != "*" {
+            headers.insert(header::VARY, HeaderValue::from_static("origin"));
+        }
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, readers);
         for (name, value) in CORS {
             headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
         }

@@ -7,12 +7,11 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
+use sigma_config::settings::AdminRole;
 
-use super::decode;
 use super::reply::{Refusal, Reply};
+use super::{AdminState, decode};
 
-/// A client that stops in the middle of its body is waited for this long.
-const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest time to live; a lease of etcd holds no more than this in practice.
 const TTL_MAX_SECONDS: f64 = 9_000_000_000.0;
 
@@ -104,6 +103,8 @@ pub(crate) struct Call {
     pub(crate) arguments: Arguments,
     /// Conditions.
     pub(crate) preconditions: Preconditions,
+    /// What the caller may do, and see.
+    pub(crate) role: AdminRole,
     /// The body; None if it is empty.
     pub(crate) body: Option<Value>,
 }
@@ -137,7 +138,12 @@ impl Call {
 }
 
 /// Reads a body of at most `limit` bytes.
-pub(crate) async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Refusal> {
+pub(crate) async fn read(
+    state: &AdminState,
+    headers: &HeaderMap,
+    body: Body,
+    limit: usize,
+) -> Result<Bytes, Refusal> {
     let too_large = |size: u64| {
         Refusal::bad(format_args!(
             "invalid request body: request size {size} is greater than the maximum size {limit} allowed"
@@ -160,7 +166,7 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Resul
         }
         Ok(whole.freeze())
     };
-    match tokio::time::timeout(BODY_TIMEOUT, collect).await {
+    match tokio::time::timeout(state.body_timeout, collect).await {
         Ok(read) => read,
         Err(_) => Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request body does not arrive")),
     }

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sigma_config::document::{Document, MAX_DEPTH};
 use sigma_config::kind::{Kind, ResourceKey};
+use sigma_config::settings::AdminRole;
 use sigma_config::stored;
 
 use super::call::{self, Call};
@@ -115,11 +116,11 @@ pub(crate) async fn whole(
     body: axum::body::Body,
 ) -> Outcome {
     match call.method {
-        Method::GET => read(state, headers).await,
+        Method::GET => read(state, headers, call.role).await,
         Method::PUT => {
             let digest = headers.get("x-digest").and_then(|value| value.to_str().ok());
             let digest = digest.ok_or_else(|| Refusal::bad("missing digest header"))?;
-            let text = call::read(headers, body, state.settings.configs_bytes as usize).await?;
+            let text = call::read(state, headers, body, state.settings.configs_bytes as usize).await?;
             let sent = parsed(headers, &text)?;
             replace(state, call, digest, &sent).await
         }
@@ -137,7 +138,7 @@ pub(crate) async fn validate(
     if call.method != Method::POST {
         return Err(Refusal::new(StatusCode::NOT_FOUND, "not found"));
     }
-    let text = call::read(headers, body, state.settings.body_bytes as usize).await?;
+    let text = call::read(state, headers, body, state.settings.body_bytes as usize).await?;
     let sent = parsed(headers, &text)?;
     let (_, wrong) = drafts(state, &sent);
     if wrong.is_empty() {
@@ -178,12 +179,12 @@ fn parsed(headers: &HeaderMap, text: &[u8]) -> Result<Map<String, Value>, Refusa
     }
 }
 
-async fn read(state: &AdminState, headers: &HeaderMap) -> Outcome {
+async fn read(state: &AdminState, headers: &HeaderMap, reader: AdminRole) -> Outcome {
     let present = Present::load(state).await?;
     let mut body = Map::new();
     for kind in SECTIONS {
-        let items: Vec<Value> =
-            present.contents.records.iter().filter_map(|record| item(state, kind, record)).collect();
+        let records = present.contents.records.iter();
+        let items: Vec<Value> = records.filter_map(|record| item(state, kind, record, reader)).collect();
         if !items.is_empty() {
             body.insert(kind.section().to_owned(), items.into());
         }
@@ -224,13 +225,13 @@ fn number(version: f64) -> Value {
 }
 
 /// A record as an item of a section; None if it belongs to another.
-fn item(state: &AdminState, kind: Kind, record: &Record) -> Option<Value> {
+fn item(state: &AdminState, kind: Kind, record: &Record, reader: AdminRole) -> Option<Value> {
     let key = ResourceKey::parse(&record.key)?;
     if section_of(key.kind) != kind {
         return None;
     }
     let mut value = value_of(record).ok()?;
-    secrecy::dump(&state.keyring, key.kind, &mut value, &*state.plugins);
+    secrecy::dump(&state.keyring, key.kind, &mut value, &*state.plugins, reader);
     if let (Some(object), true) = (value.as_object_mut(), key.kind != Kind::Consumer) {
         object.insert("id".to_owned(), key.id.into());
     }

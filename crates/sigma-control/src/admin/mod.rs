@@ -40,7 +40,7 @@ mod write;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
@@ -50,9 +50,10 @@ use serde_json::Value;
 use sigma_config::crypt::Keyring;
 use sigma_config::kind::Kind;
 use sigma_config::plugins::PluginSchemas;
-use sigma_config::settings::{Admin, AdminApiVersion};
+use sigma_config::settings::{Admin, AdminApiVersion, Operators};
 use tokio::sync::RwLock;
 
+use crate::caller::Trusted;
 use crate::store::{Store, StoreError, Transaction};
 pub(crate) use catalogue::{attributes as plugin_attributes, resource_schemas};
 pub use key::{KeyFile, KeyFileError, settle_key};
@@ -75,6 +76,10 @@ pub struct AdminState {
     pub key_prefix: String,
     /// Whether stream routes may be written: no, while nothing listens for streams.
     pub streams: Streams,
+    /// A client that stops in the middle of its body is waited for this long.
+    body_timeout: Duration,
+    /// Who may call without a key.
+    trusted: Trusted,
     /// Writes that depend on nothing but what they name share it; those that look at a whole
     /// collection hold it alone. So no reference is left dangling by two calls at once. Other
     /// nodes of an etcd are not held off by it, as they are not in APISIX.
@@ -110,10 +115,18 @@ impl AdminState {
             settings,
             key_prefix: "/apisix".to_owned(),
             streams: Streams::Enabled,
+            body_timeout: Duration::from_millis(Operators::default().body_timeout_ms.into()),
+            trusted: Trusted::default(),
             writes: RwLock::new(()),
             credentials: credentials::Credentials::default(),
             reader,
         }
+    }
+
+    /// Takes over what the settings of the listeners say of its callers.
+    pub fn behind(&mut self, operators: &Operators) {
+        self.body_timeout = Duration::from_millis(operators.body_timeout_ms.into());
+        self.trusted = Trusted::from(operators);
     }
 
     /// Every write of the API.
@@ -150,19 +163,20 @@ async fn serve(
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     request: Request,
 ) -> Response {
+    let readers = access::readers(&state, request.headers());
     let reply = match admitted(&state, peer, request).await {
         Ok(reply) => reply,
         Err(refusal) => refusal.into(),
     };
     let mut response = reply.into_response();
-    access::stamp(&state.settings, response.headers_mut());
+    access::stamp(readers, response.headers_mut());
     response
 }
 
 /// Everything up to the body: what is refused here costs nothing.
 async fn admitted(state: &AdminState, peer: SocketAddr, request: Request) -> Outcome {
-    access::admit(&state.settings, peer.ip())?;
     let (head, body) = request.into_parts();
+    access::admit(state, peer.ip(), &head.headers)?;
     let target = collection::target(head.uri.path());
     let not_found = || Err(Refusal::new(StatusCode::NOT_FOUND, "not found"));
     let method = match head.method {
@@ -179,8 +193,9 @@ async fn admitted(state: &AdminState, peer: SocketAddr, request: Request) -> Out
         _ => {}
     }
     let arguments = Arguments::parse(head.uri.query().unwrap_or_default());
-    access::authorise(&state.settings, &method, &arguments, &head.headers)?;
-    let call = Call { method, arguments, preconditions: Preconditions::read(&head.headers), body: None };
+    let role = access::authorise(state, &method, &arguments, &head.headers)?;
+    let preconditions = Preconditions::read(&head.headers);
+    let call = Call { method, arguments, preconditions, role, body: None };
     call.check_dry_run()?;
     let limit = state.settings.body_bytes as usize;
     match target {
@@ -188,7 +203,7 @@ async fn admitted(state: &AdminState, peer: SocketAddr, request: Request) -> Out
             if place.collection.is(Kind::StreamRoute) && state.streams == Streams::Disabled {
                 return Err(Refusal::bad("stream mode is disabled, can not add stream routes"));
             }
-            let text = call::read(&head.headers, body, limit).await?;
+            let text = call::read(state, &head.headers, body, limit).await?;
             let call = Call { body: call::decoded(&text)?, ..call };
             call.ttl()?;
             let mut reply = operate(state, &place, &call).await.unwrap_or_else(Reply::from);
@@ -205,7 +220,7 @@ async fn admitted(state: &AdminState, peer: SocketAddr, request: Request) -> Out
         Target::Configs => configs::whole(state, &call, &head.headers, body).await,
         Target::ConfigsValidate => configs::validate(state, &call, &head.headers, body).await,
         other => {
-            let text = call::read(&head.headers, body, limit).await?;
+            let text = call::read(state, &head.headers, body, limit).await?;
             let call = Call { body: call::decoded(&text)?, ..call };
             match other {
                 Target::Schema(name) => catalogue::schema(state, &name, &call),

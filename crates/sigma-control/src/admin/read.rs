@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use serde_json::Value;
 use sigma_config::kind::Kind;
-use sigma_config::settings::AdminApiVersion;
+use sigma_config::settings::{AdminApiVersion, AdminRole};
 
 use super::call::Call;
 use super::collection::{Class, Collection, Place};
@@ -28,7 +28,7 @@ async fn one(state: &AdminState, place: &Place, id: &str, call: &Call) -> Outcom
         return Ok(Reply::empty(StatusCode::NOT_MODIFIED).at(modified));
     }
     call.preconditions.check(Some(modified))?;
-    let shown = show(state, place.collection, record)?;
+    let shown = show(state, place.collection, record, call.role)?;
     Ok(Reply::json(StatusCode::OK, reply::one(state.settings.api_version, shown)).at(modified))
 }
 
@@ -41,7 +41,8 @@ async fn list(state: &AdminState, place: &Place, call: &Call) -> Outcome {
     let records = state.store.list(&place.prefix()).await?;
     let own = records.into_iter().filter(|record| place.collection.owns(&record.key));
     // One value that cannot be read must not hide the others.
-    let mut items: Vec<Shown> = own.filter_map(|record| show(state, place.collection, record).ok()).collect();
+    let mut items: Vec<Shown> =
+        own.filter_map(|record| show(state, place.collection, record, call.role).ok()).collect();
     // These two have no placeholder in APISIX's store: without items there is no collection.
     let is_below = place.collection.is(Kind::Credential) || place.collection.class == Class::Decoration;
     if items.is_empty() && is_below {
@@ -53,10 +54,15 @@ async fn list(state: &AdminState, place: &Place, call: &Call) -> Outcome {
 }
 
 /// A record as a reader may see it.
-pub(crate) fn show(state: &AdminState, collection: &Collection, record: Record) -> Result<Shown, Refusal> {
+pub(crate) fn show(
+    state: &AdminState,
+    collection: &Collection,
+    record: Record,
+    reader: AdminRole,
+) -> Result<Shown, Refusal> {
     let mut value = value_of(&record)?;
     if let Some(kind) = collection.kind() {
-        secrecy::show(&state.keyring, kind, &mut value, &*state.plugins);
+        secrecy::show(&state.keyring, kind, &mut value, &*state.plugins, reader);
     }
     Ok(Shown { key: state.shown_key(&record.key), value, created: record.created, modified: record.modified })
 }

@@ -1,12 +1,14 @@
 //! What is kept encrypted, and what of it a reader may see.
 //!
 //! Secrets of plugins are encrypted in the store and read in the clear, for whoever may read them
-//! wrote them. Private keys never leave: answers hold their ciphertext, or nothing.
+//! wrote them. Private keys never leave: answers hold their ciphertext, or nothing. Who may only
+//! read sees neither.
 
 use serde_json::Value;
-use sigma_config::crypt::Keyring;
+use sigma_config::crypt::{Keyring, mask_resource};
 use sigma_config::kind::Kind;
 use sigma_config::plugins::PluginSchemas;
+use sigma_config::settings::AdminRole;
 
 /// Where private keys of clients stand in upstreams and in what holds one.
 const CLIENT_KEYS: [&str; 2] = ["/tls/client_key", "/upstream/tls/client_key"];
@@ -41,8 +43,18 @@ pub(crate) fn open_private_keys(keyring: &Keyring, kind: Kind, value: &mut Value
     }
 }
 
-/// Makes of a stored resource what may leave and be sent back: private keys as ciphertext.
-pub(crate) fn dump(keyring: &Keyring, kind: Kind, value: &mut Value, plugins: &dyn PluginSchemas) {
+/// Makes of a stored resource what may leave and be sent back: private keys as ciphertext. To a
+/// viewer every secret is masked.
+pub(crate) fn dump(
+    keyring: &Keyring,
+    kind: Kind,
+    value: &mut Value,
+    plugins: &dyn PluginSchemas,
+    reader: AdminRole,
+) {
+    if reader == AdminRole::Viewer {
+        return mask_resource(kind, value, plugins);
+    }
     if kind == Kind::Ssl {
         return acknowledge(kind, value);
     }
@@ -60,10 +72,16 @@ pub(crate) fn dump(keyring: &Keyring, kind: Kind, value: &mut Value, plugins: &d
     }
 }
 
-/// Makes of a stored resource what readers may see of it alone: no certificate's key, not even
+/// Makes of a stored resource what its reader may see of it alone: no certificate's key, not even
 /// encrypted.
-pub(crate) fn show(keyring: &Keyring, kind: Kind, value: &mut Value, plugins: &dyn PluginSchemas) {
-    dump(keyring, kind, value, plugins);
+pub(crate) fn show(
+    keyring: &Keyring,
+    kind: Kind,
+    value: &mut Value,
+    plugins: &dyn PluginSchemas,
+    reader: AdminRole,
+) {
+    dump(keyring, kind, value, plugins, reader);
     if let (Kind::Ssl, Some(object)) = (kind, value.as_object_mut()) {
         object.shift_remove("key");
         object.shift_remove("keys");

@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::http::HeaderMap;
 use http_body_util::BodyExt;
 use serde_json::json;
-use sigma_config::settings::{AdminKey, AdminRole};
+use sigma_config::settings::{AdminKey, AdminRole, Operators};
 
 use sigma_config::plugins::{PluginRefusal, PluginScope, Standing};
 

@@ -17,6 +17,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use serde_json::{Map, Value, json};
+use sigma_config::crypt::mask_resource;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::plugins::{PluginSchemas, PluginScope};
 
@@ -159,7 +160,14 @@ impl ControlState {
         json!({"name": self.shown_key(&report.key), "type": report.check, "nodes": report.nodes})
     }
 
-    fn item(&self, item: InForce) -> Value {
+    fn metadata(&self, mut item: InForce) -> Value {
+        mask_resource(item.key.kind, &mut item.value, &*self.plugins);
+        item.value
+    }
+
+    fn item(&self, mut item: InForce) -> Value {
+        // It asks for no key.
+        mask_resource(item.key.kind, &mut item.value, &*self.plugins);
         let mut shown = Map::new();
         shown.insert("key".into(), self.shown_key(&item.key).into());
         shown.insert("value".into(), item.value);
@@ -223,13 +231,13 @@ async fn one(State(state): Control, kind: Kind, Path(id): Path<String>) -> Respo
 
 async fn all_metadata(State(state): Control) -> Response {
     let items = state.inspect.in_force(Kind::PluginMetadata).await;
-    found(&items.into_iter().map(|item| item.value).collect())
+    found(&items.into_iter().map(|item| state.metadata(item)).collect())
 }
 
 async fn metadata(State(state): Control, Path(plugin): Path<String>) -> Response {
     let items = state.inspect.in_force(Kind::PluginMetadata).await;
     match items.into_iter().find(|item| item.key.id == plugin) {
-        Some(item) => found(&item.value),
+        Some(item) => found(&state.metadata(item)),
         None => refusal(StatusCode::NOT_FOUND, format!("plugin metadata[{plugin}] not found")),
     }
 }

@@ -172,6 +172,30 @@ fn the_five_admin_calls_of_niubix() {
     assert!(gateway.wait(PATIENCE).unwrap().success());
 }
 
+/// Any page can make a browser send a GET: it is refused, wherever it can be known.
+#[test]
+fn niubix_admin_refuses_pages() {
+    let origin = Origin::echo("a").unwrap();
+    let config = niubix_json("v1", origin.port(), origin.port())
+        .replace("\"admin_ip_white_list\": \"127.0.0.1\"", "\"admin_ip_white_list\": \"\"");
+    let gateway = Gateway::start_file(SIGMA, "niubix.json", &config).unwrap();
+    let call = |fields: &str| {
+        let request = format!("GET /shutdown HTTP/1.1\r\n{fields}\r\n\r\n");
+        let answer = Peer::connect(&admin_of(&gateway)).unwrap().ask(request).unwrap();
+        answer.json().unwrap()["code"].clone()
+    };
+    for stranger in [
+        "Host: evil.example",
+        "Host: localhost\r\nOrigin: http://evil.example",
+        "Host: localhost\r\nSec-Fetch-Site: cross-site\r\nUser-Agent: Mozilla/5.0",
+        "Host: 10.0.0.1\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64)",
+    ] {
+        assert_eq!(call(stranger), 403, "{stranger}");
+    }
+    assert_eq!(served_by(&gateway, 1), "a");
+    assert_eq!(call("Host: localhost\r\nUser-Agent: curl/8.0"), 0);
+}
+
 #[test]
 fn niubix_admin_refuses_other_addresses() {
     let origin = Origin::echo("a").unwrap();

@@ -1,0 +1,194 @@
+//! Whether a call without a key is an operator's own, or one that a web page made in a browser.
+//!
+//! Browsers let any page send requests to any address, loopback included, and a page whose name is
+//! made to resolve to an address of the operator (DNS rebinding) may read the answers too. What
+//! tells such calls apart: the name that was called (`Host`), and what browsers say of the page
+//! (`Origin`, `Sec-Fetch-Site`).
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+use sigma_config::settings::Operators;
+
+/// What names and pages an operator trusts.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Trusted {
+    hosts: Vec<String>,
+    origins: Vec<String>,
+}
+
+impl From<&Operators> for Trusted {
+    fn from(settings: &Operators) -> Trusted {
+        let lower = |list: &[String]| list.iter().map(|text| text.to_ascii_lowercase()).collect();
+        Trusted { hosts: lower(&settings.hosts), origins: lower(&settings.origins) }
+    }
+}
+
+/// A service without keys, closed to what [`Trusted::check`] refuses.
+pub(crate) fn guarded(router: Router, trusted: &Arc<Trusted>) -> Router {
+    router.layer(from_fn_with_state(Arc::clone(trusted), only_trusted))
+}
+
+async fn only_trusted(State(trusted): State<Arc<Trusted>>, request: Request, next: Next) -> Response {
+    match trusted.check(request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(reason) => {
+            let body = format!("{}\n", json!({ "error_msg": reason }));
+            (StatusCode::FORBIDDEN, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+        }
+    }
+}
+
+fn text(headers: &HeaderMap, name: impl header::AsHeaderName) -> Option<String> {
+    headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase())
+}
+
+impl Trusted {
+    /// Refuses, with the reason, what a stranger's page may have sent.
+    pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), String> {
+        if let Some(host) = text(headers, header::HOST).filter(|host| !self.has_host(host)) {
+            return Err(format!(
+                "without a key this may not be called by the name {host:?}: use an IP address, or list the name in `operators.hosts`"
+            ));
+        }
+        if self.is_foreign(headers) {
+            return Err("without a key this may not be called by web pages: list their origins in \
+                 `operators.origins`"
+                .to_owned());
+        }
+        Ok(())
+    }
+
+    /// The same for calls that change something even by GET. Over plain HTTP to an address that is
+    /// not its own machine a browser says nothing of the page, so it is known by what it calls
+    /// itself, which pages cannot change.
+    pub(crate) fn check_any_method(&self, method: &Method, headers: &HeaderMap) -> Result<(), String> {
+        self.check(headers)?;
+        let says_nothing = !headers.contains_key("sec-fetch-site") && !headers.contains_key(header::ORIGIN);
+        let is_browser = text(headers, header::USER_AGENT).is_some_and(|agent| agent.starts_with("mozilla/"));
+        if method.is_safe() && says_nothing && is_browser {
+            return Err(
+                "a browser may not call this with GET, for any page can make it: use another program"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether a browser sent it for a page that was not loaded from here, and that nobody lists.
+    pub(crate) fn is_foreign(&self, headers: &HeaderMap) -> bool {
+        let origin = text(headers, header::ORIGIN);
+        if let Some(origin) = &origin {
+            if self.lists(origin) {
+                return false;
+            }
+            // A page of one's own has the name that it calls; `null` has none.
+            let own = origin.split_once("://").map(|(_, host)| host);
+            if own != text(headers, header::HOST).as_deref() {
+                return true;
+            }
+        }
+        text(headers, "sec-fetch-site").is_some_and(|site| site != "same-origin" && site != "none")
+    }
+
+    /// Whether an origin is listed.
+    pub(crate) fn lists(&self, origin: &str) -> bool {
+        self.origins.iter().any(|listed| listed.eq_ignore_ascii_case(origin))
+    }
+
+    /// Whether a name with its port is listed, or is one that no stranger can make resolve.
+    fn has_host(&self, host: &str) -> bool {
+        let name = without_port(host).trim_end_matches('.');
+        if self.hosts.iter().any(|listed| listed == name || listed == host) {
+            return true;
+        }
+        if name.starts_with('[') || name.parse::<std::net::Ipv4Addr>().is_ok() {
+            return true;
+        }
+        match name.rsplit_once('.') {
+            None => true,
+            // RFC 6761, RFC 6762; ICANN reserved the last.
+            Some((_, top)) => ["localhost", "local", "internal"].contains(&top),
+        }
+    }
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        // The colons of an IPv6 address stand in brackets.
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(text: &str) -> HeaderMap {
+        let pairs = text.split(", ").filter_map(|pair| pair.split_once(": "));
+        pairs.map(|(name, value)| (name.parse().expect("a name"), value.parse().expect("a value"))).collect()
+    }
+
+    fn trusted() -> Trusted {
+        Trusted { hosts: vec!["gate.example.com".into()], origins: vec!["https://dash.example.com".into()] }
+    }
+
+    #[test]
+    fn calls_of_strangers_are_known() {
+        let check = |given: &str, holds: bool| {
+            assert_eq!(trusted().check(&fields(given)).is_ok(), holds, "{given}");
+        };
+        for host in ["127.0.0.1:9180", "localhost", "LOCALHOST:1", "[::1]:9180", "gate1:9180", "10.0.0.1", ""]
+        {
+            check(&format!("host: {host}"), true);
+        }
+        for host in
+            ["gate.example.com:9180", "Gate.Example.com.", "a.localhost", "gate.local", "sigma.internal"]
+        {
+            check(&format!("host: {host}"), true);
+        }
+        for host in [
+            "evil.com",
+            "evil.com:9180",
+            "127.0.0.1.evil.com",
+            "x.gate.example.com",
+            "1.2.3",
+            "localhost.evil",
+        ] {
+            check(&format!("host: {host}"), false);
+        }
+        check("x-api-key: k", true);
+        check("host: a:1, origin: http://a:1", true);
+        check("host: a:1, origin: http://A:1", true);
+        check("host: a:1, origin: http://b:1", false);
+        check("host: a:1, origin: http://a:2", false);
+        check("host: a:1, origin: null", false);
+        check("host: a:1, origin: https://dash.example.com", true);
+        check("host: a:1, origin: https://dash.example.com, sec-fetch-site: cross-site", true);
+        check("host: a:1, origin: https://dash.example.com.evil", false);
+        check("host: a:1, sec-fetch-site: cross-site", false);
+        check("host: a:1, sec-fetch-site: same-site", false);
+        check("host: a:1, sec-fetch-site: same-origin", true);
+        check("host: a:1, sec-fetch-site: none", true);
+    }
+
+    #[test]
+    fn a_browser_changes_nothing_by_get() {
+        let check = |method: Method, given: &str, holds: bool| {
+            let got = trusted().check_any_method(&method, &fields(given));
+            assert_eq!(got.is_ok(), holds, "{method} {given}");
+        };
+        check(Method::GET, "host: 10.0.0.1, user-agent: Mozilla/5.0 (X11)", false);
+        check(Method::GET, "host: 10.0.0.1, user-agent: Mozilla/5.0 (X11), sec-fetch-site: none", true);
+        check(Method::GET, "host: 10.0.0.1, user-agent: curl/8.0", true);
+        check(Method::GET, "host: 10.0.0.1", true);
+        check(Method::POST, "host: 10.0.0.1, user-agent: Mozilla/5.0 (X11)", true);
+        check(Method::POST, "host: 10.0.0.1, user-agent: Mozilla/5.0, origin: http://evil", false);
+    }
+}

@@ -1,0 +1,311 @@
+//! One listener for operators: how many connections it holds, and how long it waits for them.
+//!
+//! Everything here is about peers that have not shown a key yet. A connection without a request in
+//! hand makes room for a new one at the limit, so that connections which are only held open do not
+//! keep an operator out.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::{ConnectInfo, Request};
+use axum::http::header;
+use http_body_util::BodyExt;
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use sigma_config::settings::Operators;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, Sleep};
+use tower_service::Service;
+
+/// How soon a full listener looks again for a connection that may make room.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// The pause after the system would not give a connection, mostly for want of descriptors.
+const AFTER_FAILURE: Duration = Duration::from_millis(100);
+
+/// Serves `router` until the process ends.
+pub(crate) async fn accept(listener: TcpListener, router: Router, limits: Arc<Operators>) {
+    let room = Arc::new(Semaphore::new(usize::from(limits.connections)));
+    let open = Arc::new(Open::default());
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::debug!(%error, "an operator's connection cannot be taken");
+                tokio::time::sleep(AFTER_FAILURE).await;
+                continue;
+            }
+        };
+        let place = loop {
+            if let Ok(place) = Arc::clone(&room).try_acquire_owned() {
+                break place;
+            }
+            open.dismiss_one();
+            if let Ok(Ok(place)) = tokio::time::timeout(LOOK_AGAIN, Arc::clone(&room).acquire_owned()).await {
+                break place;
+            }
+        };
+        let (router, limits, open) = (router.clone(), Arc::clone(&limits), Arc::clone(&open));
+        tokio::spawn(async move {
+            let (number, connection) = open.add();
+            serve(stream, peer, router, &limits, &connection).await;
+            open.remove(number);
+            drop(place);
+        });
+    }
+}
+
+/// The connections of a listener, by the order in which they came.
+#[derive(Default)]
+struct Open(Mutex<(u64, HashMap<u64, Arc<Connection>>)>);
+
+impl Open {
+    fn lock(&self) -> MutexGuard<'_, (u64, HashMap<u64, Arc<Connection>>)> {
+        // Nothing that holds the lock can leave the map half changed.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self) -> (u64, Arc<Connection>) {
+        let connection = Arc::new(Connection::new());
+        let mut open = self.lock();
+        open.0 += 1;
+        let number = open.0;
+        open.1.insert(number, Arc::clone(&connection));
+        (number, connection)
+    }
+
+    fn remove(&self, number: u64) {
+        self.lock().1.remove(&number);
+    }
+
+    /// Ends the connection that has been without a request longest, if there is one.
+    fn dismiss_one(&self) {
+        let open = self.lock();
+        let idle = open.1.values().filter(|connection| connection.requests.load(Ordering::Acquire) == 0);
+        if let Some(longest) = idle.min_by_key(|connection| connection.since()) {
+            longest.dismissed.notify_one();
+        }
+    }
+}
+
+/// What is known of one connection.
+struct Connection {
+    /// In hand: from their heads to the last bytes of their answers.
+    requests: AtomicUsize,
+    idle_since: Mutex<Instant>,
+    dismissed: Notify,
+}
+
+impl Connection {
+    fn new() -> Connection {
+        Connection {
+            requests: AtomicUsize::new(0),
+            idle_since: Mutex::new(Instant::now()),
+            dismissed: Notify::new(),
+        }
+    }
+
+    fn since(&self) -> Instant {
+        *self.idle_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request in hand.
+struct InHand(Arc<Connection>);
+
+impl InHand {
+    fn of(connection: &Arc<Connection>) -> InHand {
+        connection.requests.fetch_add(1, Ordering::AcqRel);
+        InHand(Arc::clone(connection))
+    }
+}
+
+impl Drop for InHand {
+    fn drop(&mut self) {
+        *self.0.idle_since.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        self.0.requests.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+async fn serve(
+    stream: TcpStream,
+    peer: SocketAddr,
+    router: Router,
+    limits: &Operators,
+    connection: &Arc<Connection>,
+) {
+    let linger = Linger {
+        bytes: u64::from(limits.linger_bytes),
+        time: Duration::from_millis(limits.body_timeout_ms.into()),
+    };
+    let service = service_fn(|request: hyper::Request<Incoming>| {
+        let in_hand = InHand::of(connection);
+        let mut router = router.clone();
+        let mut request: Request = request_with(request, linger);
+        request.extensions_mut().insert(ConnectInfo(peer));
+        async move {
+            let answer = router.call(request).await;
+            answer.map(|answer| {
+                answer.map(|body| {
+                    body.map_frame(move |frame| {
+                        // Held until the last part of the answer is taken.
+                        let InHand(_) = &in_hand;
+                        frame
+                    })
+                })
+            })
+        }
+    });
+    let io = TokioIo::new(Patient::new(stream, Duration::from_millis(limits.stall_timeout_ms.into())));
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(Duration::from_millis(limits.head_timeout_ms.into()))
+        .max_buf_size(limits.head_bytes as usize)
+        .serve_connection(io, service);
+    tokio::select! {
+        ended = serving => if let Err(error) = ended {
+            tracing::debug!(%peer, %error, "an operator's connection has ended");
+        },
+        () = connection.dismissed.notified() => {
+            tracing::debug!(%peer, "an idle connection of an operator makes room for another one");
+        }
+    }
+}
+
+/// How much of a body is read on that nobody wants any more.
+#[derive(Clone, Copy)]
+struct Linger {
+    bytes: u64,
+    time: Duration,
+}
+
+fn request_with(request: hyper::Request<Incoming>, linger: Linger) -> Request {
+    let waits = request.headers().contains_key(header::EXPECT);
+    request.map(|body| Body::new(Lingering { body: Some(body), linger, is_wanted: !waits }))
+}
+
+/// A request's body that is read to its end though the call was answered before: a client that
+/// still writes would find its connection reset, and could not read why.
+struct Lingering {
+    body: Option<Incoming>,
+    linger: Linger,
+    /// A client that waits for `100 Continue` sends nothing before it was asked to.
+    is_wanted: bool,
+}
+
+impl HttpBody for Lingering {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        self.is_wanted = true;
+        match &mut self.body {
+            Some(body) => Pin::new(body).poll_frame(cx),
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(HttpBody::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map(HttpBody::size_hint).unwrap_or_default()
+    }
+}
+
+impl Drop for Lingering {
+    fn drop(&mut self) {
+        let Some(mut body) = self.body.take().filter(|body| self.is_wanted && !body.is_end_stream()) else {
+            return;
+        };
+        let Linger { bytes, time } = self.linger;
+        tokio::spawn(tokio::time::timeout(time, async move {
+            let mut left = bytes;
+            while let Some(Ok(frame)) = body.frame().await {
+                let read = frame.data_ref().map_or(0, |data| data.len() as u64);
+                match left.checked_sub(read) {
+                    Some(less) => left = less,
+                    None => return,
+                }
+            }
+        }));
+    }
+}
+
+/// A connection whose peer has to take what is written to it.
+struct Patient {
+    stream: TcpStream,
+    limit: Duration,
+    /// When the peer has to have taken something; None while it takes.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl Patient {
+    fn new(stream: TcpStream, limit: Duration) -> Patient {
+        Patient { stream, limit, stalled: None }
+    }
+
+    fn wrote(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let limit = self.limit;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        ready!(stalled.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read its answer")))
+    }
+}
+
+impl AsyncRead for Patient {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        pin!(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Patient {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = pin!(&mut self.stream).poll_write(cx, bytes);
+        self.wrote(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = pin!(&mut self.stream).poll_write_vectored(cx, parts);
+        self.wrote(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        pin!(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        pin!(&mut self.stream).poll_shutdown(cx)
+    }
+}
