@@ -12,6 +12,7 @@ mod redis;
 mod rewrite;
 pub mod roster;
 mod security;
+mod seldom;
 #[cfg(test)]
 pub(crate) mod testing;
 mod traffic;

@@ -10,6 +10,8 @@ use sigma_http::{HeaderId, Headers};
 use sigma_plugin::variables::pairs;
 use sigma_plugin::{Build, Context, Env, Identity, Reply, Step};
 
+use crate::seldom::Seldom;
+
 /// The fields of a configuration that all authenticating plugins have.
 #[derive(Deserialize)]
 struct Fields {
@@ -80,10 +82,18 @@ impl Door {
 
     /// Nobody was recognised.
     pub(super) fn refuse(&self, cx: &mut Context, env: &Env<'_>, refusal: Refusal) -> Step {
-        tracing::info!(plugin = self.plugin, reason = refusal.detail, "a request is not authenticated");
+        static REFUSED: Seldom = Seldom::new();
+        static ABSENT: Seldom = Seldom::new();
+        let (plugin, reason) = (self.plugin, refusal.detail);
+        if let Some(left_out) = REFUSED.due() {
+            tracing::info!(plugin, reason, left_out, "a request is not authenticated");
+        }
         let Some(name) = &self.anonymous else { return self.challenge(refusal.message) };
         let Some(consumer) = env.consumers.get(name) else {
-            tracing::warn!(plugin = self.plugin, consumer = &**name, "the anonymous consumer does not exist");
+            if let Some(left_out) = ABSENT.due() {
+                let consumer = &**name;
+                tracing::warn!(plugin, consumer, left_out, "the anonymous consumer does not exist");
+            }
             return self.challenge("Invalid user authorization");
         };
         cx.attach_anonymous(consumer);

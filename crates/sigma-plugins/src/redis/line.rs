@@ -1,6 +1,7 @@
 //! Which connection a command takes.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -8,8 +9,9 @@ use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 
 use super::connect::{self, Connection};
 use super::target::Target;
+use crate::seldom::Seldom;
 
-/// The first pause after a failed attempt to connect; doubled with each further one.
+/// The first pause after an attempt that came to nothing; doubled with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause between attempts to connect.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -20,6 +22,8 @@ pub(crate) struct Line {
     open: Mutex<Option<Open>>,
     /// Held while a connection is made, so that others wait for it instead of making their own.
     attempts: tokio::sync::Mutex<Attempts>,
+    /// The number of the connection that answered last.
+    answered: AtomicU64,
 }
 
 struct Open {
@@ -32,15 +36,38 @@ struct Open {
 #[derive(Default)]
 struct Attempts {
     connections: u64,
+    /// The last one of them that is known to have answered.
+    answered: u64,
+    /// Those in a row that came to nothing.
     failures: u32,
     /// Until when nothing is tried, and what was wrong.
     pause: Option<(Instant, RedisError)>,
 }
 
+impl Attempts {
+    /// The connection with this number has answered: failures count anew from there.
+    fn note_answered(&mut self, number: u64) {
+        if number != self.answered {
+            (self.answered, self.failures) = (number, 0);
+        }
+    }
+
+    fn fail(&mut self, error: &RedisError) {
+        let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(8)).min(LONGEST_PAUSE);
+        self.failures = self.failures.saturating_add(1);
+        self.pause = Some((Instant::now() + pause, error.clone()));
+    }
+}
+
 impl Line {
     /// A line that has no connection yet.
     pub(crate) fn new(target: &Arc<Target>) -> Line {
-        Line { target: Arc::clone(target), open: Mutex::default(), attempts: tokio::sync::Mutex::default() }
+        Line {
+            target: Arc::clone(target),
+            open: Mutex::default(),
+            attempts: tokio::sync::Mutex::default(),
+            answered: AtomicU64::new(0),
+        }
     }
 
     /// Runs a command. It may run twice if the connection was lost under it.
@@ -72,15 +99,33 @@ impl Line {
 
     async fn ask_on(&self, connection: &mut Connection, number: u64, command: &Cmd) -> RedisResult<Value> {
         let answer = connection.ask(command).await.and_then(Value::extract_error);
-        if let Err(error) = &answer
-            && is_lost(error)
-        {
-            tracing::warn!(target = %self.target, %error, "the connection to Redis is given up");
-            self.with_open(|open| {
-                open.take_if(|open| open.number == number);
-            });
+        match &answer {
+            Err(error) if is_lost(error) => self.give_up(number, error).await,
+            _ if self.answered.load(Ordering::Relaxed) != number => {
+                self.answered.store(number, Ordering::Relaxed);
+            }
+            _ => {}
         }
         answer
+    }
+
+    async fn give_up(&self, number: u64, error: &RedisError) {
+        static LINE: Seldom = Seldom::new();
+        if let Some(left_out) = LINE.due() {
+            tracing::warn!(target = %self.target, %error, left_out, "the connection to Redis is given up");
+        }
+        self.with_open(|open| {
+            open.take_if(|open| open.number == number);
+        });
+        if self.answered.load(Ordering::Relaxed) == number {
+            return;
+        }
+        // A server that accepts and then has no answer, because it is full or only reads, would be
+        // dialled anew for every request.
+        let mut attempts = self.attempts.lock().await;
+        if attempts.connections == number && attempts.pause.is_none() {
+            attempts.fail(error);
+        }
     }
 
     fn with_open<R>(&self, change: impl FnOnce(&mut Option<Open>) -> R) -> R {
@@ -111,20 +156,22 @@ impl Line {
         {
             return Err(error.clone());
         }
+        attempts.note_answered(self.answered.load(Ordering::Relaxed));
         match connect::connect(&self.target).await {
             Ok(connection) => {
                 attempts.connections += 1;
                 let number = attempts.connections;
-                (attempts.failures, attempts.pause) = (0, None);
+                attempts.pause = None;
                 let open = Open { connection: connection.clone(), number, used: Instant::now() };
                 self.with_open(|slot| *slot = Some(open));
                 Ok((connection, number))
             }
             Err(error) => {
-                tracing::error!(target = %self.target, %error, "Redis cannot be used");
-                let pause = FIRST_PAUSE.saturating_mul(1 << attempts.failures.min(8)).min(LONGEST_PAUSE);
-                attempts.failures += 1;
-                attempts.pause = Some((Instant::now() + pause, error.clone()));
+                static LINE: Seldom = Seldom::new();
+                if let Some(left_out) = LINE.due() {
+                    tracing::error!(target = %self.target, %error, left_out, "Redis cannot be used");
+                }
+                attempts.fail(&error);
                 Err(error)
             }
         }

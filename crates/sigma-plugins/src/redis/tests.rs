@@ -1,6 +1,7 @@
 //! Lines against real servers.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -94,6 +95,32 @@ fn a_server_that_is_silent_is_given_up_in_time() {
     let began = Instant::now();
     run(async { assert!(add(&line).await.is_err()) });
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_server_that_accepts_and_never_answers_is_not_dialled_for_every_request() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let line = Line::new(&Arc::new(target(json!({"redis_port": port}))));
+    let dialled = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&dialled);
+    // It ends with the process.
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            drop(stream);
+            seen.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let began = Instant::now();
+    run(async {
+        for _ in 0..300 {
+            assert!(add(&line).await.is_err());
+        }
+    });
+    // Pauses of 50, 100, 200 … ms: at most so many attempts have room in the time that it took.
+    let room = 2 + began.elapsed().as_millis() as usize / 50;
+    let dialled = dialled.load(Ordering::Relaxed);
+    assert!(dialled <= room.min(150), "{dialled} connections in {:?}", began.elapsed());
 }
 
 #[test]
