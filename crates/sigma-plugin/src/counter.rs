@@ -14,13 +14,15 @@ const SHARDS: usize = 64;
 pub struct Shared<V> {
     shards: Box<[Mutex<Shard<V>>]>,
     hasher: RandomState,
-    /// Most entries of one shard.
-    limit: usize,
+    /// Most bytes of one shard.
+    limit_bytes: usize,
 }
 
 #[derive(Debug)]
 struct Shard<V> {
     slots: HashMap<Box<[u8]>, Slot<V>>,
+    /// What keys and values take up together, see [`cost`].
+    bytes: usize,
     /// Number of entries at which expired ones are looked for.
     sweep_at: usize,
 }
@@ -34,24 +36,33 @@ pub struct Slot<V> {
     pub expires_ms: u64,
 }
 
-/// Entries of all shards together unless [`Shared::with_limit`] says otherwise. A flood of keys
-/// chosen by clients ends here: at some 150 bytes each they take at most 150 MiB.
-pub const DEFAULT_LIMIT: usize = 1 << 20;
+/// Bytes of one table unless [`Shared::with_limit`] says otherwise. A flood of keys that clients
+/// choose ends here. It is room for some 800,000 keys such as addresses on a route, and little
+/// beside what else a gateway needs that many clients come to.
+pub const DEFAULT_LIMIT_BYTES: usize = 128 << 20;
+
+/// What an entry takes up besides its key and value: its share of a table that is not full, and the
+/// overhead of two allocations.
+const OVERHEAD: usize = 64;
+
+fn cost<V>(key: &[u8]) -> usize {
+    key.len() + size_of::<Slot<V>>() + OVERHEAD
+}
 
 impl<V: Default> Default for Shared<V> {
     fn default() -> Self {
-        Shared::with_limit(DEFAULT_LIMIT)
+        Shared::with_limit(DEFAULT_LIMIT_BYTES)
     }
 }
 
 impl<V: Default> Shared<V> {
-    /// A table of at most about `limit` entries; beyond that those that expire first are forgotten.
-    pub fn with_limit(limit: usize) -> Shared<V> {
-        let shard = || Mutex::new(Shard { slots: HashMap::new(), sweep_at: 64 });
+    /// A table of at most about so many bytes; beyond that those that expire first are forgotten.
+    pub fn with_limit(limit_bytes: usize) -> Shared<V> {
+        let shard = || Mutex::new(Shard { slots: HashMap::new(), bytes: 0, sweep_at: 64 });
         Shared {
             shards: (0..SHARDS).map(|_| shard()).collect(),
             hasher: RandomState::new(),
-            limit: (limit / SHARDS).max(1),
+            limit_bytes: limit_bytes / SHARDS,
         }
     }
 
@@ -67,7 +78,8 @@ impl<V: Default> Shared<V> {
             }
             return change(slot);
         }
-        shard.make_room(now_ms, self.limit);
+        shard.make_room(now_ms, self.limit_bytes.saturating_sub(cost::<V>(key)));
+        shard.bytes += cost::<V>(key);
         let slot =
             shard.slots.entry(key.into()).or_insert(Slot { value: V::default(), expires_ms: u64::MAX });
         change(slot)
@@ -84,7 +96,10 @@ impl<V: Default> Shared<V> {
     /// Forgets a value.
     pub fn remove(&self, key: &[u8]) {
         let shard = &self.shards[self.hasher.hash_one(key) as usize % SHARDS];
-        shard.lock().unwrap_or_else(PoisonError::into_inner).slots.remove(key);
+        let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        if shard.slots.remove(key).is_some() {
+            shard.bytes -= cost::<V>(key);
+        }
     }
 
     /// How many values are held, expired ones included.
@@ -99,24 +114,36 @@ impl<V: Default> Shared<V> {
 }
 
 impl<V> Shard<V> {
-    fn make_room(&mut self, now_ms: u64, limit: usize) {
-        if self.slots.len() < self.sweep_at.min(limit) {
+    /// Forgets what has expired, if it is time to, and what expires first, until no more than
+    /// `limit_bytes` are left.
+    fn make_room(&mut self, now_ms: u64, limit_bytes: usize) {
+        if self.slots.len() < self.sweep_at && self.bytes <= limit_bytes {
             return;
         }
-        self.slots.retain(|_, slot| slot.expires_ms > now_ms);
-        if self.slots.len() >= limit {
+        self.retain(|slot| slot.expires_ms > now_ms);
+        if self.bytes > limit_bytes && !self.slots.is_empty() {
             let mut ends: Vec<u64> = self.slots.values().map(|slot| slot.expires_ms).collect();
             // A quarter at once, so that the next sweep is far.
             let at = ends.len() / 4;
             let bound = *ends.select_nth_unstable(at).1;
             let mut excess = at + 1;
-            self.slots.retain(|_, slot| {
+            self.retain(|slot| {
                 let goes = slot.expires_ms <= bound && excess > 0;
                 excess -= usize::from(goes);
                 !goes
             });
         }
         self.sweep_at = (self.slots.len() * 2).max(64);
+    }
+
+    fn retain(&mut self, mut keep: impl FnMut(&Slot<V>) -> bool) {
+        let mut bytes = 0;
+        self.slots.retain(|key, slot| {
+            let kept = keep(slot);
+            bytes += if kept { cost::<V>(key) } else { 0 };
+            kept
+        });
+        self.bytes = bytes;
     }
 }
 
@@ -150,12 +177,28 @@ mod tests {
 
     #[test]
     fn a_flood_of_keys_stays_within_the_limit() {
-        let table = Shared::with_limit(6400);
-        for n in 0..100_000u64 {
-            add(&table, &n.to_string(), n, 1_000_000);
+        for length in [8, 256] {
+            let limit = 1 << 20;
+            let table = Shared::with_limit(limit);
+            let key = |n: u64| format!("{n:0length$}");
+            for n in 0..50_000u64 {
+                add(&table, &key(n), n, 1_000_000);
+            }
+            let each = cost::<u64>(key(0).as_bytes());
+            assert!(table.len() <= limit / each, "{} of {each} bytes", table.len());
+            assert!(table.len() > limit / each / 2, "{} of {each} bytes", table.len());
+            assert_eq!(add(&table, &key(49_999), 50_000, 1), 2, "the newest stay");
         }
-        assert!(table.len() <= 6400, "{}", table.len());
-        assert_eq!(add(&table, "99999", 100_000, 1), 2, "the newest stay");
+    }
+
+    #[test]
+    fn what_is_forgotten_makes_room() {
+        let table = Shared::<u64>::with_limit(64 * 1000);
+        for n in 0..1000u64 {
+            add(&table, &n.to_string(), n, 1_000_000);
+            table.remove(n.to_string().as_bytes());
+        }
+        assert!(table.shards.iter().all(|shard| shard.lock().unwrap().bytes == 0));
     }
 
     #[test]
