@@ -8,15 +8,17 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::expr::{VarName, Variables};
 use sigma_plugin::counter::Shared;
-use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Build, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, Step};
 
 use super::clock;
 use super::quota::{
-    Amount, Key, KeyType, Refusal, allow_degradation_schema, amount_schema, key_prefix, key_type_schema,
-    rejected_code_schema, rejected_msg_schema,
+    Amount, Key, KeyType, Refusal, Space, Undetermined, allow_degradation_schema, amount_schema,
+    key_type_schema, rejected_code_schema, rejected_msg_schema,
 };
 use crate::redis::{Line, Lines, Policy, Script, Target, policy_conditions, schema_of_policies, target_of};
+use crate::seldom::Seldom;
 
+const NAME: &str = "limit-conn";
 const POLICIES: &[&str] = &["local", "redis", "redis-cluster"];
 
 /// Set once an action of `workflow` has limited a request, so that the plugin itself does not.
@@ -24,7 +26,7 @@ const DONE_BY_WORKFLOW: &str = "limit-conn.workflow";
 
 /// The plugin.
 pub(crate) static LIMIT_CONN: Descriptor = Descriptor {
-    name: "limit-conn",
+    name: NAME,
     version: "0.1",
     priority: 1003,
     doc: "Limits how many requests are served at the same time.\n\n\
@@ -58,9 +60,9 @@ fn schema() -> Value {
             "burst": amount_schema("minimum", 0, "Further requests, which are delayed."),
             "default_conn_delay": {"type": "number", "exclusiveMinimum": 0, "description": "Seconds that a request beyond `conn` waits."},
             "only_use_default_delay": {"type": "boolean", "default": false,
-                "description": "Without effect: the delay is always `default_conn_delay`."},
+                "description": "The delay is always `default_conn_delay`, as with `true`; APISIX, too, forgets the latencies that it measures."},
             "key": {"type": "string", "description": "Whose requests are counted together; see `key_type`. \
-                If it has no value, the client's address."},
+                If it has no value, the client's address; no value is ever taken for one."},
             "key_type": key_type_schema(&["var", "var_combination"]),
             "policy": schema_of_policies(POLICIES),
             "rules": {"type": "array", "items": rule, "description": "Several limits in place of one; each counts."},
@@ -81,6 +83,14 @@ fn schema() -> Value {
 
 fn check(conf: &Value) -> Result<(), String> {
     let config = Config::deserialize(conf).map_err(|error| error.to_string())?;
+    let single = [(&config.conn, "conn", 1), (&config.burst, "burst", 0)];
+    for (amount, field, least) in single {
+        amount.iter().try_for_each(|amount| Amount::check(amount, field, least))?;
+    }
+    for (at, rule) in config.rules.iter().flatten().enumerate() {
+        Amount::check(&rule.conn, &format!("rules[{at}].conn"), 1)?;
+        Amount::check(&rule.burst, &format!("rules[{at}].burst"), 0)?;
+    }
     target_of(config.policy, conf).map(drop)
 }
 
@@ -112,13 +122,21 @@ struct RuleConfig {
 /// # Errors
 /// What the schema cannot say; a sentence.
 pub(crate) fn new(build: &Build<'_>, action: Option<usize>) -> Result<Arc<LimitConn>, String> {
+    check(build.conf)?;
     let config: Config = build.config()?;
+    let space = || Space::of(build).action(action);
+    let listed = |(at, rule): (usize, &RuleConfig)| {
+        let rule = Rule::of_list(rule, space().rule(at + 1));
+        rule.key.warn_if_idle(NAME, build, at + 1);
+        rule
+    };
     let rules = match (config.rules, config.key, config.conn, config.burst) {
-        (Some(rules), ..) => rules.iter().map(Rule::of_list).collect(),
+        (Some(rules), ..) => rules.iter().enumerate().map(listed).collect(),
         (None, Some(key), Some(conn), Some(burst)) => vec![Rule {
             conn: Amount::new(&conn),
             burst: Amount::new(&burst),
             key: Key::new(&key, config.key_type),
+            space: space(),
             listed: false,
         }],
         _ => return Err("either conn, burst and key or rules are needed".to_owned()),
@@ -134,11 +152,10 @@ pub(crate) fn new(build: &Build<'_>, action: Option<usize>) -> Result<Arc<LimitC
     Ok(Arc::new(LimitConn {
         rules,
         slots,
-        prefix: key_prefix(build),
-        suffix: action.map(|number| format!(":{number}")),
+        is_action: action.is_some(),
         done_by_workflow: VarName::parse(DONE_BY_WORKFLOW),
         delay_s: config.default_conn_delay,
-        allow_degradation: config.allow_degradation,
+        undetermined: Undetermined::new(NAME, build, config.allow_degradation),
         refusal: Arc::new(config.refusal),
     }))
 }
@@ -147,18 +164,34 @@ struct Rule {
     conn: Amount,
     burst: Amount,
     key: Key,
+    space: Space,
     /// It is one of `rules`: skipped where it does not apply.
     listed: bool,
 }
 
 impl Rule {
-    fn of_list(config: &RuleConfig) -> Rule {
+    fn of_list(config: &RuleConfig, space: Space) -> Rule {
         Rule {
             conn: Amount::new(&config.conn),
             burst: Amount::new(&config.burst),
             key: Key::template(&config.key),
+            space,
             listed: true,
         }
+    }
+
+    /// The limit for a request.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn limit(&self, cx: &Context) -> Result<Limit, &'static str> {
+        let conn = self.conn.resolve(cx, 1).ok_or("`conn` makes no whole number from 1 on")?;
+        let burst = self.burst.resolve(cx, 0).ok_or("`burst` makes no whole number from 0 on")?;
+        let key = match self.listed {
+            true => self.space.by_value(&self.key, cx).ok_or("`key` has no value")?,
+            false => self.space.by_value_or_address(&self.key, cx),
+        };
+        Ok(Limit { key, conn, most: conn.saturating_add(burst) })
     }
 }
 
@@ -208,14 +241,38 @@ struct Limit {
     most: u64,
 }
 
-/// What a request takes up until it is over.
-enum Taken {
-    Local(Vec<u8>),
-    Redis { key: Vec<u8>, member: String, line: Arc<Line> },
+/// What a request takes up. It is given back when this is dropped, however the exchange ends: in
+/// its log phase, or with the memory of one that was cut off or has panicked.
+enum Place {
+    Local { counts: Arc<Counts>, key: Vec<u8> },
+    Redis(Option<Remote>),
+}
+
+/// A place in Redis, and what is needed to give it back.
+struct Remote {
+    key: Vec<u8>,
+    member: String,
+    line: Arc<Line>,
+    control: Arc<Line>,
+    node: Arc<Node>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        match self {
+            Place::Local { counts, key } => counts.leave(key),
+            Place::Redis(remote) => {
+                if let Some(remote) = remote.take() {
+                    let node = Arc::clone(&remote.node);
+                    node.spawn(leave(remote));
+                }
+            }
+        }
+    }
 }
 
 /// What an instance remembers of one exchange.
-struct Entered(Vec<Taken>);
+struct Entered(#[expect(dead_code, reason = "it is there to be dropped")] Vec<Place>);
 
 /// Members are requests, scores the times at which they are forgotten.
 const ENTER: &str = "
@@ -239,50 +296,39 @@ static ENTER_SCRIPT: Script = Script::new(ENTER, || Script::digest_of(ENTER));
 pub(crate) struct LimitConn {
     rules: Vec<Rule>,
     slots: Slots,
-    prefix: String,
-    /// Tells the actions of a workflow apart; None for the plugin itself.
-    suffix: Option<String>,
+    is_action: bool,
     done_by_workflow: VarName,
     delay_s: f64,
-    allow_degradation: bool,
+    undetermined: Undetermined,
     refusal: Arc<Refusal>,
 }
 
 impl LimitConn {
-    /// The limits for a request; None if one is not to be determined, or none applies.
-    fn limits(&self, cx: &Context) -> Option<Vec<Limit>> {
+    /// The limits for a request.
+    ///
+    /// # Errors
+    /// One is not to be determined, or none applies; why.
+    fn limits(&self, cx: &Context) -> Result<Vec<Limit>, &'static str> {
         let mut limits = Vec::with_capacity(self.rules.len());
         for rule in &self.rules {
-            match self.limit(rule, cx) {
-                Some(limit) => limits.push(limit),
-                None if rule.listed => {}
-                None => return None,
+            match rule.limit(cx) {
+                Ok(limit) => limits.push(limit),
+                Err(_) if rule.listed => {}
+                Err(reason) => return Err(reason),
             }
         }
-        (!limits.is_empty()).then_some(limits)
+        if limits.is_empty() { Err("no rule applies") } else { Ok(limits) }
     }
 
-    fn limit(&self, rule: &Rule, cx: &Context) -> Option<Limit> {
-        let (conn, burst) = (rule.conn.resolve(cx, 1)?, rule.burst.resolve(cx, 0)?);
-        let value = if rule.listed { rule.key.of(cx)? } else { rule.key.or_client(cx) };
-        let suffix = self.suffix.as_deref().unwrap_or_default();
-        let key = [self.prefix.as_bytes(), &value, suffix.as_bytes()].concat();
-        Some(Limit { key, conn, most: conn.saturating_add(burst) })
-    }
-
-    fn failed(&self) -> Step {
-        if self.allow_degradation { Step::Next } else { Step::status(500) }
-    }
-
-    fn local(&self, counts: &Counts, limits: Vec<Limit>, cx: &mut Context) -> Step {
+    fn local(&self, counts: &Arc<Counts>, limits: Vec<Limit>, cx: &mut Context) -> Step {
         let (mut taken, mut delay, mut over) = (Vec::with_capacity(limits.len()), Duration::ZERO, false);
-        for limit in limits {
-            let Some(value) = counts.enter(&limit.key, limit.most) else {
+        for Limit { key, conn, most } in limits {
+            let Some(value) = counts.enter(&key, most) else {
                 over = true;
                 break;
             };
-            delay += waits(self.delay_s, value, limit.conn);
-            taken.push(Taken::Local(limit.key));
+            delay += waits(self.delay_s, value, conn);
+            taken.push(Place::Local { counts: Arc::clone(counts), key });
         }
         cx.keep(self, Entered(taken));
         if over { self.refusal.step() } else { after(delay) }
@@ -290,7 +336,7 @@ impl LimitConn {
 
     fn remote(
         &self,
-        (target, ttl_s): (&Arc<Target>, u64),
+        (target, control, ttl_s): (&Arc<Target>, &Arc<Line>, u64),
         limits: Vec<Limit>,
         cx: &mut Context,
         env: &Env<'_>,
@@ -298,10 +344,14 @@ impl LimitConn {
         let line = env.local.part(Lines::default).to(target);
         let members: Vec<(Limit, String)> = limits.into_iter().map(|limit| (limit, member())).collect();
         // Kept before anything is sent: should the client leave meanwhile, all of it is given back.
-        let taken = members.iter().map(|(limit, member)| Taken::Redis {
-            key: redis_key(&limit.key),
-            member: member.clone(),
-            line: Arc::clone(&line),
+        let taken = members.iter().map(|(limit, member)| {
+            Place::Redis(Some(Remote {
+                key: redis_key(&limit.key),
+                member: member.clone(),
+                line: Arc::clone(&line),
+                control: Arc::clone(control),
+                node: Arc::clone(env.node),
+            }))
         });
         cx.keep(self, Entered(taken.collect()));
         let delay_s = self.delay_s;
@@ -317,12 +367,11 @@ impl LimitConn {
             }
             Ok::<_, redis::RedisError>(Some(delay))
         };
-        let (refusal, degraded) = (Arc::clone(&self.refusal), self.allow_degradation);
+        let (refusal, undetermined) = (Arc::clone(&self.refusal), self.undetermined.clone());
         Step::wait(entered, move |entered, _, _| match entered {
             Ok(Some(delay)) => after(delay),
             Ok(None) => refusal.step(),
-            Err(_) if degraded => Step::Next,
-            Err(_) => Step::status(500),
+            Err(error) => undetermined.step(error),
         })
     }
 }
@@ -358,42 +407,41 @@ fn after(delay: Duration) -> Step {
 
 impl Plugin for LimitConn {
     fn access(&self, cx: &mut Context, env: &Env<'_>) -> Step {
-        if self.suffix.is_some() {
+        if self.is_action {
             cx.set_variable(DONE_BY_WORKFLOW, "1");
         } else if cx.get(&self.done_by_workflow).is_some() {
             return Step::Next;
         }
-        let Some(limits) = self.limits(cx) else { return self.failed() };
+        let limits = match self.limits(cx) {
+            Ok(limits) => limits,
+            Err(reason) => return self.undetermined.step(reason),
+        };
         match &self.slots {
             Slots::Local(counts) => self.local(counts, limits, cx),
-            Slots::Redis { target, ttl_s, .. } => self.remote((target, *ttl_s), limits, cx, env),
+            Slots::Redis { target, control, ttl_s } => {
+                self.remote((target, control, *ttl_s), limits, cx, env)
+            }
         }
     }
 
-    fn log(&self, cx: &mut Context, env: &Env<'_>) {
-        let Some(Entered(taken)) = cx.take_kept::<_, Entered>(self) else { return };
-        for taken in taken {
-            match (taken, &self.slots) {
-                (Taken::Local(key), Slots::Local(counts)) => counts.leave(&key),
-                (Taken::Redis { key, member, line }, Slots::Redis { control, .. }) => {
-                    env.node.spawn(leave(key, member, line, Arc::clone(control)));
-                }
-                _ => {}
-            }
-        }
+    fn log(&self, cx: &mut Context, _: &Env<'_>) {
+        drop(cx.take_kept::<_, Entered>(self));
     }
 }
 
 /// Gives a place back: behind the command that took it if that connection still stands. Where
 /// Redis is gone, the member expires.
-async fn leave(key: Vec<u8>, member: String, line: Arc<Line>, control: Arc<Line>) {
+async fn leave(Remote { key, member, line, control, .. }: Remote) {
     let mut command = redis::cmd("ZREM");
     command.arg(&key[..]).arg(&member);
     if let Some(Ok(_)) = line.ask_in_order(&command).await {
         return;
     }
     if let Err(error) = control.ask(&command).await {
-        tracing::error!(%error, "limit-conn: a request that is over still counts until its key_ttl");
+        static LINE: Seldom = Seldom::new();
+        if let Some(left_out) = LINE.due() {
+            tracing::error!(%error, left_out, "limit-conn: a request that is over still counts until its key_ttl");
+        }
     }
 }
 
@@ -454,6 +502,37 @@ mod tests {
     }
 
     #[test]
+    fn a_place_is_given_back_however_the_exchange_ends() {
+        let conf = json!({"conn": 1, "burst": 0, "default_conn_delay": 0.1, "key": "remote_addr"});
+        let entry = entry("limit-conn", conf).unwrap();
+        let mut after = Case::new("GET / HTTP/1.1\nHost: h\n");
+        let mut cut_off = Case::new("GET / HTTP/1.1\nHost: h\n");
+        assert!(ask(&mut cut_off, &entry, "/").0.is_none());
+        assert!(ask(&mut after, &entry, "/").0.is_some());
+        drop(cut_off);
+        let panics = std::panic::AssertUnwindSafe(|| {
+            let mut case = Case::new("GET / HTTP/1.1\nHost: h\n");
+            assert!(ask(&mut case, &entry, "/").0.is_none());
+            std::panic::resume_unwind(Box::new("a fault of a plugin"));
+        });
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert!(ask(&mut after, &entry, "/").0.is_none());
+        // Another request on the same connection, although nobody has told of the end of this one.
+        assert!(ask(&mut after, &entry, "/").0.is_none());
+    }
+
+    #[test]
+    fn nobody_takes_the_place_of_an_address() {
+        let conf = json!({"conn": 1, "burst": 0, "default_conn_delay": 0.1, "key": "http_x"});
+        let entry = entry("limit-conn", conf).unwrap();
+        let mut liar = Case::new("GET / HTTP/1.1\nHost: h\n");
+        liar.request("GET / HTTP/1.1\nHost: h\nX: 127.0.0.1\n");
+        assert!(liar.run(&entry, Phase::Access).is_none());
+        let mut case = Case::new("GET / HTTP/1.1\nHost: h\n");
+        assert!(ask(&mut case, &entry, "/").0.is_none());
+    }
+
+    #[test]
     fn rules_apply_where_they_can() {
         let rule = |conn: Value, key: &str| json!({"conn": conn, "burst": 0, "key": key});
         let conf = json!({"default_conn_delay": 0.1, "rules": [
@@ -462,8 +541,11 @@ mod tests {
         let listed = entry("limit-conn", conf).unwrap();
         let single = json!({"conn": "$arg_most", "burst": 0, "default_conn_delay": 0.1, "key": "arg_a", "allow_degradation": true});
         let lenient = entry("limit-conn", single).unwrap();
-        let status = |entry: &Entry, target: &str| {
-            let reply = ask(&mut Case::new("GET / HTTP/1.1\nHost: h\n"), entry, target).0;
+        // Exchanges that do not end, and so keep their places.
+        let mut going_on = Vec::new();
+        let mut status = |entry: &Entry, target: &str| {
+            going_on.push(Case::new("GET / HTTP/1.1\nHost: h\n"));
+            let reply = ask(going_on.last_mut().unwrap(), entry, target).0;
             reply.map_or(200, |reply| reply.status)
         };
         assert_eq!(
@@ -490,6 +572,14 @@ mod tests {
             single(json!({"rules": []})),
             "value should match only one schema, but matches both schemas 1 and 2",
         );
+        check(
+            single(json!({"conn": "ten"})),
+            "property \"conn\" validation failed: \"ten\" is no whole number from 1 to 9007199254740991, \
+            and has no variable that could make one",
+        );
+        let rules = json!([{"conn": 1, "burst": "-1", "key": "$uri"}]);
+        let refused = refusal("limit-conn", &json!({"default_conn_delay": 1, "rules": rules}));
+        assert!(refused.starts_with("property \"rules[0].burst\" validation failed: "), "{refused}");
         check(json!({"default_conn_delay": 1}), "value should match only one schema, but matches none");
     }
 }

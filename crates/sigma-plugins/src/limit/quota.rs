@@ -1,6 +1,8 @@
 //! What the limiting plugins have in common: whose quota a request uses, how large it is, and how
 //! a request over it is refused.
 
+use std::fmt::Display;
+
 use aws_lc_rs::digest;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -8,7 +10,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::template::Template;
-use sigma_plugin::{Context, Reply, Step};
+use sigma_plugin::{Build, Context, Reply, Step};
+
+use crate::seldom::Seldom;
 
 /// How `key` is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -43,15 +47,9 @@ impl Key {
         Key::Template(Template::parse(text))
     }
 
-    /// Its value, or what stands for a long one; None if the variable, or every variable of the
-    /// template, is absent.
-    pub(super) fn of(&self, cx: &Context) -> Option<Vec<u8>> {
-        let mut value = Vec::new();
-        self.write(cx, &mut value).then_some(value)
-    }
-
-    /// Appends [`Key::of`] to `out`; whether there was a value.
-    pub(super) fn write(&self, cx: &Context, out: &mut Vec<u8>) -> bool {
+    /// Appends its value to `out`, or what stands for a long one; false if the variable, or every
+    /// variable of the template, is absent.
+    fn write(&self, cx: &Context, out: &mut Vec<u8>) -> bool {
         let begin = out.len();
         let found = match self {
             Key::Variable(name) => match cx.get(name) {
@@ -85,9 +83,73 @@ impl Key {
         found
     }
 
-    /// Its value, or the client's address.
-    pub(super) fn or_client(&self, cx: &Context) -> Vec<u8> {
-        self.of(cx).unwrap_or_else(|| cx.remote_addr().into_bytes())
+    /// Tells operators of a key of one of `rules` that no request has a value for: a text without
+    /// variables counts as absent, as in APISIX.
+    pub(super) fn warn_if_idle(&self, plugin: &str, build: &Build<'_>, number: usize) {
+        if let Key::Template(template) = self
+            && template.variables().next().is_none()
+        {
+            let resource = build.resource;
+            tracing::warn!(plugin, resource, "rule {number} never applies: its key has no variable");
+        }
+    }
+}
+
+/// The keys of the counters of one limit.
+///
+/// They follow the resource, and begin anew when the configuration changes. Three kinds of values
+/// never meet, although clients choose many of them: those of the limit's own key, the addresses
+/// that stand in where that key has no value, and the values of other limits of the same
+/// configuration. Otherwise a client could use up what is another's by sending its address.
+#[derive(Debug, Clone)]
+pub(super) struct Space {
+    beginning: String,
+    end: String,
+}
+
+/// Room for the value of a key, so that most take one allocation.
+const USUAL_KEY: usize = 40;
+
+impl Space {
+    /// That of a configuration's only limit.
+    pub(super) fn of(build: &Build<'_>) -> Space {
+        Space::named(format!("{}:{:x}", build.resource, build.conf_hash()))
+    }
+
+    /// That of a group of configurations.
+    pub(super) fn named(name: String) -> Space {
+        Space { beginning: name, end: String::new() }
+    }
+
+    /// That of the rule with this number, from 1.
+    pub(super) fn rule(mut self, number: usize) -> Space {
+        self.beginning.push_str(&format!("#{number}"));
+        self
+    }
+
+    /// That of an action of a `workflow`, if it is one.
+    pub(super) fn action(mut self, number: Option<usize>) -> Space {
+        self.end = number.map(|number| format!(":{number}")).unwrap_or_default();
+        self
+    }
+
+    /// What a request is counted under, by its value of `key` alone.
+    pub(super) fn by_value(&self, key: &Key, cx: &Context) -> Option<Vec<u8>> {
+        let mut full = Vec::with_capacity(self.beginning.len() + USUAL_KEY + self.end.len());
+        full.extend_from_slice(self.beginning.as_bytes());
+        full.push(b':');
+        key.write(cx, &mut full).then(|| {
+            full.extend_from_slice(self.end.as_bytes());
+            full
+        })
+    }
+
+    /// What a request is counted under: its value of `key`, or else the client's address.
+    pub(super) fn by_value_or_address(&self, key: &Key, cx: &Context) -> Vec<u8> {
+        self.by_value(key, cx).unwrap_or_else(|| {
+            // No value stands behind this sign, see `by_value`.
+            [self.beginning.as_bytes(), b"@:", cx.remote_addr().as_bytes(), self.end.as_bytes()].concat()
+        })
     }
 }
 
@@ -126,6 +188,25 @@ impl Amount {
         }
     }
 
+    /// Checks what is the same for all requests: a number, or a text without variables.
+    ///
+    /// # Errors
+    /// It is no whole number from `least` on; `field` is where it stands.
+    pub(super) fn check(value: &Value, field: &str, least: u64) -> Result<(), String> {
+        let fits = match Amount::new(value) {
+            Amount::Template(template) if template.variables().next().is_some() => true,
+            // Nothing is asked for in a text without variables.
+            amount => amount.resolve(&Context::default(), least).is_some(),
+        };
+        if fits {
+            return Ok(());
+        }
+        Err(format!(
+            "property \"{field}\" validation failed: {value} is no whole number from {least} to {LARGEST}, \
+            and has no variable that could make one"
+        ))
+    }
+
     /// The amount for this request; None if it is no whole number from `least` on.
     pub(super) fn resolve(&self, cx: &Context, least: u64) -> Option<u64> {
         match self {
@@ -149,6 +230,34 @@ pub(super) fn amount_schema(bound: &str, value: u64, about: &str) -> Value {
         "oneOf": [{"type": "integer", bound: value}, {"type": "string"}],
         "description": format!("{about} A text is a template that must make such a number for each request.")
     })
+}
+
+/// What becomes of a request whose limit cannot be determined.
+#[derive(Debug, Clone)]
+pub(super) struct Undetermined {
+    plugin: &'static str,
+    resource: Box<str>,
+    passes: bool,
+}
+
+impl Undetermined {
+    /// `passes` is the setting `allow_degradation`.
+    pub(super) fn new(plugin: &'static str, build: &Build<'_>, passes: bool) -> Undetermined {
+        Undetermined { plugin, resource: build.resource.into(), passes }
+    }
+
+    /// Passes or refuses the request, and says why.
+    pub(super) fn step(&self, reason: impl Display) -> Step {
+        static LINE: Seldom = Seldom::new();
+        let Undetermined { plugin, resource, passes } = self;
+        if let Some(left_out) = LINE.due() {
+            tracing::error!(%plugin, %resource, passes, %reason, left_out, "a limit cannot be determined");
+        }
+        if *passes {
+            return Step::Next;
+        }
+        Step::json(500, &json!({"error_msg": format!("failed to {}", plugin.replace('-', " "))}))
+    }
 }
 
 /// How a request over the limit is answered.
@@ -180,18 +289,12 @@ pub(super) fn rejected_msg_schema() -> Value {
 
 pub(super) fn allow_degradation_schema() -> Value {
     json!({"type": "boolean", "default": false,
-        "description": "Whether requests pass when the limit cannot be determined, e.g. without Redis."})
+        "description": "Whether requests pass when the limit cannot be determined, e.g. without Redis. If not, they are answered 500."})
 }
 
 pub(super) fn key_type_schema(types: &[&str]) -> Value {
     json!({"type": "string", "enum": types, "default": "var",
         "description": "Whether `key` is the name of a variable, or a text with variables."})
-}
-
-/// What all counters of one configuration begin with: they follow the resource, and begin anew
-/// when the configuration changes.
-pub(super) fn key_prefix(build: &sigma_plugin::Build<'_>) -> String {
-    format!("{}:{:x}:", build.resource, build.conf_hash())
 }
 
 #[cfg(test)]
@@ -203,12 +306,47 @@ mod tests {
     fn long_keys_are_short_and_still_differ() {
         let key = |value: &str| {
             let case = Case::new(&format!("GET / HTTP/1.1\nHost: h\nX-Key: {value}"));
-            Key::new("http_x-key", KeyType::Var).of(&case.cx).unwrap()
+            let mut written = Vec::new();
+            assert!(Key::new("http_x-key", KeyType::Var).write(&case.cx, &mut written));
+            written
         };
         let (long, longer) = ("k".repeat(LONGEST_KEY), "k".repeat(10_000));
         assert_eq!(key(&long), long.as_bytes());
         assert_eq!(key(&longer).len(), SHOWN_KEY + 1 + 43);
         assert_eq!(key(&longer), key(&longer));
         assert_ne!(key(&longer), key(&format!("{longer}k")));
+    }
+
+    #[test]
+    fn values_addresses_and_rules_never_meet() {
+        let key = Key::new("http_x", KeyType::Var);
+        let with = |fields: &str| Case::new(&format!("GET / HTTP/1.1\nHost: h{fields}"));
+        let absent = with("");
+        let space = || Space::named("r".to_owned());
+        let address = space().by_value_or_address(&key, &absent.cx);
+        for value in ["127.0.0.1", "@:127.0.0.1", "@127.0.0.1", ":127.0.0.1", "#1:127.0.0.1"] {
+            let claimed = with(&format!("\nX: {value}"));
+            assert_ne!(space().by_value_or_address(&key, &claimed.cx), address, "{value}");
+            assert_ne!(
+                space().by_value(&key, &claimed.cx),
+                space().rule(1).by_value(&key, &with("\nX: 127.0.0.1").cx),
+                "{value}"
+            );
+        }
+        assert_eq!(space().by_value(&key, &absent.cx), None);
+        assert_eq!(space().rule(2).action(Some(3)).by_value(&key, &with("\nX: a").cx).unwrap(), b"r#2:a:3");
+    }
+
+    #[test]
+    fn amounts_without_variables_are_checked() {
+        for good in [json!(1), json!("7"), json!(" 60 "), json!("$http_x"), json!("${arg_a ?? x}")] {
+            assert_eq!(Amount::check(&good, "count", 1), Ok(()), "{good}");
+        }
+        for bad in
+            [json!("1m"), json!(""), json!("0"), json!("1.5"), json!("\\$x"), json!(1e17), json!("inf")]
+        {
+            let refusal = Amount::check(&bad, "count", 1).unwrap_err();
+            assert!(refusal.starts_with("property \"count\" validation failed: "), "{refusal}");
+        }
     }
 }

@@ -10,22 +10,26 @@ use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Ste
 
 use super::clock;
 use super::quota::{
-    Key, KeyType, Refusal, allow_degradation_schema, key_prefix, key_type_schema, rejected_code_schema,
-    rejected_msg_schema,
+    Key, KeyType, Refusal, Space, Undetermined, allow_degradation_schema, key_type_schema,
+    rejected_code_schema, rejected_msg_schema,
 };
 use crate::redis::{Lines, Policy, Script, Target, policy_conditions, schema_of_policies, target_of};
 
 const POLICIES: &[&str] = &["local", "redis", "redis-cluster"];
 
+const NAME: &str = "limit-req";
+
 /// The plugin.
 pub(crate) static LIMIT_REQ: Descriptor = Descriptor {
-    name: "limit-req",
+    name: NAME,
     version: "0.1",
     priority: 1001,
     doc: "Limits requests per second.\n\n\
         Requests flow through a bucket that leaks `rate` of them per second. What comes faster is \
         delayed until it fits, as long as no more than `burst` requests wait; beyond that it is \
-        refused. With `nodelay` the burst passes at once.",
+        refused. With `nodelay` the burst passes at once.\n\n\
+        This gateway remembers keys in 128 MiB at most, some 800,000 of them; beyond that those whose \
+        buckets are empty first are forgotten.",
     phases: PhaseSet::of(&[Phase::Access]),
     schema,
     secret_fields: &["redis_password"],
@@ -44,7 +48,7 @@ fn schema() -> Value {
             "rate": {"type": "number", "exclusiveMinimum": 0, "description": "Requests per second."},
             "burst": {"type": "number", "minimum": 0, "description": "Requests beyond the rate that are tolerated."},
             "key": {"type": "string", "description": "Whose requests are counted together; see `key_type`. \
-                If it has no value, the client's address."},
+                If it has no value, the client's address; no value is ever taken for one."},
             "key_type": key_type_schema(&["var", "var_combination"]),
             "policy": schema_of_policies(POLICIES),
             "rejected_code": rejected_code_schema(),
@@ -82,9 +86,9 @@ fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
     Ok(Arc::new(LimitReq {
         bucket: Bucket { rate: config.rate, burst: config.burst },
         key: Key::new(&config.key, config.key_type),
-        prefix: key_prefix(build),
+        space: Space::of(build),
         nodelay: config.nodelay,
-        allow_degradation: config.allow_degradation,
+        undetermined: Undetermined::new(NAME, build, config.allow_degradation),
         refusal: Arc::new(config.refusal),
         store,
     }))
@@ -158,9 +162,9 @@ enum Store {
 struct LimitReq {
     bucket: Bucket,
     key: Key,
-    prefix: String,
+    space: Space,
     nodelay: bool,
-    allow_degradation: bool,
+    undetermined: Undetermined,
     refusal: Arc<Refusal>,
     store: Store,
 }
@@ -201,7 +205,8 @@ impl LimitReq {
             clock::unix_ms().to_string(),
             self.bucket.lifetime_ms().to_string(),
         ];
-        let (nodelay, refusal, degraded) = (self.nodelay, Arc::clone(&self.refusal), self.allow_degradation);
+        let (nodelay, refusal) = (self.nodelay, Arc::clone(&self.refusal));
+        let undetermined = self.undetermined.clone();
         let poured = async move {
             let excess = POUR_SCRIPT.run::<Option<String>>(&line, &key, &args).await;
             if let Ok(Some(excess)) = &excess
@@ -216,16 +221,14 @@ impl LimitReq {
         Step::wait(poured, move |excess, _, _| match excess {
             Ok(Some(_)) => Step::Next,
             Ok(None) => refusal.step(),
-            Err(_) if degraded => Step::Next,
-            Err(_) => Step::status(500),
+            Err(error) => undetermined.step(error),
         })
     }
 }
 
 impl Plugin for LimitReq {
     fn access(&self, cx: &mut Context, env: &Env<'_>) -> Step {
-        let mut key = self.prefix.clone().into_bytes();
-        key.extend(self.key.or_client(cx));
+        let key = self.space.by_value_or_address(&self.key, cx);
         match &self.store {
             Store::Local(buckets) => self.local(buckets, &key),
             Store::Redis(target) => self.remote(target, &key, env),

@@ -24,7 +24,7 @@ pub(super) fn schema() -> Value {
             "time_window": amount_schema("exclusiveMinimum", 0, WINDOW),
             "key": {"type": "string", "description": "A text with variables: whose requests are counted together. \
                 The rule is skipped where no variable has a value."},
-            "header_prefix": {"type": "string", "description": "Tells the rule's response headers apart; \
+            "header_prefix": {"type": "string", "pattern": FIELD_NAME_PART, "description": "Tells the rule's response headers apart; \
                 without it the number of the rule."}
         },
         "required": ["count", "time_window", "key"]
@@ -41,7 +41,7 @@ pub(super) fn schema() -> Value {
                 "description": "Whether a window begins with the first request, or slides."},
             "group": {"type": "string", "description": "Configurations of one group, which are equal, share their counters."},
             "key": {"type": "string", "default": "remote_addr", "description": "Whose requests are counted together; \
-                see `key_type`. If it has no value, the client's address."},
+                see `key_type`. If it has no value, the client's address; no value is ever taken for one."},
             "key_type": key_type_schema(&["var", "var_combination", "constant"]),
             "rules": {"type": "array", "items": rule, "description": "Several limits in place of one; each counts."},
             "rejected_code": rejected_code_schema(),
@@ -59,14 +59,18 @@ pub(super) fn schema() -> Value {
     schema
 }
 
+/// What may stand in the name of a header field (RFC 9110 §5.6.2).
+const FIELD_NAME_PART: &str = "^[!#$%&'*+.^_`|~0-9A-Za-z-]*$";
+const FIELD_NAME: &str = "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$";
+
 pub(super) fn metadata_schema() -> Value {
     json!({
         "type": "object",
         "properties": {
-            "limit_header": {"type": "string", "default": "X-RateLimit-Limit", "description": "Header with the quota."},
-            "remaining_header": {"type": "string", "default": "X-RateLimit-Remaining",
+            "limit_header": {"type": "string", "pattern": FIELD_NAME, "default": "X-RateLimit-Limit", "description": "Header with the quota."},
+            "remaining_header": {"type": "string", "pattern": FIELD_NAME, "default": "X-RateLimit-Remaining",
                 "description": "Header with what is left of it."},
-            "reset_header": {"type": "string", "default": "X-RateLimit-Reset",
+            "reset_header": {"type": "string", "pattern": FIELD_NAME, "default": "X-RateLimit-Reset",
                 "description": "Header with the seconds until it is whole again."}
         }
     })
@@ -87,6 +91,14 @@ pub(super) fn check(conf: &Value) -> Result<(), String> {
     if let Some((_, key)) = keys.iter().enumerate().find(|(at, key)| keys[..*at].contains(key)) {
         return Err(format!("duplicate key '{key}' in rules"));
     }
+    let amounts = [("count", 1), ("time_window", 1)];
+    for (field, least) in amounts {
+        conf.get(field).into_iter().try_for_each(|amount| Amount::check(amount, field, least))?;
+        for (at, rule) in rules.iter().enumerate() {
+            let amount = rule.get(field).unwrap_or_default();
+            Amount::check(amount, &format!("rules[{at}].{field}"), least)?;
+        }
+    }
     let config = Config::deserialize(conf).map_err(|error| error.to_string())?;
     target_of(config.policy, conf).map(drop)
 }
@@ -100,7 +112,8 @@ fn check_sync(conf: &Value) -> Result<(), String> {
         return Err("sync_interval should not be smaller than 0.1".to_owned());
     }
     let rules = conf.get("rules").and_then(Value::as_array).into_iter().flatten();
-    let windows = rules.chain([conf]).filter_map(|limit| limit.get("time_window")?.as_f64());
+    let seconds = |window: &Value| window.as_f64().or_else(|| window.as_str()?.trim().parse().ok());
+    let windows = rules.chain([conf]).filter_map(|limit| seconds(limit.get("time_window")?));
     match windows.into_iter().all(|window| interval < window) {
         true => Ok(()),
         false => Err("sync_interval should be smaller than time_window".to_owned()),
@@ -126,8 +139,15 @@ pub(super) struct Limit {
     pub(super) count: Amount,
     pub(super) window: Amount,
     pub(super) key: Key,
-    pub(super) listed: bool,
-    pub(super) header_prefix: Option<String>,
+    /// What is known of it if it is one of `rules`.
+    pub(super) rule: Option<ListedRule>,
+}
+
+/// One of `rules`.
+pub(super) struct ListedRule {
+    /// Its number, from 1.
+    pub(super) number: usize,
+    pub(super) header_prefix: String,
 }
 
 /// A configuration as it is written.
@@ -166,8 +186,7 @@ impl TryFrom<Written> for Config {
                 count: Amount::new(&count),
                 window: Amount::new(&window),
                 key: Key::new(&written.key, written.key_type),
-                listed: false,
-                header_prefix: None,
+                rule: None,
             }],
             _ => return Err("either count and time_window or rules are needed"),
         };
@@ -192,8 +211,10 @@ impl WrittenRule {
             count: Amount::new(&self.count),
             window: Amount::new(&self.time_window),
             key: Key::template(&self.key),
-            listed: true,
-            header_prefix: Some(self.header_prefix.unwrap_or_else(|| number.to_string())),
+            rule: Some(ListedRule {
+                number,
+                header_prefix: self.header_prefix.unwrap_or_else(|| number.to_string()),
+            }),
         }
     }
 }

@@ -13,6 +13,7 @@ use super::super::clock;
 use super::remote;
 use super::window::{Counters, Quota, Verdict, WindowType};
 use crate::redis::{Line, Lines, Target};
+use crate::seldom::Seldom;
 
 /// Keys that wait to be told; what is beyond is told when its window is over.
 const MOST_WAITING: usize = 10_000;
@@ -28,12 +29,16 @@ struct State {
     told: u64,
 }
 
+/// What is known here of all keys, of all configurations: one table, so that its limit is one.
+#[derive(Default)]
+struct States(Shared<State>);
+
 /// Counting of one configuration.
 pub(super) struct Delayed {
     interval: Duration,
     kind: WindowType,
     target: Arc<Target>,
-    states: Shared<State>,
+    states: Arc<States>,
     /// Keys with requests that Redis does not know of.
     waiting: Mutex<HashMap<Box<[u8]>, Quota>>,
     /// Where requests are counted while Redis is gone.
@@ -46,15 +51,15 @@ impl Delayed {
         interval: Duration,
         kind: WindowType,
         target: &Arc<Target>,
-        local: Arc<Counters>,
+        node: &Node,
     ) -> Arc<Delayed> {
         Arc::new(Delayed {
             interval,
             kind,
             target: Arc::clone(target),
-            states: Shared::default(),
+            states: node.part(States::default),
             waiting: Mutex::default(),
-            local,
+            local: node.part(Counters::default),
             telling: AtomicBool::new(false),
         })
     }
@@ -77,7 +82,7 @@ impl Delayed {
     /// Counts a request by what is known here; None if Redis has to be asked.
     pub(super) fn count_here(&self, key: &[u8], quota: Quota, cost: u64) -> Option<Verdict> {
         let now_ms = clock::process_ms();
-        let verdict = self.states.with(key, now_ms, |slot| {
+        let verdict = self.states.0.with(key, now_ms, |slot| {
             slot.expires_ms = now_ms.saturating_add(quota.window_ms().saturating_mul(2));
             let state = &mut slot.value;
             let (remaining, until_ms) = state.remote.filter(|(_, until_ms)| now_ms < *until_ms)?;
@@ -110,13 +115,19 @@ impl Delayed {
         } else if waiting.len() < MOST_WAITING {
             waiting.insert(key.into(), quota);
         } else {
-            tracing::warn!("limit-count: more than {MOST_WAITING} keys wait to be synchronised with Redis");
+            static LINE: Seldom = Seldom::new();
+            if let Some(left_out) = LINE.due() {
+                tracing::warn!(
+                    left_out,
+                    "limit-count: more than {MOST_WAITING} keys wait to be synchronised with Redis"
+                );
+            }
         }
     }
 
     /// Tells Redis of the requests of one key, and learns what is left.
     async fn tell(&self, line: &Line, key: &[u8], quota: Quota) {
-        let untold = self.states.with(key, clock::process_ms(), |slot| {
+        let untold = self.states.0.with(key, clock::process_ms(), |slot| {
             let state = &mut slot.value;
             let untold = state.delta - state.told;
             state.told = state.delta;
@@ -128,7 +139,7 @@ impl Delayed {
         };
         let now_ms = clock::process_ms();
         let until_ms = now_ms.saturating_add((verdict.reset_s * 1000.0) as u64);
-        self.states.with(key, now_ms, |slot| {
+        self.states.0.with(key, now_ms, |slot| {
             let state = &mut slot.value;
             // Somebody else may have told of the same requests at the same time, or forgotten them.
             state.delta = state.delta.saturating_sub(untold);

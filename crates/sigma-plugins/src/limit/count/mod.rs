@@ -18,29 +18,34 @@ mod window;
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use redis::RedisResult;
 use serde_json::Value;
 use sigma_config::expr::{VarName, Variables};
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
-use super::quota::{Amount, Key, Refusal, key_prefix};
+use super::quota::{Amount, Key, Refusal, Space, Undetermined};
 use crate::redis::{Line, Lines, Target, target_of};
 use config::Config;
 use delayed::Delayed;
 use fields::FieldNames;
 use window::{Counters, Quota, Verdict, WindowType};
 
+const NAME: &str = "limit-count";
+
 /// Set once an action of `workflow` has limited a request, so that the plugin itself does not.
 const DONE_BY_WORKFLOW: &str = "limit-count.workflow";
 
 /// The plugin.
 pub(crate) static LIMIT_COUNT: Descriptor = Descriptor {
-    name: "limit-count",
+    name: NAME,
     version: "0.4",
     priority: 1002,
     doc: "Limits requests per window of time.\n\n\
         Each key may make `count` requests in `time_window` seconds. A fixed window begins with \
         the first request of a key; a sliding one weighs the window before. Counters are kept in \
-        this gateway, or in Redis, where several gateways share them.",
+        this gateway, or in Redis, where several gateways share them.\n\n\
+        This gateway remembers keys in 128 MiB at most, some 800,000 of them; beyond that those whose \
+        windows end first are forgotten.",
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
     schema: config::schema,
     metadata_schema: Some(config::metadata_schema),
@@ -65,27 +70,30 @@ pub(crate) fn new(build: &Build<'_>, action: Option<usize>) -> Result<Arc<LimitC
         None => Store::Local,
         Some(target) => {
             let target = target.shared(build.node);
-            let counters = build.node.part(Counters::default);
             let delayed = config
                 .sync_interval
-                .map(|interval| Delayed::new(interval, config.window_type, &target, Arc::clone(&counters)));
+                .map(|interval| Delayed::new(interval, config.window_type, &target, build.node));
             Store::Redis { target, delayed }
         }
     };
+    let space = match &config.group {
+        Some(group) => Space::named(group.clone()),
+        None => Space::of(build).action(action),
+    };
+    let rules: Vec<Rule> =
+        config.limits.into_iter().map(|limit| Rule::new(limit, space.clone(), build.metadata)).collect();
+    for (at, rule) in rules.iter().enumerate().filter(|(_, rule)| rule.listed) {
+        rule.key.warn_if_idle(NAME, build, at + 1);
+    }
     Ok(Arc::new_cyclic(|me| LimitCount {
         me: Weak::clone(me),
         store,
         counters: build.node.part(Counters::default),
         window_type: config.window_type,
-        allow_degradation: config.allow_degradation,
+        undetermined: Undetermined::new(NAME, build, config.allow_degradation),
         shown: config.show_limit_quota_header,
         refusal: config.refusal,
-        rules: config.limits.into_iter().map(|limit| Rule::new(limit, build.metadata)).collect(),
-        prefix: match &config.group {
-            Some(group) => format!("{group}:"),
-            None => key_prefix(build),
-        },
-        suffix: action.map(|number| format!(":{number}")).unwrap_or_default(),
+        rules,
         is_action: action.is_some(),
         done_by_workflow: VarName::parse(DONE_BY_WORKFLOW),
         _group: group,
@@ -128,15 +136,35 @@ struct Rule {
     count: Amount,
     window: Amount,
     key: Key,
+    space: Space,
     /// It is one of `rules`: skipped where its key has no value.
     listed: bool,
     names: FieldNames,
 }
 
 impl Rule {
-    fn new(limit: config::Limit, metadata: &Value) -> Rule {
-        let names = FieldNames::new(metadata, limit.header_prefix.as_deref());
-        Rule { count: limit.count, window: limit.window, key: limit.key, listed: limit.listed, names }
+    fn new(limit: config::Limit, space: Space, metadata: &Value) -> Rule {
+        let config::Limit { count, window, key, rule } = limit;
+        let prefix = rule.as_ref().map(|rule| &*rule.header_prefix);
+        let names = FieldNames::new(metadata, prefix);
+        let listed = rule.is_some();
+        let space = rule.map_or(space.clone(), |rule| space.rule(rule.number));
+        Rule { count, window, key, space, listed, names }
+    }
+
+    /// The limit for a request; None if it does not apply.
+    ///
+    /// # Errors
+    /// Why it is not to be determined.
+    fn quota(&self, cx: &Context) -> Result<Option<(Vec<u8>, Quota)>, &'static str> {
+        let key = match self.listed {
+            true => self.space.by_value(&self.key, cx),
+            false => Some(self.space.by_value_or_address(&self.key, cx)),
+        };
+        let Some(key) = key else { return Ok(None) };
+        let limit = self.count.resolve(cx, 1).ok_or("`count` makes no whole number from 1 on")?;
+        let window_s = self.window.resolve(cx, 1).ok_or("`time_window` makes no whole number from 1 on")?;
+        Ok(Some((key, Quota { limit, window_s })))
     }
 }
 
@@ -152,12 +180,10 @@ pub(crate) struct LimitCount {
     store: Store,
     counters: Arc<Counters>,
     window_type: WindowType,
-    allow_degradation: bool,
+    undetermined: Undetermined,
     shown: bool,
     refusal: Refusal,
     rules: Vec<Rule>,
-    prefix: String,
-    suffix: String,
     is_action: bool,
     done_by_workflow: VarName,
     _group: Option<Membership>,
@@ -174,30 +200,22 @@ struct Applied {
 /// What the client is to be told: of which rule, and how it went.
 struct Told(Vec<(usize, Quota, Verdict)>);
 
-/// Room for the value of a key, so that most take one allocation.
-const USUAL_KEY: usize = 40;
-
 /// The cost of a request.
 const COST: u64 = 1;
 
 impl LimitCount {
-    /// The limits for a request; None if one is not to be determined, or none applies.
-    fn applied(&self, cx: &Context) -> Option<Vec<Applied>> {
+    /// The limits for a request.
+    ///
+    /// # Errors
+    /// One is not to be determined, or none applies; why.
+    fn applied(&self, cx: &Context) -> Result<Vec<Applied>, &'static str> {
         let mut applied = Vec::with_capacity(self.rules.len());
-        for (number, rule) in self.rules.iter().enumerate() {
-            let mut key = Vec::with_capacity(self.prefix.len() + self.suffix.len() + USUAL_KEY);
-            key.extend_from_slice(self.prefix.as_bytes());
-            if !rule.key.write(cx, &mut key) {
-                if rule.listed {
-                    continue;
-                }
-                key.extend_from_slice(cx.remote_addr().as_bytes());
+        for (rule, limit) in self.rules.iter().enumerate() {
+            if let Some((key, quota)) = limit.quota(cx)? {
+                applied.push(Applied { rule, key, quota });
             }
-            key.extend_from_slice(self.suffix.as_bytes());
-            let quota = Quota { limit: rule.count.resolve(cx, 1)?, window_s: rule.window.resolve(cx, 1)? };
-            applied.push(Applied { rule: number, key, quota });
         }
-        (!applied.is_empty()).then_some(applied)
+        if applied.is_empty() { Err("no rule applies") } else { Ok(applied) }
     }
 
     /// Counts in memory, up to the first limit that refuses.
@@ -213,8 +231,11 @@ impl LimitCount {
         verdicts
     }
 
-    /// Counts in Redis, up to the first limit that refuses. None if it did not answer.
-    async fn ask(&self, line: &Line, applied: &[Applied]) -> Option<Vec<Verdict>> {
+    /// Counts in Redis, up to the first limit that refuses.
+    ///
+    /// # Errors
+    /// Redis did not answer.
+    async fn ask(&self, line: &Line, applied: &[Applied]) -> RedisResult<Vec<Verdict>> {
         let mut verdicts = Vec::with_capacity(applied.len());
         for limit in applied {
             let delayed = match &self.store {
@@ -223,14 +244,14 @@ impl LimitCount {
             };
             let verdict = match delayed {
                 Some(delayed) => delayed.count(line, &limit.key, limit.quota, COST).await,
-                None => remote::count(line, self.window_type, &limit.key, limit.quota, COST).await.ok()?,
+                None => remote::count(line, self.window_type, &limit.key, limit.quota, COST).await?,
             };
             verdicts.push(verdict);
             if verdict.is_refusal() {
                 break;
             }
         }
-        Some(verdicts)
+        Ok(verdicts)
     }
 
     /// What may be answered without Redis, because all of it is known here.
@@ -275,9 +296,8 @@ impl LimitCount {
             (this, applied, verdicts)
         };
         Step::wait(counted, |(this, applied, verdicts), cx, _| match verdicts {
-            Some(verdicts) => this.conclude(cx, &applied, &verdicts),
-            None if this.allow_degradation => Step::Next,
-            None => Step::json(500, &serde_json::json!({"error_msg": "failed to limit count"})),
+            Ok(verdicts) => this.conclude(cx, &applied, &verdicts),
+            Err(error) => this.undetermined.step(error),
         })
     }
 }
@@ -289,8 +309,9 @@ impl Plugin for LimitCount {
         } else if cx.get(&self.done_by_workflow).is_some() {
             return Step::Next;
         }
-        let Some(applied) = self.applied(cx) else {
-            return if self.allow_degradation { Step::Next } else { Step::status(500) };
+        let applied = match self.applied(cx) {
+            Ok(applied) => applied,
+            Err(reason) => return self.undetermined.step(reason),
         };
         match &self.store {
             Store::Local => {

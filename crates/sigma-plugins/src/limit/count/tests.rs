@@ -48,6 +48,37 @@ fn configurations() {
     check(redis(json!({"sync_interval": 0.5})), "");
     check(redis(json!({"sync_interval": 0.05})), "sync_interval should not be smaller than 0.1");
     check(redis(json!({"sync_interval": 60})), "sync_interval should be smaller than time_window");
+    let text = redis(json!({"sync_interval": 60, "time_window": "60"}));
+    check(text, "sync_interval should be smaller than time_window");
+    let worded = |field: &str, value: &str| {
+        format!(
+            "property \"{field}\" validation failed: {value} is no whole number from 1 to 9007199254740991, \
+            and has no variable that could make one"
+        )
+    };
+    check(with(json!({"time_window": "1m"})), &worded("time_window", "\"1m\""));
+    check(with(json!({"count": "0"})), &worded("count", "\"0\""));
+    let rule = json!({"count": 1, "time_window": "an hour", "key": "$uri"});
+    check(json!({"rules": [rule]}), &worded("rules[0].time_window", "\"an hour\""));
+    let prefixed = json!({"count": 1, "time_window": 1, "key": "$uri", "header_prefix": "a: b\r\nc"});
+    assert_ne!(refusal("limit-count", &json!({"rules": [prefixed]})), "");
+}
+
+#[test]
+fn nobody_spends_the_quota_of_an_address_or_of_another_rule() {
+    let conf = json!({"count": 1, "time_window": 60, "key": "http_x"});
+    let own = entry("limit-count", conf).unwrap();
+    let mut case = Case::new("GET / HTTP/1.1\nHost: h\nX: 127.0.0.1\n");
+    assert!(case.run(&own, Phase::Access).is_none());
+    assert!(case.run(&own, Phase::Access).is_some());
+    case.request("GET / HTTP/1.1\nHost: h\n");
+    assert!(case.run(&own, Phase::Access).is_none());
+    let rule = |count: u64, key: &str| json!({"count": count, "time_window": 60, "key": key});
+    let rules = entry("limit-count", json!({"rules": [rule(9, "$http_x"), rule(1, "$arg_user")]})).unwrap();
+    case.request("GET / HTTP/1.1\nHost: h\nX: jack\n");
+    assert!(case.run(&rules, Phase::Access).is_none());
+    case.request("GET /?user=jack HTTP/1.1\nHost: h\n");
+    assert!(case.run(&rules, Phase::Access).is_none());
 }
 
 fn variable(case: &Case, name: &str) -> String {

@@ -73,7 +73,7 @@ impl Counters {
     pub(super) fn count(&self, kind: WindowType, key: &[u8], quota: Quota, cost: u64) -> Verdict {
         match kind {
             WindowType::Fixed => self.count_fixed(key, quota, cost, clock::process_ms()),
-            WindowType::Sliding => self.count_sliding(key, quota, cost, clock::unix_ms()),
+            WindowType::Sliding => self.count_sliding(key, quota, cost, clock::steady_unix_ms()),
         }
     }
 
