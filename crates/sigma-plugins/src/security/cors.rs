@@ -69,9 +69,9 @@ fn schema() -> Value {
             "allow_credential": {
                 "type": "boolean",
                 "default": false,
-                "description": "Whether pages may send cookies. No `*` may stand elsewhere then."
+                "description": "Whether pages may send cookies. No `*` may stand elsewhere then; in a list of the metadata it counts for nobody."
             },
-            "allow_origins_by_regex": list("Regular expressions of origins, in the place of `allow_origins`."),
+            "allow_origins_by_regex": list("Regular expressions of origins, in the place of `allow_origins`. They are searched anywhere: begin with `^` and end with `$`, or `a.com` lets `https://a.com.example` in."),
             "allow_origins_by_metadata": list("Names of lists in the plugin's metadata, looked at first."),
             "timing_allow_origins": {
                 "type": "string",
@@ -206,8 +206,11 @@ impl Cors {
         let metadata = Option::<Metadata>::deserialize(build.metadata).map_err(|error| error.to_string())?;
         let lists = metadata.unwrap_or_default().allow_origins;
         let named = config.allow_origins_by_metadata.iter();
+        let named = named.filter_map(|name| lists.get(name)).map(|text| Origins::parse(text));
+        // A `*` there would send the cookies of everybody's pages, which the check forbids elsewhere;
+        // `**` says that it is meant.
         let named: Vec<Origins> =
-            named.filter_map(|name| lists.get(name)).map(|text| Origins::parse(text)).collect();
+            named.filter(|list| !(config.allow_credential && matches!(list, Origins::Any))).collect();
         // The default would let everybody in whom the named lists keep out.
         let only_named = !config.allow_origins_by_metadata.is_empty() && config.allow_origins == "*";
         let own = match only_named {
@@ -347,6 +350,14 @@ mod tests {
         check(named(), "http://a.com", "http://a.com");
         check(named(), "http://c.com", "http://c.com");
         check(named(), "http://d.com", "node");
+        let metadata = json!({"allow_origins": {"any": "*", "each": "**"}});
+        let with_cookies = |list: &str| {
+            let conf = json!({"allow_origins_by_metadata": [list], "allow_credential": true,
+                "allow_origins": "http://d.com", "allow_methods": "GET", "allow_headers": "x"});
+            answer(&conf, Some(metadata.clone()), "Origin: http://evil")
+        };
+        assert_eq!(with_cookies("any"), "node||||||Origin|");
+        assert_eq!(with_cookies("each"), "http://evil|GET|x|5|true||Origin|");
         let both = json!({"allow_origins_by_metadata": ["k1"], "allow_origins": "http://d.com"});
         check(both.clone(), "http://d.com", "http://d.com");
         check(both, "http://b.com", "node");

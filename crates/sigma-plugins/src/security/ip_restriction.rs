@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::cidr::{Cidr, CidrSet};
-use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
 /// Allows or denies clients by their address.
 pub(crate) static IP_RESTRICTION: Descriptor = Descriptor {
@@ -18,7 +18,7 @@ pub(crate) static IP_RESTRICTION: Descriptor = Descriptor {
     phases: PhaseSet::of(&[Phase::Access]),
     schema,
     check: Some(check),
-    build: |build| Ok(Arc::new(IpRestriction::new(build)?)),
+    build: |build| Ok(Arc::new(build.config::<IpRestriction>()?)),
     ..Descriptor::BASE
 };
 
@@ -73,33 +73,32 @@ fn check(conf: &Value) -> Result<(), String> {
 }
 
 #[derive(Deserialize)]
-struct Config {
+struct IpRestriction {
     message: String,
     response_code: u16,
-    whitelist: Option<CidrSet>,
-    blacklist: Option<CidrSet>,
+    #[serde(flatten)]
+    list: List,
 }
 
-struct IpRestriction {
-    config: Config,
-}
-
-impl IpRestriction {
-    fn new(build: &Build<'_>) -> Result<IpRestriction, String> {
-        Ok(IpRestriction { config: build.config()? })
-    }
+/// Exactly one of the two; a configuration without either restricts nobody, and is none.
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum List {
+    Whitelist(CidrSet),
+    Blacklist(CidrSet),
 }
 
 impl Plugin for IpRestriction {
     fn access(&self, cx: &mut Context, _: &Env<'_>) -> Step {
-        let Config { message, response_code, whitelist, blacklist } = &self.config;
         let listed = |list: &CidrSet| cx.client.addr.is_some_and(|addr| list.contains(addr));
-        let refused = match (whitelist, blacklist) {
-            (Some(whitelist), _) => !listed(whitelist),
-            (None, Some(blacklist)) => listed(blacklist),
-            (None, None) => false,
+        let refused = match &self.list {
+            List::Whitelist(list) => !listed(list),
+            List::Blacklist(list) => listed(list),
         };
-        if refused { Step::json(*response_code, &json!({ "message": message })) } else { Step::Next }
+        if refused {
+            return Step::json(self.response_code, &json!({ "message": self.message }));
+        }
+        Step::Next
     }
 }
 

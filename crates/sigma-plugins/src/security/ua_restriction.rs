@@ -80,7 +80,7 @@ impl UaRestriction {
     fn new(build: &Build<'_>) -> Result<UaRestriction, String> {
         let Config { bypass_missing, allowlist, denylist, message } = build.config()?;
         let matching_pass = allowlist.is_some();
-        let sources = allowlist.or(denylist).unwrap_or_default();
+        let sources = allowlist.or(denylist).ok_or("an allowlist or a denylist is needed")?;
         let patterns = patterns(sources.iter().map(String::as_str))?;
         Ok(UaRestriction { bypass_missing, matching_pass, patterns, message })
     }
