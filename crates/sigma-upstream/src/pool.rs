@@ -2,20 +2,23 @@
 //! exchange at a time, and trunks that serve several.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 
 use sigma_http::Fault;
+use sigma_net::Deadline;
 use sigma_net::tls::ClientTls;
 use tokio::sync::Notify;
 
 use crate::connection::h2::{Reused, Trunk};
-use crate::connection::{Connection, Dial, Dialled, dial};
+use crate::connection::{Connection, Dial, Dialled, dial, timed_out};
 use crate::endpoint::{Address, Endpoint};
 
 /// How long and how many idle connections are kept.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolLimits {
-    /// Most idle connections per endpoint and worker.
+    /// Most connections per endpoint and worker that no exchange is on, whatever they were made
+    /// for: clients may choose the name that a node is asked for. The least recently used gives way.
     pub size: usize,
     /// An idle connection is closed after this.
     pub idle_timeout_ms: u64,
@@ -63,6 +66,7 @@ impl Made {
 struct Idle {
     connection: Connection,
     made: Made,
+    used_ms: u64,
     expires_ms: u64,
 }
 
@@ -71,17 +75,18 @@ struct Shared {
     trunk: Rc<Trunk>,
     made: Made,
     limits: PoolLimits,
-    /// When it last had an exchange, as of the last sweep.
+    /// When it was last given to an exchange, or still had one in a sweep.
     used_ms: u64,
 }
 
 /// The connections of a worker to one endpoint.
 #[derive(Debug, Default)]
 struct Pool {
-    idle: Vec<Idle>,
+    /// The least recently used first.
+    idle: VecDeque<Idle>,
     shared: Vec<Shared>,
-    /// The trunk that was dialled last.
-    opening: Weak<Opening>,
+    /// Trunks that are being dialled.
+    opening: Vec<Weak<Opening>>,
 }
 
 /// The connections of a worker that may be used. The most recently used goes out first, so that
@@ -106,12 +111,12 @@ impl Pools {
     /// answer.
     pub fn checkout(&mut self, target: &Target<'_>, now_ms: u64) -> Option<Connection> {
         let pool = self.by_endpoint.get_mut(target.endpoint.id as usize)?;
-        if let Some(stream) = pool.shared_stream(target, Reused::Yes) {
+        if let Some(stream) = pool.shared_stream(target, Reused::Yes, now_ms) {
             return Some(stream);
         }
         let mut end = pool.idle.len();
-        while let Some(at) = pool.idle[..end].iter().rposition(|idle| idle.made.fits(target)) {
-            let mut candidate = pool.idle.remove(at);
+        while let Some(at) = pool.idle.range(..end).rposition(|idle| idle.made.fits(target)) {
+            let mut candidate = pool.idle.remove(at)?;
             if candidate.expires_ms > now_ms && candidate.connection.is_quiet() {
                 return Some(candidate.connection);
             }
@@ -120,20 +125,25 @@ impl Pools {
         None
     }
 
-    /// Keeps a connection for the next request if the exchange left it fit and there is room.
+    /// Keeps a connection for the next request if the exchange left it fit. In a full pool the one
+    /// that was not used for the longest time gives way.
     pub fn checkin(&mut self, target: &Target<'_>, connection: Connection, now_ms: u64) {
-        if !connection.is_reusable(target.limits.requests) {
+        let size = target.limits.size;
+        if size == 0 || !connection.is_reusable(target.limits.requests) {
             return;
         }
         connection.deadline().clear();
-        let idle = &mut self.pool(target.endpoint).idle;
-        if idle.len() < target.limits.size {
-            let expires_ms = now_ms + target.limits.idle_timeout_ms;
-            idle.push(Idle { connection, made: Made::of(target), expires_ms });
+        let pool = self.pool(target.endpoint);
+        while pool.len() >= size {
+            if !pool.evict() {
+                return;
+            }
         }
+        let expires_ms = now_ms + target.limits.idle_timeout_ms;
+        pool.idle.push_back(Idle { connection, made: Made::of(target), used_ms: now_ms, expires_ms });
     }
 
-    /// Closes connections that idled too long, or that the other side closed.
+    /// Closes connections that idled too long, that the other side closed, or that are too many.
     pub fn sweep(&mut self, now_ms: u64) {
         for pool in &mut self.by_endpoint {
             pool.idle.retain_mut(|c| c.expires_ms > now_ms && c.connection.is_quiet());
@@ -145,6 +155,9 @@ impl Pools {
                 // A spent trunk ends with its last exchange, which holds on to it.
                 !shared.trunk.is_spent(shared.limits.requests) && idle_ms < shared.limits.idle_timeout_ms
             });
+            if let Some(size) = pool.shared.iter().map(|shared| shared.limits.size).max() {
+                pool.shrink_to(size);
+            }
         }
     }
 
@@ -155,9 +168,48 @@ impl Pools {
 }
 
 impl Pool {
-    /// The trunk that is being dialled. Those who still wake up from an earlier one hold on to it.
-    fn opening(&self) -> Option<Rc<Opening>> {
-        self.opening.upgrade().filter(|opening| !opening.over.get())
+    fn len(&self) -> usize {
+        self.idle.len() + self.shared.len()
+    }
+
+    /// Closes the connection that was not used for the longest time, of those that no exchange is
+    /// on; false if there is none.
+    fn evict(&mut self) -> bool {
+        let unused = self.shared.iter().enumerate().filter(|(_, shared)| shared.trunk.is_idle());
+        let trunk = unused.min_by_key(|(_, shared)| shared.used_ms).map(|(at, shared)| (at, shared.used_ms));
+        let idle = self.idle.front().map(|idle| idle.used_ms);
+        match (idle, trunk) {
+            (Some(idle_ms), Some((at, trunk_ms))) if trunk_ms < idle_ms => drop(self.shared.remove(at)),
+            (Some(_), _) => drop(self.idle.pop_front()),
+            (None, Some((at, _))) => drop(self.shared.remove(at)),
+            (None, None) => return false,
+        }
+        true
+    }
+
+    /// Trunks that exchanges are on stay, however many: they are no more than the exchanges.
+    fn shrink_to(&mut self, size: usize) {
+        while self.len() > size && self.evict() {}
+    }
+
+    /// The trunk that is being dialled for such a target. Those who still wake up from an earlier
+    /// one hold on to it.
+    fn opening(&self, target: &Target<'_>) -> Option<Rc<Opening>> {
+        let all = self.opening.iter().filter_map(Weak::upgrade);
+        all.filter(|opening| !opening.over.get()).find(|opening| opening.made.fits(target))
+    }
+
+    fn open(&mut self, target: &Target<'_>) -> Opener {
+        self.opening.retain(|opening| opening.upgrade().is_some_and(|opening| !opening.over.get()));
+        let opening = Rc::new(Opening {
+            made: Made::of(target),
+            timeout_ms: target.dial.timeout_ms,
+            failed: Cell::new(None),
+            over: Cell::new(false),
+            told: Notify::new(),
+        });
+        self.opening.push(Rc::downgrade(&opening));
+        Opener(opening)
     }
 
     /// A connection for the exchange that dialled it; a trunk stays for others.
@@ -168,20 +220,23 @@ impl Pool {
                 let stream = trunk.stream(Reused::No);
                 let (made, limits) = (Made::of(target), target.limits);
                 self.shared.push(Shared { trunk, made, limits, used_ms: now_ms });
+                self.shrink_to(limits.size);
                 Connection::H2(Box::new(stream))
             }
         }
     }
 
-    fn shared_stream(&self, target: &Target<'_>, reused: Reused) -> Option<Connection> {
-        let fits = |s: &&Shared| s.made.fits(target) && s.trunk.has_room(s.limits.requests);
-        let shared = self.shared.iter().rev().find(fits)?;
+    fn shared_stream(&mut self, target: &Target<'_>, reused: Reused, now_ms: u64) -> Option<Connection> {
+        let fits = |s: &&mut Shared| s.made.fits(target) && s.trunk.has_room(s.limits.requests);
+        let shared = self.shared.iter_mut().rev().find(fits)?;
+        shared.used_ms = now_ms;
         Some(Connection::H2(Box::new(shared.trunk.stream(reused))))
     }
 }
 
 /// A connection to `target` that no earlier exchange has used. Exchanges that come while a trunk is
-/// being dialled wait for it instead of dialling more.
+/// being dialled wait for it instead of dialling more, and fail with it. All of it, the waiting
+/// included, takes no longer than the target's connect timeout.
 ///
 /// # Errors
 /// As [`dial`].
@@ -191,25 +246,40 @@ pub async fn connect(pools: &RefCell<Pools>, target: &Target<'_>, now_ms: u64) -
         let dialled = dial(&endpoint.addr, &target.dial).await?;
         return Ok(pools.borrow_mut().pool(endpoint).adopt(target, dialled, now_ms));
     }
+    let deadline = Deadline::new();
+    deadline.set(target.dial.timeout_ms);
+    deadline.bound(share(pools, target, now_ms)).await.unwrap_or_else(|| Err(timed_out()))
+}
+
+async fn share(pools: &RefCell<Pools>, target: &Target<'_>, now_ms: u64) -> Result<Connection, Fault> {
+    let endpoint = target.endpoint;
     loop {
         // Not in the condition of the loop, where the borrow would last over the wait.
-        let Some(opening) = pools.borrow_mut().pool(endpoint).opening() else { break };
+        let Some(opening) = pools.borrow_mut().pool(endpoint).opening(target) else { break };
         opening.told.notified().await;
-        let stream = pools.borrow_mut().pool(endpoint).shared_stream(target, Reused::No);
+        match opening.failed.get() {
+            // Whoever gave it less time than this target has says little about the node.
+            Some(fault) if opening.timeout_ms >= target.dial.timeout_ms => return Err(fault),
+            _ => {}
+        }
+        let stream = pools.borrow_mut().pool(endpoint).shared_stream(target, Reused::No, now_ms);
         if let Some(stream) = stream {
             return Ok(stream);
         }
     }
     // Dropped on every way out, an abort included; then nobody waits for it any more.
-    let opener = Opener(Rc::default());
-    pools.borrow_mut().pool(endpoint).opening = Rc::downgrade(&opener.0);
-    let dialled = dial(&endpoint.addr, &target.dial).await?;
+    let opener = pools.borrow_mut().pool(endpoint).open(target);
+    let dialled = dial(&endpoint.addr, &target.dial).await.inspect_err(|fault| opener.fail(*fault))?;
     Ok(pools.borrow_mut().pool(endpoint).adopt(target, dialled, now_ms))
 }
 
 /// A trunk on its way.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Opening {
+    made: Made,
+    /// The time that whoever dials gives it.
+    timeout_ms: u64,
+    failed: Cell<Option<Fault>>,
     /// It is there, or will not be.
     over: Cell<bool>,
     told: Notify,
@@ -217,6 +287,12 @@ struct Opening {
 
 /// Whoever dials a trunk; tells those who wait for it, whatever became of it.
 struct Opener(Rc<Opening>);
+
+impl Opener {
+    fn fail(&self, fault: Fault) {
+        self.0.failed.set(Some(fault));
+    }
+}
 
 impl Drop for Opener {
     fn drop(&mut self) {

@@ -79,6 +79,11 @@ impl Authorities {
     }
 }
 
+/// Whether a server can be asked for `name`: a DNS name or an address.
+pub fn is_server_name(name: &str) -> bool {
+    ServerName::try_from(name).is_ok()
+}
+
 impl fmt::Debug for Authorities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Authorities({})", self.0.len())

@@ -37,7 +37,7 @@ use rustls::crypto::CryptoProvider;
 pub use accept::{AcceptOptions, Handshakes, accept};
 pub use certificates::Certificates;
 pub use client_auth::{ClientAuth, Demand};
-pub use connect::{Authorities, ClientSettings, ClientTls, Trust};
+pub use connect::{Authorities, ClientSettings, ClientTls, Trust, is_server_name};
 pub use facts::{ClientCertificate, Facts};
 pub use identity::{Identity, ServerIdentity};
 pub use resumption::{Resumption, SessionCache, TicketKeys};

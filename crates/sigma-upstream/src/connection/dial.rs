@@ -105,10 +105,15 @@ fn unshaken(addr: &Address, error: &HandshakeError) -> Fault {
     if matches!(error, HandshakeError::TimedOut) {
         return timed_out();
     }
+    if matches!(error, HandshakeError::BadName) {
+        // It was not even asked.
+        return Fault::new(FaultKind::NoUpstream, "the node's host cannot be asked for over TLS");
+    }
     tracing::debug!(%addr, %error, "no TLS session with a node");
     Fault::new(FaultKind::ConnectRefused, "the TLS handshake with the node failed")
 }
 
-fn timed_out() -> Fault {
+/// The fault of a connection that does not stand in time.
+pub(crate) fn timed_out() -> Fault {
     Fault::new(FaultKind::ConnectTimeout, "the node did not accept the connection in time")
 }

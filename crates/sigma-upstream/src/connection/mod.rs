@@ -13,6 +13,7 @@ use sigma_http::h1::{Output, ParseError};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, Method, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Stream};
 
+pub(crate) use dial::timed_out;
 pub use dial::{Dial, DialTls, Dialled, dial};
 pub use h1::Client;
 

@@ -1,7 +1,7 @@
 //! One connection to a node, shared by the exchanges of its worker.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
@@ -74,13 +74,11 @@ impl Trunk {
             begun: Cell::new(0),
             retired: Cell::new(false),
         });
-        let driven = Rc::downgrade(&trunk);
+        let driven = Driven(Rc::downgrade(&trunk));
         tokio::task::spawn_local(async move {
+            let _driven = driven;
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection to a node broke");
-            }
-            if let Some(trunk) = driven.upgrade() {
-                trunk.retire();
             }
         });
         Ok(trunk)
@@ -132,6 +130,17 @@ impl Trunk {
 
     pub(super) fn monitor(&self) -> &Monitor {
         &self.monitor
+    }
+}
+
+/// Retires a trunk when the task that drives it ends, however it ends.
+struct Driven(Weak<Trunk>);
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        if let Some(trunk) = self.0.upgrade() {
+            trunk.retire();
+        }
     }
 }
 
