@@ -38,7 +38,7 @@ pub struct Record {
     pub source: Source,
     /// What went wrong in the gateway's eyes.
     pub fault: Option<Fault>,
-    /// Attempts on nodes; kept only while `started` is set.
+    /// Attempts on nodes; kept only where `started` is set.
     pub attempts: Vec<Attempt>,
     /// The status of the node in each attempt, 0 if it gave none; always kept.
     pub upstream_statuses: Vec<u16>,
@@ -65,13 +65,19 @@ impl Record {
     /// The node of the last attempt has answered.
     pub fn answered(&mut self, status: u16) {
         self.source = Source::Upstream;
-        let header_ms = self.elapsed_ms();
         if let Some(last) = self.upstream_statuses.last_mut() {
             *last = status;
         }
         if let Some(attempt) = self.attempts.last_mut() {
             attempt.status = status;
-            attempt.header_ms = header_ms;
+            attempt.header_ms = attempt.elapsed_ms();
+        }
+    }
+
+    /// The connection of the last attempt stands: made for it, or kept from an earlier one.
+    pub fn connected(&mut self) {
+        if let Some(attempt) = self.attempts.last_mut() {
+            attempt.connect_ms = attempt.elapsed_ms();
         }
     }
 
@@ -86,12 +92,20 @@ impl Record {
 pub struct Attempt {
     /// The node, `address:port` or `unix:/path`.
     pub addr: String,
+    /// When it began.
+    pub began: Option<Instant>,
     /// The node's status, 0 if it gave none.
     pub status: u16,
-    /// Milliseconds until the connection stood.
+    /// Milliseconds until a connection stood.
     pub connect_ms: Option<f64>,
     /// Milliseconds until the head of the response was there.
     pub header_ms: Option<f64>,
     /// Milliseconds until the attempt was over.
     pub response_ms: Option<f64>,
+}
+
+impl Attempt {
+    fn elapsed_ms(&self) -> Option<f64> {
+        self.began.map(|at| at.elapsed().as_secs_f64() * 1000.0)
+    }
 }

@@ -4,6 +4,7 @@ use sigma_config::resources::ProxyProtocolVersion;
 use sigma_http::RequestHead;
 use sigma_http::proxy_protocol::{self, Header, Transport};
 use sigma_net::Peer;
+use sigma_net::tls::is_server_name;
 use sigma_plugin::variables::host_name;
 use sigma_upstream::connection::h2::TrunkLimits;
 use sigma_upstream::connection::{Dial, DialTls};
@@ -32,7 +33,7 @@ impl Demands {
         let mut demands =
             Demands { connect_ms: 0, upgrade: false, name: String::new(), introduction: Vec::new() };
         if upstream.over_tls().is_some() {
-            demands.name = server_name(request);
+            demands.name = server_name(request.headers.get(sigma_http::HeaderId::Host).unwrap_or_default());
         }
         if let Some(version) = upstream.config.proxy_protocol {
             introduce(version, origin, &mut demands.introduction);
@@ -71,9 +72,13 @@ pub(crate) fn target<'t>(
     Target { endpoint, dial, limits: upstream.pool }
 }
 
+/// Whether a node can be asked over TLS for the host of `authority`.
+pub(crate) fn can_be_named(authority: &[u8]) -> bool {
+    is_server_name(&server_name(authority))
+}
+
 /// The host that the node is asked for, as TLS names it.
-fn server_name(request: &RequestHead) -> String {
-    let authority = request.headers.get(sigma_http::HeaderId::Host).unwrap_or_default();
+fn server_name(authority: &[u8]) -> String {
     let host = host_name(authority);
     let host = host.strip_prefix(b"[").and_then(|host| host.strip_suffix(b"]")).unwrap_or(&host);
     String::from_utf8_lossy(host).into_owned()

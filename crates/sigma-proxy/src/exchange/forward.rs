@@ -8,13 +8,13 @@ use std::time::Instant;
 use sigma_config::expr::{VarValue, Variables};
 use sigma_config::resources::{Balance, PassHost};
 use sigma_config::settings::Settings;
-use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method, ResponseHead};
+use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method, ResponseHead, Side};
 use sigma_net::{Deadline, deadline};
 use sigma_observe::counters::Counter;
 use sigma_plugin::Context;
 use sigma_plugin::record::Attempt;
 use sigma_plugin::variables::host_name;
-use sigma_upstream::balance::{Balancer, Outcome, PickContext, Tried};
+use sigma_upstream::balance::{Balancer, InFlight, Outcome, PickContext, Tried};
 use sigma_upstream::connection::{Connection, HeadLimits};
 use sigma_upstream::endpoint::{Endpoint, LocalSet};
 use sigma_upstream::health::state::Event;
@@ -22,9 +22,9 @@ use sigma_upstream::pool;
 
 use super::phases::{chains, env};
 use super::response::BodyRow;
-use super::retry::{Decision, decide};
+use super::retry::{Decision, decide, verdict};
 use super::transfer::{DownTimeouts, Outlet, Replay, Transfer, Upload};
-use super::{Exchange, Scratch, answer, client, grpc, headers};
+use super::{Exchange, Scratch, answer, client, grpc, headers, reply};
 use crate::reach::{self, Demands};
 use crate::snapshot::{HashKey, Route, Snapshot, Timeouts, Upstream};
 use crate::worker::View;
@@ -57,6 +57,7 @@ impl Exchange<'_, '_> {
         let key = self.hash_key(upstream);
         let upgrade = self.prepare_request(snapshot, route.websocket);
         let timeouts = route.timeouts.unwrap_or(upstream.timeouts);
+        self.check_host(upstream)?;
         let client_deadline = grpc::deadline(&self.scratch.cx.request);
         let plan = Plan { view, snapshot, upstream, timeouts, upgrade, client_deadline };
         let balancer = self.worker.balancer(number, upstream);
@@ -77,6 +78,19 @@ impl Exchange<'_, '_> {
             state.tried.insert(endpoint.id);
             self.next_attempt(&plan, balancer, &endpoint, &mut state, fault)?;
         }
+    }
+
+    /// A host that no node can be asked for over TLS is the fault of whoever named it: no node is
+    /// tried for it.
+    fn check_host(&self, upstream: &Upstream) -> Result<(), Fault> {
+        let host = headers::host_for_all(&self.scratch.cx, upstream);
+        if upstream.over_tls().is_none() || host.is_none_or(reach::can_be_named) {
+            return Ok(());
+        }
+        Err(match upstream.pass_host {
+            PassHost::Pass => Fault::new(FaultKind::BadRequest, "the host cannot be asked for over TLS"),
+            _ => Fault::new(FaultKind::NoUpstream, "the upstream's host cannot be asked for over TLS"),
+        })
     }
 
     /// A body that a plugin has read whole, and may have changed, goes to the node from memory.
@@ -150,11 +164,12 @@ impl Exchange<'_, '_> {
         endpoint: &Endpoint,
         state: &mut Attempts,
     ) -> Result<(), Fault> {
-        balancer.borrow_mut().start(endpoint.id);
+        let in_flight = InFlight::begin(balancer, endpoint.id, deadline::now_ms());
         // A clock is read only for those who ask: the access log, and balancing by latency.
         let timed = self.scratch.cx.record.started.is_some() || plan.upstream.balance == Balance::Ewma;
         let began = timed.then(Instant::now);
-        self.note_attempt(endpoint);
+        self.note_attempt(endpoint, began);
+        state.request_sent = true;
         let client_deadline = plan.client_deadline.as_ref();
         let result = match client_deadline {
             None => self.attempt_on(plan, endpoint, state).await,
@@ -163,21 +178,24 @@ impl Exchange<'_, '_> {
         };
         if result.is_err() && grpc::is_over(client_deadline) {
             state.decision = Decision::GiveUp;
+            // How little time a client gives says nothing about the node.
+            state.request_sent = false;
         }
         let elapsed_ms = began.map(|at| at.elapsed().as_secs_f64() * 1000.0);
         if let Some(attempt) = self.scratch.cx.record.attempts.last_mut() {
             attempt.response_ms = elapsed_ms;
         }
         let latency_ms = if result.is_ok() { elapsed_ms } else { None };
-        balancer.borrow_mut().end(endpoint.id, Outcome { latency_ms, now_ms: deadline::now_ms() });
+        in_flight.end(Outcome { latency_ms, now_ms: deadline::now_ms() });
         result
     }
 
-    fn note_attempt(&mut self, endpoint: &Endpoint) {
+    fn note_attempt(&mut self, endpoint: &Endpoint, began: Option<Instant>) {
         self.scratch.cx.record.upstream_statuses.push(0);
         if self.scratch.cx.record.started.is_some() {
             self.scratch.cx.record.attempts.push(Attempt {
                 addr: endpoint.addr.to_string(),
+                began,
                 status: 0,
                 connect_ms: None,
                 header_ms: None,
@@ -218,6 +236,7 @@ impl Exchange<'_, '_> {
                     Box::pin(pool::connect(&self.worker.pools, &target, deadline::now_ms())).await?
                 }
             };
+            self.scratch.cx.record.connected();
             self.send_head(&mut connection);
             match self.converse(plan, connection, state).await {
                 Ok(Ended::Whole(connection)) => {
@@ -280,6 +299,7 @@ impl Exchange<'_, '_> {
         state.replayable = replay.complete;
         state.body_ended = replay.ended;
         if let Err(fault) = result {
+            state.request_sent = transfer.upload() == Upload::Done;
             state.decision = decide(fault, method, transfer.progress(replay.complete));
             return Err(fault);
         }
@@ -307,8 +327,10 @@ impl Exchange<'_, '_> {
         if transfer.up.body_length().is_empty() {
             outlet.end(transfer.down);
         }
-        poll_fn(|task| transfer.poll_body(task, &mut replay, &mut outlet)).await?;
+        let result = poll_fn(|task| transfer.poll_body(task, &mut replay, &mut outlet)).await;
         let upload = transfer.upload();
+        state.request_sent = upload == Upload::Done;
+        result?;
         if upload != Upload::Done {
             self.down.close_after();
             return Ok(Ended::Spent);
@@ -329,22 +351,39 @@ impl Exchange<'_, '_> {
         let retries = plan.upstream.retries.map_or(nodes.saturating_sub(1), |n| n as usize);
         let late = plan.upstream.retry_timeout_ms > 0
             && deadline::now_ms().saturating_sub(state.began_ms) > plan.upstream.retry_timeout_ms;
-        if state.decision != Decision::NextNode || state.retries >= retries || late {
+        let last = state.decision != Decision::NextNode || state.retries >= retries || late;
+        self.report_failure(plan, endpoint, state, fault, last);
+        if last {
             return Err(fault);
-        }
-        if let Some(checks) = &plan.upstream.checks {
-            let event = match fault.kind {
-                FaultKind::ConnectTimeout | FaultKind::ResponseTimeout | FaultKind::UpstreamSendTimeout => {
-                    Event::Timeout
-                }
-                _ => Event::TcpFailure,
-            };
-            self.worker.health.report(&endpoint.health, event, checks.passive.limits);
         }
         state.retries += 1;
         self.worker.counters.add(Counter::UpstreamRetries, 1);
         tracing::debug!(host = %String::from_utf8_lossy(&host_name(self.scratch.cx.request.authority())), node = %endpoint.addr, %fault, "trying the next node");
         Ok(())
+    }
+
+    /// Tells health checks of an attempt that failed: of what happened on the connection, and, as for
+    /// any other answer, of the status that the `last` one comes to.
+    fn report_failure(
+        &self,
+        plan: &Plan<'_>,
+        endpoint: &Endpoint,
+        state: &Attempts,
+        fault: Fault,
+        last: bool,
+    ) {
+        let Some(checks) = &plan.upstream.checks else { return };
+        let limits = checks.passive.limits;
+        let seen = verdict(fault, state.request_sent);
+        if let Some(event) = seen {
+            self.worker.health.report(&endpoint.health, event, limits);
+        }
+        let excused = fault.side() != Side::Upstream || !state.request_sent && seen.is_none();
+        let status =
+            reply::status(fault.kind).filter(|_| last && !excused && self.scratch.cx.record.status == 0);
+        if let Some(event @ Event::HttpFailure) = status.and_then(|status| checks.passive.judge(status)) {
+            self.worker.health.report(&endpoint.health, event, limits);
+        }
     }
 
     fn report_status(&self, plan: &Plan<'_>, endpoint: &Endpoint) {
@@ -411,6 +450,9 @@ struct Attempts {
     decision: Decision,
     replayable: bool,
     body_ended: bool,
+    /// The node of the attempt has all that it can wait for: not the client's slowness, nor the
+    /// end of the client's own time, made it fail.
+    request_sent: bool,
 }
 
 /// A node chosen from a set, which stays alive with it.
@@ -436,6 +478,7 @@ impl Attempts {
             decision: Decision::NextNode,
             replayable: true,
             body_ended: false,
+            request_sent: true,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use sigma_config::resources::PassHost;
 use sigma_http::{HeaderId, Headers, RequestHead};
+use sigma_plugin::Context;
 
 use super::{Exchange, PeerText, wants_upgrade};
 use crate::snapshot::{Snapshot, Upstream};
@@ -67,7 +68,11 @@ impl Exchange<'_, '_> {
             head.headers.set(HeaderId::XForwardedProto, scheme);
         }
         if !trusted(&head.headers, HeaderId::XForwardedHost) {
-            head.headers.set(HeaderId::XForwardedHost, host);
+            match host.is_empty() {
+                // A client of HTTP/1.0 names no host, and then nothing is said of one.
+                true => head.headers.remove(HeaderId::XForwardedHost),
+                false => head.headers.set(HeaderId::XForwardedHost, host),
+            }
         }
         if !trusted(&head.headers, HeaderId::XForwardedPort) {
             match port_of(host) {
@@ -95,6 +100,18 @@ fn forwarded_for(headers: &mut Headers, peer: &[u8], keep_chain: bool, value: &m
     }
     value.extend_from_slice(peer);
     headers.set(HeaderId::XForwardedFor, value);
+}
+
+/// The Host that is sent to whichever node; None where each has its own.
+pub(super) fn host_for_all<'h>(cx: &'h Context, upstream: &'h Upstream) -> Option<&'h [u8]> {
+    match upstream.pass_host {
+        PassHost::Node => None,
+        PassHost::Rewrite => Some(upstream.upstream_host.as_bytes()),
+        PassHost::Pass => {
+            let own = || cx.request.target_authority().or_else(|| cx.request.headers.get(HeaderId::Host));
+            cx.host.as_deref().or_else(own)
+        }
+    }
 }
 
 /// Sets Host for one node (APISIX: `pass_host`).

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
-use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId, Headers, Method};
+use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId, Headers, Method, Side};
 use sigma_plugin::record::Source;
 use sigma_plugin::{BodySource, Pieces, Reply};
 
@@ -18,7 +18,7 @@ use crate::downstream::Departure;
 const NO_ROUTE_BODY: &[u8] = b"{\"error_msg\":\"404 Route Not Found\"}\n";
 
 /// The status that a fault is answered with; none if there is nobody to answer.
-fn status(kind: FaultKind) -> Option<u16> {
+pub(super) fn status(kind: FaultKind) -> Option<u16> {
     Some(match kind {
         FaultKind::ClientGone | FaultKind::ResponseSendTimeout => return None,
         FaultKind::BadRequest => 400,
@@ -64,6 +64,10 @@ impl Exchange<'_, '_> {
         };
         if !record.upstream_statuses.is_empty() {
             record.source = Source::Fault;
+        }
+        if fault.side() != Side::Upstream {
+            // Not the node ended the last attempt, so nothing is told of it.
+            record.upstream_statuses.pop_if(|status| *status == 0);
         }
         if matches!(status, 400 | 408 | 413) {
             self.down.close_after();

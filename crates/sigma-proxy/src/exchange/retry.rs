@@ -1,6 +1,8 @@
-//! Whether a failed attempt is followed by another (APISIX: `retries`, `retry_timeout`).
+//! What a failed attempt leads to: another one (APISIX: `retries`, `retry_timeout`), and a report
+//! on the node.
 
 use sigma_http::{Fault, FaultKind, Method};
+use sigma_upstream::health::state::Event;
 
 /// How far an attempt had got when it failed.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +47,21 @@ pub(super) fn decide(fault: Fault, method: Method, progress: Progress) -> Decisi
     }
 }
 
+/// What the fault says about the node, for passive health checks. A node that had not got the
+/// whole request may have waited for the client, so its patience says nothing about it. Nothing
+/// that the client or the gateway did wrong ever counts here.
+pub(super) fn verdict(fault: Fault, request_sent: bool) -> Option<Event> {
+    match fault.kind {
+        FaultKind::ConnectRefused => Some(Event::TcpFailure),
+        FaultKind::ConnectTimeout | FaultKind::UpstreamSendTimeout => Some(Event::Timeout),
+        FaultKind::ConnectionTerminated | FaultKind::ResponseIncomplete if request_sent => {
+            Some(Event::TcpFailure)
+        }
+        FaultKind::ResponseTimeout if request_sent => Some(Event::Timeout),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,6 +71,24 @@ mod tests {
         let progress =
             Progress { unsent: has('u'), stale: has('s'), replayable: !has('b'), answered: has('a') };
         assert_eq!(decide(Fault::new(kind, ""), method, progress), expected, "{kind:?} {method:?} {flags}");
+    }
+
+    #[test]
+    fn what_is_held_against_a_node() {
+        let check = |kind, request_sent, expected| {
+            assert_eq!(verdict(Fault::new(kind, ""), request_sent), expected, "{kind:?} {request_sent}");
+        };
+        check(FaultKind::ConnectRefused, false, Some(Event::TcpFailure));
+        check(FaultKind::ConnectTimeout, false, Some(Event::Timeout));
+        check(FaultKind::UpstreamSendTimeout, false, Some(Event::Timeout));
+        check(FaultKind::ConnectionTerminated, true, Some(Event::TcpFailure));
+        check(FaultKind::ConnectionTerminated, false, None);
+        check(FaultKind::ResponseIncomplete, true, Some(Event::TcpFailure));
+        check(FaultKind::ResponseTimeout, true, Some(Event::Timeout));
+        check(FaultKind::ResponseTimeout, false, None);
+        for kind in FaultKind::ALL.iter().filter(|kind| kind.side() != sigma_http::Side::Upstream) {
+            check(*kind, true, None);
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod roundrobin;
 #[cfg(test)]
 mod tests;
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use sigma_config::resources::Balance;
@@ -196,15 +197,11 @@ impl Balancer {
         (0..self.groups).find_map(|group| self.policy.pick(group, context))
     }
 
-    /// An attempt on the endpoint with this identity begins.
-    #[inline]
-    pub fn start(&mut self, id: u32) {
+    fn start(&mut self, id: u32) {
         self.policy.start(id);
     }
 
-    /// An attempt that was started has ended.
-    #[inline]
-    pub fn end(&mut self, id: u32, outcome: Outcome) {
+    fn end(&mut self, id: u32, outcome: Outcome) {
         self.policy.end(id, outcome);
     }
 
@@ -215,6 +212,38 @@ impl Balancer {
         let groups = groups(set);
         self.groups = groups.len();
         self.policy.rebuild(&groups);
+    }
+}
+
+/// An attempt on an endpoint, which counts as busy with it until this is dropped: also if the
+/// exchange is given up or panics.
+#[derive(Debug)]
+#[must_use = "the attempt ends with it"]
+pub struct InFlight<'b> {
+    balancer: &'b RefCell<Balancer>,
+    id: u32,
+    outcome: Outcome,
+}
+
+impl<'b> InFlight<'b> {
+    /// An attempt on the endpoint with this identity begins.
+    pub fn begin(balancer: &'b RefCell<Balancer>, id: u32, now_ms: u64) -> InFlight<'b> {
+        balancer.borrow_mut().start(id);
+        InFlight { balancer, id, outcome: Outcome { latency_ms: None, now_ms } }
+    }
+
+    /// It ended in order.
+    pub fn end(mut self, outcome: Outcome) {
+        self.outcome = outcome;
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        // Nobody holds a borrow over an attempt; a panic within one leaves nothing to count right.
+        if let Ok(mut balancer) = self.balancer.try_borrow_mut() {
+            balancer.end(self.id, self.outcome);
+        }
     }
 }
 

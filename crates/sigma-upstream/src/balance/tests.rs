@@ -234,6 +234,26 @@ fn least_conn_follows_load_and_survives_changes() {
 }
 
 #[test]
+fn an_attempt_that_panics_leaves_its_node_free() {
+    let (balancer, _) = balancer(Balance::LeastConn, &[(1, 0), (1, 0)]);
+    let balancer = RefCell::new(balancer);
+    let picked = || pick(&mut balancer.borrow_mut()).expect("a node");
+    let first = picked();
+    let given_up = InFlight::begin(&balancer, first as u32, 0);
+    assert_ne!(picked(), first);
+    drop(given_up);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _in_flight = InFlight::begin(&balancer, first as u32, 0);
+        panic!("within an attempt");
+    }));
+    assert!(panicked.is_err());
+    let other = InFlight::begin(&balancer, 1 - first as u32, 0);
+    assert_eq!(picked(), first);
+    other.end(Outcome { latency_ms: None, now_ms: 0 });
+    assert_eq!(picked(), 0);
+}
+
+#[test]
 fn ewma_prefers_the_faster_of_two() {
     let (mut balancer, _) = balancer(Balance::Ewma, &[(1, 0), (1, 0)]);
     let end = |balancer: &mut Balancer, id, latency_ms, now_ms| {

@@ -16,6 +16,7 @@ mod live;
 mod load;
 mod logs;
 mod managed;
+mod node_faults;
 mod nodes;
 mod operators;
 mod plugins_admin;
