@@ -26,6 +26,14 @@ impl Entry {
     fn priority(&self) -> i32 {
         self.meta.priority.unwrap_or(self.descriptor.priority)
     }
+
+    /// Whether it wants to know how the exchange goes: it logs, or its configuration names a
+    /// variable that says so.
+    fn asks_for_course(&self) -> bool {
+        self.descriptor.phases.contains(Phase::Log)
+            || tells_course(&self.conf)
+            || self.metadata.as_deref().is_some_and(tells_course)
+    }
 }
 
 impl std::fmt::Debug for Entry {
@@ -35,12 +43,28 @@ impl std::fmt::Debug for Entry {
     }
 }
 
+/// Parts of the names of variables that are worth something only where the course of an exchange is
+/// recorded; see [`crate::record::Record::attempts`].
+const COURSE: [&str; 3] = ["upstream_", "balancer_", "request_time"];
+
+/// Whether any text in a configuration may name such a variable. One that only looks so costs a
+/// clock, nothing else.
+fn tells_course(conf: &Value) -> bool {
+    match conf {
+        Value::String(text) => COURSE.iter().any(|name| text.contains(name)),
+        Value::Array(items) => items.iter().any(tells_course),
+        Value::Object(members) => members.values().any(tells_course),
+        _ => false,
+    }
+}
+
 /// Plugins that run together. The lists per phase are made once, so that a phase without plugins
 /// costs one length check.
 #[derive(Debug, Default)]
 pub struct Chain {
     entries: Box<[Arc<Entry>]>,
     phases: [Box<[Arc<Entry>]>; Phase::ALL.len()],
+    asks_for_course: bool,
 }
 
 impl Chain {
@@ -57,13 +81,22 @@ impl Chain {
             entries.iter().filter(|entry| entry.descriptor.phases.contains(phase)).cloned().collect()
         };
         let phases = Phase::ALL.map(of);
-        Chain { entries: entries.into_boxed_slice(), phases }
+        let asks_for_course = entries.iter().any(|entry| entry.asks_for_course());
+        Chain { entries: entries.into_boxed_slice(), phases, asks_for_course }
     }
 
     /// The plugins that run in a phase, in order.
     #[inline]
     pub fn phase(&self, phase: Phase) -> &[Arc<Entry>] {
         &self.phases[phase as usize]
+    }
+
+    /// Whether any of them wants the course of the exchange recorded: when it began and what was
+    /// tried. Known beforehand, so that others do not pay for it, and so that what a variable is
+    /// worth does not depend on whether somebody logs.
+    #[inline]
+    pub fn asks_for_course(&self) -> bool {
+        self.asks_for_course
     }
 
     /// All plugins, in order.
@@ -125,6 +158,24 @@ mod tests {
         let conf = serde_json::json!({"_meta": meta});
         let meta = Meta::of(&conf).unwrap();
         Arc::new(Entry { descriptor, meta, conf: Arc::new(conf), metadata: None, plugin: Arc::new(Nothing) })
+    }
+
+    #[test]
+    fn who_wants_the_course_recorded() {
+        static REWRITES: Descriptor =
+            Descriptor { phases: PhaseSet::of(&[Phase::Rewrite]), ..descriptor("r", 1, RunPolicy::Both) };
+        let check = |descriptor: &'static Descriptor, conf: Value, expected: bool| {
+            let plugin = Arc::new(Nothing);
+            let meta = Meta::default();
+            let text = conf.to_string();
+            let entry = Entry { descriptor, meta, conf: Arc::new(conf), metadata: None, plugin };
+            assert_eq!(Chain::new([Arc::new(entry)]).asks_for_course(), expected, "{text}");
+        };
+        check(&A, serde_json::json!({}), true);
+        check(&REWRITES, serde_json::json!({"headers": {"set": {"X": "$uri"}}}), false);
+        check(&REWRITES, serde_json::json!({"headers": {"set": {"X": "${balancer_ip}:1"}}}), true);
+        check(&REWRITES, serde_json::json!({"vars": [["request_time", ">", 1]]}), true);
+        check(&REWRITES, serde_json::json!({"body": "$upstream_addr"}), true);
     }
 
     fn names(chain: &Chain) -> String {

@@ -21,7 +21,7 @@ use sigma_observe::counters::Counter;
 use sigma_plugin::context::Client;
 use sigma_plugin::record::Source;
 use sigma_plugin::variables::host_name;
-use sigma_plugin::{Chain, Context, Phase};
+use sigma_plugin::{Chain, Context};
 
 use crate::downstream::{Downstream, Origin};
 use crate::route::normalize::{NormalPath, normalized};
@@ -93,8 +93,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         worker.counters.add(Counter::Requests, 1);
         scratch.cx.begin();
         scratch.replay.clear();
-        let logged = !view.snapshot.global.phase(Phase::Log).is_empty();
-        if logged || view.snapshot.access_format.is_some() {
+        if view.snapshot.global.asks_for_course() || view.snapshot.access_format.is_some() {
             scratch.cx.record.started = Some(Instant::now());
         }
         Exchange {
@@ -166,7 +165,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         cx.record.connection_requests = self.down.request_number();
         let Some(route) = route else { return };
         cx.route = Some(std::sync::Arc::clone(&route.facts));
-        if cx.record.started.is_none() && !route.chain.phase(Phase::Log).is_empty() {
+        if cx.record.started.is_none() && route.chain.asks_for_course() {
             cx.record.started = Some(Instant::now());
         }
     }

@@ -108,7 +108,7 @@ impl Exchange<'_, '_> {
         let route = &route.chain;
         let merged = view.merged_chain(route, &consumer);
         let record = &mut self.scratch.cx.record;
-        if record.started.is_none() && !merged.phase(Phase::Log).is_empty() {
+        if record.started.is_none() && merged.asks_for_course() {
             record.started = Some(Instant::now());
         }
         self.merged = Some(Rc::clone(&merged));
