@@ -1,15 +1,21 @@
 //! The handshake with a server.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ResolvesClientCert, Resumption, UnbufferedClientConnection, WebPkiServerVerifier};
+use rustls::client::{
+    ResolvesClientCert, Resumption, UnbufferedClientConnection, WebPkiServerVerifier, verify_server_name,
+};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
+};
 
 use super::accept::shake;
 use super::buffer::Buffer;
@@ -34,7 +40,11 @@ const SYSTEM_FILES: &[&str] = &[
 
 /// Authorities that may vouch for servers. Cheap to clone, so that many clients share them.
 #[derive(Clone)]
-pub struct Authorities(Arc<RootCertStore>);
+pub struct Authorities {
+    roots: Arc<RootCertStore>,
+    /// Digests of the certificates themselves: a server may show one of them as its own.
+    digests: Arc<HashSet<Box<[u8]>>>,
+}
 
 impl Authorities {
     /// Those that the system trusts: of the file named by the environment's `SSL_CERT_FILE`, else
@@ -57,11 +67,13 @@ impl Authorities {
             )
         })?;
         let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&bytes).filter_map(Result::ok));
+        let certificates: Vec<_> = CertificateDer::pem_slice_iter(&bytes).filter_map(Result::ok).collect();
+        let digests = certificates.iter().map(digest).collect();
+        roots.add_parsable_certificates(certificates);
         if roots.is_empty() {
             return Err(Unusable::new("the system's file of trusted authorities has no certificate in it"));
         }
-        Ok(Authorities(Arc::new(roots)))
+        Ok(Authorities { roots: Arc::new(roots), digests: Arc::new(digests) })
     }
 
     /// Those in a PEM text.
@@ -69,14 +81,19 @@ impl Authorities {
     /// # Errors
     /// `failed to parse cert: …`
     pub fn from_pem(text: &str) -> Result<Authorities, Unusable> {
-        let mut roots = RootCertStore::empty();
+        let (mut roots, mut digests) = (RootCertStore::empty(), HashSet::new());
         for certificate in pem::parse_chain(text)? {
+            digests.insert(digest(&certificate));
             roots
                 .add(certificate)
                 .map_err(|error| Unusable::new(format!("failed to parse cert: {error}")))?;
         }
-        Ok(Authorities(Arc::new(roots)))
+        Ok(Authorities { roots: Arc::new(roots), digests: Arc::new(digests) })
     }
+}
+
+fn digest(certificate: &CertificateDer<'_>) -> Box<[u8]> {
+    aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, certificate).as_ref().into()
 }
 
 /// Whether a server can be asked for `name`: a DNS name or an address.
@@ -86,7 +103,7 @@ pub fn is_server_name(name: &str) -> bool {
 
 impl fmt::Debug for Authorities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Authorities({})", self.0.len())
+        write!(f, "Authorities({})", self.roots.len())
     }
 }
 
@@ -128,10 +145,9 @@ impl ClientTls {
         let unusable = |error: &dyn fmt::Display| Unusable::new(error.to_string());
         let verifier: Arc<dyn ServerCertVerifier> = match settings.trust {
             Trust::Anyone => Arc::new(Trusting),
-            Trust::Authorities(Authorities(roots)) => {
-                WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&PROVIDER))
-                    .build()
-                    .map_err(|error| unusable(&error))?
+            Trust::Authorities(Authorities { roots, digests }) => {
+                let builder = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&PROVIDER));
+                Arc::new(Vouched { chain: builder.build().map_err(|error| unusable(&error))?, digests })
             }
         };
         let builder = ClientConfig::builder_with_provider(Arc::clone(&PROVIDER))
@@ -202,6 +218,64 @@ impl ResolvesClientCert for Own {
     fn has_certs(&self) -> bool {
         true
     }
+}
+
+/// Trusts servers that an authority vouches for, or that show a trusted certificate as their own:
+/// one that signs itself is an authority in form, and the usual check refuses those as servers.
+#[derive(Debug)]
+struct Vouched {
+    chain: Arc<WebPkiServerVerifier>,
+    digests: Arc<HashSet<Box<[u8]>>>,
+}
+
+impl ServerCertVerifier for Vouched {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let judged =
+            self.chain.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match judged {
+            // Said after the times of validity were found good; the name was not looked at yet.
+            Err(error) if is_of_authority(&error) && self.digests.contains(&digest(end_entity)) => {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            judged => judged,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chain.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chain.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
+    }
+}
+
+/// Whether a certificate was refused for nothing but being an authority's.
+fn is_of_authority(error: &Error) -> bool {
+    let Error::InvalidCertificate(CertificateError::Other(OtherError(error))) = error else { return false };
+    matches!(error.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
 }
 
 /// Trusts every server. Signatures are not looked at either: made with a key that nobody vouches

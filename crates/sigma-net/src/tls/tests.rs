@@ -333,6 +333,40 @@ fn servers_are_verified_if_asked_to() {
     });
 }
 
+/// A certificate that signs itself is an authority in form. As OpenSSL does, a server may show the
+/// very one that is trusted; its name and its time count all the same.
+#[test]
+fn a_server_may_show_the_trusted_certificate_itself() {
+    let own = |last_year: i32| {
+        let mut params = CertificateParams::new(["a.test".to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.not_after = rcgen::date_time_ymd(last_year, 1, 1);
+        let key = KeyPair::generate().unwrap();
+        (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+    };
+    run(async {
+        let ((valid, key), (other, _), (expired, expired_key)) = (own(4000), own(4000), own(2001));
+        let root = Authority::root("root");
+        let check = async |shown: (&str, &str), trusted: &str, name: &str, expected: bool| {
+            let pairs = vec![Pair::parse(shown.0, shown.1, None).unwrap()];
+            let certificates = table(vec![("*", Identity { pairs, ..root.identity(&[]) })]);
+            let trust = Trust::Authorities(Authorities::from_pem(trusted).unwrap());
+            for versions in [Versions::ONLY_12, Versions::ONLY_13] {
+                let settings = ClientSettings { trust: trust.clone(), versions, ..ClientSettings::default() };
+                let client = ClientTls::new(settings).unwrap();
+                let (near, _) = shake_with(&client, name, &certificates, &AcceptOptions::default()).await;
+                assert_eq!(near.is_ok(), expected, "{name} {versions:?}: {near:?}");
+            }
+        };
+        check((&valid, &key), &valid, "a.test", true).await;
+        check((&valid, &key), &[&*other, &valid].concat(), "a.test", true).await;
+        check((&valid, &key), &valid, "b.test", false).await;
+        check((&valid, &key), &other, "a.test", false).await;
+        check((&valid, &key), &root.pem, "a.test", false).await;
+        check((&expired, &expired_key), &expired, "a.test", false).await;
+    });
+}
+
 #[test]
 fn clients_show_their_certificates() {
     use ClientCertificate::{Absent, Refused, Verified};
