@@ -15,7 +15,9 @@ const END_HEADERS: u8 = 4;
 /// What a frame is to whoever counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameClass {
-    /// Carries a part of a message.
+    /// Begins a head, interim ones and trailers included.
+    Head,
+    /// Carries another part of a message.
     Message,
     /// Takes a stream back.
     Reset,
@@ -78,7 +80,8 @@ impl FrameScanner {
             self.block_ends = flags & END_HEADERS != 0;
         }
         match kind {
-            DATA | HEADERS | CONTINUATION => FrameClass::Message,
+            HEADERS => FrameClass::Head,
+            DATA | CONTINUATION => FrameClass::Message,
             RST_STREAM => FrameClass::Reset,
             _ => FrameClass::Control,
         }
@@ -104,7 +107,7 @@ mod tests {
 
     #[test]
     fn classes_whatever_the_step() {
-        use FrameClass::{Control, Message, Reset};
+        use FrameClass::{Control, Head, Message, Reset};
         let mut wire = PREFACE.to_vec();
         for (kind, flags, len) in [(4, 0, 0), (1, 0, 5), (9, 4, 7), (0, 0, 200), (3, 0, 4), (6, 0, 8)] {
             wire.extend(frame(kind, flags, len));
@@ -114,7 +117,7 @@ mod tests {
             for piece in wire.chunks(step) {
                 scanner.feed(piece, |class| seen.push(class));
             }
-            assert_eq!(seen, [Control, Message, Message, Message, Reset, Control], "steps of {step}");
+            assert_eq!(seen, [Control, Head, Message, Message, Reset, Control], "steps of {step}");
             assert!(!scanner.is_head_open());
         }
     }

@@ -217,7 +217,8 @@ impl ClientStream {
 
 impl Drop for ClientStream {
     fn drop(&mut self) {
-        self.trunk.leave();
+        let ended = self.input.as_ref().is_some_and(Inflow::is_ended);
+        self.trunk.leave(ended.then(|| u32::from(self.interims) + 2));
         // A connection on which not a byte came for the whole time that an answer was awaited may
         // lead nowhere; those who follow get a fresh one.
         let mut cx = Context::from_waker(std::task::Waker::noop());

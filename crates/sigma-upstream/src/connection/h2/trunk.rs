@@ -11,6 +11,11 @@ use sigma_net::Stream;
 
 use super::stream::ClientStream;
 use super::wire::{Monitor, Wire};
+use crate::connection::INTERIM_MAX;
+
+/// Heads that the answer to one request can have: interim ones with one too many, its own, and
+/// trailers.
+const HEADS_MAX: u32 = INTERIM_MAX as u32 + 3;
 
 /// What a worker allows itself and the node on one connection.
 #[derive(Debug, Clone, Copy)]
@@ -113,11 +118,15 @@ impl Trunk {
     pub fn stream(self: &Rc<Trunk>, reused: Reused) -> ClientStream {
         self.active.set(self.active.get() + 1);
         self.begun.set(self.begun.get() + 1);
+        self.monitor.grant_heads(HEADS_MAX);
         ClientStream::new(Rc::clone(self), reused)
     }
 
-    pub(super) fn leave(&self) {
+    /// A stream has ended that had this many heads. One that did not end in order may have had
+    /// others that it has not seen, so it keeps its whole grant.
+    pub(super) fn leave(&self, heads: Option<u32>) {
         self.active.set(self.active.get() - 1);
+        self.monitor.withdraw_heads(heads.map_or(0, |heads| HEADS_MAX.saturating_sub(heads)));
     }
 
     pub(super) fn sender(&self) -> SendRequest<Bytes> {

@@ -40,9 +40,21 @@ pub struct Monitor {
     blocked: Cell<bool>,
     head_open: Cell<bool>,
     flooded: Cell<bool>,
+    /// Heads that the peer may still begin; None for any number.
+    heads_left: Cell<Option<u32>>,
 }
 
 impl Monitor {
+    /// Lets the peer begin this many heads more, where they are counted.
+    pub fn grant_heads(&self, heads: u32) {
+        self.heads_left.set(self.heads_left.get().map(|left| left.saturating_add(heads)));
+    }
+
+    /// Takes back what a stream that has ended did not use of its grant.
+    pub fn withdraw_heads(&self, heads: u32) {
+        self.heads_left.set(self.heads_left.get().map(|left| left.saturating_sub(heads)));
+    }
+
     /// Bytes read so far.
     pub fn read(&self) -> u64 {
         self.read.get()
@@ -113,9 +125,12 @@ impl Wire {
         Wire::new(stream, first, FrameScanner::of_client(), limits)
     }
 
-    /// The client's end of a connection.
+    /// The client's end of a connection. The server may begin as many heads as it is granted by
+    /// [`Monitor::grant_heads`]: the codec keeps all that nobody has asked for yet.
     pub fn of_server(stream: Stream) -> Wire {
-        Wire::new(stream, Chunk::empty(), FrameScanner::default(), FloodLimits::NONE)
+        let wire = Wire::new(stream, Chunk::empty(), FrameScanner::default(), FloodLimits::NONE);
+        wire.monitor.heads_left.set(Some(0));
+        wire
     }
 
     fn new(stream: Stream, first: Chunk, scanner: FrameScanner, limits: FloodLimits) -> Wire {
@@ -139,6 +154,13 @@ impl Wire {
         let (now_ms, written) = (deadline::now_ms(), monitor.written());
         self.scanner.feed(bytes, |class| {
             let allowed = match class {
+                FrameClass::Head => match monitor.heads_left.get() {
+                    None => true,
+                    Some(left) => {
+                        monitor.heads_left.set(Some(left.saturating_sub(1)));
+                        left > 0
+                    }
+                },
                 FrameClass::Message => true,
                 FrameClass::Reset => resets.allows(now_ms, 0),
                 FrameClass::Control => controls.allows(now_ms, written),
@@ -185,6 +207,10 @@ impl AsyncRead for Wire {
             this.first.advance(n);
         }
         this.scan(&buf.filled()[before..]);
+        if this.monitor.is_flooded() && this.monitor.heads_left.get().is_some() {
+            // Nobody watches a server's end: the connection is broken for all streams on it.
+            return Poll::Ready(Err(io::Error::other("more heads than requests can have")));
+        }
         Poll::Ready(Ok(()))
     }
 }
@@ -222,6 +248,30 @@ impl AsyncWrite for Wire {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The codec keeps every head that has come until its stream is asked for it, so a server that
+    /// sends interim ones without end would fill the memory.
+    #[tokio::test]
+    async fn a_server_begins_no_more_heads_than_it_is_granted() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let near = Stream::connect_tcp(listener.local_addr().expect("address")).await.expect("connect");
+        let (mut far, _) = listener.accept().await.expect("accept");
+        let mut wire = Wire::of_server(near);
+        let monitor = wire.monitor();
+        let head = [0, 0, 0, 1, 4, 0, 0, 0, 1];
+        let data = [0, 0, 0, 0, 0, 0, 0, 0, 1];
+        monitor.grant_heads(4);
+        monitor.withdraw_heads(1);
+        let mut bytes = [0; 36];
+        far.write_all(&[head, data, head, head].concat()).await.expect("write");
+        wire.read_exact(&mut bytes).await.expect("three heads and a piece of a body");
+        monitor.grant_heads(1);
+        far.write_all(&[head, data].concat()).await.expect("write");
+        wire.read_exact(&mut bytes[..18]).await.expect("one more");
+        far.write_all(&head).await.expect("write");
+        wire.read(&mut bytes).await.expect_err("one too many");
+    }
 
     #[test]
     fn quotas_start_over_and_grow_with_what_is_written() {
