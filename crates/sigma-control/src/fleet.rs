@@ -12,7 +12,6 @@ use sigma_proxy::Snapshot;
 use sigma_proxy::snapshot::EndpointSource;
 use sigma_upstream::dns::{Resolver, Watch, resolve_initial};
 use sigma_upstream::endpoint::{EndpointIds, UpstreamCell, plan_nodes};
-use sigma_upstream::health::Health;
 use sigma_upstream::health::checker::{CheckerSpec, Checkers, TargetStatus};
 use sigma_upstream::health::plan::Plan;
 use tokio::task::JoinHandle;
@@ -42,7 +41,7 @@ impl Drop for Watching {
 /// The upstreams' endpoints on the control side.
 #[derive(Default)]
 pub struct Fleet {
-    ids: EndpointIds,
+    ids: Arc<EndpointIds>,
     checkers: Checkers,
     resolver: Option<Resolver>,
     pending: Vec<Pending>,
@@ -57,8 +56,6 @@ pub struct Fleet {
     changed: HashSet<String>,
     /// Authorities that may vouch for nodes, by file; read once.
     authorities: Vec<(Option<PathBuf>, Authorities)>,
-    /// Feeds the choice among several addresses of a name.
-    seed: u64,
 }
 
 impl Fleet {
@@ -206,11 +203,10 @@ impl EndpointSource for Fleet {
         let epoch = if plan.is_some() { self.checkers.epoch(key) } else { Arc::default() };
         let checkers = &mut self.checkers;
         let nodes = plan_nodes(config.scheme, &config.nodes, &self.ids, |host, port| {
-            if plan.is_some() { checkers.target(key, host, port) } else { Arc::new(Health::unchecked()) }
+            if plan.is_some() { checkers.node(key, host, port) } else { Arc::default() }
         });
-        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let resolver = self.resolver().map_err(|error| Problem::new(key, "resolver", error))?;
-        let watch = Watch::new(resolver, nodes, epoch, self.seed);
+        let watch = Watch::new(resolver, nodes, Arc::clone(&self.ids), epoch);
         let cell = Arc::new(UpstreamCell::new(Arc::new(watch.endpoints())));
         self.pending.push(Pending { key: key.to_owned(), plan: plan.clone(), cell: Arc::clone(&cell) });
         self.watches.push(watch);

@@ -1,12 +1,14 @@
 //! Addresses of nodes that are configured by name.
 //!
 //! A [`Watch`] belongs to one upstream: it resolves the names among its nodes, publishes a new
-//! endpoint set when an address changes, and asks again when the records expire. Of several
-//! records one is chosen at random and kept for as long as it stays among them, so that
-//! connections and health do not move without a reason.
+//! endpoint set when the addresses change, and asks again when the records expire. Every address of
+//! a name is an endpoint of its own, with the weight and priority of the node: requests are spread
+//! over all of them, and one that is dead is passed over like any dead node. While a name cannot be
+//! resolved its last addresses stay.
 //!
 //! `/etc/hosts` and the system's resolver configuration are read once, when the [`Resolver`] is
-//! made. IPv4 is preferred; IPv6 is asked for if there is no IPv4 address.
+//! made. IPv4 is preferred; IPv6 is asked for if there is no IPv4 address: many machines have
+//! addresses of a family that leads nowhere.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -22,7 +24,7 @@ use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::system_conf::read_system_conf;
 use tokio::task::JoinSet;
 
-use crate::endpoint::{Address, EndpointSet, Location, PlannedNode, UpstreamCell};
+use crate::endpoint::{Address, EndpointIds, EndpointSet, Location, PlannedNode, UpstreamCell};
 use crate::health::HealthEpoch;
 
 /// Records are asked for again no sooner, even if their TTL is 0.
@@ -39,6 +41,10 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// Timeout of one query (APISIX's default).
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Most addresses of one name that are used. A service with more of them should be a registry's;
+/// without a limit whoever answers for a name could fill the memory with endpoints.
+pub const ADDRESSES_MAX: usize = 256;
 
 /// Why a name has no address.
 #[derive(Debug, Clone)]
@@ -150,33 +156,64 @@ impl Resolver {
 pub struct Watch {
     resolver: Resolver,
     nodes: Vec<PlannedNode>,
+    ids: Arc<EndpointIds>,
     health_epoch: Arc<HealthEpoch>,
     names: HashMap<String, Named>,
-    random: u64,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Named {
-    chosen: Option<IpAddr>,
+    places: Places,
     due: Instant,
     failures: u32,
 }
 
+/// The addresses of a name. Each keeps its place while it is there, and gives it to another then.
+#[derive(Debug, Clone, Default)]
+struct Places(Vec<Option<IpAddr>>);
+
+impl Places {
+    /// Takes over another list; addresses that were known before come first where there are too many.
+    fn take(&mut self, name: &str, addresses: &[IpAddr]) {
+        for place in &mut self.0 {
+            *place = place.filter(|ip| addresses.contains(ip));
+        }
+        for ip in addresses {
+            if self.0.contains(&Some(*ip)) {
+                continue;
+            }
+            match self.0.iter().position(Option::is_none) {
+                Some(free) => self.0[free] = Some(*ip),
+                None if self.0.len() < ADDRESSES_MAX => self.0.push(Some(*ip)),
+                None => {
+                    let known = addresses.len();
+                    tracing::warn!(name, known, used = ADDRESSES_MAX, "a node has too many addresses");
+                    break;
+                }
+            }
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u16, IpAddr)> {
+        (0u16..).zip(&self.0).filter_map(|(place, ip)| Some((place, (*ip)?)))
+    }
+}
+
 impl Watch {
-    /// A watch of `nodes`; nothing is resolved yet. `seed` feeds the choice among records.
+    /// A watch of `nodes`, which were planned with `ids`; nothing is resolved yet.
     pub fn new(
         resolver: Resolver,
         nodes: Vec<PlannedNode>,
+        ids: Arc<EndpointIds>,
         health_epoch: Arc<HealthEpoch>,
-        seed: u64,
     ) -> Watch {
-        let named = Named { chosen: None, due: Instant::now(), failures: 0 };
+        let named = Named { places: Places::default(), due: Instant::now(), failures: 0 };
         let names = nodes.iter().filter_map(|node| match &node.location {
-            Location::Name(name) => Some((name.clone(), named)),
+            Location::Name(name) => Some((name.clone(), named.clone())),
             Location::Fixed(_) => None,
         });
         let names = names.collect();
-        Watch { resolver, nodes, health_epoch, names, random: seed }
+        Watch { resolver, nodes, ids, health_epoch, names }
     }
 
     /// Whether any node has to be resolved. Without one, [`Watch::run`] has nothing to do.
@@ -186,14 +223,19 @@ impl Watch {
 
     /// The endpoints by what is known now. Names that were never resolved are left out.
     pub fn endpoints(&self) -> EndpointSet {
-        let endpoint = |node: &PlannedNode| match &node.location {
-            Location::Fixed(addr) => Some(node.at(addr.clone())),
-            Location::Name(name) => {
-                let ip = self.names.get(name)?.chosen?;
-                Some(node.at(Address::Tcp(SocketAddr::new(ip, node.port))))
+        let mut endpoints = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            match &node.location {
+                Location::Fixed(addr) => endpoints.push(node.at(node.id, addr.clone())),
+                Location::Name(name) => {
+                    let places = self.names.get(name).into_iter().flat_map(|named| named.places.iter());
+                    endpoints.extend(places.map(|(place, ip)| {
+                        let id = self.ids.id(node.scheme, &node.host, node.port, place);
+                        node.at(id, Address::Tcp(SocketAddr::new(ip, node.port)))
+                    }));
+                }
             }
-        };
-        let endpoints = self.nodes.iter().filter_map(endpoint).collect();
+        }
         EndpointSet::new(endpoints, Arc::clone(&self.health_epoch))
     }
 
@@ -231,16 +273,16 @@ impl Watch {
     }
 
     fn learn(&mut self, name: &str, answer: Result<Answer, DnsError>, now: Instant) {
-        let random = split_mix(&mut self.random);
         let Some(named) = self.names.get_mut(name) else { return };
         match answer {
             Ok(answer) => {
-                named.chosen = choose(named.chosen, &answer.addresses, random);
+                named.places.take(name, &answer.addresses);
                 named.due = answer.valid_until.max(now + TTL_MIN);
                 named.failures = 0;
             }
             Err(error) => {
-                tracing::warn!(name, %error, kept = ?named.chosen, "cannot resolve upstream node");
+                let kept: Vec<IpAddr> = named.places.iter().map(|(_, ip)| ip).collect();
+                tracing::warn!(name, %error, ?kept, "cannot resolve upstream node");
                 named.due = now + backoff(named.failures);
                 named.failures = named.failures.saturating_add(1);
             }
@@ -299,33 +341,14 @@ fn resolve_all(resolver: Resolver, names: HashSet<String>, timeout: Duration) ->
     })
 }
 
-/// The current address while it is among the records, else one of them at random.
-fn choose(current: Option<IpAddr>, addresses: &[IpAddr], random: u64) -> Option<IpAddr> {
-    if current.is_some_and(|ip| addresses.contains(&ip)) {
-        return current;
-    }
-    let count = addresses.len() as u64;
-    addresses.get(random.checked_rem(count)? as usize).copied()
-}
-
 fn backoff(failures: u32) -> Duration {
     RETRY_MIN.saturating_mul(1 << failures.min(16)).min(RETRY_MAX)
-}
-
-/// The next number of SplitMix64.
-fn split_mix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::endpoint::{EndpointIds, EndpointView, plan_nodes};
-    use crate::health::Health;
+    use crate::endpoint::{EndpointView, plan_nodes};
     use sigma_config::resources::{Node, Scheme};
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -365,10 +388,12 @@ mod tests {
         out
     }
 
-    fn nodes(hosts: &[&str]) -> Vec<PlannedNode> {
-        let node = |host: &&str| Node { host: (*host).into(), weight: 1, ..Node::default() };
+    fn watch(resolver: Resolver, hosts: &[&str]) -> Watch {
+        let node = |host: &&str| Node { host: (*host).into(), weight: 3, ..Node::default() };
         let nodes: Vec<Node> = hosts.iter().map(node).collect();
-        plan_nodes(Scheme::Http, &nodes, &EndpointIds::default(), |_, _| Arc::new(Health::unchecked()))
+        let ids = Arc::new(EndpointIds::default());
+        let nodes = plan_nodes(Scheme::Http, &nodes, &ids, |_, _| Arc::default());
+        Watch::new(resolver, nodes, ids, Arc::default())
     }
 
     fn shown(set: &EndpointSet) -> Vec<String> {
@@ -404,8 +429,7 @@ mod tests {
         let records = Arc::new(Mutex::new(vec![Ipv4Addr::new(127, 0, 0, 7)]));
         let (server, asked) = name_server(Arc::clone(&records)).await;
         let resolver = Resolver::with_servers(&[server]).expect("resolver");
-        let nodes = nodes(&["a.sigma.test.", "10.1.1.1", "localhost"]);
-        let mut watches = [Watch::new(resolver, nodes, Arc::default(), 1)];
+        let mut watches = [watch(resolver, &["a.sigma.test.", "10.1.1.1", "localhost"])];
         resolve_initial(&mut watches, Duration::from_secs(10));
         let [watch] = watches;
         let first = watch.endpoints();
@@ -413,16 +437,24 @@ mod tests {
 
         let cell = Arc::new(UpstreamCell::new(Arc::new(first)));
         let running = tokio::spawn(watch.run(Arc::clone(&cell)));
-        // The address in use stays while it is among the records.
+        // Every record is an endpoint; the one that was there keeps its place.
         *records.lock().expect("lock") = vec![Ipv4Addr::new(127, 0, 0, 8), Ipv4Addr::new(127, 0, 0, 7)];
-        two_more(&asked).await;
-        wait_for(&cell, &["127.0.0.7:80", "10.1.1.1:80", "127.0.0.1:80"]).await;
-        *records.lock().expect("lock") = vec![Ipv4Addr::new(127, 0, 0, 9)];
-        wait_for(&cell, &["127.0.0.9:80", "10.1.1.1:80", "127.0.0.1:80"]).await;
-        // A name that fails keeps its last good address.
+        wait_for(&cell, &["127.0.0.7:80", "127.0.0.8:80", "10.1.1.1:80", "127.0.0.1:80"]).await;
+        let before = cell.load();
+        assert_eq!(before.endpoints.iter().map(|e| (e.id, e.weight)).collect::<Vec<_>>(), {
+            [(0, 3), (3, 3), (1, 3), (2, 3)]
+        });
+        // One that comes takes the place of one that left, with a health of its own.
+        *records.lock().expect("lock") = vec![Ipv4Addr::new(127, 0, 0, 9), Ipv4Addr::new(127, 0, 0, 8)];
+        wait_for(&cell, &["127.0.0.9:80", "127.0.0.8:80", "10.1.1.1:80", "127.0.0.1:80"]).await;
+        let after = cell.load();
+        assert_eq!((after.endpoints[0].id, after.endpoints[1].id), (0, 3));
+        assert!(!Arc::ptr_eq(&after.endpoints[0].health, &before.endpoints[0].health));
+        assert!(Arc::ptr_eq(&after.endpoints[1].health, &before.endpoints[1].health));
+        // A name that fails keeps its last good addresses.
         records.lock().expect("lock").clear();
         two_more(&asked).await;
-        wait_for(&cell, &["127.0.0.9:80", "10.1.1.1:80", "127.0.0.1:80"]).await;
+        wait_for(&cell, &["127.0.0.9:80", "127.0.0.8:80", "10.1.1.1:80", "127.0.0.1:80"]).await;
         running.abort();
     }
 
@@ -431,7 +463,7 @@ mod tests {
         let records = Arc::new(Mutex::new(Vec::new()));
         let (server, _) = name_server(Arc::clone(&records)).await;
         let resolver = Resolver::with_servers(&[server]).expect("resolver");
-        let mut watches = [Watch::new(resolver, nodes(&["a.sigma.test.", "10.1.1.1"]), Arc::default(), 1)];
+        let mut watches = [watch(resolver, &["a.sigma.test.", "10.1.1.1"])];
         resolve_initial(&mut watches, Duration::from_secs(10));
         let [watch] = watches;
         let cell = Arc::new(UpstreamCell::new(Arc::new(watch.endpoints())));
@@ -443,16 +475,32 @@ mod tests {
     }
 
     #[test]
-    fn choice_and_backoff() {
-        let ip = |last| IpAddr::V4(Ipv4Addr::new(10, 0, 0, last));
-        let check = |current, addresses: &[IpAddr], random, want| {
-            assert_eq!(choose(current, addresses, random), want, "{current:?} {addresses:?} {random}");
+    fn places_are_kept_reused_and_bounded() {
+        let ip = |n: usize| IpAddr::V4(Ipv4Addr::new(10, 0, (n >> 8) as u8, n as u8));
+        let mut places = Places::default();
+        let mut check = |addresses: &[usize], want: &[(u16, usize)]| {
+            let addresses: Vec<IpAddr> = addresses.iter().map(|n| ip(*n)).collect();
+            places.take("n", &addresses);
+            let want: Vec<(u16, IpAddr)> = want.iter().map(|(place, n)| (*place, ip(*n))).collect();
+            assert_eq!(places.iter().collect::<Vec<_>>(), want);
         };
-        check(None, &[], 5, None);
-        check(None, &[ip(1), ip(2)], 4, Some(ip(1)));
-        check(None, &[ip(1), ip(2)], 5, Some(ip(2)));
-        check(Some(ip(1)), &[ip(1), ip(2)], 5, Some(ip(1)));
-        check(Some(ip(3)), &[ip(1), ip(2)], 5, Some(ip(2)));
+        check(&[2, 1, 2], &[(0, 2), (1, 1)]);
+        check(&[1], &[(1, 1)]);
+        check(&[3, 1, 4], &[(0, 3), (1, 1), (2, 4)]);
+        // A name that moves with every answer has no more places than addresses at once.
+        for n in 10..1000 {
+            check(&[n], &[(0, n)]);
+        }
+        let many: Vec<usize> = (0..ADDRESSES_MAX + 50).collect();
+        check(&many[..1], &[(0, 0)]);
+        let all: Vec<(u16, usize)> = (0u16..).zip(0..ADDRESSES_MAX).collect();
+        check(&many, &all);
+        let turned: Vec<usize> = many.iter().rev().copied().collect();
+        check(&turned, &all);
+    }
+
+    #[test]
+    fn pauses_between_failures_grow() {
         let pauses: Vec<u64> = (0..7).map(|n| backoff(n).as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
     }

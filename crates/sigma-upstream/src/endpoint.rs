@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sigma_config::resources::{Node, Scheme};
 
-use crate::health::{Health, HealthEpoch};
+use crate::health::{Health, HealthEpoch, NodeHealth};
 
 /// Where to connect to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -33,29 +33,32 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// Process-wide dense numbers for endpoint identities `(scheme, host, port)`.
+/// Process-wide dense numbers for endpoint identities `(scheme, host, port, place)`.
 ///
 /// A number, once given, keeps its meaning until the process ends, so pools and counters that
 /// are indexed by it survive a reload. Numbers are not reused. Control side only.
 #[derive(Debug, Default)]
 pub struct EndpointIds {
-    known: Mutex<HashMap<(u8, String, u16), u32>>,
+    known: Mutex<HashMap<(u8, String, u16, u16), u32>>,
 }
 
 impl EndpointIds {
-    /// The number of this identity; a new one the first time. `port` is 0 for unix sockets.
-    pub fn id(&self, scheme: Scheme, host: &str, port: u16) -> u32 {
+    /// The number of this identity; a new one the first time. `port` is 0 for unix sockets. `place`
+    /// tells the addresses of one name apart: an address that comes takes the place of one that
+    /// left, so that a name which moves all the time uses up no more numbers than it has had
+    /// addresses at once.
+    pub fn id(&self, scheme: Scheme, host: &str, port: u16, place: u16) -> u32 {
         let mut known = lock(&self.known);
         // More than u32::MAX identities would need more memory than the table can have.
         let next = u32::try_from(known.len()).unwrap_or(u32::MAX);
-        *known.entry((scheme as u8, host.to_owned(), port)).or_insert(next)
+        *known.entry((scheme as u8, host.to_owned(), port, place)).or_insert(next)
     }
 }
 
 /// One place that requests can be sent to.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
-    /// Process-wide identity of `(scheme, host, port)`; see [`EndpointIds`].
+    /// Process-wide identity; see [`EndpointIds`].
     pub id: u32,
     /// The configured host: a name, an IP address (IPv6 without brackets) or `unix:/path`.
     pub host: String,
@@ -200,8 +203,10 @@ pub enum Location {
 /// A configured node, complete but for the address of a host name.
 #[derive(Debug, Clone)]
 pub struct PlannedNode {
-    /// See [`Endpoint`].
+    /// Identity of its first address; see [`EndpointIds`].
     pub id: u32,
+    /// The upstream's.
+    pub scheme: Scheme,
     /// See [`Endpoint`].
     pub host: String,
     /// The configured port or the scheme's; 0 for unix sockets.
@@ -212,24 +217,24 @@ pub struct PlannedNode {
     pub weight: u32,
     /// See [`Endpoint`].
     pub priority: i32,
-    /// See [`Endpoint`].
-    pub health: Arc<Health>,
+    /// Of each of its addresses.
+    pub health: Arc<NodeHealth>,
     /// Where it is.
     pub location: Location,
 }
 
 impl PlannedNode {
-    /// The endpoint at `addr`.
-    pub fn at(&self, addr: Address) -> Endpoint {
+    /// The endpoint at `addr`, whose identity is `id`.
+    pub fn at(&self, id: u32, addr: Address) -> Endpoint {
         Endpoint {
-            id: self.id,
+            id,
             host: self.host.clone(),
             port: self.port,
-            addr,
             host_header: self.host_header.clone(),
             weight: self.weight,
             priority: self.priority,
-            health: Arc::clone(&self.health),
+            health: self.health.at(&addr),
+            addr,
         }
     }
 }
@@ -247,12 +252,12 @@ pub fn default_port(scheme: Scheme) -> Option<u16> {
 ///
 /// Nodes with the same host, port and priority collapse, the last weight wins. A node without a
 /// port where the scheme implies none is left out; the configuration check has reported it.
-/// `health` gives the health record of a host and port.
+/// `health` gives the health of a host and port.
 pub fn plan_nodes(
     scheme: Scheme,
     nodes: &[Node],
     ids: &EndpointIds,
-    mut health: impl FnMut(&str, u16) -> Arc<Health>,
+    mut health: impl FnMut(&str, u16) -> Arc<NodeHealth>,
 ) -> Vec<PlannedNode> {
     let mut planned: Vec<PlannedNode> = Vec::with_capacity(nodes.len());
     let mut places: HashMap<(u32, i32), usize> = HashMap::with_capacity(nodes.len());
@@ -261,7 +266,7 @@ pub fn plan_nodes(
             Some(found) => found,
             None => continue,
         };
-        let id = ids.id(scheme, &host, port);
+        let id = ids.id(scheme, &host, port, 0);
         if let Some(&place) = places.get(&(id, node.priority)) {
             planned[place].weight = node.weight;
             continue;
@@ -269,6 +274,7 @@ pub fn plan_nodes(
         places.insert((id, node.priority), planned.len());
         planned.push(PlannedNode {
             id,
+            scheme,
             host_header: host_header(&host, &location, port, scheme),
             health: health(&host, port),
             port,
@@ -318,7 +324,7 @@ mod tests {
     }
 
     fn plan(scheme: Scheme, nodes: &[Node]) -> Vec<PlannedNode> {
-        plan_nodes(scheme, nodes, &EndpointIds::default(), |_, _| Arc::new(Health::unchecked()))
+        plan_nodes(scheme, nodes, &EndpointIds::default(), |_, _| Arc::default())
     }
 
     #[test]
@@ -355,9 +361,9 @@ mod tests {
     #[test]
     fn identities_are_dense_and_stable() {
         let ids = EndpointIds::default();
-        let first = ids.id(Scheme::Http, "a", 80);
-        assert_eq!((first, ids.id(Scheme::Https, "a", 80), ids.id(Scheme::Http, "a", 81)), (0, 1, 2));
-        assert_eq!(ids.id(Scheme::Http, "a", 80), first);
+        let first = ids.id(Scheme::Http, "a", 80, 0);
+        assert_eq!((first, ids.id(Scheme::Https, "a", 80, 0), ids.id(Scheme::Http, "a", 81, 0)), (0, 1, 2));
+        assert_eq!((ids.id(Scheme::Http, "a", 80, 1), ids.id(Scheme::Http, "a", 80, 0)), (3, first));
     }
 
     #[test]

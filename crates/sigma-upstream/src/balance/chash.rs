@@ -43,6 +43,11 @@ impl Policy for ConsistentHash {
 
     fn pick(&mut self, group: usize, context: &PickContext<'_>) -> Option<usize> {
         let ring = self.groups.get(group)?;
+        let left = |m: &Member| m.usable && !context.tried.contains(m.id);
+        // Seen from the nodes, which are few, before the points are walked, which may be a million.
+        if !context.tried.is_empty() && !ring.members.iter().any(|m| m.weight > 0 && left(m)) {
+            return None;
+        }
         let hash = crc32(context.key.unwrap_or_default());
         let start = ring.points.partition_point(|&(point, _)| point < hash);
         let (before, after) = ring.points.split_at(start);
@@ -50,7 +55,7 @@ impl Policy for ConsistentHash {
             .iter()
             .chain(before)
             .map(|&(_, at)| &ring.members[at as usize])
-            .find(|m| m.usable && !context.tried.contains(m.id))
+            .find(|m| left(m))
             .map(|m| m.index)
     }
 }

@@ -16,6 +16,7 @@ mod roundrobin;
 mod tests;
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use sigma_config::resources::Balance;
@@ -98,7 +99,8 @@ pub struct Member {
     pub weight: u32,
     /// Whether it may be used now.
     pub usable: bool,
-    /// `host:port`, the name that consistent hashing places on its ring.
+    /// The name that consistent hashing places on its ring: `host:port`, or the address where the
+    /// host has several.
     pub name: String,
 }
 
@@ -255,18 +257,25 @@ fn groups(set: &EndpointSet) -> Vec<Group> {
     if !any && endpoints.len() > 1 {
         tracing::warn!("all upstream nodes are unhealthy; using all of them");
     }
+    let mut addresses: HashMap<(i32, &str, u16), usize> = HashMap::with_capacity(endpoints.len());
+    for endpoint in endpoints {
+        *addresses.entry((endpoint.priority, &endpoint.host, endpoint.port)).or_default() += 1;
+    }
     let mut order: Vec<usize> = (0..endpoints.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(endpoints[index].priority));
     let same = |a: &usize, b: &usize| endpoints[*a].priority == endpoints[*b].priority;
     let groups = order.chunk_by(same).map(|chunk| {
         let member = |&index: &usize| {
             let endpoint = &endpoints[index];
+            // A name with one address keeps its place on a ring when the address changes; several
+            // addresses must not share one place.
+            let of_several = addresses[&(endpoint.priority, &*endpoint.host, endpoint.port)] > 1;
             Member {
                 index,
                 id: endpoint.id,
                 weight: endpoint.weight,
                 usable: !any || endpoint.health.usable(),
-                name: endpoint.name(),
+                name: if of_several { endpoint.addr.to_string() } else { endpoint.name() },
             }
         };
         chunk.iter().map(member).collect::<Group>()

@@ -17,7 +17,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use super::plan::Plan;
 use super::probe::probe;
 use super::state::Standing;
-use super::{Health, HealthEpoch};
+use super::{Health, HealthEpoch, NodeHealth};
 use crate::endpoint::{Endpoint, UpstreamCell, lock};
 
 /// A checker that should run.
@@ -27,7 +27,7 @@ pub struct CheckerSpec {
     pub key: String,
     /// Its checks.
     pub plan: Arc<Plan>,
-    /// Its endpoints, with health records from [`Checkers::target`] of the same key.
+    /// Its endpoints, with health records from [`Checkers::node`] of the same key.
     pub cell: Arc<UpstreamCell>,
 }
 
@@ -53,7 +53,7 @@ pub struct Checkers {
 #[derive(Debug, Default)]
 struct Checked {
     epoch: Arc<HealthEpoch>,
-    targets: HashMap<(String, u16), Arc<Health>>,
+    nodes: HashMap<(String, u16), Arc<NodeHealth>>,
     running: Option<Running>,
 }
 
@@ -71,11 +71,11 @@ impl Drop for Running {
 }
 
 impl Checkers {
-    /// The health record of a node; the existing one if the upstream had this node before.
-    pub fn target(&mut self, key: &str, host: &str, port: u16) -> Arc<Health> {
+    /// The health of a node; the existing one if the upstream had this node before.
+    pub fn node(&mut self, key: &str, host: &str, port: u16) -> Arc<NodeHealth> {
         let checked = self.upstreams.entry(key.to_owned()).or_default();
-        let new = || Arc::new(Health::new(Arc::clone(&checked.epoch)));
-        Arc::clone(checked.targets.entry((host.to_owned(), port)).or_insert_with(new))
+        let new = || Arc::new(NodeHealth::new(Arc::clone(&checked.epoch)));
+        Arc::clone(checked.nodes.entry((host.to_owned(), port)).or_insert_with(new))
     }
 
     /// The epoch that the targets of this upstream share.
@@ -85,14 +85,14 @@ impl Checkers {
 
     /// Makes exactly `specs` run: unchanged ones go on, others start, the rest stops. Must be
     /// called within the control runtime, once a snapshot is committed; records that
-    /// [`Checkers::target`] gave for a snapshot that was not committed are dropped here.
+    /// [`Checkers::node`] gave for a snapshot that was not committed are dropped here.
     pub fn commit(&mut self, specs: Vec<CheckerSpec>) {
         let mut old = std::mem::take(&mut self.upstreams);
         for CheckerSpec { key, plan, cell } in specs {
             let mut checked = old.remove(&key).unwrap_or_default();
             // A name that is not resolved yet is not in the cell, but another holder of its
             // record is: the watch that will publish it.
-            checked.targets.retain(|_, health| Arc::strong_count(health) > 1);
+            checked.nodes.retain(|_, health| Arc::strong_count(health) > 1 || health.is_used());
             match &checked.running {
                 Some(running) if running.plan == plan && !running.task.is_finished() => {
                     *lock(&running.cell) = cell;
@@ -191,7 +191,7 @@ async fn probe_round(plan: &Arc<Plan>, due: Vec<Endpoint>) {
                 let (before, after) = endpoint.health.apply(event, plan.active.limits);
                 if before.usable() != after.usable() {
                     let (node, from, to) = (endpoint.name(), before.name(), after.name());
-                    tracing::warn!(node, from, to, ?event, "active health check");
+                    tracing::warn!(node, address = %endpoint.addr, from, to, ?event, "active health check");
                 }
             }
         });
@@ -259,7 +259,7 @@ mod tests {
             host_header: String::new(),
             weight: 1,
             priority: 0,
-            health: checkers.target("u", "node.test", addr.port()),
+            health: checkers.node("u", "node.test", addr.port()).at(&Address::Tcp(addr)),
         };
         let set = EndpointSet::new(vec![endpoint], checkers.epoch("u"));
         Arc::new(UpstreamCell::new(Arc::new(set)))

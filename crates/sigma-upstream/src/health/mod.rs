@@ -13,10 +13,13 @@ pub mod plan;
 pub mod probe;
 pub mod state;
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::mpsc;
+
+use crate::endpoint::{Address, lock};
 
 pub use checker::{CheckerSpec, Checkers, TargetStatus};
 pub use plan::{Passive, Plan, PlanError};
@@ -83,6 +86,41 @@ impl Health {
             self.epoch.0.fetch_add(1, Ordering::Release);
         }
         (before.state, after)
+    }
+}
+
+/// The health of one configured node, by address: a name may stand for several, of which each lives
+/// and dies alone. Control side only.
+#[derive(Debug, Default)]
+pub struct NodeHealth {
+    epoch: Arc<HealthEpoch>,
+    records: Mutex<HashMap<Address, Arc<Health>>>,
+}
+
+impl NodeHealth {
+    /// Of a node whose addresses make `epoch` move.
+    pub fn new(epoch: Arc<HealthEpoch>) -> NodeHealth {
+        NodeHealth { epoch, records: Mutex::default() }
+    }
+
+    /// The record of the node at `address`: the existing one while anybody uses it, else a new one,
+    /// which is healthy.
+    pub fn at(&self, address: &Address) -> Arc<Health> {
+        let mut records = lock(&self.records);
+        if let Some(known) = records.get(address) {
+            return Arc::clone(known);
+        }
+        // Those of addresses that are gone make room, so that a name which moves all the time
+        // leaves nothing behind.
+        records.retain(|_, health| Arc::strong_count(health) > 1);
+        let health = Arc::new(Health::new(Arc::clone(&self.epoch)));
+        records.insert(address.clone(), Arc::clone(&health));
+        health
+    }
+
+    /// Whether any of its records is in use.
+    fn is_used(&self) -> bool {
+        lock(&self.records).values().any(|health| Arc::strong_count(health) > 1)
     }
 }
 
