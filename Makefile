@@ -38,12 +38,11 @@ if (( $${#missing[@]} )); then \
 fi
 endef
 
-# The cryptography and the allocator need a C compiler, the etcd client the compiler of Protocol Buffers.
+# The cryptography and the allocator need a C compiler.
 build-tools:
 	@command -v cargo >/dev/null || { echo 'cargo is missing: install Rust 1.90 or newer with rustup' >&2; exit 1; }
 	@missing=(); \
 	command -v cc >/dev/null || missing+=(gcc libc6-dev); \
-	{ command -v protoc >/dev/null && test -e /usr/include/google/protobuf/empty.proto; } || missing+=(protobuf-compiler libprotobuf-dev); \
 	$(install_missing)
 
 # The tests drive the gateway with these clients, and start these servers themselves.

@@ -42,35 +42,33 @@ async fn until_regained(watch: &mut sigma_control::store::Watch) {
 #[tokio::test]
 async fn the_layout_is_that_of_apisix() {
     let server = EtcdServer::start().unwrap();
-    let mut raw = server.client().await;
-    raw.put("/apisix/routes/1", r#"{"uri":"/a"}"#, None).await.unwrap();
-    raw.put("/apisix/plugins", r#"[{"name":"cors"}]"#, None).await.unwrap();
-    raw.put("/apisix2/routes/2", "{}", None).await.unwrap();
+    server.put("/apisix/routes/1", r#"{"uri":"/a"}"#).unwrap();
+    server.put("/apisix/plugins", r#"[{"name":"cors"}]"#).unwrap();
+    server.put("/apisix2/routes/2", "{}").unwrap();
     let store = Arc::new(server.store());
     let contents = store.load().await.unwrap();
     assert_eq!(keys(&contents.records), ["routes/1"]);
-    let placeholder = raw.get("/apisix/consumer_groups/", None).await.unwrap();
-    assert_eq!(placeholder.kvs()[0].value(), b"init_dir");
-    let all = etcd_client::GetOptions::new().with_prefix().with_count_only();
-    assert_eq!(raw.get("/apisix/", Some(all)).await.unwrap().count(), 13 + 2);
+    let value = |key: &str| server.get(key).unwrap().unwrap().0;
+    assert_eq!(value("/apisix/consumer_groups/"), b"init_dir");
+    assert_eq!(server.count("/apisix/").unwrap(), 13 + 2);
 
     let mut watch = Arc::clone(&store).watch(contents.revision);
     store.commit(always([put("consumers/jack", r#"{"username":"jack"}"#)])).await.unwrap();
-    let stored = raw.get("/apisix/consumers/jack", None).await.unwrap();
-    assert_eq!(stored.kvs()[0].value(), br#"{"username":"jack"}"#);
+    assert_eq!(value("/apisix/consumers/jack"), br#"{"username":"jack"}"#);
     until_put(&mut watch, "consumers/jack").await;
     // A record that becomes something else is gone, as it would be in a new load.
-    raw.put("/apisix/routes/1", "no object", None).await.unwrap();
+    server.put("/apisix/routes/1", "no object").unwrap();
     let Event::Changed { changes, revision } = next(&mut watch).await else { panic!("no change") };
     assert_eq!(changes, [Change::Delete { key: "routes/1".into(), revision }]);
     let id = store.next_id().await.unwrap();
-    assert_eq!(raw.get("/apisix/gen_id", None).await.unwrap().kvs()[0].mod_revision() as u64, id);
+    let written = |key: &str| server.get(key).unwrap().unwrap().1;
+    assert_eq!(written("/apisix/gen_id"), id);
     assert_eq!(next(&mut watch).await, Event::Changed { revision: id, changes: vec![] });
 
     // Another process finds the placeholders and leaves them as they are.
-    let before = raw.get("/apisix/routes/", None).await.unwrap().kvs()[0].mod_revision();
+    let before = written("/apisix/routes/");
     server.store().load().await.unwrap();
-    assert_eq!(raw.get("/apisix/routes/", None).await.unwrap().kvs()[0].mod_revision(), before);
+    assert_eq!(written("/apisix/routes/"), before);
 }
 
 #[tokio::test]
@@ -78,9 +76,7 @@ async fn a_reader_does_not_write() {
     let server = EtcdServer::start().unwrap();
     let store = Etcd::new(EtcdOptions { access: Access::ReadOnly, ..server.options() }).unwrap();
     assert_eq!(store.load().await.unwrap().records, []);
-    let mut raw = server.client().await;
-    let all = etcd_client::GetOptions::new().with_prefix().with_count_only();
-    assert_eq!(raw.get("/", Some(all)).await.unwrap().count(), 0);
+    assert_eq!(server.count("/").unwrap(), 0);
     let refused = store.commit(always([put("routes/1", "{}")])).await.unwrap_err();
     assert!(refused.to_string().contains("this gateway only reads its store"), "{refused}");
     assert!(store.next_id().await.is_err());
@@ -91,17 +87,17 @@ async fn leases_do_not_outlive_their_records() {
     let server = EtcdServer::start().unwrap();
     let store = server.store();
     let long = Duration::from_secs(600);
-    let leases = async || server.client().await.leases().await.unwrap().leases().len();
+    let leases = || server.leases().unwrap();
     store.commit(always([put_for("routes/1", "{}", long), put_for("routes/2", "{}", long)])).await.unwrap();
-    assert_eq!(leases().await, 1);
+    assert_eq!(leases(), 1);
     store.commit(always([put("routes/1", "{}")])).await.unwrap();
     // The other record still needs it.
-    assert_eq!(leases().await, 1);
+    assert_eq!(leases(), 1);
     store.commit(always([put_for("routes/2", "{}", long * 2)])).await.unwrap();
-    assert_eq!(leases().await, 1);
+    assert_eq!(leases(), 1);
     let conflict = when([absent("routes/1")], [put_for("routes/3", "{}", long)]);
     assert_eq!(store.commit(conflict).await, Err(StoreError::Conflict));
-    assert_eq!(leases().await, 1);
+    assert_eq!(leases(), 1);
     assert_eq!(keys(&store.load().await.unwrap().records), ["routes/1", "routes/2"]);
 }
 
@@ -171,8 +167,8 @@ async fn after_compaction_everything_comes_again() {
     let store = Arc::new(server.store());
     let first = store.commit(always([put("routes/1", "{}")])).await.unwrap();
     store.commit(always([put("routes/2", "{}"), delete("routes/1")])).await.unwrap();
-    let last = store.commit(always([put("routes/3", "{}")])).await.unwrap();
-    server.client().await.compact(i64::try_from(last).unwrap(), None).await.unwrap();
+    store.commit(always([put("routes/3", "{}")])).await.unwrap();
+    server.compact().unwrap();
     let mut watch = Arc::clone(&store).watch(first);
     let Event::Reloaded(contents) = next(&mut watch).await else { panic!("not reloaded") };
     assert_eq!(keys(&contents.records), ["routes/2", "routes/3"]);
@@ -194,7 +190,7 @@ async fn a_restored_backup_is_taken_over() {
     server.kill().unwrap();
     server.forget().unwrap();
     server.run().unwrap();
-    server.client().await.put("/apisix/routes/old", "{}", None).await.unwrap();
+    server.put("/apisix/routes/old", "{}").unwrap();
     let contents = until(&mut watch, |event| match event {
         Event::Reloaded(contents) => Some(contents.clone()),
         _ => None,
@@ -208,10 +204,7 @@ async fn a_restored_backup_is_taken_over() {
 #[tokio::test]
 async fn users_and_passwords() {
     let mut server = EtcdServer::start().unwrap();
-    let mut raw = server.client().await;
-    raw.user_add("root", "secret", None).await.unwrap();
-    raw.user_grant_role("root", "root").await.unwrap();
-    raw.auth_enable().await.unwrap();
+    server.protect("secret").unwrap();
     let with = |user: Option<(&str, &str)>| {
         let user = user.map(|(user, password)| (user.to_owned(), password.to_owned()));
         Arc::new(Etcd::new(EtcdOptions { user, ..server.options() }).unwrap())
@@ -342,7 +335,7 @@ async fn a_start_without_etcd_takes_the_local_copy() {
     let mut watch = Arc::clone(&store).watch(contents.revision);
     until_lost(&mut watch).await;
     server.run().unwrap();
-    server.client().await.put("/apisix/routes/3", "{}", None).await.unwrap();
+    server.put("/apisix/routes/3", "{}").unwrap();
     until_put(&mut watch, "routes/3").await;
     let status = store.status();
     assert_eq!((status.copied, status.lost), (None, None));

@@ -143,6 +143,39 @@ impl EtcdServer {
         self.revision_of(&self.call("/v3/kv/deleterange", &json!({"key": base64(key.as_bytes())}))?)
     }
 
+    /// The value of a key, and the revision in which it was written.
+    pub fn get(&self, key: &str) -> Result<Option<(Vec<u8>, u64)>> {
+        let answer = self.call("/v3/kv/range", &json!({"key": base64(key.as_bytes())}))?;
+        let Some(kv) = answer["kvs"].get(0) else { return Ok(None) };
+        // Its gateway leaves out what is empty.
+        let value = plain(kv["value"].as_str().unwrap_or_default())?;
+        Ok(Some((value, number(&kv["mod_revision"])?)))
+    }
+
+    /// How many keys begin with `prefix`, which does not end with the highest byte.
+    pub fn count(&self, prefix: &str) -> Result<u64> {
+        let mut end = prefix.as_bytes().to_vec();
+        *end.last_mut().context("an empty prefix")? += 1;
+        let range = json!({"key": base64(prefix.as_bytes()), "range_end": base64(&end), "count_only": true});
+        let answer = self.call("/v3/kv/range", &range)?;
+        if answer["count"].is_null() { Ok(0) } else { number(&answer["count"]) }
+    }
+
+    /// How many leases there are.
+    pub fn leases(&self) -> Result<usize> {
+        let answer = self.call("/v3/lease/leases", &json!({}))?;
+        Ok(answer["leases"].as_array().map_or(0, Vec::len))
+    }
+
+    /// Makes the user `root` with this password, and from now on answers nobody without one.
+    pub fn protect(&self, password: &str) -> Result<()> {
+        self.call("/v3/auth/user/add", &json!({"name": "root", "password": password}))?;
+        self.call("/v3/auth/role/add", &json!({"name": "root"}))?;
+        self.call("/v3/auth/user/grant", &json!({"user": "root", "role": "root"}))?;
+        self.call("/v3/auth/enable", &json!({}))?;
+        Ok(())
+    }
+
     /// Forgets all history up to the present revision.
     pub fn compact(&self) -> Result<()> {
         let now = self.revision_of(&self.call("/v3/kv/range", &json!({"key": base64(b"/")}))?)?;
@@ -165,9 +198,7 @@ impl EtcdServer {
     }
 
     fn revision_of(&self, answer: &Value) -> Result<u64> {
-        // Its gateway writes numbers of 64 bits as texts.
-        let revision = answer["header"]["revision"].as_str().context("no revision in etcd's answer")?;
-        Ok(revision.parse()?)
+        number(&answer["header"]["revision"])
     }
 
     fn data(&self) -> PathBuf {
@@ -201,9 +232,16 @@ impl Drop for EtcdServer {
     }
 }
 
-/// RFC 4648, section 4: what etcd's JSON wants keys and values in.
+/// Its gateway writes numbers of 64 bits as texts.
+fn number(value: &Value) -> Result<u64> {
+    let text = value.as_str().with_context(|| format!("no number in etcd's answer: {value}"))?;
+    Ok(text.parse()?)
+}
+
+/// RFC 4648, section 4: what etcd's JSON has keys and values in.
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
 fn base64(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
         let bits =
@@ -216,17 +254,32 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
+fn plain(coded: &str) -> Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(coded.len() / 4 * 3);
+    for group in coded.trim_end_matches('=').as_bytes().chunks(4) {
+        let mut bits = 0_u32;
+        for place in 0..4 {
+            let letter = group.get(place).copied().unwrap_or(b'A');
+            let number = ALPHABET.iter().position(|&known| known == letter);
+            bits = bits << 6 | u32::try_from(number.context("no base64 in etcd's answer")?)?;
+        }
+        bytes.extend_from_slice(&bits.to_be_bytes()[1..group.len()]);
+    }
+    Ok(bytes)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::base64;
+    use super::{base64, plain};
 
     #[test]
     fn base64_of_the_rfc() {
         // RFC 4648, section 10.
-        for (plain, coded) in
+        for (text, coded) in
             [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
         {
-            assert_eq!(base64(plain.as_bytes()), coded);
+            assert_eq!(base64(text.as_bytes()), coded);
+            assert_eq!(plain(coded).unwrap(), text.as_bytes());
         }
     }
 }

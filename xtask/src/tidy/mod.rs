@@ -5,6 +5,7 @@
 
 mod docs;
 mod layering;
+mod lock;
 mod size;
 mod source;
 mod style;
@@ -87,6 +88,7 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
         findings.extend(style::check(source));
     }
     findings.extend(docs::check(&repository)?);
+    findings.extend(lock::check(&repository)?);
     Ok(findings)
 }
 

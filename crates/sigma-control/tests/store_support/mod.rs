@@ -10,7 +10,7 @@ pub(crate) use sigma_testkit::EtcdServer;
 /// How long anything may take before the test has failed.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Stores in an etcd, and a client beside them.
+/// Stores in an etcd.
 pub(crate) trait EtcdExt {
     /// Options with short times, so that what is lost is noticed within a test.
     fn options(&self) -> EtcdOptions;
@@ -19,9 +19,6 @@ pub(crate) trait EtcdExt {
     fn store(&self) -> Etcd {
         Etcd::new(self.options()).unwrap()
     }
-
-    /// Another program that writes into it.
-    fn client(&self) -> impl Future<Output = etcd_client::Client>;
 }
 
 impl EtcdExt for EtcdServer {
@@ -33,10 +30,6 @@ impl EtcdExt for EtcdServer {
             resync_delay: Duration::from_millis(200),
             ..EtcdOptions::default()
         }
-    }
-
-    async fn client(&self) -> etcd_client::Client {
-        etcd_client::Client::connect([self.endpoint()], None).await.unwrap()
     }
 }
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{EventType, WatchOptions, WatchResponse};
 use tokio::sync::mpsc;
 
 use super::link::{self, Link, unsigned};
+use super::messages::{WatchCreateRequest, WatchEvent, WatchResponse};
 use super::{Etcd, read};
 use crate::store::{Change, Event, StoreError, WATCH_QUEUE, Watch};
 
@@ -149,16 +149,14 @@ impl Follower {
     async fn stream(&mut self, connection: &link::Connection) -> Result<std::convert::Infallible, Ended> {
         let options = self.etcd.options();
         let (timeout, quiet) = (options.timeout, options.watch_timeout / 2);
-        let root = format!("{}/", options.prefix);
-        let start = i64::try_from(self.at + 1).unwrap_or(i64::MAX);
-        let request = WatchOptions::new().with_prefix().with_start_revision(start);
-        let mut client = connection.client.watch_client().max_decoding_message_size(usize::MAX);
-        let opened = tokio::time::timeout(timeout, client.watch(root, Some(request))).await;
-        let stream = opened.map_err(|_| silent(timeout))?.map_err(|error| failed(&error))?;
-        let (mut requests, mut responses) = stream.split();
+        let key = format!("{}/", options.prefix).into_bytes();
+        let start_revision = i64::try_from(self.at + 1).unwrap_or(i64::MAX);
+        let request = WatchCreateRequest { range_end: read::successor(&key), key, start_revision };
+        let opened = tokio::time::timeout(timeout, connection.client.watch(request)).await;
+        let mut watching = opened.map_err(|_| silent(timeout))?.map_err(|error| failed(&error))?;
         let mut asked = false;
         loop {
-            match tokio::time::timeout(quiet, responses.message()).await {
+            match tokio::time::timeout(quiet, watching.message()).await {
                 Ok(Ok(Some(response))) => {
                     asked = false;
                     self.take(response).await?;
@@ -168,21 +166,21 @@ impl Follower {
                 Err(_) if asked => return Err(silent(quiet * 2).into()),
                 Err(_) => {
                     asked = true;
-                    requests.request_progress().await.map_err(|error| failed(&error))?;
+                    watching.request_progress().await.map_err(|error| failed(&error))?;
                 }
             }
         }
     }
 
     async fn take(&mut self, response: WatchResponse) -> Result<(), Ended> {
-        if response.canceled() {
-            return match response.compact_revision() {
-                0 => Err(unavailable(&format!("etcd ended the watch: {}", response.cancel_reason())).into()),
+        if response.canceled {
+            return match response.compact_revision {
+                0 => Err(unavailable(&format!("etcd ended the watch: {}", response.cancel_reason)).into()),
                 _ => Err(Ended::Behind),
             };
         }
-        if response.created() {
-            self.found_again(link::revision(response.header())).await?;
+        if response.created {
+            self.found_again(link::revision(response.header.as_ref())).await?;
         } else {
             self.proven = true;
         }
@@ -190,15 +188,13 @@ impl Follower {
         // that are still to come: only an event moves the revision.
         let prefix = &self.etcd.options().prefix;
         let (mut revision, mut changes) = (self.at, Vec::new());
-        for event in response.events() {
-            let Some(kv) = event.kv() else { continue };
-            let modified = unsigned(kv.mod_revision());
+        for event in response.events {
+            let gone = event.kind == WatchEvent::DELETE;
+            let Some(kv) = event.kv else { continue };
+            let modified = unsigned(kv.mod_revision);
             revision = revision.max(modified);
-            let Some(key) = read::short_key(prefix, kv.key()) else { continue };
-            let put = match event.event_type() {
-                EventType::Put => read::record(prefix, kv.clone()),
-                EventType::Delete => None,
-            };
+            let Some(key) = read::short_key(prefix, &kv.key) else { continue };
+            let put = if gone { None } else { read::record(prefix, kv) };
             // What a load would skip is gone, even if it was overwritten and not deleted.
             changes.push(put.map_or(Change::Delete { key, revision: modified }, Change::Put));
         }
@@ -215,7 +211,7 @@ fn unavailable(text: &str) -> StoreError {
     StoreError::Unavailable(text.to_owned())
 }
 
-fn failed(error: &etcd_client::Error) -> StoreError {
+fn failed(error: &tonic::Status) -> StoreError {
     unavailable(&format!("etcd's watch failed: {}", link::explain(error)))
 }
 

@@ -8,10 +8,10 @@ use std::error::Error as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use etcd_client::{
-    Certificate, Client, ConnectOptions, Error, GetOptions, Identity, KvClient, ResponseHeader, TlsOptions,
-};
+use tonic::{Code, Status as Refusal};
 
+use super::client::Client;
+use super::messages::{RangeRequest, RangeResponse, Request, ResponseHeader};
 use super::{EtcdOptions, ID_KEY};
 use crate::store::StoreError;
 
@@ -20,10 +20,6 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// After all members failed, callers within this time get the same answer.
 const FAILURE_LASTS: Duration = Duration::from_millis(500);
-
-/// HTTP/2 pings on a quiet connection, and how long the answer may take. etcd closes connections
-/// that ping more than every 5 seconds.
-const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
 
 /// Whether a request may be sent a second time when the answer to the first did not come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,15 +112,25 @@ impl Link {
     }
 
     /// Sends a request; passes on to the next member when one fails.
-    pub(super) async fn call<T, F, Fut>(&self, repeat: Repeat, request: F) -> Result<T, StoreError>
+    pub(super) async fn call<R: Request>(
+        &self,
+        repeat: Repeat,
+        request: &R,
+    ) -> Result<R::Answer, StoreError> {
+        self.through(repeat, |client| async move { client.call(request).await }).await
+    }
+
+    /// Does what takes one member, or several requests to the same; passes on to the next member
+    /// when one fails.
+    pub(super) async fn through<T, F, Fut>(&self, repeat: Repeat, ask: F) -> Result<T, StoreError>
     where
         F: Fn(Client) -> Fut,
-        Fut: Future<Output = Result<T, Error>>,
+        Fut: Future<Output = Result<T, Refusal>>,
     {
         let mut tries = self.options.endpoints.len() + 1;
         loop {
             let connection = self.connection().await?;
-            let error = match request(connection.client.clone()).await {
+            let error = match ask(connection.client.clone()).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -143,53 +149,28 @@ impl Link {
 
     /// The revision and the id of the cluster, as a quorum sees them.
     pub(super) async fn probe(&self) -> Result<(u64, u64), StoreError> {
-        let key = format!("{}/{ID_KEY}", self.options.prefix);
-        let request = |client: Client| probe_request(client, key.clone());
-        let response = self.call(Repeat::Safe, request).await?;
-        Ok((revision(response.header()), response.header().map_or(0, ResponseHeader::cluster_id)))
+        let response = self.call(Repeat::Safe, &self.probing()).await?;
+        let cluster = response.header.map_or(0, |header| header.cluster_id);
+        Ok((revision(response.header.as_ref()), cluster))
     }
 
     async fn open(&self, endpoint: &str) -> Result<Client, String> {
         let limit = PROBE_TIMEOUT.min(self.options.timeout);
-        let key = format!("{}/{ID_KEY}", self.options.prefix);
         let attempt = async {
-            let client = Client::connect([endpoint], Some(self.connect_options(endpoint)?)).await?;
-            probe_request(client.clone(), key).await?;
-            Ok::<_, Error>(client)
+            let connected = Client::connect(endpoint, &self.options, limit).await;
+            let client = connected.map_err(|error| innermost(&error))?;
+            let probed: Result<RangeResponse, Refusal> = client.call(&self.probing()).await;
+            probed.map_err(|refusal| explain(&refusal))?;
+            Ok(client)
         };
-        match tokio::time::timeout(limit, attempt).await {
-            Ok(Ok(client)) => Ok(client),
-            Ok(Err(error)) => Err(explain(&error)),
-            Err(_) => Err(format!("no answer within {limit:?}")),
-        }
+        let outcome = tokio::time::timeout(limit, attempt).await;
+        outcome.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))
     }
 
-    fn connect_options(&self, endpoint: &str) -> Result<ConnectOptions, Error> {
-        let mut options = ConnectOptions::new()
-            .with_timeout(self.options.timeout)
-            .with_connect_timeout(PROBE_TIMEOUT.min(self.options.timeout))
-            .with_keep_alive(PING.0, PING.1)
-            .with_keep_alive_while_idle(true)
-            .with_require_leader(true)
-            .with_auto_token_refresh(true);
-        if let Some((user, password)) = &self.options.user {
-            options = options.with_user(user, password);
-        }
-        if endpoint.starts_with("https://") {
-            let tls = &self.options.tls;
-            let mut with = match &tls.ca {
-                Some(ca) => TlsOptions::new().ca_certificate(Certificate::from_pem(ca)),
-                None => TlsOptions::new().with_native_roots(),
-            };
-            if let Some((cert, key)) = &tls.identity {
-                with = with.identity(Identity::from_pem(cert, key));
-            }
-            if let Some(sni) = &tls.sni {
-                with = with.domain_name(sni);
-            }
-            options = options.with_tls(with);
-        }
-        Ok(options)
+    /// A read that needs a quorum and brings next to nothing.
+    fn probing(&self) -> RangeRequest {
+        let key = format!("{}/{ID_KEY}", self.options.prefix).into_bytes();
+        RangeRequest { key, keys_only: true, ..RangeRequest::default() }
     }
 
     fn locked(&self) -> MutexGuard<'_, Status> {
@@ -221,18 +202,9 @@ impl Link {
     }
 }
 
-/// A client for keys and values whose answers may be as large as etcd makes them.
-pub(super) fn kv(client: &Client) -> KvClient {
-    client.kv_client().max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX)
-}
-
-async fn probe_request(mut client: Client, key: String) -> Result<etcd_client::GetResponse, Error> {
-    client.get(key, Some(GetOptions::new().with_keys_only())).await
-}
-
 /// The revision in the header of an answer. etcd always sends one; without it nothing is known.
 pub(super) fn revision(header: Option<&ResponseHeader>) -> u64 {
-    header.map_or(0, |header| unsigned(header.revision()))
+    header.map_or(0, |header| unsigned(header.revision))
 }
 
 /// etcd's revisions are signed and never negative.
@@ -242,28 +214,25 @@ pub(super) fn unsigned(revision: i64) -> u64 {
 
 /// Whether another connection may succeed where this one failed. etcd's own refusals come with
 /// other codes.
-pub(super) fn is_broken(error: &Error) -> bool {
-    match error {
-        Error::GRpcStatus(status) => {
-            let code = i32::from(status.code());
-            // Cancelled, unknown, deadline exceeded, internal, unavailable, unauthenticated.
-            matches!(code, 1 | 2 | 4 | 13 | 14 | 16) || status.message().contains("auth store is old")
-        }
-        Error::IoError(_) | Error::TransportError(_) | Error::WatchError(_) => true,
-        _ => false,
-    }
+pub(super) fn is_broken(refusal: &Refusal) -> bool {
+    let code = refusal.code();
+    matches!(
+        code,
+        Code::Cancelled
+            | Code::Unknown
+            | Code::DeadlineExceeded
+            | Code::Internal
+            | Code::Unavailable
+            | Code::Unauthenticated
+    ) || refusal.message().contains("auth store is old")
 }
 
 /// Whether the request cannot have reached etcd, because there was no connection.
-fn was_not_sent(error: &Error) -> bool {
-    let mut source: Option<&dyn std::error::Error> = match error {
-        Error::GRpcStatus(status) => status.source(),
-        Error::TransportError(error) => Some(error),
-        _ => None,
-    };
+fn was_not_sent(refusal: &Refusal) -> bool {
+    let mut source = refusal.source();
     while let Some(error) = source {
-        if let Some(io) = error.downcast_ref::<std::io::Error>() {
-            return io.kind() == std::io::ErrorKind::ConnectionRefused;
+        if error.is::<tonic::ConnectError>() {
+            return true;
         }
         source = error.source();
     }
@@ -271,11 +240,8 @@ fn was_not_sent(error: &Error) -> bool {
 }
 
 /// The innermost reason, in a sentence that says what to do where that is known.
-pub(super) fn explain(error: &Error) -> String {
-    let Error::GRpcStatus(status) = error else {
-        return innermost(error);
-    };
-    let message = status.message();
+pub(super) fn explain(refusal: &Refusal) -> String {
+    let message = refusal.message();
     if message.contains("invalid user ID or password") {
         return format!(
             "insufficient credentials code: 401 ({message}); check `store.user` and `store.password`"
@@ -293,7 +259,7 @@ pub(super) fn explain(error: &Error) -> String {
     if message.contains("Timeout expired") {
         return "no answer in time".to_owned();
     }
-    match status.source().map(innermost) {
+    match refusal.source().map(innermost) {
         Some(inner) if !message.contains(&inner) => format!("{message}: {inner}"),
         _ => message.to_owned(),
     }

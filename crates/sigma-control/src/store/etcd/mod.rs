@@ -3,8 +3,10 @@
 //! Records are at `PREFIX/<directory>/<id>`. Whatever else is below the prefix is skipped: values
 //! that are no JSON objects, such as the placeholders that APISIX wants in every directory.
 
+mod client;
 mod follow;
 mod link;
+mod messages;
 mod read;
 mod transaction;
 
@@ -13,7 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::{Contents, Pending, Record, Store, StoreError, StoreStatus, Transaction, Watch};
-use link::Link;
+use link::{Link, Repeat};
+use messages::{PutRequest, RangeRequest};
 
 /// The directories that APISIX expects a placeholder in.
 const DIRECTORIES: [&str; 13] = [
@@ -144,7 +147,7 @@ impl Etcd {
         self.prepared.store(true, Ordering::Relaxed);
         let placeholders = DIRECTORIES.iter().map(|directory| self.full_key(&format!("{directory}/")));
         let request = transaction::placeholders(placeholders);
-        if let Err(error) = self.link.call(link::Repeat::Safe, |mut c| with(request.clone(), &mut c)).await {
+        if let Err(error) = self.link.call(Repeat::Safe, &request).await {
             tracing::warn!(%error, "the placeholders that APISIX looks for were not written to etcd");
         }
     }
@@ -157,37 +160,20 @@ impl Etcd {
     }
 
     async fn get_record(&self, key: &str) -> Result<Option<Record>, StoreError> {
-        let full = self.full_key(key);
-        let get = |mut client: etcd_client::Client| {
-            let full = full.clone();
-            async move { client.get(full, None).await }
-        };
-        let mut response = self.link.call(link::Repeat::Safe, get).await?;
-        let found = response.take_kvs().into_iter().next();
+        let request = RangeRequest { key: self.full_key(key).into(), ..RangeRequest::default() };
+        let found = self.link.call(Repeat::Safe, &request).await?.kvs.into_iter().next();
         Ok(found.and_then(|kv| read::record(&self.options().prefix, kv)))
     }
 
     async fn put_id(&self) -> Result<u64, StoreError> {
         self.check_access()?;
-        let key = self.full_key(ID_KEY);
-        let put = |mut client: etcd_client::Client| {
-            let key = key.clone();
-            async move { client.put(key, "1", None).await }
-        };
-        let response = self.link.call(link::Repeat::Safe, put).await?;
-        let revision = link::revision(response.header());
+        let request =
+            PutRequest { key: self.full_key(ID_KEY).into(), value: "1".into(), ..PutRequest::default() };
+        let answer = self.link.call(Repeat::Safe, &request).await?;
+        let revision = link::revision(answer.header.as_ref());
         self.link.saw_revision(revision);
         Ok(revision)
     }
-}
-
-/// A transaction as a future that owns what it needs.
-fn with(
-    request: etcd_client::Txn,
-    client: &mut etcd_client::Client,
-) -> impl Future<Output = Result<etcd_client::TxnResponse, etcd_client::Error>> + Send + use<> {
-    let mut client = client.clone();
-    async move { client.txn(request).await }
 }
 
 impl Store for Etcd {

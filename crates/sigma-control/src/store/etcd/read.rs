@@ -1,9 +1,11 @@
 //! Reading many keys at one revision, in pages.
 
 use bytes::Bytes;
-use etcd_client::{Client, Error, GetOptions, KeyValue};
+use tonic::Status;
 
-use super::link::{Link, Repeat, kv, revision, unsigned};
+use super::client::Client;
+use super::link::{Link, Repeat, revision, unsigned};
+use super::messages::{KeyValue, RangeRequest};
 use crate::store::{Contents, Record, StoreError};
 
 /// Keys per page: with routes of 300 bytes a page is some megabytes.
@@ -24,30 +26,28 @@ pub(super) async fn below(link: &Link, prefix: &str) -> Result<Contents, StoreEr
     let read = |client: Client| pages(client, root.clone(), from.clone());
     let mut restarts = RESTARTS;
     loop {
-        match link.call(Repeat::Safe, read).await {
+        match link.through(Repeat::Safe, read).await {
             Err(StoreError::Unavailable(text)) if text.contains("compacted") && restarts > 0 => restarts -= 1,
             result => return result,
         }
     }
 }
 
-async fn pages(client: Client, root: String, mut from: Vec<u8>) -> Result<Contents, Error> {
-    let mut kv = kv(&client);
+async fn pages(client: Client, root: String, mut from: Vec<u8>) -> Result<Contents, Status> {
     let end = successor(&from);
     let mut contents = Contents::default();
     loop {
-        let options = GetOptions::new().with_range(end.clone()).with_limit(PAGE);
-        let at = i64::try_from(contents.revision).unwrap_or(0);
-        let mut response = kv.get(from.clone(), Some(options.with_revision(at))).await?;
         // The first page names the revision, the others are read at it.
+        let at = i64::try_from(contents.revision).unwrap_or(0);
+        let page =
+            RangeRequest { key: from, range_end: end.clone(), limit: PAGE, revision: at, keys_only: false };
+        let answer = client.call(&page).await?;
         if contents.revision == 0 {
-            contents.revision = revision(response.header());
+            contents.revision = revision(answer.header.as_ref());
         }
-        let more = response.more();
-        let found = response.take_kvs();
-        let Some(last) = found.last().map(|kv| kv.key().to_vec()) else { return Ok(contents) };
-        contents.records.extend(found.into_iter().filter_map(|kv| record(&root, kv)));
-        if !more {
+        let Some(last) = answer.kvs.last().map(|kv| kv.key.clone()) else { return Ok(contents) };
+        contents.records.extend(answer.kvs.into_iter().filter_map(|kv| record(&root, kv)));
+        if !answer.more {
             return Ok(contents);
         }
         from = last;
@@ -57,7 +57,7 @@ async fn pages(client: Client, root: String, mut from: Vec<u8>) -> Result<Conten
 
 /// The first key after all that begin with `prefix`, which ends with a byte below 255: keys are
 /// texts.
-fn successor(prefix: &[u8]) -> Vec<u8> {
+pub(super) fn successor(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     if let Some(last) = end.last_mut() {
         *last = last.saturating_add(1);
@@ -75,10 +75,9 @@ pub(super) fn short_key(root: &str, key: &[u8]) -> Option<String> {
 /// The record in a key and value; None for what is not one. Whether the object is complete is for
 /// others to say: one that is not has to be shown as such.
 pub(super) fn record(root: &str, kv: KeyValue) -> Option<Record> {
-    let (created, modified) = (unsigned(kv.create_revision()), unsigned(kv.mod_revision()));
-    let key = short_key(root, kv.key())?;
-    let (_, value) = kv.into_key_value();
-    is_object(&value).then(|| Record { key, value: Bytes::from(value), created, modified })
+    let (created, modified) = (unsigned(kv.create_revision), unsigned(kv.mod_revision));
+    let key = short_key(root, &kv.key)?;
+    is_object(&kv.value).then(|| Record { key, value: Bytes::from(kv.value), created, modified })
 }
 
 /// Whether it begins like a JSON object.

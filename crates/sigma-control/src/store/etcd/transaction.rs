@@ -6,11 +6,11 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use etcd_client::{
-    Client, Compare, CompareOp, LeaseTimeToLiveOptions, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
+use super::link::{Link, Repeat, revision};
+use super::messages::{
+    Compare, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest, Operation,
+    PutRequest, RequestOp, TxnRequest, TxnResponse,
 };
-
-use super::link::{Link, Repeat, kv, revision};
 use super::{PLACEHOLDER, read};
 use crate::store::{Condition, Record, StoreError, Transaction, Write};
 
@@ -122,12 +122,8 @@ async fn commit_part(link: &Link, part: Transaction) -> Result<u64, StoreError> 
     let request = request(&link.options().prefix, &part, &leases);
     // Without a condition the writes can be repeated: they set what they set.
     let repeat = if part.conditions.is_empty() { Repeat::Safe } else { Repeat::Unsafe };
-    let send = |client: Client| {
-        let request = request.clone();
-        async move { kv(&client).txn(request).await }
-    };
-    let response = match link.call(repeat, send).await {
-        Ok(response) if response.succeeded() => response,
+    let response = match link.call(repeat, &request).await {
+        Ok(response) if response.succeeded => response,
         Ok(_) => {
             revoke(link, leases.into_values()).await;
             return Err(StoreError::Conflict);
@@ -139,7 +135,7 @@ async fn commit_part(link: &Link, part: Transaction) -> Result<u64, StoreError> 
     if !replaced.is_empty() {
         revoke_unused(link, replaced).await;
     }
-    Ok(revision(response.header()))
+    Ok(revision(response.header.as_ref()))
 }
 
 /// One lease for each time to live, in seconds.
@@ -147,9 +143,8 @@ async fn grant(link: &Link, writes: &[Write]) -> Result<HashMap<i64, i64>, Store
     let mut leases = HashMap::new();
     let times: BTreeSet<i64> = writes.iter().filter_map(ttl_seconds).collect();
     for seconds in times {
-        let send = |mut client: Client| async move { client.lease_grant(seconds, None).await };
-        let response = link.call(Repeat::Safe, send).await?;
-        leases.insert(seconds, response.id());
+        let answer = link.call(Repeat::Safe, &LeaseGrantRequest { ttl: seconds }).await?;
+        leases.insert(seconds, answer.id);
     }
     Ok(leases)
 }
@@ -162,56 +157,53 @@ fn ttl_seconds(write: &Write) -> Option<i64> {
     Some(i64::try_from(rounded).unwrap_or(i64::MAX).clamp(1, 9_000_000_000))
 }
 
-fn request(root: &str, part: &Transaction, leases: &HashMap<i64, i64>) -> Txn {
-    let conditions: Vec<Compare> = part.conditions.iter().map(|condition| compare(root, condition)).collect();
+fn request(root: &str, part: &Transaction, leases: &HashMap<i64, i64>) -> TxnRequest {
+    let compare = part.conditions.iter().map(|condition| compare(root, condition)).collect();
     let few = part.writes.len() <= HALF;
     let operations = part.writes.iter().map(|write| match write {
         Write::Put { key, value, .. } => {
-            let mut options = PutOptions::new();
-            if let Some(lease) = ttl_seconds(write).and_then(|seconds| leases.get(&seconds)) {
-                options = options.with_lease(*lease);
-            }
-            // The old value comes back for its lease; in bulk that is not worth the bytes.
-            if few {
-                options = options.with_prev_key();
-            }
-            TxnOp::put(format!("{root}/{key}"), value.to_vec(), Some(options))
+            let lease = ttl_seconds(write).and_then(|seconds| leases.get(&seconds)).copied();
+            Operation::Put(PutRequest {
+                key: format!("{root}/{key}").into(),
+                value: value.to_vec(),
+                lease: lease.unwrap_or(0),
+                // The old value comes back for its lease; in bulk that is not worth the bytes.
+                prev_kv: few,
+            })
         }
-        Write::Delete { key } => TxnOp::delete(format!("{root}/{key}"), None),
+        Write::Delete { key } => {
+            Operation::Delete(DeleteRangeRequest { key: format!("{root}/{key}").into() })
+        }
     });
-    let operations: Vec<TxnOp> = operations.collect();
-    let operations = match few {
-        true => operations,
-        false => operations.chunks(HALF).map(|chunk| TxnOp::txn(Txn::new().and_then(chunk))).collect(),
+    let operations: Vec<RequestOp> = operations.map(RequestOp::from).collect();
+    let nested = |chunk: &[RequestOp]| {
+        RequestOp::from(Operation::Txn(TxnRequest { compare: Vec::new(), success: chunk.to_vec() }))
     };
-    Txn::new().when(conditions).and_then(operations)
+    let success = if few { operations } else { operations.chunks(HALF).map(nested).collect() };
+    TxnRequest { compare, success }
 }
 
 fn compare(root: &str, condition: &Condition) -> Compare {
     let key = format!("{root}/{}", condition.key());
     match condition {
-        Condition::Absent { .. } => Compare::create_revision(key, CompareOp::Equal, 0),
+        Condition::Absent { .. } => Compare::absent(key),
         Condition::ModifiedAt { revision, .. } => {
             // No key has a revision beyond etcd's range, so the comparison fails as it should.
             let revision = i64::try_from(*revision).unwrap_or(i64::MAX);
-            Compare::mod_revision(key, CompareOp::Equal, revision)
+            Compare::modified_at(key, revision)
         }
     }
 }
 
 fn replaced_leases(response: &TxnResponse) -> BTreeSet<i64> {
-    let old = response.op_responses().into_iter().filter_map(|operation| match operation {
-        TxnOpResponse::Put(put) => put.prev_key().map(etcd_client::KeyValue::lease),
-        _ => None,
-    });
-    old.filter(|lease| *lease != 0).collect()
+    let old = response.responses.iter().filter_map(|answer| answer.put.as_ref()?.prev_kv.as_ref());
+    old.map(|kv| kv.lease).filter(|lease| *lease != 0).collect()
 }
 
 /// A lease that is left would only take up room until it ends, so nothing depends on success here.
 async fn revoke(link: &Link, leases: impl Iterator<Item = i64>) {
     for lease in leases {
-        let send = |mut client: Client| async move { client.lease_revoke(lease).await };
-        if let Err(error) = link.call(Repeat::Safe, send).await {
+        if let Err(error) = link.call(Repeat::Safe, &LeaseRevokeRequest { id: lease }).await {
             tracing::debug!(%error, lease, "a lease is left to end by itself");
         }
     }
@@ -220,24 +212,21 @@ async fn revoke(link: &Link, leases: impl Iterator<Item = i64>) {
 /// Revokes those of the leases that no key is bound to any more: others may be shared.
 async fn revoke_unused(link: &Link, leases: BTreeSet<i64>) {
     for lease in leases {
-        let options = LeaseTimeToLiveOptions::new().with_keys();
-        let ask = |mut client: Client| {
-            let options = options.clone();
-            async move { client.lease_time_to_live(lease, Some(options)).await }
-        };
-        if link.call(Repeat::Safe, ask).await.is_ok_and(|answer| answer.keys().is_empty()) {
+        let ask = LeaseTimeToLiveRequest { id: lease, keys: true };
+        if link.call(Repeat::Safe, &ask).await.is_ok_and(|answer| answer.keys.is_empty()) {
             revoke(link, std::iter::once(lease)).await;
         }
     }
 }
 
 /// Puts the placeholder at each key that does not exist.
-pub(super) fn placeholders(keys: impl Iterator<Item = String>) -> Txn {
+pub(super) fn placeholders(keys: impl Iterator<Item = String>) -> TxnRequest {
     let put = |key: String| {
-        let absent = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
-        TxnOp::txn(Txn::new().when([absent]).and_then([TxnOp::put(key, PLACEHOLDER, None)]))
+        let compare = vec![Compare::absent(key.clone())];
+        let put = PutRequest { key: key.into(), value: PLACEHOLDER.into(), ..PutRequest::default() };
+        Operation::Txn(TxnRequest { compare, success: vec![Operation::Put(put).into()] }).into()
     };
-    Txn::new().and_then(keys.map(put).collect::<Vec<_>>())
+    TxnRequest { compare: Vec::new(), success: keys.map(put).collect() }
 }
 
 #[cfg(test)]
