@@ -29,12 +29,25 @@ docs:
 	cargo xtask docs
 	cargo doc --workspace --no-deps --locked
 
-# Installs the Debian packages in the shell array `missing`.
+# Installs the Debian packages in the shell array `missing`. Another apt-get is waited for, ten minutes at most: its own
+# option for that covers one of its three locks.
 define install_missing
 if (( $${#missing[@]} )); then \
+  command -v apt-get >/dev/null || { echo "install what is missing: $${missing[*]} (names of Debian)" >&2; exit 1; }; \
+  echo "apt-get installs what is missing: $${missing[*]}" >&2; \
   sudo=$$( (( $$(id -u) == 0 )) || echo sudo ); \
-  $$sudo apt-get update -qq -o DPkg::Lock::Timeout=600; \
-  $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o DPkg::Lock::Timeout=600 --no-install-recommends "$${missing[@]}"; \
+  apt() { \
+    local said; \
+    for _ in {1..120}; do \
+      said=$$($$sudo env LC_ALL=C DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=600 "$$@" 2>&1) && return; \
+      [[ $$said == *'Could not get lock'* ]] || break; \
+      sleep 5; \
+    done; \
+    echo "$$said" >&2; \
+    return 1; \
+  }; \
+  apt update; \
+  apt install -y --no-install-recommends "$${missing[@]}"; \
 fi
 endef
 
@@ -49,12 +62,15 @@ build-tools:
 tools:
 	@command -v go >/dev/null || { echo 'go is missing: install Go 1.21 or newer; the one of Debian 12 is older' >&2; exit 1; }
 	@missing=(); \
+	command -v git >/dev/null || missing+=(git); \
+	test -s /etc/ssl/certs/ca-certificates.crt || missing+=(ca-certificates); \
 	command -v curl >/dev/null || missing+=(curl); \
 	command -v ab >/dev/null || missing+=(apache2-utils); \
 	command -v openssl >/dev/null || missing+=(openssl); \
 	command -v sslscan >/dev/null || missing+=(sslscan); \
 	command -v jq >/dev/null || missing+=(jq); \
 	command -v etcd >/dev/null || missing+=(etcd-server); \
+	command -v etcdctl >/dev/null || missing+=(etcd-client); \
 	command -v redis-server >/dev/null || missing+=(redis-server); \
 	command -v redis-cli >/dev/null || missing+=(redis-tools); \
 	command -v promtool >/dev/null || missing+=(prometheus); \
