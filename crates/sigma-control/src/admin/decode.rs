@@ -1,7 +1,8 @@
 //! JSON bodies, and what is said of a body that is none.
 //!
 //! APISIX decodes with lua-cjson, and clients see its words; a second, small reader finds them for
-//! texts that the real decoder refuses.
+//! texts that the real decoder refuses. That library also takes raw line ends and tabs within
+//! texts: the documented way to send a proto has them.
 
 use serde_json::Value;
 use sigma_config::document::{MAX_DEPTH, is_deeper};
@@ -22,7 +23,9 @@ pub(crate) fn json(body: &[u8], levels: usize) -> Result<Value, String> {
 }
 
 fn decoded(body: &[u8]) -> Result<Value, String> {
-    serde_json::from_slice(body).map_err(|error| {
+    let strict = serde_json::from_slice(body);
+    let read = strict.or_else(|error| escaped(body).map_or(Err(error), |body| serde_json::from_slice(&body)));
+    read.map_err(|error| {
         let mut reader = Reader { text: body, at: 0 };
         match reader.document() {
             Err(reason) => reason,
@@ -30,6 +33,24 @@ fn decoded(body: &[u8]) -> Result<Value, String> {
             Ok(()) => error.to_string(),
         }
     })
+}
+
+/// The text with the control characters that stand raw within its strings escaped; None if there
+/// are none.
+fn escaped(body: &[u8]) -> Option<Vec<u8>> {
+    let mut text = Vec::with_capacity(body.len() + 64);
+    let (mut in_string, mut after_backslash) = (false, false);
+    for &byte in body {
+        // After a backslash it stays, and is refused when this is read.
+        if in_string && byte < b' ' && !after_backslash {
+            text.extend_from_slice(format!("\\u{byte:04x}").as_bytes());
+            continue;
+        }
+        in_string ^= byte == b'"' && !after_backslash;
+        after_backslash = in_string && byte == b'\\' && !after_backslash;
+        text.push(byte);
+    }
+    (text.len() > body.len()).then_some(text)
 }
 
 /// A token, or what stands in its place.
@@ -228,6 +249,22 @@ mod tests {
         check("[[],{\"a\":{}}", "Expected comma or array end but found T_END at character 13");
         assert!(json(b"{\"a\":[1,{}]}", 3).is_ok());
         assert!(json(b"\"\xff\"", 9).is_err_and(|reason| !reason.is_empty()));
+    }
+
+    #[test]
+    fn raw_line_ends_are_taken_within_texts() {
+        let check = |body: &str, expected: Option<&str>| {
+            let got = json(body.as_bytes(), 9).ok();
+            assert_eq!(got, expected.map(|text| serde_json::json!({ "a": text })), "{body:?}");
+        };
+        check("{\"a\":\"x\r\n\ty\"}", Some("x\r\n\ty"));
+        check("{\n\t\"a\":\n\"x\ny\"\r\n}", Some("x\ny"));
+        check("{\"a\":\"q \\\" \n \\\\\"}", Some("q \" \n \\"));
+        check("{\"a\":\"\0\"}", Some("\0"));
+        // An escaped line end is none.
+        check("{\"a\":\"x\\\ny\"}", None);
+        check("{\"a\":\"x\n", None);
+        check("{\"a\":\n\0\"x\"}", None);
     }
 
     #[test]
