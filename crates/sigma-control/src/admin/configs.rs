@@ -140,7 +140,7 @@ pub(crate) async fn validate(
     }
     let text = call::read(state, headers, body, state.settings.body_bytes as usize).await?;
     let sent = parsed(headers, &text)?;
-    let (_, wrong) = drafts(state, &sent);
+    let (_, wrong) = drafts(state, &sent, Ids::Optional);
     if wrong.is_empty() {
         return Ok(Reply::json(StatusCode::OK, json!({})));
     }
@@ -275,8 +275,18 @@ impl Wrong {
     }
 }
 
-/// Checks every item by itself.
-fn drafts(state: &AdminState, sent: &Map<String, Value>) -> (Vec<Section>, Vec<Wrong>) {
+/// Whether every item must say which one it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ids {
+    /// It is going to be stored.
+    Required,
+    /// It is only looked at, as APISIX does.
+    Optional,
+}
+
+/// Checks every item by itself. With [`Ids::Optional`], items without an id are not among those of
+/// the sections.
+fn drafts(state: &AdminState, sent: &Map<String, Value>, ids: Ids) -> (Vec<Section>, Vec<Wrong>) {
     let mut sections = Vec::new();
     let mut wrong = Vec::new();
     let names = SECTIONS.into_iter().map(|kind| (kind.section(), Some(kind)));
@@ -302,8 +312,8 @@ fn drafts(state: &AdminState, sent: &Map<String, Value>) -> (Vec<Section>, Vec<W
         };
         let Some(kind) = kind else { continue };
         for (index, value) in list.iter().enumerate() {
-            match drafted(state, kind, value, &mut seen) {
-                Ok(item) => items.push(item),
+            match drafted(state, kind, value, ids, &mut seen) {
+                Ok(item) => items.extend(item),
                 Err(error) => {
                     let id = value.get("id").or_else(|| value.get("username")).and_then(id_text);
                     wrong.push(Wrong { section: name, item: Some((id.unwrap_or_default(), index)), error });
@@ -331,8 +341,9 @@ fn drafted(
     state: &AdminState,
     section: Kind,
     value: &Value,
+    ids: Ids,
     seen: &mut HashSet<ResourceKey>,
-) -> Result<Item, String> {
+) -> Result<Option<Item>, String> {
     let object = value.as_object().ok_or("an item must be an object")?;
     let mut object = object.clone();
     // A number of the client's own; what has not changed is found by comparison.
@@ -353,6 +364,11 @@ fn drafted(
             None => return Err(format!("invalid secret id: {}", id.unwrap_or("nil"))),
         },
         (kind, Some(id), _) => (kind, id.to_owned()),
+        (kind, None, _) if ids == Ids::Optional => {
+            let mut value = Value::Object(object);
+            secrecy::open_private_keys(&state.keyring, kind, &mut value);
+            return stored::check(kind, None, &value, &*state.plugins).map(|()| None);
+        }
         (kind, None, _) => return Err(format!("missing {} id", kind.word())),
     };
     let mut value = Value::Object(object);
@@ -372,13 +388,13 @@ fn drafted(
     }
     secrecy::seal(&state.keyring, kind, &mut value, &*state.plugins);
     match value {
-        Value::Object(value) => Ok(Item { key, value }),
+        Value::Object(value) => Ok(Some(Item { key, value })),
         _ => Err("an item must be an object".to_owned()),
     }
 }
 
 async fn replace(state: &AdminState, call: &Call, digest: &str, sent: &Map<String, Value>) -> Outcome {
-    let (sections, wrong) = drafts(state, sent);
+    let (sections, wrong) = drafts(state, sent, Ids::Required);
     for _ in 0..ATTEMPTS {
         let _alone = state.writes.write().await;
         let present = Present::load(state).await?;

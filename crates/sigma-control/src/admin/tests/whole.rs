@@ -100,6 +100,16 @@ async fn nothing_of_a_wrong_configuration_is_stored() {
 async fn all_faults_are_listed() {
     let api = Api::new();
     api.check("POST /configs/validate", &config().to_string(), 200, json!({})).await;
+    // What is not stored needs no id; what is, does.
+    let nameless =
+        json!({"routes": [{"uri": "/a", "plugins": {}}, {"uri": "/a", "plugins": {}}]}).to_string();
+    api.check("POST /configs/validate", &nameless, 200, json!({})).await;
+    api.refused("PUT /configs X-Digest:a", &nameless, 400, "missing route id").await;
+    let wrong = json!({"routes": [{"uri": 7}], "global_rules": [{"plugins": {}}]});
+    let answer = api.call("POST /configs/validate", &wrong.to_string()).await.json();
+    let errors: Vec<&Value> =
+        answer["errors"].as_array().expect("errors").iter().map(|e| &e["resource_id"]).collect();
+    assert_eq!(errors, [&json!(""), &json!("")], "{answer}");
     let text = "invalid configuration: allOf 1 failed: value should match only one schema, but matches none";
     let body = json!({
         "routes": [{"id": "1", "plugins": {}}, config()["routes"][0]],
