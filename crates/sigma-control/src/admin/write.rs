@@ -150,8 +150,10 @@ fn patched(
     if !keeps_update_time || !value.contains_key("update_time") {
         value.insert("update_time".into(), now().into());
     }
-    let id = place.id.as_deref().unwrap_or_default();
-    same_id(place, &identity(place, id), &value)?;
+    let id = identity(place, place.id.as_deref().unwrap_or_default());
+    same_id(place, &id, &value)?;
+    // As the path has it, whatever it was: an earlier body may have had a number.
+    value.insert("id".into(), id.into());
     Ok(value)
 }
 

@@ -102,6 +102,9 @@ async fn parts_are_patched() {
     assert_eq!(nodes(&api.done("PATCH /routes/1", merge).await), json!({"127.0.0.1:1981": 2}));
     let replaced = api.done("PATCH /routes/1/upstream/nodes", r#"{"h:1":1}"#).await;
     assert_eq!(nodes(&replaced), json!({"h:1": 1}));
+    let numbered = api.done("PUT /routes", &ROUTE.replacen('{', r#"{"id":7,"#, 1)).await;
+    assert_eq!(numbered["value"]["id"], json!(7));
+    assert_eq!(api.done("PATCH /routes/7", r#"{"desc":"x"}"#).await["value"]["id"], json!("7"));
     api.refused("PATCH /routes/1/uri/x", "1", 400, "invalid sub-path: /uri").await;
     api.refused("PATCH /routes/1", "1", 400, "invalid configuration").await;
     api.refused("PATCH /routes/1", r#"{"id":"2"}"#, 400, "wrong route id").await;
