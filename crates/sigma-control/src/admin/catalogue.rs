@@ -64,10 +64,14 @@ fn plugins_schema(plugins: &dyn PluginSchemas) -> Value {
     json!({"type": "object", "properties": properties})
 }
 
+/// How APISIX marks the schemas that it has added `_meta` to.
+const MARK: &str = "this is a mark for our injected plugin schema";
+
 /// A plugin's schema with the member that all plugins have.
 fn plugin_schema(plugins: &dyn PluginSchemas, name: &str, scope: PluginScope) -> Option<Value> {
     let mut schema = plugins.schema(name, scope)?.clone();
     let object = schema.as_object_mut()?;
+    object.insert("$comment".into(), MARK.into());
     let properties = object.entry("properties").or_insert_with(|| json!({}));
     if let Some(properties) = properties.as_object_mut() {
         properties.insert(
@@ -107,7 +111,9 @@ pub(crate) fn plugin(state: &AdminState, name: &str, call: &Call) -> Outcome {
         return Err(Refusal::new(StatusCode::NOT_FOUND, message));
     };
     let schema = match call.arguments.get("schema_type") {
-        Some("consumer") => plugin_schema(plugins, name, PluginScope::Consumer)
+        Some("consumer") => plugins
+            .schema(name, PluginScope::Consumer)
+            .cloned()
             .ok_or_else(|| Refusal::bad("not found schema"))?,
         Some("metadata") => plugins
             .schema(name, PluginScope::Metadata)
@@ -121,10 +127,11 @@ pub(crate) fn plugin(state: &AdminState, name: &str, call: &Call) -> Outcome {
 /// `GET /plugins?all=true`.
 pub(crate) fn plugins(state: &AdminState, call: &Call) -> Outcome {
     only_get(call)?;
+    let (scope, subsystem) = scope_of(&call.arguments)?;
     if !call.arguments.is_true("all") {
-        return Err(Refusal::bad("not found schema"));
+        let message = format!("plugin not found in subsystem {subsystem}");
+        return Err(Refusal::new(StatusCode::NOT_FOUND, message));
     }
-    let (scope, _) = scope_of(&call.arguments)?;
     Ok(Reply::json(StatusCode::OK, Value::Object(attributes(&*state.plugins, scope))))
 }
 

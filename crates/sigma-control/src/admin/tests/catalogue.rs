@@ -27,6 +27,9 @@ async fn schemas_are_served() {
     api.refused("PUT /schema/route", "{}", 404, "not found").await;
     let schema = api.done("GET /schema/plugins/key-auth", "").await;
     assert_eq!(schema["properties"]["_meta"]["additionalProperties"], json!(false));
+    assert_eq!(schema["$comment"], json!("this is a mark for our injected plugin schema"));
+    let consumers = api.done("GET /plugins/key-auth?schema_type=consumer", "").await;
+    assert_eq!((consumers.get("$comment"), consumers["properties"].get("_meta")), (None, None));
     assert_eq!(api.done("GET /plugins/key-auth?schema_type=consumer", "").await["type"], json!("object"));
     api.refused("GET /plugins/prometheus?schema_type=consumer", "", 400, "not found schema").await;
     api.refused("GET /plugins/key-auth?subsystem=x", "", 400, "unsupported subsystem: x").await;
@@ -46,7 +49,9 @@ async fn plugins_are_listed() {
     assert_eq!((&shown["version"], &shown["priority"]), (&json!("0.1"), &json!(2500)));
     assert!(shown["schema"].is_object() && shown["consumer_schema"].is_object(), "{shown}");
     assert_eq!(all["prometheus"].get("consumer_schema"), None);
-    api.refused("GET /plugins", "", 400, "not found schema").await;
+    api.refused("GET /plugins", "", 404, "plugin not found in subsystem http").await;
+    api.refused("GET /plugins?subsystem=x", "", 400, "unsupported subsystem: x").await;
+    api.refused("GET /plugins?all=true&subsystem=x", "", 400, "unsupported subsystem: x").await;
     api.check("PUT /plugins/reload", "", 200, json!("done")).await;
     let message = "please use PUT method to reload the plugins, POST method is not allowed.";
     api.refused("POST /plugins/reload", "", 405, message).await;
