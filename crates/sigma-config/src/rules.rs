@@ -235,7 +235,12 @@ fn certificate(place: &str, text: &str) -> Option<Violation> {
         return None;
     }
     let error = pem::certificates(text).err()?;
-    Some(Violation::new(place, "certificate", format!("failed to parse cert: {error}"), PEM_HINT))
+    Some(Violation::new(
+        place,
+        "certificate",
+        format!("failed to parse cert: PEM_read_bio_X509_AUX() failed: {error}"),
+        PEM_HINT,
+    ))
 }
 
 fn private_key(place: &str, text: &str) -> Option<Violation> {
@@ -248,7 +253,12 @@ fn private_key(place: &str, text: &str) -> Option<Violation> {
         return Some(Violation::new(place, "private_key", message, PEM_HINT));
     }
     let error = pem::private_key(text).err()?;
-    Some(Violation::new(place, "private_key", format!("failed to parse key: {error}"), PEM_HINT))
+    Some(Violation::new(
+        place,
+        "private_key",
+        format!("failed to parse key: PEM_read_bio_PrivateKey() failed: {error}"),
+        PEM_HINT,
+    ))
 }
 
 /// A certificate with its key.

@@ -344,7 +344,11 @@ stream_routes:
             ("plugin_metadata[2]", 21, "`id` is missing"),
             ("ssls[0]", 23, "needs `sni` or `snis`"),
             ("ssls[0].cert", 23, "at least 128 characters"),
-            ("ssls[0].cert", 23, "failed to parse cert: no certificate in PEM"),
+            (
+                "ssls[0].cert",
+                23,
+                "failed to parse cert: PEM_read_bio_X509_AUX() failed: no certificate in PEM",
+            ),
             ("protos[0]", 24, "`content` is missing"),
             ("protos[1].content", 24, "invalid content: content:1:9: expected an identifier, but found '{'"),
             ("secrets[0]", 26, "property \"uri\" validation failed"),

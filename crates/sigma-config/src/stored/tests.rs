@@ -262,7 +262,7 @@ fn upstreams() {
     );
     check(
         with(json!({ "tls": { "client_cert": "x".repeat(128), "client_key": pem("PRIVATE KEY") } })),
-        "failed to parse cert: no certificate in PEM",
+        "failed to parse cert: PEM_read_bio_X509_AUX() failed: no certificate in PEM",
     );
     check(
         with(json!({ "tls": { "client_cert": pem("CERTIFICATE"), "client_key": "x".repeat(64) } })),
@@ -341,11 +341,11 @@ fn certificates() {
     check(json!({ "cert": cert, "type": "client" }), "invalid configuration: else clause did not match");
     check(
         json!({ "cert": "x".repeat(128), "key": key, "sni": "a" }),
-        "failed to parse cert: no certificate in PEM",
+        "failed to parse cert: PEM_read_bio_X509_AUX() failed: no certificate in PEM",
     );
     check(
         json!({ "cert": cert, "key": format!("---{}", "x".repeat(64)), "sni": "a" }),
-        "failed to parse key: no private key in PEM",
+        "failed to parse key: PEM_read_bio_PrivateKey() failed: no private key in PEM",
     );
     check(
         json!({ "cert": cert, "key": key, "sni": "a", "certs": [cert] }),
@@ -353,11 +353,11 @@ fn certificates() {
     );
     check(
         json!({ "cert": cert, "key": key, "sni": "a", "certs": ["x".repeat(128)], "keys": [key] }),
-        "failed to handle cert-key pair[1]: failed to parse cert: no certificate in PEM",
+        "failed to handle cert-key pair[1]: failed to parse cert: PEM_read_bio_X509_AUX() failed: no certificate in PEM",
     );
     check(
         json!({ "cert": cert, "key": key, "sni": "a", "client": { "ca": "x".repeat(128) } }),
-        "failed to validate client_cert: failed to parse cert: no certificate in PEM",
+        "failed to validate client_cert: failed to parse cert: PEM_read_bio_X509_AUX() failed: no certificate in PEM",
     );
 }
 
