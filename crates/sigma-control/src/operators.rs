@@ -55,11 +55,20 @@ pub(crate) async fn serve(
     if let Some(control) = &settings.control {
         let inspect = Arc::new(Inspector { shared: Arc::clone(shared) });
         let plugins = Arc::clone(&plugins.enabled);
-        let state = ControlState { inspect, plugins, key_prefix: "/apisix".to_owned() };
+        let state = ControlState::new(inspect, plugins, key_prefix(settings, store.is_some()));
         let router = caller::guarded(control_api::router(state), &trusted);
         listen(control.address, router, &limits).await?;
     }
     endpoints::serve(shared, plugins, &limits).await
+}
+
+/// What stands before the keys of resources: those of a file have nothing before them.
+fn key_prefix(settings: &Settings, is_stored: bool) -> &str {
+    match &settings.store {
+        Some(store) if store.kind == StoreKind::Etcd => &store.prefix,
+        _ if is_stored => "/apisix",
+        _ => "",
+    }
 }
 
 /// Serves `router` at an address until the process ends.

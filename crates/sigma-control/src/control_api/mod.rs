@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use serde_json::{Map, Value, json};
 use sigma_config::crypt::mask_resource;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::plugins::{PluginSchemas, PluginScope};
+use sigma_config::wording::Schema;
 
 use crate::admin::{plugin_attributes, resource_schemas};
 pub use crate::desired::Quarantined;
@@ -89,8 +91,21 @@ pub struct ControlState {
     pub inspect: Arc<dyn Inspect>,
     /// The plugins of this build.
     pub plugins: Arc<dyn PluginSchemas>,
-    /// What stands before keys in answers, e.g. `/apisix`.
+    /// What stands before keys in answers, e.g. `/apisix`; nothing for those of a file.
     pub key_prefix: String,
+    schemas: HashMap<String, Schema>,
+}
+
+impl ControlState {
+    /// The Control API of a process whose keys begin with `key_prefix`.
+    pub fn new(inspect: Arc<dyn Inspect>, plugins: Arc<dyn PluginSchemas>, key_prefix: &str) -> ControlState {
+        let compiled = |name: &str| {
+            let schema = Schema::compile(plugins.schema(name, PluginScope::Http)?).ok()?;
+            Some((name.to_owned(), schema))
+        };
+        let schemas = plugins.names().into_iter().filter_map(compiled).collect();
+        ControlState { inspect, plugins, key_prefix: key_prefix.to_owned(), schemas }
+    }
 }
 
 /// The API as a service.
@@ -112,6 +127,8 @@ pub fn router(state: ControlState) -> Router {
         .route("/v1/plugins/reload", put(reload))
         .route("/v1/revision", get(revision))
         .fallback(async || refusal(StatusCode::NOT_FOUND, "not found"))
+        // As APISIX, whose router knows no path without its method.
+        .method_not_allowed_fallback(async || refusal(StatusCode::NOT_FOUND, "not found"))
         .with_state(Arc::new(state))
 }
 
@@ -151,7 +168,38 @@ async fn schema(State(state): Control) -> Response {
     }))
 }
 
+/// A list; an empty one is an empty object, as Lua has but one of the two.
+fn listed(items: impl Iterator<Item = Value>) -> Value {
+    let items: Vec<Value> = items.collect();
+    if items.is_empty() { json!({}) } else { items.into() }
+}
+
+/// What APISIX does not show of an upstream unless it was written: here the types have it always.
+fn without_silent_defaults(upstream: &mut Value) {
+    let is_zero = |value: Option<&Value>| value.and_then(Value::as_f64) == Some(0.0);
+    let Some(upstream) = upstream.as_object_mut() else { return };
+    if is_zero(upstream.get("retry_timeout")) {
+        upstream.shift_remove("retry_timeout");
+    }
+    let nodes = upstream.get_mut("nodes").and_then(Value::as_array_mut);
+    for node in nodes.into_iter().flatten().filter_map(Value::as_object_mut) {
+        if is_zero(node.get("priority")) {
+            node.shift_remove("priority");
+        }
+    }
+}
+
 impl ControlState {
+    /// Puts in what plugins take for granted.
+    fn fill_plugins(&self, resource: &mut Value) {
+        let confs = resource.get_mut("plugins").and_then(Value::as_object_mut);
+        for (name, conf) in confs.into_iter().flatten() {
+            if let Some(schema) = self.schemas.get(name) {
+                schema.fill_defaults(conf);
+            }
+        }
+    }
+
     fn shown_key(&self, key: &ResourceKey) -> String {
         format!("{}/{key}", self.key_prefix)
     }
@@ -166,6 +214,11 @@ impl ControlState {
     }
 
     fn item(&self, mut item: InForce) -> Value {
+        self.fill_plugins(&mut item.value);
+        match item.key.kind {
+            Kind::Upstream => without_silent_defaults(&mut item.value),
+            _ => item.value.get_mut("upstream").map_or((), without_silent_defaults),
+        }
         // It asks for no key.
         mask_resource(item.key.kind, &mut item.value, &*self.plugins);
         let mut shown = Map::new();
@@ -183,7 +236,7 @@ impl ControlState {
 
 async fn health(State(state): Control) -> Response {
     let reports = state.inspect.health().await;
-    found(&reports.into_iter().map(|report| state.health(report)).collect())
+    found(&listed(reports.into_iter().map(|report| state.health(report))))
 }
 
 /// The kinds whose health can be asked for.
@@ -218,7 +271,7 @@ async fn health_of(State(state): Control, Path((section, id)): Path<(String, Str
 
 async fn list(State(state): Control, kind: Kind) -> Response {
     let items = state.inspect.in_force(kind).await;
-    found(&items.into_iter().map(|item| state.item(item)).collect())
+    found(&listed(items.into_iter().map(|item| state.item(item))))
 }
 
 async fn one(State(state): Control, kind: Kind, Path(id): Path<String>) -> Response {
@@ -231,7 +284,7 @@ async fn one(State(state): Control, kind: Kind, Path(id): Path<String>) -> Respo
 
 async fn all_metadata(State(state): Control) -> Response {
     let items = state.inspect.in_force(Kind::PluginMetadata).await;
-    found(&items.into_iter().map(|item| state.metadata(item)).collect())
+    found(&listed(items.into_iter().map(|item| state.metadata(item))))
 }
 
 async fn metadata(State(state): Control, Path(plugin): Path<String>) -> Response {

@@ -57,8 +57,7 @@ impl Inspect for Fake {
 
 async fn ask(line: &str) -> (u16, Value) {
     let (method, path) = line.split_once(' ').expect("method and path");
-    let state =
-        ControlState { inspect: Arc::new(Fake), plugins: Arc::new(NoPlugins), key_prefix: "/apisix".into() };
+    let state = ControlState::new(Arc::new(Fake), Arc::new(NoPlugins), "/apisix");
     let request = Request::builder().method(method).uri(path).body(Body::empty()).expect("a request");
     let mut service = router(state).into_service();
     let response = tower_service::Service::call(&mut service, request).await.expect("an answer");
@@ -97,8 +96,14 @@ async fn all_schemas_are_told() {
     ];
     assert_eq!(names, expected);
     assert!(schemas["plugins"].is_object() && schemas["stream_plugins"].is_object(), "{schemas}");
-    for line in ["POST /v1/routes", "DELETE /v1/route/1", "GET /v1/gc", "GET /v1/plugins/reload"] {
-        assert_eq!(ask(line).await.0, 405, "{line}");
+    for line in [
+        "POST /v1/routes",
+        "DELETE /v1/route/1",
+        "GET /v1/gc",
+        "GET /v1/plugins/reload",
+        "POST /v1/plugins/reload",
+    ] {
+        check(line, 404, json!({"error_msg": "not found"})).await;
     }
 }
 
@@ -143,4 +148,67 @@ async fn what_is_served_is_told() {
         "quarantined": [{"key": "routes/2", "reason": "no uri", "since": 5, "revision": 8, "last_good_served": true}],
     });
     check("GET /v1/revision", 200, revision).await;
+}
+
+/// Values as the process has them, with everything written out, are shown as APISIX shows them.
+#[test]
+fn items_are_shown_as_they_were_meant() {
+    struct Limits(Value);
+    impl PluginSchemas for Limits {
+        fn names(&self) -> Vec<&str> {
+            vec!["limit"]
+        }
+
+        fn schema(&self, name: &str, scope: PluginScope) -> Option<&Value> {
+            (name == "limit" && scope == PluginScope::Http).then_some(&self.0)
+        }
+
+        fn is_auth(&self, _: &str) -> bool {
+            false
+        }
+
+        fn check(
+            &self,
+            _: &str,
+            _: PluginScope,
+            _: &Value,
+        ) -> Result<(), sigma_config::plugins::PluginRefusal> {
+            Ok(())
+        }
+
+        fn unique_attribute(&self, _: &str) -> Option<&str> {
+            None
+        }
+
+        fn secret_fields(&self, _: &str, _: PluginScope) -> &[&str] {
+            &["password"]
+        }
+    }
+    let schema = json!({"type": "object", "properties": {
+        "key": {"type": "string", "default": "remote_addr"}, "password": {"type": "string"}}});
+    let state = ControlState::new(Arc::new(Fake), Arc::new(Limits(schema)), "");
+    let shown = |kind: Kind, value: Value| {
+        let key = ResourceKey::new(kind, "1");
+        let item = InForce { key, value, created: 1, modified: 1, has_domain: false };
+        let shown = state.item(item);
+        (shown["key"].clone(), shown["value"].clone())
+    };
+    let upstream = |extra: Value| {
+        let mut upstream =
+            json!({"nodes": [{"host": "a", "weight": 1}, {"host": "b", "weight": 1, "priority": 2}]});
+        for (name, value) in extra.as_object().expect("an object") {
+            upstream[name] = value.clone();
+        }
+        upstream
+    };
+    let mut full = upstream(json!({"retry_timeout": 0.0}));
+    full["nodes"][0]["priority"] = json!(0);
+    assert_eq!(shown(Kind::Upstream, full.clone()), (json!("/upstreams/1"), upstream(json!({}))));
+    let kept = upstream(json!({"retry_timeout": 2.5}));
+    assert_eq!(shown(Kind::Upstream, kept.clone()).1, kept);
+    let route = json!({"upstream": full, "plugins": {"limit": {"password": "sesame"}, "other": {"a": 1}}});
+    let expected = json!({"upstream": upstream(json!({})), "plugins": {
+        "limit": {"password": "***", "key": "remote_addr"}, "other": {"a": 1}}});
+    assert_eq!(shown(Kind::Route, route), (json!("/routes/1"), expected));
+    assert_eq!(listed(std::iter::empty()), json!({}));
 }

@@ -149,10 +149,11 @@ impl fmt::Display for PlanError {
 impl std::error::Error for PlanError {}
 
 impl Plan {
-    /// `tcp` or `http`: what a probe speaks.
+    /// `tcp`, `http` or `https`: what a probe speaks.
     pub fn probe_name(&self) -> &'static str {
         match self.active.probe {
             Probe::Tcp => "tcp",
+            Probe::Http { .. } if self.active.tls.is_some() => "https",
             Probe::Http { .. } => "http",
         }
     }
