@@ -27,7 +27,7 @@ mod rules;
 mod schema;
 pub mod seed;
 pub mod settings;
-mod shorthand;
+pub mod shorthand;
 pub mod sound;
 pub mod store;
 pub mod stored;

@@ -4,8 +4,9 @@ use serde_json::{Map, Value, json};
 
 use crate::check::Findings;
 use crate::document::Document;
-use crate::problem::{element, member};
+use crate::problem::{Problem, element, member};
 use crate::resources::SECTIONS;
+use crate::schema;
 
 /// Protocols that the short form of an upstream may start with.
 const SCHEMES: [&str; 4] = ["http", "https", "grpc", "grpcs"];
@@ -40,6 +41,48 @@ pub(crate) fn expand(document: &mut Document, found: &mut Findings) {
         expand_items(&mut root, section, document, found);
     }
     document.value = Value::Object(root);
+}
+
+/// The resources of a document, as a running gateway takes them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Resources {
+    /// The sections, short forms written out, and what is neither section nor setting.
+    pub sections: Map<String, Value>,
+    /// The names of the settings of a process that stood beside them.
+    pub settings: Vec<String>,
+}
+
+/// Takes the resources out of the document of a whole gateway.
+///
+/// # Errors
+/// Short forms that mean nothing.
+pub fn resources(mut document: Document) -> Result<Resources, Vec<Problem>> {
+    let mut found = Findings::default();
+    expand(&mut document, &mut found);
+    if !found.errors.is_empty() {
+        return Err(found.errors);
+    }
+    let Value::Object(mut sections) = document.value else { return Ok(Resources::default()) };
+    let known = schema::schema().get("properties").and_then(Value::as_object);
+    let is_setting = |name: &String| {
+        // The list of enabled plugins stands in both.
+        !SECTIONS.contains(&name.as_str()) && name != "plugins" && known.is_some_and(|k| k.contains_key(name))
+    };
+    let settings: Vec<String> = sections.keys().filter(|name| is_setting(name)).cloned().collect();
+    sections.retain(|name, _| !settings.contains(name));
+    Ok(Resources { sections, settings })
+}
+
+/// Writes out the short forms of one resource.
+///
+/// # Errors
+/// One that means nothing.
+pub fn resource(value: &mut Value) -> Result<(), Problem> {
+    let mut found = Findings::default();
+    if let Some(item) = value.as_object_mut() {
+        expand_upstreams(item, "", &Document::default(), &mut found);
+    }
+    found.errors.into_iter().next().map_or(Ok(()), Err)
 }
 
 /// A section without anything in it, as `consumers:` in YAML or `{}`, is no list but none at all.
@@ -117,10 +160,32 @@ fn expand_items(root: &mut Map<String, Value>, section: &str, document: &Documen
         if !item.contains_key("id") && !named {
             item.insert("id".into(), Value::String(format!("arr_{}", index + 1)));
         }
-        if let Some(Value::String(url)) = item.get("upstream") {
-            let pointer = member(&element(section, index), "upstream");
-            let upstream = upstream_of(url, &pointer, document, found);
-            item.insert("upstream".into(), upstream);
+        expand_upstreams(item, &element(section, index), document, found);
+    }
+}
+
+/// The upstream of a resource, and those that its `traffic-split` chooses from.
+fn expand_upstreams(item: &mut Map<String, Value>, pointer: &str, document: &Document, found: &mut Findings) {
+    let mut expand = |holder: &mut Value, pointer: &str| {
+        if let Some(Value::String(url)) = holder.get("upstream") {
+            holder["upstream"] = upstream_of(url, &member(pointer, "upstream"), document, found);
+        }
+    };
+    let pointer_of_rules = member(&member(&member(pointer, "plugins"), "traffic-split"), "rules");
+    let rules =
+        item.get_mut("plugins").and_then(|plugins| plugins.get_mut("traffic-split")?.get_mut("rules"));
+    for (index, rule) in rules.and_then(Value::as_array_mut).into_iter().flatten().enumerate() {
+        let pointer = member(&element(&pointer_of_rules, index), "weighted_upstreams");
+        let choices = rule.get_mut("weighted_upstreams").and_then(Value::as_array_mut);
+        for (index, choice) in choices.into_iter().flatten().enumerate() {
+            expand(choice, &element(&pointer, index));
+        }
+    }
+    if item.get("upstream").is_some_and(Value::is_string) {
+        let mut holder = Value::Object(std::mem::take(item));
+        expand(&mut holder, pointer);
+        if let Value::Object(held) = holder {
+            *item = held;
         }
     }
 }
@@ -157,4 +222,56 @@ fn parse_url(url: &str) -> Result<(&str, &str, Option<u16>), String> {
     }
     let (host, port) = crate::nodes::split_address(authority)?;
     Ok((scheme, host, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Resources, Vec<Problem>> {
+        resources(Document::parse(text, text.len()).expect("a document"))
+    }
+
+    #[test]
+    fn resources_are_told_from_settings() {
+        let found = read(
+            "workers: 2\nlisteners: [\":80\"]\nstatus: \"127.0.0.1:1\"\nrouts: []\nplugins: [cors]\nroutes:\n- uri: /a\n  upstream: http://a:1\n",
+        );
+        let found = found.expect("resources");
+        assert_eq!(found.settings, ["workers", "listeners", "status"]);
+        let upstream = json!({"scheme": "http", "nodes": [{"host": "a", "port": 1, "weight": 1}]});
+        let expected = json!({
+            "routs": [], "plugins": [{"name": "cors"}],
+            "routes": [{"uri": "/a", "upstream": upstream, "id": "arr_1"}],
+        });
+        assert_eq!(Value::Object(found.sections), expected);
+        let shortest = read("upstream: http://a:1").expect("resources").sections;
+        assert_eq!(shortest["routes"][0]["upstream"], upstream);
+        assert!(read("routes:\n- upstream: a:1\n").is_err());
+    }
+
+    #[test]
+    fn upstreams_of_a_resource_are_written_out() {
+        let mut value = json!({
+            "upstream": "http://a:1",
+            "plugins": {"traffic-split": {"rules": [{"weighted_upstreams": [
+                {"upstream": "https://b", "weight": 1}, {"weight": 2}, {"upstream_id": "c"}]}]}},
+        });
+        assert_eq!(resource(&mut value), Ok(()));
+        assert_eq!(value["upstream"]["nodes"][0]["host"], "a");
+        let choices = &value["plugins"]["traffic-split"]["rules"][0]["weighted_upstreams"];
+        assert_eq!(choices[0]["upstream"], json!({"scheme": "https", "nodes": [{"host": "b", "weight": 1}]}));
+        assert_eq!((&choices[1], &choices[2]), (&json!({"weight": 2}), &json!({"upstream_id": "c"})));
+        let mut wrong =
+            json!({"plugins": {"traffic-split": {"rules": [{"weighted_upstreams": [{"upstream": "x"}]}]}}});
+        let problem = resource(&mut wrong).expect_err("no address");
+        assert!(problem.to_string().contains("`x` has no scheme"), "{problem}");
+        for mut other in
+            [json!(1), json!({"upstream": {}}), json!({"plugins": {"traffic-split": {"rules": 1}}})]
+        {
+            let before = other.clone();
+            assert_eq!(resource(&mut other), Ok(()));
+            assert_eq!(other, before);
+        }
+    }
 }

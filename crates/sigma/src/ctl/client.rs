@@ -133,6 +133,9 @@ fn refusal(status: u16, text: &str) -> anyhow::Error {
         ));
     }
     let hint = match status {
+        401 if word("description") == Some("invalid method for role viewer") => {
+            "; this key may only read: give one of role admin"
+        }
         401 => {
             "; give the key with --key-file or SIGMA_ADMIN_KEY (one that was made is in admin.key beside the store)"
         }
@@ -160,6 +163,10 @@ mod tests {
             "400: x\n  routes/1: y",
         );
         let text = r#"{"error_msg":"failed to check token","description":"missing apikey"}"#;
+        let viewer =
+            r#"{"error_msg":"failed to check token","description":"invalid method for role viewer"}"#;
+        let said = refusal(401, viewer).to_string();
+        assert!(said.ends_with("this key may only read: give one of role admin"), "{said}");
         assert!(
             refusal(401, text).to_string().starts_with("401: failed to check token: missing apikey; give")
         );

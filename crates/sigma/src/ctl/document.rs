@@ -7,6 +7,8 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Map, Value};
 use sigma_config::document::Document;
+use sigma_config::problem::Problem;
+use sigma_config::shorthand;
 
 /// Largest file in bytes, as the Admin API takes it.
 const FILE_BYTES_MAX: usize = 128 * 1024 * 1024;
@@ -30,8 +32,15 @@ const SECTIONS: [&str; 13] = [
 /// Keys that only the server has, or that come back in another form than they were sent.
 const NOT_COMPARED: [&str; 5] = ["create_time", "update_time", "key", "keys", "client_key"];
 
-/// Reads YAML or JSON from a file, or from standard input for `-`.
+/// Reads a resource, its short forms written out.
 pub(crate) fn read(file: &Path) -> Result<Value> {
+    let mut value = document(file)?.value;
+    shorthand::resource(&mut value).map_err(|problem| anyhow!("{}: {problem}", file.display()))?;
+    Ok(value)
+}
+
+/// Reads YAML or JSON from a file, or from standard input for `-`.
+fn document(file: &Path) -> Result<Document> {
     let mut text = String::new();
     if file == Path::new("-") {
         let mut input = std::io::stdin().lock().take(FILE_BYTES_MAX as u64 + 1);
@@ -40,18 +49,25 @@ pub(crate) fn read(file: &Path) -> Result<Value> {
         text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     }
     let document = Document::parse(&text, FILE_BYTES_MAX);
-    let document = document.map_err(|problems| {
-        let lines: Vec<String> =
-            problems.iter().map(|problem| format!("{}: {problem}", file.display())).collect();
-        anyhow!(lines.join("\n"))
-    })?;
-    Ok(document.value)
+    document.map_err(|problems| listed(file, &problems))
 }
 
-/// Reads a whole configuration. What is no section is refused: a misspelt one would be an empty
-/// one, and remove everything of its kind.
+fn listed(file: &Path, problems: &[Problem]) -> anyhow::Error {
+    let lines: Vec<String> =
+        problems.iter().map(|problem| format!("{}: {problem}", file.display())).collect();
+    anyhow!(lines.join("\n"))
+}
+
+/// Reads a whole configuration, as a file of a gateway has it; the gateway's own settings are left
+/// out, and named on standard error. What is neither section nor setting is refused: a misspelt
+/// section would be an empty one, and remove everything of its kind.
 pub(crate) fn configuration(file: &Path) -> Result<Value> {
-    let Value::Object(object) = read(file)? else { bail!("{}: it must be an object", file.display()) };
+    let found = shorthand::resources(document(file)?).map_err(|problems| listed(file, &problems))?;
+    if !found.settings.is_empty() {
+        let names = found.settings.join(", ");
+        eprintln!("{}: settings are those of each process and left out here: {names}", file.display());
+    }
+    let object = found.sections;
     for name in object.keys() {
         let section = name.strip_suffix("_conf_version").unwrap_or(name);
         if !SECTIONS.contains(&section) {

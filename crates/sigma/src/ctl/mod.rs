@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 use client::{Client, Method};
 use output::Form;
 
+/// Collections whose resources the gateway can give an id.
+const MAKES_IDS: [&str; 6] = ["routes", "services", "upstreams", "ssls", "protos", "stream_routes"];
 /// Exit status of `sigma ctl diff` when there are differences; 1 and 2 stand for failures.
 const DIFFERENT: u8 = 3;
 
@@ -68,7 +70,7 @@ enum Verb {
     Put {
         /// Its collection
         kind: String,
-        /// Its id; may be left out where the file has it
+        /// Its id; may be left out where the file has it, or where the gateway is to make one
         id: Option<String>,
         #[command(flatten)]
         change: Change,
@@ -155,11 +157,17 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
         }
         Verb::Put { kind, id, change } => {
             let path = resource(&kind, id.as_deref())?;
-            write(&client, Method::Put, &path, &change, form).await?;
+            let body = document::read(&change.file)?;
+            // What says nowhere which one it is gets an id from the gateway.
+            let named = id.is_some() || body.get("id").or_else(|| body.get("username")).is_some();
+            let method =
+                if !named && MAKES_IDS.contains(&path.as_str()) { Method::Post } else { Method::Put };
+            write(&client, method, &path, &change, &body, form).await?;
         }
         Verb::Patch { kind, id, change } => {
             let path = resource(&kind, Some(&id))?;
-            write(&client, Method::Patch, &path, &change, form).await?;
+            let body = document::read(&change.file)?;
+            write(&client, Method::Patch, &path, &change, &body, form).await?;
         }
         Verb::Delete { kind, id, force, dry_run } => {
             let arguments = [("force", force), ("dry_run", dry_run)];
@@ -233,12 +241,12 @@ async fn write(
     method: Method,
     path: &str,
     change: &Change,
+    body: &Value,
     form: Option<Form>,
 ) -> Result<()> {
-    let body = document::read(&change.file)?;
     let dry_run = change.dry_run.then_some(("dry_run", "true"));
     let path = client::with_query(path, dry_run.into_iter());
-    let written = client.call(method, &path, Some(&body)).await?;
+    let written = client.call(method, &path, Some(body)).await?;
     match form {
         Some(form) => output::print(form, &written["value"])?,
         None => {

@@ -268,8 +268,43 @@ fn every_verb_of_the_shell_does_its_work() {
     shell.check(&["nodes", &control], 0, &["SERVED", &served, "embedded"]);
     shell.check(&["nodes", &control, "http://127.0.0.1:1"], 1, &["127.0.0.1:1", &served]);
     shell.check(&["frobnicate"], 2, &["frobnicate"]);
+    shell.check(&["--key", VIEWER, "put", "routes", "1", "-f", "route.yaml"], 1, &["this key may only read"]);
     shell.check(&["--key", VIEWER, "delete", "routes", "1"], 1, &["401"]);
     assert_eq!(answerer(&gateway, "/2"), "a");
+}
+
+/// What a file of a gateway may hold, the shell takes as well: short forms, items without an id, and
+/// the settings beside them, which it leaves out with a word.
+#[test]
+fn the_shell_takes_what_a_file_takes() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = start(EMBEDDED);
+    let shell = Shell(&gateway);
+    let url = format!("http://127.0.0.1:{}", origin.port());
+    shell.write("short.yaml", &format!("uri: /short\nupstream: {url}\n"));
+    shell.check(&["put", "routes", "1", "-f", "short.yaml"], 0, &["routes/1: written"]);
+    await_answerer(&gateway, "/short", "a");
+    shell.check(&["put", "routes", "-f", "short.yaml"], 0, &["routes/0000", "written"]);
+    shell.write("patch.yaml", "upstream: nowhere\n");
+    shell.check(&["patch", "routes", "1", "-f", "patch.yaml"], 1, &["has no scheme"]);
+    shell.check(&["put", "consumers", "-f", "short.yaml"], 1, &["400"]);
+    let whole = format!(
+        "listeners: [\":9080\"]\nworkers: 2\nroutes:\n  - uri: /whole\n    upstream: {url}\n  - uri: /split\n    plugins: {{ traffic-split: {{ rules: [ {{ weighted_upstreams: [ {{ upstream: \"{url}\", weight: 1 }} ] }} ] }} }}\n"
+    );
+    shell.write("whole.yaml", &whole);
+    let left_out = "left out here: listeners, workers";
+    shell.check(&["validate", "-f", "whole.yaml"], 0, &["ok", left_out]);
+    shell.check(&["diff", "-f", "whole.yaml"], 3, &["+ routes/arr_1", "- routes/1", left_out]);
+    shell.check(&["apply", "-f", "whole.yaml"], 0, &["applied", left_out]);
+    await_answerer(&gateway, "/whole", "a");
+    await_answerer(&gateway, "/split", "a");
+    await_answerer(&gateway, "/short", "404");
+    shell.check(&["diff", "-f", "whole.yaml"], 0, &[]);
+    shell.write("whole.yaml", &whole.replace("workers", "wrokers"));
+    shell.check(&["apply", "-f", "whole.yaml"], 1, &["`wrokers` is no section"]);
+    shell.write("shortest.yaml", &format!("upstream: {url}\n"));
+    shell.check(&["apply", "-f", "shortest.yaml"], 0, &["applied"]);
+    await_answerer(&gateway, "/anything", "a");
 }
 
 /// Kinds whose paths are not plain, and the forms of what is printed.
