@@ -1,8 +1,8 @@
 //! The key that is made where an operator configured none.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use sigma_config::settings::{Admin, AdminKey, AdminRole};
@@ -11,6 +11,8 @@ use sigma_config::settings::{Admin, AdminKey, AdminRole};
 const FILE_NAME: &str = "admin.key";
 /// As many as APISIX makes: 32 of 52 letters are 182 bits.
 const LETTERS: usize = 32;
+/// What users have who are neither the owner nor of the group.
+const OTHERS: u32 = 0o007;
 /// Longer is no key but a file put there by mistake.
 const FILE_BYTES_MAX: u64 = 4096;
 
@@ -67,7 +69,18 @@ fn made(path: &Path) -> io::Result<String> {
 
 fn kept(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    File::open(path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    let file = File::open(path)?;
+    let mode = file.metadata()?.permissions().mode();
+    if mode & OTHERS != 0 {
+        // A copy of the folder may have come without its permissions. Its group may be meant.
+        file.set_permissions(Permissions::from_mode(mode & !OTHERS))?;
+        tracing::warn!(
+            file = %path.display(),
+            "every user of this machine could read the key of the Admin API, which is closed now; make a new one by \
+             deleting the file if that may have happened"
+        );
+    }
+    file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
     let key = text.trim();
     if key.len() < LETTERS {
         return Err(io::Error::new(ErrorKind::InvalidData, "it holds no key; delete it to have one made"));
@@ -90,8 +103,6 @@ fn letters() -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]
@@ -107,7 +118,11 @@ mod tests {
         let mode = std::fs::metadata(&path).expect("the file").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert!(key.len() == 32 && key.bytes().all(|byte| byte.is_ascii_alphabetic()));
+        assert_eq!(settle(), (KeyFile { path: path.clone(), is_new: false }, key.clone()));
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("opened");
         assert_eq!(settle(), (KeyFile { path: path.clone(), is_new: false }, key));
+        let mode = std::fs::metadata(&path).expect("the file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o640, "not for everybody");
         std::fs::write(&path, "short").expect("written");
         let refused = settle_key(&mut Admin::default(), &folder.path().join("data"));
         assert!(refused.is_err_and(|error| error.to_string().contains("holds no key")));
