@@ -1,7 +1,7 @@
 //! Paging and filters of lists.
 
 use axum::http::StatusCode;
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
 use serde_json::Value;
 
 use super::call::Arguments;
@@ -9,6 +9,9 @@ use super::collection::Collection;
 use super::reply::{Refusal, Reply, Shown};
 use sigma_config::kind::Kind;
 
+/// Largest compiled pattern in bytes: those that people write take a few thousand, and a larger one
+/// takes the thread of all operators' listeners a while.
+const PATTERN_BYTES_MAX: usize = 256 * 1024;
 /// The sizes that a page may have.
 const PAGE_SIZES: std::ops::RangeInclusive<f64> = 10.0..=500.0;
 
@@ -28,7 +31,7 @@ impl Filter {
     pub(crate) fn parse(arguments: &Arguments, collection: &Collection) -> Result<Filter, Refusal> {
         let regex = |name: &str| {
             let compile = |text| {
-                Regex::new(text).map_err(|error| {
+                RegexBuilder::new(text).size_limit(PATTERN_BYTES_MAX).build().map_err(|error| {
                     let reason = error.to_string();
                     let reason = reason.lines().last().unwrap_or_default();
                     Refusal::bad(format_args!("invalid argument {name}: {reason}"))

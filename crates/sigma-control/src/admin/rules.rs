@@ -18,10 +18,14 @@ pub(crate) fn looks_around(class: Class) -> bool {
     matches!(class, Class::Resource(Kind::Consumer | Kind::Credential | Kind::GlobalRule) | Class::Decoration)
 }
 
-/// An id is text, or a number that stands for its digits.
+/// An id is text, or a number that stands for its digits: 1 and 1.0 are one number.
 pub(crate) fn id_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
+        Value::Number(number) if number.is_f64() => {
+            let whole = number.as_f64().filter(|n| n.fract() == 0.0 && n.abs() < 9e15);
+            Some(whole.map_or_else(|| number.to_string(), |n| (n as i64).to_string()))
+        }
         Value::Number(number) => Some(number.to_string()),
         _ => None,
     }
@@ -61,7 +65,13 @@ fn unchanged(record: &Record) -> Condition {
 
 async fn parent(state: &AdminState, place: &Place, kind: Kind, missing: &str) -> Result<Condition, Refusal> {
     let name = place.parent.as_deref().unwrap_or_default();
-    let record = state.store.get(&ResourceKey::new(kind, name).to_string()).await?;
+    let record = state.store.get(&ResourceKey::new(kind, name).to_string()).await;
+    let record = record.map_err(|error| {
+        if kind == Kind::Consumer {
+            return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "failed to get the consumer");
+        }
+        Refusal::from(error)
+    })?;
     record.as_ref().map(unchanged).ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, missing))
 }
 

@@ -92,6 +92,10 @@ pub(crate) async fn post(state: &AdminState, place: &Place, call: &Call) -> Outc
 pub(crate) async fn patch(state: &AdminState, place: &Place, call: &Call) -> Outcome {
     let id = existing_id(place)?;
     let given = call.body.as_ref().ok_or_else(|| Refusal::bad("missing new configuration"))?;
+    let is_object = given.is_object() || given.as_array().is_some_and(Vec::is_empty);
+    if place.sub_path.is_empty() && !is_object {
+        return Err(Refusal::bad("invalid configuration"));
+    }
     let key = place.key(id);
     for _ in 0..ATTEMPTS {
         let _turn = turn(state, rules::looks_around(place.collection.class)).await;
@@ -131,8 +135,8 @@ fn patched(
     if place.sub_path.is_empty() {
         let given = match given {
             Value::Object(given) => given.clone(),
-            Value::Array(list) if list.is_empty() => Map::new(),
-            _ => return Err(Refusal::bad("invalid configuration")),
+            // Seen to before: an empty list, which is an empty object to APISIX.
+            _ => Map::new(),
         };
         if is_decoration && given.contains_key("service_id") {
             return Err(Refusal::bad("service_id can not be patched"));

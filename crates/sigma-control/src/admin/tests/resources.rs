@@ -107,6 +107,9 @@ async fn parts_are_patched() {
     assert_eq!(api.done("PATCH /routes/7", r#"{"desc":"x"}"#).await["value"]["id"], json!("7"));
     api.refused("PATCH /routes/1/uri/x", "1", 400, "invalid sub-path: /uri").await;
     api.refused("PATCH /routes/1", "1", 400, "invalid configuration").await;
+    api.refused("PATCH /routes/absent", "[1]", 400, "invalid configuration").await;
+    api.check("PATCH /routes/absent", "[]", 404, json!({"message": "Key not found"})).await;
+    api.done("PATCH /routes/1", r#"{"id":1.0}"#).await;
     api.refused("PATCH /routes/1", r#"{"id":"2"}"#, 400, "wrong route id").await;
     let whole = "invalid configuration: allOf 1 failed: value should match only one schema, but matches none";
     api.refused("PATCH /routes/1", r#"{"uri":null}"#, 400, whole).await;
@@ -298,7 +301,20 @@ async fn lists_are_filtered_and_paged() {
         let answer = api.call(&format!("GET /routes?page=1&page_size={size}"), "").await;
         assert_eq!((answer.status, answer.text.as_str()), (400, "page_size must be between 10 and 500"));
     }
-    assert_eq!(api.call("GET /routes?name=(", "").await.status, 400);
+    for pattern in ["(", "(%5Cw{90}){90}", "a{9999}{9999}", "(?=a)"] {
+        let answer = api.call(&format!("GET /routes?name={pattern}"), "").await;
+        assert_eq!(answer.status, 400, "{pattern}: {}", answer.text);
+    }
+    for page in ["1e308", "-1e308", "inf", "NaN"] {
+        assert_eq!(
+            api.call(&format!("GET /routes?page={page}&page_size=10"), "").await.status,
+            200,
+            "{page}"
+        );
+    }
+    for ttl in ["1e308", "inf", "NaN", "0", "-0", "9000000001"] {
+        assert_eq!(api.call(&format!("PUT /routes/1?ttl={ttl}"), ROUTE).await.status, 400, "{ttl}");
+    }
 }
 
 #[tokio::test]
