@@ -163,8 +163,13 @@ async fn serve(
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     request: Request,
 ) -> Response {
-    let readers = access::readers(&state, request.headers());
-    let reply = match admitted(&state, peer, request).await {
+    answer(&state, peer, request).await
+}
+
+/// The answer to one call. It needs a runtime with a clock, and nothing else of the machine.
+pub async fn answer(state: &AdminState, peer: SocketAddr, request: Request) -> Response {
+    let readers = access::readers(state, request.headers());
+    let reply = match admitted(state, peer, request).await {
         Ok(reply) => reply,
         Err(refusal) => refusal.into(),
     };

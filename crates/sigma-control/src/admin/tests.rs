@@ -14,6 +14,7 @@ use super::*;
 use crate::store::memory::Memory;
 
 mod access;
+mod calls;
 mod catalogue;
 mod resources;
 mod rows;
