@@ -77,8 +77,8 @@ pub async fn accept(
         let (hello, name) = read_hello(&mut socket, early, options.hello_bytes).await?;
         let _turn = handshakes.0.acquire().await;
         let identity = match choose(name.as_deref()) {
-            Some(identity) => identity,
-            None => {
+            Some(identity) if !identity.refuses() => identity,
+            _ => {
                 alert(&mut socket, UNRECOGNIZED_NAME);
                 return Err(HandshakeError::NoCertificate(name.as_deref().map(Box::from)));
             }

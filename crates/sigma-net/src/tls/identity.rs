@@ -59,6 +59,23 @@ impl ServerIdentity {
         Ok(identity)
     }
 
+    /// An identity that nobody is shown: whoever asks for one of its names is refused the handshake.
+    /// It holds the place of one that cannot be used, so that no other one is shown instead.
+    pub fn refusing() -> ServerIdentity {
+        ServerIdentity {
+            certificates: Arc::new(Choice(Vec::new())),
+            versions: Versions::ALL,
+            client_auth: None,
+            resumption: Resumption::Off,
+            prepared: RwLock::default(),
+        }
+    }
+
+    /// Whether it only refuses.
+    pub fn refuses(&self) -> bool {
+        self.certificates.0.is_empty()
+    }
+
     /// What it asks of clients.
     pub fn client_auth(&self) -> Option<&ClientAuth> {
         self.client_auth.as_deref()

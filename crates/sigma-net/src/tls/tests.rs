@@ -209,6 +209,22 @@ fn the_name_decides_the_identity() {
 }
 
 #[test]
+fn a_name_that_refuses_is_not_served_by_a_wildcard() {
+    run(async {
+        let root = Authority::root("root");
+        let wildcard = Arc::new(ServerIdentity::new(root.identity(&["*.a.test"])).unwrap());
+        let refusing = Arc::new(ServerIdentity::refusing());
+        let certificates =
+            Arc::new(Certificates::new([("*.a.test", wildcard), ("x.a.test", refusing)], None));
+        shake(&root.client(), "y.a.test", &certificates).await;
+        let (near, far) =
+            shake_with(&root.client(), "x.a.test", &certificates, &AcceptOptions::default()).await;
+        assert!(matches!(far, Err(HandshakeError::NoCertificate(_))), "{far:?}");
+        assert!(near.is_err());
+    });
+}
+
+#[test]
 fn a_client_without_a_certificate_for_its_name_is_told() {
     run(async {
         let root = Authority::root("root");
