@@ -72,6 +72,11 @@ pub trait PluginSchemas: Send + Sync {
     fn standing(&self, _name: &str) -> Option<Standing> {
         None
     }
+
+    /// Whether the operator allows a plugin to be left out where it is not known or not enabled.
+    fn is_ignored(&self, _name: &str) -> bool {
+        false
+    }
 }
 
 /// No plugins at all, for tools that check nothing of them.
@@ -162,6 +167,10 @@ impl PluginSchemas for EnabledPlugins<'_> {
 
     fn standing(&self, name: &str) -> Option<Standing> {
         self.all.standing(name)
+    }
+
+    fn is_ignored(&self, name: &str) -> bool {
+        self.all.is_ignored(name)
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Every field carries its default and unit; `docs/configuration.md` is generated from here.
 
+mod compat;
 mod operators;
 
 use std::fmt;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::forms::{CidrText, ListenText};
 
+pub use compat::Compat;
 pub use operators::{Admin, AdminApiVersion, AdminKey, AdminRole, Control, NiubixAdmin, Operators, Status};
 
 /// Number of worker threads.
@@ -438,6 +440,8 @@ pub struct Settings {
     /// What plugins are told once for the whole process, by plugin name.
     #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
     pub plugin_attr: serde_json::Map<String, serde_json::Value>,
+    /// Leniency for configurations that come from APISIX.
+    pub compat: Compat,
     /// Encryption of secret fields in the store.
     pub data_encryption: DataEncryption,
     /// How secrets are looked up.
@@ -487,6 +491,7 @@ impl Default for Settings {
             niubix_admin: None,
             plugins: None,
             plugin_attr: serde_json::Map::new(),
+            compat: Compat::default(),
             data_encryption: DataEncryption::default(),
             secret_lookup: crate::reference::SecretLookup::default(),
             pid_file: None,

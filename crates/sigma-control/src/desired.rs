@@ -1,4 +1,5 @@
-//! What is to be served: the configuration as the store has it, less what is invalid there.
+//! What is to be served: the configuration as the store has it. What is invalid there is quarantined:
+//! its last good form stays if that lets nothing through which the new one guards, else it is closed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -18,21 +19,53 @@ use crate::store::{Change, Contents, Event, Record};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quarantined {
     /// Its key, such as `routes/1`.
-    pub key: String,
+    pub key: ResourceKey,
     /// What is wrong with it.
     pub reason: String,
     /// Since when.
     pub since: SystemTime,
     /// The store's revision in which it was written.
     pub revision: u64,
-    /// Whether an earlier form of it is served instead; otherwise it is left out.
-    pub last_good_served: bool,
+    /// What is served in its place.
+    pub standing: Standing,
+}
+
+/// What is served in the place of an object that cannot be served as it was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// The form before it.
+    LastGood,
+    /// 503, or no handshake for the names of an ssl. That is so where there is no form before it, and
+    /// where that one lets through what the new one guards.
+    Closed,
+    /// Nothing: it is unknown whom it would have served, or it serves nobody by itself.
+    LeftOut,
+}
+
+impl Standing {
+    /// Its word in answers and logs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Standing::LastGood => "last_good",
+            Standing::Closed => "closed",
+            Standing::LeftOut => "left_out",
+        }
+    }
+}
+
+/// How a resource was before a change.
+#[derive(Debug, Clone)]
+struct Former {
+    resource: AnyResource,
+    created: u64,
+    closed: bool,
 }
 
 /// What a batch of events changed, and how it was before.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    before: HashMap<ResourceKey, Option<(AnyResource, u64)>>,
+    before: HashMap<ResourceKey, Option<Former>>,
     /// Those of them that were refused before, and are tried once more.
     retried: Vec<ResourceKey>,
 }
@@ -147,23 +180,75 @@ impl Desired {
         match self.read(&key, record) {
             Ok(resource) => {
                 self.quarantine.remove(&key);
-                let created = self.created(&key);
-                let before = self.config.resources.put(resource, record.created);
                 self.modified.insert(key.clone(), record.modified);
-                batch.before.entry(key).or_insert(before.zip(created));
+                self.replace(key.clone(), resource, record.created, batch);
+                if key.kind == Kind::StreamRoute {
+                    let reason = "this version serves no TCP or UDP".to_owned();
+                    self.set_aside(key, reason, record.modified, Standing::LeftOut);
+                }
             }
-            Err(reason) => self.set_aside(key, reason, record.modified),
+            Err((value, reason)) => {
+                let standing = self.hold_place(&key, value.as_ref(), record.created, batch);
+                self.set_aside(key, reason, record.modified, standing);
+            }
         }
     }
 
-    fn read(&self, key: &ResourceKey, record: &Record) -> Result<AnyResource, String> {
+    /// Puts a resource in, and notes how it was before.
+    fn replace(&mut self, key: ResourceKey, resource: AnyResource, created: u64, batch: &mut Batch) {
+        let former = self.former(&key);
+        self.config.resources.put(resource, created);
+        batch.before.entry(key).or_insert(former);
+    }
+
+    fn former(&self, key: &ResourceKey) -> Option<Former> {
+        let resource = self.config.resources.get(key)?;
+        let (created, closed) = (self.created(key)?, self.config.resources.is_closed(key));
+        Some(Former { resource, created, closed })
+    }
+
+    /// The resource, or why it is none, with the value if that could be read at all.
+    fn read(&self, key: &ResourceKey, record: &Record) -> Result<AnyResource, (Option<Value>, String)> {
         let mut value: Value = serde_json::from_slice(&record.value)
-            .map_err(|error| format!("the value is not JSON: {error}"))?;
+            .map_err(|error| (None, format!("the value is not JSON: {error}")))?;
         self.keyring.decrypt_resource(key.kind, &mut value, &*self.plugins);
         for plugin in stored::skipped_plugins(key.kind, &value, &*self.plugins) {
             tracing::warn!(%key, plugin, "the plugin is not known or not enabled, and left out");
         }
-        stored::read(key, &value, &*self.plugins)
+        stored::read(key, &value, &*self.plugins).map_err(|reason| (Some(value), reason))
+    }
+
+    /// Decides what is served in the place of a record that is no resource. `value` is None if
+    /// nothing of it can be read.
+    fn hold_place(
+        &mut self,
+        key: &ResourceKey,
+        value: Option<&Value>,
+        created: u64,
+        batch: &mut Batch,
+    ) -> Standing {
+        let value = value.filter(|value| value.is_object());
+        let outline = stored::outline(key, value.unwrap_or(&Value::Null));
+        let last = self.former(key);
+        match (last, outline) {
+            (Some(last), outline) if !last.closed => {
+                let outline = outline
+                    .filter(|written| value.is_some() && !stored::may_stand_in(&last.resource, written));
+                let Some(outline) = outline else { return Standing::LastGood };
+                self.close(key, outline, created, batch);
+            }
+            (None, None) => return Standing::LeftOut,
+            // Where the new form cannot be read at all, the place of the one before it is kept.
+            (Some(_), None) => {}
+            (_, Some(outline)) => self.close(key, outline, created, batch),
+        }
+        Standing::Closed
+    }
+
+    /// Puts a resource in that only keeps its place.
+    fn close(&mut self, key: &ResourceKey, outline: AnyResource, created: u64, batch: &mut Batch) {
+        self.replace(key.clone(), outline, created, batch);
+        self.config.resources.close(key.clone());
     }
 
     fn delete(&mut self, key: &str, batch: &mut Batch) {
@@ -171,36 +256,72 @@ impl Desired {
         self.quarantine.remove(&key);
         self.refused.remove(&key);
         self.modified.remove(&key);
-        let created = self.created(&key).unwrap_or_default();
-        if let Some(before) = self.config.resources.remove(&key) {
-            batch.before.entry(key).or_insert(Some((before, created)));
+        let former = self.former(&key);
+        if self.config.resources.remove(&key).is_some() {
+            batch.before.entry(key).or_insert(former);
         }
     }
 
-    /// A resource of the batch turned out to be unusable: its last good form stays.
+    /// A resource turned out to be unusable, by itself or after a change of what it refers to. Its
+    /// last good form stays if it may stand in; otherwise its place is kept.
     pub(crate) fn revert(&mut self, key: &ResourceKey, reason: String, batch: &mut Batch) {
         batch.retried.retain(|retried| retried != key);
-        let created = self.created(key);
-        let refused = match batch.before.remove(key) {
-            Some(Some((before, created))) => self.config.resources.put(before, created),
-            Some(None) => self.config.resources.remove(key),
-            None => None,
+        let Some(Former { resource: refused, created, .. }) = self.former(key) else {
+            // Its deletion is what cannot be.
+            if let Some(Some(former)) = batch.before.remove(key) {
+                self.config.resources.put(former.resource, former.created);
+                self.set_aside(key.clone(), reason, self.revision, Standing::LastGood);
+            }
+            return;
         };
-        if let Some(refused) = refused.zip(created) {
-            self.refused.insert(key.clone(), refused);
-        }
+        self.refused.insert(key.clone(), (refused.clone(), created));
+        let last = batch.before.get(key).cloned().flatten();
+        let standing = match last {
+            Some(last) if !last.closed && stored::may_stand_in(&last.resource, &refused) => {
+                batch.before.remove(key);
+                self.config.resources.put(last.resource, last.created);
+                Standing::LastGood
+            }
+            last => {
+                if !self.keep_place(key) {
+                    batch.before.remove(key);
+                } else if last.is_none() && !batch.holds(key) {
+                    let former = Former { resource: refused, created, closed: false };
+                    batch.before.insert(key.clone(), Some(former));
+                }
+                self.standing(key)
+            }
+        };
         let revision = self.modified.get(key).copied().unwrap_or(self.revision);
-        self.set_aside(key.clone(), reason, revision);
+        self.set_aside(key.clone(), reason, revision, standing);
     }
 
-    /// A resource turned out to be unusable before anything is served: it is left out.
-    pub(crate) fn leave_out(&mut self, key: &ResourceKey, reason: String) {
-        let created = self.created(key);
-        if let Some(refused) = self.config.resources.remove(key).zip(created) {
-            self.refused.insert(key.clone(), refused);
-        }
+    /// A resource turned out to be unusable before anything is served: its place is kept. Whether
+    /// that changed anything.
+    pub(crate) fn keep_out(&mut self, key: &ResourceKey, reason: String) -> bool {
+        let Some(Former { resource, created, closed: false }) = self.former(key) else { return false };
+        self.refused.insert(key.clone(), (resource, created));
+        self.keep_place(key);
         let revision = self.modified.get(key).copied().unwrap_or(self.revision);
-        self.set_aside(key.clone(), reason, revision);
+        let standing = self.standing(key);
+        self.set_aside(key.clone(), reason, revision, standing);
+        true
+    }
+
+    /// Closes a resource that is there, or takes it out if it is for nobody by itself; whether it
+    /// still has a place.
+    fn keep_place(&mut self, key: &ResourceKey) -> bool {
+        if stored::has_place(key.kind) {
+            self.config.resources.close(key.clone());
+            return true;
+        }
+        self.config.resources.remove(key);
+        false
+    }
+
+    /// What is served in the place of a resource that has just been refused.
+    fn standing(&self, key: &ResourceKey) -> Standing {
+        if self.config.resources.is_closed(key) { Standing::Closed } else { Standing::LeftOut }
     }
 
     /// Adds those that were refused when they were compiled to a batch that may let them fit.
@@ -208,9 +329,7 @@ impl Desired {
         let keys: Vec<ResourceKey> = self.refused.keys().filter(|key| may_fit(key)).cloned().collect();
         for key in keys {
             let Some((resource, created)) = self.refused.remove(&key) else { continue };
-            let before_created = self.created(&key);
-            let before = self.config.resources.put(resource, created);
-            batch.before.entry(key.clone()).or_insert(before.zip(before_created));
+            self.replace(key.clone(), resource, created, batch);
             batch.retried.push(key);
         }
     }
@@ -220,17 +339,18 @@ impl Desired {
         batch.retried.iter().for_each(|key| drop(self.quarantine.remove(key)));
     }
 
-    fn set_aside(&mut self, key: ResourceKey, reason: String, revision: u64) {
+    fn set_aside(&mut self, key: ResourceKey, reason: String, revision: u64, standing: Standing) {
         let known = self.quarantine.get(&key);
-        if known.is_some_and(|known| (known.revision, &known.reason) == (revision, &reason)) {
+        let told = (revision, &reason, standing);
+        if known.is_some_and(|known| (known.revision, &known.reason, known.standing) == told) {
             return;
         }
-        let last_good_served = self.config.resources.get(&key).is_some();
-        tracing::error!(%key, reason, revision, last_good_served, "an object of the store is invalid");
+        let served = standing.name();
+        tracing::error!(%key, reason, revision, served, "an object of the store is quarantined");
         // The same revision is not read again; a later one is.
         self.modified.insert(key.clone(), revision);
-        let (shown, since) = (key.to_string(), SystemTime::now());
-        let quarantined = Quarantined { key: shown, reason, since, revision, last_good_served };
+        let since = SystemTime::now();
+        let quarantined = Quarantined { key: key.clone(), reason, since, revision, standing };
         self.quarantine.insert(key, quarantined);
     }
 }
@@ -266,8 +386,8 @@ mod tests {
         assert!(batch.is_empty());
         let quarantined: Vec<_> = desired.quarantine().cloned().collect();
         assert_eq!(
-            (quarantined.len(), quarantined[0].revision, quarantined[0].last_good_served),
-            (1, 2, true)
+            (quarantined.len(), quarantined[0].revision, quarantined[0].standing),
+            (1, 2, Standing::LastGood)
         );
         assert_eq!(desired.config.resources.routes.len(), 1);
         desired.absorb(put(&GOOD.replace("/a", "/b"), 3), &mut batch);
@@ -294,7 +414,7 @@ mod tests {
         let mut batch = Batch::default();
         desired.absorb(changed(1, vec![Change::Put(record("routes/1", GOOD, 1))]), &mut Batch::default());
         let before = desired.config.clone();
-        let other = record("routes/1", &GOOD.replace("/a", "/b"), 2);
+        let other = record("routes/1", &GOOD.replace("127.0.0.1", "127.0.0.2"), 2);
         desired.absorb(
             changed(2, vec![Change::Put(other), Change::Put(record("routes/2", GOOD, 2))]),
             &mut batch,
@@ -302,21 +422,92 @@ mod tests {
         for key in batch.keys() {
             desired.revert(&key, "no".into(), &mut batch);
         }
-        assert_eq!(desired.config, before);
+        let key = ResourceKey::new(Kind::Route, "2");
+        // One has a good form, of the other nothing but its place is served.
+        let kept = |desired: &Desired| {
+            let first = ResourceKey::new(Kind::Route, "1");
+            let resources = &desired.config.resources;
+            assert_eq!(resources.get(&first), before.resources.get(&first));
+            (resources.is_closed(&first), resources.is_closed(&key))
+        };
+        assert_eq!((kept(&desired), batch.keys()), ((false, true), vec![key.clone()]));
         assert_eq!(desired.quarantine().count(), 2);
         // What was refused is tried once more, and stays refused or is in force.
-        let key = ResourceKey::new(Kind::Route, "2");
         for succeeds in [false, true] {
             let mut batch = Batch::default();
             desired.retry(|refused| *refused == key, &mut batch);
-            assert_eq!((batch.keys(), desired.config.resources.routes.len()), (vec![key.clone()], 2));
+            assert_eq!((batch.keys(), kept(&desired)), (vec![key.clone()], (false, false)));
             if succeeds {
                 desired.settle(&batch);
             } else {
                 desired.revert(&key, "no".into(), &mut batch);
-                assert_eq!((desired.config == before, desired.quarantine().count()), (true, 2));
+                assert_eq!((kept(&desired), desired.quarantine().count()), ((false, true), 2));
             }
         }
-        assert_eq!(desired.quarantine().map(|one| one.key.as_str()).collect::<Vec<_>>(), ["routes/1"]);
+        assert_eq!(desired.quarantine().map(|one| one.key.to_string()).collect::<Vec<_>>(), ["routes/1"]);
+    }
+
+    /// The form before stays only where it lets nothing through that the new one guards.
+    #[test]
+    fn what_was_more_open_does_not_stand_in() {
+        let check = |key: &str, good: &str, bad: &str, expected: Standing| {
+            let mut desired = desired();
+            desired.absorb(changed(1, vec![Change::Put(record(key, good, 1))]), &mut Batch::default());
+            assert_eq!(desired.quarantine().count(), 0, "{good}");
+            desired.absorb(changed(2, vec![Change::Put(record(key, bad, 2))]), &mut Batch::default());
+            let standing = desired.quarantine().next().map(|one| one.standing);
+            assert_eq!(standing, Some(expected), "{key}: {good} -> {bad}");
+            let key = ResourceKey::parse(key).unwrap();
+            assert_eq!(desired.config.resources.is_closed(&key), expected == Standing::Closed);
+        };
+        let with = |more: &str| GOOD.replace("\"/a\"", &format!("\"/a\",{more}"));
+        check("routes/1", GOOD, "garbage", Standing::LastGood);
+        check("routes/1", GOOD, "{\"uri\":7}", Standing::LastGood);
+        check("routes/1", GOOD, &with("\"timeout\":7"), Standing::LastGood);
+        check("routes/1", GOOD, &with("\"plugins\":{\"gone\":{}}"), Standing::Closed);
+        check("routes/1", GOOD, &with("\"timeout\":7,\"service_id\":\"1\""), Standing::Closed);
+        check("routes/1", GOOD, &with("\"vars\":[[\"a\",\"nonsense\",1]]"), Standing::LastGood);
+        check("routes/1", &with("\"vars\":[[\"a\",\"==\",1]]"), &with("\"vars\":7"), Standing::Closed);
+        check("routes/1", GOOD, &with("\"timeout\":7,\"status\":0"), Standing::Closed);
+        check("routes/1", GOOD, &with("\"timeout\":7").replace("/a", "/b"), Standing::Closed);
+        check("global_rules/1", "{\"plugins\":{}}", "[1]", Standing::LastGood);
+        check("global_rules/1", "{\"plugins\":{}}", "{\"plugins\":{\"gone\":{}}}", Standing::Closed);
+        check("services/1", "{}", "{\"plugins\":{\"gone\":{}}}", Standing::Closed);
+        check("plugin_configs/1", "{\"plugins\":{}}", "{\"plugins\":7}", Standing::LastGood);
+        let consumer = |more: &str| format!("{{\"username\":\"jack\"{more}}}");
+        check("consumers/jack", &consumer(""), &consumer(",\"plugins\":{\"gone\":{}}"), Standing::Closed);
+        check("consumers/jack", &consumer(""), &consumer(",\"group_id\":\"g\",\"desc\":7"), Standing::Closed);
+    }
+
+    /// Without a form before it, the place is kept of everything of which it is known.
+    #[test]
+    fn what_was_never_good_keeps_its_place() {
+        let check = |key: &str, bad: &str, expected: Standing| {
+            let mut desired = desired();
+            let mut batch = Batch::default();
+            desired.absorb(changed(1, vec![Change::Put(record(key, bad, 1))]), &mut batch);
+            let standing = desired.quarantine().next().map(|one| one.standing);
+            assert_eq!(
+                (standing, batch.keys().len()),
+                (Some(expected), usize::from(expected == Standing::Closed))
+            );
+            // It goes as it came.
+            desired.absorb(changed(2, vec![Change::Delete { key: key.into(), revision: 2 }]), &mut batch);
+            assert_eq!(
+                (desired.quarantine().count(), desired.config.resources.keys().len()),
+                (0, 0),
+                "{key}"
+            );
+        };
+        check("routes/1", r#"{"uri":"/a","plugins":{"gone":{}}}"#, Standing::Closed);
+        check("routes/1", r#"{"uris":["/a",7],"methods":"GET","vars":7}"#, Standing::Closed);
+        check("routes/1", r#"{"uri":7}"#, Standing::LeftOut);
+        check("routes/1", "garbage", Standing::LeftOut);
+        check("global_rules/1", "garbage", Standing::Closed);
+        check("services/1", "garbage", Standing::Closed);
+        check("consumers/jack", "garbage", Standing::Closed);
+        check("ssls/1", r#"{"snis":["a.test"],"cert":"x"}"#, Standing::Closed);
+        check("ssls/1", r#"{"cert":"x"}"#, Standing::LeftOut);
+        check("plugin_metadata/cors", "garbage", Standing::LeftOut);
     }
 }

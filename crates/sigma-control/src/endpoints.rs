@@ -166,13 +166,14 @@ impl Gazette {
             revision: stored.then_some(revisions.published),
             modified: modified.into_iter().map(|(kind, revision)| (label_of(kind), revision)).collect(),
             store_reachable: stored.then_some(revisions.store.lost.is_none()),
+            quarantined: crate::status::quarantined_by_kind(&revisions.quarantined),
             nodes: nodes.collect(),
         }
     }
 }
 
 /// The key that APISIX's metric has for a kind.
-fn label_of(kind: Kind) -> &'static str {
+pub(crate) fn label_of(kind: Kind) -> &'static str {
     match kind {
         Kind::Credential => "credentials",
         kind => kind.section(),

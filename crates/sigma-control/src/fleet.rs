@@ -173,6 +173,30 @@ impl Fleet {
     }
 }
 
+/// Refuses a scheme that this version does not speak.
+pub(crate) fn spoken(key: &str, scheme: Scheme) -> Result<(), Problem> {
+    if matches!(scheme, Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs) {
+        return Ok(());
+    }
+    let text = "this version speaks http, https, grpc and grpcs to nodes";
+    Err(Problem::new(format!("{key}.scheme"), "unsupported", text).hint("use one of these"))
+}
+
+/// How the nodes of an upstream are checked, if they are.
+pub(crate) fn plan(
+    key: &str,
+    config: &resources::Upstream,
+    probes: Option<&ClientTls>,
+) -> Result<Option<Arc<Plan>>, Problem> {
+    let rewrite_host =
+        (config.pass_host == PassHost::Rewrite).then_some(config.upstream_host.as_deref()).flatten();
+    let Some(checks) = &config.checks else { return Ok(None) };
+    let plan = Plan::compile(checks, rewrite_host, probes).map_err(|error| {
+        Problem::new(format!("{key}.checks{}", error.pointer.replace('/', ".")), "checks", error.message)
+    })?;
+    Ok(Some(Arc::new(plan)))
+}
+
 impl EndpointSource for Fleet {
     fn endpoints(
         &mut self,
@@ -180,26 +204,8 @@ impl EndpointSource for Fleet {
         config: &resources::Upstream,
         probes: Option<&ClientTls>,
     ) -> Result<(Arc<UpstreamCell>, Option<Arc<Plan>>), Problem> {
-        if !matches!(config.scheme, Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs) {
-            return Err(Problem::new(
-                format!("{key}.scheme"),
-                "unsupported",
-                "this version speaks http, https, grpc and grpcs to nodes",
-            )
-            .hint("use one of these"));
-        }
-        let rewrite_host =
-            (config.pass_host == PassHost::Rewrite).then_some(config.upstream_host.as_deref()).flatten();
-        let plan = match &config.checks {
-            None => None,
-            Some(checks) => Some(Arc::new(Plan::compile(checks, rewrite_host, probes).map_err(|error| {
-                Problem::new(
-                    format!("{key}.checks{}", error.pointer.replace('/', ".")),
-                    "checks",
-                    error.message,
-                )
-            })?)),
-        };
+        spoken(key, config.scheme)?;
+        let plan = plan(key, config, probes)?;
         let epoch = if plan.is_some() { self.checkers.epoch(key) } else { Arc::default() };
         let checkers = &mut self.checkers;
         let nodes = plan_nodes(config.scheme, &config.nodes, &self.ids, |host, port| {

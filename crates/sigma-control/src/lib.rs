@@ -21,8 +21,9 @@ pub mod source;
 mod status;
 pub mod store;
 pub mod supervisor;
+pub mod trial;
 
-pub use desired::Quarantined;
+pub use desired::{Quarantined, Standing};
 pub use examine::compile_only;
 pub use fleet::Fleet;
 pub use source::{LoadError, Source};

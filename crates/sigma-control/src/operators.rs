@@ -13,6 +13,7 @@ use crate::control_api::{self, ControlState};
 use crate::inspect::Inspector;
 use crate::store::Store;
 use crate::supervisor::{Plugins, StartError};
+use crate::trial::Trial;
 use crate::{caller, endpoints, listener, niubix, status};
 
 /// Opens those that the settings name.
@@ -44,8 +45,10 @@ pub(crate) async fn serve(
             }
         }
         let (address, plugins) = (admin.address, Arc::clone(&plugins.enabled));
+        let trial = Trial::new(Arc::clone(&plugins));
         let mut state = AdminState::new(Arc::clone(store), plugins, keyring, admin);
         state.behind(&settings.operators);
+        state.trial = Some(trial);
         state.streams = admin::Streams::Disabled;
         if store_settings.kind == StoreKind::Etcd {
             state.key_prefix = store_settings.prefix;

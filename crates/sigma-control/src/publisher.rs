@@ -171,10 +171,12 @@ impl Publisher {
 }
 
 /// Which resources of a batch are at fault. A failure of one outside of it, which the batch has
-/// brought about, is that of the whole batch.
+/// brought about, is that of the whole batch; but that of one which shows the certificate of an ssl
+/// is its own, since the ssl may be right in its new form.
 fn blame(failures: &[Failure], keys: &[ResourceKey]) -> Vec<(ResourceKey, String)> {
+    let has_ssl = keys.iter().any(|key| key.kind == Kind::Ssl);
     let at_fault = |failure: &Failure| {
-        let key = failure.key.as_ref().filter(|key| keys.contains(key))?;
+        let key = failure.key.as_ref().filter(|key| has_ssl || keys.contains(key))?;
         Some((key.clone(), failure.problem.to_string()))
     };
     let blamed: Vec<_> = failures.iter().filter_map(at_fault).collect();

@@ -10,11 +10,14 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::{Value, json};
+use sigma_config::kind::Kind;
 use sigma_http::FaultKind;
 use sigma_observe::counters::{Totals, WorkerCounters, merge};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::control_api::{self, Inspect};
+use crate::desired::Quarantined;
+use crate::endpoints;
 use crate::fleet::Fleet;
 use crate::inspect::Inspector;
 use crate::supervisor::Request;
@@ -25,6 +28,7 @@ pub(crate) struct Shared {
     ready: AtomicBool,
     reloads: AtomicU64,
     last_problem: Mutex<Option<String>>,
+    quarantine: Mutex<Arc<[Quarantined]>>,
     started: Instant,
     ask: mpsc::Sender<Request>,
 }
@@ -36,6 +40,7 @@ impl Shared {
             ready: AtomicBool::new(false),
             reloads: AtomicU64::new(0),
             last_problem: Mutex::new(None),
+            quarantine: Mutex::default(),
             started: Instant::now(),
             ask,
         }
@@ -48,6 +53,16 @@ impl Shared {
     pub(crate) fn reloaded(&self, problem: Option<String>) {
         self.reloads.fetch_add(1, Ordering::Relaxed);
         *self.last_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    }
+
+    /// What is quarantined from now on.
+    pub(crate) fn set_quarantine(&self, quarantine: Arc<[Quarantined]>) {
+        *self.quarantine.lock().unwrap_or_else(PoisonError::into_inner) = quarantine;
+    }
+
+    /// What is quarantined. It is told even while nobody else answers.
+    pub(crate) fn quarantine(&self) -> Arc<[Quarantined]> {
+        Arc::clone(&self.quarantine.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) async fn ask(&self, request: Request) -> bool {
@@ -103,16 +118,33 @@ async fn status(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn ready(State(shared): State<Arc<Shared>>) -> Response {
+    // A gateway with something in quarantine serves everything else: to take it out of rotation would
+    // be for whoever wrote that to decide for all.
+    let quarantined: Value = shared.quarantine().iter().map(control_api::quarantined_item).collect();
     if shared.ready.load(Ordering::Relaxed) {
-        return json_answer(StatusCode::OK, &json!({"status": "ok"}));
+        return json_answer(StatusCode::OK, &json!({"status": "ok", "quarantined": quarantined}));
     }
-    let body = json!({"status": "error", "error": "a worker has ended or the process is stopping"});
+    let error = "a worker has ended or the process is stopping";
+    let body = json!({"status": "error", "error": error, "quarantined": quarantined});
     json_answer(StatusCode::SERVICE_UNAVAILABLE, &body)
 }
 
 async fn counters(State(shared): State<Arc<Shared>>) -> Response {
-    let text = shared.totals().render_text(&fault_names());
+    let mut text = shared.totals().render_text(&fault_names());
+    text.push_str("# TYPE sigma_quarantined_objects gauge\n");
+    for (kind, count) in quarantined_by_kind(&shared.quarantine()) {
+        text.push_str(&format!("sigma_quarantined_objects{{kind=\"{kind}\"}} {count}\n"));
+    }
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}
+
+/// How many objects of each kind are quarantined; all kinds, so that a series does not come and go.
+pub(crate) fn quarantined_by_kind(quarantine: &[Quarantined]) -> Vec<(&'static str, u64)> {
+    let of = |kind: Kind| {
+        let is_of = |one: &&Quarantined| one.key.kind == kind;
+        (endpoints::label_of(kind), quarantine.iter().filter(is_of).count() as u64)
+    };
+    Kind::ALL.map(of).into()
 }
 
 pub(crate) fn json_answer(status: StatusCode, body: &Value) -> Response {

@@ -202,6 +202,7 @@ impl Supervisor {
         let counters: Vec<Arc<WorkerCounters>> = (0..workers).map(|_| Arc::default()).collect();
         let (ask, requests) = mpsc::channel(16);
         let shared = Arc::new(status::Shared::new(counters.clone(), ask));
+        shared.set_quarantine(desired.quarantine().cloned().collect());
         // Before anything accepts traffic: whoever sees the gateway up may ask how it is.
         operators::serve(&settings, &shared, store.as_ref(), &plugins, keyring).await?;
         let node = Arc::clone(&plugins.node);
@@ -304,12 +305,14 @@ impl Supervisor {
         if let Some(snapshot) = published {
             self.current = snapshot;
         }
+        self.show_quarantine();
     }
 
     async fn refresh_secrets(&mut self) {
         let published = self.publisher.refresh(&mut self.desired, &mut self.gateway).await;
         if let Some(snapshot) = published {
             self.current = snapshot;
+            self.show_quarantine();
         }
     }
 
@@ -324,6 +327,11 @@ impl Supervisor {
             // Gone already is as good as removed.
             let _ = std::fs::remove_file(path);
         }
+    }
+
+    /// Tells operators what is quarantined.
+    fn show_quarantine(&self) {
+        self.shared.set_quarantine(self.desired.quarantine().cloned().collect());
     }
 
     fn knowledge(&self) -> Knowledge<'_> {
@@ -408,13 +416,14 @@ pub(crate) struct Plugins {
 
 impl Plugins {
     fn new(options: &Options, settings: &Settings) -> Result<Plugins, StartError> {
-        let all = Arc::new(Roster::new(options.plugins, None));
+        let ignored = &settings.compat.ignored_plugins;
+        let all = Arc::new(Roster::new(options.plugins, None).ignoring(ignored));
         let enabled = match &settings.plugins {
             None => Arc::clone(&all),
             Some(list) => {
                 let names: Vec<String> =
                     list.iter().filter(|plugin| !plugin.stream).map(|plugin| plugin.name.clone()).collect();
-                Arc::new(Roster::new(options.plugins, Some(&names)))
+                Arc::new(Roster::new(options.plugins, Some(&names)).ignoring(ignored))
             }
         };
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -451,7 +460,7 @@ fn refuse_resources(source: &Source, config: &Config) -> Result<(), StartError> 
     Err(source.invalid(vec![problem]).into())
 }
 
-/// Compiles what there is at the start. Objects of a store that cannot be compiled are left out;
+/// Compiles what there is at the start. Objects of a store that cannot be compiled are closed;
 /// a file must be right as a whole.
 async fn first_snapshot(
     options: &Options,
@@ -467,9 +476,13 @@ async fn first_snapshot(
         if !stored || failures.iter().any(|failure| failure.key.is_none()) {
             return Err(options.source.invalid(problems(failures)).into());
         }
-        for Failure { key, problem } in failures {
-            let Some(key) = key else { continue };
-            desired.leave_out(&key, problem.to_string());
+        let mut changed = false;
+        for Failure { key, problem } in &failures {
+            changed |= key.as_ref().is_some_and(|key| desired.keep_out(key, problem.to_string()));
+        }
+        // Each round closes something, so that there is an end to them.
+        if !changed {
+            return Err(options.source.invalid(problems(failures)).into());
         }
     }
 }
@@ -524,6 +537,7 @@ fn warn_of_restart(old: &Settings, new: &Settings) {
         ("control", old.control != new.control),
         ("store", old.store != new.store),
         ("plugins", old.plugins != new.plugins),
+        ("compat.ignored_plugins", old.compat.ignored_plugins != new.compat.ignored_plugins),
         ("plugin_attr", old.plugin_attr != new.plugin_attr),
         ("secret_lookup", old.secret_lookup != new.secret_lookup),
         ("pid_file", old.pid_file != new.pid_file),

@@ -17,6 +17,8 @@ pub struct Consumer {
     pub group_id: Option<Box<str>>,
     /// The group does not exist; its requests are answered 503.
     pub group_missing: bool,
+    /// It, or its group, cannot be served as it was written; its requests are answered 503.
+    pub closed: bool,
     /// Its label `custom_id`.
     pub custom_id: Option<Box<str>>,
     /// Its labels.

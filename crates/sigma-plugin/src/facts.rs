@@ -27,6 +27,8 @@ pub struct Facts {
     pub modified: Vec<(&'static str, u64)>,
     /// Whether the store can be reached; None where there is none.
     pub store_reachable: Option<bool>,
+    /// How many objects of each kind are quarantined, by the kind's name.
+    pub quarantined: Vec<(&'static str, u64)>,
     /// Nodes whose health is checked.
     pub nodes: Vec<NodeHealth>,
 }

@@ -71,6 +71,8 @@ pub struct Roster {
     plugins: BTreeMap<&'static str, Known>,
     /// Enabled or not.
     all: &'static [&'static Descriptor],
+    /// What may be left out where it is not among the plugins.
+    ignored: Box<[String]>,
 }
 
 impl Roster {
@@ -85,7 +87,14 @@ impl Roster {
         };
         let plugins = list.iter().filter(|descriptor| is_enabled(descriptor.name));
         let plugins = plugins.map(|descriptor| (descriptor.name, known(descriptor))).collect();
-        Roster { plugins, all: list }
+        Roster { plugins, all: list, ignored: Box::default() }
+    }
+
+    /// The same, with the names of plugins that may be left out where they are not among these.
+    #[must_use]
+    pub fn ignoring(mut self, names: &[String]) -> Roster {
+        self.ignored = names.into();
+        self
     }
 
     /// Makes every schema of every plugin. One that is not a schema is a mistake in the build, which
@@ -130,6 +139,15 @@ impl Roster {
         node: &Arc<Node>,
     ) -> Result<Entry, String> {
         let known = self.plugins.get(name).ok_or_else(|| format!("unknown plugin [{name}]"))?;
+        if let Some(field) = unresolved(&resolved) {
+            return Err(unknown_secret(&field));
+        }
+        let secrets = secrets_of(conf, &resolved);
+        if !secrets.is_empty() {
+            // The schema took any text for a reference.
+            let checked = self.check(name, PluginScope::Http, &resolved);
+            checked.map_err(|refusal| hidden(refusal.to_string(), &secrets))?;
+        }
         let mut filled = resolved;
         let meta = take_meta(&mut filled);
         let mut filled = known.schema.get().filled(filled);
@@ -142,7 +160,7 @@ impl Roster {
         }
         node.know_enabled(self.descriptors());
         let build = Build { conf: &filled, resource, metadata: &meta_value, node };
-        let plugin = (known.descriptor.build)(&build)?;
+        let plugin = (known.descriptor.build)(&build).map_err(|reason| hidden(reason, &secrets))?;
         let conf = Arc::clone(conf);
         Ok(Entry { descriptor: known.descriptor, meta: Meta::of(&conf)?, conf, metadata, plugin })
     }
@@ -155,12 +173,21 @@ impl Roster {
     pub fn identity(&self, name: &str, conf: &Value) -> Option<Result<(String, Data), String>> {
         let known = self.plugins.get(name)?;
         let (auth, schema) = (known.descriptor.auth?, known.consumer.as_ref()?);
-        let filled = schema.get().filled(conf.clone());
+        let mut own = conf.clone();
+        take_meta(&mut own);
+        let filled = schema.get().filled(own);
         let Some(key) = filled.get(auth.attribute).and_then(Value::as_str) else {
             return Some(Err(format!("`{}` of plugin {name} is missing", auth.attribute)));
         };
         if let Some(field) = unresolved(&filled) {
-            return Some(Err(format!("the secret that `{field}` refers to is not known")));
+            return Some(Err(unknown_secret(&field)));
+        }
+        // What stood elsewhere is checked now; what did not has been, and costs little.
+        if schema.get().compiled.check(&filled).is_err() {
+            return Some(Err(format!("the schema of plugin {name} refuses it")));
+        }
+        if let Some(reason) = empty_secret(auth.secret_fields, &filled) {
+            return Some(Err(reason));
         }
         Some((auth.parse)(&filled).map(|data| (key.to_owned(), data)))
     }
@@ -202,11 +229,18 @@ impl PluginSchemas for Roster {
         let filled = schema.filled(filled);
         let auth = known.descriptor.auth.filter(|_| scope == PluginScope::Consumer);
         let own = match (auth, known.descriptor.check) {
-            (Some(auth), _) => (auth.parse)(&filled).map(|_| ()),
+            (Some(auth), _) => match empty_secret(auth.secret_fields, &filled) {
+                Some(reason) => Err(reason),
+                None => (auth.parse)(&filled).map(|_| ()),
+            },
             (None, Some(check)) if scope != PluginScope::Metadata => check(&filled),
             _ => Ok(()),
         };
-        own.map_err(PluginRefusal::Invalid)
+        match own {
+            // What a reference stands for is not known here; it is checked when it is.
+            Err(_) if unresolved(&filled).is_some() => Ok(()),
+            own => own.map_err(PluginRefusal::Invalid),
+        }
     }
 
     fn unique_attribute(&self, name: &str) -> Option<&str> {
@@ -224,6 +258,10 @@ impl PluginSchemas for Roster {
     fn standing(&self, name: &str) -> Option<Standing> {
         self.descriptor(name).map(|known| Standing { version: known.version, priority: known.priority })
     }
+
+    fn is_ignored(&self, name: &str) -> bool {
+        self.ignored.iter().any(|ignored| ignored == name)
+    }
 }
 
 /// Takes `_meta` out of a configuration: every plugin has it, it is checked on its own, and no
@@ -232,12 +270,60 @@ fn take_meta(conf: &mut Value) -> Option<Value> {
     conf.as_object_mut()?.remove("_meta")
 }
 
-/// The first field that still refers to a secret. Whoever knew the text of the reference could pass
-/// as the consumer if it counted as the secret.
-pub fn unresolved(conf: &Value) -> Option<&str> {
-    let is_reference = |value: &Value| value.as_str().is_some_and(is_secret_reference);
-    let (name, _) = conf.as_object()?.iter().find(|(_, value)| is_reference(value))?;
-    Some(name)
+/// The place of the first text that still refers to a secret. Whoever knew the text of the reference
+/// could pass as the consumer if it counted as the secret.
+pub fn unresolved(conf: &Value) -> Option<String> {
+    match conf {
+        Value::String(text) => is_secret_reference(text).then(String::new),
+        Value::Array(items) => {
+            let mut found = items.iter().enumerate();
+            found.find_map(|(index, item)| Some(format!("{index}/{}", unresolved(item)?)))
+        }
+        Value::Object(members) => {
+            let mut found = members.iter();
+            found.find_map(|(name, member)| Some(format!("{name}/{}", unresolved(member)?)))
+        }
+        _ => None,
+    }
+    .map(|place| place.trim_end_matches('/').to_owned())
+}
+
+fn unknown_secret(field: &str) -> String {
+    format!("the secret that `{field}` refers to is not known")
+}
+
+/// A secret that is empty is known to everybody.
+fn empty_secret(fields: &[&str], conf: &Value) -> Option<String> {
+    let is_empty = |field: &&&str| {
+        let place = field.split('.').try_fold(conf, |value, key| value.get(key));
+        place.and_then(Value::as_str) == Some("")
+    };
+    fields.iter().find(is_empty).map(|field| format!("`{field}` is empty: give it a secret"))
+}
+
+/// The references in a configuration and what they stand for.
+fn secrets_of<'c>(conf: &'c Value, resolved: &Value) -> Vec<(&'c str, String)> {
+    match (conf, resolved) {
+        (Value::String(reference), Value::String(secret)) if reference != secret => {
+            vec![(reference, secret.clone())]
+        }
+        (Value::Array(conf), Value::Array(resolved)) => {
+            conf.iter().zip(resolved).flat_map(|(conf, resolved)| secrets_of(conf, resolved)).collect()
+        }
+        (Value::Object(conf), Value::Object(resolved)) => {
+            let members = conf.iter().filter_map(|(name, conf)| Some((conf, resolved.get(name)?)));
+            members.flat_map(|(conf, resolved)| secrets_of(conf, resolved)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// A reason that shows references in the place of secrets: it reaches logs.
+fn hidden(reason: String, secrets: &[(&str, String)]) -> String {
+    secrets.iter().fold(reason, |reason, (reference, secret)| match secret.is_empty() {
+        true => reason,
+        false => reason.replace(secret.as_str(), reference),
+    })
 }
 
 impl std::fmt::Debug for Roster {

@@ -16,6 +16,8 @@ mod ssl;
 mod stream;
 mod upstream;
 
+use std::collections::BTreeSet;
+
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
@@ -35,7 +37,7 @@ pub use upstream::{
     UpstreamTls,
 };
 
-use crate::kind::Kind;
+use crate::kind::{Kind, ResourceKey};
 use crate::table::{Resource, Table};
 
 macro_rules! identified {
@@ -93,6 +95,29 @@ pub struct Resources {
     pub stream_routes: Table<StreamRoute>,
     /// Accesses to secret managers; the identity is `vault/1`.
     pub secrets: Table<Secret>,
+    /// Those that keep their place and serve nothing there: whom they are for is answered 503, or
+    /// refused the handshake.
+    closed: BTreeSet<ResourceKey>,
+}
+
+impl Resources {
+    /// Whether a resource only keeps its place.
+    #[must_use]
+    pub fn is_closed(&self, key: &ResourceKey) -> bool {
+        !self.closed.is_empty() && self.closed.contains(key)
+    }
+
+    /// A resource that is there keeps its place from now on and serves nothing, until another form
+    /// of it is put in.
+    pub fn close(&mut self, key: ResourceKey) {
+        self.closed.insert(key);
+    }
+
+    pub(crate) fn reopen(&mut self, key: &ResourceKey) {
+        if !self.closed.is_empty() {
+            self.closed.remove(key);
+        }
+    }
 }
 
 /// The sections of a file, each a list; credentials stand among the consumers. The sections that

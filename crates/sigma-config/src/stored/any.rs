@@ -43,9 +43,11 @@ macro_rules! any_resource {
         }
 
         impl Resources {
-            /// Puts a resource in, in place of the one with its key; returns that one. Of resources
-            /// of a kind the one with the smaller order comes first; see [`Table`].
+            /// Puts a resource in, in place of the one with its key, which may have been closed;
+            /// returns that one. Of resources of a kind the one with the smaller order comes first;
+            /// see [`Table`].
             pub fn put(&mut self, resource: AnyResource, created: u64) -> Option<AnyResource> {
+                self.reopen(&resource.key());
                 match resource {
                     $(AnyResource::$kind(resource) => {
                         self.$table.put(created, resource).map(AnyResource::$kind)
@@ -55,6 +57,7 @@ macro_rules! any_resource {
 
             /// Takes a resource out.
             pub fn remove(&mut self, key: &ResourceKey) -> Option<AnyResource> {
+                self.reopen(key);
                 match key.kind {
                     $(Kind::$kind => self.$table.remove(&key.id).map(AnyResource::$kind),)*
                 }
@@ -150,7 +153,8 @@ fn of_value<T: DeserializeOwned>(kind: Kind, id: &str, value: &Value) -> Result<
 }
 
 /// Reads one item of a store. The identity is that of the key. Plugins that are not known or not
-/// enabled are left out, see [`skipped_plugins`]. Private keys are decrypted.
+/// enabled are refused, but for those of [`skipped_plugins`], which are left out. Private keys are
+/// decrypted.
 ///
 /// # Errors
 /// Why the item is invalid, in APISIX's words.
@@ -204,17 +208,18 @@ fn stored_metadata(plugin: &str, value: &Value, plugins: &dyn PluginSchemas) -> 
     }
 }
 
-/// Names of the plugins of an item that [`read`] leaves out, because they are not known or not
-/// enabled. For a warning.
+/// Names of the plugins of an item that [`read`] leaves out although it does not know them: those
+/// that the operator allows to be left out, and those that the item itself disables. For a warning.
 pub fn skipped_plugins(kind: Kind, value: &Value, plugins: &dyn PluginSchemas) -> Vec<String> {
     let confs = value.get("plugins").and_then(Value::as_object).into_iter().flatten();
-    let unknown = confs.filter(|(name, _)| {
+    let skipped = confs.filter(|(name, conf)| {
         let scope = match kind {
             Kind::StreamRoute => PluginScope::Stream,
             Kind::Consumer | Kind::Credential => consumer_scope(name, plugins),
             _ => PluginScope::Http,
         };
-        plugins.schema(name, scope).is_none()
+        let is_off = conf.pointer("/_meta/disable") == Some(&Value::Bool(true));
+        (is_off || plugins.is_ignored(name)) && plugins.schema(name, scope).is_none()
     });
-    unknown.map(|(name, _)| name.clone()).collect()
+    skipped.map(|(name, _)| name.clone()).collect()
 }

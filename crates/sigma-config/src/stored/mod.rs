@@ -5,6 +5,7 @@
 
 mod any;
 mod conform;
+mod outline;
 mod references;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -16,6 +17,7 @@ use serde_json::Value;
 
 pub use any::{AnyResource, read, skipped_plugins};
 pub use conform::conform;
+pub use outline::{has_place, may_stand_in, outline};
 pub use references::{Reference, references, wrong_ssl_type};
 
 use crate::kind::Kind;

@@ -443,12 +443,12 @@ fn what_a_resource_refers_to() {
 #[test]
 fn items_of_a_store_are_read_and_kept() {
     let key = ResourceKey::new(Kind::Route, "r");
-    let value = json!({ "id": 7, "uri": "/a", "priority": 2.0, "plugins": { "gone": {}, "cors": {} },
+    let value = json!({ "id": 7, "uri": "/a", "priority": 2.0, "plugins": { "gone": { "_meta": { "disable": true } }, "cors": {} },
         "upstream": { "nodes": [{ "host": "::1", "port": 80, "weight": 1.0 }] } });
     assert_eq!(skipped_plugins(Kind::Route, &value, &TestPlugins), ["gone"]);
     let AnyResource::Route(route) = read(&key, &value, &TestPlugins).unwrap() else { panic!("another kind") };
     assert_eq!(&*route.upstream.as_ref().unwrap().nodes[0].host, "[::1]");
-    let value = json!({ "id": 7, "uri": "/a", "priority": 2.0, "plugins": { "gone": {}, "cors": {} },
+    let value = json!({ "id": 7, "uri": "/a", "priority": 2.0, "plugins": { "gone": { "_meta": { "disable": true } }, "cors": {} },
         "upstream": { "nodes": { "::1": 1.0 } } });
     let AnyResource::Route(route) = read(&key, &value, &TestPlugins).unwrap() else { panic!("another kind") };
     assert_eq!((route.id.as_str(), route.priority, route.status), ("r", 2, 1));

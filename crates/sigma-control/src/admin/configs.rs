@@ -375,6 +375,7 @@ fn drafted(
     secrecy::open_private_keys(&state.keyring, kind, &mut value);
     let name = (kind == Kind::PluginMetadata).then_some(id.as_str());
     stored::check(kind, name, &value, &*state.plugins)?;
+    state.try_out(kind, &id, &value)?;
     let key = ResourceKey::new(kind, id);
     if ResourceKey::parse(&key.to_string()).as_ref() != Some(&key) {
         return Err(format!("wrong {} id", kind.word()));

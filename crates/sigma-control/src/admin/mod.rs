@@ -55,6 +55,7 @@ use tokio::sync::RwLock;
 
 use crate::caller::Trusted;
 use crate::store::{Store, StoreError, Transaction};
+use crate::trial::Trial;
 pub(crate) use catalogue::{attributes as plugin_attributes, resource_schemas};
 pub use key::{KeyFile, KeyFileError, settle_key};
 
@@ -74,6 +75,8 @@ pub struct AdminState {
     pub settings: Admin,
     /// What stands before the store's keys in answers: `/apisix`, or the prefix in etcd.
     pub key_prefix: String,
+    /// Tries what is written before it is stored; None: whatever passes its check is stored.
+    pub trial: Option<Trial>,
     /// Whether stream routes may be written: no, while nothing listens for streams.
     pub streams: Streams,
     /// A client that stops in the middle of its body is waited for this long.
@@ -114,6 +117,7 @@ impl AdminState {
             keyring,
             settings,
             key_prefix: "/apisix".to_owned(),
+            trial: None,
             streams: Streams::Enabled,
             body_timeout: Duration::from_millis(Operators::default().body_timeout_ms.into()),
             trusted: Trusted::default(),
@@ -127,6 +131,11 @@ impl AdminState {
     pub fn behind(&mut self, operators: &Operators) {
         self.body_timeout = Duration::from_millis(operators.body_timeout_ms.into());
         self.trusted = Trusted::from(operators);
+    }
+
+    /// Whether a resource that has passed its check could be served.
+    fn try_out(&self, kind: Kind, id: &str, value: &Value) -> Result<(), String> {
+        self.trial.as_ref().map_or(Ok(()), |trial| trial.run(kind, id, value))
     }
 
     /// Every write of the API.

@@ -98,12 +98,24 @@ async fn references(
             Kind::Ssl if value_of(&record)?.get("type").and_then(Value::as_str) != Some("client") => {
                 return Err(Refusal::bad(stored::wrong_ssl_type(&reference.id)));
             }
+            Kind::Upstream if kind != Kind::StreamRoute => http_scheme(&reference.id, &value_of(&record)?)?,
             Kind::StreamRoute => same_protocol(value, &value_of(&record)?)?,
             _ => {}
         }
         conditions.push(unchanged(&record));
     }
     Ok(conditions)
+}
+
+/// Routes and services are for HTTP; an upstream of another kind would serve nothing there.
+fn http_scheme(id: &str, upstream: &Value) -> Result<(), Refusal> {
+    match upstream.get("scheme").and_then(Value::as_str) {
+        Some(scheme @ ("tcp" | "udp" | "tls" | "kafka")) => Err(Refusal::bad(format_args!(
+            "upstream [{id}] speaks {scheme}, which no route for HTTP can use: choose an upstream with \
+             http, https, grpc or grpcs"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn same_protocol(subordinate: &Value, superior: &Value) -> Result<(), Refusal> {
@@ -191,6 +203,8 @@ enum Use {
     Plugin(&'static str, &'static str),
     /// `protocol.superior_id`.
     Superior,
+    /// The certificate that nodes are shown; the pointer of the field.
+    ClientCertificate(&'static str),
 }
 
 impl Use {
@@ -199,6 +213,7 @@ impl Use {
         let plugin = |name: &str| value.get("plugins")?.get(name);
         match self {
             Use::Field(field) => is(value.get(field)),
+            Use::ClientCertificate(pointer) => is(value.pointer(pointer)),
             Use::Superior => is(value.get("protocol").and_then(|protocol| protocol.get("superior_id"))),
             Use::Plugin(name, field) => is(plugin(name).and_then(|conf| conf.get(field))),
             Use::TrafficSplit(_) => {
@@ -253,6 +268,14 @@ fn users(kind: Kind) -> (&'static str, &'static [User]) {
         ),
         Kind::PluginConfig => ("plugin config", &[(Kind::Route, "route", &[Use::Field("plugin_config_id")])]),
         Kind::ConsumerGroup => ("consumer group", &[(Kind::Consumer, "consumer", &[Use::Field("group_id")])]),
+        Kind::Ssl => (
+            "ssl",
+            &[
+                (Kind::Upstream, "upstream", &[Use::ClientCertificate("/tls/client_cert_id")]),
+                (Kind::Route, "route", &[Use::ClientCertificate("/upstream/tls/client_cert_id")]),
+                (Kind::Service, "service", &[Use::ClientCertificate("/upstream/tls/client_cert_id")]),
+            ],
+        ),
         Kind::Proto => ("proto", &[(Kind::Route, "route", &[PROTO]), (Kind::Service, "service", &[PROTO])]),
         Kind::StreamRoute => {
             ("stream route directly", &[(Kind::StreamRoute, "stream route", &[Use::Superior])])

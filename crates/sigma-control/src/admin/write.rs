@@ -397,6 +397,17 @@ fn checked(
     Ok(Draft { key, value, ttl: call.ttl()? })
 }
 
+/// The identity that a draft is tried under.
+fn id_of(place: &Place, value: &Value) -> String {
+    let own = value.get("id").or_else(|| value.get("username")).and_then(id_text);
+    match &place.parent {
+        Some(consumer) if place.collection.is(Kind::Credential) => {
+            format!("{consumer}/credentials/{}", own.unwrap_or_default())
+        }
+        _ => own.unwrap_or_default(),
+    }
+}
+
 /// Checks a resource by itself.
 fn check(
     state: &AdminState,
@@ -409,6 +420,8 @@ fn check(
         // All other resources carry their identity.
         let name = place.id.as_deref().filter(|_| kind == Kind::PluginMetadata);
         stored::check(kind, name, &value, &*state.plugins).map_err(Refusal::bad)?;
+        let id = id_of(place, &value);
+        state.try_out(kind, &id, &value).map_err(Refusal::bad)?;
     } else {
         decoration::check(&value).map_err(Refusal::bad)?;
     }

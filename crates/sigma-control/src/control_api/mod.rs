@@ -24,7 +24,7 @@ use sigma_config::plugins::{PluginSchemas, PluginScope};
 use sigma_config::wording::Schema;
 
 use crate::admin::{plugin_attributes, resource_schemas};
-pub use crate::desired::Quarantined;
+pub use crate::desired::{Quarantined, Standing};
 use crate::store::StoreStatus;
 
 /// An answer of the process that is on its way.
@@ -81,7 +81,7 @@ pub struct Revisions {
     pub published: u64,
     /// The revision that each worker serves.
     pub workers: Vec<u64>,
-    /// Objects of the store that are invalid; their last good form is served.
+    /// Objects of the store that cannot be served as they were written.
     pub quarantined: Vec<Quarantined>,
 }
 
@@ -310,13 +310,14 @@ async fn revision(State(state): Control) -> Response {
     found(&shown(&state.inspect.revisions().await))
 }
 
-fn quarantined_item(one: &Quarantined) -> Value {
+pub(crate) fn quarantined_item(one: &Quarantined) -> Value {
     json!({
-        "key": one.key,
+        "key": one.key.to_string(),
         "reason": one.reason,
         "since": unix_seconds(one.since),
         "revision": one.revision,
-        "last_good_served": one.last_good_served,
+        "served": one.standing.name(),
+        "last_good_served": one.standing == Standing::LastGood,
     })
 }
 

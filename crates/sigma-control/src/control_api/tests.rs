@@ -41,11 +41,11 @@ impl Inspect for Fake {
             published: 8,
             workers: vec![8, 7],
             quarantined: vec![Quarantined {
-                key: "routes/2".into(),
+                key: ResourceKey::new(Kind::Route, "2"),
                 reason: "no uri".into(),
                 since,
                 revision: 8,
-                last_good_served: true,
+                standing: Standing::LastGood,
             }],
         })
     }
@@ -145,7 +145,7 @@ async fn what_is_served_is_told() {
         "published": 8,
         "workers": [{"worker": 0, "revision": 8}, {"worker": 1, "revision": 7}],
         "store": {"kind": "etcd", "revision": 9, "lost": {"since": 5, "reason": "refused"}, "copied": null},
-        "quarantined": [{"key": "routes/2", "reason": "no uri", "since": 5, "revision": 8, "last_good_served": true}],
+        "quarantined": [{"key": "routes/2", "reason": "no uri", "since": 5, "revision": 8, "served": "last_good", "last_good_served": true}],
     });
     check("GET /v1/revision", 200, revision).await;
 }

@@ -185,7 +185,7 @@ impl Secrets {
             None => {}
         });
         for Unresolved { pointer, reference, reason } in &unresolved {
-            tracing::warn!(pointer, reference, reason, "a secret reference is used literally");
+            tracing::warn!(pointer, reference, reason, "a secret is not known; what needs it is refused");
         }
         unresolved
     }
@@ -231,7 +231,7 @@ impl Shared {
     /// for them again.
     async fn look_up(&self, reference: &str, silent: &Mutex<HashSet<Box<str>>>) -> Result<String, Failure> {
         match SecretRef::parse(reference) {
-            Some(SecretRef::Env { name, field }) => self.variable(name, field),
+            Some(SecretRef::Env { name, field }) => self.variable(name, field).and_then(not_empty),
             Some(SecretRef::Secret { provider, id, key }) => {
                 self.secret(reference, provider, id, key, silent).await
             }
@@ -282,7 +282,7 @@ impl Shared {
         let is_silent = silent.lock().unwrap_or_else(PoisonError::into_inner).contains(&access.id);
         let outcome = match is_silent {
             true => Err(Failure::Unreachable(format!("`{access_id}` did not answer"))),
-            false => self.fetch(&access, manager, key).await,
+            false => self.fetch(&access, manager, key).await.and_then(not_empty),
         };
         if let Err(Failure::Unreachable(_)) = &outcome {
             silent.lock().unwrap_or_else(PoisonError::into_inner).insert(access.id.clone());
@@ -333,6 +333,14 @@ impl Shared {
             None => Ok(text.to_owned()),
         }
     }
+}
+
+/// An empty secret is none: whoever leaves the field empty would hold it.
+fn not_empty(secret: String) -> Result<String, Failure> {
+    if secret.is_empty() {
+        return Err(Failure::Refused("it is empty, which is no secret".to_owned()));
+    }
+    Ok(secret)
 }
 
 /// What to use instead of an answer.

@@ -15,6 +15,7 @@ use sigma_net::tls::{
     AcceptOptions, ClientAuth, Identity, Resumption, ServerIdentity, SessionCache, TicketKeys, Versions,
 };
 
+use super::parts::Parts;
 use super::{Failure, State, Task};
 use crate::snapshot::edge::{self, Exempt, Shown, Terms, TlsTerms};
 use crate::snapshot::{EndpointSource, Snapshot};
@@ -70,7 +71,7 @@ impl Task<'_> {
         if ssl.kind != SslType::Server || ssl.status == 0 {
             return None;
         }
-        if let Some(same) = old
+        if let Some(same) = old.filter(|old| !old.identity.refuses())
             && same.config == *ssl
             && Arc::ptr_eq(&same.sessions, &self.sessions)
             && !refers(ssl)
@@ -85,6 +86,23 @@ impl Task<'_> {
                 None
             }
         }
+    }
+
+    /// The names of an ssl that cannot be used: nobody is let in under them, by another ssl's
+    /// certificate either.
+    pub(super) fn refused_names(&mut self, key: &ResourceKey) -> Option<Arc<Parts>> {
+        let ssl = self.config.resources.ssls.get(&key.id)?;
+        if ssl.kind != SslType::Server || ssl.status == 0 {
+            return None;
+        }
+        let certificate = Certificate {
+            config: Arc::clone(ssl),
+            names: ssl.names().map(Box::from).collect(),
+            identity: Arc::new(ServerIdentity::refusing()),
+            exempt: None,
+            sessions: Arc::clone(&self.sessions),
+        };
+        Some(Arc::new(Parts { certificate: Some(Arc::new(certificate)), ..Parts::default() }))
     }
 
     /// The terms of all listeners that have some.
@@ -143,28 +161,11 @@ fn compile(
     sessions: &Arc<Sessions>,
     source: &dyn EndpointSource,
 ) -> Result<Certificate, String> {
-    let client = ssl.client.as_deref();
-    let exempt = client.filter(|client| !client.skip_mtls_uri_regex.is_empty()).map(|client| {
-        client
-            .skip_mtls_uri_regex
-            .iter()
-            .map(|pattern| Pattern::compile(pattern))
-            .collect::<Result<Exempt, _>>()
-    });
-    let exempt = exempt.transpose().map_err(|error| error.to_string())?;
-    let client_auth = client.map(|client| {
-        let authorities = revealed(&client.ca, source)?;
-        ClientAuth::new(&authorities, client.depth as usize, edge::demand(exempt.as_ref()))
-            .map_err(|error| error.to_string())
-    });
-    let versions = match &ssl.ssl_protocols[..] {
-        [] => Versions::ALL,
-        named => self::versions(named).map_err(|error| format!("ssl_protocols: {error}"))?,
-    };
+    let (exempt, client_auth, versions) = demands(ssl, |text| revealed(text, source).map(Some))?;
     let identity = Identity {
         pairs: pairs(ssl, source)?,
         versions,
-        client_auth: client_auth.transpose()?,
+        client_auth,
         resumption: sessions.resumption.clone(),
     };
     let identity = ServerIdentity::new(identity).map_err(|error| error.to_string())?;
@@ -175,6 +176,36 @@ fn compile(
         exempt,
         sessions: Arc::clone(sessions),
     })
+}
+
+/// What an ssl asks of clients and offers them, without its certificates. `text_of` has the text that
+/// a text stands for; None if that is not known yet.
+pub(super) fn demands(
+    ssl: &Ssl,
+    text_of: impl Fn(&str) -> Result<Option<String>, String>,
+) -> Result<(Option<Exempt>, Option<ClientAuth>, Versions), String> {
+    let client = ssl.client.as_deref();
+    let exempt = client.filter(|client| !client.skip_mtls_uri_regex.is_empty()).map(|client| {
+        client
+            .skip_mtls_uri_regex
+            .iter()
+            .map(|pattern| Pattern::compile(pattern))
+            .collect::<Result<Exempt, _>>()
+    });
+    let exempt = exempt.transpose().map_err(|error| error.to_string())?;
+    let client_auth = match client {
+        None => None,
+        Some(client) => {
+            let demand = edge::demand(exempt.as_ref());
+            let made = text_of(&client.ca)?.map(|ca| ClientAuth::new(&ca, client.depth as usize, demand));
+            made.transpose().map_err(|error| error.to_string())?
+        }
+    };
+    let versions = match &ssl.ssl_protocols[..] {
+        [] => Versions::ALL,
+        named => self::versions(named).map_err(|error| format!("ssl_protocols: {error}"))?,
+    };
+    Ok((exempt, client_auth, versions))
 }
 
 /// Every pair of an ssl.

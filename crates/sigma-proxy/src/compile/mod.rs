@@ -12,6 +12,7 @@
 //! | `certificates` | who clients see, and what listeners demand |
 //! | `node_tls` | TLS towards the nodes of an upstream |
 //! | `people` | consumers and their identities |
+//! | `trial` | nothing: tells whether a resource could be made |
 
 mod certificates;
 pub(crate) mod node_tls;
@@ -20,6 +21,7 @@ mod people;
 mod routes;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -40,6 +42,7 @@ use parts::Parts;
 use routes::Placed;
 
 pub(crate) use routes::route_inputs;
+pub use trial::try_out;
 
 /// What a resource is refused for. The key is that of the resource that is to be left as it was.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -279,6 +282,9 @@ impl State {
         let rules = config.resources.global_rules.iter();
         let parts =
             rules.filter_map(|rule| self.parts.get(&ResourceKey::new(Kind::GlobalRule, rule.id.as_str())));
+        let mut rules_kept = config.resources.global_rules.iter();
+        snapshot.closed = rules_kept
+            .any(|rule| config.resources.is_closed(&ResourceKey::new(Kind::GlobalRule, rule.id.as_str())));
         snapshot.global = Arc::new(Chain::new(parts.flat_map(|parts| parts.entries.iter().cloned())));
     }
 
@@ -355,6 +361,7 @@ fn empty(config: &Config, access_format: Option<Arc<AccessFormat>>) -> Snapshot 
         upstreams: Slots::default(),
         upstream_numbers: rpds::HashTrieMapSync::default(),
         global: Arc::default(),
+        closed: false,
         consumers: Consumers::default(),
         access_format,
         listener_names: listener_names(&config.settings),

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use serde_json::Value;
 use sigma_config::Problem;
 use sigma_config::kind::{Kind, ResourceKey};
-use sigma_config::resources::{self, Plugins};
+use sigma_config::plugins::PluginSchemas;
+use sigma_config::resources::{self, Plugins, SslType};
+use sigma_config::stored::wrong_ssl_type;
 use sigma_plugin::descriptor::inline_upstream_key;
 use sigma_plugin::roster::unresolved;
 use sigma_plugin::{Consumer, Entry, Identity};
@@ -57,8 +59,34 @@ impl Task<'_> {
         keys.filter_map(|key| Some((key.clone(), self.parts_of(&key, before)?))).collect()
     }
 
+    /// What is left of a resource that cannot be served: consumers are recognised as far as possible,
+    /// so that they are told that it is not their fault.
+    fn closed_parts(&mut self, key: &ResourceKey) -> Option<Arc<Parts>> {
+        let resources = &self.config.resources;
+        let plugins = match key.kind {
+            Kind::Consumer => &resources.consumers.get(&key.id)?.plugins,
+            Kind::Ssl => return self.refused_names(key),
+            _ => return None,
+        };
+        let failed = self.failures.len();
+        let mut parts = Building { key, old: None, upstreams: Vec::new(), task: self };
+        let identities: Vec<KeyOfIdentity> = plugins
+            .iter()
+            .filter_map(|(name, conf)| {
+                let descriptor = parts.task.roster.descriptor(name)?;
+                descriptor.auth.and_then(|_| parts.identity(descriptor.name, conf))
+            })
+            .collect();
+        // That it cannot be served is known.
+        self.failures.truncate(failed);
+        Some(Arc::new(Parts { identities: identities.into_boxed_slice(), ..Parts::default() }))
+    }
+
     /// The parts of one resource, if it exists and has some. What did not change is taken over.
     pub(super) fn parts_of(&mut self, key: &ResourceKey, before: &State) -> Option<Arc<Parts>> {
+        if self.config.resources.is_closed(key) {
+            return self.closed_parts(key);
+        }
         if key.kind == Kind::Ssl {
             let old = before.parts.get(key).and_then(|old| old.certificate.as_ref());
             let certificate = Some(self.certificate(key, old)?);
@@ -96,6 +124,19 @@ impl Task<'_> {
             rewrite,
             certificate: None,
         }))
+    }
+}
+
+/// Whether a plugin is disabled by its own configuration.
+pub(super) fn is_off(conf: &Value) -> bool {
+    conf.pointer("/_meta/disable") == Some(&Value::Bool(true))
+}
+
+/// What to do about a plugin that is not there.
+fn unknown_plugin_hint(is_built_in: bool) -> &'static str {
+    match is_built_in {
+        true => "name it in `plugins`, or in `compat.ignored_plugins` if it may be left out",
+        false => "this build does not have it; name it in `compat.ignored_plugins` if it may be left out",
     }
 }
 
@@ -142,18 +183,38 @@ impl Building<'_, '_> {
     ) -> Result<Option<Arc<NodeTls>>, Problem> {
         let tls = config.tls.as_deref();
         let named = tls.and_then(|tls| tls.client_cert_id.as_ref());
-        let client = named.and_then(|id| self.task.config.resources.ssls.get(id.as_str()));
+        let client = named.map(|id| self.shown_to_nodes(id.as_str())).transpose();
+        let client = client
+            .map_err(|reason| Problem::new(format!("{key}.tls.client_cert_id"), "reference", reason))?;
         let settings = &self.task.config.settings;
         let before = known.and_then(|known| known.tls.as_ref());
-        NodeTls::compile(config, client, settings, before, self.task.source)
+        NodeTls::compile(config, client.as_ref(), settings, before, self.task.source)
             .map_err(|reason| Problem::new(format!("{key}.tls"), "tls", reason))
+    }
+
+    /// The ssl whose certificate nodes are shown. To go on without it, or with what it was before,
+    /// is not what was written.
+    fn shown_to_nodes(&self, id: &str) -> Result<Arc<resources::Ssl>, String> {
+        let resources = &self.task.config.resources;
+        let ssl = resources.ssls.get(id).ok_or_else(|| format!("there is no ssl `{id}`, create it"))?;
+        if resources.is_closed(&ResourceKey::new(Kind::Ssl, id)) {
+            return Err(format!("the ssl `{id}` cannot be used itself"));
+        }
+        if ssl.kind != SslType::Client {
+            return Err(wrong_ssl_type(id));
+        }
+        Ok(Arc::clone(ssl))
     }
 
     fn plugins(&mut self, plugins: &Plugins) -> (Vec<Arc<Entry>>, Vec<KeyOfIdentity>) {
         let (mut entries, mut identities) = (Vec::new(), Vec::new());
         for (name, conf) in plugins.iter() {
-            // What is not enabled was warned of when the configuration was read.
-            let Some(descriptor) = self.task.roster.descriptor(name) else { continue };
+            let Some(descriptor) = self.task.roster.descriptor(name) else {
+                if !is_off(conf) && !self.task.roster.is_ignored(name) {
+                    self.refuse_unknown(name);
+                }
+                continue;
+            };
             let personal = matches!(self.key.kind, Kind::Consumer | Kind::Credential);
             if personal && descriptor.auth.is_some() {
                 identities.extend(self.identity(descriptor.name, conf));
@@ -194,6 +255,8 @@ impl Building<'_, '_> {
         let task = &*self.task;
         match task.roster.build(name, conf, revealed, &self.resource(), metadata, task.node) {
             Ok(entry) => Some(Arc::new(entry)),
+            // What is disabled may be wrong; a service's plugin of the same name then runs.
+            Err(_) if is_off(conf) => None,
             Err(reason) => {
                 self.refuse(name, reason);
                 None
@@ -215,6 +278,13 @@ impl Building<'_, '_> {
                 None
             }
         }
+    }
+
+    /// Nothing is known of what the plugin does; it may be what guards.
+    fn refuse_unknown(&mut self, plugin: &str) {
+        let place = format!("{}.plugins.{plugin}", self.key);
+        let hint = unknown_plugin_hint(self.task.roster.is_built_in(plugin));
+        self.fail(Problem::new(place, "unknown_plugin", format!("unknown plugin [{plugin}]")).hint(hint));
     }
 
     fn refuse(&mut self, plugin: &str, reason: String) {

@@ -49,11 +49,14 @@ impl State {
             let parts = self.parts.get(&ResourceKey::new(kind, id));
             parts.map(|parts| parts.entries.to_vec()).unwrap_or_default()
         };
+        let is_closed = |kind, id: &str| config.resources.is_closed(&ResourceKey::new(kind, id));
         let mut entries = group.map(|id| entries_of(Kind::ConsumerGroup, id)).unwrap_or_default();
         entries.extend(entries_of(Kind::Consumer, name));
         Consumer {
             name: name.into(),
             group_id: group.map(Box::from),
+            closed: is_closed(Kind::Consumer, name)
+                || group.is_some_and(|id| is_closed(Kind::ConsumerGroup, id)),
             group_missing: group.is_some_and(|id| config.resources.consumer_groups.get(id).is_none()),
             custom_id: resource.labels.get("custom_id").cloned(),
             labels: resource.labels.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),

@@ -151,7 +151,8 @@ impl State {
         service: Option<&resources::Service>,
     ) -> Route {
         let own = ResourceKey::new(Kind::Route, route.id.as_str());
-        let chain = self.chain(route);
+        let target = self.target(config, route, service);
+        let chain = if target.is_unguarded() { Arc::clone(&self.no_plugins) } else { self.chain(route) };
         let global =
             snapshot.global.stands_back_for(&chain).then(|| snapshot.global.standing_back_for(&chain));
         let regex = self.parts.get(&own).and_then(|parts| parts.rewrite.clone());
@@ -169,7 +170,7 @@ impl State {
                 uris: input.uris.into_iter().map(Into::into).collect(),
                 hosts: input.hosts.into_iter().map(Into::into).collect(),
             }),
-            target: self.target(config, route, service),
+            target,
             websocket: websocket.unwrap_or(false),
             timeouts: route.timeout.as_deref().map(|timeout| Timeouts::from(*timeout)),
             rewrite,
@@ -199,7 +200,17 @@ impl State {
         route: &resources::Route,
         service: Option<&resources::Service>,
     ) -> Target {
+        let is_closed = |kind, id: &Option<sigma_config::id::Id>| {
+            let id = id.as_ref();
+            id.is_some_and(|id| config.resources.is_closed(&ResourceKey::new(kind, id.as_str())))
+        };
         let missing = |id: &sigma_config::id::Id| config.resources.plugin_configs.get(id.as_str()).is_none();
+        if config.resources.is_closed(&ResourceKey::new(Kind::Route, route.id.as_str()))
+            || is_closed(Kind::Service, &route.service_id)
+            || is_closed(Kind::PluginConfig, &route.plugin_config_id)
+        {
+            return Target::Closed;
+        }
         if route.service_id.is_some() && service.is_none() {
             return Target::NoService;
         }

@@ -44,7 +44,7 @@ impl Secure {
         }
         // Otherwise whoever may talk to one name could reach what another one protects.
         match rules.certificates.find(host) {
-            Some(named) if named.client_auth().is_some() && !self.asked_for(asked, named, host) => {
+            Some(named) if protects(named) && !self.asked_for(asked, named, host) => {
                 refused("the host is not the server name that the client certificate was shown to")
             }
             _ => Ok(()),
@@ -65,7 +65,7 @@ impl Secure {
 
     /// Whether the client showed a certificate that `identity` trusts, or needs none.
     fn is_trusted(&self, identity: &Arc<ServerIdentity>) -> bool {
-        let Some(auth) = identity.client_auth() else { return true };
+        let Some(auth) = identity.client_auth() else { return !identity.refuses() };
         let verdict = match &self.facts.identity {
             Some(shaken) if Arc::ptr_eq(shaken, identity) => self.facts.client_certificate,
             // It has changed since the handshake.
@@ -73,6 +73,11 @@ impl Secure {
         };
         verdict == ClientCertificate::Verified
     }
+}
+
+/// Whether an identity may be reached by its own name only.
+fn protects(identity: &ServerIdentity) -> bool {
+    identity.client_auth().is_some() || identity.refuses()
 }
 
 fn shown(facts: &Facts) -> Tls {

@@ -112,6 +112,9 @@ impl<'x, 'c> Exchange<'x, 'c> {
     async fn serve(&mut self) -> Result<(), Fault> {
         self.admit()?;
         let view = Rc::clone(&self.view);
+        if view.snapshot.closed {
+            return Err(Fault::new(FaultKind::NoUpstream, "a global rule is quarantined"));
+        }
         let found = self.find_route();
         let route = match found {
             Ok(number) => view.snapshot.route(number),
@@ -127,16 +130,15 @@ impl<'x, 'c> Exchange<'x, 'c> {
         found?;
         // The router and the routes are of one snapshot: what was found is there.
         let Some(route) = route else { return Err(Fault::new(FaultKind::Internal, "the route is gone")) };
+        if route.target.is_unguarded() {
+            return Err(nowhere(route.target));
+        }
         if let Some(reply) = self.lost_upstream(&view) {
             return self.reply(reply).await;
         }
         match self.target(&view, route) {
             Target::Upstream(upstream) => self.forward(&view, route, upstream).await,
-            Target::NoService => Err(Fault::new(FaultKind::NoService, "the route's service does not exist")),
-            Target::NoPluginConfig => {
-                Err(Fault::new(FaultKind::NoUpstream, "the route's plugin config does not exist"))
-            }
-            Target::NoUpstream => Err(Fault::new(FaultKind::NoUpstream, "the route has no upstream")),
+            target => Err(nowhere(target)),
         }
     }
 
@@ -239,6 +241,20 @@ impl<'x, 'c> Exchange<'x, 'c> {
         // Boxed, so that exchanges that are proxied have no room for it.
         Box::pin(self.send_reply(*reply)).await;
         Ok(())
+    }
+}
+
+/// Why a route leads nowhere.
+fn nowhere(target: Target) -> Fault {
+    match target {
+        Target::NoService => Fault::new(FaultKind::NoService, "the route's service does not exist"),
+        Target::NoPluginConfig => {
+            Fault::new(FaultKind::NoUpstream, "the route's plugin config does not exist")
+        }
+        Target::Closed => Fault::new(FaultKind::NoUpstream, "the route or what it refers to is quarantined"),
+        Target::NoUpstream | Target::Upstream(_) => {
+            Fault::new(FaultKind::NoUpstream, "the route has no upstream")
+        }
     }
 }
 

@@ -97,7 +97,7 @@ impl Exchange<'_, '_> {
     /// those that the route did not have catch up with the rewrite phase.
     async fn merge_consumer(&mut self) -> Result<Option<Box<Reply>>, Fault> {
         let Some(consumer) = self.scratch.cx.consumer().cloned() else { return Ok(None) };
-        if consumer.group_missing {
+        if consumer.group_missing || consumer.closed {
             return Ok(Some(Box::new(Reply::new(503))));
         }
         if consumer.entries.is_empty() {

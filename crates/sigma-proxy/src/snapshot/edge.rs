@@ -29,7 +29,7 @@ pub(crate) struct TlsTerms {
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
     pub(crate) certificates: Certificates,
-    /// Whether any of them asks for certificates of clients; without, no request is looked at.
+    /// Whether any of them asks for certificates of clients, or refuses; without, no request is looked at.
     asks: bool,
     /// What is served without a certificate, by the place of the identity, which is held here.
     exempt: HashMap<usize, (Arc<ServerIdentity>, Exempt)>,
@@ -57,7 +57,9 @@ impl Shown {
         });
         Shown {
             certificates: Certificates::new(named.map(|(name, id)| (&**name, Arc::clone(id))), fallback),
-            asks: entries.iter().any(|entry| entry.identity.client_auth().is_some()),
+            asks: entries
+                .iter()
+                .any(|entry| entry.identity.client_auth().is_some() || entry.identity.refuses()),
             exempt: exempt.collect(),
         }
     }

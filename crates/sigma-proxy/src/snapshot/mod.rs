@@ -43,6 +43,8 @@ pub struct Snapshot {
     pub(crate) upstream_numbers: HashTrieMapSync<Box<str>, u32>,
     /// Plugins of the global rules.
     pub(crate) global: Arc<Chain>,
+    /// A global rule cannot be served: nothing is, since nothing may go past it.
+    pub(crate) closed: bool,
     pub(crate) consumers: Consumers,
     pub(crate) access_format: Option<Arc<AccessFormat>>,
     /// Names that routes and listeners share; the number is the position + 1, 0 is "no name".
@@ -81,6 +83,16 @@ pub(crate) enum Target {
     NoPluginConfig,
     /// It has no upstream.
     NoUpstream,
+    /// It, or what it takes plugins from, cannot be served as it was written.
+    Closed,
+}
+
+impl Target {
+    /// Whether guards of the route are missing, so that none of its plugins may answer or choose
+    /// an upstream.
+    pub(crate) fn is_unguarded(self) -> bool {
+        matches!(self, Target::NoService | Target::NoPluginConfig | Target::Closed)
+    }
 }
 
 /// A regular expression on the path, with its replacement.

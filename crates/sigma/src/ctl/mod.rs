@@ -122,6 +122,12 @@ enum Verb {
         #[arg(value_name = "URL", default_value = "http://127.0.0.1:9090")]
         control: Vec<String>,
     },
+    /// List what gateways cannot serve as it was written, and why, asked of their Control APIs
+    Quarantine {
+        /// A Control API
+        #[arg(value_name = "URL", default_value = "http://127.0.0.1:9090")]
+        control: Vec<String>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -178,6 +184,7 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
         Verb::Apply { change } => apply(&client, &change).await?,
         Verb::Diff { file } => return diff(&client, &file).await,
         Verb::Nodes { control } => return nodes(&control, form.unwrap_or(Form::Table)).await,
+        Verb::Quarantine { control } => return quarantine(&control, form.unwrap_or(Form::Table)).await,
         Verb::Dump => {
             let mut found = client.call(Method::Get, "configs", None).await?;
             document::without_bookkeeping(&mut found);
@@ -282,6 +289,19 @@ async fn diff(client: &Client, file: &std::path::Path) -> Result<ExitCode> {
 }
 
 async fn nodes(controls: &[String], form: Form) -> Result<ExitCode> {
+    let (rows, all_answered) = revisions(controls).await?;
+    output::print_nodes(form, &Value::Array(rows))?;
+    Ok(if all_answered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn quarantine(controls: &[String], form: Form) -> Result<ExitCode> {
+    let (rows, all_answered) = revisions(controls).await?;
+    output::print_quarantine(form, &rows)?;
+    Ok(if all_answered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What gateways say of themselves, each with its `node`; and whether all did.
+async fn revisions(controls: &[String]) -> Result<(Vec<Value>, bool)> {
     let mut rows = Vec::new();
     let mut all_answered = true;
     for control in controls {
@@ -297,8 +317,7 @@ async fn nodes(controls: &[String], form: Form) -> Result<ExitCode> {
             }
         });
     }
-    output::print_nodes(form, &Value::Array(rows))?;
-    Ok(if all_answered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok((rows, all_answered))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::ValueEnum;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The form of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -75,6 +75,28 @@ pub(crate) fn print_nodes(form: Form, nodes: &Value) -> Result<()> {
     Ok(())
 }
 
+/// Prints what nodes have in quarantine, a row for each object.
+pub(crate) fn print_quarantine(form: Form, nodes: &[Value]) -> Result<()> {
+    let mut objects = Vec::new();
+    for node in nodes {
+        let failed = node["error"].as_str().map(|error| json!({"node": node["node"], "reason": error}));
+        objects.extend(failed);
+        for one in node["quarantined"].as_array().into_iter().flatten() {
+            let mut one = one.clone();
+            one["node"] = node["node"].clone();
+            objects.push(one);
+        }
+    }
+    if form != Form::Table {
+        return print(form, &Value::Array(objects));
+    }
+    let columns = ["node", "key", "served", "revision", "reason"];
+    let row = |one: &Value| columns.iter().map(|column| text(&one[*column])).collect();
+    let names = ["NODE", "KEY", "SERVED", "REVISION", "REASON"];
+    print!("{}", table(&names, objects.iter().map(row).collect()));
+    Ok(())
+}
+
 /// A value on one line; objects show their keys.
 fn text(value: &Value) -> String {
     match value {
@@ -116,8 +138,6 @@ fn table(names: &[&str], rows: Vec<Vec<String>>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

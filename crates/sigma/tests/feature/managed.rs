@@ -41,6 +41,12 @@ pub(crate) fn await_admin(gateway: &Gateway) {
     assert!(listening, "no Admin API:\n{}", gateway.stderr());
 }
 
+/// Waits until the Control API is there.
+pub(crate) fn await_control(gateway: &Gateway) {
+    let listening = until(PATIENCE, || Peer::connect(&gateway.control_address()).is_ok());
+    assert!(listening, "no Control API:\n{}", gateway.stderr());
+}
+
 /// Starts a gateway again that was killed.
 pub(crate) fn start_again(gateway: &mut Gateway) {
     gateway.start_again().unwrap();

@@ -203,6 +203,7 @@ fn gateway(page: &mut Page<'_>, registry: &Registry, node: &Node, facts: &Facts)
     }
     if let Some(revision) = facts.revision {
         revisions(page, facts, revision);
+        quarantine(page, facts);
     }
     page.begin("node_info", "gauge", "Info of APISIX node");
     let labels = joined(&[("hostname", node.hostname()), ("version", env!("CARGO_PKG_VERSION"))]);
@@ -238,6 +239,15 @@ fn revisions(page: &mut Page<'_>, facts: &Facts, revision: u64) {
     let keys: BTreeMap<&str, u64> = facts.modified.iter().copied().chain(totals).collect();
     for (key, revision) in keys {
         page.line(name, &joined(&[("key", key)]), revision);
+    }
+}
+
+/// Objects of the store that are not served as they were written.
+fn quarantine(page: &mut Page<'_>, facts: &Facts) {
+    let name = "quarantined_objects";
+    page.begin(name, "gauge", "Objects that cannot be served as they were written, by kind");
+    for (kind, count) in &facts.quarantined {
+        page.line(name, &joined(&[("kind", kind)]), *count);
     }
 }
 

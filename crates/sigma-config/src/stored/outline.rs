@@ -1,0 +1,126 @@
+//! What can be made of an item that is invalid: where it would have stood, and whether the form
+//! before it may go on standing in for it.
+
+use serde_json::Value;
+
+use super::any::{AnyResource, typed};
+use crate::id::Id;
+use crate::kind::{Kind, ResourceKey};
+use crate::resources::{Plugins, Route, Ssl, Upstream};
+use crate::rules::Object;
+
+/// Lists of which single elements may be unreadable.
+const NAMES: [&str; 3] = ["uris", "hosts", "snis"];
+
+/// Whether resources of a kind serve somebody by themselves, or are what others cannot do without.
+/// Those of other kinds only lend texts to plugins, which refuse where they lack one.
+#[must_use]
+pub fn has_place(kind: Kind) -> bool {
+    !matches!(kind, Kind::PluginMetadata | Kind::Proto | Kind::StreamRoute | Kind::Secret)
+}
+
+/// The readable members of an item that cannot be served: enough to know whom it would have served.
+/// A condition that cannot be read is left out, so that the outline covers more than the item would
+/// have, never less. None where nothing says whom it would have served, and for kinds that serve
+/// nobody by themselves.
+pub fn outline(key: &ResourceKey, value: &Value) -> Option<AnyResource> {
+    if !has_place(key.kind) {
+        return None;
+    }
+    let mut members = value.as_object().cloned().unwrap_or_default();
+    for name in NAMES {
+        if let Some(list) = members.get_mut(name).and_then(Value::as_array_mut) {
+            list.retain(Value::is_string);
+        }
+    }
+    let read = |members: &Object| typed(key.kind, &key.id, &Value::Object(members.clone())).ok();
+    let outline = read(&members).or_else(|| {
+        let mut readable = Object::new();
+        for (name, member) in members {
+            readable.insert(name.clone(), member);
+            if read(&readable).is_none() {
+                readable.shift_remove(&name);
+            }
+        }
+        read(&readable)
+    })?;
+    let has_place = match &outline {
+        AnyResource::Route(route) => route.uri.is_some() || !route.uris.is_empty(),
+        AnyResource::Ssl(ssl) => ssl.names().next().is_some(),
+        _ => true,
+    };
+    has_place.then_some(outline)
+}
+
+/// Whether `last`, the form that was good, may stand in for what was `written` and cannot be
+/// served: it serves nobody whom the new form would not have served, and asks no less of them.
+/// Configurations of plugins that both have are not compared, but those of a consumer, which hold
+/// its keys.
+pub fn may_stand_in(last: &AnyResource, written: &AnyResource) -> bool {
+    match (last, written) {
+        (AnyResource::Route(last), AnyResource::Route(written)) => route_may(last, written),
+        (AnyResource::Service(last), AnyResource::Service(written)) => {
+            has_plugins(&last.plugins, &written.plugins)
+                && last.hosts == written.hosts
+                && last.script == written.script
+                && has_tls(last.upstream.as_deref(), written.upstream.as_deref())
+        }
+        (AnyResource::Upstream(last), AnyResource::Upstream(written)) => has_tls(Some(last), Some(written)),
+        (AnyResource::Consumer(last), AnyResource::Consumer(written)) => {
+            last.plugins == written.plugins && last.group_id == written.group_id
+        }
+        (AnyResource::Credential(last), AnyResource::Credential(written)) => last.plugins == written.plugins,
+        (AnyResource::ConsumerGroup(last), AnyResource::ConsumerGroup(written)) => {
+            has_plugins(&last.plugins, &written.plugins)
+        }
+        (AnyResource::GlobalRule(last), AnyResource::GlobalRule(written)) => {
+            has_plugins(&last.plugins, &written.plugins)
+        }
+        (AnyResource::PluginConfig(last), AnyResource::PluginConfig(written)) => {
+            has_plugins(&last.plugins, &written.plugins)
+        }
+        (AnyResource::Ssl(last), AnyResource::Ssl(written)) => ssl_may(last, written),
+        _ => true,
+    }
+}
+
+fn route_may(last: &Route, written: &Route) -> bool {
+    let same_place = (&last.uri, &last.uris, &last.host, &last.hosts, last.priority, &last.listeners)
+        == (&written.uri, &written.uris, &written.host, &written.hosts, written.priority, &written.listeners);
+    let same_conditions = last.methods == written.methods
+        && (&last.remote_addr, &last.remote_addrs) == (&written.remote_addr, &written.remote_addrs)
+        && (&last.vars, &last.filter_func, &last.script)
+            == (&written.vars, &written.filter_func, &written.script)
+        && (&last.consumes, &last.produces) == (&written.consumes, &written.produces)
+        && last.status == written.status;
+    let names = |id: &Option<Id>, other: &Option<Id>| other.is_none() || id == other;
+    same_place
+        && same_conditions
+        && names(&last.service_id, &written.service_id)
+        && names(&last.plugin_config_id, &written.plugin_config_id)
+        && has_plugins(&last.plugins, &written.plugins)
+        && has_tls(last.upstream.as_deref(), written.upstream.as_deref())
+}
+
+fn ssl_may(last: &Ssl, written: &Ssl) -> bool {
+    let names =
+        |ssl: &Ssl| -> std::collections::BTreeSet<String> { ssl.names().map(str::to_owned).collect() };
+    let asks_as_much = written.client.is_none() || last.client == written.client;
+    let offers_as_little = written.ssl_protocols.is_empty() || last.ssl_protocols == written.ssl_protocols;
+    asks_as_much
+        && offers_as_little
+        && (last.kind, last.status) == (written.kind, written.status)
+        && names(last).is_superset(&names(written))
+}
+
+/// Whether a form has every plugin of the other one.
+fn has_plugins(last: &Plugins, written: &Plugins) -> bool {
+    written.keys().all(|name| last.contains_key(name))
+}
+
+/// Whether nodes have to prove what they have to prove in the other form.
+fn has_tls(last: Option<&Upstream>, written: Option<&Upstream>) -> bool {
+    let tls = |upstream: Option<&Upstream>| upstream.and_then(|upstream| upstream.tls.clone());
+    let written = tls(written);
+    written.is_none() || tls(last) == written
+}

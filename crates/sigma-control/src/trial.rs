@@ -1,0 +1,72 @@
+//! Whether a resource could be served, asked before it is stored.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::Value;
+use sigma_config::kind::{Kind, ResourceKey};
+use sigma_config::resources;
+use sigma_config::{Problem, stored};
+use sigma_net::tls::{Authorities, ClientTls};
+use sigma_plugin::Roster;
+use sigma_proxy::compile::try_out;
+use sigma_proxy::snapshot::EndpointSource;
+use sigma_upstream::endpoint::{EndpointSet, UpstreamCell};
+use sigma_upstream::health::plan::Plan;
+
+use crate::fleet;
+
+/// Compiles resources that are not to be served. A resource that passes is compiled as it stands
+/// when it comes into force, as far as that depends on nothing else.
+pub struct Trial {
+    roster: Arc<Roster>,
+    /// The authorities of the system, read once.
+    authorities: Mutex<Option<Authorities>>,
+}
+
+impl Trial {
+    /// One with these plugins.
+    pub fn new(roster: Arc<Roster>) -> Trial {
+        Trial { roster, authorities: Mutex::default() }
+    }
+
+    /// Tries a resource that has passed its check.
+    ///
+    /// # Errors
+    /// Why it could not be served; a sentence.
+    pub fn run(&self, kind: Kind, id: &str, value: &Value) -> Result<(), String> {
+        let key = ResourceKey::new(kind, id);
+        let Some(resource) = stored::outline(&key, value) else { return Ok(()) };
+        let tried = try_out(resource, &self.roster, &mut Nowhere(self));
+        tried.map_err(|problems| {
+            problems.into_iter().next().map_or_else(String::new, |problem| problem.message)
+        })
+    }
+}
+
+/// Leads nowhere, and refuses what could lead nowhere.
+struct Nowhere<'t>(&'t Trial);
+
+impl EndpointSource for Nowhere<'_> {
+    fn endpoints(
+        &mut self,
+        key: &str,
+        config: &resources::Upstream,
+        probes: Option<&ClientTls>,
+    ) -> Result<(Arc<UpstreamCell>, Option<Arc<Plan>>), Problem> {
+        fleet::spoken(key, config.scheme)?;
+        let plan = fleet::plan(key, config, probes)?;
+        Ok((Arc::new(UpstreamCell::new(Arc::new(EndpointSet::new(Vec::new(), Arc::default())))), plan))
+    }
+
+    fn authorities(&mut self, file: Option<&Path>) -> Result<Authorities, String> {
+        // The settings of a trial name no file.
+        debug_assert!(file.is_none());
+        let mut known = self.0.authorities.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = &*known {
+            return Ok(known.clone());
+        }
+        let authorities = Authorities::system().map_err(|error| error.to_string())?;
+        Ok(known.insert(authorities).clone())
+    }
+}

@@ -1,0 +1,126 @@
+//! Making what a resource brings along only to see whether it can be made, before it is stored.
+
+use std::sync::Arc;
+
+use sigma_config::reference::is_reference;
+use sigma_config::resources::{Plugins, Scheme, Ssl, Upstream};
+use sigma_config::stored::AnyResource;
+use sigma_config::tls::Tls;
+use sigma_config::{Config, Problem};
+use sigma_net::tls::pem::Pair;
+use sigma_plugin::{Node, Roster};
+
+use super::certificates::{self, Sessions};
+use super::parts::is_off;
+use super::{State, Task};
+use crate::snapshot::EndpointSource;
+
+/// Tries what the compiler would make of one resource. What depends on others, or on secrets that
+/// are kept elsewhere, is left out: they may come later, and change.
+///
+/// # Errors
+/// What the check of the resource by itself could not see.
+pub fn try_out(
+    resource: AnyResource,
+    roster: &Arc<Roster>,
+    source: &mut dyn EndpointSource,
+) -> Result<(), Vec<Problem>> {
+    let resource = alone(resource, roster);
+    let key = resource.key();
+    if let AnyResource::Ssl(ssl) = &resource
+        && certificates::refers(ssl)
+    {
+        return known_parts(ssl).map_err(|reason| vec![Problem::new(key.to_string(), "tls", reason)]);
+    }
+    let sessions = Sessions::of(&Tls::default(), None).map_err(|problem| vec![problem])?;
+    let mut config = Config::default();
+    config.resources.put(resource, 0);
+    let node = Arc::<Node>::default();
+    let mut task = Task { config: &config, roster, node: &node, sessions, source, failures: Vec::new() };
+    task.parts_of(&key, &State::default());
+    if task.failures.is_empty() {
+        return Ok(());
+    }
+    Err(task.failures.into_iter().map(|failure| failure.problem).collect())
+}
+
+/// The resource without what depends on anything else.
+fn alone(mut resource: AnyResource, roster: &Roster) -> AnyResource {
+    match &mut resource {
+        AnyResource::Route(route) => {
+            let route = Arc::make_mut(route);
+            keep_known(&mut route.plugins, roster);
+            route.upstream.iter_mut().for_each(without_others);
+        }
+        AnyResource::Service(service) => {
+            let service = Arc::make_mut(service);
+            keep_known(&mut service.plugins, roster);
+            service.upstream.iter_mut().for_each(without_others);
+        }
+        AnyResource::Upstream(upstream) => {
+            without_others(upstream);
+            // Such ones are for streams, which are another version's.
+            if !matches!(upstream.scheme, Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs) {
+                Arc::make_mut(upstream).scheme = Scheme::Http;
+            }
+        }
+        AnyResource::Consumer(consumer) => keep_known(&mut Arc::make_mut(consumer).plugins, roster),
+        AnyResource::Credential(credential) => keep_known(&mut Arc::make_mut(credential).plugins, roster),
+        AnyResource::ConsumerGroup(group) => keep_known(&mut Arc::make_mut(group).plugins, roster),
+        AnyResource::GlobalRule(rule) => keep_known(&mut Arc::make_mut(rule).plugins, roster),
+        AnyResource::PluginConfig(config) => keep_known(&mut Arc::make_mut(config).plugins, roster),
+        _ => {}
+    }
+    resource
+}
+
+/// Takes out the plugins of which parts are kept elsewhere: secrets, or the plugin's metadata. With
+/// them go those that are disabled, which may be wrong.
+fn keep_known(plugins: &mut Plugins, roster: &Roster) {
+    let is_left_out = |name: &str, conf: &serde_json::Value| {
+        let has_metadata = roster.descriptor(name).is_some_and(|known| known.metadata_schema.is_some());
+        has_metadata || refers(conf) || is_off(conf)
+    };
+    if !plugins.iter().any(|(name, conf)| is_left_out(name, conf)) {
+        return;
+    }
+    let known = plugins.iter().filter(|(name, conf)| !is_left_out(name, conf));
+    *plugins = known
+        .map(|(name, conf)| (name.clone(), Arc::clone(conf)))
+        .collect::<std::collections::BTreeMap<_, _>>()
+        .into();
+}
+
+fn refers(value: &serde_json::Value) -> bool {
+    use serde_json::Value;
+    match value {
+        Value::String(text) => is_reference(text),
+        Value::Array(items) => items.iter().any(refers),
+        Value::Object(members) => members.values().any(refers),
+        _ => false,
+    }
+}
+
+fn without_others(upstream: &mut Arc<Upstream>) {
+    let Some(tls) = upstream.tls.as_deref() else { return };
+    let texts =
+        [tls.client_cert.as_deref(), tls.client_key.as_ref().map(|key| key.reveal()), tls.ca.as_deref()];
+    let elsewhere = texts.into_iter().flatten().any(is_reference);
+    if elsewhere || tls.client_cert_id.is_some() {
+        let upstream = Arc::make_mut(upstream);
+        let tls = upstream.tls.as_deref_mut().filter(|_| !elsewhere);
+        match tls {
+            Some(tls) => tls.client_cert_id = None,
+            None => upstream.tls = None,
+        }
+    }
+}
+
+/// Tries the parts of an ssl that stand in it.
+fn known_parts(ssl: &Ssl) -> Result<(), String> {
+    certificates::demands(ssl, |text| Ok(Some(text).filter(|text| !is_reference(text)).map(str::to_owned)))?;
+    for (cert, key) in ssl.pairs().filter(|(cert, key)| !is_reference(cert) && !is_reference(key)) {
+        Pair::parse(cert, key, None).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}

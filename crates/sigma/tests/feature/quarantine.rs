@@ -1,0 +1,238 @@
+//! What cannot be served as it was written: nothing more open is served in its place, and everybody
+//! can see what it is and why.
+
+use serde_json::{Value, json};
+use sigma_testkit::{EtcdServer, Gateway, Operator, Origin, Peer, until};
+
+use crate::managed::{self, EMBEDDED, admin, answerer, await_answerer, revision, route, start, start_again};
+use crate::tls::{self, Authority, ask, run, shake};
+use crate::{PATIENCE, SIGMA};
+
+/// A certificate of X.509 version 1, which no authority may be.
+const VERSION_1: &str = include_str!("version_1.pem");
+
+/// Who answers `jack`, whose key it is.
+fn as_jack(gateway: &Gateway, target: &str) -> u16 {
+    let request = format!("GET {target} HTTP/1.1\r\nHost: h\r\napikey: jack-key\r\n\r\n");
+    gateway.connect().unwrap().with_deadline(PATIENCE).ask(request).unwrap().status()
+}
+
+fn quarantined(gateway: &Gateway) -> Vec<(String, String)> {
+    let shown = revision(gateway);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let list = shown["quarantined"].as_array().unwrap();
+    list.iter().map(|one| (text(&one["key"]), text(&one["served"]))).collect()
+}
+
+/// Waits until exactly these are quarantined, all closed.
+fn await_closed(gateway: &Gateway, expected: &[&str]) {
+    let expected: Vec<_> = expected.iter().map(|key| ((*key).to_owned(), "closed".to_owned())).collect();
+    let mut last = Vec::new();
+    let settled = until(PATIENCE, || {
+        last = quarantined(gateway);
+        last == expected
+    });
+    assert!(settled, "{last:?}, not {expected:?}:\n{}", gateway.stderr());
+}
+
+/// A store that another program has written, with plugins that this build does not have.
+#[test]
+fn a_plugin_that_is_not_there_closes_what_names_it() {
+    let origin = Origin::echo("a").unwrap();
+    let etcd = EtcdServer::start().unwrap();
+    let put = |key: &str, value: &Value| etcd.put(&format!("/apisix/{key}"), &value.to_string()).unwrap();
+    let gone = json!({"openid-connect": {"client_id": "x"}});
+    let with = |mut value: Value, plugins: &Value| {
+        value["plugins"] = plugins.clone();
+        value
+    };
+    let referring = |uri: &str, field: &str| {
+        let mut value = route(uri, &origin);
+        value[field] = "1".into();
+        value
+    };
+    put("routes/all", &route("/*", &origin));
+    put("routes/own", &with(route("/own", &origin), &gone));
+    put(
+        "routes/off",
+        &with(route("/off", &origin), &json!({"openid-connect": {"_meta": {"disable": true}}})),
+    );
+    put("services/1", &with(json!({}), &gone));
+    put("routes/service", &referring("/service", "service_id"));
+    put("plugin_configs/1", &with(json!({"id": "1"}), &gone));
+    put("routes/config", &referring("/config", "plugin_config_id"));
+    put("routes/keys", &with(route("/keys", &origin), &json!({"key-auth": {}})));
+    let jack = json!({"key-auth": {"key": "jack-key"}, "openid-connect": {}});
+    put("consumers/jack", &with(json!({"username": "jack"}), &jack));
+    let mut gateway = start(&managed::etcd(etcd.port()));
+    await_closed(&gateway, &["routes/own", "services/1", "consumers/jack", "plugin_configs/1"]);
+    for (path, expected) in [
+        ("/other", "a"),
+        ("/off", "a"),
+        ("/own", "503"),
+        ("/service", "503"),
+        ("/config", "503"),
+        ("/keys", "401"),
+    ] {
+        await_answerer(&gateway, path, expected);
+    }
+    assert_eq!(as_jack(&gateway, "/keys"), 503);
+    // It is mended by whoever wrote it, and told no longer.
+    put("services/1", &json!({}));
+    await_answerer(&gateway, "/service", "a");
+    await_closed(&gateway, &["routes/own", "consumers/jack", "plugin_configs/1"]);
+    // A rule for everything that cannot be obeyed closes everything.
+    put("global_rules/1", &with(json!({"id": "1"}), &gone));
+    await_answerer(&gateway, "/other", "503");
+    await_answerer(&gateway, "/nowhere", "503");
+    etcd.delete("/apisix/global_rules/1").unwrap();
+    await_answerer(&gateway, "/other", "a");
+    // The operator says that it may be left out.
+    put("global_rules/1", &with(json!({"id": "1"}), &gone));
+    let settings = managed::etcd(etcd.port()) + "compat: { ignored_plugins: [openid-connect] }\n";
+    gateway.rewrite(&managed::config(&settings)).unwrap();
+    gateway.kill().unwrap();
+    start_again(&mut gateway);
+    for path in ["/other", "/own", "/config"] {
+        await_answerer(&gateway, path, "a");
+    }
+    assert_eq!((as_jack(&gateway, "/keys"), quarantined(&gateway)), (200, Vec::new()));
+    let log = gateway.stderr() + &gateway.stdout();
+    assert!(log.contains("openid-connect") && log.contains("left out"), "{log}");
+}
+
+/// The plugins are there, but an operator has enabled others.
+#[test]
+fn a_plugin_that_is_not_enabled_closes_what_names_it() {
+    let origin = Origin::echo("a").unwrap();
+    let mut gateway = start(EMBEDDED);
+    let mut guarded = route("/x", &origin);
+    guarded["plugins"] = json!({"key-auth": {}});
+    admin(&gateway).put("routes/1", &guarded).unwrap();
+    admin(&gateway).put("routes/2", &route("/*", &origin)).unwrap();
+    await_answerer(&gateway, "/y", "a");
+    await_answerer(&gateway, "/x", "401");
+    gateway.rewrite(&managed::config(&format!("{EMBEDDED}\nplugins: [prometheus]"))).unwrap();
+    gateway.kill().unwrap();
+    start_again(&mut gateway);
+    assert_eq!((answerer(&gateway, "/x"), answerer(&gateway, "/y")), ("503".to_owned(), "a".to_owned()));
+    let ready = Operator::new(gateway.status_address()).get("/status/ready").unwrap();
+    assert_eq!(ready["quarantined"][0]["key"], "routes/1", "{ready}");
+    assert!(
+        ready["quarantined"][0]["reason"].as_str().unwrap().contains("unknown plugin [key-auth]"),
+        "{ready}"
+    );
+    let counters = Peer::connect(&gateway.status_address()).unwrap().get("/status/counters").unwrap().text();
+    assert!(counters.contains("sigma_quarantined_objects{kind=\"routes\"} 1"), "{counters}");
+    assert!(counters.contains("sigma_quarantined_objects{kind=\"ssls\"} 0"), "{counters}");
+    let listed = std::process::Command::new(SIGMA)
+        .args(["ctl", "quarantine", &format!("http://{}", gateway.control_address())])
+        .output()
+        .unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    assert!(listed.contains("routes/1") && listed.contains("unknown plugin [key-auth]"), "{listed}");
+}
+
+/// A name that asks for certificates of clients is not served by a wildcard that asks for none.
+#[test]
+fn a_certificate_that_cannot_be_used_keeps_its_names() {
+    let (root, clients, origin) =
+        (Authority::new("Root"), Authority::new("Clients"), Origin::echo("a").unwrap());
+    let etcd = EtcdServer::start().unwrap();
+    let settings = json!({
+        "workers": 2,
+        "listeners": [{ "address": "{listen}", "tls": true }],
+        "status": { "address": "{status}" }, "control": { "address": "{control}" },
+        "store": { "kind": "etcd", "endpoints": [format!("http://127.0.0.1:{}", etcd.port())], "path": "{dir}/data" },
+    });
+    let put = |key: &str, value: &Value| etcd.put(&format!("/apisix/{key}"), &value.to_string()).unwrap();
+    put("routes/1", &json!({ "uri": "/*", "upstream": tls::to_origin(&origin) }));
+    put("ssls/wild", &root.issue("*.a.test").ssl(json!({ "sni": "*.a.test" })));
+    let mut strict =
+        root.issue("strict.a.test").ssl(json!({ "sni": "strict.a.test", "client": { "ca": clients.pem } }));
+    strict["key"] = "$env://SIGMA_TEST_THAT_IS_NOT_SET".into();
+    put("ssls/strict", &strict);
+    let gateway = Gateway::start(SIGMA, &settings.to_string()).unwrap();
+    managed::await_control(&gateway);
+    await_closed(&gateway, &["ssls/strict"]);
+    run(async {
+        let mut open = shake(&gateway, &root.client(None), "open.a.test").await.unwrap();
+        assert_eq!(tls::status(&ask(&mut open, "open.a.test", "/", "").await.unwrap()), 200);
+        shake(&gateway, &root.client(None), "strict.a.test").await.unwrap_err();
+        assert_eq!(tls::status(&ask(&mut open, "strict.a.test", "/", "").await.unwrap()), 400);
+        // The same where a form without client certificates was in force before.
+        let plain = root.issue("later.a.test").ssl(json!({ "sni": "later.a.test" }));
+        put("ssls/later", &plain);
+        while shake(&gateway, &root.client(None), "later.a.test").await.is_err() {}
+        let mut stricter = plain.clone();
+        stricter["client"] = json!({ "ca": VERSION_1 });
+        put("ssls/later", &stricter);
+        while shake(&gateway, &root.client(None), "later.a.test").await.is_ok() {}
+    });
+    await_closed(&gateway, &["ssls/later", "ssls/strict"]);
+}
+
+/// What the compiler would refuse, the Admin API refuses.
+#[test]
+fn what_could_not_be_served_is_not_stored() {
+    let (root, origin) = (Authority::new("Root"), Origin::echo("a").unwrap());
+    let gateway = start(EMBEDDED);
+    let admin = admin(&gateway);
+    let issued = root.issue("a.test");
+    let client = json!({ "sni": "a.test", "client": { "ca": VERSION_1 } });
+    let other = root.issue("b.test");
+    let unlike = json!({ "sni": "a.test", "cert": issued.cert, "key": other.key });
+    let mut limited = route("/x", &origin);
+    limited["upstream"]["scheme"] = "tcp".into();
+    for (resource, value, words) in [
+        ("ssls/1", issued.ssl(client), "version"),
+        ("ssls/1", unlike, "key"),
+        ("routes/1", limited, "http, https, grpc and grpcs"),
+        (
+            "consumers",
+            json!({ "username": "jack", "plugins": { "key-auth": { "key": "" } } }),
+            "`key` is empty",
+        ),
+    ] {
+        let answer = admin.call("PUT", &format!("/apisix/admin/{resource}"), Some(&value)).unwrap();
+        let text = answer.text();
+        assert!(
+            answer.status() == 400 && text.to_lowercase().contains(words),
+            "{resource}: {} {text}",
+            answer.status()
+        );
+    }
+    // For streams, which this version does not serve: stored, and of no use to a route.
+    let mut streams = managed::upstream(&origin);
+    streams["scheme"] = "udp".into();
+    admin.put("upstreams/1", &streams).unwrap();
+    await_closed(&gateway, &["upstreams/1"]);
+    let answer = admin
+        .call("PUT", "/apisix/admin/routes/1", Some(&json!({ "uri": "/x", "upstream_id": "1" })))
+        .unwrap();
+    assert!(answer.status() == 400 && answer.text().contains("speaks udp"), "{}", answer.text());
+}
+
+/// A certificate that nodes are shown is needed for as long as something shows it.
+#[test]
+fn an_upstream_goes_with_the_certificate_that_it_shows() {
+    let root = Authority::new("Root");
+    let gateway = start(EMBEDDED);
+    let admin = admin(&gateway);
+    let issued = root.issue("gateway");
+    admin.put("ssls/c", &issued.ssl(json!({ "type": "client" }))).unwrap();
+    // Nobody is there.
+    let upstream =
+        json!({ "nodes": { "127.0.0.1:1": 1 }, "scheme": "https", "tls": { "client_cert_id": "c" } });
+    admin.put("upstreams/1", &upstream).unwrap();
+    admin.put("routes/1", &json!({ "uri": "/x", "upstream_id": "1" })).unwrap();
+    await_answerer(&gateway, "/x", "502");
+    let answer = admin.call("DELETE", "/apisix/admin/ssls/c", None).unwrap();
+    assert_eq!((answer.status(), answer.text().contains("upstream [1] is still using it")), (400, true));
+    admin.put("ssls/c", &issued.ssl(json!({ "sni": "gateway" }))).unwrap();
+    await_answerer(&gateway, "/x", "503");
+    await_closed(&gateway, &["upstreams/1"]);
+    admin.put("ssls/c", &issued.ssl(json!({ "type": "client" }))).unwrap();
+    await_answerer(&gateway, "/x", "502");
+    await_closed(&gateway, &[]);
+}
