@@ -316,10 +316,13 @@ impl Supervisor {
         }
     }
 
-    async fn stop(self) {
+    async fn stop(mut self) {
         self.shared.set_ready(false);
+        // Whoever asks from now on is told that nobody answers, instead of waiting for it.
+        self.requests.close();
+        while self.requests.try_recv().is_ok() {}
         tracing::info!("stopping: no new connections, open exchanges may finish");
-        self.gateway.drain();
+        self.gateway.drain().await;
         if tokio::time::timeout(ENDING_TIMEOUT, self.node.end()).await.is_err() {
             tracing::error!("what plugins had buffered did not leave in time, and is lost");
         }

@@ -178,7 +178,10 @@ impl Gateway {
         let wanted = &snapshot.settings.listeners;
         let mut listeners: Vec<Listeners> = (0..workers).map(|_| Listeners::default()).collect();
         let mut unix_files = HashMap::new();
-        for listener in wanted.iter().filter(|l| !self.listening.contains(l)) {
+        // Unix sockets first: whoever gets through to a port may count on them.
+        let mut missing: Vec<&Listener> = wanted.iter().filter(|l| !self.listening.contains(l)).collect();
+        missing.sort_by_key(|listener| matches!(listener.address, ListenAddress::Tcp(_)));
+        for listener in missing {
             let error = |source| BindError { address: listener.address.to_string(), source };
             let sockets = bind(listener, workers).map_err(error)?;
             if let ListenAddress::Unix(path) = &listener.address {
@@ -261,7 +264,8 @@ impl Gateway {
     }
 
     /// Stops accepting, lets open exchanges finish for the configured time, ends the workers.
-    pub fn drain(mut self) {
+    /// The calling thread goes on with its other tasks meanwhile.
+    pub async fn drain(mut self) {
         for worker in &self.workers {
             // A worker that has ended has nothing to drain.
             let _ = worker.mailbox.send(Message::Drain { deadline_ms: self.drain_ms });
@@ -270,11 +274,12 @@ impl Gateway {
         let end = Instant::now() + grace;
         for worker in self.workers.drain(..) {
             while !worker.thread.is_finished() && Instant::now() < end {
-                std::thread::sleep(Duration::from_millis(5));
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
         if let Some(log) = self.log.take() {
-            log.close(Duration::from_secs(5));
+            // One that panics has lost its lines; there is nobody left to serve.
+            let _ = tokio::task::spawn_blocking(move || log.close(Duration::from_secs(5))).await;
         }
     }
 }
