@@ -52,6 +52,16 @@ impl Template {
         })
     }
 
+    /// Why the text can never be what was meant: the first variable in it that no exchange has and
+    /// that has no default, see [`VarName::unknown`].
+    #[must_use]
+    pub fn unknown(&self) -> Option<String> {
+        self.parts.iter().find_map(|part| match part {
+            Part::Variable { name, default: None } => name.unknown(),
+            _ => None,
+        })
+    }
+
     /// Appends the text to `out`; an absent variable without default is empty. Returns how many
     /// variables had a value or a default, because a hash key without any counts as missing.
     pub fn render(&self, variables: &dyn Variables, out: &mut Vec<u8>) -> usize {

@@ -102,13 +102,22 @@ pub struct AccessFormat {
 }
 
 impl AccessFormat {
-    /// Compiles nginx-style text with `$name` and `${name}`, or the word `json`.
-    pub fn compile(format: &str) -> Result<AccessFormat, FormatError> {
+    /// Compiles nginx-style text with `$name` and `${name}`, or the word `json`. `is_variable` knows
+    /// the variables that an exchange has besides the fields of the log.
+    ///
+    /// # Errors
+    /// The place of what cannot be rendered.
+    pub fn compile(format: &str, is_variable: fn(&str) -> bool) -> Result<AccessFormat, FormatError> {
         match format {
             "" => Err(FormatError::Empty),
             JSON_WORD => Ok(AccessFormat { style: Style::Json, segments: json_segments()? }),
-            text => Ok(AccessFormat { style: Style::Text, segments: text_segments(text)? }),
+            text => Ok(AccessFormat { style: Style::Text, segments: text_segments(text, is_variable)? }),
         }
+    }
+
+    /// Whether any value is a [`Field::Variable`].
+    pub fn asks_for_variables(&self) -> bool {
+        self.segments.iter().any(|segment| matches!(segment, Segment::Value(Field::Variable(_))))
     }
 
     /// Appends one line with its newline to `out`.
@@ -132,13 +141,13 @@ fn json_segments() -> Result<Box<[Segment]>, FormatError> {
     for (i, name) in JSON_FIELDS.iter().enumerate() {
         let separator = if i == 0 { '{' } else { ',' };
         segments.push(Segment::Literal(format!("{separator}\"{name}\":").into_bytes().into()));
-        segments.push(Segment::Value(lookup(name, 0)?));
+        segments.push(Segment::Value(lookup(name, 0, |_| false)?));
     }
     segments.push(Segment::Literal(b"}".as_slice().into()));
     Ok(segments.into())
 }
 
-fn text_segments(format: &str) -> Result<Box<[Segment]>, FormatError> {
+fn text_segments(format: &str, is_variable: fn(&str) -> bool) -> Result<Box<[Segment]>, FormatError> {
     let mut segments = Vec::new();
     let mut at = 0;
     while let Some(ahead) = format[at..].find('$') {
@@ -147,7 +156,7 @@ fn text_segments(format: &str) -> Result<Box<[Segment]>, FormatError> {
         }
         at += ahead;
         let (name, len) = variable(&format[at..], at)?;
-        segments.push(Segment::Value(lookup(name, at)?));
+        segments.push(Segment::Value(lookup(name, at, is_variable)?));
         at += len;
     }
     if at < format.len() {
@@ -171,8 +180,9 @@ fn variable(text: &str, at: usize) -> Result<(&str, usize), FormatError> {
     }
 }
 
-fn lookup(name: &str, at: usize) -> Result<Field, FormatError> {
-    Field::from_name(name).ok_or_else(|| FormatError::UnknownVariable {
+fn lookup(name: &str, at: usize, is_variable: fn(&str) -> bool) -> Result<Field, FormatError> {
+    let variable = || is_variable(name).then(|| Field::Variable(name.into()));
+    Field::from_name(name).or_else(variable).ok_or_else(|| FormatError::UnknownVariable {
         name: name.into(),
         at,
         suggestion: Field::suggest(name),
@@ -279,11 +289,16 @@ mod tests {
         ("args", b""),
     ]);
 
+    fn is_variable(name: &str) -> bool {
+        name == "consumer_name"
+    }
+
     fn check(format: &str, expected: &str) {
         let clock = Clock::new(784_111_777_042);
         let mut out = b"before|".to_vec();
-        AccessFormat::compile(format).expect(format).render(&VALUES, &clock, &mut out);
-        assert_eq!(String::from_utf8_lossy(&out), format!("before|{expected}\n"), "{format}");
+        let format = AccessFormat::compile(format, is_variable).expect(format);
+        format.render(&VALUES, &clock, &mut out);
+        assert_eq!(String::from_utf8_lossy(&out), format!("before|{expected}\n"), "{format:?}");
     }
 
     #[test]
@@ -302,6 +317,7 @@ mod tests {
             ("$sent_http_content_type $upstream_http_server", "text/plain origin"),
             ("$upstream_status $fault", "502, 200 -"),
             ("[$query_string]", "[]"),
+            ("$consumer_name", "-"),
             ("é $status é", "é 200 é"),
         ];
         for (format, expected) in cases {
@@ -342,7 +358,7 @@ mod tests {
             ("${cookie_session}", unknown("cookie_session", 0, None)),
         ];
         for (format, expected) in cases {
-            assert_eq!(AccessFormat::compile(format), Err(expected), "{format}");
+            assert_eq!(AccessFormat::compile(format, is_variable), Err(expected), "{format}");
         }
     }
 
@@ -354,7 +370,7 @@ mod tests {
             ("${a", "`${` at byte 0 has no closing `}`; write `${name}`"),
         ];
         for (format, expected) in cases {
-            assert_eq!(AccessFormat::compile(format).unwrap_err().to_string(), expected);
+            assert_eq!(AccessFormat::compile(format, is_variable).unwrap_err().to_string(), expected);
         }
     }
 

@@ -87,6 +87,8 @@ pub enum Field {
     ServiceId,
     /// `$fault`: the RFC 9209 error type of an exchange that did not end as it should.
     Fault,
+    /// Any other variable that an exchange has, by its name.
+    Variable(Box<str>),
 }
 
 /// Names and fields; a field's own name stands before its aliases.

@@ -60,6 +60,7 @@ impl Node {
     ) -> Node {
         let node = Node::default();
         // All three are new, so setting them cannot fail.
+        crate::variables::set_hostname(&hostname);
         let _ = node.background.set(Box::new(background));
         let _ = node.attributes.set(attributes);
         let _ = node.hostname.set(hostname);

@@ -42,6 +42,8 @@ pub struct Record {
     pub attempts: Vec<Attempt>,
     /// The status of the node in each attempt, 0 if it gave none; always kept.
     pub upstream_statuses: Vec<u16>,
+    /// How the upstream's nodes are spoken to, e.g. `https`; None before one is picked.
+    pub upstream_scheme: Option<&'static str>,
     /// Bytes sent downstream, heads included.
     pub bytes_sent: u64,
     /// Bytes of the response body sent downstream.
@@ -92,6 +94,8 @@ impl Record {
 pub struct Attempt {
     /// The node, `address:port` or `unix:/path`.
     pub addr: String,
+    /// The node's host as it was configured: a name, or an address.
+    pub host: String,
     /// When it began.
     pub began: Option<Instant>,
     /// The node's status, 0 if it gave none.

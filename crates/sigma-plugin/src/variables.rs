@@ -1,12 +1,16 @@
 //! Variables of an exchange by name, for conditions and templates.
 //!
-//! Names are those of nginx and APISIX. What is not known yet, or does not exist in this exchange,
-//! is absent.
+//! Names are those of nginx and APISIX; [`sigma_config::expr::known`] has all of them. What is not
+//! known yet, or does not exist in this exchange, is absent.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
+use std::sync::OnceLock;
+use std::time::SystemTime;
 
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{HeaderId, Headers, RequestHead};
+use sigma_observe::date::Clock;
 
 use crate::Context;
 use crate::record::{Attempt, Source};
@@ -93,6 +97,7 @@ impl Context {
             VarName::ServerPort => number(client.local.map_or(0, |addr| addr.port())),
             VarName::ServerProtocol => text(self.request.version.as_str().as_bytes()),
             VarName::RequestId => text(self.request_id().as_bytes()),
+            VarName::Hostname => of_process("hostname"),
             _ => None,
         }
     }
@@ -144,8 +149,19 @@ impl Context {
             "balancer_ip" | "balancer_port" => self.balancer(name),
             "remote_user" => owned(basic_user(self.request.headers.get(HeaderId::Authorization)?)?),
             "request" => owned(request_line(&self.request)),
-            "cookie" => joined(&self.request.headers, "cookie").map(VarValue::Text),
-            _ => None,
+            "binary_remote_addr" => match self.client.addr? {
+                IpAddr::V4(ip) => owned(ip.octets()),
+                IpAddr::V6(ip) => owned(ip.octets()),
+            },
+            "document_uri" => text(&self.uri),
+            "proxy_add_x_forwarded_for" => {
+                let mut chain = joined(&self.request.headers, "x-forwarded-for")
+                    .map_or(Vec::new(), |chain| [&*chain, b", "].concat());
+                chain.extend_from_slice(self.remote_addr().as_bytes());
+                owned(chain)
+            }
+            "request_completion" if record.status != 0 && record.fault.is_none() => text(b"OK"),
+            name => of_process(name),
         }
     }
 
@@ -171,6 +187,10 @@ impl Context {
             "response_time" => self.attempts(|attempt| attempt.response_ms.map_or("-".into(), seconds)),
             "connect_time" => self.attempts(|attempt| attempt.connect_ms.map_or("-".into(), seconds)),
             "header_time" => self.attempts(|attempt| attempt.header_ms.map_or("-".into(), seconds)),
+            "scheme" => self.record.upstream_scheme.and_then(|scheme| text(scheme.as_bytes())),
+            "unresolved_host" => {
+                self.record.attempts.last().and_then(|attempt| text(attempt.host.as_bytes()))
+            }
             "host" => {
                 self.host.as_deref().or_else(|| self.request.headers.get(HeaderId::Host)).and_then(text)
             }
@@ -190,8 +210,35 @@ impl Context {
     }
 
     fn balancer(&self, name: &str) -> Option<VarValue<'_>> {
-        let (ip, port) = self.record.attempts.last()?.addr.rsplit_once(':')?;
+        let addr = &self.record.attempts.last()?.addr;
+        let (ip, port) = addr.rsplit_once(':').filter(|_| !addr.starts_with("unix:"))?;
+        let ip = ip.trim_start_matches('[').trim_end_matches(']');
         text(if name == "balancer_ip" { ip } else { port }.as_bytes())
+    }
+}
+
+/// The name of this machine; the same for as long as the process lives.
+static HOSTNAME: OnceLock<String> = OnceLock::new();
+
+/// Tells the name of this machine. Only the first call counts.
+pub(crate) fn set_hostname(name: &str) {
+    let _ = HOSTNAME.set(name.to_owned());
+}
+
+/// Variables that are the same for every exchange, but for the time.
+pub fn of_process(name: &str) -> Option<VarValue<'static>> {
+    let clock = || {
+        let mut clock = Clock::new(0);
+        clock.set_system(SystemTime::now());
+        clock
+    };
+    match name {
+        "hostname" => HOSTNAME.get().and_then(|name| text(name.as_bytes())),
+        "pid" => number(std::process::id()),
+        "msec" => owned(seconds(clock().unix_ms() as f64)),
+        "time_iso8601" => owned(*clock().time_iso8601()),
+        "time_local" => owned(*clock().time_local()),
+        _ => None,
     }
 }
 
@@ -302,5 +349,107 @@ pub fn percent_encode_path(path: &[u8], out: &mut Vec<u8>) {
         } else {
             out.extend_from_slice(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::rc::Rc;
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use sigma_config::expr::known::{NAMES, PREFIXES};
+
+    use super::*;
+    use crate::context::{RouteFacts, Tls};
+    use crate::{Consumer, Identity};
+
+    /// An exchange that has everything.
+    fn exchange() -> Context {
+        set_hostname("node1");
+        let mut cx = Context::default();
+        cx.begin();
+        let head = "GET /p?x=1 HTTP/1.1\r\nHost: h\r\nContent-Type: application/x-www-form-urlencoded\r\n\
+            Content-Length: 3\r\nCookie: x=1\r\nAuthorization: Basic amFjazpw\r\nX: 1\r\n\r\n";
+        let limits = sigma_http::h1::HeadLimits { line_bytes: 1024, head_bytes: 4096, fields: 32 };
+        sigma_http::h1::parse_request(head.as_bytes(), &limits, &mut cx.request).unwrap().unwrap();
+        cx.uri = b"/p".to_vec();
+        cx.body = Some(b"x=1".to_vec());
+        cx.params.push(("x".to_owned(), b"1".to_vec()));
+        let some = || Some("x".to_owned());
+        cx.client = crate::context::Client {
+            addr: Some([127, 0, 0, 1].into()),
+            port: 1,
+            peer: Some([127, 0, 0, 1].into()),
+            local: Some(SocketAddr::from(([127, 0, 0, 1], 80))),
+            connection: 1,
+            tls: Some(Rc::new(Tls {
+                server_name: some(),
+                protocol: "TLSv1.3",
+                client_subject: some(),
+                client_issuer: some(),
+                client_serial: some(),
+                client_fingerprint: some(),
+                client_cert: some(),
+                ..Tls::default()
+            })),
+        };
+        cx.route = Some(Arc::new(RouteFacts {
+            id: "1".into(),
+            name: Some("r".into()),
+            service_id: Some("1".into()),
+            service_name: Some("s".into()),
+            ..RouteFacts::default()
+        }));
+        let consumer = Consumer { group_id: Some("g".into()), ..Consumer::default() };
+        cx.attach(&Arc::new(Identity { consumer: Arc::new(consumer), credential: None, data: Arc::new(()) }));
+        cx.response.status = 200;
+        cx.response.headers.append("X", b"1");
+        cx.record.started = Some(Instant::now());
+        cx.record.status = 200;
+        cx.record.upstream_scheme = Some("https");
+        cx.record.attempts.push(Attempt {
+            addr: "[::1]:443".into(),
+            host: "node.test".into(),
+            began: None,
+            status: 200,
+            connect_ms: Some(1.0),
+            header_ms: Some(1.0),
+            response_ms: Some(1.0),
+        });
+        cx
+    }
+
+    /// What plugins set, or only their own entries have.
+    const OF_PLUGINS: [&str; 4] = ["jwt_auth_payload", "rate_limiting_info", "request_body", "resp_body"];
+
+    #[test]
+    fn every_variable_that_is_known_exists() {
+        let cx = exchange();
+        let prefixed = PREFIXES.iter().map(|prefix| format!("{prefix}x"));
+        for name in NAMES.iter().map(|name| (*name).to_owned()).chain(prefixed) {
+            if !OF_PLUGINS.contains(&&*name) {
+                assert!(cx.get(&VarName::parse(&name)).is_some(), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_some_are_worth() {
+        let cx = exchange();
+        let check = |name: &str, expected: &str| {
+            let value = cx.get(&VarName::parse(name)).unwrap();
+            assert_eq!(value, VarValue::text(expected), "{name}");
+        };
+        check("hostname", "node1");
+        check("balancer_ip", "::1");
+        check("balancer_port", "443");
+        check("upstream_unresolved_host", "node.test");
+        check("upstream_scheme", "https");
+        check("request_completion", "OK");
+        check("pid", &std::process::id().to_string());
+        check("proxy_add_x_forwarded_for", "127.0.0.1");
+        check("binary_remote_addr", "\x7f\0\0\x01");
     }
 }

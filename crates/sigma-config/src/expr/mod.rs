@@ -4,6 +4,7 @@
 //! the caller through [`Variables`]; nothing here knows a request.
 
 mod eval;
+pub mod known;
 mod parse;
 #[cfg(test)]
 mod tests;
@@ -52,6 +53,13 @@ impl Expr {
     #[must_use]
     pub fn needs_body(&self) -> Option<&VarName> {
         self.root.find(&VarName::needs_body)
+    }
+
+    /// Why the condition can never mean what it says: the first variable in it that no exchange has,
+    /// see [`VarName::unknown`].
+    #[must_use]
+    pub fn unknown(&self) -> Option<String> {
+        self.root.find(&|name| name.unknown().is_some())?.unknown()
     }
 
     /// Whether the condition holds for these variables. Stops at the first operand that decides.

@@ -66,6 +66,7 @@ fn routed(case: &mut Case) {
     case.cx.client.local = Some("127.0.0.1:9080".parse().unwrap());
     let attempt = |port: u16| Attempt {
         addr: format!("127.0.0.1:{port}"),
+        host: String::new(),
         began: None,
         status: 200,
         connect_ms: Some(0.4),

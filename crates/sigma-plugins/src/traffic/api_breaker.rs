@@ -251,6 +251,7 @@ mod tests {
     fn answered(case: &mut Case, status: u16) {
         let attempt = Attempt {
             addr: "127.0.0.1:1".into(),
+            host: String::new(),
             began: None,
             status,
             connect_ms: None,

@@ -26,6 +26,7 @@ mod trial;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use sigma_config::expr::VarName;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::settings::{ListenAddress, Settings};
 use sigma_config::{Config, Problem};
@@ -385,11 +386,17 @@ fn https_port(settings: &Settings) -> Option<u16> {
     ports.min()
 }
 
+/// Whether an exchange may have a variable of this name that the access log has no field for.
+fn is_variable(name: &str) -> bool {
+    // Bodies are there for loggers that collect them.
+    !matches!(name, "request_body" | "resp_body") && VarName::parse(name).unknown().is_none()
+}
+
 fn access_format(settings: &Settings, failures: &mut Vec<Failure>) -> Option<Arc<AccessFormat>> {
     if settings.access_log.path == "off" {
         return None;
     }
-    let format = AccessFormat::compile(&settings.access_log.format).map_err(|error| {
+    let format = AccessFormat::compile(&settings.access_log.format, is_variable).map_err(|error| {
         let problem = Problem::new("access_log.format", "format", error.to_string());
         failures.push(Failure { key: None, problem });
     });

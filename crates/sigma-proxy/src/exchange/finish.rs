@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use sigma_config::resources::Scheme;
+use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{HeaderId, Headers};
 use sigma_net::Peer;
 use sigma_observe::access::Entry;
@@ -11,7 +11,7 @@ use sigma_observe::field::Field;
 use sigma_plugin::record::Attempt;
 use sigma_plugin::variables::{basic_user, host_name};
 
-use super::Exchange;
+use super::{Exchange, client};
 use crate::snapshot::Target;
 
 impl Exchange<'_, '_> {
@@ -35,6 +35,10 @@ impl Exchange<'_, '_> {
         if let Some(format) = &self.view.snapshot.access_format
             && let Some(sink) = self.worker.log.borrow_mut().as_mut()
         {
+            if !self.opened && format.asks_for_variables() {
+                // Left over from an exchange before, of somebody else.
+                self.scratch.cx.client = client(&self.down);
+            }
             let clock = self.worker.clock.borrow();
             sink.line(|out| format.render(self, &clock, out));
         }
@@ -94,6 +98,12 @@ impl Entry for Exchange<'_, '_> {
             | Field::UpstreamScheme
             | Field::UpstreamUri
             | Field::UpstreamHeader(_) => self.write_upstream(field, out),
+            Field::Variable(name) => match self.scratch.cx.get(&VarName::parse(name)) {
+                Some(VarValue::Text(text)) => bytes(out, &text),
+                Some(VarValue::Bool(truth)) => bytes(out, if truth { b"true" } else { b"false" }),
+                Some(VarValue::List(items)) => bytes(out, &items.join(&b", "[..])),
+                None => false,
+            },
             _ => self.write_rest(field, out),
         }
     }
@@ -168,12 +178,7 @@ impl Exchange<'_, '_> {
     fn upstream_scheme(&self) -> Option<&'static [u8]> {
         let route = self.route_of(&self.view.snapshot)?;
         let Target::Upstream(number) = self.target(&self.view, route) else { return None };
-        Some(match self.view.snapshot.upstream(number)?.config.scheme {
-            Scheme::Https => b"https",
-            Scheme::Grpc => b"grpc",
-            Scheme::Grpcs => b"grpcs",
-            _ => b"http",
-        })
+        Some(self.view.snapshot.upstream(number)?.scheme_name().as_bytes())
     }
 
     fn write_rest(&self, field: &Field, out: &mut Vec<u8>) -> bool {

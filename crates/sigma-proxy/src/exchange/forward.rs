@@ -60,6 +60,7 @@ impl Exchange<'_, '_> {
         self.check_host(upstream)?;
         let client_deadline = grpc::deadline(&self.scratch.cx.request);
         let plan = Plan { view, snapshot, upstream, timeouts, upgrade, client_deadline };
+        self.scratch.cx.record.upstream_scheme = Some(upstream.scheme_name());
         let balancer = self.worker.balancer(number, upstream);
         let balancer = &*balancer;
         let mut state = Attempts::new();
@@ -195,6 +196,7 @@ impl Exchange<'_, '_> {
         if self.scratch.cx.record.started.is_some() {
             self.scratch.cx.record.attempts.push(Attempt {
                 addr: endpoint.addr.to_string(),
+                host: endpoint.host.clone(),
                 began,
                 status: 0,
                 connect_ms: None,

@@ -9,7 +9,7 @@ use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{HeaderId, Method, RequestHead};
 use sigma_net::Peer;
 use sigma_plugin::context::Tls;
-use sigma_plugin::variables::{argument, basic_user, cookie, host_name, joined};
+use sigma_plugin::variables::{argument, basic_user, cookie, host_name, joined, of_process};
 
 use crate::downstream::Origin;
 use crate::route::normalize::NormalPath;
@@ -81,7 +81,8 @@ impl<'r> RequestView<'r> {
                 let user = basic_user(self.head.headers.get(HeaderId::Authorization)?)?;
                 Some(VarValue::Text(Cow::Owned(user)))
             }
-            _ => None,
+            "document_uri" => Some(VarValue::Text(Cow::Borrowed(&self.path.uri))),
+            name => of_process(name),
         }
     }
 }
@@ -161,8 +162,8 @@ impl Variables for RequestView<'_> {
                 cookie(&self.head.headers, name).map(|v| VarValue::Text(Cow::Borrowed(v)))
             }
             VarName::Http(name) => joined(&self.head.headers, name).map(VarValue::Text),
-            VarName::Hostname
-            | VarName::RequestId
+            VarName::Hostname => of_process("hostname"),
+            VarName::RequestId
             | VarName::RouteId
             | VarName::RouteName
             | VarName::ServiceId

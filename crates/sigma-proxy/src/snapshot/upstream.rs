@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sigma_config::Problem;
 use sigma_config::expr::VarName;
-use sigma_config::resources::{self, Balance, HashOn, PassHost};
+use sigma_config::resources::{self, Balance, HashOn, PassHost, Scheme};
 use sigma_config::template::Template;
 use sigma_net::tls::{Authorities, ClientTls};
 use sigma_upstream::endpoint::UpstreamCell;
@@ -91,6 +91,16 @@ impl Upstream {
     /// The terms of TLS with its nodes; None in cleartext.
     pub(crate) fn over_tls(&self) -> Option<&Requests> {
         self.tls.as_ref()?.requests.as_ref()
+    }
+
+    /// How its nodes are spoken to, in the words of configurations.
+    pub(crate) fn scheme_name(&self) -> &'static str {
+        match self.config.scheme {
+            Scheme::Https => "https",
+            Scheme::Grpc => "grpc",
+            Scheme::Grpcs => "grpcs",
+            _ => "http",
+        }
     }
 
     /// Compiles the upstream that is found under `key`.

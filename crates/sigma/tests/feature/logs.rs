@@ -122,3 +122,28 @@ fn lines_are_flushed_at_the_end() {
     std::io::Read::read_to_string(&mut file, &mut text).unwrap();
     assert_eq!(text, "/last\n");
 }
+
+/// Variables that are no fields of the log's own are there too, and never those of another exchange.
+#[test]
+fn any_variable_can_be_logged() {
+    let origin = Origin::echo("a").unwrap();
+    let format = "$status|$arg_a|$binary_remote_addr|$hostname|$upstream_unresolved_host|$balancer_port|$request_completion";
+    let settings =
+        format!("access_log:\n  path: \"{{dir}}/access.log\"\n  format: '{format}'\n  flush_ms: 50");
+    let gateway = in_front_of(&origin, &settings);
+    gateway.connect().unwrap().ask("GET /p?a=b HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+    let address = "\\x7F\\x00\\x00\\x01";
+    let line = await_lines(&gateway, "access.log", 1).remove(0);
+    let values: Vec<&str> = line.split('|').collect();
+    let port = origin.port().to_string();
+    assert_eq!(
+        [&values[..3], &values[4..]].concat(),
+        ["200", "b", address, "127.0.0.1", &port, "OK"],
+        "{line}"
+    );
+    assert!(!values[3].is_empty() && values[3] != "-", "{line}");
+    // Refused before any plugin saw it.
+    gateway.connect().unwrap().ask("GET /p HTTP/1.1\r\nHost: a b\r\n\r\n").unwrap();
+    let line = await_lines(&gateway, "access.log", 2).remove(1);
+    assert!(line.starts_with(&format!("400|-|{address}|")) && line.ends_with("|-|-|-"), "{line}");
+}

@@ -47,6 +47,7 @@ impl World {
         }));
         cx.record.attempts = vec![Attempt {
             addr: "127.0.0.1:1980".to_owned(),
+            host: String::new(),
             began: None,
             status,
             connect_ms: None,

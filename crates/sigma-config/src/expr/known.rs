@@ -1,0 +1,163 @@
+//! Which variables exist. One that does not is absent for ever: a log shows nothing, a condition is
+//! false, a limit counts by something else. So whoever takes a name from an operator asks here.
+
+use super::VarName;
+
+/// The variables that go by a whole name. What each is worth is said in `docs/logging.md`.
+pub const NAMES: &[&str] = &[
+    "apisix_request_id",
+    "args",
+    "balancer_ip",
+    "balancer_port",
+    "binary_remote_addr",
+    "body_bytes_sent",
+    "bytes_sent",
+    "connection",
+    "connection_requests",
+    "consumer_group_id",
+    "consumer_name",
+    "content_length",
+    "content_type",
+    "cookie",
+    "document_uri",
+    "host",
+    "hostname",
+    "https",
+    "is_args",
+    "jwt_auth_payload",
+    "method",
+    "msec",
+    "pid",
+    "proxy_add_x_forwarded_for",
+    "query_string",
+    "rate_limiting_info",
+    "real_request_uri",
+    "realip_remote_addr",
+    "remote_addr",
+    "remote_port",
+    "remote_user",
+    "request",
+    "request_body",
+    "request_completion",
+    "request_id",
+    "request_length",
+    "request_method",
+    "request_time",
+    "request_uri",
+    "resp_body",
+    "response_source",
+    "route_id",
+    "route_name",
+    "scheme",
+    "server_addr",
+    "server_name",
+    "server_port",
+    "server_protocol",
+    "service_id",
+    "service_name",
+    "ssl_cipher",
+    "ssl_client_fingerprint",
+    "ssl_client_i_dn",
+    "ssl_client_raw_cert",
+    "ssl_client_s_dn",
+    "ssl_client_serial",
+    "ssl_client_verify",
+    "ssl_protocol",
+    "ssl_server_name",
+    "status",
+    "time_iso8601",
+    "time_local",
+    "upstream_addr",
+    "upstream_connect_time",
+    "upstream_header_time",
+    "upstream_host",
+    "upstream_response_time",
+    "upstream_scheme",
+    "upstream_status",
+    "upstream_unresolved_host",
+    "upstream_uri",
+    "uri",
+];
+
+/// What variables begin with whose names go on with that of a header, an argument and so on.
+pub const PREFIXES: &[&str] =
+    &["arg_", "cookie_", "http_", "post_arg_", "sent_http_", "upstream_http_", "uri_param_"];
+
+impl VarName {
+    /// Why no exchange can ever have this variable, as a sentence with the name that may have been
+    /// meant; None if there is such a variable.
+    #[must_use]
+    pub fn unknown(&self) -> Option<String> {
+        let VarName::Other(name) = self else { return None };
+        if self.is_unserved() {
+            return Some(format!("the variable `{name}` is not known in this version"));
+        }
+        let is_known = NAMES.binary_search(&name.as_str()).is_ok()
+            || PREFIXES.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix));
+        if is_known {
+            return None;
+        }
+        Some(match nearest(name) {
+            Some(meant) => format!("there is no variable `{name}`; did you mean `{meant}`?"),
+            None => format!("there is no variable `{name}`"),
+        })
+    }
+}
+
+/// The name that is nearest to `name`, if it is near enough to be what was meant.
+fn nearest(name: &str) -> Option<String> {
+    let lower = name.to_ascii_lowercase();
+    // `http-x-api` and `httpx_api` are headers misspelt, not other variables.
+    for prefix in PREFIXES {
+        let begun = lower.get(..prefix.len()).is_some_and(|begin| begin.replace('-', "_") == **prefix);
+        if begun && lower.len() > prefix.len() {
+            return Some(format!("{prefix}{}", lower[prefix.len()..].replace('-', "_")));
+        }
+    }
+    let distance = |known: &&&str| strsim::damerau_levenshtein(known, &lower);
+    let meant = NAMES.iter().min_by_key(distance)?;
+    // A third of the letters wrong is still a slip; more is another word.
+    (distance(&meant) <= name.len().div_ceil(3)).then(|| (*meant).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_in_order() {
+        assert!(NAMES.is_sorted() && PREFIXES.is_sorted());
+        assert!(NAMES.windows(2).all(|pair| pair[0] != pair[1]));
+    }
+
+    #[test]
+    fn the_documentation_lists_them_all() {
+        let documented = include_str!("../../../../docs/logging.md");
+        let prefixed = PREFIXES.iter().map(|prefix| format!("{prefix}NAME"));
+        for name in NAMES.iter().map(|name| (*name).to_owned()).chain(prefixed) {
+            assert!(documented.contains(&format!("`{name}`")), "docs/logging.md lacks `{name}`");
+        }
+    }
+
+    #[test]
+    fn what_exists_and_what_was_meant() {
+        let check = |name: &str, expected: Option<&str>| {
+            let found = VarName::parse(name).unknown();
+            assert_eq!(found.as_deref(), expected, "{name}");
+        };
+        for name in NAMES {
+            check(name, None);
+        }
+        for prefix in PREFIXES {
+            check(&format!("{prefix}x"), None);
+        }
+        check("remote_adr", Some("there is no variable `remote_adr`; did you mean `remote_addr`?"));
+        check("http-x-api", Some("there is no variable `http-x-api`; did you mean `http_x_api`?"));
+        check("HTTP_X_Api", Some("there is no variable `HTTP_X_Api`; did you mean `http_x_api`?"));
+        check("arg_", Some("there is no variable `arg_`; did you mean `args`?"));
+        check("x", Some("there is no variable `x`"));
+        check("ssl_nonsense_of_mine", Some("there is no variable `ssl_nonsense_of_mine`"));
+        check("post_arg.a", Some("the variable `post_arg.a` is not known in this version"));
+        check("graphql_name", Some("the variable `graphql_name` is not known in this version"));
+    }
+}
