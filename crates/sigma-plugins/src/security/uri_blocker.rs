@@ -13,7 +13,7 @@ pub(crate) static URI_BLOCKER: Descriptor = Descriptor {
     priority: 2900,
     doc: "Refuses requests whose URI matches a regular expression.\n\n\
         What is searched is the normalised, decoded path and, behind `?`, the query as it was sent: \
-        `%2e%2e` or `//` lead around no rule. Flags at the beginning of a rule, such as `(?i)`, hold for \
+        `%2e%2e` or `//` lead around no rule, and a `.` matches a line feed too. Flags at the beginning of a rule, such as `(?i)`, hold for \
         the rules after it too, as they do in APISIX. No rule at all matches every URI.",
     phases: PhaseSet::of(&[Phase::Rewrite]),
     schema,
@@ -21,7 +21,7 @@ pub(crate) static URI_BLOCKER: Descriptor = Descriptor {
         let rules = conf.get("block_rules").and_then(Value::as_array);
         let insensitive = conf.get("case_insensitive").and_then(Value::as_bool).unwrap_or_default();
         let rules = rules.into_iter().flatten().filter_map(Value::as_str);
-        compiled(rules, if insensitive { "(?i)" } else { "" }).map(|_| ())
+        compiled(rules, insensitive).map(|_| ())
     }),
     build: |build| Ok(Arc::new(UriBlocker::new(build)?)),
     ..Descriptor::BASE
@@ -61,21 +61,27 @@ fn schema() -> Value {
 
 /// Rules that match one after the other. APISIX joins them to one expression, where flags at the
 /// beginning of a rule also hold for those behind it; who relies on that must not lose a rule here.
-fn compiled<'r>(rules: impl Iterator<Item = &'r str>, flags: &str) -> Result<Vec<Pattern>, String> {
-    let mut flags = flags.to_owned();
+///
+/// A `.` matches a line feed as well, which it does not in APISIX: the path is decoded, and a `%0a`
+/// in it would lead around every rule with a `.*`.
+fn compiled<'r>(rules: impl Iterator<Item = &'r str>, insensitive: bool) -> Result<Vec<Pattern>, String> {
+    let mut flags = String::from(if insensitive { "si" } else { "s" });
     let compile = |rule: &str| {
-        let pattern = Pattern::compile(&format!("{flags}{rule}")).map_err(|error| error.to_string());
-        flags.push_str(leading_flags(rule));
-        pattern
+        let (own, rest) = leading_flags(rule);
+        // An expression refuses a flag that it has already.
+        flags.extend(own.chars().filter(|flag| !flags.contains(*flag)).collect::<Vec<_>>());
+        // Told as it was written.
+        Pattern::compile(rule).and_then(|_| Pattern::compile(&format!("(?{flags}){rest}")))
     };
-    rules.map(compile).collect()
+    rules.map(compile).collect::<Result<_, _>>().map_err(|error| error.to_string())
 }
 
-fn leading_flags(rule: &str) -> &str {
+/// The letters of `(?…)` at the beginning of a rule, and what follows.
+fn leading_flags(rule: &str) -> (&str, &str) {
     let is_flag = |b: u8| matches!(b, b'i' | b'm' | b's' | b'x');
     match rule.strip_prefix("(?").and_then(|rest| rest.split_once(')')) {
-        Some((flags, rest)) if flags.bytes().all(is_flag) => &rule[..rule.len() - rest.len()],
-        _ => "",
+        Some((flags, rest)) if flags.bytes().all(is_flag) => (flags, rest),
+        _ => ("", rule),
     }
 }
 
@@ -95,8 +101,8 @@ struct UriBlocker {
 impl UriBlocker {
     fn new(build: &Build<'_>) -> Result<UriBlocker, String> {
         let config: Config = build.config()?;
-        let flags = if config.case_insensitive { "(?i)" } else { "" };
-        Ok(UriBlocker { rules: compiled(config.block_rules.iter().map(String::as_str), flags)?, config })
+        let rules = config.block_rules.iter().map(String::as_str);
+        Ok(UriBlocker { rules: compiled(rules, config.case_insensitive)?, config })
     }
 }
 
@@ -137,6 +143,10 @@ mod tests {
         check(json!({"block_rules": ["^/admin"], "case_insensitive": true}), "/ADMIN", "403");
         check(json!({"block_rules": ["(?i)one", "two"]}), "/TWO", "403");
         check(json!({"block_rules": ["one", "(?i)two"]}), "/ONE", "passed");
+        check(json!({"block_rules": ["(?i)one", "(?i)two", "(?is)three"]}), "/THREE", "403");
+        check(json!({"block_rules": ["(?i)a", "^(?!/open)"]}), "/x", "403");
+        check(json!({"block_rules": ["(?i)a", "^(?!/open)"]}), "/open", "passed");
+        check(json!({"block_rules": ["^/admin.*\\.php$"]}), "/admin/%0a/x.php", "403");
         check(json!({"block_rules": []}), "/", "403");
         let worded = json!({"block_rules": ["x"], "rejected_code": 401, "rejected_msg": "no \"x\""});
         check(worded, "/x", r#"401 {"error_msg":"no \"x\""}"#);
