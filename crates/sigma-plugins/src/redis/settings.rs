@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use sigma_config::wording::is_secret_reference;
 
 use super::target::{Deployment, Encryption, Login, Place, Role, Target};
 
@@ -59,6 +60,19 @@ struct Sentinel {
 struct SentinelPlace {
     host: String,
     port: u16,
+}
+
+/// Checks what the schema cannot say of a configuration with defaults filled in. What refers to a
+/// secret is not known yet.
+///
+/// # Errors
+/// As [`target_of`].
+pub(crate) fn check_target(policy: Policy, conf: &Value) -> Result<(), String> {
+    if policy != Policy::RedisCluster {
+        return target_of(policy, conf).map(drop);
+    }
+    let nodes = Cluster::deserialize(conf).map_err(text)?.redis_cluster_nodes;
+    nodes.iter().filter(|node| !is_secret_reference(node)).try_for_each(|node| place(node).map(drop))
 }
 
 /// The target of a checked configuration with defaults filled in; None for the policy `local`.
@@ -122,9 +136,11 @@ impl Cluster {
 
 fn place(node: &str) -> Result<Place, String> {
     let parts = node.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
-    let (host, port) =
-        parts.ok_or_else(|| format!("redis_cluster_nodes: `{node}` is not of the form host:port"))?;
-    Ok(Place { host: host.trim_matches(['[', ']']).to_owned(), port })
+    let parts = parts.map(|(host, port)| (host.trim_matches(['[', ']']), port));
+    match parts.filter(|(host, port)| !host.is_empty() && *port != 0) {
+        Some((host, port)) => Ok(Place { host: host.to_owned(), port }),
+        None => Err(format!("redis_cluster_nodes: `{node}` is not of the form host:port")),
+    }
 }
 
 impl Sentinel {
@@ -222,7 +238,7 @@ fn cluster() -> Value {
             "redis_cluster_nodes": {"type": "array", "minItems": 1,
                 "items": {"type": "string", "minLength": 2, "maxLength": 100},
                 "description": "Some nodes of the cluster, as host:port."},
-            "redis_cluster_name": {"type": "string", "description": "Name of the cluster."},
+            "redis_cluster_name": {"type": "string", "description": "Name of the cluster, for people: APISIX asks for it."},
             "redis_password": {"type": "string", "minLength": 0, "description": PASSWORD},
             "redis_timeout": milliseconds(1000, 1, "Milliseconds to connect, and to wait for an answer."),
             "redis_cluster_ssl": flag("Whether connections are encrypted."),

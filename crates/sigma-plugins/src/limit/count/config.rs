@@ -10,7 +10,7 @@ use super::super::quota::{
     rejected_code_schema, rejected_msg_schema,
 };
 use super::window::WindowType;
-use crate::redis::{Policy, policy_conditions, schema_of_policies, target_of};
+use crate::redis::{Policy, check_target, policy_conditions, schema_of_policies};
 
 const POLICIES: &[&str] = &["local", "redis", "redis-cluster", "redis-sentinel"];
 const COUNT: &str = "Requests that pass in a window.";
@@ -100,7 +100,7 @@ pub(super) fn check(conf: &Value) -> Result<(), String> {
         }
     }
     let config = Config::deserialize(conf).map_err(|error| error.to_string())?;
-    target_of(config.policy, conf).map(drop)
+    check_target(config.policy, conf)
 }
 
 fn check_sync(conf: &Value) -> Result<(), String> {

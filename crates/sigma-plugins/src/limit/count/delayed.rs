@@ -71,7 +71,8 @@ impl Delayed {
 
     /// Starts telling Redis, on the control thread, until the configuration is gone.
     pub(super) fn keep_telling(self: &Arc<Self>, node: &Arc<Node>) {
-        if self.telling.swap(true, Ordering::Relaxed) {
+        // Read first: workers must not write to what others read with every request.
+        if self.telling.load(Ordering::Relaxed) || self.telling.swap(true, Ordering::Relaxed) {
             return;
         }
         let (me, interval) = (Arc::downgrade(self), self.interval);

@@ -50,6 +50,14 @@ fn configurations() {
     check(redis(json!({"sync_interval": 60})), "sync_interval should be smaller than time_window");
     let text = redis(json!({"sync_interval": 60, "time_window": "60"}));
     check(text, "sync_interval should be smaller than time_window");
+    let cluster = |node: &str| {
+        with(json!({"policy": "redis-cluster", "redis_cluster_name": "c", "redis_cluster_nodes": [node]}))
+    };
+    check(cluster("[::1]:7000"), "");
+    check(cluster("$ENV://NODE_0"), "");
+    for bad in ["host", ":7000", "host:0", "host:x", "[]:1"] {
+        check(cluster(bad), &format!("redis_cluster_nodes: `{bad}` is not of the form host:port"));
+    }
     let worded = |field: &str, value: &str| {
         format!(
             "property \"{field}\" validation failed: {value} is no whole number from 1 to 9007199254740991, \
