@@ -15,7 +15,9 @@ use super::quota::{
     Amount, Key, KeyType, Refusal, Space, Undetermined, allow_degradation_schema, amount_schema,
     key_type_schema, rejected_code_schema, rejected_msg_schema,
 };
-use crate::redis::{Line, Lines, Policy, Script, Target, policy_conditions, schema_of_policies, target_of};
+use crate::redis::{
+    Line, Lines, Policy, Script, Target, check_target, policy_conditions, schema_of_policies, target_of,
+};
 use crate::seldom::Seldom;
 
 const NAME: &str = "limit-conn";
@@ -91,7 +93,7 @@ fn check(conf: &Value) -> Result<(), String> {
         Amount::check(&rule.conn, &format!("rules[{at}].conn"), 1)?;
         Amount::check(&rule.burst, &format!("rules[{at}].burst"), 0)?;
     }
-    target_of(config.policy, conf).map(drop)
+    check_target(config.policy, conf)
 }
 
 #[derive(Deserialize)]
@@ -274,18 +276,21 @@ impl Drop for Place {
 /// What an instance remembers of one exchange.
 struct Entered(#[expect(dead_code, reason = "it is there to be dropped")] Vec<Place>);
 
-/// Members are requests, scores the times at which they are forgotten.
+/// Members are requests, scores the seconds at which they are forgotten, by the server's clock:
+/// those of gateways differ, and are set.
 const ENTER: &str = "
-local now, ttl, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+if redis.replicate_commands then redis.replicate_commands() end
+local now = tonumber(redis.call('TIME')[1])
+local ttl, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], 0, now)
 local count = redis.call('ZCARD', KEYS[1])
-if redis.call('ZSCORE', KEYS[1], ARGV[4]) then
+if redis.call('ZSCORE', KEYS[1], ARGV[3]) then
     return count
 end
 if count >= most then
     return -1
 end
-redis.call('ZADD', KEYS[1], now + ttl, ARGV[4])
+redis.call('ZADD', KEYS[1], now + ttl, ARGV[3])
 redis.call('EXPIRE', KEYS[1], ttl)
 return count + 1
 ";
@@ -358,8 +363,7 @@ impl LimitConn {
         let entered = async move {
             let mut delay = Duration::ZERO;
             for (limit, member) in members {
-                let now_s = clock::unix_ms() / 1000;
-                let args = [now_s.to_string(), ttl_s.to_string(), limit.most.to_string(), member];
+                let args = [ttl_s.to_string(), limit.most.to_string(), member];
                 match ENTER_SCRIPT.run::<i64>(&line, &redis_key(&limit.key), &args).await? {
                     value if value < 0 => return Ok(None),
                     value => delay += waits(delay_s, value.unsigned_abs(), limit.conn),

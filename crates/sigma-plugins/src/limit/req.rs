@@ -13,7 +13,9 @@ use super::quota::{
     Key, KeyType, Refusal, Space, Undetermined, allow_degradation_schema, key_type_schema,
     rejected_code_schema, rejected_msg_schema,
 };
-use crate::redis::{Lines, Policy, Script, Target, policy_conditions, schema_of_policies, target_of};
+use crate::redis::{
+    Lines, Policy, Script, Target, check_target, policy_conditions, schema_of_policies, target_of,
+};
 
 const POLICIES: &[&str] = &["local", "redis", "redis-cluster"];
 
@@ -35,7 +37,7 @@ pub(crate) static LIMIT_REQ: Descriptor = Descriptor {
     secret_fields: &["redis_password"],
     check: Some(|conf| {
         let config = Config::deserialize(conf).map_err(|error| error.to_string())?;
-        target_of(config.policy, conf).map(drop)
+        check_target(config.policy, conf)
     }),
     build,
     ..Descriptor::BASE
@@ -137,8 +139,12 @@ impl Bucket {
 
 /// [`Bucket::pour`] on the server. APISIX lets a bucket expire after burst ÷ rate seconds, which
 /// forgets the last request too early at rates below one; it has the time of one request more here.
+/// The clock is the server's: those of gateways differ, and are set.
 const POUR: &str = "
-local rate, burst, now = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+if redis.replicate_commands then redis.replicate_commands() end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local rate, burst = tonumber(ARGV[1]), tonumber(ARGV[2])
 local level = redis.call('HMGET', KEYS[1], 'excess', 'last')
 local excess = 0
 if level[1] and level[2] then
@@ -147,8 +153,8 @@ end
 if excess > burst * 1000 then
     return false
 end
-redis.call('HSET', KEYS[1], 'excess', tostring(excess), 'last', ARGV[3])
-redis.call('PEXPIRE', KEYS[1], ARGV[4])
+redis.call('HSET', KEYS[1], 'excess', tostring(excess), 'last', string.format('%.0f', now))
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
 return tostring(excess)
 ";
 
@@ -199,12 +205,7 @@ impl LimitReq {
         let line = env.local.part(Lines::default).to(target);
         let key = [b"limit_req:", key].concat();
         let Bucket { rate, burst } = self.bucket;
-        let args = [
-            rate.to_string(),
-            burst.to_string(),
-            clock::unix_ms().to_string(),
-            self.bucket.lifetime_ms().to_string(),
-        ];
+        let args = [rate.to_string(), burst.to_string(), self.bucket.lifetime_ms().to_string()];
         let (nodelay, refusal) = (self.nodelay, Arc::clone(&self.refusal));
         let undetermined = self.undetermined.clone();
         let poured = async move {
