@@ -173,18 +173,35 @@ pub const MASK: &str = "***";
 /// Hides everything secret of a resource: the secret fields of its plugins, private keys wherever
 /// they stand, and what secret managers ask for. References stay: they tell nothing.
 pub fn mask_resource(kind: Kind, value: &mut Value, plugins: &dyn PluginSchemas) {
-    let mut mask = |text: &mut String| {
+    all_secrets(kind, value, plugins, &mut |text| {
         if !text.is_empty() && !is_reference(text) {
             MASK.clone_into(text);
         }
-    };
-    secret_fields(kind, value, plugins, &mut |text, _| mask(text));
+    });
+    mask_private_keys(value);
+}
+
+/// Whether a secret of a resource is the mask itself: what was read masked was sent back, and would
+/// be a secret that everybody knows. `value` stays as it is.
+pub fn is_masked(kind: Kind, value: &mut Value, plugins: &dyn PluginSchemas) -> bool {
+    let mut found = false;
+    all_secrets(kind, value, plugins, &mut |text| found |= text == MASK);
+    found
+}
+
+/// Calls `each` with every secret field, those of secret managers included.
+fn all_secrets(
+    kind: Kind,
+    value: &mut Value,
+    plugins: &dyn PluginSchemas,
+    each: &mut dyn FnMut(&mut String),
+) {
+    secret_fields(kind, value, plugins, &mut |text, _| each(text));
     if kind == Kind::Secret {
         for path in MANAGER_SECRETS {
-            texts(value, path, &mut mask);
+            texts(value, path, each);
         }
     }
-    mask_private_keys(value);
 }
 
 /// What the managers of secrets are accessed with.
@@ -302,8 +319,13 @@ mod tests {
     fn secrets_are_masked() {
         let check = |kind: Kind, plain: Value, expected: Value| {
             let mut value = plain;
+            assert!(!is_masked(kind, &mut value, &TestPlugins));
             mask_resource(kind, &mut value, &TestPlugins);
             assert_eq!(value, expected);
+            // A reference is shown as it is, and a mask elsewhere is no secret.
+            let shown = value.to_string();
+            let is_secret = shown.contains("***") && !shown.contains("\"x\"");
+            assert_eq!(is_masked(kind, &mut value, &TestPlugins), is_secret, "{shown}");
         };
         let plugins = |key: &str| json!({ "plugins": { "key-auth": { "key": key }, "cors": { "a": "b" } } });
         check(Kind::Consumer, plugins("k"), plugins("***"));

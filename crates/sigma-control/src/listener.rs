@@ -31,6 +31,8 @@ use tower_service::Service;
 
 /// How soon a full listener looks again for a connection that may make room.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// The least that hyper takes; the settings allow no less.
+const HEAD_BYTES_MIN: usize = 8192;
 /// The pause after the system would not give a connection, mostly for want of descriptors.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
@@ -171,7 +173,7 @@ async fn serve(
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(Duration::from_millis(limits.head_timeout_ms.into()))
-        .max_buf_size(limits.head_bytes as usize)
+        .max_buf_size((limits.head_bytes as usize).max(HEAD_BYTES_MIN))
         .serve_connection(io, service);
     tokio::select! {
         ended = serving => if let Err(error) = ended {

@@ -373,6 +373,7 @@ fn drafted(
     };
     let mut value = Value::Object(object);
     secrecy::open_private_keys(&state.keyring, kind, &mut value);
+    secrecy::refuse_masks(kind, &mut value, &*state.plugins)?;
     let name = (kind == Kind::PluginMetadata).then_some(id.as_str());
     stored::check(kind, name, &value, &*state.plugins)?;
     state.try_out(kind, &id, &value)?;

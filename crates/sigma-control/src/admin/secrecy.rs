@@ -5,7 +5,7 @@
 //! read sees neither.
 
 use serde_json::Value;
-use sigma_config::crypt::{Keyring, mask_resource};
+use sigma_config::crypt::{Keyring, MASK, is_masked, mask_resource};
 use sigma_config::kind::Kind;
 use sigma_config::plugins::PluginSchemas;
 use sigma_config::settings::AdminRole;
@@ -41,6 +41,16 @@ pub(crate) fn open_private_keys(keyring: &Keyring, kind: Kind, value: &mut Value
         }
         _ => CLIENT_KEYS.into_iter().for_each(|pointer| open(value.pointer_mut(pointer))),
     }
+}
+
+/// Refuses what was read masked and is sent back: its secrets would be ones that everybody knows.
+pub(crate) fn refuse_masks(kind: Kind, value: &mut Value, plugins: &dyn PluginSchemas) -> Result<(), String> {
+    if is_masked(kind, value, plugins) {
+        return Err(format!(
+            "{MASK} stands where a secret was masked: a key of role viewer reads no secrets, read it with another one"
+        ));
+    }
+    Ok(())
 }
 
 /// Makes of a stored resource what may leave and be sent back: private keys as ciphertext. To a

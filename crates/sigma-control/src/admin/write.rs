@@ -417,6 +417,7 @@ fn check(
     let mut value = Value::Object(value);
     if let Class::Resource(kind) = place.collection.class {
         secrecy::open_private_keys(&state.keyring, kind, &mut value);
+        secrecy::refuse_masks(kind, &mut value, &*state.plugins).map_err(Refusal::bad)?;
         // All other resources carry their identity.
         let name = place.id.as_deref().filter(|_| kind == Kind::PluginMetadata);
         stored::check(kind, name, &value, &*state.plugins).map_err(Refusal::bad)?;

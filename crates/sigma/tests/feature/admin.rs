@@ -273,6 +273,35 @@ fn every_verb_of_the_shell_does_its_work() {
     assert_eq!(answerer(&gateway, "/2"), "a");
 }
 
+/// Many clients change parts of one resource at once: each change is made, or refused for the client
+/// to try again.
+#[test]
+fn patches_at_once_lose_nothing() {
+    const CLIENTS: usize = 8;
+    let origin = Origin::echo("a").unwrap();
+    let gateway = start(EMBEDDED);
+    let admin = admin(&gateway);
+    admin.put("routes/1", &route("/1", &origin)).unwrap();
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let admin = &admin;
+            scope.spawn(move || {
+                for step in 0..5 {
+                    let label = json!({"labels": {format!("l{client}-{step}"): "x"}});
+                    let done = until(PATIENCE, || {
+                        let answer = admin.call("PATCH", "/apisix/admin/routes/1", Some(&label)).unwrap();
+                        assert!([200, 503].contains(&answer.status()), "{}", answer.text());
+                        answer.status() == 200
+                    });
+                    assert!(done, "client {client} is overtaken for good");
+                }
+            });
+        }
+    });
+    let labels = admin.get("/apisix/admin/routes/1").unwrap()["value"]["labels"].clone();
+    assert_eq!(labels.as_object().unwrap().len(), CLIENTS * 5, "{labels}");
+}
+
 /// What a file of a gateway may hold, the shell takes as well: short forms, items without an id, and
 /// the settings beside them, which it leaves out with a word.
 #[test]
