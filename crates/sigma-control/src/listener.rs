@@ -235,17 +235,23 @@ impl Drop for Lingering {
         let Some(mut body) = self.body.take().filter(|body| self.is_wanted && !body.is_end_stream()) else {
             return;
         };
+        // None while the process ends.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let Linger { bytes, time } = self.linger;
-        tokio::spawn(tokio::time::timeout(time, async move {
-            let mut left = bytes;
-            while let Some(Ok(frame)) = body.frame().await {
-                let read = frame.data_ref().map_or(0, |data| data.len() as u64);
-                match left.checked_sub(read) {
-                    Some(less) => left = less,
-                    None => return,
+        runtime.spawn(async move {
+            let read_on = async {
+                let mut left = bytes;
+                while let Some(Ok(frame)) = body.frame().await {
+                    let read = frame.data_ref().map_or(0, |data| data.len() as u64);
+                    match left.checked_sub(read) {
+                        Some(less) => left = less,
+                        None => return,
+                    }
                 }
-            }
-        }));
+            };
+            // Whether it came to its end or not, nobody waits for it.
+            drop(tokio::time::timeout(time, read_on).await);
+        });
     }
 }
 

@@ -139,7 +139,8 @@ fn refusal(status: u16, text: &str) -> anyhow::Error {
         401 => {
             "; give the key with --key-file or SIGMA_ADMIN_KEY (one that was made is in admin.key beside the store)"
         }
-        403 => "; call from an address in `admin.allow`",
+        // What else is refused says itself what to do.
+        403 if !message.contains("operators.") => "; call from an address in `admin.allow`",
         _ => "",
     };
     anyhow!("{status}: {message}{hint}")
