@@ -12,6 +12,7 @@ use sigma_config::store::{Store as StoreSettings, StoreAccess, StoreKind, StoreT
 use sigma_control::store::copy::{CopyFile, Mirrored};
 use sigma_control::store::etcd::{Access, Etcd, EtcdOptions};
 use sigma_control::store::{Change, Event, Record, Store, StoreError, open};
+use sigma_testkit::Relay;
 use store_support::{DEADLINE, EtcdExt, EtcdServer, absent, always, delete, next, put, put_for, until, when};
 
 fn keys(records: &[Record]) -> Vec<&str> {
@@ -199,6 +200,90 @@ async fn a_restored_backup_is_taken_over() {
     assert!(contents.revision < from);
     assert_eq!(keys(&contents.records), ["routes/old"]);
     assert_eq!(store.status().revision, contents.revision);
+}
+
+/// Another program writes five routes; returns the revisions.
+fn write_routes(server: &EtcdServer, round: u32) -> Vec<u64> {
+    let write = |number| server.put(&format!("/apisix/routes/{number}"), &format!("{{\"round\":{round}}}"));
+    (0..5).map(|number| write(number).unwrap()).collect()
+}
+
+async fn until_revision(watch: &mut sigma_control::store::Watch, last: u64) {
+    let told = |event: &Event| matches!(event, Event::Changed { revision, .. } if *revision >= last);
+    until(watch, |event| told(event).then_some(())).await;
+}
+
+/// Waits until everything is told again, and checks that all five routes are of this round.
+async fn until_reloaded(watch: &mut sigma_control::store::Watch, round: u32) {
+    let contents = until(watch, |event| match event {
+        Event::Reloaded(contents) => Some(contents.clone()),
+        _ => None,
+    });
+    let records = contents.await.records;
+    assert_eq!(keys(&records), ["routes/0", "routes/1", "routes/2", "routes/3", "routes/4"]);
+    let expected = format!("{{\"round\":{round}}}");
+    assert!(records.iter().all(|record| record.value == expected.as_bytes()), "{records:?}");
+}
+
+/// A backup takes etcd back to an older revision, and others write on from there before the gateway
+/// looks again: neither the id of the cluster nor a revision shows that this is another history.
+#[tokio::test]
+async fn a_restored_backup_is_noticed_whatever_its_revision() {
+    let mut server = EtcdServer::start().unwrap();
+    let relay = Relay::to(server.port()).unwrap();
+    let endpoints = vec![format!("http://127.0.0.1:{}", relay.port())];
+    let store = Arc::new(Etcd::new(EtcdOptions { endpoints, ..server.options() }).unwrap());
+    write_routes(&server, 1);
+    let contents = store.load().await.unwrap();
+    server.save().unwrap();
+    let mut watch = Arc::clone(&store).watch(contents.revision);
+    let seen = write_routes(&server, 2)[4];
+    until_revision(&mut watch, seen).await;
+    relay.cut();
+    server.restore().unwrap();
+    let passed = (0..20).map(|number| server.put(&format!("/other/{number}"), "x").unwrap()).max();
+    assert!(passed > Some(seen));
+    relay.mend();
+    until_reloaded(&mut watch, 1).await;
+
+    // The same keys are written in the same revisions, with other values.
+    server.save().unwrap();
+    let revisions = write_routes(&server, 3);
+    until_revision(&mut watch, revisions[4]).await;
+    relay.cut();
+    server.restore().unwrap();
+    assert_eq!(write_routes(&server, 4), revisions);
+    relay.mend();
+    until_reloaded(&mut watch, 4).await;
+    write_routes(&server, 5);
+    until_revision(&mut watch, revisions[4] + 5).await;
+    assert_eq!(store.status().lost, None);
+}
+
+#[tokio::test]
+async fn keys_that_do_not_agree_are_read_again() {
+    let server = EtcdServer::start().unwrap();
+    let options = EtcdOptions { compare_interval: Duration::from_millis(200), ..server.options() };
+    let store = Arc::new(Etcd::new(options).unwrap());
+    write_routes(&server, 1);
+    let contents = store.load().await.unwrap();
+    // A watch that claims to know what nobody told it stands for one to which changes got lost.
+    let claimed = write_routes(&server, 2)[4];
+    let mut lost = Arc::clone(&store).watch(claimed);
+    until_reloaded(&mut lost, 2).await;
+    // Where nothing is missing, nothing is told, though history is forgotten meanwhile.
+    let mut whole = Arc::clone(&store).watch(contents.revision);
+    until_revision(&mut whole, claimed).await;
+    for number in 0..10 {
+        server.put(&format!("/other/{number}"), "x").unwrap();
+        server.compact().unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let last = write_routes(&server, 3);
+    let event = next(&mut whole).await;
+    assert!(matches!(&event, Event::Changed { changes, .. } if !changes.is_empty()), "{event:?}");
+    until_revision(&mut whole, last[4]).await;
+    until_revision(&mut lost, last[4]).await;
 }
 
 #[tokio::test]

@@ -113,6 +113,24 @@ impl EtcdServer {
         Ok(std::fs::remove_dir_all(self.data())?)
     }
 
+    /// Saves its data as `etcdctl snapshot save` does, for [`EtcdServer::restore`].
+    pub fn save(&self) -> Result<()> {
+        let file = self.snapshot();
+        etcdctl(&["--endpoints", &self.endpoint(), "snapshot", "save"], &file)
+    }
+
+    /// Starts it anew on the data that was saved, as the same member of the same cluster.
+    pub fn restore(&mut self) -> Result<()> {
+        self.kill()?;
+        self.forget()?;
+        let peer = format!("http://127.0.0.1:{}", self.peer);
+        let (cluster, data) = (format!("one={peer}"), self.data());
+        let data = data.to_str().context("a folder that is no text")?;
+        let member = ["--name", "one", "--initial-cluster", &cluster, "--initial-advertise-peer-urls", &peer];
+        etcdctl(&[&["snapshot", "restore", "--data-dir", data], &member[..]].concat(), &self.snapshot())?;
+        self.run()
+    }
+
     /// `kill -9`. Its data stays for [`EtcdServer::run`].
     pub fn kill(&mut self) -> Result<()> {
         if let Some(mut process) = self.process.take() {
@@ -205,6 +223,10 @@ impl EtcdServer {
         self.dir.path().join("etcd")
     }
 
+    fn snapshot(&self) -> PathBuf {
+        self.dir.path().join("snapshot")
+    }
+
     fn signal(&self, signal: Signal) -> Result<()> {
         let id = self.process.as_ref().context("etcd is not running")?.id();
         let id = Pid::from_raw(i32::try_from(id)?).context("process id 0")?;
@@ -230,6 +252,15 @@ impl Drop for EtcdServer {
         // There is nobody to report a failure to.
         let _ = self.kill();
     }
+}
+
+fn etcdctl(arguments: &[&str], file: &Path) -> Result<()> {
+    let output = Command::new("etcdctl").env("ETCDCTL_API", "3").args(arguments).arg(file).output();
+    let output = output.context(
+        "etcdctl does not start; install it with `apt-get install etcd-client`, or run `make test`",
+    )?;
+    ensure!(output.status.success(), "etcdctl: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
 }
 
 /// Its gateway writes numbers of 64 bits as texts.

@@ -257,6 +257,7 @@ fn etcd_options(settings: &StoreSettings) -> Result<EtcdOptions, StoreError> {
         timeout: milliseconds(settings.timeout_ms),
         watch_timeout: milliseconds(settings.watch_timeout_ms),
         resync_delay: milliseconds(settings.resync_delay_ms),
+        compare_interval: milliseconds(settings.compare_interval_ms),
         access: match settings.access {
             StoreAccess::ReadWrite => Access::ReadWrite,
             StoreAccess::ReadOnly => Access::ReadOnly,

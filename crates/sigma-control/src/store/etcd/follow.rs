@@ -1,11 +1,20 @@
 //! Follows the changes in etcd, through lost connections, compaction and restored backups.
+//!
+//! A revision tells nothing of which history it is of: a restored backup keeps the id of the cluster,
+//! goes back, and whatever is written next takes it past what a gateway had seen. So what is known is
+//! trusted for as long as the connection lasts that it came over. After that everything is read
+//! again, and whoever listens compares it with what it has. From time to time the keys are compared
+//! as well, for whatever else may have gone wrong between etcd and here.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use super::link::{self, Link, unsigned};
+use super::client::{Client, Watching};
+use super::keys::Keys;
+use super::link::{self, Connection, Link, unsigned};
 use super::messages::{WatchCreateRequest, WatchEvent, WatchResponse};
 use super::{Etcd, read};
 use crate::store::{Change, Event, StoreError, WATCH_QUEUE, Watch};
@@ -13,15 +22,21 @@ use crate::store::{Change, Event, StoreError, WATCH_QUEUE, Watch};
 /// Pauses between attempts to reach etcd double from the first to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(32));
 
+/// The longest pause before everything is read again from a member that answers: gateways that lost
+/// etcd together do not all read at the same moment.
+const SPREAD: Duration = Duration::from_millis(500);
+
 /// Starts a task that follows etcd from after `revision` until the watch is dropped.
 pub(super) fn follow(etcd: Arc<Etcd>, revision: u64) -> Watch {
     let (watcher, receiver) = mpsc::channel(WATCH_QUEUE);
+    let loaded = etcd.take_loaded(revision);
     tokio::spawn(async move {
         let follower = Follower {
             etcd,
             watcher: watcher.clone(),
             at: revision,
-            cluster: None,
+            known_over: loaded.as_ref().map(|loaded| loaded.connection).filter(|_| revision != 0),
+            keys: loaded.and_then(|loaded| loaded.keys),
             lost: false,
             proven: false,
             pause: PAUSES.0,
@@ -39,7 +54,10 @@ struct Follower {
     watcher: mpsc::Sender<Event>,
     /// The watcher knows everything up to this revision; 0 for nothing.
     at: u64,
-    cluster: Option<u64>,
+    /// The connection over which the watcher came to know it; None if that has ended.
+    known_over: Option<u64>,
+    /// The keys that the watcher knows, where somebody has counted them.
+    keys: Option<Keys>,
     lost: bool,
     /// The session has brought more than its beginning.
     proven: bool,
@@ -66,11 +84,16 @@ impl Follower {
     async fn run(mut self) {
         loop {
             self.proven = false;
-            match self.session().await {
+            let ended = self.session().await;
+            self.known_over = None;
+            match ended {
                 Ended::Unheard => return,
-                Ended::Behind => self.at = 0,
+                Ended::Behind => {}
                 // A member that goes away is no event as long as another one takes over at once.
-                Ended::Failed(_) if self.proven => self.pause = PAUSES.0,
+                Ended::Failed(_) if self.proven => {
+                    self.pause = PAUSES.0;
+                    tokio::time::sleep(SPREAD.mul_f64(fastrand::f64())).await;
+                }
                 Ended::Failed(error) => {
                     if self.tell_lost(&error).await.is_err() {
                         return;
@@ -116,23 +139,23 @@ impl Follower {
 
     async fn watch(&mut self) -> Result<std::convert::Infallible, Ended> {
         self.etcd.prepare().await;
-        // A restored backup or another cluster has a history that ours is not part of.
-        let (revision, cluster) = self.link().probe().await?;
-        let other = self.cluster.replace(cluster).is_some_and(|known| known != cluster);
-        if self.at == 0 || other || revision < self.at {
+        loop {
+            let connection = self.link().connection().await?;
+            if self.known_over == Some(connection.number) {
+                let ended = self.stream(&connection).await;
+                if let Err(Ended::Failed(_)) = ended {
+                    self.link().discard(&connection).await;
+                }
+                return ended;
+            }
+            // Over another connection, if this one ends meanwhile; then it has to be read once more.
             self.reload().await?;
         }
-        let connection = self.link().connection().await?;
-        let ended = self.stream(&connection).await;
-        if let Err(Ended::Failed(_)) = ended {
-            self.link().discard(&connection).await;
-        }
-        ended
     }
 
     async fn reload(&mut self) -> Result<(), Ended> {
-        let contents = self.etcd.load_contents().await?;
-        self.at = contents.revision;
+        let read::Everything { contents, keys, connection } = self.etcd.load_everything().await?;
+        (self.at, self.keys, self.known_over) = (contents.revision, Some(keys), Some(connection));
         self.found_again(contents.revision).await?;
         self.tell(Event::Reloaded(contents)).await
     }
@@ -146,17 +169,21 @@ impl Follower {
         self.tell(Event::Regained { revision }).await
     }
 
-    async fn stream(&mut self, connection: &link::Connection) -> Result<std::convert::Infallible, Ended> {
-        let options = self.etcd.options();
-        let (timeout, quiet) = (options.timeout, options.watch_timeout / 2);
-        let key = format!("{}/", options.prefix).into_bytes();
-        let start_revision = i64::try_from(self.at + 1).unwrap_or(i64::MAX);
-        let request = WatchCreateRequest { range_end: read::successor(&key), key, start_revision };
-        let opened = tokio::time::timeout(timeout, connection.client.watch(request)).await;
-        let mut watching = opened.map_err(|_| silent(timeout))?.map_err(|error| failed(&error))?;
-        let mut asked = false;
+    async fn stream(&mut self, connection: &Connection) -> Result<std::convert::Infallible, Ended> {
+        let quiet = self.etcd.options().watch_timeout / 2;
+        let mut watching = self.open(&connection.client).await?;
+        let (mut asked, mut patience) = (false, Instant::now() + quiet);
+        let mut compare_at = self.next_comparison();
         loop {
-            match tokio::time::timeout(quiet, watching.message()).await {
+            let heard = tokio::select! {
+                heard = timeout_at(patience, watching.message()) => heard,
+                () = due(compare_at) => {
+                    self.compare(&connection.client).await?;
+                    compare_at = self.next_comparison();
+                    continue;
+                }
+            };
+            match heard {
                 Ok(Ok(Some(response))) => {
                     asked = false;
                     self.take(response).await?;
@@ -169,6 +196,48 @@ impl Follower {
                     watching.request_progress().await.map_err(|error| failed(&error))?;
                 }
             }
+            patience = Instant::now() + quiet;
+        }
+    }
+
+    async fn open(&self, client: &Client) -> Result<Watching, Ended> {
+        let options = self.etcd.options();
+        let key = format!("{}/", options.prefix).into_bytes();
+        let start_revision = i64::try_from(self.at + 1).unwrap_or(i64::MAX);
+        let request = WatchCreateRequest { range_end: read::successor(&key), key, start_revision };
+        let opened = timeout(options.timeout, client.watch(request)).await;
+        Ok(opened.map_err(|_| silent(options.timeout))?.map_err(|error| failed(&error))?)
+    }
+
+    /// When the keys are compared next, not at the same time by all gateways; None for never.
+    fn next_comparison(&self) -> Option<Instant> {
+        let interval = self.etcd.options().compare_interval;
+        (!interval.is_zero()).then(|| Instant::now() + interval.mul_f64(1.0 + fastrand::f64() / 2.0))
+    }
+
+    /// Compares the keys that the watcher knows with those that etcd had at the same revision.
+    async fn compare(&self, client: &Client) -> Result<(), Ended> {
+        let Some(known) = &self.keys else { return Err(Ended::Behind) };
+        let root = &self.etcd.options().prefix;
+        let mut listed = read::keys(client, root, self.at, known).await;
+        if listed.as_ref().is_err_and(|refusal| refusal.message().contains("compacted")) {
+            // Of now, then. If something was written since, everything is read for nothing.
+            listed = read::keys(client, root, 0, known).await;
+        }
+        match listed {
+            Ok(listed) if known.agree(&listed) => Ok(()),
+            Ok(listed) => {
+                let (known, etcd) = (known.count(), listed.count());
+                tracing::warn!(
+                    known,
+                    etcd,
+                    revision = self.at,
+                    "the keys in etcd are not those that are known"
+                );
+                Err(Ended::Behind)
+            }
+            Err(refusal) if refusal.message().contains("future revision") => Err(Ended::Behind),
+            Err(refusal) => Err(failed(&refusal).into()),
         }
     }
 
@@ -180,21 +249,28 @@ impl Follower {
             };
         }
         if response.created {
-            self.found_again(link::revision(response.header.as_ref())).await?;
+            let revision = link::revision(response.header.as_ref());
+            if revision < self.at {
+                return Err(Ended::Behind);
+            }
+            self.found_again(revision).await?;
         } else {
             self.proven = true;
         }
         // An answer without events says how far etcd is, but up to 3.5.7 it may overtake events
         // that are still to come: only an event moves the revision.
-        let prefix = &self.etcd.options().prefix;
+        let etcd = Arc::clone(&self.etcd);
         let (mut revision, mut changes) = (self.at, Vec::new());
         for event in response.events {
             let gone = event.kind == WatchEvent::DELETE;
             let Some(kv) = event.kv else { continue };
             let modified = unsigned(kv.mod_revision);
             revision = revision.max(modified);
-            let Some(key) = read::short_key(prefix, &kv.key) else { continue };
-            let put = if gone { None } else { read::record(prefix, kv) };
+            let Some(key) = read::short_key(&etcd.options().prefix, &kv.key) else { continue };
+            if let Some(keys) = &mut self.keys {
+                if gone { keys.remove(&key) } else { keys.put(&key, modified) }
+            }
+            let put = if gone { None } else { read::record(key.clone(), kv) };
             // What a load would skip is gone, even if it was overwritten and not deleted.
             changes.push(put.map_or(Change::Delete { key, revision: modified }, Change::Put));
         }
@@ -204,6 +280,13 @@ impl Follower {
         self.at = revision;
         self.link().saw_revision(revision);
         self.tell(Event::Changed { revision, changes }).await
+    }
+}
+
+async fn due(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -217,4 +300,45 @@ fn failed(error: &tonic::Status) -> StoreError {
 
 fn silent(after: Duration) -> StoreError {
     unavailable(&format!("etcd has been silent for {after:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sigma_testkit::EtcdServer;
+
+    use super::*;
+    use crate::store::Contents;
+    use crate::store::etcd::EtcdOptions;
+
+    /// A change that never arrived, whatever the reason.
+    #[tokio::test]
+    async fn a_missed_change_is_found_by_comparing() {
+        let server = EtcdServer::start().unwrap();
+        let options = EtcdOptions {
+            endpoints: vec![server.endpoint()],
+            compare_interval: Duration::from_millis(100),
+            ..EtcdOptions::default()
+        };
+        let etcd = Arc::new(Etcd::new(options).unwrap());
+        server.put("/apisix/routes/1", "{}").unwrap();
+        let read::Everything { keys, connection, .. } = etcd.load_everything().await.unwrap();
+        let at = server.delete("/apisix/routes/1").unwrap();
+        let (watcher, mut receiver) = mpsc::channel(WATCH_QUEUE);
+        let follower = Follower {
+            etcd,
+            watcher,
+            at,
+            known_over: Some(connection),
+            keys: Some(keys),
+            lost: false,
+            proven: false,
+            pause: PAUSES.0,
+        };
+        tokio::spawn(follower.run());
+        let told = tokio::time::timeout(Duration::from_secs(30), receiver.recv()).await.unwrap();
+        let expected = Contents { revision: at, records: Vec::new() };
+        assert_eq!(told, Some(Event::Reloaded(expected)));
+    }
 }

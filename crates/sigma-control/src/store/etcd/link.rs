@@ -34,7 +34,8 @@ pub(super) enum Repeat {
 #[derive(Clone)]
 pub(super) struct Connection {
     pub(super) client: Client,
-    number: u64,
+    /// No other connection has it.
+    pub(super) number: u64,
 }
 
 /// The cluster, seen through one member.
@@ -117,12 +118,13 @@ impl Link {
         repeat: Repeat,
         request: &R,
     ) -> Result<R::Answer, StoreError> {
-        self.through(repeat, |client| async move { client.call(request).await }).await
+        let (answer, _) = self.through(repeat, |client| async move { client.call(request).await }).await?;
+        Ok(answer)
     }
 
     /// Does what takes one member, or several requests to the same; passes on to the next member
-    /// when one fails.
-    pub(super) async fn through<T, F, Fut>(&self, repeat: Repeat, ask: F) -> Result<T, StoreError>
+    /// when one fails. Returns the number of the connection as well.
+    pub(super) async fn through<T, F, Fut>(&self, repeat: Repeat, ask: F) -> Result<(T, u64), StoreError>
     where
         F: Fn(Client) -> Fut,
         Fut: Future<Output = Result<T, Refusal>>,
@@ -131,7 +133,7 @@ impl Link {
         loop {
             let connection = self.connection().await?;
             let error = match ask(connection.client.clone()).await {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => return Ok((answer, connection.number)),
                 Err(error) => error,
             };
             if !is_broken(&error) {
@@ -145,13 +147,6 @@ impl Link {
                 return Err(StoreError::Unavailable(format!("{}{doubt}", explain(&error))));
             }
         }
-    }
-
-    /// The revision and the id of the cluster, as a quorum sees them.
-    pub(super) async fn probe(&self) -> Result<(u64, u64), StoreError> {
-        let response = self.call(Repeat::Safe, &self.probing()).await?;
-        let cluster = response.header.map_or(0, |header| header.cluster_id);
-        Ok((revision(response.header.as_ref()), cluster))
     }
 
     async fn open(&self, endpoint: &str) -> Result<Client, String> {

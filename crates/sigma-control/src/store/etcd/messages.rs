@@ -36,11 +36,9 @@ methods! {
 /// The path of the method that watches: requests and answers are streams there.
 pub(super) const WATCH_PATH: &str = "/etcdserverpb.Watch/Watch";
 
-/// Who answered, and when.
+/// When etcd answered.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct ResponseHeader {
-    #[prost(uint64, tag = "1")]
-    pub(super) cluster_id: u64,
     /// The store's revision when the request was carried out.
     #[prost(int64, tag = "3")]
     pub(super) revision: i64,
@@ -381,7 +379,7 @@ mod tests {
         fn check<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8], expected: &M) {
             assert_eq!(&M::decode(bytes).unwrap(), expected);
         }
-        let header = Some(ResponseHeader { cluster_id: 300, revision: 5 });
+        let header = Some(ResponseHeader { revision: 5 });
         let kv =
             KeyValue { key: b"k".into(), create_revision: 2, mod_revision: 3, value: b"{}".into(), lease: 9 };
         // Header with a member and a term; key with a version; `more`; a count.

@@ -5,16 +5,18 @@
 
 mod client;
 mod follow;
+mod keys;
 mod link;
 mod messages;
 mod read;
 mod transaction;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{Contents, Pending, Record, Store, StoreError, StoreStatus, Transaction, Watch};
+use keys::Keys;
 use link::{Link, Repeat};
 use messages::{PutRequest, RangeRequest};
 
@@ -80,6 +82,9 @@ pub struct EtcdOptions {
     pub watch_timeout: Duration,
     /// Pause after etcd has refused, e.g. the password; up to half of it is added at random.
     pub resync_delay: Duration,
+    /// How often the keys that are known are compared with etcd's; up to half of it is added at
+    /// random. Zero for never.
+    pub compare_interval: Duration,
     /// Whether this process may write.
     pub access: Access,
 }
@@ -94,6 +99,7 @@ impl Default for EtcdOptions {
             timeout: Duration::from_secs(5),
             watch_timeout: Duration::from_secs(10),
             resync_delay: Duration::from_secs(5),
+            compare_interval: Duration::from_secs(300),
             access: Access::default(),
         }
     }
@@ -103,6 +109,18 @@ impl Default for EtcdOptions {
 pub struct Etcd {
     link: Link,
     prepared: AtomicBool,
+    /// For the watch that begins where the last load ended.
+    loaded: Mutex<Option<Loaded>>,
+}
+
+/// What the last load was.
+#[derive(Clone)]
+struct Loaded {
+    revision: u64,
+    /// The connection that it came over.
+    connection: u64,
+    /// None once a watch has them.
+    keys: Option<Keys>,
 }
 
 impl Etcd {
@@ -111,7 +129,7 @@ impl Etcd {
         if options.endpoints.is_empty() {
             return Err(StoreError::Unavailable("no etcd is named; name one in `store.endpoints`".into()));
         }
-        Ok(Etcd { link: Link::new(options), prepared: AtomicBool::new(false) })
+        Ok(Etcd { link: Link::new(options), prepared: AtomicBool::new(false), loaded: Mutex::default() })
     }
 
     /// What another place kept of etcd is from this revision.
@@ -152,17 +170,34 @@ impl Etcd {
         }
     }
 
-    async fn load_contents(&self) -> Result<Contents, StoreError> {
+    /// Reads everything, and makes the placeholders before.
+    async fn load_everything(&self) -> Result<read::Everything, StoreError> {
         self.prepare().await;
-        let contents = read::all(&self.link).await?;
-        self.link.set_revision(contents.revision);
+        let everything = read::all(&self.link).await?;
+        self.link.set_revision(everything.contents.revision);
+        Ok(everything)
+    }
+
+    async fn load_contents(&self) -> Result<Contents, StoreError> {
+        let read::Everything { contents, keys, connection } = self.load_everything().await?;
+        let loaded = Loaded { revision: contents.revision, connection, keys: Some(keys) };
+        *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some(loaded);
         Ok(contents)
+    }
+
+    /// What a watch from `revision` needs to know of the last load; the keys only if that was at
+    /// this revision.
+    fn take_loaded(&self, revision: u64) -> Option<Loaded> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = loaded.as_mut()?;
+        let keys = if last.revision == revision { last.keys.take() } else { None };
+        Some(Loaded { keys, ..*last })
     }
 
     async fn get_record(&self, key: &str) -> Result<Option<Record>, StoreError> {
         let request = RangeRequest { key: self.full_key(key).into(), ..RangeRequest::default() };
         let found = self.link.call(Repeat::Safe, &request).await?.kvs.into_iter().next();
-        Ok(found.and_then(|kv| read::record(&self.options().prefix, kv)))
+        Ok(found.and_then(|kv| read::record(key.to_owned(), kv)))
     }
 
     async fn put_id(&self) -> Result<u64, StoreError> {
@@ -186,7 +221,7 @@ impl Store for Etcd {
     }
 
     fn list<'a>(&'a self, prefix: &'a str) -> Pending<'a, Vec<Record>> {
-        Box::pin(async move { Ok(read::below(&self.link, prefix).await?.records) })
+        Box::pin(async move { Ok(read::below(&self.link, prefix).await?.contents.records) })
     }
 
     fn commit(&self, transaction: Transaction) -> Pending<'_, u64> {

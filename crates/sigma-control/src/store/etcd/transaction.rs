@@ -110,7 +110,7 @@ fn size(write: &Write) -> usize {
 }
 
 async fn check_all(link: &Link, conditions: &[Condition]) -> Result<(), StoreError> {
-    let contents = read::all(link).await?;
+    let contents = read::all(link).await?.contents;
     let records: HashMap<&str, &Record> =
         contents.records.iter().map(|record| (record.key.as_str(), record)).collect();
     let holds = |condition: &Condition| condition.holds(records.get(condition.key()).copied());
