@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::check::Findings;
 use crate::document::Document;
+use crate::env;
 use crate::problem::{Problem, element, member};
 use crate::resources::SECTIONS;
 use crate::schema;
@@ -52,37 +53,44 @@ pub struct Resources {
     pub settings: Vec<String>,
 }
 
-/// Takes the resources out of the document of a whole gateway.
+/// Takes the resources out of the document of a whole gateway, as the gateway itself would read them.
 ///
 /// # Errors
-/// Short forms that mean nothing.
-pub fn resources(mut document: Document) -> Result<Resources, Vec<Problem>> {
-    let mut found = Findings::default();
-    expand(&mut document, &mut found);
-    if !found.errors.is_empty() {
-        return Err(found.errors);
-    }
-    let Value::Object(mut sections) = document.value else { return Ok(Resources::default()) };
+/// Variables that are not set, and short forms that mean nothing.
+pub fn resources(
+    mut document: Document,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Resources, Vec<Problem>> {
     let known = schema::schema().get("properties").and_then(Value::as_object);
-    let is_setting = |name: &String| {
+    let is_setting = |name: &str| {
         // The list of enabled plugins stands in both.
-        !SECTIONS.contains(&name.as_str()) && name != "plugins" && known.is_some_and(|k| k.contains_key(name))
+        !SECTIONS.contains(&name) && name != "plugins" && known.is_some_and(|k| k.contains_key(name))
     };
-    let settings: Vec<String> = sections.keys().filter(|name| is_setting(name)).cloned().collect();
-    sections.retain(|name, _| !settings.contains(name));
-    Ok(Resources { sections, settings })
+    let mut settings = Vec::new();
+    if let Some(root) = document.value.as_object_mut() {
+        settings.extend(root.keys().filter(|name| is_setting(name)).cloned());
+        // Their variables may be set for the gateway alone.
+        root.retain(|name, _| !is_setting(name));
+    }
+    let mut found = Findings { errors: env::substitute(&mut document, env), ..Findings::default() };
+    expand(&mut document, &mut found);
+    match document.value {
+        Value::Object(sections) if found.errors.is_empty() => Ok(Resources { sections, settings }),
+        _ => Err(found.errors),
+    }
 }
 
-/// Writes out the short forms of one resource.
+/// The value of a document with one resource, read in the same way.
 ///
 /// # Errors
-/// One that means nothing.
-pub fn resource(value: &mut Value) -> Result<(), Problem> {
-    let mut found = Findings::default();
+/// As for [`resources`].
+pub fn resource(mut document: Document, env: &dyn Fn(&str) -> Option<String>) -> Result<Value, Vec<Problem>> {
+    let mut found = Findings { errors: env::substitute(&mut document, env), ..Findings::default() };
+    let mut value = std::mem::take(&mut document.value);
     if let Some(item) = value.as_object_mut() {
-        expand_upstreams(item, "", &Document::default(), &mut found);
+        expand_upstreams(item, "", &document, &mut found);
     }
-    found.errors.into_iter().next().map_or(Ok(()), Err)
+    if found.errors.is_empty() { Ok(value) } else { Err(found.errors) }
 }
 
 /// A section without anything in it, as `consumers:` in YAML or `{}`, is no list but none at all.
@@ -229,7 +237,8 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Resources, Vec<Problem>> {
-        resources(Document::parse(text, text.len()).expect("a document"))
+        let env = |name: &str| (name == "NODE").then(|| "http://a:1".to_owned());
+        resources(Document::parse(text, text.len()).expect("a document"), &env)
     }
 
     #[test]
@@ -248,30 +257,35 @@ mod tests {
         let shortest = read("upstream: http://a:1").expect("resources").sections;
         assert_eq!(shortest["routes"][0]["upstream"], upstream);
         assert!(read("routes:\n- upstream: a:1\n").is_err());
+        let variable = read("workers: ${{OWN}}\nupstream: ${{NODE}}\n").expect("resources").sections;
+        assert_eq!(variable["routes"][0]["upstream"], upstream);
+        assert!(read("upstream: ${{OWN}}\n").is_err(), "it is not set");
+        assert!(read("[]").is_err());
     }
 
     #[test]
     fn upstreams_of_a_resource_are_written_out() {
-        let mut value = json!({
+        let read = |value: &Value| {
+            let document = Document { value: value.clone(), ..Document::default() };
+            resource(document, &|_| None)
+        };
+        let value = read(&json!({
             "upstream": "http://a:1",
             "plugins": {"traffic-split": {"rules": [{"weighted_upstreams": [
                 {"upstream": "https://b", "weight": 1}, {"weight": 2}, {"upstream_id": "c"}]}]}},
-        });
-        assert_eq!(resource(&mut value), Ok(()));
+        }));
+        let value = value.expect("a resource");
         assert_eq!(value["upstream"]["nodes"][0]["host"], "a");
         let choices = &value["plugins"]["traffic-split"]["rules"][0]["weighted_upstreams"];
         assert_eq!(choices[0]["upstream"], json!({"scheme": "https", "nodes": [{"host": "b", "weight": 1}]}));
         assert_eq!((&choices[1], &choices[2]), (&json!({"weight": 2}), &json!({"upstream_id": "c"})));
-        let mut wrong =
-            json!({"plugins": {"traffic-split": {"rules": [{"weighted_upstreams": [{"upstream": "x"}]}]}}});
-        let problem = resource(&mut wrong).expect_err("no address");
-        assert!(problem.to_string().contains("`x` has no scheme"), "{problem}");
-        for mut other in
-            [json!(1), json!({"upstream": {}}), json!({"plugins": {"traffic-split": {"rules": 1}}})]
-        {
-            let before = other.clone();
-            assert_eq!(resource(&mut other), Ok(()));
-            assert_eq!(other, before);
+        let choice = json!({"weighted_upstreams": [{"upstream": "x"}]});
+        let wrong =
+            read(&json!({"plugins": {"traffic-split": {"rules": [choice]}}})).expect_err("no address");
+        assert!(wrong[0].to_string().contains("`x` has no scheme"), "{}", wrong[0]);
+        let odd = json!({"plugins": {"traffic-split": {"rules": 1}}});
+        for other in [json!(1), json!({"upstream": {}}), odd] {
+            assert_eq!(read(&other), Ok(other));
         }
     }
 }

@@ -32,11 +32,14 @@ const SECTIONS: [&str; 13] = [
 /// Keys that only the server has, or that come back in another form than they were sent.
 const NOT_COMPARED: [&str; 5] = ["create_time", "update_time", "key", "keys", "client_key"];
 
-/// Reads a resource, its short forms written out.
+/// The variables of this shell.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// Reads a resource, its variables replaced and its short forms written out.
 pub(crate) fn read(file: &Path) -> Result<Value> {
-    let mut value = document(file)?.value;
-    shorthand::resource(&mut value).map_err(|problem| anyhow!("{}: {problem}", file.display()))?;
-    Ok(value)
+    shorthand::resource(document(file)?, &variable).map_err(|problems| listed(file, &problems))
 }
 
 /// Reads YAML or JSON from a file, or from standard input for `-`.
@@ -62,7 +65,8 @@ fn listed(file: &Path, problems: &[Problem]) -> anyhow::Error {
 /// out, and named on standard error. What is neither section nor setting is refused: a misspelt
 /// section would be an empty one, and remove everything of its kind.
 pub(crate) fn configuration(file: &Path) -> Result<Value> {
-    let found = shorthand::resources(document(file)?).map_err(|problems| listed(file, &problems))?;
+    let found =
+        shorthand::resources(document(file)?, &variable).map_err(|problems| listed(file, &problems))?;
     if !found.settings.is_empty() {
         let names = found.settings.join(", ");
         eprintln!("{}: settings are those of each process and left out here: {names}", file.display());

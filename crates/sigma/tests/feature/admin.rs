@@ -331,7 +331,9 @@ fn the_shell_takes_what_a_file_takes() {
     shell.check(&["diff", "-f", "whole.yaml"], 0, &[]);
     shell.write("whole.yaml", &whole.replace("workers", "wrokers"));
     shell.check(&["apply", "-f", "whole.yaml"], 1, &["`wrokers` is no section"]);
-    shell.write("shortest.yaml", &format!("upstream: {url}\n"));
+    shell.write("variable.yaml", "listeners: [\"${{OWN}}\"]\nupstream: ${{NODE}}\n");
+    shell.check(&["apply", "-f", "variable.yaml"], 1, &["NODE"]);
+    shell.write("shortest.yaml", &format!("upstream: ${{{{NODE:={url}}}}}\n"));
     shell.check(&["apply", "-f", "shortest.yaml"], 0, &["applied"]);
     await_answerer(&gateway, "/anything", "a");
 }

@@ -159,6 +159,28 @@ fn bodies_and_readers_are_waited_for_so_long() {
     assert!(left, "answers are written to nobody");
 }
 
+/// What comes from a file is shown as APISIX shows what comes from one.
+#[test]
+fn the_control_api_shows_what_a_file_holds() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = crate::in_front_of(&origin, "control: { address: \"{control}\" }");
+    let ask = |line: &str| {
+        let request = format!("{line} HTTP/1.1\r\nHost: operator\r\nContent-Length: 0\r\n\r\n");
+        Peer::connect(&gateway.control_address()).unwrap().ask(request).unwrap()
+    };
+    let routes = ask("GET /v1/routes").json().unwrap();
+    let node = json!({"host": "127.0.0.1", "port": origin.port(), "weight": 1});
+    assert_eq!(
+        (&routes[0]["key"], &routes[0]["value"]["upstream"]["nodes"]),
+        (&json!("/routes/all"), &json!([node]))
+    );
+    assert_eq!(routes[0]["value"]["upstream"].get("retry_timeout"), None);
+    assert_eq!(ask("GET /v1/services").text(), "{}\n");
+    for line in ["GET /v1/plugins/reload", "POST /v1/routes", "DELETE /v1/route/all"] {
+        assert_eq!(ask(line).status(), 404, "{line}");
+    }
+}
+
 /// No page of a stranger changes anything, nor does it read what is served.
 #[test]
 fn pages_of_strangers_reach_nothing() {
