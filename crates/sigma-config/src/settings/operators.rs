@@ -16,7 +16,7 @@ use crate::forms::{CidrText, SocketText};
 pub struct Operators {
     /// Open connections of one listener. Beyond them the one that has been without a request longest
     /// is closed; where there is none, a new one waits. More than a fleet of scrapers and dashboards
-    /// needs, and less than a quarter of the descriptors that a shell grants.
+    /// needs, and a quarter of the 1,024 descriptors that a shell grants.
     #[schemars(range(min = 1))]
     pub connections: u16,
     /// From the begin of a connection, or from the end of an answer, to the end of the next head; then
@@ -67,7 +67,9 @@ pub struct Status {
 }
 
 /// The admin calls of NiubiX (`/set_backend_down`, `/set_backend_weight`, `/reload`, `/shutdown`,
-/// `/conf_version`), for configurations translated from its format.
+/// `/conf_version`), for configurations translated from its format. They ask for no key: calls by
+/// foreign names and for web pages are refused (see `operators.hosts`), and so is a GET of a browser
+/// that does not say which page it is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NiubixAdmin {
