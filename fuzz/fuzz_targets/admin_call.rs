@@ -18,6 +18,7 @@ use sigma_config::document::{MAX_DEPTH, is_deeper};
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::plugins::NoPlugins;
 use sigma_config::settings::Admin;
+use sigma_config::settings::UnknownFields;
 use sigma_config::stored;
 use sigma_control::admin::{AdminState, answer};
 use sigma_control::store::Store;
@@ -49,9 +50,9 @@ async fn check_store(store: &dyn Store) {
         assert!(!is_deeper(&value, MAX_DEPTH - 2), "{key} is too deep");
         keyring().decrypt_resource(key.kind, &mut value, &NoPlugins);
         let name = (key.kind == Kind::PluginMetadata).then_some(key.id.as_str());
-        let checked = stored::check(key.kind, name, &value, &NoPlugins);
+        let checked = stored::check(key.kind, name, &value, &NoPlugins, UnknownFields::Refuse);
         assert!(checked.is_ok(), "{key} is stored and refused: {checked:?} {value}");
-        let read = stored::read(&key, &value, &NoPlugins);
+        let read = stored::read(&key, &value, &NoPlugins, UnknownFields::Refuse);
         assert!(read.is_ok(), "{key} is stored and cannot be read: {read:?} {value}");
     }
 }

@@ -7,6 +7,7 @@
 use libfuzzer_sys::fuzz_target;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::plugins::NoPlugins;
+use sigma_config::settings::UnknownFields;
 use sigma_config::stored;
 
 fuzz_target!(|input: &[u8]| {
@@ -19,8 +20,8 @@ fuzz_target!(|input: &[u8]| {
         _ => "jack",
     };
     let key = ResourceKey::new(kind, id);
-    let read = stored::read(&key, &value, &NoPlugins);
-    if stored::check(kind, Some(id), &value, &NoPlugins).is_ok() {
+    let read = stored::read(&key, &value, &NoPlugins, UnknownFields::Refuse);
+    if stored::check(kind, Some(id), &value, &NoPlugins, UnknownFields::Refuse).is_ok() {
         assert!(read.is_ok(), "accepted, but not read: {read:?}");
     }
     for reference in stored::references(kind, &value) {

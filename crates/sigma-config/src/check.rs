@@ -4,20 +4,23 @@
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
+use serde::Deserialize;
 use serde_json::Value;
 
-use crate::ParseOptions;
 use crate::crypt::Keyring;
 use crate::document::Document;
 use crate::kind::Kind;
 use crate::plugins::{
-    EnabledPlugins, PluginRefusal, PluginSchemas, PluginScope, check_plugin, consumer_scope,
+    EnabledPlugins, PluginRefusal, PluginSchemas, PluginScope, check_plugin, is_disabled, scope_of,
 };
-use crate::problem::{Problem, element, member};
+use crate::problem::{Problem, element, join, member};
 use crate::resources::{EnabledPlugin, SECTIONS, SecretProvider, split_credential};
 use crate::rules::{self, Object, Violation};
 use crate::schema::closest;
-use crate::stored::{check_secret, duplicate_global_plugin, references, wrong_ssl_type};
+use crate::settings::{RouterKind, UnknownFields};
+use crate::stored::{self, check_secret, duplicate_global_plugin, references, wrong_ssl_type};
+use crate::wording::Unread;
+use crate::{ParseOptions, Surroundings};
 
 /// What was found so far.
 #[derive(Debug, Default)]
@@ -34,7 +37,8 @@ pub(crate) fn check(document: &Document, options: &ParseOptions<'_>, found: &mut
     let list = enabled_list(root);
     let enabled = list.as_deref().map(|list| EnabledPlugins::new(options.plugins, list));
     let plugins = enabled.as_ref().map_or(options.plugins, |enabled| enabled as &dyn PluginSchemas);
-    let mut rules = Rules { document, options, plugins, found, root, known: known(root) };
+    let unknown = unknown_fields(document);
+    let mut rules = Rules { document, options, plugins, unknown, found, root, known: known(root) };
     rules.settings();
     rules.enabled_plugins(options.plugins);
     for section in SECTIONS {
@@ -71,10 +75,6 @@ pub(crate) fn check(document: &Document, options: &ParseOptions<'_>, found: &mut
     for (pointer, route) in objects(root, "stream_routes") {
         rules.stream_route(&pointer, route);
     }
-    if let Some((pointer, _)) = items(root, "stream_routes").next() {
-        let message = "stream routes are checked and kept, but not served by this version";
-        rules.found.warnings.push(document.problem(&pointer, "not_served", message));
-    }
     for (pointer, secret) in items(root, "secrets") {
         rules.secret(&pointer, secret);
     }
@@ -83,6 +83,14 @@ pub(crate) fn check(document: &Document, options: &ParseOptions<'_>, found: &mut
             rules.references(kind, &pointer, item);
         }
     }
+    rules.warnings();
+}
+
+/// What the document says of fields that do not exist.
+pub(crate) fn unknown_fields(document: &Document) -> UnknownFields {
+    let word = document.value.get("compat").and_then(|compat| compat.get("unknown_fields"));
+    // What is none of the words, the schema refuses.
+    word.and_then(|word| UnknownFields::deserialize(word).ok()).unwrap_or_default()
 }
 
 /// The list of enabled plugins, if the file has one.
@@ -130,6 +138,8 @@ struct Rules<'a> {
     options: &'a ParseOptions<'a>,
     /// The plugins that are enabled.
     plugins: &'a dyn PluginSchemas,
+    /// What becomes of fields that do not exist.
+    unknown: UnknownFields,
     found: &'a mut Findings,
     root: &'a Object,
     known: HashMap<Kind, HashMap<String, &'a Value>>,
@@ -328,13 +338,11 @@ impl Rules<'_> {
         let place = member(pointer, "plugins");
         let known = self.plugins;
         for (name, conf) in item.get("plugins").and_then(Value::as_object).into_iter().flatten() {
-            let (scope, prefix) = match kind {
-                Kind::StreamRoute => (PluginScope::Stream, ""),
-                Kind::Consumer | Kind::Credential => {
-                    (consumer_scope(name, known), "invalid plugins configuration: ")
-                }
-                _ => (PluginScope::Http, ""),
+            let prefix = match kind {
+                Kind::Consumer | Kind::Credential => "invalid plugins configuration: ",
+                _ => "",
             };
+            let scope = scope_of(kind, name, known);
             let here = member(&place, name);
             if let Err(refused) = check_plugin(name, conf, scope, known) {
                 let hint = match refused.code {
@@ -349,6 +357,43 @@ impl Rules<'_> {
             } else if kind == Kind::Credential && !known.is_auth(name) {
                 let message = "only supports auth type plugins in consumer credential";
                 self.error(&here, "plugin", message, "name a plugin that authenticates, such as key-auth");
+            } else if !is_disabled(conf) {
+                let unread = known.unread(name, scope, conf);
+                self.unknown_fields(&here, unread);
+            }
+        }
+    }
+
+    /// Refuses what does not exist, unless it is only warned of, see [`Rules::warnings`].
+    fn unknown_fields(&mut self, pointer: &str, unread: Vec<Unread>) {
+        if self.unknown == UnknownFields::Refuse {
+            let unknown = unread.into_iter().filter(Unread::is_unknown);
+            let refused = unknown.map(|field| self.document.located(field.refused().within(pointer)));
+            self.found.errors.extend(refused.collect::<Vec<_>>());
+        }
+    }
+
+    /// What the writers of the resources should know though it stops nothing.
+    fn warnings(&mut self) {
+        let router = self.root.get("router").and_then(|router| router.get("http"));
+        let around = Surroundings {
+            plugins: self.plugins,
+            unknown: self.unknown,
+            // What is no router, the schema refuses.
+            router: router.and_then(|router| RouterKind::deserialize(router).ok()).unwrap_or_default(),
+            now: self.options.now,
+        };
+        for section in SECTIONS {
+            let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.section() == section) else { continue };
+            for (pointer, item) in items(self.root, section) {
+                let id = id_of(item);
+                let kind = match id.as_deref().and_then(split_credential) {
+                    Some(_) if kind == Kind::Consumer => Kind::Credential,
+                    _ => kind,
+                };
+                let found = stored::warnings(kind, id.as_deref(), item, &around);
+                let found = found.into_iter().map(|problem| self.document.located(problem.within(&pointer)));
+                self.found.warnings.extend(found.collect::<Vec<_>>());
             }
         }
     }
@@ -373,7 +418,7 @@ impl Rules<'_> {
             }
             if item.contains_key("name") {
                 let place = member(pointer, "name");
-                self.error(&place, "unknown_key", "unknown key `name`", "did you mean `username`?");
+                self.error(&place, "unknown_key", "unknown field `name`", "did you mean `username`?");
             }
             return self.plugins(Kind::Consumer, pointer, item);
         };
@@ -418,8 +463,12 @@ impl Rules<'_> {
     fn plugin_metadata(&mut self, pointer: &str, item: &Object) {
         // Without a name the schema refuses it.
         let Some(name) = item.get("id").and_then(Value::as_str) else { return };
-        match self.plugins.check(name, PluginScope::Metadata, &Value::Object(item.clone())) {
-            Ok(()) => {}
+        let conf = Value::Object(item.clone());
+        match self.plugins.check(name, PluginScope::Metadata, &conf) {
+            Ok(()) => {
+                let unread = self.plugins.unread(name, PluginScope::Metadata, &conf);
+                self.unknown_fields(pointer, unread);
+            }
             Err(PluginRefusal::Unknown) => {
                 let hint = self.unknown_plugin(name);
                 self.error(&member(pointer, "id"), "unknown_plugin", "invalid plugin name", hint);
@@ -488,14 +537,5 @@ impl Rules<'_> {
                 self.error_unless_standalone(problem.hint(hint));
             }
         }
-    }
-}
-
-/// The pointer of something within the object at `pointer`.
-fn join(pointer: &str, within: &str) -> String {
-    match within {
-        "" => pointer.to_owned(),
-        within if within.starts_with('[') => format!("{pointer}{within}"),
-        within => format!("{pointer}.{within}"),
     }
 }

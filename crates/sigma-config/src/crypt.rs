@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use crate::kind::Kind;
-use crate::plugins::{PluginSchemas, PluginScope, consumer_scope};
+use crate::plugins::{PluginSchemas, PluginScope, scope_of};
 use crate::reference::is_reference;
 use crate::settings::DataEncryption;
 
@@ -250,12 +250,7 @@ fn secret_fields(
         return;
     }
     for (name, conf) in value.get_mut("plugins").and_then(Value::as_object_mut).into_iter().flatten() {
-        let scope = match kind {
-            Kind::Consumer | Kind::Credential => consumer_scope(name, plugins),
-            Kind::StreamRoute => PluginScope::Stream,
-            _ => PluginScope::Http,
-        };
-        for path in plugins.secret_fields(name, scope) {
+        for path in plugins.secret_fields(name, scope_of(kind, name, plugins)) {
             let path: Vec<&str> = path.split('.').collect();
             texts(conf, &path, &mut |text| each(text, Field::Plugin));
         }

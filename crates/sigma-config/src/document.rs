@@ -64,6 +64,13 @@ impl Document {
     pub fn problem(&self, pointer: &str, code: &'static str, message: impl Into<String>) -> Problem {
         Problem::new(pointer, code, message).at(self.line(pointer))
     }
+
+    /// The problem with the line of its pointer.
+    #[must_use]
+    pub fn located(&self, problem: Problem) -> Problem {
+        let line = self.line(&problem.pointer);
+        problem.at(line)
+    }
 }
 
 /// Everything up to the last member or element of a pointer.

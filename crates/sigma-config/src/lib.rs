@@ -5,6 +5,7 @@
 //! fields. Every step reports all that it finds, as [`Problem`]s with path, line, reason and remedy.
 //! No I/O happens here: the caller brings the text and the environment.
 
+mod advice;
 mod check;
 pub mod checks;
 pub mod cidr;
@@ -36,6 +37,7 @@ pub mod template;
 pub mod tls;
 pub mod wording;
 
+pub use advice::Surroundings;
 pub use problem::Problem;
 
 use serde_json::Value;
@@ -99,6 +101,8 @@ pub struct ParseOptions<'a> {
     pub standalone_mode: bool,
     /// The plugins of this build.
     pub plugins: &'a dyn PluginSchemas,
+    /// The time in Unix seconds, for certificates that are out of date; 0 if it does not matter.
+    pub now: i64,
     /// Largest text in bytes. The default, 16 MiB, holds some ten thousand routes.
     pub max_bytes: usize,
 }
@@ -111,6 +115,7 @@ impl Default for ParseOptions<'_> {
             instances: None,
             standalone_mode: false,
             plugins: &NoPlugins,
+            now: 0,
             max_bytes: 16 << 20,
         }
     }
@@ -119,9 +124,15 @@ impl Default for ParseOptions<'_> {
 /// Reads and checks one configuration file. Either everything is right, or all problems come back.
 pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Problem>> {
     let mut found = check::Findings::default();
-    let document = prepared(text, options, &mut found)?;
-    found.errors.extend(schema::validate(&document));
+    let mut document = prepared(text, options, &mut found)?;
+    let (refused, ignored) = schema::validate(&document, check::unknown_fields(&document));
+    found.errors.extend(refused);
     check::check(&document, options, &mut found);
+    for (object, name) in ignored {
+        if let Some(object) = document.value.pointer_mut(&object).and_then(Value::as_object_mut) {
+            object.shift_remove(&name);
+        }
+    }
     let config = match found.errors.is_empty() {
         true => typed(&document, &mut found),
         false => Config::default(),
@@ -131,6 +142,12 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
         found.errors.sort_by_key(|problem| problem.line);
         return Err(found.errors);
     }
+    if config.settings.store.is_none() && config.settings.admin.is_none() {
+        let is_auth = |name: &str| options.plugins.is_auth(name);
+        let whole = advice::whole(&config.settings, &config.resources, &is_auth).into_iter();
+        found.warnings.extend(whole.map(|problem| sound::located(&document, problem)));
+    }
+    found.warnings.sort_by_key(|problem| problem.line);
     Ok(Checked { config, warnings: found.warnings })
 }
 

@@ -40,6 +40,64 @@ fn is_sequence(der: &[u8]) -> bool {
     content.len() == length.iter().fold(0_usize, |length, byte| length << 8 | usize::from(*byte))
 }
 
+/// From when to when the first certificate of a text is valid, in Unix seconds; None if it cannot be
+/// read that far.
+pub(crate) fn validity(text: &str) -> Option<(i64, i64)> {
+    let certificate = CertificateDer::pem_slice_iter(text.as_bytes()).next()?.ok()?;
+    // Certificate → tbsCertificate → [version], serial number, algorithm, issuer, validity.
+    let (_, certificate, _) = element(&certificate)?;
+    let (_, mut fields, _) = element(certificate)?;
+    if fields.first() == Some(&0xa0) {
+        fields = element(fields)?.2;
+    }
+    for _ in 0..3 {
+        fields = element(fields)?.2;
+    }
+    let (_, validity, _) = element(fields)?;
+    let (kind, from, rest) = element(validity)?;
+    let (other_kind, to, _) = element(rest)?;
+    Some((time(kind, from)?, time(other_kind, to)?))
+}
+
+/// The first element of some DER: its tag, its content and what follows it.
+fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, rest) = der.split_first()?;
+    let (&first, mut rest) = rest.split_first()?;
+    let mut length = usize::from(first);
+    if first >= 0x80 {
+        let digits = usize::from(first & 0x7f);
+        if digits == 0 || digits > 4 || rest.len() < digits {
+            return None;
+        }
+        let (written, content) = rest.split_at(digits);
+        length = written.iter().fold(0_usize, |length, byte| length << 8 | usize::from(*byte));
+        rest = content;
+    }
+    let (content, rest) = rest.split_at_checked(length)?;
+    Some((tag, content, rest))
+}
+
+/// A UTCTime or GeneralizedTime in the one form that certificates have (RFC 5280 §4.1.2.5).
+fn time(tag: u8, text: &[u8]) -> Option<i64> {
+    const UTC_TIME: u8 = 0x17;
+    let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
+    let (year, rest) = text.split_at_checked(if tag == UTC_TIME { 2 } else { 4 })?;
+    let year: i64 = year.parse().ok()?;
+    let year = match (tag, year) {
+        (UTC_TIME, 50..) => 1900 + year,
+        (UTC_TIME, _) => 2000 + year,
+        (_, year) => year,
+    };
+    let number = |at: usize| rest.get(at..at + 2)?.parse::<i64>().ok();
+    let (month, day) = (number(0)?, number(2)?);
+    // Days from 1970 by the civil calendar, whose years begin in March here.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let of_year = (153 * month + 2) / 5 + day - 1;
+    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
+    Some(days * 86_400 + number(4)? * 3600 + number(6)? * 60 + number(8)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,5 +118,20 @@ mod tests {
         check("%%%%", false);
         assert_eq!(certificates("text"), Err("no certificate in PEM".to_owned()));
         assert_eq!(private_key("--- text"), Err("no private key in PEM".to_owned()));
+    }
+
+    #[test]
+    fn validity_is_read() {
+        let check = |tag: u8, text: &str, expected: Option<i64>| {
+            assert_eq!(time(tag, text.as_bytes()), expected, "{text}");
+        };
+        check(0x17, "700101000000Z", Some(0));
+        check(0x17, "240229120001Z", Some(1_709_208_001));
+        check(0x17, "491231235959Z", Some(2_524_607_999));
+        check(0x18, "20500101000000Z", Some(2_524_608_000));
+        check(0x18, "99991231235959Z", Some(253_402_300_799));
+        check(0x17, "2402291200", None);
+        check(0x17, "", None);
+        check(0x18, "ÄÄ", None);
     }
 }

@@ -6,9 +6,11 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
+use crate::Problem;
 use crate::expr::Expr;
+use crate::kind::Kind;
 use crate::rules::before_body;
-use crate::wording;
+use crate::wording::{self, Unread};
 
 /// Where a plugin's configuration stands, which decides what it is checked against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -61,6 +63,18 @@ pub trait PluginSchemas: Send + Sync {
     /// # Errors
     /// The first reason for which the configuration is refused.
     fn check(&self, name: &str, scope: PluginScope, conf: &Value) -> Result<(), PluginRefusal>;
+
+    /// The fields of a configuration, which [`PluginSchemas::check`] accepts, that nobody reads.
+    /// `_meta` is none of them.
+    fn unread(&self, _name: &str, _scope: PluginScope, _conf: &Value) -> Vec<Unread> {
+        Vec::new()
+    }
+
+    /// What the plugin has to say about a configuration that [`PluginSchemas::check`] accepts. It
+    /// stops nothing; pointers begin in `conf`.
+    fn warnings(&self, _name: &str, _scope: PluginScope, _conf: &Value) -> Vec<Problem> {
+        Vec::new()
+    }
 
     /// The attribute of the consumer's data that must be unique among consumers, e.g. `key`.
     fn unique_attribute(&self, name: &str) -> Option<&str>;
@@ -157,6 +171,14 @@ impl PluginSchemas for EnabledPlugins<'_> {
         }
     }
 
+    fn unread(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Unread> {
+        self.all.unread(name, scope, conf)
+    }
+
+    fn warnings(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Problem> {
+        self.all.warnings(name, scope, conf)
+    }
+
     fn unique_attribute(&self, name: &str) -> Option<&str> {
         self.all.unique_attribute(name)
     }
@@ -174,11 +196,15 @@ impl PluginSchemas for EnabledPlugins<'_> {
     }
 }
 
-/// The scope that a plugin of a consumer or credential is checked in.
-pub(crate) fn consumer_scope(name: &str, plugins: &dyn PluginSchemas) -> PluginScope {
-    match plugins.schema(name, PluginScope::Consumer) {
-        Some(_) => PluginScope::Consumer,
-        None => PluginScope::Http,
+/// The scope that a plugin of a resource is checked in.
+pub(crate) fn scope_of(kind: Kind, name: &str, plugins: &dyn PluginSchemas) -> PluginScope {
+    match kind {
+        Kind::StreamRoute => PluginScope::Stream,
+        Kind::Consumer | Kind::Credential => match plugins.schema(name, PluginScope::Consumer) {
+            Some(_) => PluginScope::Consumer,
+            None => PluginScope::Http,
+        },
+        _ => PluginScope::Http,
     }
 }
 
@@ -219,7 +245,7 @@ pub(crate) fn check_plugin(
     };
     // What is disabled may be wrong: it is being prepared, or kept for reference.
     if let Some(text) = wrong
-        && member("disable") != Some(&Value::Bool(true))
+        && !is_disabled(conf)
     {
         return refused(
             "plugin",
@@ -249,6 +275,11 @@ pub(crate) fn check_plugin(
         );
     }
     Ok(())
+}
+
+/// Whether a configuration stands there for reference only: such a one may be wrong.
+pub(crate) fn is_disabled(conf: &Value) -> bool {
+    conf.get("_meta").and_then(|meta| meta.get("disable")) == Some(&Value::Bool(true))
 }
 
 /// The schema of `_meta`, which every plugin has.

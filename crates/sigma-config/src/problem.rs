@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// One problem of a document. Problems always travel as a list: a reader sees all of them at once.
+/// One problem of a document or a resource. Problems always travel as a list: a reader sees all of
+/// them at once. Warnings are problems that stop nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Where in the document, e.g. `routes[0].uri`; empty for the document as a whole.
@@ -27,6 +28,13 @@ impl Problem {
     #[must_use]
     pub fn at(mut self, line: Option<u32>) -> Self {
         self.line = line;
+        self
+    }
+
+    /// The same problem, seen from further outside.
+    #[must_use]
+    pub fn within(mut self, outer: &str) -> Self {
+        self.pointer = join(outer, &self.pointer);
         self
     }
 
@@ -71,6 +79,16 @@ pub fn member(parent: &str, key: &str) -> String {
 #[must_use]
 pub fn element(parent: &str, index: usize) -> String {
     format!("{parent}[{index}]")
+}
+
+/// The pointer of something at `within`, which begins in the value at `outer`.
+#[must_use]
+pub fn join(outer: &str, within: &str) -> String {
+    match within {
+        "" => outer.to_owned(),
+        within if outer.is_empty() || within.starts_with('[') => format!("{outer}{within}"),
+        within => format!("{outer}.{within}"),
+    }
 }
 
 #[cfg(test)]

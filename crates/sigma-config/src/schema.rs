@@ -11,8 +11,9 @@ use crate::document::Document;
 use crate::forms::FORMS;
 use crate::problem::{Problem, element, member};
 use crate::reference::is_reference;
-use crate::resources::Sections;
-use crate::settings::Settings;
+use crate::resources::{SECTIONS, Sections};
+use crate::settings::{Settings, UnknownFields};
+use crate::wording::Unread;
 
 /// The JSON schema of a configuration in its full form.
 pub(crate) fn schema() -> &'static Value {
@@ -74,18 +75,31 @@ fn validator() -> Validator {
     options.build(schema()).expect("the generated schema is valid")
 }
 
-/// Everything in `document` that the schema refuses.
-pub(crate) fn validate(document: &Document) -> Vec<Problem> {
-    let mut report = Report { document, problems: Vec::new() };
+/// A member that is passed over: the JSON pointer of its object, and its name.
+pub(crate) type Ignored = (String, String);
+
+/// Everything in `document` that the schema refuses, and what it would refuse if unknown fields of
+/// resources were not only warned of.
+pub(crate) fn validate(document: &Document, unknown: UnknownFields) -> (Vec<Problem>, Vec<Ignored>) {
+    let mut report = Report { document, unknown, problems: Vec::new(), ignored: Vec::new() };
     for error in validator().iter_errors(&document.value) {
         report.error(&error);
     }
-    report.problems
+    (report.problems, report.ignored)
+}
+
+/// Whether a JSON pointer leads into a resource: those themselves are closed in APISIX, what is
+/// within them is not.
+fn is_within_resource(json_pointer: &str) -> bool {
+    let mut segments = json_pointer.split('/').skip(1);
+    segments.next().is_some_and(|section| SECTIONS.contains(&section)) && segments.count() > 1
 }
 
 struct Report<'a> {
     document: &'a Document,
+    unknown: UnknownFields,
     problems: Vec<Problem>,
+    ignored: Vec<Ignored>,
 }
 
 impl Report<'_> {
@@ -104,8 +118,14 @@ impl Report<'_> {
         let (pointer, schema) = locate(&self.document.value, error.instance_path().as_str());
         match error.kind() {
             ValidationErrorKind::AdditionalProperties { unexpected } => {
+                let path = error.instance_path().as_str();
                 for key in unexpected {
-                    self.unknown_key(&pointer, key, schema);
+                    match self.unknown {
+                        UnknownFields::Warn if is_within_resource(path) => {
+                            self.ignored.push((path.to_owned(), key.clone()));
+                        }
+                        _ => self.unknown_key(&pointer, key, schema),
+                    }
                 }
             }
             ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context } => {
@@ -121,18 +141,12 @@ impl Report<'_> {
     }
 
     fn unknown_key(&mut self, pointer: &str, key: &str, schema: Option<&Value>) {
-        let place = member(pointer, key);
-        let known: Vec<&str> = schema
+        let known = schema
             .and_then(|schema| schema.get("properties")?.as_object())
-            .map(|properties| properties.keys().map(String::as_str).collect())
+            .map(|properties| properties.keys().cloned().collect())
             .unwrap_or_default();
-        let mut problem = self.document.problem(&place, "unknown_key", format!("unknown key `{key}`"));
-        problem.hint = Some(match closest(key, known.iter().copied()) {
-            Some(name) => format!("did you mean `{name}`?"),
-            None if known.is_empty() => "remove it".to_owned(),
-            None => format!("known keys are {}", known.join(", ")),
-        });
-        self.push(problem);
+        let field = Unread::unknown(key, known).within(pointer);
+        self.push(self.document.located(field.refused()));
     }
 
     /// Names the errors of the one alternative that was meant, or else all alternatives.

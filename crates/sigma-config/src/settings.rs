@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::forms::{CidrText, ListenText};
 
-pub use compat::Compat;
+pub use compat::{Compat, UnknownFields};
 pub use operators::{Admin, AdminApiVersion, AdminKey, AdminRole, Control, NiubixAdmin, Operators, Status};
 
 /// Number of worker threads.

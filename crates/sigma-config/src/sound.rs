@@ -44,20 +44,25 @@ impl Sound {
     /// Gives a problem that names its item by id (`upstreams/1.scheme`) the place in the file.
     #[must_use]
     pub fn located(&self, problem: Problem) -> Problem {
-        let Some((section, rest)) = problem.pointer.split_once('/') else {
-            let line = self.document.line(&problem.pointer);
-            return Problem { line: problem.line.or(line), ..problem };
-        };
-        let items = self.document.value.get(section).and_then(Value::as_array).into_iter().flatten();
-        // An id may hold dots, so the longest that fits is the one that is meant.
-        let named = items.enumerate().filter_map(|(index, item)| {
-            let member = rest.strip_prefix(check::id_of(item)?.as_str())?;
-            (member.is_empty() || member.starts_with('.')).then_some((index, member))
-        });
-        let Some((index, member)) = named.min_by_key(|(_, member)| member.len()) else { return problem };
-        let pointer = element(section, index) + member;
-        Problem { line: self.document.line(&pointer), pointer, ..problem }
+        located(&self.document, problem)
     }
+}
+
+/// See [`Sound::located`].
+pub(crate) fn located(document: &Document, problem: Problem) -> Problem {
+    let Some((section, rest)) = problem.pointer.split_once('/') else {
+        let line = document.line(&problem.pointer);
+        return Problem { line: problem.line.or(line), ..problem };
+    };
+    let items = document.value.get(section).and_then(Value::as_array).into_iter().flatten();
+    // An id may hold dots, so the longest that fits is the one that is meant.
+    let named = items.enumerate().filter_map(|(index, item)| {
+        let member = rest.strip_prefix(check::id_of(item)?.as_str())?;
+        (member.is_empty() || member.starts_with('.')).then_some((index, member))
+    });
+    let Some((index, member)) = named.min_by_key(|(_, member)| member.len()) else { return problem };
+    let pointer = element(section, index) + member;
+    Problem { line: document.line(&pointer), pointer, ..problem }
 }
 
 /// Removes the setting that `pointer` lies in; a problem of the document as a whole leaves nothing.

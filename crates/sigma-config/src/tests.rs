@@ -135,7 +135,7 @@ upstreams:
             ("listeners[1].address", 4, "already the address of listeners[0].address"),
             ("listeners[2].address", 4, "is not an address to listen on"),
             ("routes[0].uri", 7, "starts with `/` or `*`"),
-            ("routes[0].urii", 8, "unknown key `urii`"),
+            ("routes[0].urii", 8, "unknown field `urii`"),
             (
                 "routes[0].upstream_id",
                 9,
@@ -161,7 +161,7 @@ upstreams:
             ("upstreams[1].checks", 28, "`active` is missing"),
             ("upstreams[1].tls.client_cert", 29, "at least 128 characters"),
             ("upstreams[1].tls", 29, "`client_cert` needs `client_key`"),
-            ("upstreams[1].filter", 30, "unknown key `filter`"),
+            ("upstreams[1].filter", 30, "unknown field `filter`"),
         ],
     );
 }
@@ -198,7 +198,7 @@ fn single_problems() {
     refused("\n\nstatus: x", &[("status.address", 3, "is not an address with a port")]);
     refused("data_encryption: {keyring: [short]}", &[("data_encryption.keyring[0]", 1, "has 5 bytes")]);
     refused("listeners: []", &[("listeners", 1, "no listener is named")]);
-    refused("a: ${{NOPE}}", &[("a", 1, "environment variable NOPE"), ("a", 1, "unknown key")]);
+    refused("a: ${{NOPE}}", &[("a", 1, "environment variable NOPE"), ("a", 1, "unknown field")]);
     refused(
         "listeners: [{address: \":1\", name: public}]\nroutes:\n- {uri: /, upstream: \"http://h\", listeners: [pubic]}",
         &[("routes[0].listeners[0]", 3, "did you mean `public`?")],
@@ -219,6 +219,34 @@ fn a_standalone_file_is_accepted_as_it_is() {
     let Err(problems) = parse(&text.replace("#END", ""), &standalone) else { panic!("accepted") };
     assert_eq!(problems[0].message, "missing valid end flag");
     accepted("routes: [{uri: /a, upstream: {nodes: {\"h:1\": 1}}}]\n#END\n");
+}
+
+#[test]
+fn unknown_fields_of_resources_may_be_warned_of_only() {
+    let text = "compat: { unknown_fields: warn }\nroutes:\n  - uri: /a\n    plugins: { limit-count: { count: 1, rejeted_code: 429 } }\n    upstream:\n      nodes: [{ host: h, port: 1, weight: 1, weigth: 1 }]\n      tls: { verfy: true }\n      scheme: https\n";
+    let refuse = text.replace("warn", "refuse");
+    refused(
+        &refuse,
+        &[
+            ("routes[0].plugins.limit-count.rejeted_code", 4, "did you mean `rejected_code`?"),
+            ("routes[0].upstream.nodes[0].weigth", 6, "did you mean `weight`?"),
+            ("routes[0].upstream.tls.verfy", 7, "unknown field `verfy` (did you mean `verify`?)"),
+        ],
+    );
+    let checked = accepted(text);
+    let warnings: Vec<String> = checked.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "line 4: routes[0].plugins.limit-count.rejeted_code: unknown field `rejeted_code`, without effect (did you mean `rejected_code`?)",
+            "line 6: routes[0].upstream.nodes[0].weigth: unknown field `weigth`, without effect (did you mean `weight`?)",
+            "line 7: routes[0].upstream.tls.verfy: unknown field `verfy`, without effect (did you mean `verify`?)",
+        ]
+    );
+    // What APISIX refuses, and settings of the process, are refused all the same.
+    refused(&format!("{text}    urii: /b\n"), &[("routes[0].urii", 9, "unknown field `urii`")]);
+    refused("compat: { unknown_fields: warn, unknown: 1 }", &[("compat.unknown", 1, "unknown field")]);
+    refused("compat: { unknown_fields: ignore }", &[("compat.unknown_fields", 1, "must be one of")]);
 }
 
 /// One item of every kind, each referring to others.
@@ -337,7 +365,7 @@ stream_routes:
             ("consumers[2].username", 13, "a credential has no `username`"),
             ("consumers[2].plugins.cors", 13, "only supports auth type plugins"),
             ("consumers[3].id", 14, "wrong username"),
-            ("consumers[3].name", 14, "unknown key `name`"),
+            ("consumers[3].name", 14, "unknown field `name`"),
             ("global_rules[1].plugins.cors", 17, "plugin 'cors' already exists in global rule with id '1'"),
             ("plugin_metadata[0]", 19, "property \"allow_origins\" is required"),
             ("plugin_metadata[1].id", 20, "invalid plugin name (did you mean `cors`?)"),

@@ -6,14 +6,22 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::Value;
-use sigma_config::Config;
 use sigma_config::crypt::Keyring;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::plugins::PluginSchemas;
 use sigma_config::stored::{self, AnyResource};
 use sigma_config::table::Order;
+use sigma_config::{Config, Problem, Surroundings};
 
+use crate::source::unix_seconds;
 use crate::store::{Change, Contents, Event, Record};
+
+/// A resource, and what should be known of it.
+type Read = (AnyResource, Vec<Problem>);
+
+/// Warnings that are kept of one object at most: who writes it learns of the first ones, mends them
+/// and asks again.
+const WARNINGS_PER_OBJECT: usize = 16;
 
 /// An object of the store that is not served as it stands there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,13 +108,37 @@ pub(crate) struct Desired {
     /// Of these, what is valid by itself but could not be compiled: it may fit when something else
     /// has changed. With it goes when it was created.
     refused: HashMap<ResourceKey, (AnyResource, u64)>,
+    /// What should be known of the file, though it stops nothing.
+    file_warnings: Vec<Problem>,
+    /// The same of the store's objects.
+    warnings: BTreeMap<ResourceKey, Vec<Problem>>,
 }
 
 impl Desired {
     /// Begins with what the file says.
     pub(crate) fn new(config: Config, plugins: Arc<dyn PluginSchemas>, keyring: Keyring) -> Desired {
-        let (modified, quarantine, refused) = (HashMap::new(), BTreeMap::new(), HashMap::new());
-        Desired { config, plugins, keyring, revision: 0, modified, quarantine, refused }
+        Desired {
+            config,
+            plugins,
+            keyring,
+            revision: 0,
+            modified: HashMap::new(),
+            quarantine: BTreeMap::new(),
+            refused: HashMap::new(),
+            file_warnings: Vec::new(),
+            warnings: BTreeMap::new(),
+        }
+    }
+
+    /// Takes over what should be known of the file.
+    pub(crate) fn warned_of_file(&mut self, warnings: Vec<Problem>) {
+        self.file_warnings = warnings;
+    }
+
+    /// What should be known though it stops nothing: of the file, then of the store's objects, whose
+    /// pointers begin with their keys.
+    pub(crate) fn warnings(&self) -> impl Iterator<Item = &Problem> {
+        self.file_warnings.iter().chain(self.warnings.values().flatten())
     }
 
     /// The store's revision that the configuration shows.
@@ -178,8 +210,9 @@ impl Desired {
         }
         self.refused.remove(&key);
         match self.read(&key, record) {
-            Ok(resource) => {
+            Ok((resource, warnings)) => {
                 self.quarantine.remove(&key);
+                self.warn(&key, warnings);
                 self.modified.insert(key.clone(), record.modified);
                 self.replace(key.clone(), resource, record.created, batch);
                 if key.kind == Kind::StreamRoute {
@@ -191,6 +224,17 @@ impl Desired {
                 let standing = self.hold_place(&key, value.as_ref(), record.created, batch);
                 self.set_aside(key, reason, record.modified, standing);
             }
+        }
+    }
+
+    fn warn(&mut self, key: &ResourceKey, mut warnings: Vec<Problem>) {
+        warnings.truncate(WARNINGS_PER_OBJECT);
+        for warning in &warnings {
+            tracing::warn!("{warning}");
+        }
+        match warnings.is_empty() {
+            true => drop(self.warnings.remove(key)),
+            false => drop(self.warnings.insert(key.clone(), warnings)),
         }
     }
 
@@ -207,15 +251,25 @@ impl Desired {
         Some(Former { resource, created, closed })
     }
 
-    /// The resource, or why it is none, with the value if that could be read at all.
-    fn read(&self, key: &ResourceKey, record: &Record) -> Result<AnyResource, (Option<Value>, String)> {
+    /// The resource and what should be known of it; or why it is none, with the value if that could be
+    /// read at all.
+    fn read(&self, key: &ResourceKey, record: &Record) -> Result<Read, (Option<Value>, String)> {
         let mut value: Value = serde_json::from_slice(&record.value)
             .map_err(|error| (None, format!("the value is not JSON: {error}")))?;
         self.keyring.decrypt_resource(key.kind, &mut value, &*self.plugins);
         for plugin in stored::skipped_plugins(key.kind, &value, &*self.plugins) {
             tracing::warn!(%key, plugin, "the plugin is not known or not enabled, and left out");
         }
-        stored::read(key, &value, &*self.plugins).map_err(|reason| (Some(value), reason))
+        let (plugins, unknown) = (&*self.plugins, self.config.settings.compat.unknown_fields);
+        let resource = match stored::read(key, &value, plugins, unknown) {
+            Ok(resource) => resource,
+            Err(reason) => return Err((Some(value), reason)),
+        };
+        let router = self.config.settings.router.http;
+        let around = Surroundings { plugins, unknown, router, now: unix_seconds() };
+        let warnings = stored::warnings(key.kind, Some(&key.id), &value, &around);
+        let place = key.to_string();
+        Ok((resource, warnings.into_iter().map(|problem| problem.within(&place)).collect()))
     }
 
     /// Decides what is served in the place of a record that is no resource. `value` is None if
@@ -255,6 +309,7 @@ impl Desired {
         let Some(key) = ResourceKey::parse(key) else { return };
         self.quarantine.remove(&key);
         self.refused.remove(&key);
+        self.warnings.remove(&key);
         self.modified.remove(&key);
         let former = self.former(&key);
         if self.config.resources.remove(&key).is_some() {

@@ -71,8 +71,13 @@ impl Inspect for Inspector {
     fn revisions(&self) -> Asked<'_, Revisions> {
         Box::pin(async {
             let question = |reply| Request::Inspect(Question::Revisions(reply));
-            let nothing =
-                Revisions { store: file(), published: 0, workers: Vec::new(), quarantined: Vec::new() };
+            let nothing = Revisions {
+                store: file(),
+                published: 0,
+                workers: Vec::new(),
+                quarantined: Vec::new(),
+                warnings: Vec::new(),
+            };
             self.ask(question).await.unwrap_or(nothing)
         })
     }
@@ -141,6 +146,7 @@ impl Knowledge<'_> {
             published: self.published,
             workers: self.workers.clone(),
             quarantined: self.desired.quarantine().cloned().collect(),
+            warnings: self.desired.warnings().cloned().collect(),
         }
     }
 }

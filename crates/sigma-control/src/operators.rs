@@ -50,6 +50,8 @@ pub(crate) async fn serve(
         state.behind(&settings.operators);
         state.trial = Some(trial);
         state.streams = admin::Streams::Disabled;
+        state.unknown_fields = settings.compat.unknown_fields;
+        state.router = settings.router.http;
         if store_settings.kind == StoreKind::Etcd {
             state.key_prefix = store_settings.prefix;
         }

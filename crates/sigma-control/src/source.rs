@@ -1,6 +1,7 @@
 //! Reading the configuration file.
 
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use sigma_config::plugins::PluginSchemas;
 use sigma_config::{Checked, ParseOptions, Problem};
@@ -65,6 +66,7 @@ impl Source {
             companion: companion.as_deref(),
             instances: self.instances,
             plugins,
+            now: unix_seconds(),
             max_bytes: FILE_BYTES_MAX,
             ..ParseOptions::default()
         };
@@ -77,10 +79,17 @@ impl Source {
     }
 
     /// A number that changes with the file, for `--watch`.
-    pub(crate) fn stamp(&self) -> Option<(std::time::SystemTime, u64)> {
+    pub(crate) fn stamp(&self) -> Option<(SystemTime, u64)> {
         let meta = std::fs::metadata(&self.path).ok()?;
         Some((meta.modified().ok()?, meta.len()))
     }
+}
+
+/// The time.
+pub(crate) fn unix_seconds() -> i64 {
+    // A clock before 1970 is as good as none.
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs() as i64)
 }
 
 fn read(path: &Path) -> Result<String, LoadError> {

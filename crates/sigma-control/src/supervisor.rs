@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sigma_config::crypt::Keyring;
 use sigma_config::settings::{Settings, Workers};
-use sigma_config::{Config, Problem};
+use sigma_config::{Checked, Config, Problem};
 use sigma_observe::counters::WorkerCounters;
 use sigma_observe::log_buffer::{LogError, LogTarget, LogWriter};
 use sigma_plugin::{Descriptor, Node, Roster};
@@ -169,9 +169,10 @@ impl Supervisor {
     /// Any [`StartError`]; nothing keeps running then.
     pub async fn start(
         options: Options,
-        config: Config,
+        checked: Checked,
         log: Box<dyn LogControl>,
     ) -> Result<Supervisor, StartError> {
+        let Checked { config, warnings } = checked;
         // Before anything listens: whoever sees the gateway accept may signal it.
         let signals = Signals::receive()
             .map_err(|source| StartError::System { what: "cannot receive signals".into(), source })?;
@@ -182,6 +183,7 @@ impl Supervisor {
             refuse_resources(&options.source, &config)?;
         }
         let mut desired = Desired::new(config, Arc::clone(&plugins.enabled) as _, keyring.clone());
+        desired.warned_of_file(warnings);
         if let Some(store) = &store {
             desired.reload(&store.load().await?, &mut Batch::default());
         }
@@ -354,7 +356,11 @@ impl Supervisor {
                 for warning in &checked.warnings {
                     tracing::warn!("{}: {warning}", self.options.source.path.display());
                 }
-                self.apply(checked.config).await
+                let applied = self.apply(checked.config).await;
+                if applied.is_ok() {
+                    self.desired.warned_of_file(checked.warnings);
+                }
+                applied
             }
             Err(error) => Err(error.into()),
         };

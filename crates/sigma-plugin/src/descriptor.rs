@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use sigma_config::Problem;
+use sigma_config::plugins::PluginScope;
 
 use crate::{Node, Plugin, Reply};
 
@@ -150,6 +152,9 @@ pub struct Descriptor {
     pub endpoints: &'static [Endpoint],
     /// Rules beyond the schema; the text is the whole reason.
     pub check: Option<Check>,
+    /// What it has to say about a configuration that is in order, as it was written: without
+    /// defaults, `_meta` included. Pointers begin in the configuration.
+    pub warnings: Option<fn(PluginScope, &Value) -> Vec<Problem>>,
     /// Upstreams inside its configuration.
     pub upstreams: Option<fn(&Value) -> Vec<InlineUpstream>>,
     /// Makes an instance. Must neither block nor reach out.
@@ -171,6 +176,7 @@ impl Descriptor {
         run_policy: RunPolicy::Both,
         endpoints: &[],
         check: None,
+        warnings: None,
         upstreams: None,
         build: |_| Err("the plugin cannot be built".to_owned()),
     };

@@ -93,7 +93,9 @@ fn collect(prefix: &str, schema: &Value, rows: &mut Vec<String>) {
             None | Some(Value::Null) => "–".to_owned(),
             Some(value) => format!("`{}`", cell(&value.to_string())),
         };
-        let meaning = property.get("description").and_then(Value::as_str).unwrap_or_default();
+        // A field without a description is one of a resource inside the configuration, whose
+        // reference is elsewhere.
+        let Some(meaning) = property.get("description").and_then(Value::as_str) else { continue };
         let kind = cell(&type_in_words(property));
         rows.push(format!("| `{path}` | {kind} | {default} | {} |\n", cell(meaning)));
         collect(&format!("{path}."), property, rows);

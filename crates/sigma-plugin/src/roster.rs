@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
+use sigma_config::Problem;
 use sigma_config::plugins::{PluginRefusal, PluginSchemas, PluginScope, Standing};
 use sigma_config::stored::conform;
-use sigma_config::wording::{Schema, is_secret_reference};
+use sigma_config::wording::{Schema, Unread, is_secret_reference};
 
 use crate::descriptor::Data;
 use crate::meta::Meta;
@@ -241,6 +242,29 @@ impl PluginSchemas for Roster {
             Err(_) if unresolved(&filled).is_some() => Ok(()),
             own => own.map_err(PluginRefusal::Invalid),
         }
+    }
+
+    fn unread(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Unread> {
+        // What stores and clients add to every resource; a plugin's metadata is one.
+        let also =
+            if scope == PluginScope::Metadata { &["id", "create_time", "update_time"][..] } else { &[] };
+        if let Some(schema) = self.checked(name, scope) {
+            let mut conf = conf.clone();
+            take_meta(&mut conf);
+            return schema.compiled.unread(&conf, also);
+        }
+        if scope != PluginScope::Metadata || !self.plugins.contains_key(name) {
+            return Vec::new();
+        }
+        // It has no metadata at all.
+        let names = conf.as_object().into_iter().flat_map(|conf| conf.keys());
+        let unread = names.filter(|name| !also.contains(&name.as_str()) && *name != "_meta");
+        unread.map(|name| Unread::unknown(name, Vec::new())).collect()
+    }
+
+    fn warnings(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Problem> {
+        let warnings = self.descriptor(name).and_then(|descriptor| descriptor.warnings);
+        warnings.map(|warnings| warnings(scope, conf)).unwrap_or_default()
     }
 
     fn unique_attribute(&self, name: &str) -> Option<&str> {

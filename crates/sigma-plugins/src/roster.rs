@@ -38,6 +38,9 @@ pub static ROSTER: &[&Descriptor] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+    use sigma_config::plugins::{PluginSchemas, PluginScope};
+    use sigma_config::wording::Unread;
     use sigma_plugin::Roster;
 
     #[test]
@@ -45,6 +48,25 @@ mod tests {
         let names: Vec<&str> = ROSTER.iter().map(|descriptor| descriptor.name).collect();
         assert!(names.windows(2).all(|pair| pair[0] < pair[1]), "{names:?}");
         Roster::new(ROSTER, None).make_schemas();
+    }
+
+    #[test]
+    fn no_plugin_takes_a_field_that_does_not_exist() {
+        let roster = Roster::new(ROSTER, None);
+        for name in roster.names() {
+            for scope in [PluginScope::Http, PluginScope::Consumer, PluginScope::Metadata] {
+                let conf = json!({"no_such_field": 1, "id": name, "_meta": {"priority": 1}});
+                let unread = roster.unread(name, scope, &conf);
+                let unknown: Vec<&str> = unread.iter().map(|field| field.name.as_str()).collect();
+                let expected = match scope {
+                    // What is kept under a key carries it.
+                    PluginScope::Metadata => &["no_such_field"][..],
+                    _ => &["no_such_field", "id"],
+                };
+                assert!(unread.iter().all(Unread::is_unknown), "{name} {scope:?}: {unread:?}");
+                assert_eq!(unknown, expected, "{name} {scope:?}");
+            }
+        }
     }
 
     #[test]

@@ -84,7 +84,7 @@ fn run(args: Run) -> Result<ExitCode> {
         let listeners: Vec<String> =
             checked.config.settings.listeners.iter().map(|l| l.address.to_string()).collect();
         let options = Options { source, watch: args.watch, plugins: sigma_plugins::ROSTER };
-        let supervisor = Supervisor::start(options, checked.config, Box::new(log)).await?;
+        let supervisor = Supervisor::start(options, checked, Box::new(log)).await?;
         tracing::info!(listeners = listeners.join(", "), "serving");
         if args.with_demo_origin.is_some() {
             println!("sigma is serving on {}; try:", listeners.join(", "));

@@ -136,7 +136,7 @@ impl<'d> Report<'d> {
                 Some((distance, name)) if distance <= 3 => format!("did you mean `{name}`?"),
                 _ => format!("remove it; known here: {}", known.join(", ")),
             };
-            self.error(&pointer, "unknown_key", format!("unknown key `{key}`"), hint);
+            self.error(&pointer, "unknown_key", format!("unknown field `{key}`"), hint);
         }
     }
 

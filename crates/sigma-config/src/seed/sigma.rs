@@ -111,7 +111,7 @@ pub(super) fn options(root: &Place<'_>, report: &mut Report<'_>) {
         report.warn("", "without_effect", message, "-options may be left out");
     }
     for key in unknown {
-        let message = format!("-options: unknown key `{key}`, without effect");
+        let message = format!("-options: unknown field `{key}`, without effect");
         report.warn(&root.pointer_of(key), "unknown_key", message, "remove it");
     }
 }

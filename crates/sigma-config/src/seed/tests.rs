@@ -125,7 +125,7 @@ fn errors_of_sigma_name_line_and_remedy() {
     check(
         &[("\"port\": 80", "\"prot\": 80")],
         &[
-            "line 7: proxy-server.http.prot: unknown key `prot` (did you mean `port`?)",
+            "line 7: proxy-server.http.prot: unknown field `prot` (did you mean `port`?)",
             "line 4: proxy-server.http.port: `port` is missing",
         ],
     );

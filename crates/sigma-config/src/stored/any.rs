@@ -5,15 +5,17 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::warnings::refuse_unknown;
 use super::{checker, conform, invalid, provider_of, schema, secret_schema, table, verify};
 use crate::id::Id;
 use crate::kind::{Kind, ResourceKey};
 use crate::nodes::bracketed;
-use crate::plugins::{PluginRefusal, PluginSchemas, PluginScope, consumer_scope};
+use crate::plugins::{PluginRefusal, PluginSchemas, PluginScope, is_disabled, scope_of};
 use crate::resources::{
     Consumer, ConsumerGroup, Credential, GlobalRule, PluginConfig, PluginMetadata, Proto, Resources, Route,
     Secret, Service, Ssl, StreamRoute, Upstream,
 };
+use crate::settings::UnknownFields;
 use crate::table::{Order, Resource, Table};
 
 macro_rules! any_resource {
@@ -154,11 +156,16 @@ fn of_value<T: DeserializeOwned>(kind: Kind, id: &str, value: &Value) -> Result<
 
 /// Reads one item of a store. The identity is that of the key. Plugins that are not known or not
 /// enabled are refused, but for those of [`skipped_plugins`], which are left out. Private keys are
-/// decrypted.
+/// decrypted. `unknown` says what becomes of fields that do not exist.
 ///
 /// # Errors
 /// Why the item is invalid, in APISIX's words.
-pub fn read(key: &ResourceKey, value: &Value, plugins: &dyn PluginSchemas) -> Result<AnyResource, String> {
+pub fn read(
+    key: &ResourceKey,
+    value: &Value,
+    plugins: &dyn PluginSchemas,
+    unknown: UnknownFields,
+) -> Result<AnyResource, String> {
     let value = table(value);
     if !value.is_object() {
         return Err(format!("invalid item data of [{key}], val: {value}, it should be an object"));
@@ -197,6 +204,9 @@ pub fn read(key: &ResourceKey, value: &Value, plugins: &dyn PluginSchemas) -> Re
         Kind::PluginMetadata => stored_metadata(&key.id, value, plugins)?,
         kind => verify(kind, Some(&key.id), value, plugins)?,
     }
+    if unknown == UnknownFields::Refuse {
+        refuse_unknown(key.kind, Some(&key.id), value, plugins)?;
+    }
     typed(key.kind, &key.id, value)
 }
 
@@ -213,13 +223,8 @@ fn stored_metadata(plugin: &str, value: &Value, plugins: &dyn PluginSchemas) -> 
 pub fn skipped_plugins(kind: Kind, value: &Value, plugins: &dyn PluginSchemas) -> Vec<String> {
     let confs = value.get("plugins").and_then(Value::as_object).into_iter().flatten();
     let skipped = confs.filter(|(name, conf)| {
-        let scope = match kind {
-            Kind::StreamRoute => PluginScope::Stream,
-            Kind::Consumer | Kind::Credential => consumer_scope(name, plugins),
-            _ => PluginScope::Http,
-        };
-        let is_off = conf.pointer("/_meta/disable") == Some(&Value::Bool(true));
-        (is_off || plugins.is_ignored(name)) && plugins.schema(name, scope).is_none()
+        (is_disabled(conf) || plugins.is_ignored(name))
+            && plugins.schema(name, scope_of(kind, name, plugins)).is_none()
     });
     skipped.map(|(name, _)| name.clone()).collect()
 }

@@ -9,6 +9,7 @@ mod outline;
 mod references;
 #[cfg(test)]
 pub(crate) mod tests;
+mod warnings;
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -19,11 +20,13 @@ pub use any::{AnyResource, read, skipped_plugins};
 pub use conform::conform;
 pub use outline::{has_place, may_stand_in, outline};
 pub use references::{Reference, references, wrong_ssl_type};
+pub use warnings::warnings;
 
 use crate::kind::Kind;
-use crate::plugins::{PluginRefusal, PluginSchemas, PluginScope, check_plugin, consumer_scope};
+use crate::plugins::{PluginRefusal, PluginSchemas, PluginScope, check_plugin, scope_of};
 use crate::resources::{SecretProvider, apisix_schema, apisix_secret_schema};
 use crate::rules::{self, Object, Violation};
+use crate::settings::UnknownFields;
 use crate::wording;
 
 /// APISIX's schema of a kind, with Sigma's own fields. That of a secret is the choice between
@@ -72,11 +75,17 @@ fn compiled(schema: &Value) -> wording::Schema {
 /// Checks a resource as the Admin API does on a write, references to other resources apart.
 /// `id` is the identity from the path, if there is one: that of a credential is the plain one,
 /// that of a secret `<manager>/<id>`, that of plugin metadata the plugin's name. Private keys
-/// are not encrypted.
+/// are not encrypted. `unknown` says what becomes of fields that do not exist.
 ///
 /// # Errors
 /// The whole text of the refusal.
-pub fn check(kind: Kind, id: Option<&str>, value: &Value, plugins: &dyn PluginSchemas) -> Result<(), String> {
+pub fn check(
+    kind: Kind,
+    id: Option<&str>,
+    value: &Value,
+    plugins: &dyn PluginSchemas,
+    unknown: UnknownFields,
+) -> Result<(), String> {
     let held;
     let value = match (id, table(value)) {
         // A consumer is known by its name alone, and metadata is what the plugin makes of it.
@@ -89,6 +98,9 @@ pub fn check(kind: Kind, id: Option<&str>, value: &Value, plugins: &dyn PluginSc
         (_, value) => value,
     };
     verify(kind, id, value, plugins)?;
+    if unknown == UnknownFields::Refuse {
+        warnings::refuse_unknown(kind, id, value, plugins)?;
+    }
     let id = id.or_else(|| value.get("id")?.as_str());
     any::typed(kind, id.unwrap_or_default(), value).map(drop)
 }
@@ -198,7 +210,7 @@ fn plugins_of(object: &Object, plugins: &dyn PluginSchemas) -> Result<(), String
 
 fn consumer_plugins(object: &Object, plugins: &dyn PluginSchemas) -> Result<(), String> {
     for (name, conf) in named_plugins(object) {
-        let scope = consumer_scope(name, plugins);
+        let scope = scope_of(Kind::Consumer, name, plugins);
         check_plugin(name, conf, scope, plugins)
             .map_err(|refused| format!("invalid plugins configuration: {}", refused.message))?;
     }

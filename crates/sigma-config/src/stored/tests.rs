@@ -11,6 +11,9 @@ use super::*;
 use crate::kind::ResourceKey;
 use crate::plugins::NoPlugins;
 use crate::resources::*;
+use crate::settings::RouterKind;
+use crate::wording::Unread;
+use crate::{Problem, Surroundings};
 
 /// Four plugins: `limit-count` wants `count`, `key-auth` authenticates, `mqtt-proxy` serves
 /// streams and `cors` takes anything.
@@ -53,6 +56,23 @@ impl PluginSchemas for TestPlugins {
         }
     }
 
+    fn unread(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Unread> {
+        let known = ["count", "time_window", "rejected_code"];
+        let names = conf.as_object().into_iter().flat_map(|conf| conf.keys());
+        let unread = names.filter(|field| name == "limit-count" && !known.contains(&field.as_str()));
+        match scope {
+            PluginScope::Http => {
+                unread.map(|field| Unread::unknown(field, known.map(str::to_owned).into())).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn warnings(&self, name: &str, _: PluginScope, conf: &Value) -> Vec<Problem> {
+        let advised = name == "cors" && conf.get("odd").is_some();
+        advised.then(|| Problem::new("odd", "odd", "this is odd")).into_iter().collect()
+    }
+
     fn unique_attribute(&self, name: &str) -> Option<&str> {
         (name == "key-auth").then_some("key")
     }
@@ -71,13 +91,105 @@ pub(crate) fn pem(label: &str) -> String {
     format!("-----BEGIN {label}-----\n{body}\n-----END {label}-----\n")
 }
 
+fn around(unknown: UnknownFields) -> Surroundings<'static> {
+    Surroundings { plugins: &TestPlugins, unknown, router: RouterKind::default(), now: 0 }
+}
+
+/// Every field that does not exist is refused, by a write and in a store, or is only warned of.
+#[test]
+fn fields_that_do_not_exist() {
+    let check = |kind: Kind, value: Value, expected: &[&str]| {
+        let key = ResourceKey::new(kind, "vault/1");
+        let id = (kind == Kind::Secret).then_some("vault/1").or(Some("1"));
+        let outcome = |unknown| {
+            let written = super::check(kind, id, &value, &TestPlugins, unknown);
+            let read = read(&key, &value, &TestPlugins, unknown).map(drop);
+            assert_eq!(written, read, "{value}");
+            written.err().unwrap_or_default()
+        };
+        let places = |unknown| -> Vec<String> {
+            let warnings = warnings(kind, id, &value, &around(unknown));
+            warnings.iter().map(ToString::to_string).collect()
+        };
+        let refusal = match expected {
+            [] => String::new(),
+            several => format!("invalid configuration: {}", several.join("; ")),
+        };
+        assert_eq!(outcome(UnknownFields::Refuse), refusal, "{value}");
+        assert_eq!(outcome(UnknownFields::Warn), "", "{value}");
+        assert_eq!(places(UnknownFields::Refuse), [""; 0], "{value}");
+        let warned = places(UnknownFields::Warn);
+        assert_eq!(warned.len(), expected.len(), "{warned:?}");
+        for (warned, expected) in warned.iter().zip(expected) {
+            let field = expected.split('`').nth(1).unwrap();
+            assert!(warned.contains(&format!("unknown field `{field}`, without effect (")), "{warned}");
+        }
+    };
+    let upstream = |field: &str, value: Value| json!({ "nodes": nodes(), field: value });
+    let cases = [
+        (
+            json!({ "nodes": nodes(), "scheme": "https", "tls": { "verfy": true } }),
+            "`verfy` at tls: did you mean `verify`?",
+        ),
+        (upstream("keepalive_pool", json!({ "sise": 1 })), "`sise` at keepalive_pool: did you mean `size`?"),
+        (
+            upstream("checks", json!({ "active": { "healthy": { "succeses": 1 } } })),
+            "`succeses` at checks.active.healthy: did you mean `successes`?",
+        ),
+        (
+            upstream("timeout", json!({ "connect": 1, "send": 1, "read": 1, "reed": 1 })),
+            "`reed` at timeout: did you mean `read`?",
+        ),
+        (
+            json!({ "nodes": [{ "host": "a", "weight": 1 }, { "host": "b", "weight": 1, "weigth": 1 }] }),
+            "`weigth` at nodes[1]: did you mean `weight`?",
+        ),
+        (
+            upstream("discovery_args", json!({ "zone": "a" })),
+            "`zone` at discovery_args: known fields are namespace_id, group_name",
+        ),
+    ];
+    for (upstream, text) in cases {
+        check(Kind::Upstream, upstream.clone(), &[&format!("unknown field {text}")]);
+        let (field, place) = text.split_once(" at ").unwrap();
+        let inline = json!({ "uri": "/a", "upstream": upstream });
+        check(Kind::Route, inline, &[&format!("unknown field {field} at upstream.{place}")]);
+    }
+    let limited = |conf: Value| json!({ "uri": "/a", "plugins": { "limit-count": conf } });
+    check(
+        Kind::Route,
+        limited(json!({ "count": 1, "rejeted_code": 429, "windows": 1 })),
+        &[
+            "unknown field `rejeted_code` at plugins.limit-count: did you mean `rejected_code`?",
+            "unknown field `windows` at plugins.limit-count: known fields are count, time_window, rejected_code",
+        ],
+    );
+    // What is disabled is being prepared, and may be wrong.
+    check(Kind::Route, limited(json!({ "_meta": { "disable": true }, "rejeted_code": 429 })), &[]);
+    let secret = json!({ "uri": "http://a", "prefix": "a", "token": "a", "tokne": "a" });
+    check(Kind::Secret, secret, &["unknown field `tokne`: did you mean `token`?"]);
+    let ssl = json!({ "cert": pem("CERTIFICATE"), "key": pem("PRIVATE KEY"), "sni": "a",
+        "client": { "ca": pem("CERTIFICATE"), "dept": 2 } });
+    check(Kind::Ssl, ssl, &["unknown field `dept` at client: did you mean `depth`?"]);
+}
+
+/// What a plugin has to say is told with its place, also where unknown fields are refused.
+#[test]
+fn what_plugins_warn_of() {
+    let value = json!({ "uri": "/a", "plugins": { "cors": { "odd": 1 } } });
+    let found = warnings(Kind::Route, None, &value, &around(UnknownFields::Refuse));
+    let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(found, ["plugins.cors.odd: this is odd"]);
+}
+
 /// Checks the refusal of a value, or that it is accepted, and that reading it agrees.
 fn check(kind: Kind, id: &str, value: Value, expected: &str) {
-    let result = super::check(kind, (!id.is_empty()).then_some(id), &value, &TestPlugins);
+    let result =
+        super::check(kind, (!id.is_empty()).then_some(id), &value, &TestPlugins, UnknownFields::Refuse);
     assert_eq!(result.err().unwrap_or_default(), expected, "{kind:?} {value}");
     if expected.is_empty() {
         let key = ResourceKey::new(kind, id);
-        let read = read(&key, &value, &TestPlugins).unwrap();
+        let read = read(&key, &value, &TestPlugins, UnknownFields::Refuse).unwrap();
         assert_eq!((read.kind(), read.key().id.as_str()), (kind, id));
     }
 }
@@ -214,7 +326,10 @@ fn upstreams() {
     };
     check(with(json!({ "type": "chash", "key": "arg_x", "retries": 0, "keepalive_pool": {} })), "");
     check(with(json!({ "type": "chash", "hash_on": "consumer" })), "");
-    check(json!({ "nodes": [{ "host": "[::1]", "weight": 1, "port": 80, "note": "kept by others" }] }), "");
+    check(
+        json!({ "nodes": [{ "host": "[::1]", "weight": 1, "port": 80, "metadata": { "note": "free" } }] }),
+        "",
+    );
     check(json!({ "nodes": [{ "host": "unix:/run/a", "weight": 1 }] }), "");
     check(
         with(json!({ "tls": { "client_cert": pem("CERTIFICATE"), "client_key": pem("PRIVATE KEY") } })),
@@ -296,7 +411,7 @@ fn consumers_credentials_and_groups() {
     );
 
     let credential = |value, expected: &str| {
-        let result = super::check(Kind::Credential, Some("c1"), &value, &TestPlugins);
+        let result = super::check(Kind::Credential, Some("c1"), &value, &TestPlugins, UnknownFields::Refuse);
         assert_eq!(result.err().unwrap_or_default(), expected, "{value}");
     };
     credential(json!({ "plugins": { "key-auth": { "key": "k" } } }), "");
@@ -314,7 +429,8 @@ fn consumers_credentials_and_groups() {
         check(kind, "g", json!({ "plugins": { "cors": {} } }), "");
         check(kind, "g", json!({}), "invalid configuration: property \"plugins\" is required");
         check(kind, "g", json!({ "plugins": { "x": {} } }), "unknown plugin [x]");
-        let without = super::check(kind, None, &json!({ "plugins": {} }), &TestPlugins);
+        let without =
+            super::check(kind, None, &json!({ "plugins": {} }), &TestPlugins, UnknownFields::Refuse);
         assert_eq!(without, Err("invalid configuration: property \"id\" is required".to_owned()));
     }
     check(
@@ -446,11 +562,15 @@ fn items_of_a_store_are_read_and_kept() {
     let value = json!({ "id": 7, "uri": "/a", "priority": 2.0, "plugins": { "gone": { "_meta": { "disable": true } }, "cors": {} },
         "upstream": { "nodes": [{ "host": "::1", "port": 80, "weight": 1.0 }] } });
     assert_eq!(skipped_plugins(Kind::Route, &value, &TestPlugins), ["gone"]);
-    let AnyResource::Route(route) = read(&key, &value, &TestPlugins).unwrap() else { panic!("another kind") };
+    let AnyResource::Route(route) = read(&key, &value, &TestPlugins, UnknownFields::Refuse).unwrap() else {
+        panic!("another kind")
+    };
     assert_eq!(&*route.upstream.as_ref().unwrap().nodes[0].host, "[::1]");
     let value = json!({ "id": 7, "uri": "/a", "priority": 2.0, "plugins": { "gone": { "_meta": { "disable": true } }, "cors": {} },
         "upstream": { "nodes": { "::1": 1.0 } } });
-    let AnyResource::Route(route) = read(&key, &value, &TestPlugins).unwrap() else { panic!("another kind") };
+    let AnyResource::Route(route) = read(&key, &value, &TestPlugins, UnknownFields::Refuse).unwrap() else {
+        panic!("another kind")
+    };
     assert_eq!((route.id.as_str(), route.priority, route.status), ("r", 2, 1));
     assert_eq!(route.plugins.keys().map(|name| &**name).collect::<Vec<_>>(), ["cors"]);
 
@@ -467,14 +587,16 @@ fn items_of_a_store_are_read_and_kept() {
 
     let credential = ResourceKey::new(Kind::Credential, "jack/credentials/c1");
     let value = json!({ "id": "c1", "plugins": { "key-auth": { "key": "k" } } });
-    let AnyResource::Credential(read) = read(&credential, &value, &TestPlugins).unwrap() else {
+    let AnyResource::Credential(read) =
+        read(&credential, &value, &TestPlugins, UnknownFields::Refuse).unwrap()
+    else {
         panic!("another kind")
     };
     assert_eq!(read.owner_and_id(), Some(("jack", "c1")));
-    let refused = super::read(&key, &json!("init_dir"), &NoPlugins).unwrap_err();
+    let refused = super::read(&key, &json!("init_dir"), &NoPlugins, UnknownFields::Refuse).unwrap_err();
     assert_eq!(refused, "invalid item data of [routes/r], val: \"init_dir\", it should be an object");
     let metadata = ResourceKey::new(Kind::PluginMetadata, "unknown");
-    assert!(super::read(&metadata, &json!({ "a": 1 }), &NoPlugins).is_ok());
+    assert!(super::read(&metadata, &json!({ "a": 1 }), &NoPlugins, UnknownFields::Refuse).is_ok());
 }
 
 /// The names of the members of `value`, as a schema has them.
@@ -583,8 +705,8 @@ mod generated {
             let mut whole = json!({ "uri": "/a", "username": "a", "plugins": {} });
             whole[&field] = value.clone();
             for value in [&value, &whole] {
-                let accepted = super::super::check(kind, Some("vault/1"), value, &TestPlugins).is_ok();
-                let read = read(&ResourceKey::new(kind, "vault/1"), value, &TestPlugins);
+                let accepted = super::super::check(kind, Some("vault/1"), value, &TestPlugins, UnknownFields::Refuse).is_ok();
+                let read = read(&ResourceKey::new(kind, "vault/1"), value, &TestPlugins, UnknownFields::Refuse);
                 let _ = references(kind, value);
                 prop_assert!(!accepted || read.is_ok() || kind == Kind::Consumer, "{kind:?} {value}: {read:?}");
             }

@@ -118,6 +118,7 @@ impl<'a> Compiler<'a> {
             format: map.get("format").and_then(Value::as_str).and_then(Format::parse),
             constant: map.get("const").cloned(),
             default: map.get("default").cloned(),
+            inert: inert(map),
         })
     }
 
@@ -226,7 +227,8 @@ impl<'a> Compiler<'a> {
         keyword: &str,
     ) -> Result<Additional, String> {
         Ok(match map.get(keyword) {
-            None | Some(Value::Bool(true)) => Additional::Anything,
+            None => Additional::Unsaid,
+            Some(Value::Bool(true)) => Additional::Anything,
             Some(Value::Bool(false)) => Additional::Nothing,
             Some(schema) => Additional::Schema(self.schema(&place.child(keyword), schema)?),
         })
@@ -257,6 +259,14 @@ impl<'a> Compiler<'a> {
             unique,
         }))
     }
+}
+
+/// How the description of a field begins that is taken, because APISIX takes it, and does nothing.
+const INERT: &str = "Without effect";
+
+fn inert(map: &Map<String, Value>) -> Option<String> {
+    let reason = map.get("description")?.as_str()?.strip_prefix(INERT)?;
+    Some(reason.split_once(": ")?.1.trim_end_matches('.').to_owned())
 }
 
 fn pattern(place: &Place, source: &str) -> Result<Pattern, String> {

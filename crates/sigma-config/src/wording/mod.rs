@@ -17,7 +17,8 @@
 //! compared exactly; beyond that, and next to a number with a fraction, as double precision. In texts
 //! all are shown with 14 significant digits, as Lua shows them: `1e+15`.
 //!
-//! [`compile`] turns JSON into the nodes of [`node`], [`walk`] applies them to a value.
+//! [`compile`] turns JSON into the nodes of [`node`], [`walk`] applies them to a value, [`strict`]
+//! finds what nobody reads of it.
 
 mod compile;
 mod equality;
@@ -25,6 +26,7 @@ mod format;
 mod node;
 mod number;
 pub mod pcre;
+mod strict;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -33,6 +35,8 @@ mod walk;
 use std::borrow::Cow;
 
 use serde_json::Value;
+
+pub use strict::{Unread, Why};
 
 /// A JSON schema, compiled once and then applied to any number of values.
 #[derive(Debug)]
@@ -52,6 +56,13 @@ impl Schema {
     /// Whether `value` satisfies the schema, or the text of the first failure.
     pub fn check(&self, value: &Value) -> Result<(), String> {
         self.filled(value).map(drop)
+    }
+
+    /// The fields of `value`, which the schema accepts, that nobody reads; `also` are names that are
+    /// known in the outermost object besides those of the schema.
+    #[must_use]
+    pub fn unread(&self, value: &Value, also: &[&str]) -> Vec<Unread> {
+        strict::unread(self, value, also)
     }
 
     /// `value` with the defaults of the schema: owned if there were any to add. A default is added

@@ -28,6 +28,8 @@ pub(super) struct Node {
     pub(super) format: Option<Format>,
     pub(super) constant: Option<Value>,
     pub(super) default: Option<Value>,
+    /// Why a field with this schema does nothing, if it is taken for compatibility only.
+    pub(super) inert: Option<String>,
 }
 
 impl Node {
@@ -139,7 +141,9 @@ pub(super) enum Dependency {
 /// What may stand beside the named properties, or behind the described items.
 #[derive(Debug, Default)]
 pub(super) enum Additional {
+    /// The schema is silent: anything passes, but nobody is said to read it.
     #[default]
+    Unsaid,
     Anything,
     Nothing,
     Schema(NodeId),

@@ -155,7 +155,7 @@ impl<'s> Walk<'s> {
 
     /// `patternProperties`, `additionalProperties`, `propertyNames`.
     fn other_properties(&self, rules: &ObjectRules, value: &mut Cow<'_, Value>, depth: usize) -> Outcome {
-        let unbound = matches!(rules.additional, Additional::Anything);
+        let unbound = matches!(rules.additional, Additional::Unsaid | Additional::Anything);
         if unbound && rules.patterns.is_empty() && rules.names.is_none() {
             return Ok(());
         }
@@ -330,7 +330,7 @@ fn schema_of_item(items: &Items, index: usize) -> Result<Option<NodeId>, String>
         Items::Each(id) => Some(*id),
         Items::Tuple(ids, additional) => match (ids.get(index), additional) {
             (Some(id), _) | (None, Additional::Schema(id)) => Some(*id),
-            (None, Additional::Anything) => None,
+            (None, Additional::Unsaid | Additional::Anything) => None,
             (None, Additional::Nothing) => {
                 return Err(format!("expect array to have at most {} items", ids.len()));
             }

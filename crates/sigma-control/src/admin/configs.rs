@@ -13,6 +13,7 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use sigma_config::Problem;
 use sigma_config::document::{Document, MAX_DEPTH};
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::settings::AdminRole;
@@ -140,9 +141,9 @@ pub(crate) async fn validate(
     }
     let text = call::read(state, headers, body, state.settings.body_bytes as usize).await?;
     let sent = parsed(headers, &text)?;
-    let (_, wrong) = drafts(state, &sent, Ids::Optional);
+    let (sections, wrong) = drafts(state, &sent, Ids::Optional);
     if wrong.is_empty() {
-        return Ok(Reply::json(StatusCode::OK, json!({})));
+        return Ok(Reply::json(StatusCode::OK, json!({})).warning(&warnings(&sections)));
     }
     let errors: Vec<Value> = wrong.into_iter().map(Wrong::into_value).collect();
     let body = json!({"error_msg": "Configuration validation failed", "errors": errors});
@@ -247,6 +248,8 @@ fn section_of(kind: Kind) -> Kind {
 struct Item {
     key: ResourceKey,
     value: Map<String, Value>,
+    /// What the client should know.
+    warnings: Vec<Problem>,
 }
 
 /// A section of the body; None for its items if it is not sent.
@@ -273,6 +276,15 @@ impl Wrong {
             None => json!({"resource_type": self.section, "error": self.error}),
         }
     }
+}
+
+/// What the client should know of all items, with the keys of those.
+fn warnings(sections: &[Section]) -> Vec<Problem> {
+    let of_item = |item: &Item| {
+        let key = item.key.to_string();
+        item.warnings.iter().map(move |problem| problem.clone().within(&key)).collect::<Vec<_>>()
+    };
+    sections.iter().flat_map(|section| &section.items).flat_map(of_item).collect()
 }
 
 /// Whether every item must say which one it is.
@@ -367,7 +379,7 @@ fn drafted(
         (kind, None, _) if ids == Ids::Optional => {
             let mut value = Value::Object(object);
             secrecy::open_private_keys(&state.keyring, kind, &mut value);
-            return stored::check(kind, None, &value, &*state.plugins).map(|()| None);
+            return state.check(kind, None, &value).map(|_| None);
         }
         (kind, None, _) => return Err(format!("missing {} id", kind.word())),
     };
@@ -375,7 +387,7 @@ fn drafted(
     secrecy::open_private_keys(&state.keyring, kind, &mut value);
     secrecy::refuse_masks(kind, &mut value, &*state.plugins)?;
     let name = (kind == Kind::PluginMetadata).then_some(id.as_str());
-    stored::check(kind, name, &value, &*state.plugins)?;
+    let warnings = state.check(kind, name, &value)?;
     state.try_out(kind, &id, &value)?;
     let key = ResourceKey::new(kind, id);
     if ResourceKey::parse(&key.to_string()).as_ref() != Some(&key) {
@@ -390,7 +402,7 @@ fn drafted(
     }
     secrecy::seal(&state.keyring, kind, &mut value, &*state.plugins);
     match value {
-        Value::Object(value) => Ok(Some(Item { key, value })),
+        Value::Object(value) => Ok(Some(Item { key, value, warnings })),
         _ => Err("an item must be an object".to_owned()),
     }
 }
@@ -416,7 +428,7 @@ async fn replace(state: &AdminState, call: &Call, digest: &str, sent: &Map<Strin
         }
         let plugins = sent.get(PLUGINS).cloned().unwrap_or_default();
         let (transaction, note) = plan.finish(&present, digest, plugins);
-        let reply = stamped(Reply::empty(StatusCode::ACCEPTED), &note);
+        let reply = stamped(Reply::empty(StatusCode::ACCEPTED), &note).warning(&warnings(&sections));
         if call.is_dry() {
             return Ok(reply.with("sigma-dry-run", "true"));
         }

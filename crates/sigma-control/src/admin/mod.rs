@@ -50,10 +50,13 @@ use serde_json::Value;
 use sigma_config::crypt::Keyring;
 use sigma_config::kind::Kind;
 use sigma_config::plugins::PluginSchemas;
-use sigma_config::settings::{Admin, AdminApiVersion, Operators};
+use sigma_config::settings::{Admin, AdminApiVersion, Operators, RouterKind, UnknownFields};
+use sigma_config::stored;
+use sigma_config::{Problem, Surroundings};
 use tokio::sync::RwLock;
 
 use crate::caller::Trusted;
+use crate::source::unix_seconds;
 use crate::store::{Store, StoreError, Transaction};
 use crate::trial::Trial;
 pub(crate) use catalogue::{attributes as plugin_attributes, resource_schemas};
@@ -77,6 +80,10 @@ pub struct AdminState {
     pub key_prefix: String,
     /// Tries what is written before it is stored; None: whatever passes its check is stored.
     pub trial: Option<Trial>,
+    /// What becomes of fields that do not exist.
+    pub unknown_fields: UnknownFields,
+    /// How routes are chosen, for what is said of them.
+    pub router: RouterKind,
     /// Whether stream routes may be written: no, while nothing listens for streams.
     pub streams: Streams,
     /// A client that stops in the middle of its body is waited for this long.
@@ -118,6 +125,8 @@ impl AdminState {
             settings,
             key_prefix: "/apisix".to_owned(),
             trial: None,
+            unknown_fields: UnknownFields::default(),
+            router: RouterKind::default(),
             streams: Streams::Enabled,
             body_timeout: Duration::from_millis(Operators::default().body_timeout_ms.into()),
             trusted: Trusted::default(),
@@ -148,6 +157,17 @@ impl AdminState {
     /// A store key as answers name it.
     fn shown_key(&self, key: &str) -> String {
         format!("{}/{key}", self.key_prefix)
+    }
+
+    /// Checks a resource by itself, see [`stored::check`]; returns what its writer should know.
+    ///
+    /// # Errors
+    /// The whole text of the refusal.
+    fn check(&self, kind: Kind, id: Option<&str>, value: &Value) -> Result<Vec<Problem>, String> {
+        stored::check(kind, id, value, &*self.plugins, self.unknown_fields)?;
+        let (plugins, unknown) = (&*self.plugins, self.unknown_fields);
+        let around = Surroundings { plugins, unknown, router: self.router, now: unix_seconds() };
+        Ok(stored::warnings(kind, id, value, &around))
     }
 
     /// See [`secrecy::open`].

@@ -6,9 +6,15 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
+use sigma_config::Problem;
 use sigma_config::settings::AdminApiVersion;
 
 use crate::store::StoreError;
+
+/// The field that tells what the client should know though its call is done.
+const WARNING: HeaderName = HeaderName::from_static("x-sigma-warning");
+/// Such fields in one answer at most: common clients and proxies take a hundred fields.
+const MAX_WARNINGS: usize = 16;
 
 /// An answer before it is put on the wire.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,9 +65,30 @@ impl Reply {
         self
     }
 
+    /// The same with what the client should know though its call is done: a field for each warning.
+    pub(crate) fn warning(mut self, warnings: &[Problem]) -> Reply {
+        let more = warnings.len().saturating_sub(MAX_WARNINGS);
+        let told = warnings.iter().take(MAX_WARNINGS).map(Problem::to_string);
+        for text in told.chain((more > 0).then(|| format!("and {more} more"))) {
+            // What is no field value, such as a line break or a letter that is not ASCII, is escaped.
+            let text: String = text.chars().map(visible).collect();
+            if let Ok(value) = HeaderValue::from_str(&text) {
+                self.headers.append(WARNING, value);
+            }
+        }
+        self
+    }
+
     /// The same with the revision of what it shows.
     pub(crate) fn at(self, revision: u64) -> Reply {
         self.with("etag", &format!("\"{revision}\""))
+    }
+}
+
+fn visible(letter: char) -> String {
+    match letter {
+        ' '..='~' => letter.to_string(),
+        letter => letter.escape_default().to_string(),
     }
 }
 

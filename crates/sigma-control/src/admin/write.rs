@@ -5,8 +5,8 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use bytes::Bytes;
 use serde_json::{Map, Value};
+use sigma_config::Problem;
 use sigma_config::kind::Kind;
-use sigma_config::stored;
 
 use super::AdminState;
 use super::call::Call;
@@ -27,6 +27,8 @@ struct Draft {
     key: String,
     value: Map<String, Value>,
     ttl: Option<Duration>,
+    /// What its writer should know.
+    warnings: Vec<Problem>,
 }
 
 /// `PUT`: the resource is what the body says.
@@ -47,7 +49,7 @@ pub(crate) async fn put(state: &AdminState, place: &Place, call: &Call) -> Outco
         let action = if previous.is_some() { "set" } else { "create" };
         match store(state, place, call, &draft, value, previous.as_ref()).await? {
             Some((revision, value)) => {
-                return Ok(answer(state, status, action, &draft.key, &value, revision));
+                return Ok(answer(state, status, action, &draft, &value, revision));
             }
             None => continue,
         }
@@ -73,14 +75,14 @@ pub(crate) async fn post(state: &AdminState, place: &Place, call: &Call) -> Outc
         let key = place.key(&id);
         let mut value = value.clone();
         value.insert("id".into(), id.clone().into());
-        let value = check(state, place, value)?;
-        let draft = Draft { key, value, ttl };
+        let (value, warnings) = check(state, place, value)?;
+        let draft = Draft { key, value, ttl, warnings };
         let mut value = draft.value.clone();
         stamp(place, &mut value, None);
         call.preconditions.check(None)?;
         match store(state, place, call, &draft, value, None).await? {
             Some((revision, value)) => {
-                return Ok(answer(state, StatusCode::CREATED, "create", &draft.key, &value, revision));
+                return Ok(answer(state, StatusCode::CREATED, "create", &draft, &value, revision));
             }
             None => continue,
         }
@@ -106,7 +108,7 @@ pub(crate) async fn patch(state: &AdminState, place: &Place, call: &Call) -> Out
         let value = draft.value.clone();
         match store(state, place, call, &draft, value, Some(&record)).await? {
             Some((revision, value)) => {
-                return Ok(answer(state, StatusCode::OK, "compareAndSwap", &key, &value, revision));
+                return Ok(answer(state, StatusCode::OK, "compareAndSwap", &draft, &value, revision));
             }
             // What the patch was made for is gone; the client has to look again. A change of what
             // the resource refers to is none of its business.
@@ -243,12 +245,12 @@ fn answer(
     state: &AdminState,
     status: StatusCode,
     action: &str,
-    key: &str,
+    draft: &Draft,
     value: &Value,
     revision: u64,
 ) -> Reply {
-    let body = reply::written(state.settings.api_version, action, &state.shown_key(key), value);
-    Reply::json(status, body).at(revision)
+    let body = reply::written(state.settings.api_version, action, &state.shown_key(&draft.key), value);
+    Reply::json(status, body).at(revision).warning(&draft.warnings)
 }
 
 /// The body as an object; `[]` is an empty one to APISIX.
@@ -389,12 +391,12 @@ fn checked(
     call: &Call,
 ) -> Result<Draft, Refusal> {
     let key = place.key(id);
-    let value = check(state, place, value)?;
+    let (value, warnings) = check(state, place, value)?;
     // The long form of a credential's id passes its schema, and would be another key.
     if !place.collection.owns(&key) {
         return Err(Refusal::bad(format_args!("wrong {} id", place.collection.word)));
     }
-    Ok(Draft { key, value, ttl: call.ttl()? })
+    Ok(Draft { key, value, ttl: call.ttl()?, warnings })
 }
 
 /// The identity that a draft is tried under.
@@ -408,27 +410,29 @@ fn id_of(place: &Place, value: &Value) -> String {
     }
 }
 
-/// Checks a resource by itself.
+/// Checks a resource by itself; returns it with what its writer should know.
 fn check(
     state: &AdminState,
     place: &Place,
     value: Map<String, Value>,
-) -> Result<Map<String, Value>, Refusal> {
+) -> Result<(Map<String, Value>, Vec<Problem>), Refusal> {
     let mut value = Value::Object(value);
-    if let Class::Resource(kind) = place.collection.class {
+    let warnings = if let Class::Resource(kind) = place.collection.class {
         secrecy::open_private_keys(&state.keyring, kind, &mut value);
         secrecy::refuse_masks(kind, &mut value, &*state.plugins).map_err(Refusal::bad)?;
         // All other resources carry their identity.
         let name = place.id.as_deref().filter(|_| kind == Kind::PluginMetadata);
-        stored::check(kind, name, &value, &*state.plugins).map_err(Refusal::bad)?;
+        let warnings = state.check(kind, name, &value).map_err(Refusal::bad)?;
         let id = id_of(place, &value);
         state.try_out(kind, &id, &value).map_err(Refusal::bad)?;
+        warnings
     } else {
         decoration::check(&value).map_err(Refusal::bad)?;
-    }
+        Vec::new()
+    };
     match value {
-        Value::Object(value) => Ok(value),
+        Value::Object(value) => Ok((value, warnings)),
         // It was made from one a few lines above.
-        _ => Ok(Map::new()),
+        _ => Ok((Map::new(), warnings)),
     }
 }

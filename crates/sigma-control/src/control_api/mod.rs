@@ -18,6 +18,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use serde_json::{Map, Value, json};
+use sigma_config::Problem;
 use sigma_config::crypt::mask_resource;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::plugins::{PluginSchemas, PluginScope};
@@ -83,6 +84,8 @@ pub struct Revisions {
     pub workers: Vec<u64>,
     /// Objects of the store that cannot be served as they were written.
     pub quarantined: Vec<Quarantined>,
+    /// What should be known of the file and of the store's objects, though it stops nothing.
+    pub warnings: Vec<Problem>,
 }
 
 /// What the Control API works with.
@@ -310,6 +313,10 @@ async fn revision(State(state): Control) -> Response {
     found(&shown(&state.inspect.revisions().await))
 }
 
+fn warning(problem: &Problem) -> Value {
+    json!({"place": problem.pointer, "message": problem.message, "remedy": problem.hint})
+}
+
 pub(crate) fn quarantined_item(one: &Quarantined) -> Value {
     json!({
         "key": one.key.to_string(),
@@ -346,5 +353,6 @@ pub(crate) fn shown(revisions: &Revisions) -> Value {
             "copied": store.copied.map(unix_seconds),
         },
         "quarantined": quarantined,
+        "warnings": revisions.warnings.iter().map(warning).collect::<Vec<_>>(),
     })
 }

@@ -47,6 +47,7 @@ impl Inspect for Fake {
                 revision: 8,
                 standing: Standing::LastGood,
             }],
+            warnings: vec![Problem::new("routes/3.plugins.cors.x", "unknown_key", "no x").hint("remove it")],
         })
     }
 
@@ -146,6 +147,7 @@ async fn what_is_served_is_told() {
         "workers": [{"worker": 0, "revision": 8}, {"worker": 1, "revision": 7}],
         "store": {"kind": "etcd", "revision": 9, "lost": {"since": 5, "reason": "refused"}, "copied": null},
         "quarantined": [{"key": "routes/2", "reason": "no uri", "since": 5, "revision": 8, "served": "last_good", "last_good_served": true}],
+        "warnings": [{"place": "routes/3.plugins.cors.x", "message": "no x", "remedy": "remove it"}],
     });
     check("GET /v1/revision", 200, revision).await;
 }

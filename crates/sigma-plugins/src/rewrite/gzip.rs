@@ -59,7 +59,7 @@ pub(crate) static GZIP: Descriptor = Descriptor {
                         "size": {"type": "integer", "minimum": 1, "default": 4096, "description": "Bytes of each."}
                     },
                     "default": {},
-                    "description": "Accepted, without effect: compressed pieces do not wait in buffers here."
+                    "description": "Without effect: compressed pieces do not wait in buffers here."
                 },
                 "vary": {"type": "boolean", "description": "Adds `Vary: Accept-Encoding`."},
                 "window_bits": {

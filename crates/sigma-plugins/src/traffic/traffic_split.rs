@@ -7,7 +7,9 @@ use std::sync::{Arc, Weak};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::expr::Expr;
+use sigma_config::kind::Kind;
 use sigma_config::resources::Upstream;
+use sigma_config::stored;
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::{Build, Context, Descriptor, Env, Local, Phase, PhaseSet, Plugin, Step};
 
@@ -33,6 +35,8 @@ const NAME: &str = "traffic-split";
 const FORM_LIMIT: usize = 1024 * 1024;
 
 fn schema() -> Value {
+    let mut upstream = stored::schema(Kind::Upstream).clone();
+    upstream["description"] = "An upstream of the plugin's own.".into();
     let weighted = json!({
         "type": "object",
         "properties": {
@@ -43,7 +47,7 @@ fn schema() -> Value {
                 ],
                 "description": "The upstream with this id."
             },
-            "upstream": {"type": "object", "description": "An upstream of the plugin's own."},
+            "upstream": upstream,
             "weight": {"type": "integer", "minimum": 0, "default": 1, "description": "Share among the entries."}
         }
     });
@@ -383,6 +387,11 @@ mod tests {
         let vars = |vars: Value| json!({"rules": [{"match": [{"vars": vars}]}]});
         check(vars(json!([["a", "==", "b"]])), "");
         check(vars(json!([["a", "nonsense", "b"]])), "failed to validate the 'vars' expression: ");
-        check(json!({"rules": [{"weighted_upstreams": [{"upstream": {"nodes": 5}}]}]}), "invalid upstream: ");
+        check(
+            json!({"rules": [{"weighted_upstreams": [{"upstream": {"nodes": 5}}]}]}),
+            "property \"rules\" validation failed: failed to validate item 1: property \"weighted_upstreams\" \
+             validation failed: failed to validate item 1: property \"upstream\" validation failed: property \
+             \"nodes\" validation failed: object matches none of the required",
+        );
     }
 }

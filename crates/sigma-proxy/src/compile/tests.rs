@@ -8,6 +8,7 @@ use sigma_config::Config;
 use sigma_config::kind::ResourceKey;
 use sigma_config::plugins::PluginSchemas;
 use sigma_config::resources;
+use sigma_config::settings::UnknownFields;
 use sigma_config::stored;
 use sigma_config::table::Order;
 use sigma_plugin::descriptor::InlineUpstream;
@@ -66,7 +67,8 @@ fn compiler() -> Compiler {
 }
 
 fn put(config: &mut Config, key: &ResourceKey, value: &Value, order: u64, plugins: &dyn PluginSchemas) {
-    let resource = stored::read(key, value, plugins).unwrap_or_else(|error| panic!("{key} {value}: {error}"));
+    let resource = stored::read(key, value, plugins, UnknownFields::Refuse)
+        .unwrap_or_else(|error| panic!("{key} {value}: {error}"));
     config.resources.put(resource, order);
 }
 

@@ -31,6 +31,7 @@ mod secrets;
 mod seed;
 mod sockets;
 mod status;
+mod strict;
 mod tls;
 mod tls_material;
 mod tls_offer;

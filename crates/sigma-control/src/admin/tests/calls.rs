@@ -50,8 +50,15 @@ async fn check(text: &str) {
         assert!(!is_deeper(&value, RESOURCE_DEPTH), "{key} is too deep");
         state.open(key.kind, &mut value);
         let name = (key.kind == Kind::PluginMetadata).then_some(key.id.as_str());
-        assert_eq!(stored::check(key.kind, name, &value, &NoPlugins), Ok(()), "{key}: {value} of {text}");
-        assert!(stored::read(&key, &value, &NoPlugins).is_ok(), "{key}: {value} of {text}");
+        assert_eq!(
+            stored::check(key.kind, name, &value, &NoPlugins, UnknownFields::Refuse),
+            Ok(()),
+            "{key}: {value} of {text}"
+        );
+        assert!(
+            stored::read(&key, &value, &NoPlugins, UnknownFields::Refuse).is_ok(),
+            "{key}: {value} of {text}"
+        );
     }
 }
 

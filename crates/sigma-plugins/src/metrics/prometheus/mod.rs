@@ -95,7 +95,10 @@ fn metadata_schema() -> Value {
         ("ai_cache_bypasses_total", &cache),
         ("ai_cache_embedding_latency", &cache),
     ];
-    let list = |labels: &[&str]| json!({"type": "array", "items": {"type": "string", "enum": labels}});
+    let list = |labels: &[&str]| {
+        let about = "Labels of this metric that are left empty.";
+        json!({"type": "array", "items": {"type": "string", "enum": labels}, "description": about})
+    };
     let properties: Map<String, Value> =
         metrics.into_iter().map(|(metric, labels)| (metric.to_owned(), list(labels))).collect();
     json!({"type": "object", "properties": {"disabled_labels": {

@@ -1,0 +1,295 @@
+//! What the writer of a resource, or of a whole file, should know though it stops nothing: what can
+//! never come about, and what is without effect where it stands.
+
+use std::collections::{BTreeSet, HashMap};
+
+use serde_json::Value;
+
+use crate::kind::Kind;
+use crate::pem;
+use crate::plugins::{PluginSchemas, is_disabled};
+use crate::problem::{Problem, element, member};
+use crate::resources::{Resources, Route, SslType};
+use crate::rules::Object;
+use crate::settings::{RouterKind, Settings, UnknownFields};
+
+/// What a resource is looked at with.
+#[derive(Clone, Copy)]
+pub struct Surroundings<'a> {
+    /// The plugins that are enabled.
+    pub plugins: &'a dyn PluginSchemas,
+    /// What becomes of fields that do not exist.
+    pub unknown: UnknownFields,
+    /// How routes are chosen.
+    pub router: RouterKind,
+    /// The time in Unix seconds; 0 if it does not matter.
+    pub now: i64,
+}
+
+fn no_effect(place: String, message: impl Into<String>, hint: &str) -> Problem {
+    Problem::new(place, "no_effect", message).hint(hint)
+}
+
+fn never(place: String, message: impl Into<String>, hint: &str) -> Problem {
+    Problem::new(place, "never_matches", message).hint(hint)
+}
+
+/// What is to be said of one resource; pointers begin in it.
+pub(crate) fn resource(kind: Kind, value: &Object, around: &Surroundings<'_>) -> Vec<Problem> {
+    let mut found = Vec::new();
+    match kind {
+        Kind::Route => {
+            paths(value, around.router, &mut found);
+            hosts(value, around.router, &mut found);
+            if value.contains_key("script_id") {
+                let message = "`script_id` has no effect: there are no scripts";
+                found.push(no_effect("script_id".into(), message, "remove it"));
+            }
+            if value.contains_key("upstream") && value.contains_key("upstream_id") {
+                let message = "`upstream` has no effect beside `upstream_id`";
+                found.push(no_effect("upstream".into(), message, "keep one of the two"));
+            }
+        }
+        Kind::Service => hosts(value, around.router, &mut found),
+        Kind::Upstream => upstream("", value, &mut found),
+        Kind::Ssl => certificates(value, around.now, &mut found),
+        Kind::StreamRoute => {
+            let message = "stream routes are checked and kept, but not served by this version";
+            found.push(Problem::new("", "not_served", message));
+        }
+        _ => {}
+    }
+    if let Some(inline) = value.get("upstream").and_then(Value::as_object) {
+        upstream("upstream", inline, &mut found);
+    }
+    found
+}
+
+/// The texts of a field, or of the list that stands in its place, with their pointers.
+fn texts<'v>(value: &'v Object, one: &str, several: &str) -> Vec<(String, &'v str)> {
+    let list = value.get(several).and_then(Value::as_array).into_iter().flatten().enumerate();
+    let list = list.filter_map(|(index, item)| Some((element(several, index), item.as_str()?)));
+    let one = value.get(one).and_then(Value::as_str).map(|text| (one.to_owned(), text));
+    one.into_iter().chain(list).collect()
+}
+
+/// Path patterns that no path meets.
+fn paths(route: &Object, router: RouterKind, found: &mut Vec<Problem>) {
+    const PARAMETERS: &str =
+        "with `router.http: radixtree_uri_with_parameter` a segment `:name` is a parameter";
+    for (place, path) in texts(route, "uri", "uris") {
+        if path.contains(['?', '#']) {
+            let message =
+                format!("`{path}` never matches: a path has no `?` or `#`, the query is not part of it");
+            found.push(never(place, message, "ask for arguments with `vars`: [[\"arg_x\", \"==\", \"1\"]]"));
+        } else if path.contains('{') && path.contains('}') {
+            let message = format!("`{path}` is taken as it stands: braces name no parameter");
+            found.push(never(place, message, PARAMETERS));
+        } else if router != RouterKind::RadixtreeUriWithParameter && path.contains("/:") {
+            let message = format!("`{path}` is taken as it stands: this router knows no parameters");
+            found.push(never(place, message, PARAMETERS));
+        }
+    }
+}
+
+/// Host patterns that no host meets.
+fn hosts(value: &Object, router: RouterKind, found: &mut Vec<Problem>) {
+    if router != RouterKind::RadixtreeHostUri {
+        // There a pattern with a port is compared with the whole Host field.
+        return;
+    }
+    for (place, host) in texts(value, "host", "hosts") {
+        let port = host.rsplit_once(':').filter(|(name, _)| !name.contains(':') || name.ends_with(']'));
+        if port.is_some_and(|(_, port)| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit())) {
+            let message = format!("`{host}` never matches: hosts are compared without their port");
+            found.push(never(place, message, "leave the port out; `listeners` binds a route to one"));
+        }
+    }
+}
+
+/// An upstream at `place`.
+fn upstream(place: &str, upstream: &Object, found: &mut Vec<Problem>) {
+    let word = |key: &str| upstream.get(key).and_then(Value::as_str);
+    let at = |field: &str| member(place, field);
+    let scheme = word("scheme").unwrap_or("http");
+    if upstream.contains_key("tls") && matches!(scheme, "http" | "grpc") {
+        let message =
+            format!("`tls` has no effect with `scheme: {scheme}`, unless a plugin changes the scheme");
+        found.push(no_effect(at("tls"), message, &format!("write `scheme: {scheme}s`, or remove it")));
+    }
+    if word("type") != Some("chash") {
+        for field in ["key", "hash_on"].into_iter().filter(|field| upstream.contains_key(*field)) {
+            // Tools write defaults out.
+            if word(field) != Some("vars") {
+                let message = format!("`{field}` has no effect without `type: chash`");
+                found.push(no_effect(at(field), message, "write `type: chash`, or remove it"));
+            }
+        }
+    } else if word("hash_on").unwrap_or("vars") == "vars" {
+        let message = match word("key") {
+            Some("hostname") => "`hostname` is the name of this machine: all requests go to one node",
+            Some("mqtt_client_id") => "`mqtt_client_id` is empty for HTTP: all requests go to one node",
+            _ => "",
+        };
+        if !message.is_empty() {
+            found.push(no_effect(
+                at("key"),
+                message,
+                "hash on what differs between clients, such as remote_addr",
+            ));
+        }
+    }
+    if upstream.contains_key("upstream_host") && word("pass_host") != Some("rewrite") {
+        let message = "`upstream_host` has no effect without `pass_host: rewrite`";
+        found.push(no_effect(at("upstream_host"), message, "write `pass_host: rewrite`, or remove it"));
+    }
+    let active = upstream.get("checks").and_then(|checks| checks.get("active")?.as_object());
+    if let Some(active) = active.filter(|active| active.get("type").and_then(Value::as_str) == Some("tcp")) {
+        let place = member(&at("checks"), "active");
+        let http = ["http_method", "http_path", "http_req_body", "req_headers", "host"];
+        for field in http.into_iter().filter(|field| active.contains_key(*field)) {
+            let message = format!("`{field}` has no effect with `type: tcp`");
+            found.push(no_effect(member(&place, field), message, "write `type: http`, or remove it"));
+        }
+    }
+}
+
+/// Certificates that are out of date, and versions of TLS that are not offered.
+fn certificates(ssl: &Object, now: i64, found: &mut Vec<Problem>) {
+    let enabled = ssl.get("status").and_then(Value::as_i64) != Some(0);
+    for (place, text) in texts(ssl, "cert", "certs").into_iter().filter(|_| enabled && now != 0) {
+        let Some((from, to)) = pem::validity(text) else { continue };
+        if now > to {
+            let days = (now - to) / 86_400;
+            let message = format!("the certificate expired {days} days ago: clients refuse it");
+            found.push(Problem::new(place, "expired", message).hint("write a new one"));
+        } else if now < from {
+            let message = "the certificate is not valid yet: clients refuse it";
+            found.push(
+                Problem::new(place, "expired", message).hint("look at the clock and at the certificate"),
+            );
+        }
+    }
+    for (index, version) in
+        ssl.get("ssl_protocols").and_then(Value::as_array).into_iter().flatten().enumerate()
+    {
+        if version == "TLSv1.1" {
+            let place = element("ssl_protocols", index);
+            found.push(no_effect(place, "TLSv1.1 is not offered (RFC 8996)", "remove it"));
+        }
+    }
+}
+
+/// What is to be said of a file that holds all resources; `is_auth` tells plugins that authenticate.
+pub(crate) fn whole(
+    settings: &Settings,
+    resources: &Resources,
+    is_auth: &dyn Fn(&str) -> bool,
+) -> Vec<Problem> {
+    let mut found = Vec::new();
+    without_certificates(settings, resources, &mut found);
+    without_consumers(resources, is_auth, &mut found);
+    // There the pattern that was written earlier may be met first though it is shorter.
+    if settings.router.http != RouterKind::RadixtreeUriWithParameter {
+        shadowed(resources, &mut found);
+    }
+    found
+}
+
+fn without_certificates(settings: &Settings, resources: &Resources, found: &mut Vec<Problem>) {
+    if resources.ssls.iter().any(|ssl| ssl.kind == SslType::Server && ssl.status != 0) {
+        return;
+    }
+    for (index, listener) in settings.listeners.iter().enumerate() {
+        if listener.tls.as_ref().is_some_and(|tls| tls.certificates.is_empty()) {
+            let message = "there is no certificate: every handshake fails";
+            let hint = "add one to `ssls`, or name files in `tls.certificates`";
+            let place = member(&element("listeners", index), "tls");
+            found.push(Problem::new(place, "no_certificate", message).hint(hint));
+        }
+    }
+}
+
+/// Plugins that authenticate, and nobody whom they could know.
+fn without_consumers(resources: &Resources, is_auth: &dyn Fn(&str) -> bool, found: &mut Vec<Problem>) {
+    let of_consumers = resources.consumers.iter().map(|consumer| &consumer.plugins);
+    let of_credentials = resources.credentials.iter().map(|credential| &credential.plugins);
+    let known: BTreeSet<&str> =
+        of_consumers.chain(of_credentials).flat_map(|plugins| plugins.keys()).map(|name| &**name).collect();
+    let routes = resources.routes.iter().map(|route| ("routes", route.id.as_str(), &route.plugins));
+    let services =
+        resources.services.iter().map(|service| ("services", service.id.as_str(), &service.plugins));
+    let configs =
+        resources.plugin_configs.iter().map(|item| ("plugin_configs", item.id.as_str(), &item.plugins));
+    let rules = resources.global_rules.iter().map(|item| ("global_rules", item.id.as_str(), &item.plugins));
+    for (section, id, plugins) in routes.chain(services).chain(configs).chain(rules) {
+        for (name, conf) in plugins.iter().filter(|(name, _)| is_auth(name) && !known.contains(&***name)) {
+            if is_disabled(conf) || conf.get("anonymous_consumer").is_some() {
+                continue;
+            }
+            let place = member(&format!("{section}/{id}.plugins"), name);
+            let message = format!("no consumer has {name}: every request is refused");
+            found.push(
+                Problem::new(place, "no_consumer", message).hint(format!("add a consumer with `{name}`")),
+            );
+        }
+    }
+}
+
+/// Routes that another one takes every request from: with the same hosts and paths, tried before,
+/// and without a condition. Only equal patterns are compared; of different ones the longer wins.
+fn shadowed(resources: &Resources, found: &mut Vec<Problem>) {
+    let mut taken: HashMap<(String, &str), Vec<&Route>> = HashMap::new();
+    let mut routes: Vec<&Route> =
+        resources.routes.iter().map(AsRef::as_ref).filter(|route| route.status != 0).collect();
+    // Stable: of equal ones the earlier stays first, as the router tries them.
+    routes.sort_by_key(|route| std::cmp::Reverse(route.priority));
+    for route in routes {
+        let hosts = hosts_of(route, resources);
+        let paths: Vec<&str> =
+            route.uri.as_deref().into_iter().chain(route.uris.iter().map(String::as_str)).collect();
+        let keys: Vec<(String, &str)> =
+            hosts.iter().flat_map(|host| paths.iter().map(move |path| (host.clone(), *path))).collect();
+        let covers = |first: &&&Route| {
+            first.methods.is_empty()
+                || !route.methods.is_empty() && route.methods.iter().all(|m| first.methods.contains(m))
+        };
+        let by: Option<Vec<&&Route>> = keys.iter().map(|key| taken.get(key)?.iter().find(covers)).collect();
+        if let Some(first) = by.as_ref().and_then(|by| by.first()) {
+            let message = format!("the route `{}` takes all its requests", first.id.as_str());
+            let hint = "give it a higher `priority`, or the other one a condition";
+            found.push(Problem::new(format!("routes/{}", route.id.as_str()), "shadowed", message).hint(hint));
+        }
+        if is_unconditional(route) {
+            keys.into_iter().for_each(|key| taken.entry(key).or_default().push(route));
+        }
+    }
+}
+
+/// Whether nothing but host, path and method decides over the route.
+fn is_unconditional(route: &Route) -> bool {
+    let addressed = route.remote_addr.is_some() || !route.remote_addrs.is_unset();
+    let media = !route.consumes.is_unset() || !route.produces.is_unset();
+    !addressed
+        && !media
+        && route.vars.is_unset()
+        && route.filter_func.is_unset()
+        && route.listeners.is_unset()
+}
+
+/// The host patterns of a route: its own, or those of its service; one empty text for any host.
+fn hosts_of(route: &Route, resources: &Resources) -> Vec<String> {
+    let own = route.host.as_deref().into_iter().chain(route.hosts.iter().map(String::as_str));
+    let mut hosts: Vec<String> = own.map(str::to_ascii_lowercase).collect();
+    let service = route.service_id.as_ref().and_then(|id| resources.services.get(id.as_str()));
+    if let (true, Some(service)) = (hosts.is_empty(), service) {
+        hosts = service.hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
+    }
+    if hosts.is_empty() {
+        hosts.push(String::new());
+    }
+    hosts
+}
+
+#[cfg(test)]
+mod tests;

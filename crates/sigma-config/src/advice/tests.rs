@@ -1,0 +1,139 @@
+//! Every warning about a resource or a file, and what is next to it and right.
+
+use serde_json::json;
+
+use super::*;
+use crate::plugins::NoPlugins;
+use crate::stored::tests::TestPlugins;
+use crate::{ParseOptions, parse};
+
+/// `expected` are the places and what their messages hold.
+#[track_caller]
+fn check(kind: Kind, value: Value, expected: &[(&str, &str)]) {
+    check_with(kind, &value, RouterKind::default(), expected);
+}
+
+#[track_caller]
+fn check_with(kind: Kind, value: &Value, router: RouterKind, expected: &[(&str, &str)]) {
+    let now = 1_800_000_000;
+    let around = Surroundings { plugins: &NoPlugins, unknown: UnknownFields::Refuse, router, now };
+    let found = resource(kind, value.as_object().unwrap(), &around);
+    let told: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(found.len(), expected.len(), "{value}: {told:?}");
+    for (problem, (place, text)) in found.iter().zip(expected) {
+        assert!(problem.pointer == *place && problem.message.contains(text), "{value}: {told:?}");
+    }
+}
+
+#[test]
+fn what_never_matches() {
+    check(Kind::Route, json!({"uris": ["/a", "/*", "/a:b"], "hosts": ["a", "*.b", "[::1]"]}), &[]);
+    check(Kind::Route, json!({"uri": "/a?x=1"}), &[("uri", "`/a?x=1` never matches")]);
+    check(Kind::Route, json!({"uris": ["/a", "/b#c"]}), &[("uris[1]", "never matches")]);
+    check(Kind::Route, json!({"uri": "/u/{id}"}), &[("uri", "braces name no parameter")]);
+    check(Kind::Route, json!({"uri": "/u/:id"}), &[("uri", "this router knows no parameters")]);
+    let parameters = RouterKind::RadixtreeUriWithParameter;
+    check_with(Kind::Route, &json!({"uri": "/u/:id"}), parameters, &[]);
+    check_with(Kind::Route, &json!({"uri": "/u/{id}"}), parameters, &[("uri", "braces")]);
+    check(Kind::Route, json!({"uri": "/", "host": "a:8080"}), &[("host", "without their port")]);
+    check(Kind::Service, json!({"hosts": ["b", "[::1]:80"]}), &[("hosts[1]", "`[::1]:80` never matches")]);
+    check_with(Kind::Route, &json!({"host": "a:8080"}), RouterKind::RadixtreeUri, &[]);
+}
+
+#[test]
+fn what_has_no_effect() {
+    let upstream = |fields: Value, expected: &[(&str, &str)]| {
+        check(Kind::Upstream, fields.clone(), expected);
+        let inline: Vec<(String, &str)> =
+            expected.iter().map(|(place, text)| (format!("upstream.{place}"), *text)).collect();
+        let inline: Vec<(&str, &str)> = inline.iter().map(|(place, text)| (&**place, *text)).collect();
+        check(Kind::Route, json!({"uri": "/a", "upstream": fields}), &inline);
+    };
+    upstream(json!({"scheme": "https", "tls": {}, "type": "chash", "key": "uri"}), &[]);
+    upstream(json!({"tls": {"verify": true}}), &[("tls", "no effect with `scheme: http`")]);
+    upstream(json!({"scheme": "grpc", "tls": {}}), &[("tls", "no effect with `scheme: grpc`")]);
+    upstream(json!({"key": "uri", "hash_on": "vars"}), &[("key", "without `type: chash`")]);
+    upstream(json!({"type": "ewma", "hash_on": "header"}), &[("hash_on", "without `type: chash`")]);
+    upstream(json!({"type": "chash", "key": "hostname"}), &[("key", "one node")]);
+    upstream(json!({"type": "chash", "key": "mqtt_client_id"}), &[("key", "one node")]);
+    upstream(json!({"type": "chash", "hash_on": "header", "key": "hostname"}), &[]);
+    upstream(json!({"upstream_host": "a"}), &[("upstream_host", "without `pass_host: rewrite`")]);
+    upstream(json!({"upstream_host": "a", "pass_host": "rewrite"}), &[]);
+    let active = |active: Value| json!({"checks": {"active": active}});
+    upstream(active(json!({"type": "tcp", "timeout": 1})), &[]);
+    upstream(
+        active(json!({"type": "tcp", "http_path": "/a"})),
+        &[("checks.active.http_path", "`type: tcp`")],
+    );
+    check(Kind::Route, json!({"script_id": 1}), &[("script_id", "no effect")]);
+    check(Kind::StreamRoute, json!({}), &[("", "not served")]);
+    check(
+        Kind::Ssl,
+        json!({"ssl_protocols": ["TLSv1.2", "TLSv1.1"]}),
+        &[("ssl_protocols[1]", "not offered")],
+    );
+}
+
+#[test]
+fn certificates_that_are_out_of_date() {
+    let certificate = include_str!("../../tests/data/2020.pem");
+    assert_eq!(pem::validity(certificate), Some((1_577_836_800, 1_609_459_200)));
+    check(Kind::Ssl, json!({"cert": certificate}), &[("cert", "expired 2205 days ago")]);
+    check(Kind::Ssl, json!({"certs": ["", certificate]}), &[("certs[1]", "expired")]);
+    check(Kind::Ssl, json!({"cert": certificate, "status": 0}), &[]);
+    check(Kind::Ssl, json!({"cert": "$secret://vault/1/a"}), &[]);
+}
+
+/// The warnings of a whole file.
+#[track_caller]
+fn warned(text: &str, expected: &[&str]) {
+    let options = ParseOptions { plugins: &TestPlugins, ..ParseOptions::default() };
+    let checked = parse(text, &options).unwrap_or_else(|problems| panic!("{text}\n{problems:?}"));
+    let found: Vec<String> = checked.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(found.len(), expected.len(), "{text}\n{found:?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(found.starts_with(expected), "{text}\n{found}");
+    }
+}
+
+#[test]
+fn what_a_whole_file_lacks() {
+    let node = "upstream: { nodes: { \"h:1\": 1 } }";
+    let tls =
+        format!("listeners: [{{ address: \"127.0.0.1:1\", tls: true }}]\nroutes: [{{ uri: /a, {node} }}]\n");
+    warned(&tls, &["line 1: listeners[0].tls: there is no certificate"]);
+    warned(
+        &format!("{tls}store: {{ kind: embedded }}\n")
+            .replace(&format!("routes: [{{ uri: /a, {node} }}]\n"), ""),
+        &[],
+    );
+    let keyed = format!("routes:\n  - {{ id: r, uri: /a, {node}, plugins: {{ key-auth: {{}} }} }}\n");
+    warned(&keyed, &["line 2: routes[0].plugins.key-auth: no consumer has key-auth"]);
+    warned(&keyed.replace("{}", "{ anonymous_consumer: a }"), &[]);
+    warned(&format!("{keyed}consumers: [{{ username: a, plugins: {{ key-auth: {{ key: a }} }} }}]\n"), &[]);
+}
+
+#[test]
+fn routes_that_are_never_reached() {
+    let check = |first: &str, second: &str, is_shadowed: bool| {
+        let node = "upstream: { nodes: { \"h:1\": 1 } }";
+        let text =
+            format!("routes:\n  - {{ id: one, {first}, {node} }}\n  - {{ id: two, {second}, {node} }}\n");
+        let expected = ["line 3: routes[1]: the route `one` takes all its requests"];
+        warned(&text, if is_shadowed { &expected } else { &[] });
+    };
+    check("uri: /a", "uri: /a", true);
+    check("uri: /a", "uri: /a, methods: [GET]", true);
+    check("uri: /a, methods: [GET, PUT]", "uri: /a, methods: [GET]", true);
+    check("uris: [/a, /b]", "uri: /b, vars: [[arg_a, ==, b]]", true);
+    check("uri: /a, host: H", "uri: /a, hosts: [h]", true);
+    check("uri: /a, methods: [GET]", "uri: /a", false);
+    check("uri: /a, vars: [[arg_a, ==, b]]", "uri: /a", false);
+    check("uri: /a, remote_addr: 10.0.0.1", "uri: /a", false);
+    check("uri: /a, status: 0", "uri: /a", false);
+    check("uri: /a, priority: 1", "uri: /a, vars: [[arg_a, ==, b]]", true);
+    check("uri: /a", "uris: [/a, /b]", false);
+    check("uri: /*", "uri: /a", false);
+    check("uri: /a, host: h", "uri: /a", false);
+    check("uri: /a", "uri: /a, host: h", false);
+}

@@ -1,0 +1,96 @@
+//! Nothing that is written is silently without effect: a field that does not exist is refused
+//! wherever it stands, or warned of wherever a warning can be seen.
+
+use serde_json::{Value, json};
+use sigma_testkit::{Gateway, Message, Operator, Origin, until};
+
+use crate::PATIENCE;
+use crate::managed::{EMBEDDED, admin, revision, start, upstream};
+
+fn put(admin: &Operator, resource: &str, value: &Value) -> Message {
+    admin.call("PUT", &format!("/apisix/admin/{resource}"), Some(value)).unwrap()
+}
+
+/// A route with slips in a plugin and in its upstream.
+fn sloppy(origin: &Origin) -> Value {
+    let mut upstream = upstream(origin);
+    (upstream["scheme"], upstream["tls"]) = (json!("https"), json!({"verfy": true}));
+    json!({"uri": "/a", "upstream": upstream,
+        "plugins": {"limit-count": {"count": 1, "time_window": 60, "rejeted_code": 429}}})
+}
+
+/// The warnings of an answer.
+fn warnings(answer: &Message) -> Vec<&str> {
+    let fields = answer.head.fields.iter();
+    let told = fields.filter(|(name, _)| name.eq_ignore_ascii_case("x-sigma-warning"));
+    told.map(|(_, text)| text.as_str()).collect()
+}
+
+/// What the gateway is known to warn of, as `place: message`.
+fn listed(gateway: &Gateway) -> Vec<String> {
+    let list = revision(gateway)["warnings"].as_array().cloned().unwrap_or_default();
+    let text = |warning: &Value, field: &str| warning[field].as_str().unwrap_or_default().to_owned();
+    list.iter().map(|warning| format!("{}: {}", text(warning, "place"), text(warning, "message"))).collect()
+}
+
+#[test]
+fn unknown_fields_are_refused() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = start(EMBEDDED);
+    let admin = admin(&gateway);
+    let answer = put(&admin, "routes/1", &sloppy(&origin));
+    assert_eq!(answer.status(), 400, "{}", answer.text());
+    let said = answer.json().unwrap()["error_msg"].as_str().unwrap().to_owned();
+    assert_eq!(
+        said,
+        "invalid configuration: unknown field `verfy` at upstream.tls: did you mean `verify`?; unknown field \
+         `rejeted_code` at plugins.limit-count: did you mean `rejected_code`?"
+    );
+    let consumer = json!({"username": "jack", "plugins": {"key-auth": {"key": "a", "kye": "b"}}});
+    let answer = put(&admin, "consumers/jack", &consumer);
+    assert!(
+        answer.text().contains("unknown field `kye` at plugins.key-auth: did you mean `key`?"),
+        "{}",
+        answer.text()
+    );
+    let answer = put(&admin, "plugin_metadata/cors", &json!({"allow_origin": {}}));
+    assert!(
+        answer.text().contains("unknown field `allow_origin`: did you mean `allow_origins`?"),
+        "{}",
+        answer.text()
+    );
+    let answer = put(&admin, "plugin_metadata/key-auth", &json!({"anything": 1}));
+    assert!(answer.text().contains("unknown field `anything`: remove it"), "{}", answer.text());
+}
+
+#[test]
+fn unknown_fields_may_be_warned_of() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = start(&format!("compat: {{ unknown_fields: warn }}\n{EMBEDDED}"));
+    let admin = admin(&gateway);
+    let answer = put(&admin, "routes/1", &sloppy(&origin));
+    assert_eq!(answer.status(), 201, "{}", answer.text());
+    let expected = [
+        "upstream.tls.verfy: unknown field `verfy`, without effect (did you mean `verify`?)",
+        "plugins.limit-count.rejeted_code: unknown field `rejeted_code`, without effect (did you mean `rejected_code`?)",
+    ];
+    assert_eq!(warnings(&answer), expected);
+    let in_status = [
+        "routes/1.upstream.tls.verfy: unknown field `verfy`, without effect",
+        "routes/1.plugins.limit-count.rejeted_code: unknown field `rejeted_code`, without effect",
+    ];
+    assert!(
+        until(PATIENCE, || listed(&gateway) == in_status),
+        "{:?}\n{}",
+        listed(&gateway),
+        gateway.stderr()
+    );
+    for text in in_status {
+        assert!(gateway.stderr().contains(text), "{}", gateway.stderr());
+    }
+    // What is mended is not told any more.
+    let mended = json!({"uri": "/a", "upstream": upstream(&origin)});
+    let answer = put(&admin, "routes/1", &mended);
+    assert_eq!((answer.status(), warnings(&answer).len()), (200, 0), "{}", answer.text());
+    assert!(until(PATIENCE, || listed(&gateway).is_empty()), "{:?}", listed(&gateway));
+}
