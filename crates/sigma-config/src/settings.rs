@@ -454,6 +454,20 @@ pub struct Settings {
     pub server_header: Option<String>,
     /// When `X-APISIX-Upstream-Status` tells the client what the nodes answered.
     pub upstream_status_header: UpstreamStatusHeader,
+    /// Header fields of requests with an underscore in their name. Those that some servers take for
+    /// a field which the gateway sets (`X_Forwarded_For`) are dropped in any case.
+    pub underscores_in_headers: Underscores,
+}
+
+/// What becomes of header fields with an underscore in their name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Underscores {
+    /// They pass (APISIX's setting of nginx's `underscores_in_headers`).
+    #[default]
+    Keep,
+    /// They are dropped.
+    Drop,
 }
 
 /// When an answer tells what the nodes of the upstream answered.
@@ -497,6 +511,7 @@ impl Default for Settings {
             pid_file: None,
             server_header: None,
             upstream_status_header: UpstreamStatusHeader::Errors,
+            underscores_in_headers: Underscores::Keep,
         }
     }
 }

@@ -56,6 +56,8 @@ fault_kinds! {
     ClientGone Downstream "client_gone";
     /// CONNECT or another method that this gateway does not serve.
     MethodRefused Gateway "http_request_denied";
+    /// A protocol to change to, or another service, that nobody here offers.
+    NotImplemented Gateway "http_upgrade_refused";
     /// An expectation other than `100-continue`.
     ExpectationFailed Gateway "expectation_failed";
     /// No route matches.

@@ -105,12 +105,7 @@ impl RequestHead {
     /// The path as it was sent, without the query.
     pub fn raw_path(&self) -> &[u8] {
         let target = self.path_and_query();
-        match memchr::memchr(b'?', target) {
-            // An absolute target may go straight to the query.
-            Some(0) => b"/",
-            Some(at) => &target[..at],
-            None => target,
-        }
+        memchr::memchr(b'?', target).map_or(target, |at| &target[..at])
     }
 
     /// The query without its `?`, if there is one.

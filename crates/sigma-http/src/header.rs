@@ -120,7 +120,21 @@ pub struct Headers {
     fields: Vec<Field>,
     /// Bit per [`HeaderId`] that is present at least once.
     present: u64,
+    /// A name with an underscore was added.
+    underscored: bool,
 }
+
+/// The fields that speak of one connection and its framing, and not of the message
+/// (RFC 9110 §7.6.1): each side has its own.
+const OF_CONNECTION: u64 = HeaderId::Connection.bit()
+    | HeaderId::KeepAlive.bit()
+    | HeaderId::ProxyConnection.bit()
+    | HeaderId::Te.bit()
+    | HeaderId::Trailer.bit()
+    | HeaderId::TransferEncoding.bit()
+    | HeaderId::Upgrade.bit()
+    | HeaderId::ProxyAuthenticate.bit()
+    | HeaderId::ProxyAuthorization.bit();
 
 impl Headers {
     /// Empties the list, keeping its memory.
@@ -128,6 +142,7 @@ impl Headers {
         self.arena.clear();
         self.fields.clear();
         self.present = 0;
+        self.underscored = false;
     }
 
     /// Starts from the raw bytes of a head; the parser then adds lines with [`Headers::push_line`].
@@ -169,7 +184,9 @@ impl Headers {
         value: std::ops::Range<usize>,
         end: usize,
     ) {
-        let id = HeaderId::of(&self.arena[line..line + name_len]);
+        let name = &self.arena[line..line + name_len];
+        let id = HeaderId::of(name);
+        self.underscored |= id == HeaderId::Other && memchr::memchr(b'_', name).is_some();
         self.mark(id);
         self.fields.push(Field {
             line: line as u32,
@@ -299,47 +316,94 @@ impl Headers {
         }
     }
 
-    /// Removes what must not pass a proxy: the hop-by-hop fields and those that `Connection`
-    /// names (RFC 9110 §7.6.1). `Transfer-Encoding` goes too: each side frames its own message.
+    /// Removes what must not pass a proxy: the fields of the connection and those that
+    /// `Connection` names (RFC 9110 §7.6.1).
     pub fn remove_hop_by_hop(&mut self) {
-        const HOP: u64 = HeaderId::Connection.bit()
-            | HeaderId::KeepAlive.bit()
-            | HeaderId::ProxyConnection.bit()
-            | HeaderId::Te.bit()
-            | HeaderId::Trailer.bit()
-            | HeaderId::TransferEncoding.bit()
-            | HeaderId::Upgrade.bit()
-            | HeaderId::ProxyAuthenticate.bit()
-            | HeaderId::ProxyAuthorization.bit();
-        if self.present & HOP == 0 {
-            return;
-        }
-        if self.has(HeaderId::Connection) {
-            self.remove_connection_options();
-        }
-        for f in &mut self.fields {
-            if f.id != HeaderId::Other && f.id.bit() & HOP != 0 {
-                f.live = false;
-            }
-        }
-        self.present &= !HOP;
+        self.remove_nominated();
+        self.remove_connection_fields();
     }
 
-    fn remove_connection_options(&mut self) {
+    /// Removes the fields that `Connection` names, but for those that routing and framing rely on
+    /// and those of the connection itself. To be called before anything is added: what the gateway
+    /// adds is not the sender's to take away.
+    pub fn remove_nominated(&mut self) {
+        if !self.has(HeaderId::Connection) {
+            return;
+        }
         let mut named = Vec::new();
-        for value in self.get_all(HeaderId::Connection) {
-            for token in list_items(value) {
-                if !token.eq_ignore_ascii_case(b"keep-alive") && !token.eq_ignore_ascii_case(b"close") {
-                    named.push(token.to_vec());
-                }
+        for token in self.get_all(HeaderId::Connection).flat_map(list_items) {
+            let kept = match HeaderId::of(token) {
+                HeaderId::Host | HeaderId::ContentLength => true,
+                HeaderId::Other => token.eq_ignore_ascii_case(b"close"),
+                id => id.bit() & OF_CONNECTION != 0,
+            };
+            if !kept {
+                named.push(token.to_vec());
             }
         }
         for name in named {
-            // A client must not be able to strip what routing and framing rely on.
-            if !matches!(HeaderId::of(&name), HeaderId::Host | HeaderId::ContentLength) {
-                self.remove_name(&name);
+            self.remove_name(&name);
+        }
+    }
+
+    /// Removes the fields that speak of a connection, `Transfer-Encoding` among them: each side
+    /// frames its own message.
+    pub fn remove_connection_fields(&mut self) {
+        if self.present & OF_CONNECTION == 0 {
+            return;
+        }
+        for f in &mut self.fields {
+            if f.id != HeaderId::Other && f.id.bit() & OF_CONNECTION != 0 {
+                f.live = false;
             }
         }
+        self.present &= !OF_CONNECTION;
+    }
+
+    /// Removes the fields with an underscore in their name for which `unwanted` says so. It gets
+    /// the name with `-` in place of `_`, which is what many servers take both for.
+    pub fn remove_underscored(&mut self, unwanted: impl Fn(&[u8]) -> bool) {
+        if !self.underscored {
+            return;
+        }
+        let mut twin = Vec::new();
+        for at in 0..self.fields.len() {
+            let field = self.fields[at];
+            let name = self.name_of(&field);
+            if field.id != HeaderId::Other || memchr::memchr(b'_', name).is_none() {
+                continue;
+            }
+            twin.clear();
+            twin.extend(name.iter().map(|b| if *b == b'_' { b'-' } else { *b }));
+            if unwanted(&twin) {
+                self.fields[at].live = false;
+            }
+        }
+    }
+
+    /// Removes the fields for which `unwanted` says so, by their names as they were sent.
+    pub fn remove_where(&mut self, unwanted: impl Fn(HeaderId, &[u8]) -> bool) {
+        for at in 0..self.fields.len() {
+            let field = self.fields[at];
+            if field.live && unwanted(field.id, self.name_of(&field)) {
+                self.fields[at].live = false;
+            }
+        }
+        self.present = self
+            .fields
+            .iter()
+            .filter(|f| f.live && f.id != HeaderId::Other)
+            .fold(0, |all, f| all | f.id.bit());
+    }
+
+    /// The values whose name is that of the variable `http_NAME`: without case, and with `-` and
+    /// `_` alike, as nginx reads them.
+    pub fn find_variable<'n>(&self, name: &'n [u8]) -> impl Iterator<Item = &[u8]> + use<'_, 'n> {
+        let same =
+            |a: u8, b: u8| (a == b'_' && b == b'-') || (a == b'-' && b == b'_') || a.eq_ignore_ascii_case(&b);
+        self.iter()
+            .filter(move |(n, _)| n.len() == name.len() && n.iter().zip(name).all(|(a, b)| same(*a, *b)))
+            .map(|(_, value)| value)
     }
 
     /// Writes the live lines to `out`, adjoining ones in one copy.

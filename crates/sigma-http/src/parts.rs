@@ -65,6 +65,11 @@ impl RequestHead {
                     }
                     continue;
                 }
+                // Its stream is the tunnel: a length would be that of a body which never comes, and
+                // whoever writes it out would have the next request read as that body.
+                HeaderId::ContentLength if parts.protocol.is_some() => {
+                    return Err(Invalid("an extended CONNECT has a Content-Length"));
+                }
                 HeaderId::Cookie => cookies += 1,
                 _ => {}
             }
@@ -176,15 +181,37 @@ impl Headers {
         let mut budget = Budget::new(limits, 0);
         for (name, value) in fields {
             budget.spend(name, value)?;
-            // Framing and routing are settled by the head (RFC 9110 §6.5.1).
-            if matches!(check_field(name, value)?, HeaderId::ContentLength | HeaderId::Host | HeaderId::Te) {
-                return Err(Invalid("a trailer field that belongs into the head"));
-            }
+            check_field(name, value)?;
             headers.append_parts(name, &[value]);
         }
+        headers.check_trailers()?;
         Ok(headers)
     }
+
+    /// Framing, routing and the connection are settled by the head (RFC 9110 §6.5.1), whatever
+    /// version the trailers come in.
+    pub(crate) fn check_trailers(&self) -> Result<(), ParseError> {
+        if self.has_any(&OF_THE_HEAD) {
+            return Err(Invalid("a trailer field that belongs into the head"));
+        }
+        Ok(())
+    }
 }
+
+/// What no trailer may be.
+const OF_THE_HEAD: [HeaderId; 11] = [
+    HeaderId::ContentLength,
+    HeaderId::TransferEncoding,
+    HeaderId::Host,
+    HeaderId::Connection,
+    HeaderId::KeepAlive,
+    HeaderId::ProxyConnection,
+    HeaderId::Te,
+    HeaderId::Trailer,
+    HeaderId::Upgrade,
+    HeaderId::ProxyAuthorization,
+    HeaderId::Expect,
+];
 
 /// What may still come of a head.
 struct Budget {
@@ -234,7 +261,7 @@ mod tests {
     const LIMITS: HeadLimits = HeadLimits { line_bytes: 64, head_bytes: 256, fields: 4 };
 
     /// `pseudo` is `method authority path protocol`, `-` for none; the result is the head as
-    /// HTTP/1 would write it.
+    /// HTTP/1 would show it.
     fn check(pseudo: &str, fields: &[(&str, &str)], expected: Result<&str, &str>) {
         let words: Vec<Option<&[u8]>> =
             pseudo.split(' ').map(|word| (word != "-").then_some(word.as_bytes())).collect();
@@ -248,7 +275,10 @@ mod tests {
         let mut head = RequestHead::default();
         let got = head.assemble(Version::Http2, &parts, fields, &LIMITS).map(|()| {
             let mut out = Vec::new();
-            crate::h1::encode::request_head(&head, head.path_and_query(), &mut out);
+            out.extend_from_slice(
+                &[head.method_token(), b" ", head.path_and_query(), b" HTTP/1.1\r\n"].concat(),
+            );
+            head.headers.write_to(&mut out);
             String::from_utf8_lossy(&out).into_owned()
         });
         match (got, expected) {

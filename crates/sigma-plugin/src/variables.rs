@@ -306,8 +306,7 @@ pub fn argument<'q>(query: &'q [u8], name: &str) -> Option<VarValue<'q>> {
 
 /// All values of a field, joined as a list (RFC 9110 §5.3).
 pub fn joined<'h>(headers: &'h Headers, name: &str) -> Option<Cow<'h, [u8]>> {
-    let wanted = |(n, _): &(&[u8], &[u8])| n.eq_ignore_ascii_case(name.as_bytes());
-    let mut values = headers.iter().filter(wanted).map(|(_, value)| value);
+    let mut values = headers.find_variable(name.as_bytes());
     let first = values.next()?;
     let Some(second) = values.next() else { return Some(Cow::Borrowed(first)) };
     let mut joined = [first, b", ", second].concat();

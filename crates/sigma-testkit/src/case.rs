@@ -27,8 +27,8 @@
 //! the gateway's port; `{origin_port}` and `{refused_port}` are the ports alone.
 //!
 //! Under an expectation, indented lines demand more: `Name: value`, `Name ~ part`, `!Name` (absent),
-//! `Name #2` (occurs twice), `body: TEXT`, `body ~ TEXT`, `trailer Name: value`, and `fault` for the
-//! JSON body of an answer that the gateway made itself.
+//! `Name #2` (occurs twice), `body: TEXT`, `body ~ TEXT`, `trailer Name: value`, `!trailer Name`, and `fault` for
+//! the JSON body of an answer that the gateway made itself.
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -130,6 +130,8 @@ pub enum Check {
     BodyContains(String),
     /// There is this trailer.
     Trailer(String, String),
+    /// There is no such trailer.
+    TrailerAbsent(String),
     /// The body is the gateway's JSON error.
     Fault,
 }
@@ -291,6 +293,9 @@ fn continue_step(action: &mut Action, line: &str) -> Result<()> {
 fn check(line: &str) -> Result<Check> {
     if line == "fault" {
         return Ok(Check::Fault);
+    }
+    if let Some(name) = line.strip_prefix("!trailer ") {
+        return Ok(Check::TrailerAbsent(name.into()));
     }
     if let Some(name) = line.strip_prefix('!') {
         return Ok(Check::Absent(name.into()));

@@ -347,6 +347,10 @@ impl Stage {
                 let found = message.trailers.iter().any(|(n, v)| n.eq_ignore_ascii_case(name) && v == value);
                 ensure!(found, "no trailer {name}: {value} in {:?}", message.trailers);
             }
+            Check::TrailerAbsent(name) => {
+                let found = message.trailers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
+                ensure!(!found, "a trailer {name} in {:?}", message.trailers);
+            }
             Check::Fault => {
                 let kind = head.get("content-type").unwrap_or_default();
                 ensure!(kind.starts_with("application/json"), "Content-Type is {kind:?}");

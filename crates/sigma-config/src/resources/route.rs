@@ -119,6 +119,10 @@ pub struct Route {
     /// Allow `Upgrade` (WebSocket); unset: the service's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enable_websocket: Option<bool>,
+    /// Other protocols that a connection may change to by `Upgrade`, such as `SPDY/3.1`. What passes
+    /// then is beyond plugins and limits.
+    #[serde(skip_serializing_if = "Rare::is_unset")]
+    pub upgrade_protocols: Rare<Vec<String>>,
     /// 1 enabled, 0 disabled.
     #[schemars(range(min = 0, max = 1))]
     pub status: u8,
@@ -158,6 +162,7 @@ impl Default for Route {
             upstream_id: Default::default(),
             service_id: Default::default(),
             enable_websocket: Default::default(),
+            upgrade_protocols: Default::default(),
             status: 1,
         }
     }
@@ -214,6 +219,9 @@ fn at_most_one(one: &str, several: &str) -> Value {
     json!({ "oneOf": [{ "not": { "anyOf": [one, several] } }, one, several] })
 }
 
+/// A name and perhaps a version (RFC 9110 §7.8).
+const UPGRADE_PROTOCOL: &str = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+(/[A-Za-z0-9!#$%&'*+.^_`|~-]+)?$";
+
 /// APISIX's schema of a route, with Sigma's own fields.
 pub(super) fn schema() -> Value {
     let texts = json!({ "type": "array", "items": { "type": "string" } });
@@ -251,6 +259,11 @@ pub(super) fn schema() -> Value {
         "upstream_id": id_schema(),
         "service_id": id_schema(),
         "enable_websocket": { "type": "boolean" },
+        "upgrade_protocols": {
+            "type": "array",
+            "items": { "type": "string", "pattern": UPGRADE_PROTOCOL },
+            "uniqueItems": true,
+        },
         "status": { "type": "integer", "enum": [1, 0], "default": 1 },
     });
     let actions: Vec<Value> = ACTIONS.iter().map(|fields| json!({ "required": fields })).collect();

@@ -3,10 +3,14 @@
 use super::parse::{HeadLimits, parse_trailers};
 use crate::Headers;
 
-/// Longest chunk extensions in bytes; nobody uses them but attackers who hide work in them.
+/// Longest chunk extensions in bytes, white space around them included; nobody uses them but
+/// attackers who hide work in them.
 const EXTENSION_MAX: u16 = 256;
-/// Digits of a chunk size; 16 would overflow no u64, and no chunk is that large.
+/// Digits of a chunk size behind its leading zeros; 16 would overflow no u64, and no chunk is that
+/// large.
 const SIZE_DIGITS_MAX: u8 = 15;
+/// Leading zeros of a chunk size: some senders pad to a fixed width, nobody further than this.
+const ZEROS_MAX: u8 = 64;
 /// Bytes of trailers.
 const TRAILERS_MAX: usize = 16 * 1024;
 /// Number of trailer fields.
@@ -15,6 +19,8 @@ const TRAILER_FIELDS_MAX: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Size,
+    /// White space behind the size, which only an extension or the end of the line may follow.
+    SizeSpace,
     Extension,
     SizeLf,
     Data,
@@ -29,6 +35,7 @@ enum State {
 pub struct ChunkedDecoder {
     state: State,
     size: u64,
+    zeros: u8,
     digits: u8,
     extension: u16,
     trailer_bytes: Vec<u8>,
@@ -45,7 +52,14 @@ pub struct Decoded {
 
 impl Default for ChunkedDecoder {
     fn default() -> Self {
-        ChunkedDecoder { state: State::Size, size: 0, digits: 0, extension: 0, trailer_bytes: Vec::new() }
+        ChunkedDecoder {
+            state: State::Size,
+            size: 0,
+            zeros: 0,
+            digits: 0,
+            extension: 0,
+            trailer_bytes: Vec::new(),
+        }
     }
 }
 
@@ -90,21 +104,22 @@ impl ChunkedDecoder {
     fn framing_byte(&mut self, byte: u8) -> Result<(), &'static str> {
         self.state = match (self.state, byte) {
             (State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => return self.size_digit(byte),
-            (State::Size, _) if self.digits == 0 => return Err("a chunk size is missing"),
-            (State::Size, b';') => State::Extension,
-            (State::Size | State::Extension, b'\r') => State::SizeLf,
-            (State::Size, _) => return Err("a chunk size is not hexadecimal"),
+            (State::Size, _) if self.digits == 0 && self.zeros == 0 => return Err("a chunk size is missing"),
+            // RFC 9112 §7.1.1 asks to read what it forbids to send: white space around extensions.
+            (State::Size | State::SizeSpace, b' ' | b'\t') => {
+                self.count_extension()?;
+                State::SizeSpace
+            }
+            (State::Size | State::SizeSpace, b';') => State::Extension,
+            (State::Size | State::SizeSpace | State::Extension, b'\r') => State::SizeLf,
+            (State::Size | State::SizeSpace, _) => return Err("a chunk size is not hexadecimal"),
             (State::Extension, b'\t' | 0x20..=0x7e | 0x80..) => {
-                self.extension += 1;
-                if self.extension > EXTENSION_MAX {
-                    return Err("chunk extensions are too long");
-                }
+                self.count_extension()?;
                 State::Extension
             }
             (State::Extension, _) => return Err("a chunk extension contains a control byte"),
             (State::SizeLf, b'\n') => {
-                self.digits = 0;
-                self.extension = 0;
+                (self.zeros, self.digits, self.extension) = (0, 0, 0);
                 if self.size == 0 { State::Trailers } else { State::Data }
             }
             (State::DataCr, b'\r') => State::DataLf,
@@ -114,7 +129,16 @@ impl ChunkedDecoder {
         Ok(())
     }
 
+    fn count_extension(&mut self) -> Result<(), &'static str> {
+        self.extension += 1;
+        if self.extension > EXTENSION_MAX { Err("chunk extensions are too long") } else { Ok(()) }
+    }
+
     fn size_digit(&mut self, byte: u8) -> Result<(), &'static str> {
+        if byte == b'0' && self.digits == 0 {
+            self.zeros += 1;
+            return if self.zeros > ZEROS_MAX { Err("a chunk size has too many zeros") } else { Ok(()) };
+        }
         self.digits += 1;
         if self.digits > SIZE_DIGITS_MAX {
             return Err("a chunk size is too large");
@@ -156,6 +180,7 @@ impl ChunkedDecoder {
         let limits = HeadLimits { line_bytes: 0, head_bytes: TRAILERS_MAX, fields: TRAILER_FIELDS_MAX };
         match parse_trailers(&self.trailer_bytes, &limits, &mut headers) {
             Ok(Some(_)) => {
+                headers.check_trailers().map_err(|_| "a trailer field belongs into the head")?;
                 self.trailer_bytes.clear();
                 Ok(Some(headers))
             }
@@ -195,6 +220,12 @@ mod tests {
         check(b"0\r\n\r\n", Ok((b"", 5)));
         check(b"5\r\nhello\r\n0\r\n\r\n", Ok((b"hello", 15)));
         check(b"1\r\nh\r\n4;a=b\r\nello\r\n000\r\n\r\n", Ok((b"hello", 26)));
+        check(b"5 \t;a=b\r\nhello\r\n0 ; x\r\n\r\n", Ok((b"hello", 25)));
+        check(b"5 \r\nhello\r\n0\t\r\n\r\n", Ok((b"hello", 17)));
+        check(
+            b"00000000000000000000000000000005\r\nhello\r\n0000000000000000000\r\n\r\n",
+            Ok((b"hello", 64)),
+        );
         check(b"A\r\n0123456789\r\n0\r\nX: y\r\n\r\nGET /", Ok((b"0123456789", 26)));
     }
 
@@ -204,15 +235,21 @@ mod tests {
             b"\r\n\r\n",
             b"+5\r\nhello\r\n0\r\n\r\n",
             b"0x5\r\nhello\r\n",
-            b"5 \r\nhello\r\n",
+            b"5 5\r\nhello\r\n",
+            b" 5\r\nhello\r\n",
+            &[&[b'0'; 65][..], b"\r\n\r\n"].concat(),
             b"5\nhello\r\n0\r\n\r\n",
             b"5\r\nhelloX\r\n0\r\n\r\n",
             b"5\r\nhello\n0\r\n\r\n",
             b"ffffffffffffffff1\r\n",
+            b"00001000000000000000\r\n",
             b"5;\x01\r\nhello\r\n",
             b"0\r\nbad line\r\n\r\n",
             b"0\r\nA: b\n\r\n",
             b"0\r\n A: b\r\n\r\n",
+            b"0\r\nContent-Length: 1\r\n\r\n",
+            b"0\r\nHost: h\r\n\r\n",
+            b"0\r\ntransfer-encoding: chunked\r\n\r\n",
             b"-1\r\n",
             b";x\r\n",
         ];

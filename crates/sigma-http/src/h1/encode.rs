@@ -1,19 +1,39 @@
 //! Heads to bytes.
 
+use super::Framing;
+use super::framing::frame_request;
 use crate::head::reason_phrase;
-use crate::{Headers, RequestHead, ResponseHead};
+use crate::{BodyLength, Headers, RequestHead, ResponseHead};
 
-/// Writes a request head: line, fields, empty line. `target` is what the upstream is asked for.
-pub fn request_head(head: &RequestHead, target: &[u8], out: &mut Vec<u8>) {
+/// Writes a request head whole. `rewritten` is what the upstream is asked for in place of the
+/// head's own target. The fields that frame the message are made from `length` and `upgrade`, the
+/// protocol that is asked for; what the head says of them is not believed.
+pub fn request_head(
+    head: &mut RequestHead,
+    rewritten: Option<&[u8]>,
+    length: BodyLength,
+    upgrade: Option<&[u8]>,
+    out: &mut Vec<u8>,
+) {
+    frame_request(&mut head.headers, length);
     out.extend_from_slice(head.method_token());
     out.push(b' ');
-    out.extend_from_slice(target);
+    out.extend_from_slice(rewritten.unwrap_or_else(|| head.path_and_query()));
     out.extend_from_slice(b" HTTP/1.1\r\n");
     head.headers.write_to(out);
+    if Framing::from(length) == Framing::Chunked {
+        out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+    }
+    if let Some(protocol) = upgrade {
+        out.extend_from_slice(b"Connection: upgrade\r\nUpgrade: ");
+        out.extend_from_slice(protocol);
+        out.extend_from_slice(b"\r\n");
+    }
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes the status line and the fields; the caller adds its own fields and the empty line.
+/// Writes the status line and the fields of a head that [`super::frame_response`] has framed; the
+/// caller adds its own fields and the empty line.
 pub fn response_head(head: &ResponseHead, out: &mut Vec<u8>) {
     if head.status == 200 {
         out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");

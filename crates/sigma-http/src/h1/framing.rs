@@ -37,6 +37,53 @@ pub fn response_body(head: &ResponseHead, method: Method) -> Result<BodyLength, 
     Ok(if bodiless { BodyLength::None } else { declared })
 }
 
+/// Makes the framing fields of a request say what its body's `length` is, whatever they said
+/// before: a head never declares a body that does not follow it.
+pub fn frame_request(headers: &mut Headers, length: BodyLength) {
+    headers.remove_connection_fields();
+    match length {
+        BodyLength::Known(n) => declare(headers, n),
+        BodyLength::None | BodyLength::Streamed | BodyLength::UntilClose => {
+            headers.remove(HeaderId::ContentLength);
+        }
+    }
+}
+
+/// As [`frame_request`], for the answer to a request whose method was HEAD or not. Returns the
+/// length of what may follow: some answers have no body whatever their length is said to be
+/// (RFC 9112 §6.3).
+pub fn frame_response(head: &mut ResponseHead, length: BodyLength, to_head: bool) -> BodyLength {
+    let headers = &mut head.headers;
+    headers.remove_connection_fields();
+    if head.status == 204 || (100..200).contains(&head.status) {
+        // RFC 9110 §8.6: a length here could only be misread.
+        headers.remove(HeaderId::ContentLength);
+        return BodyLength::None;
+    }
+    if to_head || head.status == 304 {
+        // It tells the length that the body would have. What could be read in two ways goes.
+        match length {
+            BodyLength::Known(n) => declare(headers, n),
+            _ if content_length(headers).is_err() => headers.remove(HeaderId::ContentLength),
+            _ => {}
+        }
+        return BodyLength::None;
+    }
+    match length {
+        BodyLength::None => declare(headers, 0),
+        BodyLength::Known(n) => declare(headers, n),
+        BodyLength::Streamed | BodyLength::UntilClose => headers.remove(HeaderId::ContentLength),
+    }
+    length
+}
+
+/// A field that says so already keeps its place.
+fn declare(headers: &mut Headers, length: u64) {
+    if content_length(headers) != Ok(Some(length)) {
+        headers.set(HeaderId::ContentLength, itoa::Buffer::new().format(length).as_bytes());
+    }
+}
+
 /// Whether the sender of a head keeps the connection open after the message (RFC 9112 §9.3).
 pub fn connection_persists(version: Version, headers: &Headers) -> bool {
     if !headers.has(HeaderId::Connection) {

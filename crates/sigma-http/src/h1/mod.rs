@@ -23,6 +23,6 @@ pub mod parse;
 
 pub use body::BodyReader;
 pub use chunked::{ChunkedDecoder, Decoded};
-pub use framing::{connection_persists, request_body, response_body};
+pub use framing::{connection_persists, frame_request, frame_response, request_body, response_body};
 pub use output::{Framing, Output};
 pub use parse::{HeadLimits, HeadScanner, ParseError, parse_request, parse_response};

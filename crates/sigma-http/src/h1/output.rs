@@ -23,8 +23,12 @@ pub enum Framing {
 }
 
 impl From<BodyLength> for Framing {
+    /// As HTTP/1.1 frames what its sender cannot tell the length of.
     fn from(length: BodyLength) -> Framing {
-        if length == BodyLength::Streamed { Framing::Chunked } else { Framing::Plain }
+        match length {
+            BodyLength::Streamed | BodyLength::UntilClose => Framing::Chunked,
+            BodyLength::None | BodyLength::Known(_) => Framing::Plain,
+        }
     }
 }
 
@@ -48,11 +52,6 @@ impl Output {
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.front.is_empty() && self.body.is_empty() && self.back.is_empty()
-    }
-
-    /// Whether something waits and not a byte of it was written.
-    pub fn is_untouched(&self) -> bool {
-        self.written == 0 && !self.front.is_empty()
     }
 
     /// Whether another frame may be pushed.

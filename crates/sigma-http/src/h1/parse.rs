@@ -72,6 +72,9 @@ pub fn parse_request(
     head: &mut RequestHead,
 ) -> Result<Option<usize>, ParseError> {
     let start = if bytes.starts_with(b"\r\n") { 2 } else { 0 };
+    if bytes[start..].starts_with(b"\r\n") {
+        return Err(Invalid("there is more than one empty line before the request line"));
+    }
     let Some(line) = next_line(bytes, start)? else {
         return incomplete(bytes.len() - start, limits.line_bytes, ParseError::LineTooLong);
     };
@@ -274,7 +277,11 @@ fn classify_target(target: &[u8], at: usize, head: &mut RequestHead) -> Result<(
     }
     head.form = TargetForm::Absolute;
     head.authority = range(scheme_len, scheme_len + authority_len);
-    head.target = range(scheme_len + authority_len, target.len());
+    head.target = match &rest[authority_len..] {
+        // The empty path is `/` (RFC 9110 §4.2.3), and nobody behind has to know that it was empty.
+        query if query.first() == Some(&b'?') => head.headers.keep(&[b"/", query].concat()),
+        _ => range(scheme_len + authority_len, target.len()),
+    };
     Ok(())
 }
 

@@ -172,6 +172,7 @@ impl State {
             }),
             target,
             websocket: websocket.unwrap_or(false),
+            upgrades: route.upgrade_protocols.iter().map(|name| name.as_str().into()).collect(),
             timeouts: route.timeout.as_deref().map(|timeout| Timeouts::from(*timeout)),
             rewrite,
             chain,

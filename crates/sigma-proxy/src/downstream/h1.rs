@@ -310,34 +310,29 @@ impl Server {
         if self.version == Version::Http10 {
             return;
         }
-        let upgrade = head.status == 101;
         let protocol = head.headers.get(HeaderId::Upgrade).map(<[u8]>::to_vec);
-        head.headers.remove_hop_by_hop();
-        if let (true, Some(protocol)) = (upgrade, protocol) {
-            head.headers.add(HeaderId::Connection, b"upgrade");
-            head.headers.add(HeaderId::Upgrade, &protocol);
-        }
+        head.headers.remove_nominated();
+        h1::frame_response(head, BodyLength::None, false);
         let out = self.output.front();
         h1::encode::response_head(head, out);
+        if let (101, Some(protocol)) = (head.status, protocol) {
+            out.extend_from_slice(b"Connection: upgrade\r\nUpgrade: ");
+            out.extend_from_slice(&protocol);
+            out.extend_from_slice(b"\r\n");
+        }
         out.extend_from_slice(b"\r\n");
     }
 
     pub(super) fn send_head(&mut self, head: &mut ResponseHead, length: BodyLength, date: &[u8]) {
-        let mut framing = Framing::Plain;
-        match length {
-            BodyLength::Streamed | BodyLength::UntilClose if self.version != Version::Http10 => {
-                framing = Framing::Chunked
+        let follows = h1::frame_response(head, length, self.bodiless);
+        self.bodiless |= follows == BodyLength::None;
+        let framing = match follows {
+            BodyLength::Streamed | BodyLength::UntilClose if self.version == Version::Http10 => {
+                self.persists = false;
+                Framing::Plain
             }
-            BodyLength::Streamed | BodyLength::UntilClose => self.persists = false,
-            BodyLength::Known(n) => {
-                // A version that frames by itself may leave it out.
-                if !head.headers.has(HeaderId::ContentLength) {
-                    head.headers.add(HeaderId::ContentLength, itoa::Buffer::new().format(n).as_bytes());
-                }
-            }
-            BodyLength::None => {}
-        }
-        self.bodiless |= length == BodyLength::None;
+            follows => Framing::from(follows),
+        };
         let had_date = head.headers.has(HeaderId::Date);
         let out = self.output.front();
         let before = out.len();

@@ -84,6 +84,14 @@ impl Downstream<'_> {
         each!(self, c => c.poll_departure(cx))
     }
 
+    /// Whether a success would tell the client that a tunnel is open (RFC 8441).
+    pub(crate) fn asks_tunnel(&self) -> bool {
+        match self {
+            Downstream::H1(_) => false,
+            Downstream::H2(c) => c.asks_tunnel(),
+        }
+    }
+
     /// Whether the head that ends the wait for an answer may be an answer to what was asked.
     pub(crate) fn check_answer(&self, head: &ResponseHead) -> Result<(), Fault> {
         match self {

@@ -10,10 +10,6 @@ const UPSTREAM_STATUS: &str = "X-APISIX-Upstream-Status";
 /// Makes the final head of a response fit to be passed on.
 pub(super) fn prepare(head: &mut ResponseHead, snapshot: &Snapshot) {
     head.headers.remove_hop_by_hop();
-    if head.status == 204 {
-        // RFC 9110 §8.6: a length here could only be misread.
-        head.headers.remove(HeaderId::ContentLength);
-    }
     if let Some(server) = &snapshot.settings.server_header
         && !server.is_empty()
         && !head.headers.has(HeaderId::Server)

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use sigma_config::expr::{VarValue, Variables};
-use sigma_config::resources::{Balance, PassHost};
+use sigma_config::resources::{Balance, PassHost, Scheme};
 use sigma_config::settings::Settings;
 use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method, ResponseHead, Side};
 use sigma_net::{Deadline, deadline};
@@ -24,7 +24,7 @@ use super::phases::{chains, env};
 use super::response::BodyRow;
 use super::retry::{Decision, decide, verdict};
 use super::transfer::{DownTimeouts, Outlet, Replay, Transfer, Upload};
-use super::{Exchange, Scratch, answer, client, grpc, headers, reply};
+use super::{Exchange, Scratch, answer, client, grpc, headers, reply, upgrade};
 use crate::reach::{self, Demands};
 use crate::snapshot::{HashKey, Route, Snapshot, Timeouts, Upstream};
 use crate::worker::View;
@@ -35,7 +35,8 @@ struct Plan<'p> {
     snapshot: &'p Snapshot,
     upstream: &'p Upstream,
     timeouts: Timeouts,
-    upgrade: bool,
+    /// The protocol to change to.
+    upgrade: Option<Vec<u8>>,
     /// The end of the time that the client gives the exchange, if it gives one.
     client_deadline: Option<Deadline>,
 }
@@ -55,7 +56,8 @@ impl Exchange<'_, '_> {
             return Err(Fault::new(FaultKind::NoUpstream, "the route's upstream does not exist"));
         };
         let key = self.hash_key(upstream);
-        let upgrade = self.prepare_request(snapshot, route.websocket);
+        let upgrade = self.upgrade(route, upstream)?;
+        self.prepare_request(snapshot);
         let timeouts = route.timeouts.unwrap_or(upstream.timeouts);
         self.check_host(upstream)?;
         let client_deadline = grpc::deadline(&self.scratch.cx.request);
@@ -92,6 +94,19 @@ impl Exchange<'_, '_> {
             PassHost::Pass => Fault::new(FaultKind::BadRequest, "the host cannot be asked for over TLS"),
             _ => Fault::new(FaultKind::NoUpstream, "the upstream's host cannot be asked for over TLS"),
         })
+    }
+
+    /// The protocol that the connection to a node is to change to. A client of HTTP/1 is served
+    /// without it where the route does not let it through (RFC 9110 §7.8).
+    fn upgrade(&self, route: &Route, upstream: &Upstream) -> Result<Option<Vec<u8>>, Fault> {
+        let can = !matches!(upstream.config.scheme, Scheme::Grpc | Scheme::Grpcs);
+        let asked = self.asks_upgrade && can;
+        let protocol = if asked { upgrade::admitted(&self.scratch.cx.request, route) } else { None };
+        if protocol.is_none() && self.down.asks_tunnel() {
+            let reason = "the route does not let this :protocol through";
+            return Err(Fault::new(FaultKind::NotImplemented, reason));
+        }
+        Ok(protocol.map(<[u8]>::to_vec))
     }
 
     /// A body that a plugin has read whole, and may have changed, goes to the node from memory.
@@ -222,7 +237,7 @@ impl Exchange<'_, '_> {
         }
         let demands = Demands {
             connect_ms: plan.timeouts.connect_ms,
-            upgrade: plan.upgrade,
+            upgrade: plan.upgrade.is_some(),
             ..Demands::of(&cx.request, plan.upstream, self.down.origin())
         };
         let target = reach::target(plan.snapshot, plan.upstream, endpoint, &demands);
@@ -239,7 +254,7 @@ impl Exchange<'_, '_> {
                 }
             };
             self.scratch.cx.record.connected();
-            self.send_head(&mut connection);
+            self.send_head(&mut connection, plan.upgrade.as_deref());
             match self.converse(plan, connection, state).await {
                 Ok(Ended::Whole(connection)) => {
                     self.worker.pools.borrow_mut().checkin(&target, connection, deadline::now_ms());
@@ -262,13 +277,11 @@ impl Exchange<'_, '_> {
         Some(connection)
     }
 
-    fn send_head(&mut self, connection: &mut Connection) {
-        let head = &self.scratch.cx.request;
-        let target = match &self.scratch.cx.target[..] {
-            b"" => head.path_and_query(),
-            rewritten => rewritten,
-        };
-        connection.send_head(head, target, self.request_length());
+    fn send_head(&mut self, connection: &mut Connection, upgrade: Option<&[u8]>) {
+        let length = self.request_length();
+        let cx = &mut self.scratch.cx;
+        let rewritten = (!cx.target.is_empty()).then_some(&cx.target[..]);
+        connection.send_head(&mut cx.request, rewritten, length, upgrade);
     }
 
     /// Request up, response down, on one connection.
@@ -307,10 +320,13 @@ impl Exchange<'_, '_> {
         }
         state.decision = Decision::GiveUp;
         transfer.answered();
+        if head.status == 101 {
+            upgrade::check_agreement(head, plan.upgrade.as_deref())?;
+        }
         transfer.down.check_answer(head)?;
         cx.record.answered(head.status);
         if head.status == 101 {
-            return tunnel(&mut transfer, plan, cx).await;
+            return tunnel(&mut transfer, cx).await;
         }
         if self.worker.is_draining() {
             transfer.down.close_after();
@@ -403,11 +419,7 @@ fn head_limits(settings: &Settings) -> HeadLimits {
 }
 
 /// The node has changed the protocol: plain bytes from here on.
-async fn tunnel(transfer: &mut Transfer<'_, '_>, plan: &Plan<'_>, cx: &mut Context) -> Result<Ended, Fault> {
-    if !plan.upgrade {
-        let reason = "the node changed the protocol although nobody asked";
-        return Err(Fault::new(FaultKind::UpgradeFailed, reason));
-    }
+async fn tunnel(transfer: &mut Transfer<'_, '_>, cx: &mut Context) -> Result<Ended, Fault> {
     cx.record.status = 101;
     transfer.down.send_interim(&mut cx.response);
     transfer.open_tunnel();

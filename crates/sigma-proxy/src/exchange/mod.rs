@@ -1,6 +1,7 @@
 //! One request and its answer, from open to finish, in no protocol version's terms.
 
 mod answer;
+mod entrance;
 mod finish;
 mod forward;
 mod grpc;
@@ -11,12 +12,13 @@ mod request;
 mod response;
 mod retry;
 mod transfer;
+mod upgrade;
 mod websocket;
 
 use std::rc::Rc;
 use std::time::Instant;
 
-use sigma_http::{Fault, FaultKind, HeaderId, Method, RequestHead, TargetForm, Version};
+use sigma_http::{Fault, FaultKind, HeaderId, Method, RequestHead, TargetForm};
 use sigma_observe::counters::Counter;
 use sigma_plugin::context::Client;
 use sigma_plugin::record::Source;
@@ -58,6 +60,8 @@ pub(crate) struct Exchange<'x, 'c> {
     merged: Option<Rc<Chain>>,
     /// The request was understood so far that plugins may see it.
     opened: bool,
+    /// The client asks to change the protocol.
+    asks_upgrade: bool,
     /// The body of a plugin's reply, if it is made while it is sent.
     stream: Option<sigma_plugin::StreamBody>,
     /// A plugin has read the beginning of the body; it waits in `scratch.replay`.
@@ -104,6 +108,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
             route: None,
             merged: None,
             opened: false,
+            asks_upgrade: false,
             stream: None,
             body_partly_read: false,
         }
@@ -115,6 +120,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         if view.snapshot.closed {
             return Err(Fault::new(FaultKind::NoUpstream, "a global rule is quarantined"));
         }
+        self.enter(&view.snapshot);
         let found = self.find_route();
         let route = match found {
             Ok(number) => view.snapshot.route(number),
@@ -122,7 +128,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         };
         let plugins = !view.snapshot.global.is_empty() || route.is_some_and(|route| !route.chain.is_empty());
         if plugins && (found.is_ok() || matches!(&found, Err(fault) if fault.kind == FaultKind::NoRoute)) {
-            self.open_to_plugins(&view, route);
+            self.open_to_plugins(route);
             if let Some(reply) = self.request_phases().await? {
                 return self.reply(reply).await;
             }
@@ -159,9 +165,8 @@ impl<'x, 'c> Exchange<'x, 'c> {
     }
 
     /// Fills in what plugins see of the exchange.
-    fn open_to_plugins(&mut self, view: &View, route: Option<&Route>) {
+    fn open_to_plugins(&mut self, route: Option<&Route>) {
         self.opened = true;
-        self.sanitize_forwarded(&view.snapshot);
         let cx = &mut self.scratch.cx;
         cx.client = client(&self.down);
         cx.record.connection_requests = self.down.request_number();
@@ -237,6 +242,13 @@ impl<'x, 'c> Exchange<'x, 'c> {
 
     /// Sends what a plugin answers.
     async fn reply(&mut self, reply: Box<sigma_plugin::Reply>) -> Result<(), Fault> {
+        if self.down.asks_tunnel() && (200..300).contains(&reply.status) {
+            // A success would tell the client that its tunnel is open (RFC 8441 §5).
+            return Err(Fault::new(
+                FaultKind::NotImplemented,
+                "a tunnel was asked for, and nothing opens one",
+            ));
+        }
         self.scratch.cx.record.source = Source::Gateway;
         // Boxed, so that exchanges that are proxied have no room for it.
         Box::pin(self.send_reply(*reply)).await;
@@ -296,13 +308,6 @@ fn rewrite_target(
         out.push(b'?');
         out.extend_from_slice(query);
     }
-}
-
-/// Whether the client asks to change the protocol of its connection (RFC 9110 §7.8).
-fn wants_upgrade(head: &RequestHead) -> bool {
-    head.version != Version::Http10
-        && head.headers.has(HeaderId::Upgrade)
-        && head.headers.has_token(HeaderId::Connection, b"upgrade")
 }
 
 impl Origin {

@@ -32,6 +32,7 @@ pub(super) fn status(kind: FaultKind) -> Option<u16> {
         FaultKind::ExpectationFailed => 417,
         FaultKind::RequestHeadTooLarge => 431,
         FaultKind::Internal => 500,
+        FaultKind::NotImplemented => 501,
         FaultKind::NodesExhausted
         | FaultKind::ConnectRefused
         | FaultKind::ConnectionTerminated

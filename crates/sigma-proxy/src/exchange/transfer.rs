@@ -12,6 +12,7 @@ use sigma_plugin::Context as ExchangeContext;
 use sigma_plugin::context::BodyCopy;
 use sigma_upstream::connection::{Connection, HeadLimits};
 
+use super::entrance;
 use super::response::BodyRow;
 use super::retry::Progress;
 use super::websocket::{Client, OpenSocket};
@@ -340,9 +341,12 @@ impl<'t, 'c> Transfer<'t, 'c> {
             let mut starved = false;
             while self.upload == Upload::Running && self.up.has_room() {
                 match self.down.poll_frame(cx) {
-                    Poll::Ready(Ok(frame)) => {
+                    Poll::Ready(Ok(mut frame)) => {
                         if !matches!(frame, Frame::Data(_)) {
                             self.upload = Upload::Done;
+                        }
+                        if let Frame::Trailers(trailers) = &mut frame {
+                            entrance::clear_trailers(trailers);
                         }
                         replay.record(&frame);
                         self.up.send(frame);

@@ -63,6 +63,8 @@ pub(crate) struct Route {
     pub(crate) facts: Arc<RouteFacts>,
     pub(crate) target: Target,
     pub(crate) websocket: bool,
+    /// Other protocols that a connection may change to.
+    pub(crate) upgrades: Box<[Box<str>]>,
     /// Replaces the upstream's.
     pub(crate) timeouts: Option<Timeouts>,
     pub(crate) rewrite: Option<Rewrite>,

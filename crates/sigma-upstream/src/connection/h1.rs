@@ -19,6 +19,8 @@ pub struct Client {
     pub(super) deadline: Deadline,
     /// Requests sent so far.
     requests: u32,
+    /// Bytes that were written before the current request.
+    sent_before: u64,
     interims: u8,
     /// A byte of the answer to the current request has come.
     answered: bool,
@@ -39,6 +41,7 @@ impl Client {
             length: BodyLength::None,
             deadline,
             requests: 0,
+            sent_before: 0,
             interims: 0,
             answered: false,
             headed: false,
@@ -46,19 +49,20 @@ impl Client {
         }
     }
 
-    pub(super) fn send_head(&mut self, head: &RequestHead, target: &[u8], length: BodyLength) {
+    pub(super) fn send_head(
+        &mut self,
+        head: &mut RequestHead,
+        rewritten: Option<&[u8]>,
+        length: BodyLength,
+        upgrade: Option<&[u8]>,
+    ) {
         self.requests += 1;
+        self.sent_before = self.output.total();
         self.interims = 0;
         self.answered = false;
         self.headed = false;
         self.output.framing = Framing::from(length);
-        let out = self.output.front();
-        h1::encode::request_head(head, target, out);
-        if length == BodyLength::Streamed {
-            // Each side frames its own message; the head carries no coding of the other side's.
-            out.truncate(out.len() - 2);
-            out.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
-        }
+        h1::encode::request_head(head, rewritten, length, upgrade, self.output.front());
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -150,7 +154,8 @@ impl Client {
     }
 
     pub(super) fn is_unsent(&self) -> bool {
-        self.output.is_untouched()
+        // What waits in the queue does not count: after the first flush it is empty again.
+        self.output.total() == self.sent_before
     }
 
     pub(super) fn is_reusable(&self, requests_max: u32) -> bool {

@@ -42,9 +42,17 @@ macro_rules! each {
 }
 
 impl Connection {
-    /// Queues a request head. `target` is what to ask for; `length` frames the body that follows.
-    pub fn send_head(&mut self, head: &RequestHead, target: &[u8], length: BodyLength) {
-        each!(self, c => c.send_head(head, target, length))
+    /// Queues a request head. `rewritten` is what to ask for in place of the head's own target;
+    /// `length` frames the body that follows, `upgrade` is the protocol to change to. The fields of
+    /// the head that say so are replaced.
+    pub fn send_head(
+        &mut self,
+        head: &mut RequestHead,
+        rewritten: Option<&[u8]>,
+        length: BodyLength,
+        upgrade: Option<&[u8]>,
+    ) {
+        each!(self, c => c.send_head(head, rewritten, length, upgrade))
     }
 
     /// Whether another frame may be queued.

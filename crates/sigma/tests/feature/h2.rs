@@ -437,7 +437,57 @@ fn a_tunnel_that_the_route_does_not_allow_is_refused() {
         let mut sender = sender.ready().await.unwrap();
         let ask = request("CONNECT", "/").extension(h2::ext::Protocol::from_static("websocket"));
         let (response, _) = sender.send_request(ask.body(()).unwrap(), false).unwrap();
-        assert_eq!(response.await.unwrap().status(), 502);
+        assert_eq!(response.await.unwrap().status(), 501);
+    });
+    assert_eq!(origin.connections(), 0, "no node is asked");
+}
+
+/// The tunnel's request is written out as a GET: a length that it brought would be read as that of
+/// a body, and the next request on the node's connection as its bytes.
+#[test]
+fn an_extended_connect_brings_no_length_and_no_other_protocol() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = in_front_of(&origin, "");
+    within(async {
+        let (sender, _driver) = connect(&gateway).await;
+        let mut sender = sender.ready().await.unwrap();
+        until(|| sender.is_extended_connect_protocol_enabled()).await;
+        let cases: [(&'static str, &[(&str, &str)], Result<u16, Reason>); 4] = [
+            ("websocket", &[("content-length", "80")], Ok(400)),
+            ("websocket", &[("content-length", "0")], Ok(400)),
+            ("h2c", &[], Ok(501)),
+            ("connect-udp", &[], Ok(501)),
+        ];
+        for (protocol, fields, expected) in cases {
+            let mut ask = request("CONNECT", "/ws").extension(h2::ext::Protocol::from_static(protocol));
+            for (name, value) in fields {
+                ask = ask.header(*name, *value);
+            }
+            sender = sender.ready().await.unwrap();
+            let (response, _out) = sender.send_request(ask.body(()).unwrap(), false).unwrap();
+            let got = match response.await {
+                Ok(response) => Ok(response.status().as_u16()),
+                Err(error) => Err(error.reason().unwrap()),
+            };
+            assert_eq!(got, expected, "{protocol} {fields:?}");
+        }
+    });
+    assert_eq!(origin.connections(), 0, "no node is asked");
+}
+
+/// A plugin that answers a tunnel's request with a success would seem to have opened the tunnel.
+#[test]
+fn a_plugins_success_is_no_tunnel() {
+    let origin = Origin::echo("a").unwrap();
+    let config = catch_all("", &nodes(&[&origin]), "    plugins: { mocking: { response_example: hi } }\n");
+    let gateway = Gateway::start(SIGMA, &config).unwrap();
+    within(async {
+        let (sender, _driver) = connect(&gateway).await;
+        let mut sender = sender.ready().await.unwrap();
+        until(|| sender.is_extended_connect_protocol_enabled()).await;
+        let ask = request("CONNECT", "/").extension(h2::ext::Protocol::from_static("websocket"));
+        let (response, _) = sender.send_request(ask.body(()).unwrap(), false).unwrap();
+        assert_eq!(response.await.unwrap().status(), 501);
     });
 }
 

@@ -8,12 +8,12 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
-use http::header::{CONTENT_LENGTH, DATE, HeaderMap, HeaderValue};
+use http::header::{DATE, HeaderMap, HeaderValue};
 use http::{Request, Response, StatusCode};
 use sha1::{Digest, Sha1};
-use sigma_http::h1::ParseError;
+use sigma_http::h1::{ParseError, frame_response};
 use sigma_http::{
-    BodyLength, Fault, FaultKind, Frame, Method, RequestHead, RequestParts, ResponseHead, Version,
+    BodyLength, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, RequestParts, ResponseHead, Version,
 };
 use sigma_net::Deadline;
 use sigma_upstream::connection::h2::body::{Broken, Inflow, Outflow};
@@ -142,6 +142,10 @@ impl ServerStream {
         self.tunnel = Tunnel::Asked(accept);
     }
 
+    pub(in crate::downstream) fn asks_tunnel(&self) -> bool {
+        matches!(self.tunnel, Tunnel::Asked(_))
+    }
+
     /// Whether the final head of a node may answer what this client asked.
     pub(in crate::downstream) fn check_answer(&self, head: &ResponseHead) -> Result<(), Fault> {
         let Tunnel::Asked(accept) = &self.tunnel else { return Ok(()) };
@@ -188,10 +192,12 @@ impl ServerStream {
         if head.status == 101 {
             // RFC 8441 §5: what answers an upgrade in HTTP/1.1 is a plain success here.
             head.headers.remove_name(b"sec-websocket-accept");
+            head.headers.remove(HeaderId::ContentLength);
             self.respond(200, field_map(&head.headers, |_| true), BodyLength::Streamed);
             return;
         }
         let Output::Head(respond) = &mut self.output else { return };
+        frame_response(head, BodyLength::None, false);
         let Ok(response) = response(head.status, field_map(&head.headers, |_| true)) else { return };
         if respond.send_informational(response).is_err() {
             self.output = Output::Lost;
@@ -204,16 +210,13 @@ impl ServerStream {
         length: BodyLength,
         date: &[u8],
     ) {
+        self.bodiless = frame_response(head, length, self.bodiless).is_empty();
         let mut map = field_map(&head.headers, |_| true);
         if !map.contains_key(DATE)
             && let Ok(date) = HeaderValue::from_bytes(date)
         {
             map.insert(DATE, date);
         }
-        if matches!(length, BodyLength::Streamed | BodyLength::UntilClose) {
-            map.remove(CONTENT_LENGTH);
-        }
-        self.bodiless |= length.is_empty();
         self.respond(head.status, map, length);
     }
 

@@ -8,6 +8,7 @@ use h2::{Error, Reason, RecvStream};
 use http::header::{HeaderValue, TE};
 use http::uri::Scheme;
 use http::{Method as HttpMethod, Request, Response, Uri};
+use sigma_http::h1::frame_request;
 use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, ResponseHead, Version};
 use sigma_net::Deadline;
 
@@ -58,7 +59,20 @@ impl ClientStream {
         }
     }
 
-    pub(in crate::connection) fn send_head(&mut self, head: &RequestHead, target: &[u8], length: BodyLength) {
+    pub(in crate::connection) fn send_head(
+        &mut self,
+        head: &mut RequestHead,
+        rewritten: Option<&[u8]>,
+        length: BodyLength,
+        upgrade: Option<&[u8]>,
+    ) {
+        if upgrade.is_some() {
+            // Whoever asks for an upgrade dials for the version that has them.
+            self.refused = Some(Fault::new(FaultKind::Internal, "no upgrade is asked for over HTTP/2"));
+            return;
+        }
+        frame_request(&mut head.headers, length);
+        let target = rewritten.unwrap_or_else(|| head.path_and_query());
         let request = match request(head, target, self.trunk.scheme()) {
             Ok(request) => request,
             Err(reason) => {

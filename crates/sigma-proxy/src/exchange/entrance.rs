@@ -1,0 +1,158 @@
+//! What a client may say of itself, before anybody behind sees its request.
+//!
+//! Later is too late: routes, conditions and plugins read fields, and what they and the gateway add
+//! must be neither forged nor taken away by the client.
+
+use sigma_config::settings::Underscores;
+use sigma_http::{HeaderId, Headers};
+
+use super::{Exchange, upgrade};
+use crate::snapshot::Snapshot;
+
+/// Fields that the gateway or its plugins set for nodes, in lower case, beside those of
+/// [`is_forwarding`].
+const OWNED: [&str; 5] = [
+    "x-consumer-username",
+    "x-consumer-custom-id",
+    "x-consumer-groups",
+    "x-credential-identifier",
+    "x-request-id",
+];
+
+impl Exchange<'_, '_> {
+    /// Takes from the request what its sender has no right to say.
+    pub(super) fn enter(&mut self, snapshot: &Snapshot) {
+        let head = &mut self.scratch.cx.request;
+        self.asks_upgrade = upgrade::is_asked_for(head, self.down.body_length());
+        head.headers.remove_nominated();
+        let drops_all = snapshot.settings.underscores_in_headers == Underscores::Drop;
+        head.headers.remove_underscored(|twin| drops_all || is_owned(HeaderId::of(twin), twin));
+        self.sanitize_forwarded(snapshot);
+    }
+
+    pub(super) fn peer_is_trusted(&self, snapshot: &Snapshot) -> bool {
+        self.down.origin().peer.ip().is_some_and(|ip| snapshot.trusted().contains(ip))
+    }
+
+    /// Replaces what the client says of itself in forwarding fields, unless it is trusted.
+    fn sanitize_forwarded(&mut self, snapshot: &Snapshot) {
+        let origin = self.down.origin();
+        let trusted_peer = self.peer_is_trusted(snapshot);
+        let scheme: &[u8] = if self.down.tls().is_some() { b"https" } else { b"http" };
+        let headers = &mut self.scratch.cx.request.headers;
+        if !trusted_peer {
+            headers.remove(HeaderId::Forwarded);
+            // While nobody is named, the chain is kept as in APISIX, where only its end is believed.
+            if !snapshot.trusted().is_empty() {
+                headers.remove(HeaderId::XForwardedFor);
+                headers.remove(HeaderId::XRealIp);
+            }
+        }
+        let head = &mut self.scratch.cx.request;
+        self.scratch.value.clear();
+        self.scratch.value.extend_from_slice(head.authority());
+        let host = &self.scratch.value;
+        let trusted = |headers: &Headers, id| trusted_peer && headers.get(id).is_some_and(|v| !v.is_empty());
+        if !trusted(&head.headers, HeaderId::XForwardedProto) {
+            head.headers.set(HeaderId::XForwardedProto, scheme);
+        }
+        if !trusted(&head.headers, HeaderId::XForwardedHost) {
+            match &host[..] {
+                // Only HTTP/1.0 may leave it out; an empty field would say that there is such a host.
+                b"" => head.headers.remove(HeaderId::XForwardedHost),
+                host => head.headers.set(HeaderId::XForwardedHost, host),
+            }
+        }
+        if !trusted(&head.headers, HeaderId::XForwardedPort) {
+            let mut digits = itoa::Buffer::new();
+            let port = digits.format(origin.local_port()).as_bytes();
+            head.headers.set(HeaderId::XForwardedPort, port_of(host).unwrap_or(port));
+        }
+    }
+}
+
+/// Takes out of a request's trailers what its head was cleared of, or what only a head may say:
+/// a node that merges both would believe it.
+pub(super) fn clear_trailers(trailers: &mut Headers) {
+    trailers.remove_where(|id, name| {
+        let twin: Vec<u8> = name.iter().map(|b| if *b == b'_' { b'-' } else { *b }).collect();
+        let by_twin = if id == HeaderId::Other { HeaderId::of(&twin) } else { id };
+        is_owned(by_twin, &twin)
+    });
+}
+
+/// Whether clients may not say it in another notation, or at another place, than where it is
+/// looked for: the name is given with `-` for `_`.
+fn is_owned(id: HeaderId, name: &[u8]) -> bool {
+    match id {
+        HeaderId::Other => OWNED.iter().any(|owned| owned.as_bytes().eq_ignore_ascii_case(name)),
+        // A server that reads both notations as one would frame, route or authorise by it.
+        HeaderId::Host
+        | HeaderId::ContentLength
+        | HeaderId::TransferEncoding
+        | HeaderId::Connection
+        | HeaderId::Authorization
+        | HeaderId::ProxyAuthorization
+        | HeaderId::Cookie => true,
+        id => is_forwarding(id),
+    }
+}
+
+fn is_forwarding(id: HeaderId) -> bool {
+    matches!(
+        id,
+        HeaderId::Forwarded
+            | HeaderId::XForwardedFor
+            | HeaderId::XForwardedProto
+            | HeaderId::XForwardedHost
+            | HeaderId::XForwardedPort
+            | HeaderId::XRealIp
+    )
+}
+
+fn port_of(authority: &[u8]) -> Option<&[u8]> {
+    let at = authority.iter().rposition(|b| *b == b':')?;
+    let port = &authority[at + 1..];
+    (!port.is_empty() && port.iter().all(u8::is_ascii_digit)).then_some(port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(headers: &Headers) -> Vec<String> {
+        headers.iter().map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect()
+    }
+
+    #[test]
+    fn trailers_say_nothing_that_the_gateway_says() {
+        let mut trailers = Headers::default();
+        for name in [
+            "Grpc-Status",
+            "X-Checksum",
+            "X-Consumer-Username",
+            "x_consumer_username",
+            "X-Forwarded-For",
+            "x_real_ip",
+            "Authorization",
+            "Cookie",
+            "X_Other",
+        ] {
+            trailers.append(name, b"1");
+        }
+        clear_trailers(&mut trailers);
+        assert_eq!(names(&trailers), ["Grpc-Status", "X-Checksum", "X_Other"]);
+        assert!(!trailers.has(HeaderId::Authorization));
+    }
+
+    #[test]
+    fn twins_of_owned_fields_are_known_by_their_name() {
+        for name in ["x-consumer-username", "Content-Length", "X-FORWARDED-FOR", "authorization", "x-real-ip"]
+        {
+            assert!(is_owned(HeaderId::of(name.as_bytes()), name.as_bytes()), "{name}");
+        }
+        for name in ["x-custom", "user-agent", "x-consumer"] {
+            assert!(!is_owned(HeaderId::of(name.as_bytes()), name.as_bytes()), "{name}");
+        }
+    }
+}

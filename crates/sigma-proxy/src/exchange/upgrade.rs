@@ -1,0 +1,76 @@
+//! Changing the protocol of a connection (RFC 9110 §7.8): who may ask, what for, and what agrees.
+//!
+//! A tunnel is beyond every route, plugin and limit. It opens only for a protocol that the route
+//! names, and only when the node says that it speaks just that.
+
+use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method, RequestHead, ResponseHead, Version};
+
+use crate::snapshot::Route;
+
+const WEBSOCKET: &[u8] = b"websocket";
+
+/// Whether the client asks to change to one protocol, in a request that can be upgraded: one
+/// without a body, whose bytes could be taken for those of the tunnel.
+pub(super) fn is_asked_for(head: &RequestHead, length: BodyLength) -> bool {
+    head.version != Version::Http10
+        && head.method == Method::Get
+        && length.is_empty()
+        && head.headers.has(HeaderId::Upgrade)
+        && head.headers.has_token(HeaderId::Connection, b"upgrade")
+}
+
+/// The protocol that is asked for, if the route lets it through.
+pub(super) fn admitted<'h>(head: &'h RequestHead, route: &Route) -> Option<&'h [u8]> {
+    let mut offers = head.headers.get_all(HeaderId::Upgrade);
+    let (offer, None) = (offers.next()?, offers.next()) else { return None };
+    let named = |name: &str| offer.eq_ignore_ascii_case(name.as_bytes());
+    if offer.eq_ignore_ascii_case(WEBSOCKET) {
+        // Without a key it is no handshake of RFC 6455 §4.2.1, whatever a node makes of it.
+        let shakes = head.headers.find(b"sec-websocket-key").is_some();
+        return (shakes && route.websocket).then_some(offer);
+    }
+    route.upgrades.iter().any(|name| named(name)).then_some(offer)
+}
+
+/// Whether a node's 101 agrees to `protocol`.
+pub(super) fn check_agreement(head: &ResponseHead, protocol: Option<&[u8]>) -> Result<(), Fault> {
+    let failed = |reason| Err(Fault::new(FaultKind::UpgradeFailed, reason));
+    let Some(protocol) = protocol else {
+        return failed("the node changed the protocol although nobody asked");
+    };
+    let mut agreed = head.headers.get_all(HeaderId::Upgrade);
+    match (agreed.next(), agreed.next()) {
+        (Some(agreed), None) if agreed.eq_ignore_ascii_case(protocol) => {}
+        _ => return failed("the node changed to another protocol than was asked for"),
+    }
+    if protocol.eq_ignore_ascii_case(WEBSOCKET) && head.headers.find(b"sec-websocket-accept").is_none() {
+        return failed("the node's 101 has no Sec-WebSocket-Accept");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_asked_for_is_agreed_to() {
+        let check = |fields: &[(&str, &str)], protocol: Option<&str>, expected: bool| {
+            let mut head = ResponseHead::default();
+            head.start(101);
+            fields.iter().for_each(|(name, value)| head.headers.append(name, value.as_bytes()));
+            let result = check_agreement(&head, protocol.map(str::as_bytes));
+            assert_eq!(result.is_ok(), expected, "{fields:?} {protocol:?}");
+        };
+        let accept = ("Sec-WebSocket-Accept", "x");
+        check(&[("Upgrade", "websocket"), accept], Some("websocket"), true);
+        check(&[("Upgrade", "WebSocket"), accept], Some("websocket"), true);
+        check(&[("Upgrade", "websocket")], Some("websocket"), false);
+        check(&[("Upgrade", "websocket"), accept], None, false);
+        check(&[accept], Some("websocket"), false);
+        check(&[("Upgrade", "h2c"), accept], Some("websocket"), false);
+        check(&[("Upgrade", "websocket, h2c"), accept], Some("websocket"), false);
+        check(&[("Upgrade", "websocket"), ("Upgrade", "websocket"), accept], Some("websocket"), false);
+        check(&[("Upgrade", "SPDY/3.1")], Some("SPDY/3.1"), true);
+    }
+}
