@@ -74,3 +74,88 @@ pub fn last_chunk(trailers: Option<&Headers>, out: &mut Vec<u8>) {
 pub fn decimal(n: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::h1::{HeadLimits, connection_persists, frame_response, parse_request, parse_response};
+    use crate::h1::{request_body, response_body};
+    use crate::{HeaderId, Method};
+
+    const LIMITS: HeadLimits = HeadLimits { line_bytes: 1024, head_bytes: 16 * 1024, fields: 64 };
+
+    fn fields() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
+        const NAMES: [&str; 7] =
+            ["Content-Length", "Transfer-Encoding", "Connection", "Upgrade", "TE", "Keep-Alive", "X-A"];
+        const VALUES: [&str; 10] =
+            ["0", "7", "007", "7, 7", "chunked", "close", "X-A, Host", "h2c", "", "gzip, chunked"];
+        proptest::collection::vec(
+            (proptest::sample::select(&NAMES[..]), proptest::sample::select(&VALUES[..])),
+            0..8,
+        )
+    }
+
+    fn lengths() -> impl Strategy<Value = BodyLength> {
+        prop_oneof![
+            Just(BodyLength::None),
+            (0..9u64).prop_map(BodyLength::Known),
+            Just(BodyLength::Streamed),
+            Just(BodyLength::UntilClose),
+        ]
+    }
+
+    fn add(headers: &mut Headers, fields: &[(&str, &str)]) {
+        fields.iter().for_each(|(name, value)| headers.append(name, value.as_bytes()));
+    }
+
+    proptest! {
+        /// Whatever fields a head has, a reader of what is written finds the body that was declared.
+        #[test]
+        fn requests_declare_the_body_that_follows(fields in fields(), length in lengths(), upgrades: bool) {
+            let mut head = RequestHead::default();
+            parse_request(b"POST /a HTTP/1.1\r\nHost: h\r\n\r\n", &LIMITS, &mut head).expect("a head");
+            add(&mut head.headers, &fields);
+            let upgrade = upgrades.then_some(&b"websocket"[..]);
+            let mut wire = Vec::new();
+            request_head(&mut head, None, length, upgrade, &mut wire);
+            let mut again = RequestHead::default();
+            let read = parse_request(&wire, &LIMITS, &mut again).expect("a valid head");
+            prop_assert_eq!(read, Some(wire.len()));
+            let expected = if length == BodyLength::UntilClose { BodyLength::Streamed } else { length };
+            prop_assert_eq!(request_body(&again), Ok(expected));
+            prop_assert!(connection_persists(again.version, &again.headers));
+            prop_assert_eq!(again.headers.get(HeaderId::Upgrade), upgrade);
+        }
+
+        /// As for requests; an answer that has no body says nothing that could be read as one.
+        #[test]
+        fn answers_declare_the_body_that_follows(
+            fields in fields(), length in lengths(), to_head: bool,
+            status in proptest::sample::select(&[103u16, 200, 204, 206, 304, 404, 500][..]),
+        ) {
+            let mut head = ResponseHead::default();
+            head.start(status);
+            add(&mut head.headers, &fields);
+            let follows = frame_response(&mut head, length, to_head);
+            let mut wire = Vec::new();
+            response_head(&head, &mut wire);
+            if matches!(follows, BodyLength::Streamed | BodyLength::UntilClose) {
+                wire.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+            }
+            wire.extend_from_slice(b"\r\n");
+            let mut again = ResponseHead::default();
+            let read = parse_response(&wire, &LIMITS, &mut again).expect("a valid head");
+            prop_assert_eq!(read, Some(wire.len()));
+            let method = if to_head { Method::Head } else { Method::Get };
+            let expected = match follows {
+                BodyLength::UntilClose => BodyLength::Streamed,
+                BodyLength::None if !to_head && status >= 200 && !matches!(status, 204 | 304) => BodyLength::Known(0),
+                follows => follows,
+            };
+            prop_assert_eq!(response_body(&again, method), Ok(expected));
+            prop_assert!(connection_persists(again.version, &again.headers));
+        }
+    }
+}
