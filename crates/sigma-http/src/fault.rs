@@ -60,6 +60,8 @@ fault_kinds! {
     NotImplemented Gateway "http_upgrade_refused";
     /// An expectation other than `100-continue`.
     ExpectationFailed Gateway "expectation_failed";
+    /// The request came in a TLS session that is not for its host.
+    Misdirected Downstream "http_request_misdirected";
     /// No route matches.
     NoRoute Gateway "no_route";
     /// A route matches but for the method.

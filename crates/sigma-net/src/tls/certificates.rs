@@ -49,6 +49,24 @@ impl Certificates {
             .or(self.any.as_ref())
     }
 
+    /// The identity whose demands hold for requests to the host `name`. A wildcard guards names of
+    /// any depth, as it does where requests are routed, although a certificate is good for one label
+    /// only: what is below a guarded name is not less guarded than its parent.
+    pub fn guard(&self, name: &str) -> Option<&Arc<ServerIdentity>> {
+        let name = normal(name);
+        let mut rest = &*name;
+        if let Some(own) = self.exact.get(rest) {
+            return Some(own);
+        }
+        while let Some((_, parent)) = rest.split_once('.') {
+            if let Some(identity) = self.wildcard.get(parent) {
+                return Some(identity);
+            }
+            rest = parent;
+        }
+        self.any.as_ref()
+    }
+
     /// The identity for a client that asks for `name`, or for none.
     pub fn choose(&self, name: Option<&str>) -> Option<&Arc<ServerIdentity>> {
         self.find(name.or(self.fallback.as_deref())?)

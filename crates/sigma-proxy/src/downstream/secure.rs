@@ -34,33 +34,40 @@ impl Secure {
     /// Whether the client may ask `host` for `path`, as far as its certificate goes (APISIX: mTLS).
     /// Rules in force now apply, whatever those of the handshake were.
     pub(crate) fn judge(&self, rules: &Shown, host: &str, path: &str) -> Result<(), Fault> {
-        let refused = |reason| Err(Fault::new(FaultKind::BadRequest, reason));
-        let asked = rules.certificates.choose(self.facts.server_name.as_deref());
-        if let Some(identity) = asked
-            && !self.is_trusted(identity)
-            && !rules.exempts(identity, path)
+        let shown = rules.certificates.choose(self.facts.server_name.as_deref());
+        if let Some(identity) = shown
+            && !self.passes(rules, identity, path)
         {
-            return refused("client certificate verification is not passed");
+            let reason = "client certificate verification is not passed";
+            return Err(Fault::new(FaultKind::BadRequest, reason));
         }
         // Otherwise whoever may talk to one name could reach what another one protects.
-        match rules.certificates.find(host) {
-            Some(named) if protects(named) && !self.asked_for(asked, named, host) => {
-                refused("the host is not the server name that the client certificate was shown to")
-            }
-            _ => Ok(()),
+        if self.covers(rules, shown, host)
+            && rules.certificates.guard(host).is_none_or(|guard| self.passes(rules, guard, path))
+        {
+            return Ok(());
+        }
+        Err(Fault::new(FaultKind::Misdirected, "the host is not one that this TLS session is for"))
+    }
+
+    /// Whether a request for `host` belongs into this session (RFC 9110 §7.4): it is the name that
+    /// the client asked for, or one of the same identity. Without a name to go by it is any host
+    /// that asks for nothing.
+    fn covers(&self, rules: &Shown, shown: Option<&Arc<ServerIdentity>>, host: &str) -> bool {
+        let guarded = rules.certificates.guard(host).is_some_and(|guard| protects(guard));
+        let of_host = rules.certificates.find(host);
+        let same = matches!((shown, of_host), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
+        match &self.facts.server_name {
+            Some(name) if same_name(name, host) => true,
+            // Several names may share an identity, but not where each of them has a guard.
+            Some(_) => same && !guarded,
+            None => same || !guarded,
         }
     }
 
-    fn asked_for(
-        &self,
-        asked: Option<&Arc<ServerIdentity>>,
-        named: &Arc<ServerIdentity>,
-        host: &str,
-    ) -> bool {
-        match &self.facts.server_name {
-            Some(name) => name.strip_suffix('.').unwrap_or(name).eq_ignore_ascii_case(host),
-            None => asked.is_some_and(|asked| Arc::ptr_eq(asked, named)),
-        }
+    /// Whether the client has shown what `identity` asks for, or asks `path`, which needs nothing.
+    fn passes(&self, rules: &Shown, identity: &Arc<ServerIdentity>, path: &str) -> bool {
+        self.is_trusted(identity) || rules.exempts(identity, path)
     }
 
     /// Whether the client showed a certificate that `identity` trusts, or needs none.
@@ -78,6 +85,11 @@ impl Secure {
 /// Whether an identity may be reached by its own name only.
 fn protects(identity: &ServerIdentity) -> bool {
     identity.client_auth().is_some() || identity.refuses()
+}
+
+fn same_name(name: &str, host: &str) -> bool {
+    let (name, host) = (name.strip_suffix('.').unwrap_or(name), host.strip_suffix('.').unwrap_or(host));
+    name.eq_ignore_ascii_case(host)
 }
 
 fn shown(facts: &Facts) -> Tls {

@@ -30,6 +30,7 @@ pub(super) fn status(kind: FaultKind) -> Option<u16> {
         FaultKind::UriTooLong => 414,
         FaultKind::UnsupportedMediaType => 415,
         FaultKind::ExpectationFailed => 417,
+        FaultKind::Misdirected => 421,
         FaultKind::RequestHeadTooLarge => 431,
         FaultKind::Internal => 500,
         FaultKind::NotImplemented => 501,

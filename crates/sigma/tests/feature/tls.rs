@@ -340,6 +340,7 @@ fn clients_show_their_certificates() {
     let (root, clients, origin) =
         (Authority::new("Root"), Authority::new("Clients"), Origin::echo("a").unwrap());
     let (open, strict, lax) = (root.issue("open.test"), root.issue("strict.test"), root.issue("lax.test"));
+    let deep = root.issue("*.deep.test");
     let (known, stranger) = (clients.issue("known"), Authority::new("Others").issue("stranger"));
     let ssls = json!([
         open.ssl(json!({ "id": "open", "sni": "open.test" })),
@@ -348,6 +349,7 @@ fn clients_show_their_certificates() {
             "id": "lax", "sni": "lax.test",
             "client": { "ca": clients.pem, "skip_mtls_uri_regex": ["^/open"] },
         })),
+        deep.ssl(json!({ "id": "deep", "sni": "*.deep.test", "client": { "ca": clients.pem } })),
     ]);
     let format =
         "$uri $status $scheme $https $ssl_protocol $ssl_server_name $ssl_client_verify $ssl_client_s_dn";
@@ -371,10 +373,19 @@ fn clients_show_their_certificates() {
             (Some(&stranger), "lax.test", "lax.test", "/stranger", Some(400)),
             (Some(&known), "lax.test", "lax.test:443", "/closed", Some(200)),
             // One name is no way to another one that asks for more.
-            (None, "open.test", "strict.test", "/", Some(400)),
-            (None, "open.test", "LAX.test", "/open", Some(400)),
-            (Some(&known), "strict.test", "lax.test", "/", Some(400)),
+            (None, "open.test", "strict.test", "/", Some(421)),
+            (None, "open.test", "LAX.test", "/open", Some(421)),
+            (None, "open.test", "strict.test.", "/", Some(421)),
+            (Some(&known), "strict.test", "lax.test", "/", Some(421)),
             (None, "lax.test", "open.test", "/closed", Some(400)),
+            // A wildcard guards what is routed by it, however deep.
+            (Some(&known), "a.deep.test", "a.deep.test", "/", Some(200)),
+            (None, "open.test", "a.deep.test", "/", Some(421)),
+            (None, "open.test", "a.b.deep.test", "/", Some(421)),
+            (Some(&known), "a.deep.test", "b.deep.test", "/", Some(421)),
+            // Once any name has a guard, a session is for its own names.
+            (None, "open.test", "elsewhere.test", "/", Some(421)),
+            (None, "open.test", "open.test.", "/", Some(200)),
         ] {
             let got = answer(own, name, host, path).await;
             assert_eq!(got.as_ref().ok(), expected.as_ref(), "{name} {host} {path}: {got:?}");
