@@ -185,6 +185,10 @@ pub struct Limits {
     pub exchange_buffer_bytes: u32,
     /// Largest request body kept for a retry of an idempotent request; larger bodies are not retried once sent.
     pub retry_body_bytes: u32,
+    /// Times that one request may come through this gateway, 0 for no limit; one more is answered 508.
+    /// Nobody nests listeners as deep as the default. Counted by `CDN-Loop` (RFC 8586), which nodes on
+    /// a port that this gateway listens on are sent, and by `Via`, if it is set.
+    pub loop_passes: u16,
 }
 
 impl Default for Limits {
@@ -200,6 +204,7 @@ impl Default for Limits {
             keepalive_requests: 100_000,
             exchange_buffer_bytes: 64 * 1024,
             retry_body_bytes: 64 * 1024,
+            loop_passes: 8,
         }
     }
 }
@@ -454,9 +459,38 @@ pub struct Settings {
     pub server_header: Option<String>,
     /// When `X-APISIX-Upstream-Status` tells the client what the nodes answered.
     pub upstream_status_header: UpstreamStatusHeader,
+    /// The name that this gateway gives itself in `Via`, which requests and answers get then; unset, as
+    /// in APISIX: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub via: Option<ViaName>,
     /// Header fields of requests with an underscore in their name. Those that some servers take for
     /// a field which the gateway sets (`X_Forwarded_For`) are dropped in any case.
     pub underscores_in_headers: Underscores,
+}
+
+/// A pseudonym of RFC 9110 §7.6.3: a token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(transparent)]
+pub struct ViaName(String);
+
+impl ViaName {
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for ViaName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+        if text.is_empty() || !text.bytes().all(token) {
+            let reason = format!("`{text}` is no name for Via: use letters, digits, `-`, `.` and `_`");
+            return Err(serde::de::Error::custom(reason));
+        }
+        Ok(ViaName(text))
+    }
 }
 
 /// What becomes of header fields with an underscore in their name.
@@ -511,6 +545,7 @@ impl Default for Settings {
             pid_file: None,
             server_header: None,
             upstream_status_header: UpstreamStatusHeader::Errors,
+            via: None,
             underscores_in_headers: Underscores::Keep,
         }
     }

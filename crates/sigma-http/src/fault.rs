@@ -62,6 +62,8 @@ fault_kinds! {
     ExpectationFailed Gateway "expectation_failed";
     /// The request came in a TLS session that is not for its host.
     Misdirected Downstream "http_request_misdirected";
+    /// The request came through this gateway more often than it may.
+    Loop Gateway "proxy_loop_detected";
     /// No route matches.
     NoRoute Gateway "no_route";
     /// A route matches but for the method.

@@ -210,6 +210,7 @@ pub fn reason_phrase(status: u16) -> &'static str {
         502 => "Bad Gateway",
         503 => "Service Unavailable",
         504 => "Gateway Timeout",
+        508 => "Loop Detected",
         505 => "HTTP Version Not Supported",
         _ => "",
     }

@@ -52,6 +52,9 @@ header_ids! {
     Date "Date";
     Location "Location";
     Allow "Allow";
+    Via "Via";
+    CdnLoop "CDN-Loop";
+    MaxForwards "Max-Forwards";
 }
 
 impl HeaderId {

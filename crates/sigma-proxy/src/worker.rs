@@ -16,7 +16,7 @@ use sigma_upstream::pool::Pools;
 use tokio::sync::Notify;
 
 use crate::downstream::h1::ServerLimits;
-use crate::exchange::Scratch;
+use crate::exchange::{OwnName, Scratch};
 use crate::snapshot::{Snapshot, Upstream};
 
 /// Scratch memory kept for reuse; one is in use per exchange in flight.
@@ -75,6 +75,8 @@ pub(crate) struct Worker {
     /// What plugins share with the other workers, and what is this worker's alone.
     pub(crate) node: Arc<Node>,
     pub(crate) local: Rc<Local>,
+    /// What this process is called by those who look for loops.
+    pub(crate) own_name: Arc<OwnName>,
     pub(crate) pools: RefCell<Pools>,
     pub(crate) counters: Arc<WorkerCounters>,
     pub(crate) clock: RefCell<Clock>,
@@ -109,6 +111,7 @@ impl Worker {
             handshakes: RefCell::new(Rc::new(handshakes)),
             view: RefCell::new(Rc::new(View::new(snapshot))),
             balancers: RefCell::default(),
+            own_name: plugins.0.part(OwnName::default),
             node: plugins.0,
             local: Rc::new(plugins.1),
             pools: RefCell::default(),

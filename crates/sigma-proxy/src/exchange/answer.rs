@@ -3,6 +3,7 @@
 use sigma_config::settings::UpstreamStatusHeader;
 use sigma_http::{HeaderId, ResponseHead};
 
+use super::passage::add_via;
 use crate::snapshot::Snapshot;
 
 const UPSTREAM_STATUS: &str = "X-APISIX-Upstream-Status";
@@ -10,6 +11,7 @@ const UPSTREAM_STATUS: &str = "X-APISIX-Upstream-Status";
 /// Makes the final head of a response fit to be passed on.
 pub(super) fn prepare(head: &mut ResponseHead, snapshot: &Snapshot) {
     head.headers.remove_hop_by_hop();
+    add_via(&mut head.headers, head.version, snapshot);
     if let Some(server) = &snapshot.settings.server_header
         && !server.is_empty()
         && !head.headers.has(HeaderId::Server)

@@ -235,10 +235,11 @@ impl Exchange<'_, '_> {
             }
             _ => headers::set_host(&mut cx.request, plan.upstream, &endpoint.host_header),
         }
+        self.mark_pass(plan.snapshot, &endpoint.addr, &mut state.marked);
         let demands = Demands {
             connect_ms: plan.timeouts.connect_ms,
             upgrade: plan.upgrade.is_some(),
-            ..Demands::of(&cx.request, plan.upstream, self.down.origin())
+            ..Demands::of(&self.scratch.cx.request, plan.upstream, self.down.origin())
         };
         let target = reach::target(plan.snapshot, plan.upstream, endpoint, &demands);
         let mut idle_allowed = true;
@@ -467,6 +468,8 @@ struct Attempts {
     /// The node of the attempt has all that it can wait for: not the client's slowness, nor the
     /// end of the client's own time, made it fail.
     request_sent: bool,
+    /// The request tells of this pass.
+    marked: bool,
 }
 
 /// A node chosen from a set, which stays alive with it.
@@ -493,6 +496,7 @@ impl Attempts {
             replayable: true,
             body_ended: false,
             request_sent: true,
+            marked: false,
         }
     }
 }

@@ -4,6 +4,7 @@ use sigma_config::resources::PassHost;
 use sigma_http::{HeaderId, Headers, RequestHead};
 use sigma_plugin::Context;
 
+use super::passage::add_via;
 use super::{Exchange, PeerText};
 use crate::snapshot::{Snapshot, Upstream};
 
@@ -23,6 +24,8 @@ impl Exchange<'_, '_> {
         if tells_address {
             headers.set(HeaderId::XRealIp, client.as_bytes());
         }
+        let version = self.scratch.cx.request.version;
+        add_via(&mut self.scratch.cx.request.headers, version, snapshot);
     }
 
     /// The client's address as the node is told it: a plugin may know better than the socket.

@@ -6,6 +6,7 @@ mod finish;
 mod forward;
 mod grpc;
 mod headers;
+mod passage;
 mod phases;
 mod reply;
 mod request;
@@ -30,8 +31,10 @@ use crate::route::normalize::{NormalPath, normalized};
 use crate::route::{Outcome, Params};
 use crate::snapshot::{Route, Snapshot, Target};
 use crate::worker::{View, Worker};
+use passage::Onward;
 use request::RequestView;
 
+pub(crate) use passage::OwnName;
 #[cfg(test)]
 pub(crate) use request::find;
 pub(crate) use request::{PeerText, explain};
@@ -121,6 +124,10 @@ impl<'x, 'c> Exchange<'x, 'c> {
             return Err(Fault::new(FaultKind::NoUpstream, "a global rule is quarantined"));
         }
         self.enter(&view.snapshot);
+        self.check_passes(&view.snapshot)?;
+        if let Onward::No = self.count_forward() {
+            return self.reply(last_recipient(self.scratch.cx.request.method)).await;
+        }
         let found = self.find_route();
         let route = match found {
             Ok(number) => view.snapshot.route(number),
@@ -268,6 +275,11 @@ fn nowhere(target: Target) -> Fault {
             Fault::new(FaultKind::NoUpstream, "the route has no upstream")
         }
     }
+/// The answer where `Max-Forwards` says that nobody further may be asked. It tells nothing of routes,
+/// and TRACE gets nothing back: what it would echo has fields of other people's gateways.
+fn last_recipient(method: Method) -> Box<sigma_plugin::Reply> {
+    let status = if method == Method::Options { 204 } else { 405 };
+    Box::new(sigma_plugin::Reply::new(status))
 }
 
 /// Where the request came from, for plugins.

@@ -30,6 +30,7 @@ pub(super) fn status(kind: FaultKind) -> Option<u16> {
         FaultKind::UriTooLong => 414,
         FaultKind::UnsupportedMediaType => 415,
         FaultKind::ExpectationFailed => 417,
+        FaultKind::Loop => 508,
         FaultKind::Misdirected => 421,
         FaultKind::RequestHeadTooLarge => 431,
         FaultKind::Internal => 500,
@@ -276,7 +277,7 @@ mod tests {
     fn every_fault_has_its_answer_and_plain_text() {
         for kind in FaultKind::ALL {
             if let Some(status) = status(*kind) {
-                assert!((400..=504).contains(&status), "{kind:?}");
+                assert!((400..=508).contains(&status), "{kind:?}");
                 assert!(!sigma_http::head::reason_phrase(status).is_empty(), "{status}");
             }
         }

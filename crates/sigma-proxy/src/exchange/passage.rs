@@ -1,0 +1,110 @@
+//! On the way from gateway to gateway: `Via`, loops, `Max-Forwards` (RFC 9110 §7.6.2 and §7.6.3,
+//! RFC 8586).
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use sigma_config::settings::ListenAddress;
+use sigma_http::header::list_items;
+use sigma_http::{Fault, FaultKind, HeaderId, Headers, Method, Version};
+use sigma_upstream::endpoint::Address;
+
+use super::Exchange;
+use crate::snapshot::Snapshot;
+
+/// The name of this process in `CDN-Loop`; one for all workers, as a loop may come back to any.
+#[derive(Debug)]
+pub(crate) struct OwnName(String);
+
+impl Default for OwnName {
+    /// By chance: gateways in a row are no loop, so each must have a name of its own.
+    fn default() -> OwnName {
+        OwnName(format!("sigma-{:016x}", RandomState::new().build_hasher().finish()))
+    }
+}
+
+/// What becomes of a request by its `Max-Forwards`.
+pub(super) enum Onward {
+    /// It goes on.
+    Yes,
+    /// This gateway is its last recipient.
+    No,
+}
+
+impl Exchange<'_, '_> {
+    /// Refuses a request that goes in a circle.
+    pub(super) fn check_passes(&self, snapshot: &Snapshot) -> Result<(), Fault> {
+        let headers = &self.scratch.cx.request.headers;
+        let limit = usize::from(snapshot.settings.limits.loop_passes);
+        if limit == 0 || !headers.has_any(&[HeaderId::CdnLoop, HeaderId::Via]) {
+            return Ok(());
+        }
+        let own = self.worker.own_name.0.as_bytes();
+        let passes = headers.get_all(HeaderId::CdnLoop).flat_map(list_items).filter(|id| *id == own).count();
+        let via = snapshot.settings.via.as_ref().map(|name| name.as_str().as_bytes());
+        let named = |entry: &&[u8]| entry.rsplit(|b| *b == b' ').next() == via && via.is_some();
+        let vias = headers.get_all(HeaderId::Via).flat_map(list_items).filter(named).count();
+        if passes.max(vias) < limit {
+            return Ok(());
+        }
+        Err(Fault::new(FaultKind::Loop, "the request has come through this gateway too often"))
+    }
+
+    /// Counts `Max-Forwards` down where it has a meaning: for OPTIONS and TRACE.
+    pub(super) fn count_forward(&mut self) -> Onward {
+        let head = &mut self.scratch.cx.request;
+        if !matches!(head.method, Method::Options | Method::Trace) {
+            return Onward::Yes;
+        }
+        let left = head.headers.get(HeaderId::MaxForwards);
+        let left = left.and_then(|text| std::str::from_utf8(text).ok()?.parse::<u32>().ok());
+        match left {
+            None => Onward::Yes,
+            Some(0) => Onward::No,
+            Some(left) => {
+                head.headers.set(HeaderId::MaxForwards, itoa::Buffer::new().format(left - 1).as_bytes());
+                Onward::Yes
+            }
+        }
+    }
+
+    /// Tells a node that may be this gateway itself that the request came through here. `marked` is
+    /// whether it says so already: once for each pass, however many attempts it takes.
+    pub(super) fn mark_pass(&mut self, snapshot: &Snapshot, node: &Address, marked: &mut bool) {
+        if *marked || snapshot.settings.limits.loop_passes == 0 || !may_be_ours(node, snapshot) {
+            return;
+        }
+        *marked = true;
+        let own = self.worker.own_name.0.as_bytes();
+        append_item(&mut self.scratch.cx.request.headers, HeaderId::CdnLoop, own);
+    }
+}
+
+/// Adds this gateway to the `Via` of a message that came in `version`.
+pub(super) fn add_via(headers: &mut Headers, version: Version, snapshot: &Snapshot) {
+    if let Some(name) = &snapshot.settings.via {
+        let version = match version {
+            Version::Http10 => "1.0",
+            Version::Http11 => "1.1",
+            Version::Http2 => "2",
+            Version::Http3 => "3",
+        };
+        append_item(headers, HeaderId::Via, format!("{version} {}", name.as_str()).as_bytes());
+    }
+}
+
+fn append_item(headers: &mut Headers, id: HeaderId, item: &[u8]) {
+    let mut items: Vec<&[u8]> = headers.get_all(id).filter(|value| !value.is_empty()).collect();
+    items.push(item);
+    let joined = items.join(&b", "[..]);
+    headers.set(id, &joined);
+}
+
+/// Whether the node is at a port, or a path, of one of the listeners. Which addresses are this
+/// machine's is not asked: a name more in a field does no harm.
+fn may_be_ours(node: &Address, snapshot: &Snapshot) -> bool {
+    snapshot.settings.listeners.iter().any(|listener| match (&listener.address, node) {
+        (ListenAddress::Tcp(own), Address::Tcp(node)) => own.port() == node.port(),
+        (ListenAddress::Unix(own), Address::Unix(node)) => **own == **node,
+        _ => false,
+    })
+}
