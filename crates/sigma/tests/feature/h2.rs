@@ -452,24 +452,19 @@ fn an_extended_connect_brings_no_length_and_no_other_protocol() {
         let (sender, _driver) = connect(&gateway).await;
         let mut sender = sender.ready().await.unwrap();
         until(|| sender.is_extended_connect_protocol_enabled()).await;
-        let cases: [(&'static str, &[(&str, &str)], Result<u16, Reason>); 4] = [
-            ("websocket", &[("content-length", "80")], Ok(400)),
-            ("websocket", &[("content-length", "0")], Ok(400)),
-            ("h2c", &[], Ok(501)),
-            ("connect-udp", &[], Ok(501)),
-        ];
-        for (protocol, fields, expected) in cases {
+        for (protocol, length, expected) in [
+            ("websocket", Some("80"), 400),
+            ("websocket", Some("0"), 400),
+            ("h2c", None, 501),
+            ("connect-udp", None, 501),
+        ] {
             let mut ask = request("CONNECT", "/ws").extension(h2::ext::Protocol::from_static(protocol));
-            for (name, value) in fields {
-                ask = ask.header(*name, *value);
+            if let Some(length) = length {
+                ask = ask.header("content-length", length);
             }
             sender = sender.ready().await.unwrap();
             let (response, _out) = sender.send_request(ask.body(()).unwrap(), false).unwrap();
-            let got = match response.await {
-                Ok(response) => Ok(response.status().as_u16()),
-                Err(error) => Err(error.reason().unwrap()),
-            };
-            assert_eq!(got, expected, "{protocol} {fields:?}");
+            assert_eq!(response.await.unwrap().status(), expected, "{protocol} {length:?}");
         }
     });
     assert_eq!(origin.connections(), 0, "no node is asked");
