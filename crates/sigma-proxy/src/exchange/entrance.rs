@@ -64,9 +64,9 @@ impl Exchange<'_, '_> {
             }
         }
         if !trusted(&head.headers, HeaderId::XForwardedPort) {
+            // Not the port of the client's Host, which the client can choose.
             let mut digits = itoa::Buffer::new();
-            let port = digits.format(origin.local_port()).as_bytes();
-            head.headers.set(HeaderId::XForwardedPort, port_of(host).unwrap_or(port));
+            head.headers.set(HeaderId::XForwardedPort, digits.format(origin.local_port()).as_bytes());
         }
     }
 }
@@ -108,12 +108,6 @@ fn is_forwarding(id: HeaderId) -> bool {
             | HeaderId::XForwardedPort
             | HeaderId::XRealIp
     )
-}
-
-fn port_of(authority: &[u8]) -> Option<&[u8]> {
-    let at = authority.iter().rposition(|b| *b == b':')?;
-    let port = &authority[at + 1..];
-    (!port.is_empty() && port.iter().all(u8::is_ascii_digit)).then_some(port)
 }
 
 #[cfg(test)]
