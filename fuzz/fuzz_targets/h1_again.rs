@@ -11,9 +11,9 @@ use sigma_http::h1::{
 };
 use sigma_http::{BodyLength, HeaderId, Method, RequestHead, ResponseHead};
 
-const LIMITS: HeadLimits = HeadLimits { line_bytes: 1024, head_bytes: 4096, fields: 32 };
+const LIMITS: HeadLimits = HeadLimits { line_bytes: 1024, head_bytes: 4096, fields: 32, tolerance: sigma_http::h1::Tolerance::NONE };
 /// What the encoder may add: the fields of framing.
-const LARGER: HeadLimits = HeadLimits { line_bytes: 2048, head_bytes: 8192, fields: 64 };
+const LARGER: HeadLimits = HeadLimits { line_bytes: 2048, head_bytes: 8192, fields: 64, tolerance: sigma_http::h1::Tolerance::NONE };
 
 fuzz_target!(|data: &[u8]| {
     let Some((choice, wire)) = data.split_first() else { return };

@@ -8,7 +8,7 @@ use sigma_http::h1::{HeadLimits, HeadScanner, ParseError, parse_request, request
 use sigma_http::{BodyLength, RequestHead, Version};
 
 /// Wider than any input, so that both parsers judge the grammar alone.
-const LIMITS: HeadLimits = HeadLimits { line_bytes: 1 << 20, head_bytes: 1 << 20, fields: 1 << 16 };
+const LIMITS: HeadLimits = HeadLimits { line_bytes: 1 << 20, head_bytes: 1 << 20, fields: 1 << 16, tolerance: sigma_http::h1::Tolerance::NONE };
 
 fuzz_target!(|bytes: &[u8]| {
     let mut head = RequestHead::default();

@@ -9,9 +9,9 @@ use libfuzzer_sys::fuzz_target;
 use sigma_http::h1::{HeadLimits, encode, parse_request, request_body};
 use sigma_http::{BodyLength, HeaderId, RequestHead, RequestParts, TargetForm, Version};
 
-const LIMITS: HeadLimits = HeadLimits { line_bytes: 1024, head_bytes: 4096, fields: 32 };
+const LIMITS: HeadLimits = HeadLimits { line_bytes: 1024, head_bytes: 4096, fields: 32, tolerance: sigma_http::h1::Tolerance::NONE };
 /// What HTTP/1 adds to the same head: separators, and the fields of an upgrade.
-const LARGER: HeadLimits = HeadLimits { line_bytes: 2048, head_bytes: 8192, fields: 64 };
+const LARGER: HeadLimits = HeadLimits { line_bytes: 2048, head_bytes: 8192, fields: 64, tolerance: sigma_http::h1::Tolerance::NONE };
 
 fuzz_target!(|data: &[u8]| {
     let mut lines = data.split(|b| *b == b'\n');

@@ -4,6 +4,7 @@
 
 mod compat;
 mod operators;
+mod tolerance;
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,6 +19,7 @@ use crate::forms::{CidrText, ListenText};
 
 pub use compat::{Compat, UnknownFields};
 pub use operators::{Admin, AdminApiVersion, AdminKey, AdminRole, Control, NiubixAdmin, Operators, Status};
+pub use tolerance::Tolerate;
 
 /// Number of worker threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -459,6 +461,8 @@ pub struct Settings {
     pub server_header: Option<String>,
     /// When `X-APISIX-Upstream-Status` tells the client what the nodes answered.
     pub upstream_status_header: UpstreamStatusHeader,
+    /// What is taken although the strict grammar refuses it.
+    pub tolerate: Tolerate,
     /// The name that this gateway gives itself in `Via`, which requests and answers get then; unset, as
     /// in APISIX: none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -545,6 +549,7 @@ impl Default for Settings {
             pid_file: None,
             server_header: None,
             upstream_status_header: UpstreamStatusHeader::Errors,
+            tolerate: Tolerate::default(),
             via: None,
             underscores_in_headers: Underscores::Keep,
         }

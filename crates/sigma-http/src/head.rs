@@ -223,7 +223,12 @@ mod tests {
 
     #[test]
     fn a_replaced_method_leaves_target_and_fields() {
-        let limits = HeadLimits { line_bytes: 1024, head_bytes: 1024, fields: 10 };
+        let limits = HeadLimits {
+            line_bytes: 1024,
+            head_bytes: 1024,
+            fields: 10,
+            tolerance: crate::h1::Tolerance::NONE,
+        };
         let mut head = RequestHead::default();
         parse_request(b"GET /p?q HTTP/1.1\r\nHost: x\r\n\r\n", &limits, &mut head).unwrap();
         head.set_method("MKCOL");

@@ -90,6 +90,7 @@ impl RequestHead {
             return Err(Invalid("the :method is not a token"));
         }
         let connect = parts.method == b"CONNECT";
+        let mended = parts.path.and_then(|path| limits.tolerance.mended_target(path));
         let (method, target): (&[u8], &[u8]) = match (parts.protocol, parts.path) {
             (Some(_), _) if !connect => return Err(Invalid(":protocol without CONNECT")),
             (Some(protocol), Some(path)) => {
@@ -98,7 +99,7 @@ impl RequestHead {
                 }
                 (b"GET", path)
             }
-            (None, Some(path)) if !connect => (parts.method, path),
+            (None, Some(path)) if !connect => (parts.method, mended.as_deref().unwrap_or(path)),
             (None, None) if connect => (parts.method, parts.authority.unwrap_or_default()),
             (None, Some(_)) => return Err(Invalid("CONNECT with a :path")),
             _ => return Err(Invalid("there is no :path")),
@@ -258,7 +259,8 @@ fn check_field(name: &[u8], value: &[u8]) -> Result<HeaderId, ParseError> {
 mod tests {
     use super::*;
 
-    const LIMITS: HeadLimits = HeadLimits { line_bytes: 64, head_bytes: 256, fields: 4 };
+    const LIMITS: HeadLimits =
+        HeadLimits { line_bytes: 64, head_bytes: 256, fields: 4, tolerance: crate::h1::Tolerance::NONE };
 
     /// `pseudo` is `method authority path protocol`, `-` for none; the result is the head as
     /// HTTP/1 would show it.

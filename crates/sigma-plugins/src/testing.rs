@@ -78,7 +78,12 @@ impl Case {
     /// Another request in the same world.
     pub(crate) fn request(&mut self, head: &str) {
         let text = format!("{}\r\n\r\n", head.trim_end().replace('\n', "\r\n"));
-        let limits = HeadLimits { line_bytes: 1 << 16, head_bytes: 1 << 18, fields: 1000 };
+        let limits = HeadLimits {
+            line_bytes: 1 << 16,
+            head_bytes: 1 << 18,
+            fields: 1000,
+            tolerance: sigma_http::h1::Tolerance::NONE,
+        };
         let end = parse_request(text.as_bytes(), &limits, &mut self.cx.request).unwrap();
         assert_eq!(end, Some(text.len()), "{head}");
         self.cx.begin();

@@ -21,7 +21,12 @@ pub fn explain(
     target: &str,
 ) -> Result<Vec<(String, Explanation)>, &'static str> {
     let text = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
-    let limits = HeadLimits { line_bytes: text.len(), head_bytes: text.len(), fields: 1 };
+    let limits = HeadLimits {
+        line_bytes: text.len(),
+        head_bytes: text.len(),
+        fields: 1,
+        tolerance: sigma_http::h1::Tolerance::NONE,
+    };
     let mut head = RequestHead::default();
     match parse_request(text.as_bytes(), &limits, &mut head) {
         Ok(Some(_)) => exchange::explain(&head, snapshot, config),

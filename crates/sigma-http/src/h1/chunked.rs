@@ -177,7 +177,12 @@ impl ChunkedDecoder {
             return Ok(None);
         }
         let mut headers = Box::<Headers>::default();
-        let limits = HeadLimits { line_bytes: 0, head_bytes: TRAILERS_MAX, fields: TRAILER_FIELDS_MAX };
+        let limits = HeadLimits {
+            line_bytes: 0,
+            head_bytes: TRAILERS_MAX,
+            fields: TRAILER_FIELDS_MAX,
+            tolerance: crate::h1::Tolerance::NONE,
+        };
         match parse_trailers(&self.trailer_bytes, &limits, &mut headers) {
             Ok(Some(_)) => {
                 headers.check_trailers().map_err(|_| "a trailer field belongs into the head")?;

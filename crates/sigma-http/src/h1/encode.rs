@@ -84,7 +84,12 @@ mod tests {
     use crate::h1::{request_body, response_body};
     use crate::{HeaderId, Method};
 
-    const LIMITS: HeadLimits = HeadLimits { line_bytes: 1024, head_bytes: 16 * 1024, fields: 64 };
+    const LIMITS: HeadLimits = HeadLimits {
+        line_bytes: 1024,
+        head_bytes: 16 * 1024,
+        fields: 64,
+        tolerance: crate::h1::Tolerance::NONE,
+    };
 
     fn fields() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
         const NAMES: [&str; 7] =

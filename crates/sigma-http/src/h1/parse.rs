@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::Tolerance;
 use super::bytes::{is_authority, is_target, is_value, token_len};
 use crate::{HeaderId, Headers, Method, RequestHead, ResponseHead, TargetForm, Version};
 
@@ -14,6 +15,8 @@ pub struct HeadLimits {
     pub head_bytes: usize,
     /// Number of fields.
     pub fields: usize,
+    /// What is taken beyond the strict grammar.
+    pub tolerance: Tolerance,
 }
 
 /// Why a head was refused.
@@ -85,8 +88,8 @@ pub fn parse_request(
     let Some(end) = parse_fields(bytes, line.next, limits, &mut head.headers)? else {
         return incomplete(bytes.len(), limits.head_bytes, ParseError::HeadTooLarge);
     };
-    parse_request_line(bytes, line.text, head)?;
-    check_host(head)?;
+    parse_request_line(bytes, line.text, limits.tolerance, head)?;
+    check_host(head, limits.tolerance)?;
     Ok(Some(end))
 }
 
@@ -95,6 +98,40 @@ pub fn parse_request(
 /// # Errors
 /// [`ParseError`] for a head that must not be forwarded or is over `limits`.
 pub fn parse_response(
+    bytes: &[u8],
+    limits: &HeadLimits,
+    head: &mut ResponseHead,
+) -> Result<Option<usize>, ParseError> {
+    let parsed = match parse_strict_response(bytes, limits, head) {
+        Err(error) => match limits.tolerance.mended_lines(bytes) {
+            Some((mended, len)) => parse_strict_response(&mended, limits, head)?.map(|_| len),
+            // It may still become a head that can be mended.
+            None if limits.tolerance.bare_lf && error == BARE_LF && bytes.len() <= limits.head_bytes => None,
+            None => return Err(error),
+        },
+        Ok(parsed) => parsed,
+    };
+    if limits.tolerance.equal_lengths && parsed.is_some() {
+        merge_equal_lengths(&mut head.headers);
+    }
+    Ok(parsed)
+}
+
+const BARE_LF: ParseError = Invalid("a line ends in a bare LF");
+
+/// One Content-Length of several that say the same.
+fn merge_equal_lengths(headers: &mut Headers) {
+    let lengths: Vec<&[u8]> = headers.get_all(HeaderId::ContentLength).collect();
+    if let [first, rest @ ..] = &lengths[..]
+        && !rest.is_empty()
+        && rest.iter().all(|length| length == first)
+    {
+        let first = first.to_vec();
+        headers.set(HeaderId::ContentLength, &first);
+    }
+}
+
+fn parse_strict_response(
     bytes: &[u8],
     limits: &HeadLimits,
     head: &mut ResponseHead,
@@ -143,7 +180,7 @@ struct Line {
 fn next_line(bytes: &[u8], start: usize) -> Result<Option<Line>, ParseError> {
     let Some(lf) = memchr::memchr(b'\n', &bytes[start..]).map(|i| i + start) else { return Ok(None) };
     if lf == start || bytes[lf - 1] != b'\r' {
-        return Err(Invalid("a line ends in a bare LF"));
+        return Err(BARE_LF);
     }
     Ok(Some(Line { text: start..lf - 1, next: lf + 1 }))
 }
@@ -198,7 +235,7 @@ fn parse_field(bytes: &[u8], at: usize, end: usize, headers: &mut Headers) -> Re
     // The first pass saw a CRLF for every line.
     let cr = from + memchr::memchr(b'\n', &bytes[from..end]).ok_or(Invalid("a field line does not end"))? - 1;
     if cr < from {
-        return Err(Invalid("a line ends in a bare LF"));
+        return Err(BARE_LF);
     }
     let raw = &bytes[from..cr];
     if !is_value(raw) {
@@ -218,7 +255,12 @@ fn trim(raw: &[u8]) -> Range<usize> {
     start..end
 }
 
-fn parse_request_line(bytes: &[u8], line: Range<usize>, head: &mut RequestHead) -> Result<(), ParseError> {
+fn parse_request_line(
+    bytes: &[u8],
+    line: Range<usize>,
+    tolerance: Tolerance,
+    head: &mut RequestHead,
+) -> Result<(), ParseError> {
     let text = &bytes[line.clone()];
     let method_len = token_len(text);
     if method_len == 0 || text.get(method_len) != Some(&b' ') {
@@ -234,12 +276,18 @@ fn parse_request_line(bytes: &[u8], line: Range<usize>, head: &mut RequestHead) 
         b" HTTP/1.0" => Version::Http10,
         _ => return Err(Invalid("the version is not HTTP/1.1 or HTTP/1.0")),
     };
+    let mended = tolerance.mended_target(target);
+    let target = mended.as_deref().unwrap_or(target);
     if !is_target(target) {
         return Err(Invalid("the request target is empty or contains a forbidden byte"));
     }
     head.method = Method::parse(&text[..method_len]);
     head.method_range = line.start as u32..(line.start + method_len) as u32;
-    classify_target(target, line.start + method_len + 1, head)
+    let at = match &mended {
+        Some(mended) => head.headers.keep(mended).start as usize,
+        None => line.start + method_len + 1,
+    };
+    classify_target(target, at, head)
 }
 
 fn classify_target(target: &[u8], at: usize, head: &mut RequestHead) -> Result<(), ParseError> {
@@ -310,13 +358,13 @@ fn parse_status_line(bytes: &[u8], line: Range<usize>) -> Result<(Version, u16, 
 }
 
 /// RFC 9112 §3.2: exactly one valid Host in HTTP/1.1, at most one in HTTP/1.0.
-fn check_host(head: &RequestHead) -> Result<(), ParseError> {
+fn check_host(head: &RequestHead, tolerance: Tolerance) -> Result<(), ParseError> {
     let mut hosts = head.headers.get_all(HeaderId::Host);
     match (hosts.next(), hosts.next()) {
         (None, _) if head.version == Version::Http10 => Ok(()),
         (None, _) => Err(Invalid("there is no Host field")),
         (Some(_), Some(_)) => Err(Invalid("there is more than one Host field")),
-        (Some(host), None) if is_authority(host) => Ok(()),
+        (Some(host), None) if is_authority(host) || (tolerance.empty_host && host.is_empty()) => Ok(()),
         (Some(_), None) => Err(Invalid("the Host field is invalid")),
     }
 }

@@ -4,7 +4,8 @@ use super::*;
 use crate::BodyLength;
 use crate::h1::request_body;
 
-const LIMITS: HeadLimits = HeadLimits { line_bytes: 64, head_bytes: 512, fields: 8 };
+const LIMITS: HeadLimits =
+    HeadLimits { line_bytes: 64, head_bytes: 512, fields: 8, tolerance: crate::h1::Tolerance::NONE };
 
 fn request(wire: &str) -> Result<Option<(RequestHead, usize)>, ParseError> {
     let mut head = RequestHead::default();

@@ -91,7 +91,12 @@ fn shown(snapshot: &Snapshot) -> Vec<String> {
     let mut lines: Vec<String> = snapshot.routes.iter().map(|(_, r)| route(r)).collect();
     for path in ["/1", "/2", "/3", "/4", "/5"] {
         let head = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
-        let limits = sigma_http::h1::HeadLimits { line_bytes: 99, head_bytes: 999, fields: 9 };
+        let limits = sigma_http::h1::HeadLimits {
+            line_bytes: 99,
+            head_bytes: 999,
+            fields: 9,
+            tolerance: sigma_http::h1::Tolerance::NONE,
+        };
         let mut request = sigma_http::RequestHead::default();
         sigma_http::h1::parse_request(head.as_bytes(), &limits, &mut request).unwrap();
         let found = crate::exchange::find(snapshot, &request);

@@ -14,7 +14,7 @@ use sigma_net::{Deadline, Stream};
 use sigma_upstream::connection::{fill, flush};
 
 use super::secure::Secure;
-use super::{Departure, Origin, body_too_large, parse_fault};
+use super::{Departure, Origin, body_too_large, parse_fault, tolerance};
 
 /// How long a refused sender is listened to after the answer, so that a reset does not destroy
 /// the answer on its way.
@@ -42,6 +42,7 @@ impl ServerLimits {
                 line_bytes: limits.request_line_bytes as usize,
                 head_bytes: limits.request_head_bytes as usize,
                 fields: usize::from(limits.request_headers),
+                tolerance: tolerance(settings),
             },
             body_bytes: limits.request_body_bytes,
             requests: limits.keepalive_requests,

@@ -10,7 +10,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use sigma_http::h1::ParseError;
+use sigma_config::settings::{Settings, Tolerate};
+use sigma_http::h1::{ParseError, Tolerance};
 use sigma_http::{BodyLength, Fault, FaultKind, Frame, ResponseHead};
 use sigma_net::{Deadline, Peer};
 use sigma_observe::counters::Counter;
@@ -177,6 +178,12 @@ impl Downstream<'_> {
     pub(crate) fn request_number(&self) -> u32 {
         each!(self, c => c.requests())
     }
+}
+
+/// What the settings take beyond the strict grammar.
+pub(crate) fn tolerance(settings: &Settings) -> Tolerance {
+    let Tolerate { lone_percent, raw_utf8, empty_host, bare_lf, equal_lengths } = settings.tolerate;
+    Tolerance { lone_percent, raw_utf8, empty_host, bare_lf, equal_lengths }
 }
 
 fn body_too_large() -> Fault {

@@ -25,6 +25,7 @@ use super::response::BodyRow;
 use super::retry::{Decision, decide, verdict};
 use super::transfer::{DownTimeouts, Outlet, Replay, Transfer, Upload};
 use super::{Exchange, Scratch, answer, client, grpc, headers, reply, upgrade};
+use crate::downstream::tolerance;
 use crate::reach::{self, Demands};
 use crate::snapshot::{HashKey, Route, Snapshot, Timeouts, Upstream};
 use crate::worker::View;
@@ -416,7 +417,12 @@ impl Exchange<'_, '_> {
 
 fn head_limits(settings: &Settings) -> HeadLimits {
     let head_bytes = settings.limits.response_head_bytes as usize;
-    HeadLimits { line_bytes: head_bytes, head_bytes, fields: usize::from(settings.limits.response_headers) }
+    HeadLimits {
+        line_bytes: head_bytes,
+        head_bytes,
+        fields: usize::from(settings.limits.response_headers),
+        tolerance: tolerance(settings),
+    }
 }
 
 /// The node has changed the protocol: plain bytes from here on.

@@ -60,8 +60,8 @@ pub(super) fn host_for_all<'h>(cx: &'h Context, upstream: &'h Upstream) -> Optio
         PassHost::Node => None,
         PassHost::Rewrite => Some(upstream.upstream_host.as_bytes()),
         PassHost::Pass => {
-            let own = || cx.request.target_authority().or_else(|| cx.request.headers.get(HeaderId::Host));
-            cx.host.as_deref().or_else(own)
+            let authority = Some(cx.request.authority()).filter(|host| !host.is_empty());
+            cx.host.as_deref().or(authority)
         }
     }
 }
@@ -75,9 +75,9 @@ pub(super) fn set_host(head: &mut RequestHead, upstream: &Upstream, node_host: &
             // An absolute target says the host whatever the field says (RFC 9112 §3.2.2).
             if let Some(authority) = head.target_authority().map(<[u8]>::to_vec) {
                 head.headers.set(HeaderId::Host, &authority);
-            } else if !head.headers.has(HeaderId::Host) {
+            } else if head.authority().is_empty() {
                 // An HTTP/1.0 client may leave it out; the node must not miss it.
-                head.headers.add(HeaderId::Host, node_host.as_bytes());
+                head.headers.set(HeaderId::Host, node_host.as_bytes());
             }
         }
     }

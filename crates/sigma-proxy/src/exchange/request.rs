@@ -209,7 +209,12 @@ mod tests {
     use super::*;
     use crate::route::normalize::{UriOptions, normalized};
 
-    const LIMITS: HeadLimits = HeadLimits { line_bytes: 1024, head_bytes: 4096, fields: 32 };
+    const LIMITS: HeadLimits = HeadLimits {
+        line_bytes: 1024,
+        head_bytes: 4096,
+        fields: 32,
+        tolerance: sigma_http::h1::Tolerance::NONE,
+    };
 
     /// What conditions may ask for before there is a route, in plain text and within TLS.
     #[test]

@@ -299,7 +299,12 @@ mod tests {
     fn requests_in_the_codecs_terms() {
         let mut head = RequestHead::default();
         let wire = b"POST /a|<b>?`c HTTP/1.1\r\nHost: h.example:81\r\nX-A: 1\r\nTE: gzip\r\n\r\n";
-        let limits = HeadLimits { line_bytes: 100, head_bytes: 200, fields: 9 };
+        let limits = HeadLimits {
+            line_bytes: 100,
+            head_bytes: 200,
+            fields: 9,
+            tolerance: sigma_http::h1::Tolerance::NONE,
+        };
         sigma_http::h1::parse_request(wire, &limits, &mut head).expect("a valid head");
         let request = request(&head, head.path_and_query(), Scheme::HTTP).expect("a request");
         assert_eq!(request.uri(), "http://h.example:81/a|%3Cb%3E?%60c");
