@@ -275,6 +275,8 @@ fn nowhere(target: Target) -> Fault {
             Fault::new(FaultKind::NoUpstream, "the route has no upstream")
         }
     }
+}
+
 /// The answer where `Max-Forwards` says that nobody further may be asked. It tells nothing of routes,
 /// and TRACE gets nothing back: what it would echo has fields of other people's gateways.
 fn last_recipient(method: Method) -> Box<sigma_plugin::Reply> {
