@@ -111,6 +111,9 @@ impl ServerStream {
             path: parts.uri.path_and_query().map(|p| p.as_str().as_bytes()),
             protocol: protocol.map(|p| p.as_str().as_bytes()),
         };
+        if parts.uri.scheme_str().is_some_and(str::is_empty) {
+            return Err(Fault::new(FaultKind::BadRequest, "the :scheme is empty"));
+        }
         self.bodiless = pseudo.method == b"HEAD";
         let assembled = head.assemble(Version::Http2, &pseudo, fields(&parts.headers), &self.limits.head);
         assembled.map_err(parse_fault)?;
