@@ -371,7 +371,12 @@ mod tests {
         cx.begin();
         let head = "GET /p?x=1 HTTP/1.1\r\nHost: h\r\nContent-Type: application/x-www-form-urlencoded\r\n\
             Content-Length: 3\r\nCookie: x=1\r\nAuthorization: Basic amFjazpw\r\nX: 1\r\n\r\n";
-        let limits = sigma_http::h1::HeadLimits { line_bytes: 1024, head_bytes: 4096, fields: 32 };
+        let limits = sigma_http::h1::HeadLimits {
+            line_bytes: 1024,
+            head_bytes: 4096,
+            fields: 32,
+            tolerance: sigma_http::h1::Tolerance::NONE,
+        };
         sigma_http::h1::parse_request(head.as_bytes(), &limits, &mut cx.request).unwrap().unwrap();
         cx.uri = b"/p".to_vec();
         cx.body = Some(b"x=1".to_vec());
