@@ -14,6 +14,9 @@ pub const CHUNK_BYTES: usize = 64 * 1024;
 /// Buffers a thread keeps for reuse; beyond it they are freed, so a burst does not stay resident.
 const FREE_LIST_MAX: usize = 64;
 
+/// A shrunk chunk has room for this much: most heads in all.
+const LEAST_SHRUNK_BYTES: usize = 1024;
+
 /// Largest head buffer kept for reuse.
 const SMALL_BYTES_MAX: usize = 16 * 1024;
 
@@ -145,6 +148,17 @@ impl Chunk {
         }
     }
 
+    /// Moves the window into memory of little more than its size, if that spares most of it: for a wait
+    /// whose length the peer decides.
+    pub fn shrink(&mut self) {
+        let needed = (2 * self.len()).max(LEAST_SHRUNK_BYTES);
+        if 2 * needed <= self.bytes.len() {
+            let mut smaller = zeroed(needed);
+            smaller[..self.len()].copy_from_slice(self);
+            *self = Chunk { start: 0, end: self.len(), bytes: smaller };
+        }
+    }
+
     /// Ensures at least `total` bytes of capacity, keeping the window.
     pub fn reserve_total(&mut self, total: usize) {
         self.compact();
@@ -212,6 +226,22 @@ mod tests {
         assert_eq!((&head[..], &chunk[..]), (&b"ll"[..], &b"o"[..]));
         chunk.advance(1);
         assert!(chunk.is_empty() && chunk.spare().is_empty(), "an emptied chunk owns no memory");
+    }
+
+    #[test]
+    fn a_shrunk_chunk_keeps_its_window_and_little_else() {
+        for (len, most) in [(2, 1024), (1_000, 2_000), (20_000, 40_000), (CHUNK_BYTES, CHUNK_BYTES)] {
+            let data: Vec<u8> = (0..len).map(|n| n as u8).collect();
+            let mut chunk = Chunk::take();
+            chunk.spare()[..len].copy_from_slice(&data);
+            chunk.filled(len);
+            chunk.advance(1);
+            chunk.shrink();
+            assert_eq!(&chunk[..], &data[1..]);
+            assert!(chunk.bytes.len() <= most, "{len}: {}", chunk.bytes.len());
+            chunk.reserve_total(CHUNK_BYTES);
+            assert_eq!(&chunk[..], &data[1..]);
+        }
     }
 
     #[test]

@@ -157,9 +157,8 @@ impl Server {
                 if self.deadline.poll_expired(cx).is_ready() {
                     return Poll::Ready(false);
                 }
-                match ready!(fill(&mut self.stream, &mut self.input, PREFACE.len(), cx)) {
-                    Ok(0) | Err(_) => return Poll::Ready(false),
-                    Ok(_) => {}
+                if !ready!(self.poll_more(PREFACE.len(), cx)) {
+                    return Poll::Ready(false);
                 }
             }
         })
@@ -194,9 +193,8 @@ impl Server {
                         Fault::new(FaultKind::RequestHeadTimeout, "the request head did not arrive in time");
                     return Poll::Ready(Err(NoRequest::Refused(fault)));
                 }
-                match ready!(fill(&mut self.stream, &mut self.input, self.limits.head.head_bytes + 1, cx)) {
-                    Ok(0) | Err(_) => return Poll::Ready(Err(NoRequest::Closed)),
-                    Ok(_) => {}
+                if !ready!(self.poll_more(self.limits.head.head_bytes + 1, cx)) {
+                    return Poll::Ready(Err(NoRequest::Closed));
                 }
                 let over = self.input.len() > self.limits.head.line_bytes;
                 if (self.scanner.ready(&self.input) || over)
@@ -207,6 +205,18 @@ impl Server {
             }
         })
         .await
+    }
+
+    /// Reads more of a head; whether there is more. Whoever leaves a head half sent holds little more
+    /// than its bytes.
+    fn poll_more(&mut self, room: usize, cx: &mut Context<'_>) -> Poll<bool> {
+        match fill(&mut self.stream, &mut self.input, room, cx) {
+            Poll::Ready(read) => Poll::Ready(matches!(read, Ok(n) if n > 0)),
+            Poll::Pending => {
+                self.input.shrink();
+                Poll::Pending
+            }
+        }
     }
 
     fn try_parse(&mut self, head: &mut RequestHead) -> Option<Result<(), NoRequest>> {

@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use sigma_testkit::{Origin, Peer, allow_open_files};
+use sigma_testkit::{Gateway, Origin, Peer, allow_open_files};
 
-use crate::{PATIENCE, in_front_of};
+use crate::{PATIENCE, SIGMA, catch_all, in_front_of, nodes};
 
 #[test]
 fn two_thousand_idle_connections_do_not_disturb_traffic() {
@@ -31,6 +31,33 @@ fn two_thousand_idle_connections_do_not_disturb_traffic() {
     assert_eq!(idle[1999].get("/last").unwrap().status(), 200);
     let memory = gateway.peak_memory_kib().unwrap();
     assert!(memory < 256 * 1024, "{memory} KiB for 2,000 idle connections");
+}
+
+#[test]
+fn half_sent_heads_hold_little() {
+    const CLIENTS: u64 = 500;
+    const MOST_KIB: u64 = 20;
+    let origin = Origin::echo("a").unwrap();
+    let config = catch_all("timeouts: { request_head_ms: 600000 }", &nodes(&[&origin]), "");
+    let gateway = Gateway::start(SIGMA, &config.replace("workers: 2", "workers: 1")).unwrap();
+    let mut warm = gateway.connect().unwrap().with_deadline(PATIENCE);
+    assert_eq!(warm.get("/").unwrap().status(), 200);
+    let before = gateway.peak_memory_kib().unwrap();
+    let half = format!("GET /half HTTP/1.1\r\nHost: h\r\nX-Long: {}", "a".repeat(2_000));
+    let mut clients: Vec<Peer> = (0..CLIENTS).map(|_| gateway.connect().unwrap().with_deadline(PATIENCE)).collect();
+    clients.iter_mut().for_each(|client| client.send(&half).unwrap());
+    // One after the other, so that all have been read when the last is answered; and none is forgotten.
+    for client in &mut clients {
+        client.send("b").unwrap();
+    }
+    let mut last = gateway.connect().unwrap().with_deadline(PATIENCE);
+    assert_eq!(last.get("/").unwrap().status(), 200);
+    let held = gateway.peak_memory_kib().unwrap() - before;
+    assert!(held <= CLIENTS * MOST_KIB, "{held} KiB for {CLIENTS} half-sent heads");
+    for client in &mut clients {
+        client.send("\r\n\r\n").unwrap();
+        assert_eq!(client.read_response("GET").unwrap().status(), 200);
+    }
 }
 
 #[test]
