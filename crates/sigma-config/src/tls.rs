@@ -131,7 +131,8 @@ pub struct Tls {
     #[schemars(range(min = 1))]
     pub cached_sessions: u32,
     /// Handshakes that a worker is in the middle of, counted from a client's complete first message;
-    /// others wait. Each takes some 30 KiB.
+    /// others wait, and a client that then keeps its handshake waiting for half a second loses its place
+    /// to them. Each takes some 30 KiB.
     #[schemars(range(min = 1))]
     pub handshakes_per_worker: u32,
     /// File of authorities (PEM) that may vouch for upstreams; unset: those of the system.

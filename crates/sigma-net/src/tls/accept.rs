@@ -1,11 +1,12 @@
 //! The handshake with a client.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use rustls::server::{Acceptor, UnbufferedServerConnection};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::buffer::Buffer;
 use super::session::{RECORD_BYTES, Session, Side};
@@ -43,15 +44,65 @@ impl Default for AcceptOptions {
     }
 }
 
-/// Bounds the handshakes that a worker is in the middle of. A client counts from its complete
-/// ClientHello on, so that silent ones keep nobody out.
+/// How long a client may keep a handshake waiting while others wait for its place. Two round trips
+/// around the world, and twice that; only a worker whose places are all taken asks.
+const PATIENCE_MS: u64 = 500;
+
+/// Bounds the handshakes that a worker is in the middle of, for each holds some 30 KiB. A client counts
+/// from its complete ClientHello on, so that silent ones keep nobody out. One that falls silent later
+/// loses its place to the next who needs it.
 #[derive(Debug)]
-pub struct Handshakes(pub(super) Semaphore);
+pub struct Handshakes {
+    places: Semaphore,
+    /// How many wait for a place.
+    waiting: Cell<usize>,
+    /// Somebody waits.
+    wanted: Notify,
+}
 
 impl Handshakes {
     /// At most `max` at a time; others wait their turn within their own time.
     pub fn new(max: usize) -> Handshakes {
-        Handshakes(Semaphore::new(max.clamp(1, Semaphore::MAX_PERMITS)))
+        Handshakes {
+            places: Semaphore::new(max.clamp(1, Semaphore::MAX_PERMITS)),
+            waiting: Cell::new(0),
+            wanted: Notify::new(),
+        }
+    }
+
+    /// A place for one handshake, given back on drop.
+    pub(super) async fn place(&self) -> Option<SemaphorePermit<'_>> {
+        if let Ok(place) = self.places.try_acquire() {
+            return Some(place);
+        }
+        let _waiting = Waiting::new(&self.waiting);
+        self.wanted.notify_one();
+        // It is never closed.
+        self.places.acquire().await.ok()
+    }
+
+    /// Ready when a handshake that has kept us waiting for so long is to make room.
+    async fn wanted_after(&self, patience: Deadline) {
+        poll_fn(|cx| patience.poll_expired(cx)).await;
+        while self.waiting.get() == 0 {
+            self.wanted.notified().await;
+        }
+    }
+}
+
+/// Counts one who waits, however that ends.
+struct Waiting<'w>(&'w Cell<usize>);
+
+impl<'w> Waiting<'w> {
+    fn new(count: &'w Cell<usize>) -> Waiting<'w> {
+        count.set(count.get() + 1);
+        Waiting(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 
@@ -75,7 +126,7 @@ pub async fn accept(
     let handshake = async {
         let mut socket = socket;
         let (hello, name) = read_hello(&mut socket, early, options.hello_bytes).await?;
-        let _turn = handshakes.0.acquire().await;
+        let _place = handshakes.place().await;
         let identity = match choose(name.as_deref()) {
             Some(identity) if !identity.refuses() => identity,
             _ => {
@@ -91,7 +142,13 @@ pub async fn accept(
         let config = identity.config(versions, &options.alpn).map_err(HandshakeError::Protocol)?;
         let connection = UnbufferedServerConnection::new(config).map_err(HandshakeError::Protocol)?;
         let mut session = Session::new(Side::Server(connection), hello);
-        shake(&mut socket, &mut session).await?;
+        let patience = Deadline::new();
+        patience.set(PATIENCE_MS);
+        tokio::select! {
+            biased;
+            shaken = shake(&mut socket, &mut session) => shaken?,
+            () = handshakes.wanted_after(patience) => return Err(HandshakeError::Displaced),
+        }
         let facts = server_facts(&mut socket, &mut session, identity, name)?;
         Ok(Stream::Tls(Box::new(TlsStream::new(socket, session, facts))))
     };

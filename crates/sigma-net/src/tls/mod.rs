@@ -74,6 +74,8 @@ impl std::error::Error for Unusable {}
 pub enum HandshakeError {
     /// It was not complete in time.
     TimedOut,
+    /// The client fell silent in the middle, while others waited for its place.
+    Displaced,
     /// The peer closed the connection.
     Closed,
     /// The connection broke.
@@ -94,6 +96,9 @@ impl fmt::Display for HandshakeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             HandshakeError::TimedOut => f.write_str("the TLS handshake was not complete in time"),
+            HandshakeError::Displaced => {
+                f.write_str("the client fell silent in the TLS handshake while others waited for its place")
+            }
             HandshakeError::Closed => f.write_str("the peer closed the connection during the TLS handshake"),
             HandshakeError::Io(error) => write!(f, "the connection broke during the TLS handshake: {error}"),
             HandshakeError::HelloTooLarge => f.write_str("the ClientHello is over its limit"),

@@ -572,7 +572,7 @@ fn silence_and_nonsense_end_the_handshake() {
         // One handshake at a time: the second waits for the first, within its own time.
         let (handshakes, options) =
             (Handshakes::new(1), AcceptOptions { timeout_ms: 200, ..Default::default() });
-        let turn = handshakes.0.acquire().await;
+        let turn = handshakes.place().await;
         let (near, far) = sockets().await;
         let client = root.client();
         let (_, result) = tokio::join!(

@@ -3,7 +3,6 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sigma_net::Stream;
@@ -203,16 +202,17 @@ async fn hello(client: &ClientTls) -> Vec<u8> {
     }
 }
 
-/// Whoever holds a turn and dawdles holds others up for as long as a handshake may take at most.
+/// Whoever holds a place and dawdles loses it to the next who needs it, long before its time is over;
+/// where there is room for both, both stay.
 #[test]
-fn only_so_many_handshakes_are_under_way_at_a_time() {
-    const LIMIT: Duration = Duration::from_secs(2);
+fn a_handshake_that_stalls_makes_room_for_others() {
     let (root, origin, dir) =
         (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
     let files = root.issue("a.test").files(dir.path(), "own");
-    for (turns, waits) in [(1, true), (2, false)] {
-        let tls = json!({ "certificates": [files], "handshake_timeout_ms": LIMIT.as_millis() as u64 });
-        let rest = json!({ "workers": 1, "tls": { "handshakes_per_worker": turns } });
+    for (places, makes_room) in [(1, true), (2, false)] {
+        // Longer than anything here takes.
+        let tls = json!({ "certificates": [files], "handshake_timeout_ms": 600_000 });
+        let rest = json!({ "workers": 1, "tls": { "handshakes_per_worker": places } });
         let gateway = Gateway::start(SIGMA, &config(tls, to_origin(&origin), rest)).unwrap();
         run(async {
             let client = root.client(None);
@@ -220,11 +220,16 @@ fn only_so_many_handshakes_are_under_way_at_a_time() {
             let address = std::net::SocketAddr::from(([127, 0, 0, 1], gateway.address().port().unwrap()));
             let mut dawdler = Stream::connect_tcp(address).await.unwrap();
             dawdler.write_all(&first).await.unwrap();
-            // It is answered, so it has its turn.
+            // It is answered, so it has its place.
             dawdler.read_exact(&mut [0; 5]).await.unwrap();
-            let began = Instant::now();
             shake(&gateway, &client, "a.test").await.unwrap();
-            assert_eq!(began.elapsed() > LIMIT / 2, waits, "{turns}: {:?}", began.elapsed());
+            if makes_room {
+                let mut rest = Vec::new();
+                // Ends with what the gateway had to say, or with a reset.
+                let _ = dawdler.read_to_end(&mut rest).await;
+            } else {
+                assert!(dawdler.write_all(&[]).await.is_ok());
+            }
         });
     }
 }
