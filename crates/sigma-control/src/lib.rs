@@ -27,4 +27,4 @@ pub use desired::{Quarantined, Standing};
 pub use examine::compile_only;
 pub use fleet::Fleet;
 pub use source::{LoadError, Source};
-pub use supervisor::{LogControl, Options, StartError, Supervisor};
+pub use supervisor::{LIFE, LogControl, Options, StartError, Supervisor};

@@ -58,7 +58,13 @@ pub trait LogControl {
     fn set_level(&self, filter: &str) -> Result<(), String>;
     /// Opens the file anew, after it was renamed.
     fn reopen(&self);
+    /// Tells whoever asked for a reload how it went.
+    fn reloaded(&mut self, result: &Result<(), String>);
 }
+
+/// The target of the few lines of the life of the process: started, reloaded, stopping. They are said at
+/// the default level too.
+pub const LIFE: &str = "sigma::life";
 
 /// Why the process cannot start, or a reload was refused.
 #[derive(Debug, thiserror::Error)]
@@ -98,6 +104,11 @@ pub enum StartError {
         source: std::io::Error,
     },
 }
+
+/// A worker thread has ended by itself, and its part of the connections with it.
+#[derive(Debug, thiserror::Error)]
+#[error("a worker thread has ended by itself; the error log says why")]
+pub struct WorkerLost;
 
 /// What other parts of the control thread ask of the supervisor.
 #[derive(Debug)]
@@ -233,11 +244,16 @@ impl Supervisor {
     }
 
     /// Runs until told to stop, then drains.
-    pub async fn run(mut self) {
+    ///
+    /// # Errors
+    /// A worker has ended by itself: what is left serves its open exchanges to their end, and whoever
+    /// watches the process is to start it anew.
+    pub async fn run(mut self) -> Result<(), WorkerLost> {
         let Some(Signals { mut hangup, mut terminate, mut interrupt, mut reopen }) = self.signals.take()
         else {
-            return;
+            return Ok(());
         };
+        let mut result = Ok(());
         sigma_net::worker::yield_to_workers();
         let mut stamp = self.options.source.stamp();
         let mut watch = tokio::time::interval(WATCH_PERIOD);
@@ -254,7 +270,11 @@ impl Supervisor {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
                 _ = watch.tick() => {
-                    self.shared.set_ready(!self.gateway.has_lost_a_worker());
+                    if self.gateway.has_lost_a_worker() {
+                        tracing::error!("a worker thread has ended; the process ends, to be started anew");
+                        result = Err(WorkerLost);
+                        break;
+                    }
                     self.gateway.sweep();
                     if std::mem::take(&mut self.has_changed) {
                         sigma_net::memory::give_back();
@@ -278,6 +298,7 @@ impl Supervisor {
             }
         }
         self.stop().await;
+        result
     }
 
     async fn answer(&mut self, request: Request) -> ControlFlow<()> {
@@ -323,7 +344,7 @@ impl Supervisor {
         // Whoever asks from now on is told that nobody answers, instead of waiting for it.
         self.requests.close();
         while self.requests.try_recv().is_ok() {}
-        tracing::info!("stopping: no new connections, open exchanges may finish");
+        tracing::info!(target: LIFE, "stopping: no new connections, open exchanges may finish");
         self.gateway.drain().await;
         if tokio::time::timeout(ENDING_TIMEOUT, self.node.end()).await.is_err() {
             tracing::error!("what plugins had buffered did not leave in time, and is lost");
@@ -366,8 +387,9 @@ impl Supervisor {
         };
         let result = result.map_err(|error| error.to_string());
         self.shared.reloaded(result.as_ref().err().cloned());
+        self.log.reloaded(&result);
         match &result {
-            Ok(()) => tracing::info!("configuration reloaded"),
+            Ok(()) => tracing::info!(target: LIFE, "configuration reloaded"),
             Err(error) => {
                 tracing::error!("the configuration was not reloaded, the old one stays in force:\n{error}")
             }

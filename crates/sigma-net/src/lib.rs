@@ -6,6 +6,7 @@ pub mod deadline;
 pub mod limits;
 pub mod listen;
 pub mod memory;
+pub mod signals;
 pub mod stream;
 pub mod tls;
 pub mod worker;

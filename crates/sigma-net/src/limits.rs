@@ -1,7 +1,76 @@
 //! Limits of the process.
 
-/// Raises the number of files this process may open to the most it is allowed to; returns it.
-pub fn raise_open_files() -> Option<u64> {
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use rustix::io::Errno;
+
+/// How the descriptors of this process are divided. Each share is a bound on numbers: the system always
+/// gives the lowest number that is free, so a number at the bound says that all below are taken, by
+/// whatever it may be. Nothing has to be counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Descriptors {
+    /// All of them: RLIMIT_NOFILE.
+    pub limit: u64,
+    /// Connections of clients get numbers below this. Half of what traffic may have: every one of
+    /// them may need a connection to a node.
+    pub clients: u64,
+    /// Connections to nodes get numbers below this. What is above is left for operators, health
+    /// checks, the store and logs: an eighth of all, at most 1,024.
+    pub nodes: u64,
+}
+
+impl Descriptors {
+    fn of(limit: u64) -> Descriptors {
+        let reserve = (limit / 8).min(1_024);
+        let nodes = limit - reserve;
+        Descriptors { limit, clients: nodes / 2, nodes }
+    }
+}
+
+/// The first numbers that clients and nodes do not get; set once at the start, before any worker.
+static CLIENTS_END: AtomicI32 = AtomicI32::new(RawFd::MAX);
+static NODES_END: AtomicI32 = AtomicI32::new(RawFd::MAX);
+
+/// Raises the number of files this process may open to the most it is allowed to, and divides them
+/// from now on. None if the system sets no limit.
+pub fn divide_descriptors() -> Option<Descriptors> {
+    let shares = Descriptors::of(raise_open_files()?);
+    let bound = |number: u64| RawFd::try_from(number).unwrap_or(RawFd::MAX);
+    CLIENTS_END.store(bound(shares.clients), Ordering::Relaxed);
+    NODES_END.store(bound(shares.nodes), Ordering::Relaxed);
+    Some(shares)
+}
+
+/// Whether a connection of a client has the last descriptor that clients get.
+pub fn is_last_for_clients(connection: BorrowedFd<'_>) -> bool {
+    connection.as_raw_fd().saturating_add(1) >= CLIENTS_END.load(Ordering::Relaxed)
+}
+
+/// Whether there is a descriptor for another client; `any` is any open one.
+pub(crate) fn has_room_for_client(any: BorrowedFd<'_>) -> bool {
+    // The copy has the number that a connection would get.
+    let copy = rustix::io::fcntl_dupfd_cloexec(any, 0);
+    copy.is_ok_and(|copy| !is_last_for_clients(copy.as_fd()))
+}
+
+/// Refuses a connection to a node that would take a descriptor of the reserve.
+pub(crate) fn leave_reserve(connection: &impl AsFd) -> io::Result<()> {
+    match connection.as_fd().as_raw_fd() < NODES_END.load(Ordering::Relaxed) {
+        true => Ok(()),
+        false => Err(Errno::MFILE.into()),
+    }
+}
+
+/// Whether an error says that this process or machine lacks something, and nothing about the peer:
+/// descriptors, local ports, buffers, memory.
+pub fn is_own_lack(error: &io::Error) -> bool {
+    let own = [Errno::MFILE, Errno::NFILE, Errno::ADDRNOTAVAIL, Errno::NOBUFS, Errno::NOMEM];
+    own.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+fn raise_open_files() -> Option<u64> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum || limit.maximum.is_none() {
@@ -35,8 +104,30 @@ pub fn usable_cpus() -> Vec<usize> {
 ///
 /// # Errors
 /// The operating system's.
-pub fn pin_thread(cpu: usize) -> std::io::Result<()> {
+pub fn pin_thread(cpu: usize) -> io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_leave_a_reserve() {
+        for (limit, clients, nodes) in
+            [(0, 0, 0), (160, 70, 140), (1_024, 448, 896), (1_048_576, 523_776, 1_047_552)]
+        {
+            assert_eq!(Descriptors::of(limit), Descriptors { limit, clients, nodes });
+        }
+    }
+
+    #[test]
+    fn what_is_our_own_lack() {
+        for (errno, own) in [(Errno::MFILE, true), (Errno::ADDRNOTAVAIL, true), (Errno::CONNREFUSED, false)] {
+            assert_eq!(is_own_lack(&errno.into()), own, "{errno}");
+        }
+        assert!(!is_own_lack(&io::ErrorKind::TimedOut.into()));
+    }
 }

@@ -8,6 +8,8 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::error_lines;
+
 /// Slots for faults by kind; kinds beyond the last slot are counted in it.
 pub const FAULT_SLOTS: usize = 48;
 
@@ -43,8 +45,10 @@ pub enum Counter {
     UpstreamReuses,
     /// Attempts after an exchange's first.
     UpstreamRetries,
-    /// Access lines given up because the writer was behind.
+    /// Access lines given up because the writer was behind, or lost in a write that failed.
     AccessLinesDropped,
+    /// Lines of the error log that were given up or lost; the process counts them, no worker does.
+    ErrorLinesDropped,
     /// TLS handshakes with clients that succeeded.
     TlsHandshakes,
     /// TLS handshakes with clients that did not.
@@ -76,7 +80,7 @@ impl Counter {
 }
 
 /// Every counter with the name it is shown under, in the order of [`Counter`].
-const NAMES: [(Counter, &str); 23] = [
+const NAMES: [(Counter, &str); 24] = [
     (Counter::Requests, "requests"),
     (Counter::ExchangesEnded, "exchanges_ended"),
     (Counter::Responses1xx, "responses_1xx"),
@@ -92,6 +96,7 @@ const NAMES: [(Counter, &str); 23] = [
     (Counter::UpstreamReuses, "upstream_reuses"),
     (Counter::UpstreamRetries, "upstream_retries"),
     (Counter::AccessLinesDropped, "access_lines_dropped"),
+    (Counter::ErrorLinesDropped, "error_lines_dropped"),
     (Counter::TlsHandshakes, "tls_handshakes"),
     (Counter::TlsHandshakeFailures, "tls_handshake_failures"),
     (Counter::WebsocketsByUpgrade, "websockets_by_upgrade"),
@@ -112,6 +117,8 @@ pub struct WorkerCounters {
     faults: [AtomicU64; FAULT_SLOTS],
     /// The store's revision that the worker serves.
     revision: AtomicU64,
+    /// Access lines of this worker that its writer lost; the writer counts them.
+    lines_lost: AtomicU64,
 }
 
 impl Default for WorkerCounters {
@@ -120,6 +127,7 @@ impl Default for WorkerCounters {
             values: [const { AtomicU64::new(0) }; NAMES.len()],
             faults: [const { AtomicU64::new(0) }; FAULT_SLOTS],
             revision: AtomicU64::new(0),
+            lines_lost: AtomicU64::new(0),
         }
     }
 }
@@ -133,6 +141,11 @@ impl WorkerCounters {
     /// The store's revision that the worker serves; 0 for a file.
     pub fn revision(&self) -> u64 {
         self.revision.load(Ordering::Relaxed)
+    }
+
+    /// Counts access lines that a writer lost: it is its thread that calls, not the worker.
+    pub(crate) fn lose_lines(&self, lines: u64) {
+        self.lines_lost.fetch_add(lines, Ordering::Relaxed);
     }
 
     /// Adds `n`. To be called by the owning worker only: two writers would lose counts.
@@ -191,7 +204,9 @@ pub fn merge(workers: &[Arc<WorkerCounters>]) -> Totals {
         for (sum, cell) in totals.faults.iter_mut().zip(&worker.faults) {
             *sum = sum.wrapping_add(cell.load(Ordering::Relaxed));
         }
+        totals.values[Counter::AccessLinesDropped as usize] += worker.lines_lost.load(Ordering::Relaxed);
     }
+    totals.values[Counter::ErrorLinesDropped as usize] = error_lines::dropped();
     totals
 }
 

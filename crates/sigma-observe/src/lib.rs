@@ -2,14 +2,17 @@
 //!
 //! Nothing here blocks or locks on the emit path. An access line is rendered into the worker's own
 //! buffer; full buffers travel to one writer thread through a bounded queue that drops and counts
-//! rather than waits. Counters belong to one worker each and are merged when somebody reads them.
+//! rather than waits. Lines of the error log travel the same way, one by one. Counters belong to one worker each and are merged when somebody reads them.
 
 pub mod access;
 pub mod counters;
 pub mod date;
+pub mod error_lines;
 mod escape;
 pub mod field;
+pub mod gate;
 pub mod log_buffer;
+mod outlet;
 
 pub use access::{AccessFormat, Entry, FormatError};
 pub use counters::{Counter, Totals, WorkerCounters, merge};

@@ -1,20 +1,21 @@
-//! From a worker's buffer to the file: blocks of whole lines, a bounded queue, one writer thread.
+//! From the thread that has a line to say to its descriptor: a bounded queue, one writer thread.
 //!
-//! A worker never waits for the disk. It fills its buffer; a full one goes into the queue if there is
-//! room, and is dropped and counted if there is not. Written buffers travel back to their worker, so
-//! a steady log allocates nothing.
+//! Nobody but that thread touches the descriptor, whose other end may stand still. A worker fills its
+//! buffer of access lines; a full one goes into the queue if there is room, and is dropped and counted
+//! if there is not. Written buffers travel back to their worker, so a steady log allocates nothing.
+//! Lines of the error log ([`Lines`]) go the same way, each for itself.
 
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::counters::{Counter, WorkerCounters};
+use crate::error_lines::{self, Lines};
+use crate::outlet::Outlet;
 
 /// Buffers that may wait for their worker to take them back; more are freed.
 const RETURNED_BUFFERS: usize = 4;
@@ -22,15 +23,16 @@ const RETURNED_BUFFERS: usize = 4;
 /// A buffer that grew beyond this many times its configured size is freed rather than used again.
 const LARGEST_KEPT: usize = 4;
 
-/// Log files hold addresses and targets of clients: readable by owner and group only.
-const FILE_MODE: u32 = 0o640;
-const DIRECTORY_MODE: u32 = 0o750;
+/// For how long after it was told to end a writer waits for a reader that stands still.
+const LAST_WAIT: Duration = Duration::from_secs(1);
 
 /// Where lines go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogTarget {
     /// Standard output.
     Stdout,
+    /// Standard error.
+    Stderr,
     /// A file, appended to; created with mode 0640, missing parent directories with 0750.
     File(PathBuf),
 }
@@ -46,20 +48,33 @@ pub enum LogError {
         /// The system's reason.
         source: io::Error,
     },
+    /// A FIFO without its reader. To wait for one would keep the gateway from starting.
+    #[error("cannot open the log file {path}: it is a FIFO or a socket that nobody reads; start its reader first")]
+    NoReader {
+        /// The file.
+        path: PathBuf,
+    },
     /// The system gives no thread.
     #[error("cannot start the log writer thread: {0}; check the limit on processes")]
     Thread(io::Error),
 }
 
 /// Whole lines on their way to the writer.
-struct Block {
-    bytes: Vec<u8>,
-    lines: u64,
-    /// Where the buffer goes once written.
-    home: SyncSender<Vec<u8>>,
+pub(crate) struct Block {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) lines: u64,
+    /// The worker that it comes from; none for a line of the error log.
+    pub(crate) sender: Option<Sender>,
 }
 
-enum Message {
+/// Whom a block belongs to.
+pub(crate) struct Sender {
+    /// Where the buffer goes once written.
+    home: SyncSender<Vec<u8>>,
+    counters: Arc<WorkerCounters>,
+}
+
+pub(crate) enum Message {
     Block(Block),
     /// Look at the flags.
     Wake,
@@ -69,8 +84,16 @@ enum Message {
 #[derive(Default)]
 struct Requests {
     reopen: AtomicBool,
-    close: AtomicBool,
+    /// Since when the writer is to end.
+    close: OnceLock<Instant>,
     lines_lost: AtomicU64,
+}
+
+impl Requests {
+    /// A reader that stands still is waited for no longer.
+    fn is_over(&self) -> bool {
+        self.close.get().is_some_and(|since| since.elapsed() >= LAST_WAIT)
+    }
 }
 
 /// The control thread's end of a log: owns the writer thread. Dropping it ends the thread without waiting.
@@ -86,9 +109,16 @@ impl LogWriter {
         let (queue, incoming) = sync_channel(queue_blocks.max(1));
         let (done, finished) = sync_channel(1);
         let requests = Arc::new(Requests::default());
-        let output = Output::open(&target)?;
-        let writer =
-            Writer { target, output, incoming, requests: requests.clone(), failing: false, torn: false };
+        let outlet = Outlet::open(&target)?;
+        let writer = Writer {
+            target,
+            outlet,
+            incoming,
+            requests: requests.clone(),
+            failing: false,
+            torn: false,
+            told_dropped: 0,
+        };
         let run = move || {
             writer.run();
             // Nobody listens when the log was dropped rather than closed.
@@ -112,6 +142,11 @@ impl LogWriter {
         }
     }
 
+    /// An end for lines of the error log, which any thread may write to without waiting.
+    pub fn lines(&self) -> Lines {
+        Lines::new(self.queue.clone())
+    }
+
     /// Opens the file anew by its name, after it was renamed by a log rotation. Does not wait.
     ///
     /// If that fails the old file stays in use and the reason is in the error log.
@@ -120,7 +155,7 @@ impl LogWriter {
         self.wake();
     }
 
-    /// Lines lost in writes that failed. Lines dropped by workers are in their counters.
+    /// Lines lost in writes that failed; they are in the counters too, with those that were dropped.
     pub fn lines_lost(&self) -> u64 {
         self.requests.lines_lost.load(Ordering::Relaxed)
     }
@@ -134,7 +169,7 @@ impl LogWriter {
     }
 
     fn request_close(&self) {
-        self.requests.close.store(true, Ordering::Release);
+        self.requests.close.get_or_init(Instant::now);
         self.wake();
     }
 
@@ -181,7 +216,8 @@ impl LogSink {
         }
         let lines = std::mem::take(&mut self.lines);
         let bytes = std::mem::take(&mut self.buffer);
-        let block = Block { bytes, lines, home: self.home.clone() };
+        let sender = Some(Sender { home: self.home.clone(), counters: Arc::clone(&self.counters) });
+        let block = Block { bytes, lines, sender };
         if let Err(refused) = self.queue.try_send(Message::Block(block)) {
             self.counters.add(Counter::AccessLinesDropped, lines);
             if let TrySendError::Full(Message::Block(block))
@@ -212,53 +248,25 @@ impl Drop for LogSink {
     }
 }
 
-enum Output {
-    Stdout,
-    File(File),
-}
-
-impl Output {
-    fn open(target: &LogTarget) -> Result<Output, LogError> {
-        match target {
-            LogTarget::Stdout => Ok(Output::Stdout),
-            LogTarget::File(path) => open_file(path)
-                .map(Output::File)
-                .map_err(|source| LogError::Open { path: path.clone(), source }),
-        }
-    }
-
-    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self {
-            Output::Stdout => io::stdout().lock().write_all(bytes),
-            Output::File(file) => file.write_all(bytes),
-        }
-    }
-}
-
-fn open_file(path: &Path) -> io::Result<File> {
-    if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
-        DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(parent)?;
-    }
-    OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)
-}
-
 /// The writer thread's state.
 struct Writer {
     target: LogTarget,
-    output: Output,
+    outlet: Outlet,
     incoming: Receiver<Message>,
     requests: Arc<Requests>,
     /// The last write failed; said once, not for every block.
     failing: bool,
     /// A failed write may have ended inside a line: the next block begins on a new one.
     torn: bool,
+    /// How many dropped lines of the error log it has told of.
+    told_dropped: u64,
 }
 
 impl Writer {
     fn run(mut self) {
         while let Ok(message) = self.incoming.recv() {
             self.handle(message);
-            if self.requests.close.load(Ordering::Acquire) {
+            if self.requests.close.get().is_some() {
                 return self.drain();
             }
         }
@@ -275,12 +283,12 @@ impl Writer {
 
     fn handle(&mut self, message: Message) {
         if self.requests.reopen.swap(false, Ordering::AcqRel) {
-            match Output::open(&self.target) {
-                Ok(output) => (self.output, self.torn) = (output, false),
+            match Outlet::open(&self.target) {
+                Ok(outlet) => (self.outlet, self.torn) = (outlet, false),
                 Err(error) => tracing::error!(%error, "log file not reopened, the old one stays in use"),
             }
         }
-        let Message::Block(Block { mut bytes, lines, home }) = message else { return };
+        let Message::Block(Block { mut bytes, lines, sender }) = message else { return };
         match self.write(&bytes) {
             Ok(()) if self.failing => {
                 self.failing = false;
@@ -292,23 +300,39 @@ impl Writer {
             Ok(()) => {}
             Err(error) => {
                 self.requests.lines_lost.fetch_add(lines, Ordering::Relaxed);
+                match &sender {
+                    Some(sender) => sender.counters.lose_lines(lines),
+                    None => error_lines::count_dropped(lines),
+                }
                 if !self.failing {
                     tracing::error!(%error, target = ?self.target, "log cannot be written, lines are lost");
                 }
                 (self.failing, self.torn) = (true, true);
             }
         }
+        let Some(Sender { home, .. }) = sender else { return self.tell_dropped() };
         bytes.clear();
         // The worker has enough buffers, or is gone.
         let _ = home.try_send(bytes);
     }
 
+    /// Says once that lines of the error log are missing, when it flows again.
+    fn tell_dropped(&mut self) {
+        let dropped = error_lines::dropped();
+        if dropped > self.told_dropped && !self.failing {
+            let lines = dropped - self.told_dropped;
+            tracing::error!(target: "sigma::log", "{lines} lines of the error log were dropped");
+            self.told_dropped = dropped;
+        }
+    }
+
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let requests = &self.requests;
         if self.torn {
-            self.output.write_all(b"\n")?;
+            self.outlet.write_all(b"\n", || requests.is_over())?;
             self.torn = false;
         }
-        self.output.write_all(bytes)
+        self.outlet.write_all(bytes, || requests.is_over())
     }
 }
 

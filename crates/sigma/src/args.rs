@@ -50,12 +50,12 @@ pub(crate) struct Plugins {
 
 #[derive(Debug, Args)]
 pub(crate) struct Run {
-    /// Accepted for the original Sigma's command line; its value does not matter
-    #[arg(hide = true)]
-    pub(crate) verticle: Option<String>,
-    /// The configuration file: YAML or JSON, sigma.json or niubix.json
-    #[arg(short = 'c', long = "conf", value_name = "FILE", default_value = "sigma.yaml")]
-    pub(crate) conf: PathBuf,
+    /// The configuration file: YAML or JSON, sigma.json or niubix.json [default: sigma.yaml]
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// The same, as an option
+    #[arg(short = 'c', long = "conf", value_name = "FILE", conflicts_with = "file")]
+    pub(crate) conf: Option<PathBuf>,
     /// The options.json beside a sigma.json
     #[arg(long = "options", value_name = "FILE")]
     pub(crate) options: Option<PathBuf>,
@@ -75,8 +75,8 @@ pub(crate) struct Run {
 
 #[derive(Debug, Args)]
 pub(crate) struct Check {
-    /// The configuration file
-    #[arg(value_name = "FILE", required_unless_present = "conf")]
+    /// The configuration file [default: sigma.yaml]
+    #[arg(value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
     /// The same, as an option
     #[arg(short = 'c', long = "conf", value_name = "FILE", conflicts_with = "file")]
@@ -91,8 +91,8 @@ pub(crate) struct Check {
 
 #[derive(Debug, Args)]
 pub(crate) struct Signal {
-    /// The running gateway's configuration file, which names its pid file
-    #[arg(short = 'c', long = "conf", value_name = "FILE", required_unless_present_any = ["pid", "pid_file"])]
+    /// The running gateway's configuration file, which names its pid file [default: sigma.yaml]
+    #[arg(short = 'c', long = "conf", value_name = "FILE", conflicts_with_all = ["pid", "pid_file"])]
     pub(crate) conf: Option<PathBuf>,
     /// Its pid file
     #[arg(long, value_name = "FILE")]
@@ -115,6 +115,12 @@ pub(crate) struct Routes {
     pub(crate) conf: PathBuf,
 }
 
+/// The file of a command for which none is named.
+pub(crate) const DEFAULT_FILE: &str = "sigma.yaml";
+
+/// What the original Sigma's command line starts, before its options.
+const VERTICLE: &str = "net.oooops.sigma.Sigma";
+
 /// Rewrites the command lines of the original Sigma and of NiubiX into Sigma's own.
 pub(crate) fn normalised(args: impl Iterator<Item = OsString>, has_sigma_json: bool) -> Vec<OsString> {
     let args: Vec<OsString> = args.collect();
@@ -127,7 +133,9 @@ pub(crate) fn normalised(args: impl Iterator<Item = OsString>, has_sigma_json: b
         "-c" | "-t" => return niubix(&args),
         _ => {}
     }
-    let renamed = args.into_iter().map(|arg| match arg.to_str() {
+    let verticle = (word(1) == "run" && word(2) == VERTICLE).then_some(2);
+    let renamed = args.into_iter().enumerate().filter(|(at, _)| Some(*at) != verticle);
+    let renamed = renamed.map(|(_, arg)| match arg.to_str() {
         Some("-conf") => "--conf".into(),
         Some("-options") => "--options".into(),
         Some("-instance" | "-instances") => "--instance".into(),
@@ -161,6 +169,18 @@ mod tests {
         assert!(Cli::try_parse_from(got).is_ok() || expected.len() == 1);
     }
 
+    /// A file that is named is the file that is used, wherever it stands.
+    #[test]
+    fn run_takes_its_file_with_and_without_an_option() {
+        for given in [["run", "a.yaml"].as_slice(), &["run", "-c", "a.yaml"], &["run", "--conf", "a.yaml"]] {
+            let cli = Cli::try_parse_from(std::iter::once(&"sigma").chain(given)).unwrap();
+            let Command::Run(run) = cli.command else { panic!("not a run: {given:?}") };
+            assert_eq!(run.file.or(run.conf), Some("a.yaml".into()), "{given:?}");
+        }
+        assert!(Cli::try_parse_from(["sigma", "run", "a.yaml", "-c", "b.yaml"]).is_err());
+        assert!(Cli::try_parse_from(["sigma", "run", "a.yaml", "b.yaml"]).is_err());
+    }
+
     #[test]
     fn command_lines_of_other_programs() {
         check(&[], false, &[]);
@@ -168,8 +188,10 @@ mod tests {
         check(
             &["run", "net.oooops.sigma.Sigma", "-conf", "a.json", "-options", "o.json", "-instance", "1"],
             false,
-            &["run", "net.oooops.sigma.Sigma", "--conf", "a.json", "--options", "o.json", "--instance", "1"],
+            &["run", "--conf", "a.json", "--options", "o.json", "--instance", "1"],
         );
+        check(&["run", "a.yaml"], true, &["run", "a.yaml"]);
+        check(&["run", "net.example.Other"], true, &["run", "net.example.Other"]);
         check(&["-c", "niubix.json"], false, &["run", "-c", "niubix.json"]);
         check(&["-t", "-c", "niubix.json"], false, &["check", "-c", "niubix.json"]);
         check(&["-t", "niubix.json"], false, &["check", "-c", "niubix.json"]);

@@ -3,16 +3,20 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal as SignalNumber, kill_process};
+use sigma_config::settings::{Limits, Settings, Workers};
 use sigma_config::sound::Sound;
 use sigma_config::{Config, ParseOptions, Problem};
-use sigma_control::{LoadError, Options, Source, Supervisor, compile_only};
+use sigma_control::{LIFE, LoadError, Options, Source, Supervisor, compile_only};
+use sigma_net::limits::Descriptors;
 use sigma_plugin::Roster;
 use sigma_proxy::route::Verdict;
 
-use crate::args::{Check, Cli, Command, Routes, Run, Signal};
+use crate::args::{Check, Cli, Command, DEFAULT_FILE, Routes, Run, Signal};
 use crate::{demo, errorlog};
 
 /// Exit status of `sigma routes` when no route serves the request; 1 and 2 stand for failures.
@@ -22,8 +26,8 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Run(args) => run(args),
         Command::Check(args) => check(args),
-        Command::Reload(args) => tell(&args, SignalNumber::HUP),
-        Command::Stop(args) => tell(&args, SignalNumber::TERM),
+        Command::Reload(args) => reload(process_of(&args)?),
+        Command::Stop(args) => tell(process_of(&args)?, SignalNumber::TERM),
         Command::Routes(args) => routes(&args),
         Command::Ctl(args) => crate::ctl::execute(args),
         Command::Plugins(args) => plugins(args.name.as_deref()),
@@ -65,15 +69,19 @@ fn plugins(name: Option<&str>) -> Result<ExitCode> {
 
 fn run(args: Run) -> Result<ExitCode> {
     sigma_net::limits::prefer_small_pages();
-    let mut source = Source::file(&args.conf);
-    source.companion = args.options.or_else(|| companion_of(&args.conf));
+    let conf = file_of(args.file, args.conf);
+    let mut source = Source::file(&conf);
+    source.companion = args.options.or_else(|| companion_of(&conf));
     source.instances = args.instance;
     let checked = source.load(&*roster())?;
-    let log = errorlog::start(&checked.config.settings.error_log)?;
+    let (log, _last_lines) = errorlog::start(&checked.config.settings.error_log)?;
+    sigma_net::signals::end_at_the_second().context("cannot receive signals")?;
     for warning in &checked.warnings {
-        tracing::warn!("{}: {warning}", args.conf.display());
+        tracing::warn!("{}: {warning}", conf.display());
     }
-    sigma_net::limits::raise_open_files();
+    if let Some(shares) = sigma_net::limits::divide_descriptors() {
+        tell_of_shares(&shares, &checked.config.settings);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         if let Some(address) = args.with_demo_origin {
@@ -85,14 +93,39 @@ fn run(args: Run) -> Result<ExitCode> {
             checked.config.settings.listeners.iter().map(|l| l.address.to_string()).collect();
         let options = Options { source, watch: args.watch, plugins: sigma_plugins::ROSTER };
         let supervisor = Supervisor::start(options, checked, Box::new(log)).await?;
-        tracing::info!(listeners = listeners.join(", "), "serving");
+        tracing::info!(target: LIFE, listeners = listeners.join(", "), "serving");
         if args.with_demo_origin.is_some() {
             println!("sigma is serving on {}; try:", listeners.join(", "));
             println!("  curl -i http://{}/hello", listeners[0]);
         }
-        supervisor.run().await;
+        supervisor.run().await?;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Fewer clients than this are not much for a gateway, however it is set up.
+const FEW_CLIENTS: u64 = 4_096;
+
+/// Says where the descriptors of this process are fewer than the clients that it is to serve.
+fn tell_of_shares(shares: &Descriptors, settings: &Settings) {
+    let Descriptors { limit, clients, .. } = *shares;
+    let workers = match settings.workers {
+        Workers::Auto => sigma_net::limits::usable_cpus().len() as u64,
+        Workers::Count(count) => count.get().into(),
+    };
+    let per_worker = settings.limits.connections_per_worker;
+    let wanted = workers * u64::from(per_worker);
+    let is_chosen = per_worker != Limits::default().connections_per_worker;
+    if clients < wanted && (is_chosen || clients < FEW_CLIENTS) {
+        tracing::warn!(
+            "limits.connections_per_worker allows {wanted} clients, the limit on open files ({limit}) only {clients}: raise it (LimitNOFILE of a unit, `ulimit -n`)"
+        );
+    }
+}
+
+/// The file that a command is to use, named as an argument or as an option.
+fn file_of(argument: Option<PathBuf>, option: Option<PathBuf>) -> PathBuf {
+    argument.or(option).unwrap_or_else(|| DEFAULT_FILE.into())
 }
 
 /// The original Sigma takes the options.json beside its sigma.json.
@@ -105,8 +138,7 @@ fn companion_of(conf: &Path) -> Option<PathBuf> {
 }
 
 fn check(args: Check) -> Result<ExitCode> {
-    // One of the two is required.
-    let path = args.file.or(args.conf).ok_or_else(|| anyhow!("no file"))?;
+    let path = file_of(args.file, args.conf);
     let mut source = Source::file(&path);
     source.companion = args.options.or_else(|| companion_of(&path));
     let plugins = roster();
@@ -157,22 +189,62 @@ fn listed(source: &Source, mut problems: Vec<Problem>, compile: Vec<Problem>, so
     source.invalid(problems)
 }
 
-fn tell(args: &Signal, signal: SignalNumber) -> Result<ExitCode> {
-    let pid = match (args.pid, &args.pid_file, &args.conf) {
+/// The process that a command is for.
+fn process_of(args: &Signal) -> Result<Pid> {
+    let number = match (args.pid, &args.pid_file, &args.conf) {
         (Some(pid), _, _) => pid,
         (None, Some(file), _) => read_pid(file)?,
-        (None, None, Some(conf)) => {
-            let checked = Source::file(conf).load(&*roster())?;
+        (None, None, None) if !Path::new(DEFAULT_FILE).exists() => {
+            return Err(anyhow!("which process? Name it with --pid, --pid-file, or -c and its configuration"));
+        }
+        (None, None, conf) => {
+            let conf = file_of(None, conf.clone());
+            let checked = Source::file(&conf).load(&*roster())?;
             let file = checked.config.settings.pid_file;
             read_pid(&file.ok_or_else(|| {
                 anyhow!("{}: no `pid_file` is set; name the process with --pid", conf.display())
             })?)?
         }
-        (None, None, None) => return Err(anyhow!("name the process with --pid, --pid-file or -c")),
     };
-    let pid = Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(|| anyhow!("{pid} is no process id"))?;
-    kill_process(pid, signal).with_context(|| format!("cannot signal process {}", pid.as_raw_nonzero()))?;
+    Pid::from_raw(number).filter(|_| number > 0).ok_or_else(|| anyhow!("{number} is no process id"))
+}
+
+fn tell(pid: Pid, signal: SignalNumber) -> Result<ExitCode> {
+    let number = pid.as_raw_nonzero();
+    kill_process(pid, signal).map_err(|error| match error {
+        Errno::SRCH => anyhow!("no process has the id {number}: the gateway has ended"),
+        Errno::PERM => anyhow!("the process {number} belongs to another user; try it as that user or as root"),
+        error => anyhow!("cannot signal process {number}: {}", std::io::Error::from(error)),
+    })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// How long a reload may take before the command gives up on its outcome.
+const RELOAD_LIMIT: Duration = Duration::from_secs(60);
+
+/// Asks for a reload and waits for what becomes of it.
+fn reload(pid: Pid) -> Result<ExitCode> {
+    let number = pid.as_raw_nonzero().get();
+    let before = errorlog::outcome_of(number);
+    tell(pid, SignalNumber::HUP)?;
+    let Some((reloads, _)) = before else {
+        eprintln!("the process {number} was told to reload; its error log says what became of it");
+        return Ok(ExitCode::SUCCESS);
+    };
+    let end = Instant::now() + RELOAD_LIMIT;
+    while Instant::now() < end {
+        match errorlog::outcome_of(number) {
+            Some((now, None)) if now > reloads => return Ok(ExitCode::SUCCESS),
+            Some((now, Some(problem))) if now > reloads => {
+                return Err(anyhow!("the reload was refused, the old configuration stays in force:\n{problem}"));
+            }
+            None if rustix::process::test_kill_process(pid).is_err() => {
+                return Err(anyhow!("the process {number} has ended"));
+            }
+            _ => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+    Err(anyhow!("the process {number} has not reloaded within {} seconds", RELOAD_LIMIT.as_secs()))
 }
 
 fn read_pid(file: &Path) -> Result<i32> {

@@ -1,89 +1,219 @@
 //! The error log: where it goes, and changing its level while the process runs.
+//!
+//! No thread but the log's own touches its descriptor, whose reader may stand still. What peers can
+//! cause is said seldom: every place in the code has an allowance on every thread.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rustix::fs::{MemfdFlags, memfd_create};
 use sigma_config::settings::ErrorLog;
-use sigma_control::LogControl;
-use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::layer::SubscriberExt;
+use sigma_control::{LIFE, LogControl};
+use sigma_observe::error_lines::Lines;
+use sigma_observe::gate::{Allowance, Gate};
+use sigma_observe::{LogTarget, LogWriter};
+use tracing::callsite::Identifier;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::layer::{Context as LayerContext, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
+use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 
-/// A file that can be opened anew; stderr without one.
-#[derive(Debug, Clone)]
-struct Output {
-    path: Option<PathBuf>,
-    file: Option<Arc<Mutex<File>>>,
+/// Lines that may wait for the writer; the longest are 8 KiB.
+const QUEUED_LINES: usize = 1_024;
+
+/// How long the last lines may take to leave when the process ends.
+const LAST_LINES: Duration = Duration::from_secs(2);
+
+/// What the log says of itself; it is not held to any allowance.
+const OWN_TARGET: &str = "sigma::log";
+
+/// What one place in the code may say on a worker: enough to see what is going on, too little to fill
+/// a disk by it.
+const WORKER_ALLOWANCE: Allowance = Allowance { burst: 20, pause: Duration::from_millis(500) };
+
+/// The same on the control thread, which tells of every object of a store that is invalid.
+const CONTROL_ALLOWANCE: Allowance = Allowance { burst: 1_000, pause: Duration::from_millis(100) };
+
+thread_local! {
+    static GATES: RefCell<HashMap<Identifier, Gate>> = RefCell::default();
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent)?;
-    }
-    OpenOptions::new().create(true).append(true).open(path)
+/// Keeps lines back that one place in the code says too often. What is only said at `debug` and `trace`
+/// passes: whoever asks for it is looking for something.
+struct Allowances {
+    control: std::thread::ThreadId,
 }
 
-impl Write for Output {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &self.file {
-            Some(file) => file.lock().unwrap_or_else(PoisonError::into_inner).write(bytes),
-            None => io::stderr().write(bytes),
+impl<S: Subscriber> Layer<S> for Allowances {
+    fn event_enabled(&self, event: &Event<'_>, _: LayerContext<'_, S>) -> bool {
+        let place = event.metadata();
+        if *place.level() > Level::INFO || place.target() == OWN_TARGET {
+            return true;
+        }
+        let is_control = std::thread::current().id() == self.control;
+        let allowance = if is_control { CONTROL_ALLOWANCE } else { WORKER_ALLOWANCE };
+        let now = Instant::now();
+        // A thread that ends says the last it has to say.
+        let passed = GATES.try_with(|gates| {
+            let mut gates = gates.borrow_mut();
+            gates.entry(place.callsite()).or_insert_with(|| Gate::new(allowance, now)).pass(allowance, now)
+        });
+        match passed {
+            Ok(Some(0)) | Err(_) => true,
+            Ok(None) => false,
+            Ok(Some(lines)) => {
+                tell_of(lines, *place.level());
+                true
+            }
         }
     }
+}
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+/// At the level of the lines themselves, so that it is seen where they are.
+fn tell_of(lines: u64, level: Level) {
+    const TEXT: &str = "lines like the next one were left out";
+    if level == Level::ERROR {
+        tracing::error!(target: OWN_TARGET, lines, "{TEXT}");
+    } else if level == Level::WARN {
+        tracing::warn!(target: OWN_TARGET, lines, "{TEXT}");
+    } else {
+        tracing::info!(target: OWN_TARGET, lines, "{TEXT}");
     }
 }
 
-impl MakeWriter<'_> for Output {
-    type Writer = Output;
-
-    fn make_writer(&self) -> Output {
-        self.clone()
-    }
+/// What `error_log.level` lets through. At `warn` that is also the few lines of the life of the process:
+/// who reads nothing else wants to know that it started and what became of a reload.
+fn filter(level: &str) -> Result<EnvFilter, String> {
+    let directives = if level == "warn" { format!("warn,{LIFE}=info") } else { level.to_owned() };
+    EnvFilter::try_new(directives).map_err(|error| error.to_string())
 }
 
 /// The running error log.
 pub(crate) struct Control {
-    output: Output,
+    writer: Arc<Mutex<Option<LogWriter>>>,
     filter: reload::Handle<EnvFilter, Registry>,
+    outcome: Option<Outcome>,
+}
+
+/// Lets the last lines leave when it is dropped.
+pub(crate) struct Ending(Arc<Mutex<Option<LogWriter>>>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some(writer) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // A reader that stands still loses them.
+            writer.close(LAST_LINES);
+        }
+    }
 }
 
 /// Starts the error log of this process.
-pub(crate) fn start(config: &ErrorLog) -> Result<Control> {
-    let path = (config.path != "stderr").then(|| PathBuf::from(&config.path));
-    let file = match &path {
-        Some(path) => {
-            let file = open(path).with_context(|| format!("cannot open the error log {}", path.display()))?;
-            Some(Arc::new(Mutex::new(file)))
-        }
-        None => None,
+pub(crate) fn start(config: &ErrorLog) -> Result<(Control, Ending)> {
+    let target = match config.path.as_str() {
+        "stderr" => LogTarget::Stderr,
+        path => LogTarget::File(PathBuf::from(path)),
     };
-    let output = Output { path, file };
-    let filter =
-        EnvFilter::try_new(&config.level).with_context(|| format!("error_log.level `{}`", config.level))?;
+    let writer = LogWriter::start(target, QUEUED_LINES).context("the error log cannot be written")?;
+    let lines: Lines = writer.lines();
+    let filter = filter(&config.level)
+        .map_err(anyhow::Error::msg)
+        .with_context(|| format!("error_log.level `{}`", config.level))?;
     let (filter, handle) = reload::Layer::new(filter);
-    let lines = fmt::layer().with_ansi(false).with_target(false).with_writer(output.clone());
-    tracing_subscriber::registry().with(filter).with(lines).try_init()?;
-    Ok(Control { output, filter: handle })
+    let lines = fmt::layer().with_ansi(false).with_target(false).with_writer(move || lines.clone());
+    let allowances = Allowances { control: std::thread::current().id() };
+    tracing_subscriber::registry().with(filter).with(allowances).with(lines).try_init()?;
+    // The standard hook writes to stderr, on the thread that panicked.
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current().name().unwrap_or_default().to_owned();
+        tracing::error!(thread, "{panic}");
+    }));
+    let writer = Arc::new(Mutex::new(Some(writer)));
+    let outcome = Outcome::new();
+    Ok((Control { writer: Arc::clone(&writer), filter: handle, outcome }, Ending(writer)))
 }
 
 impl LogControl for Control {
-    fn set_level(&self, filter: &str) -> Result<(), String> {
-        let filter = EnvFilter::try_new(filter).map_err(|error| error.to_string())?;
-        self.filter.reload(filter).map_err(|error| error.to_string())
+    fn set_level(&self, level: &str) -> Result<(), String> {
+        self.filter.reload(filter(level)?).map_err(|error| error.to_string())
     }
 
     fn reopen(&self) {
-        let (Some(path), Some(file)) = (&self.output.path, &self.output.file) else { return };
-        match open(path) {
-            Ok(new) => *file.lock().unwrap_or_else(PoisonError::into_inner) = new,
-            Err(error) => tracing::error!(path = %path.display(), %error, "cannot open the error log anew"),
+        if let Some(writer) = &*self.writer.lock().unwrap_or_else(PoisonError::into_inner) {
+            writer.reopen();
         }
+    }
+
+    fn reloaded(&mut self, result: &Result<(), String>) {
+        if let Some(outcome) = &mut self.outcome {
+            outcome.tell(result);
+        }
+    }
+}
+
+/// How the last reload went, for `sigma reload`: a file in memory that has no name. Who may signal this
+/// process may read it through `/proc`, and nobody else.
+struct Outcome {
+    file: File,
+    reloads: u64,
+}
+
+/// The name that `/proc/PID/fd` shows.
+const OUTCOME_NAME: &str = "sigma-reload";
+
+impl Outcome {
+    /// None where the system has no such files; `sigma reload` then says what it does not know.
+    fn new() -> Option<Outcome> {
+        let fd: OwnedFd = memfd_create(OUTCOME_NAME, MemfdFlags::CLOEXEC).ok()?;
+        let mut outcome = Outcome { file: File::from(fd), reloads: 0 };
+        outcome.write("");
+        Some(outcome)
+    }
+
+    fn tell(&mut self, result: &Result<(), String>) {
+        self.reloads += 1;
+        self.write(result.as_ref().err().map_or("", String::as_str));
+    }
+
+    /// In one write, so that a reader sees the whole of it: the number, the problem, and an end mark.
+    fn write(&mut self, problem: &str) {
+        use std::os::unix::fs::FileExt;
+        let text = format!("{}\n{problem}\0", self.reloads);
+        // Memory: the one reason to fail is that there is none left.
+        let _ = self.file.write_all_at(text.as_bytes(), 0).and_then(|()| self.file.flush());
+    }
+}
+
+/// What the process `pid` says of its last reload: how many there were, and what was wrong with it.
+pub(crate) fn outcome_of(pid: i32) -> Option<(u64, Option<String>)> {
+    let folder = PathBuf::from(format!("/proc/{pid}/fd"));
+    let mut entries = std::fs::read_dir(folder).ok()?.flatten();
+    let is_outcome = |name: PathBuf| name.to_string_lossy().starts_with(&format!("/memfd:{OUTCOME_NAME}"));
+    let entry = entries.find(|entry| std::fs::read_link(entry.path()).is_ok_and(is_outcome))?;
+    let text = std::fs::read_to_string(entry.path()).ok()?;
+    let (whole, _) = text.split_once('\0')?;
+    let (reloads, problem) = whole.split_once('\n')?;
+    Some((reloads.parse().ok()?, (!problem.is_empty()).then(|| problem.to_owned())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_process_can_read_the_outcome() {
+        let mut outcome = Outcome::new().unwrap();
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert_eq!(outcome_of(own), Some((0, None)));
+        outcome.tell(&Err("line 1: a long problem\nand another".into()));
+        assert_eq!(outcome_of(own), Some((1, Some("line 1: a long problem\nand another".into()))));
+        outcome.tell(&Ok(()));
+        assert_eq!(outcome_of(own), Some((2, None)));
     }
 }

@@ -25,6 +25,7 @@ mod plugins_limit;
 mod plugins_log;
 mod plugins_rewrite;
 mod plugins_traffic;
+mod process;
 mod quarantine;
 mod reload;
 mod secrets;

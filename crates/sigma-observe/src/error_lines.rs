@@ -1,0 +1,96 @@
+//! Lines of the error log on their way to its writer, from whichever thread has something to say.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
+
+use crate::log_buffer::{Block, Message};
+
+/// Longest line; the rest is cut. A request's head may be 100 times as long, and a thousand of them
+/// wait in the queue.
+const LINE_BYTES: usize = 8 * 1024;
+
+/// There is one error log in a process, so there is one count.
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+
+/// Lines of the error log that were dropped or lost since the start.
+pub fn dropped() -> u64 {
+    DROPPED.load(Ordering::Relaxed)
+}
+
+pub(crate) fn count_dropped(lines: u64) {
+    DROPPED.fetch_add(lines, Ordering::Relaxed);
+}
+
+/// Takes lines for the error log. What finds no room is dropped and counted; nobody waits.
+#[derive(Debug, Clone)]
+pub struct Lines {
+    queue: SyncSender<Message>,
+}
+
+impl Lines {
+    pub(crate) fn new(queue: SyncSender<Message>) -> Lines {
+        Lines { queue }
+    }
+}
+
+impl io::Write for Lines {
+    /// Takes `line` as one line with all that it needs. Never fails.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let block = Block { bytes: one_line(line), lines: 1, sender: None };
+        if self.queue.try_send(Message::Block(block)).is_err() {
+            count_dropped(1);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The line with its end, in bounds. What a peer sent may be in it: control characters are escaped, and
+/// a text of several lines is indented, so that nobody can forge a line.
+fn one_line(line: &[u8]) -> Vec<u8> {
+    let text = line.strip_suffix(b"\n").unwrap_or(line);
+    let kept = &text[..text.len().min(LINE_BYTES)];
+    let mut out = Vec::with_capacity(kept.len() + 1);
+    for &byte in kept {
+        match byte {
+            b'\n' => out.extend_from_slice(b"\n    "),
+            b'\t' => out.push(byte),
+            0..0x20 | 0x7f => out.extend_from_slice(format!("\\x{byte:02x}").as_bytes()),
+            _ => out.push(byte),
+        }
+    }
+    if kept.len() < text.len() {
+        // Not in the middle of a character.
+        while out.last().is_some_and(|byte| !byte.is_ascii()) {
+            out.pop();
+        }
+        out.extend_from_slice(" [cut]".as_bytes());
+    }
+    out.push(b'\n');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_one_line_and_not_endless() {
+        fn check(line: &str, expected: &str) {
+            assert_eq!(String::from_utf8(one_line(line.as_bytes())).unwrap(), expected, "{line:?}");
+        }
+        check("", "\n");
+        check("a\n", "a\n");
+        check("a\tb", "a\tb\n");
+        check("a\nERROR forged\n", "a\n    ERROR forged\n");
+        check("a\r\x1b[2J\x7f", "a\\x0d\\x1b[2J\\x7f\n");
+        check("\u{e4}", "\u{e4}\n");
+        let long = "\u{e4}".repeat(LINE_BYTES);
+        check(&format!("x{long}"), "x [cut]\n");
+        assert_eq!(one_line(&vec![b'a'; 2 * LINE_BYTES]).len(), LINE_BYTES + " [cut]\n".len());
+    }
+}

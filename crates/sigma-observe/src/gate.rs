@@ -1,0 +1,70 @@
+//! Lines that peers can cause are said a few times, then seldom.
+
+use std::time::{Duration, Instant};
+
+/// How often one place in the code may speak up on one thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowance {
+    /// Lines at once.
+    pub burst: u32,
+    /// Pause between two lines after that.
+    pub pause: Duration,
+}
+
+/// Holds one place in the code to an [`Allowance`] and counts what it keeps back.
+#[derive(Debug)]
+pub struct Gate {
+    left: u32,
+    since: Instant,
+    kept_back: u64,
+}
+
+impl Gate {
+    /// A gate through which nothing has gone, at the time `now`.
+    pub fn new(allowance: Allowance, now: Instant) -> Gate {
+        Gate { left: allowance.burst, since: now, kept_back: 0 }
+    }
+
+    /// Whether a line may be said `now`: the number of those like it that were kept back before.
+    pub fn pass(&mut self, allowance: Allowance, now: Instant) -> Option<u64> {
+        let pause = allowance.pause.max(Duration::from_millis(1));
+        let pauses = now.saturating_duration_since(self.since).as_millis() / pause.as_millis();
+        if pauses > 0 {
+            let earned = u32::try_from(pauses).unwrap_or(u32::MAX);
+            self.left = self.left.saturating_add(earned).min(allowance.burst);
+            self.since = now;
+        }
+        if self.left == 0 {
+            self.kept_back += 1;
+            return None;
+        }
+        self.left -= 1;
+        Some(std::mem::take(&mut self.kept_back))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_passes_then_one_a_pause() {
+        let allowance = Allowance { burst: 2, pause: Duration::from_secs(1) };
+        let start = Instant::now();
+        let mut gate = Gate::new(allowance, start);
+        let mut check = |ms: u64, expected: Option<u64>| {
+            assert_eq!(gate.pass(allowance, start + Duration::from_millis(ms)), expected, "at {ms} ms");
+        };
+        check(0, Some(0));
+        check(1, Some(0));
+        check(2, None);
+        check(999, None);
+        check(1_000, Some(2));
+        check(1_001, None);
+        check(60_000, Some(1));
+        check(60_000, Some(0));
+        check(60_000, None);
+        // A clock that is read elsewhere may be a little behind.
+        check(0, None);
+    }
+}

@@ -1,0 +1,117 @@
+//! A descriptor that lines leave by, and what may stand at its other end.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, OFlags, fstat};
+use rustix::io::Errno;
+
+use crate::log_buffer::{LogError, LogTarget};
+
+/// Log files hold addresses and targets of clients: readable by owner and group only.
+const FILE_MODE: u32 = 0o640;
+const DIRECTORY_MODE: u32 = 0o750;
+
+/// What a pipe that has room at all takes at once (PIPE_BUF): a larger write could wait.
+const PIECE_BYTES: usize = 4_096;
+
+/// How often a reader that stands still is looked after.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+
+/// Where a writer thread writes.
+#[derive(Debug)]
+pub(crate) struct Outlet {
+    to: Descriptor,
+    /// Its other end may stand still, as that of a pipe: it is asked for room before each write.
+    may_stall: bool,
+}
+
+#[derive(Debug)]
+enum Descriptor {
+    Stdout,
+    Stderr,
+    File(File),
+}
+
+impl Outlet {
+    /// Opens `target`; does not wait for anybody to read it.
+    pub(crate) fn open(target: &LogTarget) -> Result<Outlet, LogError> {
+        let to = match target {
+            LogTarget::Stdout => Descriptor::Stdout,
+            LogTarget::Stderr => Descriptor::Stderr,
+            LogTarget::File(path) => match open_file(path) {
+                Ok(file) => Descriptor::File(file),
+                Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
+                    return Err(LogError::NoReader { path: path.clone() });
+                }
+                Err(source) => return Err(LogError::Open { path: path.clone(), source }),
+            },
+        };
+        let is_file = to.with(|fd| {
+            fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
+        });
+        Ok(Outlet { to, may_stall: !is_file })
+    }
+
+    /// Writes all of `bytes`. Waits for a reader that stands still until `is_over` says that it has
+    /// been long enough.
+    ///
+    /// # Errors
+    /// The system's; `TimedOut` for such a reader.
+    pub(crate) fn write_all(&mut self, bytes: &[u8], is_over: impl Fn() -> bool) -> io::Result<()> {
+        if let (Descriptor::File(file), false) = (&mut self.to, self.may_stall) {
+            return file.write_all(bytes);
+        }
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            if self.may_stall && !self.has_room()? {
+                if is_over() {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                continue;
+            }
+            let piece = &rest[..rest.len().min(PIECE_BYTES)];
+            match self.to.with(|fd| rustix::io::write(fd, piece)) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => rest = &rest[n..],
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a write goes through, or fails, at once; waits a moment for it.
+    fn has_room(&self) -> io::Result<bool> {
+        self.to.with(|fd| match poll(&mut [PollFd::new(&fd, PollFlags::OUT)], Some(&PAUSE)) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        })
+    }
+}
+
+impl Descriptor {
+    /// Past the buffers and locks of the standard library: a lock held by a thread that waits for a
+    /// reader would keep the process from ending.
+    fn with<T>(&self, act: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
+        match self {
+            Descriptor::Stdout => act(io::stdout().as_fd()),
+            Descriptor::Stderr => act(io::stderr().as_fd()),
+            Descriptor::File(file) => act(file.as_fd()),
+        }
+    }
+}
+
+/// Opened without waiting: for a FIFO it would last until somebody reads it.
+fn open_file(path: &Path) -> io::Result<File> {
+    if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
+        DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(parent)?;
+    }
+    let at_once = OFlags::NONBLOCK.bits().cast_signed();
+    OpenOptions::new().append(true).create(true).mode(FILE_MODE).custom_flags(at_once).open(path)
+}

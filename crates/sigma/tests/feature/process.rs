@@ -1,0 +1,351 @@
+//! The process among others: logs that nobody reads, signals, descriptors, addresses that are taken.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use sigma_testkit::{Gateway, Origin, Peer, free_port, until};
+
+use crate::{PATIENCE, SIGMA, catch_all, in_front_of, nodes};
+
+/// Nodes that refuse: at level debug, every request tells of another try.
+const DEAD: &str = "{ \"127.0.0.1:1\": 1, \"127.0.0.2:1\": 1 }";
+
+/// A program that starts Sigma after `preparation`, commands of a shell.
+fn after(dir: &Path, preparation: &str, redirection: &str) -> String {
+    let path = dir.join("start");
+    fs::write(&path, format!("#!/bin/bash\n{preparation}\nexec {SIGMA} \"$@\" {redirection}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path.display().to_string()
+}
+
+/// A program that starts Sigma with a stderr that is open and never read.
+fn with_unread_stderr(dir: &Path) -> String {
+    after(dir, &format!("mkfifo {0}/unread; exec 3<>{0}/unread", dir.display()), "2>&3")
+}
+
+fn fifo(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+fn counter(gateway: &Gateway, name: &str) -> u64 {
+    let mut status = Peer::connect(&gateway.status_address()).unwrap().with_deadline(PATIENCE);
+    let text = status.get("/status/counters").unwrap().text();
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+    line.unwrap_or_else(|| panic!("{name} is missing in\n{text}")).parse().unwrap()
+}
+
+/// Runs `sigma` with these arguments.
+fn sigma(arguments: &[&str]) -> Output {
+    Command::new(SIGMA).args(arguments).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[test]
+fn nobody_reads_the_error_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = "status: { address: \"{status}\" }\nerror_log: { level: debug }";
+    let config = catch_all(settings, DEAD, "");
+    let gateway = Gateway::start(&with_unread_stderr(dir.path()), &config).unwrap();
+    let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
+    // Each causes a line: more than the pipe and the queue hold.
+    let mut asked = 0;
+    while counter(&gateway, "sigma_error_lines_dropped_total") == 0 {
+        assert!(asked < 20_000, "lines are kept without bound");
+        for _ in 0..500 {
+            assert_eq!(client.get("/").unwrap().status(), 502);
+        }
+        asked += 500;
+    }
+    assert!(gateway.stop().unwrap().success());
+}
+
+#[test]
+fn a_slow_reader_of_the_error_log_is_told_what_it_missed() {
+    let (dir, path) = (tempfile::tempdir().unwrap(), "unread");
+    let settings = "status: { address: \"{status}\" }\nerror_log: { level: debug }";
+    let config = catch_all(settings, DEAD, "");
+    let gateway = Gateway::start(&with_unread_stderr(dir.path()), &config).unwrap();
+    let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
+    while counter(&gateway, "sigma_error_lines_dropped_total") == 0 {
+        for _ in 0..500 {
+            client.get("/").unwrap();
+        }
+    }
+    let mut reader = std::io::BufReader::new(fs::File::open(dir.path().join(path)).unwrap());
+    let told = std::thread::spawn(move || {
+        let mut line = String::new();
+        while std::io::BufRead::read_line(&mut reader, &mut line).unwrap_or(0) > 0 {
+            if line.contains("lines of the error log were dropped") {
+                return true;
+            }
+            line.clear();
+        }
+        false
+    });
+    let heard = until(PATIENCE, || {
+        client.get("/").unwrap();
+        told.is_finished()
+    });
+    assert!(heard && told.join().unwrap());
+}
+
+#[test]
+fn lines_that_clients_cause_are_few() {
+    const REQUESTS: usize = 2_000;
+    let origin = Origin::echo("a").unwrap();
+    let plugin = "    plugins: { real-ip: { source: http_x_missing } }\n";
+    let config = catch_all("", &nodes(&[&origin]), "").replace("    upstream:\n", &format!("{plugin}    upstream:\n"));
+    let gateway = Gateway::start(SIGMA, &config).unwrap();
+    let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
+    let lines = || gateway.stderr().lines().filter(|line| line.contains("missing real address")).count();
+    for _ in 0..REQUESTS {
+        assert_eq!(client.get("/").unwrap().status(), 200);
+    }
+    let heard = until(PATIENCE, || {
+        client.get("/").unwrap();
+        gateway.stderr().contains("lines like the next one were left out")
+    });
+    assert!(heard, "{}", gateway.stderr());
+    assert!((1..REQUESTS / 2).contains(&lines()), "{} lines", lines());
+}
+
+#[test]
+fn a_start_and_a_reload_leave_a_line_each() {
+    let origin = Origin::echo("a").unwrap();
+    let config = catch_all("", &nodes(&[&origin]), "");
+    let gateway = Gateway::start(SIGMA, &config).unwrap();
+    let pid = gateway.pid().to_string();
+    let says = |word: &str| until(PATIENCE, || gateway.stderr().lines().filter(|l| l.contains(word)).count() == 1);
+    assert!(says(" serving "), "{}", gateway.stderr());
+    let output = sigma(&["reload", "--pid", &pid]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(says("configuration reloaded"), "{}", gateway.stderr());
+    gateway.rewrite("routes:\n  - uri: /a\n    upstrem: {}\n").unwrap();
+    let output = sigma(&["reload", "--pid", &pid]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("upstrem"), "{}", said(&output));
+    assert!(says("was not reloaded"), "{}", gateway.stderr());
+    gateway.rewrite(&config).unwrap();
+    assert!(sigma(&["reload", "--pid", &pid]).status.success());
+}
+
+#[test]
+fn an_access_log_that_nobody_reads_refuses_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    fifo(&dir.path().join("access"));
+    let settings = format!("access_log: {{ path: \"{}/access\" }}", dir.path().display());
+    let refused = Gateway::start(SIGMA, &catch_all(&settings, "{ \"127.0.0.1:1\": 1 }", "")).unwrap_err();
+    let text = format!("{refused:#}");
+    assert!(text.contains("nobody reads") && text.contains("start its reader first"), "{text}");
+}
+
+#[test]
+fn an_access_log_that_nobody_reads_refuses_a_reload_and_nothing_else() {
+    let (dir, origin) = (tempfile::tempdir().unwrap(), Origin::echo("a").unwrap());
+    fifo(&dir.path().join("access"));
+    let status = "status: { address: \"{status}\" }";
+    let config = |settings: &str| catch_all(&format!("{status}\n{settings}"), &nodes(&[&origin]), "");
+    let gateway = Gateway::start(SIGMA, &config("")).unwrap();
+    gateway.rewrite(&config(&format!("access_log: {{ path: \"{}/access\" }}", dir.path().display()))).unwrap();
+    let output = sigma(&["reload", "--pid", &gateway.pid().to_string()]);
+    assert!(!output.status.success() && said(&output).contains("nobody reads"), "{}", said(&output));
+    assert_eq!(Peer::connect(&gateway.status_address()).unwrap().get("/status").unwrap().status(), 200);
+    assert_eq!(gateway.connect().unwrap().get("/").unwrap().status(), 200);
+    assert!(gateway.stop().unwrap().success());
+}
+
+#[test]
+fn an_access_log_whose_reader_stands_still_costs_lines_only() {
+    let (dir, origin) = (tempfile::tempdir().unwrap(), Origin::echo("a").unwrap());
+    let path = dir.path().join("access");
+    fifo(&path);
+    // Opened for both, so that it does not wait for the other end; never read.
+    let reader = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let settings = format!(
+        "status: {{ address: \"{{status}}\" }}\naccess_log: {{ path: \"{}\", flush_ms: 50, buffer_bytes: 512 }}",
+        path.display()
+    );
+    let gateway = in_front_of(&origin, &settings);
+    let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
+    let dropped = until(PATIENCE, || {
+        (0..200).for_each(|_| assert_eq!(client.get("/").unwrap().status(), 200));
+        counter(&gateway, "sigma_access_lines_dropped_total") > 0
+    });
+    assert!(dropped);
+    assert!(gateway.stop().unwrap().success());
+    drop(reader);
+}
+
+#[test]
+fn lines_lost_on_a_full_disk_are_counted() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = in_front_of(
+        &origin,
+        "status: { address: \"{status}\" }\naccess_log: { path: /dev/full, flush_ms: 50 }",
+    );
+    gateway.connect().unwrap().get("/").unwrap();
+    let counted = || counter(&gateway, "sigma_access_lines_dropped_total") == 1;
+    assert!(until(PATIENCE, counted), "{}", counter(&gateway, "sigma_access_lines_dropped_total"));
+}
+
+#[test]
+fn a_second_signal_ends_what_the_first_waits_for() {
+    let origin = Origin::serve(|mut peer| {
+        // Answers nothing and keeps the exchange open.
+        let _ = peer.read_request();
+        let _ = peer.with_deadline(PATIENCE).read_exactly(1);
+    })
+    .unwrap();
+    let mut gateway = in_front_of(&origin, "timeouts: { drain_ms: 600000 }");
+    let mut client = gateway.connect().unwrap();
+    client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+    assert!(until(PATIENCE, || origin.connections() > 0), "the request does not reach its node");
+    gateway.terminate().unwrap();
+    let refuses = || gateway.connect().is_err();
+    assert!(until(PATIENCE, refuses), "it accepts although it is told to end");
+    let end = std::time::Instant::now() + PATIENCE;
+    let status = loop {
+        let _ = gateway.terminate();
+        match gateway.wait(Duration::from_millis(200)) {
+            Ok(status) => break status,
+            Err(error) => assert!(std::time::Instant::now() < end, "{error}"),
+        }
+    };
+    assert_eq!(status.code(), Some(128 + 15));
+}
+
+#[test]
+fn run_takes_the_file_that_is_named() {
+    let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
+    let listening = |port: u16| format!("listeners: [\"127.0.0.1:{port}\"]\n");
+    fs::write(dir.path().join("sigma.yaml"), listening(free_port())).unwrap();
+    fs::write(dir.path().join("other.yaml"), listening(port)).unwrap();
+    let mut child = Command::new(SIGMA).args(["run", "other.yaml"]).current_dir(dir.path()).spawn().unwrap();
+    let listens = until(PATIENCE, || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(listens, "other.yaml is not what runs");
+}
+
+#[test]
+fn a_command_without_its_process_or_file_says_what_to_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let check = |arguments: &[&str], words: &[&str]| {
+        let output = Command::new(SIGMA).args(arguments).current_dir(dir.path()).output().unwrap();
+        assert!(!output.status.success(), "{arguments:?}: {}", said(&output));
+        for word in words {
+            assert!(said(&output).contains(word), "{arguments:?}: {word} is missing in {}", said(&output));
+        }
+    };
+    check(&["stop"], &["--pid", "--pid-file"]);
+    check(&["reload", "--pid", "99999999"], &["99999999", "has ended"]);
+    check(&["check"], &["sigma.yaml"]);
+}
+
+#[test]
+fn a_second_gateway_on_the_same_port_is_refused() {
+    let origin = Origin::echo("a").unwrap();
+    let config = |settings: &str| {
+        let text = catch_all(settings, &nodes(&[&origin]), "");
+        text.replace("- address: \"{listen}\"", "- { address: \"{listen}\" }")
+    };
+    let gateway = Gateway::start(SIGMA, &config("")).unwrap();
+    let file = gateway.dir().join("sigma.yaml").display().to_string();
+    let output = sigma(&["run", &file]);
+    let pid = format!("pid {}", gateway.pid());
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains(&pid) && said(&output).contains("shared: true"), "{}", said(&output));
+    // A reload that changes the terms of a listener is no second gateway.
+    let reload = || sigma(&["reload", "--pid", &gateway.pid().to_string()]);
+    gateway.rewrite(&config("").replace("{listen}\"", "{listen}\", backlog: 77")).unwrap();
+    let output = reload();
+    assert!(output.status.success(), "{}", said(&output));
+    gateway.rewrite(&config("").replace("{listen}", "0.0.0.0:{port}")).unwrap();
+    let output = reload();
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(gateway.connect().unwrap().get("/").unwrap().status(), 200);
+}
+
+#[test]
+fn gateways_that_want_to_share_a_port_do() {
+    let origin = Origin::echo("a").unwrap();
+    let text = catch_all("", &nodes(&[&origin]), "");
+    let text = text.replace("- address: \"{listen}\"", "- { address: \"{listen}\", shared: true }");
+    let gateway = Gateway::start(SIGMA, &text).unwrap();
+    let file = gateway.dir().join("sigma.yaml");
+    let mut second = Command::new(SIGMA).args(["run", "-c"]).arg(file).spawn().unwrap();
+    let port = gateway.address().port().unwrap();
+    let answers = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
+    drop(gateway);
+    let served = until(PATIENCE, answers);
+    let ended = second.try_wait().unwrap();
+    second.kill().unwrap();
+    second.wait().unwrap();
+    assert!(served && ended.is_none(), "{ended:?}");
+}
+
+#[test]
+fn a_unix_listener_leaves_other_files_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("precious");
+    fs::write(&path, "kept").unwrap();
+    let config = format!("listeners: [ {{ address: \"unix:{}\" }} ]\n", path.display());
+    let refused = Gateway::start(SIGMA, &config).unwrap_err();
+    assert!(format!("{refused:#}").contains("no socket"), "{refused:#}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "kept");
+}
+
+fn set_open_files(gateway: &Gateway, current: Option<u64>) {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+    let pid = Pid::from_raw(i32::try_from(gateway.pid()).unwrap());
+    // Never above what it was started with.
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    prlimit(pid, Resource::Nofile, Rlimit { current: current.or(maximum), maximum }).unwrap();
+}
+
+#[test]
+fn what_the_gateway_lacks_is_not_the_nodes_fault() {
+    let origin = Origin::echo("a").unwrap();
+    let checks = "      retries: 1\n      checks:\n        active: { type: http, http_path: / }\n        passive: { type: http, unhealthy: { tcp_failures: 1, timeouts: 1, http_statuses: [500], http_failures: 1 }, healthy: { http_statuses: [299], successes: 1 } }\n";
+    let config = catch_all("status: { address: \"{status}\" }", &nodes(&[&origin]), checks);
+    let config = config.replace("uri: \"/*\"", "uri: /served");
+    let gateway = Gateway::start(SIGMA, &config).unwrap();
+    let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
+    assert_eq!(client.get("/nowhere").unwrap().status(), 404);
+    set_open_files(&gateway, Some(1));
+    let answer = client.get("/served").unwrap();
+    assert_eq!(answer.status(), 503, "{}", answer.text());
+    assert!(answer.text().contains("connection_limit_reached"), "{}", answer.text());
+    set_open_files(&gateway, None);
+    let answer = client.get("/served").unwrap();
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    assert!(!gateway.stderr().contains("health check"), "{}", gateway.stderr());
+}
+
+#[test]
+fn clients_leave_descriptors_to_nodes_and_operators() {
+    const FLOOD: usize = 200;
+    let (dir, origin) = (tempfile::tempdir().unwrap(), Origin::echo("a").unwrap());
+    let config = catch_all("status: { address: \"{status}\" }", &nodes(&[&origin]), "");
+    let config = config.replace("uri: \"/*\"", "uri: /served");
+    let gateway = Gateway::start(&after(dir.path(), "ulimit -n 160", ""), &config).unwrap();
+    let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
+    assert_eq!(client.get("/nowhere").unwrap().status(), 404);
+    let port = gateway.address().port().unwrap();
+    let flood: Vec<_> = (0..FLOOD).map(|_| std::net::TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
+    let full = || gateway.stderr().contains("clients have all descriptors that they may have");
+    assert!(until(PATIENCE, full), "{}", gateway.stderr());
+    let taken = counter(&gateway, "sigma_connections_active");
+    assert!((10..80).contains(&taken), "{taken} connections");
+    let answer = client.get("/served").unwrap();
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    drop(flood);
+    let mut next = gateway.connect().unwrap().with_deadline(PATIENCE);
+    assert_eq!(next.get("/served").unwrap().status(), 200);
+}
