@@ -127,6 +127,10 @@ pub struct Listener {
     /// Pending connections the kernel keeps per worker.
     #[serde(default = "default_backlog")]
     pub backlog: u32,
+    /// Other processes of this user may listen on the same TCP port and take a part of its connections.
+    /// Without it the start is refused where somebody listens already.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
     /// A label that routes of the seed formats are bound to; unset for ordinary listeners.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -142,7 +146,14 @@ impl Listener {
     /// A plain one.
     #[must_use]
     pub fn new(address: ListenAddress) -> Listener {
-        Listener { address, backlog: default_backlog(), name: None, tls: None, proxy_protocol: None }
+        Listener {
+            address,
+            backlog: default_backlog(),
+            shared: false,
+            name: None,
+            tls: None,
+            proxy_protocol: None,
+        }
     }
 }
 
@@ -333,6 +344,7 @@ pub struct ErrorLog {
     /// `stderr` or a file path.
     pub path: String,
     /// `error`, `warn`, `info`, `debug`, `trace`, or a tracing filter such as `warn,sigma_upstream=debug`.
+    /// `warn` also tells of starts, reloads and stops.
     pub level: String,
 }
 

@@ -98,6 +98,8 @@ fault_kinds! {
     ResponseIncomplete Upstream "http_response_incomplete";
     /// The node upgraded although nobody asked, or to something else.
     UpgradeFailed Upstream "http_upgrade_failed";
+    /// No descriptor, port or buffer of this machine is left for a connection to a node.
+    OutOfSockets Gateway "connection_limit_reached";
     /// A local resource ran out or an invariant broke.
     Internal Gateway "proxy_internal_error";
 }

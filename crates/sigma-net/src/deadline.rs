@@ -203,16 +203,18 @@ pub fn now_ms() -> u64 {
     NOW_MS.get()
 }
 
-/// Turns this thread's wheel; never returns. `on_tick` runs after each turn.
+/// Turns this thread's wheel; never returns. `on_tick` runs after each turn. Started anew, it goes on
+/// where it was.
 pub async fn drive(mut on_tick: impl FnMut()) {
     let start = tokio::time::Instant::now();
+    let (began, began_ms) = (WHEEL.with_borrow(|wheel| wheel.tick), NOW_MS.get());
     let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MS));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
         ticks.tick().await;
         let elapsed = start.elapsed().as_millis() as u64;
-        NOW_MS.set(elapsed);
-        let wake = WHEEL.with_borrow_mut(|wheel| wheel.advance(elapsed / TICK_MS + 1));
+        NOW_MS.set(began_ms + elapsed);
+        let wake = WHEEL.with_borrow_mut(|wheel| wheel.advance(began + elapsed / TICK_MS));
         for waker in wake {
             waker.wake();
         }
@@ -231,6 +233,22 @@ mod tests {
 
     fn expired(deadline: &Deadline) -> bool {
         deadline.poll_expired(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    #[tokio::test]
+    async fn a_driver_that_is_started_anew_goes_on() {
+        let deadline = Deadline::new();
+        for _ in 0..2 {
+            deadline.set(2 * TICK_MS);
+            let mut ticks = 0;
+            let began_ms = now_ms();
+            let driver = drive(|| ticks += 1);
+            tokio::select! {
+                () = driver => unreachable!("it never ends"),
+                () = poll_fn(|cx| deadline.poll_expired(cx)) => {}
+            }
+            assert!(ticks >= 2 && now_ms() >= began_ms + TICK_MS, "{ticks} ticks");
+        }
     }
 
     #[test]

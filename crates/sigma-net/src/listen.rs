@@ -1,7 +1,10 @@
 //! Listening sockets: bound once on the control side, accepted from on the workers.
 
+use std::fs;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
 
@@ -19,16 +22,27 @@ pub enum BoundSocket {
     Unix(StdUnixListener),
 }
 
+/// Whose an address is when a socket is bound to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// Nobody's so far: refused if any other socket listens there, one of another gateway included.
+    First,
+    /// Shared with the sockets of this user that listen there.
+    Further,
+}
+
 impl BoundSocket {
     /// Binds one of several TCP sockets that share `addr`: the kernel spreads connections over
     /// them (SO_REUSEPORT), so that no two workers contend for one.
     ///
     /// # Errors
     /// The operating system's, such as the address being in use by another program.
-    pub fn tcp(addr: SocketAddr, backlog: u32) -> io::Result<BoundSocket> {
+    pub fn tcp(addr: SocketAddr, backlog: u32, claim: Claim) -> io::Result<BoundSocket> {
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
-        socket.set_reuse_port(true)?;
+        if claim == Claim::Further {
+            socket.set_reuse_port(true)?;
+        }
         if addr.is_ipv6() {
             socket.set_only_v6(true)?;
         }
@@ -37,21 +51,20 @@ impl BoundSocket {
         // inherit it, which saves a system call for each.
         socket.set_tcp_nodelay(true)?;
         socket.bind(&addr.into())?;
+        // The kernel has just refused everybody else; those that follow may share. There is no moment
+        // in which another gateway could slip in.
+        socket.set_reuse_port(true)?;
         socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
         Ok(BoundSocket::Tcp(socket.into()))
     }
 
-    /// Binds a Unix socket. A socket file that nobody listens on any more is replaced.
+    /// Binds a Unix socket. A socket that nobody listens on any more is replaced; any other file stays.
     ///
     /// # Errors
-    /// The operating system's, such as another process listening there.
+    /// The operating system's, such as another process listening there, or a file being there that is
+    /// no socket.
     pub fn unix(path: &Path) -> io::Result<BoundSocket> {
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens on this socket"));
-        }
-        if path.exists() {
-            std::fs::remove_file(path)?;
-        }
+        remove_dead_socket(path)?;
         let listener = StdUnixListener::bind(path)?;
         listener.set_nonblocking(true)?;
         Ok(BoundSocket::Unix(listener))
@@ -106,6 +119,11 @@ impl Listening {
         }
     }
 
+    /// Whether a client may have a descriptor; see [`crate::limits::Descriptors`].
+    pub fn has_room(&self) -> bool {
+        crate::limits::has_room_for_client(self.as_fd())
+    }
+
     /// The next connection.
     ///
     /// # Errors
@@ -124,13 +142,158 @@ impl Listening {
     }
 }
 
-/// Removes a socket file on drop.
+/// A process that listens on an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Occupant {
+    /// Its id.
+    pub pid: u32,
+    /// What it is called.
+    pub name: String,
+}
+
+/// Who listens on `addr` or in its way, as far as this process may see it in `/proc`. Reads much of it:
+/// for the message of a start that has failed.
+pub fn occupant(addr: SocketAddr) -> Option<Occupant> {
+    let tables =
+        ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
+    let sockets: Vec<String> = tables.iter().flat_map(|table| listening_on(table, addr.port())).collect();
+    let own = std::process::id();
+    for entry in fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Ok(open) = fs::read_dir(entry.path().join("fd")) else { continue };
+        let holds = |file: fs::DirEntry| {
+            fs::read_link(file.path())
+                .is_ok_and(|link| sockets.iter().any(|socket| link.as_os_str() == &**socket))
+        };
+        if pid != own && open.flatten().any(holds) {
+            let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            return Some(Occupant { pid, name: name.trim_end().to_owned() });
+        }
+    }
+    None
+}
+
+/// The listening sockets on `port` in one of the kernel's tables, by the names that `/proc/PID/fd` shows.
+fn listening_on(table: &str, port: u16) -> impl Iterator<Item = String> {
+    const LISTEN: &str = "0A";
+    table.lines().skip(1).filter_map(move |line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let (_, local_port) = fields.get(1)?.rsplit_once(':')?;
+        let listens = *fields.get(3)? == LISTEN && u16::from_str_radix(local_port, 16) == Ok(port);
+        let inode = fields.get(9)?;
+        listens.then(|| format!("socket:[{inode}]"))
+    })
+}
+
+impl AsFd for Listening {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listening::Tcp(listener) => listener.as_fd(),
+            Listening::Unix(listener) => listener.as_fd(),
+        }
+    }
+}
+
+fn remove_dead_socket(path: &Path) -> io::Result<()> {
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if !found.file_type().is_socket() {
+        let text = "a file is there that is no socket; move it away or listen elsewhere";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+    }
+    // Not blocking: a socket whose queue is full has a listener.
+    let probe = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    match probe.connect(&socket2::SockAddr::unix(path)?) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Ok(()) => Err(in_use()),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(in_use()),
+        Err(error) => Err(error),
+    }
+}
+
+fn in_use() -> io::Error {
+    io::Error::new(io::ErrorKind::AddrInUse, "another process listens on this socket")
+}
+
+/// The file of a Unix socket, which is removed on drop unless another one has taken its place.
 #[derive(Debug)]
-pub struct SocketFile(pub PathBuf);
+pub struct SocketFile {
+    path: PathBuf,
+    /// Device and number of the file.
+    identity: Option<(u64, u64)>,
+}
+
+impl SocketFile {
+    /// The file that a socket was just bound to.
+    pub fn bound(path: &Path) -> SocketFile {
+        SocketFile { path: path.to_owned(), identity: identity(path) }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Already gone is as good as removed.
-        let _ = std::fs::remove_file(&self.0);
+        if self.identity.is_some() && self.identity == identity(&self.path) {
+            // Already gone is as good as removed.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(addr: SocketAddr, claim: Claim) -> io::Result<BoundSocket> {
+        BoundSocket::tcp(addr, 16, claim)
+    }
+
+    #[test]
+    fn an_address_has_one_owner_whose_sockets_share_it() {
+        let first = tcp(SocketAddr::from(([127, 0, 0, 1], 0)), Claim::First).unwrap();
+        let addr = first.local_addr().unwrap();
+        let _second = tcp(addr, Claim::Further).unwrap();
+        for taken in [addr, SocketAddr::from(([0, 0, 0, 0], addr.port()))] {
+            assert_eq!(tcp(taken, Claim::First).unwrap_err().kind(), io::ErrorKind::AddrInUse, "{taken}");
+        }
+        drop(first);
+        assert_eq!(tcp(addr, Claim::First).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn listening_sockets_are_read_from_the_table() {
+        const TABLE: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:2378 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12345 1 0 100 0 0 10 0
+   1: 0100007F:2378 0100007F:9C40 01 00000000:00000000 00:00000000 00000000     0        0 23456 1 0 100 0 0 10 0
+   2: 0100007F:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 34567 1 0 100 0 0 10 0
+";
+        assert_eq!(listening_on(TABLE, 9_080).collect::<Vec<_>>(), ["socket:[12345]"]);
+        assert_eq!(listening_on(TABLE, 81).count(), 0);
+        assert_eq!(listening_on("", 80).count(), 0);
+    }
+
+    #[test]
+    fn only_dead_sockets_make_room() {
+        let dir = std::env::temp_dir().join(format!("sigma-listen-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let (file, socket) = (dir.join("file"), dir.join("socket"));
+        fs::write(&file, "kept").unwrap();
+        assert_eq!(BoundSocket::unix(&file).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
+        let bound = BoundSocket::unix(&socket).unwrap();
+        let owner = SocketFile::bound(&socket);
+        assert_eq!(BoundSocket::unix(&socket).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(bound);
+        let _next = BoundSocket::unix(&socket).unwrap();
+        // It is another's file by now.
+        drop(owner);
+        assert!(socket.exists());
+        fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -2,12 +2,13 @@
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
 use crate::tls::{Facts, TlsStream};
 
@@ -64,6 +65,29 @@ impl Stream {
         let stream = TcpStream::connect(addr).await?;
         stream.set_nodelay(true)?;
         Ok(Stream::Tcp(stream))
+    }
+
+    /// As [`Stream::connect_tcp`], for traffic: leaves the reserve of descriptors to operators and
+    /// health checks ([`crate::limits::Descriptors`]).
+    ///
+    /// # Errors
+    /// The operating system's; that of no free descriptor when only the reserve is left.
+    pub async fn dial_tcp(addr: SocketAddr) -> io::Result<Stream> {
+        let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        crate::limits::leave_reserve(&socket)?;
+        let stream = socket.connect(addr).await?;
+        stream.set_nodelay(true)?;
+        Ok(Stream::Tcp(stream))
+    }
+
+    /// As [`Stream::connect_unix`], for traffic, like [`Stream::dial_tcp`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn dial_unix(path: &Path) -> io::Result<Stream> {
+        let stream = UnixStream::connect(path).await?;
+        crate::limits::leave_reserve(&stream)?;
+        Ok(Stream::Unix(stream))
     }
 
     /// Connects to a Unix domain socket.
@@ -155,6 +179,15 @@ impl Stream {
         let mut probe = [0];
         let mut cx = Context::from_waker(std::task::Waker::noop());
         self.poll_read(&mut cx, &mut probe).is_pending()
+    }
+
+    /// Whether this connection of a client has the last descriptor that clients get.
+    pub fn is_last_for_clients(&self) -> bool {
+        match self {
+            Stream::Tcp(s) => crate::limits::is_last_for_clients(s.as_fd()),
+            Stream::Unix(s) => crate::limits::is_last_for_clients(s.as_fd()),
+            Stream::Tls(s) => s.socket().is_last_for_clients(),
+        }
     }
 
     /// The local address, if it is an IP one.

@@ -1,8 +1,12 @@
 //! Worker threads: one single-threaded runtime each, with tasks that never leave their thread.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tokio::runtime::{Builder, LocalOptions};
 
@@ -38,6 +42,30 @@ where
     })
 }
 
+/// Pause before what panicked is started anew: it may do so again at once.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Runs the future that `make` makes. Whenever it panics, says so, makes it anew and goes on: what a
+/// worker cannot do without must not end unseen. The panic itself is told by the panic hook.
+pub async fn kept_up<F: Future>(name: &'static str, mut make: impl FnMut() -> F) -> F::Output {
+    loop {
+        let mut running = pin!(make());
+        let ended = poll_fn(|cx| {
+            // What it shares with others are cells that are whole between two borrows.
+            match catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(cx))) {
+                Ok(Poll::Pending) => Poll::Pending,
+                Ok(Poll::Ready(output)) => Poll::Ready(Some(output)),
+                Err(_) => Poll::Ready(None),
+            }
+        });
+        if let Some(output) = ended.await {
+            return output;
+        }
+        tracing::error!(name, "a part of a worker has panicked and is started anew");
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
 /// How far the threads that do not serve requests stand back from those that do: where they share a
 /// CPU, a quarter of it is left for them.
 const STEP_BACK: i32 = 5;
@@ -49,5 +77,26 @@ pub fn yield_to_workers() {
     let this = rustix::thread::gettid();
     if let Err(error) = rustix::process::setpriority_process(Some(this), STEP_BACK) {
         tracing::debug!(%error, "the control thread keeps its priority");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_panics_is_started_anew() {
+        let mut starts = 0;
+        let output = kept_up("a test", || {
+            starts += 1;
+            let start = starts;
+            async move {
+                tokio::task::yield_now().await;
+                assert!(start == 3, "panics the first two times");
+                start
+            }
+        })
+        .await;
+        assert_eq!((output, starts), (3, 3));
     }
 }

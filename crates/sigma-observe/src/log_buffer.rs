@@ -49,7 +49,9 @@ pub enum LogError {
         source: io::Error,
     },
     /// A FIFO without its reader. To wait for one would keep the gateway from starting.
-    #[error("cannot open the log file {path}: it is a FIFO or a socket that nobody reads; start its reader first")]
+    #[error(
+        "cannot open the log file {path}: it is a FIFO or a socket that nobody reads; start its reader first"
+    )]
     NoReader {
         /// The file.
         path: PathBuf,

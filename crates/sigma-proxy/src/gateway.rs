@@ -4,13 +4,15 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sigma_config::settings::{ListenAddress, Listener};
-use sigma_net::listen::SocketFile;
+use sigma_net::listen::{Claim, Occupant, SocketFile};
+use sigma_net::worker::kept_up;
 use sigma_net::{BoundSocket, deadline};
 use sigma_observe::counters::WorkerCounters;
 use sigma_observe::log_buffer::{LogSink, LogWriter};
@@ -51,12 +53,32 @@ struct WorkerHandle {
     thread: JoinHandle<()>,
 }
 
-/// An error that names the listener.
+/// An error that names the listener, and what may be done.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {source}")]
+#[error("cannot listen on {address}: {source}{remedy}")]
 pub struct BindError {
     address: String,
     source: io::Error,
+    remedy: String,
+}
+
+impl BindError {
+    fn new(address: impl std::fmt::Display, tcp: Option<SocketAddr>, source: io::Error) -> BindError {
+        let remedy = match (source.kind(), tcp) {
+            (io::ErrorKind::AddrInUse, Some(addr)) => match sigma_net::listen::occupant(addr) {
+                Some(Occupant { pid, name }) => format!(
+                    "; pid {pid} ({name}) listens there: end it, choose another port, or set `shared: true` on the listeners of both if they are to share it"
+                ),
+                None => "; another program listens there: end it or choose another port".to_owned(),
+            },
+            (io::ErrorKind::PermissionDenied, Some(addr)) if addr.port() < 1_024 => format!(
+                "; ports below 1024 need a right: `setcap cap_net_bind_service=+ep` on the program, `AmbientCapabilities=CAP_NET_BIND_SERVICE` in its unit, or a port such as {}",
+                u32::from(addr.port()) + 8_000
+            ),
+            _ => String::new(),
+        };
+        BindError { address: address.to_string(), source, remedy }
+    }
 }
 
 /// The running data plane.
@@ -116,7 +138,7 @@ impl Gateway {
             let counters = Arc::clone(counters);
             let handle = gateway
                 .spawn_worker(number, cpu, &snapshot, listeners, counters, health.clone())
-                .map_err(|source| BindError { address: format!("worker {number}"), source })?;
+                .map_err(|source| BindError::new(format!("worker {number}"), None, source))?;
             gateway.workers.push(handle);
         }
         gateway.adopt(prepared);
@@ -182,10 +204,10 @@ impl Gateway {
         let mut missing: Vec<&Listener> = wanted.iter().filter(|l| !self.listening.contains(l)).collect();
         missing.sort_by_key(|listener| matches!(listener.address, ListenAddress::Tcp(_)));
         for listener in missing {
-            let error = |source| BindError { address: listener.address.to_string(), source };
-            let sockets = bind(listener, workers).map_err(error)?;
+            let error = |source| BindError::new(&listener.address, tcp_of(&listener.address), source);
+            let sockets = bind(listener, self.claim(listener), workers).map_err(error)?;
             if let ListenAddress::Unix(path) = &listener.address {
-                unix_files.insert(listener.address.clone(), SocketFile(path.clone()));
+                unix_files.insert(listener.address.clone(), SocketFile::bound(path));
             }
             for (worker, socket) in listeners.iter_mut().zip(sockets) {
                 worker.open.push((listener.address.clone(), socket, listener.name.clone()));
@@ -197,6 +219,14 @@ impl Gateway {
             worker.close.clone_from(&closed);
         }
         Ok(Prepared { snapshot: Arc::clone(snapshot), listeners, log, unix_files, closed })
+    }
+
+    /// Whether this gateway is to be the only one on a listener's port. Where it listens already, with
+    /// other terms or on another address, its own sockets would be in the way of the new ones.
+    fn claim(&self, listener: &Listener) -> Claim {
+        let port = tcp_of(&listener.address).map(|addr| addr.port());
+        let is_own = self.listening.iter().any(|own| tcp_of(&own.address).map(|addr| addr.port()) == port);
+        if listener.shared || is_own { Claim::Further } else { Claim::First }
     }
 
     /// Puts a snapshot into force that differs from the one before in its resources only.
@@ -284,9 +314,19 @@ impl Gateway {
     }
 }
 
-fn bind(listener: &Listener, workers: usize) -> io::Result<Vec<BoundSocket>> {
+fn tcp_of(address: &ListenAddress) -> Option<SocketAddr> {
+    match address {
+        ListenAddress::Tcp(addr) => Some(*addr),
+        ListenAddress::Unix(_) => None,
+    }
+}
+
+fn bind(listener: &Listener, claim: Claim, workers: usize) -> io::Result<Vec<BoundSocket>> {
     match &listener.address {
-        ListenAddress::Tcp(addr) => (0..workers).map(|_| BoundSocket::tcp(*addr, listener.backlog)).collect(),
+        ListenAddress::Tcp(addr) => {
+            let claims = std::iter::once(claim).chain(std::iter::repeat(Claim::Further));
+            claims.take(workers).map(|claim| BoundSocket::tcp(*addr, listener.backlog, claim)).collect()
+        }
         ListenAddress::Unix(path) => {
             let first = BoundSocket::unix(path)?;
             let mut sockets = (1..workers).map(|_| first.try_clone()).collect::<io::Result<Vec<_>>>()?;
@@ -300,14 +340,14 @@ fn bind(listener: &Listener, workers: usize) -> io::Result<Vec<BoundSocket>> {
 async fn run(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<Message>, listeners: Listeners) {
     worker.tick();
     let ticking = Rc::clone(&worker);
-    tokio::task::spawn_local(async move {
-        let mut ticks = 0;
+    // Without it no deadline would ever pass.
+    tokio::task::spawn_local(kept_up("its clock", move || {
+        let (ticking, mut ticks) = (Rc::clone(&ticking), 0);
         deadline::drive(move || {
             ticks += 1;
             on_tick(&ticking, ticks);
         })
-        .await;
-    });
+    }));
     let mut accepting = HashMap::new();
     open(&worker, &mut accepting, listeners);
     while let Some(message) = inbox.recv().await {
@@ -345,10 +385,12 @@ fn open(worker: &Rc<Worker>, accepting: &mut Accepting, listeners: Listeners) {
     for (address, socket, name) in listeners.open {
         match socket.into_listening() {
             Ok(listening) => {
-                let stop = Rc::new(Notify::new());
-                let accepting_loop =
-                    accept_loop(Rc::clone(worker), listening, address.clone(), name, Rc::clone(&stop));
-                let task = tokio::task::spawn_local(accepting_loop);
+                let (listening, stop) = (Rc::new(listening), Rc::new(Notify::new()));
+                let (worker, own_address, stopping) = (Rc::clone(worker), address.clone(), Rc::clone(&stop));
+                let task = tokio::task::spawn_local(kept_up("accepting", move || {
+                    let (worker, listening) = (Rc::clone(&worker), Rc::clone(&listening));
+                    accept_loop(worker, listening, own_address.clone(), name.clone(), Rc::clone(&stopping))
+                }));
                 accepting.insert(address, Acceptor { task, stop });
             }
             Err(error) => tracing::error!(%address, %error, "cannot accept from a listener"),
@@ -397,4 +439,20 @@ async fn drain(worker: &Rc<Worker>, accepting: Accepting, deadline_ms: u64) {
         }
     }
     worker.log.replace(None);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_address_comes_with_its_remedy() {
+        fn check(addr: &str, kind: io::ErrorKind, word: &str) {
+            let error = BindError::new(addr, addr.parse().ok(), kind.into()).to_string();
+            assert!(error.contains(addr) && error.contains(word), "{error}");
+        }
+        check("0.0.0.0:80", io::ErrorKind::PermissionDenied, "cap_net_bind_service");
+        check("0.0.0.0:443", io::ErrorKind::PermissionDenied, "such as 8443");
+        check("127.0.0.1:1", io::ErrorKind::AddrInUse, "choose another port");
+    }
 }

@@ -27,15 +27,19 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// in is shut out, and ends. `address` and `name` are the listener's in the settings.
 pub(crate) async fn accept_loop(
     worker: Rc<Worker>,
-    listening: Listening,
+    listening: Rc<Listening>,
     address: ListenAddress,
     name: Option<String>,
     stop: Rc<Notify>,
 ) {
     let fixed_addr = listening.fixed_addr();
     let open = Open::default();
+    let mut crowded = false;
     loop {
         wait_for_room(&worker).await;
+        if std::mem::take(&mut crowded) {
+            wait_for_descriptors(&worker, &listening).await;
+        }
         let accepted = tokio::select! {
             biased;
             accepted = listening.accept() => accepted,
@@ -43,6 +47,7 @@ pub(crate) async fn accept_loop(
         };
         match accepted {
             Ok((stream, peer)) => {
+                crowded = stream.is_last_for_clients();
                 let view = worker.view();
                 let listener = view.snapshot.listener_number(name.as_deref());
                 let local = fixed_addr.or_else(|| stream.local_addr());
@@ -77,6 +82,23 @@ fn is_peers_fault(error: &std::io::Error) -> bool {
 async fn wait_for_room(worker: &Worker) {
     while worker.connections() >= worker.view().snapshot.settings.limits.connections_per_worker {
         worker.released.notified().await;
+    }
+}
+
+/// Clients leave descriptors to others: to connections to nodes, to operators, to health checks.
+async fn wait_for_descriptors(worker: &Worker, listening: &Listening) {
+    if listening.has_room() {
+        return;
+    }
+    tracing::warn!(
+        "clients have all descriptors that they may have; those that come now wait (RLIMIT_NOFILE)"
+    );
+    while !listening.has_room() {
+        // What other workers give back is not told to this one.
+        tokio::select! {
+            () = worker.released.notified() => {}
+            () = tokio::time::sleep(ACCEPT_PAUSE) => {}
+        }
     }
 }
 

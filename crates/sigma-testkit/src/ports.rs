@@ -12,8 +12,8 @@ static NEXT: AtomicU16 = AtomicU16::new(0);
 
 /// A loopback TCP port that nobody listens on, given out once per process.
 ///
-/// Gateways bind with `SO_REUSEPORT`, so two of them on one port would silently share it; that is
-/// why ports are never given out twice and each is probed with an exclusive bind.
+/// Ports are never given out twice, and each is probed with an exclusive bind: a gateway refuses one
+/// that is taken.
 ///
 /// # Panics
 /// When no port of the range is free.

@@ -195,7 +195,9 @@ fn process_of(args: &Signal) -> Result<Pid> {
         (Some(pid), _, _) => pid,
         (None, Some(file), _) => read_pid(file)?,
         (None, None, None) if !Path::new(DEFAULT_FILE).exists() => {
-            return Err(anyhow!("which process? Name it with --pid, --pid-file, or -c and its configuration"));
+            return Err(anyhow!(
+                "which process? Name it with --pid, --pid-file, or -c and its configuration"
+            ));
         }
         (None, None, conf) => {
             let conf = file_of(None, conf.clone());
@@ -213,7 +215,9 @@ fn tell(pid: Pid, signal: SignalNumber) -> Result<ExitCode> {
     let number = pid.as_raw_nonzero();
     kill_process(pid, signal).map_err(|error| match error {
         Errno::SRCH => anyhow!("no process has the id {number}: the gateway has ended"),
-        Errno::PERM => anyhow!("the process {number} belongs to another user; try it as that user or as root"),
+        Errno::PERM => {
+            anyhow!("the process {number} belongs to another user; try it as that user or as root")
+        }
         error => anyhow!("cannot signal process {number}: {}", std::io::Error::from(error)),
     })?;
     Ok(ExitCode::SUCCESS)
@@ -236,7 +240,9 @@ fn reload(pid: Pid) -> Result<ExitCode> {
         match errorlog::outcome_of(number) {
             Some((now, None)) if now > reloads => return Ok(ExitCode::SUCCESS),
             Some((now, Some(problem))) if now > reloads => {
-                return Err(anyhow!("the reload was refused, the old configuration stays in force:\n{problem}"));
+                return Err(anyhow!(
+                    "the reload was refused, the old configuration stays in force:\n{problem}"
+                ));
             }
             None if rustix::process::test_kill_process(pid).is_err() => {
                 return Err(anyhow!("the process {number} has ended"));

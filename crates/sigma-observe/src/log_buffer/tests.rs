@@ -1,6 +1,7 @@
 //! Access lines on their way to a file: order, rotation, and what happens when the writer is behind.
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Instant;
 
 use super::*;

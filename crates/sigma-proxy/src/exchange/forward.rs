@@ -367,6 +367,10 @@ impl Exchange<'_, '_> {
         state: &mut Attempts,
         fault: Fault,
     ) -> Result<(), Fault> {
+        // What this machine lacks is no node's fault, and the next one would not have it either.
+        if fault.side() == Side::Gateway {
+            return Err(fault);
+        }
         let nodes = balancer.borrow().endpoints().endpoints.len();
         let retries = plan.upstream.retries.map_or(nodes.saturating_sub(1), |n| n as usize);
         let late = plan.upstream.retry_timeout_ms > 0

@@ -42,7 +42,7 @@ pub(super) fn status(kind: FaultKind) -> Option<u16> {
         | FaultKind::ResponseHeadTooLarge
         | FaultKind::ResponseIncomplete
         | FaultKind::UpgradeFailed => 502,
-        FaultKind::NoUpstream | FaultKind::NoNode => 503,
+        FaultKind::NoUpstream | FaultKind::NoNode | FaultKind::OutOfSockets => 503,
         FaultKind::ConnectTimeout | FaultKind::UpstreamSendTimeout | FaultKind::ResponseTimeout => 504,
     })
 }

@@ -57,15 +57,15 @@ pub enum Dialled {
 /// Connects to `addr` as `dial` says.
 ///
 /// # Errors
-/// [`FaultKind::ConnectTimeout`], or [`FaultKind::ConnectRefused`] for every answer of the
-/// network that is not a connection.
+/// [`FaultKind::ConnectTimeout`], [`FaultKind::OutOfSockets`] for what this machine lacks itself, or
+/// [`FaultKind::ConnectRefused`] for every answer of the network that is not a connection.
 pub async fn dial(addr: &Address, dial: &Dial<'_>) -> Result<Dialled, Fault> {
     let deadline = Deadline::new();
     deadline.set(dial.timeout_ms);
     let connecting = async {
         let connected = match addr {
-            Address::Tcp(addr) => Stream::connect_tcp(*addr).await,
-            Address::Unix(path) => Stream::connect_unix(path).await,
+            Address::Tcp(addr) => Stream::dial_tcp(*addr).await,
+            Address::Unix(path) => Stream::dial_unix(path).await,
         };
         let mut stream = connected.map_err(|error| refused(addr, &error))?;
         if !dial.introduction.is_empty() {
@@ -97,7 +97,14 @@ fn refused(addr: &Address, error: &io::Error) -> Fault {
     if error.kind() == io::ErrorKind::TimedOut {
         return timed_out();
     }
-    tracing::debug!(%addr, %error, "cannot connect");
+    if sigma_net::limits::is_own_lack(error) {
+        tracing::error!(%error, "no connection to a node can be opened; see limits on open files and ports");
+        return Fault::new(
+            FaultKind::OutOfSockets,
+            "the gateway has no free descriptor or port for a connection",
+        );
+    }
+    tracing::warn!(%addr, %error, "cannot connect to a node");
     Fault::new(FaultKind::ConnectRefused, "the node refused the connection or cannot be reached")
 }
 

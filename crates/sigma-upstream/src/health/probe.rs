@@ -20,6 +20,8 @@ pub async fn probe(active: &Active, endpoint: &Endpoint) -> Option<Event> {
     match attempt(active, endpoint).await {
         Ok(event) => event,
         Err(error) if error.kind() == io::ErrorKind::TimedOut => Some(Event::Timeout),
+        // It says something of this machine alone.
+        Err(error) if sigma_net::limits::is_own_lack(&error) => None,
         Err(_) => Some(Event::TcpFailure),
     }
 }

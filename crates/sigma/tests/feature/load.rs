@@ -44,7 +44,8 @@ fn half_sent_heads_hold_little() {
     assert_eq!(warm.get("/").unwrap().status(), 200);
     let before = gateway.peak_memory_kib().unwrap();
     let half = format!("GET /half HTTP/1.1\r\nHost: h\r\nX-Long: {}", "a".repeat(2_000));
-    let mut clients: Vec<Peer> = (0..CLIENTS).map(|_| gateway.connect().unwrap().with_deadline(PATIENCE)).collect();
+    let mut clients: Vec<Peer> =
+        (0..CLIENTS).map(|_| gateway.connect().unwrap().with_deadline(PATIENCE)).collect();
     clients.iter_mut().for_each(|client| client.send(&half).unwrap());
     // One after the other, so that all have been read when the last is answered; and none is forgotten.
     for client in &mut clients {

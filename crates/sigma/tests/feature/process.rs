@@ -100,7 +100,8 @@ fn lines_that_clients_cause_are_few() {
     const REQUESTS: usize = 2_000;
     let origin = Origin::echo("a").unwrap();
     let plugin = "    plugins: { real-ip: { source: http_x_missing } }\n";
-    let config = catch_all("", &nodes(&[&origin]), "").replace("    upstream:\n", &format!("{plugin}    upstream:\n"));
+    let config =
+        catch_all("", &nodes(&[&origin]), "").replace("    upstream:\n", &format!("{plugin}    upstream:\n"));
     let gateway = Gateway::start(SIGMA, &config).unwrap();
     let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
     let lines = || gateway.stderr().lines().filter(|line| line.contains("missing real address")).count();
@@ -121,7 +122,8 @@ fn a_start_and_a_reload_leave_a_line_each() {
     let config = catch_all("", &nodes(&[&origin]), "");
     let gateway = Gateway::start(SIGMA, &config).unwrap();
     let pid = gateway.pid().to_string();
-    let says = |word: &str| until(PATIENCE, || gateway.stderr().lines().filter(|l| l.contains(word)).count() == 1);
+    let says =
+        |word: &str| until(PATIENCE, || gateway.stderr().lines().filter(|l| l.contains(word)).count() == 1);
     assert!(says(" serving "), "{}", gateway.stderr());
     let output = sigma(&["reload", "--pid", &pid]);
     assert!(output.status.success(), "{}", said(&output));
@@ -152,7 +154,9 @@ fn an_access_log_that_nobody_reads_refuses_a_reload_and_nothing_else() {
     let status = "status: { address: \"{status}\" }";
     let config = |settings: &str| catch_all(&format!("{status}\n{settings}"), &nodes(&[&origin]), "");
     let gateway = Gateway::start(SIGMA, &config("")).unwrap();
-    gateway.rewrite(&config(&format!("access_log: {{ path: \"{}/access\" }}", dir.path().display()))).unwrap();
+    gateway
+        .rewrite(&config(&format!("access_log: {{ path: \"{}/access\" }}", dir.path().display())))
+        .unwrap();
     let output = sigma(&["reload", "--pid", &gateway.pid().to_string()]);
     assert!(!output.status.success() && said(&output).contains("nobody reads"), "{}", said(&output));
     assert_eq!(Peer::connect(&gateway.status_address()).unwrap().get("/status").unwrap().status(), 200);
@@ -338,7 +342,8 @@ fn clients_leave_descriptors_to_nodes_and_operators() {
     let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
     assert_eq!(client.get("/nowhere").unwrap().status(), 404);
     let port = gateway.address().port().unwrap();
-    let flood: Vec<_> = (0..FLOOD).map(|_| std::net::TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
+    let flood: Vec<_> =
+        (0..FLOOD).map(|_| std::net::TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
     let full = || gateway.stderr().contains("clients have all descriptors that they may have");
     assert!(until(PATIENCE, full), "{}", gateway.stderr());
     let taken = counter(&gateway, "sigma_connections_active");
