@@ -4,10 +4,11 @@ use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, UnixListener};
 
@@ -222,24 +223,28 @@ fn in_use() -> io::Error {
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and number of the file.
-    identity: Option<(u64, u64)>,
+    /// Held so that its number is not given to another file meanwhile.
+    file: Option<fs::File>,
 }
 
 impl SocketFile {
     /// The file that a socket was just bound to.
     pub fn bound(path: &Path) -> SocketFile {
-        SocketFile { path: path.to_owned(), identity: identity(path) }
+        let flags = (OFlags::PATH | OFlags::NOFOLLOW).bits().cast_signed();
+        let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok();
+        SocketFile { path: path.to_owned(), file }
     }
-}
 
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
+    fn is_still_there(&self) -> bool {
+        let known = self.file.as_ref().and_then(|file| file.metadata().ok());
+        let (Some(known), Ok(found)) = (known, fs::symlink_metadata(&self.path)) else { return false };
+        (known.dev(), known.ino()) == (found.dev(), found.ino())
+    }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if self.identity.is_some() && self.identity == identity(&self.path) {
+        if self.is_still_there() {
             // Already gone is as good as removed.
             let _ = fs::remove_file(&self.path);
         }
@@ -294,6 +299,8 @@ mod tests {
         // It is another's file by now.
         drop(owner);
         assert!(socket.exists());
+        drop(SocketFile::bound(&socket));
+        assert!(!socket.exists());
         fs::remove_dir_all(dir).unwrap();
     }
 }
