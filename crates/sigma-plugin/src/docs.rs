@@ -111,6 +111,37 @@ fn collect(prefix: &str, schema: &Value, rows: &mut Vec<String>) {
         more.retain(|row| !rows.iter().any(|known| field(known) == field(row)));
         rows.extend(more);
     }
+    conditional(prefix, schema, rows);
+}
+
+/// Rows of the fields that the value of another field brings with it (`if`, `then`, `else`), each with
+/// that value.
+fn conditional(prefix: &str, schema: &Value, rows: &mut Vec<String>) {
+    let (Some(test), Some(then)) = (schema.get("if"), schema.get("then")) else { return };
+    let mut more = Vec::new();
+    collect(prefix, then, &mut more);
+    let with = condition(test);
+    // The meaning is the last cell.
+    rows.extend(more.into_iter().map(|row| match row.trim_end_matches(" |\n").rsplit_once("| ") {
+        Some((cells, meaning)) => format!("{cells}| With {with}. {meaning} |\n"),
+        None => row,
+    }));
+    if let Some(otherwise) = schema.get("else") {
+        conditional(prefix, otherwise, rows);
+    }
+}
+
+/// ``the field `policy` is `redis` `` as an operator writes it: `` `policy: redis` ``.
+fn condition(test: &Value) -> String {
+    let properties = test.get("properties").and_then(Value::as_object);
+    let each = properties.into_iter().flatten().map(|(name, property)| {
+        let values = property.get("enum").and_then(Value::as_array).cloned();
+        let values = values.unwrap_or_else(|| property.get("const").cloned().into_iter().collect());
+        let texts =
+            values.iter().map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+        format!("`{name}: {}`", cell(&texts.collect::<Vec<_>>().join(" or ")))
+    });
+    each.collect::<Vec<_>>().join(" and ")
 }
 
 #[cfg(test)]
@@ -130,7 +161,10 @@ mod tests {
                 "b": {"type": "array", "items": {"type": "object", "properties": {
                     "c": {"type": "integer", "minimum": 1, "default": 3, "description": "inner"}
                 }}, "description": "list"}
-            }})
+            }, "if": {"properties": {"a": {"enum": ["far"]}}, "required": ["a"]},
+               "then": {"properties": {"host": {"type": "string", "description": "Where."}}, "required": ["host"]},
+               "else": {"if": {"properties": {"a": {"const": "near"}}}, "then": {"properties": {
+                   "hops": {"type": "integer", "default": 1, "description": "How near."}}}}})
         },
         secret_fields: &["a"],
         ..Descriptor::BASE
@@ -145,6 +179,8 @@ mod tests {
             "| `a` | string | required | x\\|y |",
             "| `b` | list of objects | – | list |",
             "| `b[].c` | integer from 1 | `3` | inner |",
+            "| `host` | string | required | With `a: far`. Where. |",
+            "| `hops` | integer | `1` | With `a: near`. How near. |",
             "Encrypted in the store, if encryption is on: `a`.",
         ] {
             assert!(text.lines().any(|known| known == line), "{line}\n{text}");

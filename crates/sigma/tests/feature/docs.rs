@@ -1,5 +1,5 @@
-//! The documents and examples of TLS and HTTP/2: their configurations are valid, and their commands
-//! do what the text says of them.
+//! The documents and examples: their configurations are valid, and their commands do what the text
+//! says of them. No block of a page is left out.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -93,6 +93,203 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
     text
 }
 
+/// Every page, by its name in the repository.
+fn pages() -> Vec<String> {
+    let mut found = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned()];
+    for folder in ["docs", "docs/plugins", "docs/decisions"] {
+        for entry in fs::read_dir(repository().join(folder)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if name.ends_with(".md") {
+                found.push(format!("{folder}/{name}"));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The blocks of a page with their languages; an empty one for what is only shown.
+fn all_blocks(file: &str) -> Vec<(String, String)> {
+    let (text, mut found, mut open) = (read(file), Vec::new(), false);
+    for line in text.lines() {
+        match (line.strip_prefix("```"), open) {
+            (Some(language), false) => found.push((language.to_owned(), String::new())),
+            (Some(_), true) => {}
+            (None, true) => found.last_mut().unwrap().1.push_str(&format!("{line}\n")),
+            (None, false) => continue,
+        }
+        open ^= line.starts_with("```");
+    }
+    found
+}
+
+/// What a page asks its reader to add first: a plugin of one's own.
+const OWN_PLUGIN: &str = "maintenance";
+
+/// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
+const COMMANDS: [(&str, &str, &str); 14] = [
+    ("CONTRIBUTING.md", ".ci/bare make test", "it makes a machine of its own, as root, and takes an hour"),
+    ("README.md", "make run", "what it builds is what is tested here"),
+    ("README.md", "target/release:$PATH", "the same: the tests have their own build in the path"),
+    ("README.md", "sigma check sigma.yaml", "the_first_file_of_the_readme"),
+    ("README.md", "sigma ctl get routes 1", "changed_while_it_runs"),
+    ("README.md", "net.oooops.sigma.Sigma", "seed::the_start_lines_of_sigma_work"),
+    ("docs/admin-api.md", "cat data/admin.key", "the_admin_api_as_the_document_says"),
+    ("docs/admin-api.md", "sigma ctl put", "the_admin_api_as_the_document_says"),
+    ("docs/admin-api.md", "sigma ctl dump", "the_admin_api_as_the_document_says"),
+    ("docs/configuration-guide.md", "sigma routes", "routes_are_explained_as_the_guide_says"),
+    ("docs/running-many-nodes.md", "etcd --data-dir", "a_node_with_etcd_as_the_document_says"),
+    ("docs/running-many-nodes.md", "X-API-KEY", "a_node_with_etcd_as_the_document_says"),
+    ("docs/running-many-nodes.md", "/v1/revision", "a_node_with_etcd_as_the_document_says"),
+    ("docs/tls.md", "examples/https.yaml", "https_in_one_minute"),
+];
+
+/// The same for the pages that have a test per block.
+const PAGES_OF_COMMANDS: [&str; 2] = ["docs/tls.md", "docs/http2-and-grpc.md"];
+
+#[test]
+fn no_block_is_left_out() {
+    for file in pages() {
+        for (language, block) in all_blocks(&file) {
+            match &*language {
+                // Checked by `configurations_in_the_documents_are_valid`, the second by the plugins' tests.
+                "yaml" | "rust" | "" => {}
+                "sh" | "console" if PAGES_OF_COMMANDS.contains(&&*file) => {}
+                "sh" | "console" => {
+                    let known =
+                        COMMANDS.iter().filter(|(page, word, _)| *page == file && block.contains(word));
+                    assert!(known.count() >= 1, "{file}: nothing runs\n{block}");
+                }
+                _ => panic!("{file}: nothing checks a block of {language}:\n{block}"),
+            }
+        }
+    }
+    for (file, word, _) in COMMANDS {
+        assert!(all_blocks(file).iter().any(|(_, block)| block.contains(word)), "{file} has no `{word}`");
+    }
+}
+
+/// Asks `url` until something listens there; the answer goes into a file.
+fn asked_until_it_answers(file: &str, url: &str) -> String {
+    format!("for _ in {{1..600}}; do curl -s -o {file} http://{url} && break; sleep 0.1; done")
+}
+
+/// The commands of a block that shows what is typed behind `$`.
+fn typed(console: &str) -> String {
+    let mut commands = String::new();
+    let mut goes_on = false;
+    for line in console.lines() {
+        if let Some(command) = line.strip_prefix("$ ").or(goes_on.then_some(line)) {
+            commands.push_str(&format!("{command}\n"));
+            goes_on = command.ends_with('\\');
+        }
+    }
+    commands
+}
+
+#[test]
+fn the_first_file_of_the_readme() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = free_port().to_string();
+    let config = block("README.md", "yaml", "upstream: http://127.0.0.1:9000").replace("9080", &port);
+    fs::write(dir.path().join("sigma.yaml"), config).unwrap();
+    let commands = typed(&block("README.md", "console", "sigma check sigma.yaml"));
+    let run = "sigma run sigma.yaml";
+    assert!(commands.contains(run), "{commands}");
+    let waits = format!("{run} & {} #", asked_until_it_answers("answer", &format!("127.0.0.1:{port}/")));
+    let output = paste(dir.path(), &commands.replace(run, &waits), &[]);
+    assert!(
+        output.status.success() && text_of(&output).contains("serves this request"),
+        "{}",
+        text_of(&output)
+    );
+    // No node is there: the gateway says so.
+    assert!(fs::read_to_string(dir.path().join("answer")).unwrap().contains("502"));
+}
+
+/// A gateway on a document's configuration with an Admin API, in a folder of its own.
+fn with_admin(config: &str) -> Gateway {
+    let config = config.replace("127.0.0.1:9080", ":9080").replace(":9080", "{listen}");
+    let gateway = Gateway::start(SIGMA, &config.replace("127.0.0.1:9180", "{admin}")).unwrap();
+    admin_is_there(&gateway);
+    gateway
+}
+
+/// Runs a document's commands in the folder of `gateway`, with its ports and the node's for 9080, 9180, 9000.
+fn paste_for(gateway: &Gateway, origin: &Origin, commands: &str) -> String {
+    let (listen, admin) = (gateway.address().port().unwrap(), gateway.admin_address().port().unwrap());
+    let commands = commands.replace(":9080", &format!(":{listen}")).replace(":9180", &format!(":{admin}"));
+    let commands = commands.replace(":9000", &format!(":{}", origin.port()));
+    let output = paste(gateway.dir(), &commands, &[("SIGMA_ADMIN", &format!("http://127.0.0.1:{admin}"))]);
+    assert!(output.status.success(), "{commands}\n{}", text_of(&output));
+    text_of(&output)
+}
+
+fn is_served(gateway: &Gateway, path: &str) {
+    let served =
+        || gateway.connect().is_ok_and(|mut client| client.get(path).is_ok_and(|a| a.status() == 200));
+    assert!(sigma_testkit::until(PATIENCE, served), "{path} is not served: {}", gateway.stderr());
+}
+
+#[test]
+fn changed_while_it_runs() {
+    let origin = Origin::echo("a").unwrap();
+    let gateway = with_admin(&block("README.md", "yaml", "admin:"));
+    let commands = typed(&block("README.md", "console", "sigma ctl get routes 1"));
+    let told = paste_for(&gateway, &origin, &commands);
+    assert!(told.contains("/apisix/routes/1"), "{told}");
+    is_served(&gateway, "/anything");
+}
+
+#[test]
+fn the_admin_api_as_the_document_says() {
+    let (file, origin) = ("docs/admin-api.md", Origin::echo("a").unwrap());
+    let gateway = with_admin(&block(file, "yaml", "store: { kind: embedded"));
+    let words = ["cat data/admin.key", "sigma ctl put", "sigma ctl dump"];
+    let commands = words.map(|word| block(file, "sh", word)).concat();
+    let told = paste_for(&gateway, &origin, &commands);
+    assert!(told.contains("201 Created"), "{told}");
+    is_served(&gateway, "/hello");
+}
+
+#[test]
+fn routes_are_explained_as_the_guide_says() {
+    let (file, dir) = ("docs/configuration-guide.md", tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("sigma.yaml"), block(file, "yaml", "id: canary")).unwrap();
+    let console = block(file, "console", "sigma routes");
+    let output = paste(dir.path(), &typed(&console), &[]);
+    let shown: String =
+        console.lines().filter(|line| !line.starts_with("$ ")).map(|line| format!("{line}\n")).collect();
+    assert_eq!(text_of(&output), shown);
+}
+
+#[test]
+fn a_node_with_etcd_as_the_document_says() {
+    let (file, dir) = ("docs/running-many-nodes.md", tempfile::tempdir().unwrap());
+    let origin = Origin::echo("a").unwrap();
+    let ports = ["9080", "9180", "9090", "2379", "2380"].map(|port| (port, free_port().to_string()));
+    let replaced = |text: &str| {
+        ports.iter().fold(text.to_owned(), |text, (port, free)| {
+            text.replace(&format!(":{port}"), &format!(":{free}"))
+        })
+    };
+    fs::write(dir.path().join("sigma.yaml"), replaced(&block(file, "yaml", "kind: etcd"))).unwrap();
+    let start = block(file, "sh", "etcd --data-dir");
+    let own_ports = replaced(
+        "--listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380 --log-level error",
+    );
+    let start = start.replace("etcd --data-dir", &format!("etcd {own_ports} --data-dir"));
+    let listens = asked_until_it_answers("first", "127.0.0.1:9080/hello");
+    let rest = ["X-API-KEY", "/v1/revision"].map(|word| block(file, "sh", word)).concat();
+    let rest = rest.replace(":9000", &format!(":{}", origin.port()));
+    let output = paste(dir.path(), &replaced(&format!("{start}{listens}\n{rest}")), &[]);
+    let told = text_of(&output);
+    assert!(
+        output.status.success() && told.contains("201 Created") && told.contains("\"revision\""),
+        "{told}"
+    );
+}
+
 #[test]
 fn configurations_in_the_documents_are_valid() {
     let (root, dir) = (Authority::new("Root"), tempfile::tempdir().unwrap());
@@ -101,18 +298,20 @@ fn configurations_in_the_documents_are_valid() {
         issued.files(dir.path(), name);
     }
     fs::write(dir.path().join("ecdsa.ocsp"), [0x30, 0]).unwrap();
-    let variables = [("INTERNAL_KEY", issued.key.as_str())];
+    let variables =
+        [("INTERNAL_KEY", issued.key.as_str()), ("ADMIN_KEY", "0123456789abcdef0123456789abcdef")];
     let is_valid = |text: &str| {
         let text = text.replace("/etc/sigma/", &format!("{}/", dir.path().display()));
         fs::write(dir.path().join("block.yaml"), text).unwrap();
         let output = paste(dir.path(), "sigma check block.yaml", &variables);
         (output.status.success(), text_of(&output))
     };
-    for file in ["docs/tls.md", "docs/http2-and-grpc.md"] {
-        for block in blocks(file, "yaml") {
+    for file in pages() {
+        for (_, block) in all_blocks(&file).into_iter().filter(|(language, _)| language == "yaml") {
             let whole = completed(&block, &issued.cert, &issued.key);
             let (valid, said) = is_valid(&whole);
-            assert!(valid, "{file}:\n{whole}\n{said}");
+            let lacks_plugin = said.contains(&format!("[{OWN_PLUGIN}]")) && said.lines().count() == 1;
+            assert!(valid || lacks_plugin, "{file}:\n{whole}\n{said}");
             let (valid, _) = is_valid(&format!("{whole}nonsense: 1\n"));
             assert!(!valid, "the check passes anything:\n{whole}");
         }
