@@ -2,6 +2,7 @@
 //! its last good form stays if that lets nothing through which the new one guards, else it is closed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -102,8 +103,9 @@ pub(crate) struct Desired {
     plugins: Arc<dyn PluginSchemas>,
     keyring: Keyring,
     revision: u64,
-    /// The revision in which each resource was written, to tell on a reload what has changed.
-    modified: HashMap<ResourceKey, u64>,
+    /// How each resource was written, to tell on a reload what has changed.
+    written: HashMap<ResourceKey, Written>,
+    hasher: RandomState,
     quarantine: BTreeMap<ResourceKey, Quarantined>,
     /// Of these, what is valid by itself but could not be compiled: it may fit when something else
     /// has changed. With it goes when it was created.
@@ -114,6 +116,14 @@ pub(crate) struct Desired {
     warnings: BTreeMap<ResourceKey, Vec<Problem>>,
 }
 
+/// Which form of a resource was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Written {
+    revision: u64,
+    /// A hash of the value: after a restored backup another value may come in the same revision.
+    value: u64,
+}
+
 impl Desired {
     /// Begins with what the file says.
     pub(crate) fn new(config: Config, plugins: Arc<dyn PluginSchemas>, keyring: Keyring) -> Desired {
@@ -122,7 +132,8 @@ impl Desired {
             plugins,
             keyring,
             revision: 0,
-            modified: HashMap::new(),
+            written: HashMap::new(),
+            hasher: RandomState::new(),
             quarantine: BTreeMap::new(),
             refused: HashMap::new(),
             file_warnings: Vec::new(),
@@ -148,15 +159,15 @@ impl Desired {
 
     /// The revision in which a resource was written; 0 for one of the file.
     pub(crate) fn modified(&self, key: &ResourceKey) -> u64 {
-        self.modified.get(key).copied().unwrap_or_default()
+        self.written.get(key).map_or(0, |written| written.revision)
     }
 
     /// The highest revision among the resources of each kind that has some.
     pub(crate) fn newest(&self) -> Vec<(Kind, u64)> {
         let mut newest: BTreeMap<Kind, u64> = BTreeMap::new();
-        for (key, revision) in &self.modified {
+        for (key, written) in &self.written {
             let highest = newest.entry(key.kind).or_default();
-            *highest = (*highest).max(*revision);
+            *highest = (*highest).max(written.revision);
         }
         newest.into_iter().collect()
     }
@@ -190,10 +201,15 @@ impl Desired {
         }
     }
 
+    /// Takes in forms from before a restart, so that what has become invalid since has a last good form.
+    pub(crate) fn remember(&mut self, earlier: &[Record]) {
+        earlier.iter().for_each(|record| self.put(record, &mut Batch::default()));
+    }
+
     /// Takes over everything that is in a store.
     pub(crate) fn reload(&mut self, contents: &Contents, batch: &mut Batch) {
         let present: HashSet<&str> = contents.records.iter().map(|record| record.key.as_str()).collect();
-        let known = self.modified.keys().chain(self.quarantine.keys());
+        let known = self.written.keys().chain(self.quarantine.keys());
         let gone: Vec<String> =
             known.map(ResourceKey::to_string).filter(|key| !present.contains(key.as_str())).collect();
         gone.iter().for_each(|key| self.delete(key, batch));
@@ -205,7 +221,8 @@ impl Desired {
 
     fn put(&mut self, record: &Record, batch: &mut Batch) {
         let Some(key) = ResourceKey::parse(&record.key) else { return };
-        if self.modified.get(&key) == Some(&record.modified) {
+        let written = Written { revision: record.modified, value: self.hasher.hash_one(&record.value) };
+        if self.written.insert(key.clone(), written) == Some(written) {
             return;
         }
         self.refused.remove(&key);
@@ -213,7 +230,6 @@ impl Desired {
             Ok((resource, warnings)) => {
                 self.quarantine.remove(&key);
                 self.warn(&key, warnings);
-                self.modified.insert(key.clone(), record.modified);
                 self.replace(key.clone(), resource, record.created, batch);
                 if key.kind == Kind::StreamRoute {
                     let reason = "this version serves no TCP or UDP".to_owned();
@@ -310,7 +326,7 @@ impl Desired {
         self.quarantine.remove(&key);
         self.refused.remove(&key);
         self.warnings.remove(&key);
-        self.modified.remove(&key);
+        self.written.remove(&key);
         let former = self.former(&key);
         if self.config.resources.remove(&key).is_some() {
             batch.before.entry(key).or_insert(former);
@@ -347,7 +363,7 @@ impl Desired {
                 self.standing(key)
             }
         };
-        let revision = self.modified.get(key).copied().unwrap_or(self.revision);
+        let revision = self.written.get(key).map_or(self.revision, |written| written.revision);
         self.set_aside(key.clone(), reason, revision, standing);
     }
 
@@ -357,7 +373,7 @@ impl Desired {
         let Some(Former { resource, created, closed: false }) = self.former(key) else { return false };
         self.refused.insert(key.clone(), (resource, created));
         self.keep_place(key);
-        let revision = self.modified.get(key).copied().unwrap_or(self.revision);
+        let revision = self.written.get(key).map_or(self.revision, |written| written.revision);
         let standing = self.standing(key);
         self.set_aside(key.clone(), reason, revision, standing);
         true
@@ -403,7 +419,7 @@ impl Desired {
         let served = standing.name();
         tracing::error!(%key, reason, revision, served, "an object of the store is quarantined");
         // The same revision is not read again; a later one is.
-        self.modified.insert(key.clone(), revision);
+        self.written.entry(key.clone()).or_default().revision = revision;
         let since = SystemTime::now();
         let quarantined = Quarantined { key: key.clone(), reason, since, revision, standing };
         self.quarantine.insert(key, quarantined);
@@ -461,6 +477,31 @@ mod tests {
         let mut keys: Vec<String> = batch.keys().iter().map(ToString::to_string).collect();
         keys.sort();
         assert_eq!(keys, ["routes/2", "routes/3"]);
+    }
+
+    /// A restored backup may bring another value in the revision that was known.
+    #[test]
+    fn a_reload_sees_another_value_in_the_same_revision() {
+        let mut desired = desired();
+        let with = |value: &str| Contents { revision: 1, records: vec![record("routes/1", value, 1)] };
+        desired.reload(&with(GOOD), &mut Batch::default());
+        let mut batch = Batch::default();
+        desired.reload(&with(&GOOD.replace("/a", "/b")), &mut batch);
+        assert_eq!(batch.keys().len(), 1);
+        let mut batch = Batch::default();
+        desired.reload(&with(&GOOD.replace("/a", "/b")), &mut batch);
+        assert!(batch.is_empty());
+    }
+
+    #[test]
+    fn the_good_form_from_before_a_restart_stays() {
+        let mut desired = desired();
+        desired.remember(&[record("routes/1", GOOD, 1)]);
+        let contents = Contents { revision: 2, records: vec![record("routes/1", "garbage", 2)] };
+        desired.reload(&contents, &mut Batch::default());
+        let standing: Vec<_> = desired.quarantine().map(|one| (one.revision, one.standing)).collect();
+        assert_eq!(standing, [(2, Standing::LastGood)]);
+        assert_eq!((desired.config.resources.routes.len(), desired.revision()), (1, 2));
     }
 
     #[test]

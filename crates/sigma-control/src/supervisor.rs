@@ -196,7 +196,9 @@ impl Supervisor {
         let mut desired = Desired::new(config, Arc::clone(&plugins.enabled) as _, keyring.clone());
         desired.warned_of_file(warnings);
         if let Some(store) = &store {
-            desired.reload(&store.load().await?, &mut Batch::default());
+            let contents = store.load().await?;
+            desired.remember(&store.earlier());
+            desired.reload(&contents, &mut Batch::default());
         }
         let limits = Limits::of(&desired.config.settings.secret_lookup);
         let secrets = Secrets::new(limits, |name| std::env::var(name).ok())
@@ -215,7 +217,7 @@ impl Supervisor {
         let counters: Vec<Arc<WorkerCounters>> = (0..workers).map(|_| Arc::default()).collect();
         let (ask, requests) = mpsc::channel(16);
         let shared = Arc::new(status::Shared::new(counters.clone(), ask));
-        shared.set_quarantine(desired.quarantine().cloned().collect());
+        show_quarantine(&desired, &shared, store.as_deref());
         // Before anything accepts traffic: whoever sees the gateway up may ask how it is.
         operators::serve(&settings, &shared, store.as_ref(), &plugins, keyring).await?;
         let node = Arc::clone(&plugins.node);
@@ -355,9 +357,8 @@ impl Supervisor {
         }
     }
 
-    /// Tells operators what is quarantined.
     fn show_quarantine(&self) {
-        self.shared.set_quarantine(self.desired.quarantine().cloned().collect());
+        show_quarantine(&self.desired, &self.shared, self.store.as_deref());
     }
 
     fn knowledge(&self) -> Knowledge<'_> {
@@ -481,6 +482,16 @@ async fn open_store(config: &Config) -> Result<Option<Arc<dyn Store>>, StartErro
 }
 
 /// Where a store holds the resources, a file must not.
+/// Tells operators what is quarantined, and the store, which keeps the last good forms.
+fn show_quarantine(desired: &Desired, shared: &status::Shared, store: Option<&dyn Store>) {
+    let quarantined: Vec<_> = desired.quarantine().cloned().collect();
+    if let Some(store) = store {
+        let keys: Vec<String> = quarantined.iter().map(|one| one.key.to_string()).collect();
+        store.judged(desired.revision(), &keys);
+    }
+    shared.set_quarantine(quarantined.into());
+}
+
 fn refuse_resources(source: &Source, config: &Config) -> Result<(), StartError> {
     if config.resources.keys().is_empty() {
         return Ok(());

@@ -48,7 +48,7 @@ async fn the_layout_is_that_of_apisix() {
     server.put("/apisix2/routes/2", "{}").unwrap();
     let store = Arc::new(server.store());
     let contents = store.load().await.unwrap();
-    assert_eq!(keys(&contents.records), ["routes/1"]);
+    assert_eq!(keys(&contents.records), ["plugins", "routes/1"]);
     let value = |key: &str| server.get(key).unwrap().unwrap().0;
     assert_eq!(value("/apisix/consumer_groups/"), b"init_dir");
     assert_eq!(server.count("/apisix/").unwrap(), 13 + 2);
@@ -57,10 +57,14 @@ async fn the_layout_is_that_of_apisix() {
     store.commit(always([put("consumers/jack", r#"{"username":"jack"}"#)])).await.unwrap();
     assert_eq!(value("/apisix/consumers/jack"), br#"{"username":"jack"}"#);
     until_put(&mut watch, "consumers/jack").await;
-    // A record that becomes something else is gone, as it would be in a new load.
-    server.put("/apisix/routes/1", "no object").unwrap();
+    // A record that is overwritten with something else is not gone: others have to see that.
+    let overwritten = server.put("/apisix/routes/1", "no object").unwrap();
     let Event::Changed { changes, revision } = next(&mut watch).await else { panic!("no change") };
-    assert_eq!(changes, [Change::Delete { key: "routes/1".into(), revision }]);
+    let [Change::Put(record)] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!((record.key.as_str(), &record.value[..]), ("routes/1", &b"no object"[..]));
+    assert_eq!((record.modified, revision), (overwritten, overwritten));
+    assert_eq!(store.get("routes/1").await.unwrap().as_ref(), Some(record));
+    assert!(store.load().await.unwrap().records.contains(record));
     let id = store.next_id().await.unwrap();
     let written = |key: &str| server.get(key).unwrap().unwrap().1;
     assert_eq!(written("/apisix/gen_id"), id);

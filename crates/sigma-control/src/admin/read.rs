@@ -69,9 +69,12 @@ pub(crate) fn show(
 
 /// The JSON of a record; what other programs write may be none.
 pub(crate) fn value_of(record: &Record) -> Result<Value, Refusal> {
-    serde_json::from_slice(&record.value).map_err(|error| {
-        let message =
-            format!("the store's value of {} is no JSON: {error}; delete or write it anew", record.key);
+    let object = serde_json::from_slice(&record.value).map(Value::Object);
+    object.map_err(|error| {
+        let message = format!(
+            "the store's value of {} is no JSON object: {error}; delete or write it anew",
+            record.key
+        );
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message)
     })
 }

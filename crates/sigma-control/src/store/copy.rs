@@ -1,11 +1,13 @@
 //! The copy of etcd's records on local disk, for a gateway that starts while etcd is away.
 //!
 //! A thread follows what the watches tell, and writes the whole a moment after a change: to a new
-//! file that replaces the old one, so that there is always one that is complete.
+//! file that replaces the old one, so that there is always one that is complete. Of a record whose
+//! new form is not known to be good it keeps the form before, so that a restart in the midst of
+//! somebody's mistake does not lose what was served.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, BufWriter, ErrorKind, Write as _};
+use std::io::{self, BufWriter, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use rustix::fs::OFlags;
 
 use super::etcd::Etcd;
 use super::{
@@ -31,7 +34,10 @@ const SHARE: u32 = 10;
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// First bytes of the file, with the version of its layout.
-const MAGIC: &[u8; 8] = b"SIGCOPY1";
+const MAGIC: &[u8; 8] = b"SIGCOPY2";
+
+/// Those of the layout before, in which no record has an earlier form.
+const MAGIC_BEFORE: &[u8; 8] = b"SIGCOPY1";
 
 /// A store in etcd with a copy of its records on local disk.
 ///
@@ -44,8 +50,10 @@ pub struct Mirrored {
     /// Something has been loaded: whoever asks again wants to know what is in etcd.
     started: AtomicBool,
     copied: Arc<Mutex<Option<SystemTime>>>,
+    /// What the copy had of records that are different now, from the first load until it is asked for.
+    earlier: Mutex<Vec<Record>>,
     /// None only while it is dropped.
-    keeper: Option<Sender<Event>>,
+    keeper: Option<Sender<Told>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -56,6 +64,8 @@ pub struct LocalCopy {
     pub written: SystemTime,
     /// What was in etcd.
     pub contents: Contents,
+    /// The form before, of records that were not known to be good. In the order of their keys.
+    pub good: Vec<Record>,
 }
 
 /// The place of a copy, and the prefix in etcd that it is of.
@@ -73,7 +83,7 @@ impl Mirrored {
         let place = file.clone();
         let thread = std::thread::Builder::new()
             .name("sigma-copy".into())
-            .spawn(move || Keeper { file: place, revision: 0, records: BTreeMap::new() }.run(&events))
+            .spawn(move || Keeper::new(place).run(&events))
             .map_err(|error| {
                 StoreError::Unavailable(format!("the thread of the copy does not start: {error}"))
             })?;
@@ -83,6 +93,7 @@ impl Mirrored {
             startup_retry,
             started: AtomicBool::new(false),
             copied: Arc::default(),
+            earlier: Mutex::default(),
             keeper: Some(keeper),
             thread: Some(thread),
         })
@@ -101,22 +112,26 @@ impl Mirrored {
             match self.etcd.load().await {
                 Ok(contents) => {
                     set(&self.copied, None);
-                    self.keep(Event::Reloaded(contents.clone()));
+                    match self.read_file().await {
+                        Ok(Some(copy)) => self.compare(copy, &contents),
+                        Ok(None) => {}
+                        Err(error) => tracing::warn!(%error, "nothing is known of the time before"),
+                    }
+                    self.keep(Told::Event(Event::Reloaded(contents.clone())));
                     return Ok(contents);
                 }
                 Err(error) => failed = Some(error),
             }
         }
         let error = failed.unwrap_or(StoreError::Conflict);
-        let file = self.file.clone();
-        let copy = tokio::task::spawn_blocking(move || file.read()).await;
-        match copy.unwrap_or_else(|_| Err(self.file.damaged("reading it panicked"))) {
+        match self.read_file().await {
             Ok(Some(copy)) => {
                 tracing::warn!(%error, revision = copy.contents.revision, "started from the local copy");
                 set(&self.copied, Some(copy.written));
                 self.etcd.saw_revision(copy.contents.revision);
-                self.keep(Event::Reloaded(copy.contents.clone()));
-                Ok(copy.contents)
+                let contents = copy.contents.clone();
+                self.compare(copy, &contents);
+                Ok(contents)
             }
             Ok(None) => Err(StoreError::Unavailable(format!(
                 "{error}; and there is no local copy yet at {}",
@@ -126,10 +141,29 @@ impl Mirrored {
         }
     }
 
-    fn keep(&self, event: Event) {
+    async fn read_file(&self) -> Result<Option<LocalCopy>, StoreError> {
+        let file = self.file.clone();
+        let copy = tokio::task::spawn_blocking(move || file.read()).await;
+        copy.unwrap_or_else(|_| Err(self.file.damaged("reading it panicked")))
+    }
+
+    /// Notes the forms of the copy that are not what was loaded, and has them kept on.
+    fn compare(&self, copy: LocalCopy, loaded: &Contents) {
+        let present: BTreeMap<&str, &Record> =
+            loaded.records.iter().map(|record| (record.key.as_str(), record)).collect();
+        let mut earlier: Vec<Record> = copy.good.clone();
+        let changed = copy.contents.records.iter().filter(|record| present.get(&*record.key) != Some(record));
+        earlier.extend(changed.cloned());
+        // What has been deleted since stays so.
+        earlier.retain(|record| present.contains_key(record.key.as_str()));
+        *self.earlier.lock().unwrap_or_else(PoisonError::into_inner) = earlier;
+        self.keep(Told::Copy(copy));
+    }
+
+    fn keep(&self, told: Told) {
         if let Some(keeper) = &self.keeper {
             // Without its thread there is no copy, of which it has told.
-            let _ = keeper.send(event);
+            let _ = keeper.send(told);
         }
     }
 }
@@ -191,7 +225,7 @@ impl Store for Mirrored {
                 }
                 if let Some(keeper) = &keeper {
                     // As in `keep`.
-                    let _ = keeper.send(event.clone());
+                    let _ = keeper.send(Told::Event(event.clone()));
                 }
                 let heard = tokio::select! {
                     sent = watcher.send(event) => sent.is_ok(),
@@ -205,9 +239,29 @@ impl Store for Mirrored {
         receiver
     }
 
+    fn earlier(&self) -> Vec<Record> {
+        std::mem::take(&mut *self.earlier.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn judged(&self, revision: u64, quarantined: &[String]) {
+        self.keep(Told::Judged { revision, quarantined: quarantined.iter().cloned().collect() });
+    }
+
     fn status(&self) -> StoreStatus {
         StoreStatus { copied: self.copied(), ..self.etcd.status() }
     }
+}
+
+/// What the thread of the copy is told.
+enum Told {
+    /// What the file has, at the start.
+    Copy(LocalCopy),
+    Event(Event),
+    /// What was written up to this revision is served, but for these.
+    Judged {
+        revision: u64,
+        quarantined: HashSet<String>,
+    },
 }
 
 /// Knows what etcd holds, and writes it down.
@@ -215,18 +269,24 @@ struct Keeper {
     file: CopyFile,
     revision: u64,
     records: BTreeMap<String, Record>,
+    /// The form before, of records that are not yet known to be good.
+    good: BTreeMap<String, Record>,
 }
 
 impl Keeper {
-    fn run(mut self, events: &Receiver<Event>) {
+    fn new(file: CopyFile) -> Keeper {
+        Keeper { file, revision: 0, records: BTreeMap::new(), good: BTreeMap::new() }
+    }
+
+    fn run(mut self, told: &Receiver<Told>) {
         let mut complained = false;
-        while let Ok(event) = events.recv() {
-            if !self.apply(event) {
+        while let Ok(one) = told.recv() {
+            if !self.apply(one) {
                 continue;
             }
-            let mut ended = self.settle(events, SETTLE);
+            let mut ended = self.settle(told, SETTLE);
             let began = Instant::now();
-            match self.file.write(self.revision, self.records.values()) {
+            match self.write() {
                 Ok(()) => complained = false,
                 Err(error) if !complained => {
                     let path = self.file.path.display();
@@ -235,44 +295,79 @@ impl Keeper {
                 }
                 Err(_) => {}
             }
-            ended = ended || self.settle(events, began.elapsed() * SHARE);
+            ended = ended || self.settle(told, began.elapsed() * SHARE);
             if ended {
                 // A change during the rest is still to be written; nothing is lost if that fails
                 // but the time that etcd takes to tell of it again.
-                let _ = self.file.write(self.revision, self.records.values());
+                let _ = self.write();
                 return;
             }
         }
     }
 
-    /// Takes in events for a time; true if there will be no more.
-    fn settle(&mut self, events: &Receiver<Event>, time: Duration) -> bool {
+    fn write(&self) -> io::Result<()> {
+        self.file.write(self.revision, self.records.values(), self.good.values())
+    }
+
+    /// Takes in what is told for a time; true if there will be no more.
+    fn settle(&mut self, told: &Receiver<Told>, time: Duration) -> bool {
         let until = Instant::now() + time;
         loop {
-            match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(event) => drop(self.apply(event)),
+            match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(one) => drop(self.apply(one)),
                 Err(RecvTimeoutError::Timeout) => return false,
                 Err(RecvTimeoutError::Disconnected) => return true,
             }
         }
     }
 
-    /// Takes part in an event; true if it changed anything. With several watches the same comes
-    /// several times.
-    fn apply(&mut self, event: Event) -> bool {
+    /// Takes in one thing; true if it changed anything that has to be written. With several watches
+    /// the same comes several times.
+    fn apply(&mut self, told: Told) -> bool {
+        match told {
+            Told::Copy(copy) => {
+                let by_key = |records: Vec<Record>| {
+                    records.into_iter().map(|record| (record.key.clone(), record)).collect()
+                };
+                self.revision = copy.contents.revision;
+                (self.records, self.good) = (by_key(copy.contents.records), by_key(copy.good));
+                false
+            }
+            Told::Event(event) => self.follow(event),
+            Told::Judged { revision, quarantined } => {
+                let records = &self.records;
+                self.good.retain(|key, _| {
+                    quarantined.contains(key) || records.get(key).is_some_and(|now| now.modified > revision)
+                });
+                // That there is one form too many in the file does no harm.
+                false
+            }
+        }
+    }
+
+    fn follow(&mut self, event: Event) -> bool {
         match event {
             Event::Reloaded(contents) => {
-                let records: BTreeMap<_, _> =
-                    contents.records.into_iter().map(|record| (record.key.clone(), record)).collect();
-                let same = self.revision == contents.revision && self.records == records;
-                (self.revision, self.records) = (contents.revision, records);
-                !same
+                let present: HashSet<&str> =
+                    contents.records.iter().map(|record| record.key.as_str()).collect();
+                let before = self.records.len();
+                self.records.retain(|key, _| present.contains(key.as_str()));
+                self.good.retain(|key, _| present.contains(key.as_str()));
+                let mut changed = self.revision != contents.revision || self.records.len() != before;
+                for record in contents.records {
+                    changed |= self.put(record);
+                }
+                self.revision = contents.revision;
+                changed
             }
             Event::Changed { revision, changes } if revision > self.revision => {
                 for change in changes {
                     match change {
-                        Change::Put(record) => drop(self.records.insert(record.key.clone(), record)),
-                        Change::Delete { key, .. } => drop(self.records.remove(&key)),
+                        Change::Put(record) => drop(self.put(record)),
+                        Change::Delete { key, .. } => {
+                            self.records.remove(&key);
+                            self.good.remove(&key);
+                        }
                     }
                 }
                 self.revision = revision;
@@ -280,6 +375,17 @@ impl Keeper {
             }
             Event::Changed { .. } | Event::Lost(_) | Event::Regained { .. } => false,
         }
+    }
+
+    fn put(&mut self, record: Record) -> bool {
+        let key = record.key.clone();
+        if self.records.get(&key) == Some(&record) {
+            return false;
+        }
+        if let Some(before) = self.records.insert(key.clone(), record) {
+            self.good.entry(key).or_insert(before);
+        }
+        true
     }
 }
 
@@ -291,7 +397,12 @@ impl CopyFile {
     }
 
     /// Writes a copy in place of the one that is there. Blocks on the disk.
-    fn write<'a>(&self, revision: u64, records: impl ExactSizeIterator<Item = &'a Record>) -> io::Result<()> {
+    fn write<'a>(
+        &self,
+        revision: u64,
+        records: impl ExactSizeIterator<Item = &'a Record>,
+        good: impl ExactSizeIterator<Item = &'a Record>,
+    ) -> io::Result<()> {
         let dir = self.path.parent().unwrap_or(Path::new("."));
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let new = self.path.with_extension("copy.new");
@@ -309,13 +420,8 @@ impl CopyFile {
         // Milliseconds since 1970 fit into 64 bits for as long as anybody will ask.
         out.number(u64::try_from(written.as_millis()).unwrap_or(u64::MAX))?;
         out.number(revision)?;
-        out.number(records.len() as u64)?;
-        for record in records {
-            out.number(record.created)?;
-            out.number(record.modified)?;
-            out.bytes(record.key.as_bytes())?;
-            out.bytes(&record.value)?;
-        }
+        out.records(records)?;
+        out.records(good)?;
         let sum = out.sum.clone().finalize();
         out.write_all(&sum.to_le_bytes())?;
         out.flush()?;
@@ -327,7 +433,7 @@ impl CopyFile {
 
     /// The copy, if there is one. Blocks on the disk.
     pub fn read(&self) -> Result<Option<LocalCopy>, StoreError> {
-        let whole = match std::fs::read(&self.path) {
+        let whole = match read_regular(&self.path) {
             Ok(whole) => Bytes::from(whole),
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => {
@@ -356,6 +462,18 @@ impl CopyFile {
     }
 }
 
+/// Reads a file, unless it is something that only looks like one: a pipe would be waited for.
+fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
+    let mut file = OpenOptions::new().read(true).custom_flags(nonblocking).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut whole = Vec::new();
+    file.read_to_end(&mut whole)?;
+    Ok(whole)
+}
+
 /// Sums up what is written.
 struct Sealed<W> {
     inner: W,
@@ -370,6 +488,17 @@ impl<W: io::Write> Sealed<W> {
     fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.number(bytes.len() as u64)?;
         self.write_all(bytes)
+    }
+
+    fn records<'a>(&mut self, records: impl ExactSizeIterator<Item = &'a Record>) -> io::Result<()> {
+        self.number(records.len() as u64)?;
+        for record in records {
+            self.number(record.created)?;
+            self.number(record.modified)?;
+            self.bytes(record.key.as_bytes())?;
+            self.bytes(&record.value)?;
+        }
+        Ok(())
     }
 }
 
@@ -408,19 +537,26 @@ impl Reader {
         String::from_utf8(self.bytes()?.to_vec()).ok()
     }
 
+    fn records(&mut self) -> Option<Vec<Record>> {
+        let mut records = Vec::new();
+        for _ in 0..self.number()? {
+            let (created, modified) = (self.number()?, self.number()?);
+            let (key, value) = (self.text()?, self.bytes()?);
+            records.push(Record { key, value, created, modified });
+        }
+        Some(records)
+    }
+
     fn copy(mut self) -> Option<(String, LocalCopy)> {
-        if self.take(MAGIC.len())?.as_ref() != MAGIC {
+        let magic = self.take(MAGIC.len())?;
+        if magic != MAGIC[..] && magic != MAGIC_BEFORE[..] {
             return None;
         }
         let prefix = self.text()?;
         let written = UNIX_EPOCH.checked_add(Duration::from_millis(self.number()?))?;
-        let mut contents = Contents { revision: self.number()?, records: Vec::new() };
-        for _ in 0..self.number()? {
-            let (created, modified) = (self.number()?, self.number()?);
-            let (key, value) = (self.text()?, self.bytes()?);
-            contents.records.push(Record { key, value, created, modified });
-        }
-        self.rest.is_empty().then_some((prefix, LocalCopy { written, contents }))
+        let contents = Contents { revision: self.number()?, records: self.records()? };
+        let good = if magic == MAGIC[..] { self.records()? } else { Vec::new() };
+        self.rest.is_empty().then_some((prefix, LocalCopy { written, contents, good }))
     }
 }
 
@@ -442,10 +578,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = CopyFile::new(&dir.path().join("data"), "/apisix");
         assert_eq!(file.read(), Ok(None));
-        file.write(12, [].iter()).unwrap();
-        file.write(13, records().iter()).unwrap();
+        file.write(12, [].iter(), [].iter()).unwrap();
+        let records = records();
+        file.write(13, records.iter(), records[..1].iter()).unwrap();
         let copy = file.read().unwrap().unwrap();
-        assert_eq!(copy.contents, Contents { revision: 13, records: records() });
+        assert_eq!(copy.good, records[..1]);
+        assert_eq!(copy.contents, Contents { revision: 13, records });
         assert!(copy.written.elapsed().unwrap() < Duration::from_secs(60));
         assert_eq!(std::fs::metadata(&file.path).unwrap().permissions().mode() & 0o777, 0o600);
         let other = CopyFile::new(&dir.path().join("data"), "/other").read().unwrap_err();
@@ -456,7 +594,7 @@ mod tests {
     fn a_damaged_copy_is_not_used() {
         let dir = tempfile::tempdir().unwrap();
         let file = CopyFile::new(dir.path(), "/apisix");
-        file.write(13, records().iter()).unwrap();
+        file.write(13, records().iter(), [].iter()).unwrap();
         let whole = std::fs::read(&file.path).unwrap();
         for at in 0..whole.len() {
             let mut bent = whole.clone();
@@ -466,5 +604,76 @@ mod tests {
             std::fs::write(&file.path, &whole[..at]).unwrap();
             assert!(file.read().is_err(), "cut at {at}");
         }
+    }
+
+    #[test]
+    fn a_copy_of_the_layout_before_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = CopyFile::new(dir.path(), "/apisix");
+        file.write(13, records().iter(), [].iter()).unwrap();
+        let mut old = std::fs::read(&file.path).unwrap();
+        // Without the count of earlier forms and the checksum of it all.
+        old.truncate(old.len() - 12);
+        old[..8].copy_from_slice(MAGIC_BEFORE);
+        old.extend_from_slice(&crc32fast::hash(&old).to_le_bytes());
+        std::fs::write(&file.path, old).unwrap();
+        let copy = file.read().unwrap().unwrap();
+        assert_eq!((copy.contents.records, copy.good), (records(), Vec::new()));
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = CopyFile::new(dir.path(), "/apisix");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &file.path, rustix::fs::Mode::RUSR).unwrap();
+        let error = file.read().unwrap_err().to_string();
+        assert!(error.contains("it is not a regular file"), "{error}");
+    }
+
+    /// The form that is kept beside the present one of `routes/1`.
+    fn good(keeper: &Keeper) -> Option<u64> {
+        keeper.good.get("routes/1").map(|record| record.modified)
+    }
+
+    #[test]
+    fn the_form_before_is_kept_until_the_new_one_is_known_to_be_good() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut keeper = Keeper::new(CopyFile::new(dir.path(), "/apisix"));
+        let at = |modified| Record { modified, ..records()[0].clone() };
+        let put = |modified| {
+            Told::Event(Event::Changed { revision: modified, changes: vec![Change::Put(at(modified))] })
+        };
+        let judged = |revision, quarantined: &[&str]| Told::Judged {
+            revision,
+            quarantined: quarantined.iter().map(ToString::to_string).collect(),
+        };
+        assert!(keeper.apply(put(7)));
+        assert_eq!(good(&keeper), None);
+        keeper.apply(put(8));
+        assert_eq!(good(&keeper), Some(7));
+        // What is judged is older.
+        keeper.apply(judged(7, &[]));
+        assert_eq!(good(&keeper), Some(7));
+        keeper.apply(judged(8, &[]));
+        assert_eq!(good(&keeper), None);
+        keeper.apply(put(9));
+        keeper.apply(judged(9, &["routes/1"]));
+        keeper.apply(put(10));
+        keeper.apply(judged(10, &["routes/1"]));
+        assert_eq!(good(&keeper), Some(8));
+        // Also over a restart, and when everything is told again.
+        keeper.write().unwrap();
+        let copy = keeper.file.read().unwrap().unwrap();
+        let mut keeper = Keeper::new(keeper.file);
+        assert!(!keeper.apply(Told::Copy(copy)));
+        let contents = Contents { revision: 11, records: vec![at(11)] };
+        assert!(keeper.apply(Told::Event(Event::Reloaded(contents.clone()))));
+        assert!(!keeper.apply(Told::Event(Event::Reloaded(contents))));
+        assert_eq!(good(&keeper), Some(8));
+        keeper.apply(judged(11, &[]));
+        assert_eq!(good(&keeper), None);
+        let none = Contents { revision: 12, records: Vec::new() };
+        assert!(keeper.apply(Told::Event(Event::Reloaded(none))));
+        assert!(keeper.records.is_empty() && keeper.good.is_empty());
     }
 }

@@ -39,7 +39,7 @@ pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + S
 pub struct Record {
     /// E.g. `routes/1`.
     pub key: String,
-    /// JSON text.
+    /// JSON text; in a store that others write to, it may be anything.
     pub value: Bytes,
     /// The revision in which the key came into being.
     pub created: u64,
@@ -223,6 +223,17 @@ pub trait Store: Send + Sync {
     /// successors are forgotten, the first event is [`Event::Reloaded`]. To be called within a
     /// tokio runtime.
     fn watch(self: Arc<Self>, revision: u64) -> Watch;
+
+    /// Records in forms from before the last load, for those that have another one since or were
+    /// quarantined; oldest first. Whoever takes them in before what was loaded has the last good
+    /// form of what is invalid now, as if it had not been restarted.
+    fn earlier(&self) -> Vec<Record> {
+        Vec::new()
+    }
+
+    /// Tells which records are not served in their form of `revision`, so that their last good form
+    /// is kept over a restart.
+    fn judged(&self, _revision: u64, _quarantined: &[String]) {}
 
     /// How it is.
     fn status(&self) -> StoreStatus;

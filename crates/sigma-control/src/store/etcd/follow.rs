@@ -271,7 +271,7 @@ impl Follower {
                 if gone { keys.remove(&key) } else { keys.put(&key, modified) }
             }
             let put = if gone { None } else { read::record(key.clone(), kv) };
-            // What a load would skip is gone, even if it was overwritten and not deleted.
+            // What a load would skip is told as gone.
             changes.push(put.map_or(Change::Delete { key, revision: modified }, Change::Put));
         }
         if revision == self.at {

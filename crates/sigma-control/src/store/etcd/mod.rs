@@ -1,7 +1,8 @@
 //! A store in etcd, in APISIX's layout, so that both can share one cluster.
 //!
-//! Records are at `PREFIX/<directory>/<id>`. Whatever else is below the prefix is skipped: values
-//! that are no JSON objects, such as the placeholders that APISIX wants in every directory.
+//! Records are at `PREFIX/<directory>/<id>`. The placeholders that APISIX wants in every directory are
+//! skipped. A value that is no JSON is a record all the same: what overwrites a record must be seen
+//! as that, and not as its deletion.
 
 mod client;
 mod follow;

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use tonic::Status;
 
+use super::PLACEHOLDER;
 use super::client::Client;
 use super::keys::Keys;
 use super::link::{Link, Repeat, revision, unsigned};
@@ -150,16 +151,12 @@ pub(super) fn short_key(root: &str, key: &[u8]) -> Option<String> {
     (!key.is_empty() && !key.ends_with('/') && key != super::ID_KEY).then(|| key.to_owned())
 }
 
-/// The record of a key and its value; None for what is not one. Whether the object is complete is for
-/// others to say: one that is not has to be shown as such.
+/// The record of a key and its value; None for the placeholder of a directory. Whether the value is
+/// any good is for others to say: what overwrites a record is not its deletion.
 pub(super) fn record(key: String, kv: KeyValue) -> Option<Record> {
+    let is_placeholder = !key.contains('/') && kv.value == PLACEHOLDER.as_bytes();
     let (created, modified) = (unsigned(kv.create_revision), unsigned(kv.mod_revision));
-    is_object(&kv.value).then(|| Record { key, value: Bytes::from(kv.value), created, modified })
-}
-
-/// Whether it begins like a JSON object.
-fn is_object(value: &[u8]) -> bool {
-    value.trim_ascii_start().first() == Some(&b'{')
+    (!is_placeholder).then(|| Record { key, value: Bytes::from(kv.value), created, modified })
 }
 
 #[cfg(test)]
@@ -178,7 +175,14 @@ mod tests {
             check(skipped, None);
         }
         assert_eq!(short_key("/apisix", b"/apisix/routes/\xff"), None);
-        assert!(is_object(b" \n{}") && !is_object(b"init_dir") && !is_object(b"[]") && !is_object(b""));
+        let check = |key: &str, value: &[u8], expected: bool| {
+            let kv = KeyValue { value: value.into(), ..KeyValue::default() };
+            assert_eq!(record(key.to_owned(), kv).is_some(), expected, "{key}");
+        };
+        check("routes", b"init_dir", false);
+        for value in [&b"{}"[..], b"init_dir", b"[]", b"", b"\xff"] {
+            check("routes/1", value, true);
+        }
         assert_eq!(successor(b"/apisix/"), b"/apisix0");
     }
 
