@@ -2,15 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
-use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use redb::backends::FileBackend;
 use redb::{
     Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageError, TableDefinition,
 };
+use rustix::fs::OFlags;
+
+#[cfg(not(test))]
+use redb::backends::FileBackend as Backend;
+
+#[cfg(test)]
+use super::fault::Faulty as Backend;
 
 use crate::store::{Record, StoreError};
 
@@ -30,7 +36,7 @@ const LAYOUT_HERE: u64 = 1;
 const CACHE_BYTES: usize = 16 << 20;
 
 /// A record and when it expires, in Unix milliseconds.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Kept {
     pub(super) record: Record,
     pub(super) expires: Option<u64>,
@@ -54,11 +60,25 @@ impl StoreFile {
     /// Opens the file in `dir`, or makes it, and checks all its pages.
     pub(super) fn open(dir: &Path) -> Result<StoreFile, StoreError> {
         let path = dir.join("store.redb");
-        let file = open_private(dir, &path)?;
-        let backend = FileBackend::new(file).map_err(|error| refused(&path, error))?;
-        let mut builder = Database::builder();
-        builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
-        let database = builder.create_with_backend(backend).map_err(|error| refused(&path, error))?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(|error| unavailable(dir, &error))?;
+        warn_of_strangers(dir);
+        if !exists(&path)? {
+            make(dir, &path).map_err(|error| unavailable(&path, &error))?;
+        }
+        let file = open_regular(&path).map_err(|error| unavailable(&path, &error))?;
+        let length = file.metadata().map_err(|error| unavailable(&path, &error))?.len();
+        if length == 0 {
+            return Err(empty(&path));
+        }
+        let own = file.try_clone().map_err(|error| unavailable(&path, &error))?;
+        let database = database(file).map_err(|error| refused(&path, error))?;
+        // Private keys are in there: nobody else may read it, also if somebody copied it here.
+        let private = own.set_permissions(Permissions::from_mode(0o600));
+        private.map_err(|error| unavailable(&path, &error))?;
         Ok(StoreFile { path, database })
     }
 
@@ -142,24 +162,77 @@ impl StoreFile {
     }
 }
 
-/// Private keys are in there: nobody else may read it.
-fn open_private(dir: &Path, path: &Path) -> Result<File, StoreError> {
-    let unavailable = |place: &Path, error: std::io::Error| {
-        let reason = match error.kind() {
-            ErrorKind::AlreadyExists | ErrorKind::NotADirectory => "it is not a directory".to_owned(),
-            _ => error.to_string(),
-        };
-        StoreError::Unavailable(format!("{}: {reason}; name another place in `store.path`", place.display()))
-    };
-    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| unavailable(dir, error))?;
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let file = options.open(path).map_err(|error| unavailable(path, error))?;
-    let private = file.set_permissions(Permissions::from_mode(0o600));
-    private.map_err(|error| unavailable(path, error))?;
+fn database(file: File) -> Result<Database, DatabaseError> {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
+    builder.create_with_backend(Backend::new(file)?)
+}
+
+fn exists(path: &Path) -> Result<bool, StoreError> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.is_file() => Ok(true),
+        // Through a link, another file would be opened, and made private, with the gateway's rights.
+        Ok(_) => Err(unavailable(path, &io::Error::other("it is not a regular file"))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(unavailable(path, &error)),
+    }
+}
+
+/// Makes a store under another name first: under its own there is never one that is not whole, so
+/// that an empty file is known to be a damaged one.
+fn make(dir: &Path, path: &Path) -> io::Result<()> {
+    let new = path.with_extension("redb.new");
+    let place = File::open(dir)?;
+    // Of two first starts at a time one waits. Where a folder cannot be locked, one of them fails.
+    let _ = place.lock();
+    if path.exists() {
+        return Ok(());
+    }
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&new)?;
+    drop(database(file.try_clone()?).map_err(io::Error::other)?);
+    file.sync_all()?;
+    std::fs::rename(&new, path)?;
     // The name of a new file is on disk only when its directory is.
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(|error| unavailable(dir, error))?;
+    place.sync_all()
+}
+
+/// Opens a file, unless it is something that only looks like one.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
+    let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
     Ok(file)
+}
+
+/// Whoever can write into the folder can put another store there.
+fn warn_of_strangers(dir: &Path) {
+    if std::fs::metadata(dir).is_ok_and(|found| found.mode() & 0o002 != 0) {
+        let dir = dir.display();
+        tracing::warn!(%dir, "everybody on this machine can write where the store is; run `chmod o-w` on it");
+    }
+}
+
+fn unavailable(place: &Path, error: &io::Error) -> StoreError {
+    let reason = match error.kind() {
+        ErrorKind::AlreadyExists | ErrorKind::NotADirectory => "it is not a directory".to_owned(),
+        _ => error.to_string(),
+    };
+    StoreError::Unavailable(format!("{}: {reason}; name another place in `store.path`", place.display()))
+}
+
+fn empty(path: &Path) -> StoreError {
+    StoreError::Corrupt(format!(
+        "{} is empty, which a store never is, so what was in it is lost; restore it from a backup, or remove it to \
+         start with an empty store",
+        path.display()
+    ))
 }
 
 fn refused(path: &Path, error: DatabaseError) -> StoreError {

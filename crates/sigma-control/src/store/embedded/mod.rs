@@ -2,8 +2,14 @@
 //!
 //! All records are held in memory as well, so that reading costs nothing; writing goes through one
 //! thread, which takes whatever is waiting, commits it with a single fsync, and only then shows and
-//! acknowledges it. A write that was acknowledged therefore survives `kill -9` and a power failure.
+//! acknowledges it. A write that was acknowledged therefore survives `kill -9` and a power failure,
+//! and one that was refused is taken out again if the disk has it all the same.
+//!
+//! Times to live follow the monotonic clock while the store is open. Over a restart the wall clock is
+//! all that is left: who sets it meanwhile moves them.
 
+#[cfg(test)]
+mod fault;
 mod file;
 mod writer;
 
@@ -220,7 +226,22 @@ mod tests {
         let flipped: Vec<u8> = whole.iter().map(|byte| byte ^ 0x10).collect();
         std::fs::write(&file, flipped).unwrap();
         check(dir.path(), &["store.redb is damaged", "move it away"]);
+        std::fs::write(&file, "").unwrap();
+        check(dir.path(), &["store.redb is empty", "restore it from a backup", "remove it"]);
+        // Neither is anything behind a link opened, nor a pipe waited for.
+        std::fs::remove_file(&file).unwrap();
+        std::fs::write(dir.path().join("other"), &whole).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("other"), &file).unwrap();
+        check(dir.path(), &["store.redb: it is not a regular file", "store.path"]);
+        std::fs::remove_file(&file).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &file, rustix::fs::Mode::RUSR).unwrap();
+        check(dir.path(), &["store.redb: it is not a regular file"]);
+        std::fs::remove_file(&file).unwrap();
         std::fs::write(dir.path().join("plain"), "").unwrap();
         check(&dir.path().join("plain"), &["plain", "not a directory"]);
+        // What a start left half made is made anew.
+        std::fs::write(dir.path().join("store.redb.new"), "half").unwrap();
+        drop(Embedded::open(dir.path()).unwrap());
+        assert!(!dir.path().join("store.redb.new").exists());
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, RwLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::oneshot;
 
@@ -15,9 +15,6 @@ use crate::store::{Change, Condition, Record, StoreError, Transaction, Write};
 
 /// Transactions that go into one commit at most.
 const BATCH: usize = 4096;
-
-/// The wall clock is looked at again after this, in case somebody sets it.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// A transaction and who waits for its revision.
 #[derive(Debug)]
@@ -36,29 +33,53 @@ pub(super) struct Writer {
     deadlines: Deadlines,
 }
 
-/// When records expire, in Unix milliseconds.
+/// One moment on both clocks.
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    /// What is written to disk counts from here: Unix milliseconds.
+    unix_ms: u64,
+    /// What ends while the store is open is measured from here: nobody can set this clock.
+    at: Instant,
+}
+
+impl Moment {
+    fn now() -> Moment {
+        Moment { unix_ms: unix_ms(), at: Instant::now() }
+    }
+}
+
+/// When records expire.
 #[derive(Debug, Default)]
 struct Deadlines {
-    of: BTreeMap<String, u64>,
-    order: BTreeSet<(u64, String)>,
+    /// In Unix milliseconds, as on disk, and on the monotonic clock; None for beyond its end.
+    of: BTreeMap<String, (u64, Option<Instant>)>,
+    order: BTreeSet<(Instant, String)>,
 }
 
 impl Deadlines {
-    fn set(&mut self, key: &str, expires: Option<u64>) {
-        if let Some(old) = self.of.remove(key) {
-            self.order.remove(&(old, key.to_owned()));
+    /// `expires` is in Unix milliseconds, as seen from a moment.
+    fn set(&mut self, key: &str, expires: Option<u64>, from: Moment) {
+        if let Some((_, Some(at))) = self.of.remove(key) {
+            self.order.remove(&(at, key.to_owned()));
         }
         if let Some(expires) = expires {
-            self.of.insert(key.to_owned(), expires);
-            self.order.insert((expires, key.to_owned()));
+            let left = Duration::from_millis(expires.saturating_sub(from.unix_ms));
+            let at = from.at.checked_add(left);
+            self.of.insert(key.to_owned(), (expires, at));
+            self.order.extend(at.map(|at| (at, key.to_owned())));
         }
     }
 
-    fn ended(&self, now: u64) -> Vec<String> {
+    /// In Unix milliseconds.
+    fn expires(&self, key: &str) -> Option<u64> {
+        self.of.get(key).map(|(expires, _)| *expires)
+    }
+
+    fn ended(&self, now: Instant) -> Vec<String> {
         self.order.iter().take_while(|(at, _)| *at <= now).map(|(_, key)| key.clone()).collect()
     }
 
-    fn next(&self) -> Option<u64> {
+    fn next(&self) -> Option<Instant> {
         self.order.first().map(|(at, _)| *at)
     }
 }
@@ -66,7 +87,7 @@ impl Deadlines {
 /// What a commit is going to change; nobody sees it before it is on disk.
 struct Draft<'a> {
     state: &'a State,
-    now: u64,
+    now: Moment,
     revision: u64,
     changed: BTreeMap<String, Option<Kept>>,
     /// The changes of each revision.
@@ -98,7 +119,7 @@ impl Draft<'_> {
             Write::Put { key, value, ttl } => {
                 let created = self.record(&key).map_or(revision, |record| record.created);
                 let record = Record { key: key.clone(), value, created, modified: revision };
-                let expires = ttl.map(|ttl| self.now.saturating_add(milliseconds(ttl)).max(1));
+                let expires = ttl.map(|ttl| self.now.unix_ms.saturating_add(milliseconds(ttl)).max(1));
                 self.changed.insert(key, Some(Kept { record: record.clone(), expires }));
                 Some(Change::Put(record))
             }
@@ -132,9 +153,8 @@ impl Writer {
     /// Serves orders until the store is dropped.
     pub(super) fn run(mut self, orders: &Receiver<Order>) {
         loop {
-            let wait = self.deadlines.next().map_or(LONGEST_WAIT, |at| {
-                Duration::from_millis(at.saturating_sub(unix_ms())).min(LONGEST_WAIT)
-            });
+            let next = self.deadlines.next();
+            let wait = next.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
             match orders.recv_timeout(wait) {
                 Ok(first) => {
                     let batch = std::iter::once(first).chain(orders.try_iter()).take(BATCH).collect();
@@ -165,7 +185,7 @@ impl Writer {
 
     /// Deletes what has expired; false if the disk refuses.
     fn expire(&mut self) -> bool {
-        let ended = self.deadlines.ended(unix_ms());
+        let ended = self.deadlines.ended(Instant::now());
         if ended.is_empty() {
             return true;
         }
@@ -178,10 +198,10 @@ impl Writer {
         if self.file.is_none() {
             self.reopen()?;
         }
-        let state = self.shared.read();
+        let (state, now) = (self.shared.read(), Moment::now());
         let mut draft = Draft {
             state: &state,
-            now: unix_ms(),
+            now,
             revision: state.revision,
             changed: BTreeMap::new(),
             told: Vec::new(),
@@ -196,9 +216,12 @@ impl Writer {
         let written = self.file.as_ref().map_or(Ok(()), |file| file.write(revision, &changed));
         if let Err(error) = written {
             self.lose(&error);
+            // At once: what was refused must not be there when the process ends before the next
+            // write. If that fails as well, it is tried again then, and has been told of.
+            let _ = self.reopen();
             return Err(error);
         }
-        self.show(revision, changed, told);
+        self.show(revision, changed, told, now);
         Ok(results)
     }
 
@@ -207,12 +230,13 @@ impl Writer {
         revision: u64,
         changed: BTreeMap<String, Option<Kept>>,
         told: Vec<(u64, Vec<Change>)>,
+        now: Moment,
     ) {
         let mut state = self.shared.write();
         state.revision = revision;
         state.lost = None;
         for (key, kept) in changed {
-            self.deadlines.set(&key, kept.as_ref().and_then(|kept| kept.expires));
+            self.deadlines.set(&key, kept.as_ref().and_then(|kept| kept.expires), now);
             match kept {
                 Some(kept) => drop(state.records.insert(key, kept.record)),
                 None => drop(state.records.remove(&key)),
@@ -230,13 +254,16 @@ impl Writer {
         self.shared.write().lost.get_or_insert_with(|| (SystemTime::now(), error.to_string()));
     }
 
-    /// Opens the file again after a failed write, of which it is not known whether it got there.
+    /// Opens the file again after a failed write, of which it is not known whether it got there, and
+    /// makes it what readers see: what was acknowledged, and nothing that was refused.
     fn reopen(&mut self) -> Result<(), StoreError> {
-        let opened = StoreFile::open(&self.dir).and_then(|file| Ok((file.read()?, file)));
+        let opened = StoreFile::open(&self.dir).and_then(|file| {
+            self.undo(&file)?;
+            Ok(file)
+        });
         match opened {
-            Ok((everything, file)) => {
+            Ok(file) => {
                 self.file = Some(file);
-                self.take_in(everything);
                 Ok(())
             }
             Err(error) => {
@@ -246,13 +273,32 @@ impl Writer {
         }
     }
 
+    fn undo(&self, file: &StoreFile) -> Result<(), StoreError> {
+        let (found, state) = (file.read()?, self.shared.read());
+        let surplus = found.records.keys().filter(|key| !state.records.contains_key(*key));
+        let mut changed: BTreeMap<String, Option<Kept>> = surplus.map(|key| (key.clone(), None)).collect();
+        for (key, record) in &state.records {
+            let kept = Kept { record: record.clone(), expires: self.deadlines.expires(key) };
+            if found.records.get(key) != Some(&kept) {
+                changed.insert(key.clone(), Some(kept));
+            }
+        }
+        // The revision of what was refused has been told to nobody, and is given to the next write.
+        if changed.is_empty() && found.revision == state.revision {
+            return Ok(());
+        }
+        tracing::warn!(records = changed.len(), "a write that was refused is taken out of the store");
+        file.write(state.revision, &changed)
+    }
+
     fn take_in(&mut self, everything: Everything) {
+        let now = Moment::now();
         self.deadlines = Deadlines::default();
         let mut state = self.shared.write();
         state.revision = everything.revision;
         state.records.clear();
         for (key, kept) in everything.records {
-            self.deadlines.set(&key, kept.expires);
+            self.deadlines.set(&key, kept.expires, now);
             state.records.insert(key, kept.record);
         }
         self.shared.feed.restart(everything.revision);
@@ -266,4 +312,72 @@ fn milliseconds(duration: Duration) -> u64 {
 fn unix_ms() -> u64 {
     // A clock before 1970 is taken for 1970; nothing expires then.
     milliseconds(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fault::FAILING;
+    use super::*;
+
+    fn put(key: &str, value: &'static str) -> Vec<Transaction> {
+        let writes = vec![Write::Put { key: key.into(), value: value.into(), ttl: None }];
+        vec![Transaction { conditions: Vec::new(), writes }]
+    }
+
+    fn keys(dir: &Path) -> (u64, Vec<String>) {
+        let everything = StoreFile::open(dir).unwrap().read().unwrap();
+        (everything.revision, everything.records.into_keys().collect())
+    }
+
+    /// fsync fails though the bytes got to the disk.
+    #[test]
+    fn what_was_refused_is_not_there_after_opening_again() {
+        for failures in [1, u32::MAX] {
+            let dir = tempfile::tempdir().unwrap();
+            let (mut writer, shared) = Writer::open(dir.path()).unwrap();
+            writer.write(put("routes/1", "{}")).unwrap();
+            FAILING.set(failures);
+            let refused = writer.write(put("routes/2", "{}"));
+            assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+            assert!(writer.write(put("routes/1", "[]")).is_err() == (failures > 1));
+            FAILING.set(0);
+            if failures > 1 {
+                assert!(shared.read().lost.is_some());
+                // The next write that succeeds has the disk agree with what readers have seen.
+                writer.write(put("routes/3", "{}")).unwrap();
+            }
+            let shown: Vec<String> = shared.read().records.keys().cloned().collect();
+            let revision = shared.read().revision;
+            assert!(!shown.contains(&"routes/2".to_owned()), "{shown:?}");
+            assert!(shared.read().lost.is_none());
+            drop(writer);
+            assert_eq!(keys(dir.path()), (revision, shown));
+        }
+        // Nor if the process ends right after the refusal.
+        let dir = tempfile::tempdir().unwrap();
+        let (mut writer, _shared) = Writer::open(dir.path()).unwrap();
+        writer.write(put("routes/1", "{}")).unwrap();
+        FAILING.set(1);
+        assert!(writer.write(put("routes/2", "{}")).is_err());
+        drop(writer);
+        assert_eq!(keys(dir.path()), (1, vec!["routes/1".to_owned()]));
+    }
+
+    #[test]
+    fn times_to_live_are_measured_on_a_clock_that_nobody_sets() {
+        let from = Moment { unix_ms: 1_000, at: Instant::now() };
+        let after = |ms| from.at + Duration::from_millis(ms);
+        let mut deadlines = Deadlines::default();
+        deadlines.set("late", Some(9_000), from);
+        deadlines.set("soon", Some(3_000), from);
+        deadlines.set("past", Some(10), from);
+        deadlines.set("never", Some(u64::MAX), from);
+        assert_eq!(deadlines.ended(after(0)), ["past"]);
+        assert_eq!(deadlines.ended(after(2_000)), ["past", "soon"]);
+        assert_eq!(deadlines.ended(after(1_999)), ["past"]);
+        deadlines.set("past", None, from);
+        assert_eq!((deadlines.next(), deadlines.expires("soon")), (Some(after(2_000)), Some(3_000)));
+        deadlines.set("soon", Some(4_000), from);
+        assert_eq!(deadlines.next(), Some(after(3_000)));
+    }
 }
