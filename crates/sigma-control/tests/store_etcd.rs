@@ -156,9 +156,7 @@ async fn a_paused_etcd_is_noticed() {
     store.commit(always([put("routes/1", "{}")])).await.unwrap();
     until_put(&mut watch, "routes/1").await;
     server.pause().unwrap();
-    let began = Instant::now();
     until_lost(&mut watch).await;
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert!(store.get("routes/1").await.is_err());
     server.resume().unwrap();
     until_regained(&mut watch).await;
@@ -459,6 +457,11 @@ async fn settings_open_the_store_that_they_name() {
     let settings = StoreSettings { kind: StoreKind::Etcd, endpoints, tls: Some(tls), ..settings };
     let Err(error) = open(&settings).await else { panic!("opened") };
     assert!(error.to_string().starts_with("`store.tls.ca`: /none/ca.pem: "), "{error}");
+    let ca = dir.path().join("ca.pem");
+    std::fs::write(&ca, "no certificate").unwrap();
+    let tls = Some(StoreTls { ca: Some(ca), ..Default::default() });
+    let Err(error) = open(&StoreSettings { tls, ..settings }).await else { panic!("opened") };
+    assert!(error.to_string().contains("ca.pem: it has no certificate"), "{error}");
 }
 
 /// Start-up with a hundred thousand routes.
@@ -476,9 +479,6 @@ async fn a_full_load_of_a_hundred_thousand_routes_is_quick() {
             chunk.iter().map(|number| put(&format!("routes/{number}"), &value(*number))).collect();
         store.commit(always(writes)).await.unwrap();
     }
-    let began = Instant::now();
-    let contents = store.load().await.unwrap();
+    let contents = tokio::time::timeout(DEADLINE, store.load()).await.expect("all of them in time").unwrap();
     assert_eq!(contents.records.len(), 100_000);
-    println!("100,000 routes were loaded in {:?}", began.elapsed());
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }

@@ -24,6 +24,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 use sigma_config::store::{Store as StoreSettings, StoreAccess, StoreKind, StoreTls};
 use tokio::sync::mpsc;
 
@@ -282,7 +284,17 @@ fn etcd_tls(tls: &StoreTls) -> Result<EtcdTls, StoreError> {
             StoreError::Unavailable(format!("`store.tls.{name}`: {}: {error}", path.display()))
         })
     };
-    let ca = tls.ca.as_deref().map(|path| read("ca", path)).transpose()?;
+    let ca = tls.ca.as_deref().map(|path| Ok((read("ca", path)?, path))).transpose()?;
+    // A file without one would trust nobody, and etcd's certificate be blamed for it.
+    if let Some((text, path)) = &ca
+        && !matches!(CertificateDer::pem_slice_iter(text).next(), Some(Ok(_)))
+    {
+        let path = path.display();
+        return Err(StoreError::Unavailable(format!(
+            "`store.tls.ca`: {path}: it has no certificate; name a file in PEM with those of the authorities"
+        )));
+    }
+    let ca = ca.map(|(text, _)| text);
     let identity = match (&tls.cert, &tls.key) {
         (Some(cert), Some(key)) => Some((read("cert", cert)?, read("key", key)?)),
         _ => None,
