@@ -57,6 +57,12 @@ impl Template {
     #[must_use]
     pub fn unknown(&self) -> Option<String> {
         self.parts.iter().find_map(|part| match part {
+            // Groups of a pattern go by numbers; no variable does.
+            Part::Variable { name: VarName::Other(name), .. }
+                if name.starts_with(|c: char| c.is_ascii_digit()) =>
+            {
+                None
+            }
             Part::Variable { name, default: None } => name.unknown(),
             _ => None,
         })

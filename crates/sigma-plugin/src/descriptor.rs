@@ -8,6 +8,7 @@ use serde_json::Value;
 use sigma_config::Problem;
 use sigma_config::plugins::PluginScope;
 
+use crate::places::VariablePlace;
 use crate::{Node, Plugin, Reply};
 
 /// A phase of an exchange.
@@ -155,6 +156,8 @@ pub struct Descriptor {
     /// What it has to say about a configuration that is in order, as it was written: without
     /// defaults, `_meta` included. Pointers begin in the configuration.
     pub warnings: Option<fn(PluginScope, &Value) -> Vec<Problem>>,
+    /// Where its configuration and its metadata name variables.
+    pub variables: &'static [VariablePlace],
     /// Upstreams inside its configuration.
     pub upstreams: Option<fn(&Value) -> Vec<InlineUpstream>>,
     /// Makes an instance. Must neither block nor reach out.
@@ -177,6 +180,7 @@ impl Descriptor {
         endpoints: &[],
         check: None,
         warnings: None,
+        variables: &[],
         upstreams: None,
         build: |_| Err("the plugin cannot be built".to_owned()),
     };

@@ -28,6 +28,7 @@ pub mod docs;
 pub mod env;
 pub mod facts;
 pub mod meta;
+pub mod places;
 pub mod record;
 pub mod roster;
 pub mod step;

@@ -12,6 +12,7 @@ use sigma_config::wording::{Schema, Unread, is_secret_reference};
 
 use crate::descriptor::Data;
 use crate::meta::Meta;
+use crate::places::{Missing, Unknown, missing};
 use crate::{Build, Descriptor, Entry, Node};
 
 /// A schema as people read it, and as it is checked.
@@ -160,6 +161,9 @@ impl Roster {
             meta_value = schema.get().filled(meta_value);
         }
         node.know_enabled(self.descriptors());
+        for Missing { pointer, reason } in missing(known.descriptor.variables, conf, Unknown::Warned) {
+            tracing::warn!(resource, plugin = name, at = pointer, "{reason}");
+        }
         let build = Build { conf: &filled, resource, metadata: &meta_value, node };
         let plugin = (known.descriptor.build)(&build).map_err(|reason| hidden(reason, &secrets))?;
         let conf = Arc::clone(conf);
@@ -239,8 +243,14 @@ impl PluginSchemas for Roster {
         };
         match own {
             // What a reference stands for is not known here; it is checked when it is.
-            Err(_) if unresolved(&filled).is_some() => Ok(()),
-            own => own.map_err(PluginRefusal::Invalid),
+            Err(_) if unresolved(&filled).is_some() => {}
+            own => own.map_err(PluginRefusal::Invalid)?,
+        }
+        match missing(known.descriptor.variables, conf, Unknown::Refused).into_iter().next() {
+            Some(Missing { pointer, reason }) => {
+                Err(PluginRefusal::Invalid(format!("{reason} (at {pointer})")))
+            }
+            None => Ok(()),
         }
     }
 

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::expr::{VarName, Variables};
 use sigma_plugin::counter::Shared;
+use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, Step};
 
 use super::clock;
@@ -40,6 +41,14 @@ pub(crate) static LIMIT_CONN: Descriptor = Descriptor {
     secret_fields: &["redis_password"],
     check: Some(check),
     build: |build| Ok(new(build, None)? as Arc<dyn Plugin>),
+    variables: &[
+        VariablePlace::guard("key", VariableForm::Key),
+        VariablePlace::guard("rules.*.key", VariableForm::Template),
+        VariablePlace::guard("conn", VariableForm::Template),
+        VariablePlace::guard("burst", VariableForm::Template),
+        VariablePlace::guard("rules.*.conn", VariableForm::Template),
+        VariablePlace::guard("rules.*.burst", VariableForm::Template),
+    ],
     ..Descriptor::BASE
 };
 

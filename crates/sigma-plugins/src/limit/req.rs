@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_plugin::counter::Shared;
+use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
 use super::clock;
@@ -40,6 +41,7 @@ pub(crate) static LIMIT_REQ: Descriptor = Descriptor {
         check_target(config.policy, conf)
     }),
     build,
+    variables: &[VariablePlace::guard("key", VariableForm::Key)],
     ..Descriptor::BASE
 };
 

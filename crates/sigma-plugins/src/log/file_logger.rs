@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::expr::Expr;
+use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{BodyFilter, Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
 use super::entry::{self, Entries, EntryConfig, entry_schema, expression};
@@ -37,6 +38,13 @@ pub(crate) static FILE_LOGGER: Descriptor = Descriptor {
     metadata_schema: Some(metadata_schema),
     check: Some(check),
     build,
+    variables: &[
+        VariablePlace::shown("match", VariableForm::Condition),
+        VariablePlace::shown("log_format", VariableForm::LogFormat),
+        VariablePlace::shown("log_format_extra", VariableForm::LogFormat),
+        VariablePlace::shown("include_req_body_expr", VariableForm::Condition),
+        VariablePlace::shown("include_resp_body_expr", VariableForm::Condition),
+    ],
     ..Descriptor::BASE
 };
 

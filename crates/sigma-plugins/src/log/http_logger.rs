@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::wording::is_secret_reference;
+use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{BodyFilter, Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 use tokio::sync::OnceCell;
 
@@ -38,6 +39,12 @@ pub(crate) static HTTP_LOGGER: Descriptor = Descriptor {
         if is_secret_reference(uri) { Ok(()) } else { address(uri).map(drop) }
     }),
     build,
+    variables: &[
+        VariablePlace::shown("log_format", VariableForm::LogFormat),
+        VariablePlace::shown("log_format_extra", VariableForm::LogFormat),
+        VariablePlace::shown("include_req_body_expr", VariableForm::Condition),
+        VariablePlace::shown("include_resp_body_expr", VariableForm::Condition),
+    ],
     ..Descriptor::BASE
 };
 

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::template::Template;
 use sigma_http::HeaderId;
+use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::variables::percent_encode_path;
 use sigma_plugin::{Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
@@ -28,6 +29,12 @@ pub(crate) static PROXY_REWRITE: Descriptor = Descriptor {
         ProxyRewrite::new(conf).map(|_| ())
     }),
     build: |build| Ok(Arc::new(ProxyRewrite::new(build.conf)?)),
+    variables: &[
+        VariablePlace::shown("uri", VariableForm::Template),
+        VariablePlace::shown("headers.*", VariableForm::Template),
+        VariablePlace::shown("headers.*.*", VariableForm::Template),
+        VariablePlace::shown("headers.*.*.*", VariableForm::Template),
+    ],
     ..Descriptor::BASE
 };
 

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use sigma_config::cidr::{Cidr, CidrSet};
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::HeaderId;
+use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
 /// The plugin.
@@ -43,6 +44,7 @@ pub(crate) static REAL_IP: Descriptor = Descriptor {
     },
     check: Some(|conf| trusted(conf).map(|_| ())),
     build: |build| Ok(Arc::new(RealIp::new(build)?)),
+    variables: &[VariablePlace::guard("source", VariableForm::Name)],
     ..Descriptor::BASE
 };
 

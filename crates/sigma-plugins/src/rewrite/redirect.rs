@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::json;
 use sigma_config::template::Template;
 use sigma_http::{HeaderId, Method};
+use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
 use super::substitute::Substitution;
@@ -65,6 +66,7 @@ pub(crate) static REDIRECT: Descriptor = Descriptor {
     },
     check: Some(|conf| Redirect::from_conf(conf).map(|_| ())),
     build: |build| Ok(Arc::new(Redirect::new(build)?)),
+    variables: &[VariablePlace::shown("uri", VariableForm::Template)],
     ..Descriptor::BASE
 };
 

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::expr::Expr;
 use sigma_http::{BodyLength, Chunk, HeaderId, Headers, Method};
+use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{BodyFilter, Context, Descriptor, Env, Phase, PhaseSet, Pieces, Plugin};
 
 use super::fields::{FieldRules, refuse_idle};
@@ -28,6 +29,12 @@ pub(crate) static RESPONSE_REWRITE: Descriptor = Descriptor {
         ResponseRewrite::new(conf).map(|_| ())
     }),
     build: |build| Ok(Arc::new(ResponseRewrite::new(build.conf)?)),
+    variables: &[
+        VariablePlace::shown("vars", VariableForm::Condition),
+        VariablePlace::shown("headers.*", VariableForm::Template),
+        VariablePlace::shown("headers.*.*", VariableForm::Template),
+        VariablePlace::shown("headers.*.*.*", VariableForm::Template),
+    ],
     ..Descriptor::BASE
 };
 

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sigma_config::expr::Expr;
 use sigma_config::template::Template;
+use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
 use super::text::{Field, rendered};
@@ -23,6 +24,12 @@ pub(crate) static FAULT_INJECTION: Descriptor = Descriptor {
     schema,
     check: Some(|conf| parse(conf).map(drop)),
     build,
+    variables: &[
+        VariablePlace::shown("abort.vars", VariableForm::Condition),
+        VariablePlace::shown("delay.vars", VariableForm::Condition),
+        VariablePlace::shown("abort.body", VariableForm::Template),
+        VariablePlace::shown("abort.headers.*", VariableForm::Template),
+    ],
     ..Descriptor::BASE
 };
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sigma_config::template::Template;
+use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Context, Descriptor, Env, Local, Phase, PhaseSet, Plugin, Reply, Step};
 
 use super::text::{Field, rendered};
@@ -21,6 +22,10 @@ pub(crate) static MOCKING: Descriptor = Descriptor {
     schema,
     check: Some(|conf| Form::of(conf).map(drop)),
     build,
+    variables: &[
+        VariablePlace::shown("response_example", VariableForm::Template),
+        VariablePlace::shown("response_headers.*", VariableForm::Template),
+    ],
     ..Descriptor::BASE
 };
 

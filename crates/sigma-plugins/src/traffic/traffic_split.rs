@@ -11,6 +11,7 @@ use sigma_config::kind::Kind;
 use sigma_config::resources::Upstream;
 use sigma_config::stored;
 use sigma_plugin::descriptor::InlineUpstream;
+use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Context, Descriptor, Env, Local, Phase, PhaseSet, Plugin, Step};
 
 /// The plugin.
@@ -26,6 +27,7 @@ pub(crate) static TRAFFIC_SPLIT: Descriptor = Descriptor {
     check: Some(check),
     upstreams: Some(upstreams),
     build,
+    variables: &[VariablePlace::shown("rules.*.match.*.vars", VariableForm::Condition)],
     ..Descriptor::BASE
 };
 

@@ -121,7 +121,7 @@ impl Upstream {
             cell,
             checks,
             balance: config.balance,
-            hash_key: hash_key(config),
+            hash_key: hash_key(key, config),
             timeouts: config.timeout.as_deref().copied().unwrap_or_default().into(),
             pool: PoolLimits {
                 size: pool.size as usize,
@@ -139,16 +139,24 @@ impl Upstream {
 }
 
 /// What a node is chosen by with `chash` (APISIX: `hash_on`, `key`).
-fn hash_key(config: &resources::Upstream) -> Option<HashKey> {
+fn hash_key(upstream: &str, config: &resources::Upstream) -> Option<HashKey> {
     if config.balance != Balance::Chash {
         return None;
     }
     let name = config.key.as_deref().unwrap_or("remote_addr");
-    Some(match config.hash_on {
+    let key = match config.hash_on {
         HashOn::Vars => HashKey::Variable(VarName::parse(name)),
         HashOn::Header => HashKey::Variable(VarName::parse(&format!("http_{name}"))),
         HashOn::Cookie => HashKey::Variable(VarName::parse(&format!("cookie_{name}"))),
         HashOn::Consumer => HashKey::Variable(VarName::ConsumerName),
         HashOn::VarsCombinations => HashKey::Template(Template::parse(name)),
-    })
+    };
+    let unknown = match &key {
+        HashKey::Variable(name) => name.unknown(),
+        HashKey::Template(template) => template.unknown(),
+    };
+    if let Some(reason) = unknown {
+        tracing::warn!(upstream, "key: {reason}; the client's address is used instead");
+    }
+    Some(key)
 }

@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use redis::RedisResult;
 use serde_json::Value;
 use sigma_config::expr::{VarName, Variables};
+use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
 use super::quota::{Amount, Key, Refusal, Space, Undetermined};
@@ -52,6 +53,14 @@ pub(crate) static LIMIT_COUNT: Descriptor = Descriptor {
     secret_fields: &["redis_password", "sentinel_password"],
     check: Some(config::check),
     build: |build| Ok(new(build, None)? as Arc<dyn Plugin>),
+    variables: &[
+        VariablePlace::guard("key", VariableForm::Key),
+        VariablePlace::guard("rules.*.key", VariableForm::Template),
+        VariablePlace::guard("count", VariableForm::Template),
+        VariablePlace::guard("time_window", VariableForm::Template),
+        VariablePlace::guard("rules.*.count", VariableForm::Template),
+        VariablePlace::guard("rules.*.time_window", VariableForm::Template),
+    ],
     ..Descriptor::BASE
 };
 

@@ -146,7 +146,11 @@ fn extra_labels(value: &Value) -> Vec<(String, VarName)> {
     for (name, variable) in pairs {
         let variable = variable.as_str().unwrap_or_default();
         if is_label_name(name) {
-            labels.push((name.clone(), VarName::parse(variable.strip_prefix('$').unwrap_or(variable))));
+            let variable = VarName::parse(variable.strip_prefix('$').unwrap_or(variable));
+            if let Some(reason) = variable.unknown() {
+                tracing::warn!(label = name, "plugin_attr.prometheus: {reason}");
+            }
+            labels.push((name.clone(), variable));
         } else {
             tracing::warn!(
                 name,

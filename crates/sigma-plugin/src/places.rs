@@ -1,0 +1,208 @@
+//! Where the configurations of plugins name variables.
+//!
+//! A variable that no exchange has is absent for ever. Where it only shows in a log or a field, that
+//! is worth a warning; where it decides whom a limit counts or whether a plugin runs, the
+//! configuration would guard something else than it says, and is refused.
+
+use serde_json::Value;
+use sigma_config::expr::VarName;
+use sigma_config::template::Template;
+use sigma_config::wording::is_secret_reference;
+
+/// How a place names variables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VariableForm {
+    /// It is the name.
+    Name,
+    /// It is a text with variables.
+    Template,
+    /// What `key_type` beside it says: a name, a text with variables, or neither.
+    Key,
+    /// Every `$name` in it, at any depth.
+    LogFormat,
+    /// Conditions, or lists of such.
+    Condition,
+}
+
+/// What becomes of a configuration that names a variable which does not exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unknown {
+    /// It is taken with a warning.
+    Warned,
+    /// It is refused: the variable decides over something that guards.
+    Refused,
+}
+
+/// A place, or several: members from the top by their names, `*` for all members or items of one.
+#[derive(Debug, Clone, Copy)]
+pub struct VariablePlace {
+    path: &'static str,
+    form: VariableForm,
+    unknown: Unknown,
+}
+
+impl VariablePlace {
+    /// A place where a variable only shows.
+    pub const fn shown(path: &'static str, form: VariableForm) -> VariablePlace {
+        VariablePlace { path, form, unknown: Unknown::Warned }
+    }
+
+    /// A place where a variable guards.
+    pub const fn guard(path: &'static str, form: VariableForm) -> VariablePlace {
+        VariablePlace { path, form, unknown: Unknown::Refused }
+    }
+}
+
+/// Whether a plugin runs at all.
+const FILTER: VariablePlace = VariablePlace::guard("_meta.filter", VariableForm::Condition);
+
+/// A variable that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// Where it stands in the configuration: `/rules/0/key`.
+    pub pointer: String,
+    /// A sentence, with the name that may have been meant.
+    pub reason: String,
+}
+
+/// The variables at `places` of `conf` that do not exist and whose fate is `unknown`; `_meta.filter` is
+/// a place of every plugin.
+pub fn missing(places: &[VariablePlace], conf: &Value, unknown: Unknown) -> Vec<Missing> {
+    let mut found = Vec::new();
+    for place in places.iter().chain([&FILTER]).filter(|place| place.unknown == unknown) {
+        walk(place.path, place.form, conf, conf, String::new(), &mut found);
+    }
+    found
+}
+
+fn walk(
+    path: &str,
+    form: VariableForm,
+    around: &Value,
+    value: &Value,
+    pointer: String,
+    found: &mut Vec<Missing>,
+) {
+    if path.is_empty() {
+        look(form, around, value, pointer, found);
+        return;
+    }
+    let (step, rest) = path.split_once('.').unwrap_or((path, ""));
+    let mut enter = |name: &str, inner: &Value| {
+        // A name may hold what a pointer has to escape (RFC 6901).
+        let name = name.replace('~', "~0").replace('/', "~1");
+        walk(rest, form, value, inner, format!("{pointer}/{name}"), found);
+    };
+    match (step, value) {
+        ("*", Value::Array(items)) => {
+            items.iter().enumerate().for_each(|(at, item)| enter(&at.to_string(), item));
+        }
+        ("*", Value::Object(members)) => members.iter().for_each(|(name, member)| enter(name, member)),
+        (name, _) => {
+            if let Some(inner) = value.get(name) {
+                enter(name, inner);
+            }
+        }
+    }
+}
+
+fn look(form: VariableForm, around: &Value, value: &Value, pointer: String, found: &mut Vec<Missing>) {
+    let name = |name: &str| VarName::parse(name).unknown();
+    if value.as_str().is_some_and(is_secret_reference) {
+        // What it stands for is looked at when it is known.
+        return;
+    }
+    let reason = match (form, value) {
+        (VariableForm::Name, Value::String(text)) => name(text.strip_prefix('$').unwrap_or(text)),
+        (VariableForm::Template, Value::String(text)) => Template::parse(text).unknown(),
+        (VariableForm::Key, Value::String(text)) => match around.get("key_type").and_then(Value::as_str) {
+            None | Some("var") => name(text),
+            Some("var_combination") => Template::parse(text).unknown(),
+            Some(_) => None,
+        },
+        (VariableForm::LogFormat, Value::String(text)) => text.strip_prefix('$').and_then(name),
+        (VariableForm::LogFormat, Value::Object(members)) => {
+            for (member, inner) in members {
+                look(form, value, inner, format!("{pointer}/{member}"), found);
+            }
+            None
+        }
+        (VariableForm::Condition, Value::Array(items)) => match items.first() {
+            Some(Value::String(word)) if !is_logic(word) => name(word),
+            _ => {
+                for (at, item) in items.iter().enumerate() {
+                    look(form, value, item, format!("{pointer}/{at}"), found);
+                }
+                None
+            }
+        },
+        _ => None,
+    };
+    found.extend(reason.map(|reason| Missing { pointer, reason }));
+}
+
+fn is_logic(word: &str) -> bool {
+    ["AND", "OR", "!AND", "!OR"].iter().any(|logic| logic.eq_ignore_ascii_case(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const PLACES: &[VariablePlace] = &[
+        VariablePlace::guard("key", VariableForm::Key),
+        VariablePlace::guard("rules.*.key", VariableForm::Template),
+        VariablePlace::guard("source", VariableForm::Name),
+        VariablePlace::shown("headers.*", VariableForm::Template),
+        VariablePlace::shown("headers.set.*", VariableForm::Template),
+        VariablePlace::shown("log_format", VariableForm::LogFormat),
+        VariablePlace::shown("rules.*.vars", VariableForm::Condition),
+    ];
+
+    fn check(conf: Value, refused: &[&str], warned: &[&str]) {
+        for (unknown, expected) in [(Unknown::Refused, refused), (Unknown::Warned, warned)] {
+            let found = missing(PLACES, &conf, unknown);
+            let pointers: Vec<&str> = found.iter().map(|missing| &*missing.pointer).collect();
+            assert_eq!(pointers, expected, "{unknown:?} in {conf}");
+        }
+    }
+
+    #[test]
+    fn every_form_at_its_place() {
+        check(json!({}), &[], &[]);
+        check(json!({"key": "remote_addr"}), &[], &[]);
+        check(json!({"key": "remote_adr"}), &["/key"], &[]);
+        check(json!({"key": "$remote_adr", "key_type": "var_combination"}), &["/key"], &[]);
+        check(json!({"key": "remote_adr", "key_type": "constant"}), &[], &[]);
+        check(
+            json!({"rules": [{"key": "$uri"}, {"key": "${ur}"}, {"key": "${ur ?? x}"}]}),
+            &["/rules/1/key"],
+            &[],
+        );
+        check(json!({"key": "$ENV://KEY", "key_type": "var_combination"}), &[], &[]);
+        check(json!({"source": "htp_x"}), &["/source"], &[]);
+        check(
+            json!({"headers": {"X": "$ur", "Y": "$1 and $2x cost 5$", "set": {"a/b": "$hots"}}}),
+            &[],
+            &["/headers/X", "/headers/set/a~1b"],
+        );
+        check(
+            json!({"log_format": {"a": "$stats", "b": "stats", "c": {"d": "$pod"}}}),
+            &[],
+            &["/log_format/a", "/log_format/c/d"],
+        );
+        let vars = json!([["OR", ["arg_a", "==", "b"], ["ag_a", "==", "x"]], ["hots", "y"]]);
+        check(json!({"rules": [{"vars": vars}]}), &[], &["/rules/0/vars/0/2", "/rules/0/vars/1"]);
+        check(json!({"_meta": {"filter": [["htp_x", "==", "y"]]}}), &["/_meta/filter/0"], &[]);
+    }
+
+    #[test]
+    fn the_reason_names_what_was_meant() {
+        let [missing] = &missing(PLACES, &json!({"key": "remote_adr"}), Unknown::Refused)[..] else {
+            panic!("one variable is missing")
+        };
+        assert_eq!(missing.reason, "there is no variable `remote_adr`; did you mean `remote_addr`?");
+    }
+}
