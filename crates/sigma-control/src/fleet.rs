@@ -16,8 +16,11 @@ use sigma_upstream::health::checker::{CheckerSpec, Checkers, TargetStatus};
 use sigma_upstream::health::plan::Plan;
 use tokio::task::JoinHandle;
 
-/// How long a load waits for names; what is not resolved then is asked for again at once.
-const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a start or a reload waits for names; what is not resolved then is asked for again at once.
+pub(crate) const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same for a change of the store, which the changes after it wait for. Until a name is resolved
+/// its upstream answers 503, no other one.
+pub(crate) const CHANGE_RESOLVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What was made for a snapshot that is not committed yet.
 struct Pending {
@@ -59,13 +62,12 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Resolves the names of upstreams compiled since the last commit. Blocks for a few seconds
-    /// at the most.
-    pub fn settle(&mut self) {
+    /// Resolves the names of upstreams compiled since the last commit, as far as `timeout` allows.
+    pub async fn settle(&mut self, timeout: Duration) {
         if !self.watches.iter().any(Watch::has_names) {
             return;
         }
-        resolve_initial(&mut self.watches, RESOLVE_TIMEOUT);
+        resolve_initial(&mut self.watches, timeout).await;
         for (pending, watch) in self.pending.iter().zip(&self.watches) {
             if watch.has_names() {
                 pending.cell.publish(Arc::new(watch.endpoints()));

@@ -10,7 +10,7 @@ use sigma_config::{Config, Problem};
 use sigma_proxy::{Changed, Compiler, Failure, Gateway, Snapshot};
 
 use crate::desired::{Batch, Desired};
-use crate::fleet::Fleet;
+use crate::fleet::{CHANGE_RESOLVE_TIMEOUT, Fleet, RESOLVE_TIMEOUT};
 use crate::references::References;
 use crate::secret::Secrets;
 
@@ -40,7 +40,7 @@ impl Publisher {
         self.reveal(config, &config.resources.keys()).await;
         match self.compiler.compile(config, revision, &mut self.fleet) {
             Ok(compiled) => {
-                self.fleet.settle();
+                self.fleet.settle(RESOLVE_TIMEOUT).await;
                 Ok(compiled)
             }
             Err(failures) => {
@@ -75,7 +75,7 @@ impl Publisher {
             desired.retry(|_| true, &mut batch);
         }
         let holders = self.reveal(&desired.config, &batch.keys()).await;
-        self.put_into_force(desired, batch, holders, gateway)
+        self.put_into_force(desired, batch, holders, gateway).await
     }
 
     /// Asks for all secrets after a pause, so that [`Publisher::refresh`] need not wait for any.
@@ -98,11 +98,11 @@ impl Publisher {
             return None;
         }
         tracing::info!(resources = holders.len(), "secrets have changed at their manager");
-        self.put_into_force(desired, Batch::default(), holders, gateway)
+        self.put_into_force(desired, Batch::default(), holders, gateway).await
     }
 
     /// `holders` are resources whose secrets have changed.
-    fn put_into_force(
+    async fn put_into_force(
         &mut self,
         desired: &mut Desired,
         mut batch: Batch,
@@ -116,7 +116,7 @@ impl Publisher {
             keys.extend(holders.iter().cloned());
             match self.compiler.change(&desired.config, &keys, revision, &mut self.fleet) {
                 Ok(Changed { snapshot, gone }) => {
-                    self.fleet.settle();
+                    self.fleet.settle(CHANGE_RESOLVE_TIMEOUT).await;
                     gateway.publish(&snapshot);
                     match gone {
                         Some(gone) => self.fleet.commit_changed(&gone),

@@ -72,7 +72,6 @@ pub struct Answer {
 pub struct Resolver {
     inner: TokioResolver,
     config: ResolverConfig,
-    options: ResolverOpts,
 }
 
 impl fmt::Debug for Resolver {
@@ -120,10 +119,10 @@ impl Resolver {
         options.negative_max_ttl = Some(Duration::ZERO);
         let provider = TokioRuntimeProvider::default();
         let inner = TokioResolver::builder_with_config(config.clone(), provider)
-            .with_options(options.clone())
+            .with_options(options)
             .build()
             .map_err(|error| DnsError(error.to_string()))?;
-        Ok(Resolver { inner, config, options })
+        Ok(Resolver { inner, config })
     }
 
     /// The addresses of `name`. `localhost` and IP addresses are answered without a query.
@@ -291,19 +290,15 @@ impl Watch {
 }
 
 /// Resolves the names of all `watches`, waiting no longer than `timeout`, so that a first
-/// snapshot has addresses. Blocks; may be called from within or without a runtime.
+/// snapshot has addresses. The calling thread goes on with its other tasks meanwhile.
 ///
 /// What is not resolved in time is left to [`Watch::run`], which asks again at once.
-pub fn resolve_initial(watches: &mut [Watch], timeout: Duration) {
+pub async fn resolve_initial(watches: &mut [Watch], timeout: Duration) {
     let names: HashSet<String> = watches.iter().flat_map(|w| w.names.keys().cloned()).collect();
     let Some(resolver) = watches.iter().find(|w| w.has_names()).map(|w| w.resolver.clone()) else {
         return;
     };
-    // A thread and a runtime of its own: the caller's runtime may be the one we would block.
-    let answers = std::thread::scope(|scope| {
-        let work = scope.spawn(|| resolve_all(resolver, names, timeout));
-        work.join().unwrap_or_default()
-    });
+    let answers = resolve_all(&resolver, names, timeout).await;
     let now = Instant::now();
     for watch in watches {
         for (name, answer) in &answers {
@@ -314,31 +309,25 @@ pub fn resolve_initial(watches: &mut [Watch], timeout: Duration) {
 
 type Answers = Vec<(String, Result<Answer, DnsError>)>;
 
-fn resolve_all(resolver: Resolver, names: HashSet<String>, timeout: Duration) -> Answers {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    // Connections to name servers belong to the runtime that opened them, hence a new resolver.
-    let resolver = Resolver::build(resolver.config, resolver.options);
-    let (Ok(runtime), Ok(resolver)) = (runtime, resolver) else { return Vec::new() };
-    runtime.block_on(async {
-        let mut queries = JoinSet::new();
-        for name in names {
-            let resolver = resolver.clone();
-            queries.spawn(async move {
-                let answer = resolver.addresses(&name).await;
-                (name, answer)
-            });
+async fn resolve_all(resolver: &Resolver, names: HashSet<String>, timeout: Duration) -> Answers {
+    let mut queries = JoinSet::new();
+    for name in names {
+        let resolver = resolver.clone();
+        queries.spawn(async move {
+            let answer = resolver.addresses(&name).await;
+            (name, answer)
+        });
+    }
+    let mut answers = Vec::new();
+    let collect = async {
+        while let Some(result) = queries.join_next().await {
+            answers.extend(result);
         }
-        let mut answers = Vec::new();
-        let collect = async {
-            while let Some(result) = queries.join_next().await {
-                answers.extend(result);
-            }
-        };
-        if tokio::time::timeout(timeout, collect).await.is_err() {
-            tracing::warn!(?timeout, "some upstream nodes are not resolved yet");
-        }
-        answers
-    })
+    };
+    if tokio::time::timeout(timeout, collect).await.is_err() {
+        tracing::warn!(?timeout, "some upstream nodes are not resolved yet");
+    }
+    answers
 }
 
 fn backoff(failures: u32) -> Duration {
@@ -423,14 +412,13 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(20), come).await.expect("queries");
     }
 
-    // The name server needs a thread besides the one that `resolve_initial` blocks.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn addresses_follow_the_records() {
         let records = Arc::new(Mutex::new(vec![Ipv4Addr::new(127, 0, 0, 7)]));
         let (server, asked) = name_server(Arc::clone(&records)).await;
         let resolver = Resolver::with_servers(&[server]).expect("resolver");
         let mut watches = [watch(resolver, &["a.sigma.test.", "10.1.1.1", "localhost"])];
-        resolve_initial(&mut watches, Duration::from_secs(10));
+        resolve_initial(&mut watches, Duration::from_secs(10)).await;
         let [watch] = watches;
         let first = watch.endpoints();
         assert_eq!(shown(&first), ["127.0.0.7:80", "10.1.1.1:80", "127.0.0.1:80"]);
@@ -464,7 +452,7 @@ mod tests {
         let (server, _) = name_server(Arc::clone(&records)).await;
         let resolver = Resolver::with_servers(&[server]).expect("resolver");
         let mut watches = [watch(resolver, &["a.sigma.test.", "10.1.1.1"])];
-        resolve_initial(&mut watches, Duration::from_secs(10));
+        resolve_initial(&mut watches, Duration::from_secs(10)).await;
         let [watch] = watches;
         let cell = Arc::new(UpstreamCell::new(Arc::new(watch.endpoints())));
         assert_eq!(shown(&cell.load()), ["10.1.1.1:80"]);
