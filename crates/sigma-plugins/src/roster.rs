@@ -37,11 +37,14 @@ pub static ROSTER: &[&Descriptor] = &[
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::Arc;
+
     use serde_json::json;
     use sigma_config::plugins::{PluginSchemas, PluginScope};
     use sigma_config::wording::Unread;
     use sigma_plugin::Roster;
+
+    use super::*;
 
     #[test]
     fn names_are_sorted_and_schemas_compile() {
@@ -79,5 +82,36 @@ mod tests {
                 assert!(about.get("description").is_some(), "{}.{field} has no description", descriptor.name);
             }
         }
+    }
+
+    /// A secret that is empty, or whose reference is all that is known, is held by everybody.
+    #[test]
+    fn secrets_that_everybody_holds_are_refused() {
+        let roster = Roster::new(ROSTER, None);
+        let refused = |plugin: &str, conf: &serde_json::Value| {
+            roster.identity(plugin, conf).unwrap().err().unwrap_or_default()
+        };
+        for (plugin, conf, field) in [
+            ("key-auth", json!({"key": ""}), "key"),
+            ("hmac-auth", json!({"key_id": "a", "secret_key": ""}), "secret_key"),
+            ("jwt-auth", json!({"key": "a", "secret": ""}), "secret"),
+            ("basic-auth", json!({"username": "a", "password": ""}), "password"),
+        ] {
+            assert!(!refused(plugin, &conf).is_empty(), "{plugin}: {conf}");
+            assert!(roster.check(plugin, PluginScope::Consumer, &conf).is_err(), "{plugin}: {conf}");
+            let mut referring = conf.clone();
+            referring[field] = "$env://NOWHERE".into();
+            assert!(refused(plugin, &referring).contains("is not known"), "{plugin}: {referring}");
+        }
+        // The schema holds for what a reference stands for, and no reason tells it.
+        let build = |conf: serde_json::Value, resolved: serde_json::Value| {
+            let built = roster.build("ip-restriction", &Arc::new(conf), resolved, "r", None, &Arc::default());
+            built.err().unwrap_or_default()
+        };
+        let conf = json!({"whitelist": ["$env://NETWORK"]});
+        assert!(build(conf.clone(), conf.clone()).contains("`whitelist/0` refers to is not known"));
+        let reason = build(conf.clone(), json!({"whitelist": ["no-network"]}));
+        assert!(!reason.is_empty() && !reason.contains("no-network"), "{reason}");
+        assert_eq!(build(conf, json!({"whitelist": ["10.0.0.0/8"]})), "");
     }
 }
