@@ -66,7 +66,7 @@ pub(crate) async fn serve(
 }
 
 /// Where a plugin's endpoints are served, if they are.
-fn address(plugin: &str, attribute: &Value) -> Result<Option<SocketAddr>, String> {
+pub(crate) fn address(plugin: &str, attribute: &Value) -> Result<Option<SocketAddr>, String> {
     let enabled = attribute.get("enable_export_server").and_then(Value::as_bool);
     let place = attribute.get("export_addr");
     if enabled == Some(false) || (enabled.is_none() && place.is_none()) {

@@ -1,12 +1,15 @@
 //! A configuration that is looked at and not served.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::Value;
+use sigma_config::settings::ListenAddress;
 use sigma_config::{Config, Problem};
 use sigma_plugin::Roster;
 use sigma_proxy::{Compiler, Snapshot};
 
+use crate::endpoints;
 use crate::fleet::Fleet;
 use crate::publisher;
 use crate::references::References;
@@ -19,6 +22,10 @@ use crate::secret::{Limits, Secrets, Unresolved};
 /// # Errors
 /// Everything that the check of the document could not see.
 pub fn compile_only(config: &Config, plugins: &Arc<Roster>) -> Result<Arc<Snapshot>, Vec<Problem>> {
+    let unfit = unfit(config, plugins);
+    if !unfit.is_empty() {
+        return Err(unfit);
+    }
     let mut fleet = Fleet::default();
     let unresolved = learn_secrets(config, &mut fleet);
     let compiler = Compiler::new(Arc::clone(plugins), Arc::default());
@@ -31,6 +38,76 @@ pub fn compile_only(config: &Config, plugins: &Arc<Roster>) -> Result<Arc<Snapsh
         };
         publisher::problems(failures).into_iter().map(explained).collect()
     })
+}
+
+/// What no process could start with, whatever it serves: resources in two places, and listeners that
+/// would stand in each other's way.
+pub(crate) fn unfit(config: &Config, plugins: &Roster) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    if config.settings.store.is_some() || config.settings.admin.is_some() {
+        problems.extend(two_sources(config));
+    }
+    let places = places(config, plugins);
+    for (index, (name, address)) in places.iter().enumerate() {
+        let clash = places[..index].iter().find(|(_, other)| overlap(*address, *other));
+        if let Some((other, _)) = clash {
+            let text = format!("{address} is already the address of {other}");
+            let hint = "give each its own address";
+            problems.push(Problem::new(name.as_str(), "address_in_use", text).hint(hint));
+        }
+    }
+    problems
+}
+
+/// Where a store holds the resources, a file must not.
+pub(crate) fn two_sources(config: &Config) -> Option<Problem> {
+    if config.resources.keys().is_empty() {
+        return None;
+    }
+    let text = "resources stand in this file, although the store holds them (`store` or `admin` is set)";
+    let hint = "keep them in a file of their own and put that into the store with `sigma ctl apply -f FILE`, \
+                or leave `store` and `admin` out";
+    Some(Problem::new("", "two_sources", text).hint(hint))
+}
+
+/// Where the process listens for operators, then for clients: the setting and the address.
+fn places(config: &Config, plugins: &Roster) -> Vec<(String, SocketAddr)> {
+    let settings = &config.settings;
+    let own = [
+        ("status.address", settings.status.as_ref().map(|status| status.address)),
+        ("niubix_admin.address", settings.niubix_admin.as_ref().map(|admin| admin.address)),
+        ("admin.address", settings.admin.as_ref().map(|admin| admin.address)),
+        ("control.address", settings.control.as_ref().map(|control| control.address)),
+    ];
+    let own = own.into_iter().filter_map(|(name, address)| Some((name.to_owned(), address?)));
+    let is_enabled = |name: &str| {
+        settings.plugins.as_ref().is_none_or(|list| list.iter().any(|plugin| plugin.name == name))
+    };
+    let pages = plugins.descriptors().filter(|known| !known.endpoints.is_empty() && is_enabled(known.name));
+    let pages = pages.filter_map(|known| {
+        let attribute = settings.plugin_attr.get(known.name)?;
+        // One that cannot be read is reported when it is opened.
+        let address = endpoints::address(known.name, attribute).ok()??;
+        Some((format!("plugin_attr.{}.export_addr", known.name), address))
+    });
+    let operators: Vec<_> = own.chain(pages).collect();
+    let for_clients = settings.listeners.iter().enumerate().filter_map(|(index, listener)| {
+        let ListenAddress::Tcp(address) = listener.address else { return None };
+        let clashes = operators.iter().any(|(_, other)| overlap(address, *other));
+        // Among themselves they are compared by the check of the document.
+        clashes.then(|| (format!("listeners[{index}].address"), address))
+    });
+    let for_clients: Vec<_> = for_clients.collect();
+    operators.into_iter().chain(for_clients).collect()
+}
+
+/// Whether a socket at one address keeps another one from opening.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let everywhere = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() == other.port()
+        && one.port() != 0
+        && one.is_ipv4() == other.is_ipv4()
+        && (everywhere || one.ip() == other.ip())
 }
 
 /// Looks up the references in `config`; returns those without an answer.

@@ -8,9 +8,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sigma_config::Config;
 use sigma_config::crypt::Keyring;
 use sigma_config::settings::{Settings, Workers};
-use sigma_config::{Checked, Config, Problem};
+use sigma_config::{Checked, Problem};
 use sigma_observe::counters::WorkerCounters;
 use sigma_observe::log_buffer::{LogError, LogTarget, LogWriter};
 use sigma_plugin::{Descriptor, Node, Roster};
@@ -26,7 +27,7 @@ use crate::publisher::{Publisher, problems};
 use crate::secret::{Limits, Secrets};
 use crate::source::{LoadError, Source};
 use crate::store::{Event, Store, StoreError, Watch};
-use crate::{niubix, operators, status};
+use crate::{examine, niubix, operators, status};
 
 /// How often `--watch` looks at the file.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
@@ -189,10 +190,11 @@ impl Supervisor {
             .map_err(|source| StartError::System { what: "cannot receive signals".into(), source })?;
         let plugins = Plugins::new(&options, &config.settings)?;
         let keyring = keyring(&config.settings)?;
-        let store = open_store(&config).await?;
-        if store.is_some() {
-            refuse_resources(&options.source, &config)?;
+        let unfit = examine::unfit(&config, &plugins.enabled);
+        if !unfit.is_empty() {
+            return Err(options.source.invalid(unfit).into());
         }
+        let store = open_store(&config).await?;
         let mut desired = Desired::new(config, Arc::clone(&plugins.enabled) as _, keyring.clone());
         desired.warned_of_file(warnings);
         if let Some(store) = &store {
@@ -400,7 +402,9 @@ impl Supervisor {
 
     async fn apply(&mut self, mut config: Config) -> Result<(), StartError> {
         if self.store.is_some() {
-            refuse_resources(&self.options.source, &config)?;
+            if let Some(problem) = examine::two_sources(&config) {
+                return Err(self.options.source.invalid(vec![problem]).into());
+            }
             config.resources = self.desired.config.resources.clone();
         }
         let revision = self.desired.revision();
@@ -481,7 +485,6 @@ async fn open_store(config: &Config) -> Result<Option<Arc<dyn Store>>, StartErro
     Ok(Some(crate::store::open(&settings).await?))
 }
 
-/// Where a store holds the resources, a file must not.
 /// Tells operators what is quarantined, and the store, which keeps the last good forms.
 fn show_quarantine(desired: &Desired, shared: &status::Shared, store: Option<&dyn Store>) {
     let quarantined: Vec<_> = desired.quarantine().cloned().collect();
@@ -490,16 +493,6 @@ fn show_quarantine(desired: &Desired, shared: &status::Shared, store: Option<&dy
         store.judged(desired.revision(), &keys);
     }
     shared.set_quarantine(quarantined.into());
-}
-
-fn refuse_resources(source: &Source, config: &Config) -> Result<(), StartError> {
-    if config.resources.keys().is_empty() {
-        return Ok(());
-    }
-    let text = "resources stand in this file, although the store holds them (`store` or `admin` is set)";
-    let problem = Problem::new("", "two_sources", text)
-        .hint("move them into the store with `sigma ctl apply -f FILE`, or leave `store` and `admin` out");
-    Err(source.invalid(vec![problem]).into())
 }
 
 /// Compiles what there is at the start. Objects of a store that cannot be compiled are closed;

@@ -441,6 +441,16 @@ fn resources_in_a_file_beside_a_store_are_refused() {
     ));
     let refused = Gateway::start(SIGMA, &with_resources).unwrap_err().to_string();
     assert!(refused.contains(TWO_SOURCES) && refused.contains("sigma ctl apply"), "{refused}");
+    // The check says the same as the start.
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("sigma.yaml");
+    let port = |name| [name, "127.0.0.1:0"];
+    let places = ["{listen}", "{status}", "{control}", "{admin}"].map(port);
+    let text = places.iter().fold(with_resources.clone(), |text, [name, place]| text.replace(name, place));
+    std::fs::write(&file, text.replace("{dir}", "/nowhere")).unwrap();
+    let checked = std::process::Command::new(SIGMA).arg("check").arg(&file).output().unwrap();
+    let checked = String::from_utf8_lossy(&checked.stderr).into_owned();
+    assert!(checked.contains(TWO_SOURCES), "{checked}");
     // The same at a reload, which changes nothing.
     let origin = Origin::echo("a").unwrap();
     let gateway = start(EMBEDDED);
