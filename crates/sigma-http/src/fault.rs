@@ -96,6 +96,10 @@ fault_kinds! {
     ResponseHeadTooLarge Upstream "http_response_header_section_size";
     /// The response ended before its declared length.
     ResponseIncomplete Upstream "http_response_incomplete";
+    /// The response is not encoded as it says.
+    ResponseCoding Upstream "http_response_content_coding";
+    /// The response body is over a limit of this gateway.
+    ResponseBodyTooLarge Gateway "http_response_body_size";
     /// The node upgraded although nobody asked, or to something else.
     UpgradeFailed Upstream "http_upgrade_failed";
     /// No descriptor, port or buffer of this machine is left for a connection to a node.

@@ -1,6 +1,6 @@
 //! Changing a response body while it passes.
 
-use sigma_http::{BodyLength, Chunk, Frame, Headers};
+use sigma_http::{BodyLength, Chunk, Fault, Frame, Headers};
 
 use crate::Context;
 
@@ -8,6 +8,7 @@ use crate::Context;
 #[derive(Debug, Default)]
 pub struct Pieces {
     frames: Vec<Frame>,
+    fault: Option<Fault>,
 }
 
 impl Pieces {
@@ -26,6 +27,17 @@ impl Pieces {
     /// Passes a frame on as it is.
     pub fn frame(&mut self, frame: Frame) {
         self.frames.push(frame);
+    }
+
+    /// Gives the response up: it breaks off here, so that nobody takes it for whole. Its head is
+    /// on its way already. The first fault counts.
+    pub fn fail(&mut self, fault: Fault) {
+        self.fault.get_or_insert(fault);
+    }
+
+    /// Why the response is given up, if it is.
+    pub fn fault(&self) -> Option<Fault> {
+        self.fault
     }
 
     /// Takes the frames out, keeping the memory.

@@ -8,6 +8,7 @@ pub(crate) mod public_api;
 pub(crate) mod real_ip;
 pub(crate) mod redirect;
 pub(crate) mod request_id;
+mod response_body;
 pub(crate) mod response_rewrite;
 pub(crate) mod security_headers;
 pub(crate) mod static_files;

@@ -1,6 +1,5 @@
 //! `response-rewrite`: status, fields and body of a response become others.
 
-use std::io::Write;
 use std::sync::Arc;
 
 use base64::Engine;
@@ -10,10 +9,12 @@ use serde_json::{Value, json};
 use sigma_config::expr::Expr;
 use sigma_http::{BodyLength, Chunk, HeaderId, Headers, Method};
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{BodyFilter, Context, Descriptor, Env, Phase, PhaseSet, Pieces, Plugin};
+use sigma_plugin::{BodyFilter, Build, Context, Descriptor, Env, Phase, PhaseSet, Pieces, Plugin};
 
 use super::fields::{FieldRules, refuse_idle};
+use super::response_body::{Encoding, Filtering, Filters, Held, Oversize, Scope};
 use super::substitute::Substitution;
+use crate::seldom::Seldom;
 
 /// The plugin.
 pub(crate) static RESPONSE_REWRITE: Descriptor = Descriptor {
@@ -21,14 +22,20 @@ pub(crate) static RESPONSE_REWRITE: Descriptor = Descriptor {
     priority: 899,
     doc: "Changes status, fields and body of responses, those of other plugins included.\n\n\
         Filters see bodies decoded if they are encoded with gzip or brotli; a body encoded otherwise passes \
-        as it is. Beyond `max_resp_body_size` the rest of a body passes unfiltered.",
+        as it is. A body of more than `max_resp_body_size` bytes, encoded or decoded, is cut off, unless \
+        `oversize` lets the rest of it pass; so is one whose encoding is broken. All bodies that wait for \
+        their filters in one worker may take 256 MiB, or `plugin_attr.response-rewrite.worker_bytes`; what \
+        exceeds that is cut off too.",
     phases: PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
     schema,
     check: Some(|conf| {
-        refuse_idle(conf, &json!({"body_base64": false, "max_resp_body_size": MAX_BODY_BYTES}))?;
-        ResponseRewrite::new(conf).map(|_| ())
+        let defaults = json!({
+            "body_base64": false, "max_resp_body_size": MAX_BODY_BYTES, "oversize": "cut"
+        });
+        refuse_idle(conf, &defaults)?;
+        ResponseRewrite::new(conf, WORKER_BYTES).map(|_| ())
     }),
-    build: |build| Ok(Arc::new(ResponseRewrite::new(build.conf)?)),
+    build,
     variables: &[
         VariablePlace::shown("vars", VariableForm::Condition),
         VariablePlace::shown("headers.*", VariableForm::Template),
@@ -40,6 +47,20 @@ pub(crate) static RESPONSE_REWRITE: Descriptor = Descriptor {
 
 /// Bytes of a body that filters see, unless the operator says otherwise: APISIX's number.
 const MAX_BODY_BYTES: usize = 64 << 20;
+
+/// Bytes that all bodies in one worker may take while they are filtered: four of the largest.
+const WORKER_BYTES: usize = 4 * MAX_BODY_BYTES;
+
+fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
+    let worker_bytes = match build.node.attribute("response-rewrite").get("worker_bytes") {
+        None => WORKER_BYTES,
+        Some(told) => told
+            .as_u64()
+            .and_then(|bytes| usize::try_from(bytes).ok())
+            .ok_or("plugin_attr.response-rewrite.worker_bytes is no number of bytes")?,
+    };
+    Ok(Arc::new(ResponseRewrite::new(build.conf, worker_bytes)?))
+}
 
 fn schema() -> Value {
     let fields = |about: &str| {
@@ -115,7 +136,13 @@ fn schema() -> Value {
                 "type": "integer",
                 "minimum": 1,
                 "default": MAX_BODY_BYTES,
-                "description": "Bytes of a body that filters see."
+                "description": "Bytes of a body that filters see, encoded and decoded."
+            },
+            "oversize": {
+                "type": "string",
+                "enum": ["cut", "pass"],
+                "default": "cut",
+                "description": "What happens to a body with more: it breaks off, or its rest passes unfiltered; an encoded one always breaks off. Sigma's own."
             }
         },
         "dependencies": {"body": {"not": {"required": ["filters"]}}, "filters": {"not": {"required": ["body"]}}}
@@ -131,6 +158,7 @@ struct Conf {
     vars: Option<Value>,
     filters: Option<Vec<FilterConf>>,
     max_resp_body_size: usize,
+    oversize: Oversize,
 }
 
 #[derive(Debug, Deserialize)]
@@ -139,13 +167,6 @@ struct FilterConf {
     scope: Scope,
     replace: String,
     options: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Scope {
-    Once,
-    Global,
 }
 
 struct ResponseRewrite {
@@ -161,40 +182,13 @@ enum NewBody {
     Filtered(Arc<Filters>),
 }
 
-struct Filters {
-    all: Vec<(Substitution, Scope)>,
-    limit: usize,
-}
-
 /// What the header filter leaves to the body filter.
 struct Verdict {
     encoding: Encoding,
 }
 
-/// How the node encoded the body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Encoding {
-    Identity,
-    Gzip,
-    Brotli,
-    /// One that is not understood here.
-    Other,
-}
-
-impl Encoding {
-    fn of(headers: &Headers) -> Encoding {
-        match headers.find(b"Content-Encoding") {
-            None | Some(b"") => Encoding::Identity,
-            Some(value) if value.eq_ignore_ascii_case(b"identity") => Encoding::Identity,
-            Some(value) if value.eq_ignore_ascii_case(b"gzip") => Encoding::Gzip,
-            Some(value) if value.eq_ignore_ascii_case(b"br") => Encoding::Brotli,
-            Some(_) => Encoding::Other,
-        }
-    }
-}
-
 impl ResponseRewrite {
-    fn new(conf: &Value) -> Result<ResponseRewrite, String> {
+    fn new(conf: &Value, worker_limit: usize) -> Result<ResponseRewrite, String> {
         FieldRules::check(conf.get("headers"))?;
         let conf = Conf::deserialize(conf).map_err(|error| error.to_string())?;
         let vars = match &conf.vars {
@@ -208,6 +202,7 @@ impl ResponseRewrite {
                 NewBody::Replaced(decoded.ok_or("invalid base64 content")?.into())
             }
             (Some(body), _) => NewBody::Replaced(body.as_bytes().into()),
+            (None, _) if conf.body_base64 => return Err("invalid base64 content".into()),
             (None, Some(filters)) => {
                 let compile = |filter: &FilterConf| {
                     let made = Substitution::new(&filter.regex, &filter.replace, &filter.options);
@@ -215,7 +210,8 @@ impl ResponseRewrite {
                         .map_err(|reason| format!("regex \"{}\" validation failed: {reason}", filter.regex))
                 };
                 let all = filters.iter().map(compile).collect::<Result<_, String>>()?;
-                NewBody::Filtered(Arc::new(Filters { all, limit: conf.max_resp_body_size }))
+                let (limit, oversize) = (conf.max_resp_body_size, conf.oversize);
+                NewBody::Filtered(Arc::new(Filters { all, limit, oversize, worker_limit }))
             }
             (None, None) => NewBody::Same,
         };
@@ -244,13 +240,16 @@ impl Plugin for ResponseRewrite {
                 cx.response.headers.remove_name(name.as_bytes());
             }
         } else if matches!(self.body, NewBody::Filtered(_)) {
-            tracing::error!("response-rewrite: filters cannot read the encoding of this body");
+            static COMPLAINT: Seldom = Seldom::new();
+            if let Some(left_out) = COMPLAINT.due() {
+                tracing::error!(left_out, "response-rewrite: filters cannot read the encoding of a body");
+            }
         }
         self.headers.apply(cx, &[], |cx| &mut cx.response.headers);
         cx.keep(self, Verdict { encoding });
     }
 
-    fn body_filter(&self, cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+    fn body_filter(&self, cx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
         let Verdict { encoding } = cx.take_kept(self)?;
         if cx.request.client_method() == Method::Head {
             return None;
@@ -263,8 +262,8 @@ impl Plugin for ResponseRewrite {
             NewBody::Replaced(body) => Some(Box::new(Replacement { body: Arc::clone(body) })),
             NewBody::Filtered(_) if encoding == Encoding::Other => None,
             NewBody::Filtered(filters) => {
-                let (filters, decoder) = (Arc::clone(filters), Decoder::new(encoding));
-                Some(Box::new(Filtering { filters, decoder, held: Vec::new(), over: false }))
+                let held = env.local.part(Held::default);
+                Some(Box::new(Filtering::new(Arc::clone(filters), encoding, held)))
             }
         }
     }
@@ -297,121 +296,10 @@ impl BodyFilter for Replacement {
     }
 }
 
-/// Holds the body back up to the limit, and filters it when it is whole.
-struct Filtering {
-    filters: Arc<Filters>,
-    decoder: Decoder,
-    held: Vec<u8>,
-    /// The limit was reached; what was held has been passed on.
-    over: bool,
-}
-
-impl Filtering {
-    fn take(&mut self, plain: &[u8], out: &mut Pieces) {
-        if self.over {
-            out.bytes(plain);
-            return;
-        }
-        let room = self.filters.limit - self.held.len();
-        self.held.extend_from_slice(&plain[..plain.len().min(room)]);
-        if plain.len() > room {
-            tracing::warn!("response-rewrite: a body is over max_resp_body_size, its rest passes unfiltered");
-            self.over = true;
-            self.release(out);
-            out.bytes(&plain[room..]);
-        }
-    }
-
-    fn release(&mut self, out: &mut Pieces) {
-        let mut text = std::mem::take(&mut self.held);
-        for (substitution, scope) in &self.filters.all {
-            let replaced = match scope {
-                Scope::Once => substitution.first(&text).map(|(text, _)| text),
-                Scope::Global => substitution.all(&text),
-            };
-            text = replaced.unwrap_or(text);
-        }
-        out.bytes(&text);
-    }
-}
-
-impl BodyFilter for Filtering {
-    fn data(&mut self, _cx: &mut Context, data: Chunk, out: &mut Pieces) {
-        match self.decoder.feed(&data) {
-            Some(plain) => self.take(&plain, out),
-            None => self.take(&data, out),
-        }
-    }
-
-    fn end(&mut self, _cx: &mut Context, _trailers: Option<&mut Headers>, out: &mut Pieces) {
-        if let Some(plain) = self.decoder.finish() {
-            self.take(&plain, out);
-        }
-        if !self.over {
-            self.release(out);
-        }
-    }
-}
-
-/// Takes the encoding off while the body passes.
-enum Decoder {
-    Identity,
-    Gzip(Box<flate2::write::MultiGzDecoder<Vec<u8>>>),
-    Brotli(Box<brotli::DecompressorWriter<Vec<u8>>>),
-    /// The encoding was broken; what follows cannot be read.
-    Broken,
-}
-
-impl Decoder {
-    fn new(encoding: Encoding) -> Decoder {
-        /// Room for the decoder's own output.
-        const BROTLI_BUFFER_BYTES: usize = 16 * 1024;
-        match encoding {
-            Encoding::Gzip => Decoder::Gzip(Box::new(flate2::write::MultiGzDecoder::new(Vec::new()))),
-            Encoding::Brotli => {
-                Decoder::Brotli(Box::new(brotli::DecompressorWriter::new(Vec::new(), BROTLI_BUFFER_BYTES)))
-            }
-            Encoding::Identity | Encoding::Other => Decoder::Identity,
-        }
-    }
-
-    /// What becomes readable with these bytes; None if they are readable as they are.
-    fn feed(&mut self, data: &[u8]) -> Option<Vec<u8>> {
-        let (result, plain) = match self {
-            Decoder::Identity => return None,
-            Decoder::Broken => return Some(Vec::new()),
-            Decoder::Gzip(decoder) => (decoder.write_all(data), std::mem::take(decoder.get_mut())),
-            Decoder::Brotli(decoder) => (decoder.write_all(data), std::mem::take(decoder.get_mut())),
-        };
-        if let Err(error) = result {
-            tracing::error!(%error, "response-rewrite: the encoding of a body is broken");
-            *self = Decoder::Broken;
-        }
-        Some(plain)
-    }
-
-    /// What was still held back.
-    fn finish(&mut self) -> Option<Vec<u8>> {
-        match self {
-            Decoder::Identity | Decoder::Broken => None,
-            Decoder::Gzip(decoder) => {
-                let _ = decoder.try_finish().inspect_err(|error| {
-                    tracing::error!(%error, "response-rewrite: the encoding of a body is cut short");
-                });
-                Some(std::mem::take(decoder.get_mut()))
-            }
-            Decoder::Brotli(decoder) => {
-                let _ = decoder.close().inspect_err(|error| {
-                    tracing::error!(%error, "response-rewrite: the encoding of a body is cut short");
-                });
-                Some(std::mem::take(decoder.get_mut()))
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
     use crate::testing::{Case, entry, refusal};
 
@@ -451,6 +339,7 @@ mod tests {
         check(two, "", &[b"xa"], "xc");
         let mut small = filter("global");
         small["max_resp_body_size"] = 4.into();
+        small["oversize"] = "pass".into();
         check(small, "", &[b"la", b"lalala", b"la"], "<a><a>lalala");
         check(json!({"body": "new", "vars": [["status", "==", 404]]}), "", &[b"old"], "old");
         check(json!({"body": "new", "vars": [["status", "==", 200]]}), "", &[b"old"], "new");
@@ -489,6 +378,7 @@ mod tests {
         check(json!({}), "expect object to have at least 1 properties");
         check(json!({"body": "%", "body_base64": true}), "invalid base64 content");
         check(json!({"body": "", "body_base64": true}), "invalid base64 content");
+        check(json!({"status_code": 200, "body_base64": true}), "invalid base64 content");
         check(
             json!({"vars": ["a", "==", 1]}),
             "failed to validate the 'vars' expression: rule should be wrapped inside brackets",

@@ -13,6 +13,10 @@ pub(super) struct Substitution {
     replacement: Vec<Piece>,
 }
 
+/// The result is over its limit.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooLong;
+
 #[derive(Debug)]
 enum Piece {
     Literal(Vec<u8>),
@@ -62,20 +66,26 @@ impl Substitution {
         Some((out, groups.collect()))
     }
 
-    /// The text with all matches replaced; None without a match.
-    pub(super) fn all(&self, text: &[u8]) -> Option<Vec<u8>> {
+    /// The text with its first `matches` matches replaced, of `limit` bytes at most.
+    ///
+    /// # Errors
+    /// It would be longer: a replacement may be longer than what it replaces, and stand for a byte.
+    pub(super) fn bounded(&self, text: Vec<u8>, matches: usize, limit: usize) -> Result<Vec<u8>, TooLong> {
         let (mut out, mut at) = (Vec::new(), 0);
-        for captures in self.regex.captures_iter(text) {
+        for captures in self.regex.captures_iter(&text).take(matches) {
             let Some(whole) = captures.get(0) else { continue };
             out.extend_from_slice(&text[at..whole.start()]);
             self.expand(&captures, &mut out);
             at = whole.end();
+            if out.len() > limit {
+                return Err(TooLong);
+            }
         }
-        if at == 0 && out.is_empty() && !self.regex.is_match(text) {
-            return None;
+        if at == 0 && out.is_empty() && !self.regex.is_match(&text) {
+            return Ok(text);
         }
         out.extend_from_slice(&text[at..]);
-        Some(out)
+        if out.len() > limit { Err(TooLong) } else { Ok(out) }
     }
 
     fn expand(&self, captures: &Captures<'_>, out: &mut Vec<u8>) {
@@ -137,15 +147,28 @@ mod tests {
             let substitution = Substitution::new(pattern, replacement, "jo").unwrap();
             let shown = |text: Option<Vec<u8>>| text.map_or("none".into(), |t| String::from_utf8(t).unwrap());
             assert_eq!(shown(substitution.first(text.as_bytes()).map(|(text, _)| text)), first, "{pattern}");
-            assert_eq!(shown(substitution.all(text.as_bytes())), all, "{pattern}");
+            let replaced = substitution.bounded(text.into(), usize::MAX, 100).unwrap();
+            assert_eq!(String::from_utf8(replaced).unwrap(), all, "{pattern}");
         };
         check("a(.)", "<$1>", "xabac", "x<b>ac", "x<b><c>");
         check("a", "${0}${0}", "aba", "aaba", "aabaa");
         check("(a)|b", "$1!", "ba", "!a", "!a!");
-        check("z", "$9", "a", "none", "none");
+        check("z", "$9", "a", "none", "a");
         check("a", "$$1", "a", "$1", "$1");
         check("a", "", "a", "", "");
         check("^/(?<x>.*)$", "/p/$1?q", "/é", "/p/é?q", "/p/é?q");
+    }
+
+    #[test]
+    fn results_have_a_limit() {
+        let bounded = |matches, limit| {
+            let substitution = Substitution::new("a", "long$0", "").unwrap();
+            substitution.bounded(b"aaa".to_vec(), matches, limit).map(|text| text.len())
+        };
+        assert_eq!(bounded(usize::MAX, 15), Ok(15));
+        assert_eq!(bounded(usize::MAX, 14), Err(TooLong));
+        assert_eq!(bounded(1, 7), Ok(7));
+        assert_eq!(bounded(1, 6), Err(TooLong));
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub(super) fn status(kind: FaultKind) -> Option<u16> {
         | FaultKind::BadResponse
         | FaultKind::ResponseHeadTooLarge
         | FaultKind::ResponseIncomplete
+        | FaultKind::ResponseCoding
+        | FaultKind::ResponseBodyTooLarge
         | FaultKind::UpgradeFailed => 502,
         FaultKind::NoUpstream | FaultKind::NoNode | FaultKind::OutOfSockets => 503,
         FaultKind::ConnectTimeout | FaultKind::UpstreamSendTimeout | FaultKind::ResponseTimeout => 504,
@@ -186,6 +188,13 @@ impl Exchange<'_, '_> {
 
     /// Queues what the filters have passed on; whether the client takes it.
     async fn send_ready(&mut self, row: &mut BodyRow) -> bool {
+        if let Some(fault) = row.fault() {
+            self.scratch.cx.record.fault = Some(fault);
+            if self.flush_reply().await {
+                self.down.abort();
+            }
+            return false;
+        }
         while let Some(frame) = row.pop() {
             while !self.down.has_room() {
                 if !self.flush_reply().await {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use sigma_http::{BodyLength, Chunk, Frame, HeaderId, Headers};
+use sigma_http::{BodyLength, Chunk, Fault, Frame, HeaderId, Headers};
 use sigma_plugin::{BodyFilter, Chain, Context, Env, Phase, Pieces};
 
 /// Body filters of one response, in a row, and what they have passed on so far.
@@ -10,6 +10,8 @@ use sigma_plugin::{BodyFilter, Chain, Context, Env, Phase, Pieces};
 pub(super) struct BodyRow {
     filters: Vec<Box<dyn BodyFilter>>,
     ready: VecDeque<Frame>,
+    /// A filter gave the response up.
+    fault: Option<Fault>,
 }
 
 impl BodyRow {
@@ -71,6 +73,11 @@ impl BodyRow {
         self.ready.pop_front()
     }
 
+    /// Why a filter gave the response up; it is to be cut then.
+    pub(super) fn fault(&self) -> Option<Fault> {
+        self.fault
+    }
+
     /// Whether no frame waits to be passed on.
     pub(super) fn is_dry(&self) -> bool {
         self.ready.is_empty()
@@ -91,6 +98,7 @@ impl BodyRow {
                     filter.data(cx, data, &mut next);
                 }
             }
+            self.fault = self.fault.or(next.fault());
             pieces = next;
         }
         self.ready.extend(pieces.drain());
@@ -101,6 +109,7 @@ impl BodyRow {
         for at in 0..self.filters.len() {
             let mut pieces = Pieces::default();
             self.filters[at].end(cx, trailers.as_deref_mut(), &mut pieces);
+            self.fault = self.fault.or(pieces.fault());
             self.run(at + 1, pieces, cx);
         }
     }

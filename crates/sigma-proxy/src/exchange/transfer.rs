@@ -68,6 +68,11 @@ impl Outlet<'_> {
         false
     }
 
+    /// Whether a filter gave the response up.
+    fn is_broken(&self) -> bool {
+        self.row.fault().is_some()
+    }
+
     /// Takes a frame of the node. To be called only while the client's side has room.
     fn pass(&mut self, frame: Frame, down: &mut Downstream<'_>) {
         self.ended = !matches!(frame, Frame::Data(_));
@@ -241,7 +246,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
             // To wait is allowed only for a side that was asked in this very poll: what an earlier
             // one queued may have left just now, with nobody registered for the node's next bytes.
             let mut starved = false;
-            while outlet.flows_into(self.down) {
+            while !outlet.is_broken() && outlet.flows_into(self.down) {
                 match self.up.poll_frame(cx) {
                     Poll::Ready(Ok(frame)) => {
                         outlet.pass(frame, self.down);
@@ -254,7 +259,11 @@ impl<'t, 'c> Transfer<'t, 'c> {
                     }
                 }
             }
-            match self.down.poll_flush(cx) {
+            let flushed = self.down.poll_flush(cx);
+            if let Some(fault) = outlet.row.fault() {
+                return Poll::Ready(Err(fault));
+            }
+            match flushed {
                 Poll::Ready(Ok(())) if outlet.is_dry() => return Poll::Ready(Ok(())),
                 Poll::Ready(Ok(())) if starved => break false,
                 Poll::Ready(Ok(())) => {}

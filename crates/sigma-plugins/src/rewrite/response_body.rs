@@ -1,0 +1,313 @@
+//! Replacements in a response body: it is held back whole, decoded, and searched.
+//!
+//! A node decides how much that is, and a few encoded bytes can stand for a gigabyte. So every step
+//! has a limit: what is held, what it decodes to and what the replacements make of it, and all of
+//! that together in one worker.
+
+use std::cell::Cell;
+use std::io::Read;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use sigma_http::{Chunk, Fault, FaultKind, Headers};
+use sigma_plugin::{BodyFilter, Context, Pieces};
+
+use super::substitute::{Substitution, TooLong};
+use crate::seldom::Seldom;
+
+/// Replacements, in their order.
+#[derive(Debug)]
+pub(super) struct Filters {
+    pub(super) all: Vec<(Substitution, Scope)>,
+    /// Bytes of a body, encoded and decoded.
+    pub(super) limit: usize,
+    pub(super) oversize: Oversize,
+    /// Bytes that the bodies of a worker may take together.
+    pub(super) worker_limit: usize,
+}
+
+/// Which matches are replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Scope {
+    Once,
+    Global,
+}
+
+/// What happens to a body that is over the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Oversize {
+    /// The response breaks off.
+    Cut,
+    /// What was held is filtered, and the rest passes as it is.
+    Pass,
+}
+
+/// How the node encoded the body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encoding {
+    Identity,
+    Gzip,
+    Brotli,
+    /// One that is not understood here.
+    Other,
+}
+
+impl Encoding {
+    pub(super) fn of(headers: &Headers) -> Encoding {
+        match headers.find(b"Content-Encoding") {
+            None | Some(b"") => Encoding::Identity,
+            Some(value) if value.eq_ignore_ascii_case(b"identity") => Encoding::Identity,
+            Some(value) if value.eq_ignore_ascii_case(b"gzip") => Encoding::Gzip,
+            Some(value) if value.eq_ignore_ascii_case(b"br") => Encoding::Brotli,
+            Some(_) => Encoding::Other,
+        }
+    }
+}
+
+/// Bytes that the bodies of one worker take now; a part of the worker.
+#[derive(Debug, Default)]
+pub(super) struct Held(Cell<usize>);
+
+/// A share of [`Held`], given back at the end of the exchange: what was passed on may wait for a
+/// slow client until then.
+#[derive(Debug)]
+struct Share {
+    held: Rc<Held>,
+    bytes: usize,
+}
+
+impl Share {
+    /// Bytes that may be taken on top.
+    fn room(&self, limit: usize) -> usize {
+        limit.saturating_sub(self.held.0.get())
+    }
+
+    fn grow(&mut self, bytes: usize) {
+        self.held.0.set(self.held.0.get() + bytes);
+        self.bytes += bytes;
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.held.0.set(self.held.0.get() - self.bytes);
+    }
+}
+
+const TOO_LONG: Fault = Fault::new(FaultKind::ResponseBodyTooLarge, "the body is over max_resp_body_size");
+const WORKER_FULL: Fault = Fault::new(
+    FaultKind::ResponseBodyTooLarge,
+    "the bodies that response-rewrite holds are over their limit",
+);
+const BROKEN: Fault = Fault::new(FaultKind::ResponseCoding, "the body is not encoded as it says");
+
+/// Holds a body back up to the limit, and filters it when it is whole.
+pub(super) struct Filtering {
+    filters: Arc<Filters>,
+    encoding: Encoding,
+    held: Vec<u8>,
+    share: Share,
+    /// The limit was reached and what was held has been passed on: the rest follows as it is.
+    passes: bool,
+}
+
+impl Filtering {
+    pub(super) fn new(filters: Arc<Filters>, encoding: Encoding, held: Rc<Held>) -> Filtering {
+        Filtering { filters, encoding, held: Vec::new(), share: Share { held, bytes: 0 }, passes: false }
+    }
+
+    /// Takes a piece; a fault gives the response up.
+    fn take(&mut self, data: &[u8], out: &mut Pieces) -> Result<(), Fault> {
+        let room = self.filters.limit - self.held.len();
+        let kept = &data[..data.len().min(room)];
+        if kept.len() > self.share.room(self.filters.worker_limit) {
+            return Err(WORKER_FULL);
+        }
+        self.share.grow(kept.len());
+        self.held.extend_from_slice(kept);
+        if data.len() <= room {
+            return Ok(());
+        }
+        // Of an encoded body the rest cannot be read without its beginning.
+        if self.filters.oversize == Oversize::Cut || self.encoding != Encoding::Identity {
+            return Err(TOO_LONG);
+        }
+        static COMPLAINT: Seldom = Seldom::new();
+        if let Some(left_out) = COMPLAINT.due() {
+            tracing::warn!(
+                left_out,
+                "response-rewrite: a body is over max_resp_body_size, its rest passes unfiltered"
+            );
+        }
+        self.passes = true;
+        self.release(out)?;
+        out.bytes(&data[room..]);
+        Ok(())
+    }
+
+    /// Passes on what was held, filtered.
+    fn release(&mut self, out: &mut Pieces) -> Result<(), Fault> {
+        let mut text = std::mem::take(&mut self.held);
+        if self.encoding != Encoding::Identity {
+            text = self.decoded(&text)?;
+            self.share.grow(text.len());
+        }
+        for (substitution, scope) in &self.filters.all {
+            let matches = if *scope == Scope::Once { 1 } else { usize::MAX };
+            // The text itself has its share already.
+            let limit = text.len() + self.share.room(self.filters.worker_limit);
+            let before = text.len();
+            text = substitution.bounded(text, matches, limit).map_err(|TooLong| WORKER_FULL)?;
+            self.share.grow(text.len().saturating_sub(before));
+        }
+        out.bytes(&text);
+        Ok(())
+    }
+
+    fn decoded(&self, encoded: &[u8]) -> Result<Vec<u8>, Fault> {
+        /// Room for the decoder's own output.
+        const BROTLI_BUFFER_BYTES: usize = 16 * 1024;
+        let room = self.share.room(self.filters.worker_limit);
+        let limit = self.filters.limit.min(room);
+        let mut plain = Vec::new();
+        if encoded.is_empty() {
+            return Ok(plain);
+        }
+        // One byte more, to see that there is more.
+        let most = limit as u64 + 1;
+        let read = match self.encoding {
+            Encoding::Gzip => flate2::read::MultiGzDecoder::new(encoded).take(most).read_to_end(&mut plain),
+            Encoding::Brotli => {
+                brotli::Decompressor::new(encoded, BROTLI_BUFFER_BYTES).take(most).read_to_end(&mut plain)
+            }
+            Encoding::Identity | Encoding::Other => return Ok(encoded.to_vec()),
+        };
+        match read {
+            Ok(bytes) if bytes <= limit => Ok(plain),
+            Ok(_) if room < self.filters.limit => Err(WORKER_FULL),
+            Ok(_) => Err(TOO_LONG),
+            Err(_) => Err(BROKEN),
+        }
+    }
+}
+
+fn give_up(fault: Fault, out: &mut Pieces) {
+    static COMPLAINT: Seldom = Seldom::new();
+    if let Some(left_out) = COMPLAINT.due() {
+        tracing::error!(left_out, "response-rewrite: a response is cut off: {}", fault.reason);
+    }
+    out.fail(fault);
+}
+
+impl BodyFilter for Filtering {
+    fn data(&mut self, _cx: &mut Context, data: Chunk, out: &mut Pieces) {
+        if self.passes {
+            out.frame(sigma_http::Frame::Data(data));
+        } else if let Err(fault) = self.take(&data, out) {
+            give_up(fault, out);
+        }
+    }
+
+    fn end(&mut self, _cx: &mut Context, _trailers: Option<&mut Headers>, out: &mut Pieces) {
+        if !self.passes
+            && let Err(fault) = self.release(out)
+        {
+            give_up(fault, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    const LIMIT: usize = 64 << 10;
+
+    fn filtering(oversize: Oversize, encoding: Encoding, held: &Rc<Held>, replacement: &str) -> Filtering {
+        let substitution = Substitution::new("a", replacement, "").unwrap();
+        let all = vec![(substitution, Scope::Global)];
+        let filters = Filters { all, limit: LIMIT, oversize, worker_limit: 2 * LIMIT };
+        Filtering::new(Arc::new(filters), encoding, Rc::clone(held))
+    }
+
+    /// What comes out, or why nothing more does.
+    fn run(filter: &mut Filtering, body: &[u8]) -> Result<usize, &'static str> {
+        let (mut cx, mut out) = (Context::default(), Pieces::default());
+        for piece in body.chunks(16 * 1024) {
+            filter.data(&mut cx, Chunk::copy_of(piece), &mut out);
+        }
+        if out.fault().is_none() {
+            filter.end(&mut cx, None, &mut out);
+        }
+        match out.fault() {
+            Some(fault) => Err(fault.reason),
+            None => Ok(out
+                .drain()
+                .map(|frame| match frame {
+                    sigma_http::Frame::Data(data) => data.len(),
+                    _ => 0,
+                })
+                .sum()),
+        }
+    }
+
+    fn gzipped(text: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn brotlied(text: &[u8]) -> Vec<u8> {
+        let mut encoder = brotli::CompressorWriter::new(Vec::new(), 4096, 5, 20);
+        encoder.write_all(text).unwrap();
+        encoder.into_inner()
+    }
+
+    #[test]
+    fn every_step_has_a_limit() {
+        let check = |oversize, encoding, replacement: &str, body: &[u8], expected: Result<usize, &str>| {
+            let held = Rc::new(Held::default());
+            let mut filter = filtering(oversize, encoding, &held, replacement);
+            assert_eq!(run(&mut filter, body), expected, "{oversize:?} {encoding:?} {replacement}");
+            drop(filter);
+            assert_eq!(held.0.get(), 0);
+        };
+        let (whole, long) = (vec![b'x'; LIMIT], vec![b'x'; 64 * LIMIT]);
+        let (cut, pass) = (Oversize::Cut, Oversize::Pass);
+        check(cut, Encoding::Identity, "", &whole, Ok(LIMIT));
+        check(cut, Encoding::Identity, "", &long, Err(TOO_LONG.reason));
+        check(pass, Encoding::Identity, "", &long, Ok(64 * LIMIT));
+        for (encoding, encode) in
+            [(Encoding::Gzip, gzipped as fn(&[u8]) -> Vec<u8>), (Encoding::Brotli, brotlied)]
+        {
+            check(cut, encoding, "", &encode(&whole), Ok(LIMIT));
+            let bomb = encode(&long);
+            assert!(bomb.len() < LIMIT / 10);
+            check(cut, encoding, "", &bomb, Err(TOO_LONG.reason));
+            check(pass, encoding, "", &bomb, Err(TOO_LONG.reason));
+            let mut torn = encode(b"hello hello hello");
+            torn.truncate(torn.len() - 4);
+            check(pass, encoding, "", &torn, Err(BROKEN.reason));
+            check(cut, encoding, "", b"not encoded", Err(BROKEN.reason));
+        }
+        check(cut, Encoding::Identity, "aa", &vec![b'a'; LIMIT], Ok(2 * LIMIT));
+        check(cut, Encoding::Identity, "aaa", &vec![b'a'; LIMIT], Err(WORKER_FULL.reason));
+    }
+
+    #[test]
+    fn the_bodies_of_a_worker_have_one_together() {
+        let held = Rc::new(Held::default());
+        let new = || filtering(Oversize::Cut, Encoding::Identity, &held, "");
+        let (mut one, mut two, mut three) = (new(), new(), new());
+        let body = vec![b'x'; LIMIT];
+        assert_eq!(run(&mut one, &body), Ok(LIMIT));
+        assert_eq!(run(&mut two, &body), Ok(LIMIT));
+        assert_eq!(run(&mut three, b"x"), Err(WORKER_FULL.reason), "the others may not have left yet");
+        drop((one, three));
+        assert_eq!(run(&mut new(), &body), Ok(LIMIT));
+    }
+}
