@@ -16,6 +16,9 @@ pub(crate) static REDIRECT: Descriptor = Descriptor {
     name: "redirect",
     priority: 900,
     doc: "Answers with a redirect: to HTTPS, to a template, or to what a pattern makes of the path.\n\n\
+        Only the operator names another host: whatever the path holds, a target that `uri` or `regex_uri` \
+        does not begin with `//` or a scheme stays on this one. Backslashes, which browsers read as slashes, \
+        are encoded.\n\n\
         The port for HTTPS is `plugin_attr.redirect.https_port`, else the smallest of the listeners with \
         TLS; 443 is not named.",
     phases: PhaseSet::of(&[Phase::Rewrite]),
@@ -85,6 +88,10 @@ struct Redirect {
     status: u16,
     encode: bool,
     append_query: bool,
+    /// The configured text itself begins with a host, so that what follows may.
+    names_host: bool,
+    /// The configured text holds a backslash, which is to stay one.
+    keeps_backslash: bool,
     /// What `plugin_attr` names for targets with https.
     https_port: Option<u16>,
 }
@@ -123,8 +130,16 @@ impl Redirect {
             }
             (None, None, None) => return Err("nothing to redirect to".into()),
         };
-        let (status, encode, append_query) = (conf.ret_code, conf.encode_uri, conf.append_query_string);
-        Ok(Redirect { to, status, encode, append_query, https_port: None })
+        let written = conf.uri.as_ref().or(conf.regex_uri.as_ref().map(|[_, replacement]| replacement));
+        Ok(Redirect {
+            to,
+            status: conf.ret_code,
+            encode: conf.encode_uri,
+            append_query: conf.append_query_string,
+            names_host: written.is_some_and(|text| text.starts_with("//")),
+            keeps_backslash: written.is_some_and(|text| text.contains('\\')),
+            https_port: None,
+        })
     }
 
     fn to_https(&self, cx: &Context, env: &Env<'_>) -> Step {
@@ -152,7 +167,13 @@ impl Redirect {
     }
 
     /// Encodes and completes what the configuration made.
-    fn finish(&self, cx: &Context, target: Vec<u8>) -> Step {
+    fn finish(&self, cx: &Context, mut target: Vec<u8>) -> Step {
+        // Two slashes at the beginning would name a host (RFC 3986 §4.2), and browsers take
+        // backslashes for slashes.
+        let slashes = target.iter().take_while(|byte| matches!(byte, b'/' | b'\\')).count();
+        if slashes > 1 && !self.names_host {
+            target.splice(..slashes, [b'/']);
+        }
         let split = target.iter().position(|b| *b == b'?').unwrap_or(target.len());
         let (path, query) = target.split_at(split);
         let mut target = if self.encode { encoded(path) } else { path.to_vec() };
@@ -163,18 +184,17 @@ impl Redirect {
             target.push(if query.is_empty() { b'?' } else { b'&' });
             target.extend_from_slice(args);
         }
-        Reply::new(self.status).header("Location", harmless(&target)).into()
+        let target = percent_encoded(&target, |byte| {
+            // Control characters of a decoded path must not get into a field.
+            byte < 0x20 || byte == 0x7f || (byte == b'\\' && !self.keeps_backslash)
+        });
+        Reply::new(self.status).header("Location", target).into()
     }
 }
 
 /// Percent-encodes what nginx's `escape_uri` does for a URI, so that an absolute one stays one.
 fn encoded(uri: &[u8]) -> Vec<u8> {
     percent_encoded(uri, |byte| matches!(byte, b' ' | b'#' | b'%' | b'?' | 0..=0x1f | 0x7f..))
-}
-
-/// Control characters of a decoded path must not get into a field.
-fn harmless(target: &[u8]) -> Vec<u8> {
-    percent_encoded(target, |byte| byte < 0x20 || byte == 0x7f)
 }
 
 /// Writes the bytes that `is_escaped` names as `%XX`.
@@ -239,6 +259,14 @@ mod tests {
         check(json!({"uri": "https://$host$request_uri"}), "/x?y", "302 https://example.com/x?y");
         check(json!({"uri": "$uri", "encode_uri": true}), "/a%20%25%c3%a9?q", "302 /a%20%25%C3%A9");
         check(json!({"uri": "$uri"}), "/a%0d%0aSet-Cookie:%20a", "302 /a%0D%0ASet-Cookie: a");
+        for open in ["/%5cevil.example", "/%5c%5cevil.example", "/%2fevil.example", "/%5c%2fevil.example"] {
+            check(json!({"uri": "$uri/"}), open, "302 /evil.example/");
+            check(json!({"regex_uri": ["^/old(.*)", "$1/"]}), &format!("/old{open}"), "302 /evil.example/");
+        }
+        check(json!({"uri": "/a$uri"}), "/b%5cc", "302 /a/b%5Cc");
+        check(json!({"uri": "/$arg_to"}), "/?to=/evil.example", "302 /evil.example");
+        check(json!({"uri": "/$arg_to"}), "/?to=%09/evil.example", "302 /%09/evil.example");
+        check(json!({"uri": "//$arg_to"}), "/?to=good.example", "302 //good.example");
         check(json!({"uri": "/n", "append_query_string": true}), "/?a=b", "302 /n?a=b");
         check(json!({"uri": "/n?c", "append_query_string": true}), "/?a=b", "302 /n?c&a=b");
         check(json!({"uri": "/n", "append_query_string": true}), "/", "302 /n");
