@@ -76,17 +76,20 @@ impl FieldRules {
         self.set.iter().any(|(known, _)| known.eq_ignore_ascii_case(name))
     }
 
-    /// Applies the rules to one side's fields. `captures` stand behind `$1` and so on.
+    /// Applies the rules to one side's fields. `captures` stand behind `$1` and so on. A field
+    /// without a value is not there, as with nginx: to add it does nothing, to set it removes it.
     pub(super) fn apply(&self, cx: &mut Context, captures: &[Vec<u8>], side: Side) {
         for (name, value) in self.add.iter().filter(|(name, _)| !frames(name)) {
             let value = render(value, cx, captures);
-            side(cx).append(name, &value);
+            if !value.is_empty() {
+                side(cx).append(name, &value);
+            }
         }
         for (name, values) in self.set.iter().filter(|(name, _)| !frames(name)) {
             let values: Vec<Vec<u8>> = values.iter().map(|value| render(value, cx, captures)).collect();
             side(cx).remove_name(name.as_bytes());
-            for value in values {
-                side(cx).append(name, &value);
+            for value in values.iter().filter(|value| !value.is_empty()) {
+                side(cx).append(name, value);
             }
         }
         for name in self.remove.iter().filter(|name| !frames(name)) {
@@ -105,7 +108,8 @@ pub(super) fn refuse_idle(conf: &Value, defaults: &Value) -> Result<(), String> 
     }
 }
 
-fn frames(name: &str) -> bool {
+/// Whether a field frames its message.
+pub(crate) fn frames(name: &str) -> bool {
     FRAMING.contains(&HeaderId::of(name.as_bytes()))
 }
 
@@ -170,7 +174,7 @@ impl Variables for WithCaptures<'_> {
 }
 
 /// Whether this can be the name of a field (RFC 9110 §5.1).
-fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
 }
 

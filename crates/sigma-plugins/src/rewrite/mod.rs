@@ -1,6 +1,6 @@
 //! Requests and responses are changed, answered elsewhere, or answered from files.
 
-mod fields;
+pub(crate) mod fields;
 pub(crate) mod forwarded_fields;
 pub(crate) mod gzip;
 pub(crate) mod proxy_rewrite;

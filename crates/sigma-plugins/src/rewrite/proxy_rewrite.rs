@@ -1,9 +1,11 @@
 //! `proxy-rewrite`: the node is asked for something else than the client asked for.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::template::Template;
 use sigma_http::HeaderId;
 use sigma_plugin::places::{VariableForm, VariablePlace};
@@ -21,7 +23,11 @@ pub(crate) static PROXY_REWRITE: Descriptor = Descriptor {
     doc: "Changes path, query, host, method and fields of the request that the node gets.\n\n\
         The path is normalised and encoded anew even if only something else is changed. The variable `uri` \
         keeps what the client asked for; `upstream_uri` is the new target. Fields that frame the message \
-        cannot be changed.",
+        cannot be changed.\n\n\
+        What a client sends cannot become another argument: in the query of `uri` and `regex_uri`, groups and \
+        decoded variables (`arg_*`, `uri_param_*`, `post_arg_*`, `uri`) are encoded, and other variables behind \
+        a `=` as far as they would begin another argument. A new path with a dot segment is answered 400. \
+        `use_real_request_uri_unsafe` switches both off.",
     phases: PhaseSet::of(&[Phase::Rewrite]),
     schema,
     check: Some(|conf| {
@@ -131,7 +137,7 @@ struct ProxyRewrite {
 enum NewPath {
     AsAsked,
     /// The path, and the query if there is a `?`.
-    Templates(Template, Option<Template>),
+    Templates(Template, Option<QueryTemplate>),
     Substitutions(Vec<Substitution>),
 }
 
@@ -154,8 +160,8 @@ impl ProxyRewrite {
         }
         let path = match &conf.uri {
             Some(uri) => {
-                let (path, query) = split_template(uri);
-                NewPath::Templates(Template::parse(path), query.map(Template::parse))
+                let (path, query) = split_outside_braces(uri, b'?');
+                NewPath::Templates(Template::parse(path), query.map(QueryTemplate::parse))
             }
             None if substitutions.is_empty() => NewPath::AsAsked,
             None => NewPath::Substitutions(substitutions),
@@ -170,46 +176,164 @@ impl ProxyRewrite {
     }
 
     /// The new target, and the groups of the pattern that matched.
-    fn target(&self, cx: &Context) -> (Vec<u8>, Vec<Vec<u8>>) {
-        let raw_target = || match cx.outgoing_query() {
-            Some(query) => [cx.request.raw_path(), query].join(&b'?'),
-            None => cx.request.raw_path().to_vec(),
-        };
+    ///
+    /// # Errors
+    /// The client made the path lead elsewhere.
+    fn target(&self, cx: &Context) -> Result<(Vec<u8>, Vec<Vec<u8>>), DotSegment> {
+        if self.raw {
+            return Ok(self.raw_target(cx));
+        }
         let (path, query, captures) = match &self.path {
             NewPath::Templates(path, query) => {
-                let query = query.as_ref().map(|query| rendered(query, cx));
-                (rendered(path, cx), query, Vec::new())
+                let query = query.as_ref().map(|query| query.rendered(cx));
+                let is_fixed = path.variables().next().is_none();
+                let path = rendered(path, cx);
+                if !is_fixed {
+                    refuse_dot_segments(&path)?;
+                }
+                (path, query, Vec::new())
             }
-            NewPath::AsAsked if self.raw => return (raw_target(), Vec::new()),
             NewPath::AsAsked => (cx.uri.clone(), None, Vec::new()),
             NewPath::Substitutions(all) => {
-                let base = if self.raw { raw_target() } else { cx.uri.clone() };
-                let replaced = all.iter().find_map(|substitution| substitution.first(&base));
-                let (text, captures) = replaced.unwrap_or_else(|| (base.clone(), Vec::new()));
-                if self.raw {
-                    return (text, captures);
-                }
-                // A question mark of the client's, sent as `%3f`, does not begin a query.
-                let at = text.iter().position(|b| *b == b'?').filter(|_| !base.contains(&b'?'));
-                match at {
-                    Some(at) => (text[..at].to_vec(), Some(text[at + 1..].to_vec()), captures),
-                    None => (text, None, captures),
+                // A question mark of the client's, sent as `%3f`, does not begin a query; one of the
+                // replacement does not either then, as with APISIX.
+                let one_text = cx.uri.contains(&b'?');
+                let replace = |substitution: &Substitution| match one_text {
+                    true => substitution.first(&cx.uri).map(|(path, captures)| (path, None, captures)),
+                    false => substitution.target(&cx.uri, |text, out| encode_component(text, out)),
+                };
+                match all.iter().find_map(replace) {
+                    Some(replaced) => {
+                        refuse_dot_segments(&replaced.0)?;
+                        replaced
+                    }
+                    None => (cx.uri.clone(), None, Vec::new()),
                 }
             }
         };
         let mut target = Vec::with_capacity(path.len() + 16);
-        if self.raw {
-            // A value of a variable must not begin the query.
-            target.extend(percent_encoded(&path, |byte| byte == b'?'));
-        } else {
-            percent_encode_path(&path, &mut target);
-        }
-        for query in [query.as_deref(), cx.outgoing_query()].into_iter().flatten() {
-            target.push(if target.contains(&b'?') { b'&' } else { b'?' });
-            target.extend_from_slice(query);
-        }
-        (target, captures)
+        percent_encode_path(&path, &mut target);
+        append_queries(&mut target, [query.as_deref(), cx.outgoing_query()]);
+        Ok((target, captures))
     }
+
+    /// The same with `use_real_request_uri_unsafe`: nothing is encoded but what begins a query.
+    fn raw_target(&self, cx: &Context) -> (Vec<u8>, Vec<Vec<u8>>) {
+        let asked = || match cx.outgoing_query() {
+            Some(query) => [cx.request.raw_path(), query].join(&b'?'),
+            None => cx.request.raw_path().to_vec(),
+        };
+        match &self.path {
+            NewPath::AsAsked => (asked(), Vec::new()),
+            NewPath::Substitutions(all) => {
+                let base = asked();
+                let replaced = all.iter().find_map(|substitution| substitution.first(&base));
+                replaced.unwrap_or_else(|| (base, Vec::new()))
+            }
+            NewPath::Templates(path, query) => {
+                // A value of a variable must not begin the query.
+                let mut target = percent_encoded(&rendered(path, cx), |byte| byte == b'?');
+                let query = query.as_ref().map(|query| rendered(&query.whole, cx));
+                append_queries(&mut target, [query.as_deref(), cx.outgoing_query()]);
+                (target, Vec::new())
+            }
+        }
+    }
+}
+
+fn append_queries(target: &mut Vec<u8>, queries: [Option<&[u8]>; 2]) {
+    for query in queries.into_iter().flatten() {
+        target.push(if target.contains(&b'?') { b'&' } else { b'?' });
+        target.extend_from_slice(query);
+    }
+}
+
+/// A variable or a group has put `.` or `..` between two slashes: the node would look elsewhere.
+struct DotSegment;
+
+fn refuse_dot_segments(path: &[u8]) -> Result<(), DotSegment> {
+    let is_dots = |segment: &[u8]| matches!(segment, b"." | b"..");
+    if path.split(|byte| *byte == b'/').any(is_dots) { Err(DotSegment) } else { Ok(()) }
+}
+
+/// The query of a template, argument by argument.
+struct QueryTemplate {
+    /// All of it, for when nothing is encoded.
+    whole: Template,
+    /// Names, and values behind a `=`.
+    arguments: Vec<(Template, Option<Template>)>,
+}
+
+impl QueryTemplate {
+    fn parse(query: &str) -> QueryTemplate {
+        let mut arguments = Vec::new();
+        let mut rest = Some(query);
+        while let Some(text) = rest {
+            let (argument, after) = split_outside_braces(text, b'&');
+            let (name, value) = split_outside_braces(argument, b'=');
+            arguments.push((Template::parse(name), value.map(Template::parse)));
+            rest = after;
+        }
+        QueryTemplate { whole: Template::parse(query), arguments }
+    }
+
+    fn rendered(&self, cx: &Context) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (at, (name, value)) in self.arguments.iter().enumerate() {
+            if at > 0 {
+                out.push(b'&');
+            }
+            name.render(&Encoded { cx, part: QueryPart::Name }, &mut out);
+            if let Some(value) = value {
+                out.push(b'=');
+                value.render(&Encoded { cx, part: QueryPart::Value }, &mut out);
+            }
+        }
+        out
+    }
+}
+
+/// Where in a query a variable stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum QueryPart {
+    Name,
+    Value,
+}
+
+/// Variables in such a form that they stay within their argument.
+struct Encoded<'a> {
+    cx: &'a Context,
+    part: QueryPart,
+}
+
+impl Variables for Encoded<'_> {
+    fn get(&self, name: &VarName) -> Option<VarValue<'_>> {
+        let value = self.cx.get(name)?;
+        let is_decoded = match name {
+            VarName::Uri | VarName::Arg(_) | VarName::UriParam(_) => true,
+            VarName::Other(name) => name.starts_with("post_arg"),
+            _ => false,
+        };
+        let VarValue::Text(text) = &value else { return Some(value) };
+        let encoded = if is_decoded {
+            let mut out = Vec::with_capacity(text.len());
+            encode_component(text, &mut out);
+            out
+        } else if self.part == QueryPart::Value {
+            // Its escapes stay what they are: `$args`, `$http_*` and their like come as they were sent.
+            percent_encoded(text, |byte| matches!(byte, b'&' | b'#' | b';'))
+        } else {
+            // In the place of a whole argument the operator wants it to be some.
+            percent_encoded(text, |byte| byte == b'#')
+        };
+        Some(VarValue::Text(Cow::Owned(encoded)))
+    }
+}
+
+/// Writes decoded text so that it is one part of a query, and the same when it is decoded again.
+fn encode_component(text: &[u8], out: &mut Vec<u8>) {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:@!$'()*,?".contains(&byte);
+    out.extend(percent_encoded(text, |byte| !is_plain(byte)));
 }
 
 fn rendered(template: &Template, cx: &Context) -> Vec<u8> {
@@ -218,23 +342,25 @@ fn rendered(template: &Template, cx: &Context) -> Vec<u8> {
     out
 }
 
-/// Path and query of a template: its first `?` that is not inside `${…}` parts them.
-fn split_template(uri: &str) -> (&str, Option<&str>) {
+/// A template in two at the first such byte that is not inside `${…}`.
+fn split_outside_braces(text: &str, separator: u8) -> (&str, Option<&str>) {
     let mut in_braces = false;
-    for (at, byte) in uri.bytes().enumerate() {
+    for (at, byte) in text.bytes().enumerate() {
         match byte {
-            b'{' if uri[..at].ends_with('$') => in_braces = true,
+            b'{' if text[..at].ends_with('$') => in_braces = true,
             b'}' => in_braces = false,
-            b'?' if !in_braces => return (&uri[..at], Some(&uri[at + 1..])),
+            _ if byte == separator && !in_braces => return (&text[..at], Some(&text[at + 1..])),
             _ => {}
         }
     }
-    (uri, None)
+    (text, None)
 }
 
 impl Plugin for ProxyRewrite {
     fn rewrite(&self, cx: &mut Context, _env: &Env<'_>) -> Step {
-        let (target, captures) = self.target(cx);
+        let Ok((target, captures)) = self.target(cx) else {
+            return Step::json(400, &json!({"error_msg": "the rewritten path has a dot segment"}));
+        };
         // What could end the request line is encoded in any case.
         cx.target = percent_encoded(&target, |byte| byte <= b' ' || byte == 0x7f);
         if cx.target.first() != Some(&b'/') && cx.request.path_and_query() != b"*" {
@@ -257,7 +383,7 @@ impl Plugin for ProxyRewrite {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Case, entry, refusal};
+    use crate::testing::{Case, entry, refusal, summary};
 
     fn run(conf: &Value, head: &str) -> Case {
         let plugin = entry("proxy-rewrite", conf.clone()).unwrap();
@@ -279,10 +405,23 @@ mod tests {
         check(json!({"uri": "/n/$http_x_a"}), "/", "/n/a%3Fb");
         check(json!({"uri": "/n/$uri"}), "/a%0d%0ab%20%25", "/n//a%0D%0Ab%20%25");
         check(json!({"uri": "/n?u=$uri"}), "/a%0d%0ab", "/n?u=/a%0D%0Ab");
+        // No value becomes an argument of its own.
+        check(
+            json!({"uri": "/n?u=$arg_a"}),
+            "/?a=1%26x=%232%25%2B",
+            "/n?u=1%26x%3D%232%25%2B&a=1%26x=%232%25%2B",
+        );
+        check(json!({"uri": "/n?$arg_a&b"}), "/?a=x%26y=z", "/n?x%26y%3Dz&b&a=x%26y=z");
+        check(json!({"uri": "/n?u=$uri&v"}), "/a%26b=c", "/n?u=/a%26b%3Dc&v");
+        check(json!({"uri": "/n?to=$request_uri"}), "/a?b=%26&c", "/n?to=/a?b=%26%26c&b=%26&c");
+        check(json!({"uri": "/n?$args"}), "/?b=%26&c", "/n?b=%26&c&b=%26&c");
+        check(json!({"uri": "/n?a=${none ?? b&c=d}"}), "/", "/n?a=b&c=d");
         check(json!({"regex_uri": ["^/(.*)/(.*)$", "/$2/${1}"]}), "/a/b?q", "/b/a?q");
         check(json!({"regex_uri": ["^/x", "/y", "^/a", "/z", "^/a", "/never"]}), "/a/b", "/z/b");
         check(json!({"regex_uri": ["^/x", "/y"]}), "/a%c3%a9?q", "/a%C3%A9?q");
         check(json!({"regex_uri": ["^/(.*)", "/p?a=$1"]}), "/x?q", "/p?a=x&q");
+        check(json!({"regex_uri": ["^/(.*)", "/p?a=$1"]}), "/x%26b=c%23", "/p?a=x%26b%3Dc%23");
+        check(json!({"regex_uri": ["^/a", "/p?a="]}), "/a/x%26b", "/p?a=/x%26b");
         check(json!({"regex_uri": ["^/(.*)", "/p?a=$1"]}), "/x%3fy", "/p%3Fa=x%3Fy");
         check(json!({"uri": "/u", "regex_uri": ["^/", "/never"]}), "/", "/u");
         check(json!({"method": "GET"}), "/a%2db?q", "/a-b?q");
@@ -297,21 +436,41 @@ mod tests {
     }
 
     #[test]
+    fn no_value_leads_to_another_folder() {
+        let check = |conf: Value, target: &str, expected: &str| {
+            let plugin = entry("proxy-rewrite", conf.clone()).unwrap();
+            let mut case = Case::new(&format!("GET {target} HTTP/1.1\nHost: h"));
+            let reply = case.run(&plugin, Phase::Rewrite);
+            assert_eq!(summary(reply.as_ref()), expected, "{conf} {target}");
+        };
+        let refused = "400 {\"error_msg\":\"the rewritten path has a dot segment\"}";
+        check(json!({"uri": "/api/$arg_a"}), "/?a=../admin", refused);
+        check(json!({"uri": "/api/$arg_a/x"}), "/?a=..", refused);
+        check(json!({"uri": "/api/$arg_a/x"}), "/?a=%2e", refused);
+        check(json!({"uri": "/api/$arg_a/x"}), "/?a=...", "passed");
+        check(json!({"uri": "/api/../x"}), "/?a=..", "passed");
+        check(json!({"regex_uri": ["^/(.*)-(.*)", "/$1$2/x"]}), "/.-./", refused);
+        check(json!({"uri": "/api/$arg_a", "use_real_request_uri_unsafe": true}), "/?a=../admin", "passed");
+    }
+
+    #[test]
     fn method_host_and_fields() {
         let conf = json!({
             "regex_uri": ["^/(.*)/(.*)$", "/"], "method": "MKCOL", "host": "other.example:81",
             "headers": {
                 "add": {"X-Many": ["1", 2], "X-One": "$1x$2-${arg_q}-$9"},
-                "set": {"X-Set": "s", "X-Had": ["n", "m"], "X-Num": 5, "X-Empty": "$none"},
+                "set": {"X-Set": "s", "X-Had": ["n", "m"], "X-Num": 5, "X-Empty": "$none", "X-Old": ""},
                 "remove": ["X-Gone", "Content-Length"]
             }
         });
-        let case =
-            run(&conf, "POST /a/b?q=7 HTTP/1.1\nHost: h\nX-Had: o\nX-Gone: g\nX-Many: 0\nContent-Length: 3");
+        let case = run(
+            &conf,
+            "POST /a/b?q=7 HTTP/1.1\nHost: h\nX-Had: o\nX-Gone: g\nX-Empty: e\nX-Old: o\nX-Many: 0\nContent-Length: 3",
+        );
         let mut fields = Vec::new();
         case.cx.request.headers.write_to(&mut fields);
         let expected = "Host: h\r\nX-Many: 0\r\nContent-Length: 3\r\nX-Many: 1\r\nX-Many: 2\r\nX-One: axb-7-\r\n\
-            X-Set: s\r\nX-Had: n\r\nX-Had: m\r\nX-Num: 5\r\nX-Empty: \r\n";
+            X-Set: s\r\nX-Had: n\r\nX-Had: m\r\nX-Num: 5\r\n";
         assert_eq!(String::from_utf8(fields).unwrap(), expected);
         assert_eq!(case.cx.request.method_token(), b"MKCOL");
         assert_eq!(case.cx.host.as_deref(), Some(&b"other.example:81"[..]));

@@ -61,9 +61,45 @@ impl Substitution {
         let mut out = text[..whole.start()].to_vec();
         self.expand(&captures, &mut out);
         out.extend_from_slice(&text[whole.end()..]);
-        let groups =
-            captures.iter().map(|group| group.map_or_else(Vec::new, |group| group.as_bytes().to_vec()));
-        Some((out, groups.collect()))
+        Some((out, groups(&captures)))
+    }
+
+    /// As [`Substitution::first`], for a request target: what follows the first `?` of the
+    /// replacement is a query, and what stands there of `text` is encoded by `encode`.
+    pub(super) fn target(
+        &self,
+        text: &[u8],
+        encode: impl Fn(&[u8], &mut Vec<u8>),
+    ) -> Option<(Vec<u8>, Option<Vec<u8>>, Vec<Vec<u8>>)> {
+        let captures = self.regex.captures(text)?;
+        // Group 0 is there in every match.
+        let whole = captures.get(0)?;
+        let (mut path, mut query) = (text[..whole.start()].to_vec(), None);
+        let literal = |text: &[u8], path: &mut Vec<u8>, query: &mut Option<Vec<u8>>| match query {
+            Some(query) => query.extend_from_slice(text),
+            None => match text.iter().position(|byte| *byte == b'?') {
+                Some(at) => {
+                    path.extend_from_slice(&text[..at]);
+                    *query = Some(text[at + 1..].to_vec());
+                }
+                None => path.extend_from_slice(text),
+            },
+        };
+        let matched = |text: &[u8], path: &mut Vec<u8>, query: &mut Option<Vec<u8>>| match query {
+            Some(query) => encode(text, query),
+            None => path.extend_from_slice(text),
+        };
+        for piece in &self.replacement {
+            match piece {
+                Piece::Literal(text) => literal(text, &mut path, &mut query),
+                Piece::Group(number) => {
+                    let text = captures.get(*number).map_or(&b""[..], |group| group.as_bytes());
+                    matched(text, &mut path, &mut query);
+                }
+            }
+        }
+        matched(&text[whole.end()..], &mut path, &mut query);
+        Some((path, query, groups(&captures)))
     }
 
     /// The text with its first `matches` matches replaced, of `limit` bytes at most.
@@ -98,6 +134,10 @@ impl Substitution {
             }
         }
     }
+}
+
+fn groups(captures: &Captures<'_>) -> Vec<Vec<u8>> {
+    captures.iter().map(|group| group.map_or_else(Vec::new, |group| group.as_bytes().to_vec())).collect()
 }
 
 /// `$1`, `${1}` and `$$`; nothing else may follow a dollar sign, as with nginx.
