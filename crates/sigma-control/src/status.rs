@@ -12,7 +12,8 @@ use axum::routing::get;
 use serde_json::{Value, json};
 use sigma_config::kind::Kind;
 use sigma_http::FaultKind;
-use sigma_observe::counters::{Totals, WorkerCounters, merge};
+use sigma_observe::counters::{Counter, Totals, WorkerCounters, merge};
+use sigma_plugin::Node;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::control_api::{self, Inspect};
@@ -25,6 +26,7 @@ use crate::supervisor::Request;
 /// What the operators' listeners see of the process.
 pub(crate) struct Shared {
     counters: Vec<Arc<WorkerCounters>>,
+    node: Arc<Node>,
     ready: AtomicBool,
     reloads: AtomicU64,
     last_problem: Mutex<Option<String>>,
@@ -34,9 +36,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(counters: Vec<Arc<WorkerCounters>>, ask: mpsc::Sender<Request>) -> Shared {
+    pub(crate) fn new(
+        counters: Vec<Arc<WorkerCounters>>,
+        node: Arc<Node>,
+        ask: mpsc::Sender<Request>,
+    ) -> Shared {
         Shared {
             counters,
+            node,
             ready: AtomicBool::new(false),
             reloads: AtomicU64::new(0),
             last_problem: Mutex::new(None),
@@ -75,7 +82,10 @@ impl Shared {
     }
 
     fn totals(&self) -> Totals {
-        merge(&self.counters)
+        let mut totals = merge(&self.counters);
+        // Loggers among the plugins write access lines as well.
+        totals.add(Counter::AccessLinesDropped, self.node.lost_lines());
+        totals
     }
 }
 

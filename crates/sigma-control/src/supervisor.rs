@@ -218,7 +218,7 @@ impl Supervisor {
         let pinned: &[usize] = if settings.pin_workers { &cpus } else { &[] };
         let counters: Vec<Arc<WorkerCounters>> = (0..workers).map(|_| Arc::default()).collect();
         let (ask, requests) = mpsc::channel(16);
-        let shared = Arc::new(status::Shared::new(counters.clone(), ask));
+        let shared = Arc::new(status::Shared::new(counters.clone(), Arc::clone(&plugins.node), ask));
         show_quarantine(&desired, &shared, store.as_deref());
         // Before anything accepts traffic: whoever sees the gateway up may ask how it is.
         operators::serve(&settings, &shared, store.as_ref(), &plugins, keyring).await?;

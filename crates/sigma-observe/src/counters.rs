@@ -115,6 +115,8 @@ const NAMES: [(Counter, &str); 24] = [
 pub struct WorkerCounters {
     values: [AtomicU64; NAMES.len()],
     faults: [AtomicU64; FAULT_SLOTS],
+    /// Access lines of this worker that the log writer has lost; written by that thread only.
+    lines_lost: AtomicU64,
     /// The store's revision that the worker serves.
     revision: AtomicU64,
     /// Access lines of this worker that its writer lost; the writer counts them.
@@ -126,6 +128,7 @@ impl Default for WorkerCounters {
         WorkerCounters {
             values: [const { AtomicU64::new(0) }; NAMES.len()],
             faults: [const { AtomicU64::new(0) }; FAULT_SLOTS],
+            lines_lost: AtomicU64::new(0),
             revision: AtomicU64::new(0),
             lines_lost: AtomicU64::new(0),
         }
@@ -176,9 +179,19 @@ impl WorkerCounters {
         bump(&self.faults[kind.min(FAULT_SLOTS - 1)], 1);
     }
 
+    /// Counts access lines that were handed over and could not be written. They are dropped lines
+    /// too; the worker's own cell has one writer already. For the log writer.
+    pub(crate) fn lose_lines(&self, lines: u64) {
+        self.lines_lost.fetch_add(lines, Ordering::Relaxed);
+    }
+
     /// The present value of one counter.
     pub fn get(&self, counter: Counter) -> u64 {
-        self.values[counter as usize].load(Ordering::Relaxed)
+        let value = self.values[counter as usize].load(Ordering::Relaxed);
+        match counter {
+            Counter::AccessLinesDropped => value.wrapping_add(self.lines_lost.load(Ordering::Relaxed)),
+            _ => value,
+        }
     }
 }
 
@@ -201,6 +214,7 @@ pub fn merge(workers: &[Arc<WorkerCounters>]) -> Totals {
         for (sum, cell) in totals.values.iter_mut().zip(&worker.values) {
             *sum = sum.wrapping_add(cell.load(Ordering::Relaxed));
         }
+        totals.add(Counter::AccessLinesDropped, worker.lines_lost.load(Ordering::Relaxed));
         for (sum, cell) in totals.faults.iter_mut().zip(&worker.faults) {
             *sum = sum.wrapping_add(cell.load(Ordering::Relaxed));
         }
@@ -211,6 +225,12 @@ pub fn merge(workers: &[Arc<WorkerCounters>]) -> Totals {
 }
 
 impl Totals {
+    /// Adds what was counted elsewhere.
+    pub fn add(&mut self, counter: Counter, n: u64) {
+        let sum = &mut self.values[counter as usize];
+        *sum = sum.wrapping_add(n);
+    }
+
     /// The sum of one counter.
     pub fn get(&self, counter: Counter) -> u64 {
         self.values[counter as usize]

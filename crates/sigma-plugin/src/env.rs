@@ -41,6 +41,8 @@ pub struct Node {
     enabled: OnceLock<Vec<&'static Descriptor>>,
     /// How often operators asked for log files to be opened anew.
     log_generation: AtomicU64,
+    /// Lines of logs that plugins could not keep.
+    lost_lines: AtomicU64,
     /// What is to be finished before the process ends.
     endings: Mutex<Vec<Work>>,
 }
@@ -109,6 +111,16 @@ impl Node {
     /// A number that grows whenever log files are to be opened anew.
     pub fn log_generation(&self) -> u64 {
         self.log_generation.load(Ordering::Relaxed)
+    }
+
+    /// Counts lines of a log that were dropped or could not be written.
+    pub fn lose_lines(&self, lines: u64) {
+        self.lost_lines.fetch_add(lines, Ordering::Relaxed);
+    }
+
+    /// How many lines plugins have lost since the start.
+    pub fn lost_lines(&self) -> u64 {
+        self.lost_lines.load(Ordering::Relaxed)
     }
 
     /// Has something finished before the process ends, after the last exchange: what is still

@@ -9,20 +9,23 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sigma_plugin::{Context, Env, Node};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
+
+use crate::seldom::Seldom;
 
 /// Most bytes that the entries of one plugin may hold in memory, all batches together. APISIX
 /// counts entries only; with bodies in them their number says little about memory.
 const PENDING_BYTES: usize = 64 << 20;
 
-/// How often a full backlog is complained of.
-const COMPLAINT_PERIOD_MS: u64 = 1000;
+/// Batches of one configuration that are on their way at once. More would open a connection each, as
+/// many as may wait, to a server that is slow already.
+const LANES: usize = 16;
 
 /// Entries waiting unless the plugin's metadata says otherwise.
 pub(crate) const DEFAULT_PENDING: u64 = 8192;
@@ -111,8 +114,7 @@ struct Backlog {
     processed: AtomicU64,
     discarded: AtomicU64,
     bytes: AtomicUsize,
-    /// When the last complaint was logged, in Unix milliseconds.
-    complained_ms: AtomicU64,
+    complaint: Seldom,
 }
 
 impl Backlog {
@@ -132,11 +134,7 @@ impl Backlog {
     }
 
     fn complain(&self, pushed: u64, processed: u64, limit: u64, discarded: u64) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
-        let last = self.complained_ms.load(Ordering::Relaxed);
-        if now >= last + COMPLAINT_PERIOD_MS
-            && self.complained_ms.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        {
+        if self.complaint.due().is_some() {
             tracing::error!(
                 "max pending entries limit exceeded. discarding entry. total_pushed_entries: {pushed} \
                  total_processed_entries: {processed} max_pending_entries: {limit} \
@@ -267,6 +265,7 @@ impl Processor {
     /// Takes an entry, or drops it. Never waits.
     pub(crate) fn push(&self, entry: Vec<u8>, cx: &Context, env: &Env<'_>) {
         if !self.backlog.admit(entry.len(), self.max_pending.load(Ordering::Relaxed)) {
+            env.node.lose_lines(1);
             return;
         }
         let queue = self.queue.get_or_init(|| self.start(cx, env));
@@ -296,6 +295,9 @@ impl Processor {
                 retry_delay: seconds(self.settings.retry_delay),
                 backlog: Arc::clone(&self.backlog),
                 destination: Arc::clone(&self.destination),
+                lanes: Arc::new(Semaphore::new(LANES)),
+                node: Arc::clone(env.node),
+                complaints: Arc::default(),
             },
             gauge: Arc::clone(&self.gauge),
             buffer: Vec::new(),
@@ -381,16 +383,34 @@ struct Outgoing {
     retry_delay: Duration,
     backlog: Arc<Backlog>,
     destination: Arc<dyn Destination>,
+    /// One for each batch that is being sent.
+    lanes: Arc<Semaphore>,
+    /// Told what is lost.
+    node: Arc<Node>,
+    complaints: Arc<Complaints>,
+}
+
+/// Lines of the error log; a batch may be as small as a request.
+#[derive(Default)]
+struct Complaints {
+    failed: Seldom,
+    dropped: Seldom,
 }
 
 impl Outgoing {
+    async fn send(&self, entries: &[Vec<u8>]) -> Result<(), Refusal> {
+        // Never closed. Given back while a retry waits for its time.
+        let _lane = self.lanes.acquire().await;
+        self.destination.send(entries).await
+    }
+
     async fn deliver(self, entries: Vec<Vec<u8>>) {
         let mut from = 0;
         for attempt in 0..=self.max_retry_count {
             if attempt > 0 {
                 tokio::time::sleep(self.retry_delay).await;
             }
-            match self.destination.send(&entries[from..]).await {
+            match self.send(&entries[from..]).await {
                 Ok(()) => break,
                 Err(Refusal { reason, taken }) => {
                     self.report(&reason, taken, entries.len() - from);
@@ -399,26 +419,32 @@ impl Outgoing {
             }
             if attempt == self.max_retry_count {
                 let dropped = entries.len() - from;
-                tracing::error!(
-                    dropped,
-                    "Batch Processor[{}] exceeded the max_retry_count[{}] dropping the entries",
-                    self.name,
-                    self.max_retry_count
-                );
+                self.node.lose_lines(dropped as u64);
+                if let Some(left_out) = self.complaints.dropped.due() {
+                    tracing::error!(
+                        left_out,
+                        dropped,
+                        "Batch Processor[{}] exceeded the max_retry_count[{}] dropping the entries",
+                        self.name,
+                        self.max_retry_count
+                    );
+                }
             }
         }
         self.backlog.release(&entries);
     }
 
     fn report(&self, reason: &str, taken: usize, all: usize) {
+        let Some(left_out) = self.complaints.failed.due() else { return };
         if taken > 0 {
             let first = taken + 1;
             tracing::error!(
+                left_out,
                 "Batch Processor[{}] failed to process entries [{first}/{all}]: {reason}",
                 self.name
             );
         } else {
-            tracing::error!("Batch Processor[{}] failed to process entries: {reason}", self.name);
+            tracing::error!(left_out, "Batch Processor[{}] failed to process entries: {reason}", self.name);
         }
     }
 }
@@ -516,6 +542,58 @@ mod tests {
     #[test]
     fn a_full_backlog_drops() {
         check(json!({}), 0, 0, 2, &["a", "b", "c"], &[&["a", "b"]]);
+    }
+
+    /// Takes nothing, and sees how many batches are on their way.
+    #[derive(Default)]
+    struct Stalled {
+        now: AtomicUsize,
+        most: AtomicUsize,
+    }
+
+    impl Destination for Stalled {
+        fn send<'s>(&'s self, _entries: &'s [Vec<u8>]) -> Sending<'s> {
+            Box::pin(async move {
+                let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
+                self.most.fetch_max(now, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_secs(3)).await;
+                self.now.fetch_sub(1, Ordering::Relaxed);
+                Err("no".to_owned().into())
+            })
+        }
+    }
+
+    #[test]
+    fn a_server_that_stalls_is_not_flooded_and_what_is_lost_is_counted() {
+        let settings: BatchSettings = serde_json::from_value(json!({
+            "name": "t", "batch_max_size": 1, "inactive_timeout": 5, "buffer_duration": 60,
+            "max_retry_count": 1, "retry_delay": 1
+        }))
+        .unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let stalled = Arc::new(Stalled::default());
+        runtime.block_on(async {
+            let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+            let spawning = crate::testing::spawning(&tokio::runtime::Handle::current());
+            case.node = Arc::new(Node::new(spawning, Value::Null, String::new()));
+            let destination = Arc::clone(&stalled);
+            let processor = Batches::processor(&case.node, "t", 1, &settings, 100, || destination);
+            let env = Env {
+                node: &case.node,
+                local: &case.local,
+                consumers: &case.consumers,
+                https_port: None,
+                now_ms: 0,
+            };
+            for _ in 0..110 {
+                processor.push(b"a".to_vec(), &case.cx, &env);
+            }
+            assert_eq!(case.node.lost_lines(), 10, "more than may wait");
+            case.node.end().await;
+            assert_eq!(case.node.lost_lines(), 110);
+        });
+        assert_eq!(stalled.most.load(Ordering::Relaxed), LANES);
     }
 
     #[test]

@@ -156,7 +156,8 @@ fn a_failed_reopen_keeps_the_old_file() {
 #[test]
 fn failed_writes_are_counted() {
     let writer = LogWriter::start(LogTarget::File("/dev/full".into()), 8).unwrap();
-    let mut sink = writer.sink(1, counters());
+    let counters = counters();
+    let mut sink = writer.sink(1, Arc::clone(&counters));
     put(&mut sink, "lost");
     put(&mut sink, "lost");
     let end = Instant::now() + DEADLINE;
@@ -166,6 +167,8 @@ fn failed_writes_are_counted() {
     }
     drop(sink);
     assert!(writer.close(DEADLINE));
+    assert_eq!(counters.get(Counter::AccessLinesDropped), 2);
+    assert_eq!(crate::counters::merge(&[counters]).get(Counter::AccessLinesDropped), 2);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use sigma_http::{BodyLength, Chunk, Headers};
 use sigma_plugin::{BodyFilter, Context, Env, Pieces, Plugin, variables};
 
 use super::template::{Bodies, Template, text_of};
+use crate::seldom::Seldom;
 
 /// Header fields and query arguments that an entry shows at most.
 const MAX_FIELDS: usize = 100;
@@ -319,7 +320,11 @@ fn decoded<'b>(body: &'b [u8], coding: Option<&[u8]>, limit: usize) -> Cow<'b, [
     match result {
         Ok(_) => Cow::Owned(out),
         Err(error) => {
-            tracing::warn!(%error, coding = %text_of(coding), "a response body is logged as it was sent");
+            static COMPLAINT: Seldom = Seldom::new();
+            if let Some(left_out) = COMPLAINT.due() {
+                let coding = text_of(coding);
+                tracing::warn!(left_out, %error, ?coding, "a response body is logged as it was sent");
+            }
             Cow::Borrowed(body)
         }
     }

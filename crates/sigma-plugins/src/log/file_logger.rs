@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -13,12 +14,17 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::expr::Expr;
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{BodyFilter, Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{BodyFilter, Build, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, Step};
 
 use super::entry::{self, Entries, EntryConfig, entry_schema, expression};
+use crate::seldom::Seldom;
 
 /// Bytes of lines that may wait for the disk; more are dropped.
 const PENDING_BYTES: usize = 64 << 20;
+
+/// Entries hold credentials and bodies of clients: readable by owner and group only, like the access
+/// log. A file that is there keeps its mode.
+const FILE_MODE: u32 = 0o640;
 
 /// Files held open at once; of more, all are closed and opened again when needed.
 const OPEN_FILES: usize = 8;
@@ -29,9 +35,10 @@ pub(crate) static FILE_LOGGER: Descriptor = Descriptor {
     version: "0.1",
     priority: 399,
     doc: "Appends one JSON line per request to a file.\n\n\
-        The file is made if it is not there; its folder is not. Lines are written one by one and whole, \
+        The file is made if it is not there, with mode 0640; its folder is not. Lines are written one by one and whole, \
         by a thread of their own: a slow disk holds up no request, and lines beyond 64 MiB that wait \
-        for it are dropped with a message in the error log. The signal that reopens the access log \
+        for it are dropped with a message in the error log. Lines that are dropped or cannot be written are \
+        counted in `sigma_access_lines_dropped_total`. A pipe is written to without waiting for its reader. The signal that reopens the access log \
         (`USR1`) reopens these files too.",
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::BodyFilter, Phase::Log]),
     schema,
@@ -154,7 +161,6 @@ struct Lines {
     /// Made with the first line. Held only to copy the sender, see `sender_of`.
     writer: Mutex<Option<Writer>>,
     waiting: Arc<AtomicUsize>,
-    dropped: AtomicU64,
 }
 
 struct Writer {
@@ -171,19 +177,20 @@ impl Lines {
     fn write(self: &Arc<Lines>, path: &Arc<Path>, bytes: Vec<u8>, env: &Env<'_>) {
         let length = bytes.len();
         if self.waiting.load(Ordering::Relaxed) + length > PENDING_BYTES {
-            let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
-            // Not each of thousands: when it begins, and now and then.
-            if dropped.is_power_of_two() {
-                tracing::error!(dropped, "file-logger: the disk is too slow, lines are dropped");
+            env.node.lose_lines(1);
+            static COMPLAINT: Seldom = Seldom::new();
+            if let Some(left_out) = COMPLAINT.due() {
+                tracing::error!(left_out, "file-logger: the disk is too slow, lines are dropped");
             }
             return;
         }
         let local = env.local.part(|| LocalSender(self.sender(env)));
-        let Some(sender) = &local.0 else { return };
+        let Some(sender) = &local.0 else { return env.node.lose_lines(1) };
         self.waiting.fetch_add(length, Ordering::Relaxed);
         let line = Line { path: Arc::clone(path), bytes, generation: env.node.log_generation() };
         if sender.send(Some(line)).is_err() {
             self.waiting.fetch_sub(length, Ordering::Relaxed);
+            env.node.lose_lines(1);
         }
     }
 
@@ -194,9 +201,10 @@ impl Lines {
             return Some(writer.sender.clone());
         }
         let (sender, inbox) = channel();
-        let waiting = Arc::clone(&self.waiting);
-        let started =
-            std::thread::Builder::new().name("file-logger".into()).spawn(move || write_all(&inbox, &waiting));
+        let (waiting, node) = (Arc::clone(&self.waiting), Arc::clone(env.node));
+        let started = std::thread::Builder::new()
+            .name("file-logger".into())
+            .spawn(move || write_all(&inbox, &waiting, &node));
         match started {
             Ok(thread) => *writer = Some(Writer { sender: sender.clone(), thread }),
             Err(error) => {
@@ -219,31 +227,50 @@ impl Lines {
 }
 
 /// The writing thread: one unbuffered append per line, so that lines of several processes do not mix.
-fn write_all(inbox: &Receiver<Option<Line>>, waiting: &AtomicUsize) {
-    let mut files: HashMap<Arc<Path>, File> = HashMap::new();
+fn write_all(inbox: &Receiver<Option<Line>>, waiting: &AtomicUsize, node: &Node) {
+    let mut files: HashMap<Arc<Path>, Opened> = HashMap::new();
     let mut generation = 0;
     while let Ok(Some(line)) = inbox.recv() {
         if line.generation != generation || (files.len() >= OPEN_FILES && !files.contains_key(&line.path)) {
             generation = line.generation;
             files.clear();
         }
-        append(&mut files, &line);
+        if let Err((what, error)) = append(&mut files, &line) {
+            node.lose_lines(1);
+            static COMPLAINT: Seldom = Seldom::new();
+            if let Some(left_out) = COMPLAINT.due() {
+                let path = line.path.display();
+                tracing::error!(left_out, "failed to {what} file: {path}, error info: {error}");
+            }
+        }
         waiting.fetch_sub(line.bytes.len(), Ordering::Relaxed);
     }
 }
 
-fn append(files: &mut HashMap<Arc<Path>, File>, line: &Line) {
-    let path = line.path.display();
+/// A file that lines are appended to.
+struct Opened {
+    file: File,
+    /// A write failed and may have left a part of its line: the next one begins on a new line.
+    torn: bool,
+}
+
+fn open(path: &Path) -> io::Result<Opened> {
+    // Without NONBLOCK a pipe that nobody reads would hold the lines for all other files.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).mode(FILE_MODE).custom_flags(flags);
+    Ok(Opened { file: options.open(path)?, torn: false })
+}
+
+fn append(files: &mut HashMap<Arc<Path>, Opened>, line: &Line) -> Result<(), (&'static str, io::Error)> {
     if !files.contains_key(&line.path) {
-        match OpenOptions::new().create(true).append(true).open(&line.path) {
-            Ok(file) => drop(files.insert(Arc::clone(&line.path), file)),
-            Err(error) => tracing::error!("failed to open file: {path}, error info: {error}"),
-        }
+        files.insert(Arc::clone(&line.path), open(&line.path).map_err(|error| ("open", error))?);
     }
-    if let Some(file) = files.get_mut(&line.path)
-        && let Err(error) = file.write_all(&line.bytes)
-    {
-        tracing::error!("failed to write file: {path}, error info: {error}");
-        files.remove(&line.path);
-    }
+    let Some(Opened { file, torn }) = files.get_mut(&line.path) else { return Ok(()) };
+    let written = match *torn {
+        true => file.write_all(&[b"\n", &line.bytes[..]].concat()),
+        false => file.write_all(&line.bytes),
+    };
+    *torn = written.is_err();
+    written.map_err(|error| ("write", error))
 }

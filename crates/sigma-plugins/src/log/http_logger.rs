@@ -217,15 +217,21 @@ impl Server {
             request = request.header("Authorization", authorization.as_str());
         }
         let (host, port) = (&self.host, self.port);
-        let response = request.send().await.map_err(|error| self.failure(&error))?;
+        let mut response = request.send().await.map_err(|error| self.failure(&error))?;
         let status = response.status().as_u16();
         if status < 400 {
             return Ok(());
         }
         // The status says enough if the body does not come.
-        let mut body = response.bytes().await.unwrap_or_default();
+        let mut body = Vec::new();
+        while body.len() < SHOWN_ANSWER_BYTES
+            && let Ok(Some(piece)) = response.chunk().await
+        {
+            body.extend_from_slice(&piece);
+        }
         body.truncate(SHOWN_ANSWER_BYTES);
-        let body = String::from_utf8_lossy(&body);
+        // The server's text must not look like lines of the log.
+        let body = String::from_utf8_lossy(&body).escape_debug().to_string();
         Err(format!("server returned status code[{status}] host[{host}] port[{port}] body[{body}]").into())
     }
 

@@ -1,5 +1,7 @@
 //! Loggers with files, and entries in all their forms.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -213,6 +215,54 @@ fn files_are_reopened() {
     runtime.block_on(case.node.end());
     assert_eq!(std::fs::read_to_string(&moved).unwrap(), "{\"uri\":\"/1\"}\n");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"uri\":\"/2\"}\n");
+}
+
+/// Logs requests to this file until a condition holds, then ends; the lines lost.
+fn log_to(path: &Path, enough: impl Fn(&Node) -> bool) -> u64 {
+    let logger = entry("file-logger", json!({"path": path, "log_format": {"uri": "$uri"}})).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut case = Case::new("GET /1 HTTP/1.1\nHost: h");
+    case.node = Arc::new(Node::new(crate::testing::spawning(runtime.handle()), Value::Null, String::new()));
+    case.log(&logger);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while !enough(&case.node) {
+        assert!(std::time::Instant::now() < deadline, "nothing has happened");
+        std::thread::yield_now();
+    }
+    runtime.block_on(case.node.end());
+    case.node.lost_lines()
+}
+
+#[test]
+fn files_are_not_for_everybody_and_keep_their_mode() {
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let dir = tempfile::tempdir().unwrap();
+    let (new, old) = (dir.path().join("new"), dir.path().join("old"));
+    std::fs::write(&old, "").unwrap();
+    std::fs::set_permissions(&old, std::fs::Permissions::from_mode(0o604)).unwrap();
+    for path in [&new, &old] {
+        assert_eq!(log_to(path, |_| std::fs::read(path).is_ok_and(|bytes| !bytes.is_empty())), 0);
+    }
+    assert_eq!(mode(&new) & 0o007, 0);
+    assert_eq!(mode(&new) & 0o600, 0o600);
+    assert_eq!(mode(&old), 0o604);
+}
+
+#[test]
+fn lost_lines_are_counted_and_a_pipe_holds_nobody_up() {
+    assert_eq!(log_to(Path::new("/dev/full"), |node| node.lost_lines() > 0), 1);
+    assert_eq!(log_to(Path::new("/nonexistent/log"), |node| node.lost_lines() > 0), 1);
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &pipe,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .unwrap();
+    assert_eq!(log_to(&pipe, |node| node.lost_lines() > 0), 1, "nobody reads it");
 }
 
 #[test]
