@@ -97,12 +97,9 @@ struct Pages {
 
 async fn answer(State(pages): State<Pages>, request: Request) -> Response {
     let attribute = pages.gazette.node.attribute(pages.descriptor.name);
-    // A path of one's own makes sense only where it can mean one endpoint.
-    let renamed =
-        attribute.get("export_uri").and_then(Value::as_str).filter(|_| pages.descriptor.endpoints.len() == 1);
     let asked = request.uri().path();
     let found = pages.descriptor.endpoints.iter().find(|endpoint| {
-        renamed.unwrap_or(endpoint.path) == asked && endpoint.method.as_str() == request.method().as_str()
+        endpoint.path_in(attribute) == asked && endpoint.method.as_str() == request.method().as_str()
     });
     let Some(endpoint) = found else { return StatusCode::NOT_FOUND.into_response() };
     pages.gazette.publish().await;

@@ -102,12 +102,21 @@ pub struct Auth {
 /// or through a listener of the control plane.
 #[derive(Debug, Clone, Copy)]
 pub struct Endpoint {
-    /// The path it has unless it is configured otherwise.
+    /// The path it has unless it is configured otherwise; see [`Endpoint::path_in`].
     pub path: &'static str,
+    /// The member of the plugin's `plugin_attr` that gives it another path.
+    pub path_setting: &'static str,
     /// The method it answers to.
     pub method: sigma_http::Method,
     /// Makes the answer; called on any thread.
     pub answer: fn(&Node, &Value) -> Reply,
+}
+
+impl Endpoint {
+    /// The path that it has with this `plugin_attr` of its plugin.
+    pub fn path_in<'a>(&'a self, attribute: &'a Value) -> &'a str {
+        attribute.get(self.path_setting).and_then(Value::as_str).unwrap_or(self.path)
+    }
 }
 
 /// An upstream that stands inside a plugin's configuration.

@@ -35,7 +35,12 @@ pub(crate) static PROMETHEUS: Descriptor = Descriptor {
     },
     metadata_schema: Some(metadata_schema),
     run_policy: RunPolicy::PreferRoute,
-    endpoints: &[Endpoint { path: "/apisix/prometheus/metrics", method: Method::Get, answer: scrape }],
+    endpoints: &[Endpoint {
+        path: "/apisix/prometheus/metrics",
+        path_setting: "export_uri",
+        method: Method::Get,
+        answer: scrape,
+    }],
     build,
     ..Descriptor::BASE
 };

@@ -230,13 +230,18 @@ fn websockets(page: &mut Page<'_>, facts: &Facts) {
     }
 }
 
+/// Kinds of resources that APISIX shows a revision of, whether there are some or not.
+const KINDS: [&str; 8] =
+    ["routes", "services", "ssls", "consumers", "global_rules", "upstreams", "stream_routes", "protos"];
+
 /// Revisions of the store, under the names that etcd's have in APISIX.
 fn revisions(page: &mut Page<'_>, facts: &Facts, revision: u64) {
     let name = "etcd_modify_indexes";
     page.begin(name, "gauge", "Etcd modify index for APISIX keys");
     let highest = facts.modified.iter().map(|(_, revision)| *revision).max().unwrap_or_default();
     let totals = [("max_modify_index", highest), ("prev_index", revision), ("x_etcd_index", revision)];
-    let keys: BTreeMap<&str, u64> = facts.modified.iter().copied().chain(totals).collect();
+    let none = KINDS.into_iter().map(|kind| (kind, 0));
+    let keys: BTreeMap<&str, u64> = none.chain(facts.modified.iter().copied()).chain(totals).collect();
     for (key, revision) in keys {
         page.line(name, &joined(&[("key", key)]), revision);
     }
