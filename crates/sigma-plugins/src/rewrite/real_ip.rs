@@ -10,6 +10,11 @@ use sigma_http::HeaderId;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
+use crate::seldom::Seldom;
+
+/// Characters of a wrong address that the error log shows.
+const SHOWN_CHARS: usize = 64;
+
 /// The plugin.
 pub(crate) static REAL_IP: Descriptor = Descriptor {
     name: "real-ip",
@@ -106,10 +111,19 @@ impl RealIp {
     }
 }
 
+/// Clients decide how often this happens.
+fn complain(reason: &str) {
+    static COMPLAINT: Seldom = Seldom::new();
+    if let Some(left_out) = COMPLAINT.due() {
+        tracing::warn!(left_out, "real-ip: {reason}");
+    }
+}
+
 /// `1.2.3.4`, `1.2.3.4:80`, `[::1]:80`, `[::1]` or `::1`.
 fn parse(text: &[u8]) -> Result<(IpAddr, Option<u16>), String> {
     let text = String::from_utf8_lossy(text);
-    let bad = || format!("bad address: {text}");
+    // A client's text: no line ends in the log, and no more than an address may have.
+    let bad = || format!("bad address: {}", text.escape_debug().take(SHOWN_CHARS).collect::<String>());
     let (addr, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (addr, rest) = rest.split_once(']').ok_or_else(bad)?;
@@ -131,7 +145,10 @@ fn parse(text: &[u8]) -> Result<(IpAddr, Option<u16>), String> {
         None => None,
         Some(digits) => match digits.parse() {
             Ok(port) if port > 0 => Some(port),
-            _ => return Err(format!("bad port: {digits}")),
+            _ => {
+                let shown: String = digits.escape_debug().take(SHOWN_CHARS).collect();
+                return Err(format!("bad port: {shown}"));
+            }
         },
     };
     Ok((addr, port))
@@ -143,8 +160,8 @@ impl Plugin for RealIp {
             return Step::Next;
         }
         match self.told(cx).map(|told| parse(&told)) {
-            None => tracing::warn!("real-ip: missing real address"),
-            Some(Err(reason)) => tracing::warn!("real-ip: {reason}"),
+            None => complain("missing real address"),
+            Some(Err(reason)) => complain(&reason),
             Some(Ok((addr, port))) => {
                 cx.client.addr = Some(addr);
                 cx.client.port = port.unwrap_or(0);
@@ -199,6 +216,15 @@ mod tests {
         check(conf("0.0.0.0/0", true), chain, "1.1.1.1 0");
         check(json!({"source": "arg_ip", "trusted_addresses": ["10.0.0.1"]}), "", "127.0.0.1 1000");
         check(json!({"source": "http_x_forwarded_for", "recursive": true}), chain, "10.0.0.1 0");
+    }
+
+    #[test]
+    fn what_a_client_says_is_one_short_line_of_the_log() {
+        let reason = parse(&[&b"x\nERROR made up\x1b[0m"[..], &[b'y'; 9000]].concat()).unwrap_err();
+        assert!(reason.starts_with("bad address: x\\nERROR made up\\u{1b}"), "{reason}");
+        assert!(reason.len() < 100 && !reason.contains(['\n', '\x1b']), "{reason}");
+        let reason = parse(b"1.2.3.4:1\n2").unwrap_err();
+        assert_eq!(reason, "bad port: 1\\n2");
     }
 
     #[test]
