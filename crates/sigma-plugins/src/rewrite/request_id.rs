@@ -7,6 +7,8 @@ use serde::Deserialize;
 use serde_json::json;
 use sigma_plugin::{Context, Descriptor, Env, Local, Phase, PhaseSet, Plugin, Step};
 
+use super::fields::{frames, is_name};
+
 /// The plugin.
 pub(crate) static REQUEST_ID: Descriptor = Descriptor {
     name: "request-id",
@@ -41,6 +43,7 @@ pub(crate) static REQUEST_ID: Descriptor = Descriptor {
                         "length": {
                             "type": "integer",
                             "minimum": 6,
+                            "maximum": 1024,
                             "default": 16,
                             "description": "Number of characters."
                         },
@@ -59,9 +62,10 @@ pub(crate) static REQUEST_ID: Descriptor = Descriptor {
     },
     check: Some(|conf| {
         let name = conf.get("header_name").and_then(|name| name.as_str()).unwrap_or_default();
-        let is_name = !name.is_empty()
-            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b));
-        if is_name { Ok(()) } else { Err(format!("`header_name` `{name}` is no name of a field")) }
+        match is_name(name) && !frames(name) && !name.eq_ignore_ascii_case("host") {
+            true => Ok(()),
+            false => Err(format!("`header_name` `{name}` is no name of a field that may be made up")),
+        }
     }),
     build: |build| Ok(Arc::new(build.config::<RequestId>()?)),
     ..Descriptor::BASE
@@ -320,6 +324,11 @@ mod tests {
             json!({"range_id": {"length": 5}}),
             "property \"range_id\" validation failed: property \"length\" validation failed: expected 5 to be at least 6",
         );
-        check(json!({"header_name": "a b"}), "`header_name` `a b` is no name of a field");
+        for name in ["a b", "", "Content-Length", "transfer-encoding", "Host"] {
+            check(
+                json!({"header_name": name}),
+                &format!("`header_name` `{name}` is no name of a field that may be made up"),
+            );
+        }
     }
 }

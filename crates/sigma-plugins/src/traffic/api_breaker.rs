@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sigma_plugin::counter::Shared;
 use sigma_plugin::record::Source;
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
-use super::text::Field;
+use super::text::{Field, check_names};
 
 /// The plugin.
 pub(crate) static API_BREAKER: Descriptor = Descriptor {
@@ -22,6 +22,10 @@ pub(crate) static API_BREAKER: Descriptor = Descriptor {
         shared by all routes of this gateway.",
     phases: PhaseSet::of(&[Phase::Access, Phase::Log]),
     schema,
+    check: Some(|conf| {
+        let fields = conf.get("break_response_headers").and_then(Value::as_array).into_iter().flatten();
+        check_names(fields.filter_map(|field| field.get("key")?.as_str()))
+    }),
     build,
     ..Descriptor::BASE
 };
@@ -107,10 +111,15 @@ struct Healthy {
 
 fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
     let config: Config = build.config()?;
-    let fields = config.break_response_headers.iter().map(|field| Field::new(&field.key, &field.value));
+    // Of a name that is there twice the last one counts.
+    let mut named: Map<String, Value> = Map::new();
+    for ConfigField { key, value } in &config.break_response_headers {
+        named.retain(|known, _| !known.eq_ignore_ascii_case(key));
+        named.insert(key.clone(), value.clone());
+    }
     Ok(Arc::new(ApiBreaker {
         status: config.break_response_code,
-        fields: fields.collect(),
+        fields: Field::all(&named),
         body: config.break_response_body,
         limits: Limits {
             failures: config.unhealthy.failures,
@@ -266,7 +275,10 @@ mod tests {
     fn failures_open_and_successes_close() {
         let conf = json!({
             "break_response_code": 599, "break_response_body": "broken",
-            "break_response_headers": [{"key": "X-Path", "value": "$uri!"}],
+            "break_response_headers": [
+                {"key": "x-path", "value": "first"}, {"key": "X-Path", "value": "$uri!"},
+                {"key": "Content-Length", "value": "99"}
+            ],
             "unhealthy": {"http_statuses": [500, 503], "failures": 2}, "healthy": {"successes": 1}
         });
         let entry = entry("api-breaker", conf).unwrap();
@@ -308,6 +320,10 @@ mod tests {
     fn configurations() {
         let check = |conf: Value, reason: &str| assert_eq!(refusal("api-breaker", &conf), reason, "{conf}");
         check(json!({"break_response_code": 200}), "");
+        check(
+            json!({"break_response_code": 200, "break_response_headers": [{"key": "a b", "value": "c"}]}),
+            "`a b` is no name of a header field",
+        );
         check(json!({}), "property \"break_response_code\" is required");
         check(
             json!({"break_response_code": 199}),

@@ -10,7 +10,7 @@ use sigma_config::template::Template;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
-use super::text::{Field, rendered};
+use super::text::{Field, check_names, rendered};
 
 /// The plugin.
 pub(crate) static FAULT_INJECTION: Descriptor = Descriptor {
@@ -22,7 +22,11 @@ pub(crate) static FAULT_INJECTION: Descriptor = Descriptor {
         is to be delayed and answered is delayed first.",
     phases: PhaseSet::of(&[Phase::Rewrite]),
     schema,
-    check: Some(|conf| parse(conf).map(drop)),
+    check: Some(|conf| {
+        let fields = conf.pointer("/abort/headers").and_then(Value::as_object);
+        check_names(fields.into_iter().flat_map(|fields| fields.keys().map(String::as_str)))?;
+        parse(conf).map(drop)
+    }),
     build,
     variables: &[
         VariablePlace::shown("abort.vars", VariableForm::Condition),

@@ -1,5 +1,6 @@
 //! `mocking`: answers made up, in the place of a node that does not exist yet.
 
+use std::cell::Cell;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use sigma_config::template::Template;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Context, Descriptor, Env, Local, Phase, PhaseSet, Plugin, Reply, Step};
 
-use super::text::{Field, rendered};
+use super::text::{Field, check_names, rendered};
 
 /// The plugin.
 pub(crate) static MOCKING: Descriptor = Descriptor {
@@ -20,7 +21,11 @@ pub(crate) static MOCKING: Descriptor = Descriptor {
     doc: "Answers with an example, or with random data that follows a schema.",
     phases: PhaseSet::of(&[Phase::Access]),
     schema,
-    check: Some(|conf| Form::of(conf).map(drop)),
+    check: Some(|conf| {
+        let fields = conf.get("response_headers").and_then(Value::as_object);
+        check_names(fields.into_iter().flat_map(|fields| fields.keys().map(String::as_str)))?;
+        Form::of(conf).map(drop)
+    }),
     build,
     variables: &[
         VariablePlace::shown("response_example", VariableForm::Template),
@@ -34,12 +39,15 @@ const MOCK_BY: &str = concat!("Sigma/", env!("CARGO_PKG_VERSION"));
 /// Levels of a schema that data is made up for.
 const MOST_LEVELS: usize = 32;
 
+/// Values of one answer. Arrays within arrays multiply: thirty of them would be a billion.
+const MOST_VALUES: usize = 10_000;
+
 fn schema() -> Value {
     json!({
         "type": "object",
         "properties": {
             "delay": {"type": "integer", "minimum": 0, "default": 0, "description": "Seconds before the answer."},
-            "response_status": {"type": "integer", "minimum": 100, "maximum": 999, "default": 200, "description": "Status."},
+            "response_status": {"type": "integer", "minimum": 200, "maximum": 999, "default": 200, "description": "Status."},
             "content_type": {"type": "string", "default": "application/json;charset=utf8",
                 "description": "Content type: application/json, application/xml, text/plain, text/html or text/xml."},
             "response_example": {"type": "string", "description": "Body, a text with variables."},
@@ -118,7 +126,7 @@ impl Body {
         match self {
             Body::Example(example) => rendered(example, cx),
             Body::MadeUp(schema, form) => {
-                let data = made_up_object(schema, local, 0);
+                let data = Invention { local, left: Cell::new(MOST_VALUES) }.object(schema, 0);
                 let text = match form {
                     Form::Json => data.to_string(),
                     Form::Xml => xml(&data),
@@ -160,46 +168,61 @@ impl Plugin for Mocking {
     }
 }
 
-/// An object with the properties of a schema; those of unknown types are left out.
-fn made_up_object(schema: &Value, local: &Local, level: usize) -> Value {
-    let properties = schema.get("properties").and_then(Value::as_object);
-    let properties = properties.filter(|_| level < MOST_LEVELS).into_iter().flatten();
-    let made_up =
-        properties.filter_map(|(name, schema)| Some((name.clone(), made_up(schema, local, level)?)));
-    Value::Object(made_up.collect())
+/// Makes data up for one answer.
+struct Invention<'l> {
+    local: &'l Local,
+    /// Values that may still be made.
+    left: Cell<usize>,
 }
 
-fn made_up(schema: &Value, local: &Local, level: usize) -> Option<Value> {
-    let example = || schema.get("example").filter(|example| !example.is_null());
-    let between = |least: u64, most: u64| least + local.random() % (most - least + 1);
-    Some(match schema.get("type")?.as_str()? {
-        "string" => match example() {
-            Some(example) => example.clone(),
-            None => {
-                Value::String((0..between(1, 10)).map(|_| char::from(b'a' + between(0, 25) as u8)).collect())
+impl Invention<'_> {
+    fn between(&self, least: u64, most: u64) -> u64 {
+        least + self.local.random() % (most - least + 1)
+    }
+
+    /// An object with the properties of a schema; those of unknown types are left out.
+    fn object(&self, schema: &Value, level: usize) -> Value {
+        let properties = schema.get("properties").and_then(Value::as_object);
+        let properties = properties.filter(|_| level < MOST_LEVELS).into_iter().flatten();
+        let made_up =
+            properties.filter_map(|(name, schema)| Some((name.clone(), self.value(schema, level)?)));
+        Value::Object(made_up.collect())
+    }
+
+    fn value(&self, schema: &Value, level: usize) -> Option<Value> {
+        self.left.set(self.left.get().checked_sub(1)?);
+        let example = || schema.get("example").filter(|example| !example.is_null());
+        Some(match schema.get("type")?.as_str()? {
+            "string" => match example() {
+                Some(example) => example.clone(),
+                None => {
+                    let letters =
+                        (0..self.between(1, 10)).map(|_| char::from(b'a' + self.between(0, 25) as u8));
+                    Value::String(letters.collect())
+                }
+            },
+            "number" => match example() {
+                Some(example) => example.clone(),
+                None => json!(self.between(0, 9_999_999) as f64 / 1000.0),
+            },
+            "integer" => match example().and_then(Value::as_f64) {
+                Some(example) => json!(example.floor() as i64),
+                None => json!(self.between(1, 10_000)),
+            },
+            // An example `false` counts as none, as in APISIX.
+            "boolean" => match example() {
+                Some(Value::Bool(true)) => Value::Bool(true),
+                _ => Value::Bool(self.between(0, 1) == 1),
+            },
+            "array" => {
+                let items = schema.get("items").filter(|_| level < MOST_LEVELS)?;
+                let each = (0..self.between(1, 3)).map(|_| self.value(items, level + 1));
+                Value::Array(each.collect::<Option<_>>()?)
             }
-        },
-        "number" => match example() {
-            Some(example) => example.clone(),
-            None => json!(between(0, 9_999_999) as f64 / 1000.0),
-        },
-        "integer" => match example().and_then(Value::as_f64) {
-            Some(example) => json!(example.floor() as i64),
-            None => json!(between(1, 10_000)),
-        },
-        // An example `false` counts as none, as in APISIX.
-        "boolean" => match example() {
-            Some(Value::Bool(true)) => Value::Bool(true),
-            _ => Value::Bool(between(0, 1) == 1),
-        },
-        "array" => {
-            let items = schema.get("items")?;
-            let each = (0..between(1, 3)).map(|_| made_up(items, local, level + 1));
-            Value::Array(each.collect::<Option<_>>()?)
-        }
-        "object" => made_up_object(schema, local, level + 1),
-        _ => return None,
-    })
+            "object" => self.object(schema, level + 1),
+            _ => return None,
+        })
+    }
 }
 
 /// An XML document with the root `data`; the elements of an array have its name.
@@ -311,9 +334,30 @@ mod tests {
     }
 
     #[test]
+    fn arrays_within_arrays_have_a_limit() {
+        let mut schema = json!({"type": "string"});
+        for _ in 0..25 {
+            schema = json!({"type": "array", "items": schema});
+        }
+        let schema = json!({"properties": {"a": schema, "s": {"type": "string", "example": "x"}}});
+        for _ in 0..10 {
+            let body = reply(json!({"response_schema": schema})).body.unwrap();
+            assert!(body.len() < 40 * MOST_VALUES, "{}", body.len());
+        }
+    }
+
+    #[test]
     fn configurations() {
         let check = |conf: Value, reason: &str| assert_eq!(refusal("mocking", &conf), reason, "{conf}");
         check(json!({"response_schema": {}}), "");
+        check(
+            json!({"response_schema": {}, "response_headers": {"A\r\nB": "c"}}),
+            "`A\r\nB` is no name of a header field",
+        );
+        check(
+            json!({"response_schema": {}, "response_status": 101}),
+            "property \"response_status\" validation failed: expected 101 to be at least 200",
+        );
         check(json!({"response_example": "a", "content_type": "text/css"}), "unsupported content type!");
         check(
             json!({}),

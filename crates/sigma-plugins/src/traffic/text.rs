@@ -4,6 +4,8 @@ use serde_json::Value;
 use sigma_config::template::Template;
 use sigma_plugin::Context;
 
+use crate::rewrite::fields::{frames, is_name};
+
 /// A header field whose value may hold variables.
 pub(super) struct Field {
     name: String,
@@ -16,14 +18,27 @@ impl Field {
         Field { name: name.to_owned(), value: Template::parse(&text) }
     }
 
-    /// The fields of a checked object of strings and numbers.
+    /// The fields of a checked object of strings and numbers; those that frame the answer are left
+    /// to the gateway.
     pub(super) fn all(fields: &serde_json::Map<String, Value>) -> Vec<Field> {
-        fields.iter().map(|(name, value)| Field::new(name, value)).collect()
+        let fields = fields.iter().filter(|(name, _)| !frames(name));
+        fields.map(|(name, value)| Field::new(name, value)).collect()
     }
 
     /// Name and value for this request.
     pub(super) fn of(&self, cx: &Context) -> (String, Vec<u8>) {
         (self.name.clone(), rendered(&self.value, cx))
+    }
+}
+
+/// Refuses what is no name of a field: it would tear the answer apart.
+///
+/// # Errors
+/// One of the names is none.
+pub(super) fn check_names<'n>(mut names: impl Iterator<Item = &'n str>) -> Result<(), String> {
+    match names.find(|name| !is_name(name)) {
+        Some(name) => Err(format!("`{name}` is no name of a header field")),
+        None => Ok(()),
     }
 }
 
