@@ -258,8 +258,8 @@ impl Headers {
         self.len() == 0
     }
 
-    /// Adds a field at the end. Bytes that could end the line are replaced by spaces, so that no
-    /// value can ever smuggle another field.
+    /// Adds a field at the end. Control characters, which no value may hold (RFC 9110 §5.5), are
+    /// replaced by spaces, so that none can ever smuggle another field or spoil the message.
     pub fn append(&mut self, name: &str, value: &[u8]) {
         self.append_parts(name.as_bytes(), &[value]);
     }
@@ -275,7 +275,7 @@ impl Headers {
         }
         let value_end = self.arena.len();
         for byte in &mut self.arena[value..value_end] {
-            if matches!(*byte, b'\r' | b'\n' | 0) {
+            if (*byte < b' ' && *byte != b'\t') || *byte == 0x7f {
                 *byte = b' ';
             }
         }
@@ -486,6 +486,9 @@ mod tests {
     fn values_cannot_smuggle_lines() {
         let mut h = Headers::default();
         h.append("X", b"a\r\nEvil: 1");
+        h.append("Y", b"\x01b\x1f\tc\x7f\xc3\xa9");
+        assert_eq!(h.find(b"Y"), Some(&b" b \tc \xc3\xa9"[..]));
+        h.remove_name(b"Y");
         assert_eq!(text(&h), "X: a  Evil: 1\r\n");
     }
 }
