@@ -13,6 +13,11 @@ use tokio::runtime::{Builder, LocalOptions};
 /// Events handled between two looks at the timer and the mailbox.
 const EVENTS_PER_TURN: usize = 256;
 
+/// Threads beside a worker for what blocks, such as reading files and rendering pages. Clients decide
+/// how much of it is asked for at once; tokio would start 512 for each worker. What exceeds them waits
+/// its turn, and a disk is hardly faster with more.
+const BLOCKING_THREADS: usize = 16;
+
 /// Starts a worker thread that runs the future `main` makes, on a runtime of its own.
 ///
 /// # Errors
@@ -34,6 +39,7 @@ where
         let runtime = Builder::new_current_thread()
             .enable_all()
             .max_io_events_per_tick(EVENTS_PER_TURN)
+            .max_blocking_threads(BLOCKING_THREADS)
             .build_local(LocalOptions::default());
         match runtime {
             Ok(runtime) => runtime.block_on(main()),
