@@ -333,8 +333,12 @@ fn extra_values(labels: &[(String, sigma_config::expr::VarName)], cx: &Context) 
     labels.iter().map(|(_, name)| value(name)).collect()
 }
 
-/// Text up to the first byte that is no UTF-8.
+/// Bytes of a value that a variable gives: the number of series is limited, and so must be their size.
+const VALUE_BYTES: usize = 256;
+
+/// Text up to the first byte that is no UTF-8, or to its limit.
 fn valid_start(bytes: &[u8]) -> &str {
+    let bytes = &bytes[..bytes.len().min(VALUE_BYTES)];
     bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid())
 }
 
