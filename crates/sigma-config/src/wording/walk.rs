@@ -89,6 +89,8 @@ impl<'s> Walk<'s> {
     }
 
     fn object(&self, rules: &ObjectRules, value: &mut Cow<'_, Value>, depth: usize) -> Outcome {
+        // What was written counts, not what defaults add to it.
+        let count = value.as_object().map_or(0, Map::len) as u64;
         for property in &rules.properties {
             self.property(property, value, depth)?;
         }
@@ -103,7 +105,6 @@ impl<'s> Walk<'s> {
             }
         }
         self.other_properties(rules, value, depth)?;
-        let count = value.as_object().map_or(0, Map::len) as u64;
         if let Some(min) = rules.min.filter(|min| count < *min) {
             return Err(format!("expect object to have at least {min} properties"));
         }

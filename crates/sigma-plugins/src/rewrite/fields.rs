@@ -98,16 +98,6 @@ impl FieldRules {
     }
 }
 
-/// Refuses a configuration in which nothing stands but defaults, which were filled in before anybody
-/// could count properties.
-pub(super) fn refuse_idle(conf: &Value, defaults: &Value) -> Result<(), String> {
-    let mut fields = conf.as_object().into_iter().flatten();
-    match fields.any(|(name, value)| name != "_meta" && defaults.get(name) != Some(value)) {
-        true => Ok(()),
-        false => Err("expect object to have at least 1 properties".to_owned()),
-    }
-}
-
 /// Whether a field frames its message.
 pub(crate) fn frames(name: &str) -> bool {
     FRAMING.contains(&HeaderId::of(name.as_bytes()))

@@ -12,9 +12,9 @@ use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::variables::percent_encode_path;
 use sigma_plugin::{Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
-use super::fields::{FieldRules, refuse_idle};
+use super::fields::FieldRules;
 use super::redirect::percent_encoded;
-use super::substitute::Substitution;
+use super::substitute::{NewTarget, Substitution};
 
 /// The plugin.
 pub(crate) static PROXY_REWRITE: Descriptor = Descriptor {
@@ -30,10 +30,7 @@ pub(crate) static PROXY_REWRITE: Descriptor = Descriptor {
         `use_real_request_uri_unsafe` switches both off.",
     phases: PhaseSet::of(&[Phase::Rewrite]),
     schema,
-    check: Some(|conf| {
-        refuse_idle(conf, &json!({"use_real_request_uri_unsafe": false}))?;
-        ProxyRewrite::new(conf).map(|_| ())
-    }),
+    check: Some(|conf| ProxyRewrite::new(conf).map(|_| ())),
     build: |build| Ok(Arc::new(ProxyRewrite::new(build.conf)?)),
     variables: &[
         VariablePlace::shown("uri", VariableForm::Template),
@@ -199,13 +196,17 @@ impl ProxyRewrite {
                 // replacement does not either then, as with APISIX.
                 let one_text = cx.uri.contains(&b'?');
                 let replace = |substitution: &Substitution| match one_text {
-                    true => substitution.first(&cx.uri).map(|(path, captures)| (path, None, captures)),
-                    false => substitution.target(&cx.uri, |text, out| encode_component(text, out)),
+                    true => substitution.first(&cx.uri).map(|(path, groups)| NewTarget {
+                        path,
+                        query: None,
+                        groups,
+                    }),
+                    false => substitution.target(&cx.uri, encode_component),
                 };
                 match all.iter().find_map(replace) {
-                    Some(replaced) => {
-                        refuse_dot_segments(&replaced.0)?;
-                        replaced
+                    Some(NewTarget { path, query, groups }) => {
+                        refuse_dot_segments(&path)?;
+                        (path, query, groups)
                     }
                     None => (cx.uri.clone(), None, Vec::new()),
                 }
@@ -491,6 +492,7 @@ mod tests {
         );
         check(json!({}), "expect object to have at least 1 properties");
         check(json!({"_meta": {"priority": 1}}), "expect object to have at least 1 properties");
+        assert_eq!(refusal("proxy-rewrite", &json!({"use_real_request_uri_unsafe": false})), "");
         check(json!({"regex_uri": ["a", "b", "c"]}), "The length of regex_uri should be an even number");
         check(json!({"regex_uri": ["(", "b"]}), "invalid regex_uri((, b): ");
         check(
