@@ -16,9 +16,10 @@ pub(crate) static REDIRECT: Descriptor = Descriptor {
     name: "redirect",
     priority: 900,
     doc: "Answers with a redirect: to HTTPS, to a template, or to what a pattern makes of the path.\n\n\
-        Only the operator names another host: whatever the path holds, a target that `uri` or `regex_uri` \
-        does not begin with `//` or a scheme stays on this one. Backslashes, which browsers read as slashes, \
-        are encoded.\n\n\
+        Only the operator names another host: whatever path or arguments hold, a target whose text begins \
+        with a slash, or with `$uri`, stays on this one, unless the text itself begins with `//`. Backslashes, \
+        which browsers read as slashes, are encoded. A text that begins with another variable of the client's \
+        (`$arg_to`) redirects anywhere.\n\n\
         The port for HTTPS is `plugin_attr.redirect.https_port`, else the smallest of the listeners with \
         TLS; 443 is not named.",
     phases: PhaseSet::of(&[Phase::Rewrite]),

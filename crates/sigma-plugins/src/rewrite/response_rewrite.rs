@@ -11,7 +11,7 @@ use sigma_http::{BodyLength, Chunk, HeaderId, Headers, Method};
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{BodyFilter, Build, Context, Descriptor, Env, Phase, PhaseSet, Pieces, Plugin};
 
-use super::fields::{FieldRules, refuse_idle};
+use super::fields::FieldRules;
 use super::response_body::{Encoding, Filtering, Filters, Held, Oversize, Scope};
 use super::substitute::Substitution;
 use crate::seldom::Seldom;
@@ -28,13 +28,7 @@ pub(crate) static RESPONSE_REWRITE: Descriptor = Descriptor {
         exceeds that is cut off too.",
     phases: PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
     schema,
-    check: Some(|conf| {
-        let defaults = json!({
-            "body_base64": false, "max_resp_body_size": MAX_BODY_BYTES, "oversize": "cut"
-        });
-        refuse_idle(conf, &defaults)?;
-        ResponseRewrite::new(conf, WORKER_BYTES).map(|_| ())
-    }),
+    check: Some(|conf| ResponseRewrite::new(conf, WORKER_BYTES).map(|_| ())),
     build,
     variables: &[
         VariablePlace::shown("vars", VariableForm::Condition),
@@ -384,6 +378,10 @@ mod tests {
             "failed to validate the 'vars' expression: rule should be wrapped inside brackets",
         );
         check(json!({"filters": [{"regex": "(", "replace": ""}]}), "regex \"(\" validation failed: ");
+        check(
+            json!({"filters": [{"regex": "a", "replace": "", "options": "q"}]}),
+            "regex \"a\" validation failed: unknown flag \"q\"",
+        );
         check(json!({"filters": [{"regex": "a"}]}), "property \"filters\" validation failed: ");
         check(json!({"headers": {"add": ["a"]}}), "property \"headers\" validation failed: ");
         assert_ne!(

@@ -6,10 +6,24 @@ use sigma_config::wording::pcre;
 /// Largest compiled form in bytes, so that a short pattern cannot take much memory.
 const MAX_REGEX_BYTES: usize = 1 << 20;
 
+/// What a substitution makes of a path.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NewTarget {
+    pub(super) path: Vec<u8>,
+    pub(super) query: Option<Vec<u8>>,
+    /// What the groups of the match held.
+    pub(super) groups: Vec<Vec<u8>>,
+}
+
+/// The flags of `ngx.re`.
+const FLAGS: &str = "adDijJmosuUx";
+
 /// A pattern and what its matches are replaced by.
 #[derive(Debug)]
 pub(super) struct Substitution {
     regex: Regex,
+    /// The pattern has a `$` that stands for the end of the text.
+    ends_text: bool,
     replacement: Vec<Piece>,
 }
 
@@ -25,6 +39,9 @@ enum Piece {
 
 /// Compiles a pattern of PCRE. `flags` are those of `ngx.re`; what only steers its engine is ignored.
 pub(super) fn compile(pattern: &str, flags: &str) -> Result<Regex, String> {
+    if let Some(flag) = flags.chars().find(|flag| !FLAGS.contains(*flag)) {
+        return Err(format!("unknown flag \"{flag}\" (flags \"{flags}\")"));
+    }
     let translated = pcre::translate(pattern).map_err(|reason| format!("pattern `{pattern}` {reason}"))?;
     let translated = if flags.contains('a') { format!(r"\A(?:{translated})") } else { translated };
     let build = |unicode| {
@@ -49,7 +66,11 @@ pub(super) fn compile(pattern: &str, flags: &str) -> Result<Regex, String> {
 
 impl Substitution {
     pub(super) fn new(pattern: &str, replacement: &str, flags: &str) -> Result<Substitution, String> {
-        Ok(Substitution { regex: compile(pattern, flags)?, replacement: pieces(replacement)? })
+        Ok(Substitution {
+            regex: compile(pattern, flags)?,
+            ends_text: pattern.contains('$') && !flags.contains('m'),
+            replacement: pieces(replacement)?,
+        })
     }
 
     /// The text with its first match replaced, and what the groups of that match held; None without
@@ -66,11 +87,7 @@ impl Substitution {
 
     /// As [`Substitution::first`], for a request target: what follows the first `?` of the
     /// replacement is a query, and what stands there of `text` is encoded by `encode`.
-    pub(super) fn target(
-        &self,
-        text: &[u8],
-        encode: impl Fn(&[u8], &mut Vec<u8>),
-    ) -> Option<(Vec<u8>, Option<Vec<u8>>, Vec<Vec<u8>>)> {
+    pub(super) fn target(&self, text: &[u8], encode: impl Fn(&[u8], &mut Vec<u8>)) -> Option<NewTarget> {
         let captures = self.regex.captures(text)?;
         // Group 0 is there in every match.
         let whole = captures.get(0)?;
@@ -99,7 +116,7 @@ impl Substitution {
             }
         }
         matched(&text[whole.end()..], &mut path, &mut query);
-        Some((path, query, groups(&captures)))
+        Some(NewTarget { path, query, groups: groups(&captures) })
     }
 
     /// The text with its first `matches` matches replaced, of `limit` bytes at most.
@@ -107,21 +124,48 @@ impl Substitution {
     /// # Errors
     /// It would be longer: a replacement may be longer than what it replaces, and stand for a byte.
     pub(super) fn bounded(&self, text: Vec<u8>, matches: usize, limit: usize) -> Result<Vec<u8>, TooLong> {
-        let (mut out, mut at) = (Vec::new(), 0);
-        for captures in self.regex.captures_iter(&text).take(matches) {
-            let Some(whole) = captures.get(0) else { continue };
-            out.extend_from_slice(&text[at..whole.start()]);
-            self.expand(&captures, &mut out);
+        let (mut out, mut copied, mut at, mut left) = (Vec::new(), 0, 0, matches);
+        while left > 0
+            && at <= text.len()
+            && let Some(captures) = self.find_in_text(&text, at)
+        {
+            // Group 0 is there in every match.
+            let Some(whole) = captures.get(0) else { break };
             at = whole.end();
+            if whole.is_empty() {
+                // The next one begins further on; one that touches the match before it is none.
+                at += 1;
+                if copied == whole.end() && left < matches {
+                    continue;
+                }
+            }
+            out.extend_from_slice(&text[copied..whole.start()]);
+            self.expand(&captures, &mut out);
+            (copied, left) = (whole.end(), left - 1);
             if out.len() > limit {
                 return Err(TooLong);
             }
         }
-        if at == 0 && out.is_empty() && !self.regex.is_match(&text) {
+        if left == matches {
             return Ok(text);
         }
-        out.extend_from_slice(&text[at..]);
+        out.extend_from_slice(&text[copied..]);
         if out.len() > limit { Err(TooLong) } else { Ok(out) }
+    }
+
+    /// The first match from `at` on. As with PCRE a `$` is met before a line feed at the end too.
+    ///
+    /// For guards that is not so, see [`pcre`]; a body that is changed is none.
+    fn find_in_text<'t>(&self, text: &'t [u8], at: usize) -> Option<Captures<'t>> {
+        let found = self.regex.captures_at(text, at);
+        let Some(line) = text.strip_suffix(b"\n").filter(|line| self.ends_text && at <= line.len()) else {
+            return found;
+        };
+        let start = |captures: &Captures<'t>| captures.get(0).map_or(usize::MAX, |whole| whole.start());
+        match (found, self.regex.captures_at(line, at)) {
+            (Some(found), Some(before)) if start(&found) <= start(&before) => Some(found),
+            (found, before) => before.or(found),
+        }
     }
 
     fn expand(&self, captures: &Captures<'_>, out: &mut Vec<u8>) {
@@ -196,7 +240,25 @@ mod tests {
         check("z", "$9", "a", "none", "a");
         check("a", "$$1", "a", "$1", "$1");
         check("a", "", "a", "", "");
+        check("", "-", "ab", "-ab", "-a-b-");
+        check("b*", "-", "abc", "-abc", "-a-c-");
         check("^/(?<x>.*)$", "/p/$1?q", "/é", "/p/é?q", "/p/é?q");
+    }
+
+    #[test]
+    fn the_end_of_a_text_is_before_its_last_line_feed_too() {
+        let check = |pattern: &str, flags: &str, text: &str, expected: &str| {
+            let substitution = Substitution::new(pattern, "-", flags).unwrap();
+            let replaced = substitution.bounded(text.into(), usize::MAX, 100).unwrap();
+            assert_eq!(String::from_utf8(replaced).unwrap(), expected, "{pattern} {text:?}");
+        };
+        check("a$", "", "a\na\n", "a\n-\n");
+        check("a$", "", "aa", "a-");
+        check("a$", "", "a\n\n", "a\n\n");
+        check("a\\s*$", "", "ba \n", "b-");
+        check("a\\n$", "", "a\n", "-");
+        check("a$", "m", "a\na\n", "-\n-\n");
+        check(r"a\z", "", "a\n", "a\n");
     }
 
     #[test]
@@ -221,6 +283,8 @@ mod tests {
         check("a", "$x", "invalid replacement template: \"$x\"");
         check("a", "${1", "invalid replacement");
         check("(?<=a)b", "", "look-behind");
+        let unknown = Substitution::new("a", "", "ijz").unwrap_err();
+        assert_eq!(unknown, "unknown flag \"z\" (flags \"ijz\")");
     }
 
     #[test]
