@@ -34,6 +34,10 @@ pub(crate) static HTTP_LOGGER: Descriptor = Descriptor {
     secret_fields: &["auth_header"],
     check: Some(|conf| {
         entry::check(conf)?;
+        let authorization = conf.get("auth_header").and_then(Value::as_str).unwrap_or_default();
+        if reqwest::header::HeaderValue::from_str(authorization).is_err() {
+            return Err("auth_header: it holds what no field can".to_owned());
+        }
         let uri = conf.get("uri").and_then(Value::as_str).unwrap_or_default();
         // One that is kept elsewhere is not known yet.
         if is_secret_reference(uri) { Ok(()) } else { address(uri).map(drop) }
