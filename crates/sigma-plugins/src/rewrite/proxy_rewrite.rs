@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::template::Template;
 use sigma_http::HeaderId;
+use sigma_http::h1::bytes::is_authority;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::variables::percent_encode_path;
 use sigma_plugin::{Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
@@ -372,7 +373,12 @@ impl Plugin for ProxyRewrite {
             cx.host = Some(host.clone().into_bytes());
         }
         if self.headers.sets("host") {
-            cx.host = cx.request.headers.get(HeaderId::Host).map(<[u8]>::to_vec);
+            let host = cx.request.headers.get(HeaderId::Host);
+            // A variable of the client's may have made it.
+            if host.is_some_and(|host| !is_authority(host)) {
+                return Step::json(400, &json!({"error_msg": "the rewritten host is no name of a host"}));
+            }
+            cx.host = host.map(<[u8]>::to_vec);
         }
         if let Some(method) = &self.method {
             cx.request.set_method(method);
@@ -452,6 +458,23 @@ mod tests {
         check(json!({"uri": "/api/../x"}), "/?a=..", "passed");
         check(json!({"regex_uri": ["^/(.*)-(.*)", "/$1$2/x"]}), "/.-./", refused);
         check(json!({"uri": "/api/$arg_a", "use_real_request_uri_unsafe": true}), "/?a=../admin", "passed");
+    }
+
+    #[test]
+    fn no_value_makes_a_host_that_is_none() {
+        let plugin = entry("proxy-rewrite", json!({"headers": {"set": {"Host": "$arg_h"}}})).unwrap();
+        let check = |target: &str, expected: &str, host: Option<&str>| {
+            let mut case = Case::new(&format!("GET {target} HTTP/1.1\nHost: h"));
+            let reply = case.run(&plugin, Phase::Rewrite);
+            assert_eq!(summary(reply.as_ref()), expected, "{target}");
+            assert_eq!(case.cx.host.as_deref(), host.map(str::as_bytes), "{target}");
+        };
+        let refused = "400 {\"error_msg\":\"the rewritten host is no name of a host\"}";
+        check("/?h=n.test:81", "passed", Some("n.test:81"));
+        check("/", "passed", None);
+        check("/?h=a/b", refused, None);
+        check("/?h=a%20b", refused, None);
+        check("/?h=user@a", refused, None);
     }
 
     #[test]
