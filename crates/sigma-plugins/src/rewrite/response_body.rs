@@ -9,7 +9,8 @@ use std::io::Read;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use sigma_http::{Chunk, Fault, FaultKind, Headers};
+use sigma_http::header::list_items;
+use sigma_http::{Chunk, Fault, FaultKind, HeaderId, Headers};
 use sigma_plugin::{BodyFilter, Context, Pieces};
 
 use super::substitute::{Substitution, TooLong};
@@ -21,9 +22,16 @@ pub(super) struct Filters {
     pub(super) all: Vec<(Substitution, Scope)>,
     /// Bytes of a body, encoded and decoded.
     pub(super) limit: usize,
-    pub(super) oversize: Oversize,
+    pub(super) unfiltered: Unfiltered,
     /// Bytes that the bodies of a worker may take together.
     pub(super) worker_limit: usize,
+}
+
+impl Filters {
+    /// Whether bodies of this encoding go through the filters; otherwise they pass as they are.
+    pub(super) fn reads(&self, encoding: Encoding) -> bool {
+        encoding != Encoding::Other || self.unfiltered == Unfiltered::Cut
+    }
 }
 
 /// Which matches are replaced.
@@ -34,14 +42,34 @@ pub(super) enum Scope {
     Global,
 }
 
-/// What happens to a body that is over the limit.
+/// What happens to a body that cannot be filtered: it is over the limit, or encoded in a way that is
+/// not understood here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Oversize {
+pub(super) enum Unfiltered {
     /// The response breaks off.
     Cut,
-    /// What was held is filtered, and the rest passes as it is.
+    /// It passes as it is; of one over the limit, what was held is filtered.
     Pass,
+}
+
+/// Makes a request ask for what can be filtered: whole bodies, in encodings that are understood here.
+/// Otherwise a client could choose a way around the filters.
+pub(super) fn ask_for_readable(request: &mut Headers) {
+    for name in ["Range", "If-Range"] {
+        request.remove_name(name.as_bytes());
+    }
+    if !request.has(HeaderId::AcceptEncoding) {
+        return;
+    }
+    let is_readable = |item: &&[u8]| {
+        let coding = item.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
+        ["gzip", "br", "identity"].iter().any(|known| coding.eq_ignore_ascii_case(known.as_bytes()))
+    };
+    let all = request.get_all(HeaderId::AcceptEncoding).flat_map(list_items);
+    let readable: Vec<&[u8]> = all.filter(is_readable).collect();
+    let readable = if readable.is_empty() { b"identity".to_vec() } else { readable.join(&b", "[..]) };
+    request.set(HeaderId::AcceptEncoding, &readable);
 }
 
 /// How the node encoded the body.
@@ -101,6 +129,8 @@ const WORKER_FULL: Fault = Fault::new(
     FaultKind::ResponseBodyTooLarge,
     "the bodies that response-rewrite holds are over their limit",
 );
+const UNREADABLE: Fault =
+    Fault::new(FaultKind::ResponseCoding, "the body is encoded in a way that filters cannot read");
 const BROKEN: Fault = Fault::new(FaultKind::ResponseCoding, "the body is not encoded as it says");
 
 /// Holds a body back up to the limit, and filters it when it is whole.
@@ -120,6 +150,9 @@ impl Filtering {
 
     /// Takes a piece; a fault gives the response up.
     fn take(&mut self, data: &[u8], out: &mut Pieces) -> Result<(), Fault> {
+        if self.encoding == Encoding::Other {
+            return Err(UNREADABLE);
+        }
         let room = self.filters.limit - self.held.len();
         let kept = &data[..data.len().min(room)];
         if kept.len() > self.share.room(self.filters.worker_limit) {
@@ -131,7 +164,7 @@ impl Filtering {
             return Ok(());
         }
         // Of an encoded body the rest cannot be read without its beginning.
-        if self.filters.oversize == Oversize::Cut || self.encoding != Encoding::Identity {
+        if self.filters.unfiltered == Unfiltered::Cut || self.encoding != Encoding::Identity {
             return Err(TOO_LONG);
         }
         static COMPLAINT: Seldom = Seldom::new();
@@ -227,10 +260,15 @@ mod tests {
 
     const LIMIT: usize = 64 << 10;
 
-    fn filtering(oversize: Oversize, encoding: Encoding, held: &Rc<Held>, replacement: &str) -> Filtering {
+    fn filtering(
+        unfiltered: Unfiltered,
+        encoding: Encoding,
+        held: &Rc<Held>,
+        replacement: &str,
+    ) -> Filtering {
         let substitution = Substitution::new("a", replacement, "").unwrap();
         let all = vec![(substitution, Scope::Global)];
-        let filters = Filters { all, limit: LIMIT, oversize, worker_limit: 2 * LIMIT };
+        let filters = Filters { all, limit: LIMIT, unfiltered, worker_limit: 2 * LIMIT };
         Filtering::new(Arc::new(filters), encoding, Rc::clone(held))
     }
 
@@ -268,16 +306,37 @@ mod tests {
     }
 
     #[test]
+    fn only_what_can_be_filtered_is_asked_for() {
+        let check = |fields: &[&str], expected: &str| {
+            let mut request = Headers::default();
+            for value in fields {
+                request.append("Accept-Encoding", value.as_bytes());
+            }
+            request.append("Range", b"bytes=0-1");
+            request.append("If-Range", b"x");
+            ask_for_readable(&mut request);
+            let mut left = Vec::new();
+            request.write_to(&mut left);
+            assert_eq!(String::from_utf8(left).unwrap(), expected, "{fields:?}");
+        };
+        check(&[], "");
+        check(&["gzip, br;q=0.5"], "Accept-Encoding: gzip, br;q=0.5\r\n");
+        check(&["zstd, GZIP;q=0.5", "deflate"], "Accept-Encoding: GZIP;q=0.5\r\n");
+        check(&["zstd"], "Accept-Encoding: identity\r\n");
+        check(&["*"], "Accept-Encoding: identity\r\n");
+    }
+
+    #[test]
     fn every_step_has_a_limit() {
-        let check = |oversize, encoding, replacement: &str, body: &[u8], expected: Result<usize, &str>| {
+        let check = |unfiltered, encoding, replacement: &str, body: &[u8], expected: Result<usize, &str>| {
             let held = Rc::new(Held::default());
-            let mut filter = filtering(oversize, encoding, &held, replacement);
-            assert_eq!(run(&mut filter, body), expected, "{oversize:?} {encoding:?} {replacement}");
+            let mut filter = filtering(unfiltered, encoding, &held, replacement);
+            assert_eq!(run(&mut filter, body), expected, "{unfiltered:?} {encoding:?} {replacement}");
             drop(filter);
             assert_eq!(held.0.get(), 0);
         };
         let (whole, long) = (vec![b'x'; LIMIT], vec![b'x'; 64 * LIMIT]);
-        let (cut, pass) = (Oversize::Cut, Oversize::Pass);
+        let (cut, pass) = (Unfiltered::Cut, Unfiltered::Pass);
         check(cut, Encoding::Identity, "", &whole, Ok(LIMIT));
         check(cut, Encoding::Identity, "", &long, Err(TOO_LONG.reason));
         check(pass, Encoding::Identity, "", &long, Ok(64 * LIMIT));
@@ -294,6 +353,7 @@ mod tests {
             check(pass, encoding, "", &torn, Err(BROKEN.reason));
             check(cut, encoding, "", b"not encoded", Err(BROKEN.reason));
         }
+        check(cut, Encoding::Other, "", b"x", Err(UNREADABLE.reason));
         check(cut, Encoding::Identity, "aa", &vec![b'a'; LIMIT], Ok(2 * LIMIT));
         check(cut, Encoding::Identity, "aaa", &vec![b'a'; LIMIT], Err(WORKER_FULL.reason));
     }
@@ -301,7 +361,7 @@ mod tests {
     #[test]
     fn the_bodies_of_a_worker_have_one_together() {
         let held = Rc::new(Held::default());
-        let new = || filtering(Oversize::Cut, Encoding::Identity, &held, "");
+        let new = || filtering(Unfiltered::Cut, Encoding::Identity, &held, "");
         let (mut one, mut two, mut three) = (new(), new(), new());
         let body = vec![b'x'; LIMIT];
         assert_eq!(run(&mut one, &body), Ok(LIMIT));

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use sigma_config::expr::Expr;
 use sigma_http::{BodyLength, Chunk, HeaderId, Headers, Method};
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{BodyFilter, Build, Context, Descriptor, Env, Phase, PhaseSet, Pieces, Plugin};
+use sigma_plugin::{BodyFilter, Build, Context, Descriptor, Env, Phase, PhaseSet, Pieces, Plugin, Step};
 
 use super::fields::FieldRules;
-use super::response_body::{Encoding, Filtering, Filters, Held, Oversize, Scope};
+use super::response_body::{Encoding, Filtering, Filters, Held, Scope, Unfiltered, ask_for_readable};
 use super::substitute::Substitution;
 use crate::seldom::Seldom;
 
@@ -21,12 +21,13 @@ pub(crate) static RESPONSE_REWRITE: Descriptor = Descriptor {
     name: "response-rewrite",
     priority: 899,
     doc: "Changes status, fields and body of responses, those of other plugins included.\n\n\
-        Filters see bodies decoded if they are encoded with gzip or brotli; a body encoded otherwise passes \
-        as it is. A body of more than `max_resp_body_size` bytes, encoded or decoded, is cut off, unless \
-        `oversize` lets the rest of it pass; so is one whose encoding is broken. All bodies that wait for \
+Filters see bodies decoded if they are encoded with gzip or brotli. The node is asked for whole bodies \
+        (`Range` is removed) and for these encodings. A body of more than `max_resp_body_size` bytes, encoded or \
+        decoded, is cut off, and so is one that is encoded otherwise, unless `unfiltered` lets it pass, and one \
+        whose encoding is broken. All bodies that wait for \
         their filters in one worker may take 256 MiB, or `plugin_attr.response-rewrite.worker_bytes`; what \
         exceeds that is cut off too.",
-    phases: PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
+    phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter, Phase::BodyFilter]),
     schema,
     check: Some(|conf| ResponseRewrite::new(conf, WORKER_BYTES).map(|_| ())),
     build,
@@ -132,11 +133,11 @@ fn schema() -> Value {
                 "default": MAX_BODY_BYTES,
                 "description": "Bytes of a body that filters see, encoded and decoded."
             },
-            "oversize": {
+            "unfiltered": {
                 "type": "string",
                 "enum": ["cut", "pass"],
                 "default": "cut",
-                "description": "What happens to a body with more: it breaks off, or its rest passes unfiltered; an encoded one always breaks off. Sigma's own."
+                "description": "What happens to a body that is over that or encoded otherwise: it breaks off, or it passes, filtered as far as the limit. An encoded one over the limit always breaks off. Sigma's own."
             }
         },
         "dependencies": {"body": {"not": {"required": ["filters"]}}, "filters": {"not": {"required": ["body"]}}}
@@ -152,7 +153,7 @@ struct Conf {
     vars: Option<Value>,
     filters: Option<Vec<FilterConf>>,
     max_resp_body_size: usize,
-    oversize: Oversize,
+    unfiltered: Unfiltered,
 }
 
 #[derive(Debug, Deserialize)]
@@ -204,8 +205,8 @@ impl ResponseRewrite {
                         .map_err(|reason| format!("regex \"{}\" validation failed: {reason}", filter.regex))
                 };
                 let all = filters.iter().map(compile).collect::<Result<_, String>>()?;
-                let (limit, oversize) = (conf.max_resp_body_size, conf.oversize);
-                NewBody::Filtered(Arc::new(Filters { all, limit, oversize, worker_limit }))
+                let (limit, unfiltered) = (conf.max_resp_body_size, conf.unfiltered);
+                NewBody::Filtered(Arc::new(Filters { all, limit, unfiltered, worker_limit }))
             }
             (None, None) => NewBody::Same,
         };
@@ -215,6 +216,13 @@ impl ResponseRewrite {
 }
 
 impl Plugin for ResponseRewrite {
+    fn rewrite(&self, cx: &mut Context, _env: &Env<'_>) -> Step {
+        if matches!(self.body, NewBody::Filtered(_)) {
+            ask_for_readable(&mut cx.request.headers);
+        }
+        Step::Next
+    }
+
     fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) {
         if !self.vars.eval(cx) {
             return;
@@ -226,7 +234,7 @@ impl Plugin for ResponseRewrite {
         let changes = match &self.body {
             NewBody::Same => false,
             NewBody::Replaced(_) => true,
-            NewBody::Filtered(_) => encoding != Encoding::Other,
+            NewBody::Filtered(filters) => filters.reads(encoding),
         };
         if changes {
             cx.response.headers.remove(HeaderId::ContentLength);
@@ -254,7 +262,7 @@ impl Plugin for ResponseRewrite {
         match &self.body {
             NewBody::Same => None,
             NewBody::Replaced(body) => Some(Box::new(Replacement { body: Arc::clone(body) })),
-            NewBody::Filtered(_) if encoding == Encoding::Other => None,
+            NewBody::Filtered(filters) if !filters.reads(encoding) => None,
             NewBody::Filtered(filters) => {
                 let held = env.local.part(Held::default);
                 Some(Box::new(Filtering::new(Arc::clone(filters), encoding, held)))
@@ -324,7 +332,9 @@ mod tests {
         check(filter("global"), "", &[b"hel", b"lo hello"], "he<l>o he<l>o");
         let encoded = gzipped(b"hello");
         check(filter("once"), "Content-Encoding: gzip", &[&encoded[..5], &encoded[5..]], "he<l>o");
-        check(filter("once"), "Content-Encoding: zstd", &[b"hello"], "hello");
+        let mut passing = filter("once");
+        passing["unfiltered"] = "pass".into();
+        check(passing, "Content-Encoding: zstd", &[b"hello"], "hello");
         let mut encoder = brotli::CompressorWriter::new(Vec::new(), 4096, 5, 20);
         encoder.write_all(b"hello").unwrap();
         let encoded = encoder.into_inner();
@@ -333,7 +343,7 @@ mod tests {
         check(two, "", &[b"xa"], "xc");
         let mut small = filter("global");
         small["max_resp_body_size"] = 4.into();
-        small["oversize"] = "pass".into();
+        small["unfiltered"] = "pass".into();
         check(small, "", &[b"la", b"lalala", b"la"], "<a><a>lalala");
         check(json!({"body": "new", "vars": [["status", "==", 404]]}), "", &[b"old"], "old");
         check(json!({"body": "new", "vars": [["status", "==", 200]]}), "", &[b"old"], "new");

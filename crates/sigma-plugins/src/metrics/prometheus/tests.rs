@@ -214,6 +214,7 @@ fn facts_of_the_gateway_are_shown() {
         r#"apisix_websocket_bytes_total{type="egress"} 40"#,
         "apisix_etcd_reachable 1",
         r#"apisix_etcd_modify_indexes{key="routes"} 11"#,
+        r#"apisix_etcd_modify_indexes{key="protos"} 0"#,
         r#"apisix_etcd_modify_indexes{key="max_modify_index"} 11"#,
         r#"apisix_etcd_modify_indexes{key="x_etcd_index"} 12"#,
         r#"apisix_upstream_status{name="/apisix/upstreams/1",ip="127.0.0.1",port="1"} 1"#,
