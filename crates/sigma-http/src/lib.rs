@@ -17,6 +17,7 @@ pub mod proxy_protocol;
 pub use chunk::Chunk;
 pub use fault::{Fault, FaultKind, Side};
 pub use frame::{BodyLength, Frame};
+pub use h1::bytes::is_authority;
 pub use head::{RequestHead, ResponseHead, TargetForm, Version};
 pub use header::{HeaderId, Headers};
 pub use method::Method;

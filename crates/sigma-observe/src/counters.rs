@@ -119,8 +119,6 @@ pub struct WorkerCounters {
     lines_lost: AtomicU64,
     /// The store's revision that the worker serves.
     revision: AtomicU64,
-    /// Access lines of this worker that its writer lost; the writer counts them.
-    lines_lost: AtomicU64,
 }
 
 impl Default for WorkerCounters {
@@ -130,7 +128,6 @@ impl Default for WorkerCounters {
             faults: [const { AtomicU64::new(0) }; FAULT_SLOTS],
             lines_lost: AtomicU64::new(0),
             revision: AtomicU64::new(0),
-            lines_lost: AtomicU64::new(0),
         }
     }
 }
@@ -144,11 +141,6 @@ impl WorkerCounters {
     /// The store's revision that the worker serves; 0 for a file.
     pub fn revision(&self) -> u64 {
         self.revision.load(Ordering::Relaxed)
-    }
-
-    /// Counts access lines that a writer lost: it is its thread that calls, not the worker.
-    pub(crate) fn lose_lines(&self, lines: u64) {
-        self.lines_lost.fetch_add(lines, Ordering::Relaxed);
     }
 
     /// Adds `n`. To be called by the owning worker only: two writers would lose counts.
@@ -218,7 +210,6 @@ pub fn merge(workers: &[Arc<WorkerCounters>]) -> Totals {
         for (sum, cell) in totals.faults.iter_mut().zip(&worker.faults) {
             *sum = sum.wrapping_add(cell.load(Ordering::Relaxed));
         }
-        totals.values[Counter::AccessLinesDropped as usize] += worker.lines_lost.load(Ordering::Relaxed);
     }
     totals.values[Counter::ErrorLinesDropped as usize] = error_lines::dropped();
     totals
