@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sigma_config::Checked;
 use sigma_config::Config;
 use sigma_config::crypt::Keyring;
 use sigma_config::settings::{Settings, Workers};
-use sigma_config::{Checked, Problem};
 use sigma_observe::counters::WorkerCounters;
 use sigma_observe::log_buffer::{LogError, LogTarget, LogWriter};
 use sigma_plugin::{Descriptor, Node, Roster};

@@ -82,12 +82,8 @@ impl Exchange<'_, '_> {
 /// Adds this gateway to the `Via` of a message that came in `version`.
 pub(super) fn add_via(headers: &mut Headers, version: Version, snapshot: &Snapshot) {
     if let Some(name) = &snapshot.settings.via {
-        let version = match version {
-            Version::Http10 => "1.0",
-            Version::Http11 => "1.1",
-            Version::Http2 => "2",
-            Version::Http3 => "3",
-        };
+        let text = version.as_str();
+        let version = text.strip_prefix("HTTP/").unwrap_or(text);
         append_item(headers, HeaderId::Via, format!("{version} {}", name.as_str()).as_bytes());
     }
 }
