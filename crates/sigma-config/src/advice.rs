@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde_json::Value;
 
+use crate::expr::Expr;
 use crate::kind::Kind;
 use crate::pem;
 use crate::plugins::{PluginSchemas, is_disabled};
@@ -41,6 +42,10 @@ pub(crate) fn resource(kind: Kind, value: &Object, around: &Surroundings<'_>) ->
         Kind::Route => {
             paths(value, around.router, &mut found);
             hosts(value, around.router, &mut found);
+            let condition = value.get("vars").and_then(|vars| Expr::parse(vars).ok());
+            if let Some(reason) = condition.and_then(|condition| condition.unknown()) {
+                found.push(Problem::new("vars", "variable", reason));
+            }
             if value.contains_key("script_id") {
                 let message = "`script_id` has no effect: there are no scripts";
                 found.push(no_effect("script_id".into(), message, "remove it"));

@@ -6,6 +6,7 @@
 
 use serde_json::Value;
 use sigma_config::expr::VarName;
+use sigma_config::problem::{element, member};
 use sigma_config::template::Template;
 use sigma_config::wording::is_secret_reference;
 
@@ -59,7 +60,7 @@ const FILTER: VariablePlace = VariablePlace::guard("_meta.filter", VariableForm:
 /// A variable that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// Where it stands in the configuration: `/rules/0/key`.
+    /// Where it stands in the configuration: `rules[0].key`.
     pub pointer: String,
     /// A sentence, with the name that may have been meant.
     pub reason: String,
@@ -88,19 +89,20 @@ fn walk(
         return;
     }
     let (step, rest) = path.split_once('.').unwrap_or((path, ""));
-    let mut enter = |name: &str, inner: &Value| {
-        // A name may hold what a pointer has to escape (RFC 6901).
-        let name = name.replace('~', "~0").replace('/', "~1");
-        walk(rest, form, value, inner, format!("{pointer}/{name}"), found);
-    };
     match (step, value) {
         ("*", Value::Array(items)) => {
-            items.iter().enumerate().for_each(|(at, item)| enter(&at.to_string(), item));
+            for (at, item) in items.iter().enumerate() {
+                walk(rest, form, value, item, element(&pointer, at), found);
+            }
         }
-        ("*", Value::Object(members)) => members.iter().for_each(|(name, member)| enter(name, member)),
+        ("*", Value::Object(members)) => {
+            for (name, inner) in members {
+                walk(rest, form, value, inner, member(&pointer, name), found);
+            }
+        }
         (name, _) => {
             if let Some(inner) = value.get(name) {
-                enter(name, inner);
+                walk(rest, form, value, inner, member(&pointer, name), found);
             }
         }
     }
@@ -122,8 +124,8 @@ fn look(form: VariableForm, around: &Value, value: &Value, pointer: String, foun
         },
         (VariableForm::LogFormat, Value::String(text)) => text.strip_prefix('$').and_then(name),
         (VariableForm::LogFormat, Value::Object(members)) => {
-            for (member, inner) in members {
-                look(form, value, inner, format!("{pointer}/{member}"), found);
+            for (name, inner) in members {
+                look(form, value, inner, member(&pointer, name), found);
             }
             None
         }
@@ -131,7 +133,7 @@ fn look(form: VariableForm, around: &Value, value: &Value, pointer: String, foun
             Some(Value::String(word)) if !is_logic(word) => name(word),
             _ => {
                 for (at, item) in items.iter().enumerate() {
-                    look(form, value, item, format!("{pointer}/{at}"), found);
+                    look(form, value, item, element(&pointer, at), found);
                 }
                 None
             }
@@ -173,29 +175,29 @@ mod tests {
     fn every_form_at_its_place() {
         check(json!({}), &[], &[]);
         check(json!({"key": "remote_addr"}), &[], &[]);
-        check(json!({"key": "remote_adr"}), &["/key"], &[]);
-        check(json!({"key": "$remote_adr", "key_type": "var_combination"}), &["/key"], &[]);
+        check(json!({"key": "remote_adr"}), &["key"], &[]);
+        check(json!({"key": "$remote_adr", "key_type": "var_combination"}), &["key"], &[]);
         check(json!({"key": "remote_adr", "key_type": "constant"}), &[], &[]);
         check(
             json!({"rules": [{"key": "$uri"}, {"key": "${ur}"}, {"key": "${ur ?? x}"}]}),
-            &["/rules/1/key"],
+            &["rules[1].key"],
             &[],
         );
         check(json!({"key": "$ENV://KEY", "key_type": "var_combination"}), &[], &[]);
-        check(json!({"source": "htp_x"}), &["/source"], &[]);
+        check(json!({"source": "htp_x"}), &["source"], &[]);
         check(
             json!({"headers": {"X": "$ur", "Y": "$1 and $2x cost 5$", "set": {"a/b": "$hots"}}}),
             &[],
-            &["/headers/X", "/headers/set/a~1b"],
+            &["headers.X", r#"headers.set["a/b"]"#],
         );
         check(
             json!({"log_format": {"a": "$stats", "b": "stats", "c": {"d": "$pod"}}}),
             &[],
-            &["/log_format/a", "/log_format/c/d"],
+            &["log_format.a", "log_format.c.d"],
         );
         let vars = json!([["OR", ["arg_a", "==", "b"], ["ag_a", "==", "x"]], ["hots", "y"]]);
-        check(json!({"rules": [{"vars": vars}]}), &[], &["/rules/0/vars/0/2", "/rules/0/vars/1"]);
-        check(json!({"_meta": {"filter": [["htp_x", "==", "y"]]}}), &["/_meta/filter/0"], &[]);
+        check(json!({"rules": [{"vars": vars}]}), &[], &["rules[0].vars[0][2]", "rules[0].vars[1]"]);
+        check(json!({"_meta": {"filter": [["htp_x", "==", "y"]]}}), &["_meta.filter[0]"], &[]);
     }
 
     #[test]

@@ -161,9 +161,6 @@ impl Roster {
             meta_value = schema.get().filled(meta_value);
         }
         node.know_enabled(self.descriptors());
-        for Missing { pointer, reason } in missing(known.descriptor.variables, conf, Unknown::Warned) {
-            tracing::warn!(resource, plugin = name, at = pointer, "{reason}");
-        }
         let build = Build { conf: &filled, resource, metadata: &meta_value, node };
         let plugin = (known.descriptor.build)(&build).map_err(|reason| hidden(reason, &secrets))?;
         let conf = Arc::clone(conf);
@@ -273,8 +270,11 @@ impl PluginSchemas for Roster {
     }
 
     fn warnings(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Problem> {
-        let warnings = self.descriptor(name).and_then(|descriptor| descriptor.warnings);
-        warnings.map(|warnings| warnings(scope, conf)).unwrap_or_default()
+        let Some(descriptor) = self.descriptor(name) else { return Vec::new() };
+        let mut all = descriptor.warnings.map(|warnings| warnings(scope, conf)).unwrap_or_default();
+        let variables = missing(descriptor.variables, conf, Unknown::Warned).into_iter();
+        all.extend(variables.map(|Missing { pointer, reason }| Problem::new(pointer, "variable", reason)));
+        all
     }
 
     fn unique_attribute(&self, name: &str) -> Option<&str> {
