@@ -53,7 +53,8 @@ async fn talk(active: &Active, endpoint: &Endpoint, mut stream: Stream) -> io::R
         stream.flush().await
     })
     .await?;
-    let status = read_status(active.timeout, &mut stream).await?;
+    // One time for all of it: a node that sends byte by byte would hold up the checks of the others.
+    let status = within(active.timeout, read_status(&mut stream)).await?;
     Ok(active.judge(status))
 }
 
@@ -80,11 +81,11 @@ fn host_header(active: &Active, endpoint: &Endpoint) -> String {
 }
 
 /// The status of an answer; 0 if it is not HTTP. Reads no further than the status line.
-async fn read_status(limit: Duration, stream: &mut (impl AsyncRead + Unpin)) -> io::Result<u16> {
+async fn read_status(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<u16> {
     let mut line = [0; STATUS_LINE_MAX];
     let mut len = 0;
     while len < line.len() && !line[..len].contains(&b'\n') {
-        match within(limit, stream.read(&mut line[len..])).await? {
+        match stream.read(&mut line[len..]).await? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             read => len += read,
         }
@@ -110,6 +111,34 @@ async fn within<T>(limit: Duration, work: impl Future<Output = io::Result<T>>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A node that sends a byte now and then, for ever, is one that does not answer in time.
+    #[tokio::test]
+    async fn an_answer_byte_by_byte_has_one_time() {
+        use crate::health::Plan;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let addr = listener.local_addr().expect("address");
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.expect("accept");
+            let mut pace = tokio::time::interval(Duration::from_millis(20));
+            while stream.write_all(b"x").await.is_ok() {
+                pace.tick().await;
+            }
+        });
+        let mut plan = Plan::compile(&sigma_config::checks::Checks::default(), None, None).expect("valid");
+        plan.active.timeout = Duration::from_millis(200);
+        let endpoint = Endpoint {
+            id: 0,
+            host: "127.0.0.1".to_owned(),
+            port: addr.port(),
+            addr: Address::Tcp(addr),
+            host_header: String::new(),
+            weight: 1,
+            priority: 0,
+            health: std::sync::Arc::new(crate::health::Health::unchecked()),
+        };
+        assert_eq!(probe(&plan.active, &endpoint).await, Some(Event::Timeout));
+    }
 
     #[test]
     fn status_lines() {
