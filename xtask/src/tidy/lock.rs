@@ -1,4 +1,4 @@
-//! The lock file: what a build needs is Rust, a C compiler and make.
+//! The lock files: what a build needs is Rust, a C compiler and make.
 
 use super::{Finding, Repository, read};
 
@@ -13,12 +13,16 @@ const NEEDY: &[(&str, &str)] = &[
     ("openssl-sys", "the headers of OpenSSL"),
 ];
 
-/// Checks that the tree of the gateway has none of them.
+/// Checks that the trees of the gateway and of the fuzz targets have none of them.
 pub(super) fn check(repository: &Repository) -> anyhow::Result<Vec<Finding>> {
-    Ok(needy(&read(&repository.root, "Cargo.lock")?))
+    let mut findings = Vec::new();
+    for path in ["Cargo.lock", "fuzz/Cargo.lock"] {
+        findings.extend(needy(path, &read(&repository.root, path)?));
+    }
+    Ok(findings)
 }
 
-fn needy(lock: &str) -> Vec<Finding> {
+fn needy(path: &str, lock: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (number, line) in lock.lines().enumerate() {
         let name = line.strip_prefix("name = \"").and_then(|rest| rest.strip_suffix('"'));
@@ -27,7 +31,7 @@ fn needy(lock: &str) -> Vec<Finding> {
                 "{name} needs {needs} on the machine that builds: take a dependency without it, or write by hand \
                  the little that is used"
             );
-            findings.push(Finding::at(RULE, "Cargo.lock", number, remedy));
+            findings.push(Finding::at(RULE, path, number, remedy));
         }
     }
     findings
@@ -40,7 +44,8 @@ mod tests {
     #[test]
     fn a_package_that_needs_a_tool_is_found() {
         let lock = "[[package]]\nname = \"prost\"\nversion = \"1\"\n\n[[package]]\nname = \"prost-build\"\n";
-        let places: Vec<String> = needy(lock).into_iter().map(|finding| finding.place).collect();
+        let findings = needy("Cargo.lock", lock);
+        let places: Vec<String> = findings.into_iter().map(|finding| finding.place).collect();
         assert_eq!(places, ["Cargo.lock:6"]);
     }
 }
