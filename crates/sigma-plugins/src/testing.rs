@@ -49,6 +49,12 @@ pub(crate) fn refusal_in(name: &str, scope: PluginScope, conf: &Value) -> String
     roster().check(name, scope, conf).map_or_else(|refusal| refusal.to_string(), |()| String::new())
 }
 
+/// The pointers of what a plugin says of a configuration that it takes.
+pub(crate) fn warned(name: &str, scope: PluginScope, conf: &Value) -> Vec<String> {
+    assert_eq!(refusal_in(name, scope, conf), "", "{conf}");
+    roster().warnings(name, scope, conf).into_iter().map(|problem| problem.pointer).collect()
+}
+
 /// One request, and the world around it.
 pub(crate) struct Case {
     pub(crate) node: Arc<Node>,

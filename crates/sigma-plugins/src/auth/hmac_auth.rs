@@ -8,6 +8,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sigma_config::Problem;
+use sigma_config::plugins::PluginScope;
 use sigma_http::HeaderId;
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{Auth, Build, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
@@ -41,6 +43,7 @@ pub(crate) static HMAC_AUTH: Descriptor = Descriptor {
             Ok(Arc::new(Secret(filled(conf, "secret_key")?.into())))
         },
     }),
+    warnings: Some(warnings),
     build: |build| Ok(Arc::new(HmacAuth(Arc::new(Config::new(build)?)))),
     ..Descriptor::BASE
 };
@@ -81,6 +84,33 @@ fn schema() -> Value {
             }
         }),
     )
+}
+
+/// What a configuration leaves unsigned. The defaults are those of APISIX.
+fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
+    let names = conf.get("signed_headers").and_then(Value::as_array);
+    let signed = |name: &str| names.is_some_and(|names| names.iter().any(|known| known == name));
+    let validates = conf.get("validate_request_body") == Some(&Value::Bool(true));
+    let cases = [
+        (
+            "signed_headers",
+            !signed("@request-target"),
+            "@request-target",
+            "method and URI may be left unsigned",
+        ),
+        (
+            "validate_request_body",
+            validates && !signed("digest"),
+            "digest",
+            "the digest may be left unsigned",
+        ),
+    ];
+    let open = cases.into_iter().filter(|(_, is_open, ..)| *is_open && scope == PluginScope::Http);
+    open.map(|(field, _, name, what)| {
+        let message = format!("{what}: whoever sees a signed request can send another in its place");
+        Problem::new(field, "unsigned", message).hint(format!("write \"{name}\" in `signed_headers`"))
+    })
+    .collect()
 }
 
 fn consumer_schema() -> Value {

@@ -10,7 +10,7 @@ use sigma_config::plugins::PluginScope;
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::{Consumer, Consumers, Identity, Phase};
 
-use crate::testing::{Case, entry, field, refusal, refusal_in, summary};
+use crate::testing::{Case, entry, field, refusal, refusal_in, summary, warned};
 
 /// What a plugin answers and what the node is told, for a request with these fields.
 fn told(case: &mut Case, plugin: &str, conf: &Value, request: &str) -> String {
@@ -397,6 +397,36 @@ fn bad_configurations_are_refused() {
     let roster = crate::testing::roster();
     let unresolved = roster.identity("basic-auth", &json!({"username": "a", "password": "$env://NO"}));
     assert!(unresolved.unwrap().is_err_and(|reason| reason.contains("`password`")));
+}
+
+#[test]
+fn what_is_left_open_or_idle_is_told() {
+    let check = |plugin: &str, scope: PluginScope, conf: Value, expected: &[&str]| {
+        assert_eq!(warned(plugin, scope, &conf), expected, "{conf}");
+    };
+    check("hmac-auth", PluginScope::Http, json!({}), &["signed_headers"]);
+    check("hmac-auth", PluginScope::Consumer, json!({"key_id": "a", "secret_key": "b"}), &[]);
+    let signed = |names: &[&str]| json!({"signed_headers": names, "validate_request_body": true});
+    check("hmac-auth", PluginScope::Http, signed(&["date", "@request-target", "digest"]), &[]);
+    check("hmac-auth", PluginScope::Http, signed(&["@request-target"]), &["validate_request_body"]);
+    check("jwt-auth", PluginScope::Consumer, json!({"key": "a", "secret": "s", "exp": 60}), &["exp"]);
+    check("jwt-auth", PluginScope::Http, json!({}), &[]);
+    check(
+        "limit-conn",
+        PluginScope::Http,
+        json!({"conn": 1, "burst": 0, "default_conn_delay": 1, "key": "uri", "only_use_default_delay": false}),
+        &["only_use_default_delay"],
+    );
+    check(
+        "limit-count",
+        PluginScope::Http,
+        json!({"count": 1, "time_window": 1, "key": "remote_adr"}),
+        &["key"],
+    );
+    check("limit-req", PluginScope::Http, json!({"rate": 1, "burst": 0, "key": "remote_adr"}), &["key"]);
+    let origins = |pattern: &str| json!({"allow_origins_by_regex": [pattern]});
+    check("cors", PluginScope::Http, origins("^https://a\\.com$"), &[]);
+    check("cors", PluginScope::Http, origins("a.com"), &["allow_origins_by_regex[0]"]);
 }
 
 /// Time for a thousand look-ups among `count` consumers; the best of some rounds, since other work

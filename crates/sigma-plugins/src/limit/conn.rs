@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sigma_config::Problem;
 use sigma_config::expr::{VarName, Variables};
 use sigma_plugin::counter::Shared;
 use sigma_plugin::places::{VariableForm, VariablePlace};
@@ -13,11 +14,12 @@ use sigma_plugin::{Build, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugi
 
 use super::clock;
 use super::quota::{
-    Amount, Key, KeyType, Refusal, Space, Undetermined, allow_degradation_schema, amount_schema,
+    self, Amount, Key, KeyType, Refusal, Space, Undetermined, allow_degradation_schema, amount_schema,
     key_type_schema, rejected_code_schema, rejected_msg_schema,
 };
 use crate::redis::{
-    Line, Lines, Policy, Script, Target, check_target, policy_conditions, schema_of_policies, target_of,
+    Line, Lines, Policy, Script, Target, check_target, idle_settings, policy_conditions, schema_of_policies,
+    target_of,
 };
 use crate::seldom::Seldom;
 
@@ -40,6 +42,7 @@ pub(crate) static LIMIT_CONN: Descriptor = Descriptor {
     schema,
     secret_fields: &["redis_password"],
     check: Some(check),
+    warnings: Some(|_, conf| [quota::warnings(conf), idle_settings(conf), forgotten_latency(conf)].concat()),
     build: |build| Ok(new(build, None)? as Arc<dyn Plugin>),
     variables: &[
         VariablePlace::guard("key", VariableForm::Key),
@@ -105,6 +108,18 @@ fn check(conf: &Value) -> Result<(), String> {
     check_target(config.policy, conf)
 }
 
+/// APISIX measures latencies unless it is told not to, and forgets them with each request: the
+/// delay is the same there.
+fn forgotten_latency(conf: &Value) -> Vec<Problem> {
+    const FIELD: &str = "only_use_default_delay";
+    let is_off = conf.get(FIELD) == Some(&Value::Bool(false));
+    let told = || {
+        let message = "the delay is always `default_conn_delay`, latencies are not measured";
+        Problem::new(FIELD, "no_effect", message).hint("remove it")
+    };
+    is_off.then(told).into_iter().collect()
+}
+
 #[derive(Deserialize)]
 struct Config {
     conn: Option<Value>,
@@ -136,11 +151,7 @@ pub(crate) fn new(build: &Build<'_>, action: Option<usize>) -> Result<Arc<LimitC
     check(build.conf)?;
     let config: Config = build.config()?;
     let space = || Space::of(build).action(action);
-    let listed = |(at, rule): (usize, &RuleConfig)| {
-        let rule = Rule::of_list(rule, space().rule(at + 1));
-        rule.key.warn_if_idle(NAME, build, at + 1);
-        rule
-    };
+    let listed = |(at, rule): (usize, &RuleConfig)| Rule::of_list(rule, space().rule(at + 1));
     let rules = match (config.rules, config.key, config.conn, config.burst) {
         (Some(rules), ..) => rules.iter().enumerate().map(listed).collect(),
         (None, Some(key), Some(conn), Some(burst)) => vec![Rule {

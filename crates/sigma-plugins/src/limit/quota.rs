@@ -8,6 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sigma_config::Problem;
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::template::Template;
 use sigma_plugin::{Build, Context, Reply, Step};
@@ -82,17 +83,47 @@ impl Key {
         }
         found
     }
+}
 
-    /// Tells operators of a key of one of `rules` that no request has a value for: a text without
-    /// variables counts as absent, as in APISIX.
-    pub(super) fn warn_if_idle(&self, plugin: &str, build: &Build<'_>, number: usize) {
-        if let Key::Template(template) = self
-            && template.variables().next().is_none()
-        {
-            let resource = build.resource;
-            tracing::warn!(plugin, resource, "rule {number} never applies: its key has no variable");
+/// What is to be said of the keys and amounts of a configuration as it is written: variables that
+/// do not exist, and rules that never apply.
+pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
+    let mut found = Vec::new();
+    let text = |of: &'_ Value, field: &str| of.get(field).and_then(Value::as_str).map(str::to_owned);
+    let template_of = |of: &Value, field: &str| text(of, field).map(|text| Template::parse(&text));
+    match (text(conf, "key"), text(conf, "key_type").as_deref()) {
+        (_, Some("constant")) | (None, _) => {}
+        (Some(key), Some("var_combination")) => unknown("key", &Template::parse(&key), &mut found),
+        (Some(key), _) => found.extend(VarName::parse(&key).unknown().map(|why| absent("key", why))),
+    }
+    let rules = conf.get("rules").and_then(Value::as_array);
+    for (at, rule) in rules.into_iter().flatten().enumerate() {
+        let Some(key) = template_of(rule, "key") else { continue };
+        let place = format!("rules[{at}].key");
+        if key.variables().next().is_none() {
+            let idle = Problem::new(&place, "no_effect", "the rule never applies: its key has no variable");
+            found.push(idle.hint("name the variable whose requests it counts, e.g. `$remote_addr`"));
+        }
+        unknown(&place, &key, &mut found);
+    }
+    let objects = rules.into_iter().flatten().enumerate();
+    let objects = objects.map(|(at, rule)| (format!("rules[{at}]."), rule));
+    for (place, object) in objects.chain([(String::new(), conf)]) {
+        for field in ["count", "time_window", "conn", "burst"] {
+            if let Some(amount) = template_of(object, field) {
+                unknown(&format!("{place}{field}"), &amount, &mut found);
+            }
         }
     }
+    found
+}
+
+fn unknown(place: &str, template: &Template, found: &mut Vec<Problem>) {
+    found.extend(template.variables().filter_map(VarName::unknown).map(|why| absent(place, why)));
+}
+
+fn absent(place: &str, why: String) -> Problem {
+    Problem::new(place, "unknown_variable", why).hint("docs/logging.md lists the variables")
 }
 
 /// The keys of the counters of one limit.
@@ -335,6 +366,29 @@ mod tests {
         }
         assert_eq!(space().by_value(&key, &absent.cx), None);
         assert_eq!(space().rule(2).action(Some(3)).by_value(&key, &with("\nX: a").cx).unwrap(), b"r#2:a:3");
+    }
+
+    #[test]
+    fn what_never_applies_is_told() {
+        let check = |conf: Value, expected: &[&str]| {
+            let told: Vec<String> = warnings(&conf).iter().map(Problem::to_string).collect();
+            assert_eq!(told.len(), expected.len(), "{told:?}");
+            for (told, expected) in told.iter().zip(expected) {
+                assert!(told.starts_with(expected), "{told}");
+            }
+        };
+        check(json!({"key": "remote_addr", "count": "$http_x"}), &[]);
+        check(json!({"key": "anything", "key_type": "constant"}), &[]);
+        check(
+            json!({"key": "$remote_addr"}),
+            &["key: there is no variable `$remote_addr`; did you mean `remote_addr`?"],
+        );
+        check(json!({"key": "$remote_adr", "key_type": "var_combination"}), &["key: there is no variable"]);
+        check(json!({"count": "$nonsense"}), &["count: there is no variable `nonsense`"]);
+        check(
+            json!({"rules": [{"key": "$uri", "count": 1}, {"key": "all", "time_window": "$nonsense"}]}),
+            &["rules[1].key: the rule never applies", "rules[1].time_window: there is no variable"],
+        );
     }
 
     #[test]

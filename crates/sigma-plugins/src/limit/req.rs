@@ -11,11 +11,12 @@ use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Ste
 
 use super::clock;
 use super::quota::{
-    Key, KeyType, Refusal, Space, Undetermined, allow_degradation_schema, key_type_schema,
+    self, Key, KeyType, Refusal, Space, Undetermined, allow_degradation_schema, key_type_schema,
     rejected_code_schema, rejected_msg_schema,
 };
 use crate::redis::{
-    Lines, Policy, Script, Target, check_target, policy_conditions, schema_of_policies, target_of,
+    Lines, Policy, Script, Target, check_target, idle_settings, policy_conditions, schema_of_policies,
+    target_of,
 };
 
 const POLICIES: &[&str] = &["local", "redis", "redis-cluster"];
@@ -40,6 +41,7 @@ pub(crate) static LIMIT_REQ: Descriptor = Descriptor {
         let config = Config::deserialize(conf).map_err(|error| error.to_string())?;
         check_target(config.policy, conf)
     }),
+    warnings: Some(|_, conf| [quota::warnings(conf), idle_settings(conf)].concat()),
     build,
     variables: &[VariablePlace::guard("key", VariableForm::Key)],
     ..Descriptor::BASE

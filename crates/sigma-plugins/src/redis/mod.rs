@@ -22,5 +22,7 @@ mod tests;
 
 pub(crate) use line::{Line, Lines};
 pub(crate) use script::Script;
-pub(crate) use settings::{Policy, check_target, policy_conditions, schema_of_policies, target_of};
+pub(crate) use settings::{
+    Policy, check_target, idle_settings, policy_conditions, schema_of_policies, target_of,
+};
 pub(crate) use target::Target;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use sigma_config::Problem;
 use sigma_config::wording::is_secret_reference;
 
 use super::target::{Deployment, Encryption, Login, Place, Role, Target};
@@ -162,6 +163,33 @@ impl Sentinel {
             idle_timeout: Duration::from_millis(self.redis_keepalive_timeout),
         }
     }
+}
+
+/// Settings of a configuration as it is written that do not do what they seem to. Those that its
+/// policy does not have at all are found by the schema.
+pub(crate) fn idle_settings(conf: &Value) -> Vec<Problem> {
+    let policy = conf.get("policy").and_then(Value::as_str).unwrap_or("local");
+    let text = |field: &str| conf.get(field).and_then(Value::as_str).unwrap_or_default();
+    let on = |field: &str| conf.get(field) == Some(&Value::Bool(true));
+    let nameless = |user: &str, password: &str| !text(user).is_empty() && text(password).is_empty();
+    const NO_PASSWORD: &str = "without a password nobody logs in, and no user is named";
+    const CLEAR: &str = "the connection is not encrypted, so that there is no certificate";
+    let cases = [
+        (
+            "redis_keepalive_pool",
+            conf.get("redis_keepalive_pool").is_some(),
+            "each worker has one connection, which all its requests share",
+        ),
+        ("redis_username", nameless("redis_username", "redis_password"), NO_PASSWORD),
+        ("sentinel_username", nameless("sentinel_username", "sentinel_password"), NO_PASSWORD),
+        ("redis_ssl_verify", on("redis_ssl_verify") && !on("redis_ssl"), CLEAR),
+        ("redis_cluster_ssl_verify", on("redis_cluster_ssl_verify") && !on("redis_cluster_ssl"), CLEAR),
+    ];
+    let idle = cases.into_iter().filter(|(_, is_idle, _)| *is_idle && policy != "local");
+    idle.map(|(field, _, why)| {
+        Problem::new(field, "no_effect", format!("`{field}` has no effect: {why}")).hint("remove it")
+    })
+    .collect()
 }
 
 /// The property `policy` with these values.

@@ -124,6 +124,30 @@ fn a_server_that_accepts_and_never_answers_is_not_dialled_for_every_request() {
 }
 
 #[test]
+fn settings_without_effect_are_told() {
+    let check = |conf: Value, expected: &[&str]| {
+        let told = super::idle_settings(&conf);
+        let fields: Vec<&str> = told.iter().map(|problem| problem.pointer.as_str()).collect();
+        assert_eq!(fields, expected, "{conf}");
+    };
+    let redis = |further: Value| {
+        let mut conf = json!({"policy": "redis", "redis_host": "h"});
+        conf.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
+        conf
+    };
+    check(
+        redis(
+            json!({"redis_username": "u", "redis_password": "p", "redis_ssl": true, "redis_ssl_verify": true}),
+        ),
+        &[],
+    );
+    check(redis(json!({"redis_keepalive_pool": 5})), &["redis_keepalive_pool"]);
+    check(redis(json!({"redis_username": "u"})), &["redis_username"]);
+    check(redis(json!({"redis_ssl_verify": true})), &["redis_ssl_verify"]);
+    check(json!({"redis_keepalive_pool": 5}), &[]);
+}
+
+#[test]
 fn equal_targets_are_one() {
     let node = Node::default();
     let shared = |port: u16| target(json!({"redis_port": port})).shared(&node);

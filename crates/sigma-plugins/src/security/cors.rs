@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sigma_config::Problem;
 use sigma_config::wording::pcre::Pattern;
 use sigma_http::Method;
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
@@ -32,6 +33,7 @@ pub(crate) static CORS: Descriptor = Descriptor {
         })
     }),
     check: Some(check),
+    warnings: Some(|_, conf| open_ends(conf)),
     build: |build| Ok(Arc::new(Cors::new(build)?)),
     ..Descriptor::BASE
 };
@@ -100,6 +102,21 @@ fn check(conf: &Value) -> Result<(), String> {
             .filter_map(Value::as_str)
             .try_for_each(|source| Pattern::compile(source).map(|_| ()).map_err(|error| error.to_string()))
     })
+}
+
+/// Expressions that let origins in which merely begin as they should.
+fn open_ends(conf: &Value) -> Vec<Problem> {
+    let fields = ["allow_origins_by_regex", "timing_allow_origins_by_regex"];
+    let sources = fields.into_iter().flat_map(|field| {
+        let sources = conf.get(field).and_then(Value::as_array).into_iter().flatten().enumerate();
+        sources.filter_map(move |(at, source)| Some((field, at, source.as_str()?)))
+    });
+    let open = sources.filter(|(.., source)| !source.ends_with('$'));
+    open.map(|(field, at, source)| {
+        let message = format!("`{source}` also lets in origins that go on behind it");
+        Problem::new(format!("{field}[{at}]"), "open_pattern", message).hint("end it with `$`")
+    })
+    .collect()
 }
 
 #[derive(Deserialize)]

@@ -14,6 +14,8 @@ use base64::engine::general_purpose::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sigma_config::Problem;
+use sigma_config::plugins::PluginScope;
 use sigma_config::wording::is_secret_reference;
 
 use super::super::door::filled;
@@ -76,6 +78,32 @@ pub(super) fn schema() -> Value {
         },
         "required": ["key"]
     })
+}
+
+/// What is to be said of a consumer's or credential's configuration as it is written.
+pub(super) fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
+    if scope != PluginScope::Consumer {
+        return Vec::new();
+    }
+    let text = |field: &str| conf.get(field).and_then(Value::as_str).unwrap_or_default();
+    let mut found = Vec::new();
+    if conf.get("exp").is_some() {
+        let message = "`exp` has no effect: a token ends when its own `exp` says so";
+        found.push(Problem::new("exp", "no_effect", message).hint("remove it"));
+    }
+    if conf.get("allow_short_rsa_key") == Some(&Value::Bool(true)) {
+        let parsed = decoded_pem(text("public_key"));
+        let key = parsed.zip(short_rsa(text("algorithm")));
+        let key = key.and_then(|(der, algorithm)| ParsedPublicKey::new(algorithm, der).ok());
+        if let Some(bits @ ..2048) = key.and_then(|key| modulus_bits(&key)) {
+            let message = format!("an RSA key of {bits} bits can be forged with effort");
+            found.push(
+                Problem::new("public_key", "weak_key", message)
+                    .hint("replace it by one of 2048 bits or more"),
+            );
+        }
+    }
+    found
 }
 
 #[derive(Deserialize)]
@@ -225,7 +253,6 @@ fn public_key(config: &Config) -> Result<Key, String> {
             let legacy = short_rsa(&config.algorithm).ok_or_else(|| {
                 format!("{MISSING}: an RSA key of {bits} bits can be used with RS256 and RS512 only")
             })?;
-            tracing::warn!(bits, "jwt-auth: a consumer's RSA key is short enough to be forged, replace it");
             Ok(Key::Public(Box::new(ParsedPublicKey::new(legacy, der).map_err(|_| MISSING)?)))
         }
         bits => Err(format!(

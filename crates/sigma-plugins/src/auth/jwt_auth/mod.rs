@@ -38,6 +38,7 @@ pub(crate) static JWT_AUTH: Descriptor = Descriptor {
         secret_fields: &["secret"],
         parse: |conf| Ok(Arc::new(Verifier::parse(conf)?)),
     }),
+    warnings: Some(key::warnings),
     build: |build| Ok(Arc::new(JwtAuth::new(build)?)),
     ..Descriptor::BASE
 };

@@ -18,7 +18,7 @@ use sigma_config::plugins::PluginScope;
 use sigma_plugin::{Consumer, Phase};
 use std::sync::Arc;
 
-use crate::testing::{Case, entry, field, refusal_in, summary};
+use crate::testing::{Case, entry, field, refusal_in, summary, warned};
 
 /// Signs with one algorithm.
 type Sign<'s> = &'s dyn Fn(&[u8]) -> Vec<u8>;
@@ -295,6 +295,7 @@ fn bad_consumers_are_refused() {
         `allow_short_rsa_key` takes 1024 and more",
     );
     check(short("RS256", true), "");
+    assert_eq!(warned("jwt-auth", PluginScope::Consumer, &short("RS256", true)), ["public_key"]);
     check(short("RS512", true), "");
     check(
         short("PS256", true),

@@ -24,8 +24,8 @@ use sigma_config::expr::{VarName, Variables};
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
-use super::quota::{Amount, Key, Refusal, Space, Undetermined};
-use crate::redis::{Line, Lines, Target, target_of};
+use super::quota::{self, Amount, Key, Refusal, Space, Undetermined};
+use crate::redis::{Line, Lines, Target, idle_settings, target_of};
 use config::Config;
 use delayed::Delayed;
 use fields::FieldNames;
@@ -52,6 +52,7 @@ pub(crate) static LIMIT_COUNT: Descriptor = Descriptor {
     metadata_schema: Some(config::metadata_schema),
     secret_fields: &["redis_password", "sentinel_password"],
     check: Some(config::check),
+    warnings: Some(|_, conf| [quota::warnings(conf), idle_settings(conf)].concat()),
     build: |build| Ok(new(build, None)? as Arc<dyn Plugin>),
     variables: &[
         VariablePlace::guard("key", VariableForm::Key),
@@ -91,9 +92,6 @@ pub(crate) fn new(build: &Build<'_>, action: Option<usize>) -> Result<Arc<LimitC
     };
     let rules: Vec<Rule> =
         config.limits.into_iter().map(|limit| Rule::new(limit, space.clone(), build.metadata)).collect();
-    for (at, rule) in rules.iter().enumerate().filter(|(_, rule)| rule.listed) {
-        rule.key.warn_if_idle(NAME, build, at + 1);
-    }
     Ok(Arc::new_cyclic(|me| LimitCount {
         me: Weak::clone(me),
         store,
