@@ -127,7 +127,7 @@ fn all_blocks(file: &str) -> Vec<(String, String)> {
 const OWN_PLUGIN: &str = "maintenance";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
-const COMMANDS: [(&str, &str, &str); 14] = [
+const COMMANDS: [(&str, &str, &str); 15] = [
     ("CONTRIBUTING.md", ".ci/bare make test", "it makes a machine of its own, as root, and takes an hour"),
     ("README.md", "make run", "what it builds is what is tested here"),
     ("README.md", "target/release:$PATH", "the same: the tests have their own build in the path"),
@@ -138,6 +138,11 @@ const COMMANDS: [(&str, &str, &str); 14] = [
     ("docs/admin-api.md", "sigma ctl put", "the_admin_api_as_the_document_says"),
     ("docs/admin-api.md", "sigma ctl dump", "the_admin_api_as_the_document_says"),
     ("docs/configuration-guide.md", "sigma routes", "routes_are_explained_as_the_guide_says"),
+    (
+        "docs/operations.md",
+        "sigma ctl quarantine",
+        "quarantine::a_plugin_that_is_not_enabled_closes_what_names_it",
+    ),
     ("docs/running-many-nodes.md", "etcd --data-dir", "a_node_with_etcd_as_the_document_says"),
     ("docs/running-many-nodes.md", "X-API-KEY", "a_node_with_etcd_as_the_document_says"),
     ("docs/running-many-nodes.md", "/v1/revision", "a_node_with_etcd_as_the_document_says"),

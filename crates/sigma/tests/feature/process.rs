@@ -97,16 +97,12 @@ fn a_slow_reader_of_the_error_log_is_told_what_it_missed() {
 
 #[test]
 fn lines_that_clients_cause_are_few() {
-    const REQUESTS: usize = 2_000;
-    let origin = Origin::echo("a").unwrap();
-    let plugin = "    plugins: { real-ip: { source: http_x_missing } }\n";
-    let config =
-        catch_all("", &nodes(&[&origin]), "").replace("    upstream:\n", &format!("{plugin}    upstream:\n"));
-    let gateway = Gateway::start(SIGMA, &config).unwrap();
+    const REQUESTS: usize = 1_000;
+    let gateway = Gateway::start(SIGMA, &catch_all("", DEAD, "")).unwrap();
     let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
-    let lines = || gateway.stderr().lines().filter(|line| line.contains("missing real address")).count();
+    let lines = || gateway.stderr().lines().filter(|line| line.contains("cannot connect to a node")).count();
     for _ in 0..REQUESTS {
-        assert_eq!(client.get("/").unwrap().status(), 200);
+        assert_eq!(client.get("/").unwrap().status(), 502);
     }
     let heard = until(PATIENCE, || {
         client.get("/").unwrap();
@@ -282,7 +278,10 @@ fn gateways_that_want_to_share_a_port_do() {
     let text = catch_all("", &nodes(&[&origin]), "");
     let text = text.replace("- address: \"{listen}\"", "- { address: \"{listen}\", shared: true }");
     let gateway = Gateway::start(SIGMA, &text).unwrap();
-    let file = gateway.dir().join("sigma.yaml");
+    // The folder of the first goes with it.
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("sigma.yaml");
+    fs::copy(gateway.dir().join("sigma.yaml"), &file).unwrap();
     let mut second = Command::new(SIGMA).args(["run", "-c"]).arg(file).spawn().unwrap();
     let port = gateway.address().port().unwrap();
     let answers = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
