@@ -159,7 +159,7 @@ fn a_certificate_that_cannot_be_used_keeps_its_names() {
         let mut open = shake(&gateway, &root.client(None), "open.a.test").await.unwrap();
         assert_eq!(tls::status(&ask(&mut open, "open.a.test", "/", "").await.unwrap()), 200);
         shake(&gateway, &root.client(None), "strict.a.test").await.unwrap_err();
-        assert_eq!(tls::status(&ask(&mut open, "strict.a.test", "/", "").await.unwrap()), 400);
+        assert_eq!(tls::status(&ask(&mut open, "strict.a.test", "/", "").await.unwrap()), 421);
         // The same where a form without client certificates was in force before.
         let plain = root.issue("later.a.test").ssl(json!({ "sni": "later.a.test" }));
         put("ssls/later", &plain);

@@ -21,8 +21,7 @@ fn serve(name: &'static str) -> impl Fn(Peer) + Send + Sync + 'static {
                 }
                 continue;
             }
-            let answer =
-                "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+            let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\n\r\n";
             if peer.send(answer).is_err() {
                 return;
             }

@@ -717,7 +717,7 @@ fn a_node_that_agrees_on_http2_is_spoken_to_in_it() {
             (
                 "https",
                 json!({ "alpn": ["h2", "http/1.1"] }),
-                "Connection: upgrade\r\nUpgrade: x\r\n",
+                "Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: a2V5\r\n",
                 "http/1.1",
             ),
             ("grpcs", json!({}), "", "h2"),

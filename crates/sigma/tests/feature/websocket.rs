@@ -554,7 +554,9 @@ fn a_tunnel_of_another_protocol_is_not_counted() {
         }
     });
     let origin = origin.unwrap();
-    let gateway = in_front_of(&origin, "status: { address: \"{status}\" }\n");
+    let config = catch_all("status: { address: \"{status}\" }\n", &nodes(&[&origin]), "")
+        .replace("enable_websocket: true", "upgrade_protocols: [x]");
+    let gateway = Gateway::start(SIGMA, &config).unwrap();
     let mut client = gateway.connect().unwrap();
     let answer =
         client.ask("GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n").unwrap();
