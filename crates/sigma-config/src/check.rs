@@ -19,7 +19,7 @@ use crate::rules::{self, Object, Violation};
 use crate::schema::closest;
 use crate::settings::{RouterKind, UnknownFields};
 use crate::stored::{self, check_secret, duplicate_global_plugin, references, wrong_ssl_type};
-use crate::wording::Unread;
+use crate::wording::{self, Unread};
 use crate::{ParseOptions, Surroundings};
 
 /// What was found so far.
@@ -29,6 +29,8 @@ pub(crate) struct Findings {
     pub(crate) errors: Vec<Problem>,
     /// These stop nothing.
     pub(crate) warnings: Vec<Problem>,
+    /// Listeners that the document names, before those that stand for both address families become two.
+    pub(crate) written_listeners: usize,
 }
 
 /// Checks every rule of `document`, whose short forms are expanded.
@@ -41,6 +43,7 @@ pub(crate) fn check(document: &Document, options: &ParseOptions<'_>, found: &mut
     let mut rules = Rules { document, options, plugins, unknown, found, root, known: known(root) };
     rules.settings();
     rules.enabled_plugins(options.plugins);
+    rules.attributes();
     for section in SECTIONS {
         rules.unique_ids(section);
     }
@@ -193,6 +196,19 @@ impl Rules<'_> {
         for breach in store.map(crate::store::breaches).unwrap_or_default() {
             self.error(&member("store", breach.field), "conflict", breach.message, breach.hint);
         }
+        let level = self.root.get("error_log").and_then(|log| log.get("level")?.as_str());
+        if let Some(wrong) = level.and_then(crate::settings::wrong_directive) {
+            let message = format!("`{wrong}` is no level");
+            let words = crate::settings::LEVELS.join(", ");
+            let hint = match closest(wrong, crate::settings::LEVELS) {
+                Some(close) => format!("did you mean `{close}`?"),
+                None if wrong.contains('/') => format!("a file goes into `path`; levels are {words}"),
+                None => {
+                    format!("levels are {words}, also for a part of the program: warn,sigma_upstream=debug")
+                }
+            };
+            self.error("error_log.level", "enum", message, hint);
+        }
         let keys = self.root.get("data_encryption").and_then(|part| part.get("keyring")?.as_array());
         for (index, key) in keys.into_iter().flatten().enumerate() {
             if let Some(Err(error)) = key.as_str().map(|key| Keyring::new(&[key.to_owned()])) {
@@ -324,10 +340,10 @@ impl Rules<'_> {
                 known.into_iter().flat_map(|known| known.keys()).map(String::as_str).collect();
             known.sort_unstable();
             let hint = match closest(&reference.id, known) {
-                Some(close) => format!("no such item in `{section}`; did you mean `{close}`?"),
-                None => format!("no such item in `{section}`"),
+                Some(close) => format!("did you mean `{close}`?"),
+                None => format!("add it to `{section}`, or name one that is there"),
             };
-            let message = format!("{}, response code: 404", reference.message_prefix);
+            let message = format!("there is no {} `{}`", reference.kind.word(), reference.id);
             let place = join(pointer, reference.field);
             let problem = self.document.problem(&place, "reference", message).hint(hint);
             self.error_unless_standalone(problem);
@@ -394,6 +410,38 @@ impl Rules<'_> {
                 let found = stored::warnings(kind, id.as_deref(), item, &around);
                 let found = found.into_iter().map(|problem| self.document.located(problem.within(&pointer)));
                 self.found.warnings.extend(found.collect::<Vec<_>>());
+            }
+        }
+    }
+
+    /// What plugins are told once for the process. A plugin that is not enabled may be told already.
+    fn attributes(&mut self) {
+        let all = self.options.plugins;
+        for (name, value) in self.root.get("plugin_attr").and_then(Value::as_object).into_iter().flatten() {
+            let here = member("plugin_attr", name);
+            let Some(schema) = all.attributes(name) else {
+                let known: Vec<&str> =
+                    all.names().into_iter().filter(|name| all.attributes(name).is_some()).collect();
+                let hint = match closest(name, known.iter().copied()) {
+                    Some(close) => format!("did you mean `{close}`?"),
+                    None => format!("remove it; plugins that can be told something are {}", known.join(", ")),
+                };
+                self.error(&here, "unknown_key", format!("nothing can be told to a plugin `{name}`"), hint);
+                continue;
+            };
+            // Not written by users, but by plugins, whose tests compile it.
+            let schema = wording::Schema::compile(&schema).expect("the schema of attributes is one");
+            if let Err(text) = schema.check(value) {
+                let hint = format!("see the reference of the plugin `{name}`");
+                self.error(&here, "plugin", text, hint);
+                continue;
+            }
+            for field in schema.unread(value, &[]) {
+                let is_unknown = field.is_unknown();
+                let problem = if is_unknown { field.refused() } else { field.ignored() };
+                let problem = self.document.located(problem.within(&here));
+                let list = if is_unknown { &mut self.found.errors } else { &mut self.found.warnings };
+                list.push(problem);
             }
         }
     }

@@ -137,6 +137,7 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
         true => typed(&document, &mut found),
         false => Config::default(),
     };
+    once_per_listener(&mut found.errors, found.written_listeners);
     if !found.errors.is_empty() {
         // In the order of the document, as people work through it.
         found.errors.sort_by_key(|problem| problem.line);
@@ -151,6 +152,23 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
     Ok(Checked { config, warnings: found.warnings })
 }
 
+/// A listener at `:port` stands for two; what is wrong with it is told once. `written` are those of
+/// the document, behind which the second ones stand.
+fn once_per_listener(problems: &mut Vec<Problem>, written: usize) {
+    fn place(problem: &Problem) -> Option<(usize, &str)> {
+        let (index, rest) = problem.pointer.strip_prefix("listeners[")?.split_once(']')?;
+        Some((index.parse().ok()?, rest))
+    }
+    let all = problems.clone();
+    problems.retain(|problem| {
+        let Some((_, rest)) = place(problem).filter(|(index, _)| *index >= written) else { return true };
+        !all.iter().any(|other| {
+            other.message == problem.message
+                && place(other).is_some_and(|(index, at)| index < written && at == rest)
+        })
+    });
+}
+
 /// The document of `text` in its full form, not yet checked.
 fn prepared(
     text: &str,
@@ -158,6 +176,9 @@ fn prepared(
     found: &mut check::Findings,
 ) -> Result<Document, Vec<Problem>> {
     let mut document = Document::parse(text, options.max_bytes)?;
+    if let Some(problem) = seed::recognised(&document) {
+        return Err(vec![problem]);
+    }
     if options.standalone_mode && !text.trim_start().starts_with('{') && !text.trim_end().ends_with("#END") {
         let problem =
             Problem::new("", "end_flag", "missing valid end flag").hint("end the file with a line `#END`");

@@ -1,7 +1,9 @@
 //! The two forms of an upstream's nodes: a map `host[:port]` → weight, or a
 //! list of objects. Both become a list; it is written back as a list.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -31,13 +33,20 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
         Weights(Map<String, Value>),
         List(Vec<Node>),
     }
+    let invalid = serde::de::Error::custom::<String>;
     let weights = match Form::deserialize(deserializer)? {
-        Form::List(nodes) => return Ok(nodes.into()),
+        Form::List(nodes) => {
+            let split = |node: Node| {
+                let (host, port) = split_node(&node.host, node.port).map_err(invalid)?;
+                Ok(Node { host: host.into(), port, ..node })
+            };
+            return nodes.into_iter().map(split).collect();
+        }
         Form::Weights(weights) => weights,
     };
     let node = |(key, weight): (String, Value)| {
         let weight = u32::deserialize(&weight).map_err(serde::de::Error::custom)?;
-        let (host, port) = split_address(&key).map_err(serde::de::Error::custom)?;
+        let (host, port) = split_address(&key).map_err(invalid)?;
         Ok(Node { host: host.into(), port, weight, ..Node::default() })
     };
     weights.into_iter().map(node).collect()
@@ -46,7 +55,7 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
 /// Puts brackets around IPv6 addresses. Stores hold some without, from before APISIX refused them;
 /// None if there are none.
 pub(crate) fn bracketed(nodes: &Value) -> Option<Value> {
-    let is_bare = |host: &str| host.parse::<std::net::Ipv6Addr>().is_ok();
+    let is_bare = |host: &str| host.parse::<Ipv6Addr>().is_ok() && split_bare(host).is_none();
     let wrapped = |host: &str| if is_bare(host) { format!("[{host}]") } else { host.to_owned() };
     match nodes {
         Value::Object(weights) if weights.keys().any(|key| is_bare(key)) => {
@@ -72,13 +81,33 @@ pub(crate) fn bracketed(nodes: &Value) -> Option<Value> {
 /// APISIX's text.
 const UNBRACKETED: &str = "invalid configuration: IPv6 address must be enclosed with '[' and ']'";
 
-/// Splits `host[:port]`, `[v6]:port` or `unix:/path`. Brackets stay part of the host.
-pub(crate) fn split_address(text: &str) -> Result<(&str, Option<u16>), String> {
+/// An IPv6 address without brackets and the port behind its last colon, as APISIX reads `::1:1980`.
+fn split_bare(text: &str) -> Option<(Ipv6Addr, u16)> {
+    let (host, port) = text.rsplit_once(':')?;
+    let port = port.parse().ok().filter(|port| *port > 0)?;
+    Some((host.parse().ok()?, port))
+}
+
+/// The host and the port of a node of a list: a port may stand in the host, if it stands nowhere else.
+pub(crate) fn split_node(host: &str, port: Option<u16>) -> Result<(Cow<'_, str>, Option<u16>), String> {
+    // An address without brackets is refused in a list, as APISIX does.
+    if port.is_some() || host.matches(':').count() > 1 && !host.starts_with('[') {
+        return check_host(host).map(|()| (Cow::Borrowed(host), port));
+    }
+    split_address(host)
+}
+
+/// Splits `host[:port]`, `[v6]:port` or `unix:/path`. Brackets stay part of the host, and are put
+/// around an address that has a port but none.
+pub(crate) fn split_address(text: &str) -> Result<(Cow<'_, str>, Option<u16>), String> {
     if text.starts_with("unix:") {
         return match text.strip_prefix("unix:/") {
-            Some(path) if !path.is_empty() => Ok((text, None)),
+            Some(path) if !path.is_empty() => Ok((text.into(), None)),
             _ => Err(format!("`{text}` names no absolute path, write unix:/path")),
         };
+    }
+    if let Some((address, port)) = split_bare(text) {
+        return Ok((format!("[{address}]").into(), Some(port)));
     }
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -92,10 +121,12 @@ pub(crate) fn split_address(text: &str) -> Result<(&str, Option<u16>), String> {
     }
     check_host(host)?;
     match port.strip_prefix(':') {
-        None if port.is_empty() => Ok((host, None)),
+        None if port.is_empty() => Ok((host.into(), None)),
         None => Err(format!("`{text}` has text after `]` that is no port")),
         Some(digits) => match digits.parse::<u16>() {
-            Ok(port) if port > 0 && digits.bytes().all(|b| b.is_ascii_digit()) => Ok((host, Some(port))),
+            Ok(port) if port > 0 && digits.bytes().all(|b| b.is_ascii_digit()) => {
+                Ok((host.into(), Some(port)))
+            }
             _ => Err(format!("invalid port {digits}")),
         },
     }
@@ -110,7 +141,7 @@ pub(crate) fn check_host(host: &str) -> Result<(), String> {
         };
     }
     if let Some(inside) = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-        return match inside.parse::<std::net::Ipv6Addr>() {
+        return match inside.parse::<Ipv6Addr>() {
             Ok(_) => Ok(()),
             Err(_) => Err(format!("`{host}` is not an IPv6 address")),
         };
@@ -132,12 +163,15 @@ mod tests {
     #[test]
     fn addresses_are_split() {
         let check = |text: &str, expected: Option<(&str, Option<u16>)>| {
-            assert_eq!(split_address(text).ok(), expected, "{text}");
+            let split = split_address(text).ok();
+            assert_eq!(split.as_ref().map(|(host, port)| (&**host, *port)), expected, "{text}");
         };
         check("127.0.0.1:80", Some(("127.0.0.1", Some(80))));
         check("example.com", Some(("example.com", None)));
         check("[::1]:8080", Some(("[::1]", Some(8080))));
         check("[::1]", Some(("[::1]", None)));
+        check("::1:1980", Some(("[::1]", Some(1980))));
+        check("2001:db8::1:80", Some(("[2001:db8::1]", Some(80))));
         check("unix:/run/app.sock", Some(("unix:/run/app.sock", None)));
         for bad in [
             "", ":80", "a:0", "a:65536", "a:+1", "a:x", "a:", "::1", "[::1", "[x]:1", "[::1]80", "unix:",
@@ -145,5 +179,21 @@ mod tests {
         ] {
             check(bad, None);
         }
+    }
+
+    #[test]
+    fn nodes_of_a_list_are_split() {
+        let check = |host: &str, port: Option<u16>, expected: Option<(&str, Option<u16>)>| {
+            let split = split_node(host, port).ok();
+            assert_eq!(split.as_ref().map(|(host, port)| (&**host, *port)), expected, "{host} {port:?}");
+        };
+        check("127.0.0.1:1980", None, Some(("127.0.0.1", Some(1980))));
+        check("[::1]:80", None, Some(("[::1]", Some(80))));
+        check("a", Some(80), Some(("a", Some(80))));
+        check("unix:/run/a", None, Some(("unix:/run/a", None)));
+        check("127.0.0.1:1980", Some(80), None);
+        check("::1", None, None);
+        check("::1:1980", None, None);
+        check("a:0", None, None);
     }
 }

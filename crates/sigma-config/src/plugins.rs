@@ -82,6 +82,11 @@ pub trait PluginSchemas: Send + Sync {
     /// Paths of the fields that are encrypted at rest, e.g. `redis_password` or `auth.header`.
     fn secret_fields(&self, name: &str, scope: PluginScope) -> &[&str];
 
+    /// The schema of what the setting `plugin_attr` may say for a plugin; None if that is nothing.
+    fn attributes(&self, _name: &str) -> Option<Value> {
+        None
+    }
+
     /// Its place among the others; None where that is not known.
     fn standing(&self, _name: &str) -> Option<Standing> {
         None
@@ -187,6 +192,10 @@ impl PluginSchemas for EnabledPlugins<'_> {
         self.all.secret_fields(name, scope)
     }
 
+    fn attributes(&self, name: &str) -> Option<Value> {
+        self.all.attributes(name)
+    }
+
     fn standing(&self, name: &str) -> Option<Standing> {
         self.all.standing(name)
     }
@@ -228,7 +237,8 @@ pub(crate) fn check_plugin(
     scope: PluginScope,
     plugins: &dyn PluginSchemas,
 ) -> Result<(), Refused> {
-    if !conf.is_object() {
+    // The empty list is the empty object to Lua.
+    if !conf.is_object() && !conf.as_array().is_some_and(Vec::is_empty) {
         return refused("type", format!("invalid plugin conf {conf} for plugin [{name}]"));
     }
     let meta = conf.get("_meta");

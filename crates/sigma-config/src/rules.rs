@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::cidr::Cidr;
 use crate::expr::Expr;
-use crate::nodes::{check_host, split_address};
+use crate::nodes::{split_address, split_node};
 use crate::pem;
 use crate::problem::{element, member};
 use crate::proto;
@@ -176,7 +176,8 @@ fn nodes(nodes: &Value) -> Vec<(String, String, &'static str)> {
         }
         Value::Array(list) => {
             let wrong = |(index, node): (usize, &Value)| {
-                let reason = check_host(node.get("host")?.as_str()?).err()?;
+                let port = node.get("port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
+                let reason = split_node(node.get("host")?.as_str()?, port).err()?;
                 let hint = "write a host name or an address; the port goes into `port`";
                 Some((member(&element("", index), "host"), reason, hint))
             };

@@ -250,8 +250,12 @@ fn message(kind: &ValidationErrorKind, instance: &Value) -> (&'static str, Strin
         Kind::MinItems { limit } => plain("length", format!("must have at least {limit} items")),
         Kind::MaxItems { limit } => plain("length", format!("must have at most {limit} items")),
         Kind::UniqueItems => ("unique", "has an item twice".to_owned(), Some("remove one".to_owned())),
-        Kind::Pattern { .. } => {
-            let hint = "1 to 64 letters, digits, `-`, `_` or `.`";
+        Kind::Pattern { pattern } => {
+            // Names of consumers know no dot, identities do.
+            let hint = match pattern.contains('.') {
+                true => "1 to 64 letters, digits, `-`, `_` or `.`",
+                false => "1 to 256 letters, digits, `-` or `_`",
+            };
             ("pattern", format!("{shown} has a character that is not allowed here"), Some(hint.to_owned()))
         }
         other => plain("schema", format!("{shown} does not satisfy `{}`", other.keyword())),

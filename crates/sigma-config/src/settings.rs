@@ -354,6 +354,23 @@ impl Default for ErrorLog {
     }
 }
 
+/// The words for how much the error log tells.
+pub const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// The first part of a level that is none: not one of [`LEVELS`], nor one after the name of a part of
+/// the program. A word that is no level would count as such a name, and silence all the others.
+pub(crate) fn wrong_directive(level: &str) -> Option<&str> {
+    let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
+    let is_part = |name: &str| {
+        !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b':' | b'-'))
+    };
+    let wrong = |directive: &&str| match directive.split_once('=') {
+        Some((part, level)) => !is_part(part) || !is_level(level),
+        None => !is_level(directive),
+    };
+    level.split(',').map(str::trim).find(wrong)
+}
+
 /// How routes are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

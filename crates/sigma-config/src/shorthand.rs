@@ -1,5 +1,7 @@
 //! Short forms become long ones, so that everything behind here knows one form only.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value, json};
 
 use crate::check::Findings;
@@ -36,7 +38,7 @@ pub(crate) fn expand(document: &mut Document, found: &mut Findings) {
         }
     }
     if let Some(listeners) = root.get_mut("listeners") {
-        expand_listeners(listeners);
+        found.written_listeners = expand_listeners(listeners);
     }
     for section in SECTIONS {
         expand_items(&mut root, section, document, found);
@@ -130,12 +132,13 @@ fn catch_all(root: &mut Map<String, Value>, document: &Document, found: &mut Fin
     root.insert("routes".into(), json!([{ "uri": "/*", "upstream": upstream }]));
 }
 
-/// A text is an address; `:port` is that port on all addresses, one listener per family.
-fn expand_listeners(listeners: &mut Value) {
+/// A text is an address; `:port` is that port on all addresses, one listener per family. Returns how
+/// many there were before.
+fn expand_listeners(listeners: &mut Value) -> usize {
     if listeners.is_string() {
         *listeners = Value::Array(vec![listeners.take()]);
     }
-    let Some(items) = listeners.as_array_mut() else { return };
+    let Some(items) = listeners.as_array_mut() else { return 0 };
     let mut second_family = Vec::new();
     for item in items.iter_mut() {
         if item.is_string() {
@@ -156,7 +159,9 @@ fn expand_listeners(listeners: &mut Value) {
         // At the end, so that the places of the written ones stay what they are.
         second_family.push(other);
     }
+    let written = items.len();
     items.append(&mut second_family);
+    written
 }
 
 fn expand_items(root: &mut Map<String, Value>, section: &str, document: &Document, found: &mut Findings) {
@@ -169,6 +174,11 @@ fn expand_items(root: &mut Map<String, Value>, section: &str, document: &Documen
             item.insert("id".into(), Value::String(format!("arr_{}", index + 1)));
         }
         expand_upstreams(item, &element(section, index), document, found);
+        let plugins = item.get_mut("plugins").and_then(Value::as_object_mut);
+        // `key-auth:` without a value is YAML's way to write what has no fields, `[]` that of Lua.
+        let is_nothing = |conf: &Value| conf.is_null() || conf.as_array().is_some_and(Vec::is_empty);
+        let empty = plugins.into_iter().flatten().filter(|(_, conf)| is_nothing(conf));
+        empty.for_each(|(_, conf)| *conf = json!({}));
     }
 }
 
@@ -217,7 +227,7 @@ fn upstream_of(url: &str, pointer: &str, document: &Document, found: &mut Findin
     }
 }
 
-fn parse_url(url: &str) -> Result<(&str, &str, Option<u16>), String> {
+fn parse_url(url: &str) -> Result<(&str, Cow<'_, str>, Option<u16>), String> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return Err(format!("`{url}` has no scheme"));
     };

@@ -136,11 +136,7 @@ upstreams:
             ("listeners[2].address", 4, "is not an address to listen on"),
             ("routes[0].uri", 7, "starts with `/` or `*`"),
             ("routes[0].urii", 8, "unknown field `urii`"),
-            (
-                "routes[0].upstream_id",
-                9,
-                "failed to fetch upstream info by upstream id [9], response code: 404",
-            ),
+            ("routes[0].upstream_id", 9, "there is no upstream `9`"),
             ("routes[1].id", 10, "already that of routes[0]"),
             ("routes[1].uris", 12, "only one of uri or uris is allowed"),
             ("routes[1]", 10, "needs one of `upstream`"),
@@ -219,6 +215,93 @@ fn a_standalone_file_is_accepted_as_it_is() {
     let Err(problems) = parse(&text.replace("#END", ""), &standalone) else { panic!("accepted") };
     assert_eq!(problems[0].message, "missing valid end flag");
     accepted("routes: [{uri: /a, upstream: {nodes: {\"h:1\": 1}}}]\n#END\n");
+}
+
+#[test]
+fn levels_of_the_error_log_are_a_closed_list() {
+    for level in ["warn", "WARN", "off", "warn,sigma_upstream=debug", "sigma_proxy::exchange=trace, info"] {
+        accepted(&format!("error_log: {{ level: \"{level}\" }}\n"));
+    }
+    let check = |text: &str, fragment: &str| refused(text, &[("error_log.level", 1, fragment)]);
+    check("error_log: { level: eror }", "`eror` is no level (did you mean `error`?)");
+    check("error_log: warning,h2=info", "`warning` is no level");
+    check("error_log: { level: \"warn,sigma=loud\" }", "`sigma=loud` is no level");
+    check("error_log: { level: \"\" }", "levels are off, error, warn");
+    check("error_log: /var/log/sigma.log", "a file goes into `path`");
+}
+
+#[test]
+fn a_mistake_is_told_once_and_in_words_of_the_file() {
+    refused(
+        "listeners: [{ address: \":443\", tls: { cert: a } }]",
+        &[("listeners[0].tls.cert", 1, "unknown field")],
+    );
+    refused(
+        "listeners: [\":80\", \"[::]:80\"]",
+        &[("listeners[2].address", 1, "already the address of listeners[1].address")],
+    );
+    refused(
+        "consumers: [{ username: jack.smith }]",
+        &[("consumers[0].username", 1, "not allowed here (1 to 256 letters, digits, `-` or `_`)")],
+    );
+    let routes = |id: &str| {
+        format!("upstreams: [{{ id: web, nodes: {{}} }}]\nroutes: [{{ uri: /a, upstream_id: {id} }}]\n")
+    };
+    refused(
+        &routes("wib"),
+        &[("routes[0].upstream_id", 2, "there is no upstream `wib` (did you mean `web`?)")],
+    );
+    refused(
+        &routes("nope"),
+        &[(
+            "routes[0].upstream_id",
+            2,
+            "there is no upstream `nope` (add it to `upstreams`, or name one that is there)",
+        )],
+    );
+}
+
+#[test]
+fn files_of_other_programs_are_recognised() {
+    let check = |text: &str, name: &str| {
+        let problems = parse(text, &options()).expect_err(text);
+        assert_eq!(problems.len(), 1, "{text}");
+        assert!(problems[0].message.contains(name) && problems[0].hint.is_some(), "{}", problems[0]);
+    };
+    check("apisix:\n  node_listen: 9080\ndeployment:\n  role: data_plane\n", "config.yaml of APISIX");
+    check("entryPoints:\n  web:\n    address: \":80\"\n", "static configuration of Traefik");
+    check("http:\n  routers:\n    a: { rule: \"Path(`/a`)\" }\n", "dynamic configuration of Traefik");
+    check("_format_version: \"3.0\"\nservices: {}\n", "Kong");
+    refused("http: {}\n", &[("http", 1, "unknown field")]);
+}
+
+#[test]
+fn attributes_of_plugins_are_known() {
+    accepted("plugin_attr: { cors: { port: 1 } }");
+    let check = |text: &str, place: &str, fragment: &str| refused(text, &[(place, 1, fragment)]);
+    check("plugin_attr: { corse: {} }", "plugin_attr.corse", "did you mean `cors`?");
+    check(
+        "plugin_attr: { key-auth: {} }",
+        "plugin_attr.key-auth",
+        "nothing can be told to a plugin `key-auth`",
+    );
+    check("plugin_attr: { cors: { prot: 1 } }", "plugin_attr.cors.prot", "did you mean `port`?");
+    check("plugin_attr: { cors: { port: a } }", "plugin_attr.cors", "expected integer, got string");
+    let warnings = accepted("plugin_attr: { cors: { old: 1 } }").warnings;
+    assert_eq!(
+        warnings[0].to_string(),
+        "line 1: plugin_attr.cors.old: `old` has no effect: it is gone (remove it)"
+    );
+}
+
+#[test]
+fn plugins_without_fields_may_be_empty() {
+    let text =
+        "routes:\n  - uri: /a\n    upstream: \"http://h\"\n    plugins:\n      key-auth:\n      cors: []\n";
+    let config = accepted(text).config;
+    let route = config.resources.routes.get("arr_1").unwrap();
+    assert!(route.plugins.values().all(|conf| **conf == json!({})), "{:?}", route.plugins);
+    refused(&text.replace("[]", "[1]"), &[("routes[0].plugins.cors", 6, "invalid plugin conf [1]")]);
 }
 
 #[test]
@@ -341,11 +424,7 @@ stream_routes:
         text,
         &[
             ("plugins[2].name", 2, "unknown plugin [limit-cont] (did you mean `limit-count`?)"),
-            (
-                "routes[0].plugin_config_id",
-                4,
-                "failed to fetch plugin config info by plugin config id [q], response code: 404",
-            ),
+            ("routes[0].plugin_config_id", 4, "there is no plugin config `q`"),
             ("routes[0].plugins.limit-count", 4, "unknown plugin [limit-count]"),
             ("routes[1].script", 5, "needs the Lua engine"),
             (
@@ -384,11 +463,7 @@ stream_routes:
             ("secrets[2]", 28, "`id` is missing"),
             ("stream_routes[0].remote_addr", 30, "not an IP address or a network"),
             ("stream_routes[0].protocol.name", 30, "unknown protocol [redis]"),
-            (
-                "stream_routes[0].protocol.superior_id",
-                30,
-                "failed to fetch stream routes[9], response code: 404",
-            ),
+            ("stream_routes[0].protocol.superior_id", 30, "there is no stream route `9`"),
             ("stream_routes[0].plugins.cors", 30, "unknown plugin [cors]"),
         ],
     );

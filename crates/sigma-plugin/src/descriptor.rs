@@ -154,6 +154,8 @@ pub struct Descriptor {
     pub auth: Option<Auth>,
     /// The schema of its plugin metadata.
     pub metadata_schema: Option<fn() -> Value>,
+    /// The schema of what the setting `plugin_attr` may tell it once for the process.
+    pub attributes: Option<fn() -> Value>,
     /// Fields of its configuration that are encrypted at rest.
     pub secret_fields: &'static [&'static str],
     /// How it gets on with a global rule.
@@ -184,6 +186,7 @@ impl Descriptor {
         schema: || Value::Bool(true),
         auth: None,
         metadata_schema: None,
+        attributes: None,
         secret_fields: &[],
         run_policy: RunPolicy::Both,
         endpoints: &[],

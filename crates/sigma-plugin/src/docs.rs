@@ -28,6 +28,9 @@ pub fn reference(plugin: &Descriptor) -> String {
     if let Some(schema) = plugin.metadata_schema {
         table(&mut out, "Plugin metadata", &schema());
     }
+    if let Some(schema) = plugin.attributes {
+        table(&mut out, &format!("The setting `plugin_attr.{}`", plugin.name), &schema());
+    }
     secrets(&mut out, plugin);
     if !plugin.endpoints.is_empty() {
         out.push_str("\n## Paths of its own\n\n");

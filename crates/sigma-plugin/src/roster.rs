@@ -289,6 +289,12 @@ impl PluginSchemas for Roster {
         }
     }
 
+    fn attributes(&self, name: &str) -> Option<Value> {
+        // Enabled or not: a plugin may be prepared before it is used.
+        let descriptor = self.all.iter().find(|descriptor| descriptor.name == name)?;
+        descriptor.attributes.map(|attributes| attributes())
+    }
+
     fn standing(&self, name: &str) -> Option<Standing> {
         self.descriptor(name).map(|known| Standing { version: known.version, priority: known.priority })
     }

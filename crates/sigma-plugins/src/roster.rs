@@ -51,6 +51,9 @@ mod tests {
         let names: Vec<&str> = ROSTER.iter().map(|descriptor| descriptor.name).collect();
         assert!(names.windows(2).all(|pair| pair[0] < pair[1]), "{names:?}");
         Roster::new(ROSTER, None).make_schemas();
+        for attributes in ROSTER.iter().filter_map(|descriptor| descriptor.attributes) {
+            sigma_config::wording::Schema::compile(&attributes()).unwrap();
+        }
     }
 
     #[test]

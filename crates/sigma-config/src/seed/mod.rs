@@ -9,6 +9,7 @@
 //!   otherwise;
 //! - every problem of a document is reported at once, each with its place and its remedy.
 
+mod foreign;
 mod keys;
 mod niubix;
 mod pass;
@@ -24,6 +25,7 @@ use serde_json::{Map, Value};
 
 use crate::document::Document;
 use crate::problem::Problem;
+pub(crate) use foreign::recognised;
 use keys::{Place, Report};
 
 /// A configuration format of one of the two programs that Sigma succeeds.

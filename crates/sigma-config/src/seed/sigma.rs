@@ -123,6 +123,12 @@ fn proxy_client(root: &Place<'_>, report: &mut Report<'_>) -> Client {
     report.unknown(&client, &["ssl", "max-pool-size-per-server"], Unknown::Ignored);
     let scheme = if report.flag(&client, "ssl", false) { "https" } else { "http" };
     let pool_size = report.number(&client, "max-pool-size-per-server", 1..=u64::from(u32::MAX));
+    if pool_size.is_some() {
+        let message = "`max-pool-size-per-server` bounds the idle connections that are kept to a node: more are \
+            opened when requests need them, and none waits for one";
+        let hint = "bound the requests at a time with the plugin limit-conn";
+        report.warn(&client.pointer_of("max-pool-size-per-server"), "approximate", message, hint);
+    }
     Client { scheme, pool_size: pool_size.unwrap_or(DEFAULT_POOL_SIZE) }
 }
 

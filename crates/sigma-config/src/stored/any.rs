@@ -151,7 +151,20 @@ fn of_value<T: DeserializeOwned>(kind: Kind, id: &str, value: &Value) -> Result<
     };
     // The schema and the rules have accepted it; what the types refuse all the same, such as a
     // number that no machine can count to, is refused like by a schema.
-    T::deserialize(&*conform::conform(value, schema)).map_err(|error| invalid(error.to_string()))
+    let mut conformed = conform::conform(value, schema);
+    if empty_lists(&conformed).next().is_some() {
+        let names: Vec<String> = empty_lists(&conformed).cloned().collect();
+        for name in names {
+            conformed.to_mut()["plugins"][name] = Value::Object(serde_json::Map::new());
+        }
+    }
+    T::deserialize(&*conformed).map_err(|error| invalid(error.to_string()))
+}
+
+/// The plugins whose configuration is the empty list, which is the empty object to Lua.
+fn empty_lists(value: &Value) -> impl Iterator<Item = &String> {
+    let plugins = value.get("plugins").and_then(Value::as_object).into_iter().flatten();
+    plugins.filter(|(_, conf)| conf.as_array().is_some_and(Vec::is_empty)).map(|(name, _)| name)
 }
 
 /// Reads one item of a store. The identity is that of the key. Plugins that are not known or not

@@ -68,6 +68,14 @@ impl PluginSchemas for TestPlugins {
         }
     }
 
+    fn attributes(&self, name: &str) -> Option<Value> {
+        let schema = json!({ "type": "object", "properties": {
+            "port": { "type": "integer" },
+            "old": { "type": "integer", "description": "Without effect: it is gone." },
+        } });
+        (name == "cors").then_some(schema)
+    }
+
     fn warnings(&self, name: &str, _: PluginScope, conf: &Value) -> Vec<Problem> {
         let advised = name == "cors" && conf.get("odd").is_some();
         advised.then(|| Problem::new("odd", "odd", "this is odd")).into_iter().collect()
@@ -171,6 +179,26 @@ fn fields_that_do_not_exist() {
     let ssl = json!({ "cert": pem("CERTIFICATE"), "key": pem("PRIVATE KEY"), "sni": "a",
         "client": { "ca": pem("CERTIFICATE"), "dept": 2 } });
     check(Kind::Ssl, ssl, &["unknown field `dept` at client: did you mean `depth`?"]);
+}
+
+/// The empty list is the empty object to Lua, and clients in Lua send it.
+#[test]
+fn plugins_may_be_empty_lists() {
+    let value = json!({ "uri": "/a", "plugins": { "cors": [], "key-auth": [] } });
+    check(Kind::Route, "1", value.clone(), "");
+    let key = ResourceKey::new(Kind::Route, "1");
+    let AnyResource::Route(route) = read(&key, &value, &TestPlugins, UnknownFields::Refuse).unwrap() else {
+        panic!("another kind")
+    };
+    assert!(route.plugins.values().all(|conf| **conf == json!({})), "{:?}", route.plugins);
+    check(
+        Kind::Route,
+        "1",
+        json!({ "uri": "/a", "plugins": { "cors": null } }),
+        "invalid plugin conf null for plugin [cors]",
+    );
+    check(Kind::Upstream, "1", json!({ "nodes": [{ "host": "127.0.0.1:1980", "weight": 1 }] }), "");
+    check(Kind::Upstream, "1", json!({ "nodes": { "::1:1980": 1 } }), "");
 }
 
 /// What a plugin has to say is told with its place, also where unknown fields are refused.

@@ -71,6 +71,14 @@ pub(crate) static REDIRECT: Descriptor = Descriptor {
     check: Some(|conf| Redirect::from_conf(conf).map(|_| ())),
     build: |build| Ok(Arc::new(Redirect::new(build)?)),
     variables: &[VariablePlace::shown("uri", VariableForm::Template)],
+    attributes: Some(|| {
+        json!({"type": "object", "properties": {
+            "https_port": {
+                "type": "integer", "minimum": 1, "maximum": 65535,
+                "description": "The port that targets with https name."
+            }
+        }})
+    }),
     ..Descriptor::BASE
 };
 

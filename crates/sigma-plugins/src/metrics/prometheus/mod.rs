@@ -42,6 +42,7 @@ pub(crate) static PROMETHEUS: Descriptor = Descriptor {
         answer: scrape,
     }],
     build,
+    attributes: Some(settings::schema),
     ..Descriptor::BASE
 };
 

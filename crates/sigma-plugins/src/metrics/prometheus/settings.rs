@@ -1,6 +1,6 @@
 //! `plugin_attr.prometheus` and the names of labels.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use sigma_config::expr::VarName;
 
 /// Upper bounds of latency buckets in milliseconds unless the attribute says otherwise.
@@ -90,6 +90,66 @@ impl Label {
             Label::ResponseSource => "response_source",
         }
     }
+}
+
+/// What `plugin_attr.prometheus` may say.
+pub(super) fn schema() -> Value {
+    const NONE: &str = "Without effect: this gateway has no such metric.";
+    let bounds = |about: &str| json!({"type": "array", "minItems": 1, "items": {"type": "number"}, "description": about});
+    let metric = |about: &str| {
+        let labels = json!({
+            "type": "array",
+            "items": {"type": "object", "additionalProperties": {"type": "string"}},
+            "description": "Labels after its own, each `{name: \"$variable\"}`."
+        });
+        let expire = json!({
+            "type": "integer", "minimum": 0, "default": 0,
+            "description": "Seconds after which a series without news is forgotten; 0 for never."
+        });
+        json!({
+            "type": "object", "properties": {"extra_labels": labels, "expire": expire}, "description": about
+        })
+    };
+    let mut metrics = serde_json::Map::new();
+    for name in Metric::ALL.map(Metric::name) {
+        metrics.insert(name.to_owned(), metric("About this metric."));
+    }
+    let foreign = [
+        "upstream_status",
+        "llm_latency",
+        "llm_prompt_tokens",
+        "llm_completion_tokens",
+        "llm_active_connections",
+        "llm_prompt_tokens_dist",
+        "llm_completion_tokens_dist",
+        "ai_cache_hits_total",
+        "ai_cache_misses_total",
+        "ai_cache_bypasses_total",
+        "ai_cache_embedding_latency",
+    ];
+    for name in foreign {
+        metrics.insert(name.to_owned(), metric(NONE));
+    }
+    json!({"type": "object", "properties": {
+        "export_uri": {"type": "string", "pattern": "^/", "description": "The path of the page."},
+        "enable_export_server": {"type": "boolean",
+            "description": "Whether the page has a listener of its own; unset: if it has an address."},
+        "export_addr": {"type": "object", "description": "The address of that listener.", "properties": {
+            "ip": {"type": "string", "default": "127.0.0.1", "description": "IP address."},
+            "port": {"type": "integer", "minimum": 0, "maximum": 65535, "default": 9091, "description": "Port."}
+        }},
+        "metric_prefix": {"type": "string", "default": "apisix_", "description": "Begins every name."},
+        "refresh_interval": {"type": "integer", "minimum": 1, "default": 15,
+            "description": "Seconds between two collections of what the control thread knows."},
+        "default_buckets": bounds("Upper bounds of latency buckets in milliseconds, ascending."),
+        "llm_latency_buckets": bounds(NONE),
+        "llm_prompt_tokens_buckets": bounds(NONE),
+        "llm_completion_tokens_buckets": bounds(NONE),
+        "ai_cache_embedding_latency_buckets": bounds(NONE),
+        "max_series": {"type": "integer", "minimum": 1, "default": DEFAULT_MAX_SERIES,
+            "description": "Series of one worker and metric; requests that would need more are not shown."},
+        "metrics": {"type": "object", "properties": metrics, "description": "Single metrics."}
+    }})
 }
 
 /// What is the same for the whole process.
