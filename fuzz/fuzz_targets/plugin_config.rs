@@ -1,0 +1,67 @@
+//! Configurations of plugins: none panics, and what the check of a write accepts can be built.
+//!
+//! The first byte chooses the plugin, the second where the configuration stands, the rest is JSON.
+
+#![no_main]
+
+use std::sync::Arc;
+
+use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
+use sigma_config::kind::Kind;
+use sigma_config::plugins::{PluginSchemas, PluginScope};
+use sigma_config::settings::{RouterKind, UnknownFields};
+use sigma_config::{Surroundings, stored};
+use sigma_plugin::{Node, Roster};
+use sigma_plugins::ROSTER;
+
+/// Whether the configuration holds what is known later: variables, references to secrets.
+fn is_open(conf: &Value) -> bool {
+    conf.to_string().contains('$')
+}
+
+fuzz_target!(|input: &[u8]| {
+    let [plugin, place, text @ ..] = input else { return };
+    let name = ROSTER[usize::from(*plugin) % ROSTER.len()].name;
+    let Ok(conf) = serde_json::from_slice::<Value>(text) else { return };
+    let roster = Roster::new(ROSTER, None);
+    let surroundings = Surroundings {
+        plugins: &roster,
+        unknown: UnknownFields::Refuse,
+        router: RouterKind::default(),
+        now: 0,
+    };
+    let judged = |kind, id, value: &Value| {
+        let accepted = stored::check(kind, Some(id), value, &roster, UnknownFields::Refuse).is_ok();
+        stored::warnings(kind, Some(id), value, &surroundings);
+        accepted
+    };
+    match place % 3 {
+        0 => {
+            let route = serde_json::json!({"uri": "/a", "plugins": {name: conf}});
+            let is_disabled = conf.get("_meta").is_some_and(|meta| meta.get("disable").is_some());
+            if !judged(Kind::Route, "1", &route) || is_open(&conf) || is_disabled {
+                return;
+            }
+            // A file may be named by the metadata, which a write of the configuration does not see.
+            let metadata = serde_json::json!({"path": "/dev/null"});
+            let metadata = (name == "file-logger").then(|| Arc::new(metadata));
+            let conf = Arc::new(conf);
+            let resolved = Value::clone(&conf);
+            let node = Arc::new(Node::default());
+            let built = roster.build(name, &conf, resolved, "/apisix/routes/1", metadata, &node);
+            assert!(built.is_ok(), "{name} accepted, but not built: {conf}: {:?}", built.err());
+        }
+        1 => {
+            let consumer = serde_json::json!({"username": "jack", "plugins": {name: conf}});
+            if judged(Kind::Consumer, "jack", &consumer) && !is_open(&conf) {
+                let _ = roster.identity(name, &conf);
+            }
+        }
+        _ => {
+            if judged(Kind::PluginMetadata, name, &conf) {
+                assert!(roster.check(name, PluginScope::Metadata, &conf).is_ok());
+            }
+        }
+    }
+});
