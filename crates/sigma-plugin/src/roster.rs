@@ -31,7 +31,24 @@ impl Checked {
         };
         let mut filled = conformed.unwrap_or(conf);
         self.compiled.fill_defaults(&mut filled);
+        countable(&mut filled);
         filled
+    }
+}
+
+/// Whole numbers that 64 bits do not hold, which Lua takes for as long as it likes, become the
+/// nearest that they do: what the schema accepts must not be refused by a type.
+fn countable(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.as_i64().is_none() => {
+            if let Some(whole) = number.as_f64().filter(|float| float.fract() == 0.0) {
+                // The conversion stops at the ends of the range.
+                *value = Value::from(whole as i64);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(countable),
+        Value::Object(members) => members.values_mut().for_each(countable),
+        _ => {}
     }
 }
 

@@ -76,6 +76,18 @@ mod tests {
     }
 
     #[test]
+    fn numbers_beyond_64_bits_are_counted_as_far_as_it_goes() {
+        for (name, conf) in [
+            ("cors", json!({"max_age": u64::MAX})),
+            ("api-breaker", json!({"break_response_code": 502, "max_breaker_sec": 1e300})),
+            ("http-logger", json!({"uri": "http://127.0.0.1:1", "inactive_timeout": 1e300})),
+        ] {
+            crate::testing::entry(name, conf.clone())
+                .unwrap_or_else(|error| panic!("{name} {conf}: {error}"));
+        }
+    }
+
+    #[test]
     fn every_plugin_says_what_it_does() {
         for descriptor in ROSTER {
             assert!(!descriptor.doc.trim().is_empty(), "{}", descriptor.name);
