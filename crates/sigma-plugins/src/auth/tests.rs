@@ -417,13 +417,6 @@ fn what_is_left_open_or_idle_is_told() {
         json!({"conn": 1, "burst": 0, "default_conn_delay": 1, "key": "uri", "only_use_default_delay": false}),
         &["only_use_default_delay"],
     );
-    check(
-        "limit-count",
-        PluginScope::Http,
-        json!({"count": 1, "time_window": 1, "key": "remote_adr"}),
-        &["key"],
-    );
-    check("limit-req", PluginScope::Http, json!({"rate": 1, "burst": 0, "key": "remote_adr"}), &["key"]);
     let origins = |pattern: &str| json!({"allow_origins_by_regex": [pattern]});
     check("cors", PluginScope::Http, origins("^https://a\\.com$"), &[]);
     check("cors", PluginScope::Http, origins("a.com"), &["allow_origins_by_regex[0]"]);

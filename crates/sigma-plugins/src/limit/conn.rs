@@ -42,7 +42,9 @@ pub(crate) static LIMIT_CONN: Descriptor = Descriptor {
     schema,
     secret_fields: &["redis_password"],
     check: Some(check),
-    warnings: Some(|_, conf| [quota::warnings(conf), idle_settings(conf), forgotten_latency(conf)].concat()),
+    warnings: Some(|_, conf| {
+        [quota::idle_rules(conf), idle_settings(conf), forgotten_latency(conf)].concat()
+    }),
     build: |build| Ok(new(build, None)? as Arc<dyn Plugin>),
     variables: &[
         VariablePlace::guard("key", VariableForm::Key),

@@ -11,7 +11,7 @@ use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Ste
 
 use super::clock;
 use super::quota::{
-    self, Key, KeyType, Refusal, Space, Undetermined, allow_degradation_schema, key_type_schema,
+    Key, KeyType, Refusal, Space, Undetermined, allow_degradation_schema, key_type_schema,
     rejected_code_schema, rejected_msg_schema,
 };
 use crate::redis::{
@@ -41,7 +41,7 @@ pub(crate) static LIMIT_REQ: Descriptor = Descriptor {
         let config = Config::deserialize(conf).map_err(|error| error.to_string())?;
         check_target(config.policy, conf)
     }),
-    warnings: Some(|_, conf| [quota::warnings(conf), idle_settings(conf)].concat()),
+    warnings: Some(|_, conf| idle_settings(conf)),
     build,
     variables: &[VariablePlace::guard("key", VariableForm::Key)],
     ..Descriptor::BASE

@@ -52,7 +52,7 @@ pub(crate) static LIMIT_COUNT: Descriptor = Descriptor {
     metadata_schema: Some(config::metadata_schema),
     secret_fields: &["redis_password", "sentinel_password"],
     check: Some(config::check),
-    warnings: Some(|_, conf| [quota::warnings(conf), idle_settings(conf)].concat()),
+    warnings: Some(|_, conf| [quota::idle_rules(conf), idle_settings(conf)].concat()),
     build: |build| Ok(new(build, None)? as Arc<dyn Plugin>),
     variables: &[
         VariablePlace::guard("key", VariableForm::Key),
