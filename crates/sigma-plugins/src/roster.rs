@@ -40,8 +40,11 @@ mod tests {
     use std::sync::Arc;
 
     use serde_json::json;
+    use sigma_config::kind::Kind;
     use sigma_config::plugins::{PluginSchemas, PluginScope};
+    use sigma_config::settings::{RouterKind, UnknownFields};
     use sigma_config::wording::Unread;
+    use sigma_config::{Surroundings, stored};
     use sigma_plugin::Roster;
 
     use super::*;
@@ -85,6 +88,18 @@ mod tests {
             crate::testing::entry(name, conf.clone())
                 .unwrap_or_else(|error| panic!("{name} {conf}: {error}"));
         }
+    }
+
+    #[test]
+    fn what_schema_and_plugin_warn_of_is_told_once() {
+        let roster = Roster::new(ROSTER, None);
+        let (unknown, router) = (UnknownFields::Refuse, RouterKind::default());
+        let around = Surroundings { plugins: &roster, unknown, router, now: 0 };
+        let consumer =
+            json!({"username": "a", "plugins": {"jwt-auth": {"key": "a", "secret": "b", "exp": 5}}});
+        let found = stored::warnings(Kind::Consumer, Some("a"), &consumer, &around);
+        let places: Vec<&str> = found.iter().map(|problem| problem.pointer.as_str()).collect();
+        assert_eq!(places, ["plugins.jwt-auth.exp"]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What nobody reads of a resource, and what else its writer should know.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{checker, invalid, named_plugins, provider_of};
@@ -70,5 +72,8 @@ pub fn warnings(kind: Kind, id: Option<&str>, value: &Value, around: &Surroundin
     if let (Kind::PluginMetadata, Some(name)) = (kind, id.or_else(|| value.get("id")?.as_str())) {
         found.extend(plugins.warnings(name, PluginScope::Metadata, value));
     }
+    // A plugin may have something to say of a field that its schema calls idle already.
+    let mut told = HashSet::new();
+    found.retain(|problem| told.insert((problem.pointer.clone(), problem.code)));
     found
 }
