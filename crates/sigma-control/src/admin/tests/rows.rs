@@ -71,12 +71,12 @@ async fn every_collection_has_its_verbs() {
     check("/consumers/owner/credentials", "c", plugins, [405, 405, 405]).await;
     check("/consumer_groups", "1", plugins, [405, 200, 200]).await;
     check("/plugin_configs", "1", plugins, [405, 200, 200]).await;
-    // It has no labels.
+    // It has no labels, nor has a secret.
     check("/global_rules", "1", plugins, [405, 200, 400]).await;
     check("/plugin_metadata", "prometheus", "{}", [405, 405, 405]).await;
     check("/protos", "1", r#"{"content":"message M {}"}"#, [201, 405, 405]).await;
     check("/stream_routes", "1", upstream_of(upstream).as_str(), [201, 405, 405]).await;
-    check("/secrets/vault", "1", vault, [405, 200, 200]).await;
+    check("/secrets/vault", "1", vault, [405, 200, 400]).await;
     let decoration = r#"{"field_path":"query.a"}"#;
     check("/services/owner/graphql_cost_decorations", "1", decoration, [201, 200, 404]).await;
 }
