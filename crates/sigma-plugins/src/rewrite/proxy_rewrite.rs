@@ -41,6 +41,12 @@ pub(crate) static PROXY_REWRITE: Descriptor = Descriptor {
     ..Descriptor::BASE
 };
 
+/// The methods that a request may be given.
+const METHODS: [&str; 14] = [
+    "GET", "POST", "PUT", "HEAD", "DELETE", "OPTIONS", "MKCOL", "COPY", "MOVE", "PROPFIND", "LOCK", "UNLOCK",
+    "PATCH", "TRACE",
+];
+
 fn schema() -> Value {
     let one_value = json!({"oneOf": [{"type": "string"}, {"type": "number"}]});
     let values = json!({"oneOf": [
@@ -85,8 +91,7 @@ fn schema() -> Value {
             },
             "method": {
                 "type": "string",
-                "enum": ["GET", "POST", "PUT", "HEAD", "DELETE", "OPTIONS", "MKCOL", "COPY", "MOVE",
-                    "PROPFIND", "LOCK", "UNLOCK", "PATCH", "TRACE"],
+                "enum": METHODS,
                 "description": "The new method."
             },
             "regex_uri": {

@@ -86,21 +86,6 @@ fn schema() -> Value {
             }
         }
     });
-    let filter = json!({
-        "type": "object",
-        "required": ["regex", "replace"],
-        "properties": {
-            "regex": {"type": "string", "minLength": 1, "description": "What is looked for."},
-            "scope": {
-                "type": "string",
-                "enum": ["once", "global"],
-                "default": "once",
-                "description": "The first match, or all of them."
-            },
-            "replace": {"type": "string", "description": "What stands there then; `$1` for groups."},
-            "options": {"type": "string", "default": "jo", "description": "Flags, e.g. `i` for any case."}
-        }
-    });
     json!({
         "type": "object",
         "minProperties": 1,
@@ -124,7 +109,7 @@ fn schema() -> Value {
             "filters": {
                 "type": "array",
                 "minItems": 1,
-                "items": filter,
+                "items": filter_schema(),
                 "description": "Replacements in the body, in this order."
             },
             "max_resp_body_size": {
@@ -141,6 +126,24 @@ fn schema() -> Value {
             }
         },
         "dependencies": {"body": {"not": {"required": ["filters"]}}, "filters": {"not": {"required": ["body"]}}}
+    })
+}
+
+fn filter_schema() -> Value {
+    json!({
+        "type": "object",
+        "required": ["regex", "replace"],
+        "properties": {
+            "regex": {"type": "string", "minLength": 1, "description": "What is looked for."},
+            "scope": {
+                "type": "string",
+                "enum": ["once", "global"],
+                "default": "once",
+                "description": "The first match, or all of them."
+            },
+            "replace": {"type": "string", "description": "What stands there then; `$1` for groups."},
+            "options": {"type": "string", "default": "jo", "description": "Flags, e.g. `i` for any case."}
+        }
     })
 }
 
