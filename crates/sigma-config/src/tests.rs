@@ -434,7 +434,7 @@ stream_routes:
             ),
             ("services[0].script", 7, "needs the Lua engine"),
             ("upstreams[0].service_name", 9, "needs service discovery"),
-            ("consumers[0].group_id", 11, "failed to fetch consumer group info by consumer group id [h]"),
+            ("consumers[0].group_id", 11, "there is no consumer group `h`"),
             (
                 "consumers[0].plugins.key-auth",
                 11,

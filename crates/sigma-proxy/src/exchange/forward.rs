@@ -36,8 +36,6 @@ struct Plan<'p> {
     snapshot: &'p Snapshot,
     upstream: &'p Upstream,
     timeouts: Timeouts,
-    /// The protocol to change to.
-    upgrade: Option<Vec<u8>>,
     /// The end of the time that the client gives the exchange, if it gives one.
     client_deadline: Option<Deadline>,
 }
@@ -57,12 +55,12 @@ impl Exchange<'_, '_> {
             return Err(Fault::new(FaultKind::NoUpstream, "the route's upstream does not exist"));
         };
         let key = self.hash_key(upstream);
-        let upgrade = self.upgrade(route, upstream)?;
+        self.choose_upgrade(route, upstream)?;
         self.prepare_request(snapshot);
         let timeouts = route.timeouts.unwrap_or(upstream.timeouts);
         self.check_host(upstream)?;
         let client_deadline = grpc::deadline(&self.scratch.cx.request);
-        let plan = Plan { view, snapshot, upstream, timeouts, upgrade, client_deadline };
+        let plan = Plan { view, snapshot, upstream, timeouts, client_deadline };
         self.scratch.cx.record.upstream_scheme = Some(upstream.scheme_name());
         let balancer = self.worker.balancer(number, upstream);
         let balancer = &*balancer;
@@ -97,9 +95,9 @@ impl Exchange<'_, '_> {
         })
     }
 
-    /// The protocol that the connection to a node is to change to. A client of HTTP/1 is served
+    /// Finds the protocol that the connection to a node is to change to. A client of HTTP/1 is served
     /// without it where the route does not let it through (RFC 9110 §7.8).
-    fn upgrade(&self, route: &Route, upstream: &Upstream) -> Result<Option<Vec<u8>>, Fault> {
+    fn choose_upgrade(&mut self, route: &Route, upstream: &Upstream) -> Result<(), Fault> {
         let can = !matches!(upstream.config.scheme, Scheme::Grpc | Scheme::Grpcs);
         let asked = self.asks_upgrade && can;
         let protocol = if asked { upgrade::admitted(&self.scratch.cx.request, route) } else { None };
@@ -107,7 +105,8 @@ impl Exchange<'_, '_> {
             let reason = "the route does not let this :protocol through";
             return Err(Fault::new(FaultKind::NotImplemented, reason));
         }
-        Ok(protocol.map(<[u8]>::to_vec))
+        self.scratch.upgrade.extend_from_slice(protocol.unwrap_or_default());
+        Ok(())
     }
 
     /// A body that a plugin has read whole, and may have changed, goes to the node from memory.
@@ -239,7 +238,7 @@ impl Exchange<'_, '_> {
         self.mark_pass(plan.snapshot, &endpoint.addr, &mut state.marked);
         let demands = Demands {
             connect_ms: plan.timeouts.connect_ms,
-            upgrade: plan.upgrade.is_some(),
+            upgrade: !self.scratch.upgrade.is_empty(),
             ..Demands::of(&self.scratch.cx.request, plan.upstream, self.down.origin())
         };
         let target = reach::target(plan.snapshot, plan.upstream, endpoint, &demands);
@@ -256,7 +255,7 @@ impl Exchange<'_, '_> {
                 }
             };
             self.scratch.cx.record.connected();
-            self.send_head(&mut connection, plan.upgrade.as_deref());
+            self.send_head(&mut connection);
             match self.converse(plan, connection, state).await {
                 Ok(Ended::Whole(connection)) => {
                     self.worker.pools.borrow_mut().checkin(&target, connection, deadline::now_ms());
@@ -279,9 +278,10 @@ impl Exchange<'_, '_> {
         Some(connection)
     }
 
-    fn send_head(&mut self, connection: &mut Connection, upgrade: Option<&[u8]>) {
+    fn send_head(&mut self, connection: &mut Connection) {
         let length = self.request_length();
-        let cx = &mut self.scratch.cx;
+        let Scratch { cx, upgrade, .. } = &mut *self.scratch;
+        let upgrade = (!upgrade.is_empty()).then_some(&upgrade[..]);
         let rewritten = (!cx.target.is_empty()).then_some(&cx.target[..]);
         connection.send_head(&mut cx.request, rewritten, length, upgrade);
     }
@@ -295,7 +295,7 @@ impl Exchange<'_, '_> {
     ) -> Result<Ended, Fault> {
         let settings = &plan.snapshot.settings;
         let limits = head_limits(settings);
-        let Scratch { cx, replay, .. } = &mut *self.scratch;
+        let Scratch { cx, replay, upgrade: asked, .. } = &mut *self.scratch;
         let method = cx.request.method;
         let mut replay = Replay {
             bytes: replay,
@@ -323,7 +323,7 @@ impl Exchange<'_, '_> {
         state.decision = Decision::GiveUp;
         transfer.answered();
         if head.status == 101 {
-            upgrade::check_agreement(head, plan.upgrade.as_deref())?;
+            upgrade::check_agreement(head, asked)?;
         }
         transfer.down.check_answer(head)?;
         cx.record.answered(head.status);

@@ -49,6 +49,8 @@ pub(crate) struct Scratch {
     replay: Vec<u8>,
     /// A header value in the making.
     value: Vec<u8>,
+    /// The protocol that the connection to a node is to change to; empty for none.
+    upgrade: Vec<u8>,
 }
 
 /// An exchange in flight.
@@ -100,6 +102,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         worker.counters.add(Counter::Requests, 1);
         scratch.cx.begin();
         scratch.replay.clear();
+        scratch.upgrade.clear();
         if view.snapshot.global.asks_for_course() || view.snapshot.access_format.is_some() {
             scratch.cx.record.started = Some(Instant::now());
         }

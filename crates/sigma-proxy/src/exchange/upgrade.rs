@@ -32,12 +32,12 @@ pub(super) fn admitted<'h>(head: &'h RequestHead, route: &Route) -> Option<&'h [
     route.upgrades.iter().any(|name| named(name)).then_some(offer)
 }
 
-/// Whether a node's 101 agrees to `protocol`.
-pub(super) fn check_agreement(head: &ResponseHead, protocol: Option<&[u8]>) -> Result<(), Fault> {
+/// Whether a node's 101 agrees to `protocol`; an empty one was not asked for.
+pub(super) fn check_agreement(head: &ResponseHead, protocol: &[u8]) -> Result<(), Fault> {
     let failed = |reason| Err(Fault::new(FaultKind::UpgradeFailed, reason));
-    let Some(protocol) = protocol else {
+    if protocol.is_empty() {
         return failed("the node changed the protocol although nobody asked");
-    };
+    }
     let mut agreed = head.headers.get_all(HeaderId::Upgrade);
     match (agreed.next(), agreed.next()) {
         (Some(agreed), None) if agreed.eq_ignore_ascii_case(protocol) => {}
@@ -59,7 +59,7 @@ mod tests {
             let mut head = ResponseHead::default();
             head.start(101);
             fields.iter().for_each(|(name, value)| head.headers.append(name, value.as_bytes()));
-            let result = check_agreement(&head, protocol.map(str::as_bytes));
+            let result = check_agreement(&head, protocol.unwrap_or_default().as_bytes());
             assert_eq!(result.is_ok(), expected, "{fields:?} {protocol:?}");
         };
         let accept = ("Sec-WebSocket-Accept", "x");
