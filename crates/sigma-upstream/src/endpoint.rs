@@ -88,6 +88,12 @@ impl Endpoint {
         }
     }
 
+    /// The Host header without a port.
+    pub fn bare_host_header(&self) -> &str {
+        let port = self.host_header.rfind(':').filter(|at| !self.host_header[*at..].contains(']'));
+        port.map_or(&self.host_header, |at| &self.host_header[..at])
+    }
+
     /// Whether two endpoints are the same for whoever connects or balances.
     fn same(&self, other: &Endpoint) -> bool {
         self.id == other.id
@@ -346,6 +352,21 @@ mod tests {
         check(Scheme::Http, "unix:/s", None, Some(("unix:/s", 0, "localhost", true)));
         check(Scheme::Tcp, "a.test", None, None);
         check(Scheme::Tcp, "a.test", Some(5), Some(("a.test", 5, "a.test:5", false)));
+    }
+
+    #[test]
+    fn a_bare_host_header_has_no_port() {
+        for (host, port, bare) in [
+            ("a.test", Some(8080), "a.test"),
+            ("a.test", None, "a.test"),
+            ("[::1]", Some(81), "[::1]"),
+            ("::1", None, "[::1]"),
+            ("unix:/s", None, "localhost"),
+        ] {
+            let planned = plan(Scheme::Http, &[node(host, port, 1, 0)]);
+            let endpoint = planned[0].at(0, Address::Unix("/s".into()));
+            assert_eq!(endpoint.bare_host_header(), bare, "{host} {port:?}");
+        }
     }
 
     #[test]

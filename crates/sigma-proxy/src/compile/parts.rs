@@ -108,7 +108,7 @@ impl Task<'_> {
         let old = before.parts.get(key);
         let mut parts = Building { key, old: old.map(|old| &**old), upstreams: Vec::new(), task: self };
         if let Some(upstream) = upstream {
-            parts.upstream(key.to_string(), upstream);
+            parts.upstream(key.to_string(), upstream, false);
         }
         let (entries, identities) = plugins.map(|plugins| parts.plugins(plugins)).unwrap_or_default();
         let rewrite = parts.rewrite();
@@ -160,7 +160,7 @@ impl Building<'_, '_> {
         self.task.failures.push(Failure { key: Some(self.key.clone()), problem });
     }
 
-    fn upstream(&mut self, key: String, config: &Arc<resources::Upstream>) {
+    fn upstream(&mut self, key: String, config: &Arc<resources::Upstream>, bare_host: bool) {
         let known = self.old.and_then(|old| old.upstreams.iter().find(|upstream| upstream.key == key));
         let tls = match self.node_tls(&key, config, known) {
             Ok(tls) => tls,
@@ -169,7 +169,7 @@ impl Building<'_, '_> {
         if let Some(same) = known.filter(|known| known.config == *config && same_terms(&known.tls, &tls)) {
             return self.upstreams.push(Arc::clone(same));
         }
-        match Upstream::compile(&key, config, tls, self.task.source) {
+        match Upstream::compile(&key, config, bare_host, tls, self.task.source) {
             Ok(upstream) => self.upstreams.push(Arc::new(upstream)),
             Err(problem) => self.fail(problem),
         }
@@ -233,7 +233,7 @@ impl Building<'_, '_> {
     fn plugin_upstream(&mut self, plugin: &str, inline: &sigma_plugin::descriptor::InlineUpstream) {
         let key = inline_upstream_key(&self.resource(), plugin, &inline.name);
         match serde_json::from_value::<resources::Upstream>(inline.upstream.clone()) {
-            Ok(upstream) => self.upstream(key, &Arc::new(upstream)),
+            Ok(upstream) => self.upstream(key, &Arc::new(upstream), true),
             Err(error) => {
                 let place = format!("{}.plugins.{plugin}.{}", self.key, inline.name);
                 self.fail(Problem::new(place, "invalid", error.to_string()));

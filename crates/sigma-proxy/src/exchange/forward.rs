@@ -233,7 +233,7 @@ impl Exchange<'_, '_> {
             Some(host) if plan.upstream.pass_host == PassHost::Pass => {
                 cx.request.headers.set(HeaderId::Host, host);
             }
-            _ => headers::set_host(&mut cx.request, plan.upstream, &endpoint.host_header),
+            _ => headers::set_host(&mut cx.request, plan.upstream, endpoint),
         }
         self.mark_pass(plan.snapshot, &endpoint.addr, &mut state.marked);
         let demands = Demands {

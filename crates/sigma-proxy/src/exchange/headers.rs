@@ -3,6 +3,7 @@
 use sigma_config::resources::PassHost;
 use sigma_http::{HeaderId, Headers, RequestHead};
 use sigma_plugin::Context;
+use sigma_upstream::endpoint::Endpoint;
 
 use super::passage::add_via;
 use super::{Exchange, PeerText};
@@ -67,7 +68,11 @@ pub(super) fn host_for_all<'h>(cx: &'h Context, upstream: &'h Upstream) -> Optio
 }
 
 /// Sets Host for one node (APISIX: `pass_host`).
-pub(super) fn set_host(head: &mut RequestHead, upstream: &Upstream, node_host: &str) {
+pub(super) fn set_host(head: &mut RequestHead, upstream: &Upstream, node: &Endpoint) {
+    let node_host = match upstream.bare_host {
+        true => node.bare_host_header(),
+        false => &node.host_header,
+    };
     match upstream.pass_host {
         PassHost::Node => head.headers.set(HeaderId::Host, node_host.as_bytes()),
         PassHost::Rewrite => head.headers.set(HeaderId::Host, upstream.upstream_host.as_bytes()),

@@ -42,6 +42,8 @@ pub struct Upstream {
     pub(crate) retries: Option<u32>,
     pub(crate) retry_timeout_ms: u64,
     pub(crate) pass_host: PassHost,
+    /// Whether `pass_host: node` leaves the port out.
+    pub(crate) bare_host: bool,
     pub(crate) upstream_host: Box<str>,
     pub(crate) tls: Option<Arc<NodeTls>>,
 }
@@ -103,13 +105,15 @@ impl Upstream {
         }
     }
 
-    /// Compiles the upstream that is found under `key`.
+    /// Compiles the upstream that is found under `key`. A `bare_host` is that of an upstream within a
+    /// plugin, whose nodes are sent their host without the port (APISIX: traffic-split).
     ///
     /// # Errors
     /// What the check of the configuration could not see.
     pub(crate) fn compile(
         key: &str,
         config: &Arc<resources::Upstream>,
+        bare_host: bool,
         tls: Option<Arc<NodeTls>>,
         source: &mut dyn EndpointSource,
     ) -> Result<Upstream, Problem> {
@@ -131,6 +135,7 @@ impl Upstream {
             retries: config.retries,
             retry_timeout_ms: (config.retry_timeout * 1000.0) as u64,
             pass_host: config.pass_host,
+            bare_host,
             upstream_host: config.upstream_host.clone().unwrap_or_default(),
             tls,
             config: Arc::clone(config),
