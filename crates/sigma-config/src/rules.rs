@@ -154,6 +154,10 @@ pub(crate) fn upstream(upstream: &Object) -> Vec<Violation> {
         }
         found.extend(word(tls, "ca").and_then(|ca| certificate("tls.ca", ca)));
     }
+    if word(upstream, "type") == Some("none") && word(upstream, "scheme") != Some("kafka") {
+        let message = "`none` chooses no node; only upstreams with `scheme: kafka` have it";
+        found.push(Violation::new("type", "conflict", message, "write `roundrobin`, or leave `type` out"));
+    }
     if word(upstream, "type") == Some("chash") {
         found.extend(hash_key(word(upstream, "hash_on").unwrap_or("vars"), word(upstream, "key")));
     }

@@ -28,6 +28,8 @@ pub enum Balance {
     LeastConn,
     /// A weighted random node (NiubiX's `random`).
     Random,
+    /// None: the client of a Kafka bridge names the broker.
+    None,
 }
 
 /// Where the key of consistent hashing comes from.
@@ -272,7 +274,7 @@ pub(super) fn schema() -> Value {
         },
         "type": {
             "type": "string",
-            "enum": ["roundrobin", "chash", "ewma", "least_conn", "random"],
+            "enum": ["roundrobin", "chash", "ewma", "least_conn", "random", "none"],
             "default": "roundrobin",
         },
         "hash_on": {

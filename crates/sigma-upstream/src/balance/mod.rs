@@ -127,7 +127,8 @@ pub trait Policy {
 /// The policy for a configured type. `seed` varies the first pick between workers.
 pub fn policy(balance: Balance, seed: u64) -> Box<dyn Policy> {
     match balance {
-        Balance::Roundrobin => Box::new(roundrobin::RoundRobin::new(seed)),
+        // Upstreams of a Kafka bridge are checked and kept, and nobody balances among them.
+        Balance::Roundrobin | Balance::None => Box::new(roundrobin::RoundRobin::new(seed)),
         Balance::Chash => Box::new(chash::ConsistentHash::default()),
         Balance::Ewma => Box::new(ewma::Ewma::default()),
         Balance::LeastConn => Box::new(least_conn::LeastConn::default()),

@@ -420,6 +420,15 @@ fn fields_of_upstreams() {
     );
 }
 
+/// A Kafka bridge chooses no node; nothing else may leave that out.
+#[test]
+fn only_kafka_balances_nothing() {
+    let with =
+        |scheme: &str| verdict(Kind::Upstream, &json!({ "nodes": {}, "type": "none", "scheme": scheme }));
+    assert_eq!(with("kafka"), "");
+    assert!(with("http").contains("only upstreams with `scheme: kafka`"), "{}", with("http"));
+}
+
 /// The variables that a hash may be made of, and what is taken for a header, a cookie, a template.
 #[test]
 fn keys_of_consistent_hashing() {
