@@ -6,6 +6,7 @@
 //! No I/O happens here: the caller brings the text and the environment.
 
 mod advice;
+mod aside;
 mod check;
 pub mod checks;
 pub mod cidr;
@@ -38,7 +39,10 @@ pub mod tls;
 pub mod wording;
 
 pub use advice::Surroundings;
+pub use aside::SetAside;
 pub use problem::Problem;
+
+use std::collections::HashSet;
 
 use serde_json::Value;
 
@@ -72,12 +76,14 @@ impl Config {
 }
 
 /// A configuration without problems.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Checked {
     /// The configuration.
     pub config: Config,
     /// What the operator should know, though it stops nothing.
     pub warnings: Vec<Problem>,
+    /// Items that are not served, with [`ParseOptions::skip_invalid`].
+    pub set_aside: Vec<SetAside>,
 }
 
 impl Checked {
@@ -99,6 +105,8 @@ pub struct ParseOptions<'a> {
     /// The text is APISIX's standalone file: a YAML file must end with `#END`, a later resource
     /// replaces an earlier one with its id, and references between resources are not checked.
     pub standalone_mode: bool,
+    /// Invalid items are set aside instead of stopping the file; see [`SetAside`].
+    pub skip_invalid: bool,
     /// The plugins of this build.
     pub plugins: &'a dyn PluginSchemas,
     /// The time in Unix seconds, for certificates that are out of date; 0 if it does not matter.
@@ -114,6 +122,7 @@ impl Default for ParseOptions<'_> {
             companion: None,
             instances: None,
             standalone_mode: false,
+            skip_invalid: false,
             plugins: &NoPlugins,
             now: 0,
             max_bytes: 16 << 20,
@@ -133,10 +142,15 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
             object.shift_remove(&name);
         }
     }
-    let config = match found.errors.is_empty() {
-        true => typed(&document, &mut found),
+    let set_aside = match options.skip_invalid && found.errors.iter().all(aside::is_in_item) {
+        true => SetAside::take(&document, &mut found.errors),
+        false => Vec::new(),
+    };
+    let mut config = match found.errors.is_empty() {
+        true => typed(&document, &set_aside, &mut found),
         false => Config::default(),
     };
+    set_aside.iter().for_each(|item| item.close(&document, &mut config.resources));
     once_per_listener(&mut found.errors, found.written_listeners);
     if !found.errors.is_empty() {
         // In the order of the document, as people work through it.
@@ -149,7 +163,7 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
         found.warnings.extend(whole.map(|problem| sound::located(&document, problem)));
     }
     found.warnings.sort_by_key(|problem| problem.line);
-    Ok(Checked { config, warnings: found.warnings })
+    Ok(Checked { config, warnings: found.warnings, set_aside })
 }
 
 /// A listener at `:port` stands for two; what is wrong with it is told once. `written` are those of
@@ -215,21 +229,28 @@ fn translate_seed(
 
 /// From the checked value to the types. The schema and the rules have accepted everything, so an
 /// error here is one that they overlooked; it is reported like any other.
-fn typed(document: &Document, found: &mut check::Findings) -> Config {
+fn typed(document: &Document, set_aside: &[SetAside], found: &mut check::Findings) -> Config {
     let mut config = Config::default();
     let Some(root) = document.value.as_object() else { return config };
     let mut settings = root.clone();
+    let unsound: HashSet<(&str, usize)> = set_aside.iter().map(SetAside::place).collect();
+    let sound = |section: &'static str, list: Option<Value>| {
+        let mut items = numbered(list);
+        items.retain(|(index, _)| !unsound.contains(&(section, *index)));
+        items
+    };
     macro_rules! sections {
         ($($table:ident),*) => {$(
-            let list = numbered(settings.shift_remove(stringify!($table)));
+            let list = sound(stringify!($table), settings.shift_remove(stringify!($table)));
             items(document, list, stringify!($table), &mut config.resources.$table, found);
         )*};
     }
     let is_credential = |item: &Value| {
         item.get("id").and_then(Value::as_str).is_some_and(|id| resources::split_credential(id).is_some())
     };
-    let (credentials, consumers): (Vec<_>, Vec<_>) =
-        numbered(settings.shift_remove("consumers")).into_iter().partition(|(_, item)| is_credential(item));
+    let (credentials, consumers): (Vec<_>, Vec<_>) = sound("consumers", settings.shift_remove("consumers"))
+        .into_iter()
+        .partition(|(_, item)| is_credential(item));
     items(document, consumers, "consumers", &mut config.resources.consumers, found);
     items(document, credentials, "consumers", &mut config.resources.credentials, found);
     sections!(

@@ -37,7 +37,7 @@ impl Sound {
         for section in SECTIONS {
             remove_items(&mut left, section, problems);
         }
-        let config = typed(&left, &mut found);
+        let config = typed(&left, &[], &mut found);
         Sound { config, document }
     }
 

@@ -12,7 +12,7 @@ use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::plugins::PluginSchemas;
 use sigma_config::stored::{self, AnyResource};
 use sigma_config::table::Order;
-use sigma_config::{Config, Problem, Surroundings};
+use sigma_config::{Checked, Config, Problem, SetAside, Surroundings};
 
 use crate::source::unix_seconds;
 use crate::store::{Change, Contents, Event, Record};
@@ -97,6 +97,7 @@ impl Batch {
 }
 
 /// The configuration that is to be served.
+#[derive(Clone)]
 pub(crate) struct Desired {
     /// Settings of the file, resources of the file or the store.
     pub(crate) config: Config,
@@ -126,9 +127,9 @@ struct Written {
 
 impl Desired {
     /// Begins with what the file says.
-    pub(crate) fn new(config: Config, plugins: Arc<dyn PluginSchemas>, keyring: Keyring) -> Desired {
-        Desired {
-            config,
+    pub(crate) fn new(checked: Checked, plugins: Arc<dyn PluginSchemas>, keyring: Keyring) -> Desired {
+        let mut desired = Desired {
+            config: Config::default(),
             plugins,
             keyring,
             revision: 0,
@@ -138,12 +139,28 @@ impl Desired {
             refused: HashMap::new(),
             file_warnings: Vec::new(),
             warnings: BTreeMap::new(),
+        };
+        desired.replace_file(checked);
+        desired
+    }
+
+    /// Takes over what a file says that holds all resources.
+    pub(crate) fn replace_file(&mut self, checked: Checked) {
+        let Checked { config, warnings, set_aside } = checked;
+        (self.config, self.file_warnings) = (config, warnings);
+        self.quarantine.clear();
+        self.refused.clear();
+        for SetAside { key, problems, .. } in set_aside {
+            let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            let standing = self.standing(&key);
+            self.set_aside(key, problems.join("; "), 0, standing);
         }
     }
 
-    /// Takes over what should be known of the file.
-    pub(crate) fn warned_of_file(&mut self, warnings: Vec<Problem>) {
-        self.file_warnings = warnings;
+    /// Takes over the settings of a file beside which a store holds the resources.
+    pub(crate) fn replace_settings(&mut self, checked: Checked) {
+        let resources = std::mem::take(&mut self.config.resources);
+        (self.config, self.file_warnings) = (Config { resources, ..checked.config }, checked.warnings);
     }
 
     /// What should be known though it stops nothing: of the file, then of the store's objects, whose
@@ -417,7 +434,8 @@ impl Desired {
             return;
         }
         let served = standing.name();
-        tracing::error!(%key, reason, revision, served, "an object of the store is quarantined");
+        let origin = if revision == 0 { "file" } else { "store" };
+        tracing::error!(%key, reason, revision, served, "an object of the {origin} is quarantined");
         // The same revision is not read again; a later one is.
         self.written.entry(key.clone()).or_default().revision = revision;
         let since = SystemTime::now();
@@ -440,7 +458,7 @@ mod tests {
     }
 
     fn desired() -> Desired {
-        Desired::new(Config::default(), Arc::new(NoPlugins), Keyring::new(&[]).unwrap())
+        Desired::new(Checked::default(), Arc::new(NoPlugins), Keyring::new(&[]).unwrap())
     }
 
     const GOOD: &str = r#"{"uri":"/a","upstream":{"nodes":{"127.0.0.1:1":1}}}"#;

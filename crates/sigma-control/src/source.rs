@@ -18,6 +18,8 @@ pub struct Source {
     pub companion: Option<PathBuf>,
     /// `-instance` of the original Sigma's command line.
     pub instances: Option<u16>,
+    /// What is invalid among the resources is closed instead of stopping the file.
+    pub skip_invalid: bool,
 }
 
 /// Why a configuration cannot be used. All problems of a file come together.
@@ -51,7 +53,7 @@ pub fn listed(path: &Path, problems: &[Problem]) -> String {
 impl Source {
     /// A file of its own.
     pub fn file(path: impl Into<PathBuf>) -> Source {
-        Source { path: path.into(), companion: None, instances: None }
+        Source { path: path.into(), companion: None, instances: None, skip_invalid: false }
     }
 
     /// Reads and checks. `plugins` are those of the build.
@@ -65,6 +67,7 @@ impl Source {
             env: &|name| std::env::var(name).ok(),
             companion: companion.as_deref(),
             instances: self.instances,
+            skip_invalid: self.skip_invalid,
             plugins,
             now: unix_seconds(),
             max_bytes: FILE_BYTES_MAX,

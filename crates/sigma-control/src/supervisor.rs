@@ -184,19 +184,17 @@ impl Supervisor {
         checked: Checked,
         log: Box<dyn LogControl>,
     ) -> Result<Supervisor, StartError> {
-        let Checked { config, warnings } = checked;
         // Before anything listens: whoever sees the gateway accept may signal it.
         let signals = Signals::receive()
             .map_err(|source| StartError::System { what: "cannot receive signals".into(), source })?;
-        let plugins = Plugins::new(&options, &config.settings)?;
-        let keyring = keyring(&config.settings)?;
-        let unfit = examine::unfit(&config, &plugins.enabled);
+        let plugins = Plugins::new(&options, &checked.config.settings)?;
+        let keyring = keyring(&checked.config.settings)?;
+        let unfit = examine::unfit(&checked.config, &plugins.enabled);
         if !unfit.is_empty() {
             return Err(options.source.invalid(unfit).into());
         }
-        let store = open_store(&config).await?;
-        let mut desired = Desired::new(config, Arc::clone(&plugins.enabled) as _, keyring.clone());
-        desired.warned_of_file(warnings);
+        let store = open_store(&checked.config).await?;
+        let mut desired = Desired::new(checked, Arc::clone(&plugins.enabled) as _, keyring.clone());
         if let Some(store) = &store {
             let contents = store.load().await?;
             desired.remember(&store.earlier());
@@ -207,8 +205,8 @@ impl Supervisor {
             .map_err(|error| StartError::Plugins(error.to_string()))?;
         let compiler = Compiler::new(Arc::clone(&plugins.enabled), Arc::clone(&plugins.node));
         let mut publisher = Publisher::new(compiler, secrets);
-        let (compiler, current) =
-            first_snapshot(&options, &mut publisher, &mut desired, store.is_some()).await?;
+        let closes = store.is_some() || options.source.skip_invalid;
+        let (compiler, current) = compiled(&options, &mut publisher, &mut desired, closes).await?;
         let settings = Arc::clone(&current.settings);
         let (reporter, inbox) = passive_channel(REPORT_QUEUE);
         tokio::spawn(inbox.run());
@@ -380,11 +378,7 @@ impl Supervisor {
                 for warning in &checked.warnings {
                     tracing::warn!("{}: {warning}", self.options.source.path.display());
                 }
-                let applied = self.apply(checked.config).await;
-                if applied.is_ok() {
-                    self.desired.warned_of_file(checked.warnings);
-                }
-                applied
+                self.apply_file(checked).await
             }
             Err(error) => Err(error.into()),
         };
@@ -400,17 +394,23 @@ impl Supervisor {
         result
     }
 
-    async fn apply(&mut self, mut config: Config) -> Result<(), StartError> {
-        if self.store.is_some() {
-            if let Some(problem) = examine::two_sources(&config) {
-                return Err(self.options.source.invalid(vec![problem]).into());
+    async fn apply_file(&mut self, checked: Checked) -> Result<(), StartError> {
+        let mut next = self.desired.clone();
+        match self.store.is_some() {
+            true => {
+                if let Some(problem) = examine::two_sources(&checked.config) {
+                    return Err(self.options.source.invalid(vec![problem]).into());
+                }
+                next.replace_settings(checked);
             }
-            config.resources = self.desired.config.resources.clone();
+            false => next.replace_file(checked),
         }
-        let revision = self.desired.revision();
-        let compiled = self.publisher.compile(&config, revision).await;
-        let (compiler, snapshot) =
-            compiled.map_err(|failures| self.options.source.invalid(problems(failures)))?;
+        self.apply(next).await
+    }
+
+    async fn apply(&mut self, mut next: Desired) -> Result<(), StartError> {
+        let closes = self.store.is_none() && self.options.source.skip_invalid;
+        let (compiler, snapshot) = compiled(&self.options, &mut self.publisher, &mut next, closes).await?;
         let prepared = access_log(&snapshot.settings)
             .map_err(StartError::from)
             .and_then(|log| Ok(self.gateway.prepare(&snapshot, log)?));
@@ -423,7 +423,8 @@ impl Supervisor {
         };
         self.gateway.commit(prepared);
         self.publisher.adopt(compiler, &snapshot);
-        self.desired.config = config;
+        self.desired = next;
+        self.show_quarantine();
         warn_of_restart(&self.current.settings, &snapshot.settings);
         if let Err(error) = self.log.set_level(&snapshot.settings.error_log.level) {
             tracing::error!(%error, "the level of the error log stays as it was");
@@ -434,9 +435,9 @@ impl Supervisor {
     }
 
     async fn edit(&mut self, edit: &niubix::Edit) -> Result<(), String> {
-        let mut config = self.desired.config.clone();
-        edit.apply(&mut config)?;
-        self.apply(config).await.map_err(|error| error.to_string())
+        let mut next = self.desired.clone();
+        edit.apply(&mut next.config)?;
+        self.apply(next).await.map_err(|error| error.to_string())
     }
 }
 
@@ -495,20 +496,19 @@ fn show_quarantine(desired: &Desired, shared: &status::Shared, store: Option<&dy
     shared.set_quarantine(quarantined.into());
 }
 
-/// Compiles what there is at the start. Objects of a store that cannot be compiled are closed;
-/// a file must be right as a whole.
-async fn first_snapshot(
+/// Compiles everything. If it `closes`, what cannot be compiled is closed; else it stops all.
+async fn compiled(
     options: &Options,
     publisher: &mut Publisher,
     desired: &mut Desired,
-    stored: bool,
+    closes: bool,
 ) -> Result<(Compiler, Arc<Snapshot>), StartError> {
     loop {
         let failures = match publisher.compile(&desired.config, desired.revision()).await {
             Ok(compiled) => return Ok(compiled),
             Err(failures) => failures,
         };
-        if !stored || failures.iter().any(|failure| failure.key.is_none()) {
+        if !closes || failures.iter().any(|failure| failure.key.is_none()) {
             return Err(options.source.invalid(problems(failures)).into());
         }
         let mut changed = false;

@@ -22,7 +22,8 @@ const START: Duration = Duration::from_secs(20);
 /// panicking, its stderr is printed first.
 #[derive(Debug)]
 pub struct Gateway {
-    binary: String,
+    /// The binary and its options.
+    program: Vec<String>,
     child: Child,
     dir: TempDir,
     config: PathBuf,
@@ -49,10 +50,19 @@ impl Gateway {
 
     /// As [`Gateway::start`] with the name of the file, which may matter to the format.
     pub fn start_file(binary: &str, name: &str, config: &str) -> Result<Gateway> {
+        Gateway::start_program(&[binary], name, config)
+    }
+
+    /// As [`Gateway::start`], with an option of `run`.
+    pub fn start_with(binary: &str, option: &str, config: &str) -> Result<Gateway> {
+        Gateway::start_program(&[binary, option], "sigma.yaml", config)
+    }
+
+    fn start_program(program: &[&str], name: &str, config: &str) -> Result<Gateway> {
         // A port may be taken by another process between the choice and the bind.
         let mut last = None;
         for _ in 0..3 {
-            let mut gateway = Gateway::spawn(binary, name, config)?;
+            let mut gateway = Gateway::spawn(program, name, config)?;
             match gateway.await_ready() {
                 Ok(()) => return Ok(gateway),
                 Err(e) => last = Some(e),
@@ -64,14 +74,15 @@ impl Gateway {
         last.map_or_else(|| bail!("not started"), Err)
     }
 
-    fn spawn(binary: &str, name: &str, config: &str) -> Result<Gateway> {
+    fn spawn(program: &[&str], name: &str, config: &str) -> Result<Gateway> {
         let dir = tempfile::tempdir().context("temporary folder")?;
         let ports =
             Ports { listen: free_port(), status: free_port(), admin: free_port(), control: free_port() };
         let path = dir.path().join(name);
         fs::write(&path, fill(config, ports, dir.path()))?;
-        let child = run(binary, &path, dir.path())?;
-        Ok(Gateway { binary: binary.to_owned(), child, dir, config: path, ports })
+        let program: Vec<String> = program.iter().map(|&part| part.to_owned()).collect();
+        let child = run(&program, &path, dir.path())?;
+        Ok(Gateway { program, child, dir, config: path, ports })
     }
 
     /// `kill -9`, as a machine that loses its power would. Its folder stays for
@@ -84,7 +95,7 @@ impl Gateway {
 
     /// Starts it again on its folder and ports, after it has ended; its output is that of this run.
     pub fn start_again(&mut self) -> Result<()> {
-        self.child = run(&self.binary, &self.config, self.dir.path())?;
+        self.child = run(&self.program, &self.config, self.dir.path())?;
         self.await_ready()
     }
 
@@ -221,9 +232,11 @@ impl Drop for Gateway {
     }
 }
 
-fn run(binary: &str, config: &Path, dir: &Path) -> Result<Child> {
+fn run(program: &[String], config: &Path, dir: &Path) -> Result<Child> {
+    let (binary, options) = program.split_first().context("no binary is named")?;
     Command::new(binary)
         .args([OsStr::new("run"), OsStr::new("-c"), config.as_os_str()])
+        .args(options)
         .current_dir(dir)
         .stdin(Stdio::null())
         .stdout(File::create(dir.join("stdout"))?)

@@ -68,6 +68,9 @@ pub(crate) struct Run {
     /// Reload when the file changes
     #[arg(long)]
     pub(crate) watch: bool,
+    /// Serve the rest of a file that has invalid resources; what they would have served answers 503
+    #[arg(long)]
+    pub(crate) skip_invalid: bool,
     /// Also start a small origin at this address, to try the gateway with
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) with_demo_origin: Option<SocketAddr>,

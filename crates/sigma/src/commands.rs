@@ -73,6 +73,7 @@ fn run(args: Run) -> Result<ExitCode> {
     let mut source = Source::file(&conf);
     source.companion = args.options.or_else(|| companion_of(&conf));
     source.instances = args.instance;
+    source.skip_invalid = args.skip_invalid;
     let checked = source.load(&*roster())?;
     let (log, _last_lines) = errorlog::start(&checked.config.settings.error_log)?;
     sigma_net::signals::end_at_the_second().context("cannot receive signals")?;

@@ -236,3 +236,52 @@ fn an_upstream_goes_with_the_certificate_that_it_shows() {
     await_answerer(&gateway, "/x", "502");
     await_closed(&gateway, &[]);
 }
+
+/// A file with an item that has gone stale, served with `--skip-invalid`: what it guards stays closed.
+#[test]
+fn invalid_items_of_a_file_are_closed() {
+    let origin = Origin::echo("a").unwrap();
+    let nodes = format!("upstream: {{ nodes: {{ \"127.0.0.1:{}\": 1 }} }}", origin.port());
+    let route = |uri: &str, more: &str| format!("  - {{ uri: {uri}, {nodes}{more} }}\n");
+    let file = |bad: &str| {
+        let good = route("\"/*\"", "") + &route("/keys", ", plugins: { key-auth: {} }");
+        format!(
+            "listeners: [ {{ address: \"{{listen}}\" }} ]\nstatus: {{ address: \"{{status}}\" }}\nroutes:\n{good}{bad}"
+        )
+    };
+    let stale = route("/gone", ", plugins: { openid-connect: {} }")
+        + &route("/typo", ", plugins: { key-auth: { heder: x } }")
+        + &route("/ref", ", plugin_config_id: nowhere")
+        + &route("/type", ", priority: high");
+    let refused = Gateway::start(SIGMA, &file(&stale)).expect_err("a file is served whole");
+    assert!(refused.to_string().contains("openid-connect"), "{refused}");
+    let gateway = Gateway::start_with(SIGMA, "--skip-invalid", &file(&stale)).unwrap();
+    let closed = ["/gone", "/typo", "/ref", "/type"];
+    let answers = |gateway: &Gateway, path: &str| answerer(gateway, path);
+    for path in closed {
+        assert_eq!(answers(&gateway, path), "503", "{path}");
+    }
+    assert_eq!((answers(&gateway, "/other"), answers(&gateway, "/keys")), ("a".into(), "401".into()));
+    let ready = Operator::new(gateway.status_address()).get("/status/ready").unwrap();
+    assert_eq!(ready["quarantined"].as_array().map(Vec::len), Some(4), "{ready}");
+    let log = gateway.stderr();
+    assert!(log.contains("an object of the file is quarantined") && log.contains("heder"), "{log}");
+    // A rule for everything closes everything; a mended file opens what it says.
+    gateway
+        .rewrite(&(file(&stale) + "global_rules:\n  - { id: 1, plugins: { openid-connect: {} } }\n"))
+        .unwrap();
+    gateway.reload().unwrap();
+    assert!(until(PATIENCE, || answers(&gateway, "/other") == "503"));
+    gateway.rewrite(&file("")).unwrap();
+    gateway.reload().unwrap();
+    for path in closed {
+        assert!(until(PATIENCE, || answers(&gateway, path) == "a"), "{path}");
+    }
+    let ready = Operator::new(gateway.status_address()).get("/status/ready").unwrap();
+    assert_eq!(ready["quarantined"].as_array().map(Vec::len), Some(0), "{ready}");
+    // A mistake in a setting stops the file, as ever.
+    gateway.rewrite(&(file("") + "limits: { nothing: 1 }\n")).unwrap();
+    gateway.reload().unwrap();
+    assert!(until(PATIENCE, || gateway.stderr().contains("limits.nothing")), "{}", gateway.stderr());
+    assert_eq!(answers(&gateway, "/keys"), "401");
+}
