@@ -1,30 +1,23 @@
-//! The control plane: from a file to a snapshot in force, and what operators ask for.
+//! The control plane: from a file or a store to a snapshot in force, and what operators ask for.
 //!
 //! One thread with its own runtime. It reaches the workers only through
-//! [`sigma_proxy::Gateway`], and never touches a request.
+//! [`sigma_proxy::Gateway`], and never touches a request. Three rooms over one store:
+//!
+//! | folder | question |
+//! |---|---|
+//! | `process` | how the process starts, follows signals and ends |
+//! | `serving` | what is served: desired, compiled, published |
+//! | `operators` | what operators may ask and change |
+//! | `store` | where the resources are kept |
 
-pub mod admin;
-mod caller;
-pub mod control_api;
-mod desired;
-mod endpoints;
-mod examine;
-mod fleet;
-mod inspect;
-mod listener;
-mod niubix;
 mod operators;
-mod publisher;
-mod references;
-pub mod secret;
-pub mod source;
-mod status;
+mod process;
+mod serving;
 pub mod store;
-pub mod supervisor;
-pub mod trial;
 
-pub use desired::{Quarantined, Standing};
-pub use examine::compile_only;
-pub use fleet::Fleet;
-pub use source::{LoadError, Source};
-pub use supervisor::{LIFE, LogControl, Options, StartError, Supervisor};
+pub use operators::{admin, control_api};
+pub use process::examine::compile_only;
+pub use process::supervisor::{LIFE, LogControl, Options, StartError, Supervisor};
+pub use serving::desired::{Quarantined, Standing};
+pub use serving::source::{LoadError, Source};
+pub use serving::{secret, trial};

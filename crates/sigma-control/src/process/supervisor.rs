@@ -21,13 +21,14 @@ use sigma_upstream::health::{REPORT_QUEUE, passive_channel};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::desired::{Batch, Desired};
-use crate::inspect::{Knowledge, Question};
-use crate::publisher::{Publisher, problems};
-use crate::secret::{Limits, Secrets};
-use crate::source::{LoadError, Source};
+use super::examine;
+use crate::operators::inspect::{Knowledge, Question};
+use crate::operators::{self, niubix, status};
+use crate::serving::desired::{Batch, Desired};
+use crate::serving::publisher::{Publisher, problems};
+use crate::serving::secret::{Limits, Secrets};
+use crate::serving::source::{LoadError, Source};
 use crate::store::{Event, Store, StoreError, Watch};
-use crate::{examine, niubix, operators, status};
 
 /// How often `--watch` looks at the file.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
@@ -84,7 +85,7 @@ pub enum StartError {
     Store(#[from] StoreError),
     /// The key of the Admin API.
     #[error(transparent)]
-    AdminKey(#[from] crate::admin::KeyFileError),
+    AdminKey(#[from] crate::operators::admin::KeyFileError),
     /// The plugins of this build, or what they need.
     #[error("{0}")]
     Plugins(String),

@@ -15,9 +15,9 @@ use sigma_config::resources::{Node, Upstream};
 use sigma_config::settings::NiubixAdmin;
 use tokio::sync::oneshot;
 
-use crate::caller::Trusted;
-use crate::status::{Shared, json_answer};
-use crate::supervisor::Request;
+use crate::operators::caller::Trusted;
+use crate::operators::status::{Shared, json_answer};
+use crate::process::supervisor::Request;
 
 /// A change of one backend of the running configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]

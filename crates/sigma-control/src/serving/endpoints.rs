@@ -43,7 +43,7 @@ impl Drop for Watching {
 
 /// The upstreams' endpoints on the control side.
 #[derive(Default)]
-pub struct Fleet {
+pub(crate) struct Fleet {
     ids: Arc<EndpointIds>,
     checkers: Checkers,
     resolver: Option<Resolver>,
@@ -63,7 +63,7 @@ pub struct Fleet {
 
 impl Fleet {
     /// Resolves the names of upstreams compiled since the last commit, as far as `timeout` allows.
-    pub async fn settle(&mut self, timeout: Duration) {
+    pub(crate) async fn settle(&mut self, timeout: Duration) {
         if !self.watches.iter().any(Watch::has_names) {
             return;
         }
@@ -76,13 +76,13 @@ impl Fleet {
     }
 
     /// Forgets what was made for a snapshot that is not to come into force.
-    pub fn discard(&mut self) {
+    pub(crate) fn discard(&mut self) {
         self.pending.clear();
         self.watches.clear();
     }
 
     /// Watches names and checks health of exactly the upstreams of `snapshot`. Within a runtime.
-    pub fn commit(&mut self, snapshot: &Snapshot) {
+    pub(crate) fn commit(&mut self, snapshot: &Snapshot) {
         self.watch_pending();
         let mut watching = std::mem::take(&mut self.watching);
         self.checked.clear();
@@ -101,7 +101,7 @@ impl Fleet {
 
     /// As [`Fleet::commit`], for a snapshot that differs from the one committed before only in
     /// upstreams compiled since then, and in those whose keys are `gone`.
-    pub fn commit_changed(&mut self, gone: &[String]) {
+    pub(crate) fn commit_changed(&mut self, gone: &[String]) {
         let mut checks_changed = self.watch_pending();
         for key in gone {
             self.watching.remove(key);
@@ -137,7 +137,7 @@ impl Fleet {
 
     /// Knows from now on what references to secrets stand for; returns those that have stood for
     /// something else, until the next call.
-    pub fn learn(&mut self, revealed: impl IntoIterator<Item = (String, String)>) -> &HashSet<String> {
+    pub(crate) fn learn(&mut self, revealed: impl IntoIterator<Item = (String, String)>) -> &HashSet<String> {
         self.changed.clear();
         for (reference, secret) in revealed {
             match self.revealed.get_mut(&reference) {
@@ -153,7 +153,7 @@ impl Fleet {
     }
 
     /// Key, kind of probe and health of the targets of every checked upstream.
-    pub fn health(&self) -> Vec<(String, &'static str, Vec<TargetStatus>)> {
+    pub(crate) fn health(&self) -> Vec<(String, &'static str, Vec<TargetStatus>)> {
         let keys = self.checkers.keys().into_iter();
         let probe = |key: &str| self.checked.get(key).map_or("http", |spec| spec.plan.probe_name());
         keys.filter_map(|key| Some((key.to_owned(), probe(key), self.checkers.status(key)?))).collect()

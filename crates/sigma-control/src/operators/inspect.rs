@@ -10,12 +10,12 @@ use sigma_config::stored::AnyResource;
 use sigma_config::table::Order;
 use tokio::sync::oneshot;
 
-use crate::control_api::{Asked, HealthReport, InForce, Inspect, Revisions};
-use crate::desired::Desired;
-use crate::fleet::Fleet;
-use crate::status::{self, Shared};
+use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, Revisions};
+use crate::operators::status::{self, Shared};
+use crate::process::supervisor::Request;
+use crate::serving::desired::Desired;
+use crate::serving::endpoints::Fleet;
 use crate::store::{Store, StoreStatus};
-use crate::supervisor::Request;
 
 /// A question to the supervisor.
 #[derive(Debug)]

@@ -16,12 +16,12 @@ use sigma_observe::counters::{Counter, Totals, WorkerCounters, merge};
 use sigma_plugin::Node;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::control_api::{self, Inspect};
-use crate::desired::Quarantined;
-use crate::endpoints;
-use crate::fleet::Fleet;
-use crate::inspect::Inspector;
-use crate::supervisor::Request;
+use crate::operators::control_api::{self, Inspect};
+use crate::operators::inspect::Inspector;
+use crate::operators::pages;
+use crate::process::supervisor::Request;
+use crate::serving::desired::Quarantined;
+use crate::serving::endpoints::Fleet;
 
 /// What the operators' listeners see of the process.
 pub(crate) struct Shared {
@@ -152,7 +152,7 @@ async fn counters(State(shared): State<Arc<Shared>>) -> Response {
 pub(crate) fn quarantined_by_kind(quarantine: &[Quarantined]) -> Vec<(&'static str, u64)> {
     let of = |kind: Kind| {
         let is_of = |one: &&Quarantined| one.key.kind == kind;
-        (endpoints::label_of(kind), quarantine.iter().filter(is_of).count() as u64)
+        (pages::label_of(kind), quarantine.iter().filter(is_of).count() as u64)
     };
     Kind::ALL.map(of).into()
 }

@@ -44,7 +44,7 @@ pub enum LoadError {
 }
 
 /// One line per problem, the file before each.
-pub fn listed(path: &Path, problems: &[Problem]) -> String {
+pub(crate) fn listed(path: &Path, problems: &[Problem]) -> String {
     let lines: Vec<String> =
         problems.iter().map(|problem| format!("{}: {problem}", path.display())).collect();
     lines.join("\n")

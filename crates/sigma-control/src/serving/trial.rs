@@ -14,7 +14,7 @@ use sigma_proxy::snapshot::EndpointSource;
 use sigma_upstream::endpoint::{EndpointSet, UpstreamCell};
 use sigma_upstream::health::plan::Plan;
 
-use crate::fleet;
+use crate::serving::endpoints;
 
 /// Compiles resources that are not to be served. A resource that passes is compiled as it stands
 /// when it comes into force, as far as that depends on nothing else.
@@ -54,8 +54,8 @@ impl EndpointSource for Nowhere<'_> {
         config: &resources::Upstream,
         probes: Option<&ClientTls>,
     ) -> Result<(Arc<UpstreamCell>, Option<Arc<Plan>>), Problem> {
-        fleet::spoken(key, config.scheme)?;
-        let plan = fleet::plan(key, config, probes)?;
+        endpoints::spoken(key, config.scheme)?;
+        let plan = endpoints::plan(key, config, probes)?;
         Ok((Arc::new(UpstreamCell::new(Arc::new(EndpointSet::new(Vec::new(), Arc::default())))), plan))
     }
 

@@ -55,10 +55,10 @@ use sigma_config::stored;
 use sigma_config::{Problem, Surroundings};
 use tokio::sync::RwLock;
 
-use crate::caller::Trusted;
-use crate::source::unix_seconds;
+use crate::operators::caller::Trusted;
+use crate::serving::source::unix_seconds;
+use crate::serving::trial::Trial;
 use crate::store::{Store, StoreError, Transaction};
-use crate::trial::Trial;
 pub(crate) use catalogue::{attributes as plugin_attributes, resource_schemas};
 pub use key::{KeyFile, KeyFileError, settle_key};
 

@@ -20,11 +20,11 @@ use sigma_observe::counters::{Counter, merge};
 use sigma_plugin::facts::{Facts, FactsBoard, NodeHealth, Websockets};
 use sigma_plugin::{Descriptor, Node, Reply};
 
-use crate::control_api::Inspect;
-use crate::inspect::Inspector;
-use crate::operators::listen;
-use crate::status::Shared;
-use crate::supervisor::{Plugins, StartError};
+use super::listen;
+use crate::operators::control_api::Inspect;
+use crate::operators::inspect::Inspector;
+use crate::operators::status::Shared;
+use crate::process::supervisor::{Plugins, StartError};
 
 /// APISIX's address for metrics.
 const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9091);
@@ -163,7 +163,7 @@ impl Gazette {
             revision: stored.then_some(revisions.published),
             modified: modified.into_iter().map(|(kind, revision)| (label_of(kind), revision)).collect(),
             store_reachable: stored.then_some(revisions.store.lost.is_none()),
-            quarantined: crate::status::quarantined_by_kind(&revisions.quarantined),
+            quarantined: crate::operators::status::quarantined_by_kind(&revisions.quarantined),
             nodes: nodes.collect(),
         }
     }

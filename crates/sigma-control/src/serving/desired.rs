@@ -14,7 +14,7 @@ use sigma_config::stored::{self, AnyResource};
 use sigma_config::table::Order;
 use sigma_config::{Checked, Config, Problem, SetAside, Surroundings};
 
-use crate::source::unix_seconds;
+use crate::serving::source::unix_seconds;
 use crate::store::{Change, Contents, Event, Record};
 
 /// A resource, and what should be known of it.

@@ -1,5 +1,14 @@
 //! The listeners for operators: status, Admin API, NiubiX's admin calls, and pages of plugins.
 
+pub mod admin;
+mod caller;
+pub mod control_api;
+pub(crate) mod inspect;
+mod listener;
+pub(crate) mod niubix;
+pub(crate) mod pages;
+pub(crate) mod status;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -7,14 +16,13 @@ use sigma_config::crypt::Keyring;
 use sigma_config::settings::{Operators, Settings};
 use sigma_config::store::StoreKind;
 
-use crate::admin::{self, AdminState};
-use crate::caller::Trusted;
-use crate::control_api::{self, ControlState};
-use crate::inspect::Inspector;
+use self::admin::AdminState;
+use self::caller::Trusted;
+use self::control_api::ControlState;
+use self::inspect::Inspector;
+use crate::process::supervisor::{Plugins, StartError};
+use crate::serving::trial::Trial;
 use crate::store::Store;
-use crate::supervisor::{Plugins, StartError};
-use crate::trial::Trial;
-use crate::{caller, endpoints, listener, niubix, status};
 
 /// Opens those that the settings name.
 pub(crate) async fn serve(
@@ -64,7 +72,7 @@ pub(crate) async fn serve(
         let router = caller::guarded(control_api::router(state), &trusted);
         listen(control.address, router, &limits).await?;
     }
-    endpoints::serve(shared, plugins, &limits).await
+    pages::serve(shared, plugins, &limits).await
 }
 
 /// What stands before the keys of resources: those of a file have nothing before them.

@@ -9,11 +9,11 @@ use sigma_config::{Config, Problem};
 use sigma_plugin::Roster;
 use sigma_proxy::{Compiler, Snapshot};
 
-use crate::endpoints;
-use crate::fleet::Fleet;
-use crate::publisher;
-use crate::references::References;
-use crate::secret::{Limits, Secrets, Unresolved};
+use crate::operators::pages;
+use crate::serving::endpoints::Fleet;
+use crate::serving::publisher;
+use crate::serving::references::References;
+use crate::serving::secret::{Limits, Secrets, Unresolved};
 
 /// Compiles a configuration that is not to be served, for tools that look at it. `plugins` are
 /// those of the build. What a start would look up is looked up: the environment, and the secret
@@ -87,7 +87,7 @@ fn places(config: &Config, plugins: &Roster) -> Vec<(String, SocketAddr)> {
     let pages = pages.filter_map(|known| {
         let attribute = settings.plugin_attr.get(known.name)?;
         // One that cannot be read is reported when it is opened.
-        let address = endpoints::address(known.name, attribute).ok()??;
+        let address = pages::address(known.name, attribute).ok()??;
         Some((format!("plugin_attr.{}.export_addr", known.name), address))
     });
     let operators: Vec<_> = own.chain(pages).collect();

@@ -24,8 +24,8 @@ use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::plugins::{PluginSchemas, PluginScope};
 use sigma_config::wording::Schema;
 
-use crate::admin::{plugin_attributes, resource_schemas};
-pub use crate::desired::{Quarantined, Standing};
+use crate::operators::admin::{plugin_attributes, resource_schemas};
+pub use crate::serving::desired::{Quarantined, Standing};
 use crate::store::StoreStatus;
 
 /// An answer of the process that is on its way.

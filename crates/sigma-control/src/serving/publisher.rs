@@ -9,10 +9,10 @@ use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::{Config, Problem};
 use sigma_proxy::{Changed, Compiler, Failure, Gateway, Snapshot};
 
-use crate::desired::{Batch, Desired};
-use crate::fleet::{CHANGE_RESOLVE_TIMEOUT, Fleet, RESOLVE_TIMEOUT};
-use crate::references::References;
-use crate::secret::Secrets;
+use crate::serving::desired::{Batch, Desired};
+use crate::serving::endpoints::{CHANGE_RESOLVE_TIMEOUT, Fleet, RESOLVE_TIMEOUT};
+use crate::serving::references::References;
+use crate::serving::secret::Secrets;
 
 /// Compiles, and remembers what is in force.
 pub(crate) struct Publisher {

@@ -9,7 +9,7 @@ use sigma_config::plugins::NoPlugins;
 use sigma_config::stored;
 
 use super::*;
-use crate::admin::decode::RESOURCE_DEPTH;
+use crate::operators::admin::decode::RESOURCE_DEPTH;
 
 /// Inputs that are made of the first ones; the numbers in them are always the same.
 const ROUNDS: u64 = 400;

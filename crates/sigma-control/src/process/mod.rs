@@ -1,0 +1,4 @@
+//! The life of the process: start, signals, reload, stop.
+
+pub(crate) mod examine;
+pub(crate) mod supervisor;
