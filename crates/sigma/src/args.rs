@@ -71,9 +71,9 @@ pub(crate) struct Run {
     /// Serve the rest of a file that has invalid resources; what they would have served answers 503
     #[arg(long)]
     pub(crate) skip_invalid: bool,
-    /// Also start a small origin at this address, to try the gateway with
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) with_demo_origin: Option<SocketAddr>,
+    /// Also start a small origin at each of these addresses, to try the gateway with
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub(crate) with_demo_origin: Vec<SocketAddr>,
 }
 
 #[derive(Debug, Args)]

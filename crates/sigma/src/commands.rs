@@ -85,8 +85,8 @@ fn run(args: Run) -> Result<ExitCode> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        if let Some(address) = args.with_demo_origin {
-            demo::start(address)
+        for address in &args.with_demo_origin {
+            demo::start(*address)
                 .await
                 .with_context(|| format!("cannot start the demo origin on {address}"))?;
         }
@@ -95,7 +95,7 @@ fn run(args: Run) -> Result<ExitCode> {
         let options = Options { source, watch: args.watch, plugins: sigma_plugins::ROSTER };
         let supervisor = Supervisor::start(options, checked, Box::new(log)).await?;
         tracing::info!(target: LIFE, listeners = listeners.join(", "), "serving");
-        if args.with_demo_origin.is_some() {
+        if !args.with_demo_origin.is_empty() {
             println!("sigma is serving on {}; try:", listeners.join(", "));
             println!("  curl -i http://{}/hello", listeners[0]);
         }

@@ -2,14 +2,14 @@
 
 use std::net::SocketAddr;
 
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::response::IntoResponse;
 use serde_json::{Map, Value, json};
 
 /// Answers every request with what it received, as JSON.
 pub(crate) async fn start(address: SocketAddr) -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::bind(address).await?;
-    let router = axum::Router::new().fallback(echo);
+    let router = axum::Router::new().fallback(echo).with_state(listener.local_addr()?);
     tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, router).await {
             tracing::error!(%error, "the demo origin has ended");
@@ -18,13 +18,14 @@ pub(crate) async fn start(address: SocketAddr) -> std::io::Result<()> {
     Ok(())
 }
 
-async fn echo(request: Request) -> impl IntoResponse {
+async fn echo(State(origin): State<SocketAddr>, request: Request) -> impl IntoResponse {
     let text =
         |value: &axum::http::HeaderValue| Value::from(String::from_utf8_lossy(value.as_bytes()).into_owned());
     let headers: Map<String, Value> =
         request.headers().iter().map(|(name, value)| (name.to_string(), text(value))).collect();
     let body = json!({
         "message": "hello from the demo origin",
+        "origin": origin.to_string(),
         "method": request.method().as_str(),
         "uri": request.uri().to_string(),
         "headers": headers,
