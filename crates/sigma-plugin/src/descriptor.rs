@@ -145,6 +145,9 @@ pub struct Descriptor {
     pub priority: i32,
     /// What it does, for the reference: a first line, then paragraphs of Markdown.
     pub doc: &'static str,
+    /// How it is used, for the reference: Markdown with a whole configuration that can be started as it
+    /// stands (a block of `yaml`), then commands and their output (a block of `console`). The tests run it.
+    pub example: &'static str,
     /// The hooks it has.
     pub phases: PhaseSet,
     /// The schema of its configuration, shaped as APISIX shapes it and with a `description` for
@@ -182,6 +185,7 @@ impl Descriptor {
         version: "0.1",
         priority: 0,
         doc: "",
+        example: "",
         phases: PhaseSet(0),
         schema: || Value::Bool(true),
         auth: None,

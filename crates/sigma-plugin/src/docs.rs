@@ -20,6 +20,7 @@ pub fn reference(plugin: &Descriptor) -> String {
         out.push_str(" In a global rule it stands back where the route has it too.");
     }
     out.push('\n');
+    example(&mut out, plugin.example);
     table(&mut out, "Configuration", &(plugin.schema)());
     if let Some(auth) = &plugin.auth {
         table(&mut out, "Configuration of a consumer or credential", &(auth.schema)());
@@ -41,11 +42,28 @@ pub fn reference(plugin: &Descriptor) -> String {
     out
 }
 
+/// The nodes of examples; `sigma run --with-demo-origin` answers there.
+const DEMO_ORIGINS: [&str; 2] = ["127.0.0.1:9000", "127.0.0.1:9001"];
+
+/// How the plugin is used, and the command that starts it.
+fn example(out: &mut String, example: &str) {
+    if example.is_empty() {
+        return;
+    }
+    let nodes: Vec<&str> = DEMO_ORIGINS.into_iter().filter(|node| example.contains(node)).collect();
+    let option = if nodes.is_empty() { "" } else { " --with-demo-origin " };
+    let _ = write!(
+        out,
+        "\n## Example\n\nSave this as `sigma.yaml` and start it with `sigma run{option}{}`:\n\n{example}",
+        nodes.join(",")
+    );
+}
+
 /// A list of plugins: name, priority and first line of each, in the order given.
 pub fn index(plugins: &[&Descriptor]) -> String {
     let mut out = String::from(
-        "# Plugins\n\nWhat each of them does, from its own description; `sigma plugins NAME` prints the same. Any of them \
-         also takes `_meta` (`disable`, `priority`, `filter`, `error_response`).\n\n\
+        "# Plugins\n\nEach page has an example to start from and every field. `sigma plugins NAME` prints the same page. \
+         Every plugin also takes `_meta` (`disable`, `priority`, `filter`, `error_response`).\n\n\
          | plugin | priority | what it does |\n|---|---|---|\n",
     );
     for plugin in plugins {
@@ -157,6 +175,7 @@ mod tests {
         name: "sample",
         priority: 7,
         doc: "Does a thing.\n\nAnd more | of it.",
+        example: "```yaml\nupstream: http://127.0.0.1:9000\n```\n",
         phases: PhaseSet::of(&[Phase::Access, Phase::Log]),
         schema: || {
             json!({"type": "object", "required": ["a"], "properties": {
@@ -179,6 +198,7 @@ mod tests {
         for line in [
             "# sample",
             "Priority 7; phases: access, log.",
+            "Save this as `sigma.yaml` and start it with `sigma run --with-demo-origin 127.0.0.1:9000`:",
             "| `a` | string | required | x\\|y |",
             "| `b` | list of objects | – | list |",
             "| `b[].c` | integer from 1 | `3` | inner |",

@@ -19,6 +19,7 @@ pub(crate) static BASIC_AUTH: Descriptor = Descriptor {
     doc: "Recognises a consumer by name and password: HTTP Basic authentication.\n\n\
         White space in what the client sends is ignored if it does not match as it is, so that a line \
         end that was encoded by mistake does no harm.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
     schema: || door::schema("basic", json!({})),
     auth: Some(Auth {
@@ -46,6 +47,30 @@ pub(crate) static BASIC_AUTH: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(BasicAuth { door: Door::new(NAME, "Basic", build)? })),
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+consumers:
+  - { username: jack, plugins: { basic-auth: { username: jack, password: jacks-password } } }
+routes:
+  - uri: /*
+    plugins:
+      basic-auth: { hide_credentials: true }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 401 Unauthorized
+WWW-Authenticate: Basic realm="basic"
+…
+{"message":"Missing authorization in request"}
+$ curl -u jack:jacks-password http://127.0.0.1:9080/orders
+…
+    "x-consumer-username": "jack",
+…
+```
+"#;
 
 /// A consumer's password; never empty.
 struct Password(Box<str>);

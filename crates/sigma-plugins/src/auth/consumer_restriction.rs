@@ -14,11 +14,36 @@ pub(crate) static CONSUMER_RESTRICTION: Descriptor = Descriptor {
     doc: "Allows or denies by the name of the consumer, its group, the route or the service, and by \
         method if wanted.\n\nThe consumer is known once a plugin has authenticated it. `blacklist` \
         counts before `whitelist`; who is in the `whitelist` may use every method.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
     schema,
     build: |build| Ok(Arc::new(build.config::<ConsumerRestriction>()?)),
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+consumers:
+  - { username: jack, plugins: { key-auth: { key: jacks-key } } }
+  - { username: jill, plugins: { key-auth: { key: jills-key } } }
+routes:
+  - uri: /*
+    plugins:
+      key-auth: {}
+      consumer-restriction: { whitelist: [jill] }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i -H 'apikey: jacks-key' http://127.0.0.1:9080/orders
+HTTP/1.1 403 Forbidden
+…
+{"message":"The consumer_name is forbidden."}
+$ curl -i -H 'apikey: jills-key' http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+```
+"#;
 
 fn schema() -> Value {
     json!({

@@ -32,6 +32,7 @@ pub(crate) static HMAC_AUTH: Descriptor = Descriptor {
         any other for as long as its date is near.** Demand `signed_headers: [\"date\", \"@request-target\"]`, \
         so that method and URI are signed. With `validate_request_body` the body must have the SHA-256 that \
         `Digest` says; demand `digest` in `signed_headers` too, or it proves nothing.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
     schema,
     auth: Some(Auth {
@@ -47,6 +48,35 @@ pub(crate) static HMAC_AUTH: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(HmacAuth(Arc::new(Config::new(build)?)))),
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+consumers:
+  - { username: jack, plugins: { hmac-auth: { key_id: jacks-id, secret_key: jacks-secret } } }
+routes:
+  - uri: /*
+    plugins:
+      hmac-auth: { signed_headers: [date, "@request-target"] }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ date=$(LC_ALL=C date -u '+%a, %d %b %Y %T GMT')
+$ signature=$(printf 'jacks-id\nGET /orders\ndate: %s\n' "$date" |
+    openssl dgst -sha256 -hmac jacks-secret -binary | base64)
+$ parameters='keyId="jacks-id",algorithm="hmac-sha256",headers="@request-target date"'
+$ curl -i http://127.0.0.1:9080/orders -H "Date: $date" \
+    -H "Authorization: Signature $parameters,signature=\"$signature\""
+HTTP/1.1 200 OK
+…
+    "x-consumer-username": "jack",
+…
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 401 Unauthorized
+WWW-Authenticate: hmac realm="hmac"
+…
+```
+"#;
 
 fn schema() -> Value {
     door::schema(

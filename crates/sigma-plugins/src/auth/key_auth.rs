@@ -19,6 +19,7 @@ pub(crate) static KEY_AUTH: Descriptor = Descriptor {
     doc: "Recognises a consumer by an API key in a header or in the query.\n\n\
         The header is looked at first; the query only if the header is absent. A query argument that \
         is repeated or has no value never matches, and neither does an empty key.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
     schema: || {
         door::schema(
@@ -54,6 +55,30 @@ pub(crate) static KEY_AUTH: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(KeyAuth::new(build)?)),
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+consumers:
+  - { username: jack, plugins: { key-auth: { key: jacks-key } } }
+routes:
+  - uri: /*
+    plugins:
+      key-auth: { hide_credentials: true }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 401 Unauthorized
+WWW-Authenticate: apikey realm="key"
+…
+{"message":"Missing API key in request"}
+$ curl -H 'apikey: jacks-key' http://127.0.0.1:9080/orders
+…
+    "x-consumer-username": "jack",
+…
+```
+"#;
 
 #[derive(Deserialize)]
 struct Config {

@@ -38,6 +38,7 @@ pub(crate) static LIMIT_CONN: Descriptor = Descriptor {
         Up to `conn` requests pass at once; up to `burst` more wait for `default_conn_delay` \
         seconds, a multiple of it the more there are; what is beyond is refused. A request counts \
         until its response has been sent.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::Log]),
     schema,
     secret_fields: &["redis_password"],
@@ -56,6 +57,28 @@ pub(crate) static LIMIT_CONN: Descriptor = Descriptor {
     ],
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /files/*
+    plugins:
+      limit-conn:
+        conn: 1                            # downloads at a time of one client
+        burst: 0
+        default_conn_delay: 0.1
+        key: remote_addr
+        rejected_code: 429
+      static-files: { root: "${{PWD}}/files", prefix: /files }
+```
+
+```console
+$ mkdir -p files && truncate -s 100M files/large
+$ curl -s -o /dev/null --limit-rate 1k http://127.0.0.1:9080/files/large & sleep 1
+$ until curl -sI http://127.0.0.1:9080/files/large | grep 429; do sleep 0.1; done
+HTTP/1.1 429 Too Many Requests
+```
+"#;
 
 fn schema() -> Value {
     let rule = json!({

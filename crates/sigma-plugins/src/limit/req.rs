@@ -34,6 +34,7 @@ pub(crate) static LIMIT_REQ: Descriptor = Descriptor {
         refused. With `nodelay` the burst passes at once.\n\n\
         This gateway remembers keys in 128 MiB at most, some 800,000 of them; beyond that those whose \
         buckets are empty first are forgotten.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
     schema,
     secret_fields: &["redis_password"],
@@ -46,6 +47,25 @@ pub(crate) static LIMIT_REQ: Descriptor = Descriptor {
     variables: &[VariablePlace::guard("key", VariableForm::Key)],
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      limit-req: { rate: 0.01, burst: 0, key: remote_addr, rejected_code: 429 }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 429 Too Many Requests
+…
+```
+"#;
 
 fn schema() -> Value {
     let mut schema = json!({

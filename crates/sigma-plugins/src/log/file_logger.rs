@@ -40,6 +40,7 @@ pub(crate) static FILE_LOGGER: Descriptor = Descriptor {
         for it are dropped with a message in the error log. Lines that are dropped or cannot be written are \
         counted in `sigma_access_lines_dropped_total`. A pipe is written to without waiting for its reader. The signal that reopens the access log \
         (`USR1`) reopens these files too.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::BodyFilter, Phase::Log]),
     schema,
     metadata_schema: Some(metadata_schema),
@@ -54,6 +55,25 @@ pub(crate) static FILE_LOGGER: Descriptor = Descriptor {
     ],
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      file-logger:
+        path: requests.log
+        log_format: { uri: $uri, status: $status, client: $remote_addr }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
+200
+$ cat requests.log
+{…"uri":"/orders"…}
+```
+"#;
 
 fn schema() -> Value {
     let mut properties = entry_schema();

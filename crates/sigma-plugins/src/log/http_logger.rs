@@ -28,6 +28,7 @@ pub(crate) static HTTP_LOGGER: Descriptor = Descriptor {
         Requests never wait for it: what the server does not take is retried `max_retry_count` times \
         and dropped then, and so is what exceeds `max_pending_entries` of the plugin metadata or 64 MiB. \
         What is still buffered when the gateway stops is sent once.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::BodyFilter, Phase::Log]),
     schema,
     metadata_schema: Some(batch::metadata_schema),
@@ -51,6 +52,25 @@ pub(crate) static HTTP_LOGGER: Descriptor = Descriptor {
     ],
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      http-logger:
+        uri: http://127.0.0.1:9000/logs      # the server that collects
+        log_format: { uri: $uri, status: $status, client: $remote_addr }
+        batch_max_size: 100
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+```
+"#;
 
 fn schema() -> Value {
     let mut properties = entry_schema();

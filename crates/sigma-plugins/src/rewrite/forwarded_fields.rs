@@ -13,6 +13,7 @@ pub(crate) static FORWARDED_FIELDS: Descriptor = Descriptor {
     priority: 1007,
     doc: "Says which fields about the client the node gets from the gateway.\n\n\
         Sigma's own. A field that is switched off reaches the node as the client sent it, or not at all.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
     schema: || {
         json!({
@@ -35,6 +36,26 @@ pub(crate) static FORWARDED_FIELDS: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(build.config::<ForwardedFields>()?)),
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      forwarded-fields: { x_forwarded_for: false, x_real_ip: true }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl http://127.0.0.1:9080/orders
+{
+…
+    "x-forwarded-port": "9080",
+    "x-real-ip": "127.0.0.1"
+  }
+}
+```
+"#;
 
 #[derive(Debug, Deserialize)]
 struct ForwardedFields {

@@ -21,6 +21,7 @@ pub(crate) static GZIP: Descriptor = Descriptor {
         clients that accept it and did not come through a proxy that says so (`Via`). Bodies of unknown length \
         are flushed piece by piece, so that events arrive when they are sent. `window_bits` and `deflate` are \
         Sigma's own.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
     schema: || {
         json!({
@@ -80,6 +81,29 @@ pub(crate) static GZIP: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(build.config::<Gzip>()?)),
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      gzip: { types: [application/json], min_length: 100, vary: true }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -s -D - -o /dev/null -H 'Accept-Encoding: gzip' http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+Vary: Accept-Encoding
+Content-Encoding: gzip
+…
+$ curl --compressed http://127.0.0.1:9080/orders
+{
+  "message": "hello from the demo origin",
+…
+```
+"#;
 
 #[derive(Debug, Deserialize)]
 struct Gzip {

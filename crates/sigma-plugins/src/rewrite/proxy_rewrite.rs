@@ -28,6 +28,7 @@ pub(crate) static PROXY_REWRITE: Descriptor = Descriptor {
         decoded variables (`arg_*`, `uri_param_*`, `post_arg_*`, `uri`) are encoded, and other variables behind \
         a `=` as far as they would begin another argument. A new path with a dot segment is answered 400. \
         `use_real_request_uri_unsafe` switches both off.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
     schema,
     check: Some(|conf| ProxyRewrite::new(conf).map(|_| ())),
@@ -40,6 +41,28 @@ pub(crate) static PROXY_REWRITE: Descriptor = Descriptor {
     ],
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /shop/*
+    plugins:
+      proxy-rewrite:
+        regex_uri: ["^/shop/(.*)", "/$1"]
+        headers: { set: { X-From: gateway }, remove: [User-Agent, Accept] }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl http://127.0.0.1:9080/shop/orders?page=2
+{
+…
+  "uri": "/orders?page=2",
+…
+    "x-from": "gateway",
+…
+```
+"#;
 
 /// The methods that a request may be given.
 const METHODS: [&str; 14] = [

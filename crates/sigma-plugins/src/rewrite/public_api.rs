@@ -20,6 +20,7 @@ pub(crate) static PUBLIC_API: Descriptor = Descriptor {
         The other plugin must be enabled; it need not be on any route. Plugins of this route that run \
         earlier guard the path. The route needs no upstream. One answer is made at a time: who asks \
         meanwhile gets the next one, together with all others.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
     schema: || {
         json!({
@@ -35,6 +36,23 @@ pub(crate) static PUBLIC_API: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(build.config::<PublicApi>()?)),
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+global_rules:
+  - { id: metrics, plugins: { prometheus: {} } }
+routes:
+  - uri: /metrics
+    plugins:
+      ip-restriction: { whitelist: [127.0.0.1] }
+      public-api: { uri: /apisix/prometheus/metrics }
+```
+
+```console
+$ curl -s http://127.0.0.1:9080/metrics | grep 'node_info{'
+apisix_node_info{hostname="…",version="…"} 1
+```
+"#;
 
 #[derive(Debug, Deserialize)]
 struct PublicApi {

@@ -22,6 +22,7 @@ pub(crate) static REAL_IP: Descriptor = Descriptor {
     doc: "Takes the client's address from a variable, such as a field that a proxy has set.\n\n\
         It runs first, so that address rules, limits and logs see that address. `realip_remote_addr` \
         keeps the address of the peer. In a global rule it covers requests without a route too.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
     schema: || {
         json!({
@@ -52,6 +53,30 @@ pub(crate) static REAL_IP: Descriptor = Descriptor {
     variables: &[VariablePlace::guard("source", VariableForm::Name)],
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      real-ip:
+        source: http_x_forwarded_for
+        trusted_addresses: [127.0.0.0/8]     # the balancer in front
+      ip-restriction: { blacklist: [203.0.113.7] }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i -H 'X-Forwarded-For: 203.0.113.7' http://127.0.0.1:9080/orders
+HTTP/1.1 403 Forbidden
+…
+$ curl -H 'X-Forwarded-For: 203.0.113.8' http://127.0.0.1:9080/orders
+…
+    "x-real-ip": "203.0.113.8"
+  }
+}
+```
+"#;
 
 fn trusted(conf: &Value) -> Result<Option<CidrSet>, String> {
     let Some(list) = conf.get("trusted_addresses").and_then(Value::as_array) else { return Ok(None) };

@@ -22,6 +22,7 @@ pub(crate) static REDIRECT: Descriptor = Descriptor {
         (`$arg_to`) redirects anywhere.\n\n\
         The port for HTTPS is `plugin_attr.redirect.https_port`, else the smallest of the listeners with \
         TLS; 443 is not named.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
     schema: || {
         json!({
@@ -81,6 +82,22 @@ pub(crate) static REDIRECT: Descriptor = Descriptor {
     }),
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /old/*
+    plugins:
+      redirect: { regex_uri: ["^/old/(.*)", "/new/$1"], ret_code: 301, append_query_string: true }
+```
+
+```console
+$ curl -i http://127.0.0.1:9080/old/orders?page=2
+HTTP/1.1 301 Moved Permanently
+Location: /new/orders?page=2
+…
+```
+"#;
 
 #[derive(Debug, Deserialize)]
 struct Conf {

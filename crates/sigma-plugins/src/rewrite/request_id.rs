@@ -16,6 +16,7 @@ pub(crate) static REQUEST_ID: Descriptor = Descriptor {
     doc: "Gives every request an identity in a field.\n\n\
         A request that has the field keeps it; another gets a new one. The variables `request_id` and \
         `apisix_request_id` hold it, for logs and templates.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
     schema: || {
         json!({
@@ -70,6 +71,31 @@ pub(crate) static REQUEST_ID: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(build.config::<RequestId>()?)),
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      request-id: { algorithm: uuidv7 }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+X-Request-Id: …
+…
+    "x-request-id": "…",
+…
+$ curl -i -H 'X-Request-Id: my-own' http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+X-Request-Id: my-own
+…
+```
+"#;
 
 /// APISIX's letters; the J is missing and the G is there twice.
 const CHAR_SET: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIGKLMNOPQRSTUVWXYZ0123456789";

@@ -27,6 +27,7 @@ Filters see bodies decoded if they are encoded with gzip or brotli. The node is 
         whose encoding is broken. All bodies that wait for \
         their filters in one worker may take 256 MiB, or `plugin_attr.response-rewrite.worker_bytes`; what \
         exceeds that is cut off too.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter, Phase::BodyFilter]),
     schema,
     check: Some(|conf| ResponseRewrite::new(conf, WORKER_BYTES).map(|_| ())),
@@ -39,6 +40,30 @@ Filters see bodies decoded if they are encoded with gzip or brotli. The node is 
     ],
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      response-rewrite:
+        headers: { set: { X-Served-By: gateway }, remove: [Date] }
+        filters:
+          - { regex: demo origin, replace: gateway }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+X-Served-By: gateway
+…
+{
+  "message": "hello from the gateway",
+…
+```
+"#;
 
 /// Bytes of a body that filters see, unless the operator says otherwise: APISIX's number.
 const MAX_BODY_BYTES: usize = 64 << 20;

@@ -14,6 +14,7 @@ pub(crate) static SECURITY_HEADERS: Descriptor = Descriptor {
     doc: "Tells browsers what to forbid: frames, unencrypted visits, foreign content.\n\n\
         Sigma's own. Sets `X-Frame-Options`, `Strict-Transport-Security` (only over TLS, RFC 6797 §7.2) and \
         `Content-Security-Policy` in place of what the node said.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::HeaderFilter]),
     schema: || {
         json!({
@@ -69,6 +70,28 @@ pub(crate) static SECURITY_HEADERS: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(build.config::<SecurityHeaders>()?)),
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      security-headers:
+        frame: DENY
+        hsts: { max_age: 31536000 }          # sent over TLS only
+        csp: { policy: "default-src 'self'" }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+X-Frame-Options: DENY
+Content-Security-Policy: default-src 'self'
+…
+```
+"#;
 
 #[derive(Debug, Deserialize)]
 struct SecurityHeaders {

@@ -18,6 +18,7 @@ pub(crate) static CORS: Descriptor = Descriptor {
         Every `OPTIONS` request is answered with 200 and goes no further. All responses, those of other \
         plugins too, get the CORS headers if the origin is allowed; what the node said is replaced then. \
         `Vary: Origin` is added wherever the answer depends on the origin.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
     schema,
     metadata_schema: Some(|| {
@@ -37,6 +38,31 @@ pub(crate) static CORS: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(Cors::new(build)?)),
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      cors:
+        allow_origins: https://shop.example
+        allow_methods: GET,POST
+        allow_headers: content-type
+        max_age: 600
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i -X OPTIONS -H 'Origin: https://shop.example' http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+Access-Control-Allow-Origin: https://shop.example
+Access-Control-Allow-Methods: GET,POST
+Access-Control-Max-Age: 600
+Access-Control-Allow-Headers: content-type
+…
+```
+"#;
 
 const ORIGINS: &str = r"^(\*|\*\*|null|\w+://[^,]+(,\w+://[^,]+)*)$";
 

@@ -15,12 +15,30 @@ pub(crate) static IP_RESTRICTION: Descriptor = Descriptor {
         The address is the one that `real-ip` found, else that of the direct peer. An IPv4 address that \
         a socket for both families shows as IPv6 counts as IPv4. A client on a Unix socket has no \
         address and is on no list.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
     schema,
     check: Some(check),
     build: |build| Ok(Arc::new(build.config::<IpRestriction>()?)),
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      ip-restriction: { whitelist: [10.0.0.0/8] }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 403 Forbidden
+…
+{"message":"Your IP address is not allowed"}
+```
+"#;
 
 fn schema() -> Value {
     const V4: &str = r"^([0-9]{1,2}|1[0-9][0-9]|2[0-4][0-9]|25[0-5])(\.([0-9]{1,2}|1[0-9][0-9]|2[0-4][0-9]|25[0-5])){3}/([12]?[0-9]|3[0-2])$";

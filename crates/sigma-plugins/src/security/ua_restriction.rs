@@ -15,6 +15,7 @@ pub(crate) static UA_RESTRICTION: Descriptor = Descriptor {
     doc: "Allows or denies clients by regular expressions on `User-Agent`.\n\n\
         The expressions are searched anywhere in the value and tell upper from lower case. Of several \
         fields one on the `allowlist` suffices to pass, and one on the `denylist` to be refused.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
     schema,
     check: Some(|conf| {
@@ -24,6 +25,26 @@ pub(crate) static UA_RESTRICTION: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(UaRestriction::new(build)?)),
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      ua-restriction: { denylist: ["^curl/"] }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 403 Forbidden
+…
+{"message":"Not allowed"}
+$ curl -i -A my-browser http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+```
+"#;
 
 fn schema() -> Value {
     let list = |description: &str| {

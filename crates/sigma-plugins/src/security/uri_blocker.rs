@@ -15,6 +15,7 @@ pub(crate) static URI_BLOCKER: Descriptor = Descriptor {
         What is searched is the normalised, decoded path and, behind `?`, the query as it was sent: \
         `%2e%2e` or `//` lead around no rule, and a `.` matches a line feed too. Flags at the beginning of a rule, such as `(?i)`, hold for \
         the rules after it too, as they do in APISIX. No rule at all matches every URI.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
     schema,
     check: Some(|conf| {
@@ -26,6 +27,26 @@ pub(crate) static URI_BLOCKER: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(UriBlocker::new(build)?)),
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      uri-blocker: { block_rules: ["^/admin/", "\\.bak$"], rejected_msg: not for you }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i --path-as-is http://127.0.0.1:9080/shop/..//admin/users
+HTTP/1.1 403 Forbidden
+…
+{"error_msg":"not for you"}
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+```
+"#;
 
 fn schema() -> Value {
     json!({

@@ -20,6 +20,7 @@ pub(crate) static API_BREAKER: Descriptor = Descriptor {
         `break_response_code` for two seconds, then four, eight …, at most `max_breaker_sec`. \
         `healthy.successes` good answers close the breaker. Breakers of one host and path are \
         shared by all routes of this gateway.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::Log]),
     schema,
     check: Some(|conf| {
@@ -29,6 +30,30 @@ pub(crate) static API_BREAKER: Descriptor = Descriptor {
     build,
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /orders
+    plugins:
+      api-breaker:
+        break_response_code: 503
+        break_response_body: "the orders have a rest\n"
+        unhealthy: { http_statuses: [502], failures: 2 }
+    upstream: http://127.0.0.1:9999   # where nobody listens
+```
+
+```console
+$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
+502
+$ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
+502
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 503 Service Unavailable
+…
+the orders have a rest
+```
+"#;
 
 fn schema() -> Value {
     let statuses = |least: u16, most: u16, default: u16, about: &str| {

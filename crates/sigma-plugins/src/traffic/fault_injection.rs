@@ -20,6 +20,7 @@ pub(crate) static FAULT_INJECTION: Descriptor = Descriptor {
     doc: "Delays requests, or answers them with a fault, to see what clients make of it.\n\n\
         Both apply to a share of the requests, and to those whose variables match. A request that \
         is to be delayed and answered is delayed first.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
     schema,
     check: Some(|conf| {
@@ -36,6 +37,30 @@ pub(crate) static FAULT_INJECTION: Descriptor = Descriptor {
     ],
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      fault-injection:
+        abort:
+          http_status: 503
+          body: "a fault, as asked for\n"
+          vars: [[[http_x_fault, "==", "1"]]]
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i -H 'X-Fault: 1' http://127.0.0.1:9080/orders
+HTTP/1.1 503 Service Unavailable
+…
+a fault, as asked for
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+```
+"#;
 
 fn schema() -> Value {
     let percentage = json!({"type": "integer", "minimum": 0, "maximum": 100,

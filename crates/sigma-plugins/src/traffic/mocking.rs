@@ -19,6 +19,7 @@ pub(crate) static MOCKING: Descriptor = Descriptor {
     version: "0.1",
     priority: 10900,
     doc: "Answers with an example, or with random data that follows a schema.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
     schema,
     check: Some(|conf| {
@@ -33,6 +34,27 @@ pub(crate) static MOCKING: Descriptor = Descriptor {
     ],
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /orders/*
+    plugins:
+      mocking:
+        content_type: application/json
+        response_status: 201
+        response_example: |
+          {"path": "$uri"}
+```
+
+```console
+$ curl -i http://127.0.0.1:9080/orders/1
+HTTP/1.1 201 Created
+Content-Type: application/json
+…
+{"path": "/orders/1"}
+```
+"#;
 
 const MOCK_BY: &str = concat!("Sigma/", env!("CARGO_PKG_VERSION"));
 

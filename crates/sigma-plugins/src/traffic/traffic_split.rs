@@ -22,6 +22,7 @@ pub(crate) static TRAFFIC_SPLIT: Descriptor = Descriptor {
     doc: "Sends shares of the traffic to other upstreams.\n\n\
         The first rule whose conditions hold decides; its upstreams take turns by weight. An entry \
         without an upstream stands for the route's own.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
     schema,
     check: Some(check),
@@ -30,6 +31,27 @@ pub(crate) static TRAFFIC_SPLIT: Descriptor = Descriptor {
     variables: &[VariablePlace::shown("rules.*.match.*.vars", VariableForm::Condition)],
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      traffic-split:
+        rules:
+          - match: [{ vars: [[http_x_canary, "==", "1"]] }]
+            weighted_upstreams:
+              - upstream: { nodes: { "127.0.0.1:9001": 1 } }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -s -H 'X-Canary: 1' http://127.0.0.1:9080/orders | grep '"origin"'
+  "origin": "127.0.0.1:9001",
+$ curl -s http://127.0.0.1:9080/orders | grep '"origin"'
+  "origin": "127.0.0.1:9000",
+```
+"#;
 
 const NAME: &str = "traffic-split";
 

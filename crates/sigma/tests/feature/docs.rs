@@ -2,40 +2,20 @@
 //! says of them. No block of a page is left out.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use sigma_testkit::{Gateway, Origin, free_port};
 
 use crate::h2::{Node, within};
+use crate::reader::{blocks_of, is_followed, pages, read, repository};
 use crate::tls::{Authority, der, run, shown};
 use crate::{PATIENCE, SIGMA};
 
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
-}
-
-fn read(file: &str) -> String {
-    fs::read_to_string(repository().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
-}
-
 /// The blocks of a document in one language.
 fn blocks(file: &str, language: &str) -> Vec<String> {
-    let (text, fence) = (read(file), format!("```{language}"));
-    let mut found: Vec<String> = Vec::new();
-    let mut open = false;
-    for line in text.lines() {
-        if line.starts_with("```") {
-            open = !open && line == fence;
-            if open {
-                found.push(String::new());
-            }
-        } else if open {
-            let block = found.last_mut().unwrap();
-            block.push_str(line);
-            block.push('\n');
-        }
-    }
+    let found = blocks_of(&read(file)).into_iter();
+    let found: Vec<String> = found.filter(|(of, _)| of == language).map(|(_, block)| block).collect();
     assert!(!found.is_empty(), "{file} has no {language}");
     found
 }
@@ -93,36 +73,6 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
     text
 }
 
-/// Every page, by its name in the repository.
-fn pages() -> Vec<String> {
-    let mut found = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned()];
-    for folder in ["docs", "docs/plugins", "docs/decisions"] {
-        for entry in fs::read_dir(repository().join(folder)).unwrap() {
-            let name = entry.unwrap().file_name().into_string().unwrap();
-            if name.ends_with(".md") {
-                found.push(format!("{folder}/{name}"));
-            }
-        }
-    }
-    found.sort();
-    found
-}
-
-/// The blocks of a page with their languages; an empty one for what is only shown.
-fn all_blocks(file: &str) -> Vec<(String, String)> {
-    let (text, mut found, mut open) = (read(file), Vec::new(), false);
-    for line in text.lines() {
-        match (line.strip_prefix("```"), open) {
-            (Some(language), false) => found.push((language.to_owned(), String::new())),
-            (Some(_), true) => {}
-            (None, true) => found.last_mut().unwrap().1.push_str(&format!("{line}\n")),
-            (None, false) => continue,
-        }
-        open ^= line.starts_with("```");
-    }
-    found
-}
-
 /// What a page asks its reader to add first: a plugin of one's own.
 const OWN_PLUGIN: &str = "maintenance";
 
@@ -155,11 +105,11 @@ const PAGES_OF_COMMANDS: [&str; 2] = ["docs/tls.md", "docs/http2-and-grpc.md"];
 #[test]
 fn no_block_is_left_out() {
     for file in pages() {
-        for (language, block) in all_blocks(&file) {
+        for (language, block) in blocks_of(&read(&file)) {
             match &*language {
-                // Checked by `configurations_in_the_documents_are_valid`, the second by the plugins' tests.
+                // Checked by `configurations_in_the_documents_are_valid` and by `reader`, the second by the plugins' tests.
                 "yaml" | "rust" | "" => {}
-                "sh" | "console" if PAGES_OF_COMMANDS.contains(&&*file) => {}
+                "sh" | "console" if PAGES_OF_COMMANDS.contains(&&*file) || is_followed(&file) => {}
                 "sh" | "console" => {
                     let known =
                         COMMANDS.iter().filter(|(page, word, _)| *page == file && block.contains(word));
@@ -170,7 +120,10 @@ fn no_block_is_left_out() {
         }
     }
     for (file, word, _) in COMMANDS {
-        assert!(all_blocks(file).iter().any(|(_, block)| block.contains(word)), "{file} has no `{word}`");
+        assert!(
+            blocks_of(&read(file)).iter().any(|(_, block)| block.contains(word)),
+            "{file} has no `{word}`"
+        );
     }
 }
 
@@ -312,7 +265,7 @@ fn configurations_in_the_documents_are_valid() {
         (output.status.success(), text_of(&output))
     };
     for file in pages() {
-        for (_, block) in all_blocks(&file).into_iter().filter(|(language, _)| language == "yaml") {
+        for (_, block) in blocks_of(&read(&file)).into_iter().filter(|(language, _)| language == "yaml") {
             let whole = completed(&block, &issued.cert, &issued.key);
             let (valid, said) = is_valid(&whole);
             let lacks_plugin = said.contains(&format!("[{OWN_PLUGIN}]")) && said.lines().count() == 1;

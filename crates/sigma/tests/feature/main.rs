@@ -27,6 +27,7 @@ mod plugins_rewrite;
 mod plugins_traffic;
 mod process;
 mod quarantine;
+mod reader;
 mod reload;
 mod secrets;
 mod seed;

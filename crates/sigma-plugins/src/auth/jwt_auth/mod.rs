@@ -30,6 +30,7 @@ pub(crate) static JWT_AUTH: Descriptor = Descriptor {
         The token is taken from the header, else from the query, else from a cookie. A claim names \
         the consumer's key; the consumer says the algorithm and the secret or public key, and a token \
         with any other algorithm is refused. `exp` and `nbf` are honoured where they are present.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
     schema,
     auth: Some(Auth {
@@ -42,6 +43,35 @@ pub(crate) static JWT_AUTH: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(JwtAuth::new(build)?)),
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+consumers:
+  - username: jack
+    plugins: { jwt-auth: { key: jacks-key, secret: a-secret-of-at-least-32-characters } }
+routes:
+  - uri: /*
+    plugins:
+      jwt-auth: {}
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ encoded() { base64 -w0 | tr '+/' '-_' | tr -d '='; }
+$ claims=$(echo '{"alg":"HS256"}' | encoded).$(echo '{"key":"jacks-key"}' | encoded)
+$ signature=$(printf %s "$claims" |
+    openssl dgst -sha256 -hmac a-secret-of-at-least-32-characters -binary | encoded)
+$ curl -H "Authorization: Bearer $claims.$signature" http://127.0.0.1:9080/orders
+…
+    "x-consumer-username": "jack",
+…
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 401 Unauthorized
+WWW-Authenticate: Bearer realm="jwt"
+…
+{"message":"Missing JWT token in request"}
+```
+"#;
 
 fn schema() -> Value {
     door::schema(

@@ -47,6 +47,7 @@ pub(crate) static LIMIT_COUNT: Descriptor = Descriptor {
         this gateway, or in Redis, where several gateways share them.\n\n\
         This gateway remembers keys in 128 MiB at most, some 800,000 of them; beyond that those whose \
         windows end first are forgotten.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
     schema: config::schema,
     metadata_schema: Some(config::metadata_schema),
@@ -64,6 +65,30 @@ pub(crate) static LIMIT_COUNT: Descriptor = Descriptor {
     ],
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      limit-count: { count: 1, time_window: 600, rejected_code: 429 }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+X-RateLimit-Limit: 1
+X-RateLimit-Remaining: 0
+X-RateLimit-Reset: 600
+…
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 429 Too Many Requests
+…
+{"error_msg":"429 Too Many Requests"}
+```
+"#;
 
 /// An instance; `action` is its number among the actions of a `workflow`.
 ///

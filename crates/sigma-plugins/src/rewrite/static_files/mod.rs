@@ -37,6 +37,7 @@ pub(crate) static STATIC_FILES: Descriptor = Descriptor {
         Sigma's own. GET and HEAD, validators and conditions (RFC 9110 §13), single and multiple ranges (§14), \
         index files, redirects for folders without a final slash. No path leads out of the folder. The route \
         needs no upstream; plugins that guard it run earlier.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
     schema,
     check: Some(|conf| {
@@ -49,6 +50,30 @@ pub(crate) static STATIC_FILES: Descriptor = Descriptor {
     build: |build| Ok(Arc::new(StaticFiles { conf: Arc::new(build.config::<Conf>()?) })),
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /static/*
+    plugins:
+      static-files:
+        root: "${{PWD}}/site"
+        prefix: /static
+        cache_control: max-age=60
+```
+
+```console
+$ mkdir -p site && echo '<h1>Hello</h1>' > site/index.html
+$ curl -i http://127.0.0.1:9080/static/
+HTTP/1.1 200 OK
+…
+Cache-Control: max-age=60
+…
+Content-Type: text/html; charset=utf-8
+…
+<h1>Hello</h1>
+```
+"#;
 
 fn schema() -> Value {
     json!({

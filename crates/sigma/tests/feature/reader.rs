@@ -1,0 +1,281 @@
+//! A reader who does what a page says: saves its configuration, starts the gateway, types the commands
+//! and compares what comes with what the page shows.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+use sigma_testkit::{free_port, until};
+use tempfile::TempDir;
+
+use crate::{PATIENCE, SIGMA};
+
+pub(crate) fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
+}
+
+pub(crate) fn read(file: &str) -> String {
+    fs::read_to_string(repository().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// Every page, by its name in the repository.
+pub(crate) fn pages() -> Vec<String> {
+    let mut found = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned()];
+    for folder in ["docs", "docs/plugins", "docs/decisions"] {
+        for entry in fs::read_dir(repository().join(folder)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if name.ends_with(".md") {
+                found.push(format!("{folder}/{name}"));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The blocks of a text with their languages; an empty language for a block that is only shown.
+pub(crate) fn blocks_of(text: &str) -> Vec<(String, String)> {
+    let (mut found, mut open) = (Vec::new(), false);
+    for line in text.lines() {
+        match (line.strip_prefix("```"), open) {
+            (Some(language), false) => found.push((language.to_owned(), String::new())),
+            (Some(_), true) => {}
+            (None, true) => found.last_mut().unwrap().1.push_str(&format!("{line}\n")),
+            (None, false) => continue,
+        }
+        open ^= line.starts_with("```");
+    }
+    found
+}
+
+/// The references of the plugins.
+fn plugin_pages() -> Vec<String> {
+    let of_plugin = |page: &String| page.starts_with("docs/plugins/") && !page.ends_with("README.md");
+    pages().into_iter().filter(of_plugin).collect()
+}
+
+/// Whether a test of this file types the commands of a page.
+pub(crate) fn is_followed(page: &str) -> bool {
+    plugin_pages().iter().any(|known| known == page)
+}
+
+/// Pages that are followed at the same time.
+const AT_ONCE: usize = 4;
+
+/// Follows sections, each with its name, some at the same time.
+fn follow_all(sections: &[(String, String)]) {
+    std::thread::scope(|scope| {
+        for share in 0..AT_ONCE {
+            let own = sections.iter().skip(share).step_by(AT_ONCE);
+            scope.spawn(move || own.for_each(|(name, text)| Reader::follow(name, text)));
+        }
+    });
+}
+
+#[test]
+fn every_plugin_does_what_its_example_shows() {
+    let pages: Vec<(String, String)> =
+        plugin_pages().into_iter().map(|page| (page.clone(), read(&page))).collect();
+    for (page, text) in &pages {
+        let languages = blocks_of(text).into_iter().map(|(language, _)| language);
+        assert_eq!(
+            languages.collect::<Vec<_>>().join(" "),
+            "yaml console",
+            "{page}: the descriptor's `example` is a configuration and what it does"
+        );
+    }
+    follow_all(&pages);
+}
+
+/// Ports that pages name. Each becomes one that is free.
+const PORTS: [&str; 9] = ["9080", "9443", "9091", "9180", "9000", "9001", "9002", "9999", "50051"];
+
+/// The ports among them that the gateway itself opens.
+const OWN_PORTS: [&str; 4] = ["9080", "9443", "9091", "9180"];
+
+/// One who follows a section.
+struct Reader {
+    name: String,
+    ports: Vec<(&'static str, String)>,
+    shell: Shell,
+    dir: TempDir,
+}
+
+impl Reader {
+    /// Does what `text` says, in its order: a block of `yaml` is saved and started, of `console` typed.
+    fn follow(name: &str, text: &str) {
+        let dir = tempfile::tempdir().unwrap();
+        // A terminal would show no progress here either.
+        fs::write(dir.path().join(".curlrc"), "silent\n").unwrap();
+        let named = PORTS.into_iter().filter(|port| text.contains(port));
+        let ports: Vec<_> = named.map(|port| (port, free_port().to_string())).collect();
+        let shell = Shell::open(dir.path());
+        let mut reader = Reader { name: name.to_owned(), ports, shell, dir };
+        let start = text.split('`').find(|code| code.starts_with("sigma run")).unwrap_or("sigma run");
+        for (language, block) in blocks_of(text) {
+            match &*language {
+                "yaml" => reader.start(start, &block),
+                "console" => reader.type_in(&block),
+                other => panic!("{name}: a reader cannot do anything with a block of {other}"),
+            }
+        }
+    }
+
+    fn with_free_ports(&self, text: &str) -> String {
+        self.ports.iter().fold(text.to_owned(), |text, (port, free)| text.replace(port, free))
+    }
+
+    fn with_named_ports(&self, text: &str) -> String {
+        self.ports.iter().fold(text.to_owned(), |text, (port, free)| text.replace(free, port))
+    }
+
+    /// Starts the gateway from the shell, so that it has what was exported there.
+    fn start(&mut self, command: &str, config: &str) {
+        fs::write(self.dir.path().join("sigma.yaml"), self.with_free_ports(config)).unwrap();
+        let command = self.with_free_ports(command);
+        self.shell.type_in(&format!("{command} >stdout 2>stderr &"));
+        let own = self.ports.iter().filter(|(port, _)| OWN_PORTS.contains(port) && config.contains(port));
+        for (_, free) in own {
+            let listens = || TcpStream::connect(format!("127.0.0.1:{free}")).is_ok();
+            assert!(until(PATIENCE, listens), "{}: nothing listens: {}", self.name, self.stderr());
+        }
+    }
+
+    fn type_in(&mut self, console: &str) {
+        for (command, shown) in typed_and_shown(console) {
+            let to_type = self.with_free_ports(&command);
+            let mut told = String::new();
+            // A file is written a little after the answer.
+            let only_reads = command.starts_with("cat ");
+            until(PATIENCE, || {
+                let came = self.shell.type_in(&to_type).replace('\r', "");
+                told = self.with_named_ports(&came);
+                is_shown(&shown, &told) || !only_reads
+            });
+            assert!(
+                is_shown(&shown, &told),
+                "{}: $ {command}\n--- the page shows\n{shown}\n--- this came\n{told}\n--- the error log\n{}",
+                self.name,
+                self.stderr()
+            );
+        }
+    }
+
+    fn stderr(&self) -> String {
+        fs::read_to_string(self.dir.path().join("stderr")).unwrap_or_default()
+    }
+}
+
+/// The commands of a console, behind `$`, each with the output that is shown for it. A command goes on
+/// in the next line after `\`, `|`, `&&` or `{`.
+fn typed_and_shown(console: &str) -> Vec<(String, String)> {
+    let mut found: Vec<(String, String)> = Vec::new();
+    let mut goes_on = false;
+    for line in console.lines() {
+        match (line.strip_prefix("$ "), found.last_mut()) {
+            (Some(command), _) => found.push((command.to_owned(), String::new())),
+            (None, Some((command, _))) if goes_on => command.push_str(&format!("\n{line}")),
+            (None, Some((_, shown))) => {
+                shown.push_str(&format!("{line}\n"));
+                continue;
+            }
+            (None, None) => panic!("output before the first command:\n{console}"),
+        }
+        goes_on = ["\\", "|", "&&", "{"].iter().any(|end| line.ends_with(end));
+    }
+    found
+}
+
+/// Whether `told` is what a page shows, where `…` stands for any text.
+fn is_shown(shown: &str, told: &str) -> bool {
+    let (told, shown) = (told.trim_end(), shown.trim_end());
+    let mut pieces = shown.split('…');
+    let first = pieces.next().unwrap_or_default();
+    let Some(mut rest) = told.strip_prefix(first) else { return false };
+    let mut last = "";
+    for piece in pieces {
+        let Some(at) = rest.find(piece) else { return false };
+        rest = &rest[at + piece.len()..];
+        last = piece;
+    }
+    // Behind the last piece nothing follows, unless that is left out; it may stand there once more.
+    rest.is_empty() || (shown.contains('…') && (last.is_empty() || rest.ends_with(last)))
+}
+
+#[test]
+fn a_page_is_compared_with_what_comes() {
+    for (shown, told, same) in [
+        ("a\n", "a\n", true),
+        ("a", "ab", false),
+        ("a\n…\nd\n", "a\nb\nc\nd\n", true),
+        ("a\n…\nd\n", "a\nb\nc\nd\ne\n", false),
+        ("a\n…\nd\n", "a\nb\nd\nc\nd\n", true),
+        ("…b", "ab", true),
+        ("a…", "ab", true),
+        ("", "a", false),
+        ("a…c", "ab", false),
+    ] {
+        assert_eq!(is_shown(shown, told), same, "{shown:?} {told:?}");
+    }
+    let console = "$ a \\\n  b\nc\n$ d |\n  e\n";
+    let expected = [("a \\\n  b", "c\n"), ("d |\n  e", "")];
+    assert_eq!(typed_and_shown(console), expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
+}
+
+/// Ends the output of a command; no output has it.
+const END: u8 = 0x1e;
+
+/// A shell that commands are typed into one after the other.
+struct Shell {
+    child: Child,
+    input: ChildStdin,
+    output: Receiver<String>,
+}
+
+impl Shell {
+    fn open(dir: &Path) -> Shell {
+        let bin = Path::new(SIGMA).parent().unwrap();
+        let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+        let mut child = Command::new("bash")
+            .args(["--norc", "-s"])
+            .current_dir(dir)
+            .env("PATH", path)
+            .env("HOME", dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("bash is missing");
+        let mut input = child.stdin.take().unwrap();
+        writeln!(input, "exec 2>&1").unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let (sender, output) = channel();
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            while stdout.read_until(END, &mut bytes).is_ok_and(|count| count > 0) {
+                bytes.pop();
+                if sender.send(String::from_utf8_lossy(&bytes).into_owned()).is_err() {
+                    return;
+                }
+                bytes.clear();
+            }
+        });
+        Shell { child, input, output }
+    }
+
+    /// What a command tells.
+    fn type_in(&mut self, command: &str) -> String {
+        writeln!(self.input, "{{ {command}\n}} </dev/null; printf '\\036'").unwrap();
+        self.output.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no end of\n{command}"))
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        // What was started in the background ends with it; it may have ended by itself.
+        let _ = writeln!(self.input, "kill $(jobs -p) 2>/dev/null; exit");
+        let _ = self.child.wait();
+    }
+}
