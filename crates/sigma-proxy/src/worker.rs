@@ -59,6 +59,21 @@ struct Balanced {
     balancer: Rc<RefCell<Balancer>>,
 }
 
+impl Balanced {
+    /// Takes over another compilation of the same upstream; false if `upstream` is not that.
+    fn follow(&mut self, upstream: &Arc<Upstream>) -> bool {
+        if Arc::ptr_eq(&self.upstream, upstream) {
+            return true;
+        }
+        if self.upstream.key != upstream.key || self.upstream.balance != upstream.balance {
+            return false;
+        }
+        self.balancer.borrow_mut().follow(Arc::clone(&upstream.cell));
+        self.upstream = Arc::clone(upstream);
+        true
+    }
+}
+
 fn set_buffer_size(snapshot: &Snapshot) {
     sigma_http::chunk::set_size(snapshot.settings.limits.exchange_buffer_bytes as usize);
 }
@@ -159,33 +174,28 @@ impl Worker {
             balancers.resize_with(number + 1, || None);
         }
         let slot = &mut balancers[number];
-        match slot {
-            Some(known) if Arc::ptr_eq(&known.upstream, upstream) => {}
-            Some(known)
-                if known.upstream.key == upstream.key && known.upstream.balance == upstream.balance =>
-            {
-                known.balancer.borrow_mut().follow(Arc::clone(&upstream.cell));
-                known.upstream = Arc::clone(upstream);
-            }
-            _ => {
-                let balancer = Balancer::new(upstream.balance, Arc::clone(&upstream.cell), self.random());
-                let balancer = Rc::new(RefCell::new(balancer));
-                *slot = Some(Balanced { upstream: Arc::clone(upstream), balancer });
-            }
+        if let Some(known) = slot
+            && known.follow(upstream)
+        {
+            return Rc::clone(&known.balancer);
         }
-        match slot {
-            Some(balanced) => Rc::clone(&balanced.balancer),
-            // Every arm above leaves one there.
-            None => unreachable!("the slot was just filled"),
-        }
+        let balancer = Balancer::new(upstream.balance, Arc::clone(&upstream.cell), self.random());
+        let balancer = Rc::new(RefCell::new(balancer));
+        *slot = Some(Balanced { upstream: Arc::clone(upstream), balancer: Rc::clone(&balancer) });
+        balancer
     }
 
-    /// Forgets balancers of upstreams that are no more.
+    /// Forgets balancers of upstreams that are no more, and lets the others see their nodes: without
+    /// a request for it a balancer would keep those that are gone for ever.
     pub(crate) fn sweep_balancers(&self) {
         let view = self.view();
         let mut balancers = self.balancers.borrow_mut();
         for (number, slot) in (0u32..).zip(balancers.iter_mut()) {
-            if slot.is_some() && view.snapshot.upstream(number).is_none() {
+            let Some(known) = slot else { continue };
+            let current = view.snapshot.upstream(number);
+            if current.is_some_and(|upstream| known.follow(upstream)) {
+                known.balancer.borrow_mut().refresh();
+            } else {
                 *slot = None;
             }
         }

@@ -24,8 +24,9 @@ use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::system_conf::read_system_conf;
 use tokio::task::JoinSet;
 
-use crate::endpoint::{Address, EndpointIds, EndpointSet, Location, PlannedNode, UpstreamCell};
+use crate::endpoint::{Address, EndpointSet, Location, PlannedNode, UpstreamCell};
 use crate::health::HealthEpoch;
+use crate::identity::EndpointIds;
 
 /// Records are asked for again no sooner, even if their TTL is 0.
 pub const TTL_MIN: Duration = Duration::from_secs(1);
@@ -162,51 +163,37 @@ pub struct Watch {
 
 #[derive(Debug, Clone)]
 struct Named {
-    places: Places,
+    addresses: Vec<IpAddr>,
     due: Instant,
     failures: u32,
 }
 
-/// The addresses of a name. Each keeps its place while it is there, and gives it to another then.
-#[derive(Debug, Clone, Default)]
-struct Places(Vec<Option<IpAddr>>);
-
-impl Places {
-    /// Takes over another list; addresses that were known before come first where there are too many.
-    fn take(&mut self, name: &str, addresses: &[IpAddr]) {
-        for place in &mut self.0 {
-            *place = place.filter(|ip| addresses.contains(ip));
+/// The addresses of a name after another answer: those that were there before come first and in
+/// their order, also where there are too many, so that an answer in another order changes nothing.
+fn succeed(name: &str, known: &[IpAddr], answer: &[IpAddr]) -> Vec<IpAddr> {
+    let mut next: Vec<IpAddr> = known.iter().filter(|ip| answer.contains(ip)).copied().collect();
+    for ip in answer {
+        if next.contains(ip) {
+            continue;
         }
-        for ip in addresses {
-            if self.0.contains(&Some(*ip)) {
-                continue;
-            }
-            match self.0.iter().position(Option::is_none) {
-                Some(free) => self.0[free] = Some(*ip),
-                None if self.0.len() < ADDRESSES_MAX => self.0.push(Some(*ip)),
-                None => {
-                    let known = addresses.len();
-                    tracing::warn!(name, known, used = ADDRESSES_MAX, "a node has too many addresses");
-                    break;
-                }
-            }
+        if next.len() == ADDRESSES_MAX {
+            tracing::warn!(name, known = answer.len(), used = ADDRESSES_MAX, "a node has too many addresses");
+            break;
         }
+        next.push(*ip);
     }
-
-    fn iter(&self) -> impl Iterator<Item = (u16, IpAddr)> {
-        (0u16..).zip(&self.0).filter_map(|(place, ip)| Some((place, (*ip)?)))
-    }
+    next
 }
 
 impl Watch {
-    /// A watch of `nodes`, which were planned with `ids`; nothing is resolved yet.
+    /// A watch of `nodes`, whose endpoints get identities from `ids`; nothing is resolved yet.
     pub fn new(
         resolver: Resolver,
         nodes: Vec<PlannedNode>,
         ids: Arc<EndpointIds>,
         health_epoch: Arc<HealthEpoch>,
     ) -> Watch {
-        let named = Named { places: Places::default(), due: Instant::now(), failures: 0 };
+        let named = Named { addresses: Vec::new(), due: Instant::now(), failures: 0 };
         let names = nodes.iter().filter_map(|node| match &node.location {
             Location::Name(name) => Some((name.clone(), named.clone())),
             Location::Fixed(_) => None,
@@ -225,13 +212,12 @@ impl Watch {
         let mut endpoints = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
             match &node.location {
-                Location::Fixed(addr) => endpoints.push(node.at(node.id, addr.clone())),
+                Location::Fixed(addr) => endpoints.push(node.at(addr.clone(), &self.ids)),
                 Location::Name(name) => {
-                    let places = self.names.get(name).into_iter().flat_map(|named| named.places.iter());
-                    endpoints.extend(places.map(|(place, ip)| {
-                        let id = self.ids.id(node.scheme, &node.host, node.port, place);
-                        node.at(id, Address::Tcp(SocketAddr::new(ip, node.port)))
-                    }));
+                    let addresses = self.names.get(name).into_iter().flat_map(|named| &named.addresses);
+                    endpoints.extend(
+                        addresses.map(|ip| node.at(Address::Tcp(SocketAddr::new(*ip, node.port)), &self.ids)),
+                    );
                 }
             }
         }
@@ -275,12 +261,12 @@ impl Watch {
         let Some(named) = self.names.get_mut(name) else { return };
         match answer {
             Ok(answer) => {
-                named.places.take(name, &answer.addresses);
+                named.addresses = succeed(name, &named.addresses, &answer.addresses);
                 named.due = answer.valid_until.max(now + TTL_MIN);
                 named.failures = 0;
             }
             Err(error) => {
-                let kept: Vec<IpAddr> = named.places.iter().map(|(_, ip)| ip).collect();
+                let kept = &named.addresses;
                 tracing::warn!(name, %error, ?kept, "cannot resolve upstream node");
                 named.due = now + backoff(named.failures);
                 named.failures = named.failures.saturating_add(1);
@@ -381,7 +367,7 @@ mod tests {
         let node = |host: &&str| Node { host: (*host).into(), weight: 3, ..Node::default() };
         let nodes: Vec<Node> = hosts.iter().map(node).collect();
         let ids = Arc::new(EndpointIds::default());
-        let nodes = plan_nodes(Scheme::Http, &nodes, &ids, |_, _| Arc::default());
+        let nodes = plan_nodes(Scheme::Http, &nodes, |_, _| Arc::default());
         Watch::new(resolver, nodes, ids, Arc::default())
     }
 
@@ -429,20 +415,19 @@ mod tests {
         *records.lock().expect("lock") = vec![Ipv4Addr::new(127, 0, 0, 8), Ipv4Addr::new(127, 0, 0, 7)];
         wait_for(&cell, &["127.0.0.7:80", "127.0.0.8:80", "10.1.1.1:80", "127.0.0.1:80"]).await;
         let before = cell.load();
-        assert_eq!(before.endpoints.iter().map(|e| (e.id, e.weight)).collect::<Vec<_>>(), {
-            [(0, 3), (3, 3), (1, 3), (2, 3)]
-        });
-        // One that comes takes the place of one that left, with a health of its own.
+        assert!(before.endpoints.iter().all(|e| e.weight == 3));
+        // One that comes is an endpoint of its own, with a health of its own.
         *records.lock().expect("lock") = vec![Ipv4Addr::new(127, 0, 0, 9), Ipv4Addr::new(127, 0, 0, 8)];
-        wait_for(&cell, &["127.0.0.9:80", "127.0.0.8:80", "10.1.1.1:80", "127.0.0.1:80"]).await;
+        wait_for(&cell, &["127.0.0.8:80", "127.0.0.9:80", "10.1.1.1:80", "127.0.0.1:80"]).await;
         let after = cell.load();
-        assert_eq!((after.endpoints[0].id, after.endpoints[1].id), (0, 3));
-        assert!(!Arc::ptr_eq(&after.endpoints[0].health, &before.endpoints[0].health));
-        assert!(Arc::ptr_eq(&after.endpoints[1].health, &before.endpoints[1].health));
+        assert_eq!(after.endpoints[0].id(), before.endpoints[1].id());
+        assert!(Arc::ptr_eq(&after.endpoints[0].health, &before.endpoints[1].health));
+        assert!(before.endpoints.iter().all(|e| e.id() != after.endpoints[1].id()));
+        assert!(!Arc::ptr_eq(&after.endpoints[1].health, &before.endpoints[0].health));
         // A name that fails keeps its last good addresses.
         records.lock().expect("lock").clear();
         two_more(&asked).await;
-        wait_for(&cell, &["127.0.0.9:80", "127.0.0.8:80", "10.1.1.1:80", "127.0.0.1:80"]).await;
+        wait_for(&cell, &["127.0.0.8:80", "127.0.0.9:80", "10.1.1.1:80", "127.0.0.1:80"]).await;
         running.abort();
     }
 
@@ -463,28 +448,19 @@ mod tests {
     }
 
     #[test]
-    fn places_are_kept_reused_and_bounded() {
+    fn addresses_keep_their_order_and_are_bounded() {
         let ip = |n: usize| IpAddr::V4(Ipv4Addr::new(10, 0, (n >> 8) as u8, n as u8));
-        let mut places = Places::default();
-        let mut check = |addresses: &[usize], want: &[(u16, usize)]| {
-            let addresses: Vec<IpAddr> = addresses.iter().map(|n| ip(*n)).collect();
-            places.take("n", &addresses);
-            let want: Vec<(u16, IpAddr)> = want.iter().map(|(place, n)| (*place, ip(*n))).collect();
-            assert_eq!(places.iter().collect::<Vec<_>>(), want);
+        let ips = |list: &[usize]| list.iter().map(|n| ip(*n)).collect::<Vec<_>>();
+        let check = |known: &[usize], answer: &[usize], want: &[usize]| {
+            assert_eq!(succeed("n", &ips(known), &ips(answer)), ips(want));
         };
-        check(&[2, 1, 2], &[(0, 2), (1, 1)]);
-        check(&[1], &[(1, 1)]);
-        check(&[3, 1, 4], &[(0, 3), (1, 1), (2, 4)]);
-        // A name that moves with every answer has no more places than addresses at once.
-        for n in 10..1000 {
-            check(&[n], &[(0, n)]);
-        }
+        check(&[], &[2, 1, 2], &[2, 1]);
+        check(&[2, 1], &[1], &[1]);
+        check(&[1], &[3, 1, 4], &[1, 3, 4]);
         let many: Vec<usize> = (0..ADDRESSES_MAX + 50).collect();
-        check(&many[..1], &[(0, 0)]);
-        let all: Vec<(u16, usize)> = (0u16..).zip(0..ADDRESSES_MAX).collect();
-        check(&many, &all);
         let turned: Vec<usize> = many.iter().rev().copied().collect();
-        check(&turned, &all);
+        check(&[], &many, &many[..ADDRESSES_MAX]);
+        check(&many[..ADDRESSES_MAX], &turned, &many[..ADDRESSES_MAX]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! its own reference through an [`EndpointView`] and looks at one read-mostly number per request.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -14,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sigma_config::resources::{Node, Scheme};
 
 use crate::health::{Health, HealthEpoch, NodeHealth};
+use crate::identity::{EndpointId, EndpointIds, Lease};
 
 /// Where to connect to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -33,33 +35,11 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// Process-wide dense numbers for endpoint identities `(scheme, host, port, place)`.
-///
-/// A number, once given, keeps its meaning until the process ends, so pools and counters that
-/// are indexed by it survive a reload. Numbers are not reused. Control side only.
-#[derive(Debug, Default)]
-pub struct EndpointIds {
-    known: Mutex<HashMap<(u8, String, u16, u16), u32>>,
-}
-
-impl EndpointIds {
-    /// The number of this identity; a new one the first time. `port` is 0 for unix sockets. `place`
-    /// tells the addresses of one name apart: an address that comes takes the place of one that
-    /// left, so that a name which moves all the time uses up no more numbers than it has had
-    /// addresses at once.
-    pub fn id(&self, scheme: Scheme, host: &str, port: u16, place: u16) -> u32 {
-        let mut known = lock(&self.known);
-        // More than u32::MAX identities would need more memory than the table can have.
-        let next = u32::try_from(known.len()).unwrap_or(u32::MAX);
-        *known.entry((scheme as u8, host.to_owned(), port, place)).or_insert(next)
-    }
-}
-
 /// One place that requests can be sent to.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
-    /// Process-wide identity; see [`EndpointIds`].
-    pub id: u32,
+    /// The right to its identity.
+    pub lease: Lease,
     /// The configured host: a name, an IP address (IPv6 without brackets) or `unix:/path`.
     pub host: String,
     /// The configured port or the scheme's; 0 for unix sockets.
@@ -77,6 +57,12 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    /// Its identity in tables of workers.
+    #[inline]
+    pub fn id(&self) -> EndpointId {
+        self.lease.id()
+    }
+
     /// `host:port` with brackets around IPv6, or `unix:/path`: what people and hash rings call it.
     ///
     /// It is the configured host: a name keeps its place on a ring when its address changes.
@@ -96,7 +82,7 @@ impl Endpoint {
 
     /// Whether two endpoints are the same for whoever connects or balances.
     fn same(&self, other: &Endpoint) -> bool {
-        self.id == other.id
+        self.id() == other.id()
             && self.addr == other.addr
             && self.weight == other.weight
             && self.priority == other.priority
@@ -209,8 +195,6 @@ pub enum Location {
 /// A configured node, complete but for the address of a host name.
 #[derive(Debug, Clone)]
 pub struct PlannedNode {
-    /// Identity of its first address; see [`EndpointIds`].
-    pub id: u32,
     /// The upstream's.
     pub scheme: Scheme,
     /// See [`Endpoint`].
@@ -230,10 +214,14 @@ pub struct PlannedNode {
 }
 
 impl PlannedNode {
-    /// The endpoint at `addr`, whose identity is `id`.
-    pub fn at(&self, id: u32, addr: Address) -> Endpoint {
+    /// The endpoint at `addr`, whose identity is leased from `ids`.
+    pub fn at(&self, addr: Address, ids: &EndpointIds) -> Endpoint {
+        let of_name = match (&self.location, &addr) {
+            (Location::Name(_), Address::Tcp(addr)) => Some(addr.ip()),
+            _ => None,
+        };
         Endpoint {
-            id,
+            lease: ids.lease(self.scheme, &self.host, self.port, of_name),
             host: self.host.clone(),
             port: self.port,
             host_header: self.host_header.clone(),
@@ -254,7 +242,7 @@ pub fn default_port(scheme: Scheme) -> Option<u16> {
     }
 }
 
-/// Completes configured nodes: port, identity, Host header, health.
+/// Completes configured nodes: port, Host header, health.
 ///
 /// Nodes with the same host, port and priority collapse, the last weight wins. A node without a
 /// port where the scheme implies none is left out; the configuration check has reported it.
@@ -262,24 +250,23 @@ pub fn default_port(scheme: Scheme) -> Option<u16> {
 pub fn plan_nodes(
     scheme: Scheme,
     nodes: &[Node],
-    ids: &EndpointIds,
     mut health: impl FnMut(&str, u16) -> Arc<NodeHealth>,
 ) -> Vec<PlannedNode> {
     let mut planned: Vec<PlannedNode> = Vec::with_capacity(nodes.len());
-    let mut places: HashMap<(u32, i32), usize> = HashMap::with_capacity(nodes.len());
+    let mut places: HashMap<(String, u16, i32), usize> = HashMap::with_capacity(nodes.len());
     for node in nodes {
         let (host, location, port) = match locate(&node.host, node.port, scheme) {
             Some(found) => found,
             None => continue,
         };
-        let id = ids.id(scheme, &host, port, 0);
-        if let Some(&place) = places.get(&(id, node.priority)) {
-            planned[place].weight = node.weight;
-            continue;
-        }
-        places.insert((id, node.priority), planned.len());
+        match places.entry((host.clone(), port, node.priority)) {
+            Entry::Occupied(known) => {
+                planned[*known.get()].weight = node.weight;
+                continue;
+            }
+            Entry::Vacant(free) => free.insert(planned.len()),
+        };
         planned.push(PlannedNode {
-            id,
             scheme,
             host_header: host_header(&host, &location, port, scheme),
             health: health(&host, port),
@@ -330,7 +317,7 @@ mod tests {
     }
 
     fn plan(scheme: Scheme, nodes: &[Node]) -> Vec<PlannedNode> {
-        plan_nodes(scheme, nodes, &EndpointIds::default(), |_, _| Arc::default())
+        plan_nodes(scheme, nodes, |_, _| Arc::default())
     }
 
     #[test]
@@ -364,7 +351,7 @@ mod tests {
             ("unix:/s", None, "localhost"),
         ] {
             let planned = plan(Scheme::Http, &[node(host, port, 1, 0)]);
-            let endpoint = planned[0].at(0, Address::Unix("/s".into()));
+            let endpoint = planned[0].at(Address::Unix("/s".into()), &EndpointIds::default());
             assert_eq!(endpoint.bare_host_header(), bare, "{host} {port:?}");
         }
     }
@@ -375,16 +362,8 @@ mod tests {
             Scheme::Http,
             &[node("a", None, 1, 0), node("b", None, 2, 0), node("a", Some(80), 7, 0), node("a", None, 3, 1)],
         );
-        let got: Vec<_> = got.iter().map(|p| (p.id, p.weight, p.priority)).collect();
-        assert_eq!(got, [(0, 7, 0), (1, 2, 0), (0, 3, 1)]);
-    }
-
-    #[test]
-    fn identities_are_dense_and_stable() {
-        let ids = EndpointIds::default();
-        let first = ids.id(Scheme::Http, "a", 80, 0);
-        assert_eq!((first, ids.id(Scheme::Https, "a", 80, 0), ids.id(Scheme::Http, "a", 81, 0)), (0, 1, 2));
-        assert_eq!((ids.id(Scheme::Http, "a", 80, 1), ids.id(Scheme::Http, "a", 80, 0)), (3, first));
+        let got: Vec<_> = got.iter().map(|p| (&*p.host, p.weight, p.priority)).collect();
+        assert_eq!(got, [("a", 7, 0), ("b", 2, 0), ("a", 3, 1)]);
     }
 
     #[test]

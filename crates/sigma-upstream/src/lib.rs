@@ -4,6 +4,7 @@ pub mod balance;
 pub mod dns;
 pub mod endpoint;
 pub mod health;
+pub mod identity;
 
 pub mod connection;
 pub mod pool;

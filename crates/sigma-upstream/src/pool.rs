@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use crate::connection::h2::{Reused, Trunk};
 use crate::connection::{Connection, Dial, Dialled, dial, timed_out};
 use crate::endpoint::{Address, Endpoint};
+use crate::identity::{EndpointId, LeaseWatch};
 
 /// How long and how many idle connections are kept.
 #[derive(Debug, Clone, Copy)]
@@ -82,6 +83,8 @@ struct Shared {
 /// The connections of a worker to one endpoint.
 #[derive(Debug, Default)]
 struct Pool {
+    /// The endpoint; unset as long as there was none with this number.
+    owner: Option<LeaseWatch>,
     /// The least recently used first.
     idle: VecDeque<Idle>,
     shared: Vec<Shared>,
@@ -93,24 +96,36 @@ struct Pool {
 /// a pool shrinks to what the traffic needs.
 #[derive(Debug, Default)]
 pub struct Pools {
-    /// Indexed by [`Endpoint::id`], which is dense.
+    /// By number of the endpoint; see [`EndpointId::index`].
     by_endpoint: Vec<Pool>,
 }
 
 impl Pools {
+    /// The pool of an endpoint. Whoever has the endpoint keeps it from being gone, so that another
+    /// one with the same number is a former one: what is left of its connections is closed.
     fn pool(&mut self, endpoint: &Endpoint) -> &mut Pool {
-        let index = endpoint.id as usize;
+        let index = endpoint.id().index();
         if self.by_endpoint.len() <= index {
             self.by_endpoint.resize_with(index + 1, Pool::default);
         }
-        &mut self.by_endpoint[index]
+        let pool = &mut self.by_endpoint[index];
+        if !pool.is_of(endpoint.id()) {
+            *pool = Pool { owner: Some(endpoint.lease.watch()), ..Pool::default() };
+        }
+        pool
+    }
+
+    /// How many endpoints have a place here.
+    pub fn endpoints(&self) -> usize {
+        self.by_endpoint.iter().filter(|pool| pool.owner.is_some()).count()
     }
 
     /// Takes a place on a trunk, or an idle connection that is still open and silent. An idle one on
     /// which bytes came that nobody asked for is closed instead: they would be read as the next
     /// answer.
     pub fn checkout(&mut self, target: &Target<'_>, now_ms: u64) -> Option<Connection> {
-        let pool = self.by_endpoint.get_mut(target.endpoint.id as usize)?;
+        let id = target.endpoint.id();
+        let pool = self.by_endpoint.get_mut(id.index()).filter(|pool| pool.is_of(id))?;
         if let Some(stream) = pool.shared_stream(target, Reused::Yes, now_ms) {
             return Some(stream);
         }
@@ -143,9 +158,16 @@ impl Pools {
         pool.idle.push_back(Idle { connection, made: Made::of(target), used_ms: now_ms, expires_ms });
     }
 
-    /// Closes connections that idled too long, that the other side closed, or that are too many.
+    /// Closes connections that idled too long, that the other side closed, that are too many, or
+    /// that lead to endpoints which are gone.
     pub fn sweep(&mut self, now_ms: u64) {
+        let left = self.by_endpoint.iter().rposition(|pool| !pool.is_over());
+        self.by_endpoint.truncate(left.map_or(0, |at| at + 1));
         for pool in &mut self.by_endpoint {
+            if pool.is_over() {
+                *pool = Pool::default();
+                continue;
+            }
             pool.idle.retain_mut(|c| c.expires_ms > now_ms && c.connection.is_quiet());
             pool.shared.retain_mut(|shared| {
                 if !shared.trunk.is_idle() {
@@ -168,6 +190,15 @@ impl Pools {
 }
 
 impl Pool {
+    fn is_of(&self, id: EndpointId) -> bool {
+        self.owner.as_ref().is_some_and(|owner| owner.id() == id)
+    }
+
+    /// Whether nobody comes for these connections any more.
+    fn is_over(&self) -> bool {
+        self.owner.as_ref().is_none_or(LeaseWatch::is_over)
+    }
+
     fn len(&self) -> usize {
         self.idle.len() + self.shared.len()
     }
@@ -298,5 +329,83 @@ impl Drop for Opener {
     fn drop(&mut self) {
         self.0.over.set(true);
         self.0.told.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use sigma_config::resources::Scheme;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::connection::h2::TrunkLimits;
+    use crate::health::Health;
+    use crate::identity::EndpointIds;
+
+    const LIMITS: PoolLimits = PoolLimits { size: 4, idle_timeout_ms: 60_000, requests: 1000 };
+
+    fn endpoint(ids: &EndpointIds, host: &str, addr: &Address) -> Endpoint {
+        Endpoint {
+            lease: ids.lease(Scheme::Grpc, host, 80, None),
+            host: host.to_owned(),
+            port: 80,
+            addr: addr.clone(),
+            host_header: String::new(),
+            weight: 1,
+            priority: 0,
+            health: Arc::new(Health::unchecked()),
+        }
+    }
+
+    fn target(endpoint: &Endpoint) -> Target<'_> {
+        let trunk = TrunkLimits {
+            streams: 10,
+            stream_window_bytes: 65_535,
+            connection_window_bytes: 65_535,
+            frame_bytes: 16_384,
+            header_list_bytes: 16_384,
+            send_buffer_bytes: 16_384,
+        };
+        let dial = Dial { scheme: Scheme::Grpc, timeout_ms: 60_000, trunk, tls: None, introduction: b"" };
+        Target { endpoint, dial, limits: LIMITS }
+    }
+
+    async fn connections_of_the_former_are_not_used() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let addr = Address::Tcp(listener.local_addr().expect("address"));
+        let (ids, pools) = (EndpointIds::default(), RefCell::new(Pools::default()));
+        let former = endpoint(&ids, "former", &addr);
+        drop(connect(&pools, &target(&former), 0).await.expect("a connection"));
+        let (mut accepted, _) = listener.accept().await.expect("accept");
+        assert!(pools.borrow_mut().checkout(&target(&former), 1).is_some());
+
+        let number = former.id().index();
+        drop(former);
+        assert_eq!(ids.live(), 0);
+        let next = endpoint(&ids, "next", &addr);
+        assert_eq!(next.id().index(), number);
+        assert!(pools.borrow_mut().checkout(&target(&next), 2).is_none());
+        pools.borrow_mut().sweep(3);
+        assert_eq!(pools.borrow().endpoints(), 0);
+        let mut rest = Vec::new();
+        let closed = tokio::time::timeout(Duration::from_secs(20), accepted.read_to_end(&mut rest));
+        assert!(closed.await.is_ok(), "the node sees the end of its connection");
+
+        // The endpoint that is there has a place, and loses it when it is gone too.
+        drop(connect(&pools, &target(&next), 4).await.expect("a connection"));
+        pools.borrow_mut().sweep(5);
+        assert_eq!(pools.borrow().endpoints(), 1);
+        drop(next);
+        pools.borrow_mut().sweep(6);
+        assert_eq!((pools.borrow().endpoints(), pools.borrow().by_endpoint.len()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_number_that_is_given_again_brings_no_connections() {
+        tokio::task::LocalSet::new().run_until(connections_of_the_former_are_not_used()).await;
     }
 }

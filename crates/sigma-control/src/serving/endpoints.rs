@@ -11,9 +11,10 @@ use sigma_net::tls::{Authorities, ClientTls};
 use sigma_proxy::Snapshot;
 use sigma_proxy::snapshot::EndpointSource;
 use sigma_upstream::dns::{Resolver, Watch, resolve_initial};
-use sigma_upstream::endpoint::{EndpointIds, UpstreamCell, plan_nodes};
+use sigma_upstream::endpoint::{UpstreamCell, plan_nodes};
 use sigma_upstream::health::checker::{CheckerSpec, Checkers, TargetStatus};
 use sigma_upstream::health::plan::Plan;
+use sigma_upstream::identity::EndpointIds;
 use tokio::task::JoinHandle;
 
 /// How long a start or a reload waits for names; what is not resolved then is asked for again at once.
@@ -210,7 +211,7 @@ impl EndpointSource for Fleet {
         let plan = plan(key, config, probes)?;
         let epoch = if plan.is_some() { self.checkers.epoch(key) } else { Arc::default() };
         let checkers = &mut self.checkers;
-        let nodes = plan_nodes(config.scheme, &config.nodes, &self.ids, |host, port| {
+        let nodes = plan_nodes(config.scheme, &config.nodes, |host, port| {
             if plan.is_some() { checkers.node(key, host, port) } else { Arc::default() }
         });
         let resolver = self.resolver().map_err(|error| Problem::new(key, "resolver", error))?;

@@ -77,7 +77,7 @@ impl Exchange<'_, '_> {
                 Ok(()) => return Ok(()),
                 Err(fault) => fault,
             };
-            state.tried.insert(endpoint.id);
+            state.tried.insert(endpoint.id());
             self.next_attempt(&plan, balancer, &endpoint, &mut state, fault)?;
         }
     }
@@ -180,7 +180,7 @@ impl Exchange<'_, '_> {
         endpoint: &Endpoint,
         state: &mut Attempts,
     ) -> Result<(), Fault> {
-        let in_flight = InFlight::begin(balancer, endpoint.id, deadline::now_ms());
+        let in_flight = InFlight::begin(balancer, endpoint.id(), deadline::now_ms());
         // A clock is read only for those who ask: the access log, and balancing by latency.
         let timed = self.scratch.cx.record.started.is_some() || plan.upstream.balance == Balance::Ewma;
         let began = timed.then(Instant::now);

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use super::{Group, Member, Outcome, PickContext, Policy, below};
+use crate::identity::EndpointId;
 
 /// Time in which an old measurement loses all but 1/e of its weight.
 const DECAY_MS: f64 = 10_000.0;
@@ -18,14 +19,14 @@ const TTL_MS: u64 = 60_000;
 pub(super) struct Ewma {
     stats: Vec<Stat>,
     /// Place in `stats` by identity.
-    slot_of: HashMap<u32, usize>,
+    slot_of: HashMap<EndpointId, usize>,
     groups: Vec<Vec<Candidate>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     index: usize,
-    id: u32,
+    id: EndpointId,
     slot: usize,
 }
 
@@ -49,7 +50,7 @@ impl Policy for Ewma {
     fn rebuild(&mut self, groups: &[Group]) {
         let old_stats = std::mem::take(&mut self.stats);
         let old_slots = std::mem::take(&mut self.slot_of);
-        let mut slot = |id: u32| {
+        let mut slot = |id: EndpointId| {
             *self.slot_of.entry(id).or_insert_with(|| {
                 let known = old_slots.get(&id).and_then(|&at| old_stats.get(at));
                 self.stats.push(known.copied().unwrap_or_default());
@@ -90,7 +91,7 @@ impl Policy for Ewma {
         Some(if score(b) < score(a) { b.index } else { a.index })
     }
 
-    fn end(&mut self, id: u32, outcome: Outcome) {
+    fn end(&mut self, id: EndpointId, outcome: Outcome) {
         let Some(latency_ms) = outcome.latency_ms else { return };
         let Some(&slot) = self.slot_of.get(&id) else { return };
         let stat = &mut self.stats[slot];

@@ -7,26 +7,27 @@
 use std::collections::HashMap;
 
 use super::{Group, Outcome, PickContext, Policy};
+use crate::identity::EndpointId;
 
 /// Fewest active requests for the weight.
 #[derive(Debug, Default)]
 pub(super) struct LeastConn {
     /// Active requests and whether the node is in the set.
     slots: Vec<Slot>,
-    slot_of: HashMap<u32, usize>,
+    slot_of: HashMap<EndpointId, usize>,
     groups: Vec<Vec<Candidate>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Slot {
-    id: u32,
+    id: EndpointId,
     active: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     index: usize,
-    id: u32,
+    id: EndpointId,
     weight: u32,
     slot: usize,
 }
@@ -37,7 +38,7 @@ impl Policy for LeastConn {
         // again if the node comes back.
         self.slots.retain(|slot| slot.active > 0);
         self.slot_of = self.slots.iter().enumerate().map(|(at, s)| (s.id, at)).collect();
-        let mut slot = |id: u32| {
+        let mut slot = |id: EndpointId| {
             *self.slot_of.entry(id).or_insert_with(|| {
                 self.slots.push(Slot { id, active: 0 });
                 self.slots.len() - 1
@@ -67,7 +68,7 @@ impl Policy for LeastConn {
         best.map(|(_, candidate)| candidate.index)
     }
 
-    fn start(&mut self, id: u32) {
+    fn start(&mut self, id: EndpointId) {
         if let Some(&slot) = self.slot_of.get(&id) {
             self.slots[slot].active += 1;
         } else {
@@ -77,7 +78,7 @@ impl Policy for LeastConn {
         }
     }
 
-    fn end(&mut self, id: u32, _outcome: Outcome) {
+    fn end(&mut self, id: EndpointId, _outcome: Outcome) {
         if let Some(&slot) = self.slot_of.get(&id) {
             let active = &mut self.slots[slot].active;
             *active = active.saturating_sub(1);

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use sigma_config::resources::Balance;
 
 use crate::endpoint::{EndpointSet, EndpointView, LocalSet, UpstreamCell};
+use crate::identity::EndpointId;
 
 pub use chash::crc32;
 
@@ -31,38 +32,34 @@ pub use chash::crc32;
 /// confuse them. The first few live inline: a request rarely has more attempts.
 #[derive(Debug, Clone, Default)]
 pub struct Tried {
-    len: u8,
-    inline: [u32; Tried::INLINE],
-    more: Vec<u32>,
+    inline: [Option<EndpointId>; Tried::INLINE],
+    more: Vec<EndpointId>,
 }
 
 impl Tried {
-    const INLINE: usize = 6;
+    const INLINE: usize = 4;
 
     /// Remembers the endpoint with this identity.
-    pub fn insert(&mut self, id: u32) {
+    pub fn insert(&mut self, id: EndpointId) {
         if self.contains(id) {
             return;
         }
-        match self.inline.get_mut(usize::from(self.len)) {
-            Some(place) => {
-                *place = id;
-                self.len += 1;
-            }
+        match self.inline.iter_mut().find(|place| place.is_none()) {
+            Some(place) => *place = Some(id),
             None => self.more.push(id),
         }
     }
 
     /// Whether the endpoint with this identity was tried.
     #[inline]
-    pub fn contains(&self, id: u32) -> bool {
-        self.inline[..usize::from(self.len)].contains(&id) || self.more.contains(&id)
+    pub fn contains(&self, id: EndpointId) -> bool {
+        self.inline.contains(&Some(id)) || self.more.contains(&id)
     }
 
     /// Whether nothing was tried.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.inline[0].is_none()
     }
 }
 
@@ -94,7 +91,7 @@ pub struct Member {
     /// Position in the [`EndpointSet`].
     pub index: usize,
     /// Identity; see [`crate::endpoint::Endpoint::id`].
-    pub id: u32,
+    pub id: EndpointId,
     /// Configured weight.
     pub weight: u32,
     /// Whether it may be used now.
@@ -118,10 +115,10 @@ pub trait Policy {
     fn pick(&mut self, group: usize, context: &PickContext<'_>) -> Option<usize>;
 
     /// An attempt on this endpoint begins.
-    fn start(&mut self, _id: u32) {}
+    fn start(&mut self, _id: EndpointId) {}
 
     /// An attempt on this endpoint ended; it may have left the set meanwhile.
-    fn end(&mut self, _id: u32, _outcome: Outcome) {}
+    fn end(&mut self, _id: EndpointId, _outcome: Outcome) {}
 }
 
 /// The policy for a configured type. `seed` varies the first pick between workers.
@@ -200,11 +197,11 @@ impl Balancer {
         (0..self.groups).find_map(|group| self.policy.pick(group, context))
     }
 
-    fn start(&mut self, id: u32) {
+    fn start(&mut self, id: EndpointId) {
         self.policy.start(id);
     }
 
-    fn end(&mut self, id: u32, outcome: Outcome) {
+    fn end(&mut self, id: EndpointId, outcome: Outcome) {
         self.policy.end(id, outcome);
     }
 
@@ -224,13 +221,13 @@ impl Balancer {
 #[must_use = "the attempt ends with it"]
 pub struct InFlight<'b> {
     balancer: &'b RefCell<Balancer>,
-    id: u32,
+    id: EndpointId,
     outcome: Outcome,
 }
 
 impl<'b> InFlight<'b> {
     /// An attempt on the endpoint with this identity begins.
-    pub fn begin(balancer: &'b RefCell<Balancer>, id: u32, now_ms: u64) -> InFlight<'b> {
+    pub fn begin(balancer: &'b RefCell<Balancer>, id: EndpointId, now_ms: u64) -> InFlight<'b> {
         balancer.borrow_mut().start(id);
         InFlight { balancer, id, outcome: Outcome { latency_ms: None, now_ms } }
     }
@@ -273,7 +270,7 @@ fn groups(set: &EndpointSet) -> Vec<Group> {
             let of_several = addresses[&(endpoint.priority, &*endpoint.host, endpoint.port)] > 1;
             Member {
                 index,
-                id: endpoint.id,
+                id: endpoint.id(),
                 weight: endpoint.weight,
                 usable: !any || endpoint.health.usable(),
                 name: if of_several { endpoint.addr.to_string() } else { endpoint.name() },

@@ -8,12 +8,13 @@ use proptest::prelude::*;
 use super::*;
 use crate::endpoint::{Address, Endpoint};
 use crate::health::{Event, Health, HealthEpoch, Limits};
+use crate::identity::Lease;
 
 /// `(weight, priority)` of each node; node n has identity n and port n + 1.
 fn cell(nodes: &[(u32, i32)]) -> (Arc<UpstreamCell>, Arc<EndpointSet>) {
     let epoch = Arc::new(HealthEpoch::default());
     let endpoint = |(at, &(weight, priority)): (usize, &(u32, i32))| Endpoint {
-        id: at as u32,
+        lease: Lease::numbered(at),
         host: "10.0.0.1".to_owned(),
         port: at as u16 + 1,
         addr: Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, at as u16 + 1))),
@@ -50,14 +51,18 @@ fn rose(set: &EndpointSet, at: usize) {
     set.endpoints[at].health.apply(Event::Success, limits);
 }
 
+fn id(at: usize) -> EndpointId {
+    EndpointId::numbered(at)
+}
+
 /// Everything a request with unlimited retries would try, in order.
 fn walk(balancer: &mut Balancer, key: &[u8]) -> Vec<usize> {
     let mut tried = Tried::default();
     let mut order = Vec::new();
     while let Some(at) = balancer.pick(&context(&tried, key, 7)) {
         order.push(at);
-        assert!(!tried.contains(at as u32), "{order:?}");
-        tried.insert(at as u32);
+        assert!(!tried.contains(id(at)), "{order:?}");
+        tried.insert(id(at));
     }
     order
 }
@@ -137,7 +142,7 @@ fn a_single_node_is_always_used() {
         let (mut balancer, set) = balancer(kind, &[(0, 0)]);
         fell(&set, 0);
         let mut tried = Tried::default();
-        tried.insert(0);
+        tried.insert(id(0));
         assert_eq!(balancer.pick(&context(&tried, b"", 0)), Some(0), "{kind:?}");
     }
 }
@@ -145,8 +150,8 @@ fn a_single_node_is_always_used() {
 #[test]
 fn tried_holds_more_than_its_inline_places() {
     let mut tried = Tried::default();
-    (0..20).for_each(|id| tried.insert(id * 3));
-    assert!((0..60).all(|id| tried.contains(id) == (id % 3 == 0)));
+    (0..20).for_each(|n| tried.insert(id(n * 3)));
+    assert!((0..60).all(|n| tried.contains(id(n)) == (n % 3 == 0)));
 }
 
 /// CRC-32 bit by bit, from the definition.
@@ -215,21 +220,21 @@ fn least_conn_follows_load_and_survives_changes() {
     let mut counts = HashMap::new();
     for _ in 0..9 {
         let at = pick(&mut balancer).expect("a node");
-        balancer.start(at as u32);
+        balancer.start(id(at));
         *counts.entry(at).or_insert(0) += 1;
     }
     assert_eq!(counts, HashMap::from([(0, 6), (1, 3)]));
-    balancer.end(1, done);
-    balancer.end(1, done);
+    balancer.end(id(1), done);
+    balancer.end(id(1), done);
     assert_eq!(pick(&mut balancer), Some(1));
     // Node 1 leaves and comes back; its one active request is still counted.
     balancer.follow(cell(&[(1, 0)]).0);
     balancer.follow(cell(&[(1, 0), (1, 0)]).0);
-    (0..6).for_each(|_| balancer.end(0, done));
+    (0..6).for_each(|_| balancer.end(id(0), done));
     assert_eq!(pick(&mut balancer), Some(0));
-    balancer.end(1, done);
-    balancer.end(1, done);
-    balancer.start(0);
+    balancer.end(id(1), done);
+    balancer.end(id(1), done);
+    balancer.start(id(0));
     assert_eq!(pick(&mut balancer), Some(1));
 }
 
@@ -239,15 +244,15 @@ fn an_attempt_that_panics_leaves_its_node_free() {
     let balancer = RefCell::new(balancer);
     let picked = || pick(&mut balancer.borrow_mut()).expect("a node");
     let first = picked();
-    let given_up = InFlight::begin(&balancer, first as u32, 0);
+    let given_up = InFlight::begin(&balancer, id(first), 0);
     assert_ne!(picked(), first);
     drop(given_up);
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let _in_flight = InFlight::begin(&balancer, first as u32, 0);
+        let _in_flight = InFlight::begin(&balancer, id(first), 0);
         panic!("within an attempt");
     }));
     assert!(panicked.is_err());
-    let other = InFlight::begin(&balancer, 1 - first as u32, 0);
+    let other = InFlight::begin(&balancer, id(1 - first), 0);
     assert_eq!(picked(), first);
     other.end(Outcome { latency_ms: None, now_ms: 0 });
     assert_eq!(picked(), 0);
@@ -256,8 +261,8 @@ fn an_attempt_that_panics_leaves_its_node_free() {
 #[test]
 fn ewma_prefers_the_faster_of_two() {
     let (mut balancer, _) = balancer(Balance::Ewma, &[(1, 0), (1, 0)]);
-    let end = |balancer: &mut Balancer, id, latency_ms, now_ms| {
-        balancer.end(id, Outcome { latency_ms: Some(latency_ms), now_ms });
+    let end = |balancer: &mut Balancer, at, latency_ms, now_ms| {
+        balancer.end(id(at), Outcome { latency_ms: Some(latency_ms), now_ms });
     };
     end(&mut balancer, 0, 50.0, 1_000_000);
     end(&mut balancer, 1, 10.0, 1_000_000);

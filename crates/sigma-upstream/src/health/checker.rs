@@ -252,7 +252,7 @@ mod tests {
 
     fn cell(checkers: &mut Checkers, addr: SocketAddr) -> Arc<UpstreamCell> {
         let endpoint = Endpoint {
-            id: 0,
+            lease: crate::identity::Lease::numbered(0),
             host: "node.test".to_owned(),
             port: addr.port(),
             addr: Address::Tcp(addr),

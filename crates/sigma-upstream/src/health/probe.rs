@@ -128,7 +128,7 @@ mod tests {
         let mut plan = Plan::compile(&sigma_config::checks::Checks::default(), None, None).expect("valid");
         plan.active.timeout = Duration::from_millis(200);
         let endpoint = Endpoint {
-            id: 0,
+            lease: crate::identity::Lease::numbered(0),
             host: "127.0.0.1".to_owned(),
             port: addr.port(),
             addr: Address::Tcp(addr),

@@ -1,0 +1,259 @@
+//! Identities of endpoints: small numbers that tables are indexed by, and that are given back.
+//!
+//! An identity belongs to whoever holds a [`Lease`] on it. When the last lease is gone the number
+//! may be given to another endpoint, under another generation: a table that still has an entry
+//! of the former one sees that by comparing [`EndpointId`]s.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, Weak};
+
+use sigma_config::resources::Scheme;
+
+use crate::endpoint::lock;
+
+/// Names an endpoint in tables of workers. Two that are equal mean the same endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct EndpointId {
+    index: u32,
+    /// Never 0, so that an identity or none takes no more room than an identity.
+    generation: NonZeroU32,
+}
+
+impl EndpointId {
+    /// A dense number: no two endpoints that exist at the same time have the same.
+    #[inline]
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+
+    #[cfg(test)]
+    pub(crate) fn numbered(index: usize) -> EndpointId {
+        EndpointId { index: u32::try_from(index).expect("a small number"), generation: NonZeroU32::MIN }
+    }
+}
+
+/// The right to an identity. While a clone of it exists the identity means the same endpoint.
+#[derive(Debug, Clone)]
+pub struct Lease {
+    id: EndpointId,
+    held: Arc<()>,
+}
+
+impl Lease {
+    /// The identity.
+    #[inline]
+    pub fn id(&self) -> EndpointId {
+        self.id
+    }
+
+    /// Tells later whether any lease on this identity is left, without being one.
+    pub fn watch(&self) -> LeaseWatch {
+        LeaseWatch { id: self.id, held: Arc::downgrade(&self.held) }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn numbered(index: usize) -> Lease {
+        Lease { id: EndpointId::numbered(index), held: Arc::default() }
+    }
+}
+
+/// What is left of an identity in a table that does not keep it alive.
+#[derive(Debug, Clone)]
+pub struct LeaseWatch {
+    id: EndpointId,
+    held: Weak<()>,
+}
+
+impl LeaseWatch {
+    /// The identity.
+    #[inline]
+    pub fn id(&self) -> EndpointId {
+        self.id
+    }
+
+    /// Whether the endpoint is gone. One that is gone does not come back.
+    pub fn is_over(&self) -> bool {
+        self.held.strong_count() == 0
+    }
+}
+
+/// What tells endpoints apart.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Identity {
+    scheme: u8,
+    host: String,
+    /// 0 for unix sockets.
+    port: u16,
+    /// Of the several that a name may have; unset where the host says it all.
+    address: Option<IpAddr>,
+}
+
+/// The identities of the process. Control side only.
+///
+/// Nothing happens here when a lease ends, which may be on a worker: identities without a lease
+/// are found when new ones are made. There are at most as many of them as were live, so the table
+/// and the numbers in use are bounded by what exists at the same time.
+#[derive(Debug, Default)]
+pub struct EndpointIds {
+    table: Mutex<Table>,
+}
+
+/// Below this many identities nobody looks for those that are over.
+const SWEEP_MIN: usize = 64;
+
+#[derive(Debug)]
+struct Table {
+    known: HashMap<Identity, LeaseWatch>,
+    /// Numbers below `indices` that no lease is on; the lowest is given first, so that tables
+    /// can become short again.
+    free: BinaryHeap<Reverse<u32>>,
+    /// Numbers that were ever in use.
+    indices: u32,
+    /// Of the next identity. After four billion identities it begins anew; no table keeps an entry
+    /// that long.
+    generation: NonZeroU32,
+    /// How many identities there may be until those that are over are looked for.
+    sweep_at: usize,
+}
+
+impl EndpointIds {
+    /// A lease on the identity of this endpoint: on the existing one while anybody has a lease on
+    /// it, else on a new one. `address` tells the addresses of one name apart.
+    pub fn lease(&self, scheme: Scheme, host: &str, port: u16, address: Option<IpAddr>) -> Lease {
+        let identity = Identity { scheme: scheme as u8, host: host.to_owned(), port, address };
+        let mut table = lock(&self.table);
+        if let Some(known) = table.known.get(&identity)
+            && let Some(held) = known.held.upgrade()
+        {
+            return Lease { id: known.id, held };
+        }
+        table.add(identity)
+    }
+
+    /// How many identities are leased now.
+    pub fn live(&self) -> usize {
+        let mut table = lock(&self.table);
+        table.sweep();
+        table.known.len()
+    }
+
+    /// How many numbers were ever in use at once: tables that are indexed by identities grow no
+    /// longer than this.
+    pub fn indices(&self) -> usize {
+        lock(&self.table).indices as usize
+    }
+}
+
+impl Default for Table {
+    fn default() -> Table {
+        Table {
+            known: HashMap::new(),
+            free: BinaryHeap::new(),
+            indices: 0,
+            generation: NonZeroU32::MIN,
+            sweep_at: SWEEP_MIN,
+        }
+    }
+}
+
+impl Table {
+    fn add(&mut self, identity: Identity) -> Lease {
+        if self.known.len() >= self.sweep_at {
+            self.sweep();
+        }
+        let index = self.free.pop().map_or_else(
+            || {
+                self.indices += 1;
+                self.indices - 1
+            },
+            |Reverse(index)| index,
+        );
+        let id = EndpointId { index, generation: self.generation };
+        self.generation = self.generation.checked_add(1).unwrap_or(NonZeroU32::MIN);
+        let lease = Lease { id, held: Arc::default() };
+        if let Some(former) = self.known.insert(identity, lease.watch()) {
+            self.free.push(Reverse(former.id.index));
+        }
+        lease
+    }
+
+    /// Takes back the numbers of identities that are over. As many have to come before the next
+    /// time as are left, so that each pays for a constant share.
+    fn sweep(&mut self) {
+        let free = &mut self.free;
+        self.known.retain(|_, known| {
+            let over = known.is_over();
+            if over {
+                free.push(Reverse(known.id.index));
+            }
+            !over
+        });
+        self.sweep_at = (self.known.len() * 2).max(SWEEP_MIN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(ids: &EndpointIds, host: &str) -> Lease {
+        ids.lease(Scheme::Http, host, 80, None)
+    }
+
+    #[test]
+    fn an_identity_is_small() {
+        assert_eq!((size_of::<EndpointId>(), size_of::<Option<EndpointId>>()), (8, 8));
+    }
+
+    #[test]
+    fn everything_that_tells_endpoints_apart_does() {
+        let ids = EndpointIds::default();
+        let ip = |last| Some(IpAddr::from([10, 0, 0, last]));
+        let leases = [
+            ids.lease(Scheme::Http, "a", 80, None),
+            ids.lease(Scheme::Https, "a", 80, None),
+            ids.lease(Scheme::Http, "a", 81, None),
+            ids.lease(Scheme::Http, "b", 80, None),
+            ids.lease(Scheme::Http, "a", 80, ip(1)),
+            ids.lease(Scheme::Http, "a", 80, ip(2)),
+        ];
+        let indices: Vec<usize> = leases.iter().map(|lease| lease.id().index()).collect();
+        assert_eq!(indices, [0, 1, 2, 3, 4, 5]);
+        assert_eq!(ids.lease(Scheme::Http, "a", 80, ip(1)).id(), leases[4].id());
+    }
+
+    #[test]
+    fn the_last_lease_ends_an_identity_for_good() {
+        let ids = EndpointIds::default();
+        let first = lease(&ids, "a");
+        let (again, watch) = (lease(&ids, "a"), first.watch());
+        assert_eq!(again.id(), first.id());
+        drop(first);
+        assert!(!watch.is_over());
+        drop(again);
+        assert!(watch.is_over());
+        let second = lease(&ids, "a");
+        assert!(watch.is_over() && second.id() != watch.id());
+        assert_eq!(ids.live(), 1);
+    }
+
+    #[test]
+    fn numbers_are_given_back_and_never_to_two() {
+        let ids = EndpointIds::default();
+        let staying: Vec<Lease> = (0..10).map(|n| lease(&ids, &format!("stays{n}"))).collect();
+        for n in 0..10_000 {
+            let comes = lease(&ids, &format!("comes{n}"));
+            assert!(staying.iter().all(|stays| stays.id().index() != comes.id().index()));
+        }
+        assert_eq!(ids.live(), 10);
+        assert!(ids.indices() <= SWEEP_MIN, "{}", ids.indices());
+        let many: Vec<Lease> = (0..1000).map(|n| lease(&ids, &format!("many{n}"))).collect();
+        let mut indices: Vec<usize> = staying.iter().chain(&many).map(|lease| lease.id().index()).collect();
+        indices.sort_unstable();
+        indices.dedup();
+        assert_eq!((indices.len(), ids.live()), (1010, 1010));
+    }
+}
