@@ -8,9 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-use sigma_testkit::{free_port, until};
+use sigma_testkit::{EtcdServer, Origin, free_port, until};
 use tempfile::TempDir;
+use tokio::runtime::Runtime;
 
+use crate::h2::Node;
+use crate::h2_grpc::serving;
 use crate::{PATIENCE, SIGMA};
 
 pub(crate) fn repository() -> PathBuf {
@@ -57,44 +60,125 @@ fn plugin_pages() -> Vec<String> {
     pages().into_iter().filter(of_plugin).collect()
 }
 
+const RECIPES: &str = "docs/recipes.md";
+
 /// Whether a test of this file types the commands of a page.
 pub(crate) fn is_followed(page: &str) -> bool {
-    plugin_pages().iter().any(|known| known == page)
+    page == RECIPES || plugin_pages().iter().any(|known| known == page)
 }
 
 /// Pages that are followed at the same time.
 const AT_ONCE: usize = 4;
 
-/// Follows sections, each with its name, some at the same time.
-fn follow_all(sections: &[(String, String)]) {
+/// A part of a page that a reader can follow by itself.
+struct Section {
+    name: String,
+    text: String,
+    /// The command that starts the gateway.
+    start: String,
+}
+
+impl Section {
+    /// A part of `page`, which says how the gateway is started.
+    fn of(page: &str, name: &str, text: &str) -> Section {
+        let start = page.split('`').map(str::trim).find(|code| code.starts_with("sigma run"));
+        Section {
+            name: name.to_owned(),
+            text: text.to_owned(),
+            start: start.expect("a page says `sigma run`").to_owned(),
+        }
+    }
+}
+
+/// Follows sections, some at the same time.
+fn follow_all(sections: &[Section]) {
     std::thread::scope(|scope| {
         for share in 0..AT_ONCE {
             let own = sections.iter().skip(share).step_by(AT_ONCE);
-            scope.spawn(move || own.for_each(|(name, text)| Reader::follow(name, text)));
+            scope.spawn(move || own.for_each(Reader::follow));
         }
     });
 }
 
 #[test]
 fn every_plugin_does_what_its_example_shows() {
-    let pages: Vec<(String, String)> =
-        plugin_pages().into_iter().map(|page| (page.clone(), read(&page))).collect();
-    for (page, text) in &pages {
-        let languages = blocks_of(text).into_iter().map(|(language, _)| language);
+    let sections = plugin_pages().into_iter().map(|page| {
+        let text = read(&page);
+        let languages: Vec<String> = blocks_of(&text).into_iter().map(|(language, _)| language).collect();
         assert_eq!(
-            languages.collect::<Vec<_>>().join(" "),
+            languages.join(" "),
             "yaml console",
             "{page}: the descriptor's `example` is a configuration and what it does"
         );
+        Section::of(&text, &page, &text)
+    });
+    follow_all(&sections.collect::<Vec<_>>());
+}
+
+#[test]
+fn every_recipe_does_what_it_shows() {
+    let page = read(RECIPES);
+    let sections: Vec<Section> = page
+        .split("\n## ")
+        .skip(1)
+        .map(|text| Section::of(&page, text.lines().next().unwrap_or_default(), text))
+        .collect();
+    for Section { name, text, .. } in &sections {
+        let blocks = blocks_of(text);
+        let has = |language: &str| blocks.iter().any(|(of, _)| of == language);
+        assert!(has("yaml") && has("console"), "the recipe `{name}` has no configuration or no command");
     }
-    follow_all(&pages);
+    follow_all(&sections);
 }
 
 /// Ports that pages name. Each becomes one that is free.
-const PORTS: [&str; 9] = ["9080", "9443", "9091", "9180", "9000", "9001", "9002", "9999", "50051"];
+const PORTS: [&str; 12] =
+    ["9080", "9081", "9443", "9091", "9180", "9181", "9000", "9001", "9002", "9999", "50051", "2379"];
 
 /// The ports among them that the gateway itself opens.
-const OWN_PORTS: [&str; 4] = ["9080", "9443", "9091", "9180"];
+const OWN_PORTS: [&str; 5] = ["9080", "9081", "9443", "9091", "9180"];
+
+/// A server that a page expects to be there.
+enum Server {
+    Etcd(EtcdServer),
+    Grpc(Node, Runtime),
+    WebSocket(Origin),
+}
+
+impl Server {
+    /// Starts the server that pages have on `port`.
+    fn on(port: &str) -> Option<Server> {
+        match port {
+            "2379" => Some(Server::Etcd(EtcdServer::start().unwrap())),
+            "50051" => {
+                let runtime = Runtime::new().unwrap();
+                let node = runtime.block_on(Node::start(h2::server::Builder::new(), serving));
+                Some(Server::Grpc(node, runtime))
+            }
+            "9002" => Some(Server::WebSocket(
+                Origin::serve(|mut client| {
+                    if client.read_head().is_ok() {
+                        // The answer to the key of RFC 6455 §1.3, and `hello` in a frame of text.
+                        let _ = client.send(
+                            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                             Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n\x81\x05hello",
+                        );
+                    }
+                })
+                .unwrap(),
+            )),
+            _ => None,
+        }
+    }
+
+    fn port(&self) -> u16 {
+        match self {
+            Server::Etcd(server) => server.port(),
+            Server::Grpc(node, _runtime) => node.port(),
+            Server::WebSocket(origin) => origin.port(),
+        }
+    }
+}
 
 /// One who follows a section.
 struct Reader {
@@ -105,16 +189,19 @@ struct Reader {
 }
 
 impl Reader {
-    /// Does what `text` says, in its order: a block of `yaml` is saved and started, of `console` typed.
-    fn follow(name: &str, text: &str) {
+    /// Does what a section says, in its order: a block of `yaml` is saved and started, of `console` typed.
+    fn follow(Section { name, text, start }: &Section) {
         let dir = tempfile::tempdir().unwrap();
         // A terminal would show no progress here either.
         fs::write(dir.path().join(".curlrc"), "silent\n").unwrap();
-        let named = PORTS.into_iter().filter(|port| text.contains(port));
-        let ports: Vec<_> = named.map(|port| (port, free_port().to_string())).collect();
+        let (mut ports, mut servers) = (Vec::new(), Vec::new());
+        for port in PORTS.into_iter().filter(|port| text.contains(port) || start.contains(port)) {
+            let server = Server::on(port);
+            ports.push((port, server.as_ref().map_or_else(free_port, Server::port).to_string()));
+            servers.extend(server);
+        }
         let shell = Shell::open(dir.path());
-        let mut reader = Reader { name: name.to_owned(), ports, shell, dir };
-        let start = text.split('`').find(|code| code.starts_with("sigma run")).unwrap_or("sigma run");
+        let mut reader = Reader { name: name.clone(), ports, shell, dir };
         for (language, block) in blocks_of(text) {
             match &*language {
                 "yaml" => reader.start(start, &block),
@@ -151,8 +238,8 @@ impl Reader {
             // A file is written a little after the answer.
             let only_reads = command.starts_with("cat ");
             until(PATIENCE, || {
-                let came = self.shell.type_in(&to_type).replace('\r', "");
-                told = self.with_named_ports(&came);
+                let came = self.shell.type_in(&to_type);
+                told = self.with_named_ports(&without_line_ends(&came));
                 is_shown(&shown, &told) || !only_reads
             });
             assert!(
@@ -187,6 +274,11 @@ fn typed_and_shown(console: &str) -> Vec<(String, String)> {
         goes_on = ["\\", "|", "&&", "{"].iter().any(|end| line.ends_with(end));
     }
     found
+}
+
+/// A text without the white space at the ends of its lines, which nobody sees.
+fn without_line_ends(text: &str) -> String {
+    text.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
 /// Whether `told` is what a page shows, where `…` stands for any text.
