@@ -25,7 +25,7 @@ use hickory_resolver::system_conf::read_system_conf;
 use tokio::task::JoinSet;
 
 use crate::endpoint::{Address, EndpointSet, Location, PlannedNode, UpstreamCell};
-use crate::health::HealthEpoch;
+use crate::health::HealthRecords;
 use crate::identity::EndpointIds;
 
 /// Records are asked for again no sooner, even if their TTL is 0.
@@ -157,7 +157,7 @@ pub struct Watch {
     resolver: Resolver,
     nodes: Vec<PlannedNode>,
     ids: Arc<EndpointIds>,
-    health_epoch: Arc<HealthEpoch>,
+    health: Arc<HealthRecords>,
     names: HashMap<String, Named>,
 }
 
@@ -191,7 +191,7 @@ impl Watch {
         resolver: Resolver,
         nodes: Vec<PlannedNode>,
         ids: Arc<EndpointIds>,
-        health_epoch: Arc<HealthEpoch>,
+        health: Arc<HealthRecords>,
     ) -> Watch {
         let named = Named { addresses: Vec::new(), due: Instant::now(), failures: 0 };
         let names = nodes.iter().filter_map(|node| match &node.location {
@@ -199,7 +199,7 @@ impl Watch {
             Location::Fixed(_) => None,
         });
         let names = names.collect();
-        Watch { resolver, nodes, ids, health_epoch, names }
+        Watch { resolver, nodes, ids, health, names }
     }
 
     /// Whether any node has to be resolved. Without one, [`Watch::run`] has nothing to do.
@@ -212,16 +212,16 @@ impl Watch {
         let mut endpoints = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
             match &node.location {
-                Location::Fixed(addr) => endpoints.push(node.at(addr.clone(), &self.ids)),
+                Location::Fixed(addr) => endpoints.push(node.at(addr.clone(), &self.ids, &self.health)),
                 Location::Name(name) => {
                     let addresses = self.names.get(name).into_iter().flat_map(|named| &named.addresses);
-                    endpoints.extend(
-                        addresses.map(|ip| node.at(Address::Tcp(SocketAddr::new(*ip, node.port)), &self.ids)),
-                    );
+                    endpoints.extend(addresses.map(|ip| {
+                        node.at(Address::Tcp(SocketAddr::new(*ip, node.port)), &self.ids, &self.health)
+                    }));
                 }
             }
         }
-        EndpointSet::new(endpoints, Arc::clone(&self.health_epoch))
+        EndpointSet::new(endpoints, Arc::clone(self.health.epoch()))
     }
 
     /// Resolves and publishes into `cell` until dropped; ends at once if no node is a name.
@@ -367,7 +367,7 @@ mod tests {
         let node = |host: &&str| Node { host: (*host).into(), weight: 3, ..Node::default() };
         let nodes: Vec<Node> = hosts.iter().map(node).collect();
         let ids = Arc::new(EndpointIds::default());
-        let nodes = plan_nodes(Scheme::Http, &nodes, |_, _| Arc::default());
+        let nodes = plan_nodes(Scheme::Http, &nodes);
         Watch::new(resolver, nodes, ids, Arc::default())
     }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sigma_config::resources::{Node, Scheme};
 
-use crate::health::{Health, HealthEpoch, NodeHealth};
+use crate::health::{Health, HealthEpoch, HealthRecords};
 use crate::identity::{EndpointId, EndpointIds, Lease};
 
 /// Where to connect to.
@@ -207,15 +207,13 @@ pub struct PlannedNode {
     pub weight: u32,
     /// See [`Endpoint`].
     pub priority: i32,
-    /// Of each of its addresses.
-    pub health: Arc<NodeHealth>,
     /// Where it is.
     pub location: Location,
 }
 
 impl PlannedNode {
-    /// The endpoint at `addr`, whose identity is leased from `ids`.
-    pub fn at(&self, addr: Address, ids: &EndpointIds) -> Endpoint {
+    /// The endpoint at `addr`. Its identity is leased from `ids`, its health is kept in `records`.
+    pub fn at(&self, addr: Address, ids: &EndpointIds, records: &HealthRecords) -> Endpoint {
         let of_name = match (&self.location, &addr) {
             (Location::Name(_), Address::Tcp(addr)) => Some(addr.ip()),
             _ => None,
@@ -227,7 +225,7 @@ impl PlannedNode {
             host_header: self.host_header.clone(),
             weight: self.weight,
             priority: self.priority,
-            health: self.health.at(&addr),
+            health: records.of(&self.host, self.port, &addr),
             addr,
         }
     }
@@ -242,16 +240,11 @@ pub fn default_port(scheme: Scheme) -> Option<u16> {
     }
 }
 
-/// Completes configured nodes: port, Host header, health.
+/// Completes configured nodes: port, Host header.
 ///
 /// Nodes with the same host, port and priority collapse, the last weight wins. A node without a
 /// port where the scheme implies none is left out; the configuration check has reported it.
-/// `health` gives the health of a host and port.
-pub fn plan_nodes(
-    scheme: Scheme,
-    nodes: &[Node],
-    mut health: impl FnMut(&str, u16) -> Arc<NodeHealth>,
-) -> Vec<PlannedNode> {
+pub fn plan_nodes(scheme: Scheme, nodes: &[Node]) -> Vec<PlannedNode> {
     let mut planned: Vec<PlannedNode> = Vec::with_capacity(nodes.len());
     let mut places: HashMap<(String, u16, i32), usize> = HashMap::with_capacity(nodes.len());
     for node in nodes {
@@ -269,7 +262,6 @@ pub fn plan_nodes(
         planned.push(PlannedNode {
             scheme,
             host_header: host_header(&host, &location, port, scheme),
-            health: health(&host, port),
             port,
             weight: node.weight,
             priority: node.priority,
@@ -316,14 +308,10 @@ mod tests {
         Node { host: host.into(), port, weight, priority, metadata: None }
     }
 
-    fn plan(scheme: Scheme, nodes: &[Node]) -> Vec<PlannedNode> {
-        plan_nodes(scheme, nodes, |_, _| Arc::default())
-    }
-
     #[test]
     fn hosts_ports_and_host_headers() {
         let check = |scheme, host: &str, port, want: Option<(&str, u16, &str, bool)>| {
-            let got = plan(scheme, &[node(host, port, 1, 0)]);
+            let got = plan_nodes(scheme, &[node(host, port, 1, 0)]);
             let got = got.first().map(|p| {
                 let fixed = matches!(p.location, Location::Fixed(_));
                 (p.host.as_str(), p.port, p.host_header.as_str(), fixed)
@@ -350,15 +338,16 @@ mod tests {
             ("::1", None, "[::1]"),
             ("unix:/s", None, "localhost"),
         ] {
-            let planned = plan(Scheme::Http, &[node(host, port, 1, 0)]);
-            let endpoint = planned[0].at(Address::Unix("/s".into()), &EndpointIds::default());
+            let planned = plan_nodes(Scheme::Http, &[node(host, port, 1, 0)]);
+            let endpoint =
+                planned[0].at(Address::Unix("/s".into()), &EndpointIds::default(), &HealthRecords::default());
             assert_eq!(endpoint.bare_host_header(), bare, "{host} {port:?}");
         }
     }
 
     #[test]
     fn same_host_port_and_priority_collapse() {
-        let got = plan(
+        let got = plan_nodes(
             Scheme::Http,
             &[node("a", None, 1, 0), node("b", None, 2, 0), node("a", Some(80), 7, 0), node("a", None, 3, 1)],
         );

@@ -209,13 +209,10 @@ impl EndpointSource for Fleet {
     ) -> Result<(Arc<UpstreamCell>, Option<Arc<Plan>>), Problem> {
         spoken(key, config.scheme)?;
         let plan = plan(key, config, probes)?;
-        let epoch = if plan.is_some() { self.checkers.epoch(key) } else { Arc::default() };
-        let checkers = &mut self.checkers;
-        let nodes = plan_nodes(config.scheme, &config.nodes, |host, port| {
-            if plan.is_some() { checkers.node(key, host, port) } else { Arc::default() }
-        });
+        let health = if plan.is_some() { self.checkers.records(key) } else { Arc::default() };
+        let nodes = plan_nodes(config.scheme, &config.nodes);
         let resolver = self.resolver().map_err(|error| Problem::new(key, "resolver", error))?;
-        let watch = Watch::new(resolver, nodes, Arc::clone(&self.ids), epoch);
+        let watch = Watch::new(resolver, nodes, Arc::clone(&self.ids), health);
         let cell = Arc::new(UpstreamCell::new(Arc::new(watch.endpoints())));
         self.pending.push(Pending { key: key.to_owned(), plan: plan.clone(), cell: Arc::clone(&cell) });
         self.watches.push(watch);

@@ -1,13 +1,14 @@
 //! The loops that probe, and what of them survives a reload.
 //!
-//! [`Checkers`] is keyed by the upstream. While an upstream keeps its `checks`, its loops go on
+//! [`Checkers`] is keyed by the upstream. Each round probes the endpoints that the upstream's cell
+//! has then: nodes that come are probed, those that leave are not, and nothing is compiled for that. While an upstream keeps its `checks`, its loops go on
 //! through any number of reloads and only look at another cell; if `checks` change, the loops
 //! start anew, but targets that stay keep their state in every case.
 //!
 //! Probing begins with the configuration rather than with the first request, so that the first
 //! request does not meet a node that is known to be down.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use super::plan::Plan;
 use super::probe::probe;
 use super::state::Standing;
-use super::{Health, HealthEpoch, NodeHealth};
+use super::{Health, HealthRecords};
 use crate::endpoint::{Endpoint, UpstreamCell, lock};
 
 /// A checker that should run.
@@ -27,7 +28,7 @@ pub struct CheckerSpec {
     pub key: String,
     /// Its checks.
     pub plan: Arc<Plan>,
-    /// Its endpoints, with health records from [`Checkers::node`] of the same key.
+    /// Its endpoints, with health records from [`Checkers::records`] of the same key.
     pub cell: Arc<UpstreamCell>,
 }
 
@@ -52,8 +53,7 @@ pub struct Checkers {
 
 #[derive(Debug, Default)]
 struct Checked {
-    epoch: Arc<HealthEpoch>,
-    nodes: HashMap<(String, u16), Arc<NodeHealth>>,
+    records: Arc<HealthRecords>,
     running: Option<Running>,
 }
 
@@ -71,28 +71,18 @@ impl Drop for Running {
 }
 
 impl Checkers {
-    /// The health of a node; the existing one if the upstream had this node before.
-    pub fn node(&mut self, key: &str, host: &str, port: u16) -> Arc<NodeHealth> {
-        let checked = self.upstreams.entry(key.to_owned()).or_default();
-        let new = || Arc::new(NodeHealth::new(Arc::clone(&checked.epoch)));
-        Arc::clone(checked.nodes.entry((host.to_owned(), port)).or_insert_with(new))
-    }
-
-    /// The epoch that the targets of this upstream share.
-    pub fn epoch(&mut self, key: &str) -> Arc<HealthEpoch> {
-        Arc::clone(&self.upstreams.entry(key.to_owned()).or_default().epoch)
+    /// What is known about the endpoints of an upstream, whichever it has or gets.
+    pub fn records(&mut self, key: &str) -> Arc<HealthRecords> {
+        Arc::clone(&self.upstreams.entry(key.to_owned()).or_default().records)
     }
 
     /// Makes exactly `specs` run: unchanged ones go on, others start, the rest stops. Must be
     /// called within the control runtime, once a snapshot is committed; records that
-    /// [`Checkers::node`] gave for a snapshot that was not committed are dropped here.
+    /// [`Checkers::records`] gave for a snapshot that was not committed are dropped here.
     pub fn commit(&mut self, specs: Vec<CheckerSpec>) {
         let mut old = std::mem::take(&mut self.upstreams);
         for CheckerSpec { key, plan, cell } in specs {
             let mut checked = old.remove(&key).unwrap_or_default();
-            // A name that is not resolved yet is not in the cell, but another holder of its
-            // record is: the watch that will publish it.
-            checked.nodes.retain(|_, health| Arc::strong_count(health) > 1 || health.is_used());
             match &checked.running {
                 Some(running) if running.plan == plan && !running.task.is_finished() => {
                     *lock(&running.cell) = cell;
@@ -170,13 +160,9 @@ async fn probe_loop(
 
 /// Endpoints by distinct health record: a node listed in two priority groups is one target.
 fn targets(endpoints: &[Endpoint], wanted: impl Fn(&Health) -> bool) -> Vec<Endpoint> {
-    let mut chosen: Vec<Endpoint> = Vec::new();
-    for endpoint in endpoints.iter().filter(|e| wanted(&e.health)) {
-        if !chosen.iter().any(|c| Arc::ptr_eq(&c.health, &endpoint.health)) {
-            chosen.push(endpoint.clone());
-        }
-    }
-    chosen
+    let mut seen = HashSet::with_capacity(endpoints.len());
+    let mut first = |e: &&Endpoint| seen.insert(Arc::as_ptr(&e.health));
+    endpoints.iter().filter(|e| wanted(&e.health)).filter(|e| first(e)).cloned().collect()
 }
 
 async fn probe_round(plan: &Arc<Plan>, due: Vec<Endpoint>) {
@@ -250,19 +236,24 @@ mod tests {
         plan
     }
 
-    fn cell(checkers: &mut Checkers, addr: SocketAddr) -> Arc<UpstreamCell> {
-        let endpoint = Endpoint {
+    fn set(checkers: &mut Checkers, addrs: &[SocketAddr]) -> Arc<EndpointSet> {
+        let records = checkers.records("u");
+        let endpoint = |addr: &SocketAddr| Endpoint {
             lease: crate::identity::Lease::numbered(0),
             host: "node.test".to_owned(),
             port: addr.port(),
-            addr: Address::Tcp(addr),
+            addr: Address::Tcp(*addr),
             host_header: String::new(),
             weight: 1,
             priority: 0,
-            health: checkers.node("u", "node.test", addr.port()).at(&Address::Tcp(addr)),
+            health: records.of("node.test", addr.port(), &Address::Tcp(*addr)),
         };
-        let set = EndpointSet::new(vec![endpoint], checkers.epoch("u"));
-        Arc::new(UpstreamCell::new(Arc::new(set)))
+        let endpoints = addrs.iter().map(endpoint).collect();
+        Arc::new(EndpointSet::new(endpoints, Arc::clone(records.epoch())))
+    }
+
+    fn cell(checkers: &mut Checkers, addr: SocketAddr) -> Arc<UpstreamCell> {
+        Arc::new(UpstreamCell::new(set(checkers, &[addr])))
     }
 
     fn spec(plan: &Arc<Plan>, cell: &Arc<UpstreamCell>) -> Vec<CheckerSpec> {
@@ -270,7 +261,11 @@ mod tests {
     }
 
     async fn wait_for(checkers: &Checkers, want: State) {
-        let state = || checkers.status("u").expect("a checker")[0].standing.state;
+        wait_for_node(checkers, 0, want).await;
+    }
+
+    async fn wait_for_node(checkers: &Checkers, at: usize, want: State) {
+        let state = || checkers.status("u").expect("a checker")[at].standing.state;
         let reached = async {
             while state() != want {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -311,6 +306,34 @@ mod tests {
         wait_for(&checkers, State::Healthy).await;
         checkers.commit(Vec::new());
         assert!(checkers.keys().is_empty() && checkers.status("u").is_none());
+    }
+
+    #[tokio::test]
+    async fn nodes_that_come_and_go_need_no_compilation() {
+        let (fails, seen) = (Arc::new(AtomicU16::new(503)), Arc::new(Mutex::new(String::new())));
+        let first = node(Arc::new(AtomicU16::new(200)), Arc::default()).await;
+        let second = node(Arc::clone(&fails), Arc::clone(&seen)).await;
+        let third = node(Arc::clone(&fails), Arc::default()).await;
+        let mut checkers = Checkers::default();
+        let cell = cell(&mut checkers, first);
+        checkers.commit(spec(&Arc::new(plan(CheckType::Http)), &cell));
+        cell.publish(set(&mut checkers, &[first, second]));
+        wait_for_node(&checkers, 1, State::Unhealthy).await;
+        // It stays, at another place; what is known of it stays too.
+        cell.publish(set(&mut checkers, &[second, third]));
+        let standing = checkers.status("u").expect("a checker")[0].standing.state;
+        assert_eq!(standing, State::Unhealthy);
+        wait_for_node(&checkers, 1, State::Unhealthy).await;
+        let records = checkers.records("u");
+        // The first one is forgotten once no probe of it is under way any more.
+        let forgotten = async {
+            while records.live() != 2 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), forgotten).await.expect("two records");
+        fails.store(200, Ordering::SeqCst);
+        wait_for_node(&checkers, 0, State::Healthy).await;
     }
 
     #[tokio::test]

@@ -15,7 +15,7 @@ pub mod state;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::mpsc;
 
@@ -89,38 +89,66 @@ impl Health {
     }
 }
 
-/// The health of one configured node, by address: a name may stand for several, of which each lives
-/// and dies alone. Control side only.
+/// What is known about the endpoints of one upstream. Nodes that come get a record, those that stay
+/// keep theirs, and one that nobody uses any more is forgotten. Control side only.
 #[derive(Debug, Default)]
-pub struct NodeHealth {
+pub struct HealthRecords {
     epoch: Arc<HealthEpoch>,
-    records: Mutex<HashMap<Address, Arc<Health>>>,
+    known: Mutex<Known>,
 }
 
-impl NodeHealth {
-    /// Of a node whose addresses make `epoch` move.
-    pub fn new(epoch: Arc<HealthEpoch>) -> NodeHealth {
-        NodeHealth { epoch, records: Mutex::default() }
-    }
+#[derive(Debug, Default)]
+struct Known {
+    records: HashMap<Target, Weak<Health>>,
+    /// How many records there may be until those without a user are looked for.
+    sweep_at: usize,
+}
 
-    /// The record of the node at `address`: the existing one while anybody uses it, else a new one,
-    /// which is healthy.
-    pub fn at(&self, address: &Address) -> Arc<Health> {
-        let mut records = lock(&self.records);
-        if let Some(known) = records.get(address) {
-            return Arc::clone(known);
+/// Which endpoint a record is of: names may share an address, and a name may have several.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Target {
+    host: String,
+    port: u16,
+    address: Address,
+}
+
+/// Below this many records nobody looks for those without a user.
+const SWEEP_MIN: usize = 64;
+
+impl HealthRecords {
+    /// The record of this endpoint: the existing one while anybody uses it, else a new one, which is
+    /// healthy.
+    pub fn of(&self, host: &str, port: u16, address: &Address) -> Arc<Health> {
+        let target = Target { host: host.to_owned(), port, address: address.clone() };
+        let mut known = lock(&self.known);
+        if let Some(health) = known.records.get(&target).and_then(Weak::upgrade) {
+            return health;
         }
-        // Those of addresses that are gone make room, so that a name which moves all the time
-        // leaves nothing behind.
-        records.retain(|_, health| Arc::strong_count(health) > 1);
+        if known.records.len() >= known.sweep_at.max(SWEEP_MIN) {
+            known.sweep();
+        }
         let health = Arc::new(Health::new(Arc::clone(&self.epoch)));
-        records.insert(address.clone(), Arc::clone(&health));
+        known.records.insert(target, Arc::downgrade(&health));
         health
     }
 
-    /// Whether any of its records is in use.
-    fn is_used(&self) -> bool {
-        lock(&self.records).values().any(|health| Arc::strong_count(health) > 1)
+    /// What moves when one of the endpoints becomes usable or unusable.
+    pub fn epoch(&self) -> &Arc<HealthEpoch> {
+        &self.epoch
+    }
+
+    /// How many records are in use.
+    pub fn live(&self) -> usize {
+        let mut known = lock(&self.known);
+        known.sweep();
+        known.records.len()
+    }
+}
+
+impl Known {
+    fn sweep(&mut self) {
+        self.records.retain(|_, health| health.strong_count() > 0);
+        self.sweep_at = self.records.len() * 2;
     }
 }
 
@@ -205,6 +233,22 @@ mod tests {
         check(Event::HttpFailure, State::Unhealthy, 1);
         check(Event::TcpFailure, State::Unhealthy, 1);
         check(Event::Success, State::Healthy, 2);
+    }
+
+    #[test]
+    fn records_are_kept_while_they_are_used() {
+        let records = HealthRecords::default();
+        let at = |n: u16| Address::Tcp(([127, 0, 0, 1], n).into());
+        let of = |n: u16| records.of("a", n, &at(n));
+        let stays = of(1);
+        stays.apply(Event::TcpFailure, LIMITS);
+        (2..2000).for_each(|n| drop(of(n)));
+        assert!(Arc::ptr_eq(&stays, &of(1)) && !stays.usable());
+        assert!(lock(&records.known).records.len() <= SWEEP_MIN);
+        assert!(!Arc::ptr_eq(&stays, &records.of("b", 1, &at(1))), "names may share an address");
+        assert_eq!(records.live(), 1);
+        drop(stays);
+        assert!(of(1).usable() && records.live() == 0);
     }
 
     #[tokio::test]
