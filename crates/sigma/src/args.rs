@@ -23,6 +23,8 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Write a configuration to start from
+    Init(Init),
     /// Start the gateway
     Run(Run),
     /// Check a configuration and list all its problems
@@ -37,8 +39,33 @@ pub(crate) enum Command {
     Ctl(crate::ctl::Ctl),
     /// List the plugins of this build, or print the reference of one
     Plugins(Plugins),
+    /// Print a script with which a shell completes this command line
+    Completions(Completions),
     /// Print the version
     Version,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Init {
+    /// The file to write [default: sigma.yaml]
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// With a listener for HTTPS
+    #[arg(long)]
+    pub(crate) https: bool,
+    /// With the Admin API, and a store for the resources that are written through it
+    #[arg(long)]
+    pub(crate) admin: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "bash: source <(sigma completions bash)\n\
+zsh:  sigma completions zsh > \"${fpath[1]}/_sigma\"\n\
+fish: sigma completions fish > ~/.config/fish/completions/sigma.fish")]
+pub(crate) struct Completions {
+    /// The shell
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
 }
 
 #[derive(Debug, Args)]

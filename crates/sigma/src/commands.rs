@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use clap::CommandFactory;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal as SignalNumber, kill_process};
 use sigma_config::settings::{Limits, Settings, Workers};
@@ -24,6 +25,7 @@ const NO_ROUTE: u8 = 3;
 
 pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
     match cli.command {
+        Command::Init(args) => crate::init::execute(args),
         Command::Run(args) => run(args),
         Command::Check(args) => check(args),
         Command::Reload(args) => reload(process_of(&args)?),
@@ -31,6 +33,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Routes(args) => routes(&args),
         Command::Ctl(args) => crate::ctl::execute(args),
         Command::Plugins(args) => plugins(args.name.as_deref()),
+        Command::Completions(args) => Ok(completions(args.shell)),
         Command::Version => {
             println!("sigma {}", env!("CARGO_PKG_VERSION"));
             Ok(ExitCode::SUCCESS)
@@ -45,7 +48,6 @@ fn roster() -> Arc<Roster> {
 
 /// Lists the plugins, or prints what one says of itself.
 fn plugins(name: Option<&str>) -> Result<ExitCode> {
-    use std::io::Write;
     let mut text = String::new();
     match name {
         None => {
@@ -62,9 +64,22 @@ fn plugins(name: Option<&str>) -> Result<ExitCode> {
             text = sigma_plugin::docs::reference(plugin);
         }
     }
+    Ok(printed(text.as_bytes()))
+}
+
+/// Prints what a shell needs to complete Sigma's command line.
+fn completions(shell: clap_complete::Shell) -> ExitCode {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "sigma", &mut script);
+    printed(&script)
+}
+
+/// Prints a text of any length.
+fn printed(text: &[u8]) -> ExitCode {
+    use std::io::Write;
     // A pager that was closed early has seen enough.
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    Ok(ExitCode::SUCCESS)
+    let _ = std::io::stdout().write_all(text);
+    ExitCode::SUCCESS
 }
 
 fn run(args: Run) -> Result<ExitCode> {

@@ -5,6 +5,7 @@ mod commands;
 mod ctl;
 mod demo;
 mod errorlog;
+mod init;
 
 use std::process::ExitCode;
 

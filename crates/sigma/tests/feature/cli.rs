@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::{Command, Output, Stdio};
 
-use sigma_testkit::{free_port, until};
+use sigma_testkit::{Gateway, free_port, until};
 
 use crate::{PATIENCE, SIGMA};
 
@@ -143,4 +143,60 @@ fn nothing_starts_from_an_invalid_file() {
     check("access_log: { path: a.log, format: \"$stats\" }", "stats");
     check("upstreams: [ { id: k, scheme: kafka, nodes: { \"127.0.0.1:1\": 1 } } ]", "scheme");
     check("access_log: { path: . }", "log file");
+}
+
+/// Types `line` into a shell in a folder, with the program under test as `sigma`.
+fn typed(dir: &std::path::Path, line: &str) -> Output {
+    let bin = std::path::Path::new(SIGMA).parent().unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    Command::new("bash").args(["-c", line]).current_dir(dir).env("PATH", path).output().unwrap()
+}
+
+#[test]
+fn a_first_file_is_written_once_and_checks() {
+    let made = [("", "routes:"), ("--https", "tls:"), ("--admin", "store:"), ("--https --admin", "admin:")];
+    for (options, word) in made {
+        let dir = tempfile::tempdir().unwrap();
+        let output = typed(dir.path(), &format!("sigma init {options}"));
+        assert!(output.status.success() && said(&output).contains("sigma.yaml"), "{}", said(&output));
+        let text = fs::read_to_string(dir.path().join("sigma.yaml")).unwrap();
+        assert!(text.contains(&format!("\n{word}")) || text.contains(&format!("    {word}")), "{text}");
+        // The file says itself how its certificate is made.
+        let openssl = text.lines().skip_while(|line| !line.contains("#   openssl")).take(3);
+        let openssl: String = openssl.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
+        let output = typed(dir.path(), &format!("{openssl}\nsigma check"));
+        assert!(output.status.success(), "{options}: {}\n{text}", said(&output));
+        let output = typed(dir.path(), "echo mine > sigma.yaml; sigma init");
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert_eq!(fs::read_to_string(dir.path().join("sigma.yaml")).unwrap(), "mine\n");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let output = typed(dir.path(), "sigma init none/sigma.yaml");
+    assert!(said(&output).contains("cannot write none/sigma.yaml"), "{}", said(&output));
+}
+
+#[test]
+fn a_first_file_serves() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(typed(dir.path(), "sigma init").status.success());
+    let text = fs::read_to_string(dir.path().join("sigma.yaml")).unwrap();
+    let node = format!("127.0.0.1:{}", free_port());
+    let text = text.replace("127.0.0.1:9092", "{status}").replace("127.0.0.1:9000", &node);
+    let option = format!("--with-demo-origin={node}");
+    let gateway = Gateway::start_with(SIGMA, &option, &text.replace(":9080", "{listen}")).unwrap();
+    assert_eq!(gateway.connect().unwrap().get("/").unwrap().status(), 200);
+}
+
+#[test]
+fn shells_take_their_completions() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = "source <(sigma completions bash) && COMP_WORDS=(sigma comp) COMP_CWORD=1 && \
+                _sigma sigma comp sigma && echo \"${COMPREPLY[@]}\"";
+    let output = typed(dir.path(), line);
+    assert_eq!(said(&output), "completions\n");
+    for shell in ["zsh", "fish"] {
+        let output = typed(dir.path(), &format!("sigma completions {shell}"));
+        assert!(output.status.success() && said(&output).contains("completions"), "{shell}");
+    }
+    assert_eq!(typed(dir.path(), "sigma completions sh").status.code(), Some(2));
 }
