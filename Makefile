@@ -20,7 +20,7 @@ test: build-tools tools
 bench:
 	cargo xtask bench
 
-# Every fuzz target for a bounded time.
+# The simulations with many seeds, then every fuzz target for a bounded time.
 fuzz:
 	cargo xtask fuzz
 

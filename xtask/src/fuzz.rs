@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: every target in `fuzz/` for a bounded time.
+//! `cargo xtask fuzz`: the simulations with many seeds, then every target in `fuzz/` for a bounded time.
 //!
 //! The sanitizer is a nightly feature; `RUSTC_BOOTSTRAP` lets the pinned stable compiler use it, so that what is
 //! fuzzed is built by the compiler that builds the release.
@@ -16,13 +16,22 @@ pub(crate) struct Options {
     /// Time for each target
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: u32,
+    /// Seeds for each simulation
+    #[arg(long, default_value_t = 20_000)]
+    seeds: u32,
 }
+
+/// The crates that have a simulation among their tests.
+const SIMULATED: [&str; 2] = ["sigma-proxy", "sigma-upstream"];
 
 /// Runs the targets one after the other; the first crash ends it and leaves its input in `fuzz/artifacts`.
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let known = targets(root)?;
     for target in &options.targets {
         ensure!(known.contains(target), "no target {target:?}: use one of {}", known.join(", "));
+    }
+    if options.targets.is_empty() {
+        simulate(root, options.seeds)?;
     }
     ensure_installed()?;
     for target in if options.targets.is_empty() { &known } else { &options.targets } {
@@ -48,6 +57,17 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
              input in fuzz/seeds/{target}"
         );
     }
+    Ok(())
+}
+
+/// Runs the simulations; a failure tells its seed and how to run it alone.
+fn simulate(root: &Path, seeds: u32) -> anyhow::Result<()> {
+    let mut command = Command::new("cargo");
+    command.current_dir(root).env("SIGMA_SEEDS", seeds.to_string()).args(["test", "--locked", "--lib"]);
+    for name in SIMULATED {
+        command.args(["-p", name]);
+    }
+    ensure!(command.arg("simulation").status()?.success(), "a simulation failed: its seed is told above");
     Ok(())
 }
 

@@ -28,7 +28,7 @@ enum Task {
     Docs,
     /// Measure Sigma beside other gateways, in turns, in one run
     Bench(bench::Options),
-    /// Run the fuzz targets for a bounded time
+    /// Run the simulations with many seeds, then the fuzz targets for a bounded time
     Fuzz(fuzz::Options),
 }
 

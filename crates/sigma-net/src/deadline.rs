@@ -213,13 +213,22 @@ pub async fn drive(mut on_tick: impl FnMut()) {
     loop {
         ticks.tick().await;
         let elapsed = start.elapsed().as_millis() as u64;
-        NOW_MS.set(began_ms + elapsed);
-        let wake = WHEEL.with_borrow_mut(|wheel| wheel.advance(began + elapsed / TICK_MS));
-        for waker in wake {
-            waker.wake();
-        }
+        turn(began_ms + elapsed, began + elapsed / TICK_MS);
         on_tick();
     }
+}
+
+fn turn(now_ms: u64, tick: u64) {
+    NOW_MS.set(now_ms);
+    let wake = WHEEL.with_borrow_mut(|wheel| wheel.advance(tick));
+    wake.into_iter().for_each(Waker::wake);
+}
+
+/// One tick passes on this thread, whatever a clock says: for whoever makes up the time, in place of
+/// [`drive`].
+#[cfg(feature = "simulation")]
+pub fn tick() {
+    turn(NOW_MS.get() + TICK_MS, WHEEL.with_borrow(|wheel| wheel.tick) + 1);
 }
 
 #[cfg(test)]
@@ -227,8 +236,7 @@ mod tests {
     use super::*;
 
     fn turn(to: u64) {
-        let wake = WHEEL.with_borrow_mut(|wheel| wheel.advance(to));
-        wake.into_iter().for_each(Waker::wake);
+        super::turn(now_ms(), to);
     }
 
     fn expired(deadline: &Deadline) -> bool {

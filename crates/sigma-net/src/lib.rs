@@ -7,6 +7,8 @@ pub mod limits;
 pub mod listen;
 pub mod memory;
 pub mod signals;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 pub mod stream;
 pub mod tls;
 pub mod worker;

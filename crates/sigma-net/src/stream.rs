@@ -22,6 +22,9 @@ pub enum Stream {
     Unix(UnixStream),
     /// Encrypted, over another stream. Boxed, so that plain streams do not pay its size.
     Tls(Box<TlsStream>),
+    /// Made up by a test.
+    #[cfg(feature = "simulation")]
+    Simulated(Box<dyn crate::simulation::Wire>),
 }
 
 /// Who is at the other end.
@@ -73,6 +76,10 @@ impl Stream {
     /// # Errors
     /// The operating system's; that of no free descriptor when only the reserve is left.
     pub async fn dial_tcp(addr: SocketAddr) -> io::Result<Stream> {
+        #[cfg(feature = "simulation")]
+        if let Some(dialling) = crate::simulation::dial(addr) {
+            return dialling.await.map(Stream::Simulated);
+        }
         let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         crate::limits::leave_reserve(&socket)?;
         let stream = socket.connect(addr).await?;
@@ -111,6 +118,8 @@ impl Stream {
         let ready = match self {
             Stream::Tcp(s) => Pin::new(s).poll_read(cx, &mut buf),
             Stream::Unix(s) => Pin::new(s).poll_read(cx, &mut buf),
+            #[cfg(feature = "simulation")]
+            Stream::Simulated(s) => Pin::new(s).poll_read(cx, &mut buf),
             Stream::Tls(s) => return s.poll_read(cx, buf.initialized_mut()),
         };
         ready.map_ok(|()| buf.filled().len())
@@ -125,6 +134,8 @@ impl Stream {
         match self {
             Stream::Tcp(s) => Pin::new(s).poll_write(cx, buf),
             Stream::Unix(s) => Pin::new(s).poll_write(cx, buf),
+            #[cfg(feature = "simulation")]
+            Stream::Simulated(s) => Pin::new(s).poll_write(cx, buf),
             Stream::Tls(s) => s.poll_write(cx, buf),
         }
     }
@@ -142,6 +153,8 @@ impl Stream {
         match self {
             Stream::Tcp(s) => Pin::new(s).poll_write_vectored(cx, bufs),
             Stream::Unix(s) => Pin::new(s).poll_write_vectored(cx, bufs),
+            #[cfg(feature = "simulation")]
+            Stream::Simulated(s) => Pin::new(s).poll_write_vectored(cx, bufs),
             Stream::Tls(s) => s.poll_write_vectored(cx, bufs),
         }
     }
@@ -156,6 +169,8 @@ impl Stream {
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Stream::Tcp(_) | Stream::Unix(_) => Poll::Ready(Ok(())),
+            #[cfg(feature = "simulation")]
+            Stream::Simulated(s) => Pin::new(s).poll_flush(cx),
             Stream::Tls(s) => s.poll_flush(cx),
         }
     }
@@ -169,6 +184,8 @@ impl Stream {
         match self {
             Stream::Tcp(s) => Pin::new(s).poll_shutdown(cx),
             Stream::Unix(s) => Pin::new(s).poll_shutdown(cx),
+            #[cfg(feature = "simulation")]
+            Stream::Simulated(s) => Pin::new(s).poll_shutdown(cx),
             Stream::Tls(s) => s.poll_shutdown(cx),
         }
     }
@@ -186,6 +203,8 @@ impl Stream {
         match self {
             Stream::Tcp(s) => crate::limits::is_last_for_clients(s.as_fd()),
             Stream::Unix(s) => crate::limits::is_last_for_clients(s.as_fd()),
+            #[cfg(feature = "simulation")]
+            Stream::Simulated(_) => false,
             Stream::Tls(s) => s.socket().is_last_for_clients(),
         }
     }
@@ -195,6 +214,8 @@ impl Stream {
         match self {
             Stream::Tcp(s) => s.local_addr().ok(),
             Stream::Unix(_) => None,
+            #[cfg(feature = "simulation")]
+            Stream::Simulated(_) => None,
             Stream::Tls(s) => s.socket().local_addr(),
         }
     }
@@ -204,6 +225,8 @@ impl Stream {
         match self {
             Stream::Tls(s) => Some(s.facts()),
             Stream::Tcp(_) | Stream::Unix(_) => None,
+            #[cfg(feature = "simulation")]
+            Stream::Simulated(_) => None,
         }
     }
 }
@@ -213,6 +236,8 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Stream::Tcp(s) => Pin::new(s).poll_read(cx, buf),
             Stream::Unix(s) => Pin::new(s).poll_read(cx, buf),
+            #[cfg(feature = "simulation")]
+            Stream::Simulated(s) => Pin::new(s).poll_read(cx, buf),
             Stream::Tls(s) => {
                 let n = ready!(s.poll_read(cx, buf.initialize_unfilled()))?;
                 buf.advance(n);

@@ -234,6 +234,9 @@ fn session_limits(worker: &Worker) -> SessionLimits {
 }
 
 #[cfg(test)]
+mod simulation;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -17,6 +17,7 @@ mod ports;
 mod redis;
 mod relay;
 mod seal;
+mod seeds;
 mod socket;
 mod streams;
 pub mod wire;
@@ -31,6 +32,7 @@ pub use peer::Peer;
 pub use ports::free_port;
 pub use redis::Redis;
 pub use relay::Relay;
+pub use seeds::for_seeds;
 pub use socket::{Address, Socket};
 
 use std::time::{Duration, Instant};

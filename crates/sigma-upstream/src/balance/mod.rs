@@ -13,6 +13,8 @@ mod least_conn;
 mod random;
 mod roundrobin;
 #[cfg(test)]
+mod simulation;
+#[cfg(test)]
 mod tests;
 
 use std::cell::RefCell;

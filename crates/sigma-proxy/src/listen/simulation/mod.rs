@@ -1,0 +1,190 @@
+//! Whole connections served by the worker's own code, between clients and nodes that a seed makes up.
+//!
+//! Nothing here is real but the gateway: time passes when nobody has anything to do, tasks are polled
+//! in an order by chance, and connections take and give pieces of any size, make both ends wait, and
+//! break at any read or write. So one seed is one run, and the same one each time.
+//!
+//! What must hold whatever happens:
+//! - no byte is lost, doubled or changes places; what arrives is a whole message or breaks off visibly;
+//! - an answer goes to whoever asked; a request that may not be repeated reaches one node at most;
+//! - nothing panics, waits for ever, or is polled without end;
+//! - what began has ended: exchanges, connections, the requests that a balancer counts on a node.
+//!
+//! Where all behave, every request gets its answer.
+
+mod message;
+mod peers;
+mod stream;
+mod world;
+
+use std::rc::Rc;
+use std::sync::{Arc, LazyLock};
+
+use sigma_config::{ParseOptions, Problem, resources};
+use sigma_http::Chunk;
+use sigma_net::simulation::{Dialling, Wire};
+use sigma_net::{Peer, Stream, deadline};
+use sigma_observe::counters::{Counter, WorkerCounters};
+use sigma_plugin::{Local, Roster};
+use sigma_upstream::balance::{InFlight, PickContext, Tried};
+use sigma_upstream::endpoint::{EndpointSet, Location, UpstreamCell, plan_nodes};
+use sigma_upstream::health::plan::Plan;
+use sigma_upstream::health::{HealthRecords, passive_channel};
+use sigma_upstream::identity::{EndpointId, EndpointIds};
+
+use super::{Entered, Open, serve};
+use crate::admit::Admitted;
+use crate::compile::Compiler;
+use crate::downstream::Origin;
+use crate::snapshot::{EndpointSource, Snapshot};
+use crate::worker::Worker;
+use message::STALL_MS;
+use peers::Play;
+use stream::connection;
+use world::{FOR_EVER_MS, Scheduler, Spawner, World};
+
+#[test]
+fn transfers() {
+    sigma_testkit::for_seeds("cargo test -p sigma-proxy --lib simulation::transfers", simulate);
+}
+
+/// One run of a worker.
+fn simulate(seed: u64) -> Result<(), String> {
+    let world = World::new(seed);
+    let play = Rc::new(Play::new(&world));
+    let spawner = Spawner::default();
+    let worker = Rc::new(worker(&world, seed));
+    let _network = sigma_net::simulation::enter(network(&play, &spawner));
+    let open = Open::default();
+    let clients = 1 + world.pick(0..4);
+    for number in 0..clients {
+        let (near, far) = connection(&world, play.mood());
+        let entered = Entered(Rc::clone(&worker));
+        let origin = Origin { peer: Peer::Unix, local: None, listener: 0, connection: worker.enter() };
+        let stream = Stream::Simulated(Box::new(near));
+        let admitted = Admitted { stream, early: Chunk::empty(), origin };
+        spawner.spawn(format!("connection {number}"), serve(entered, admitted, Rc::clone(&open.0)));
+        let asks = (0..1 + world.pick(0..4)).map(|_| play.ask()).collect();
+        spawner.spawn(format!("client {number}"), peers::client(Rc::clone(&play), far, asks));
+    }
+    let mut scheduler = Scheduler::new(&world, &spawner);
+    let sweep = || worker.pools.borrow_mut().sweep(deadline::now_ms());
+    scheduler.run("connection", FOR_EVER_MS, sweep)?;
+    scheduler.run("client", 2 * STALL_MS, || {})?;
+    play.verdict()?;
+    account(&worker, clients)?;
+    worker.pools.borrow_mut().clear();
+    scheduler.run("node", 2 * STALL_MS, || {})
+}
+
+/// A worker with one route to some nodes.
+fn worker(world: &World, seed: u64) -> Worker {
+    // Made once, as that takes longer than most simulations.
+    static SNAPSHOTS: LazyLock<Vec<Arc<Snapshot>>> = LazyLock::new(snapshots);
+    let snapshot = Arc::clone(&SNAPSHOTS[world.pick(0..SNAPSHOTS.len())]);
+    let (health, _) = passive_channel(1);
+    let plugins = (Arc::default(), Local::new(0, seed));
+    Worker::new(snapshot, Arc::new(WorkerCounters::default()), None, health, plugins, seed)
+}
+
+fn snapshots() -> Vec<Arc<Snapshot>> {
+    let mut snapshots = Vec::new();
+    // Not ewma: it goes by how long requests really took.
+    for balance in ["least_conn", "least_conn", "roundrobin", "random", "chash"] {
+        for nodes in 1..4 {
+            for (buffer, kept) in [(4_096, 0), (4_096, 100), (65_536, 65_536)] {
+                snapshots.push(snapshot(balance, nodes, buffer, kept));
+            }
+        }
+    }
+    snapshots
+}
+
+/// One route to nodes that are balanced so; with buffers of this size, and this much of a body kept
+/// for another attempt.
+fn snapshot(balance: &str, nodes: usize, buffer: usize, kept: usize) -> Arc<Snapshot> {
+    let node = |n: usize| format!("{{host: 10.0.0.{}, port: 9000, weight: 1}}", n + 1);
+    let text = format!(
+        "listeners: [{{address: \"127.0.0.1:80\"}}]\n\
+         limits: {{exchange_buffer_bytes: {buffer}, retry_body_bytes: {kept}}}\n\
+         routes: [{{id: r, uri: /*, upstream: {{type: {balance}, key: uri, nodes: [{}]}}}}]\n",
+        (0..nodes).map(node).collect::<Vec<_>>().join(", "),
+    );
+    let config = sigma_config::parse(&text, &ParseOptions::default()).unwrap().config;
+    let compiler = Compiler::new(Arc::new(Roster::new(&[], None)), Arc::default());
+    compiler.compile(&config, 0, &mut Fixed).unwrap().1
+}
+
+/// Nodes at the addresses that the configuration has, never checked.
+struct Fixed;
+
+impl EndpointSource for Fixed {
+    fn endpoints(
+        &mut self,
+        _: &str,
+        config: &resources::Upstream,
+        _: Option<&sigma_net::tls::ClientTls>,
+    ) -> Result<(Arc<UpstreamCell>, Option<Arc<Plan>>), Problem> {
+        let (ids, records) = (EndpointIds::default(), HealthRecords::default());
+        let planned = plan_nodes(config.scheme, &config.nodes);
+        let endpoints = planned.iter().map(|node| match &node.location {
+            Location::Fixed(address) => node.at(address.clone(), &ids, &records),
+            Location::Name(name) => unreachable!("{name} is an address"),
+        });
+        let set = EndpointSet::new(endpoints.collect(), Arc::clone(records.epoch()));
+        Ok((Arc::new(UpstreamCell::new(Arc::new(set))), None))
+    }
+}
+
+/// Connections to nodes: some are refused, some never stand.
+fn network(play: &Rc<Play>, spawner: &Spawner) -> impl Fn(std::net::SocketAddr) -> Dialling + use<> {
+    let (play, spawner) = (Rc::clone(play), spawner.clone());
+    move |addr| {
+        let world = play.world.clone();
+        let delay_ms = world.one_of(&[0, 0, 1, 30, 400]);
+        let (refused, lost) = (!play.calm && world.chance(8), !play.calm && world.chance(4));
+        let (near, far) = connection(&world, play.mood());
+        if !refused && !lost {
+            spawner.spawn(format!("node {addr}"), peers::node(Rc::clone(&play), far));
+        }
+        Box::pin(async move {
+            world.sleep(delay_ms).await;
+            if lost {
+                std::future::pending::<()>().await;
+            }
+            if refused {
+                return Err(std::io::ErrorKind::ConnectionRefused.into());
+            }
+            Ok(Box::new(near) as Box<dyn Wire>)
+        })
+    }
+}
+
+/// What began has ended.
+fn account(worker: &Rc<Worker>, clients: usize) -> Result<(), String> {
+    let count = |counter| worker.counters.get(counter);
+    let begun = (count(Counter::Requests), count(Counter::ConnectionsAccepted));
+    let ended = (count(Counter::ExchangesEnded), clients as u64);
+    let active = (count(Counter::ConnectionsActive), worker.connections());
+    if begun != ended || active != (0, 0) {
+        return Err(format!("begun {begun:?}, ended {ended:?}, still there {active:?}"));
+    }
+    let snapshot = Arc::clone(&worker.view().snapshot);
+    let Some(upstream) = snapshot.upstream(0) else { return Err("no upstream".into()) };
+    if upstream.balance != resources::Balance::LeastConn {
+        return Ok(());
+    }
+    // Requests that stay are dealt out in turns only if all nodes begin with as many.
+    let balancer = worker.balancer(0, upstream);
+    let ids: Vec<EndpointId> = balancer.borrow().endpoints().endpoints.iter().map(|node| node.id()).collect();
+    let mut held = Vec::new();
+    for turn in 0..2 * ids.len() {
+        let context = PickContext { key: None, tried: &Tried::default(), now_ms: 0, random: 0 };
+        let picked = balancer.borrow_mut().pick(&context);
+        if picked != Some(turn % ids.len()) {
+            return Err(format!("requests are still counted on a node: {picked:?} in turn {turn}"));
+        }
+        held.push(InFlight::begin(&balancer, ids[turn % ids.len()], 0));
+    }
+    Ok(())
+}

@@ -1,0 +1,48 @@
+//! Simulations: what a test is, is made up from a seed.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Seeds in a run of the tests, unless `SIGMA_SEEDS` says how many.
+const SEEDS: u64 = 1_000;
+
+/// Runs `simulate` with as many seeds as `SIGMA_SEEDS` says, or with `SIGMA_SEED` alone, on all CPUs.
+/// `command` runs this test.
+///
+/// # Panics
+/// A simulation fails or panics: with its seed, and how to run it alone.
+pub fn for_seeds(command: &str, simulate: impl Fn(u64) -> Result<(), String> + Sync) {
+    let number = |name| {
+        std::env::var(name)
+            .ok()
+            .map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+    };
+    let seeds = match number("SIGMA_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SIGMA_SEEDS").unwrap_or(SEEDS),
+    };
+    let (next, failed) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
+    let run = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return;
+            }
+            let result = catch_unwind(AssertUnwindSafe(|| simulate(seed)));
+            let failure = result.unwrap_or_else(|_| Err("it panicked".to_owned())).err();
+            if let (Some(failure), Ok(mut failed)) = (failure, failed.lock()) {
+                failed.push((seed, failure));
+                // The first ones are enough to look at.
+                next.store(seeds.end, Ordering::Relaxed);
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(run))));
+    let failed = failed.into_inner().unwrap_or_default();
+    let told = failed
+        .iter()
+        .map(|(seed, failure)| format!("seed {seed}: {failure}\nalone: SIGMA_SEED={seed} {command}\n"));
+    assert!(failed.is_empty(), "{}", told.collect::<String>());
+}
