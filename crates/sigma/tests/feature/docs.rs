@@ -400,3 +400,97 @@ fn a_grpc_call_as_the_document_says() {
         );
     });
 }
+
+/// The code of a line of text, between single backquotes.
+fn code_of(line: &str) -> Vec<String> {
+    // Two backquotes stand around code that has one in it.
+    let parts = line.split("``").step_by(2).flat_map(|text| text.split('`').skip(1).step_by(2));
+    parts.map(str::to_owned).collect()
+}
+
+/// The pages with the words of other gateways.
+const WORDS: [&str; 3] = ["docs/from-nginx.md", "docs/from-traefik.md", "docs/from-apisix.md"];
+
+#[test]
+fn every_line_beside_the_words_of_others_is_a_configuration() {
+    let (root, dir) = (Authority::new("Root"), tempfile::tempdir().unwrap());
+    let issued = root.issue("shop.example");
+    issued.files(dir.path(), "rsa");
+    let reference = read("docs/configuration.md");
+    let top = reference.split("\n## ").nth(1).unwrap();
+    let keys: Vec<&str> =
+        top.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    for page in WORDS {
+        let text = read(page);
+        let codes = text.lines().filter(|line| line.starts_with('|')).flat_map(code_of);
+        let lines: Vec<String> =
+            codes.filter(|code| code.split_once(": ").is_some_and(|(key, _)| keys.contains(&key))).collect();
+        assert!(lines.len() > 20, "{page} has few configurations: {lines:?}");
+        for (at, line) in lines.iter().enumerate() {
+            let line = line.replace("/etc/sigma/", &format!("{}/", dir.path().display()));
+            fs::write(dir.path().join(format!("{at:03}.yaml")), format!("{line}\n")).unwrap();
+        }
+        let check =
+            "for file in [0-9]*.yaml; do sigma check $file || { cat $file; exit 1; }; done; rm [0-9]*.yaml";
+        let output = paste(dir.path(), check, &[("CERT", &issued.cert), ("KEY", &issued.key)]);
+        assert!(output.status.success(), "{page}:\n{}", text_of(&output));
+    }
+}
+
+#[test]
+fn every_page_is_in_the_table_of_contents() {
+    let (contents, plugins) = (read("docs/README.md"), read("docs/plugins/README.md"));
+    for page in pages() {
+        let named = match page.strip_prefix("docs/") {
+            Some("README.md") => true,
+            Some(page) => match page.strip_prefix("plugins/") {
+                Some(page) if page != "README.md" => plugins.contains(&format!("]({page})")),
+                _ => contents.contains(&format!("]({page})")),
+            },
+            None => contents.contains(&format!("](../{page})")),
+        };
+        assert!(named, "docs/README.md does not name {page}");
+    }
+}
+
+#[test]
+fn the_words_of_the_glossary_are_in_the_code() {
+    let glossary = read("docs/glossary.md");
+    let places: Vec<String> = glossary
+        .lines()
+        .filter(|line| line.starts_with('|'))
+        .filter_map(|line| code_of(line).pop())
+        .collect();
+    assert!(places.len() >= 40, "{places:?}");
+    for place in places {
+        let (name, word) = place.split_once(": ").unwrap_or_else(|| panic!("{place} names no crate"));
+        let folder = repository().join("crates").join(name).join("src");
+        assert!(
+            sources(&folder).iter().any(|text| defines(text, word)),
+            "the glossary: {name} has no {word}"
+        );
+    }
+}
+
+/// Whether a source file defines a type or a module of this name.
+fn defines(text: &str, name: &str) -> bool {
+    let kinds = ["struct", "enum", "trait", "mod"];
+    text.lines().any(|line| {
+        let words: Vec<&str> = line.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+        words.windows(2).any(|pair| kinds.contains(&pair[0]) && pair[1] == name)
+    })
+}
+
+/// The source files below a folder.
+fn sources(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else {
+            found.push(fs::read_to_string(path).unwrap());
+        }
+    }
+    found
+}
