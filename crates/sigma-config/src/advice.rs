@@ -14,12 +14,12 @@ use crate::resources::{Resources, Route, SslType};
 use crate::rules::Object;
 use crate::settings::{RouterKind, Settings, UnknownFields};
 
-/// What a resource is looked at with.
+/// The surroundings that a resource is looked at with.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'a> {
     /// The plugins that are enabled.
     pub plugins: &'a dyn PluginSchemas,
-    /// What becomes of fields that do not exist.
+    /// The treatment of fields that do not exist.
     pub unknown: UnknownFields,
     /// How routes are chosen.
     pub router: RouterKind,
@@ -35,7 +35,7 @@ fn never(place: String, message: impl Into<String>, hint: &str) -> Problem {
     Problem::new(place, "never_matches", message).hint(hint)
 }
 
-/// What is to be said of one resource; pointers begin in it.
+/// The warnings about one resource; pointers begin in it.
 pub(crate) fn resource(kind: Kind, value: &Object, around: &Surroundings<'_>) -> Vec<Problem> {
     let mut found = Vec::new();
     match kind {
@@ -185,7 +185,7 @@ fn certificates(ssl: &Object, now: i64, found: &mut Vec<Problem>) {
     }
 }
 
-/// What is to be said of a file that holds all resources; `is_auth` tells plugins that authenticate.
+/// The warnings about a file that holds all resources; `is_auth` tells plugins that authenticate.
 pub(crate) fn whole(
     settings: &Settings,
     resources: &Resources,

@@ -16,7 +16,7 @@ use crate::{check, stored};
 pub struct SetAside {
     /// Its key; `routes/arr_3` for the third route, if it has no usable id.
     pub key: ResourceKey,
-    /// What is wrong with it.
+    /// Its problems.
     pub problems: Vec<Problem>,
     section: &'static str,
     index: usize,

@@ -22,7 +22,7 @@ use crate::stored::{self, check_secret, duplicate_global_plugin, references, wro
 use crate::wording::{self, Unread};
 use crate::{ParseOptions, Surroundings};
 
-/// What was found so far.
+/// The problems that were found so far.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     /// Each stops the configuration.
@@ -89,10 +89,10 @@ pub(crate) fn check(document: &Document, options: &ParseOptions<'_>, found: &mut
     rules.warnings();
 }
 
-/// What the document says of fields that do not exist.
+/// The document's setting for fields that do not exist.
 pub(crate) fn unknown_fields(document: &Document) -> UnknownFields {
     let word = document.value.get("compat").and_then(|compat| compat.get("unknown_fields"));
-    // What is none of the words, the schema refuses.
+    // The schema refuses any other word.
     word.and_then(|word| UnknownFields::deserialize(word).ok()).unwrap_or_default()
 }
 
@@ -141,7 +141,7 @@ struct Rules<'a> {
     options: &'a ParseOptions<'a>,
     /// The plugins that are enabled.
     plugins: &'a dyn PluginSchemas,
-    /// What becomes of fields that do not exist.
+    /// The treatment of fields that do not exist.
     unknown: UnknownFields,
     found: &'a mut Findings,
     root: &'a Object,
@@ -241,7 +241,7 @@ impl Rules<'_> {
         }
     }
 
-    /// What a rule of one resource found, at the place of that resource.
+    /// The problems that a rule of one resource found, at the place of that resource.
     fn violated(&mut self, pointer: &str, violations: impl IntoIterator<Item = Violation>) {
         for violation in violations {
             let place = join(pointer, &violation.place);
@@ -271,7 +271,7 @@ impl Rules<'_> {
         self.target(Kind::Route, pointer, route);
     }
 
-    /// What routes and services have in common: plugins and an upstream.
+    /// The common part of routes and services: plugins and an upstream.
     fn target(&mut self, kind: Kind, pointer: &str, item: &Object) {
         self.plugins(kind, pointer, item);
         if let Some(upstream) = item.get("upstream").and_then(Value::as_object) {
@@ -395,7 +395,7 @@ impl Rules<'_> {
         let around = Surroundings {
             plugins: self.plugins,
             unknown: self.unknown,
-            // What is no router, the schema refuses.
+            // The schema refuses a value that is no router.
             router: router.and_then(|router| RouterKind::deserialize(router).ok()).unwrap_or_default(),
             now: self.options.now,
         };
@@ -414,7 +414,7 @@ impl Rules<'_> {
         }
     }
 
-    /// What plugins are told once for the process. A plugin that is not enabled may be told already.
+    /// The settings of plugins for the process. A plugin that is not enabled may have some already.
     fn attributes(&mut self) {
         let all = self.options.plugins;
         for (name, value) in self.root.get("plugin_attr").and_then(Value::as_object).into_iter().flatten() {

@@ -14,7 +14,7 @@ pub struct Checks {
     pub passive: Option<Passive>,
 }
 
-/// What a probe speaks.
+/// The protocol of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckType {
@@ -32,7 +32,7 @@ pub enum CheckType {
 #[serde(default)]
 #[schemars(deny_unknown_fields)]
 pub struct Active {
-    /// What a probe speaks.
+    /// The protocol of a probe.
     #[serde(rename = "type")]
     pub kind: CheckType,
     /// Seconds for one probe.
@@ -164,7 +164,7 @@ impl Default for ActiveUnhealthy {
 #[serde(default)]
 #[schemars(deny_unknown_fields)]
 pub struct Passive {
-    /// What is judged: answers, or only connections.
+    /// Whether answers are judged, or only connections.
     #[serde(rename = "type")]
     pub kind: CheckType,
     /// When a node counts as healthy again.

@@ -137,7 +137,7 @@ impl CidrSet {
         self.listed.is_empty()
     }
 
-    /// What is listed, in the order it was written.
+    /// The entries, in the order they were written.
     #[must_use]
     pub fn as_slice(&self) -> &[Cidr] {
         &self.listed

@@ -80,7 +80,7 @@ pub struct Keyring {
     coverage: Coverage,
 }
 
-/// What is encrypted on the way to the store. Everything is decrypted on the way back.
+/// The fields that are encrypted on the way to the store. All are decrypted on the way back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Coverage {
     PluginsAndPrivateKeys,
@@ -166,8 +166,8 @@ impl Keyring {
     }
 }
 
-/// What stands in an answer where a secret is kept from its reader. Not the ciphertext: the keyring
-/// may be the one that everybody knows.
+/// The text that stands in an answer for a secret that its reader must not see. Not the
+/// ciphertext: the keyring may be the one that everybody knows.
 pub const MASK: &str = "***";
 
 /// Hides everything secret of a resource: the secret fields of its plugins, private keys wherever
@@ -204,7 +204,7 @@ fn all_secrets(
     }
 }
 
-/// What the managers of secrets are accessed with.
+/// The credentials for the managers of secrets.
 const MANAGER_SECRETS: [&[&str]; 4] =
     [&["token"], &["secret_access_key"], &["session_token"], &["auth_config", "private_key"]];
 
@@ -218,7 +218,7 @@ fn mask_private_keys(value: &mut Value) {
     }
 }
 
-/// What a secret field is.
+/// The kind of a secret field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Field {
     Plugin,

@@ -82,7 +82,7 @@ fn parent(pointer: &str) -> &str {
     &pointer[..cut.unwrap_or(0)]
 }
 
-/// Whether the first characters outside spaces and comments are `{"` or `{}`. What has a bare word
+/// Whether the first characters outside spaces and comments are `{"` or `{}`. A text that has a bare word
 /// there, as in `{uri: /a}`, cannot be JSON, and is YAML's way to write an object on one line.
 fn is_json(text: &str) -> bool {
     let Some(inner) = without_comments(text).strip_prefix('{') else { return false };

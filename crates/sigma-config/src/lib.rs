@@ -1,4 +1,4 @@
-//! What an operator may write, checked once into types that cannot be wrong.
+//! The configuration that an operator writes, checked once into types that cannot be wrong.
 //!
 //! The way of a text: [`document`] (JSON or YAML, with lines) → [`seed`] (Sigma's and NiubiX's own
 //! formats are translated) → [`env`] (variables) → shorthands → schema → types → rules across
@@ -54,9 +54,9 @@ use settings::Settings;
 /// Everything an operator wrote, checked.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Config {
-    /// What this process is.
+    /// The settings of the process.
     pub settings: Settings,
-    /// What it serves.
+    /// The resources that it serves.
     pub resources: Resources,
 }
 
@@ -80,7 +80,7 @@ impl Config {
 pub struct Checked {
     /// The configuration.
     pub config: Config,
-    /// What the operator should know, though it stops nothing.
+    /// Warnings: problems that stop nothing.
     pub warnings: Vec<Problem>,
     /// Items that are not served, with [`ParseOptions::skip_invalid`].
     pub set_aside: Vec<SetAside>,

@@ -1,5 +1,5 @@
-//! What the check of a configuration asks about plugins. The plugins themselves live above this
-//! crate; the binary passes their roster down.
+//! The questions that the check of a configuration asks about plugins. The plugins themselves live
+//! above this crate; the binary passes their roster down.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -128,7 +128,7 @@ impl PluginSchemas for NoPlugins {
     }
 }
 
-/// Those plugins of a build that an operator enabled; the others are unknown.
+/// The plugins of a build that an operator enabled; the others are unknown.
 pub struct EnabledPlugins<'a> {
     all: &'a dyn PluginSchemas,
     http: BTreeSet<&'a str>,
@@ -147,7 +147,7 @@ impl<'a> EnabledPlugins<'a> {
     fn is_enabled(&self, name: &str, scope: PluginScope) -> bool {
         match scope {
             PluginScope::Stream => self.stream.contains(name),
-            // What is not enabled may have metadata already.
+            // A plugin that is not enabled may have metadata already.
             PluginScope::Metadata => true,
             PluginScope::Http | PluginScope::Consumer => self.http.contains(name),
         }
@@ -253,7 +253,7 @@ pub(crate) fn check_plugin(
         (Err(PluginRefusal::Invalid(text)), Ok(())) => Some(text),
         (Ok(()), Ok(())) => None,
     };
-    // What is disabled may be wrong: it is being prepared, or kept for reference.
+    // A configuration that is disabled may be wrong: it is being prepared, or kept for reference.
     if let Some(text) = wrong
         && !is_disabled(conf)
     {

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration: where, why and what to do about it.
+//! The problems of a configuration: place, reason and remedy.
 
 use std::fmt;
 

@@ -9,14 +9,14 @@ use protox::prost::Message;
 use protox::prost_reflect::prost_types::FileDescriptorSet;
 use protox::{Compiler, Error};
 
-/// What the file is called in messages.
+/// The file's name in messages.
 const NAME: &str = "content";
 
 /// Checks that a definition can be used: everything that it names is in it, or is one of the files
 /// of `google/protobuf/` that come with every compiler. Like APISIX, a `.proto` text is tried first.
 ///
 /// # Errors
-/// What is wrong, with line and column where there are any.
+/// The mistake, with line and column where there are any.
 pub(crate) fn check(content: &str) -> Result<(), String> {
     // The compiler is made for texts that want to be compiled. One that trips it, which none is known
     // to do, must be refused, not end the thread that a whole gateway is steered from.

@@ -1,6 +1,6 @@
 //! Texts that stand for a secret kept elsewhere: `$secret://vault/1/path/key`, `$env://NAME/field`.
 //!
-//! Only their form is known here. What they stand for is looked up by the control plane.
+//! Only their form is known here. The control plane looks up the secrets.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ pub enum SecretRef<'a> {
         provider: SecretProvider,
         /// The identity of the access, without the manager: `1` of `vault/1`.
         id: &'a str,
-        /// What the manager is asked for; has at least one segment.
+        /// The path that the manager is asked for; has at least one segment.
         key: &'a str,
     },
     /// An environment variable.
@@ -53,7 +53,7 @@ pub fn is_reference(text: &str) -> bool {
     crate::wording::is_secret_reference(text)
 }
 
-/// What follows `$env://`, in any case.
+/// The text behind `$env://`, in any case.
 fn strip_env(text: &str) -> Option<&str> {
     const PREFIX: &str = "$env://";
     let head = text.get(..PREFIX.len())?;

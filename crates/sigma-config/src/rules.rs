@@ -253,7 +253,7 @@ fn private_key(place: &str, text: &str) -> Option<Violation> {
         return None;
     }
     if !text.starts_with("---") {
-        // What the store held encrypted is decrypted by now.
+        // Fields that the store held encrypted are decrypted by now.
         let message = "failed to decrypt previous encrypted key";
         return Some(Violation::new(place, "private_key", message, PEM_HINT));
     }

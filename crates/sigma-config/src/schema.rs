@@ -111,7 +111,7 @@ impl Report<'_> {
     }
 
     fn error(&mut self, error: &ValidationError<'_>) {
-        // What a reference stands for is checked when it is known.
+        // The secret behind a reference is checked when it is known.
         if error.instance().as_str().is_some_and(is_reference) {
             return;
         }

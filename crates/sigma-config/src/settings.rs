@@ -473,7 +473,7 @@ pub struct Settings {
     /// The plugins that may be used, by name; unset: all of this build.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plugins: Option<Vec<crate::resources::EnabledPlugin>>,
-    /// What plugins are told once for the whole process, by plugin name.
+    /// Settings of plugins that hold for the whole process, by plugin name.
     #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
     pub plugin_attr: serde_json::Map<String, serde_json::Value>,
     /// Leniency for configurations that come from APISIX.
@@ -490,7 +490,7 @@ pub struct Settings {
     pub server_header: Option<String>,
     /// When `X-APISIX-Upstream-Status` tells the client what the nodes answered.
     pub upstream_status_header: UpstreamStatusHeader,
-    /// What is taken although the strict grammar refuses it.
+    /// Forms that are taken although the strict grammar refuses them.
     pub tolerate: Tolerate,
     /// The name that this gateway gives itself in `Via`, which requests and answers get then; unset, as
     /// in APISIX: none.
@@ -526,7 +526,7 @@ impl<'de> Deserialize<'de> for ViaName {
     }
 }
 
-/// What becomes of header fields with an underscore in their name.
+/// The treatment of header fields with an underscore in their name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Underscores {

@@ -1,4 +1,4 @@
-//! What of a refused file is sound, so that later steps can look for problems in it too.
+//! The sound part of a refused file, so that later steps can look for problems in it too.
 //!
 //! Compiling finds what the check of a document cannot see. It needs types, and a document with
 //! problems has none; without its unsound parts it has.

@@ -18,7 +18,7 @@ pub enum StoreKind {
     Etcd,
 }
 
-/// What the gateway may do with an etcd.
+/// The access that the gateway has to an etcd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StoreAccess {
@@ -57,7 +57,7 @@ pub struct Store {
     pub path: PathBuf,
     /// Members of the etcd cluster, `http://host:port` or `https://host:port`.
     pub endpoints: Vec<String>,
-    /// What all keys in etcd begin with.
+    /// The beginning of all keys in etcd.
     pub prefix: String,
     /// User of etcd.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,7 +127,7 @@ pub(crate) struct Breach {
     pub(crate) hint: &'static str,
 }
 
-/// What does not go together in the settings of a store.
+/// Settings of a store that do not go together.
 pub(crate) fn breaches(store: &Map<String, Value>) -> Vec<Breach> {
     let mut found = Vec::new();
     let mut breach = |field, message: String, hint| found.push(Breach { field, message, hint });

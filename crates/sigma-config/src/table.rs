@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-/// What a [`Table`] holds.
+/// The members of a [`Table`].
 pub trait Resource {
     /// The identity within its kind; see [`crate::kind::ResourceKey`].
     fn id(&self) -> &str;

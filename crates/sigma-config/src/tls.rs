@@ -48,8 +48,8 @@ pub struct CertificateFiles {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ListenerTls {
-    /// What is shown where no ssl has the name that a client asks for, or it asks for none: several
-    /// pairs for different kinds of keys, such as RSA and ECDSA.
+    /// The certificates for clients that name no server, or one that no ssl has: several pairs for
+    /// different kinds of keys, such as RSA and ECDSA.
     pub certificates: Vec<CertificateFiles>,
     /// Versions of TLS. Older ones are not offered, whatever stands here (RFC 8996).
     pub protocols: Vec<TlsVersion>,

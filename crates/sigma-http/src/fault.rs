@@ -1,4 +1,4 @@
-//! What can go wrong in an exchange: a small vocabulary in the terms of RFC 9209.
+//! Faults of an exchange: a small vocabulary in the terms of RFC 9209.
 //!
 //! A fault says what happened and on whose side. What is answered, whether it is retried and
 //! how it is counted is decided elsewhere, once each, from this value.
@@ -16,7 +16,7 @@ pub enum Side {
 
 macro_rules! fault_kinds {
     ($($(#[$doc:meta])* $name:ident $side:ident $error_type:literal;)*) => {
-        /// What happened. `as usize` is a dense index for counters.
+        /// A kind of fault. `as usize` is a dense index for counters.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum FaultKind { $($(#[$doc])* $name,)* }
 
@@ -111,7 +111,7 @@ fault_kinds! {
 /// A fault: what happened, on whose side, and how far the request had got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
-    /// What happened.
+    /// The kind of fault.
     pub kind: FaultKind,
     /// Names the rule that was broken, for logs and the error body. Never peer-supplied text.
     pub reason: &'static str,

@@ -1,4 +1,4 @@
-//! What crosses between the two sides of an exchange once the head is known.
+//! The pieces that cross between the two sides of an exchange once the head is known.
 
 use crate::{Chunk, Headers};
 

@@ -12,7 +12,7 @@ const CONTINUATION: u8 = 9;
 const DATA: u8 = 0;
 const END_HEADERS: u8 = 4;
 
-/// What a frame is to whoever counts.
+/// The class of a frame, for counting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameClass {
     /// Begins a head, interim ones and trailers included.

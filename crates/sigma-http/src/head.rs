@@ -56,7 +56,7 @@ pub struct RequestHead {
     /// The fields; their arena also holds the request line.
     pub headers: Headers,
     pub(crate) method_range: Range<u32>,
-    /// What the client asked with, if [`RequestHead::set_method`] replaced it.
+    /// The client's method, if [`RequestHead::set_method`] replaced it.
     replaced: Option<Method>,
     pub(crate) target: Range<u32>,
     pub(crate) authority: Range<u32>,

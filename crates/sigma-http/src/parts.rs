@@ -199,7 +199,7 @@ impl Headers {
     }
 }
 
-/// What no trailer may be.
+/// The names that no trailer may have.
 const OF_THE_HEAD: [HeaderId; 11] = [
     HeaderId::ContentLength,
     HeaderId::TransferEncoding,
@@ -214,7 +214,7 @@ const OF_THE_HEAD: [HeaderId; 11] = [
     HeaderId::Expect,
 ];
 
-/// What may still come of a head.
+/// The parts of a head that may still come.
 struct Budget {
     bytes: usize,
     fields: usize,

@@ -37,7 +37,7 @@ pub enum Header {
         source: SocketAddr,
         /// Where the client connected to.
         destination: SocketAddr,
-        /// What it speaks.
+        /// Its transport.
         transport: Transport,
     },
     /// That of a process on the sender's machine.
@@ -46,12 +46,12 @@ pub enum Header {
         source: Box<[u8]>,
         /// The path that the client connected to.
         destination: Box<[u8]>,
-        /// What it speaks.
+        /// Its transport.
         transport: Transport,
     },
 }
 
-/// What a client speaks to the sender of the header.
+/// The transport between the client and the sender of the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     /// TCP or a Unix stream.
@@ -220,7 +220,7 @@ fn path(bytes: &[u8]) -> Box<[u8]> {
     bytes[..end].into()
 }
 
-/// Checks the form of the fields behind the addresses (§2.2.1). What they say is not used.
+/// Checks the form of the fields behind the addresses (§2.2.1). Their contents are not used.
 fn skip_fields(mut rest: &[u8]) -> Result<(), Invalid> {
     while !rest.is_empty() {
         let (head, tail) = rest.split_first_chunk::<3>().ok_or(Invalid("a field is cut short"))?;

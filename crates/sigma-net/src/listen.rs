@@ -148,7 +148,7 @@ impl Listening {
 pub struct Occupant {
     /// Its id.
     pub pid: u32,
-    /// What it is called.
+    /// Its name.
     pub name: String,
 }
 

@@ -27,7 +27,7 @@ pub enum Stream {
     Simulated(Box<dyn crate::simulation::Wire>),
 }
 
-/// Who is at the other end.
+/// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
     /// A TCP peer, IPv4-mapped addresses unwrapped.
@@ -220,7 +220,7 @@ impl Stream {
         }
     }
 
-    /// What the handshake agreed on, if the stream is encrypted.
+    /// The outcome of the handshake, if the stream is encrypted.
     pub fn tls(&self) -> Option<&Facts> {
         match self {
             Stream::Tls(s) => Some(s.facts()),

@@ -57,7 +57,7 @@ pub async fn kept_up<F: Future>(name: &'static str, mut make: impl FnMut() -> F)
     loop {
         let mut running = pin!(make());
         let ended = poll_fn(|cx| {
-            // What it shares with others are cells that are whole between two borrows.
+            // It shares with others only cells that are whole between two borrows.
             match catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(cx))) {
                 Ok(Poll::Pending) => Poll::Pending,
                 Ok(Poll::Ready(output)) => Poll::Ready(Some(output)),

@@ -13,7 +13,7 @@ use crate::error_lines;
 /// Slots for faults by kind; kinds beyond the last slot are counted in it.
 pub const FAULT_SLOTS: usize = 48;
 
-/// What is counted.
+/// The counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Counter {

@@ -22,7 +22,7 @@ pub(crate) fn count_dropped(lines: u64) {
     DROPPED.fetch_add(lines, Ordering::Relaxed);
 }
 
-/// Takes lines for the error log. What finds no room is dropped and counted; nobody waits.
+/// Takes lines for the error log. Lines that find no room are dropped and counted; nobody waits.
 #[derive(Debug, Clone)]
 pub struct Lines {
     queue: SyncSender<Message>,
@@ -49,7 +49,7 @@ impl io::Write for Lines {
     }
 }
 
-/// The line with its end, in bounds. What a peer sent may be in it: control characters are escaped, and
+/// The line with its end, in bounds. It may hold bytes that a peer sent: control characters are escaped, and
 /// a text of several lines is indented, so that nobody can forge a line.
 fn one_line(line: &[u8]) -> Vec<u8> {
     let text = line.strip_suffix(b"\n").unwrap_or(line);

@@ -5,7 +5,7 @@
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
-/// What one byte becomes: itself, or up to six bytes.
+/// The escaped form of one byte: itself, or up to six bytes.
 struct Escaped {
     bytes: [u8; 6],
     len: usize,

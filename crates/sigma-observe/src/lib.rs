@@ -1,4 +1,4 @@
-//! What a worker can tell about its work without waiting for anybody: access lines and counters.
+//! Access lines and counters, which a worker emits without waiting for anybody.
 //!
 //! Nothing here blocks or locks on the emit path. An access line is rendered into the worker's own
 //! buffer; full buffers travel to one writer thread through a bounded queue that drops and counts

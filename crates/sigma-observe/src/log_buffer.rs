@@ -69,7 +69,7 @@ pub(crate) struct Block {
     pub(crate) sender: Option<Sender>,
 }
 
-/// Whom a block belongs to.
+/// The owner of a block.
 pub(crate) struct Sender {
     /// Where the buffer goes once written.
     home: SyncSender<Vec<u8>>,
@@ -82,7 +82,7 @@ pub(crate) enum Message {
     Wake,
 }
 
-/// What the control thread asks of the writer. Flags rather than messages: a full queue cannot lose them.
+/// The requests of the control thread to the writer. Flags rather than messages: a full queue cannot lose them.
 #[derive(Default)]
 struct Requests {
     reopen: AtomicBool,

@@ -3,7 +3,7 @@
 
 use super::VarName;
 
-/// The variables that go by a whole name. What each is worth is said in `docs/logging.md`.
+/// The variables that go by a whole name. Their values are described in `docs/logging.md`.
 pub const NAMES: &[&str] = &[
     "apisix_request_id",
     "args",

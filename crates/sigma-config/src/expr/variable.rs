@@ -162,7 +162,7 @@ impl fmt::Display for VarName {
     }
 }
 
-/// What a variable is worth.
+/// The value of a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VarValue<'a> {
     /// Text; not necessarily UTF-8, since it may come from a header or an argument.

@@ -34,7 +34,7 @@ pub struct Consumer {
     /// Reference to a consumer group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group_id: Option<Id>,
-    /// What identifies it, by authenticating plugin, and further plugins.
+    /// Its credentials, by authenticating plugin, and further plugins.
     #[serde(skip_serializing_if = "Rare::is_unset")]
     pub plugins: Plugins,
 }
@@ -63,7 +63,7 @@ pub struct Credential {
     /// When it was changed last, in Unix seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update_time: Option<UnixTime>,
-    /// What identifies the consumer, by authenticating plugin; one at most.
+    /// The credential, by authenticating plugin; one at most.
     #[serde(skip_serializing_if = "Rare::is_unset")]
     pub plugins: Plugins,
 }
@@ -107,7 +107,7 @@ pub(crate) struct ConsumerItem {
     update_time: Option<UnixTime>,
     /// Reference to a consumer group.
     group_id: Option<Id>,
-    /// What identifies it, by authenticating plugin, and further plugins.
+    /// Its credentials, by authenticating plugin, and further plugins.
     #[schemars(default)]
     plugins: Plugins,
 }

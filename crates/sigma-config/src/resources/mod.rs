@@ -95,7 +95,7 @@ pub struct Resources {
     pub stream_routes: Table<StreamRoute>,
     /// Accesses to secret managers; the identity is `vault/1`.
     pub secrets: Table<Secret>,
-    /// Those that keep their place and serve nothing there: whom they are for is answered 503, or
+    /// Resources that keep their place and serve nothing there: whom they are for is answered 503, or
     /// refused the handshake.
     closed: BTreeSet<ResourceKey>,
 }
@@ -156,7 +156,7 @@ impl Serialize for Resources {
     }
 }
 
-/// What a file may say about resources, for the schema of the file.
+/// The sections of a file that hold resources, for the schema of the file.
 #[derive(schemars::JsonSchema)]
 #[schemars(deny_unknown_fields, rename = "Resources")]
 #[allow(dead_code, reason = "only its schema is used")]

@@ -17,7 +17,7 @@ use crate::expr::Expr;
 use crate::forms::{CidrText, HostPattern, METHODS, MethodName, UriPattern};
 use crate::id::Id;
 
-/// What a request must be like to be served by this route, and where it goes.
+/// Selects requests, and says where they go.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Route {
@@ -184,7 +184,7 @@ pub struct PathRewrite {
     /// A regular expression in the syntax of the Rust crate `regex`.
     #[serde(deserialize_with = "compiling_regex")]
     pub regex: String,
-    /// What stands in for a match: `$1` or `${name}` for a group, `$$` for a dollar sign.
+    /// The text that replaces a match: `$1` or `${name}` for a group, `$$` for a dollar sign.
     pub replacement: String,
 }
 

@@ -79,7 +79,7 @@ pub struct GcpAccount {
     /// Where tokens are asked for.
     #[serde(default = "default_token_uri")]
     pub token_uri: String,
-    /// What tokens are good for.
+    /// The scopes of tokens.
     #[serde(default = "default_scope")]
     pub scope: Vec<String>,
     /// Where secrets are asked for.

@@ -13,7 +13,7 @@ use super::upstream::Upstream;
 use crate::forms::HostPattern;
 use crate::id::Id;
 
-/// What several routes have in common.
+/// Plugins, hosts and an upstream that several routes have in common.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Service {

@@ -9,7 +9,7 @@ use super::shared::{Confidential, HOST_PATTERN, Labels, UnixTime, resource_schem
 use crate::forms::HostPattern;
 use crate::id::Id;
 
-/// What a certificate is for.
+/// The use of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SslType {
@@ -34,7 +34,7 @@ pub enum TlsVersion {
     V1_3,
 }
 
-/// What certificate a client must show.
+/// The certificate that a client must show.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct SslClient {
@@ -75,7 +75,7 @@ pub struct Ssl {
     /// When it was changed last, in Unix seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update_time: Option<UnixTime>,
-    /// What it is for.
+    /// Its use.
     #[serde(rename = "type")]
     pub kind: SslType,
     /// The certificate and its chain, in PEM.
@@ -100,7 +100,7 @@ pub struct Ssl {
     #[serde(skip_serializing_if = "Rare::is_unset")]
     #[schemars(inner(length(min = 64, max = 65536)))]
     pub keys: Rare<Vec<Confidential>>,
-    /// What certificate a client must show; unset: none.
+    /// The certificate that a client must show; unset: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<Box<SslClient>>,
     /// 1 enabled, 0 disabled.

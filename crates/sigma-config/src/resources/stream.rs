@@ -16,7 +16,7 @@ use crate::expr::Expr;
 use crate::forms::{CidrText, HostPattern};
 use crate::id::Id;
 
-/// What a connection must be like to be served by this route, and where it goes.
+/// Selects connections, and says where they go.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StreamRoute {
@@ -82,7 +82,7 @@ pub struct Protocol {
     /// The stream route that this one is a branch of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub superior_id: Option<Id>,
-    /// What the protocol needs to know.
+    /// The settings of the protocol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conf: Option<Map<String, Value>>,
     /// Where its calls are logged.

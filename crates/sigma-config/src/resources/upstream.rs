@@ -178,7 +178,7 @@ pub struct DiscoveryArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub group_name: Option<Box<str>>,
-    /// What else the registry understands.
+    /// Further settings of the registry.
     #[serde(flatten)]
     pub further: Map<String, Value>,
 }
@@ -218,7 +218,7 @@ pub struct Upstream {
     /// The registry.
     #[serde(skip_serializing_if = "Rare::is_unset")]
     pub discovery_type: Rare<String>,
-    /// What the registry needs to know.
+    /// The settings of the registry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub discovery_args: Option<Box<DiscoveryArgs>>,
     /// How a node is chosen.

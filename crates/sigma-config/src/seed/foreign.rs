@@ -9,9 +9,9 @@ use crate::problem::Problem;
 struct Foreign {
     /// Whether a document is one.
     is: fn(&Map<String, Value>) -> bool,
-    /// What it is.
+    /// Its kind.
     message: &'static str,
-    /// What to do.
+    /// The remedy.
     hint: &'static str,
 }
 

@@ -32,7 +32,7 @@ impl<'d> Place<'d> {
     }
 }
 
-/// What an unknown key meant to the original program.
+/// The meaning that an unknown key had for the original program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unknown {
     /// It refused to start.

@@ -181,7 +181,7 @@ impl Route {
     }
 }
 
-/// What the routers of the listener say together.
+/// The routers of the listener, taken together.
 struct Routers {
     routes: Vec<Route>,
     trusts_forwarding: bool,

@@ -22,7 +22,7 @@ pub(super) struct Path {
     regex: Regex,
 }
 
-/// What a route asks of a request besides its path.
+/// The conditions of a route besides its path.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) path: Path,

@@ -85,7 +85,7 @@ pub struct NiubixAdmin {
     pub version: String,
 }
 
-/// What a key of the Admin API allows.
+/// The calls that a key of the Admin API allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AdminRole {
@@ -103,10 +103,10 @@ pub struct AdminKey {
     /// For whom it is; a note to the reader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What callers send in `X-API-KEY`; at least one character.
+    /// The text that callers send in `X-API-KEY`; at least one character.
     #[schemars(length(min = 1))]
     pub key: String,
-    /// What it allows.
+    /// The calls that it allows.
     #[serde(default)]
     pub role: AdminRole,
 }

@@ -1,9 +1,9 @@
-//! What the strict grammar refuses, and some deployments cannot do without.
+//! Forms that the strict grammar refuses, and that some deployments cannot do without.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is taken beyond the strict grammar. Each of these lets in something that parsers read in
+/// Forms that are taken beyond the strict grammar. Each of these lets in something that parsers read in
 /// different ways, so each is off; what is taken is turned into its strict form before anybody sees
 /// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

@@ -120,7 +120,7 @@ any_resource! {
     Secret: secrets, id;
 }
 
-/// What identities are kept as.
+/// The form in which identities are kept.
 trait Identity {
     fn of(id: &str) -> Option<Self>
     where

@@ -1,4 +1,4 @@
-//! What a resource refers to.
+//! The references of a resource.
 
 use serde_json::Value;
 

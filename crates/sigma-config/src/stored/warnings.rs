@@ -31,7 +31,7 @@ fn unread(kind: Kind, id: Option<&str>, value: &Value, plugins: &dyn PluginSchem
         kind => checker(kind, None).unread(value, &KEPT_WITH_ALL),
     };
     for (name, conf) in value.as_object().into_iter().flat_map(named_plugins) {
-        // What is disabled is being prepared, or kept for reference.
+        // A disabled configuration is being prepared, or kept for reference.
         if !is_disabled(conf) {
             let place = member("plugins", name);
             let of_plugin = plugins.unread(name, scope_of(kind, name, plugins), conf);

@@ -72,7 +72,7 @@ impl<'a> Compiler<'a> {
         Ok(id)
     }
 
-    /// What a `$ref` finally leads to.
+    /// The schema that a `$ref` finally leads to.
     fn resolve(&self, place: &Place, reference: &str) -> Result<(Place, &'a Value), String> {
         /// References to references; more than this is a circle.
         const MAX_HOPS: usize = 32;

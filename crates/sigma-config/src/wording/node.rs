@@ -131,14 +131,14 @@ pub(super) struct Property {
     pub(super) dependency: Option<Dependency>,
 }
 
-/// What the presence of a property asks for.
+/// The demands that the presence of a property makes.
 #[derive(Debug)]
 pub(super) enum Dependency {
     Names(Vec<String>),
     Schema(NodeId),
 }
 
-/// What may stand beside the named properties, or behind the described items.
+/// The values that may stand beside the named properties, or behind the described items.
 #[derive(Debug, Default)]
 pub(super) enum Additional {
     /// The schema is silent: anything passes, but nobody is said to read it.

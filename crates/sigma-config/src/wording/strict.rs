@@ -65,7 +65,7 @@ impl Unread {
         matches!(self.why, Why::Unknown(_))
     }
 
-    /// What to do about it.
+    /// The remedy.
     #[must_use]
     pub fn remedy(&self) -> String {
         match &self.why {

@@ -89,7 +89,7 @@ impl<'s> Walk<'s> {
     }
 
     fn object(&self, rules: &ObjectRules, value: &mut Cow<'_, Value>, depth: usize) -> Outcome {
-        // What was written counts, not what defaults add to it.
+        // Only the fields that were written count, not those that defaults add.
         let count = value.as_object().map_or(0, Map::len) as u64;
         for property in &rules.properties {
             self.property(property, value, depth)?;

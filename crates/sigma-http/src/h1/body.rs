@@ -80,7 +80,7 @@ impl BodyReader {
 fn next_chunked(decoder: &mut ChunkedDecoder, input: &mut Chunk) -> Result<Option<Frame>, &'static str> {
     if !decoder.is_done() && !input.is_empty() {
         let decoded = decoder.decode(input)?;
-        // What follows the message is rare (pipelining); then it is set apart.
+        // Bytes behind the message are rare (pipelining); then they are set apart.
         let mut data = if decoded.consumed == input.len() {
             std::mem::take(input)
         } else {

@@ -41,7 +41,7 @@ pub struct ChunkedDecoder {
     trailer_bytes: Vec<u8>,
 }
 
-/// What one call of [`ChunkedDecoder::decode`] did.
+/// The result of one call of [`ChunkedDecoder::decode`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Decoded {
     /// Bytes of input that belong to this message.

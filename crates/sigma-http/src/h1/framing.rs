@@ -61,7 +61,7 @@ pub fn frame_response(head: &mut ResponseHead, length: BodyLength, to_head: bool
         return BodyLength::None;
     }
     if to_head || head.status == 304 {
-        // It tells the length that the body would have. What could be read in two ways goes.
+        // It tells the length that the body would have. A field that could be read in two ways is removed.
         match length {
             BodyLength::Known(n) => declare(headers, n),
             _ if content_length(headers).is_err() => headers.remove(HeaderId::ContentLength),

@@ -11,7 +11,7 @@
 //! | `output` | frames to bytes |
 //! | `encode` | heads to bytes |
 //!
-//! What is ambiguous is refused rather than repaired: two parsers that repair differently are
+//! An ambiguous message is refused rather than repaired: two parsers that repair differently are
 //! how requests are smuggled.
 
 pub mod body;

@@ -102,7 +102,7 @@ impl Output {
         if self.body.is_empty() && self.back.is_empty() { self.front() } else { &mut self.back }
     }
 
-    /// What is to be written, in order.
+    /// The pieces to write, in order.
     pub fn slices(&self) -> [IoSlice<'_>; 3] {
         [IoSlice::new(&self.front[self.written..]), IoSlice::new(&self.body), IoSlice::new(&self.back)]
     }

@@ -15,7 +15,7 @@ pub struct HeadLimits {
     pub head_bytes: usize,
     /// Number of fields.
     pub fields: usize,
-    /// What is taken beyond the strict grammar.
+    /// Forms that are taken beyond the strict grammar.
     pub tolerance: Tolerance,
 }
 

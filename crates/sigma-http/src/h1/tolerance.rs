@@ -1,7 +1,7 @@
-//! What strict parsing refuses, and some peers in the field send: taken only where a setting says
+//! Forms that strict parsing refuses, and that some peers in the field send: taken only where a setting says
 //! so, and turned at once into what nobody behind can misread.
 
-/// What is taken beyond the strict grammar. Nothing by default.
+/// Forms that are taken beyond the strict grammar. None by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tolerance {
     /// A `%` in the path of a target that no two hexadecimal digits follow; it becomes `%25`.

@@ -1,4 +1,4 @@
-//! What a certificate says, in the forms that logs and headers show.
+//! The fields of a certificate, in the forms that logs and headers show.
 
 use std::fmt::Write;
 

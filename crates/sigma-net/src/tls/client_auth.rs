@@ -13,7 +13,7 @@ use webpki::{EndEntityCert, KeyUsage};
 
 use super::{CertificateDer, ClientCertificate, PROVIDER, Unusable, pem};
 
-/// What is asked of clients.
+/// The demands on clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Demand {
     /// A client without a trusted certificate is refused in the handshake.
@@ -56,7 +56,7 @@ impl ClientAuth {
         Ok(ClientAuth { demand, subjects: roots.subjects(), anchors: roots.roots, depth, fingerprint })
     }
 
-    /// What is asked of clients.
+    /// The demands on clients.
     pub fn demand(&self) -> Demand {
         self.demand
     }

@@ -76,7 +76,7 @@ impl Authorities {
         Ok(Authorities { roots: Arc::new(roots), digests: Arc::new(digests) })
     }
 
-    /// Those in a PEM text.
+    /// The certificates of a PEM text.
     ///
     /// # Errors
     /// `failed to parse cert: …`
@@ -117,7 +117,7 @@ pub enum Trust {
     Authorities(Authorities),
 }
 
-/// What a [`ClientTls`] is made of.
+/// The settings of a [`ClientTls`].
 #[derive(Debug, Clone, Default)]
 pub struct ClientSettings {
     /// Which servers are trusted.

@@ -1,4 +1,4 @@
-//! What a handshake agreed on.
+//! The outcome of a handshake.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use rustls::{CipherSuite, CommonState, HandshakeKind, ProtocolVersion};
 
 use super::{CertificateDer, ServerIdentity, Version};
 
-/// What is known of the client's certificate.
+/// The known facts about the client's certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientCertificate {
     /// None was asked for.
@@ -30,7 +30,7 @@ impl ClientCertificate {
     }
 }
 
-/// What the handshake of a connection agreed on.
+/// The outcome of a connection's handshake.
 #[derive(Debug, Clone)]
 pub struct Facts {
     /// The protocol above TLS (RFC 7301), if one was agreed on.

@@ -13,7 +13,7 @@ use super::{PROVIDER, Resumption, Unusable, Versions};
 /// Listeners' terms that an identity keeps a prepared configuration for.
 const PREPARED_MAX: usize = 8;
 
-/// What a [`ServerIdentity`] is made of.
+/// The parts of a [`ServerIdentity`].
 #[derive(Debug)]
 pub struct Identity {
     /// Certificates for the same names; the client's signature schemes decide, ECDSA and Ed25519
@@ -21,7 +21,7 @@ pub struct Identity {
     pub pairs: Vec<Pair>,
     /// Versions offered with these certificates.
     pub versions: Versions,
-    /// What is asked of clients.
+    /// The demands on clients.
     pub client_auth: Option<ClientAuth>,
     /// How sessions are resumed.
     pub resumption: Resumption,
@@ -76,7 +76,7 @@ impl ServerIdentity {
         self.certificates.0.is_empty()
     }
 
-    /// What it asks of clients.
+    /// Its demands on clients.
     pub fn client_auth(&self) -> Option<&ClientAuth> {
         self.client_auth.as_deref()
     }

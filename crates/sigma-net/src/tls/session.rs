@@ -13,7 +13,7 @@ use super::buffer::{Buffer, FULL_BYTES};
 /// The largest plaintext of a record (RFC 8446 §5.1).
 pub(super) const RECORD_BYTES: usize = 16_384;
 
-/// What a record adds to its plaintext at most, whatever the version and cipher on offer.
+/// The bytes that a record adds to its plaintext at most, whatever the version and cipher on offer.
 const RECORD_OVERHEAD: usize = 64;
 
 /// Either side of a connection.
@@ -36,7 +36,7 @@ pub(super) struct Session {
     failure: Option<Error>,
 }
 
-/// What a run over the incoming records is for.
+/// The purpose of a run over the incoming records.
 enum Task<'a> {
     /// Up to the end of the handshake.
     Handshake,
@@ -78,7 +78,7 @@ impl Session {
         }
     }
 
-    /// What both sides know of the connection.
+    /// The state of the connection, which both sides use.
     pub(super) fn common(&self) -> &CommonState {
         match &self.side {
             Side::Server(connection) => connection,
@@ -114,7 +114,7 @@ impl Session {
             self.incoming.rest();
         }
         match task {
-            // What came before the failure is still good; the failure is kept for the next call.
+            // The bytes before the failure are still good; the failure is kept for the next call.
             Task::Read(_, filled) if filled > 0 => {
                 self.plain.rest();
                 Ok(filled)

@@ -32,7 +32,7 @@ impl TlsStream {
         stream
     }
 
-    /// What the handshake agreed on.
+    /// The outcome of the handshake.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }

@@ -33,7 +33,7 @@ pub fn translate(pattern: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// What may follow a repetition: `?` makes it lazy; `+` would make it possessive, which to the
+/// The signs that may follow a repetition: `?` makes it lazy; `+` would make it possessive, which to the
 /// `regex` crate is another repetition.
 fn repetition_end(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
     match chars.peek() {
