@@ -482,6 +482,8 @@ pub struct Settings {
     pub data_encryption: DataEncryption,
     /// How secrets are looked up.
     pub secret_lookup: crate::reference::SecretLookup,
+    /// How names of nodes are resolved.
+    pub dns: crate::dns::Dns,
     /// File that the process id is written to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
@@ -575,6 +577,7 @@ impl Default for Settings {
             compat: Compat::default(),
             data_encryption: DataEncryption::default(),
             secret_lookup: crate::reference::SecretLookup::default(),
+            dns: crate::dns::Dns::default(),
             pid_file: None,
             server_header: None,
             upstream_status_header: UpstreamStatusHeader::Errors,

@@ -15,9 +15,11 @@ mod process;
 mod serving;
 pub mod store;
 
+pub use operators::OpenError;
 pub use operators::{admin, control_api};
 pub use process::examine::compile_only;
-pub use process::supervisor::{LIFE, LogControl, Options, StartError, Supervisor};
+pub use process::start::StartError;
+pub use process::supervisor::{LIFE, LogControl, Options, Supervisor, WorkerLost};
 pub use serving::desired::{Quarantined, Standing};
 pub use serving::source::{LoadError, Source};
 pub use serving::{secret, trial};

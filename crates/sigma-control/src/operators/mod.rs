@@ -3,10 +3,10 @@
 pub mod admin;
 mod caller;
 pub mod control_api;
-pub(crate) mod inspect;
 mod listener;
 pub(crate) mod niubix;
 pub(crate) mod pages;
+pub(crate) mod running;
 pub(crate) mod status;
 
 use std::net::SocketAddr;
@@ -19,26 +19,45 @@ use sigma_config::store::StoreKind;
 use self::admin::AdminState;
 use self::caller::Trusted;
 use self::control_api::ControlState;
-use self::inspect::Inspector;
-use crate::process::supervisor::{Plugins, StartError};
+use self::running::Running;
+use crate::serving::plugins::Plugins;
 use crate::serving::trial::Trial;
 use crate::store::Store;
+
+/// Why a listener for operators cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Its address.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The key of the Admin API.
+    #[error(transparent)]
+    AdminKey(#[from] admin::KeyFileError),
+    /// What a plugin says of where its pages are to be served.
+    #[error("{0}")]
+    Pages(String),
+}
 
 /// Opens those that the settings name.
 pub(crate) async fn serve(
     settings: &Settings,
-    shared: &Arc<status::Shared>,
+    running: &Arc<Running>,
     store: Option<&Arc<dyn Store>>,
     plugins: &Plugins,
     keyring: Keyring,
-) -> Result<(), StartError> {
+) -> Result<(), OpenError> {
     let limits = Arc::new(settings.operators.clone());
     let trusted = Arc::new(Trusted::from(&settings.operators));
     if let Some(status) = &settings.status {
-        listen(status.address, status::router(Arc::clone(shared)), &limits).await?;
+        listen(status.address, status::router(Arc::clone(running)), &limits).await?;
     }
     if let Some(admin) = &settings.niubix_admin {
-        listen(admin.address, niubix::router(Arc::clone(shared), admin, &trusted), &limits).await?;
+        listen(admin.address, niubix::router(Arc::clone(running), admin, &trusted), &limits).await?;
     }
     if let (Some(admin), Some(store)) = (&settings.admin, store) {
         let mut admin = admin.clone();
@@ -66,13 +85,12 @@ pub(crate) async fn serve(
         listen(address, admin::router(state), &limits).await?;
     }
     if let Some(control) = &settings.control {
-        let inspect = Arc::new(Inspector { shared: Arc::clone(shared) });
-        let plugins = Arc::clone(&plugins.enabled);
+        let (inspect, plugins) = (Arc::clone(running) as _, Arc::clone(&plugins.enabled));
         let state = ControlState::new(inspect, plugins, key_prefix(settings, store.is_some()));
         let router = caller::guarded(control_api::router(state), &trusted);
         listen(control.address, router, &limits).await?;
     }
-    pages::serve(shared, plugins, &limits).await
+    pages::serve(running, plugins, &limits).await
 }
 
 /// What stands before the keys of resources: those of a file have nothing before them.
@@ -89,10 +107,10 @@ pub(crate) async fn listen(
     address: SocketAddr,
     router: axum::Router,
     limits: &Arc<Operators>,
-) -> Result<(), StartError> {
+) -> Result<(), OpenError> {
     let listener = tokio::net::TcpListener::bind(address)
         .await
-        .map_err(|source| StartError::System { what: format!("cannot listen on {address}"), source })?;
+        .map_err(|source| OpenError::Listen { address, source })?;
     tokio::spawn(listener::accept(listener, router, Arc::clone(limits)));
     Ok(())
 }

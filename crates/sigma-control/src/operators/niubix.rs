@@ -16,8 +16,8 @@ use sigma_config::settings::NiubixAdmin;
 use tokio::sync::oneshot;
 
 use crate::operators::caller::Trusted;
-use crate::operators::status::{Shared, json_answer};
-use crate::process::supervisor::Request;
+use crate::operators::running::{Command, Running, STOPPING};
+use crate::operators::status::json_answer;
 
 /// A change of one backend of the running configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,15 +75,15 @@ fn change(node: &mut Node, change: Change) {
 
 #[derive(Clone)]
 struct Admin {
-    shared: Arc<Shared>,
+    running: Arc<Running>,
     allow: Arc<[IpAddr]>,
     trusted: Arc<Trusted>,
     version: Arc<str>,
 }
 
-pub(crate) fn router(shared: Arc<Shared>, config: &NiubixAdmin, trusted: &Arc<Trusted>) -> Router {
+pub(crate) fn router(running: Arc<Running>, config: &NiubixAdmin, trusted: &Arc<Trusted>) -> Router {
     let admin = Admin {
-        shared,
+        running,
         allow: config.allow.clone().into(),
         trusted: Arc::clone(trusted),
         version: config.version.as_str().into(),
@@ -147,24 +147,23 @@ async fn edit(admin: &Admin, given: Parameters, change: Change) -> Response {
         return outcome(400, "name and host must be given");
     };
     let (reply, answer) = oneshot::channel();
-    let request = Request::Edit { edit: Edit { app, host, change }, reply };
-    if !admin.shared.ask(request).await {
-        return outcome(400, "the process is stopping");
+    if !admin.running.tell(Command::Edit(Edit { app, host, change }, reply)).await {
+        return outcome(400, STOPPING);
     }
     match answer.await {
         Ok(Ok(())) => outcome(0, "ok"),
         Ok(Err(reason)) => outcome(404, &reason),
-        Err(_) => outcome(400, "the process is stopping"),
+        Err(_) => outcome(400, STOPPING),
     }
 }
 
 async fn reload(State(admin): State<Admin>) -> Response {
-    admin.shared.ask(Request::Reload { reply: None }).await;
+    admin.running.tell(Command::Reload(None)).await;
     outcome(0, "reloading")
 }
 
 async fn shutdown(State(admin): State<Admin>) -> Response {
-    admin.shared.ask(Request::Shutdown).await;
+    admin.running.stop();
     outcome(0, "shutdowning")
 }
 

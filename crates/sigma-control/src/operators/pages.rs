@@ -20,11 +20,10 @@ use sigma_observe::counters::{Counter, merge};
 use sigma_plugin::facts::{Facts, FactsBoard, NodeHealth, Websockets};
 use sigma_plugin::{Descriptor, Node, Reply};
 
-use super::listen;
+use super::{OpenError, listen};
 use crate::operators::control_api::Inspect;
-use crate::operators::inspect::Inspector;
-use crate::operators::status::Shared;
-use crate::process::supervisor::{Plugins, StartError};
+use crate::operators::running::Running;
+use crate::serving::plugins::Plugins;
 
 /// APISIX's address for metrics.
 const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9091);
@@ -34,20 +33,20 @@ const DEFAULT_REFRESH: Duration = Duration::from_secs(15);
 
 /// Opens the listeners, and keeps the facts up to date for endpoints that are reached otherwise.
 pub(crate) async fn serve(
-    shared: &Arc<Shared>,
+    running: &Arc<Running>,
     plugins: &Plugins,
     limits: &Arc<Operators>,
-) -> Result<(), StartError> {
+) -> Result<(), OpenError> {
     let serving: Vec<&'static Descriptor> =
         plugins.enabled.descriptors().filter(|descriptor| !descriptor.endpoints.is_empty()).collect();
     if serving.is_empty() {
         return Ok(());
     }
-    let gazette = Arc::new(Gazette { shared: Arc::clone(shared), node: Arc::clone(&plugins.node) });
+    let facts = Arc::new(FactsSource { running: Arc::clone(running), node: Arc::clone(&plugins.node) });
     for descriptor in &serving {
         let attribute = plugins.node.attribute(descriptor.name);
-        if let Some(address) = address(descriptor.name, attribute).map_err(StartError::Plugins)? {
-            let pages = Pages { gazette: Arc::clone(&gazette), descriptor };
+        if let Some(address) = address(descriptor.name, attribute).map_err(OpenError::Pages)? {
+            let pages = Pages { facts: Arc::clone(&facts), descriptor };
             listen(address, Router::new().fallback(answer).with_state(pages), limits).await?;
         }
     }
@@ -59,7 +58,7 @@ pub(crate) async fn serve(
         let mut tick = tokio::time::interval(period);
         loop {
             tick.tick().await;
-            gazette.publish().await;
+            facts.publish();
         }
     });
     Ok(())
@@ -91,19 +90,19 @@ pub(crate) fn address(plugin: &str, attribute: &Value) -> Result<Option<SocketAd
 /// What one listener serves.
 #[derive(Clone)]
 struct Pages {
-    gazette: Arc<Gazette>,
+    facts: Arc<FactsSource>,
     descriptor: &'static Descriptor,
 }
 
 async fn answer(State(pages): State<Pages>, request: Request) -> Response {
-    let attribute = pages.gazette.node.attribute(pages.descriptor.name);
+    let attribute = pages.facts.node.attribute(pages.descriptor.name);
     let asked = request.uri().path();
     let found = pages.descriptor.endpoints.iter().find(|endpoint| {
         endpoint.path_in(attribute) == asked && endpoint.method.as_str() == request.method().as_str()
     });
     let Some(endpoint) = found else { return StatusCode::NOT_FOUND.into_response() };
-    pages.gazette.publish().await;
-    let (node, name) = (Arc::clone(&pages.gazette.node), pages.descriptor.name);
+    pages.facts.publish();
+    let (node, name) = (Arc::clone(&pages.facts.node), pages.descriptor.name);
     let made = tokio::task::spawn_blocking(move || (endpoint.answer)(&node, node.attribute(name))).await;
     made.map_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response(), response)
 }
@@ -122,23 +121,21 @@ fn response(reply: Reply) -> Response {
 }
 
 /// Collects facts and posts them for plugins.
-struct Gazette {
-    shared: Arc<Shared>,
+struct FactsSource {
+    running: Arc<Running>,
     node: Arc<Node>,
 }
 
-impl Gazette {
-    async fn publish(&self) {
-        let facts = self.facts().await;
-        self.node.part(FactsBoard::default).post(facts);
+impl FactsSource {
+    fn publish(&self) {
+        self.node.part(FactsBoard::default).post(self.facts());
     }
 
-    async fn facts(&self) -> Facts {
-        let inspector = Inspector { shared: Arc::clone(&self.shared) };
-        let (health, revisions) = (inspector.health().await, inspector.revisions().await);
+    fn facts(&self) -> Facts {
+        let (health, revisions) = (self.running.health(), self.running.revisions());
         let stored = revisions.store.kind != "file";
-        let modified = if stored { inspector.newest().await } else { Vec::new() };
-        let totals = merge(self.shared.counters());
+        let modified = if stored { self.running.newest() } else { Vec::new() };
+        let totals = merge(self.running.counters());
         let nodes = health.iter().flat_map(|report| {
             let resource = format!("/apisix/{}", report.key);
             report.nodes.iter().filter_map(move |node| node_health(&resource, node))

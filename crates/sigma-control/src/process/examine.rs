@@ -7,12 +7,15 @@ use serde_json::Value;
 use sigma_config::settings::ListenAddress;
 use sigma_config::{Config, Problem};
 use sigma_plugin::Roster;
+use sigma_proxy::compile::Sources;
 use sigma_proxy::{Compiler, Snapshot};
 
 use crate::operators::pages;
-use crate::serving::endpoints::Fleet;
+use crate::serving::endpoints::Endpoints;
+use crate::serving::files::Files;
 use crate::serving::publisher;
 use crate::serving::references::References;
+use crate::serving::revealed::Revealed;
 use crate::serving::secret::{Limits, Secrets, Unresolved};
 
 /// Compiles a configuration that is not to be served, for tools that look at it. `plugins` are
@@ -26,10 +29,12 @@ pub fn compile_only(config: &Config, plugins: &Arc<Roster>) -> Result<Arc<Snapsh
     if !unfit.is_empty() {
         return Err(unfit);
     }
-    let mut fleet = Fleet::default();
-    let unresolved = learn_secrets(config, &mut fleet);
+    let (mut endpoints, mut revealed, mut files) =
+        (Endpoints::default(), Revealed::default(), Files::default());
+    let unresolved = learn_secrets(config, &mut revealed);
     let compiler = Compiler::new(Arc::clone(plugins), Arc::default());
-    let compiled = compiler.compile(config, 0, &mut fleet);
+    let sources = Sources { endpoints: &mut endpoints.plan(), secrets: &revealed, files: &mut files };
+    let compiled = compiler.compile(config, 0, sources);
     compiled.map(|(_, snapshot)| snapshot).map_err(|failures| {
         let explained = |mut problem: Problem| {
             let told = unresolved.iter().find(|secret| problem.message.contains(&secret.reference));
@@ -111,7 +116,7 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
 }
 
 /// Looks up the references in `config`; returns those without an answer.
-fn learn_secrets(config: &Config, fleet: &mut Fleet) -> Vec<Unresolved> {
+fn learn_secrets(config: &Config, revealed: &mut Revealed) -> Vec<Unresolved> {
     let mut references = References::default();
     references.note(config, &config.resources.keys());
     let names: Vec<String> = references.all().into_iter().collect();
@@ -133,6 +138,6 @@ fn learn_secrets(config: &Config, fleet: &mut Fleet) -> Vec<Unresolved> {
     };
     let unresolved = runtime.block_on(secrets.resolve(&mut values));
     let found = values.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
-    fleet.learn(names.into_iter().zip(found));
+    revealed.learn(names.into_iter().zip(found));
     unresolved
 }

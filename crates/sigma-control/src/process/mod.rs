@@ -1,4 +1,5 @@
 //! The life of the process: start, signals, reload, stop.
 
 pub(crate) mod examine;
+pub(crate) mod start;
 pub(crate) mod supervisor;

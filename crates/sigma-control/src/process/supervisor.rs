@@ -1,34 +1,36 @@
 //! The life of the process: start, reload, stop.
 //!
 //! A reload is check → compile → prepare → commit; whatever fails before the commit leaves the
-//! running configuration as it is.
+//! running configuration as it is. Changes come into force one after the other, in the order in which
+//! they came. One that waits, for names or for secrets, keeps nobody else waiting: signals are
+//! followed meanwhile, operators are answered, and it is left behind when the process stops.
 
-use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sigma_config::Checked;
-use sigma_config::Config;
-use sigma_config::crypt::Keyring;
-use sigma_config::settings::{Settings, Workers};
 use sigma_observe::counters::WorkerCounters;
-use sigma_observe::log_buffer::{LogError, LogTarget, LogWriter};
 use sigma_plugin::{Descriptor, Node, Roster};
-use sigma_proxy::gateway::BindError;
 use sigma_proxy::{Compiler, Failure, Gateway, Snapshot};
 use sigma_upstream::health::{REPORT_QUEUE, passive_channel};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
 use super::examine;
-use crate::operators::inspect::{Knowledge, Question};
-use crate::operators::{self, niubix, status};
+use super::start::{
+    StartError, access_log, keyring, open_store, warn_of_restart, worker_count, write_pid_file,
+};
+use crate::operators;
+use crate::operators::niubix::Edit;
+use crate::operators::running::{Command, Running, STOPPING};
 use crate::serving::desired::{Batch, Desired};
-use crate::serving::publisher::{Publisher, problems};
+use crate::serving::plugins::Plugins;
+use crate::serving::publisher::{Part, Publisher, Whole, problems};
 use crate::serving::secret::{Limits, Secrets};
-use crate::serving::source::{LoadError, Source};
-use crate::store::{Event, Store, StoreError, Watch};
+use crate::serving::source::Source;
+use crate::store::{Event, Store, Watch};
 
 /// How often `--watch` looks at the file.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
@@ -37,8 +39,8 @@ const ENDING_TIMEOUT: Duration = Duration::from_secs(5);
 /// By how much of `secret_lookup.refresh_ms` the pauses differ at random, so that gateways which started
 /// together do not ask together.
 const SECRETS_JITTER: f64 = 0.2;
-/// Full log buffers that may wait for the writer.
-const LOG_QUEUE_BLOCKS: usize = 256;
+/// Commands of operators that may wait for their turn; more wait with whoever gives them.
+const COMMANDS: usize = 16;
 
 /// How to run.
 #[derive(Debug, Clone)]
@@ -68,77 +70,42 @@ pub trait LogControl {
 /// the default level too.
 pub const LIFE: &str = "sigma::life";
 
-/// Why the process cannot start, or a reload was refused.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The configuration.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// A listener.
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// The access log.
-    #[error(transparent)]
-    Log(#[from] LogError),
-    /// The store of resources.
-    #[error("the store cannot be used: {0}")]
-    Store(#[from] StoreError),
-    /// The key of the Admin API.
-    #[error(transparent)]
-    AdminKey(#[from] crate::operators::admin::KeyFileError),
-    /// The plugins of this build, or what they need.
-    #[error("{0}")]
-    Plugins(String),
-    /// The pid file.
-    #[error("cannot write the pid file {path}: {source}")]
-    PidFile {
-        /// The file.
-        path: PathBuf,
-        /// The system's reason.
-        source: std::io::Error,
-    },
-    /// Signals cannot be received, or the status listener not be bound.
-    #[error("{what}: {source}")]
-    System {
-        /// What was tried.
-        what: String,
-        /// The system's reason.
-        source: std::io::Error,
-    },
-}
-
 /// A worker thread has ended by itself, and its part of the connections with it.
 #[derive(Debug, thiserror::Error)]
 #[error("a worker thread has ended by itself; the error log says why")]
 pub struct WorkerLost;
 
-/// What other parts of the control thread ask of the supervisor.
-#[derive(Debug)]
-pub(crate) enum Request {
-    /// Read the file again; tells how it went.
-    Reload {
-        reply: Option<oneshot::Sender<Result<(), String>>>,
-    },
-    Shutdown,
-    /// Tell the Control API.
-    Inspect(Question),
-    /// Change nodes of the running configuration; memory only.
-    Edit {
-        edit: niubix::Edit,
-        reply: oneshot::Sender<Result<(), String>>,
-    },
-    Health {
-        reply: oneshot::Sender<serde_json::Value>,
-    },
+/// A change that is to come into force.
+enum Change {
+    /// What the publisher has taken in of the store.
+    Resources,
+    /// Secrets that may have changed at their manager.
+    Secrets,
+    /// What the file says.
+    File(Asker),
+    /// Nodes, in memory only.
+    Edit(Edit, Asker),
 }
+
+/// Who waits for the outcome of a change.
+type Asker = Option<oneshot::Sender<Result<(), String>>>;
+
+/// What a change comes to before it is put into force.
+enum Outcome {
+    Part(Option<Part>),
+    File(Result<Whole, StartError>, Asker),
+    Edit(Result<Whole, StartError>, Asker),
+}
+
+/// A change on its way.
+type UnderWay = Pin<Box<dyn Future<Output = Outcome>>>;
 
 /// The running process.
 pub struct Supervisor {
     options: Options,
     /// All plugins of the build, to check files with.
     all_plugins: Arc<Roster>,
-    publisher: Publisher,
-    desired: Desired,
+    publisher: Arc<Publisher>,
     gateway: Gateway,
     /// What plugins share.
     node: Arc<Node>,
@@ -147,8 +114,8 @@ pub struct Supervisor {
     /// What the store tells.
     watch: Option<Watch>,
     log: Box<dyn LogControl>,
-    shared: Arc<status::Shared>,
-    requests: mpsc::Receiver<Request>,
+    running: Arc<Running>,
+    commands: mpsc::Receiver<Command>,
     pid_file: Option<PathBuf>,
     /// Something was read since memory was last given back.
     has_changed: bool,
@@ -186,29 +153,32 @@ impl Supervisor {
         log: Box<dyn LogControl>,
     ) -> Result<Supervisor, StartError> {
         // Before anything listens: whoever sees the gateway accept may signal it.
-        let signals = Signals::receive()
-            .map_err(|source| StartError::System { what: "cannot receive signals".into(), source })?;
-        let plugins = Plugins::new(&options, &checked.config.settings)?;
+        let signals = Signals::receive().map_err(StartError::Signals)?;
+        let plugins = Plugins::new(options.plugins, &checked.config.settings);
         let keyring = keyring(&checked.config.settings)?;
         let unfit = examine::unfit(&checked.config, &plugins.enabled);
         if !unfit.is_empty() {
             return Err(options.source.invalid(unfit).into());
         }
         let store = open_store(&checked.config).await?;
-        let mut desired = Desired::new(checked, Arc::clone(&plugins.enabled) as _, keyring.clone());
+        let settings = &checked.config.settings;
+        let limits = Limits::of(&settings.secret_lookup);
+        let Ok(secrets) = Secrets::new(limits, |name| std::env::var(name).ok());
+        let compiler = Compiler::new(Arc::clone(&plugins.enabled), Arc::clone(&plugins.node));
+        let desired = |checked| Desired::new(checked, Arc::clone(&plugins.enabled) as _, keyring.clone());
+        let servers = settings.dns.servers.clone();
+        let publisher = Arc::new(Publisher::new(desired(Checked::default()), servers, compiler, secrets));
+        let mut desired = desired(checked);
         if let Some(store) = &store {
             let contents = store.load().await?;
             desired.remember(&store.earlier());
             desired.reload(&contents, &mut Batch::default());
         }
-        let limits = Limits::of(&desired.config.settings.secret_lookup);
-        let secrets = Secrets::new(limits, |name| std::env::var(name).ok())
-            .map_err(|error| StartError::Plugins(error.to_string()))?;
-        let compiler = Compiler::new(Arc::clone(&plugins.enabled), Arc::clone(&plugins.node));
-        let mut publisher = Publisher::new(compiler, secrets);
         let closes = store.is_some() || options.source.skip_invalid;
-        let (compiler, current) = compiled(&options, &mut publisher, &mut desired, closes).await?;
-        let settings = Arc::clone(&current.settings);
+        let whole = publisher.compile(desired, closes).await;
+        let whole = whole.map_err(|failures| options.source.invalid(problems(failures)))?;
+        let (current, settings) = (Arc::clone(&whole.snapshot), Arc::clone(&whole.snapshot.settings));
+        publisher.adopt(whole);
         let (reporter, inbox) = passive_channel(REPORT_QUEUE);
         tokio::spawn(inbox.run());
         let writer = access_log(&settings)?;
@@ -216,34 +186,35 @@ impl Supervisor {
         let workers = worker_count(&settings, cpus.len());
         let pinned: &[usize] = if settings.pin_workers { &cpus } else { &[] };
         let counters: Vec<Arc<WorkerCounters>> = (0..workers).map(|_| Arc::default()).collect();
-        let (ask, requests) = mpsc::channel(16);
-        let shared = Arc::new(status::Shared::new(counters.clone(), Arc::clone(&plugins.node), ask));
-        show_quarantine(&desired, &shared, store.as_deref());
+        let (tell, commands) = mpsc::channel(COMMANDS);
+        let node = Arc::clone(&plugins.node);
+        let running = Running::new(counters.clone(), node, Arc::clone(&publisher), store.clone(), tell);
+        let running = Arc::new(running);
         // Before anything accepts traffic: whoever sees the gateway up may ask how it is.
-        operators::serve(&settings, &shared, store.as_ref(), &plugins, keyring).await?;
+        operators::serve(&settings, &running, store.as_ref(), &plugins, keyring).await?;
         let node = Arc::clone(&plugins.node);
         let gateway = Gateway::start(Arc::clone(&current), &counters, pinned, writer, &reporter, node)?;
-        shared.set_ready(true);
-        publisher.adopt(compiler, &current);
+        running.set_unready(None);
         let pid_file = write_pid_file(&settings)?;
-        let watch = store.as_ref().map(|store| Arc::clone(store).watch(desired.revision()));
-        Ok(Supervisor {
+        let revision = publisher.state().desired.revision();
+        let supervisor = Supervisor {
             options,
             all_plugins: plugins.all,
             publisher,
-            desired,
             gateway,
             node: plugins.node,
             current,
+            watch: store.as_ref().map(|store| Arc::clone(store).watch(revision)),
             store,
-            watch,
             log,
-            shared,
-            requests,
+            running,
+            commands,
             pid_file,
             has_changed: true,
             signals: Some(signals),
-        })
+        };
+        supervisor.tell_store();
+        Ok(supervisor)
     }
 
     /// Runs until told to stop, then drains.
@@ -252,101 +223,175 @@ impl Supervisor {
     /// A worker has ended by itself: what is left serves its open exchanges to their end, and whoever
     /// watches the process is to start it anew.
     pub async fn run(mut self) -> Result<(), WorkerLost> {
-        let Some(Signals { mut hangup, mut terminate, mut interrupt, mut reopen }) = self.signals.take()
-        else {
-            return Ok(());
-        };
-        let mut result = Ok(());
+        let Some(mut signals) = self.signals.take() else { return Ok(()) };
         sigma_net::worker::yield_to_workers();
         let mut stamp = self.options.source.stamp();
         let mut watch = tokio::time::interval(WATCH_PERIOD);
-        let period = Duration::from_millis(self.current.settings.secret_lookup.refresh_ms.into());
-        let mut secrets = Box::pin(self.publisher.look_ahead(secrets_pause(period)));
-        loop {
+        let mut secrets = Box::pin(self.look_ahead());
+        let mut are_secrets_due = false;
+        let mut under_way: Option<UnderWay> = None;
+        let result = loop {
+            let is_idle = under_way.is_none();
+            if is_idle && std::mem::take(&mut are_secrets_due) {
+                under_way = Some(self.begin(Change::Secrets));
+                secrets.set(self.look_ahead());
+                continue;
+            }
             tokio::select! {
-                _ = hangup.recv() => drop(self.reload().await),
-                _ = reopen.recv() => {
+                _ = signals.terminate.recv() => break Ok(()),
+                _ = signals.interrupt.recv() => break Ok(()),
+                () = self.running.is_to_stop() => break Ok(()),
+                _ = signals.reopen.recv() => {
                     self.gateway.reopen_log();
                     self.node.reopen_logs();
                     self.log.reopen();
                 }
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
+                outcome = outcome_of(&mut under_way), if !is_idle => {
+                    under_way = None;
+                    self.finish(outcome);
+                }
+                () = &mut secrets, if !are_secrets_due => are_secrets_due = true,
+                _ = signals.hangup.recv(), if is_idle => under_way = Some(self.begin(Change::File(None))),
+                event = next_event(&mut self.watch), if is_idle => {
+                    self.absorb(event);
+                    under_way = Some(self.begin(Change::Resources));
+                }
+                Some(command) = self.commands.recv(), if is_idle => {
+                    under_way = Some(self.begin(match command {
+                        Command::Reload(asker) => Change::File(asker),
+                        Command::Edit(edit, asker) => Change::Edit(edit, Some(asker)),
+                    }));
+                }
                 _ = watch.tick() => {
                     if self.gateway.has_lost_a_worker() {
                         tracing::error!("a worker thread has ended; the process ends, to be started anew");
-                        result = Err(WorkerLost);
-                        break;
+                        break Err(WorkerLost);
                     }
-                    self.gateway.sweep();
-                    if std::mem::take(&mut self.has_changed) {
-                        sigma_net::memory::give_back();
-                    }
-                    let now = self.options.source.stamp();
-                    if self.options.watch && now.is_some() && now != stamp {
-                        stamp = now;
-                        drop(self.reload().await);
-                    }
-                }
-                () = &mut secrets => {
-                    self.refresh_secrets().await;
-                    secrets.set(self.publisher.look_ahead(secrets_pause(period)));
-                }
-                event = next_event(&mut self.watch) => self.follow(event).await,
-                Some(request) = self.requests.recv() => {
-                    if self.answer(request).await.is_break() {
-                        break;
+                    self.tidy();
+                    if is_idle && self.options.watch && self.options.source.has_changed(&mut stamp) {
+                        under_way = Some(self.begin(Change::File(None)));
                     }
                 }
             }
-        }
-        self.stop().await;
+        };
+        drop(under_way);
+        let reason = if result.is_ok() { STOPPING } else { "a worker thread has ended" };
+        self.stop(reason).await;
         result
     }
 
-    async fn answer(&mut self, request: Request) -> ControlFlow<()> {
-        // Nobody waits for a reply if its connection has gone.
-        match request {
-            Request::Shutdown => return ControlFlow::Break(()),
-            Request::Reload { reply } => {
-                let result = self.reload().await;
-                reply.map(|reply| reply.send(result));
-            }
-            Request::Inspect(question) => self.knowledge().answer(question),
-            Request::Edit { edit, reply } => drop(reply.send(self.edit(&edit).await)),
-            Request::Health { reply } => drop(reply.send(status::health(&self.publisher.fleet))),
-        }
-        ControlFlow::Continue(())
+    /// Asks for all secrets after a pause, so that they need not be waited for.
+    fn look_ahead(&self) -> impl Future<Output = ()> + use<> {
+        let period = Duration::from_millis(self.current.settings.secret_lookup.refresh_ms.into());
+        self.publisher.look_ahead(period.mul_f64(1.0 + SECRETS_JITTER * (fastrand::f64() - 0.5)))
     }
 
-    /// Applies what the store tells, all at once if several changes came together.
-    async fn follow(&mut self, event: Event) {
+    /// Gives back what nobody needs any more.
+    fn tidy(&mut self) {
+        self.gateway.sweep();
+        if std::mem::take(&mut self.has_changed) {
+            sigma_net::memory::give_back();
+        }
+    }
+
+    /// Takes in what the store tells, all at once if several changes came together.
+    fn absorb(&mut self, event: Event) {
         self.has_changed = true;
-        let mut batch = Batch::default();
-        self.desired.absorb(event, &mut batch);
+        self.publisher.absorb(event);
         while let Some(event) = self.watch.as_mut().and_then(|watch| watch.try_recv().ok()) {
-            self.desired.absorb(event, &mut batch);
-        }
-        let published = self.publisher.publish(&mut self.desired, batch, &mut self.gateway).await;
-        if let Some(snapshot) = published {
-            self.current = snapshot;
-        }
-        self.show_quarantine();
-    }
-
-    async fn refresh_secrets(&mut self) {
-        let published = self.publisher.refresh(&mut self.desired, &mut self.gateway).await;
-        if let Some(snapshot) = published {
-            self.current = snapshot;
-            self.show_quarantine();
+            self.publisher.absorb(event);
         }
     }
 
-    async fn stop(mut self) {
-        self.shared.set_ready(false);
-        // Whoever asks from now on is told that nobody answers, instead of waiting for it.
-        self.requests.close();
-        while self.requests.try_recv().is_ok() {}
+    /// Begins a change; nothing has changed before it is given to [`Supervisor::finish`].
+    fn begin(&self, change: Change) -> UnderWay {
+        let (publisher, source) = (Arc::clone(&self.publisher), self.options.source.clone());
+        let is_stored = self.store.is_some();
+        match change {
+            Change::Resources => Box::pin(async move { Outcome::Part(publisher.change().await) }),
+            Change::Secrets => Box::pin(async move { Outcome::Part(publisher.refresh().await) }),
+            Change::File(asker) => {
+                let plugins = Arc::clone(&self.all_plugins);
+                Box::pin(
+                    async move { Outcome::File(load(&source, &plugins, &publisher, is_stored).await, asker) },
+                )
+            }
+            Change::Edit(edit, asker) => Box::pin(async move {
+                let mut next = publisher.state().desired.clone();
+                let whole = match edit.apply(&mut next.config) {
+                    Ok(()) => compile(&source, &publisher, next, is_stored).await,
+                    Err(reason) => Err(StartError::Edit(reason)),
+                };
+                Outcome::Edit(whole, asker)
+            }),
+        }
+    }
+
+    /// Puts a change into force, as far as it can be.
+    fn finish(&mut self, outcome: Outcome) {
+        let (result, asker) = match outcome {
+            Outcome::Part(None) => return self.tell_store(),
+            Outcome::Part(Some(part)) => return self.publish(part),
+            Outcome::File(whole, asker) => {
+                let result = whole.and_then(|whole| self.commit(whole)).map_err(|error| error.to_string());
+                self.running.reloaded(result.as_ref().err().cloned());
+                self.log.reloaded(&result);
+                match &result {
+                    Ok(()) => tracing::info!(target: LIFE, "configuration reloaded"),
+                    Err(error) => tracing::error!(
+                        "the configuration was not reloaded, the old one stays in force:\n{error}"
+                    ),
+                }
+                (result, asker)
+            }
+            Outcome::Edit(whole, asker) => {
+                (whole.and_then(|whole| self.commit(whole)).map_err(|error| error.to_string()), asker)
+            }
+        };
+        // Nobody waits for a reply if its connection has gone.
+        let _ = asker.map(|asker| asker.send(result));
+    }
+
+    /// Puts a change of resources into force.
+    fn publish(&mut self, part: Part) {
+        self.gateway.publish(&part.snapshot);
+        self.current = Arc::clone(&part.snapshot);
+        self.publisher.adopt_part(part);
+        self.tell_store();
+    }
+
+    /// Puts a whole configuration into force; on an error everything stays as it is.
+    fn commit(&mut self, whole: Whole) -> Result<(), StartError> {
+        let snapshot = Arc::clone(&whole.snapshot);
+        let log = access_log(&snapshot.settings)?;
+        let prepared = self.gateway.prepare(&snapshot, log)?;
+        self.gateway.commit(prepared);
+        self.publisher.adopt(whole);
+        self.tell_store();
+        warn_of_restart(&self.current.settings, &snapshot.settings);
+        if let Err(error) = self.log.set_level(&snapshot.settings.error_log.level) {
+            tracing::error!(%error, "the level of the error log stays as it was");
+        }
+        self.current = snapshot;
+        self.has_changed = true;
+        Ok(())
+    }
+
+    /// Tells the store, which keeps the last good forms, what is quarantined.
+    fn tell_store(&self) {
+        let Some(store) = &self.store else { return };
+        let state = self.publisher.state();
+        let keys: Vec<String> = state.desired.quarantine().map(|one| one.key.to_string()).collect();
+        store.judged(state.desired.revision(), &keys);
+    }
+
+    /// Lets open exchanges finish. Operators are answered until the process ends; `reason` is why
+    /// traffic should go elsewhere.
+    async fn stop(mut self, reason: &'static str) {
+        self.running.set_unready(Some(reason));
+        // Whoever tells something from now on learns that nobody does it, instead of waiting.
+        self.commands.close();
+        while self.commands.try_recv().is_ok() {}
         tracing::info!(target: LIFE, "stopping: no new connections, open exchanges may finish");
         self.gateway.drain().await;
         if tokio::time::timeout(ENDING_TIMEOUT, self.node.end()).await.is_err() {
@@ -357,169 +402,46 @@ impl Supervisor {
             let _ = std::fs::remove_file(path);
         }
     }
-
-    fn show_quarantine(&self) {
-        show_quarantine(&self.desired, &self.shared, self.store.as_deref());
-    }
-
-    fn knowledge(&self) -> Knowledge<'_> {
-        Knowledge {
-            desired: &self.desired,
-            fleet: &self.publisher.fleet,
-            store: self.store.as_ref(),
-            published: self.current.revision,
-            workers: self.gateway.counters().iter().map(|counters| counters.revision()).collect(),
-        }
-    }
-
-    /// Loads the file again. On a problem everything stays as it is, and the error log says why.
-    async fn reload(&mut self) -> Result<(), String> {
-        let result = match self.options.source.load(&*self.all_plugins) {
-            Ok(checked) => {
-                for warning in &checked.warnings {
-                    tracing::warn!("{}: {warning}", self.options.source.path.display());
-                }
-                self.apply_file(checked).await
-            }
-            Err(error) => Err(error.into()),
-        };
-        let result = result.map_err(|error| error.to_string());
-        self.shared.reloaded(result.as_ref().err().cloned());
-        self.log.reloaded(&result);
-        match &result {
-            Ok(()) => tracing::info!(target: LIFE, "configuration reloaded"),
-            Err(error) => {
-                tracing::error!("the configuration was not reloaded, the old one stays in force:\n{error}")
-            }
-        }
-        result
-    }
-
-    async fn apply_file(&mut self, checked: Checked) -> Result<(), StartError> {
-        let mut next = self.desired.clone();
-        match self.store.is_some() {
-            true => {
-                if let Some(problem) = examine::two_sources(&checked.config) {
-                    return Err(self.options.source.invalid(vec![problem]).into());
-                }
-                next.replace_settings(checked);
-            }
-            false => next.replace_file(checked),
-        }
-        self.apply(next).await
-    }
-
-    async fn apply(&mut self, mut next: Desired) -> Result<(), StartError> {
-        let closes = self.store.is_none() && self.options.source.skip_invalid;
-        let (compiler, snapshot) = compiled(&self.options, &mut self.publisher, &mut next, closes).await?;
-        let prepared = access_log(&snapshot.settings)
-            .map_err(StartError::from)
-            .and_then(|log| Ok(self.gateway.prepare(&snapshot, log)?));
-        let prepared = match prepared {
-            Ok(prepared) => prepared,
-            Err(error) => {
-                self.publisher.fleet.discard();
-                return Err(error);
-            }
-        };
-        self.gateway.commit(prepared);
-        self.publisher.adopt(compiler, &snapshot);
-        self.desired = next;
-        self.show_quarantine();
-        warn_of_restart(&self.current.settings, &snapshot.settings);
-        if let Err(error) = self.log.set_level(&snapshot.settings.error_log.level) {
-            tracing::error!(%error, "the level of the error log stays as it was");
-        }
-        self.current = snapshot;
-        self.has_changed = true;
-        Ok(())
-    }
-
-    async fn edit(&mut self, edit: &niubix::Edit) -> Result<(), String> {
-        let mut next = self.desired.clone();
-        edit.apply(&mut next.config)?;
-        self.apply(next).await.map_err(|error| error.to_string())
-    }
 }
 
-/// The plugins of a process.
-pub(crate) struct Plugins {
-    /// All of the build.
-    pub(crate) all: Arc<Roster>,
-    /// Those that may be used.
-    pub(crate) enabled: Arc<Roster>,
-    /// What their instances share.
-    pub(crate) node: Arc<Node>,
-}
-
-impl Plugins {
-    fn new(options: &Options, settings: &Settings) -> Result<Plugins, StartError> {
-        let ignored = &settings.compat.ignored_plugins;
-        let all = Arc::new(Roster::new(options.plugins, None).ignoring(ignored));
-        let enabled = match &settings.plugins {
-            None => Arc::clone(&all),
-            Some(list) => {
-                let names: Vec<String> =
-                    list.iter().filter(|plugin| !plugin.stream).map(|plugin| plugin.name.clone()).collect();
-                Arc::new(Roster::new(options.plugins, Some(&names)).ignoring(ignored))
-            }
-        };
-        let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let attributes = serde_json::Value::Object(settings.plugin_attr.clone());
-        let runtime = tokio::runtime::Handle::current();
-        let background = move |work| drop(runtime.spawn(work));
-        let node = Arc::new(Node::new(background, attributes, hostname));
-        Ok(Plugins { all, enabled, node })
+/// Reads the file again, and compiles what it says.
+async fn load(
+    source: &Source,
+    plugins: &Arc<Roster>,
+    publisher: &Publisher,
+    is_stored: bool,
+) -> Result<Whole, StartError> {
+    let checked = source.load_aside(plugins).await?;
+    for warning in &checked.warnings {
+        tracing::warn!("{}: {warning}", source.path.display());
     }
-}
-
-fn keyring(settings: &Settings) -> Result<Keyring, StartError> {
-    Keyring::try_from(&settings.data_encryption).map_err(|error| StartError::Plugins(error.to_string()))
-}
-
-/// The store, if resources are kept in one.
-async fn open_store(config: &Config) -> Result<Option<Arc<dyn Store>>, StartError> {
-    let settings = match (&config.settings.store, &config.settings.admin) {
-        (Some(store), _) => store.clone(),
-        (None, Some(_)) => sigma_config::store::Store::default(),
-        (None, None) => return Ok(None),
-    };
-    Ok(Some(crate::store::open(&settings).await?))
-}
-
-/// Tells operators what is quarantined, and the store, which keeps the last good forms.
-fn show_quarantine(desired: &Desired, shared: &status::Shared, store: Option<&dyn Store>) {
-    let quarantined: Vec<_> = desired.quarantine().cloned().collect();
-    if let Some(store) = store {
-        let keys: Vec<String> = quarantined.iter().map(|one| one.key.to_string()).collect();
-        store.judged(desired.revision(), &keys);
+    let mut next = publisher.state().desired.clone();
+    if is_stored {
+        if let Some(problem) = examine::two_sources(&checked.config) {
+            return Err(source.invalid(vec![problem]).into());
+        }
+        next.replace_settings(checked);
+    } else {
+        next.replace_file(checked);
     }
-    shared.set_quarantine(quarantined.into());
+    compile(source, publisher, next, is_stored).await
 }
 
-/// Compiles everything. If it `closes`, what cannot be compiled is closed; else it stops all.
-async fn compiled(
-    options: &Options,
-    publisher: &mut Publisher,
-    desired: &mut Desired,
-    closes: bool,
-) -> Result<(Compiler, Arc<Snapshot>), StartError> {
-    loop {
-        let failures = match publisher.compile(&desired.config, desired.revision()).await {
-            Ok(compiled) => return Ok(compiled),
-            Err(failures) => failures,
-        };
-        if !closes || failures.iter().any(|failure| failure.key.is_none()) {
-            return Err(options.source.invalid(problems(failures)).into());
-        }
-        let mut changed = false;
-        for Failure { key, problem } in &failures {
-            changed |= key.as_ref().is_some_and(|key| desired.keep_out(key, problem.to_string()));
-        }
-        // Each round closes something, so that there is an end to them.
-        if !changed {
-            return Err(options.source.invalid(problems(failures)).into());
-        }
+async fn compile(
+    source: &Source,
+    publisher: &Publisher,
+    next: Desired,
+    is_stored: bool,
+) -> Result<Whole, StartError> {
+    let whole = publisher.compile(next, !is_stored && source.skip_invalid).await;
+    whole.map_err(|failures: Vec<Failure>| source.invalid(problems(failures)).into())
+}
+
+/// Never, if nothing is under way.
+async fn outcome_of(under_way: &mut Option<UnderWay>) -> Outcome {
+    match under_way {
+        Some(change) => change.await,
+        None => std::future::pending().await,
     }
 }
 
@@ -532,54 +454,4 @@ async fn next_event(watch: &mut Option<Watch>) -> Event {
         *watch = None;
     }
     std::future::pending().await
-}
-
-fn secrets_pause(period: Duration) -> Duration {
-    period.mul_f64(1.0 + SECRETS_JITTER * (fastrand::f64() - 0.5))
-}
-
-fn access_log(settings: &Settings) -> Result<Option<LogWriter>, LogError> {
-    let target = match settings.access_log.path.as_str() {
-        "off" => return Ok(None),
-        "stdout" => LogTarget::Stdout,
-        path => LogTarget::File(path.into()),
-    };
-    LogWriter::start(target, LOG_QUEUE_BLOCKS).map(Some)
-}
-
-fn worker_count(settings: &Settings, cpus: usize) -> usize {
-    match settings.workers {
-        Workers::Auto => cpus.max(1),
-        Workers::Count(count) => usize::from(count.get()),
-    }
-}
-
-fn write_pid_file(settings: &Settings) -> Result<Option<PathBuf>, StartError> {
-    let Some(path) = &settings.pid_file else { return Ok(None) };
-    std::fs::write(path, format!("{}\n", std::process::id()))
-        .map_err(|source| StartError::PidFile { path: path.clone(), source })?;
-    Ok(Some(path.clone()))
-}
-
-/// What a reload cannot change is said, not silently left.
-fn warn_of_restart(old: &Settings, new: &Settings) {
-    let changed = [
-        ("workers", old.workers != new.workers),
-        ("pin_workers", old.pin_workers != new.pin_workers),
-        ("status", old.status != new.status),
-        ("operators", old.operators != new.operators),
-        ("niubix_admin", old.niubix_admin != new.niubix_admin),
-        ("admin", old.admin != new.admin),
-        ("control", old.control != new.control),
-        ("store", old.store != new.store),
-        ("plugins", old.plugins != new.plugins),
-        ("compat.ignored_plugins", old.compat.ignored_plugins != new.compat.ignored_plugins),
-        ("plugin_attr", old.plugin_attr != new.plugin_attr),
-        ("secret_lookup", old.secret_lookup != new.secret_lookup),
-        ("pid_file", old.pid_file != new.pid_file),
-        ("error_log.path", old.error_log.path != new.error_log.path),
-    ];
-    for (name, _) in changed.iter().filter(|(_, changed)| *changed) {
-        tracing::warn!("`{name}` has changed; that takes effect at the next start");
-    }
 }

@@ -90,6 +90,12 @@ impl Batch {
         self.before.contains_key(key)
     }
 
+    /// How a resource was before, and when it was created; None if it did not change.
+    pub(crate) fn former(&self, key: &ResourceKey) -> Option<Option<(AnyResource, u64)>> {
+        let former = self.before.get(key)?;
+        Some(former.as_ref().map(|former| (former.resource.clone(), former.created)))
+    }
+
     /// Whether nothing changed.
     pub(crate) fn is_empty(&self) -> bool {
         self.before.is_empty()

@@ -1,173 +1,281 @@
-//! From what is to be served to what is served: compile, publish, and take back what cannot be.
+//! From what is to be served to what is served: reveal secrets, compile, resolve names, publish, and
+//! take back what cannot be.
+//!
+//! A change waits twice: for secrets before it is compiled, for names after. What is waited for is
+//! outside of the state, whose lock is held between two waits and never over one: so questions are
+//! answered whatever a change waits for. What a change comes to ([`Whole`], [`Part`]) is put into force
+//! by the supervisor, who begins the next one only then; or it is dropped, and leaves nothing behind.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
+use sigma_config::dns::{Dns, NameServer};
 use sigma_config::kind::{Kind, ResourceKey};
+use sigma_config::resources::Secret;
 use sigma_config::{Config, Problem};
-use sigma_proxy::{Changed, Compiler, Failure, Gateway, Snapshot};
+use sigma_proxy::compile::Sources;
+use sigma_proxy::{Changed, Compiler, Failure, Snapshot};
 
 use crate::serving::desired::{Batch, Desired};
-use crate::serving::endpoints::{CHANGE_RESOLVE_TIMEOUT, Fleet, RESOLVE_TIMEOUT};
+use crate::serving::endpoints::{Endpoints, Pending};
+use crate::serving::files::Files;
 use crate::serving::references::References;
+use crate::serving::revealed::Revealed;
 use crate::serving::secret::Secrets;
+use crate::store::Event;
 
 /// Compiles, and remembers what is in force.
 pub(crate) struct Publisher {
-    pub(crate) compiler: Compiler,
-    pub(crate) fleet: Fleet,
     secrets: Secrets,
-    references: References,
+    state: Mutex<State>,
+}
+
+/// What is in force, and what it was made of.
+pub(crate) struct State {
+    pub(crate) desired: Desired,
+    /// What the change under way has changed in `desired`.
+    pub(crate) batch: Batch,
+    pub(crate) endpoints: Endpoints,
     /// The store's revision that is in force.
-    published: u64,
+    pub(crate) published: u64,
+    compiler: Compiler,
+    revealed: Revealed,
+    references: References,
+    files: Files,
+}
+
+/// A whole configuration that is ready to come into force.
+#[must_use]
+pub(crate) struct Whole {
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) desired: Desired,
+    compiler: Compiler,
+    pending: Pending,
+}
+
+/// A change of resources that is ready to come into force.
+#[must_use]
+pub(crate) struct Part {
+    pub(crate) snapshot: Arc<Snapshot>,
+    /// Keys of upstreams that are gone; None if everything was compiled anew.
+    gone: Option<Vec<String>>,
+    pending: Pending,
 }
 
 impl Publisher {
-    pub(crate) fn new(compiler: Compiler, secrets: Secrets) -> Publisher {
-        let (fleet, references) = (Fleet::default(), References::default());
-        Publisher { compiler, fleet, secrets, references, published: 0 }
+    /// Begins with `desired`, which serves nothing. Names are asked of `servers`, if there are any.
+    pub(crate) fn new(
+        desired: Desired,
+        servers: Vec<NameServer>,
+        compiler: Compiler,
+        secrets: Secrets,
+    ) -> Publisher {
+        let state = State {
+            endpoints: Endpoints::with_servers(servers),
+            desired,
+            batch: Batch::default(),
+            published: 0,
+            compiler,
+            revealed: Revealed::default(),
+            references: References::default(),
+            files: Files::default(),
+        };
+        Publisher { secrets, state: Mutex::new(state) }
     }
 
-    /// Compiles a whole configuration; names are resolved when this returns. What it needs to go
-    /// on is returned with it, and to be given to [`Publisher::adopt`] once it is in force.
-    pub(crate) async fn compile(
-        &mut self,
-        config: &Config,
-        revision: u64,
-    ) -> Result<(Compiler, Arc<Snapshot>), Vec<Failure>> {
-        self.reveal(config, &config.resources.keys()).await;
-        match self.compiler.compile(config, revision, &mut self.fleet) {
-            Ok(compiled) => {
-                self.fleet.settle(RESOLVE_TIMEOUT).await;
-                Ok(compiled)
+    /// What is known now. To be held for a moment: everything else waits for it.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        // All who lock it are tasks of one thread. Whoever panics in between ends with its task, and
+        // what it has left is still the best answer to a question.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Compiles a whole configuration; its names are resolved when this returns. If it `closes`, what
+    /// cannot be compiled is closed; else it stops all.
+    pub(crate) async fn compile(&self, mut desired: Desired, closes: bool) -> Result<Whole, Vec<Failure>> {
+        loop {
+            let config = &desired.config;
+            let wanted = self.state().references.wanted(config, &config.resources.keys());
+            self.look_up(accesses(config), wanted).await;
+            let compiled = self.state().compile(config, desired.revision());
+            let failures = match compiled {
+                Ok((compiler, snapshot, mut pending)) => {
+                    pending.resolve(start_wait(&config.settings.dns)).await;
+                    return Ok(Whole { snapshot, desired, compiler, pending });
+                }
+                Err(failures) => failures,
+            };
+            if !closes || failures.iter().any(|failure| failure.key.is_none()) {
+                return Err(failures);
             }
-            Err(failures) => {
-                self.fleet.discard();
-                Err(failures)
+            let mut has_closed = false;
+            for Failure { key, problem } in &failures {
+                has_closed |= key.as_ref().is_some_and(|key| desired.keep_out(key, problem.to_string()));
+            }
+            // Each round closes something, so that there is an end to them.
+            if !has_closed {
+                return Err(failures);
             }
         }
     }
 
-    /// A compiled configuration is in force.
-    pub(crate) fn adopt(&mut self, compiler: Compiler, snapshot: &Snapshot) {
-        self.compiler = compiler;
-        self.fleet.commit(snapshot);
-        self.published = snapshot.revision;
+    /// A whole configuration is in force.
+    pub(crate) fn adopt(&self, whole: Whole) {
+        let Whole { snapshot, desired, compiler, pending } = whole;
+        let mut state = self.state();
+        state.endpoints.commit(pending, &snapshot);
+        (state.desired, state.compiler, state.published) = (desired, compiler, snapshot.revision);
     }
 
-    /// Compiles what a batch changed and puts it into force. Resources that cannot be compiled are
-    /// quarantined, the rest of the batch is applied all the same. A batch that changes nothing is
-    /// published as well, for the revision that it brings.
-    pub(crate) async fn publish(
-        &mut self,
-        desired: &mut Desired,
-        mut batch: Batch,
-        gateway: &mut Gateway,
-    ) -> Option<Arc<Snapshot>> {
-        if batch.is_empty() && desired.revision() == self.published {
-            return None;
-        }
-        let decisive =
-            |key: &ResourceKey| matches!(key.kind, Kind::Secret | Kind::PluginMetadata | Kind::Ssl);
-        if batch.keys().iter().any(decisive) {
-            desired.retry(|_| true, &mut batch);
-        }
-        let holders = self.reveal(&desired.config, &batch.keys()).await;
-        self.put_into_force(desired, batch, holders, gateway).await
+    /// Takes in what the store tells; it comes into force with [`Publisher::change`].
+    pub(crate) fn absorb(&self, event: Event) {
+        let mut state = self.state();
+        let State { desired, batch, .. } = &mut *state;
+        desired.absorb(event, batch);
+    }
+
+    /// Compiles what was taken in. Resources that cannot be compiled are quarantined, the rest is
+    /// served all the same. What changes nothing comes into force as well, for its revision. None if
+    /// there is nothing to put into force.
+    pub(crate) async fn change(&self) -> Option<Part> {
+        let (accesses, wanted) = {
+            let mut state = self.state();
+            let State { desired, batch, references, published, .. } = &mut *state;
+            if batch.is_empty() && desired.revision() == *published {
+                return None;
+            }
+            let decisive =
+                |key: &ResourceKey| matches!(key.kind, Kind::Secret | Kind::PluginMetadata | Kind::Ssl);
+            if batch.keys().iter().any(decisive) {
+                desired.retry(|_| true, batch);
+            }
+            (accesses(&desired.config), references.wanted(&desired.config, &batch.keys()))
+        };
+        let holders = self.look_up(accesses, wanted).await;
+        self.compile_change(holders).await
     }
 
     /// Asks for all secrets after a pause, so that [`Publisher::refresh`] need not wait for any.
     pub(crate) fn look_ahead(&self, pause: Duration) -> impl Future<Output = ()> + use<> {
-        let (secrets, wanted) = (self.secrets.clone(), self.references.all());
+        let (secrets, wanted) = (self.secrets.clone(), self.state().references.all());
         async move {
             tokio::time::sleep(pause).await;
             secrets.look_ahead(wanted).await;
         }
     }
 
-    /// Looks up all secrets again, and puts those into force that have changed at their manager.
-    pub(crate) async fn refresh(
-        &mut self,
-        desired: &mut Desired,
-        gateway: &mut Gateway,
-    ) -> Option<Arc<Snapshot>> {
-        let holders = self.look_up(&desired.config, self.references.all()).await;
+    /// Looks up all secrets again, and compiles anew what holds one that has changed at its manager.
+    pub(crate) async fn refresh(&self) -> Option<Part> {
+        let (accesses, wanted) = {
+            let state = self.state();
+            (accesses(&state.desired.config), state.references.all())
+        };
+        let holders = self.look_up(accesses, wanted).await;
         if holders.is_empty() {
             return None;
         }
         tracing::info!(resources = holders.len(), "secrets have changed at their manager");
-        self.put_into_force(desired, Batch::default(), holders, gateway).await
+        self.compile_change(holders).await
     }
 
-    /// `holders` are resources whose secrets have changed.
-    async fn put_into_force(
+    async fn compile_change(&self, holders: Vec<ResourceKey>) -> Option<Part> {
+        let (mut part, wait) = {
+            let mut state = self.state();
+            let wait = change_wait(&state.desired.config.settings.dns);
+            (state.compile_change(holders)?, wait)
+        };
+        part.pending.resolve(wait).await;
+        Some(part)
+    }
+
+    /// A change of resources is in force.
+    pub(crate) fn adopt_part(&self, part: Part) {
+        let Part { snapshot, gone, pending } = part;
+        let mut state = self.state();
+        match gone {
+            Some(gone) => state.endpoints.commit_changed(pending, &gone),
+            None => state.endpoints.commit(pending, &snapshot),
+        }
+        state.published = snapshot.revision;
+        let State { desired, batch, .. } = &mut *state;
+        desired.settle(&std::mem::take(batch));
+    }
+
+    /// Looks up references; returns the resources with one that stands for something else than before.
+    async fn look_up(&self, accesses: Vec<Arc<Secret>>, wanted: BTreeSet<String>) -> Vec<ResourceKey> {
+        let names: Vec<String> = wanted.into_iter().collect();
+        let mut values = Value::from(names.clone());
+        if !names.is_empty() {
+            self.secrets.set_accesses(accesses);
+            self.secrets.resolve(&mut values).await;
+        }
+        let found = values.as_array().into_iter().flatten().filter_map(Value::as_str);
+        let mut state = self.state();
+        let State { references, revealed, .. } = &mut *state;
+        references.holders(revealed.learn(names.into_iter().zip(found.map(str::to_owned))))
+    }
+}
+
+impl State {
+    fn compile(
         &mut self,
-        desired: &mut Desired,
-        mut batch: Batch,
-        mut holders: Vec<ResourceKey>,
-        gateway: &mut Gateway,
-    ) -> Option<Arc<Snapshot>> {
-        desired.retry(|refused| holders.contains(refused), &mut batch);
+        config: &Config,
+        revision: u64,
+    ) -> Result<(Compiler, Arc<Snapshot>, Pending), Vec<Failure>> {
+        let mut planning = self.endpoints.plan();
+        let sources = Sources { endpoints: &mut planning, secrets: &self.revealed, files: &mut self.files };
+        let (compiler, snapshot) = self.compiler.compile(config, revision, sources)?;
+        Ok((compiler, snapshot, planning.into_pending()))
+    }
+
+    /// Compiles what has changed. `holders` are resources whose secrets have changed.
+    fn compile_change(&mut self, mut holders: Vec<ResourceKey>) -> Option<Part> {
+        let State { desired, batch, endpoints, compiler, revealed, files, .. } = self;
+        desired.retry(|refused| holders.contains(refused), batch);
         holders.retain(|holder| !batch.holds(holder));
         loop {
             let (mut keys, revision) = (batch.keys(), desired.revision());
             keys.extend(holders.iter().cloned());
-            match self.compiler.change(&desired.config, &keys, revision, &mut self.fleet) {
+            let mut planning = endpoints.plan();
+            let sources = Sources { endpoints: &mut planning, secrets: revealed, files };
+            let failures = match compiler.change(&desired.config, &keys, revision, sources) {
                 Ok(Changed { snapshot, gone }) => {
-                    self.fleet.settle(CHANGE_RESOLVE_TIMEOUT).await;
-                    gateway.publish(&snapshot);
-                    match gone {
-                        Some(gone) => self.fleet.commit_changed(&gone),
-                        None => self.fleet.commit(&snapshot),
-                    }
-                    self.published = revision;
-                    desired.settle(&batch);
-                    return Some(snapshot);
+                    return Some(Part { snapshot, gone, pending: planning.into_pending() });
                 }
-                Err(failures) => {
-                    self.fleet.discard();
-                    for (key, reason) in blame(&failures, &keys) {
-                        match holders.iter().position(|holder| *holder == key) {
-                            Some(place) => {
-                                holders.swap_remove(place);
-                                tracing::error!(%key, reason, "a new secret cannot be used, the last one stays");
-                            }
-                            // Its references stay known: it is tried again when one of them changes.
-                            None => desired.revert(&key, reason, &mut batch),
-                        }
+                Err(failures) => failures,
+            };
+            for (key, reason) in blame(&failures, &keys) {
+                match holders.iter().position(|holder| *holder == key) {
+                    Some(place) => {
+                        holders.swap_remove(place);
+                        tracing::error!(%key, reason, "a new secret cannot be used, the last one stays");
                     }
-                    // Nothing is left that could be at fault.
-                    if keys.is_empty() {
-                        return None;
-                    }
+                    // Its references stay known: it is tried again when one of them changes.
+                    None => desired.revert(&key, reason, batch),
                 }
+            }
+            // Nothing is left that could be at fault.
+            if keys.is_empty() {
+                *batch = Batch::default();
+                return None;
             }
         }
     }
+}
 
-    /// Looks up the secrets that these resources refer to, and returns which resources refer to one
-    /// that has changed.
-    async fn reveal(&mut self, config: &Config, keys: &[ResourceKey]) -> Vec<ResourceKey> {
-        self.references.note(config, keys);
-        // Another access to a secret manager may change every secret.
-        let all = keys.iter().any(|key| key.kind == Kind::Secret);
-        let wanted = if all { self.references.all() } else { self.references.of(keys) };
-        self.look_up(config, wanted).await
-    }
+/// The accesses to secret managers.
+fn accesses(config: &Config) -> Vec<Arc<Secret>> {
+    config.resources.secrets.iter().cloned().collect()
+}
 
-    /// Looks up references; returns the resources with one that stands for something else than before.
-    async fn look_up(&mut self, config: &Config, wanted: BTreeSet<String>) -> Vec<ResourceKey> {
-        let names: Vec<String> = wanted.into_iter().collect();
-        let mut values = Value::from(names.clone());
-        if !names.is_empty() {
-            self.secrets.set_accesses(config.resources.secrets.iter().cloned());
-            self.secrets.resolve(&mut values).await;
-        }
-        let found = values.as_array().into_iter().flatten().filter_map(Value::as_str);
-        self.references.holders(self.fleet.learn(names.into_iter().zip(found.map(str::to_owned))))
-    }
+fn start_wait(dns: &Dns) -> Duration {
+    Duration::from_millis(dns.start_wait_ms.into())
+}
+
+fn change_wait(dns: &Dns) -> Duration {
+    Duration::from_millis(dns.change_wait_ms.into())
 }
 
 /// Which resources of a batch are at fault. A failure of one outside of it, which the batch has

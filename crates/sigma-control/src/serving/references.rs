@@ -32,6 +32,14 @@ impl References {
         }
     }
 
+    /// Reads these resources again; returns what has to be looked up for them.
+    pub(crate) fn wanted(&mut self, config: &Config, keys: &[ResourceKey]) -> BTreeSet<String> {
+        self.note(config, keys);
+        // Another access to a secret manager may change every secret.
+        let all = keys.iter().any(|key| key.kind == Kind::Secret);
+        if all { self.all() } else { self.of(keys) }
+    }
+
     /// All references of these resources.
     pub(crate) fn of(&self, keys: &[ResourceKey]) -> BTreeSet<String> {
         keys.iter().filter_map(|key| self.by_resource.get(key)).flatten().cloned().collect()

@@ -1,10 +1,12 @@
 //! Reading the configuration file.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use sigma_config::plugins::PluginSchemas;
 use sigma_config::{Checked, ParseOptions, Problem};
+use sigma_plugin::Roster;
 
 /// Largest configuration file; a file of a hundred thousand routes has about half of it.
 const FILE_BYTES_MAX: usize = 64 << 20;
@@ -20,6 +22,15 @@ pub struct Source {
     pub instances: Option<u16>,
     /// What is invalid among the resources is closed instead of stopping the file.
     pub skip_invalid: bool,
+}
+
+/// When a file was changed, and its length.
+type Stamp = (SystemTime, u64);
+
+/// What is read of a configuration.
+struct Texts {
+    file: String,
+    companion: Option<String>,
 }
 
 /// Why a configuration cannot be used. All problems of a file come together.
@@ -61,11 +72,27 @@ impl Source {
     /// # Errors
     /// The file cannot be read, or has problems.
     pub fn load(&self, plugins: &dyn PluginSchemas) -> Result<Checked, LoadError> {
-        let text = read(&self.path)?;
-        let companion = self.companion.as_deref().map(read).transpose()?;
+        self.check(&self.read()?, plugins)
+    }
+
+    /// As [`Source::load`]; the calling thread goes on with its other tasks while the file is read.
+    pub(crate) async fn load_aside(&self, plugins: &Arc<Roster>) -> Result<Checked, LoadError> {
+        let source = self.clone();
+        let texts = tokio::task::spawn_blocking(move || source.read()).await;
+        // It ends early in a panic only.
+        let failed =
+            |error| LoadError::Read { path: self.path.clone(), source: std::io::Error::other(error) };
+        self.check(&texts.map_err(failed)??, &**plugins)
+    }
+
+    fn read(&self) -> Result<Texts, LoadError> {
+        Ok(Texts { file: read(&self.path)?, companion: self.companion.as_deref().map(read).transpose()? })
+    }
+
+    fn check(&self, texts: &Texts, plugins: &dyn PluginSchemas) -> Result<Checked, LoadError> {
         let options = ParseOptions {
             env: &|name| std::env::var(name).ok(),
-            companion: companion.as_deref(),
+            companion: texts.companion.as_deref(),
             instances: self.instances,
             skip_invalid: self.skip_invalid,
             plugins,
@@ -73,7 +100,7 @@ impl Source {
             max_bytes: FILE_BYTES_MAX,
             ..ParseOptions::default()
         };
-        sigma_config::parse(&text, &options).map_err(|problems| self.invalid(problems))
+        sigma_config::parse(&texts.file, &options).map_err(|problems| self.invalid(problems))
     }
 
     /// Problems found after parsing, with this file's name.
@@ -81,8 +108,18 @@ impl Source {
         LoadError::Invalid { path: self.path.clone(), problems }
     }
 
-    /// A number that changes with the file, for `--watch`.
-    pub(crate) fn stamp(&self) -> Option<(SystemTime, u64)> {
+    /// Whether the file is there and another one than when `stamp` was taken, which is renewed.
+    pub(crate) fn has_changed(&self, stamp: &mut Option<Stamp>) -> bool {
+        let now = self.stamp();
+        let has_changed = now.is_some() && now != *stamp;
+        if has_changed {
+            *stamp = now;
+        }
+        has_changed
+    }
+
+    /// A value that changes with the file, for `--watch`.
+    pub(crate) fn stamp(&self) -> Option<Stamp> {
         let meta = std::fs::metadata(&self.path).ok()?;
         Some((meta.modified().ok()?, meta.len()))
     }

@@ -9,8 +9,7 @@ use sigma_config::resources;
 use sigma_config::{Problem, stored};
 use sigma_net::tls::{Authorities, ClientTls};
 use sigma_plugin::Roster;
-use sigma_proxy::compile::try_out;
-use sigma_proxy::snapshot::EndpointSource;
+use sigma_proxy::compile::{EndpointSource, FileSource, NoSecrets, Sources, try_out};
 use sigma_upstream::endpoint::{EndpointSet, UpstreamCell};
 use sigma_upstream::health::plan::Plan;
 
@@ -37,7 +36,8 @@ impl Trial {
     pub fn run(&self, kind: Kind, id: &str, value: &Value) -> Result<(), String> {
         let key = ResourceKey::new(kind, id);
         let Some(resource) = stored::outline(&key, value) else { return Ok(()) };
-        let tried = try_out(resource, &self.roster, &mut Nowhere(self));
+        let (endpoints, files) = (&mut Nowhere, &mut Untouched(self));
+        let tried = try_out(resource, &self.roster, Sources { endpoints, secrets: &NoSecrets, files });
         tried.map_err(|problems| {
             problems.into_iter().next().map_or_else(String::new, |problem| problem.message)
         })
@@ -45,9 +45,9 @@ impl Trial {
 }
 
 /// Leads nowhere, and refuses what could lead nowhere.
-struct Nowhere<'t>(&'t Trial);
+struct Nowhere;
 
-impl EndpointSource for Nowhere<'_> {
+impl EndpointSource for Nowhere {
     fn endpoints(
         &mut self,
         key: &str,
@@ -58,7 +58,12 @@ impl EndpointSource for Nowhere<'_> {
         let plan = endpoints::plan(key, config, probes)?;
         Ok((Arc::new(UpstreamCell::new(Arc::new(EndpointSet::new(Vec::new(), Arc::default())))), plan))
     }
+}
 
+/// Reads no file: resources of a store name none.
+struct Untouched<'t>(&'t Trial);
+
+impl FileSource for Untouched<'_> {
     fn authorities(&mut self, file: Option<&Path>) -> Result<Authorities, String> {
         // The settings of a trial name no file.
         debug_assert!(file.is_none());
@@ -68,5 +73,9 @@ impl EndpointSource for Nowhere<'_> {
         }
         let authorities = Authorities::system().map_err(|error| error.to_string())?;
         Ok(known.insert(authorities).clone())
+    }
+
+    fn read(&self, path: &Path) -> Result<Vec<u8>, String> {
+        Err(format!("{} cannot be read here", path.display()))
     }
 }

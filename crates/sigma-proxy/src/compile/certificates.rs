@@ -16,9 +16,10 @@ use sigma_net::tls::{
 };
 
 use super::parts::Parts;
+use super::sources::Sources;
 use super::{Failure, State, Task};
+use crate::snapshot::Snapshot;
 use crate::snapshot::edge::{self, Exempt, Shown, Terms, TlsTerms};
-use crate::snapshot::{EndpointSource, Snapshot};
 
 /// How sessions are resumed. One over all generations with the same settings, so that a reload
 /// makes no client shake hands anew.
@@ -78,7 +79,7 @@ impl Task<'_> {
         {
             return Some(Arc::clone(same));
         }
-        match compile(ssl, &self.sessions, self.source) {
+        match compile(ssl, &self.sessions, &self.sources) {
             Ok(certificate) => Some(Arc::new(certificate)),
             Err(reason) => {
                 let problem = Problem::new(key.to_string(), "tls", reason);
@@ -118,7 +119,7 @@ impl Task<'_> {
         }
         let tls = match &listener.tls {
             None => None,
-            Some(tls) => match tls_terms(tls, &self.sessions, self.source) {
+            Some(tls) => match tls_terms(tls, &self.sessions, &self.sources) {
                 Ok(terms) => Some(terms),
                 Err((place, reason)) => {
                     let problem = Problem::new(format!("listeners[{index}].tls.{place}"), "tls", reason);
@@ -156,14 +157,10 @@ pub(super) fn refers(ssl: &Ssl) -> bool {
         || ssl.client.as_ref().is_some_and(|client| is_reference(&client.ca))
 }
 
-fn compile(
-    ssl: &Arc<Ssl>,
-    sessions: &Arc<Sessions>,
-    source: &dyn EndpointSource,
-) -> Result<Certificate, String> {
-    let (exempt, client_auth, versions) = demands(ssl, |text| revealed(text, source).map(Some))?;
+fn compile(ssl: &Arc<Ssl>, sessions: &Arc<Sessions>, sources: &Sources<'_>) -> Result<Certificate, String> {
+    let (exempt, client_auth, versions) = demands(ssl, |text| revealed(text, sources).map(Some))?;
     let identity = Identity {
-        pairs: pairs(ssl, source)?,
+        pairs: pairs(ssl, sources)?,
         versions,
         client_auth,
         resumption: sessions.resumption.clone(),
@@ -209,10 +206,10 @@ pub(super) fn demands(
 }
 
 /// Every pair of an ssl.
-pub(super) fn pairs(ssl: &Ssl, source: &dyn EndpointSource) -> Result<Vec<Pair>, String> {
+pub(super) fn pairs(ssl: &Ssl, sources: &Sources<'_>) -> Result<Vec<Pair>, String> {
     let pair = |(index, (cert, key)): (usize, (&str, &str))| {
-        let parsed = revealed(cert, source).and_then(|cert| {
-            let key = revealed(key, source)?;
+        let parsed = revealed(cert, sources).and_then(|cert| {
+            let key = revealed(key, sources)?;
             Pair::parse(&cert, &key, None).map_err(|error| error.to_string())
         });
         // The first pair is the resource's own; the others are counted from 1 (APISIX).
@@ -225,12 +222,12 @@ pub(super) fn pairs(ssl: &Ssl, source: &dyn EndpointSource) -> Result<Vec<Pair>,
 }
 
 /// What a text stands for, if it is a reference to a secret.
-pub(super) fn revealed(text: &str, source: &dyn EndpointSource) -> Result<String, String> {
+pub(super) fn revealed(text: &str, sources: &Sources<'_>) -> Result<String, String> {
     if !is_reference(text) {
         return Ok(text.to_owned());
     }
     let mut value = serde_json::Value::from(text);
-    source.reveal(&mut value);
+    sources.secrets.reveal(&mut value);
     match value {
         serde_json::Value::String(found) if found != text => Ok(found),
         _ => Err(format!("the secret {text} cannot be read; see the error log for the reason")),
@@ -240,12 +237,12 @@ pub(super) fn revealed(text: &str, source: &dyn EndpointSource) -> Result<String
 fn tls_terms(
     tls: &ListenerTls,
     sessions: &Sessions,
-    source: &dyn EndpointSource,
+    sources: &Sources<'_>,
 ) -> Result<TlsTerms, (String, String)> {
     let versions = versions(&tls.protocols).map_err(|reason| ("protocols".to_owned(), reason))?;
     let mut pairs = Vec::with_capacity(tls.certificates.len());
     for (index, files) in tls.certificates.iter().enumerate() {
-        let pair = pair_of_files(files, source);
+        let pair = pair_of_files(files, sources);
         pairs.push(pair.map_err(|(field, reason)| (format!("certificates[{index}].{field}"), reason))?);
     }
     let own = if pairs.is_empty() {
@@ -265,16 +262,13 @@ fn tls_terms(
     Ok(TlsTerms { options, own })
 }
 
-fn pair_of_files(
-    files: &CertificateFiles,
-    source: &dyn EndpointSource,
-) -> Result<Pair, (&'static str, String)> {
+fn pair_of_files(files: &CertificateFiles, sources: &Sources<'_>) -> Result<Pair, (&'static str, String)> {
     let text = |field, path| {
-        let bytes = source.read_file(path).map_err(|reason| (field, reason))?;
+        let bytes = sources.files.read(path).map_err(|reason| (field, reason))?;
         String::from_utf8(bytes).map_err(|_| (field, format!("{} is not PEM", path.display())))
     };
     let (cert, key) = (text("cert", &files.cert)?, text("key", &files.key)?);
-    let ocsp = files.ocsp.as_deref().map(|path| source.read_file(path));
+    let ocsp = files.ocsp.as_deref().map(|path| sources.files.read(path));
     let ocsp = ocsp.transpose().map_err(|reason| ("ocsp", reason))?;
     Pair::parse(&cert, &key, ocsp)
         .map_err(|error| ("cert", format!("{error} ({}, {})", files.cert.display(), files.key.display())))

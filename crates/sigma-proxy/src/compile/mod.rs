@@ -12,6 +12,7 @@
 //! | `certificates` | who clients see, and what listeners demand |
 //! | `node_tls` | TLS towards the nodes of an upstream |
 //! | `people` | consumers and their identities |
+//! | `sources` | nothing: what the others need from outside |
 //! | `trial` | nothing: tells whether a resource could be made |
 
 mod certificates;
@@ -19,6 +20,7 @@ pub(crate) mod node_tls;
 mod parts;
 mod people;
 mod routes;
+mod sources;
 #[cfg(test)]
 mod tests;
 mod trial;
@@ -36,13 +38,16 @@ use sigma_plugin::{Chain, Consumers, Node, Roster};
 use crate::route::Router;
 use crate::route::normalize::UriOptions;
 use crate::snapshot::slots::{Numbers, Slots};
-use crate::snapshot::{EndpointSource, Snapshot, Upstream};
+use crate::snapshot::{Snapshot, Upstream};
 
 use certificates::Sessions;
 use parts::Parts;
 use routes::Placed;
 
 pub(crate) use routes::route_inputs;
+#[cfg(test)]
+pub(crate) use sources::NoFiles;
+pub use sources::{EndpointSource, FileSource, NoSecrets, SecretSource, Sources};
 pub use trial::try_out;
 
 /// What a resource is refused for. The key is that of the resource that is to be left as it was.
@@ -97,7 +102,7 @@ struct Task<'a> {
     roster: &'a Arc<Roster>,
     node: &'a Arc<Node>,
     sessions: Arc<Sessions>,
-    source: &'a mut dyn EndpointSource,
+    sources: Sources<'a>,
     failures: Vec<Failure>,
 }
 
@@ -121,11 +126,11 @@ impl Compiler {
         &self,
         config: &Config,
         revision: u64,
-        source: &mut dyn EndpointSource,
+        mut sources: Sources<'_>,
     ) -> Result<(Compiler, Arc<Snapshot>), Vec<Failure>> {
         let sessions = Sessions::of(&config.settings.tls, self.sessions.as_ref())
             .map_err(|problem| vec![Failure { key: None, problem }])?;
-        let mut task = self.task(config, &sessions, source);
+        let mut task = self.task(config, &sessions, sources.reborrow());
         let access_format = access_format(&config.settings, &mut task.failures);
         let terms = task.all_terms();
         let parts = task.all_parts(&self.state);
@@ -151,19 +156,19 @@ impl Compiler {
         config: &Config,
         changed: &[ResourceKey],
         revision: u64,
-        source: &mut dyn EndpointSource,
+        mut sources: Sources<'_>,
     ) -> Result<Changed, Vec<Failure>> {
         let whole = changed.iter().any(|key| matches!(key.kind, Kind::PluginMetadata | Kind::Secret));
         let (before, sessions) = match (&self.state.snapshot, &self.sessions) {
             (Some(before), Some(sessions)) if !whole => (Arc::clone(before), Arc::clone(sessions)),
             _ => {
-                let (next, snapshot) = self.compile(config, revision, source)?;
+                let (next, snapshot) = self.compile(config, revision, sources)?;
                 *self = next;
                 return Ok(Changed { snapshot, gone: None });
             }
         };
         let changed = self.state.with_dependents(changed);
-        let mut task = self.task(config, &sessions, source);
+        let mut task = self.task(config, &sessions, sources.reborrow());
         let parts: Vec<(ResourceKey, Option<Arc<Parts>>)> =
             changed.iter().map(|key| (key.clone(), task.parts_of(key, &self.state))).collect();
         if !task.failures.is_empty() {
@@ -181,14 +186,9 @@ impl Compiler {
         snapshot
     }
 
-    fn task<'a>(
-        &'a self,
-        config: &'a Config,
-        sessions: &Arc<Sessions>,
-        source: &'a mut dyn EndpointSource,
-    ) -> Task<'a> {
+    fn task<'a>(&'a self, config: &'a Config, sessions: &Arc<Sessions>, sources: Sources<'a>) -> Task<'a> {
         let sessions = Arc::clone(sessions);
-        Task { config, roster: &self.roster, node: &self.node, sessions, source, failures: Vec::new() }
+        Task { config, roster: &self.roster, node: &self.node, sessions, sources, failures: Vec::new() }
     }
 }
 

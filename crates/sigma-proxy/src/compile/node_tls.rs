@@ -11,7 +11,7 @@ use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{Authorities, ClientSettings, ClientTls, Trust, Versions};
 
 use super::certificates::{pairs, refers, revealed, versions};
-use crate::snapshot::EndpointSource;
+use super::sources::Sources;
 
 /// Terms of the connections to an upstream's nodes. Kept while what they are made from is the same,
 /// and with them pooled connections and sessions.
@@ -61,7 +61,7 @@ impl NodeTls {
         client: Option<&Arc<Ssl>>,
         settings: &Settings,
         before: Option<&Arc<NodeTls>>,
-        source: &mut dyn EndpointSource,
+        sources: &mut Sources<'_>,
     ) -> Result<Option<Arc<NodeTls>>, String> {
         let probes = upstream.checks.as_deref().map(|checks| &checks.active);
         let probes = probes
@@ -83,44 +83,44 @@ impl NodeTls {
         {
             return Ok(Some(Arc::clone(same)));
         }
-        let requests = if encrypted { Some(inputs.requests(source)?) } else { None };
-        let probes = inputs.probes(source)?;
+        let requests = if encrypted { Some(inputs.requests(sources)?) } else { None };
+        let probes = inputs.probes(sources)?;
         Ok(Some(Arc::new(NodeTls { inputs, requests, probes })))
     }
 }
 
 impl Inputs {
-    fn requests(&self, source: &mut dyn EndpointSource) -> Result<Requests, String> {
+    fn requests(&self, sources: &mut Sources<'_>) -> Result<Requests, String> {
         let verify = self.tls.as_ref().is_some_and(|tls| tls.verify);
-        let trust = if verify { self.authorities(source)? } else { Trust::Anyone };
+        let trust = if verify { self.authorities(sources)? } else { Trust::Anyone };
         let offered: &[AlpnProtocol] = match (self.scheme, self.tls.as_ref().map(|tls| &tls.alpn[..])) {
             (Scheme::Grpcs, _) => &[AlpnProtocol::H2],
             (_, None | Some([])) => &[AlpnProtocol::Http11],
             (_, Some(configured)) => configured,
         };
-        let any = self.terms(&trust, offered, source)?;
+        let any = self.terms(&trust, offered, sources)?;
         let upgradable = match offered {
             // A node that knows HTTP/2 only declines an upgrade, as it does in cleartext.
             [AlpnProtocol::Http11] | [AlpnProtocol::H2] => any.clone(),
-            _ => self.terms(&trust, &[AlpnProtocol::Http11], source)?,
+            _ => self.terms(&trust, &[AlpnProtocol::Http11], sources)?,
         };
         Ok(Requests { any, upgradable })
     }
 
-    fn probes(&self, source: &mut dyn EndpointSource) -> Result<Option<ClientTls>, String> {
+    fn probes(&self, sources: &mut Sources<'_>) -> Result<Option<ClientTls>, String> {
         let trust = match self.probes {
             None => return Ok(None),
             Some(Probes::Nothing) => Trust::Anyone,
-            Some(Probes::Identity) => self.authorities(source)?,
+            Some(Probes::Identity) => self.authorities(sources)?,
         };
-        self.terms(&trust, &[AlpnProtocol::Http11], source).map(Some)
+        self.terms(&trust, &[AlpnProtocol::Http11], sources).map(Some)
     }
 
     fn terms(
         &self,
         trust: &Trust,
         alpn: &[AlpnProtocol],
-        source: &dyn EndpointSource,
+        sources: &Sources<'_>,
     ) -> Result<ClientTls, String> {
         let versions = match self.client.as_ref().map(|client| &client.ssl_protocols[..]) {
             None | Some([]) => Versions::ALL,
@@ -128,7 +128,7 @@ impl Inputs {
         };
         let settings = ClientSettings {
             trust: trust.clone(),
-            pair: self.pair(source)?,
+            pair: self.pair(sources)?,
             alpn: alpn.iter().map(|protocol| protocol.as_str().into()).collect(),
             versions,
         };
@@ -136,24 +136,24 @@ impl Inputs {
     }
 
     /// What is shown to nodes that ask.
-    fn pair(&self, source: &dyn EndpointSource) -> Result<Option<Pair>, String> {
+    fn pair(&self, sources: &Sources<'_>) -> Result<Option<Pair>, String> {
         if let Some(client) = &self.client {
-            return Ok(pairs(client, source)?.into_iter().next());
+            return Ok(pairs(client, sources)?.into_iter().next());
         }
         let tls = self.tls.as_deref();
         let Some((cert, key)) = tls.and_then(|tls| tls.client_cert.as_deref().zip(tls.client_key.as_ref()))
         else {
             return Ok(None);
         };
-        let (cert, key) = (revealed(cert, source)?, revealed(key.reveal(), source)?);
+        let (cert, key) = (revealed(cert, sources)?, revealed(key.reveal(), sources)?);
         Pair::parse(&cert, &key, None).map(Some).map_err(|error| error.to_string())
     }
 
     /// The authorities that the upstream names, else those of the process.
-    fn authorities(&self, source: &mut dyn EndpointSource) -> Result<Trust, String> {
+    fn authorities(&self, sources: &mut Sources<'_>) -> Result<Trust, String> {
         let authorities = match self.tls.as_ref().and_then(|tls| tls.ca.as_deref()) {
-            Some(ca) => Authorities::from_pem(&revealed(ca, source)?).map_err(|error| error.to_string())?,
-            None => source.authorities(self.trusted.as_deref())?,
+            Some(ca) => Authorities::from_pem(&revealed(ca, sources)?).map_err(|error| error.to_string())?,
+            None => sources.files.authorities(self.trusted.as_deref())?,
         };
         Ok(Trust::Authorities(authorities))
     }

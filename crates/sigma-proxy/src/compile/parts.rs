@@ -169,7 +169,7 @@ impl Building<'_, '_> {
         if let Some(same) = known.filter(|known| known.config == *config && same_terms(&known.tls, &tls)) {
             return self.upstreams.push(Arc::clone(same));
         }
-        match Upstream::compile(&key, config, bare_host, tls, self.task.source) {
+        match Upstream::compile(&key, config, bare_host, tls, self.task.sources.endpoints) {
             Ok(upstream) => self.upstreams.push(Arc::new(upstream)),
             Err(problem) => self.fail(problem),
         }
@@ -188,7 +188,7 @@ impl Building<'_, '_> {
             .map_err(|reason| Problem::new(format!("{key}.tls.client_cert_id"), "reference", reason))?;
         let settings = &self.task.config.settings;
         let before = known.and_then(|known| known.tls.as_ref());
-        NodeTls::compile(config, client.as_ref(), settings, before, self.task.source)
+        NodeTls::compile(config, client.as_ref(), settings, before, &mut self.task.sources)
             .map_err(|reason| Problem::new(format!("{key}.tls"), "tls", reason))
     }
 
@@ -245,13 +245,13 @@ impl Building<'_, '_> {
         let metadata = self.metadata(name);
         let known = self.old.and_then(|old| old.entries.iter().find(|e| e.descriptor.name == name));
         let is_same = |known: &&Arc<Entry>| {
-            known.conf == *conf && known.metadata == metadata && !self.task.source.has_changed(conf)
+            known.conf == *conf && known.metadata == metadata && !self.task.sources.secrets.has_changed(conf)
         };
         if let Some(same) = known.filter(is_same) {
             return Some(Arc::clone(same));
         }
         let mut revealed = Value::clone(conf);
-        self.task.source.reveal(&mut revealed);
+        self.task.sources.secrets.reveal(&mut revealed);
         let task = &*self.task;
         match task.roster.build(name, conf, revealed, &self.resource(), metadata, task.node) {
             Ok(entry) => Some(Arc::new(entry)),
@@ -267,7 +267,7 @@ impl Building<'_, '_> {
     /// Somebody who cannot be recognised is left out: the door stays closed for them, not open.
     fn identity(&mut self, name: &'static str, conf: &Arc<Value>) -> Option<KeyOfIdentity> {
         let mut revealed = Value::clone(conf);
-        self.task.source.reveal(&mut revealed);
+        self.task.sources.secrets.reveal(&mut revealed);
         match self.task.roster.identity(name, &revealed)? {
             Ok((key, data)) => Some(KeyOfIdentity { plugin: name, key: key.into(), data }),
             // Its manager does not give the secret, or not any more; the lookup has said so. To keep

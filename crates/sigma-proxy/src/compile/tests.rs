@@ -62,6 +62,11 @@ impl EndpointSource for Nowhere {
     }
 }
 
+/// Compiles without anything outside.
+fn alone<T>(compile: impl FnOnce(Sources<'_>) -> T) -> T {
+    compile(Sources { endpoints: &mut Nowhere, secrets: &NoSecrets, files: &mut NoFiles })
+}
+
 fn compiler() -> Compiler {
     Compiler::new(Arc::new(Roster::new(&LIST, None)), Arc::default())
 }
@@ -178,8 +183,8 @@ proptest! {
                     keys.push(key);
                 }
             }
-            let changed = compiler.change(&config, &keys, order, &mut Nowhere).unwrap();
-            let (_, anew) = super::tests::compiler().compile(&config, order, &mut Nowhere).unwrap();
+            let changed = alone(|sources| compiler.change(&config, &keys, order, sources)).unwrap();
+            let (_, anew) = alone(|sources| super::tests::compiler().compile(&config, order, sources)).unwrap();
             prop_assert_eq!(shown(&changed.snapshot), shown(&anew));
         }
     }
@@ -195,7 +200,7 @@ fn changed(
     let order =
         config.resources.order(&key).map(Order::created).unwrap_or(config.resources.keys().len() as u64);
     put(config, &key, &value, order, &*Arc::clone(compiler.roster()));
-    compiler.change(config, &[key], 1, &mut Nowhere).map(|changed| changed.snapshot)
+    alone(|sources| compiler.change(config, &[key], 1, sources)).map(|changed| changed.snapshot)
 }
 
 #[test]
@@ -216,7 +221,7 @@ fn what_does_not_change_is_the_same_thing() {
         Arc::clone(snapshot.routes.iter().find(|(_, route)| &*route.facts.id == "2").unwrap().1)
     };
     assert!(Arc::ptr_eq(&other(&before), &other(&after)));
-    let (_, anew) = compiler.compile(&config, 2, &mut Nowhere).unwrap();
+    let (_, anew) = alone(|sources| compiler.compile(&config, 2, sources)).unwrap();
     assert!(Arc::ptr_eq(&entry(&after, "a"), &entry(&anew, "a")), "over a whole reload too");
     assert!(Arc::ptr_eq(after.upstream(0).unwrap(), anew.upstream(0).unwrap()));
 }
@@ -234,6 +239,6 @@ fn a_failure_names_its_resource_and_leaves_no_trace() {
     );
     let key = ResourceKey::parse("routes/1").unwrap();
     put(&mut config, &key, &json!({"uri": "/1", "plugins": {"a": {}}}), 0, &*Arc::clone(compiler.roster()));
-    let again = compiler.change(&config, &[key], 1, &mut Nowhere).unwrap().snapshot;
+    let again = alone(|sources| compiler.change(&config, &[key], 1, sources)).unwrap().snapshot;
     assert_eq!(shown(&good), shown(&again));
 }

@@ -12,8 +12,8 @@ use sigma_plugin::{Node, Roster};
 
 use super::certificates::{self, Sessions};
 use super::parts::is_off;
+use super::sources::Sources;
 use super::{State, Task};
-use crate::snapshot::EndpointSource;
 
 /// Tries what the compiler would make of one resource. What depends on others, or on secrets that
 /// are kept elsewhere, is left out: they may come later, and change.
@@ -23,7 +23,7 @@ use crate::snapshot::EndpointSource;
 pub fn try_out(
     resource: AnyResource,
     roster: &Arc<Roster>,
-    source: &mut dyn EndpointSource,
+    mut sources: Sources<'_>,
 ) -> Result<(), Vec<Problem>> {
     let resource = alone(resource, roster);
     let key = resource.key();
@@ -36,7 +36,8 @@ pub fn try_out(
     let mut config = Config::default();
     config.resources.put(resource, 0);
     let node = Arc::<Node>::default();
-    let mut task = Task { config: &config, roster, node: &node, sessions, source, failures: Vec::new() };
+    let sources = sources.reborrow();
+    let mut task = Task { config: &config, roster, node: &node, sessions, sources, failures: Vec::new() };
     task.parts_of(&key, &State::default());
     if task.failures.is_empty() {
         return Ok(());

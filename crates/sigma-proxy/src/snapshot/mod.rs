@@ -26,7 +26,7 @@ use edge::{Shown, Terms};
 use slots::Slots;
 
 pub(crate) use upstream::HashKey;
-pub use upstream::{EndpointSource, Upstream};
+pub use upstream::Upstream;
 
 /// A compiled configuration. A request holds on to the one it began with.
 #[derive(Debug, Clone)]

@@ -1,18 +1,17 @@
 //! Upstreams, compiled.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use sigma_config::Problem;
 use sigma_config::expr::VarName;
 use sigma_config::resources::{self, Balance, HashOn, PassHost, Scheme};
 use sigma_config::template::Template;
-use sigma_net::tls::{Authorities, ClientTls};
 use sigma_upstream::endpoint::UpstreamCell;
 use sigma_upstream::health::plan::Plan;
 use sigma_upstream::pool::PoolLimits;
 
 use super::Timeouts;
+use crate::compile::EndpointSource;
 use crate::compile::node_tls::{NodeTls, Requests};
 
 /// Where the key of consistent hashing comes from.
@@ -46,47 +45,6 @@ pub struct Upstream {
     pub(crate) bare_host: bool,
     pub(crate) upstream_host: Box<str>,
     pub(crate) tls: Option<Arc<NodeTls>>,
-}
-
-/// What compiling needs of the world; lives on the control side, where names are resolved.
-pub trait EndpointSource {
-    /// The cell and the checks of the upstream with this key. Probes over TLS are on the terms
-    /// `probes`.
-    ///
-    /// # Errors
-    /// What the configuration check could not see.
-    fn endpoints(
-        &mut self,
-        key: &str,
-        config: &resources::Upstream,
-        probes: Option<&ClientTls>,
-    ) -> Result<(Arc<UpstreamCell>, Option<Arc<Plan>>), Problem>;
-
-    /// Puts what references to secrets stand for into a plugin's configuration, as far as it is
-    /// known; see [`sigma_config::reference`].
-    fn reveal(&self, _conf: &mut serde_json::Value) {}
-
-    /// Whether any reference within a plugin's configuration stands for something else than it did
-    /// in the compilation before.
-    fn has_changed(&self, _conf: &serde_json::Value) -> bool {
-        false
-    }
-
-    /// The authorities that may vouch for nodes: those in a file (PEM), else those of the system.
-    ///
-    /// # Errors
-    /// They cannot be read.
-    fn authorities(&mut self, _file: Option<&Path>) -> Result<Authorities, String> {
-        Authorities::system().map_err(|error| error.to_string())
-    }
-
-    /// The content of a file that the configuration names.
-    ///
-    /// # Errors
-    /// The reason, with the file's name.
-    fn read_file(&self, path: &Path) -> Result<Vec<u8>, String> {
-        Err(format!("{} cannot be read here", path.display()))
-    }
 }
 
 impl Upstream {

@@ -16,6 +16,7 @@ mod live;
 mod load;
 mod logs;
 mod managed;
+mod names;
 mod node_faults;
 mod nodes;
 mod operators;

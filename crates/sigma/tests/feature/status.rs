@@ -51,6 +51,12 @@ fn a_gateway_that_drains_says_that_it_is_not_ready() {
         last == "503"
     });
     assert!(is_told, "{last}");
+    // Whoever looks closer is answered as before.
+    let ask = |target| Peer::connect(&gateway.status_address()).unwrap().get(target).unwrap();
+    let (ready, status) = (ask("/status/ready").json().unwrap(), ask("/status").json().unwrap());
+    assert_eq!(ready["error"], "the process is stopping");
+    assert!(status["upstreams"].is_array() && status["configuration"]["published"].is_u64(), "{status}");
+    assert!(status["counters"]["connections_active"].as_u64() >= Some(1), "{status}");
     may_answer.store(true, Ordering::SeqCst);
     assert_eq!(client.read_response("GET").unwrap().status(), 200);
     assert!(gateway.stop().unwrap().success());

@@ -1,6 +1,6 @@
 //! The Control API (`/v1/…`): what this process serves right now, as opposed to what is stored.
 //!
-//! It asks for no key and belongs on a loopback address. The supervisor answers through
+//! It asks for no key and belongs on a loopback address. The running gateway answers through
 //! [`Inspect`]; everything here only puts answers into APISIX's form. `/v1/revision` is Sigma's own.
 
 #[cfg(test)]
@@ -32,16 +32,17 @@ use crate::store::StoreStatus;
 pub type Asked<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What the process tells of itself. Every call may be made at any time, from any task of the
-/// control runtime, and costs the workers nothing.
+/// control runtime, and costs the workers nothing. Questions are answered at once, whatever else
+/// the process does.
 pub trait Inspect: Send + Sync {
     /// The resources of a kind that are in force, defaults filled in.
-    fn in_force(&self, kind: Kind) -> Asked<'_, Vec<InForce>>;
+    fn in_force(&self, kind: Kind) -> Vec<InForce>;
 
     /// The health of every upstream that is checked.
-    fn health(&self) -> Asked<'_, Vec<HealthReport>>;
+    fn health(&self) -> Vec<HealthReport>;
 
     /// Which revision is served, and what of the store is not.
-    fn revisions(&self) -> Asked<'_, Revisions>;
+    fn revisions(&self) -> Revisions;
 
     /// Reads the configuration file again, as SIGHUP does.
     fn reload(&self) -> Asked<'_, Result<(), String>>;
@@ -238,7 +239,7 @@ impl ControlState {
 }
 
 async fn health(State(state): Control) -> Response {
-    let reports = state.inspect.health().await;
+    let reports = state.inspect.health();
     found(&listed(reports.into_iter().map(|report| state.health(report))))
 }
 
@@ -260,11 +261,11 @@ async fn health_of(State(state): Control, Path((section, id)): Path<(String, Str
         return refusal(StatusCode::BAD_REQUEST, format!("invalid src type {section}"));
     };
     let key = ResourceKey::new(kind, id.as_str());
-    let reports = state.inspect.health().await;
+    let reports = state.inspect.health();
     if let Some(report) = reports.into_iter().find(|report| report.key == key) {
         return found(&state.health(report));
     }
-    let exists = state.inspect.in_force(kind).await.iter().any(|item| item.key == key);
+    let exists = state.inspect.in_force(kind).iter().any(|item| item.key == key);
     let message = match exists {
         true => format!("no checker for {section}[{id}]"),
         false => format!("{section}[{id}] not found"),
@@ -273,12 +274,12 @@ async fn health_of(State(state): Control, Path((section, id)): Path<(String, Str
 }
 
 async fn list(State(state): Control, kind: Kind) -> Response {
-    let items = state.inspect.in_force(kind).await;
+    let items = state.inspect.in_force(kind);
     found(&listed(items.into_iter().map(|item| state.item(item))))
 }
 
 async fn one(State(state): Control, kind: Kind, Path(id): Path<String>) -> Response {
-    let items = state.inspect.in_force(kind).await;
+    let items = state.inspect.in_force(kind);
     match items.into_iter().find(|item| item.key.id == id) {
         Some(item) => found(&state.item(item)),
         None => refusal(StatusCode::NOT_FOUND, format!("{}[{id}] not found", kind.word())),
@@ -286,12 +287,12 @@ async fn one(State(state): Control, kind: Kind, Path(id): Path<String>) -> Respo
 }
 
 async fn all_metadata(State(state): Control) -> Response {
-    let items = state.inspect.in_force(Kind::PluginMetadata).await;
+    let items = state.inspect.in_force(Kind::PluginMetadata);
     found(&listed(items.into_iter().map(|item| state.metadata(item))))
 }
 
 async fn metadata(State(state): Control, Path(plugin): Path<String>) -> Response {
-    let items = state.inspect.in_force(Kind::PluginMetadata).await;
+    let items = state.inspect.in_force(Kind::PluginMetadata);
     match items.into_iter().find(|item| item.key.id == plugin) {
         Some(item) => found(&state.metadata(item)),
         None => refusal(StatusCode::NOT_FOUND, format!("plugin metadata[{plugin}] not found")),
@@ -310,7 +311,7 @@ fn unix_seconds(time: SystemTime) -> u64 {
 }
 
 async fn revision(State(state): Control) -> Response {
-    found(&shown(&state.inspect.revisions().await))
+    found(&shown(&state.inspect.revisions()))
 }
 
 fn warning(problem: &Problem) -> Value {

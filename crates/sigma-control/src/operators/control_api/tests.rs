@@ -11,27 +11,23 @@ use super::*;
 
 struct Fake;
 
-fn ready<T: Send + 'static>(value: T) -> Asked<'static, T> {
-    Box::pin(std::future::ready(value))
-}
-
 impl Inspect for Fake {
-    fn in_force(&self, kind: Kind) -> Asked<'_, Vec<InForce>> {
+    fn in_force(&self, kind: Kind) -> Vec<InForce> {
         let key = match kind {
             Kind::PluginMetadata => ResourceKey::new(kind, "prometheus"),
             kind => ResourceKey::new(kind, "1"),
         };
-        ready(vec![InForce { key, value: json!({"a": 1}), created: 2, modified: 3, has_domain: false }])
+        vec![InForce { key, value: json!({"a": 1}), created: 2, modified: 3, has_domain: false }]
     }
 
-    fn health(&self) -> Asked<'_, Vec<HealthReport>> {
+    fn health(&self) -> Vec<HealthReport> {
         let key = ResourceKey::new(Kind::Upstream, "1");
-        ready(vec![HealthReport { key, check: "http", nodes: vec![json!({"ip": "127.0.0.1"})] }])
+        vec![HealthReport { key, check: "http", nodes: vec![json!({"ip": "127.0.0.1"})] }]
     }
 
-    fn revisions(&self) -> Asked<'_, Revisions> {
+    fn revisions(&self) -> Revisions {
         let since = SystemTime::UNIX_EPOCH + Duration::from_secs(5);
-        ready(Revisions {
+        Revisions {
             store: StoreStatus {
                 kind: "etcd",
                 revision: 9,
@@ -48,11 +44,11 @@ impl Inspect for Fake {
                 standing: Standing::LastGood,
             }],
             warnings: vec![Problem::new("routes/3.plugins.cors.x", "unknown_key", "no x").hint("remove it")],
-        })
+        }
     }
 
     fn reload(&self) -> Asked<'_, Result<(), String>> {
-        ready(Err("the file has problems".into()))
+        Box::pin(std::future::ready(Err("the file has problems".into())))
     }
 }
 

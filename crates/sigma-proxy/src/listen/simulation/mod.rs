@@ -34,9 +34,9 @@ use sigma_upstream::identity::{EndpointId, EndpointIds};
 
 use super::{Entered, Open, serve};
 use crate::admit::Admitted;
-use crate::compile::Compiler;
+use crate::compile::{Compiler, EndpointSource, NoFiles, NoSecrets, Sources};
 use crate::downstream::Origin;
-use crate::snapshot::{EndpointSource, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::worker::Worker;
 use message::STALL_MS;
 use peers::Play;
@@ -112,7 +112,8 @@ fn snapshot(balance: &str, nodes: usize, buffer: usize, kept: usize) -> Arc<Snap
     );
     let config = sigma_config::parse(&text, &ParseOptions::default()).unwrap().config;
     let compiler = Compiler::new(Arc::new(Roster::new(&[], None)), Arc::default());
-    compiler.compile(&config, 0, &mut Fixed).unwrap().1
+    let sources = Sources { endpoints: &mut Fixed, secrets: &NoSecrets, files: &mut NoFiles };
+    compiler.compile(&config, 0, sources).unwrap().1
 }
 
 /// Nodes at the addresses that the configuration has, never checked.

@@ -1,0 +1,91 @@
+//! How names of nodes are resolved.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The port of name servers.
+const PORT: u16 = 53;
+
+/// How names of nodes are resolved. `servers` is read once, at the start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Dns {
+    /// Name servers that are asked, each an IP address, with a port if it is not 53 (APISIX:
+    /// `dns_resolver`). None: those of `/etc/resolv.conf`.
+    #[schemars(with = "Vec<String>")]
+    pub servers: Vec<NameServer>,
+    /// How long a start, or a reload of the file, waits for names. An upstream whose names are not
+    /// resolved then answers 503 until they are.
+    pub start_wait_ms: u32,
+    /// The same for a change of the store, and of a node by an admin call; the changes after it wait
+    /// as long.
+    pub change_wait_ms: u32,
+}
+
+impl Default for Dns {
+    fn default() -> Self {
+        Dns { servers: Vec::new(), start_wait_ms: 5_000, change_wait_ms: 1_000 }
+    }
+}
+
+/// The address of a name server; port 53 unless named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NameServer(pub SocketAddr);
+
+impl FromStr for NameServer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<NameServer, String> {
+        let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+        let address = match bare.parse::<IpAddr>() {
+            Ok(ip) => Some(SocketAddr::new(ip, PORT)),
+            Err(_) => text.parse().ok(),
+        };
+        address
+            .filter(|address| address.port() > 0)
+            .map(NameServer)
+            .ok_or_else(|| format!("`{text}` is no name server; write an IP address, or one with a port"))
+    }
+}
+
+impl fmt::Display for NameServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Serialize for NameServer {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for NameServer {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_server_is_an_address_with_or_without_port() {
+        let check = |text: &str, want: Option<&str>| {
+            let got = text.parse::<NameServer>().ok().map(|server| server.to_string());
+            assert_eq!(got.as_deref(), want, "{text}");
+        };
+        check("10.0.0.2", Some("10.0.0.2:53"));
+        check("10.0.0.2:5353", Some("10.0.0.2:5353"));
+        check("::1", Some("[::1]:53"));
+        check("[::1]:54", Some("[::1]:54"));
+        for wrong in ["", "dns.example", "10.0.0.2:", "10.0.0.2:0", "[::1]:99999"] {
+            check(wrong, None);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The running gateway, as operators may ask it and tell it.
+//!
+//! What is asked is read from what the parts of the gateway publish, and never waits: not for a
+//! change, nor for open exchanges when the process stops. What is told are [`Command`]s, which the
+//! supervisor carries out one after the other.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use sigma_config::kind::{Kind, ResourceKey};
+use sigma_config::resources::Upstream;
+use sigma_config::stored::AnyResource;
+use sigma_config::table::Order;
+use sigma_observe::counters::{Counter, Totals, WorkerCounters, merge};
+use sigma_plugin::Node;
+use sigma_upstream::health::checker::TargetStatus;
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, Revisions};
+use crate::operators::niubix::Edit;
+use crate::serving::desired::Quarantined;
+use crate::serving::endpoints::Endpoints;
+use crate::serving::publisher::{Publisher, State};
+use crate::store::{Store, StoreStatus};
+
+/// What operators tell the process. The reply tells how it went.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Read the file again.
+    Reload(Option<oneshot::Sender<Result<(), String>>>),
+    /// Change nodes of the running configuration; in memory only.
+    Edit(Edit, oneshot::Sender<Result<(), String>>),
+}
+
+/// Why no command is carried out any more.
+pub(crate) const STOPPING: &str = "the process is stopping";
+
+/// The running gateway.
+pub(crate) struct Running {
+    counters: Vec<Arc<WorkerCounters>>,
+    node: Arc<Node>,
+    publisher: Arc<Publisher>,
+    store: Option<Arc<dyn Store>>,
+    /// Why traffic should go elsewhere; None if it need not.
+    unready: Mutex<Option<&'static str>>,
+    reloads: AtomicU64,
+    last_problem: Mutex<Option<String>>,
+    started: Instant,
+    commands: mpsc::Sender<Command>,
+    stop: Notify,
+}
+
+impl Running {
+    /// One that is not ready yet, and where its commands go.
+    pub(crate) fn new(
+        counters: Vec<Arc<WorkerCounters>>,
+        node: Arc<Node>,
+        publisher: Arc<Publisher>,
+        store: Option<Arc<dyn Store>>,
+        commands: mpsc::Sender<Command>,
+    ) -> Running {
+        Running {
+            counters,
+            node,
+            publisher,
+            store,
+            unready: Mutex::new(Some("the process is starting")),
+            reloads: AtomicU64::new(0),
+            last_problem: Mutex::new(None),
+            started: Instant::now(),
+            commands,
+            stop: Notify::new(),
+        }
+    }
+
+    /// Tells load balancers from now on why traffic should go elsewhere, or that it need not.
+    pub(crate) fn set_unready(&self, reason: Option<&'static str>) {
+        *self.unready.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+    }
+
+    /// Why traffic should go elsewhere; None if it need not.
+    pub(crate) fn unready(&self) -> Option<&'static str> {
+        *self.unready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file was read again.
+    pub(crate) fn reloaded(&self, problem: Option<String>) {
+        self.reloads.fetch_add(1, Ordering::Relaxed);
+        *self.last_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    }
+
+    /// How often the file was read again.
+    pub(crate) fn reloads(&self) -> u64 {
+        self.reloads.load(Ordering::Relaxed)
+    }
+
+    /// Why it was not taken over the last time.
+    pub(crate) fn last_problem(&self) -> Option<String> {
+        self.last_problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Since when the process runs.
+    pub(crate) fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Has a command carried out. Waits if others are before it; false if the process is stopping.
+    pub(crate) async fn tell(&self, command: Command) -> bool {
+        self.commands.send(command).await.is_ok()
+    }
+
+    /// Has the process stop, whatever it does.
+    pub(crate) fn stop(&self) {
+        self.stop.notify_one();
+    }
+
+    /// Waits until an operator has the process stop.
+    pub(crate) async fn is_to_stop(&self) {
+        self.stop.notified().await;
+    }
+
+    /// The counters of every worker.
+    pub(crate) fn counters(&self) -> &[Arc<WorkerCounters>] {
+        &self.counters
+    }
+
+    /// The counters of all workers together.
+    pub(crate) fn totals(&self) -> Totals {
+        let mut totals = merge(&self.counters);
+        // Loggers among the plugins write access lines as well.
+        totals.add(Counter::AccessLinesDropped, self.node.lost_lines());
+        totals
+    }
+
+    /// What is not served as it stands in the store.
+    pub(crate) fn quarantine(&self) -> Vec<Quarantined> {
+        self.publisher.state().desired.quarantine().cloned().collect()
+    }
+
+    /// The highest revision among the resources of each kind that has some.
+    pub(crate) fn newest(&self) -> Vec<(Kind, u64)> {
+        self.publisher.state().desired.newest()
+    }
+
+    /// Health of all checked upstreams, nodes in the form of APISIX's `/v1/healthcheck`.
+    pub(crate) fn upstreams(&self) -> Value {
+        let upstreams = health_by_upstream(&self.publisher.state().endpoints).into_iter();
+        upstreams.map(|(key, _, nodes)| json!({"name": key, "nodes": nodes})).collect()
+    }
+}
+
+impl Inspect for Running {
+    fn in_force(&self, kind: Kind) -> Vec<InForce> {
+        in_force(&self.publisher.state(), kind)
+    }
+
+    fn health(&self) -> Vec<HealthReport> {
+        let reports = health_by_upstream(&self.publisher.state().endpoints).into_iter();
+        reports
+            .filter_map(|(key, check, nodes)| {
+                Some(HealthReport { key: ResourceKey::parse(&key)?, check, nodes })
+            })
+            .collect()
+    }
+
+    fn revisions(&self) -> Revisions {
+        let state = self.publisher.state();
+        Revisions {
+            store: self.store.as_ref().map_or_else(file, |store| store.status()),
+            published: state.published,
+            workers: self.counters.iter().map(|counters| counters.revision()).collect(),
+            quarantined: state.desired.quarantine().cloned().collect(),
+            warnings: state.desired.warnings().cloned().collect(),
+        }
+    }
+
+    fn reload(&self) -> Asked<'_, Result<(), String>> {
+        Box::pin(async {
+            let (reply, answer) = oneshot::channel();
+            match self.tell(Command::Reload(Some(reply))).await {
+                true => answer.await.unwrap_or_else(|_| Err(STOPPING.to_owned())),
+                false => Err(STOPPING.to_owned()),
+            }
+        })
+    }
+}
+
+/// The status of a configuration that comes from a file.
+fn file() -> StoreStatus {
+    StoreStatus { kind: "file", revision: 0, lost: None, copied: None }
+}
+
+/// The resources of a kind; what a change is about to replace is still the one before.
+fn in_force(state: &State, kind: Kind) -> Vec<InForce> {
+    let State { desired, batch, .. } = state;
+    let resources = &desired.config.resources;
+    let gone = batch.keys().into_iter().filter(|key| resources.get(key).is_none());
+    let keys = resources.keys().into_iter().chain(gone).filter(|key| key.kind == kind);
+    let shown = |key: ResourceKey| {
+        let (resource, created) = match batch.former(&key) {
+            Some(former) => former?,
+            None => (resources.get(&key)?, resources.order(&key).map_or(0, Order::created)),
+        };
+        Some(InForce {
+            created,
+            modified: desired.modified(&key),
+            has_domain: has_domain(&resource),
+            value: value_of(&resource),
+            key,
+        })
+    };
+    keys.filter_map(shown).collect()
+}
+
+/// Key, kind of probe and nodes of every checked upstream.
+fn health_by_upstream(endpoints: &Endpoints) -> Vec<(String, &'static str, Vec<Value>)> {
+    let node = |target: TargetStatus| {
+        let standing = target.standing;
+        json!({
+            "ip": target.ip,
+            "port": target.port,
+            "hostname": target.hostname,
+            "status": standing.state.name(),
+            "counter": {
+                "success": standing.successes,
+                "http_failure": standing.http_failures,
+                "tcp_failure": standing.tcp_failures,
+                "timeout_failure": standing.timeouts,
+            },
+        })
+    };
+    let upstreams = endpoints.health().into_iter();
+    upstreams.map(|(key, probe, targets)| (key, probe, targets.into_iter().map(node).collect())).collect()
+}
+
+fn value_of(resource: &AnyResource) -> Value {
+    let value = match resource {
+        AnyResource::Route(route) => serde_json::to_value(route),
+        AnyResource::Service(service) => serde_json::to_value(service),
+        AnyResource::Upstream(upstream) => serde_json::to_value(upstream),
+        AnyResource::PluginMetadata(metadata) => serde_json::to_value(metadata),
+        // The Control API shows no other kind; certificates and consumers hold secrets.
+        _ => Ok(Value::Null),
+    };
+    // None of the types has a map with keys that are no strings, nor a serializer that fails.
+    value.unwrap_or_default()
+}
+
+fn has_domain(resource: &AnyResource) -> bool {
+    let named = |upstream: &Upstream| {
+        let is_name = |host: &str| {
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            host.parse::<IpAddr>().is_err() && !host.starts_with("unix:")
+        };
+        upstream.nodes.iter().any(|node| is_name(&node.host))
+    };
+    match resource {
+        AnyResource::Route(route) => route.upstream.as_deref().is_some_and(named),
+        AnyResource::Service(service) => service.upstream.as_deref().is_some_and(named),
+        AnyResource::Upstream(upstream) => named(upstream),
+        _ => false,
+    }
+}

@@ -1,0 +1,37 @@
+//! Files that a configuration names.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+use sigma_net::tls::Authorities;
+use sigma_proxy::compile::FileSource;
+
+/// Reads files. Authorities are read once.
+#[derive(Default)]
+pub(crate) struct Files {
+    /// Authorities that may vouch for nodes, by file.
+    authorities: Vec<(Option<PathBuf>, Authorities)>,
+}
+
+impl FileSource for Files {
+    fn authorities(&mut self, file: Option<&Path>) -> Result<Authorities, String> {
+        let known = self.authorities.iter().find(|(known, _)| known.as_deref() == file);
+        if let Some((_, authorities)) = known {
+            return Ok(authorities.clone());
+        }
+        let authorities = match file {
+            None => Authorities::system().map_err(|error| error.to_string())?,
+            Some(path) => {
+                let failed = |error: &dyn Display| format!("cannot use {}: {error}", path.display());
+                let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+                Authorities::from_pem(&text).map_err(|error| failed(&error))?
+            }
+        };
+        self.authorities.push((file.map(Path::to_owned), authorities.clone()));
+        Ok(authorities)
+    }
+
+    fn read(&self, path: &Path) -> Result<Vec<u8>, String> {
+        std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+    }
+}

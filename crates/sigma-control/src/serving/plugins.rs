@@ -1,0 +1,38 @@
+//! The plugins of a process.
+
+use std::sync::Arc;
+
+use sigma_config::settings::Settings;
+use sigma_plugin::{Descriptor, Node, Roster};
+
+/// The plugins of a process.
+pub(crate) struct Plugins {
+    /// All of the build.
+    pub(crate) all: Arc<Roster>,
+    /// Those that may be used.
+    pub(crate) enabled: Arc<Roster>,
+    /// What their instances share.
+    pub(crate) node: Arc<Node>,
+}
+
+impl Plugins {
+    /// Of `built_in`, those that the settings allow. Within the runtime that their tasks are to run on.
+    pub(crate) fn new(built_in: &'static [&'static Descriptor], settings: &Settings) -> Plugins {
+        let ignored = &settings.compat.ignored_plugins;
+        let all = Arc::new(Roster::new(built_in, None).ignoring(ignored));
+        let enabled = match &settings.plugins {
+            None => Arc::clone(&all),
+            Some(list) => {
+                let names: Vec<String> =
+                    list.iter().filter(|plugin| !plugin.stream).map(|plugin| plugin.name.clone()).collect();
+                Arc::new(Roster::new(built_in, Some(&names)).ignoring(ignored))
+            }
+        };
+        let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let attributes = serde_json::Value::Object(settings.plugin_attr.clone());
+        let runtime = tokio::runtime::Handle::current();
+        let background = move |work| drop(runtime.spawn(work));
+        let node = Arc::new(Node::new(background, attributes, hostname));
+        Plugins { all, enabled, node }
+    }
+}

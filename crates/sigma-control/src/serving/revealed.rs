@@ -1,0 +1,60 @@
+//! What references to secrets stand for, as far as it was looked up.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::Value;
+use sigma_proxy::compile::SecretSource;
+
+/// Secrets by reference.
+#[derive(Default)]
+pub(crate) struct Revealed {
+    secrets: HashMap<String, String>,
+    /// References that stand for something else than before the last [`Revealed::learn`].
+    changed: HashSet<String>,
+}
+
+impl Revealed {
+    /// Knows from now on what references stand for; returns those that have stood for something
+    /// else, until the next call.
+    pub(crate) fn learn(&mut self, found: impl IntoIterator<Item = (String, String)>) -> &HashSet<String> {
+        self.changed.clear();
+        for (reference, secret) in found {
+            match self.secrets.get_mut(&reference) {
+                Some(known) if *known == secret => {}
+                Some(known) => {
+                    *known = secret;
+                    self.changed.insert(reference);
+                }
+                None => drop(self.secrets.insert(reference, secret)),
+            }
+        }
+        &self.changed
+    }
+}
+
+impl SecretSource for Revealed {
+    fn reveal(&self, conf: &mut Value) {
+        match conf {
+            Value::String(text) => {
+                if let Some(secret) = self.secrets.get(text.as_str()) {
+                    text.clone_from(secret);
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.reveal(item)),
+            Value::Object(members) => members.values_mut().for_each(|member| self.reveal(member)),
+            _ => {}
+        }
+    }
+
+    fn has_changed(&self, conf: &Value) -> bool {
+        if self.changed.is_empty() {
+            return false;
+        }
+        match conf {
+            Value::String(text) => self.changed.contains(text.as_str()),
+            Value::Array(items) => items.iter().any(|item| self.has_changed(item)),
+            Value::Object(members) => members.values().any(|member| self.has_changed(member)),
+            _ => false,
+        }
+    }
+}

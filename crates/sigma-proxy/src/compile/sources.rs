@@ -1,0 +1,95 @@
+//! What compiling needs from outside: three ports, which the control side implements.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+use sigma_config::Problem;
+use sigma_config::resources;
+use sigma_net::tls::{Authorities, ClientTls};
+use sigma_upstream::endpoint::UpstreamCell;
+use sigma_upstream::health::plan::Plan;
+
+/// Gives upstreams their endpoints.
+pub trait EndpointSource {
+    /// The cell and the checks of the upstream with this key. Probes over TLS are on the terms
+    /// `probes`.
+    ///
+    /// # Errors
+    /// What the check of the configuration could not see.
+    fn endpoints(
+        &mut self,
+        key: &str,
+        config: &resources::Upstream,
+        probes: Option<&ClientTls>,
+    ) -> Result<(Arc<UpstreamCell>, Option<Arc<Plan>>), Problem>;
+}
+
+/// Knows what references to secrets stand for; see [`sigma_config::reference`].
+pub trait SecretSource {
+    /// Puts what references stand for into a plugin's configuration, as far as it is known.
+    fn reveal(&self, conf: &mut Value);
+
+    /// Whether any reference within a plugin's configuration stands for something else than it did
+    /// in the compilation before.
+    fn has_changed(&self, conf: &Value) -> bool;
+}
+
+/// Reads the files that a configuration names.
+pub trait FileSource {
+    /// The authorities that may vouch for nodes: those in a file (PEM), else those of the system.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    fn authorities(&mut self, file: Option<&Path>) -> Result<Authorities, String>;
+
+    /// The content of a file.
+    ///
+    /// # Errors
+    /// The reason, with the file's name.
+    fn read(&self, path: &Path) -> Result<Vec<u8>, String>;
+}
+
+/// The three ports of one compilation.
+pub struct Sources<'s> {
+    /// Endpoints of upstreams.
+    pub endpoints: &'s mut dyn EndpointSource,
+    /// Secrets that are kept elsewhere.
+    pub secrets: &'s dyn SecretSource,
+    /// Files.
+    pub files: &'s mut dyn FileSource,
+}
+
+impl Sources<'_> {
+    /// The same ports for a shorter time.
+    pub(super) fn reborrow(&mut self) -> Sources<'_> {
+        Sources { endpoints: self.endpoints, secrets: self.secrets, files: self.files }
+    }
+}
+
+/// Knows no secret: references stay as they are.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoSecrets;
+
+impl SecretSource for NoSecrets {
+    fn reveal(&self, _: &mut Value) {}
+
+    fn has_changed(&self, _: &Value) -> bool {
+        false
+    }
+}
+
+/// No file can be read.
+#[cfg(test)]
+pub(crate) struct NoFiles;
+
+#[cfg(test)]
+impl FileSource for NoFiles {
+    fn authorities(&mut self, _: Option<&Path>) -> Result<Authorities, String> {
+        Authorities::system().map_err(|error| error.to_string())
+    }
+
+    fn read(&self, path: &Path) -> Result<Vec<u8>, String> {
+        Err(format!("{} cannot be read here", path.display()))
+    }
+}
