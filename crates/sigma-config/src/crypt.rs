@@ -107,7 +107,7 @@ impl Keyring {
     /// The keyring of these keys, of 16 or 32 bytes each. An empty one leaves everything as it is.
     ///
     /// # Errors
-    /// A key has another length.
+    /// Returns an error if a key has another length.
     pub fn new(keys: &[String]) -> Result<Keyring, InvalidKey> {
         let keys = keys.iter().map(|key| Key::parse(key)).collect::<Result<_, _>>()?;
         Ok(Keyring { keys, coverage: Coverage::PluginsAndPrivateKeys })

@@ -61,7 +61,7 @@ pub trait PluginSchemas: Send + Sync {
     /// and is still in `conf`.
     ///
     /// # Errors
-    /// The first reason for which the configuration is refused.
+    /// Returns the first reason for which the configuration is refused.
     fn check(&self, name: &str, scope: PluginScope, conf: &Value) -> Result<(), PluginRefusal>;
 
     /// The fields of a configuration, which [`PluginSchemas::check`] accepts, that nobody reads.

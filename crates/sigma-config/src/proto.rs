@@ -16,7 +16,7 @@ const NAME: &str = "content";
 /// of `google/protobuf/` that come with every compiler. Like APISIX, a `.proto` text is tried first.
 ///
 /// # Errors
-/// The mistake, with line and column where there are any.
+/// Returns the first mistake, with line and column where there are any.
 pub(crate) fn check(content: &str) -> Result<(), String> {
     // The compiler is made for texts that want to be compiled. One that trips it, which none is known
     // to do, must be refused, not end the thread that a whole gateway is steered from.

@@ -58,7 +58,7 @@ pub struct Resources {
 /// Takes the resources out of the document of a whole gateway, as the gateway itself would read them.
 ///
 /// # Errors
-/// Variables that are not set, and short forms that mean nothing.
+/// Returns a problem for each variable that is not set and each short form that means nothing.
 pub fn resources(
     mut document: Document,
     env: &dyn Fn(&str) -> Option<String>,
@@ -85,7 +85,7 @@ pub fn resources(
 /// The value of a document with one resource, read in the same way.
 ///
 /// # Errors
-/// As for [`resources`].
+/// Returns an error if [`resources`] would.
 pub fn resource(mut document: Document, env: &dyn Fn(&str) -> Option<String>) -> Result<Value, Vec<Problem>> {
     let mut found = Findings { errors: env::substitute(&mut document, env), ..Findings::default() };
     let mut value = std::mem::take(&mut document.value);

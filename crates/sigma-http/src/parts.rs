@@ -31,7 +31,7 @@ impl RequestHead {
     /// of upgrade is left for everybody behind.
     ///
     /// # Errors
-    /// [`ParseError`] for a head that must not be forwarded or is over `limits`.
+    /// Returns an error if the head must not be forwarded or is over `limits`.
     pub fn assemble<'f>(
         &mut self,
         version: Version,
@@ -146,7 +146,7 @@ impl ResponseHead {
     /// Makes this the head of a response that came in parts; see [`RequestHead::assemble`].
     ///
     /// # Errors
-    /// [`ParseError`] for a head that must not be forwarded or is over `limits`.
+    /// Returns an error if the head must not be forwarded or is over `limits`.
     pub fn assemble<'f>(
         &mut self,
         version: Version,
@@ -173,7 +173,7 @@ impl Headers {
     /// Trailer fields that came in parts.
     ///
     /// # Errors
-    /// [`ParseError`] for fields that must not be forwarded or are over `limits`.
+    /// Returns an error if the fields must not be forwarded or are over `limits`.
     pub fn assemble_trailers<'f>(
         fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
         limits: &HeadLimits,

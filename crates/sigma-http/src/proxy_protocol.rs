@@ -77,7 +77,7 @@ impl std::error::Error for Invalid {}
 /// `header_bytes` bytes.
 ///
 /// # Errors
-/// `bytes` is not a header, or it is over its limit.
+/// Returns an error if `bytes` is not a header, or if it is over its limit.
 pub fn parse(bytes: &[u8], header_bytes: usize) -> Result<Option<(Header, usize)>, Invalid> {
     if begins(bytes, SIGNATURE) {
         parse_v2(bytes, header_bytes)

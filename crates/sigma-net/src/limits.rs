@@ -103,7 +103,7 @@ pub fn usable_cpus() -> Vec<usize> {
 /// Pins the calling thread to one CPU.
 ///
 /// # Errors
-/// The operating system's.
+/// Returns the error of the operating system.
 pub fn pin_thread(cpu: usize) -> io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);

@@ -37,7 +37,7 @@ impl BoundSocket {
     /// them (SO_REUSEPORT), so that no two workers contend for one.
     ///
     /// # Errors
-    /// The operating system's, such as the address being in use by another program.
+    /// Returns the error of the operating system, for example if another program uses the address.
     pub fn tcp(addr: SocketAddr, backlog: u32, claim: Claim) -> io::Result<BoundSocket> {
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
@@ -62,8 +62,8 @@ impl BoundSocket {
     /// Binds a Unix socket. A socket that nobody listens on any more is replaced; any other file stays.
     ///
     /// # Errors
-    /// The operating system's, such as another process listening there, or a file being there that is
-    /// no socket.
+    /// Returns the error of the operating system, for example if another process listens there, or if
+    /// there is a file that is no socket.
     pub fn unix(path: &Path) -> io::Result<BoundSocket> {
         remove_dead_socket(path)?;
         let listener = StdUnixListener::bind(path)?;
@@ -74,7 +74,7 @@ impl BoundSocket {
     /// Another handle of the same socket.
     ///
     /// # Errors
-    /// The operating system's.
+    /// Returns the error of the operating system.
     pub fn try_clone(&self) -> io::Result<BoundSocket> {
         Ok(match self {
             BoundSocket::Tcp(socket) => BoundSocket::Tcp(socket.try_clone()?),
@@ -93,7 +93,7 @@ impl BoundSocket {
     /// Registers it with the calling worker's runtime.
     ///
     /// # Errors
-    /// The operating system's.
+    /// Returns the error of the operating system.
     pub fn into_listening(self) -> io::Result<Listening> {
         Ok(match self {
             BoundSocket::Tcp(socket) => Listening::Tcp(TcpListener::from_std(socket)?),
@@ -128,7 +128,7 @@ impl Listening {
     /// The next connection.
     ///
     /// # Errors
-    /// The operating system's; the caller pauses on exhaustion and goes on.
+    /// Returns the error of the operating system; the caller pauses on exhaustion and goes on.
     pub async fn accept(&self) -> io::Result<(Stream, Peer)> {
         match self {
             Listening::Tcp(listener) => {

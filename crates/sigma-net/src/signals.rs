@@ -17,7 +17,7 @@ static FIRST_MS: AtomicU64 = AtomicU64::new(0);
 /// it still waits for.
 ///
 /// # Errors
-/// The operating system's.
+/// Returns the error of the operating system.
 #[expect(unsafe_code)]
 pub fn end_at_the_second() -> io::Result<()> {
     for signal in [libc::SIGTERM, libc::SIGINT] {

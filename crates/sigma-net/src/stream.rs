@@ -63,7 +63,7 @@ impl Stream {
     /// Connects over TCP, with Nagle's algorithm off.
     ///
     /// # Errors
-    /// The operating system's.
+    /// Returns the error of the operating system.
     pub async fn connect_tcp(addr: SocketAddr) -> io::Result<Stream> {
         let stream = TcpStream::connect(addr).await?;
         stream.set_nodelay(true)?;
@@ -74,7 +74,7 @@ impl Stream {
     /// health checks ([`crate::limits::Descriptors`]).
     ///
     /// # Errors
-    /// The operating system's; that of no free descriptor when only the reserve is left.
+    /// Returns the error of the operating system; that of no free descriptor if only the reserve is left.
     pub async fn dial_tcp(addr: SocketAddr) -> io::Result<Stream> {
         #[cfg(feature = "simulation")]
         if let Some(dialling) = crate::simulation::dial(addr) {
@@ -90,7 +90,7 @@ impl Stream {
     /// As [`Stream::connect_unix`], for traffic, like [`Stream::dial_tcp`].
     ///
     /// # Errors
-    /// As there.
+    /// Returns the error of the operating system.
     pub async fn dial_unix(path: &Path) -> io::Result<Stream> {
         let stream = UnixStream::connect(path).await?;
         crate::limits::leave_reserve(&stream)?;
@@ -100,7 +100,7 @@ impl Stream {
     /// Connects to a Unix domain socket.
     ///
     /// # Errors
-    /// The operating system's.
+    /// Returns the error of the operating system.
     pub async fn connect_unix(path: &Path) -> io::Result<Stream> {
         UnixStream::connect(path).await.map(Stream::Unix)
     }
@@ -111,7 +111,7 @@ impl Stream {
     /// call waits for the kernel's word instead of asking it again.
     ///
     /// # Errors
-    /// The operating system's.
+    /// Returns the error of the operating system.
     #[inline]
     pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut buf = ReadBuf::new(buf);
@@ -128,7 +128,7 @@ impl Stream {
     /// Writes some of `buf`.
     ///
     /// # Errors
-    /// The operating system's.
+    /// Returns the error of the operating system.
     #[inline]
     pub fn poll_write(&mut self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self {
@@ -143,7 +143,7 @@ impl Stream {
     /// Writes some of `bufs`, in order.
     ///
     /// # Errors
-    /// The operating system's.
+    /// Returns the error of the operating system.
     #[inline]
     pub fn poll_write_vectored(
         &mut self,
@@ -164,7 +164,7 @@ impl Stream {
     /// had room for it.
     ///
     /// # Errors
-    /// The operating system's.
+    /// Returns the error of the operating system.
     #[inline]
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
@@ -179,7 +179,7 @@ impl Stream {
     /// take what it got for cut short.
     ///
     /// # Errors
-    /// The operating system's.
+    /// Returns the error of the operating system.
     pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Stream::Tcp(s) => Pin::new(s).poll_shutdown(cx),

@@ -21,7 +21,7 @@ const BLOCKING_THREADS: usize = 16;
 /// Starts a worker thread that runs the future `main` makes, on a runtime of its own.
 ///
 /// # Errors
-/// The operating system's, when the thread cannot be started.
+/// Returns the error of the operating system if the thread cannot be started.
 pub fn spawn<F>(
     name: String,
     cpu: Option<usize>,

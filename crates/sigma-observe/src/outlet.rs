@@ -61,7 +61,7 @@ impl Outlet {
     /// been long enough.
     ///
     /// # Errors
-    /// The system's; `TimedOut` for such a reader.
+    /// Returns the error of the operating system; `TimedOut` for such a reader.
     pub(crate) fn write_all(&mut self, bytes: &[u8], is_over: impl Fn() -> bool) -> io::Result<()> {
         if let (Descriptor::File(file), false) = (&mut self.to, self.may_stall) {
             return file.write_all(bytes);

@@ -172,7 +172,7 @@ fn empty_lists(value: &Value) -> impl Iterator<Item = &String> {
 /// decrypted. `unknown` says what becomes of fields that do not exist.
 ///
 /// # Errors
-/// Why the item is invalid, in APISIX's words.
+/// Returns the reason for which the item is invalid, in APISIX's words.
 pub fn read(
     key: &ResourceKey,
     value: &Value,

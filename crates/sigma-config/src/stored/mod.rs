@@ -78,7 +78,7 @@ fn compiled(schema: &Value) -> wording::Schema {
 /// are not encrypted. `unknown` says what becomes of fields that do not exist.
 ///
 /// # Errors
-/// The whole text of the refusal.
+/// Returns the whole text of the refusal.
 pub fn check(
     kind: Kind,
     id: Option<&str>,

@@ -37,7 +37,7 @@ impl BodyReader {
     /// in `input`. After [`Frame::End`] or [`Frame::Trailers`] the reader is done.
     ///
     /// # Errors
-    /// The broken rule; the connection cannot be used further.
+    /// Returns the broken rule; the connection cannot be used further.
     pub fn next(&mut self, input: &mut Chunk) -> Result<Option<Frame>, &'static str> {
         match self {
             BodyReader::Done => Ok(Some(Frame::End)),
@@ -64,7 +64,7 @@ impl BodyReader {
     /// The stream ended: fine for a body that lasts until then, and for a finished message.
     ///
     /// # Errors
-    /// If the message is cut short.
+    /// Returns an error if the message is cut short.
     pub fn end_of_stream(&mut self) -> Result<Frame, &'static str> {
         match self {
             BodyReader::Done | BodyReader::UntilClose => {

@@ -73,7 +73,7 @@ impl ChunkedDecoder {
     /// `data`. Bytes beyond `consumed` belong to what follows the message.
     ///
     /// # Errors
-    /// The broken rule; the connection cannot be used further.
+    /// Returns the broken rule; the connection cannot be used further.
     pub fn decode(&mut self, data: &mut [u8]) -> Result<Decoded, &'static str> {
         let (mut at, mut payload) = (0, 0);
         while at < data.len() && self.state != State::Done {
@@ -171,7 +171,7 @@ impl ChunkedDecoder {
     /// The trailer fields, once the message is done; `None` if it had none.
     ///
     /// # Errors
-    /// The broken rule.
+    /// Returns the broken rule.
     pub fn take_trailers(&mut self) -> Result<Option<Box<Headers>>, &'static str> {
         if self.trailer_bytes.len() <= 2 {
             return Ok(None);

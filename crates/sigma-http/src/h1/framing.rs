@@ -5,7 +5,7 @@ use crate::{BodyLength, HeaderId, Headers, Method, RequestHead, ResponseHead, Ve
 /// The length of a request's body.
 ///
 /// # Errors
-/// The broken rule. Everything that two recipients could read differently is refused: a length
+/// Returns the broken rule. Everything that two recipients could read differently is refused: a length
 /// besides a coding, more than one length, a coding other than exactly `chunked`.
 pub fn request_body(head: &RequestHead) -> Result<BodyLength, &'static str> {
     let headers = &head.headers;
@@ -21,7 +21,7 @@ pub fn request_body(head: &RequestHead) -> Result<BodyLength, &'static str> {
 /// The length of a response's body to a request of `method`.
 ///
 /// # Errors
-/// As [`request_body`].
+/// Returns an error if [`request_body`] would.
 pub fn response_body(head: &ResponseHead, method: Method) -> Result<BodyLength, &'static str> {
     let headers = &head.headers;
     // Checked even where no body follows: an answer with both is not to be trusted at all.

@@ -68,7 +68,7 @@ impl HeadScanner {
 /// [`super::framing`].
 ///
 /// # Errors
-/// [`ParseError`] for a head that must not be forwarded or is over `limits`.
+/// Returns an error if the head must not be forwarded or is over `limits`.
 pub fn parse_request(
     bytes: &[u8],
     limits: &HeadLimits,
@@ -96,7 +96,7 @@ pub fn parse_request(
 /// Parses a response head at the front of `bytes` into `head`; see [`parse_request`].
 ///
 /// # Errors
-/// [`ParseError`] for a head that must not be forwarded or is over `limits`.
+/// Returns an error if the head must not be forwarded or is over `limits`.
 pub fn parse_response(
     bytes: &[u8],
     limits: &HeadLimits,
@@ -158,7 +158,7 @@ fn parse_strict_response(
 /// Parses trailer fields, ended by an empty line, into `headers`.
 ///
 /// # Errors
-/// As [`parse_request`].
+/// Returns an error if [`parse_request`] would.
 pub fn parse_trailers(
     bytes: &[u8],
     limits: &HeadLimits,

@@ -113,7 +113,8 @@ impl Drop for Waiting<'_> {
 /// Session tickets leave with the first write or read, to share its system call.
 ///
 /// # Errors
-/// Every reason why there is no session. The client has been told where the protocol has a way.
+/// Returns an error if no session comes about, whatever the reason. The client has been told where the
+/// protocol has a way.
 pub async fn accept(
     socket: Stream,
     early: &[u8],

@@ -39,7 +39,7 @@ impl ClientAuth {
     /// authority in `authorities` (PEM).
     ///
     /// # Errors
-    /// `failed to validate client_cert: …`
+    /// Returns `failed to validate client_cert: …` if the authorities cannot be used.
     pub fn new(authorities: &str, depth: usize, demand: Demand) -> Result<ClientAuth, Unusable> {
         let failed = |reason: String| Unusable::new(format!("failed to validate client_cert: {reason}"));
         let mut roots = RootCertStore::empty();

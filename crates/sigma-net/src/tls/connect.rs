@@ -52,7 +52,7 @@ impl Authorities {
     /// left out, as elsewhere.
     ///
     /// # Errors
-    /// There is no such file, or none that is understood is in it.
+    /// Returns an error if there is no such file, or if no certificate in it is understood.
     pub fn system() -> Result<Authorities, Unusable> {
         let named = std::env::var_os("SSL_CERT_FILE");
         let usual = SYSTEM_FILES.iter().map(Path::new);
@@ -79,7 +79,7 @@ impl Authorities {
     /// The certificates of a PEM text.
     ///
     /// # Errors
-    /// `failed to parse cert: …`
+    /// Returns `failed to parse cert: …` if the text has no certificate.
     pub fn from_pem(text: &str) -> Result<Authorities, Unusable> {
         let (mut roots, mut digests) = (RootCertStore::empty(), HashSet::new());
         for certificate in pem::parse_chain(text)? {
@@ -140,7 +140,7 @@ impl ClientTls {
     /// Terms that are ready for handshakes.
     ///
     /// # Errors
-    /// The authorities or versions cannot be used.
+    /// Returns an error if the authorities or versions cannot be used.
     pub fn new(settings: ClientSettings) -> Result<ClientTls, Unusable> {
         let unusable = |error: &dyn fmt::Display| Unusable::new(error.to_string());
         let verifier: Arc<dyn ServerCertVerifier> = match settings.trust {
@@ -179,7 +179,7 @@ impl ClientTls {
     /// DNS name, or an address, which is verified but not sent (RFC 6066 §3).
     ///
     /// # Errors
-    /// Every reason why there is no session.
+    /// Returns an error if no session comes about, whatever the reason.
     pub async fn connect(
         &self,
         socket: Stream,
@@ -194,7 +194,7 @@ impl ClientTls {
     /// As [`ClientTls::connect`], for a thread that keeps its own time.
     ///
     /// # Errors
-    /// Every reason why there is no session.
+    /// Returns an error if no session comes about, whatever the reason.
     pub async fn shake(&self, mut socket: Stream, name: &str) -> Result<Stream, HandshakeError> {
         let server = ServerName::try_from(name).map_err(|_| HandshakeError::BadName)?.to_owned();
         let connection = UnbufferedClientConnection::new(Arc::clone(&self.config), server)

@@ -42,7 +42,7 @@ impl ServerIdentity {
     /// An identity that is ready for handshakes.
     ///
     /// # Errors
-    /// There is no certificate, or no version.
+    /// Returns an error if there is no certificate or no version.
     pub fn new(identity: Identity) -> Result<ServerIdentity, Unusable> {
         let Identity { pairs, versions, client_auth, resumption } = identity;
         if pairs.is_empty() {

@@ -22,7 +22,7 @@ impl Pair {
     /// stapled response about the certificate, in DER.
     ///
     /// # Errors
-    /// `failed to parse cert: …`, `failed to parse key: …`, or that the two do not match.
+    /// Returns `failed to parse cert: …` or `failed to parse key: …`, or an error if the two do not match.
     pub fn parse(cert: &str, key: &str, ocsp: Option<Vec<u8>>) -> Result<Pair, Unusable> {
         let pair = CertifiedKey { cert: parse_chain(cert)?, key: parse_key(key)?.0, ocsp };
         match pair.keys_match() {
@@ -42,7 +42,7 @@ impl Pair {
 /// authority.
 ///
 /// # Errors
-/// `failed to parse cert: …`
+/// Returns `failed to parse cert: …` if the text has no certificate.
 pub fn parse_chain(text: &str) -> Result<Vec<CertificateDer<'static>>, Unusable> {
     let failed = |reason: &str| Unusable::new(format!("failed to parse cert: {reason}"));
     let mut chain = Vec::new();
@@ -61,7 +61,7 @@ pub fn parse_chain(text: &str) -> Result<Vec<CertificateDer<'static>>, Unusable>
 /// Reads a private key: PKCS #8, PKCS #1 (RSA) or SEC 1 (EC), not encrypted.
 ///
 /// # Errors
-/// `failed to parse key: …`
+/// Returns `failed to parse key: …` if the text has no key.
 pub fn parse_key(text: &str) -> Result<PrivateKey, Unusable> {
     let failed = |reason: &str| Unusable::new(format!("failed to parse key: {reason}"));
     let mut der = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|error| match error {

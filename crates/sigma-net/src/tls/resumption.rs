@@ -97,7 +97,7 @@ impl TicketKeys {
     /// Keys that change every `period`; a ticket is good for at least as long.
     ///
     /// # Errors
-    /// The system has no random bytes.
+    /// Returns an error if the system has no random bytes.
     pub fn new(period: Duration) -> Result<TicketKeys, Unusable> {
         let ring = Ring { current: Key::random()?, previous: None, since: Instant::now() };
         Ok(TicketKeys { period: period.max(Duration::from_secs(1)), ring: RwLock::new(ring) })

@@ -60,7 +60,7 @@ impl Versions {
     /// have no repair (RFC 8996). They are returned beside the set, for a warning.
     ///
     /// # Errors
-    /// An unknown name, or nothing left to offer.
+    /// Returns an error if a name is unknown, or if no version is left to offer.
     pub fn from_names<'a>(
         names: impl IntoIterator<Item = &'a str>,
     ) -> Result<(Versions, Vec<&'a str>), Unusable> {
