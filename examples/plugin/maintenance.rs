@@ -89,11 +89,11 @@ mod tests {
         let (node, local, consumers) =
             (Arc::new(Node::default()), Rc::new(Local::default()), Consumers::default());
         let entry = roster()
-            .build("maintenance", &Arc::new(conf.clone()), conf, "/apisix/routes/1", None, &node)
+            .build("maintenance", &Arc::new(conf.clone()), conf, "/apisix/routes/1", &|_| None, &node)
             .unwrap();
         let mut cx = Context::default();
         cx.client.addr = Some(addr.parse().unwrap());
-        let env = Env { node: &node, local: &local, consumers: &consumers, https_port: None, now_ms: 0 };
+        let env = Env::new(&node, &local, &consumers);
         let answer = match entry.plugin.access(&mut cx, &env) {
             Step::Next => "passed".to_owned(),
             Step::Reply(reply) => {

@@ -99,7 +99,7 @@ pub(crate) fn split_node(host: &str, port: Option<u16>) -> Result<(Cow<'_, str>,
 
 /// Splits `host[:port]`, `[v6]:port` or `unix:/path`. Brackets stay part of the host, and are put
 /// around an address that has a port but none.
-pub(crate) fn split_address(text: &str) -> Result<(Cow<'_, str>, Option<u16>), String> {
+pub fn split_address(text: &str) -> Result<(Cow<'_, str>, Option<u16>), String> {
     if text.starts_with("unix:") {
         return match text.strip_prefix("unix:/") {
             Some(path) if !path.is_empty() => Ok((text.into(), None)),

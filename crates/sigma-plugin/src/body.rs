@@ -1,58 +1,24 @@
-//! Changing a response body while it passes.
+//! Changing a body while it passes, in either direction.
+
+use std::collections::VecDeque;
+use std::task::{self, Poll};
 
 use sigma_http::{BodyLength, Chunk, Fault, Frame, Headers};
 
 use crate::Context;
 
-/// Frames that a filter passes on.
-#[derive(Debug, Default)]
-pub struct Pieces {
-    frames: Vec<Frame>,
-    fault: Option<Fault>,
+/// Frames of one body, one after the other.
+pub trait Frames {
+    /// The next frame. The last one is [`Frame::End`] or [`Frame::Trailers`]; it is not asked again
+    /// after that, nor after a fault.
+    fn poll_frame(&mut self, cx: &mut Context, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>>;
 }
 
-impl Pieces {
-    /// Passes bytes on, in as many frames as they need.
-    pub fn bytes(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            let chunk = Chunk::copy_of(&bytes[..bytes.len().min(Self::FRAME_BYTES)]);
-            bytes = &bytes[chunk.len()..];
-            self.frames.push(Frame::Data(chunk));
-        }
-    }
-
-    /// Largest frame that [`Pieces::bytes`] makes.
-    const FRAME_BYTES: usize = 16 * 1024;
-
-    /// Passes a frame on as it is.
-    pub fn frame(&mut self, frame: Frame) {
-        self.frames.push(frame);
-    }
-
-    /// Gives the response up: it breaks off here, so that nobody takes it for whole. Its head is
-    /// on its way already. The first fault counts.
-    pub fn fail(&mut self, fault: Fault) {
-        self.fault.get_or_insert(fault);
-    }
-
-    /// Why the response is given up, if it is.
-    pub fn fault(&self) -> Option<Fault> {
-        self.fault
-    }
-
-    /// Takes the frames out, keeping the memory.
-    pub fn drain(&mut self) -> impl Iterator<Item = Frame> {
-        self.frames.drain(..)
-    }
-
-    /// Whether nothing is to be passed on.
-    pub fn is_empty(&self) -> bool {
-        self.frames.is_empty()
-    }
-}
-
-/// Sees every frame of one response body, and passes on what it likes. Filters stand in a row, in
-/// the order of their plugins.
+/// Changes one body while it passes. Filters stand in a row, in the order of their plugins.
+///
+/// A filter is asked for frames as fast as they are taken from it, and asks the one before it for as
+/// many as it needs: what nobody takes, nobody makes. So memory is bounded as long as a filter keeps
+/// little itself.
 pub trait BodyFilter {
     /// The length of what leaves this filter, when a body of `length` comes in.
     fn length(&self, _length: BodyLength) -> BodyLength {
@@ -65,10 +31,227 @@ pub trait BodyFilter {
         false
     }
 
+    /// The next frame that leaves this filter, made of frames of `input`. It may wait, and it may
+    /// give the body up: an error breaks it off, so that nobody takes it for whole.
+    ///
+    /// Trailers belong to the filter that gets them: it passes them on, changes or drops them.
+    fn poll_frame(
+        &mut self,
+        input: &mut dyn Frames,
+        cx: &mut Context,
+        task: &mut task::Context<'_>,
+    ) -> Poll<Result<Frame, Fault>>;
+}
+
+/// The next frame that has passed all of `filters`, the first of which is the nearest to `source`.
+#[inline]
+pub fn poll_filtered(
+    filters: &mut [Box<dyn BodyFilter>],
+    source: &mut dyn Frames,
+    cx: &mut Context,
+    task: &mut task::Context<'_>,
+) -> Poll<Result<Frame, Fault>> {
+    match filters.split_last_mut() {
+        None => source.poll_frame(cx, task),
+        Some((last, before)) => last.poll_frame(&mut Row { filters: before, source }, cx, task),
+    }
+}
+
+/// What stands before a filter.
+struct Row<'r> {
+    filters: &'r mut [Box<dyn BodyFilter>],
+    source: &'r mut dyn Frames,
+}
+
+impl Frames for Row<'_> {
+    fn poll_frame(&mut self, cx: &mut Context, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
+        poll_filtered(self.filters, self.source, cx, task)
+    }
+}
+
+/// Bytes that a [`Transform`] passes on.
+#[derive(Debug, Default)]
+pub struct Pieces {
+    frames: VecDeque<Frame>,
+    fault: Option<Fault>,
+}
+
+impl Pieces {
+    /// Largest frame that [`Pieces::bytes`] makes.
+    const FRAME_BYTES: usize = 16 * 1024;
+
+    /// Passes bytes on, in as many frames as they need.
+    pub fn bytes(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let chunk = Chunk::copy_of(&bytes[..bytes.len().min(Self::FRAME_BYTES)]);
+            bytes = &bytes[chunk.len()..];
+            self.frames.push_back(Frame::Data(chunk));
+        }
+    }
+
+    /// Passes a piece on as it is.
+    pub fn piece(&mut self, data: Chunk) {
+        if !data.is_empty() {
+            self.frames.push_back(Frame::Data(data));
+        }
+    }
+
+    /// Gives the body up: it breaks off behind what was passed on. The first fault counts.
+    pub fn fail(&mut self, fault: Fault) {
+        self.fault.get_or_insert(fault);
+    }
+
+    /// Why the body is given up, if it is.
+    pub fn fault(&self) -> Option<Fault> {
+        self.fault
+    }
+
+    /// Whether nothing is to be passed on.
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Takes out what is passed on.
+    pub fn drain(&mut self) -> impl Iterator<Item = Frame> {
+        self.frames.drain(..)
+    }
+}
+
+/// A filter that makes of each piece what leaves it at once, which is what most do. What it makes of
+/// one piece must be bounded; where it is not, it is a [`BodyFilter`] of its own.
+pub trait Transform {
+    /// See [`BodyFilter::length`].
+    fn length(&self, _length: BodyLength) -> BodyLength {
+        BodyLength::Streamed
+    }
+
+    /// See [`BodyFilter::encodes`].
+    fn encodes(&self) -> bool {
+        false
+    }
+
     /// One piece of the body.
     fn data(&mut self, cx: &mut Context, data: Chunk, out: &mut Pieces);
 
     /// The end of the body, with its trailers if there are some; called once. What is still held
-    /// back goes to `out` here; the end itself is passed on by the caller.
+    /// back goes to `out`; the end itself is passed on behind it.
     fn end(&mut self, _cx: &mut Context, _trailers: Option<&mut Headers>, _out: &mut Pieces) {}
+
+    /// As a filter.
+    fn filter(self) -> Box<dyn BodyFilter>
+    where
+        Self: Sized + 'static,
+    {
+        Box::new(Transformed { transform: self, pieces: Pieces::default(), end: None })
+    }
+}
+
+/// A [`Transform`] at work.
+struct Transformed<T> {
+    transform: T,
+    pieces: Pieces,
+    /// The end that came in, until what stands before it has left.
+    end: Option<Frame>,
+}
+
+impl<T: Transform> BodyFilter for Transformed<T> {
+    fn length(&self, length: BodyLength) -> BodyLength {
+        self.transform.length(length)
+    }
+
+    fn encodes(&self) -> bool {
+        self.transform.encodes()
+    }
+
+    fn poll_frame(
+        &mut self,
+        input: &mut dyn Frames,
+        cx: &mut Context,
+        task: &mut task::Context<'_>,
+    ) -> Poll<Result<Frame, Fault>> {
+        loop {
+            if let Some(frame) = self.pieces.frames.pop_front() {
+                return Poll::Ready(Ok(frame));
+            }
+            if let Some(fault) = self.pieces.fault {
+                return Poll::Ready(Err(fault));
+            }
+            if let Some(end) = self.end.take() {
+                return Poll::Ready(Ok(end));
+            }
+            match task::ready!(input.poll_frame(cx, task))? {
+                Frame::Data(data) => self.transform.data(cx, data, &mut self.pieces),
+                Frame::Trailers(mut trailers) => {
+                    self.transform.end(cx, Some(&mut trailers), &mut self.pieces);
+                    self.end = Some(Frame::Trailers(trailers));
+                }
+                Frame::End => {
+                    self.transform.end(cx, None, &mut self.pieces);
+                    self.end = Some(Frame::End);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives these frames, one a poll.
+    struct Given(VecDeque<Frame>);
+
+    impl Frames for Given {
+        fn poll_frame(&mut self, _: &mut Context, _: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
+            Poll::Ready(Ok(self.0.pop_front().unwrap_or(Frame::End)))
+        }
+    }
+
+    /// Doubles every piece; holds the last byte of the body back, and gives up at an `!`.
+    #[derive(Default)]
+    struct Doubled(Vec<u8>);
+
+    impl Transform for Doubled {
+        fn data(&mut self, _cx: &mut Context, data: Chunk, out: &mut Pieces) {
+            out.bytes(&self.0);
+            out.bytes(&data);
+            self.0 = data.to_vec();
+            if data.contains(&b'!') {
+                out.fail(Fault::new(sigma_http::FaultKind::ResponseCoding, "an exclamation"));
+            }
+        }
+
+        fn end(&mut self, _cx: &mut Context, _trailers: Option<&mut Headers>, out: &mut Pieces) {
+            out.bytes(&self.0);
+        }
+    }
+
+    fn passed(pieces: &[&str], filters: usize) -> (String, bool) {
+        let frames = pieces.iter().map(|piece| Frame::Data(Chunk::copy_of(piece.as_bytes())));
+        let mut source = Given(frames.collect());
+        let mut filters: Vec<_> = (0..filters).map(|_| Doubled::default().filter()).collect();
+        let mut task = task::Context::from_waker(task::Waker::noop());
+        let (mut cx, mut text) = (Context::default(), String::new());
+        loop {
+            match poll_filtered(&mut filters, &mut source, &mut cx, &mut task) {
+                Poll::Ready(Ok(Frame::Data(data))) => text += std::str::from_utf8(&data).unwrap(),
+                Poll::Ready(Ok(_)) => return (text, true),
+                Poll::Ready(Err(_)) => return (text, false),
+                Poll::Pending => unreachable!("the source never waits"),
+            }
+        }
+    }
+
+    #[test]
+    fn filters_in_a_row() {
+        let check = |pieces: &[&str], filters, expected: &str, whole| {
+            assert_eq!(passed(pieces, filters), (expected.to_owned(), whole), "{pieces:?} {filters}");
+        };
+        check(&["a", "b"], 0, "ab", true);
+        check(&["a", "b"], 1, "aabb", true);
+        check(&["a"], 2, "aaaa", true);
+        check(&[], 2, "", true);
+        // What was passed on before the fault is not lost, what is held back is.
+        check(&["a", "b!", "c"], 1, "aab!", false);
+    }
 }

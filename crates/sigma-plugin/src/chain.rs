@@ -20,6 +20,8 @@ pub struct Entry {
     pub metadata: Option<Arc<Value>>,
     /// The instance.
     pub plugin: Arc<dyn Plugin>,
+    /// The plugins that stand inside its configuration and that it was made with.
+    pub children: Vec<Arc<Entry>>,
 }
 
 impl Entry {
@@ -157,7 +159,14 @@ mod tests {
     fn entry(descriptor: &'static Descriptor, meta: Value) -> Arc<Entry> {
         let conf = serde_json::json!({"_meta": meta});
         let meta = Meta::of(&conf).unwrap();
-        Arc::new(Entry { descriptor, meta, conf: Arc::new(conf), metadata: None, plugin: Arc::new(Nothing) })
+        Arc::new(Entry {
+            descriptor,
+            meta,
+            conf: Arc::new(conf),
+            metadata: None,
+            plugin: Arc::new(Nothing),
+            children: Vec::new(),
+        })
     }
 
     #[test]
@@ -168,7 +177,14 @@ mod tests {
             let plugin = Arc::new(Nothing);
             let meta = Meta::default();
             let text = conf.to_string();
-            let entry = Entry { descriptor, meta, conf: Arc::new(conf), metadata: None, plugin };
+            let entry = Entry {
+                descriptor,
+                meta,
+                conf: Arc::new(conf),
+                metadata: None,
+                plugin,
+                children: Vec::new(),
+            };
             assert_eq!(Chain::new([Arc::new(entry)]).asks_for_course(), expected, "{text}");
         };
         check(&A, serde_json::json!({}), true);

@@ -143,6 +143,8 @@ pub struct Context {
     pub(crate) variables: Vec<(Box<str>, Vec<u8>)>,
     /// What [`Entry`]'s filters said, evaluated once per exchange.
     verdicts: Vec<(usize, bool)>,
+    /// Plugins that do not run any more in this exchange, by name.
+    skipped: Vec<Box<str>>,
     /// What plugins keep over the phases of this exchange.
     kept: Vec<(usize, Box<dyn Any>)>,
 }
@@ -168,6 +170,7 @@ impl Context {
         self.request_id = OnceCell::new();
         self.variables.clear();
         self.verdicts.clear();
+        self.skipped.clear();
         self.kept.clear();
     }
 
@@ -294,8 +297,19 @@ impl Context {
         self.kept.swap_remove(at).1.downcast().ok().map(|value| *value)
     }
 
-    /// Whether an entry runs for this exchange at all: what its `_meta.filter` says, asked once.
+    /// From now on no plugin of this name runs for this exchange: another one does its work.
+    pub fn skip(&mut self, name: &str) {
+        if !self.skipped.iter().any(|skipped| **skipped == *name) {
+            self.skipped.push(name.into());
+        }
+    }
+
+    /// Whether an entry runs for this exchange at all: nobody skips it, and its `_meta.filter`, which
+    /// is asked once, admits it.
     pub fn admits(&mut self, entry: &Entry) -> bool {
+        if self.skipped.iter().any(|skipped| **skipped == *entry.descriptor.name) {
+            return false;
+        }
         if entry.meta.filter.is_empty() {
             return true;
         }

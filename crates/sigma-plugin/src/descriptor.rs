@@ -9,7 +9,7 @@ use sigma_config::Problem;
 use sigma_config::plugins::PluginScope;
 
 use crate::places::VariablePlace;
-use crate::{Node, Plugin, Reply};
+use crate::{Entry, Node, Plugin, Reply};
 
 /// A phase of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub enum Phase {
     Access,
     /// [`Plugin::before_proxy`]
     BeforeProxy,
+    /// [`Plugin::request_filter`]
+    RequestFilter,
     /// [`Plugin::header_filter`]
     HeaderFilter,
     /// [`Plugin::body_filter`]
@@ -31,10 +33,11 @@ pub enum Phase {
 
 impl Phase {
     /// All phases, in order.
-    pub const ALL: [Phase; 6] = [
+    pub const ALL: [Phase; 7] = [
         Phase::Rewrite,
         Phase::Access,
         Phase::BeforeProxy,
+        Phase::RequestFilter,
         Phase::HeaderFilter,
         Phase::BodyFilter,
         Phase::Log,
@@ -46,6 +49,7 @@ impl Phase {
             Phase::Rewrite => "rewrite",
             Phase::Access => "access",
             Phase::BeforeProxy => "before_proxy",
+            Phase::RequestFilter => "request_filter",
             Phase::HeaderFilter => "header_filter",
             Phase::BodyFilter => "body_filter",
             Phase::Log => "log",
@@ -128,6 +132,21 @@ pub struct InlineUpstream {
     pub upstream: Value,
 }
 
+/// A plugin that stands inside another one's configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Child {
+    /// Its name.
+    pub name: String,
+    /// Its configuration.
+    pub conf: Value,
+    /// Where that stands in the outer one.
+    pub place: String,
+    /// The whole reason if there is no such plugin.
+    pub unknown: String,
+    /// What stands before the reason if its configuration is refused.
+    pub refused: String,
+}
+
 /// Checks a configuration beyond its schema; the text is the whole reason for which it is refused.
 pub type Check = fn(&Value) -> Result<(), String>;
 
@@ -174,6 +193,8 @@ pub struct Descriptor {
     pub variables: &'static [VariablePlace],
     /// Upstreams inside its configuration.
     pub upstreams: Option<fn(&Value) -> Vec<InlineUpstream>>,
+    /// Plugins inside its configuration, which instances make with [`Build::child`].
+    pub children: Option<fn(&Value) -> Vec<Child>>,
     /// Makes an instance. Must neither block nor reach out.
     pub build: fn(&Build<'_>) -> Result<Arc<dyn Plugin>, String>,
 }
@@ -198,6 +219,7 @@ impl Descriptor {
         warnings: None,
         variables: &[],
         upstreams: None,
+        children: None,
         build: |_| Err("the plugin cannot be built".to_owned()),
     };
 }
@@ -213,6 +235,29 @@ pub struct Build<'a> {
     pub metadata: &'a Value,
     /// What all instances share.
     pub node: &'a Arc<Node>,
+    /// Who makes the plugins that stand inside the configuration.
+    pub(crate) family: &'a dyn Family,
+}
+
+/// Makes plugins that stand inside others.
+pub(crate) trait Family {
+    fn child(&self, name: &str, conf: &Value, resource: &str, node: &Arc<Node>)
+    -> Result<Arc<Entry>, String>;
+}
+
+/// Has no plugins.
+struct Childless;
+
+impl Family for Childless {
+    fn child(&self, name: &str, _: &Value, _: &str, _: &Arc<Node>) -> Result<Arc<Entry>, String> {
+        Err(format!("unknown plugin [{name}]"))
+    }
+}
+
+impl std::fmt::Debug for dyn Family + '_ {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Family")
+    }
 }
 
 impl Build<'_> {
@@ -222,6 +267,25 @@ impl Build<'_> {
     /// The type does not fit the schema.
     pub fn config<T: DeserializeOwned>(&self) -> Result<T, String> {
         T::deserialize(self.conf).map_err(|error| error.to_string())
+    }
+
+    /// For a configuration with defaults filled in, in which no other plugins stand.
+    pub fn new<'a>(
+        conf: &'a Value,
+        resource: &'a str,
+        metadata: &'a Value,
+        node: &'a Arc<Node>,
+    ) -> Build<'a> {
+        Build { conf, resource, metadata, node, family: &Childless }
+    }
+
+    /// An instance of a plugin that stands inside the configuration, whose counters are kept apart by
+    /// `place`. For the outer plugin to run: the gateway does not.
+    ///
+    /// # Errors
+    /// The plugin is not enabled, or refuses the configuration; a sentence.
+    pub fn child(&self, name: &str, conf: &Value, place: &str) -> Result<Arc<Entry>, String> {
+        self.family.child(name, conf, &format!("{}#{place}", self.resource), self.node)
     }
 
     /// The key under which an [`InlineUpstream`] is found, see [`crate::Context::upstream`].
@@ -282,7 +346,7 @@ mod tests {
         let node = Arc::new(Node::default());
         let hash = |text: &str| {
             let conf: Value = serde_json::from_str(text).unwrap();
-            Build { conf: &conf, resource: "", metadata: &Value::Null, node: &node }.conf_hash()
+            Build::new(&conf, "", &Value::Null, &node).conf_hash()
         };
         assert_eq!(hash(r#"{"a":1,"b":[2,"x"]}"#), hash(r#"{"b":[2,"x"],"a":1}"#));
         assert_ne!(hash(r#"{"a":1}"#), hash(r#"{"a":2}"#));

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde_json::Value;
 
+use crate::outbound::{Nowhere, Outbound};
 use crate::{Consumers, Descriptor};
 
 /// The world around one call of a hook.
@@ -20,12 +21,21 @@ pub struct Env<'a> {
     pub node: &'a Arc<Node>,
     /// What belongs to this worker alone.
     pub local: &'a Rc<Local>,
+    /// Calls to other services.
+    pub outbound: &'a dyn Outbound,
     /// The consumers of the configuration in force.
     pub consumers: &'a Consumers,
     /// The smallest port of the listeners with TLS, if there is one.
     pub https_port: Option<u16>,
     /// Milliseconds since the worker started, coarse: for timeouts and windows, not for logs.
     pub now_ms: u64,
+}
+
+impl<'a> Env<'a> {
+    /// One from which nothing can be called, at the beginning of time.
+    pub fn new(node: &'a Arc<Node>, local: &'a Rc<Local>, consumers: &'a Consumers) -> Env<'a> {
+        Env { node, local, outbound: &Nowhere, consumers, https_port: None, now_ms: 0 }
+    }
 }
 
 /// What all workers of this gateway share, for plugins.

@@ -15,6 +15,7 @@
 //! | [`consumer`] | who a request is from |
 //! | [`counter`] | numbers that all workers share |
 //! | [`body`] | changing a response body while it passes |
+//! | [`outbound`] | calling other services |
 //! | [`docs`] | what is written of a plugin for people |
 //! | [`facts`] | what the control plane tells plugins of the gateway |
 
@@ -28,20 +29,21 @@ pub mod docs;
 pub mod env;
 pub mod facts;
 pub mod meta;
+pub mod outbound;
 pub mod places;
 pub mod record;
 pub mod roster;
 pub mod step;
 pub mod variables;
 
-pub use body::{BodyFilter, Pieces};
+pub use body::{BodyFilter, Frames, Pieces, Transform};
 pub use chain::{Chain, Entry};
 pub use consumer::{Consumer, Consumers, Identity};
 pub use context::{Client, Context};
 pub use descriptor::{Auth, Build, Descriptor, Phase, PhaseSet, RunPolicy};
 pub use env::{Env, Local, Node};
 pub use roster::Roster;
-pub use step::{BodySource, Reply, Step, StreamBody};
+pub use step::{BodySource, Reply, ResponseStep, Step, StreamBody};
 
 /// An instance of a plugin: one configuration, parsed. Hooks run on a worker's thread and must
 /// not block it; what takes time answers [`Step::Wait`].
@@ -63,9 +65,16 @@ pub trait Plugin: Send + Sync {
         Step::Next
     }
 
+    /// The request is about to be sent: a filter for its body, if it is to be changed or seen.
+    fn request_filter(&self, _cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+        None
+    }
+
     /// The head of the response is known, [`Context::response`], and has not left yet. Also called
     /// for responses of the gateway itself.
-    fn header_filter(&self, _cx: &mut Context, _env: &Env<'_>) {}
+    fn header_filter(&self, _cx: &mut Context, _env: &Env<'_>) -> ResponseStep {
+        ResponseStep::Next
+    }
 
     /// After all header filters: a filter for this response's body, if it is to be changed or seen.
     fn body_filter(&self, _cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {

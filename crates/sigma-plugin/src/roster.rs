@@ -1,6 +1,7 @@
 //! The list of plugins of a build, and what the rest of the gateway asks of it.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -10,7 +11,7 @@ use sigma_config::plugins::{PluginRefusal, PluginSchemas, PluginScope, Standing}
 use sigma_config::stored::conform;
 use sigma_config::wording::{Schema, Unread, is_secret_reference};
 
-use crate::descriptor::Data;
+use crate::descriptor::{Data, Family};
 use crate::meta::Meta;
 use crate::places::{Missing, Unknown, missing};
 use crate::{Build, Descriptor, Entry, Node};
@@ -154,9 +155,10 @@ impl Roster {
         conf: &Arc<Value>,
         resolved: Value,
         resource: &str,
-        metadata: Option<Arc<Value>>,
+        metadata_of: &dyn Fn(&str) -> Option<Arc<Value>>,
         node: &Arc<Node>,
     ) -> Result<Entry, String> {
+        let metadata = metadata_of(name);
         let known = self.plugins.get(name).ok_or_else(|| format!("unknown plugin [{name}]"))?;
         if let Some(field) = unresolved(&resolved) {
             return Err(unknown_secret(&field));
@@ -178,10 +180,11 @@ impl Roster {
             meta_value = schema.get().filled(meta_value);
         }
         node.know_enabled(self.descriptors());
-        let build = Build { conf: &filled, resource, metadata: &meta_value, node };
+        let children = Children { roster: self, metadata_of, made: RefCell::default() };
+        let build = Build { conf: &filled, resource, metadata: &meta_value, node, family: &children };
         let plugin = (known.descriptor.build)(&build).map_err(|reason| hidden(reason, &secrets))?;
-        let conf = Arc::clone(conf);
-        Ok(Entry { descriptor: known.descriptor, meta: Meta::of(&conf)?, conf, metadata, plugin })
+        let (meta, conf, children) = (Meta::of(conf)?, Arc::clone(conf), children.made.take());
+        Ok(Entry { descriptor: known.descriptor, meta, conf, metadata, plugin, children })
     }
 
     /// What an authenticating plugin makes of a consumer's or credential's configuration, and the
@@ -223,6 +226,55 @@ impl Roster {
     }
 }
 
+/// Makes the plugins that stand inside one that is being made.
+struct Children<'b> {
+    roster: &'b Roster,
+    metadata_of: &'b dyn Fn(&str) -> Option<Arc<Value>>,
+    made: RefCell<Vec<Arc<Entry>>>,
+}
+
+impl Family for Children<'_> {
+    fn child(
+        &self,
+        name: &str,
+        conf: &Value,
+        resource: &str,
+        node: &Arc<Node>,
+    ) -> Result<Arc<Entry>, String> {
+        let written = Arc::new(conf.clone());
+        let entry = self.roster.build(name, &written, conf.clone(), resource, self.metadata_of, node)?;
+        let entry = Arc::new(entry);
+        self.made.borrow_mut().push(Arc::clone(&entry));
+        Ok(entry)
+    }
+}
+
+impl Roster {
+    /// Checks the plugins that stand inside a configuration.
+    fn check_children(&self, descriptor: &Descriptor, conf: &Value) -> Result<(), PluginRefusal> {
+        for child in descriptor.children.map(|children| children(conf)).unwrap_or_default() {
+            match self.check(&child.name, PluginScope::Http, &child.conf) {
+                Ok(()) => {}
+                Err(PluginRefusal::Unknown) => return Err(PluginRefusal::Invalid(child.unknown)),
+                Err(PluginRefusal::Invalid(reason)) => {
+                    return Err(PluginRefusal::Invalid(format!("{}{reason}", child.refused)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn unread_of_children(&self, name: &str, conf: &Value) -> Vec<Unread> {
+        let children = self.descriptor(name).and_then(|descriptor| descriptor.children);
+        let children = children.map(|children| children(conf)).unwrap_or_default().into_iter();
+        let unread = children.flat_map(|child| {
+            let unread = self.unread(&child.name, PluginScope::Http, &child.conf).into_iter();
+            unread.map(move |field| field.within(&child.place))
+        });
+        unread.collect()
+    }
+}
+
 impl PluginSchemas for Roster {
     fn names(&self) -> Vec<&str> {
         self.plugins.keys().copied().collect()
@@ -260,6 +312,9 @@ impl PluginSchemas for Roster {
             Err(_) if unresolved(&filled).is_some() => {}
             own => own.map_err(PluginRefusal::Invalid)?,
         }
+        if scope == PluginScope::Http {
+            self.check_children(known.descriptor, conf)?;
+        }
         match missing(known.descriptor.variables, conf, Unknown::Refused).into_iter().next() {
             Some(Missing { pointer, reason }) => {
                 Err(PluginRefusal::Invalid(format!("{reason} (at {pointer})")))
@@ -275,7 +330,11 @@ impl PluginSchemas for Roster {
         if let Some(schema) = self.checked(name, scope) {
             let mut conf = conf.clone();
             take_meta(&mut conf);
-            return schema.compiled.unread(&conf, also);
+            let mut unread = schema.compiled.unread(&conf, also);
+            if scope == PluginScope::Http {
+                unread.extend(self.unread_of_children(name, &conf));
+            }
+            return unread;
         }
         if scope != PluginScope::Metadata || !self.plugins.contains_key(name) {
             return Vec::new();

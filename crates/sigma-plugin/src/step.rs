@@ -62,9 +62,89 @@ impl Step {
     }
 }
 
+/// How a hook's step ends when nothing has to be waited for any more.
+pub enum End {
+    /// The next plugin.
+    Next,
+    /// The exchange is answered.
+    Reply(Box<Reply>),
+    /// The same, with a body that is made while it is sent.
+    Stream(Box<Reply>, StreamBody),
+}
+
+impl From<End> for Step {
+    fn from(end: End) -> Step {
+        match end {
+            End::Next => Step::Next,
+            End::Reply(reply) => Step::Reply(reply),
+            End::Stream(reply, body) => Step::Stream(reply, body),
+        }
+    }
+}
+
+impl Step {
+    /// Goes on with `then` once the step has come to its end: how a plugin that runs others decides what follows.
+    pub fn and_then(
+        self,
+        cx: &mut Context,
+        env: &Env<'_>,
+        then: impl FnOnce(End, &mut Context, &Env<'_>) -> Step + 'static,
+    ) -> Step {
+        match self {
+            Step::Next => then(End::Next, cx, env),
+            Step::Reply(reply) => then(End::Reply(reply), cx, env),
+            Step::Stream(reply, body) => then(End::Stream(reply, body), cx, env),
+            Step::Wait(future) => Step::Wait(Box::pin(async move {
+                let resume = future.await;
+                let resume = move |cx: &mut Context, env: &Env<'_>| resume(cx, env).and_then(cx, env, then);
+                Box::new(resume) as Resume
+            })),
+            Step::ReadBody { limit, then: resume } => {
+                let resume = move |cx: &mut Context, env: &Env<'_>, read| {
+                    resume(cx, env, read).and_then(cx, env, then)
+                };
+                Step::ReadBody { limit, then: Box::new(resume) }
+            }
+        }
+    }
+}
+
 impl From<Reply> for Step {
     fn from(reply: Reply) -> Step {
         Step::Reply(Box::new(reply))
+    }
+}
+
+/// Goes on with a response after waiting.
+pub type ResponseResume = Box<dyn FnOnce(&mut Context, &Env<'_>) -> ResponseStep>;
+
+/// What a hook makes of a response whose head is known and has not left.
+pub enum ResponseStep {
+    /// It goes on, as it stands in [`Context::response`] now.
+    Next,
+    /// This response takes its place. The plugins behind this one see it as they would have seen
+    /// the other.
+    Replace(Box<Reply>),
+    /// As [`ResponseStep::Replace`], with a body that is made while it is sent.
+    Stream(Box<Reply>, StreamBody),
+    /// Another node is asked, as if this one had not answered: within the upstream's retries, and
+    /// only if the request can be sent again. Where that is not so, and for responses that no node
+    /// gave, the response goes on.
+    Retry,
+    /// Something takes time. The response waits; the future is dropped when the client leaves.
+    Wait(Pin<Box<dyn Future<Output = ResponseResume>>>),
+}
+
+impl ResponseStep {
+    /// Waits for a future, then goes on with its result.
+    pub fn wait<T: 'static>(
+        future: impl Future<Output = T> + 'static,
+        then: impl FnOnce(T, &mut Context, &Env<'_>) -> ResponseStep + 'static,
+    ) -> ResponseStep {
+        ResponseStep::Wait(Box::pin(async move {
+            let result = future.await;
+            Box::new(move |cx: &mut Context, env: &Env<'_>| then(result, cx, env)) as ResponseResume
+        }))
     }
 }
 

@@ -508,13 +508,7 @@ mod tests {
             let destination = Arc::clone(&memory);
             let processor = Batches::processor(&case.node, "t", 1, &settings, pending, || destination);
             for entry in entries {
-                let env = Env {
-                    node: &case.node,
-                    local: &case.local,
-                    consumers: &case.consumers,
-                    https_port: None,
-                    now_ms: 0,
-                };
+                let env = Env::new(&case.node, &case.local, &case.consumers);
                 processor.push(entry.as_bytes().to_vec(), &case.cx, &env);
             }
             case.node.end().await;
@@ -580,13 +574,7 @@ mod tests {
             case.node = Arc::new(Node::new(spawning, Value::Null, String::new()));
             let destination = Arc::clone(&stalled);
             let processor = Batches::processor(&case.node, "t", 1, &settings, 100, || destination);
-            let env = Env {
-                node: &case.node,
-                local: &case.local,
-                consumers: &case.consumers,
-                https_port: None,
-                now_ms: 0,
-            };
+            let env = Env::new(&case.node, &case.local, &case.consumers);
             for _ in 0..110 {
                 processor.push(b"a".to_vec(), &case.cx, &env);
             }
@@ -621,13 +609,7 @@ mod tests {
         ));
         let destination = Arc::clone(&memory);
         let processor = Batches::processor(&case.node, "t", 1, &settings, 10, || destination);
-        let env = Env {
-            node: &case.node,
-            local: &case.local,
-            consumers: &case.consumers,
-            https_port: None,
-            now_ms: 0,
-        };
+        let env = Env::new(&case.node, &case.local, &case.consumers);
         let began = Instant::now();
         let pushing = async {
             let mut clock = tokio::time::interval(Duration::from_secs(pause_s));

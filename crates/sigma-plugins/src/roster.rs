@@ -135,7 +135,8 @@ mod tests {
         }
         // The schema holds for what a reference stands for, and no reason tells it.
         let build = |conf: serde_json::Value, resolved: serde_json::Value| {
-            let built = roster.build("ip-restriction", &Arc::new(conf), resolved, "r", None, &Arc::default());
+            let built =
+                roster.build("ip-restriction", &Arc::new(conf), resolved, "r", &|_| None, &Arc::default());
             built.err().unwrap_or_default()
         };
         let conf = json!({"whitelist": ["$env://NETWORK"]});

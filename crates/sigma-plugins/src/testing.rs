@@ -1,16 +1,18 @@
 //! What tests of plugins share: a gateway without sockets, and a request to run through it.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{self, Poll};
 
 use serde_json::Value;
 use sigma_config::plugins::{PluginSchemas, PluginScope};
 use sigma_http::h1::{HeadLimits, parse_request};
-use sigma_http::{BodyLength, Chunk, Frame};
+use sigma_http::{BodyLength, Chunk, Fault, Frame};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{
-    Consumer, Consumers, Context, Entry, Env, Identity, Local, Node, Phase, Pieces, Reply, Roster, Step,
-    StreamBody,
+    Consumer, Consumers, Context, Entry, Env, Frames, Identity, Local, Node, Phase, Reply, ResponseStep,
+    Roster, Step, StreamBody,
 };
 
 /// The roster of all plugins, enabled.
@@ -27,16 +29,9 @@ pub(crate) fn entry(name: &str, conf: Value) -> Result<Entry, String> {
 pub(crate) fn entry_with(name: &str, conf: Value, metadata: Option<Value>) -> Result<Entry, String> {
     let roster = roster();
     roster.check(name, PluginScope::Http, &conf).map_err(|refusal| refusal.to_string())?;
-    let conf = Arc::new(conf);
+    let (conf, metadata) = (Arc::new(conf), metadata.map(Arc::new));
     let resolved = Value::clone(&conf);
-    roster.build(
-        name,
-        &conf,
-        resolved,
-        "/apisix/routes/1",
-        metadata.map(Arc::new),
-        &Arc::new(Node::default()),
-    )
+    roster.build(name, &conf, resolved, "/apisix/routes/1", &|_| metadata.clone(), &Arc::new(Node::default()))
 }
 
 /// Why a configuration of a route is refused; empty if it is not.
@@ -122,13 +117,7 @@ impl Case {
 
     /// Runs one hook to its end, with the request's body if it asks for it; a reply, or None to go on.
     pub(crate) fn run(&mut self, entry: &Entry, phase: Phase) -> Option<Reply> {
-        let env = Env {
-            node: &self.node,
-            local: &self.local,
-            consumers: &self.consumers,
-            https_port: None,
-            now_ms: self.now_ms,
-        };
+        let env = Env { now_ms: self.now_ms, ..Env::new(&self.node, &self.local, &self.consumers) };
         let cx = &mut self.cx;
         let mut step = match phase {
             Phase::Rewrite => entry.plugin.rewrite(cx, &env),
@@ -157,25 +146,16 @@ impl Case {
 
     /// Runs the header filter on the response that stands in the context.
     pub(crate) fn header_filter(&mut self, entry: &Entry) {
-        let env = Env {
-            node: &self.node,
-            local: &self.local,
-            consumers: &self.consumers,
-            https_port: None,
-            now_ms: self.now_ms,
-        };
-        entry.plugin.header_filter(&mut self.cx, &env);
+        let env = Env { now_ms: self.now_ms, ..Env::new(&self.node, &self.local, &self.consumers) };
+        match entry.plugin.header_filter(&mut self.cx, &env) {
+            ResponseStep::Next => {}
+            _ => panic!("the plugin does more than change the head"),
+        }
     }
 
     /// Runs the log hook.
     pub(crate) fn log(&mut self, entry: &Entry) {
-        let env = Env {
-            node: &self.node,
-            local: &self.local,
-            consumers: &self.consumers,
-            https_port: None,
-            now_ms: self.now_ms,
-        };
+        let env = Env { now_ms: self.now_ms, ..Env::new(&self.node, &self.local, &self.consumers) };
         entry.plugin.log(&mut self.cx, &env);
     }
 
@@ -191,24 +171,18 @@ impl Case {
     /// Sends the response through header and body filter, its body in these pieces.
     pub(crate) fn filter(&mut self, entry: &Entry, pieces: &[&[u8]]) -> Vec<u8> {
         self.header_filter(entry);
-        let env = Env {
-            node: &self.node,
-            local: &self.local,
-            consumers: &self.consumers,
-            https_port: None,
-            now_ms: self.now_ms,
-        };
+        let env = Env { now_ms: self.now_ms, ..Env::new(&self.node, &self.local, &self.consumers) };
         let Some(mut filter) = entry.plugin.body_filter(&mut self.cx, &env) else { return pieces.concat() };
-        let mut out = Pieces::default();
-        for piece in pieces {
-            filter.data(&mut self.cx, Chunk::copy_of(piece), &mut out);
+        let frames = pieces.iter().map(|piece| Frame::Data(Chunk::copy_of(piece)));
+        let mut source = Given(frames.collect());
+        let (mut task, mut out) = (task::Context::from_waker(task::Waker::noop()), Vec::new());
+        loop {
+            match filter.poll_frame(&mut source, &mut self.cx, &mut task) {
+                Poll::Ready(Ok(Frame::Data(data))) => out.extend_from_slice(&data),
+                Poll::Ready(Ok(_)) => return out,
+                other => panic!("the filter neither goes on nor ends: {other:?}"),
+            }
         }
-        filter.end(&mut self.cx, None, &mut out);
-        let frames = out.drain().filter_map(|frame| match frame {
-            Frame::Data(data) => Some(data.to_vec()),
-            _ => None,
-        });
-        frames.flatten().collect()
     }
 
     /// A field of the request as it stands now.
@@ -226,6 +200,15 @@ impl Case {
     /// What the node would be asked for.
     pub(crate) fn target(&self) -> String {
         text(self.cx.outgoing_target())
+    }
+}
+
+/// Gives these frames, and then the end.
+struct Given(VecDeque<Frame>);
+
+impl Frames for Given {
+    fn poll_frame(&mut self, _: &mut Context, _: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
+        Poll::Ready(Ok(self.0.pop_front().unwrap_or(Frame::End)))
     }
 }
 

@@ -160,14 +160,8 @@ impl Gateway {
         let seed = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(std::process::id());
         let node = Arc::clone(&self.node);
         let thread = sigma_net::worker::spawn(format!("sigma-worker-{number}"), cpu, move || async move {
-            let worker = Rc::new(Worker::new(
-                snapshot,
-                own_counters,
-                log,
-                health,
-                (node, Local::new(number, seed)),
-                seed,
-            ));
+            let worker =
+                Worker::new(snapshot, own_counters, log, health, (node, Local::new(number, seed)), seed);
             run(worker, inbox, listeners).await;
         })?;
         Ok(WorkerHandle { mailbox, counters, thread })

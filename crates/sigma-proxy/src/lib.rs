@@ -2,16 +2,19 @@
 //!
 //! A request's life in ten steps, and where each stands:
 //! accept (`listen`) → decode (`downstream`) → open (`exchange`) → route (`route`) → rewrite and
-//! access (`exchange`) → balance and forward (`exchange/forward`) → pump (`exchange/transfer`) →
-//! answer (`exchange/answer`) → fault (`exchange/retry`, `exchange/reply`) → finish (`exchange/finish`).
+//! access (`exchange`) → balance and forward (`attempts`, `exchange/forward`) → pump (`exchange/transfer`) →
+//! answer (`exchange/response`, `exchange/delivery`) → fault (`attempts`, `exchange/reply`) → finish
+//! (`exchange/finish`).
 
 mod admit;
+mod attempts;
 pub mod compile;
 mod downstream;
 mod exchange;
 mod explain;
 pub mod gateway;
 mod listen;
+mod outbound;
 mod reach;
 pub mod route;
 pub mod snapshot;

@@ -2,21 +2,25 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
+use sigma_http::Fault;
+use sigma_net::deadline;
 use sigma_net::tls::Handshakes;
 use sigma_observe::counters::{Counter, WorkerCounters};
 use sigma_observe::date::Clock;
 use sigma_observe::log_buffer::LogSink;
 use sigma_plugin::{Chain, Consumer, Local, Node};
 use sigma_upstream::balance::Balancer;
+use sigma_upstream::connection::Connection;
 use sigma_upstream::health::HealthReporter;
-use sigma_upstream::pool::Pools;
+use sigma_upstream::pool::{self, Pools};
 use tokio::sync::Notify;
 
 use crate::downstream::h1::ServerLimits;
 use crate::exchange::{OwnName, Scratch};
+use crate::outbound::Calls;
 use crate::snapshot::{Snapshot, Upstream};
 
 /// Scratch memory kept for reuse; one is in use per exchange in flight.
@@ -90,6 +94,7 @@ pub(crate) struct Worker {
     /// What plugins share with the other workers, and what is this worker's alone.
     pub(crate) node: Arc<Node>,
     pub(crate) local: Rc<Local>,
+    pub(crate) calls: Calls,
     /// What this process is called by those who look for loops.
     pub(crate) own_name: Arc<OwnName>,
     pub(crate) pools: RefCell<Pools>,
@@ -118,11 +123,12 @@ impl Worker {
         health: HealthReporter,
         plugins: (Arc<Node>, Local),
         seed: u64,
-    ) -> Worker {
+    ) -> Rc<Worker> {
         set_buffer_size(&snapshot);
         counters.set_revision(snapshot.revision);
         let handshakes = Handshakes::new(handshakes_max(&snapshot));
-        Worker {
+        Rc::new_cyclic(|own| Worker {
+            calls: Calls::new(Weak::clone(own)),
             handshakes: RefCell::new(Rc::new(handshakes)),
             view: RefCell::new(Rc::new(View::new(snapshot))),
             balancers: RefCell::default(),
@@ -141,7 +147,7 @@ impl Worker {
             connections: Cell::new(0),
             connection_numbers: Cell::new(0),
             released: Notify::new(),
-        }
+        })
     }
 
     /// The configuration in force.
@@ -220,6 +226,22 @@ impl Worker {
         x ^= x >> 27;
         self.random.set(x);
         x.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A kept connection for one request.
+    pub(crate) fn checkout(&self, target: &pool::Target<'_>) -> Option<Connection> {
+        let connection = self.pools.borrow_mut().checkout(target, deadline::now_ms())?;
+        self.counters.add(Counter::UpstreamReuses, 1);
+        Some(connection)
+    }
+
+    /// A new connection for one request.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(crate) async fn connect(&self, target: &pool::Target<'_>) -> Result<Connection, Fault> {
+        self.counters.add(Counter::UpstreamConnects, 1);
+        pool::connect(&self.pools, target, deadline::now_ms()).await
     }
 
     pub(crate) fn is_draining(&self) -> bool {

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sigma_config::expr::Expr;
 use sigma_http::{BodyLength, Chunk, Headers};
-use sigma_plugin::{BodyFilter, Context, Env, Pieces, Plugin, variables};
+use sigma_plugin::{BodyFilter, Context, Env, Pieces, Plugin, Transform, variables};
 
 use super::template::{Bodies, Template, text_of};
 use crate::seldom::Seldom;
@@ -154,7 +154,7 @@ impl Entries {
         let condition = Arc::clone(self.response.as_ref()?);
         let body = Rc::default();
         cx.keep(owner, Collected(Rc::clone(&body)));
-        Some(Box::new(Collector { condition, wanted: None, body, limit: self.max_response }))
+        Some(Collector { condition, wanted: None, body, limit: self.max_response }.filter())
     }
 
     /// The entry of an exchange that is over.
@@ -286,7 +286,7 @@ struct Collector {
     limit: usize,
 }
 
-impl BodyFilter for Collector {
+impl Transform for Collector {
     fn length(&self, length: BodyLength) -> BodyLength {
         length
     }
@@ -298,7 +298,7 @@ impl BodyFilter for Collector {
             let room = self.limit.saturating_sub(body.len());
             body.extend_from_slice(&data[..data.len().min(room)]);
         }
-        out.frame(sigma_http::Frame::Data(data));
+        out.piece(data);
     }
 }
 

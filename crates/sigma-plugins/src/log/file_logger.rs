@@ -14,7 +14,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::expr::Expr;
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{BodyFilter, Build, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{
+    BodyFilter, Build, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, ResponseStep, Step,
+};
 
 use super::entry::{self, Entries, EntryConfig, entry_schema, expression};
 use crate::seldom::Seldom;
@@ -149,8 +151,9 @@ impl Plugin for FileLogger {
         Step::Next
     }
 
-    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) {
+    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) -> ResponseStep {
         self.entries.header_filter(self, cx);
+        ResponseStep::Next
     }
 
     fn body_filter(&self, cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {

@@ -7,7 +7,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::wording::is_secret_reference;
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{BodyFilter, Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{
+    BodyFilter, Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step,
+};
 use tokio::sync::OnceCell;
 
 use super::entry::{self, Entries, EntryConfig, entry_schema};
@@ -139,8 +141,9 @@ impl Plugin for HttpLogger {
         Step::Next
     }
 
-    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) {
+    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) -> ResponseStep {
         self.entries.header_filter(self, cx);
+        ResponseStep::Next
     }
 
     fn body_filter(&self, cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {

@@ -34,8 +34,7 @@ fn logged(conf: Value, metadata: Option<Value>, prepare: impl FnOnce(&mut Case))
     case.filter(&entry, &[b"ans", b"wer"]);
     case.cx.record.bytes_sent = 230;
     case.cx.record.bytes_received = 85;
-    let env =
-        Env { node: &case.node, local: &case.local, consumers: &case.consumers, https_port: None, now_ms: 0 };
+    let env = Env::new(&case.node, &case.local, &case.consumers);
     entry.plugin.log(&mut case.cx, &env);
     runtime.block_on(case.node.end());
     let text = std::fs::read_to_string(&path).unwrap_or_default();
@@ -193,13 +192,7 @@ fn files_are_reopened() {
     let mut case = Case::new("GET /1 HTTP/1.1\nHost: h");
     case.node = Arc::new(Node::new(crate::testing::spawning(runtime.handle()), Value::Null, String::new()));
     let log = |case: &mut Case| {
-        let env = Env {
-            node: &case.node,
-            local: &case.local,
-            consumers: &case.consumers,
-            https_port: None,
-            now_ms: 0,
-        };
+        let env = Env::new(&case.node, &case.local, &case.consumers);
         logger.plugin.log(&mut case.cx, &env);
     };
     log(&mut case);

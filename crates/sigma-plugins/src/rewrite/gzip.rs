@@ -10,7 +10,9 @@ use serde::Deserialize;
 use serde_json::json;
 use sigma_http::header::list_items;
 use sigma_http::{Chunk, HeaderId, Headers, Method, Version};
-use sigma_plugin::{BodyFilter, Context, Descriptor, Env, Phase, PhaseSet, Pieces, Plugin};
+use sigma_plugin::{
+    BodyFilter, Context, Descriptor, Env, Phase, PhaseSet, Pieces, Plugin, ResponseStep, Transform,
+};
 
 /// The plugin.
 pub(crate) static GZIP: Descriptor = Descriptor {
@@ -182,14 +184,15 @@ fn accepts(request: &Headers, coding: &str) -> bool {
 }
 
 impl Plugin for Gzip {
-    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) {
+    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) -> ResponseStep {
         if !self.wants(cx) {
-            return;
+            return ResponseStep::Next;
         }
         if self.vary == Some(true) {
             cx.response.headers.append("Vary", b"Accept-Encoding");
         }
         cx.keep(self, Wanted);
+        ResponseStep::Next
     }
 
     /// The decision falls here, when all header filters have run.
@@ -220,7 +223,7 @@ impl Plugin for Gzip {
             Coding::Gzip => Compress::new_gzip(level, self.window_bits),
             Coding::Deflate => Compress::new_with_window_bits(level, true, self.window_bits),
         };
-        Some(Box::new(Compressor { compress, flushes, buffer: vec![0; BUFFER_BYTES].into_boxed_slice() }))
+        Some(Compressor { compress, flushes, buffer: vec![0; BUFFER_BYTES].into_boxed_slice() }.filter())
     }
 }
 
@@ -255,7 +258,7 @@ impl Compressor {
     }
 }
 
-impl BodyFilter for Compressor {
+impl Transform for Compressor {
     fn encodes(&self) -> bool {
         true
     }

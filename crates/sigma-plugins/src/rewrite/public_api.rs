@@ -191,7 +191,7 @@ mod tests {
             let attributes = json!({"serves": {"hello_uri": moved}});
             case.node = Arc::new(Node::new(|_| {}, attributes, String::new()));
             let entry =
-                roster.build("public-api", &Arc::new(conf.clone()), conf, "", None, &case.node).unwrap();
+                roster.build("public-api", &Arc::new(conf.clone()), conf, "", &|_| None, &case.node).unwrap();
             assert_eq!(summary(case.run(&entry, Phase::Access).as_ref()), expected, "{line}");
         };
         let both = &["public-api", "serves"][..];

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Deserialize;
 use serde_json::json;
-use sigma_plugin::{Context, Descriptor, Env, Local, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Context, Descriptor, Env, Local, Phase, PhaseSet, Plugin, ResponseStep, Step};
 
 use super::fields::{frames, is_name};
 
@@ -144,13 +144,13 @@ impl Plugin for RequestId {
         Step::Next
     }
 
-    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) {
+    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) -> ResponseStep {
         if !self.include_in_response {
-            return;
+            return ResponseStep::Next;
         }
         let name = self.header_name.as_bytes();
         if cx.response.headers.find(name).is_some_and(|value| !value.is_empty()) {
-            return;
+            return ResponseStep::Next;
         }
         let mut ids: Vec<Vec<u8>> = cx
             .request
@@ -167,6 +167,7 @@ impl Plugin for RequestId {
         for id in ids {
             cx.response.headers.append(&self.header_name, &id);
         }
+        ResponseStep::Next
     }
 }
 

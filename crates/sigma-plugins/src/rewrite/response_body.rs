@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use sigma_http::header::list_items;
 use sigma_http::{Chunk, Fault, FaultKind, HeaderId, Headers};
-use sigma_plugin::{BodyFilter, Context, Pieces};
+use sigma_plugin::{Context, Pieces, Transform};
 
 use super::substitute::{Substitution, TooLong};
 use crate::seldom::Seldom;
@@ -234,10 +234,10 @@ fn give_up(fault: Fault, out: &mut Pieces) {
     out.fail(fault);
 }
 
-impl BodyFilter for Filtering {
+impl Transform for Filtering {
     fn data(&mut self, _cx: &mut Context, data: Chunk, out: &mut Pieces) {
         if self.passes {
-            out.frame(sigma_http::Frame::Data(data));
+            out.piece(data);
         } else if let Err(fault) = self.take(&data, out) {
             give_up(fault, out);
         }

@@ -9,7 +9,10 @@ use serde_json::{Value, json};
 use sigma_config::expr::Expr;
 use sigma_http::{BodyLength, Chunk, HeaderId, Headers, Method};
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{BodyFilter, Build, Context, Descriptor, Env, Phase, PhaseSet, Pieces, Plugin, Step};
+use sigma_plugin::{
+    BodyFilter, Build, Context, Descriptor, Env, Phase, PhaseSet, Pieces, Plugin, ResponseStep, Step,
+    Transform,
+};
 
 use super::fields::FieldRules;
 use super::response_body::{Encoding, Filtering, Filters, Held, Scope, Unfiltered, ask_for_readable};
@@ -251,9 +254,9 @@ impl Plugin for ResponseRewrite {
         Step::Next
     }
 
-    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) {
+    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) -> ResponseStep {
         if !self.vars.eval(cx) {
-            return;
+            return ResponseStep::Next;
         }
         if let Some(status) = self.status {
             cx.response.status = status;
@@ -277,6 +280,7 @@ impl Plugin for ResponseRewrite {
         }
         self.headers.apply(cx, &[], |cx| &mut cx.response.headers);
         cx.keep(self, Verdict { encoding });
+        ResponseStep::Next
     }
 
     fn body_filter(&self, cx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
@@ -285,15 +289,15 @@ impl Plugin for ResponseRewrite {
             return None;
         }
         if matches!(cx.response.status, 204 | 304) {
-            return Some(Box::new(Silence));
+            return Some(Silence.filter());
         }
         match &self.body {
             NewBody::Same => None,
-            NewBody::Replaced(body) => Some(Box::new(Replacement { body: Arc::clone(body) })),
+            NewBody::Replaced(body) => Some(Replacement { body: Arc::clone(body) }.filter()),
             NewBody::Filtered(filters) if !filters.reads(encoding) => None,
             NewBody::Filtered(filters) => {
                 let held = env.local.part(Held::default);
-                Some(Box::new(Filtering::new(Arc::clone(filters), encoding, held)))
+                Some(Filtering::new(Arc::clone(filters), encoding, held).filter())
             }
         }
     }
@@ -302,7 +306,7 @@ impl Plugin for ResponseRewrite {
 /// The status allows no body, whatever the node sends.
 struct Silence;
 
-impl BodyFilter for Silence {
+impl Transform for Silence {
     fn length(&self, _length: BodyLength) -> BodyLength {
         BodyLength::None
     }
@@ -314,7 +318,7 @@ struct Replacement {
     body: Arc<[u8]>,
 }
 
-impl BodyFilter for Replacement {
+impl Transform for Replacement {
     fn length(&self, _length: BodyLength) -> BodyLength {
         BodyLength::Known(self.body.len() as u64)
     }

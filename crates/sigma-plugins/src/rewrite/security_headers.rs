@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::json;
-use sigma_plugin::{Context, Descriptor, Env, Phase, PhaseSet, Plugin};
+use sigma_plugin::{Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep};
 
 /// The plugin.
 pub(crate) static SECURITY_HEADERS: Descriptor = Descriptor {
@@ -113,7 +113,7 @@ struct Csp {
 }
 
 impl Plugin for SecurityHeaders {
-    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) {
+    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) -> ResponseStep {
         let is_https = cx.client.tls.is_some();
         let headers = &mut cx.response.headers;
         let mut set = |name: &str, value: &str| {
@@ -132,6 +132,7 @@ impl Plugin for SecurityHeaders {
             Some(Csp { policy, report_only: false }) => set("Content-Security-Policy", policy),
             None => {}
         }
+        ResponseStep::Next
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sigma_config::Problem;
 use sigma_config::wording::pcre::Pattern;
 use sigma_http::Method;
-use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Step};
 
 /// Lets pages of other origins read answers.
 pub(crate) static CORS: Descriptor = Descriptor {
@@ -307,7 +307,7 @@ impl Plugin for Cors {
         if cx.request.method == Method::Options { Reply::new(200).into() } else { Step::Next }
     }
 
-    fn header_filter(&self, cx: &mut Context, _: &Env<'_>) {
+    fn header_filter(&self, cx: &mut Context, _: &Env<'_>) -> ResponseStep {
         // Nothing was kept if another plugin ended the exchange before.
         let asked = cx.kept::<Self, Asked>(self).cloned().unwrap_or_else(|| Asked::of(cx));
         let origin = asked.origin.as_deref();
@@ -321,6 +321,7 @@ impl Plugin for Cors {
         if let Some(allowed) = self.timing.as_ref().and_then(|origins| origins.answer(origin)) {
             set(cx, "Timing-Allow-Origin", allowed.as_bytes());
         }
+        ResponseStep::Next
     }
 }
 

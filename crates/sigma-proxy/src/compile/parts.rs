@@ -242,10 +242,13 @@ impl Building<'_, '_> {
     }
 
     fn entry(&mut self, name: &str, conf: &Arc<Value>) -> Option<Arc<Entry>> {
-        let metadata = self.metadata(name);
         let known = self.old.and_then(|old| old.entries.iter().find(|e| e.descriptor.name == name));
         let is_same = |known: &&Arc<Entry>| {
-            known.conf == *conf && known.metadata == metadata && !self.task.sources.secrets.has_changed(conf)
+            let stays = |entry: &Entry| entry.metadata == self.metadata(entry.descriptor.name);
+            known.conf == *conf
+                && stays(known)
+                && known.children.iter().all(|child| stays(child))
+                && !self.task.sources.secrets.has_changed(conf)
         };
         if let Some(same) = known.filter(is_same) {
             return Some(Arc::clone(same));
@@ -253,7 +256,14 @@ impl Building<'_, '_> {
         let mut revealed = Value::clone(conf);
         self.task.sources.secrets.reveal(&mut revealed);
         let task = &*self.task;
-        match task.roster.build(name, conf, revealed, &self.resource(), metadata, task.node) {
+        match task.roster.build(
+            name,
+            conf,
+            revealed,
+            &self.resource(),
+            &|name| self.metadata(name),
+            task.node,
+        ) {
             Ok(entry) => Some(Arc::new(entry)),
             // What is disabled may be wrong; a service's plugin of the same name then runs.
             Err(_) if is_off(conf) => None,

@@ -1,30 +1,26 @@
 //! Balance and forward: attempts on nodes until one answers or none is left.
 
-use std::cell::RefCell;
 use std::future::poll_fn;
-use std::rc::Rc;
 use std::time::Instant;
 
 use sigma_config::expr::{VarValue, Variables};
 use sigma_config::resources::{Balance, PassHost, Scheme};
 use sigma_config::settings::Settings;
-use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method, ResponseHead, Side};
+use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method};
 use sigma_net::{Deadline, deadline};
-use sigma_observe::counters::Counter;
 use sigma_plugin::Context;
 use sigma_plugin::record::Attempt;
-use sigma_plugin::variables::host_name;
-use sigma_upstream::balance::{Balancer, InFlight, Outcome, PickContext, Tried};
+use sigma_upstream::balance::Outcome;
 use sigma_upstream::connection::{Connection, HeadLimits};
-use sigma_upstream::endpoint::{Endpoint, LocalSet};
-use sigma_upstream::health::state::Event;
-use sigma_upstream::pool;
+use sigma_upstream::endpoint::Endpoint;
 
-use super::phases::{chains, env};
-use super::response::BodyRow;
-use super::retry::{Decision, decide, verdict};
-use super::transfer::{DownTimeouts, Outlet, Replay, Transfer, Upload};
+use super::delivery::Delivery;
+use super::own::Own;
+use super::response::{InForce, Verdict};
+use super::transfer::{DownTimeouts, Transfer, Upload};
+use super::upload::RequestBody;
 use super::{Exchange, Scratch, answer, client, grpc, headers, reply, upgrade};
+use crate::attempts::{Attempts, Decision, Failure, decide};
 use crate::downstream::tolerance;
 use crate::reach::{self, Demands};
 use crate::snapshot::{HashKey, Route, Snapshot, Timeouts, Upstream};
@@ -46,6 +42,10 @@ enum Ended {
     Whole(Connection),
     /// The connection was used up.
     Spent,
+    /// A plugin does not want the node's answer, with this status, and another node is to be asked.
+    Declined(u16),
+    /// A plugin has put this in the place of the node's answer.
+    Replaced(Box<Own>),
 }
 
 impl Exchange<'_, '_> {
@@ -62,24 +62,41 @@ impl Exchange<'_, '_> {
         let client_deadline = grpc::deadline(&self.scratch.cx.request);
         let plan = Plan { view, snapshot, upstream, timeouts, client_deadline };
         self.scratch.cx.record.upstream_scheme = Some(upstream.scheme_name());
-        let balancer = self.worker.balancer(number, upstream);
-        let balancer = &*balancer;
-        let mut state = Attempts::new();
-        state.body_ended = self.take_read_body();
+        let mut attempts = Attempts::new(self.worker, number, upstream, key);
+        let mut state = State::new();
         loop {
-            let endpoint = self.pick(balancer, key.as_deref(), &state.tried)?;
+            let node = attempts.pick()?;
             if self.opened
                 && let Some(reply) = self.before_proxy().await?
             {
                 return self.reply(reply).await;
             }
-            let fault = match self.attempt(&plan, balancer, &endpoint, &mut state).await {
-                Ok(()) => return Ok(()),
-                Err(fault) => fault,
-            };
-            state.tried.insert(endpoint.id());
-            self.next_attempt(&plan, balancer, &endpoint, &mut state, fault)?;
+            if state.body.is_none() {
+                state.body = Some(self.open_body(&plan));
+            }
+            match self.attempt(&plan, &attempts, &node, &mut state).await {
+                Ok(Ended::Declined(status)) => attempts.declined(&node, status),
+                Ok(Ended::Replaced(own)) => {
+                    attempts.answered(&node, state.status);
+                    return Box::pin(self.deliver_own(*own)).await;
+                }
+                Ok(_) => {
+                    attempts.answered(&node, self.scratch.cx.record.status);
+                    return Ok(());
+                }
+                Err(fault) => {
+                    let failure = self.failure(fault, &state);
+                    if !attempts.failed(&node, &failure) {
+                        return Err(fault);
+                    }
+                }
+            }
         }
+    }
+
+    fn failure(&self, fault: Fault, state: &State) -> Failure {
+        let status = reply::status(fault.kind).filter(|_| self.scratch.cx.record.status == 0);
+        Failure { fault, decision: state.decision, request_sent: state.request_sent, status }
     }
 
     /// A host that no node can be asked for over TLS is the fault of whoever named it: no node is
@@ -109,22 +126,21 @@ impl Exchange<'_, '_> {
         Ok(())
     }
 
-    /// A body that a plugin has read whole, and may have changed, goes to the node from memory.
-    /// Returns whether there is one.
-    fn take_read_body(&mut self) -> bool {
-        let cx = &mut self.scratch.cx;
-        let Some(body) = &cx.body else { return false };
-        if !body.is_empty() || cx.request.headers.has(HeaderId::ContentLength) {
-            cx.request
-                .headers
-                .set(HeaderId::ContentLength, itoa::Buffer::new().format(body.len()).as_bytes());
+    /// Makes the request's body ready to be sent, and says how it is framed.
+    fn open_body(&mut self, plan: &Plan<'_>) -> BodyLength {
+        let length = self.request_length();
+        let filters = self.request_filters(plan.view);
+        let Scratch { cx, body, .. } = &mut *self.scratch;
+        let limit = plan.snapshot.settings.limits.retry_body_bytes as usize;
+        let length = body.open(cx.body.is_some(), filters, limit, length);
+        // For those who ask for it as a variable; the codec writes what it knows.
+        if let (BodyLength::Known(bytes), Some(_)) = (length, &cx.body) {
+            cx.request.headers.set(HeaderId::ContentLength, itoa::Buffer::new().format(bytes).as_bytes());
         }
-        self.scratch.replay.clear();
-        self.scratch.replay.extend_from_slice(body);
-        true
+        length
     }
 
-    /// How the body is framed that the node gets.
+    /// How the body is framed that the client sent, or a plugin made of it.
     fn request_length(&self) -> BodyLength {
         match &self.scratch.cx.body {
             Some(body) if body.is_empty() => BodyLength::None,
@@ -152,40 +168,21 @@ impl Exchange<'_, '_> {
         Some(key.unwrap_or_else(|| request.remote_addr().into_bytes()))
     }
 
-    fn pick(
-        &mut self,
-        balancer: &RefCell<Balancer>,
-        key: Option<&[u8]>,
-        tried: &Tried,
-    ) -> Result<Picked, Fault> {
-        let mut balancer = balancer.borrow_mut();
-        let context = PickContext { key, tried, now_ms: deadline::now_ms(), random: self.worker.random() };
-        match balancer.pick(&context) {
-            Some(index) => Ok(Picked { set: Rc::clone(balancer.endpoints()), index }),
-            None if balancer.endpoints().endpoints.is_empty() => {
-                Err(Fault::new(FaultKind::NoNode, "the upstream has no node"))
-            }
-            None => Err(Fault::new(
-                FaultKind::NodesExhausted,
-                "all nodes of the upstream were tried or none may be used",
-            )),
-        }
-    }
-
     /// One attempt on a node; on a stale idle connection a second one on a fresh connection.
     async fn attempt(
         &mut self,
         plan: &Plan<'_>,
-        balancer: &RefCell<Balancer>,
+        attempts: &Attempts<'_>,
         endpoint: &Endpoint,
-        state: &mut Attempts,
-    ) -> Result<(), Fault> {
-        let in_flight = InFlight::begin(balancer, endpoint.id(), deadline::now_ms());
+        state: &mut State,
+    ) -> Result<Ended, Fault> {
+        let in_flight = attempts.begin(endpoint);
         // A clock is read only for those who ask: the access log, and balancing by latency.
         let timed = self.scratch.cx.record.started.is_some() || plan.upstream.balance == Balance::Ewma;
         let began = timed.then(Instant::now);
         self.note_attempt(endpoint, began);
         state.request_sent = true;
+        state.may_follow = attempts.may_follow();
         let client_deadline = plan.client_deadline.as_ref();
         let result = match client_deadline {
             None => self.attempt_on(plan, endpoint, state).await,
@@ -225,8 +222,8 @@ impl Exchange<'_, '_> {
         &mut self,
         plan: &Plan<'_>,
         endpoint: &Endpoint,
-        state: &mut Attempts,
-    ) -> Result<(), Fault> {
+        state: &mut State,
+    ) -> Result<Ended, Fault> {
         let cx = &mut self.scratch.cx;
         match &cx.host {
             // APISIX: what the upstream says of Host goes before what plugins say.
@@ -244,42 +241,30 @@ impl Exchange<'_, '_> {
         let target = reach::target(plan.snapshot, plan.upstream, endpoint, &demands);
         let mut idle_allowed = true;
         loop {
-            let pooled = if idle_allowed { self.checkout(&target) } else { None };
+            let pooled = if idle_allowed { self.worker.checkout(&target) } else { None };
             let mut connection = match pooled {
                 Some(connection) => connection,
                 None => {
-                    self.worker.counters.add(Counter::UpstreamConnects, 1);
                     state.decision = Decision::NextNode;
                     // Boxed, as handshakes need much room and most exchanges make none.
-                    Box::pin(pool::connect(&self.worker.pools, &target, deadline::now_ms())).await?
+                    Box::pin(self.worker.connect(&target)).await?
                 }
             };
             self.scratch.cx.record.connected();
-            self.send_head(&mut connection);
+            self.send_head(&mut connection, state.body.unwrap_or_default());
             match self.converse(plan, connection, state).await {
                 Ok(Ended::Whole(connection)) => {
                     self.worker.pools.borrow_mut().checkin(&target, connection, deadline::now_ms());
-                    self.report_status(plan, endpoint);
-                    return Ok(());
+                    return Ok(Ended::Spent);
                 }
-                Ok(Ended::Spent) => {
-                    self.report_status(plan, endpoint);
-                    return Ok(());
-                }
+                Ok(ended) => return Ok(ended),
                 Err(_) if state.decision == Decision::SameNode => idle_allowed = false,
                 Err(fault) => return Err(fault),
             }
         }
     }
 
-    fn checkout(&self, target: &pool::Target<'_>) -> Option<Connection> {
-        let connection = self.worker.pools.borrow_mut().checkout(target, deadline::now_ms())?;
-        self.worker.counters.add(Counter::UpstreamReuses, 1);
-        Some(connection)
-    }
-
-    fn send_head(&mut self, connection: &mut Connection) {
-        let length = self.request_length();
+    fn send_head(&mut self, connection: &mut Connection, length: BodyLength) {
         let Scratch { cx, upgrade, .. } = &mut *self.scratch;
         let upgrade = (!upgrade.is_empty()).then_some(&upgrade[..]);
         let rewritten = (!cx.target.is_empty()).then_some(&cx.target[..]);
@@ -291,37 +276,29 @@ impl Exchange<'_, '_> {
         &mut self,
         plan: &Plan<'_>,
         mut connection: Connection,
-        state: &mut Attempts,
+        state: &mut State,
     ) -> Result<Ended, Fault> {
         let settings = &plan.snapshot.settings;
         let limits = head_limits(settings);
-        let Scratch { cx, replay, upgrade: asked, .. } = &mut *self.scratch;
+        let Scratch { cx, body, upgrade: asked, .. } = &mut *self.scratch;
         let method = cx.request.method;
-        let mut replay = Replay {
-            bytes: replay,
-            limit: settings.limits.retry_body_bytes as usize,
-            complete: state.replayable,
-            ended: state.body_ended,
-            copy: cx.request_copy.clone(),
-        };
+        body.rewind();
         let mut transfer = Transfer::begin(
             &mut self.down,
             &mut connection,
             plan.timeouts,
             DownTimeouts::new(settings),
-            &replay,
+            !state.body.unwrap_or_default().is_empty(),
         );
-        let head = &mut cx.response;
-        let result = await_head(&mut transfer, method, &limits, head, &mut replay).await;
-        state.replayable = replay.complete;
-        state.body_ended = replay.ended;
+        let result = await_head(&mut transfer, method, &limits, cx, body).await;
         if let Err(fault) = result {
             state.request_sent = transfer.upload() == Upload::Done;
-            state.decision = decide(fault, method, transfer.progress(replay.complete));
+            state.decision = decide(fault, method, transfer.progress(body.is_repeatable()));
             return Err(fault);
         }
         state.decision = Decision::GiveUp;
         transfer.answered();
+        let head = &mut cx.response;
         if head.status == 101 {
             upgrade::check_agreement(head, asked)?;
         }
@@ -333,21 +310,26 @@ impl Exchange<'_, '_> {
         if self.worker.is_draining() {
             transfer.down.close_after();
         }
+        state.status = head.status;
         answer::prepare(head, plan.snapshot);
         answer::tell_upstream_status(head, &cx.record.upstream_statuses, settings.upstream_status_header);
-        let mut length = answer_length(transfer.up.body_length(), cx);
-        let mut row = BodyRow::default();
+        let coming = transfer.up.body_length();
+        let mut length = answer_length(coming, cx);
+        let mut filters = Vec::new();
         if self.opened {
-            let in_force = chains(plan.view, self.route, self.merged.as_deref());
-            (row, length) = BodyRow::begin(in_force, cx, &env(self.worker, plan.view), length);
+            let in_force = InForce::new(self.worker, plan.view, self.route, self.merged.as_deref());
+            let may_retry = state.may_follow && body.is_repeatable() && transfer.has_told_nothing();
+            match in_force.respond(cx, transfer.down, may_retry).await? {
+                Verdict::Pass => {}
+                Verdict::Retry => return Ok(Ended::Declined(state.status)),
+                Verdict::Replaced(own) => return Ok(Ended::Replaced(own)),
+            }
+            (filters, length) = in_force.body_filters(cx, length);
         }
         cx.record.status = cx.response.status;
         transfer.down.send_head(&mut cx.response, length, self.worker.clock.borrow().http_date());
-        let mut outlet = Outlet { ended: false, row, cx };
-        if transfer.up.body_length().is_empty() {
-            outlet.end(transfer.down);
-        }
-        let result = poll_fn(|task| transfer.poll_body(task, &mut replay, &mut outlet)).await;
+        let mut delivery = Delivery::new(filters, coming);
+        let result = poll_fn(|task| transfer.poll_body(task, &mut delivery, cx, body)).await;
         let upload = transfer.upload();
         state.request_sent = upload == Upload::Done;
         result?;
@@ -356,66 +338,6 @@ impl Exchange<'_, '_> {
             return Ok(Ended::Spent);
         }
         Ok(Ended::Whole(connection))
-    }
-
-    /// Prepares another attempt, or gives the fault back as the answer.
-    fn next_attempt(
-        &mut self,
-        plan: &Plan<'_>,
-        balancer: &RefCell<Balancer>,
-        endpoint: &Endpoint,
-        state: &mut Attempts,
-        fault: Fault,
-    ) -> Result<(), Fault> {
-        // What this machine lacks is no node's fault, and the next one would not have it either.
-        if fault.side() == Side::Gateway {
-            return Err(fault);
-        }
-        let nodes = balancer.borrow().endpoints().endpoints.len();
-        let retries = plan.upstream.retries.map_or(nodes.saturating_sub(1), |n| n as usize);
-        let late = plan.upstream.retry_timeout_ms > 0
-            && deadline::now_ms().saturating_sub(state.began_ms) > plan.upstream.retry_timeout_ms;
-        let last = state.decision != Decision::NextNode || state.retries >= retries || late;
-        self.report_failure(plan, endpoint, state, fault, last);
-        if last {
-            return Err(fault);
-        }
-        state.retries += 1;
-        self.worker.counters.add(Counter::UpstreamRetries, 1);
-        tracing::debug!(host = %String::from_utf8_lossy(&host_name(self.scratch.cx.request.authority())), node = %endpoint.addr, %fault, "trying the next node");
-        Ok(())
-    }
-
-    /// Tells health checks of an attempt that failed: of what happened on the connection, and, as for
-    /// any other answer, of the status that the `last` one comes to.
-    fn report_failure(
-        &self,
-        plan: &Plan<'_>,
-        endpoint: &Endpoint,
-        state: &Attempts,
-        fault: Fault,
-        last: bool,
-    ) {
-        let Some(checks) = &plan.upstream.checks else { return };
-        let limits = checks.passive.limits;
-        let seen = verdict(fault, state.request_sent);
-        if let Some(event) = seen {
-            self.worker.health.report(&endpoint.health, event, limits);
-        }
-        let excused = fault.side() != Side::Upstream || !state.request_sent && seen.is_none();
-        let status =
-            reply::status(fault.kind).filter(|_| last && !excused && self.scratch.cx.record.status == 0);
-        if let Some(event @ Event::HttpFailure) = status.and_then(|status| checks.passive.judge(status)) {
-            self.worker.health.report(&endpoint.health, event, limits);
-        }
-    }
-
-    fn report_status(&self, plan: &Plan<'_>, endpoint: &Endpoint) {
-        if let Some(checks) = &plan.upstream.checks
-            && let Some(event) = checks.passive.judge(self.scratch.cx.record.status)
-        {
-            self.worker.health.report(&endpoint.health, event, checks.passive.limits);
-        }
     }
 }
 
@@ -430,7 +352,7 @@ fn head_limits(settings: &Settings) -> HeadLimits {
 }
 
 /// The node has changed the protocol: plain bytes from here on.
-async fn tunnel(transfer: &mut Transfer<'_, '_>, cx: &mut Context) -> Result<Ended, Fault> {
+async fn tunnel(transfer: &mut Transfer<'_, '_, Connection>, cx: &mut Context) -> Result<Ended, Fault> {
     cx.record.status = 101;
     transfer.down.send_interim(&mut cx.response);
     transfer.open_tunnel();
@@ -450,69 +372,54 @@ fn answer_length(length: BodyLength, cx: &mut Context) -> BodyLength {
 
 /// Waits for the final head, or a 101; passes interim ones on.
 async fn await_head(
-    transfer: &mut Transfer<'_, '_>,
+    transfer: &mut Transfer<'_, '_, Connection>,
     method: Method,
     limits: &HeadLimits,
-    head: &mut ResponseHead,
-    replay: &mut Replay<'_>,
+    cx: &mut Context,
+    body: &mut RequestBody,
 ) -> Result<(), Fault> {
     loop {
-        poll_fn(|cx| transfer.poll_head(cx, method, limits, head, replay)).await?;
-        if !head.is_interim() || head.status == 101 {
+        poll_fn(|task| transfer.poll_head(task, method, limits, cx, body)).await?;
+        if !cx.response.is_interim() || cx.response.status == 101 {
             return Ok(());
         }
-        transfer.down.send_interim(head);
-        transfer.answered();
+        transfer.down.send_interim(&mut cx.response);
+        transfer.informed();
     }
 }
 
 /// What one attempt leaves to the next.
 #[derive(Debug)]
-struct Attempts {
-    tried: Tried,
-    retries: usize,
-    began_ms: u64,
+struct State {
     decision: Decision,
-    replayable: bool,
-    body_ended: bool,
+    /// How the request's body is framed; None before the first attempt.
+    body: Option<BodyLength>,
+    /// The status that the node gave.
+    status: u16,
     /// The node of the attempt has all that it can wait for: not the client's slowness, nor the
     /// end of the client's own time, made it fail.
     request_sent: bool,
+    /// The upstream allows another attempt.
+    may_follow: bool,
     /// The request tells of this pass.
     marked: bool,
 }
 
-/// A node chosen from a set, which stays alive with it.
-struct Picked {
-    set: LocalSet,
-    index: usize,
-}
-
-impl std::ops::Deref for Picked {
-    type Target = Endpoint;
-
-    fn deref(&self) -> &Endpoint {
-        &self.set.endpoints[self.index]
-    }
-}
-
-impl Attempts {
-    fn new() -> Attempts {
-        Attempts {
-            tried: Tried::default(),
-            retries: 0,
-            began_ms: deadline::now_ms(),
+impl State {
+    fn new() -> State {
+        State {
             decision: Decision::NextNode,
-            replayable: true,
-            body_ended: false,
+            body: None,
+            status: 0,
             request_sent: true,
+            may_follow: false,
             marked: false,
         }
     }
 }
 
 impl DownTimeouts {
-    fn new(settings: &Settings) -> DownTimeouts {
+    pub(super) fn new(settings: &Settings) -> DownTimeouts {
         let timeouts = &settings.timeouts;
         DownTimeouts {
             body_ms: timeouts.request_body_ms.into(),

@@ -1,19 +1,21 @@
 //! One request and its answer, from open to finish, in no protocol version's terms.
 
 mod answer;
+mod delivery;
 mod entrance;
 mod finish;
 mod forward;
 mod grpc;
 mod headers;
+mod own;
 mod passage;
 mod phases;
 mod reply;
 mod request;
 mod response;
-mod retry;
 mod transfer;
 mod upgrade;
+mod upload;
 mod websocket;
 
 use std::rc::Rc;
@@ -45,8 +47,7 @@ pub(crate) struct Scratch {
     /// The exchange as plugins see it.
     pub(crate) cx: Context,
     params: Params,
-    /// Body bytes that a retry would have to send again.
-    replay: Vec<u8>,
+    body: upload::RequestBody,
     /// A header value in the making.
     value: Vec<u8>,
     /// The protocol that the connection to a node is to change to; empty for none.
@@ -69,8 +70,6 @@ pub(crate) struct Exchange<'x, 'c> {
     asks_upgrade: bool,
     /// The body of a plugin's reply, if it is made while it is sent.
     stream: Option<sigma_plugin::StreamBody>,
-    /// A plugin has read the beginning of the body; it waits in `scratch.replay`.
-    body_partly_read: bool,
 }
 
 /// Runs one exchange whose head is in `scratch.cx.request`.
@@ -101,7 +100,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         let view = worker.view();
         worker.counters.add(Counter::Requests, 1);
         scratch.cx.begin();
-        scratch.replay.clear();
+        scratch.body.clear();
         scratch.upgrade.clear();
         if view.snapshot.global.asks_for_course() || view.snapshot.access_format.is_some() {
             scratch.cx.record.started = Some(Instant::now());
@@ -116,7 +115,6 @@ impl<'x, 'c> Exchange<'x, 'c> {
             opened: false,
             asks_upgrade: false,
             stream: None,
-            body_partly_read: false,
         }
     }
 
@@ -261,8 +259,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         }
         self.scratch.cx.record.source = Source::Gateway;
         // Boxed, so that exchanges that are proxied have no room for it.
-        Box::pin(self.send_reply(*reply)).await;
-        Ok(())
+        Box::pin(self.send_reply(*reply)).await
     }
 }
 

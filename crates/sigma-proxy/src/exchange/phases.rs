@@ -24,6 +24,7 @@ pub(super) fn env<'e>(worker: &'e Worker, view: &'e View) -> Env<'e> {
     Env {
         node: &worker.node,
         local: &worker.local,
+        outbound: &worker.calls,
         consumers: &view.snapshot.consumers,
         https_port: view.snapshot.https_port,
         now_ms: deadline::now_ms(),
@@ -177,7 +178,7 @@ impl Exchange<'_, '_> {
         if let Some(body) = &self.scratch.cx.body {
             return Ok(if body.len() > limit { BodyRead::TooLarge } else { BodyRead::Whole });
         }
-        if self.body_partly_read {
+        if self.scratch.body.is_partly_read() {
             return Ok(BodyRead::TooLarge);
         }
         let length = self.down.body_length();
@@ -189,19 +190,19 @@ impl Exchange<'_, '_> {
             let timeout_ms = u64::from(self.view.snapshot.settings.timeouts.request_body_ms);
             self.down.deadline().set(timeout_ms);
             while let Frame::Data(data) = self.next_body_frame().await? {
-                self.scratch.replay.extend_from_slice(&data);
+                let read = self.scratch.body.reading();
+                read.extend_from_slice(&data);
                 self.down.deadline().set(timeout_ms);
-                if self.scratch.replay.len() > limit {
-                    self.body_partly_read = true;
+                if read.len() > limit {
                     if let Some(copy) = &self.scratch.cx.request_copy {
-                        copy.see(&self.scratch.replay);
+                        copy.see(read);
                     }
                     return Ok(BodyRead::TooLarge);
                 }
             }
             self.down.deadline().clear();
         }
-        self.scratch.cx.body = Some(std::mem::take(&mut self.scratch.replay));
+        self.scratch.cx.body = Some(self.scratch.body.take_read());
         Ok(BodyRead::Whole)
     }
 

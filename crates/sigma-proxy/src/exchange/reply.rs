@@ -2,17 +2,16 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::Poll;
 
-use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId, Headers, Method, Side};
+use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method, Side};
+use sigma_plugin::Reply;
 use sigma_plugin::record::Source;
-use sigma_plugin::{BodySource, Pieces, Reply};
 
-use super::phases::{chains, env};
-use super::response::BodyRow;
-use super::transfer::client_gone;
-use super::{Exchange, answer, grpc};
-use crate::downstream::Departure;
+use super::delivery::{Delivery, OwnBody};
+use super::own::{self, Own};
+use super::response::{InForce, Verdict};
+use super::transfer::{DownTimeouts, Transfer};
+use super::{Exchange, grpc};
 
 /// The body of a request without a route; scripts of APISIX's users compare it.
 const NO_ROUTE_BODY: &[u8] = b"{\"error_msg\":\"404 Route Not Found\"}\n";
@@ -56,7 +55,7 @@ impl Exchange<'_, '_> {
     /// Ends the exchange with a fault: an answer if one can still be given, a cut if not.
     pub(super) async fn fail(&mut self, fault: Fault) {
         let record = &mut self.scratch.cx.record;
-        record.fault = Some(fault);
+        record.fault.get_or_insert(fault);
         if record.status != 0 {
             // The answer has begun; only the cut tells the client that it is not whole.
             self.down.abort();
@@ -81,7 +80,13 @@ impl Exchange<'_, '_> {
             true => Reply::new(status).text(fault.reason),
             false => self.error_reply(status, fault),
         };
-        Box::pin(self.send_reply(reply)).await;
+        if Box::pin(self.send_reply(reply)).await.is_err() {
+            let record = &mut self.scratch.cx.record;
+            if record.status == 0 {
+                record.status = CLIENT_GONE_STATUS;
+            }
+            self.down.abort();
+        }
     }
 
     fn error_reply(&self, status: u16, fault: Fault) -> Reply {
@@ -98,29 +103,33 @@ impl Exchange<'_, '_> {
     }
 
     /// Sends a response of the gateway's own, through the plugins that see responses.
-    pub(super) async fn send_reply(&mut self, reply: Reply) {
+    pub(super) async fn send_reply(&mut self, reply: Reply) -> Result<(), Fault> {
+        let view = Rc::clone(&self.view);
+        let stream = self.stream.take();
+        let mut own = own::begin(reply, stream, &mut self.scratch.cx, &view);
+        if self.opened {
+            let in_force = InForce::new(self.worker, &view, self.route, self.merged.as_deref());
+            let verdict = in_force.respond(&mut self.scratch.cx, &mut self.down, false).await?;
+            if let Verdict::Replaced(other) = verdict {
+                own = *other;
+            }
+        }
+        self.deliver_own(own).await
+    }
+
+    /// Sends an answer of the gateway's own whose head the plugins have seen.
+    pub(super) async fn deliver_own(&mut self, own: Own) -> Result<(), Fault> {
+        let Own { mut body, mut length } = own;
         if self.worker.is_draining() {
             self.down.close_after();
         }
-        let refused = grpc::is_call(&self.scratch.cx.request) && !(200..300).contains(&reply.status);
-        let mut reply = if refused { grpc::refusal(reply) } else { reply };
-        let stream = self.stream.take().filter(|_| reply.body.is_none());
-        if stream.is_some() {
-            reply.body = Some(Vec::new());
-        }
-        let body = self.own_head(reply);
         let view = Rc::clone(&self.view);
-        let cx = &mut self.scratch.cx;
-        let mut length = BodyLength::Known(body.len() as u64);
-        if let Some(stream) = &stream {
-            length = stream.length;
-            declare_length(&mut cx.response.headers, length);
-        }
-        let mut row = BodyRow::default();
+        let mut filters = Vec::new();
         if self.opened {
-            let in_force = chains(&view, self.route, self.merged.as_deref());
-            (row, length) = BodyRow::begin(in_force, cx, &env(self.worker, &view), length);
+            let in_force = InForce::new(self.worker, &view, self.route, self.merged.as_deref());
+            (filters, length) = in_force.body_filters(&mut self.scratch.cx, length);
         }
+        let cx = &mut self.scratch.cx;
         // Whatever a plugin says: a body behind such a head would be read as the next answer
         // (RFC 9110 §6.4.1).
         if matches!(cx.response.status, 204 | 304) {
@@ -129,141 +138,15 @@ impl Exchange<'_, '_> {
         }
         cx.record.status = cx.response.status;
         self.down.send_head(&mut cx.response, length, self.worker.clock.borrow().http_date());
-        if let Some(stream) = stream
-            && cx.request.client_method() != Method::Head
-            && !self.send_stream(stream.source, &mut row).await
-        {
-            return;
+        if cx.request.client_method() == Method::Head {
+            // Nobody makes what nobody is sent.
+            body = OwnBody::EMPTY;
         }
-        let mut pieces = Pieces::default();
-        pieces.bytes(&body);
-        pieces.frame(Frame::End);
-        for frame in pieces.drain() {
-            row.push(frame, &mut self.scratch.cx);
-        }
-        if self.send_ready(&mut row).await {
-            self.flush_reply().await;
-        }
+        let timeouts = DownTimeouts::new(&view.snapshot.settings);
+        let mut delivery = Delivery::new(filters, BodyLength::Streamed);
+        let mut transfer = Transfer::own(&mut self.down, &mut body, timeouts);
+        poll_fn(|task| transfer.poll_body(task, &mut delivery, cx)).await
     }
-
-    /// Sends a body while it is made, all but its end; whether all of it could be sent.
-    async fn send_stream(&mut self, mut source: Box<dyn BodySource>, row: &mut BodyRow) -> bool {
-        let send_ms = u64::from(self.view.snapshot.settings.timeouts.response_send_ms);
-        loop {
-            let down = &mut self.down;
-            down.deadline().set(send_ms);
-            let piece = poll_fn(|task| {
-                // What is queued leaves while the next piece is made.
-                let late = match down.poll_flush(task) {
-                    Poll::Ready(Ok(())) => {
-                        down.deadline().clear();
-                        false
-                    }
-                    Poll::Ready(Err(_)) => true,
-                    Poll::Pending => down.deadline().poll_expired(task).is_ready(),
-                };
-                if late || matches!(down.poll_departure(task), Poll::Ready(Departure::Gone)) {
-                    return Poll::Ready(Err(client_gone()));
-                }
-                source.poll_piece(task).map_err(|error| {
-                    tracing::warn!(%error, "a response body could not be read to its end");
-                    Fault::new(FaultKind::Internal, "the body of a reply broke off")
-                })
-            })
-            .await;
-            match piece {
-                Ok(Some(data)) => row.push(Frame::Data(data), &mut self.scratch.cx),
-                Ok(None) => return true,
-                Err(fault) => {
-                    self.scratch.cx.record.fault = Some(fault);
-                    self.down.abort();
-                    return false;
-                }
-            }
-            if !self.send_ready(row).await {
-                return false;
-            }
-        }
-    }
-
-    /// Queues what the filters have passed on; whether the client takes it.
-    async fn send_ready(&mut self, row: &mut BodyRow) -> bool {
-        if let Some(fault) = row.fault() {
-            self.scratch.cx.record.fault = Some(fault);
-            if self.flush_reply().await {
-                self.down.abort();
-            }
-            return false;
-        }
-        while let Some(frame) = row.pop() {
-            while !self.down.has_room() {
-                if !self.flush_reply().await {
-                    return false;
-                }
-            }
-            self.down.send(frame);
-        }
-        true
-    }
-
-    /// Makes the head of a response of the gateway's own; returns the body.
-    fn own_head(&mut self, reply: Reply) -> Vec<u8> {
-        let Reply { status, headers, body } = reply;
-        let head = &mut self.scratch.cx.response;
-        head.start(status);
-        for (name, value) in &headers {
-            head.headers.append(name, value);
-        }
-        let (body, content_type): (Vec<u8>, &[u8]) = match body {
-            Some(body) => (body, b"text/plain; charset=utf-8"),
-            None if status >= 400 => (plain_body(status), b"application/json"),
-            None => (Vec::new(), b""),
-        };
-        if !content_type.is_empty() && !head.headers.has(HeaderId::ContentType) {
-            head.headers.add(HeaderId::ContentType, content_type);
-        }
-        if !matches!(status, 204 | 304) {
-            head.headers.set(HeaderId::ContentLength, itoa::Buffer::new().format(body.len()).as_bytes());
-        }
-        let server = self.view.snapshot.settings.server_header.as_deref();
-        if let Some(name) = server.or(Some("sigma")).filter(|name| !name.is_empty()) {
-            head.headers.set(HeaderId::Server, name.as_bytes());
-        }
-        let when = self.view.snapshot.settings.upstream_status_header;
-        answer::tell_upstream_status(head, &self.scratch.cx.record.upstream_statuses, when);
-        body
-    }
-
-    /// Writes what is queued; whether all of it left in time.
-    async fn flush_reply(&mut self) -> bool {
-        let down = &mut self.down;
-        down.deadline().set(u64::from(self.view.snapshot.settings.timeouts.response_send_ms));
-        let flushed = poll_fn(|cx| match down.poll_flush(cx) {
-            std::task::Poll::Pending => down.deadline().poll_expired(cx).map(|()| false),
-            ready => ready.map(|result| result.is_ok()),
-        })
-        .await;
-        if !flushed {
-            self.down.abort();
-        }
-        flushed
-    }
-}
-
-fn declare_length(headers: &mut Headers, length: BodyLength) {
-    match length {
-        BodyLength::Known(bytes) => {
-            headers.set(HeaderId::ContentLength, itoa::Buffer::new().format(bytes).as_bytes());
-        }
-        _ => headers.remove(HeaderId::ContentLength),
-    }
-}
-
-/// The body of a status for which a plugin gave none.
-fn plain_body(status: u16) -> Vec<u8> {
-    let said = format!("{status} {}", sigma_http::head::reason_phrase(status));
-    // Not every status has a phrase.
-    format!("{{\"error_msg\":\"{}\"}}\n", said.trim_end()).into_bytes()
 }
 
 /// `reason` tells a gateway fault from an upstream's own answer: no upstream body has it by chance.

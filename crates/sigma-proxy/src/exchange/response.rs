@@ -1,116 +1,185 @@
-//! The response on its way down: what plugins make of its head and body.
+//! What plugins make of a response before its head leaves: wherever it comes from.
 
-use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
 
-use sigma_http::{BodyLength, Chunk, Fault, Frame, HeaderId, Headers};
-use sigma_plugin::{BodyFilter, Chain, Context, Env, Phase, Pieces};
+use sigma_http::{BodyLength, Fault, HeaderId};
+use sigma_plugin::step::ResponseResume;
+use sigma_plugin::{BodyFilter, Chain, Context, Phase, Reply, ResponseStep};
 
-/// Body filters of one response, in a row, and what they have passed on so far.
-#[derive(Default)]
-pub(super) struct BodyRow {
-    filters: Vec<Box<dyn BodyFilter>>,
-    ready: VecDeque<Frame>,
-    /// A filter gave the response up.
-    fault: Option<Fault>,
+use super::own::Own;
+use super::phases::{chains, env};
+use super::transfer::client_gone;
+use super::{Exchange, own};
+use crate::downstream::{Departure, Downstream};
+use crate::worker::{View, Worker};
+
+/// What becomes of a response.
+pub(super) enum Verdict {
+    /// It goes on.
+    Pass,
+    /// Another node is to be asked.
+    Retry,
+    /// This one takes its place; its head does already.
+    Replaced(Box<Own>),
 }
 
-impl BodyRow {
-    /// Runs the header filters, then asks for body filters. Returns the row and the length of the
-    /// body that will leave it.
-    pub(super) fn begin<'c>(
-        chains: impl Iterator<Item = &'c Chain> + Clone,
+/// How far a response has come among the plugins.
+struct Course {
+    verdict: Verdict,
+    may_retry: bool,
+    /// The place of the plugin whose turn is next.
+    next: usize,
+}
+
+/// What a plugin waits for.
+type Waiting = Pin<Box<dyn Future<Output = ResponseResume>>>;
+
+/// The plugins that see one response.
+pub(super) struct InForce<'v, 'c> {
+    worker: &'c Worker,
+    view: &'v View,
+    route: Option<u32>,
+    merged: Option<&'v Chain>,
+}
+
+impl<'v, 'c> InForce<'v, 'c> {
+    /// Those of a route, whose chain may be `merged` with a consumer's.
+    pub(super) fn new(
+        worker: &'c Worker,
+        view: &'v View,
+        route: Option<u32>,
+        merged: Option<&'v Chain>,
+    ) -> InForce<'v, 'c> {
+        InForce { worker, view, route, merged }
+    }
+
+    fn chains(&self) -> impl Iterator<Item = &Chain> + Clone {
+        chains(self.view, self.route, self.merged)
+    }
+
+    /// Runs the header filters on the head in `cx`. `may_retry` says whether another node can be asked.
+    pub(super) async fn respond(
+        &self,
         cx: &mut Context,
-        env: &Env<'_>,
-        length: BodyLength,
-    ) -> (BodyRow, BodyLength) {
-        for entry in chains.clone().flat_map(|chain| chain.phase(Phase::HeaderFilter)) {
-            if cx.admits(entry) {
-                entry.plugin.header_filter(cx, env);
+        down: &mut Downstream<'_>,
+        may_retry: bool,
+    ) -> Result<Verdict, Fault> {
+        let mut course = Course { verdict: Verdict::Pass, may_retry, next: 0 };
+        match self.go_on(cx, &mut course) {
+            None => Ok(course.verdict),
+            // Boxed, so that responses whose plugins never wait have no room for it.
+            Some(wait) => Box::pin(self.respond_waiting(cx, down, course, wait)).await,
+        }
+    }
+
+    async fn respond_waiting(
+        &self,
+        cx: &mut Context,
+        down: &mut Downstream<'_>,
+        mut course: Course,
+        mut wait: Waiting,
+    ) -> Result<Verdict, Fault> {
+        loop {
+            let resume = poll_fn(|task| {
+                if let Poll::Ready(resume) = wait.as_mut().poll(task) {
+                    return Poll::Ready(Ok(resume));
+                }
+                match down.poll_departure(task) {
+                    Poll::Ready(Departure::Gone) => Poll::Ready(Err(client_gone())),
+                    _ => Poll::Pending,
+                }
+            })
+            .await?;
+            let step = resume(cx, &env(self.worker, self.view));
+            let waits = self.follow(step, cx, &mut course).or_else(|| self.go_on(cx, &mut course));
+            match waits {
+                Some(next) => wait = next,
+                None => return Ok(course.verdict),
             }
         }
-        let mut row = BodyRow::default();
-        for entry in chains.flat_map(|chain| chain.phase(Phase::BodyFilter)) {
+    }
+
+    /// Runs header filters until one has to wait.
+    fn go_on(&self, cx: &mut Context, course: &mut Course) -> Option<Waiting> {
+        if matches!(course.verdict, Verdict::Retry) {
+            return None;
+        }
+        let entries = self.chains().flat_map(|chain| chain.phase(Phase::HeaderFilter));
+        for entry in entries.skip(course.next) {
+            course.next += 1;
+            if !cx.admits(entry) {
+                continue;
+            }
+            let step = entry.plugin.header_filter(cx, &env(self.worker, self.view));
+            let waits = self.follow(step, cx, course);
+            if waits.is_some() || matches!(course.verdict, Verdict::Retry) {
+                return waits;
+            }
+        }
+        None
+    }
+
+    fn follow(&self, step: ResponseStep, cx: &mut Context, course: &mut Course) -> Option<Waiting> {
+        let replaced = |reply: Reply, body, cx: &mut Context| {
+            Verdict::Replaced(Box::new(own::begin(reply, body, cx, self.view)))
+        };
+        match step {
+            ResponseStep::Next => {}
+            ResponseStep::Replace(reply) => course.verdict = replaced(*reply, None, cx),
+            ResponseStep::Stream(reply, body) => course.verdict = replaced(*reply, Some(body), cx),
+            ResponseStep::Retry => {
+                if course.may_retry && matches!(course.verdict, Verdict::Pass) {
+                    course.verdict = Verdict::Retry;
+                }
+            }
+            ResponseStep::Wait(future) => return Some(future),
+        }
+        None
+    }
+
+    /// The filters of the response's body, in the order in which it passes them, and the length of
+    /// what leaves them.
+    pub(super) fn body_filters(
+        &self,
+        cx: &mut Context,
+        length: BodyLength,
+    ) -> (Vec<Box<dyn BodyFilter>>, BodyLength) {
+        let mut filters = Vec::new();
+        for entry in self.chains().flat_map(|chain| chain.phase(Phase::BodyFilter)) {
             if cx.admits(entry) {
-                row.filters.extend(entry.plugin.body_filter(cx, env));
+                filters.extend(entry.plugin.body_filter(cx, &env(self.worker, self.view)));
             }
         }
         // Stable: otherwise the order is that of the plugins.
-        row.filters.sort_by_key(|filter| filter.encodes());
-        let leaving = row.filters.iter().fold(length, |length, filter| filter.length(length));
+        filters.sort_by_key(|filter| filter.encodes());
+        let leaving = filters.iter().fold(length, |length, filter| filter.length(length));
         if leaving != length {
-            cx.response.headers.remove(HeaderId::ContentLength);
-            if let BodyLength::Known(bytes) = leaving {
-                cx.response
-                    .headers
-                    .add(HeaderId::ContentLength, itoa::Buffer::new().format(bytes).as_bytes());
+            own::declare_length(&mut cx.response.headers, leaving);
+        }
+        (filters, leaving)
+    }
+}
+
+impl Exchange<'_, '_> {
+    /// The filters of the request's body, in the order in which it passes them.
+    pub(super) fn request_filters(&mut self, view: &View) -> Vec<Box<dyn BodyFilter>> {
+        let mut filters = Vec::new();
+        if !self.opened {
+            return filters;
+        }
+        let in_force = InForce::new(self.worker, view, self.route, self.merged.as_deref());
+        let cx = &mut self.scratch.cx;
+        for entry in in_force.chains().flat_map(|chain| chain.phase(Phase::RequestFilter)) {
+            if cx.admits(entry) {
+                filters.extend(entry.plugin.request_filter(cx, &env(self.worker, view)));
             }
         }
-        (row, leaving)
-    }
-
-    /// Whether frames pass untouched.
-    pub(super) fn is_empty(&self) -> bool {
-        self.filters.is_empty()
-    }
-
-    /// Sends a frame through the row.
-    pub(super) fn push(&mut self, frame: Frame, cx: &mut Context) {
-        match frame {
-            Frame::Data(data) => self.data(data, cx),
-            Frame::Trailers(mut trailers) => {
-                self.end(Some(&mut trailers), cx);
-                self.ready.push_back(Frame::Trailers(trailers));
-            }
-            Frame::End => {
-                self.end(None, cx);
-                self.ready.push_back(Frame::End);
-            }
+        if !filters.is_empty() {
+            // What the length was says nothing of what leaves.
+            cx.request.headers.remove(HeaderId::ContentLength);
         }
-    }
-
-    /// The next frame that has passed all filters.
-    pub(super) fn pop(&mut self) -> Option<Frame> {
-        self.ready.pop_front()
-    }
-
-    /// Why a filter gave the response up; it is to be cut then.
-    pub(super) fn fault(&self) -> Option<Fault> {
-        self.fault
-    }
-
-    /// Whether no frame waits to be passed on.
-    pub(super) fn is_dry(&self) -> bool {
-        self.ready.is_empty()
-    }
-
-    fn data(&mut self, data: Chunk, cx: &mut Context) {
-        let mut pieces = Pieces::default();
-        pieces.frame(Frame::Data(data));
-        self.run(0, pieces, cx);
-    }
-
-    /// Sends pieces through the filters from `first` on.
-    fn run(&mut self, first: usize, mut pieces: Pieces, cx: &mut Context) {
-        for filter in &mut self.filters[first..] {
-            let mut next = Pieces::default();
-            for frame in pieces.drain() {
-                if let Frame::Data(data) = frame {
-                    filter.data(cx, data, &mut next);
-                }
-            }
-            self.fault = self.fault.or(next.fault());
-            pieces = next;
-        }
-        self.ready.extend(pieces.drain());
-    }
-
-    /// Each filter in turn gives up what it holds back, and the ones after it see that.
-    fn end(&mut self, mut trailers: Option<&mut Headers>, cx: &mut Context) {
-        for at in 0..self.filters.len() {
-            let mut pieces = Pieces::default();
-            self.filters[at].end(cx, trailers.as_deref_mut(), &mut pieces);
-            self.fault = self.fault.or(pieces.fault());
-            self.run(at + 1, pieces, cx);
-        }
+        filters
     }
 }

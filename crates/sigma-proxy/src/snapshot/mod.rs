@@ -105,7 +105,7 @@ pub(crate) struct Rewrite {
 }
 
 /// Timeouts towards an upstream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Timeouts {
     pub(crate) connect_ms: u64,
     pub(crate) send_ms: u64,

@@ -22,7 +22,7 @@ use redis::RedisResult;
 use serde_json::Value;
 use sigma_config::expr::{VarName, Variables};
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step};
 
 use super::quota::{self, Amount, Key, Refusal, Space, Undetermined};
 use crate::redis::{Line, Lines, Target, idle_settings, target_of};
@@ -354,10 +354,11 @@ impl Plugin for LimitCount {
         }
     }
 
-    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) {
-        let Some(Told(told)) = cx.take_kept(self) else { return };
+    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) -> ResponseStep {
+        let Some(Told(told)) = cx.take_kept(self) else { return ResponseStep::Next };
         for (rule, quota, verdict) in told {
             self.rules[rule].names.set(&mut cx.response.headers, quota, verdict);
         }
+        ResponseStep::Next
     }
 }

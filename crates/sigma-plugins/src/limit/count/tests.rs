@@ -164,7 +164,7 @@ fn a_group_has_one_configuration_and_one_counter() {
     let roster = roster();
     let build = |resource: &str, count: u64| {
         let conf = Arc::new(json!({"count": count, "time_window": 60, "group": "g"}));
-        roster.build("limit-count", &conf, Value::clone(&conf), resource, None, &node)
+        roster.build("limit-count", &conf, Value::clone(&conf), resource, &|_| None, &node)
     };
     let (one, two) = (build("/apisix/routes/1", 2).unwrap(), build("/apisix/routes/2", 2).unwrap());
     let mut case = Case::new("GET / HTTP/1.1\nHost: h\n");
@@ -182,11 +182,12 @@ fn as_an_action_it_stands_in_for_itself() {
     let schemas = roster();
     let action = |conf: Value| {
         schemas.check("limit-count", PluginScope::Http, &conf).unwrap();
-        let built = schemas.build("limit-count", &Arc::new(conf.clone()), conf.clone(), "r", None, &node);
+        let built =
+            schemas.build("limit-count", &Arc::new(conf.clone()), conf.clone(), "r", &|_| None, &node);
         drop(built.unwrap());
         let mut filled = conf;
         sigma_config::wording::Schema::compile(&super::config::schema()).unwrap().fill_defaults(&mut filled);
-        super::new(&Build { conf: &filled, resource: "r", metadata: &Value::Null, node: &node }, Some(1))
+        super::new(&Build::new(&filled, "r", &Value::Null, &node), Some(1))
     };
     assert_eq!(
         action(json!({"count": 1, "time_window": 9, "group": "g"})).err().unwrap(),
@@ -197,13 +198,7 @@ fn as_an_action_it_stands_in_for_itself() {
     let mut case = Case::new("GET / HTTP/1.1\nHost: h\n");
     for _ in 0..3 {
         case.request("GET / HTTP/1.1\nHost: h\n");
-        let env = Env {
-            https_port: None,
-            now_ms: 0,
-            node: &case.node,
-            local: &case.local,
-            consumers: &case.consumers,
-        };
+        let env = Env::new(&case.node, &case.local, &case.consumers);
         assert!(matches!(sigma_plugin::Plugin::access(&*limit, &mut case.cx, &env), Step::Next));
         assert!(case.run(&direct, Phase::Access).is_none());
     }
@@ -226,8 +221,7 @@ impl Worker {
     fn ask(&self, entry: &Entry, head: &str) -> Option<Reply> {
         let mut case = Case::new(head);
         let consumers = Consumers::default();
-        let env =
-            Env { node: &self.node, local: &self.local, consumers: &consumers, https_port: None, now_ms: 0 };
+        let env = Env::new(&self.node, &self.local, &consumers);
         let mut step = entry.plugin.access(&mut case.cx, &env);
         loop {
             step = match step {

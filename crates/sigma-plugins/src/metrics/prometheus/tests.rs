@@ -29,7 +29,14 @@ impl World {
         let roster = Roster::new(crate::ROSTER, None);
         let metadata = (!metadata.is_null()).then(|| Arc::new(metadata));
         let conf = Arc::new(conf);
-        let built = roster.build(NAME, &conf, Value::clone(&conf), "/apisix/routes/1", metadata, &case.node);
+        let built = roster.build(
+            NAME,
+            &conf,
+            Value::clone(&conf),
+            "/apisix/routes/1",
+            &|_| metadata.clone(),
+            &case.node,
+        );
         World { case, plugin: built.unwrap().plugin }
     }
 
@@ -64,7 +71,7 @@ impl World {
         cx.record.started = Instant::now().checked_sub(std::time::Duration::from_millis(7));
         (cx.record.bytes_received, cx.record.bytes_sent) = (10, 100);
         let Case { cx, node, local, consumers, .. } = &mut self.case;
-        let env = Env { node, local, consumers, https_port: None, now_ms: 0 };
+        let env = Env::new(node, local, consumers);
         self.plugin.log(cx, &env);
     }
 

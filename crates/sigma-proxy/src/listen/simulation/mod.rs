@@ -53,7 +53,7 @@ fn simulate(seed: u64) -> Result<(), String> {
     let world = World::new(seed);
     let play = Rc::new(Play::new(&world));
     let spawner = Spawner::default();
-    let worker = Rc::new(worker(&world, seed));
+    let worker = worker(&world, seed);
     let _network = sigma_net::simulation::enter(network(&play, &spawner));
     let open = Open::default();
     let clients = 1 + world.pick(0..4);
@@ -78,7 +78,7 @@ fn simulate(seed: u64) -> Result<(), String> {
 }
 
 /// A worker with one route to some nodes.
-fn worker(world: &World, seed: u64) -> Worker {
+fn worker(world: &World, seed: u64) -> Rc<Worker> {
     // Made once, as that takes longer than most simulations.
     static SNAPSHOTS: LazyLock<Vec<Arc<Snapshot>>> = LazyLock::new(snapshots);
     let snapshot = Arc::clone(&SNAPSHOTS[world.pick(0..SNAPSHOTS.len())]);

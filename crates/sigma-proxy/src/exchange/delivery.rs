@@ -1,0 +1,182 @@
+//! The body of an answer on its way to the client, wherever it comes from: one loop for all of them.
+
+use std::task::{self, Poll};
+
+use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame};
+use sigma_net::Deadline;
+use sigma_plugin::body::poll_filtered;
+use sigma_plugin::{BodyFilter, BodySource, Context, Frames};
+use sigma_upstream::connection::Connection;
+
+use crate::downstream::Downstream;
+
+/// Largest piece of a body that stands in memory.
+const PIECE_BYTES: usize = 16 * 1024;
+
+/// Where the body of an answer comes from.
+pub(super) trait Source {
+    /// The next frame of the body.
+    fn poll_frame(&mut self, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>>;
+
+    /// Bytes written to where it comes from.
+    fn bytes_written(&self) -> u64 {
+        0
+    }
+
+    /// The deadline of waiting for it, if there is one.
+    fn deadline(&self) -> Option<&Deadline> {
+        None
+    }
+}
+
+impl Source for Connection {
+    fn poll_frame(&mut self, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
+        Connection::poll_frame(self, task)
+    }
+
+    fn bytes_written(&self) -> u64 {
+        Connection::bytes_written(self)
+    }
+
+    fn deadline(&self) -> Option<&Deadline> {
+        Some(Connection::deadline(self))
+    }
+}
+
+/// The body of an answer that no node gave.
+pub(super) enum OwnBody {
+    /// It stands in memory; the number is how much of it was taken.
+    Bytes(Vec<u8>, usize),
+    /// It is made while it is sent.
+    Made(Box<dyn BodySource>),
+}
+
+impl OwnBody {
+    /// A body without a byte.
+    pub(super) const EMPTY: OwnBody = OwnBody::Bytes(Vec::new(), 0);
+}
+
+impl Source for OwnBody {
+    fn poll_frame(&mut self, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
+        match self {
+            OwnBody::Bytes(bytes, taken) => {
+                let rest = bytes.get(*taken..).unwrap_or_default();
+                let piece = &rest[..rest.len().min(PIECE_BYTES)];
+                *taken += piece.len();
+                let is_end = piece.is_empty();
+                Poll::Ready(Ok(if is_end { Frame::End } else { Frame::Data(Chunk::copy_of(piece)) }))
+            }
+            OwnBody::Made(source) => source.poll_piece(task).map(|piece| match piece {
+                Ok(piece) => Ok(piece.map_or(Frame::End, Frame::Data)),
+                Err(error) => {
+                    tracing::warn!(%error, "a response body could not be read to its end");
+                    Err(Fault::new(FaultKind::Internal, "the body of a reply broke off"))
+                }
+            }),
+        }
+    }
+}
+
+/// What the delivery of a body waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Delivered {
+    /// The client has all of it.
+    Whole,
+    /// The client takes no more for the moment.
+    ClientSlow,
+    /// The source has no more for the moment.
+    SourceSlow,
+}
+
+/// An answer whose head has left: its body passes the plugins' filters to the client.
+pub(super) struct Delivery {
+    filters: Vec<Box<dyn BodyFilter>>,
+    /// The source has given its end.
+    exhausted: bool,
+    /// The end was handed to the client's side.
+    ended: bool,
+    /// The body breaks off behind what has passed.
+    fault: Option<Fault>,
+}
+
+impl Delivery {
+    /// A body of `length` as it comes from its source. One that is empty is not asked for; filters
+    /// may still make something of it.
+    pub(super) fn new(filters: Vec<Box<dyn BodyFilter>>, length: BodyLength) -> Delivery {
+        Delivery { filters, exhausted: length.is_empty(), ended: false, fault: None }
+    }
+
+    /// Moves frames as far as they go. A body that breaks off is an error when what came before it
+    /// has left.
+    pub(super) fn poll(
+        &mut self,
+        source: &mut impl Source,
+        down: &mut Downstream<'_>,
+        cx: &mut Context,
+        progressed: &mut bool,
+        task: &mut task::Context<'_>,
+    ) -> Result<Delivered, Fault> {
+        loop {
+            // To wait is allowed only for a side that was asked in this very poll: what an earlier
+            // one queued may have left just now, with nobody registered for the source's next bytes.
+            let mut starved = false;
+            while !self.ended && self.fault.is_none() && down.has_room() {
+                match self.poll_frame(source, cx, progressed, task) {
+                    Poll::Ready(Ok(Frame::Data(data))) if data.is_empty() => {}
+                    Poll::Ready(Ok(frame)) => {
+                        self.ended = !matches!(frame, Frame::Data(_));
+                        down.send(frame);
+                    }
+                    Poll::Ready(Err(fault)) => self.fault = Some(fault),
+                    Poll::Pending => {
+                        starved = true;
+                        break;
+                    }
+                }
+            }
+            match (down.poll_flush(task), self.fault) {
+                (Poll::Pending, _) => return Ok(Delivered::ClientSlow),
+                (Poll::Ready(_), Some(fault)) => return Err(fault),
+                (Poll::Ready(Err(fault)), None) => return Err(fault),
+                (Poll::Ready(Ok(())), None) if self.ended => return Ok(Delivered::Whole),
+                (Poll::Ready(Ok(())), None) if starved => return Ok(Delivered::SourceSlow),
+                (Poll::Ready(Ok(())), None) => {}
+            }
+        }
+    }
+
+    fn poll_frame(
+        &mut self,
+        source: &mut impl Source,
+        cx: &mut Context,
+        progressed: &mut bool,
+        task: &mut task::Context<'_>,
+    ) -> Poll<Result<Frame, Fault>> {
+        let Delivery { filters, exhausted, .. } = self;
+        let mut outgoing = Outgoing { source, exhausted, progressed };
+        if filters.is_empty() {
+            return outgoing.poll_frame(cx, task);
+        }
+        poll_filtered(filters, &mut outgoing, cx, task)
+    }
+}
+
+/// The source of a body, watched for its progress.
+struct Outgoing<'o, S> {
+    source: &'o mut S,
+    exhausted: &'o mut bool,
+    progressed: &'o mut bool,
+}
+
+impl<S: Source> Frames for Outgoing<'_, S> {
+    #[inline]
+    fn poll_frame(&mut self, _cx: &mut Context, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
+        if *self.exhausted {
+            return Poll::Ready(Ok(Frame::End));
+        }
+        let frame = task::ready!(self.source.poll_frame(task))?;
+        *self.progressed = true;
+        *self.exhausted = !matches!(frame, Frame::Data(_));
+        Poll::Ready(Ok(frame))
+    }
+}

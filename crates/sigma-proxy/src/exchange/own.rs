@@ -1,0 +1,81 @@
+//! Answers of the gateway's own: their heads and bodies.
+
+use sigma_http::{BodyLength, HeaderId, Headers};
+use sigma_plugin::{Context, Reply, StreamBody};
+
+use super::delivery::OwnBody;
+use super::{answer, grpc};
+use crate::worker::View;
+
+/// An answer of the gateway's own whose head stands in [`Context::response`].
+pub(super) struct Own {
+    pub(super) body: OwnBody,
+    pub(super) length: BodyLength,
+}
+
+/// Puts the head of an answer of the gateway's own in its place, in the terms of gRPC where it ends a
+/// call; returns its body. A `stream` is the body of a reply without one.
+pub(super) fn begin(reply: Reply, stream: Option<StreamBody>, cx: &mut Context, view: &View) -> Own {
+    let refused = grpc::is_call(&cx.request) && !(200..300).contains(&reply.status);
+    let mut reply = if refused { grpc::refusal(reply) } else { reply };
+    let stream = stream.filter(|_| reply.body.is_none());
+    if stream.is_some() {
+        reply.body = Some(Vec::new());
+    }
+    let body = head(reply, cx, view);
+    match stream {
+        None => {
+            let length = BodyLength::Known(body.len() as u64);
+            Own { body: OwnBody::Bytes(body, 0), length }
+        }
+        Some(StreamBody { length, source }) => {
+            declare_length(&mut cx.response.headers, length);
+            Own { body: OwnBody::Made(source), length }
+        }
+    }
+}
+
+/// Makes the head; returns the body.
+fn head(reply: Reply, cx: &mut Context, view: &View) -> Vec<u8> {
+    let settings = &view.snapshot.settings;
+    let Reply { status, headers, body } = reply;
+    let head = &mut cx.response;
+    head.start(status);
+    for (name, value) in &headers {
+        head.headers.append(name, value);
+    }
+    let (body, content_type): (Vec<u8>, &[u8]) = match body {
+        Some(body) => (body, b"text/plain; charset=utf-8"),
+        None if status >= 400 => (plain_body(status), b"application/json"),
+        None => (Vec::new(), b""),
+    };
+    if !content_type.is_empty() && !head.headers.has(HeaderId::ContentType) {
+        head.headers.add(HeaderId::ContentType, content_type);
+    }
+    if !matches!(status, 204 | 304) {
+        head.headers.set(HeaderId::ContentLength, itoa::Buffer::new().format(body.len()).as_bytes());
+    }
+    let server = settings.server_header.as_deref();
+    if let Some(name) = server.or(Some("sigma")).filter(|name| !name.is_empty()) {
+        head.headers.set(HeaderId::Server, name.as_bytes());
+    }
+    answer::tell_upstream_status(head, &cx.record.upstream_statuses, settings.upstream_status_header);
+    body
+}
+
+/// Says in a head how long its body is.
+pub(super) fn declare_length(headers: &mut Headers, length: BodyLength) {
+    match length {
+        BodyLength::Known(bytes) => {
+            headers.set(HeaderId::ContentLength, itoa::Buffer::new().format(bytes).as_bytes());
+        }
+        _ => headers.remove(HeaderId::ContentLength),
+    }
+}
+
+/// The body of a status for which a plugin gave none.
+fn plain_body(status: u16) -> Vec<u8> {
+    let said = format!("{status} {}", sigma_http::head::reason_phrase(status));
+    // Not every status has a phrase.
+    format!("{{\"error_msg\":\"{}\"}}\n", said.trim_end()).into_bytes()
+}

@@ -1,0 +1,181 @@
+//! The body of a request on its way to nodes, over all attempts.
+
+use std::task::{self, Poll, ready};
+
+use sigma_http::{BodyLength, Chunk, Fault, Frame};
+use sigma_plugin::body::poll_filtered;
+use sigma_plugin::{BodyFilter, Context, Frames};
+
+use super::entrance;
+use crate::downstream::Downstream;
+
+/// Largest piece of a body that stands in memory.
+const PIECE_BYTES: usize = 16 * 1024;
+
+/// What is sent of a request's body, and what is kept of it for another attempt; recycled.
+///
+/// A body that a plugin has read whole stands in [`Context::body`] and nowhere else.
+#[derive(Default)]
+pub(super) struct RequestBody {
+    /// What a plugin has read of a body that it did not read to its end.
+    read: Vec<u8>,
+    /// How much of `read`, or of the body in memory, was taken.
+    taken: usize,
+    in_memory: bool,
+    filters: Vec<Box<dyn BodyFilter>>,
+    /// What has left the filters and may have to be sent again.
+    sent: Vec<u8>,
+    /// How much of `sent` this attempt was given.
+    repeated: usize,
+    /// Most bytes of `sent`.
+    limit: usize,
+    /// The end has left the filters.
+    ended: bool,
+    /// What was sent cannot be sent again.
+    lost: bool,
+}
+
+impl RequestBody {
+    /// Makes it ready for another exchange, keeping its memory.
+    pub(super) fn clear(&mut self) {
+        self.read.clear();
+        self.filters.clear();
+        self.sent.clear();
+        (self.taken, self.repeated, self.limit) = (0, 0, 0);
+        (self.in_memory, self.ended, self.lost) = (false, false, false);
+    }
+
+    /// Where a plugin reads the body into; see [`RequestBody::take_read`].
+    pub(super) fn reading(&mut self) -> &mut Vec<u8> {
+        &mut self.read
+    }
+
+    /// Whether a plugin has read the beginning of the body, and only that.
+    pub(super) fn is_partly_read(&self) -> bool {
+        !self.read.is_empty()
+    }
+
+    /// The body that was read whole.
+    pub(super) fn take_read(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.read)
+    }
+
+    /// From now on it is sent: from memory if it was read whole, through `filters`. Up to `limit`
+    /// bytes that are not in memory anyway are kept for another attempt. `length` is that of what comes in;
+    /// returned is that of what leaves.
+    pub(super) fn open(
+        &mut self,
+        in_memory: bool,
+        filters: Vec<Box<dyn BodyFilter>>,
+        limit: usize,
+        length: BodyLength,
+    ) -> BodyLength {
+        (self.in_memory, self.filters, self.limit) = (in_memory, filters, limit);
+        self.filters.iter().fold(length, |length, filter| filter.length(length))
+    }
+
+    /// Another attempt begins: what was sent is sent again.
+    pub(super) fn rewind(&mut self) {
+        self.repeated = 0;
+        if self.stands() {
+            (self.taken, self.ended) = (0, false);
+        }
+    }
+
+    /// Whether all that was sent can be sent again.
+    pub(super) fn is_repeatable(&self) -> bool {
+        !self.lost
+    }
+
+    /// Whether it goes out just as it stands in memory, so that nothing of it need be kept.
+    fn stands(&self) -> bool {
+        self.in_memory && self.filters.is_empty()
+    }
+
+    /// The next frame for the node.
+    pub(super) fn poll_frame(
+        &mut self,
+        down: &mut Downstream<'_>,
+        cx: &mut Context,
+        task: &mut task::Context<'_>,
+    ) -> Poll<Result<Frame, Fault>> {
+        if let Some(piece) = piece_of(&self.sent, &mut self.repeated) {
+            return Poll::Ready(Ok(Frame::Data(piece)));
+        }
+        if self.ended {
+            return Poll::Ready(Ok(Frame::End));
+        }
+        let RequestBody { read, taken, in_memory, filters, .. } = self;
+        let mut source = Incoming { read, taken, in_memory: *in_memory, down };
+        let frame = ready!(poll_filtered(filters, &mut source, cx, task))?;
+        self.keep(&frame);
+        Poll::Ready(Ok(frame))
+    }
+
+    fn keep(&mut self, frame: &Frame) {
+        match frame {
+            Frame::End => self.ended = true,
+            Frame::Data(_) if self.stands() => {}
+            Frame::Data(data) if !self.lost && self.sent.len() + data.len() <= self.limit => {
+                self.sent.extend_from_slice(data);
+                self.repeated = self.sent.len();
+            }
+            Frame::Data(_) => {
+                self.lost = true;
+                self.sent.clear();
+                self.repeated = 0;
+            }
+            // Trailers are rare; a message that has some is not repeated.
+            Frame::Trailers(_) => self.lost = true,
+        }
+    }
+}
+
+impl std::fmt::Debug for RequestBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RequestBody")
+            .field("ended", &self.ended)
+            .field("lost", &self.lost)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The next piece of bytes of which `taken` were taken.
+fn piece_of(bytes: &[u8], taken: &mut usize) -> Option<Chunk> {
+    let rest = bytes.get(*taken..).filter(|rest| !rest.is_empty())?;
+    let piece = Chunk::copy_of(&rest[..rest.len().min(PIECE_BYTES)]);
+    *taken += piece.len();
+    Some(piece)
+}
+
+/// The body as it comes from the client, or stands in memory.
+struct Incoming<'i, 'd, 'c> {
+    read: &'i [u8],
+    taken: &'i mut usize,
+    in_memory: bool,
+    down: &'d mut Downstream<'c>,
+}
+
+impl Frames for Incoming<'_, '_, '_> {
+    fn poll_frame(&mut self, cx: &mut Context, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
+        if self.in_memory {
+            let body = cx.body.as_deref().unwrap_or_default();
+            let piece = piece_of(body, self.taken);
+            return Poll::Ready(Ok(piece.map_or(Frame::End, Frame::Data)));
+        }
+        if let Some(piece) = piece_of(self.read, self.taken) {
+            return Poll::Ready(Ok(Frame::Data(piece)));
+        }
+        let mut frame = ready!(self.down.poll_frame(task))?;
+        match &mut frame {
+            Frame::Data(data) => {
+                if let Some(copy) = &cx.request_copy {
+                    copy.see(data);
+                }
+            }
+            Frame::Trailers(trailers) => entrance::clear_trailers(trailers),
+            Frame::End => {}
+        }
+        Poll::Ready(Ok(frame))
+    }
+}

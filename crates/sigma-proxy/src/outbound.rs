@@ -1,0 +1,236 @@
+//! Calls of plugins to other services: over the worker's own connections, by the rules of attempts.
+
+use std::future::poll_fn;
+use std::rc::Weak;
+use std::task::{self, Poll};
+
+use sigma_http::h1::parse_request;
+use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, RequestHead, ResponseHead};
+use sigma_net::{Deadline, Peer, deadline};
+use sigma_plugin::outbound::{Answer, Call, CallError, Calling, Outbound};
+use sigma_upstream::balance::Outcome;
+use sigma_upstream::connection::{Connection, HeadLimits};
+use sigma_upstream::endpoint::Endpoint;
+
+use crate::attempts::{Attempts, Decision, Failure, Progress, decide};
+use crate::downstream::Origin;
+use crate::reach::{self, Demands};
+use crate::snapshot::Upstream;
+use crate::worker::{View, Worker};
+
+/// Largest piece of a body that is sent.
+const PIECE_BYTES: usize = 16 * 1024;
+
+/// Makes calls of the plugins of one worker.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    worker: Weak<Worker>,
+}
+
+impl Calls {
+    /// Those of the worker that `worker` leads to.
+    pub(crate) fn new(worker: Weak<Worker>) -> Calls {
+        Calls { worker }
+    }
+}
+
+impl Outbound for Calls {
+    fn call(&self, call: Call) -> Calling {
+        let worker = Weak::clone(&self.worker);
+        Box::pin(async move {
+            let worker = worker.upgrade().ok_or_else(|| CallError("the worker has ended".to_owned()))?;
+            let view = worker.view();
+            let limit = Deadline::new();
+            limit.set(call.timeout_ms);
+            match limit.bound(Course { worker: &worker, view: &view, call: &call }.run()).await {
+                Some(result) => result,
+                None => Err(CallError(format!("no answer within {} ms", call.timeout_ms))),
+            }
+        })
+    }
+}
+
+/// One call under way.
+struct Course<'c> {
+    worker: &'c Worker,
+    view: &'c View,
+    call: &'c Call,
+}
+
+impl Course<'_> {
+    async fn run(&self) -> Result<Answer, CallError> {
+        let snapshot = &self.view.snapshot;
+        let number = snapshot.upstream_number(&self.call.upstream);
+        let Some((number, upstream)) = number.and_then(|number| Some((number, snapshot.upstream(number)?)))
+        else {
+            return Err(CallError("the service is not part of the configuration any more".to_owned()));
+        };
+        let mut head = self.head()?;
+        let mut attempts = Attempts::new(self.worker, number, upstream, None);
+        loop {
+            let node = attempts.pick().map_err(said)?;
+            let in_flight = attempts.begin(&node);
+            let mut decision = Decision::NextNode;
+            let result = self.attempt(upstream, &node, &mut head, &mut decision).await;
+            in_flight.end(Outcome { latency_ms: None, now_ms: deadline::now_ms() });
+            match result {
+                Ok(answer) => {
+                    attempts.answered(&node, answer.status);
+                    return Ok(answer);
+                }
+                Err(fault) => {
+                    let failure = Failure { fault, decision, request_sent: true, status: None };
+                    if !attempts.failed(&node, &failure) {
+                        return Err(said(fault));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The head of the request. It goes through the parser that heads of clients go through: what a
+    /// variable brought into a field does not become another field.
+    fn head(&self) -> Result<RequestHead, CallError> {
+        let Call { method, target, host, headers, .. } = self.call;
+        let mut text = Vec::with_capacity(256);
+        text.extend_from_slice(method.as_str().as_bytes());
+        text.push(b' ');
+        text.extend_from_slice(target);
+        text.extend_from_slice(b" HTTP/1.1\r\nHost: ");
+        text.extend_from_slice(host.as_bytes());
+        text.extend_from_slice(b"\r\n");
+        for (name, value) in headers.iter() {
+            if value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
+                let name = String::from_utf8_lossy(name);
+                return Err(CallError(format!("the value of the field {name} cannot be sent")));
+            }
+            text.extend_from_slice(name);
+            text.extend_from_slice(b": ");
+            text.extend_from_slice(value);
+            text.extend_from_slice(b"\r\n");
+        }
+        text.extend_from_slice(b"\r\n");
+        let limits = HeadLimits { line_bytes: text.len(), head_bytes: text.len(), ..self.head_limits() };
+        let mut head = RequestHead::default();
+        match parse_request(&text, &limits, &mut head) {
+            Ok(Some(end)) if end == text.len() => Ok(head),
+            _ => Err(CallError("the request would not be a valid one".to_owned())),
+        }
+    }
+
+    fn head_limits(&self) -> HeadLimits {
+        let settings = &self.view.snapshot.settings;
+        let head_bytes = settings.limits.response_head_bytes as usize;
+        HeadLimits {
+            line_bytes: head_bytes,
+            head_bytes,
+            fields: usize::from(settings.limits.response_headers),
+            tolerance: crate::downstream::tolerance(settings),
+        }
+    }
+
+    /// One attempt on a node; on a stale idle connection a second one on a fresh connection.
+    async fn attempt(
+        &self,
+        upstream: &Upstream,
+        node: &Endpoint,
+        head: &mut RequestHead,
+        decision: &mut Decision,
+    ) -> Result<Answer, Fault> {
+        let own = Origin { peer: Peer::Unix, local: None, listener: 0, connection: 0 };
+        let connect_ms = upstream.timeouts.connect_ms;
+        let demands = Demands { connect_ms, ..Demands::of(head, upstream, own) };
+        let target = reach::target(&self.view.snapshot, upstream, node, &demands);
+        let mut idle_allowed = true;
+        loop {
+            let kept = if idle_allowed { self.worker.checkout(&target) } else { None };
+            let mut connection = match kept {
+                Some(connection) => connection,
+                None => {
+                    *decision = Decision::NextNode;
+                    self.worker.connect(&target).await?
+                }
+            };
+            match self.exchange(&mut connection, head).await {
+                Ok(answer) => {
+                    self.worker.pools.borrow_mut().checkin(&target, connection, deadline::now_ms());
+                    return Ok(answer);
+                }
+                Err(fault) => {
+                    let progress = Progress {
+                        unsent: connection.is_unsent(),
+                        stale: connection.may_be_stale(),
+                        replayable: true,
+                        answered: false,
+                    };
+                    *decision = decide(fault, self.call.method, progress);
+                    if *decision != Decision::SameNode {
+                        return Err(fault);
+                    }
+                    idle_allowed = false;
+                }
+            }
+        }
+    }
+
+    /// Request up, answer down, on one connection.
+    async fn exchange(&self, connection: &mut Connection, head: &mut RequestHead) -> Result<Answer, Fault> {
+        let Call { method, body, limit, .. } = self.call;
+        let length = body.as_ref().map_or(BodyLength::None, |body| BodyLength::Known(body.len() as u64));
+        connection.send_head(head, None, length, None);
+        let mut rest = if length.is_empty() { None } else { body.as_deref() };
+        let (limits, mut answer) = (self.head_limits(), ResponseHead::default());
+        loop {
+            poll_fn(|task| {
+                send_rest(connection, &mut rest, task);
+                connection.poll_head(task, *method, &limits, &mut answer)
+            })
+            .await?;
+            if !answer.is_interim() {
+                break;
+            }
+        }
+        let mut bytes = Vec::new();
+        if !connection.body_length().is_empty() {
+            loop {
+                let frame = poll_fn(|task| {
+                    send_rest(connection, &mut rest, task);
+                    connection.poll_frame(task)
+                });
+                let Frame::Data(data) = frame.await? else { break };
+                if bytes.len() + data.len() > *limit {
+                    let reason = "the answer of a service is over its limit";
+                    return Err(Fault::new(FaultKind::ResponseBodyTooLarge, reason));
+                }
+                bytes.extend_from_slice(&data);
+            }
+        }
+        answer.headers.remove_hop_by_hop();
+        Ok(Answer { status: answer.status, headers: std::mem::take(&mut answer.headers), body: bytes })
+    }
+}
+
+/// Sends what the connection takes of the `rest` of a body, and its end behind it. That it takes no
+/// more says nothing yet: its answer may be there all the same.
+fn send_rest(connection: &mut Connection, rest: &mut Option<&[u8]>, task: &mut task::Context<'_>) {
+    loop {
+        while let Some(bytes) = rest.filter(|_| connection.has_room()) {
+            let (piece, left) = bytes.split_at(bytes.len().min(PIECE_BYTES));
+            if piece.is_empty() {
+                connection.send(Frame::End);
+                *rest = None;
+            } else {
+                connection.send(Frame::Data(Chunk::copy_of(piece)));
+                *rest = Some(left);
+            }
+        }
+        match connection.poll_flush(task) {
+            Poll::Ready(Ok(())) if rest.is_some() => {}
+            _ => return,
+        }
+    }
+}
+
+fn said(fault: Fault) -> CallError {
+    CallError(fault.reason.to_owned())
+}
