@@ -163,6 +163,7 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
         let whole = advice::whole(&config.settings, &config.resources, &is_auth).into_iter();
         found.warnings.extend(whole.map(|problem| sound::located(&document, problem)));
     }
+    once_per_listener(&mut found.warnings, found.written_listeners);
     found.warnings.sort_by_key(|problem| problem.line);
     Ok(Checked { config, warnings: found.warnings, set_aside })
 }

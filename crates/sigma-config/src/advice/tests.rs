@@ -102,6 +102,8 @@ fn what_a_whole_file_lacks() {
     let tls =
         format!("listeners: [{{ address: \"127.0.0.1:1\", tls: true }}]\nroutes: [{{ uri: /a, {node} }}]\n");
     warned(&tls, &["line 1: listeners[0].tls: there is no certificate"]);
+    // A port alone stands for two listeners, and is one for its reader.
+    warned(&tls.replace("127.0.0.1:1", ":1"), &["line 1: listeners[0].tls: there is no certificate"]);
     warned(
         &format!("{tls}store: {{ kind: embedded }}\n")
             .replace(&format!("routes: [{{ uri: /a, {node} }}]\n"), ""),
