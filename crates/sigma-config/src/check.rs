@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::crypt::Keyring;
 use crate::document::Document;
+use crate::id::text_of_id;
 use crate::kind::Kind;
 use crate::plugins::{
     EnabledPlugins, PluginRefusal, PluginSchemas, PluginScope, check_plugin, is_disabled, scope_of,
@@ -116,14 +117,6 @@ fn known(root: &Object) -> HashMap<Kind, HashMap<String, &Value>> {
 /// The id of an item as text: 1 and "1" are the same. That of a consumer is its name.
 pub(crate) fn id_of(item: &Value) -> Option<String> {
     text_of_id(item.get("id").or_else(|| item.get("username"))?)
-}
-
-pub(crate) fn text_of_id(id: &Value) -> Option<String> {
-    match id {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        _ => None,
-    }
 }
 
 fn items<'a>(root: &'a Object, section: &str) -> impl Iterator<Item = (String, &'a Value)> {

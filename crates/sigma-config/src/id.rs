@@ -7,6 +7,7 @@ use std::str::FromStr;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
 /// Longest identity in characters.
 pub const MAX_ID_LENGTH: usize = 64;
@@ -110,6 +111,15 @@ impl JsonSchema for Id {
                 { "type": "integer", "minimum": 1, "maximum": u64::MAX }
             ]
         })
+    }
+}
+
+/// The text of an identity, as a file or a store may write it; None if it is of another type.
+pub(crate) fn text_of_id(id: &Value) -> Option<String> {
+    match id {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
     }
 }
 

@@ -326,7 +326,7 @@ pub(crate) fn stream_route(route: &Object, id: Option<&str>) -> Vec<Violation> {
         }
     }
     if let Some(protocol) = route.get("protocol").and_then(Value::as_object) {
-        let superior = protocol.get("superior_id").and_then(crate::check::text_of_id);
+        let superior = protocol.get("superior_id").and_then(crate::id::text_of_id);
         if superior.is_some() && superior.as_deref() == id {
             let message = "stream route can not set itself as superior_id";
             found.push(Violation::new("protocol.superior_id", "reference", message, "name another one"));

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::check::text_of_id;
+use crate::id::text_of_id;
 use crate::kind::Kind;
 
 /// A reference from one resource to another.
