@@ -3,9 +3,12 @@
 //! The same checks run as a test of this crate, so `cargo test` fails where the house is left. Every finding names
 //! the rule, the place and the remedy; a rule that cannot say what to do instead does not belong here.
 
+mod circles;
 mod docs;
+mod duplicates;
 mod layering;
 mod lock;
+mod plane;
 mod size;
 mod source;
 mod style;
@@ -83,6 +86,9 @@ fn read(root: &Path, path: &str) -> anyhow::Result<String> {
 fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
     let repository = Repository::read(root)?;
     let mut findings = layering::check(&repository)?;
+    findings.extend(plane::check(&repository));
+    findings.extend(circles::check(&repository.sources));
+    findings.extend(duplicates::check(&repository)?);
     findings.extend(size::check(&repository.sources));
     for source in &repository.sources {
         findings.extend(style::check(source));

@@ -28,14 +28,17 @@ impl Source {
     pub(super) fn new(path: &str, text: &str) -> Self {
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         let code: Vec<String> = blank(text).lines().map(str::to_owned).collect();
-        let places = ["/tests/", "/benches/", "testkit"];
+        let places = ["/tests/", "/benches/", "testkit", "/simulation/"];
         let is_test = places.iter().any(|place| path.contains(place))
             || path.ends_with("tests.rs")
             || path.ends_with("/testing.rs")
+            || path.ends_with("/simulation.rs")
             || path.starts_with("fuzz/");
         let opens_tests = |line: usize| {
             let item = code.get(line + 1).map_or("", |next| next.trim());
-            code[line].trim() == "#[cfg(test)]" && words(item).any(|(_, word)| word == "mod")
+            code[line].trim() == "#[cfg(test)]"
+                && item.ends_with('{')
+                && words(item).any(|(_, word)| word == "mod")
         };
         let tests_from = (0..code.len()).find(|&line| opens_tests(line)).unwrap_or(code.len());
         Self { path: path.to_owned(), lines, code, is_test, tests_from }
@@ -221,5 +224,6 @@ mod tests {
         check("trait T { fn a(&self);\n fn b(&self) {\n}\n}", &[("b", 2)]);
         check("type F = fn(u8) -> u8;\n", &[]);
         check("fn a() {}\n#[cfg(test)]\nmod tests {\n fn b() {}\n}\n", &[("a", 1)]);
+        check("#[cfg(test)]\nmod tests;\nfn a() {}\n", &[("a", 1)]);
     }
 }

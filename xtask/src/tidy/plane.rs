@@ -1,0 +1,326 @@
+//! The data plane: what a worker may not do, and where it is done all the same.
+//!
+//! The lists stand here and not in `clippy.toml`, since that would hold tests and the control plane to
+//! them too, and could not say that an exception is needed no longer.
+
+use super::source::{Source, words};
+use super::{Finding, Repository};
+
+/// The crates whose code runs on workers.
+const CRATES: [&str; 7] = [
+    "crates/sigma-http/",
+    "crates/sigma-net/",
+    "crates/sigma-observe/",
+    "crates/sigma-plugin/",
+    "crates/sigma-plugins/",
+    "crates/sigma-proxy/",
+    "crates/sigma-upstream/",
+];
+
+/// Something that a worker may not do.
+struct Ban {
+    rule: &'static str,
+    /// Words, and paths with `::`, that do it.
+    names: &'static [&'static str],
+    /// What to do instead.
+    remedy: &'static str,
+    /// Files, and folders that end with `/`, where it does no harm, each with the reason.
+    harmless: &'static [(&'static str, &'static str)],
+}
+
+const BANS: &[Ban] = &[
+    Ban {
+        rule: "no locks on workers",
+        names: &["Mutex", "RwLock", "Condvar", "Barrier"],
+        remedy: "a worker that waits for a lock keeps all its connections waiting: keep the value in one worker, \
+                 publish it whole, or send it over a channel",
+        harmless: &[
+            (
+                "crates/sigma-net/src/tls/identity.rs",
+                "written once for each kind of listener, then only read, once for each handshake",
+            ),
+            (
+                "crates/sigma-net/src/tls/resumption.rs",
+                "written when keys are changed, hours apart, else only read, once for each handshake",
+            ),
+            (
+                "crates/sigma-plugin/src/counter.rs",
+                "limits count over all workers: one shard of many is held for one addition",
+            ),
+            (
+                "crates/sigma-plugin/src/env.rs",
+                "taken when an instance is built, and at the end of the process",
+            ),
+            (
+                "crates/sigma-plugin/src/facts.rs",
+                "held while a pointer is copied, for the pages of operators",
+            ),
+            ("crates/sigma-plugins/src/batch.rs", "taken when an instance is built"),
+            ("crates/sigma-plugins/src/limit/count/mod.rs", "taken when an instance is built"),
+            (
+                "crates/sigma-plugins/src/limit/count/delayed.rs",
+                "limits count over all workers: held for one addition to a table",
+            ),
+            (
+                "crates/sigma-plugins/src/log/file_logger.rs",
+                "taken when the writing thread is started, and when it ends",
+            ),
+            (
+                "crates/sigma-plugins/src/metrics/prometheus/series.rs",
+                "taken when a worker meets new labels, and by the page of metrics",
+            ),
+            (
+                "crates/sigma-plugins/src/redis/",
+                "one worker's own, held while a connection is copied; who waits for one that is made waits as a task",
+            ),
+            (
+                "crates/sigma-plugins/src/rewrite/public_api.rs",
+                "requests for a page wait as tasks until it is made",
+            ),
+            (
+                "crates/sigma-upstream/src/endpoint.rs",
+                "taken when endpoints change, and held while a pointer is copied",
+            ),
+            ("crates/sigma-upstream/src/health/", "on the control thread"),
+            ("crates/sigma-upstream/src/identity.rs", "on the control thread"),
+        ],
+    },
+    Ban {
+        rule: "no shared counting on workers",
+        names: &["fetch_add", "fetch_sub", "fetch_max", "fetch_update", "compare_exchange"],
+        remedy: "what several workers write moves between their caches at every write: count in each worker and \
+                 add up where it is read",
+        harmless: &[
+            ("crates/sigma-net/src/signals.rs", "once for each signal"),
+            ("crates/sigma-observe/src/counters.rs", "by the thread of the log alone"),
+            ("crates/sigma-observe/src/error_lines.rs", "once for each line that is lost"),
+            ("crates/sigma-observe/src/log_buffer.rs", "by the thread of the log alone"),
+            (
+                "crates/sigma-plugin/src/env.rs",
+                "once for each line that is lost, and when an operator asks for new log files",
+            ),
+            (
+                "crates/sigma-plugins/src/batch.rs",
+                "the limit of what waits is one for all workers; to make the entry costs a hundred times as much",
+            ),
+            ("crates/sigma-plugins/src/limit/conn.rs", "only before a request to Redis"),
+            (
+                "crates/sigma-plugins/src/log/file_logger.rs",
+                "the limit of what waits is one for all workers; to make the line costs a hundred times as much",
+            ),
+            (
+                "crates/sigma-plugins/src/metrics/prometheus/series.rs",
+                "once for each name of a label that is refused",
+            ),
+            ("crates/sigma-plugins/src/rewrite/public_api.rs", "once for each page that is made"),
+            ("crates/sigma-plugins/src/seldom.rs", "only where a warning is due"),
+            ("crates/sigma-upstream/src/endpoint.rs", "on the control thread"),
+            (
+                "crates/sigma-upstream/src/health/",
+                "on the control thread; what its queue has no room for is counted on workers, once each",
+            ),
+        ],
+    },
+    Ban {
+        rule: "no clocks on workers",
+        names: &["Instant::now", "SystemTime::now"],
+        remedy: "time is an argument: take it from the caller, who has the worker's coarse clock",
+        harmless: &[
+            ("crates/sigma-net/src/deadline.rs", "this is the worker's clock"),
+            (
+                "crates/sigma-net/src/tls/resumption.rs",
+                "keys are changed by time, and a handshake costs a thousand times as much",
+            ),
+            ("crates/sigma-observe/src/log_buffer.rs", "at the end of the process"),
+            (
+                "crates/sigma-plugin/src/variables.rs",
+                "only for those whose configuration names a variable of time",
+            ),
+            (
+                "crates/sigma-plugins/src/auth/",
+                "whether a signature is valid now is not for a coarse clock to say",
+            ),
+            ("crates/sigma-plugins/src/batch.rs", "on the control thread"),
+            (
+                "crates/sigma-plugins/src/limit/clock.rs",
+                "rates up to thousands a second need more than ticks of 50 ms",
+            ),
+            ("crates/sigma-plugins/src/log/entry.rs", "entries tell the time to the millisecond"),
+            (
+                "crates/sigma-plugins/src/metrics/prometheus/series.rs",
+                "once, when the first instance is built",
+            ),
+            ("crates/sigma-plugins/src/redis/line.rs", "a request to Redis costs a thousand times as much"),
+            ("crates/sigma-plugins/src/rewrite/request_id.rs", "ids that sort by time have the time in them"),
+            ("crates/sigma-plugins/src/seldom.rs", "only where a warning is due"),
+            (
+                "crates/sigma-proxy/src/exchange/",
+                "only for an access log, a plugin that asks for the course, or balancing by latency",
+            ),
+            ("crates/sigma-proxy/src/gateway.rs", "on the control thread"),
+            ("crates/sigma-proxy/src/worker.rs", "this is the worker's clock"),
+            ("crates/sigma-upstream/src/dns.rs", "on the control thread"),
+            ("crates/sigma-upstream/src/health/checker.rs", "on the control thread"),
+        ],
+    },
+    Ban {
+        rule: "no blocking on workers",
+        names: &[
+            "std::fs",
+            "fs::read",
+            "File",
+            "OpenOptions",
+            "std::net::Tcp",
+            "TcpListener",
+            "UdpSocket",
+            "stdin",
+            "stdout",
+            "stderr",
+            "print",
+            "println",
+            "eprint",
+            "eprintln",
+            "thread::sleep",
+            "block_on",
+            "std::process::Command",
+        ],
+        remedy: "a worker that waits for a disk, a terminal or a process keeps all its connections waiting: do it on \
+                 the control thread, or in spawn_blocking and say so in this list",
+        harmless: &[
+            ("crates/sigma-net/src/listen.rs", "on the control thread, when sockets are bound"),
+            ("crates/sigma-net/src/tls/connect.rs", "on the control thread, when authorities are read"),
+            ("crates/sigma-net/src/worker.rs", "this is the worker itself"),
+            ("crates/sigma-observe/src/log_buffer.rs", "on the thread of the log"),
+            ("crates/sigma-observe/src/outlet.rs", "on the thread of the log"),
+            ("crates/sigma-plugins/src/log/file_logger.rs", "on a thread of its own"),
+            ("crates/sigma-plugins/src/rewrite/static_files/", "files are found and read in spawn_blocking"),
+        ],
+    },
+];
+
+/// Files that may tell kinds of faults apart.
+const FAULT_READERS: &[(&str, &str)] = &[
+    ("crates/sigma-proxy/src/exchange/reply.rs", "it decides on the answer"),
+    ("crates/sigma-proxy/src/attempts.rs", "it decides on another attempt"),
+    ("crates/sigma-proxy/src/exchange/mod.rs", "a request without a route still meets the global rules"),
+];
+
+/// Checks what ships of those crates, then that each exception is needed.
+pub(super) fn check(repository: &Repository) -> Vec<Finding> {
+    let shipped: Vec<&Source> = repository
+        .sources
+        .iter()
+        .filter(|source| {
+            CRATES.iter().any(|name| source.path.starts_with(name)) && source.path.contains("/src/")
+        })
+        .collect();
+    let mut findings = Vec::new();
+    for ban in BANS {
+        let found = |line: &str| ban.names.iter().copied().find(|name| names(line, name));
+        findings.extend(broken(ban.rule, ban.remedy, ban.harmless, &shipped, found));
+    }
+    let remedy = "one place decides on another attempt and one on the answer: ask the fault for its side, or decide there";
+    let reads = |line: &str| tells_kinds_apart(line).then_some("a kind of fault is matched");
+    findings.extend(broken("faults have two readers", remedy, FAULT_READERS, &shipped, reads));
+    findings
+}
+
+fn broken(
+    rule: &'static str,
+    remedy: &str,
+    harmless: &[(&'static str, &str)],
+    shipped: &[&Source],
+    find: impl Fn(&str) -> Option<&'static str>,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut needed = vec![false; harmless.len()];
+    for source in shipped {
+        let known = harmless.iter().position(|(place, _)| is_at(&source.path, place));
+        for (number, line) in source.code.iter().enumerate().filter(|&(number, _)| source.ships(number)) {
+            let Some(name) = find(line) else { continue };
+            match known {
+                Some(known) => needed[known] = true,
+                None => findings.push(Finding::at(rule, &source.path, number, format!("{name}: {remedy}"))),
+            }
+        }
+    }
+    for ((place, _), _) in harmless.iter().zip(needed).filter(|(_, needed)| !needed) {
+        findings.push(Finding::new(
+            rule,
+            *place,
+            "nothing there needs the exception any more: drop it from plane.rs",
+        ));
+    }
+    findings
+}
+
+/// Whether a place of an exception covers the file.
+fn is_at(path: &str, place: &str) -> bool {
+    path == place || (place.ends_with('/') && path.starts_with(place))
+}
+
+/// Whether a line of code has this word, or a path of words.
+fn names(line: &str, name: &str) -> bool {
+    match name.contains("::") {
+        true => line.contains(name),
+        false => words(line).any(|(_, word)| word == name),
+    }
+}
+
+/// Whether a kind of fault stands where a pattern or a comparison does.
+fn tells_kinds_apart(line: &str) -> bool {
+    line.match_indices("FaultKind::").any(|(at, path)| {
+        let before = line[..at].trim_end();
+        let rest = line[at + path.len()..]
+            .trim_start_matches(|next: char| next.is_ascii_alphanumeric())
+            .trim_start();
+        before.ends_with("==")
+            || before.ends_with("!=")
+            || before.ends_with('|')
+            || rest.starts_with("=>")
+            || rest.starts_with('|')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(path: &str, code: &str, expected: &[&str]) {
+        let source = Source::new(path, code);
+        let ban = &BANS[0];
+        let found = |line: &str| ban.names.iter().copied().find(|name| names(line, name));
+        let harmless = [("crates/sigma-proxy/src/kept/", "a reason")];
+        let findings = broken(ban.rule, ban.remedy, &harmless, &[&source], found);
+        let places: Vec<&str> = findings.iter().map(|finding| finding.place.as_str()).collect();
+        assert_eq!(places, expected, "{path}: {code}");
+    }
+
+    #[test]
+    fn what_is_banned_is_found_where_no_exception_covers_it() {
+        check("crates/sigma-proxy/src/kept/a.rs", "static A: Mutex<u8>;", &[]);
+        let unused = "crates/sigma-proxy/src/kept/";
+        check(
+            "crates/sigma-proxy/src/a.rs",
+            "static A: Mutex<u8>;",
+            &["crates/sigma-proxy/src/a.rs:1", unused],
+        );
+        check("crates/sigma-proxy/src/a.rs", "// Mutex\nstruct MutexLike;", &[unused]);
+        check(
+            "crates/sigma-proxy/src/a.rs",
+            "#[cfg(test)]\nmod tests {\n  use std::sync::Mutex;\n}",
+            &[unused],
+        );
+        check("crates/sigma-proxy/src/kept/a.rs", "fn a() {}", &[unused]);
+    }
+
+    #[test]
+    fn faults_are_made_anywhere_and_told_apart_nowhere() {
+        let check = |line: &str, expected: bool| assert_eq!(tells_kinds_apart(line), expected, "{line}");
+        check("return Err(Fault::new(FaultKind::NoRoute, reason));", false);
+        check("Invalid(reason) => Fault::new(FaultKind::BadRequest, reason),", false);
+        check("if fault.kind == FaultKind::NoRoute {", true);
+        check("FaultKind::NoRoute => 404,", true);
+        check("FaultKind::NoRoute | FaultKind::NoService => 404,", true);
+    }
+}
