@@ -1,5 +1,5 @@
-//! What the writer of a resource, or of a whole file, should know though it stops nothing: what can
-//! never come about, and what is without effect where it stands.
+//! Warnings for the writer of a resource, or of a whole file: routes and conditions that can never come
+//! about, and fields that are without effect where they stand.
 
 use std::collections::{BTreeSet, HashMap};
 

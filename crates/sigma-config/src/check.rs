@@ -103,7 +103,7 @@ fn enabled_list(root: &Object) -> Option<Vec<EnabledPlugin>> {
     Some(list.iter().filter_map(|item| serde_json::from_value(item.clone()).ok()).collect())
 }
 
-/// What references may name, by kind and identity; made once, so that a large file is checked in
+/// The targets of references, by kind and identity; made once, so that a large file is checked in
 /// linear time.
 fn known(root: &Object) -> HashMap<Kind, HashMap<String, &Value>> {
     let mut known: HashMap<Kind, HashMap<String, &Value>> = HashMap::new();
@@ -382,7 +382,7 @@ impl Rules<'_> {
         }
     }
 
-    /// What the writers of the resources should know though it stops nothing.
+    /// The warnings about the resources, which stop nothing.
     fn warnings(&mut self) {
         let router = self.root.get("router").and_then(|router| router.get("http"));
         let around = Surroundings {

@@ -147,7 +147,7 @@ impl Keyring {
         secret_fields(kind, value, plugins, &mut encrypt);
     }
 
-    /// Decrypts the secret fields of a resource in place. What no key fits stays as it is: it was
+    /// Decrypts the secret fields of a resource in place. A field that no key fits stays as it is: it was
     /// written by something that does not encrypt. Returns how many fields those are.
     pub fn decrypt_resource(&self, kind: Kind, value: &mut Value, plugins: &dyn PluginSchemas) -> usize {
         let mut left = 0;

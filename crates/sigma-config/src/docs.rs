@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// What a file may hold is named, not how the code spells it.
+    /// The reference has the names of the file, not those of the code.
     #[test]
     fn no_name_of_a_rust_type_is_shown() {
         let reference = reference_markdown();

@@ -70,8 +70,8 @@ pub trait PluginSchemas: Send + Sync {
         Vec::new()
     }
 
-    /// What the plugin has to say about a configuration that [`PluginSchemas::check`] accepts. It
-    /// stops nothing; pointers begin in `conf`.
+    /// The warnings of the plugin about a configuration that [`PluginSchemas::check`] accepts. They
+    /// stop nothing; pointers begin in `conf`.
     fn warnings(&self, _name: &str, _scope: PluginScope, _conf: &Value) -> Vec<Problem> {
         Vec::new()
     }

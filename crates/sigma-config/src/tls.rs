@@ -124,7 +124,7 @@ pub struct Tls {
     /// How sessions are resumed.
     pub resumption: SessionResumption,
     /// Seconds until tickets are encrypted under a new key; they are good for up to twice as long.
-    /// Whoever gets hold of a key reads what was recorded in that time under TLS 1.2.
+    /// With a stolen key, connections of that time that were recorded under TLS 1.2 can be read.
     #[schemars(range(min = 1))]
     pub ticket_rotation_s: u32,
     /// Sessions in memory, of about 1 KiB each, with `resumption: cache`.

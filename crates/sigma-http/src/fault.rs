@@ -1,7 +1,7 @@
 //! Faults of an exchange: a small vocabulary in the terms of RFC 9209.
 //!
-//! A fault says what happened and on whose side. What is answered, whether it is retried and
-//! how it is counted is decided elsewhere, once each, from this value.
+//! A fault says what happened and on whose side. Other places decide from this value, once each,
+//! on the answer, on a retry and on how it is counted.
 
 /// Whose side a fault is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -16,7 +16,7 @@ pub struct Descriptors {
     /// Connections of clients get numbers below this. Half of what traffic may have: every one of
     /// them may need a connection to a node.
     pub clients: u64,
-    /// Connections to nodes get numbers below this. What is above is left for operators, health
+    /// Connections to nodes get numbers below this. The numbers above are left for operators, health
     /// checks, the store and logs: an eighth of all, at most 1,024.
     pub nodes: u64,
 }

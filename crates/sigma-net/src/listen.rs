@@ -152,7 +152,7 @@ pub struct Occupant {
     pub name: String,
 }
 
-/// Who listens on `addr` or in its way, as far as this process may see it in `/proc`. Reads much of it:
+/// The process that listens on `addr` or in its way, as far as this process may see it in `/proc`. Reads much of it:
 /// for the message of a start that has failed.
 pub fn occupant(addr: SocketAddr) -> Option<Occupant> {
     let tables =

@@ -14,8 +14,8 @@ use tokio::runtime::{Builder, LocalOptions};
 const EVENTS_PER_TURN: usize = 256;
 
 /// Threads beside a worker for what blocks, such as reading files and rendering pages. Clients decide
-/// how much of it is asked for at once; tokio would start 512 for each worker. What exceeds them waits
-/// its turn, and a disk is hardly faster with more.
+/// how many such calls come at once; tokio would start 512 threads for each worker. Calls beyond
+/// these wait their turn, and a disk is hardly faster with more.
 const BLOCKING_THREADS: usize = 16;
 
 /// Starts a worker thread that runs the future `main` makes, on a runtime of its own.

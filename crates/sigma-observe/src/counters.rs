@@ -55,11 +55,11 @@ pub enum Counter {
     TlsHandshakeFailures,
     /// WebSockets opened by `Upgrade` (RFC 6455).
     WebsocketsByUpgrade,
-    /// Those of them open now; goes up and down.
+    /// WebSockets opened by `Upgrade` that are open now; goes up and down.
     WebsocketsByUpgradeActive,
     /// WebSockets opened by extended CONNECT (RFC 8441).
     WebsocketsByConnect,
-    /// Those of them open now; goes up and down.
+    /// WebSockets opened by CONNECT that are open now; goes up and down.
     WebsocketsByConnectActive,
     /// Bytes read from clients in WebSockets, counted as they pass.
     WebsocketBytesIn,

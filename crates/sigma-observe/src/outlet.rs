@@ -16,7 +16,7 @@ use crate::log_buffer::{LogError, LogTarget};
 const FILE_MODE: u32 = 0o640;
 const DIRECTORY_MODE: u32 = 0o750;
 
-/// What a pipe that has room at all takes at once (PIPE_BUF): a larger write could wait.
+/// The bytes that a pipe with any room takes at once (PIPE_BUF): a larger write could wait.
 const PIECE_BYTES: usize = 4_096;
 
 /// How often a reader that stands still is looked after.

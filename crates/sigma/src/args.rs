@@ -148,7 +148,7 @@ pub(crate) struct Routes {
 /// The file of a command for which none is named.
 pub(crate) const DEFAULT_FILE: &str = "sigma.yaml";
 
-/// What the original Sigma's command line starts, before its options.
+/// The verticle that the original Sigma's command line starts, before its options.
 const VERTICLE: &str = "net.oooops.sigma.Sigma";
 
 /// Rewrites the command lines of the original Sigma and of NiubiX into Sigma's own.

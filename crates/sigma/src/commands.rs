@@ -1,4 +1,4 @@
-//! What each command does.
+//! The commands.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -184,12 +184,12 @@ fn check(args: Check) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What compiling `config` finds.
+/// The problems that compiling `config` finds.
 fn compile_problems(config: &Config, plugins: &Arc<Roster>) -> Vec<Problem> {
     compile_only(config, plugins).err().unwrap_or_default()
 }
 
-/// What the problems of the document leave of it, for compiling it all the same.
+/// The part of the document that its problems leave, for compiling it all the same.
 fn sound_part(source: &Source, problems: &[Problem], plugins: &Arc<Roster>) -> Sound {
     let Ok(text) = std::fs::read_to_string(&source.path) else { return Sound::default() };
     let env = |name: &str| std::env::var(name).ok();

@@ -31,10 +31,10 @@ const QUEUED_LINES: usize = 1_024;
 /// How long the last lines may take to leave when the process ends.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
-/// What the log says of itself; it is not held to any allowance.
+/// The target of lines about the log itself; no allowance holds for them.
 const OWN_TARGET: &str = "sigma::log";
 
-/// What one place in the code may say on a worker: enough to see what is going on, too little to fill
+/// The lines that one place in the code may write on a worker: enough to see what is going on, too little to fill
 /// a disk by it.
 const WORKER_ALLOWANCE: Allowance = Allowance { burst: 20, pause: Duration::from_millis(500) };
 
@@ -45,7 +45,7 @@ thread_local! {
     static GATES: RefCell<HashMap<Identifier, Gate>> = RefCell::default();
 }
 
-/// Keeps lines back that one place in the code says too often. What is only said at `debug` and `trace`
+/// Keeps lines back that one place in the code says too often. A line at `debug` or `trace`
 /// passes: whoever asks for it is looking for something.
 struct Allowances {
     control: std::thread::ThreadId,
@@ -190,7 +190,7 @@ impl Outcome {
     }
 }
 
-/// What the process `pid` says of its last reload: how many there were, and what was wrong with it.
+/// The last reload of the process `pid`: how many there were, and its problem if it was refused.
 pub(crate) fn outcome_of(pid: i32) -> Option<(u64, Option<String>)> {
     let folder = PathBuf::from(format!("/proc/{pid}/fd"));
     let mut entries = std::fs::read_dir(folder).ok()?.flatten();

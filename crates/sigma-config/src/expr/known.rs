@@ -79,7 +79,7 @@ pub const NAMES: &[&str] = &[
     "uri",
 ];
 
-/// What variables begin with whose names go on with that of a header, an argument and so on.
+/// The beginnings of variables whose names go on with that of a header, an argument and so on.
 pub const PREFIXES: &[&str] =
     &["arg_", "cookie_", "http_", "post_arg_", "sent_http_", "upstream_http_", "uri_param_"];
 

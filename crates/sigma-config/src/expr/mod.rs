@@ -1,6 +1,6 @@
 //! Conditions on variables: parsed once, evaluated per request.
 //!
-//! `parse` turns JSON into the tree below, `eval` walks it. What a variable is worth comes from
+//! `parse` turns JSON into the tree below, `eval` walks it. The value of a variable comes from
 //! the caller through [`Variables`]; nothing here knows a request.
 
 mod eval;

@@ -38,7 +38,7 @@ impl Unset for Expr {
 }
 
 /// A field that few of many resources have: it costs one pointer until it is set, and reads as
-/// the empty value until then. What was written stays written, even if it is empty.
+/// the empty value until then. A field that was written stays written, even if it is empty.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Rare<T>(Option<Box<T>>);
 

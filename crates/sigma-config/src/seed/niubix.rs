@@ -426,7 +426,7 @@ fn backends(app: &Place<'_>, weights: Weights, report: &mut Report<'_>) -> Vec<B
             "weight": if down { 0 } else { weight },
         });
         if down {
-            // What the weight is once the backend is set up again.
+            // The weight once the backend is set up again.
             node["metadata"] = json!({"down": true, "weight": weight});
         }
         backends.push(Backend { node, check });

@@ -1,4 +1,4 @@
-//! What can be made of an item that is invalid: where it would have stood, and whether the form
+//! The outline of an item that is invalid: where it would have stood, and whether the form
 //! before it may go on standing in for it.
 
 use serde_json::Value;
@@ -13,7 +13,7 @@ use crate::rules::Object;
 const NAMES: [&str; 3] = ["uris", "hosts", "snis"];
 
 /// Whether resources of a kind serve somebody by themselves, or are what others cannot do without.
-/// Those of other kinds only lend texts to plugins, which refuse where they lack one.
+/// Resources of other kinds only lend texts to plugins, which refuse where they lack one.
 #[must_use]
 pub fn has_place(kind: Kind) -> bool {
     !matches!(kind, Kind::PluginMetadata | Kind::Proto | Kind::StreamRoute | Kind::Secret)

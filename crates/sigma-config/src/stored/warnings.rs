@@ -1,4 +1,4 @@
-//! What nobody reads of a resource, and what else its writer should know.
+//! The fields of a resource that nobody reads, and all else that its writer should know.
 
 use std::collections::HashSet;
 
@@ -53,12 +53,12 @@ pub(super) fn refuse_unknown(
     if sentences.is_empty() { Ok(()) } else { Err(invalid(sentences.join("; "))) }
 }
 
-/// What the writer of a resource should know though it stops nothing; [`super::check`] accepts it.
+/// The warnings about a resource that [`super::check`] accepts; they stop nothing.
 /// Pointers begin in the resource.
 pub fn warnings(kind: Kind, id: Option<&str>, value: &Value, around: &Surroundings<'_>) -> Vec<Problem> {
     let plugins = around.plugins;
     let unread = unread(kind, id, value, plugins).into_iter();
-    // Those that are refused are no warnings as well.
+    // Fields that are refused are no warnings as well.
     let unread = unread.filter(|field| !field.is_unknown() || around.unknown == UnknownFields::Warn);
     let mut found: Vec<Problem> = unread.map(|field| field.ignored()).collect();
     let empty = Object::new();

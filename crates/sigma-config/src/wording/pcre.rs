@@ -8,8 +8,8 @@
 //! * a look-ahead right behind a leading `^` and a look-behind right before a trailing `$` become
 //!   expressions of their own that must, or must not, match as well.
 //!
-//! What stays inexpressible (other look-around, back references, atomic groups, possessive
-//! repetitions, recursion) is reported by name. One difference is wanted: `$` matches only at the end,
+//! The constructs that stay inexpressible (other look-around, back references, atomic groups,
+//! possessive repetitions, recursion) are reported by name. One difference is wanted: `$` matches only at the end,
 //! never before a final line feed, so that no pattern lets a line feed through.
 
 mod class;

@@ -26,8 +26,8 @@ pub struct AcceptOptions {
     pub alpn: Vec<Vec<u8>>,
     /// Versions allowed; an identity may allow fewer.
     pub versions: Versions,
-    /// Largest ClientHello, record headers included. Those of browsers with post-quantum keys
-    /// take about 2 KiB.
+    /// Largest ClientHello, record headers included. A browser with post-quantum keys sends
+    /// about 2 KiB.
     pub hello_bytes: usize,
     /// Time for the whole handshake.
     pub timeout_ms: u64,

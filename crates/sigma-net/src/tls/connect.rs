@@ -47,7 +47,7 @@ pub struct Authorities {
 }
 
 impl Authorities {
-    /// Those that the system trusts: of the file named by the environment's `SSL_CERT_FILE`, else
+    /// The authorities that the system trusts: of the file named by the environment's `SSL_CERT_FILE`, else
     /// of the first usual file that can be read. Authorities in a form that is not understood are
     /// left out, as elsewhere.
     ///
@@ -113,7 +113,7 @@ pub enum Trust {
     /// Any that answers: nobody who can get between is kept out.
     #[default]
     Anyone,
-    /// Those that one of these authorities vouches for, under the name asked for.
+    /// Certificates that one of these authorities vouches for, under the name asked for.
     Authorities(Authorities),
 }
 

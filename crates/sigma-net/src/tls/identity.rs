@@ -27,7 +27,7 @@ pub struct Identity {
     pub resumption: Resumption,
 }
 
-/// Who clients see under some names, and on which terms.
+/// The server that clients see under some names, and its terms.
 #[derive(Debug)]
 pub struct ServerIdentity {
     certificates: Arc<Choice>,

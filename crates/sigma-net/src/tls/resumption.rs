@@ -1,6 +1,6 @@
 //! Session resumption: what a server keeps, or gives the client to keep, to save a handshake.
 //!
-//! What is resumed carries the client's certificate of the first handshake. So a session counts
+//! A resumed session carries the client's certificate of the first handshake. So a session counts
 //! only under the terms it was made under: the fingerprint of [`ClientAuth`](super::ClientAuth)
 //! is part of each ticket and of each key in the cache. Otherwise a session from before clients
 //! had to show a certificate would let them in without one.

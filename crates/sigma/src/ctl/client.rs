@@ -10,7 +10,7 @@ use serde_json::Value;
 const TIMEOUT: Duration = Duration::from_secs(60);
 const DEFAULT_ADMIN: &str = "http://127.0.0.1:9180";
 
-/// What is done to a resource.
+/// A change of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Method {
     Get,
@@ -139,7 +139,7 @@ fn refusal(status: u16, text: &str) -> anyhow::Error {
         401 => {
             "; give the key with --key-file or SIGMA_ADMIN_KEY (one that was made is in admin.key beside the store)"
         }
-        // What else is refused says itself what to do.
+        // Other refusals say themselves what to do.
         403 if !message.contains("operators.") => "; call from an address in `admin.allow`",
         _ => "",
     };

@@ -13,7 +13,7 @@ use sigma_config::shorthand;
 /// Largest file in bytes, as the Admin API takes it.
 const FILE_BYTES_MAX: usize = 128 * 1024 * 1024;
 
-/// What a configuration consists of.
+/// The sections of a configuration.
 const SECTIONS: [&str; 13] = [
     "routes",
     "services",
@@ -62,7 +62,7 @@ fn listed(file: &Path, problems: &[Problem]) -> anyhow::Error {
 }
 
 /// Reads a whole configuration, as a file of a gateway has it; the gateway's own settings are left
-/// out, and named on standard error. What is neither section nor setting is refused: a misspelt
+/// out, and named on standard error. A key that is neither section nor setting is refused: a misspelt
 /// section would be an empty one, and remove everything of its kind.
 pub(crate) fn configuration(file: &Path) -> Result<Value> {
     let found =

@@ -132,7 +132,7 @@ enum Verb {
 
 #[derive(Debug, Args)]
 struct Change {
-    /// What to write
+    /// The file that holds it; `-` for standard input
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     file: PathBuf,
     /// Check everything and store nothing
@@ -164,7 +164,7 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
         Verb::Put { kind, id, change } => {
             let path = resource(&kind, id.as_deref())?;
             let body = document::read(&change.file)?;
-            // What says nowhere which one it is gets an id from the gateway.
+            // A resource without an id gets one from the gateway.
             let named = id.is_some() || body.get("id").or_else(|| body.get("username")).is_some();
             let method =
                 if !named && MAKES_IDS.contains(&path.as_str()) { Method::Post } else { Method::Put };
@@ -300,7 +300,7 @@ async fn quarantine(controls: &[String], form: Form) -> Result<ExitCode> {
     Ok(if all_answered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What gateways say of themselves, each with its `node`; and whether all did.
+/// The reports of gateways, each with its `node`; and whether all answered.
 async fn revisions(controls: &[String]) -> Result<(Vec<Value>, bool)> {
     let mut rows = Vec::new();
     let mut all_answered = true;
