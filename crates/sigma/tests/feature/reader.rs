@@ -127,6 +127,8 @@ fn every_recipe_does_what_it_shows() {
         let blocks = blocks_of(text);
         let has = |language: &str| blocks.iter().any(|(of, _)| of == language);
         assert!(has("yaml") && has("console"), "the recipe `{name}` has no configuration or no command");
+        let anchor = name.to_lowercase().replace(' ', "-");
+        assert!(page.contains(&format!("](#{anchor})")), "the table of recipes does not name `{name}`");
     }
     follow_all(&sections);
 }
