@@ -1,5 +1,7 @@
 //! Changes end where compiling anew begins.
 
+mod golden;
+
 use std::sync::Arc;
 
 use proptest::prelude::*;
