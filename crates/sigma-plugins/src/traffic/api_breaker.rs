@@ -48,9 +48,7 @@ $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
 502
 $ curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:9080/orders
 502
-$ curl -i http://127.0.0.1:9080/orders
-HTTP/1.1 503 Service Unavailable
-…
+$ until curl -s http://127.0.0.1:9080/orders | grep rest; do :; done
 the orders have a rest
 ```
 "#;

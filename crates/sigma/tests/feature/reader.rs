@@ -237,8 +237,8 @@ impl Reader {
         for (command, shown) in typed_and_shown(console) {
             let to_type = self.with_free_ports(&command);
             let mut told = String::new();
-            // A file is written a little after the answer.
-            let only_reads = command.starts_with("cat ");
+            // Logs and counters follow a little after the answer.
+            let only_reads = command.starts_with("cat ") || command.contains("/metrics");
             until(PATIENCE, || {
                 let came = self.shell.type_in(&to_type);
                 told = self.with_named_ports(&without_line_ends(&came));
