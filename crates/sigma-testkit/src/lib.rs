@@ -7,6 +7,7 @@
 //! sloppy fails here first.
 
 mod case;
+mod dns;
 mod etcd;
 mod gateway;
 mod message;
@@ -24,6 +25,7 @@ mod streams;
 pub mod wire;
 
 pub use case::{Action, Case, Check, Expect, Side, Step, parse_cases};
+pub use dns::{Dns, RecordKind, ServiceRecord};
 pub use etcd::EtcdServer;
 pub use gateway::Gateway;
 pub use message::{Framing, Head, Message};

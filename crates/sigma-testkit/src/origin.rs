@@ -74,6 +74,12 @@ impl Origin {
         Origin::answering(tcp("127.0.0.1:0")?, move |request| echo(&name, request))
     }
 
+    /// As [`Origin::echo`] at an address of this machine, `ip:port`.
+    pub fn echo_at(name: &str, address: &str) -> Result<Origin> {
+        let name = name.to_string();
+        Origin::answering(tcp(address)?, move |request| echo(&name, request))
+    }
+
     /// As [`Origin::echo`] on the IPv6 loopback.
     pub fn echo_ipv6(name: &str) -> Result<Origin> {
         let name = name.to_string();
