@@ -189,6 +189,10 @@ impl Rules<'_> {
         for breach in store.map(crate::store::breaches).unwrap_or_default() {
             self.error(&member("store", breach.field), "conflict", breach.message, breach.hint);
         }
+        let discovery = self.root.get("discovery").and_then(Value::as_object);
+        for (place, message, hint) in discovery.map(crate::discovery::breaches).unwrap_or_default() {
+            self.error(&member("discovery", place), "conflict", message, hint);
+        }
         let level = self.root.get("error_log").and_then(|log| log.get("level")?.as_str());
         if let Some(wrong) = level.and_then(crate::settings::wrong_directive) {
             let message = format!("`{wrong}` is no level");

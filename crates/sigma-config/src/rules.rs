@@ -7,6 +7,7 @@
 use serde_json::{Map, Value};
 
 use crate::cidr::Cidr;
+use crate::discovery::split_dns_service;
 use crate::expr::Expr;
 use crate::nodes::{split_address, split_node};
 use crate::pem;
@@ -133,13 +134,7 @@ pub(crate) fn upstream(upstream: &Object) -> Vec<Violation> {
             Violation::new(place, "node", message, hint)
         }));
     }
-    for field in ["service_name", "discovery_type"] {
-        if upstream.contains_key(field) {
-            let message = format!("`{field}` needs service discovery, which this version does not have");
-            found.push(Violation::new(field, "not_served", message, "name the `nodes`"));
-            break;
-        }
-    }
+    found.extend(service(upstream));
     if word(upstream, "pass_host") == Some("rewrite")
         && word(upstream, "upstream_host").is_none_or(str::is_empty)
     {
@@ -162,6 +157,35 @@ pub(crate) fn upstream(upstream: &Object) -> Vec<Violation> {
         found.extend(hash_key(word(upstream, "hash_on").unwrap_or("vars"), word(upstream, "key")));
     }
     found
+}
+
+/// The service that an upstream takes its nodes from.
+fn service(upstream: &Object) -> Option<Violation> {
+    let fields = ["service_name", "discovery_type"];
+    let first = fields.into_iter().find(|field| upstream.contains_key(*field))?;
+    match (word(upstream, "service_name"), word(upstream, "discovery_type")) {
+        (_, Some(other)) if other != "dns" => {
+            let message = format!("`{first}` needs service discovery, which this version does not have");
+            let hint = "name the `nodes`, or write discovery_type: dns";
+            Some(Violation::new(first, "not_served", message, hint))
+        }
+        (Some(name), Some(_)) if upstream.contains_key("nodes") => {
+            let message = format!("an upstream has `nodes` or the service `{name}`, not both");
+            Some(Violation::new(first, "conflict", message, "keep one of the two"))
+        }
+        (Some(name), Some(_)) => {
+            let message = split_dns_service(name).err()?;
+            Some(Violation::new("service_name", "service", message, "write host or host:port"))
+        }
+        // What is no text is refused for that.
+        _ if fields.into_iter().all(|field| upstream.contains_key(field)) => None,
+        (name, _) => {
+            let lacks = fields[usize::from(name.is_some())];
+            let message = format!("`{first}` needs `{lacks}`");
+            let hint = "write both, such as service_name: web.internal and discovery_type: dns";
+            Some(Violation::new(first, "missing", message, hint))
+        }
+    }
 }
 
 /// Place, message and remedy of every node that cannot be.

@@ -480,6 +480,9 @@ pub struct Settings {
     pub compat: Compat,
     /// Encryption of secret fields in the store.
     pub data_encryption: DataEncryption,
+    /// Where upstreams with a `service_name` find their nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub discovery: Option<crate::discovery::Discovery>,
     /// How secrets are looked up.
     pub secret_lookup: crate::reference::SecretLookup,
     /// How names of nodes are resolved.
@@ -576,6 +579,7 @@ impl Default for Settings {
             plugin_attr: serde_json::Map::new(),
             compat: Compat::default(),
             data_encryption: DataEncryption::default(),
+            discovery: None,
             secret_lookup: crate::reference::SecretLookup::default(),
             dns: crate::dns::Dns::default(),
             pid_file: None,

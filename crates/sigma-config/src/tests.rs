@@ -397,7 +397,7 @@ routes:
 services:
   - { id: s, upstream: { nodes: {}, tls: { client_cert_id: d } }, script: "local _M = {}" }
 upstreams:
-  - { id: u, service_name: a, discovery_type: dns }
+  - { id: u, service_name: a, discovery_type: nacos }
 consumers:
   - { username: jack, group_id: h, plugins: { key-auth: {} } }
   - { id: jill/credentials/c, plugins: { key-auth: { key: k } } }

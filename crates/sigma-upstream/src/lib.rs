@@ -3,8 +3,10 @@
 pub mod balance;
 pub mod dns;
 pub mod endpoint;
+pub mod feed;
 pub mod health;
 pub mod identity;
 
 pub mod connection;
 pub mod pool;
+pub mod watch;

@@ -159,8 +159,9 @@ const BANS: &[Ban] = &[
             ),
             ("crates/sigma-proxy/src/gateway.rs", "on the control thread"),
             ("crates/sigma-proxy/src/worker.rs", "this is the worker's clock"),
-            ("crates/sigma-upstream/src/dns.rs", "on the control thread"),
+            ("crates/sigma-upstream/src/dns/", "on the control thread"),
             ("crates/sigma-upstream/src/health/checker.rs", "on the control thread"),
+            ("crates/sigma-upstream/src/watch.rs", "on the control thread"),
         ],
     },
     Ban {
@@ -194,6 +195,10 @@ const BANS: &[Ban] = &[
             ("crates/sigma-observe/src/outlet.rs", "on the thread of the log"),
             ("crates/sigma-plugins/src/log/file_logger.rs", "on a thread of its own"),
             ("crates/sigma-plugins/src/rewrite/static_files/", "files are found and read in spawn_blocking"),
+            (
+                "crates/sigma-upstream/src/dns/",
+                "on the control thread; connecting the socket sends nothing, it asks the kernel for a route",
+            ),
         ],
     },
 ];

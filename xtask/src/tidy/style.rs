@@ -20,7 +20,7 @@ const SAFETY_REACH: usize = 6;
 const SLEEPERS: &[(&str, &str)] = &[
     ("crates/sigma-testkit/", "the harness polls for what no event announces, up to a deadline"),
     (
-        "crates/sigma-upstream/src/dns.rs",
+        "crates/sigma-upstream/src/watch.rs",
         "a published address raises no event: it is polled for, up to a deadline",
     ),
     (

@@ -211,11 +211,11 @@ pub struct Upstream {
     #[schemars(with = "crate::nodes::NodesForm")]
     #[serde(with = "crate::nodes")]
     pub nodes: Box<[Node]>,
-    /// Name of the service in a registry; instead of `nodes`.
+    /// The service in a registry whose nodes are used; instead of `nodes`. In DNS, `host` or `host:port`.
     #[serde(skip_serializing_if = "Rare::is_unset")]
     #[schemars(length(min = 1, max = 256))]
     pub service_name: Rare<String>,
-    /// The registry.
+    /// The registry: `dns`.
     #[serde(skip_serializing_if = "Rare::is_unset")]
     pub discovery_type: Rare<String>,
     /// The settings of the registry.

@@ -370,7 +370,7 @@ fn upstreams() {
         "invalid configuration: value should match only one schema, but matches both schemas 1 and 2",
     );
     check(
-        json!({ "service_name": "a", "discovery_type": "dns" }),
+        json!({ "service_name": "a", "discovery_type": "nacos" }),
         "`service_name` needs service discovery, which this version does not have",
     );
     check(

@@ -106,6 +106,7 @@ pub(super) fn warn_of_restart(old: &Settings, new: &Settings) {
         ("compat.ignored_plugins", old.compat.ignored_plugins != new.compat.ignored_plugins),
         ("plugin_attr", old.plugin_attr != new.plugin_attr),
         ("secret_lookup", old.secret_lookup != new.secret_lookup),
+        ("discovery", old.discovery != new.discovery),
         ("dns.servers", old.dns.servers != new.dns.servers),
         ("pid_file", old.pid_file != new.pid_file),
         ("error_log.path", old.error_log.path != new.error_log.path),

@@ -26,6 +26,7 @@ use crate::operators;
 use crate::operators::niubix::Edit;
 use crate::operators::running::{Command, Running, STOPPING};
 use crate::serving::desired::{Batch, Desired};
+use crate::serving::endpoints::Endpoints;
 use crate::serving::plugins::Plugins;
 use crate::serving::publisher::{Part, Publisher, Whole, problems};
 use crate::serving::secret::{Limits, Secrets};
@@ -166,8 +167,8 @@ impl Supervisor {
         let Ok(secrets) = Secrets::new(limits, |name| std::env::var(name).ok());
         let compiler = Compiler::new(Arc::clone(&plugins.enabled), Arc::clone(&plugins.node));
         let desired = |checked| Desired::new(checked, Arc::clone(&plugins.enabled) as _, keyring.clone());
-        let servers = settings.dns.servers.clone();
-        let publisher = Arc::new(Publisher::new(desired(Checked::default()), servers, compiler, secrets));
+        let endpoints = Endpoints::of(settings);
+        let publisher = Arc::new(Publisher::new(desired(Checked::default()), endpoints, compiler, secrets));
         let mut desired = desired(checked);
         if let Some(store) = &store {
             let contents = store.load().await?;

@@ -2,20 +2,25 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sigma_config::Problem;
+use sigma_config::discovery::{Discovery, split_dns_service};
 use sigma_config::dns::NameServer;
 use sigma_config::resources::{self, PassHost, Scheme};
+use sigma_config::settings::Settings;
 use sigma_net::tls::ClientTls;
 use sigma_proxy::Snapshot;
 use sigma_proxy::compile::EndpointSource;
-use sigma_upstream::dns::{Resolver, Watch, resolve_initial};
-use sigma_upstream::endpoint::{UpstreamCell, plan_nodes};
+use sigma_upstream::dns::{DnsService, Resolver};
+use sigma_upstream::endpoint::UpstreamCell;
+use sigma_upstream::feed::Feed;
 use sigma_upstream::health::checker::{CheckerSpec, Checkers, TargetStatus};
 use sigma_upstream::health::plan::Plan;
 use sigma_upstream::identity::EndpointIds;
+use sigma_upstream::watch::{Source, Watch, resolve_initial};
 use tokio::task::JoinHandle;
 
 /// Upstreams that were compiled for a snapshot which is not in force yet. It is given to
@@ -32,26 +37,29 @@ struct Compiled {
     key: String,
     plan: Option<Arc<Plan>>,
     cell: Arc<UpstreamCell>,
+    service: Option<Box<str>>,
 }
 
 impl Pending {
-    /// Resolves the names of nodes, as far as `timeout` allows.
+    /// Finds nodes and resolves their names, as far as `timeout` allows.
     pub(crate) async fn resolve(&mut self, timeout: Duration) {
-        if !self.watches.iter().any(Watch::has_names) {
+        if !self.watches.iter().any(Watch::is_needed) {
             return;
         }
         resolve_initial(&mut self.watches, timeout).await;
         for (upstream, watch) in self.upstreams.iter().zip(&self.watches) {
-            if watch.has_names() {
+            if watch.is_needed() {
                 upstream.cell.publish(Arc::new(watch.endpoints()));
             }
         }
     }
 }
 
-/// A name watch in force; ends when dropped.
+/// A watch in force; ends when dropped.
 struct Watching {
     cell: Arc<UpstreamCell>,
+    /// The service that its nodes come from.
+    service: Option<Box<str>>,
     task: JoinHandle<()>,
 }
 
@@ -69,6 +77,9 @@ pub(crate) struct Endpoints {
     /// Name servers to ask; none: those of the system.
     servers: Vec<NameServer>,
     resolver: Option<Resolver>,
+    discovery: Discovery,
+    /// Asks the name servers of `discovery.dns`.
+    service_resolver: Option<Resolver>,
     watching: HashMap<String, Watching>,
     /// The upstreams whose nodes are checked.
     checked: HashMap<String, CheckerSpec>,
@@ -88,9 +99,10 @@ impl Planning<'_> {
 }
 
 impl Endpoints {
-    /// Asks these name servers; those of the system if there is none.
-    pub(crate) fn with_servers(servers: Vec<NameServer>) -> Endpoints {
-        Endpoints { servers, ..Endpoints::default() }
+    /// Asks the name servers, and finds services, that the settings name.
+    pub(crate) fn of(settings: &Settings) -> Endpoints {
+        let (servers, discovery) = (settings.dns.servers.clone(), settings.discovery.clone());
+        Endpoints { servers, discovery: discovery.unwrap_or_default(), ..Endpoints::default() }
     }
 
     /// For one compilation.
@@ -98,7 +110,7 @@ impl Endpoints {
         Planning { endpoints: self, pending: Pending::default() }
     }
 
-    /// Watches names and checks health of exactly the upstreams of `snapshot`. Within a runtime.
+    /// Watches nodes and checks health of exactly the upstreams of `snapshot`. Within a runtime.
     pub(crate) fn commit(&mut self, pending: Pending, snapshot: &Snapshot) {
         self.watch(pending);
         let mut watching = std::mem::take(&mut self.watching);
@@ -129,19 +141,21 @@ impl Endpoints {
         }
     }
 
-    /// Begins to watch names of pending upstreams; whether any is checked, or was before.
+    /// Begins to watch the nodes of pending upstreams; whether any is checked, or was before.
     fn watch(&mut self, pending: Pending) -> bool {
         let mut checks_changed = false;
-        for (Compiled { key, plan, cell }, watch) in pending.upstreams.into_iter().zip(pending.watches) {
+        for (Compiled { key, plan, cell, service }, watch) in
+            pending.upstreams.into_iter().zip(pending.watches)
+        {
             checks_changed |= self.checked.remove(&key).is_some();
             if let Some(plan) = plan {
                 let (key, cell) = (key.clone(), Arc::clone(&cell));
                 self.checked.insert(key.clone(), CheckerSpec { key, plan, cell });
                 checks_changed = true;
             }
-            if watch.has_names() {
+            if watch.is_needed() {
                 let task = tokio::spawn(watch.run(Arc::clone(&cell)));
-                self.watching.insert(key, Watching { cell, task });
+                self.watching.insert(key, Watching { cell, service, task });
             } else {
                 self.watching.remove(&key);
             }
@@ -154,6 +168,37 @@ impl Endpoints {
         let keys = self.checkers.keys().into_iter();
         let probe = |key: &str| self.checked.get(key).map_or("http", |spec| spec.plan.probe_name());
         keys.filter_map(|key| Some((key.to_owned(), probe(key), self.checkers.status(key)?))).collect()
+    }
+
+    /// The feed of an upstream's nodes, if they are not configured.
+    fn feed(&mut self, key: &str, config: &resources::Upstream) -> Result<Option<Box<dyn Feed>>, Problem> {
+        if config.service_name.is_unset() {
+            return Ok(None);
+        }
+        let place = format!("{key}.service_name");
+        let (host, port) = split_dns_service(&config.service_name)
+            .map_err(|message| Problem::new(&place, "service", message).hint("write host or host:port"))?;
+        let resolver = self.service_resolver().map_err(|error| Problem::new(&place, "resolver", error))?;
+        let order = self.discovery.dns.as_ref().and_then(|dns| dns.order.as_deref());
+        Ok(Some(Box::new(DnsService::new(resolver, host, port, order))))
+    }
+
+    fn service_resolver(&mut self) -> Result<Resolver, String> {
+        if let Some(resolver) = &self.service_resolver {
+            return Ok(resolver.clone());
+        }
+        let resolver = match &self.discovery.dns {
+            None => self.resolver()?,
+            Some(dns) => {
+                let servers: Vec<_> = dns.servers.iter().map(|server| server.0).collect();
+                let built = match &dns.resolv_conf {
+                    Some(path) => configured(path),
+                    None => Resolver::with_servers(&servers).map_err(|error| error.to_string()),
+                };
+                built.map_err(|error| format!("discovery.dns: {error}"))?
+            }
+        };
+        Ok(self.service_resolver.insert(resolver).clone())
     }
 
     fn resolver(&mut self) -> Result<Resolver, String> {
@@ -174,6 +219,13 @@ impl Endpoints {
         self.resolver = Some(resolver.clone());
         Ok(resolver)
     }
+}
+
+/// The resolver by a file in the form of `/etc/resolv.conf`.
+fn configured(path: &Path) -> Result<Resolver, String> {
+    let failed = |error: &dyn std::fmt::Display| format!("cannot use {}: {error}", path.display());
+    let text = std::fs::read(path).map_err(|error| failed(&error))?;
+    Resolver::with_conf(&text).map_err(|error| failed(&error))
 }
 
 /// Refuses a scheme that this version does not speak.
@@ -211,12 +263,17 @@ impl EndpointSource for Planning<'_> {
         let plan = plan(key, config, probes)?;
         let endpoints = &mut *self.endpoints;
         let health = if plan.is_some() { endpoints.checkers.records(key) } else { Arc::default() };
-        let nodes = plan_nodes(config.scheme, &config.nodes);
+        let feed = endpoints.feed(key, config)?;
+        let service = feed.is_some().then(|| config.service_name.as_str().into());
+        let source = feed.map_or(Source::Configured(&config.nodes), Source::Fed);
         let resolver = endpoints.resolver().map_err(|error| Problem::new(key, "resolver", error))?;
-        let watch = Watch::new(resolver, nodes, Arc::clone(&endpoints.ids), health);
+        let mut watch = Watch::new(resolver, config.scheme, source, Arc::clone(&endpoints.ids), health);
+        if let Some(former) = endpoints.watching.get(key) {
+            watch.inherit(&former.cell.load(), former.service == service);
+        }
         let cell = Arc::new(UpstreamCell::new(Arc::new(watch.endpoints())));
         let (key, plan_of_cell) = (key.to_owned(), plan.clone());
-        self.pending.upstreams.push(Compiled { key, plan: plan_of_cell, cell: Arc::clone(&cell) });
+        self.pending.upstreams.push(Compiled { key, plan: plan_of_cell, cell: Arc::clone(&cell), service });
         self.pending.watches.push(watch);
         Ok((cell, plan))
     }

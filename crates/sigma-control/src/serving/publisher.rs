@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
-use sigma_config::dns::{Dns, NameServer};
+use sigma_config::dns::Dns;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::Secret;
 use sigma_config::{Config, Problem};
@@ -65,15 +65,15 @@ pub(crate) struct Part {
 }
 
 impl Publisher {
-    /// Begins with `desired`, which serves nothing. Names are asked of `servers`, if there are any.
+    /// Begins with `desired`, which serves nothing. `endpoints` are those of no upstream yet.
     pub(crate) fn new(
         desired: Desired,
-        servers: Vec<NameServer>,
+        endpoints: Endpoints,
         compiler: Compiler,
         secrets: Secrets,
     ) -> Publisher {
         let state = State {
-            endpoints: Endpoints::with_servers(servers),
+            endpoints,
             desired,
             batch: Batch::default(),
             published: 0,

@@ -6,6 +6,7 @@ mod admin;
 mod balance;
 mod bodies;
 mod cli;
+mod discovery;
 mod docs;
 mod go;
 mod h2;

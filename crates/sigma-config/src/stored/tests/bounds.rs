@@ -713,7 +713,7 @@ fn fields_of_protos_secrets_and_stream_routes() {
         &[
             (json!({}), "value should match only one schema, but matches none"),
             (
-                json!({ "service_name": "a", "discovery_type": "dns" }),
+                json!({ "service_name": "a", "discovery_type": "nacos" }),
                 "!`service_name` needs service discovery, which this version does not have",
             ),
         ],

@@ -1,0 +1,130 @@
+//! Settings of service discovery, and what names a service.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::dns::NameServer;
+use crate::nodes::split_address;
+
+/// Where upstreams with a `service_name` find their nodes. Read once, at the start.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Discovery {
+    /// For `discovery_type: dns`; unset: the name servers that `dns` says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dns: Option<DnsDiscovery>,
+}
+
+/// DNS as a registry: one of `servers` and `resolv_conf`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DnsDiscovery {
+    /// Name servers, `ip` or `ip:port`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>", length(min = 1))]
+    pub servers: Vec<NameServer>,
+    /// A file in the form of `/etc/resolv.conf`: its name servers, search domains and options.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resolv_conf: Option<PathBuf>,
+    /// Kinds of records in the order in which they are asked for; the first that exists names the
+    /// nodes. Unset: SRV, then A and AAAA together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 5))]
+    pub order: Option<Vec<DnsRecords>>,
+}
+
+/// A kind of records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum DnsRecords {
+    /// The kind that the nodes came from before.
+    #[serde(rename = "last")]
+    Last,
+    /// Services with their ports, weights and priorities.
+    #[serde(rename = "SRV")]
+    Srv,
+    /// IPv4 addresses.
+    #[serde(rename = "A")]
+    A,
+    /// IPv6 addresses.
+    #[serde(rename = "AAAA")]
+    Aaaa,
+    /// Aliases; followed in any case, so that this asks for nothing.
+    #[serde(rename = "CNAME")]
+    Cname,
+}
+
+/// What is contradictory in `discovery`: place, message and remedy.
+pub(crate) fn breaches(discovery: &Map<String, Value>) -> Vec<(&'static str, &'static str, &'static str)> {
+    let Some(dns) = discovery.get("dns").and_then(Value::as_object) else { return Vec::new() };
+    let mut found = Vec::new();
+    match (dns.contains_key("servers"), dns.contains_key("resolv_conf")) {
+        (true, true) => {
+            found.push(("dns", "only one of `servers` and `resolv_conf` can be", "keep one of the two"))
+        }
+        (false, false) => {
+            let hint =
+                "add servers: [\"10.0.0.2\"], or leave `dns` out for those that names of nodes are asked of";
+            found.push(("dns", "`dns` needs `servers` or `resolv_conf`", hint));
+        }
+        _ => {}
+    }
+    let order = dns.get("order").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if order.iter().enumerate().any(|(at, kind)| order[..at].contains(kind)) {
+        found.push(("dns.order", "a kind of records is named twice", "name each once"));
+    }
+    found
+}
+
+/// The name and the port of a service of DNS: `host` or `host:port`.
+///
+/// # Errors
+/// It is no such text; a sentence.
+pub fn split_dns_service(text: &str) -> Result<(&str, Option<u16>), String> {
+    let (host, port) = split_address(text)?;
+    let label = |label: &str| !label.is_empty() && label.len() <= 63;
+    let host = &text[..host.len().min(text.len())];
+    let name = host.strip_suffix('.').unwrap_or(host);
+    if host.starts_with("unix:") || host.starts_with('[') || name.len() > 253 || !name.split('.').all(label) {
+        return Err(format!("`{text}` is no name of DNS; write host or host:port"));
+    }
+    Ok((host, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn names_of_services_are_split() {
+        let check = |text: &str, want: Option<(&str, Option<u16>)>| {
+            assert_eq!(split_dns_service(text).ok(), want, "{text}");
+        };
+        check("web.internal", Some(("web.internal", None)));
+        check("web.internal.:81", Some(("web.internal.", Some(81))));
+        check("_http._tcp.web.internal", Some(("_http._tcp.web.internal", None)));
+        for wrong in ["", "web:0", "web:x", "a..b", "unix:/s", "[::1]:80", "web:1:2", &"a".repeat(64)] {
+            check(wrong, None);
+        }
+    }
+
+    #[test]
+    fn one_source_of_name_servers() {
+        let check = |dns: Value, want: &[&str]| {
+            let discovery = json!({ "dns": dns });
+            let places: Vec<&str> = breaches(discovery.as_object().expect("an object"))
+                .into_iter()
+                .map(|found| found.0)
+                .collect();
+            assert_eq!(places, want, "{discovery}");
+        };
+        check(json!({ "servers": ["10.0.0.2"] }), &[]);
+        check(json!({ "resolv_conf": "/r", "order": ["last", "A"] }), &[]);
+        check(json!({}), &["dns"]);
+        check(json!({ "servers": ["10.0.0.2"], "resolv_conf": "/r" }), &["dns"]);
+        check(json!({ "resolv_conf": "/r", "order": ["A", "A"] }), &["dns.order"]);
+    }
+}

@@ -1,0 +1,244 @@
+//! Asking name servers: for the addresses of nodes that are configured by name, and for services.
+//!
+//! Every address of a name counts, of both families. They are asked for at the same time; an answer
+//! of one family waits for the other only briefly, since there are name servers that never answer
+//! for IPv6 (in the spirit of RFC 8305). An IPv6 address that this machine has no route to is left
+//! out as long as there is another.
+//!
+//! `/etc/hosts` and the system's resolver configuration are read once, when the [`Resolver`] is made.
+
+mod service;
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig, ResolverOpts};
+use hickory_resolver::lookup::Lookup;
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::proto::rr::{RData, RecordType};
+use hickory_resolver::system_conf::{parse_resolv_conf, read_system_conf};
+
+pub use service::DnsService;
+pub(crate) use service::succeed;
+
+/// Records are asked for again no sooner, even if their TTL is 0.
+pub const TTL_MIN: Duration = Duration::from_secs(1);
+
+/// Records are asked for again no later, however long their TTL is.
+pub const TTL_MAX: Duration = Duration::from_secs(3600);
+
+/// Timeout of one query (APISIX's default).
+const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long the addresses of one family wait for those of the other. They are missing until the name
+/// is asked for again if they come later; waiting longer would hold up every start.
+const FAMILY_WAIT: Duration = Duration::from_millis(500);
+
+/// Most addresses of one name, and most nodes of one service, that are used. A service with more of
+/// them should be a registry's; without a limit whoever answers for a name could fill the memory
+/// with endpoints.
+pub const ADDRESSES_MAX: usize = 256;
+
+/// Why a name has no records.
+#[derive(Debug, Clone)]
+pub struct DnsError(String);
+
+impl fmt::Display for DnsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for DnsError {}
+
+/// Addresses of a name and until when they hold. At least one family has one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Empty: there is none. Unset: nobody knows.
+    pub v4: Option<Vec<IpAddr>>,
+    /// As `v4`.
+    pub v6: Option<Vec<IpAddr>>,
+    /// When to ask again.
+    pub valid_until: Instant,
+}
+
+/// Records of one kind: None if there are none.
+type Records<T> = Result<Option<(Vec<T>, Instant)>, DnsError>;
+
+/// A record of a service (RFC 2782).
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Server {
+    target: String,
+    port: u16,
+    priority: u16,
+    weight: u16,
+}
+
+/// Asks name servers. Cheap to clone; clones share a cache.
+#[derive(Clone)]
+pub struct Resolver {
+    inner: TokioResolver,
+    config: ResolverConfig,
+}
+
+impl fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resolver").field("servers", &self.config.name_servers()).finish()
+    }
+}
+
+impl Resolver {
+    /// A resolver by the system's configuration.
+    ///
+    /// # Errors
+    /// The configuration cannot be read.
+    pub fn from_system() -> Result<Resolver, DnsError> {
+        let (config, options) = read_system_conf().map_err(|error| {
+            DnsError(format!("the system's resolver configuration (/etc/resolv.conf): {error}"))
+        })?;
+        Resolver::build(config, options)
+    }
+
+    /// A resolver by a text in the form of `/etc/resolv.conf`.
+    ///
+    /// # Errors
+    /// The text names no server.
+    pub fn with_conf(text: &[u8]) -> Result<Resolver, DnsError> {
+        let (config, options) = parse_resolv_conf(text).map_err(|error| DnsError(error.to_string()))?;
+        Resolver::build(config, options)
+    }
+
+    /// A resolver that asks these servers.
+    ///
+    /// # Errors
+    /// The resolver cannot be built.
+    pub fn with_servers(servers: &[SocketAddr]) -> Result<Resolver, DnsError> {
+        let server = |addr: &SocketAddr| {
+            let on_port = |mut connection: ConnectionConfig| {
+                connection.port = addr.port();
+                connection
+            };
+            let connections = vec![on_port(ConnectionConfig::udp()), on_port(ConnectionConfig::tcp())];
+            NameServerConfig::new(addr.ip(), true, connections)
+        };
+        let servers = servers.iter().map(server).collect();
+        Resolver::build(ResolverConfig::from_name_servers(servers), ResolverOpts::default())
+    }
+
+    fn build(config: ResolverConfig, mut options: ResolverOpts) -> Result<Resolver, DnsError> {
+        options.timeout = options.timeout.min(QUERY_TIMEOUT);
+        options.positive_min_ttl = Some(TTL_MIN);
+        options.positive_max_ttl = Some(TTL_MAX);
+        // A name that is missing now may be about to appear; the backoff of a watch decides.
+        options.negative_min_ttl = Some(Duration::ZERO);
+        options.negative_max_ttl = Some(Duration::ZERO);
+        let provider = TokioRuntimeProvider::default();
+        let inner = TokioResolver::builder_with_config(config.clone(), provider)
+            .with_options(options)
+            .build()
+            .map_err(|error| DnsError(error.to_string()))?;
+        Ok(Resolver { inner, config })
+    }
+
+    /// The addresses of `name`. `localhost` and IP addresses are answered without a query.
+    ///
+    /// # Errors
+    /// There is no address, or nobody could tell.
+    pub async fn addresses(&self, name: &str) -> Result<Answer, DnsError> {
+        let known = match name {
+            "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            _ => name.parse().ok(),
+        };
+        if let Some(ip) = known {
+            let (v4, v6) = if ip.is_ipv4() { (vec![ip], Vec::new()) } else { (Vec::new(), vec![ip]) };
+            return Ok(Answer { v4: Some(v4), v6: Some(v6), valid_until: Instant::now() + TTL_MAX });
+        }
+        let (v4, v6) = self.both_families(name).await;
+        let valid = |family: &Option<Records<IpAddr>>| match family {
+            Some(Ok(Some((_, until)))) => Some(*until),
+            _ => None,
+        };
+        let Some(valid_until) = valid(&v4).into_iter().chain(valid(&v6)).min() else {
+            let told = [v4, v6].into_iter().flatten().find_map(Result::err);
+            return Err(told.unwrap_or_else(|| DnsError("no address record".to_owned())));
+        };
+        let addresses = |family: Option<Records<IpAddr>>| {
+            family?.ok().map(|found| found.map_or_else(Vec::new, |(addresses, _)| addresses))
+        };
+        let (v4, v6) = (addresses(v4), addresses(v6));
+        let alone = v4.as_ref().is_none_or(Vec::is_empty);
+        let v6 = v6.map(|addresses| if alone { addresses } else { routed(addresses) });
+        Ok(Answer { v4, v6, valid_until })
+    }
+
+    /// Unset is the family that the other did not wait for.
+    async fn both_families(&self, name: &str) -> (Option<Records<IpAddr>>, Option<Records<IpAddr>>) {
+        let mut v4 = pin!(self.family(name, RecordType::A));
+        let mut v6 = pin!(self.family(name, RecordType::AAAA));
+        let wait = |first: &Records<IpAddr>| match first {
+            Ok(Some(_)) => FAMILY_WAIT,
+            // It alone is no answer. The queries of the other have timeouts of their own.
+            _ => TTL_MAX,
+        };
+        tokio::select! {
+            first = &mut v4 => {
+                let second = tokio::time::timeout(wait(&first), v6).await.ok();
+                (Some(first), second)
+            }
+            first = &mut v6 => {
+                let second = tokio::time::timeout(wait(&first), v4).await.ok();
+                (second, Some(first))
+            }
+        }
+    }
+
+    async fn family(&self, name: &str, kind: RecordType) -> Records<IpAddr> {
+        self.records(name, kind, |data| data.ip_addr()).await
+    }
+
+    /// The servers of a service. Those that say that there is no service (RFC 2782: `.`) do not count.
+    async fn servers(&self, name: &str) -> Records<Server> {
+        let server = |data: &RData| match data {
+            RData::SRV(srv) if !srv.target.is_root() => Some(Server {
+                target: srv.target.to_string(),
+                port: srv.port,
+                priority: srv.priority,
+                weight: srv.weight,
+            }),
+            _ => None,
+        };
+        self.records(name, RecordType::SRV, server).await
+    }
+
+    async fn records<T>(
+        &self,
+        name: &str,
+        kind: RecordType,
+        read: impl Fn(&RData) -> Option<T>,
+    ) -> Records<T> {
+        let lookup: Lookup = match self.inner.lookup(name, kind).await {
+            Ok(lookup) => lookup,
+            Err(error) if error.is_no_records_found() => return Ok(None),
+            Err(error) => return Err(DnsError(error.to_string())),
+        };
+        let found: Vec<T> = lookup.answers().iter().filter_map(|record| read(&record.data)).collect();
+        // Entries of the hosts file come without a useful TTL, so both bounds are applied here too.
+        let now = Instant::now();
+        let valid_until = lookup.valid_until().clamp(now + TTL_MIN, now + TTL_MAX);
+        Ok((!found.is_empty()).then_some((found, valid_until)))
+    }
+}
+
+/// The addresses that this machine has a route to.
+fn routed(mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
+    // Without a socket of the family there is no route either. Connecting one sends nothing.
+    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).ok();
+    addresses.retain(|ip| {
+        let leads = |socket: &UdpSocket| socket.connect((*ip, 53)).is_ok();
+        socket.as_ref().is_some_and(leads)
+    });
+    addresses
+}

@@ -1,0 +1,38 @@
+//! Where an upstream's nodes come from when they are not configured.
+//!
+//! A registry is one type that implements [`Feed`]; everything else is the same for all of them:
+//! a [`Watch`](crate::watch::Watch) asks for lists, resolves the names in them, keeps the last good
+//! list while the feed fails, and publishes endpoints. To add a registry: one file, and one line
+//! where the control plane makes feeds.
+
+use std::fmt;
+use std::pin::Pin;
+
+use sigma_config::resources::Node;
+
+/// Why a feed has no list now; a sentence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FeedError(pub String);
+
+impl fmt::Display for FeedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for FeedError {}
+
+/// The next list, or why there is none.
+pub type NextNodes<'f> = Pin<Box<dyn Future<Output = Result<Vec<Node>, FeedError>> + Send + 'f>>;
+
+/// A stream of complete lists of nodes.
+pub trait Feed: Send + fmt::Debug {
+    /// What it follows, for the log: `dns web.internal`.
+    fn name(&self) -> String;
+
+    /// The next list: at once the first time and after an error, else when it may have changed. A
+    /// list replaces the one before. An empty list means that the registry knows of no node, and is
+    /// served as such; a feed that cannot tell that from a failure yields an error. After an error
+    /// the caller pauses, so a feed need not.
+    fn next(&mut self) -> NextNodes<'_>;
+}

@@ -1,0 +1,584 @@
+//! The endpoints of one upstream over time.
+//!
+//! A [`Watch`] belongs to one upstream: it asks its feed for nodes if they are not configured,
+//! resolves the names among them, publishes a new endpoint set when anything changes, and asks again
+//! when the records expire. Every address of a name is an endpoint of its own, with the weight and
+//! priority of the node: requests are spread over all of them, and one that is dead is passed over
+//! like any dead node. While a name cannot be resolved its last addresses stay, while a feed fails
+//! its last list does.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sigma_config::resources::{Node, Scheme};
+use tokio::task::JoinSet;
+
+use crate::dns::{ADDRESSES_MAX, Answer, DnsError, Resolver, TTL_MIN, succeed};
+use crate::endpoint::{Address, EndpointSet, Location, PlannedNode, UpstreamCell, plan_nodes};
+use crate::feed::{Feed, FeedError};
+use crate::health::HealthRecords;
+use crate::identity::EndpointIds;
+
+/// A failed query is repeated after this long, then twice as long, up to [`RETRY_MAX`].
+const RETRY_MIN: Duration = Duration::from_secs(1);
+
+/// Longest pause between failed queries.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// Where the nodes of an upstream come from.
+#[derive(Debug)]
+pub enum Source<'n> {
+    /// The configuration.
+    Configured(&'n [Node]),
+    /// A registry.
+    Fed(Box<dyn Feed>),
+}
+
+/// Keeps the endpoints of one upstream.
+#[derive(Debug)]
+pub struct Watch {
+    resolver: Resolver,
+    scheme: Scheme,
+    feed: Option<Box<dyn Feed>>,
+    /// How often the feed has failed since its last list.
+    feed_failures: u32,
+    nodes: Vec<PlannedNode>,
+    ids: Arc<EndpointIds>,
+    health: Arc<HealthRecords>,
+    names: HashMap<String, Named>,
+}
+
+#[derive(Debug)]
+struct Named {
+    addresses: Vec<IpAddr>,
+    due: Instant,
+    failures: u32,
+}
+
+impl Named {
+    /// To be resolved at once.
+    fn new() -> Named {
+        Named { addresses: Vec::new(), due: Instant::now(), failures: 0 }
+    }
+}
+
+type List = Result<Vec<Node>, FeedError>;
+
+/// A feed that was asked for its next list.
+type Asked = Pin<Box<dyn Future<Output = (Box<dyn Feed>, List)> + Send>>;
+
+/// `next` in a lasting order: addresses that were there before come first and in their order, also
+/// where there are too many, so that an answer in another order changes nothing.
+fn ordered(name: &str, known: &[IpAddr], next: &[IpAddr]) -> Vec<IpAddr> {
+    let mut kept: Vec<IpAddr> = known.iter().filter(|ip| next.contains(ip)).copied().collect();
+    for ip in next {
+        if kept.contains(ip) {
+            continue;
+        }
+        if kept.len() == ADDRESSES_MAX {
+            tracing::warn!(name, known = next.len(), used = ADDRESSES_MAX, "a node has too many addresses");
+            break;
+        }
+        kept.push(*ip);
+    }
+    kept
+}
+
+impl Watch {
+    /// A watch of the nodes of `source`; nothing is asked yet. Endpoints get identities from `ids`,
+    /// and their health is kept in `health`.
+    pub fn new(
+        resolver: Resolver,
+        scheme: Scheme,
+        source: Source<'_>,
+        ids: Arc<EndpointIds>,
+        health: Arc<HealthRecords>,
+    ) -> Watch {
+        let (nodes, feed) = match source {
+            Source::Configured(nodes) => (nodes, None),
+            Source::Fed(feed) => (&[][..], Some(feed)),
+        };
+        let (nodes, names) = (plan_nodes(scheme, nodes), HashMap::new());
+        let mut watch = Watch { resolver, scheme, feed, feed_failures: 0, nodes, ids, health, names };
+        watch.note_names();
+        watch
+    }
+
+    /// Whether its endpoints may change. If not, [`Watch::run`] has nothing to do.
+    pub fn is_needed(&self) -> bool {
+        self.feed.is_some() || !self.names.is_empty()
+    }
+
+    /// Begins with what an earlier watch of the same upstream knew, until there is something newer:
+    /// names that are in both keep their addresses, and a feed that `is_same` its last list.
+    pub fn inherit(&mut self, known: &EndpointSet, is_same: bool) {
+        if self.feed.is_some() && is_same {
+            let node = |endpoint: &crate::endpoint::Endpoint| Node {
+                host: endpoint.host.as_str().into(),
+                port: Some(endpoint.port).filter(|port| *port > 0),
+                weight: endpoint.weight,
+                priority: endpoint.priority,
+                ..Node::default()
+            };
+            self.take(&known.endpoints.iter().map(node).collect::<Vec<_>>());
+        }
+        for endpoint in &known.endpoints {
+            let Address::Tcp(addr) = &endpoint.addr else { continue };
+            if let Some(named) = self.names.get_mut(&endpoint.host.to_ascii_lowercase())
+                && !named.addresses.contains(&addr.ip())
+            {
+                named.addresses.push(addr.ip());
+            }
+        }
+    }
+
+    /// The endpoints by what is known now. Names that were never resolved are left out.
+    pub fn endpoints(&self) -> EndpointSet {
+        let mut endpoints = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let mut add = |addr: Address| endpoints.push(node.at(addr, &self.ids, &self.health));
+            match &node.location {
+                Location::Fixed(addr) => add(addr.clone()),
+                Location::Name(name) => {
+                    let addresses = self.names.get(name).into_iter().flat_map(|named| &named.addresses);
+                    addresses.for_each(|ip| add(Address::Tcp(SocketAddr::new(*ip, node.port))));
+                }
+            }
+        }
+        EndpointSet::new(endpoints, Arc::clone(self.health.epoch()))
+    }
+
+    /// Follows the feed, resolves names, and publishes into `cell` until dropped; ends at once if
+    /// the endpoints cannot change.
+    pub async fn run(mut self, cell: Arc<UpstreamCell>) {
+        let mut asked = self.feed.take().map(|feed| ask(feed, self.feed_pause()));
+        loop {
+            let due = self.names.values().map(|named| named.due).min();
+            tokio::select! {
+                (feed, list) = told(&mut asked), if asked.is_some() => {
+                    self.hear(&feed.name(), list);
+                    asked = Some(ask(feed, self.feed_pause()));
+                    // Names that came with the list, before it is published without their addresses.
+                    self.resolve_due(Instant::now()).await;
+                }
+                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {
+                    self.resolve_due(Instant::now()).await;
+                }
+                else => return,
+            }
+            let next = self.endpoints();
+            if !next.same(&cell.load()) {
+                cell.publish(Arc::new(next));
+            }
+        }
+    }
+
+    /// How long to wait before the feed is asked again.
+    fn feed_pause(&self) -> Duration {
+        self.feed_failures.checked_sub(1).map_or(Duration::ZERO, backoff)
+    }
+
+    fn hear(&mut self, feed: &str, list: List) {
+        match list {
+            Ok(nodes) => {
+                self.feed_failures = 0;
+                self.take(&nodes);
+            }
+            Err(error) => {
+                self.feed_failures = self.feed_failures.saturating_add(1);
+                tracing::warn!(feed, %error, kept = self.nodes.len(), "no list of nodes, the last one stays");
+            }
+        }
+    }
+
+    fn take(&mut self, nodes: &[Node]) {
+        self.nodes = plan_nodes(self.scheme, nodes);
+        self.note_names();
+    }
+
+    /// Names that are new among the nodes are to be resolved, those that are gone are forgotten.
+    fn note_names(&mut self) {
+        let mut known = std::mem::take(&mut self.names);
+        for node in &self.nodes {
+            if let Location::Name(name) = &node.location
+                && !self.names.contains_key(name)
+            {
+                let named = known.remove(name).unwrap_or_else(Named::new);
+                self.names.insert(name.clone(), named);
+            }
+        }
+    }
+
+    async fn resolve_due(&mut self, now: Instant) {
+        let due = self.names.iter().filter(|(_, named)| named.due <= now);
+        let mut queries = JoinSet::new();
+        for (name, _) in due {
+            let (resolver, name) = (self.resolver.clone(), name.clone());
+            queries.spawn(async move {
+                let answer = resolver.addresses(&name).await;
+                (name, answer)
+            });
+        }
+        while let Some(result) = queries.join_next().await {
+            if let Ok((name, answer)) = result {
+                self.learn(&name, answer, Instant::now());
+            }
+        }
+        // A query that ended without a result (its task panicked) must not make a busy loop.
+        for named in self.names.values_mut().filter(|named| named.due <= now) {
+            named.due = now + RETRY_MIN;
+        }
+    }
+
+    fn learn(&mut self, name: &str, answer: Result<Answer, DnsError>, now: Instant) {
+        let Some(named) = self.names.get_mut(name) else { return };
+        match answer {
+            Ok(Answer { v4, v6, valid_until }) => {
+                let next = succeed(&named.addresses, v4, v6);
+                named.addresses = ordered(name, &named.addresses, &next);
+                named.due = valid_until.max(now + TTL_MIN);
+                named.failures = 0;
+            }
+            Err(error) => {
+                let kept = &named.addresses;
+                tracing::warn!(name, %error, ?kept, "cannot resolve upstream node");
+                named.due = now + backoff(named.failures);
+                named.failures = named.failures.saturating_add(1);
+            }
+        }
+    }
+}
+
+fn ask(mut feed: Box<dyn Feed>, pause: Duration) -> Asked {
+    Box::pin(async move {
+        tokio::time::sleep(pause).await;
+        let list = feed.next().await;
+        (feed, list)
+    })
+}
+
+/// What a feed tells that was asked; for ever if none was.
+async fn told(asked: &mut Option<Asked>) -> (Box<dyn Feed>, List) {
+    match asked {
+        Some(asked) => asked.as_mut().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Asks the feeds of all `watches` and resolves their names, waiting no longer than `timeout`, so
+/// that a first snapshot has addresses. The calling thread goes on with its other tasks meanwhile.
+///
+/// What is not there in time is left to [`Watch::run`], which asks again at once.
+pub async fn resolve_initial(watches: &mut [Watch], timeout: Duration) {
+    let deadline = Instant::now() + timeout;
+    first_lists(watches, deadline).await;
+    let names: HashSet<String> = watches.iter().flat_map(|w| w.names.keys().cloned()).collect();
+    let Some(resolver) = watches.iter().find(|w| !w.names.is_empty()).map(|w| w.resolver.clone()) else {
+        return;
+    };
+    let answers = resolve_all(&resolver, names, deadline).await;
+    let now = Instant::now();
+    for watch in watches {
+        for (name, answer) in &answers {
+            watch.learn(name, answer.clone(), now);
+        }
+    }
+}
+
+async fn first_lists(watches: &mut [Watch], deadline: Instant) {
+    let mut asked = JoinSet::new();
+    for (at, watch) in watches.iter_mut().enumerate() {
+        if let Some(mut feed) = watch.feed.take() {
+            asked.spawn(async move {
+                let list = tokio::time::timeout_at(deadline.into(), feed.next()).await.ok();
+                (at, feed, list)
+            });
+        }
+    }
+    while let Some(result) = asked.join_next().await {
+        let (at, feed, list) = match result {
+            Ok(told) => told,
+            Err(error) => {
+                tracing::error!(%error, "a feed of nodes ended; its upstream has none until it is configured anew");
+                continue;
+            }
+        };
+        match list {
+            Some(list) => watches[at].hear(&feed.name(), list),
+            None => tracing::warn!(feed = feed.name(), "the nodes of a service are not known yet"),
+        }
+        watches[at].feed = Some(feed);
+    }
+}
+
+type Answers = Vec<(String, Result<Answer, DnsError>)>;
+
+async fn resolve_all(resolver: &Resolver, names: HashSet<String>, deadline: Instant) -> Answers {
+    let mut queries = JoinSet::new();
+    for name in names {
+        let resolver = resolver.clone();
+        queries.spawn(async move {
+            let answer = resolver.addresses(&name).await;
+            (name, answer)
+        });
+    }
+    let mut answers = Vec::new();
+    let collect = async {
+        while let Some(result) = queries.join_next().await {
+            answers.extend(result);
+        }
+    };
+    if tokio::time::timeout_at(deadline.into(), collect).await.is_err() {
+        tracing::warn!("some upstream nodes are not resolved yet");
+    }
+    answers
+}
+
+fn backoff(failures: u32) -> Duration {
+    RETRY_MIN.saturating_mul(1 << failures.min(16)).min(RETRY_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dns::DnsService;
+    use crate::endpoint::EndpointView;
+    use crate::feed::NextNodes;
+    use sigma_testkit::{Dns, RecordKind, ServiceRecord};
+    use tokio::sync::mpsc;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    fn resolver(dns: &Dns) -> Resolver {
+        Resolver::with_servers(&[dns.address()]).expect("resolver")
+    }
+
+    fn watch(resolver: Resolver, source: Source<'_>) -> Watch {
+        Watch::new(resolver, Scheme::Http, source, Arc::default(), Arc::default())
+    }
+
+    fn nodes(hosts: &[&str]) -> Vec<Node> {
+        let node = |host: &&str| Node { host: (*host).into(), weight: 3, ..Node::default() };
+        hosts.iter().map(node).collect()
+    }
+
+    fn shown(set: &EndpointSet) -> Vec<String> {
+        set.endpoints.iter().map(|e| e.addr.to_string()).collect()
+    }
+
+    async fn wait_for(cell: &Arc<UpstreamCell>, want: &[&str]) {
+        let mut view = EndpointView::new(Arc::clone(cell));
+        let arrived = async {
+            while shown(view.held()) != want {
+                view.refresh();
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let arrived = tokio::time::timeout(Duration::from_secs(20), arrived).await;
+        assert!(arrived.is_ok(), "want {want:?}, have {:?}", shown(&cell.load()));
+    }
+
+    /// Waits for questions after which those before have been answered and taken in.
+    async fn asked_again(dns: &Dns) {
+        let start = dns.asked();
+        let come = async {
+            while dns.asked() < start + 4 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), come).await.expect("queries");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn addresses_follow_the_records() {
+        let dns = Dns::start().expect("a name server");
+        let set = |addresses: &[&str]| {
+            dns.set_addresses("a.sigma.test", &addresses.iter().map(|text| ip(text)).collect::<Vec<_>>());
+        };
+        set(&["127.0.0.7"]);
+        let configured = nodes(&["a.sigma.test.", "10.1.1.1", "localhost"]);
+        let mut watches = [watch(resolver(&dns), Source::Configured(&configured))];
+        resolve_initial(&mut watches, Duration::from_secs(10)).await;
+        let [watch] = watches;
+        let first = watch.endpoints();
+        assert_eq!(shown(&first), ["127.0.0.7:80", "10.1.1.1:80", "127.0.0.1:80"]);
+
+        let cell = Arc::new(UpstreamCell::new(Arc::new(first)));
+        let running = tokio::spawn(watch.run(Arc::clone(&cell)));
+        // Every record is an endpoint; the one that was there keeps its place.
+        set(&["127.0.0.8", "127.0.0.7"]);
+        wait_for(&cell, &["127.0.0.7:80", "127.0.0.8:80", "10.1.1.1:80", "127.0.0.1:80"]).await;
+        let before = cell.load();
+        assert!(before.endpoints.iter().all(|e| e.weight == 3));
+        // One that comes is an endpoint of its own, with a health of its own.
+        set(&["127.0.0.9", "127.0.0.8"]);
+        wait_for(&cell, &["127.0.0.8:80", "127.0.0.9:80", "10.1.1.1:80", "127.0.0.1:80"]).await;
+        let after = cell.load();
+        assert_eq!(after.endpoints[0].id(), before.endpoints[1].id());
+        assert!(Arc::ptr_eq(&after.endpoints[0].health, &before.endpoints[1].health));
+        assert!(before.endpoints.iter().all(|e| e.id() != after.endpoints[1].id()));
+        assert!(!Arc::ptr_eq(&after.endpoints[1].health, &before.endpoints[0].health));
+        // A name that fails keeps its last good addresses.
+        set(&[]);
+        asked_again(&dns).await;
+        wait_for(&cell, &["127.0.0.8:80", "127.0.0.9:80", "10.1.1.1:80", "127.0.0.1:80"]).await;
+        running.abort();
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_name_without_address_is_left_out_until_it_has_one() {
+        let dns = Dns::start().expect("a name server");
+        let configured = nodes(&["a.sigma.test.", "10.1.1.1"]);
+        let mut watches = [watch(resolver(&dns), Source::Configured(&configured))];
+        resolve_initial(&mut watches, Duration::from_secs(10)).await;
+        let [watch] = watches;
+        let cell = Arc::new(UpstreamCell::new(Arc::new(watch.endpoints())));
+        assert_eq!(shown(&cell.load()), ["10.1.1.1:80"]);
+        let running = tokio::spawn(watch.run(Arc::clone(&cell)));
+        dns.set_addresses("a.sigma.test", &[ip("127.0.0.7")]);
+        wait_for(&cell, &["127.0.0.7:80", "10.1.1.1:80"]).await;
+        running.abort();
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn both_families_count_and_none_waits_for_long() {
+        let dns = Dns::start().expect("a name server");
+        let resolver = resolver(&dns);
+        dns.set_addresses("six.sigma.test", &[ip("2001:db8::1")]);
+        let six = resolver.addresses("six.sigma.test.").await.expect("an address");
+        // Alone it counts without a route: connecting says what is wrong.
+        assert_eq!((six.v4, six.v6), (Some(Vec::new()), Some(vec![ip("2001:db8::1")])));
+        if std::net::UdpSocket::bind("[::1]:0").is_ok() {
+            dns.set_addresses("both.sigma.test", &[ip("127.0.0.7"), ip("::1")]);
+            let both = resolver.addresses("both.sigma.test.").await.expect("addresses");
+            assert_eq!((both.v4, both.v6), (Some(vec![ip("127.0.0.7")]), Some(vec![ip("::1")])));
+        }
+        // A server that never answers for IPv6 leaves that open, and keeps nobody.
+        dns.set_addresses("four.sigma.test", &[ip("127.0.0.7")]);
+        dns.silence(&[RecordKind::Aaaa]);
+        let four = resolver.addresses("four.sigma.test.").await.expect("an address");
+        assert_eq!((four.v4, four.v6), (Some(vec![ip("127.0.0.7")]), None));
+        assert!(resolver.addresses("none.sigma.test.").await.is_err());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_service_is_its_servers_or_its_addresses() {
+        let dns = Dns::start().expect("a name server");
+        let service = DnsService::new(resolver(&dns), "web.sigma.test.", None, None);
+        let mut watches = [watch(resolver(&dns), Source::Fed(Box::new(service)))];
+        dns.set_addresses("web.sigma.test", &[ip("127.0.0.5"), ip("127.0.0.4")]);
+        resolve_initial(&mut watches, Duration::from_secs(10)).await;
+        let [watch] = watches;
+        let cell = Arc::new(UpstreamCell::new(Arc::new(watch.endpoints())));
+        assert_eq!(shown(&cell.load()), ["127.0.0.4:80", "127.0.0.5:80"]);
+        let running = tokio::spawn(watch.run(Arc::clone(&cell)));
+        dns.set_addresses("a.sigma.test", &[ip("127.0.0.1"), ip("127.0.0.2")]);
+        dns.set_addresses("b.sigma.test", &[ip("127.0.0.3")]);
+        let server = |priority, weight, port, target| ServiceRecord { priority, weight, port, target };
+        dns.set_servers(
+            "web.sigma.test",
+            &[server(20, 5, 82, "b.sigma.test"), server(10, 4, 81, "a.sigma.test")],
+        );
+        let want = ["127.0.0.1:81", "127.0.0.2:81", "127.0.0.3:82"];
+        wait_for(&cell, &want).await;
+        let set = cell.load();
+        let of = |e: &crate::endpoint::Endpoint| (e.weight, e.priority);
+        assert_eq!(set.endpoints.iter().map(of).collect::<Vec<_>>(), [(4, -10), (4, -10), (10, -20)]);
+        // A target that is gone for a while keeps its addresses, and so does a service without records.
+        dns.set_addresses("a.sigma.test", &[]);
+        asked_again(&dns).await;
+        assert_eq!(shown(&cell.load()), want);
+        dns.silence(&[RecordKind::A, RecordKind::Aaaa, RecordKind::Srv]);
+        dns.set_servers("web.sigma.test", &[]);
+        asked_again(&dns).await;
+        assert_eq!(shown(&cell.load()), want);
+        running.abort();
+    }
+
+    /// Says what the test says.
+    #[derive(Debug)]
+    struct Scripted(mpsc::UnboundedReceiver<List>);
+
+    impl Feed for Scripted {
+        fn name(&self) -> String {
+            "scripted".to_owned()
+        }
+
+        fn next(&mut self) -> NextNodes<'_> {
+            Box::pin(async {
+                match self.0.recv().await {
+                    Some(list) => list,
+                    None => std::future::pending().await,
+                }
+            })
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn lists_bring_names_and_the_last_good_one_stays() {
+        let dns = Dns::start().expect("a name server");
+        dns.set_addresses("a.sigma.test", &[ip("127.0.0.7")]);
+        dns.set_addresses("b.sigma.test", &[ip("127.0.0.8")]);
+        let (tell, lists) = mpsc::unbounded_channel();
+        let watch = watch(resolver(&dns), Source::Fed(Box::new(Scripted(lists))));
+        assert!(watch.is_needed());
+        let cell = Arc::new(UpstreamCell::new(Arc::new(watch.endpoints())));
+        let running = tokio::spawn(watch.run(Arc::clone(&cell)));
+        let tell = |list: List| tell.send(list).expect("a feed");
+        tell(Ok(nodes(&["a.sigma.test.", "10.1.1.1"])));
+        wait_for(&cell, &["127.0.0.7:80", "10.1.1.1:80"]).await;
+        tell(Err(FeedError("away".to_owned())));
+        tell(Ok(nodes(&["10.1.1.1", "b.sigma.test."])));
+        wait_for(&cell, &["10.1.1.1:80", "127.0.0.8:80"]).await;
+        tell(Ok(Vec::new()));
+        wait_for(&cell, &[]).await;
+        running.abort();
+    }
+
+    #[test]
+    fn a_new_watch_begins_with_what_the_former_knew() {
+        let of = |source| watch(Resolver::with_servers(&[]).expect("resolver"), source);
+        let configured = nodes(&["a.sigma.test", "10.1.1.1"]);
+        let mut former = of(Source::Configured(&configured));
+        let answer = |text| Answer { v4: Some(vec![ip(text)]), v6: None, valid_until: Instant::now() };
+        former.learn("a.sigma.test", Ok(answer("127.0.0.7")), Instant::now());
+        let changed = nodes(&["10.2.2.2", "A.sigma.test"]);
+        let mut next = of(Source::Configured(&changed));
+        next.inherit(&former.endpoints(), false);
+        assert_eq!(shown(&next.endpoints()), ["10.2.2.2:80", "127.0.0.7:80"]);
+
+        for (is_same, want) in [(true, &["10.2.2.2:80", "127.0.0.7:80"][..]), (false, &[])] {
+            let (_tell, lists) = mpsc::unbounded_channel();
+            let mut fed = of(Source::Fed(Box::new(Scripted(lists))));
+            fed.inherit(&next.endpoints(), is_same);
+            assert_eq!(shown(&fed.endpoints()), want);
+        }
+    }
+
+    #[test]
+    fn addresses_keep_their_order_and_are_bounded() {
+        let ip = |n: usize| IpAddr::from([10, 0, (n >> 8) as u8, n as u8]);
+        let ips = |list: &[usize]| list.iter().map(|n| ip(*n)).collect::<Vec<_>>();
+        let check = |known: &[usize], answer: &[usize], want: &[usize]| {
+            assert_eq!(ordered("n", &ips(known), &ips(answer)), ips(want));
+        };
+        check(&[], &[2, 1, 2], &[2, 1]);
+        check(&[2, 1], &[1], &[1]);
+        check(&[1], &[3, 1, 4], &[1, 3, 4]);
+        let many: Vec<usize> = (0..ADDRESSES_MAX + 50).collect();
+        let turned: Vec<usize> = many.iter().rev().copied().collect();
+        check(&[], &many, &many[..ADDRESSES_MAX]);
+        check(&many[..ADDRESSES_MAX], &turned, &many[..ADDRESSES_MAX]);
+    }
+
+    #[test]
+    fn pauses_between_failures_grow() {
+        let pauses: Vec<u64> = (0..7).map(|n| backoff(n).as_secs()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
+    }
+}
