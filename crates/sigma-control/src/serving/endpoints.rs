@@ -278,3 +278,74 @@ impl EndpointSource for Planning<'_> {
         Ok((cell, plan))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sigma_config::resources::Node;
+
+    use super::*;
+
+    const NODES: u32 = 100;
+
+    /// What a compilation asks for, and the commit after it. No two changes have a node in common.
+    fn put(endpoints: &mut Endpoints, change: u32) -> Arc<UpstreamCell> {
+        let node = |n: u32| {
+            let [_, a, b, c] = (change * NODES + n).to_be_bytes();
+            Node { host: format!("10.{a}.{b}.{c}").into(), port: Some(80), weight: 1, ..Node::default() }
+        };
+        let config = resources::Upstream {
+            nodes: (0..NODES).map(node).collect(),
+            checks: Some(Box::default()),
+            ..resources::Upstream::default()
+        };
+        let mut planning = endpoints.plan();
+        let (cell, plan) = planning.endpoints("upstreams/u", &config, None).expect("endpoints");
+        assert!(plan.is_some());
+        let pending = planning.into_pending();
+        endpoints.commit_changed(pending, &[]);
+        cell
+    }
+
+    #[tokio::test]
+    async fn upstreams_that_are_compiled_anew_leave_nothing_behind() {
+        let (mut endpoints, nodes) = (Endpoints::default(), NODES as usize);
+        let mut cell = put(&mut endpoints, 0);
+        for change in 1..200 {
+            cell = put(&mut endpoints, change);
+            // One that is discarded leaves nothing either.
+            drop(endpoints.plan().endpoints("upstreams/u", &resources::Upstream::default(), None));
+        }
+        let records = endpoints.checkers.records("upstreams/u");
+        assert_eq!((endpoints.ids.live(), records.live()), (nodes, nodes));
+        assert!(endpoints.ids.indices() <= 5 * nodes, "{}", endpoints.ids.indices());
+        drop(cell);
+        endpoints.commit_changed(Pending::default(), &["upstreams/u".to_owned()]);
+        let gone = async {
+            // The loops of the checker end when they are polled next.
+            while endpoints.ids.live() > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), gone).await.expect("no identity is left");
+        assert_eq!(records.live(), 0);
+    }
+
+    #[test]
+    fn name_servers_that_cannot_be_read_are_told() {
+        let dns = sigma_config::discovery::DnsDiscovery {
+            resolv_conf: Some("/nowhere/resolv.conf".into()),
+            ..Default::default()
+        };
+        let settings = Settings { discovery: Some(Discovery { dns: Some(dns) }), ..Settings::default() };
+        let config = resources::Upstream {
+            service_name: "web.test".to_owned().into(),
+            ..resources::Upstream::default()
+        };
+        let problem = Endpoints::of(&settings)
+            .plan()
+            .endpoints("upstreams/u", &config, None)
+            .map(drop)
+            .expect_err("a problem");
+        assert!(problem.to_string().contains("discovery.dns: cannot use /nowhere/resolv.conf"), "{problem}");
+    }
+}
