@@ -45,8 +45,8 @@ struct Zone {
     silent: HashSet<u16>,
 }
 
-/// Answers over UDP on a port of 127.0.0.1, with a TTL of one second. A name that it does not know is
-/// answered with NXDOMAIN. Dropping it closes the port.
+/// Answers over UDP on a port of 127.0.0.1, with a TTL of one second. A name that it does not know has
+/// the records of the name `*`, and is answered with NXDOMAIN if there is none. Dropping it closes the port.
 #[derive(Debug)]
 pub struct Dns {
     address: SocketAddr,
@@ -159,7 +159,11 @@ impl Zone {
             return None;
         }
         let question = query.get(HEADER..at + 5)?;
-        let is_known = self.records.keys().any(|(known, _)| *known == name);
+        let has = |wanted: &str| self.records.keys().any(|(known, _)| known == wanted);
+        if !has(&name) {
+            "*".clone_into(&mut name);
+        }
+        let is_known = has(&name);
         let records = self.records.get(&(name, kind)).map_or(&[][..], Vec::as_slice);
         // A response, recursion desired and available; NXDOMAIN (3) for names without any record.
         let code = if is_known { 0x80 } else { 0x83 };

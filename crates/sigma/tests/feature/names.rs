@@ -1,15 +1,21 @@
 //! Names of nodes whose name server does not answer: only what needs them waits.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use serde_json::{Value, json};
-use sigma_testkit::{Gateway, NameServer, Operator, Origin, until};
+use sigma_testkit::{Dns, Gateway, Operator, Origin, RecordKind, until};
 
 use crate::PATIENCE;
 use crate::managed::{EMBEDDED, admin, await_answerer, route, start};
 
+fn silent() -> Dns {
+    let names = Dns::start().unwrap();
+    names.silence(&[RecordKind::A, RecordKind::Aaaa]);
+    names
+}
+
 /// A gateway that waits for names for longer than any test.
-fn waiting_for(names: &NameServer) -> Gateway {
+fn waiting_for(names: &Dns) -> Gateway {
     let address = names.address();
     start(&format!("{EMBEDDED}\ndns: {{ servers: [\"{address}\"], change_wait_ms: 600000 }}"))
 }
@@ -20,7 +26,7 @@ fn named(number: usize, origin: &Origin) -> Value {
 }
 
 /// Puts an upstream with a new name; returns when the name server was asked.
-fn put_named(gateway: &Gateway, names: &NameServer, number: usize, origin: &Origin) {
+fn put_named(gateway: &Gateway, names: &Dns, number: usize, origin: &Origin) {
     let asked = names.asked();
     admin(gateway).put(&format!("upstreams/{number}"), &named(number, origin)).unwrap();
     assert!(until(PATIENCE, || names.asked() > asked), "nobody asks for n{number}");
@@ -28,7 +34,7 @@ fn put_named(gateway: &Gateway, names: &NameServer, number: usize, origin: &Orig
 
 #[test]
 fn a_change_that_waits_for_names_keeps_no_operator_waiting() {
-    let (names, origin) = (NameServer::silent().unwrap(), Origin::echo("a").unwrap());
+    let (names, origin) = (silent(), Origin::echo("a").unwrap());
     let gateway = waiting_for(&names);
     let (status, control) =
         (Operator::new(gateway.status_address()), Operator::new(gateway.control_address()));
@@ -48,7 +54,8 @@ fn a_change_that_waits_for_names_keeps_no_operator_waiting() {
     admin(&gateway).put("routes/other", &route("/other", &origin)).unwrap();
     let by_name = json!({"uri": "/named", "upstream_id": number.to_string()});
     admin(&gateway).put("routes/named", &by_name).unwrap();
-    names.answer(Ipv4Addr::LOCALHOST);
+    names.set_addresses("*", &[IpAddr::V4(Ipv4Addr::LOCALHOST)]);
+    names.silence(&[]);
     await_answerer(&gateway, "/other", "a");
     await_answerer(&gateway, "/named", "a");
     assert!(gateway.stop().unwrap().success());
@@ -56,7 +63,7 @@ fn a_change_that_waits_for_names_keeps_no_operator_waiting() {
 
 #[test]
 fn a_change_that_waits_for_names_does_not_hold_up_the_end() {
-    let (names, origin) = (NameServer::silent().unwrap(), Origin::echo("a").unwrap());
+    let (names, origin) = (silent(), Origin::echo("a").unwrap());
     let gateway = waiting_for(&names);
     put_named(&gateway, &names, 1, &origin);
     assert!(gateway.stop().unwrap().success());
