@@ -18,11 +18,10 @@ pub struct Dns {
     /// `dns_resolver`). None: those of `/etc/resolv.conf`.
     #[schemars(with = "Vec<String>")]
     pub servers: Vec<NameServer>,
-    /// How long a start, or a reload of the file, waits for names. An upstream whose names are not
-    /// resolved then answers 503 until they are.
+    /// How long a start waits for names, a reload of the file, and a change by NiubiX's admin calls. An
+    /// upstream whose names are not resolved then answers 503 until they are.
     pub start_wait_ms: u32,
-    /// The same for a change of the store, and of a node by an admin call; the changes after it wait
-    /// as long.
+    /// The same for a change of the store; the changes after it wait as long.
     pub change_wait_ms: u32,
 }
 

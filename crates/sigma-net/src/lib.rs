@@ -3,6 +3,7 @@
 //! Everything a worker touches on the request path lives on its own thread; see [`worker`].
 
 pub mod deadline;
+pub mod latest;
 pub mod limits;
 pub mod listen;
 pub mod memory;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, LocalOptions};
 
-/// Events handled between two looks at the timer and the mailbox.
+/// Events handled between two looks at the timer and at what other threads tell.
 const EVENTS_PER_TURN: usize = 256;
 
 /// Threads beside a worker for what blocks, such as reading files and rendering pages. Clients decide

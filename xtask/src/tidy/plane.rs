@@ -36,6 +36,10 @@ const BANS: &[Ban] = &[
                  publish it whole, or send it over a channel",
         harmless: &[
             (
+                "crates/sigma-net/src/latest.rs",
+                "taken when the control thread tells a worker of a change, and held while a few pointers are moved",
+            ),
+            (
                 "crates/sigma-net/src/tls/identity.rs",
                 "written once for each kind of listener, then only read, once for each handshake",
             ),

@@ -7,7 +7,7 @@ use sigma_config::Config;
 use sigma_config::crypt::Keyring;
 use sigma_config::settings::{Settings, Workers};
 use sigma_observe::log_buffer::{LogError, LogTarget, LogWriter};
-use sigma_proxy::gateway::BindError;
+use sigma_proxy::BindError;
 
 use crate::operators::OpenError;
 use crate::serving::source::LoadError;

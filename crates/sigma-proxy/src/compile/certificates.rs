@@ -24,7 +24,7 @@ use crate::snapshot::edge::{self, Exempt, Shown, Terms, TlsTerms};
 /// How sessions are resumed. One over all generations with the same settings, so that a reload
 /// makes no client shake hands anew.
 #[derive(Debug)]
-pub(super) struct Sessions {
+pub(crate) struct Sessions {
     settings: (SessionResumption, u32, u32),
     resumption: Resumption,
 }

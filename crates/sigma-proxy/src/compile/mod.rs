@@ -22,7 +22,7 @@ mod people;
 mod routes;
 mod sources;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod trial;
 
 use std::collections::{BTreeSet, HashMap};
@@ -40,10 +40,10 @@ use crate::route::normalize::UriOptions;
 use crate::snapshot::slots::{Numbers, Slots};
 use crate::snapshot::{Snapshot, Upstream};
 
-use certificates::Sessions;
 use parts::Parts;
 use routes::Placed;
 
+pub(crate) use certificates::Sessions;
 pub(crate) use routes::route_inputs;
 #[cfg(test)]
 pub(crate) use sources::NoFiles;
@@ -112,6 +112,11 @@ impl Compiler {
         Compiler { roster, node, sessions: None, state: State::default() }
     }
 
+    /// The same; clients resume TLS sessions of `sessions`.
+    pub(crate) fn resuming(self, sessions: Option<Arc<Sessions>>) -> Compiler {
+        Compiler { sessions, ..self }
+    }
+
     /// The plugins.
     pub fn roster(&self) -> &Arc<Roster> {
         &self.roster
@@ -138,7 +143,9 @@ impl Compiler {
             return Err(task.failures);
         }
         let mut state = State { parts, ..State::default() };
-        let mut snapshot = Snapshot { revision, terms, ..empty(config, access_format) };
+        let sessions_kept = Some(Arc::clone(&sessions));
+        let mut snapshot =
+            Snapshot { revision, terms, sessions: sessions_kept, ..empty(config, access_format) };
         state.place_all(&mut snapshot, config);
         let snapshot = Arc::new(snapshot);
         state.snapshot = Some(Arc::clone(&snapshot));
@@ -369,6 +376,7 @@ fn empty(config: &Config, access_format: Option<Arc<AccessFormat>>) -> Snapshot 
         https_port: https_port(&config.settings),
         terms: Arc::default(),
         shown: Arc::default(),
+        sessions: None,
     }
 }
 

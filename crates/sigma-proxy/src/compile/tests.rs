@@ -65,7 +65,7 @@ impl EndpointSource for Nowhere {
 }
 
 /// Compiles without anything outside.
-fn alone<T>(compile: impl FnOnce(Sources<'_>) -> T) -> T {
+pub(crate) fn alone<T>(compile: impl FnOnce(Sources<'_>) -> T) -> T {
     compile(Sources { endpoints: &mut Nowhere, secrets: &NoSecrets, files: &mut NoFiles })
 }
 

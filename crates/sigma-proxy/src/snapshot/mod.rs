@@ -19,6 +19,7 @@ use sigma_observe::access::AccessFormat;
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::{Chain, Consumers};
 
+use crate::compile::Sessions;
 use crate::compile::route_inputs;
 use crate::route::normalize::UriOptions;
 use crate::route::{Explanation, Request, Router};
@@ -55,6 +56,8 @@ pub struct Snapshot {
     pub(crate) terms: Arc<[Arc<Terms>]>,
     /// Who clients see over TLS.
     pub(crate) shown: Arc<Shown>,
+    /// How their sessions are resumed; passes to the next generation.
+    pub(crate) sessions: Option<Arc<Sessions>>,
 }
 
 /// A compiled route.

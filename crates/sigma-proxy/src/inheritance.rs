@@ -1,0 +1,299 @@
+//! What outlives a generation of workers and passes to the next one.
+//!
+//! Listening sockets, the keys of TLS tickets, counters and health are one value. A start, a reload and
+//! whatever takes the place of workers are the same two steps over it: [`Inheritance::bind`] what is
+//! missing, which may fail and changes nothing, then [`Inheritance::take_over`], which cannot fail.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use sigma_config::settings::{ListenAddress, Listener};
+use sigma_net::BoundSocket;
+use sigma_net::listen::{Claim, Occupant, SocketFile};
+use sigma_observe::counters::WorkerCounters;
+use sigma_plugin::{Node, Roster};
+use sigma_upstream::health::HealthReporter;
+
+use crate::compile::{Compiler, Sessions};
+use crate::snapshot::Snapshot;
+
+/// An error that names the listener, and what may be done.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {source}{remedy}")]
+pub struct BindError {
+    address: String,
+    source: io::Error,
+    remedy: String,
+}
+
+impl BindError {
+    pub(crate) fn new(
+        address: impl std::fmt::Display,
+        tcp: Option<SocketAddr>,
+        source: io::Error,
+    ) -> BindError {
+        let remedy = match (source.kind(), tcp) {
+            (io::ErrorKind::AddrInUse, Some(addr)) => match sigma_net::listen::occupant(addr) {
+                Some(Occupant { pid, name }) => format!(
+                    "; pid {pid} ({name}) listens there: end it, choose another port, or set `shared: true` on the listeners of both if they are to share it"
+                ),
+                None => "; another program listens there: end it or choose another port".to_owned(),
+            },
+            (io::ErrorKind::PermissionDenied, Some(addr)) if addr.port() < 1_024 => format!(
+                "; ports below 1024 need a right: `setcap cap_net_bind_service=+ep` on the program, `AmbientCapabilities=CAP_NET_BIND_SERVICE` in its unit, or a port such as {}",
+                u32::from(addr.port()) + 8_000
+            ),
+            _ => String::new(),
+        };
+        BindError { address: address.to_string(), source, remedy }
+    }
+}
+
+/// A change of listening sockets for one worker.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners {
+    /// Sockets to accept from.
+    pub(crate) open: Vec<(ListenAddress, BoundSocket, Option<String>)>,
+    /// Addresses to accept from no longer.
+    pub(crate) close: Vec<ListenAddress>,
+}
+
+impl Listeners {
+    /// Adds a later change.
+    pub(crate) fn then(&mut self, later: Listeners) {
+        self.open.retain(|(address, ..)| !later.close.contains(address));
+        for address in later.close {
+            if !self.close.contains(&address) {
+                self.close.push(address);
+            }
+        }
+        self.open.extend(later.open);
+    }
+}
+
+/// A listener with its sockets, one for each worker.
+struct Held {
+    listener: Listener,
+    sockets: Vec<BoundSocket>,
+    /// Removed when the listener is closed.
+    _file: Option<SocketFile>,
+}
+
+/// What passes from one generation to the next.
+pub struct Inheritance {
+    listening: Vec<Held>,
+    sessions: Option<Arc<Sessions>>,
+    counters: Vec<Arc<WorkerCounters>>,
+    health: HealthReporter,
+    node: Arc<Node>,
+}
+
+/// Sockets that are bound and not in use yet.
+pub(crate) struct Bound {
+    added: Vec<Held>,
+    closed: Vec<ListenAddress>,
+    /// For each worker, in order.
+    pub(crate) changes: Vec<Listeners>,
+}
+
+impl Inheritance {
+    /// That of a first generation with so many workers: nothing is counted, nobody listens. `health`
+    /// is where workers report to, `node` what plugins share.
+    pub fn new(workers: usize, health: HealthReporter, node: Arc<Node>) -> Inheritance {
+        let counters = (0..workers).map(|_| Arc::default()).collect();
+        Inheritance { listening: Vec::new(), sessions: None, counters, health, node }
+    }
+
+    /// The counters of every worker.
+    pub fn counters(&self) -> &[Arc<WorkerCounters>] {
+        &self.counters
+    }
+
+    /// A compiler with these plugins. Clients resume the TLS sessions that they began in the generation
+    /// before.
+    pub fn compiler(&self, roster: Arc<Roster>) -> Compiler {
+        Compiler::new(roster, Arc::clone(&self.node)).resuming(self.sessions.clone())
+    }
+
+    /// Where workers report what they see of nodes.
+    pub(crate) fn health(&self) -> &HealthReporter {
+        &self.health
+    }
+
+    /// What plugins of all workers share.
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// Binds what `wanted` has and this does not.
+    ///
+    /// # Errors
+    /// Returns an error if a listener cannot be bound; nothing has changed then.
+    pub(crate) fn bind(&self, wanted: &[Listener]) -> Result<Bound, BindError> {
+        let is_held = |listener: &&Listener| self.listening.iter().any(|held| held.listener == **listener);
+        // Unix sockets first: whoever gets through to a port may count on them.
+        let mut missing: Vec<&Listener> = wanted.iter().filter(|l| !is_held(l)).collect();
+        missing.sort_by_key(|listener| matches!(listener.address, ListenAddress::Tcp(_)));
+        let mut added = Vec::with_capacity(missing.len());
+        for listener in missing {
+            let error = |source| BindError::new(&listener.address, tcp_of(&listener.address), source);
+            let sockets = bind(listener, self.claim(listener), self.counters.len()).map_err(error)?;
+            let file = match &listener.address {
+                ListenAddress::Unix(path) => Some(SocketFile::bound(path)),
+                ListenAddress::Tcp(_) => None,
+            };
+            added.push(Held { listener: listener.clone(), sockets, _file: file });
+        }
+        let mut changes = handles(&added, self.counters.len())?;
+        let gone = self.listening.iter().map(|held| &held.listener).filter(|l| !wanted.contains(l));
+        let closed: Vec<ListenAddress> = gone.map(|listener| listener.address.clone()).collect();
+        changes.iter_mut().for_each(|change| change.close.clone_from(&closed));
+        Ok(Bound { added, closed, changes })
+    }
+
+    /// Whether this is to be the only one on a listener's port. Where it listens already, with other
+    /// terms or on another address, its own sockets would be in the way of the new ones.
+    fn claim(&self, listener: &Listener) -> Claim {
+        let port = tcp_of(&listener.address).map(|addr| addr.port());
+        let mut own = self.listening.iter().map(|held| &held.listener.address);
+        let is_own = own.any(|address| tcp_of(address).map(|addr| addr.port()) == port);
+        if listener.shared || is_own { Claim::Further } else { Claim::First }
+    }
+
+    /// What was bound is in use, and `snapshot` in force.
+    pub(crate) fn take_over(&mut self, bound: Bound, snapshot: &Snapshot) {
+        // By address: one that is bound on other terms takes the place of the one before.
+        self.listening.retain(|held| !bound.closed.contains(&held.listener.address));
+        self.listening.extend(bound.added);
+        self.sessions.clone_from(&snapshot.sessions);
+    }
+
+    /// Handles of all listening sockets for each worker.
+    ///
+    /// # Errors
+    /// Returns an error if there are too many open files.
+    pub(crate) fn handles(&self) -> Result<Vec<Listeners>, BindError> {
+        handles(&self.listening, self.counters.len())
+    }
+
+    /// Keeps no socket open any more: those of the workers are the last ones.
+    pub(crate) fn release_sockets(&mut self) {
+        self.listening.iter_mut().for_each(|held| held.sockets.clear());
+    }
+}
+
+fn handles(held: &[Held], workers: usize) -> Result<Vec<Listeners>, BindError> {
+    let mut handles: Vec<Listeners> = (0..workers).map(|_| Listeners::default()).collect();
+    for Held { listener, sockets, .. } in held {
+        for (worker, socket) in handles.iter_mut().zip(sockets) {
+            let socket =
+                socket.try_clone().map_err(|source| BindError::new(&listener.address, None, source))?;
+            worker.open.push((listener.address.clone(), socket, listener.name.clone()));
+        }
+    }
+    Ok(handles)
+}
+
+fn tcp_of(address: &ListenAddress) -> Option<SocketAddr> {
+    match address {
+        ListenAddress::Tcp(addr) => Some(*addr),
+        ListenAddress::Unix(_) => None,
+    }
+}
+
+fn bind(listener: &Listener, claim: Claim, workers: usize) -> io::Result<Vec<BoundSocket>> {
+    match &listener.address {
+        ListenAddress::Tcp(addr) => {
+            let claims = std::iter::once(claim).chain(std::iter::repeat(Claim::Further));
+            claims.take(workers).map(|claim| BoundSocket::tcp(*addr, listener.backlog, claim)).collect()
+        }
+        ListenAddress::Unix(path) => {
+            let first = BoundSocket::unix(path)?;
+            let mut sockets = (1..workers).map(|_| first.try_clone()).collect::<io::Result<Vec<_>>>()?;
+            sockets.push(first);
+            Ok(sockets)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compile::tests::alone;
+
+    #[test]
+    fn a_refused_address_comes_with_its_remedy() {
+        fn check(addr: &str, kind: io::ErrorKind, word: &str) {
+            let error = BindError::new(addr, addr.parse().ok(), kind.into()).to_string();
+            assert!(error.contains(addr) && error.contains(word), "{error}");
+        }
+        check("0.0.0.0:80", io::ErrorKind::PermissionDenied, "cap_net_bind_service");
+        check("0.0.0.0:443", io::ErrorKind::PermissionDenied, "such as 8443");
+        check("127.0.0.1:1", io::ErrorKind::AddrInUse, "choose another port");
+    }
+
+    fn tcp(port: u16) -> Listener {
+        let text = format!("listeners: [\"127.0.0.1:{port}\"]");
+        let checked = sigma_config::parse(&text, &sigma_config::ParseOptions::default()).unwrap();
+        checked.config.settings.listeners[0].clone()
+    }
+
+    fn listeners(open: &[u16], close: &[u16]) -> Listeners {
+        let address = |port: &u16| ListenAddress::Tcp(([127, 0, 0, 1], *port).into());
+        let socket = |port: &u16| {
+            let free = ([127, 0, 0, 1], 0).into();
+            (address(port), BoundSocket::tcp(free, 1, Claim::First).unwrap(), None)
+        };
+        Listeners { open: open.iter().map(socket).collect(), close: close.iter().map(address).collect() }
+    }
+
+    /// A worker that missed a change finds what both together come to.
+    #[test]
+    fn changes_of_listeners_add_up() {
+        let check = |first: (&[u16], &[u16]), second: (&[u16], &[u16]), want: (&[u16], &[u16])| {
+            let mut sum = listeners(first.0, first.1);
+            sum.then(listeners(second.0, second.1));
+            let port = |address: &ListenAddress| tcp_of(address).map_or(0, |addr| addr.port());
+            let open: Vec<u16> = sum.open.iter().map(|(address, ..)| port(address)).collect();
+            let close: Vec<u16> = sum.close.iter().map(port).collect();
+            assert_eq!((open.as_slice(), close.as_slice()), want);
+        };
+        check((&[1], &[]), (&[2], &[]), (&[1, 2], &[]));
+        check((&[1], &[]), (&[], &[1]), (&[], &[1]));
+        check((&[], &[1]), (&[1], &[]), (&[1], &[1]));
+        check((&[1], &[1]), (&[1], &[1]), (&[1], &[1]));
+        check((&[1, 2], &[3]), (&[], &[2, 3]), (&[1], &[3, 2]));
+    }
+
+    /// The two steps over one value: what stays is not bound again, what goes is closed.
+    #[test]
+    fn sockets_pass_to_the_next_generation() {
+        let health = sigma_upstream::health::passive_channel(1).0;
+        let mut inheritance = Inheritance::new(2, health, Arc::default());
+        let plugins = Arc::new(Roster::new(&[], None));
+        let compiler = inheritance.compiler(Arc::clone(&plugins));
+        let config = sigma_config::Config::default();
+        let compile = |compiler: &Compiler| alone(|sources| compiler.compile(&config, 0, sources)).unwrap().1;
+        let snapshot = compile(&compiler);
+        let free = BoundSocket::tcp(([127, 0, 0, 1], 0).into(), 1, Claim::First).unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let listener = tcp(port);
+        let bound = inheritance.bind(std::slice::from_ref(&listener)).unwrap();
+        assert!(bound.changes.iter().all(|change| change.open.len() == 1 && change.close.is_empty()));
+        inheritance.take_over(bound, &snapshot);
+        let successor = compile(&inheritance.compiler(plugins));
+        let sessions = |snapshot: &Snapshot| snapshot.sessions.clone().unwrap();
+        assert!(Arc::ptr_eq(&sessions(&snapshot), &sessions(&successor)), "tickets are worth nothing");
+        let again = inheritance.bind(std::slice::from_ref(&listener)).unwrap();
+        assert!(again.changes.iter().all(|change| change.open.is_empty() && change.close.is_empty()));
+        inheritance.take_over(again, &snapshot);
+        // Whoever succeeds has a socket for each worker without binding any.
+        assert!(inheritance.handles().unwrap().iter().all(|worker| worker.open.len() == 1));
+        let gone = inheritance.bind(&[]).unwrap();
+        assert!(gone.changes.iter().all(|change| change.close.len() == 1));
+        inheritance.take_over(gone, &snapshot);
+        assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
+    }
+}
