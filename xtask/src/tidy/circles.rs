@@ -39,16 +39,6 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "a schema in words is checked as the one it was made from",
     ),
     (
-        "crates/sigma-control/src/operators/running.rs",
-        "crates/sigma-control/src/operators/niubix.rs",
-        "one of the commands is an edit in NiubiX's words",
-    ),
-    (
-        "crates/sigma-control/src/operators/status.rs",
-        "crates/sigma-control/src/operators/pages.rs",
-        "an answer of one is a part of an answer of the other",
-    ),
-    (
         "crates/sigma-net/src/tls/",
         "crates/sigma-net/src/stream.rs",
         "a stream may be encrypted, over another stream",

@@ -23,6 +23,7 @@ use sigma_plugin::{Descriptor, Node, Reply};
 use super::{OpenError, listen};
 use crate::operators::control_api::Inspect;
 use crate::operators::running::Running;
+use crate::serving::desired::Quarantined;
 use crate::serving::plugins::Plugins;
 
 /// APISIX's address for metrics.
@@ -160,14 +161,23 @@ impl FactsSource {
             revision: stored.then_some(revisions.published),
             modified: modified.into_iter().map(|(kind, revision)| (label_of(kind), revision)).collect(),
             store_reachable: stored.then_some(revisions.store.lost.is_none()),
-            quarantined: crate::operators::status::quarantined_by_kind(&revisions.quarantined),
+            quarantined: quarantined_by_kind(&revisions.quarantined),
             nodes: nodes.collect(),
         }
     }
 }
 
+/// How many objects of each kind are quarantined; all kinds, so that a series does not come and go.
+pub(crate) fn quarantined_by_kind(quarantine: &[Quarantined]) -> Vec<(&'static str, u64)> {
+    let of = |kind: Kind| {
+        let is_of = |one: &&Quarantined| one.key.kind == kind;
+        (label_of(kind), quarantine.iter().filter(is_of).count() as u64)
+    };
+    Kind::ALL.map(of).into()
+}
+
 /// The key that APISIX's metric has for a kind.
-pub(crate) fn label_of(kind: Kind) -> &'static str {
+fn label_of(kind: Kind) -> &'static str {
     match kind {
         Kind::Credential => "credentials",
         kind => kind.section(),

@@ -20,8 +20,8 @@ use sigma_upstream::health::checker::TargetStatus;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, Revisions};
-use crate::operators::niubix::Edit;
 use crate::serving::desired::Quarantined;
+use crate::serving::edit::Edit;
 use crate::serving::endpoints::Endpoints;
 use crate::serving::publisher::{Publisher, State};
 use crate::store::{Store, StoreStatus};

@@ -8,13 +8,11 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::{Value, json};
-use sigma_config::kind::Kind;
 use sigma_http::FaultKind;
 
 use crate::operators::control_api::{self, Inspect};
-use crate::operators::pages;
+use crate::operators::pages::quarantined_by_kind;
 use crate::operators::running::Running;
-use crate::serving::desired::Quarantined;
 
 pub(crate) fn router(running: Arc<Running>) -> Router {
     Router::new()
@@ -65,15 +63,6 @@ async fn counters(State(running): State<Arc<Running>>) -> Response {
         text.push_str(&format!("sigma_quarantined_objects{{kind=\"{kind}\"}} {count}\n"));
     }
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
-}
-
-/// How many objects of each kind are quarantined; all kinds, so that a series does not come and go.
-pub(crate) fn quarantined_by_kind(quarantine: &[Quarantined]) -> Vec<(&'static str, u64)> {
-    let of = |kind: Kind| {
-        let is_of = |one: &&Quarantined| one.key.kind == kind;
-        (pages::label_of(kind), quarantine.iter().filter(is_of).count() as u64)
-    };
-    Kind::ALL.map(of).into()
 }
 
 pub(crate) fn json_answer(status: StatusCode, body: &Value) -> Response {

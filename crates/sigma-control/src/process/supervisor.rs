@@ -22,9 +22,9 @@ use super::start::{
     StartError, access_log, keyring, open_store, warn_of_restart, worker_count, write_pid_file,
 };
 use crate::operators;
-use crate::operators::niubix::Edit;
 use crate::operators::running::{Command, Running, STOPPING};
 use crate::serving::desired::{Batch, Desired};
+use crate::serving::edit::Edit;
 use crate::serving::endpoints::Endpoints;
 use crate::serving::plugins::Plugins;
 use crate::serving::publisher::{Part, Publisher, Whole, problems};

@@ -6,6 +6,7 @@
 //! `files`. `trial` compiles what is not stored yet.
 
 pub(crate) mod desired;
+pub(crate) mod edit;
 pub(crate) mod endpoints;
 pub(crate) mod files;
 pub(crate) mod plugins;
