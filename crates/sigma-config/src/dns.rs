@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// The port of name servers.
 const PORT: u16 = 53;
 
-/// How names of nodes are resolved. `servers` is read once, at the start.
+/// How names of nodes are resolved. `servers` and `ipv6` are read once, at the start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Dns {
@@ -18,6 +18,9 @@ pub struct Dns {
     /// `dns_resolver`). None: those of `/etc/resolv.conf`.
     #[schemars(with = "Vec<String>")]
     pub servers: Vec<NameServer>,
+    /// Whether IPv6 addresses of names are asked for. Those that this machine has no route to are left
+    /// out in any case, as long as the name has another address.
+    pub ipv6: bool,
     /// How long a start waits for names, a reload of the file, and a change by NiubiX's admin calls. An
     /// upstream whose names are not resolved then answers 503 until they are.
     pub start_wait_ms: u32,
@@ -27,7 +30,7 @@ pub struct Dns {
 
 impl Default for Dns {
     fn default() -> Self {
-        Dns { servers: Vec::new(), start_wait_ms: 5_000, change_wait_ms: 1_000 }
+        Dns { servers: Vec::new(), ipv6: true, start_wait_ms: 5_000, change_wait_ms: 1_000 }
     }
 }
 

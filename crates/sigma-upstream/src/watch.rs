@@ -458,6 +458,8 @@ mod tests {
             let both = resolver.addresses("both.sigma.test.").await.expect("addresses");
             assert_eq!((both.v4, both.v6), (Some(vec![ip("127.0.0.7")]), Some(vec![ip("::1")])));
         }
+        let alone = resolver.clone().without_ipv6();
+        assert!(alone.addresses("six.sigma.test.").await.is_err(), "switched off, it has none");
         // A server that never answers for IPv6 leaves that open, and keeps nobody.
         dns.set_addresses("four.sigma.test", &[ip("127.0.0.7")]);
         dns.silence(&[RecordKind::Aaaa]);

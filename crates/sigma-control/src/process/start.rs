@@ -108,6 +108,7 @@ pub(super) fn warn_of_restart(old: &Settings, new: &Settings) {
         ("secret_lookup", old.secret_lookup != new.secret_lookup),
         ("discovery", old.discovery != new.discovery),
         ("dns.servers", old.dns.servers != new.dns.servers),
+        ("dns.ipv6", old.dns.ipv6 != new.dns.ipv6),
         ("pid_file", old.pid_file != new.pid_file),
         ("error_log.path", old.error_log.path != new.error_log.path),
     ];

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sigma_config::Problem;
 use sigma_config::discovery::{Discovery, split_dns_service};
-use sigma_config::dns::NameServer;
+use sigma_config::dns::Dns;
 use sigma_config::resources::{self, PassHost, Scheme};
 use sigma_config::settings::Settings;
 use sigma_net::tls::ClientTls;
@@ -74,8 +74,7 @@ impl Drop for Watching {
 pub(crate) struct Endpoints {
     ids: Arc<EndpointIds>,
     checkers: Checkers,
-    /// Name servers to ask; none: those of the system.
-    servers: Vec<NameServer>,
+    dns: Dns,
     resolver: Option<Resolver>,
     discovery: Discovery,
     /// Asks the name servers of `discovery.dns`.
@@ -101,8 +100,8 @@ impl Planning<'_> {
 impl Endpoints {
     /// Asks the name servers, and finds services, that the settings name.
     pub(crate) fn of(settings: &Settings) -> Endpoints {
-        let (servers, discovery) = (settings.dns.servers.clone(), settings.discovery.clone());
-        Endpoints { servers, discovery: discovery.unwrap_or_default(), ..Endpoints::default() }
+        let (dns, discovery) = (settings.dns.clone(), settings.discovery.clone());
+        Endpoints { dns, discovery: discovery.unwrap_or_default(), ..Endpoints::default() }
     }
 
     /// For one compilation.
@@ -195,10 +194,14 @@ impl Endpoints {
                     Some(path) => configured(path),
                     None => Resolver::with_servers(&servers).map_err(|error| error.to_string()),
                 };
-                built.map_err(|error| format!("discovery.dns: {error}"))?
+                self.in_families(built.map_err(|error| format!("discovery.dns: {error}"))?)
             }
         };
         Ok(self.service_resolver.insert(resolver).clone())
+    }
+
+    fn in_families(&self, resolver: Resolver) -> Resolver {
+        if self.dns.ipv6 { resolver } else { resolver.without_ipv6() }
     }
 
     fn resolver(&mut self) -> Result<Resolver, String> {
@@ -207,7 +210,7 @@ impl Endpoints {
         }
         // Without a usable resolver configuration, addresses still work; names are asked of this
         // machine, which says why they fail.
-        let servers: Vec<SocketAddr> = self.servers.iter().map(|server| server.0).collect();
+        let servers: Vec<SocketAddr> = self.dns.servers.iter().map(|server| server.0).collect();
         let resolver = match servers.is_empty() {
             false => Resolver::with_servers(&servers),
             true => Resolver::from_system().or_else(|error| {
@@ -215,7 +218,7 @@ impl Endpoints {
                 Resolver::with_servers(&[SocketAddr::from(([127, 0, 0, 1], 53))])
             }),
         };
-        let resolver = resolver.map_err(|error| error.to_string())?;
+        let resolver = self.in_families(resolver.map_err(|error| error.to_string())?);
         self.resolver = Some(resolver.clone());
         Ok(resolver)
     }

@@ -3,7 +3,7 @@
 //! Every address of a name counts, of both families. They are asked for at the same time; an answer
 //! of one family waits for the other only briefly, since there are name servers that never answer
 //! for IPv6 (in the spirit of RFC 8305). An IPv6 address that this machine has no route to is left
-//! out as long as there is another.
+//! out as long as there is another. All of it may be switched off.
 //!
 //! `/etc/hosts` and the system's resolver configuration are read once, when the [`Resolver`] is made.
 
@@ -82,6 +82,7 @@ struct Server {
 pub struct Resolver {
     inner: TokioResolver,
     config: ResolverConfig,
+    asks_ipv6: bool,
 }
 
 impl fmt::Debug for Resolver {
@@ -140,7 +141,13 @@ impl Resolver {
             .with_options(options)
             .build()
             .map_err(|error| DnsError(error.to_string()))?;
-        Ok(Resolver { inner, config })
+        Ok(Resolver { inner, config, asks_ipv6: true })
+    }
+
+    /// As it is, but names have no IPv6 addresses.
+    #[must_use]
+    pub fn without_ipv6(self) -> Resolver {
+        Resolver { asks_ipv6: false, ..self }
     }
 
     /// The addresses of `name`. `localhost` and IP addresses are answered without a query.
@@ -176,6 +183,9 @@ impl Resolver {
 
     /// Unset is the family that the other did not wait for.
     async fn both_families(&self, name: &str) -> (Option<Records<IpAddr>>, Option<Records<IpAddr>>) {
+        if !self.asks_ipv6 {
+            return (Some(self.family(name, RecordType::A).await), Some(Ok(None)));
+        }
         let mut v4 = pin!(self.family(name, RecordType::A));
         let mut v6 = pin!(self.family(name, RecordType::AAAA));
         let wait = |first: &Records<IpAddr>| match first {
