@@ -7,8 +7,20 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::time::Duration;
 
 use sigma_config::resources::Node;
+
+/// A source that fails is asked again after this long, then twice as long, up to [`RETRY_MAX`].
+pub(crate) const RETRY_MIN: Duration = Duration::from_secs(1);
+
+/// Longest pause between failures.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// The pause after the first failure (0) and those that follow it.
+pub(crate) fn backoff(failures: u32) -> Duration {
+    RETRY_MIN.saturating_mul(1 << failures.min(16)).min(RETRY_MAX)
+}
 
 /// Why a feed has no list now; a sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,4 +47,15 @@ pub trait Feed: Send + fmt::Debug {
     /// served as such; a feed that cannot tell that from a failure yields an error. After an error
     /// the caller pauses, so a feed need not.
     fn next(&mut self) -> NextNodes<'_>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_between_failures_grow() {
+        let pauses: Vec<u64> = (0..7).map(|n| backoff(n).as_secs()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
+    }
 }

@@ -18,15 +18,9 @@ use tokio::task::JoinSet;
 
 use crate::dns::{ADDRESSES_MAX, Answer, DnsError, Resolver, TTL_MIN, succeed};
 use crate::endpoint::{Address, EndpointSet, Location, PlannedNode, UpstreamCell, plan_nodes};
-use crate::feed::{Feed, FeedError};
+use crate::feed::{Feed, FeedError, RETRY_MIN, backoff};
 use crate::health::HealthRecords;
 use crate::identity::EndpointIds;
-
-/// A failed query is repeated after this long, then twice as long, up to [`RETRY_MAX`].
-const RETRY_MIN: Duration = Duration::from_secs(1);
-
-/// Longest pause between failed queries.
-const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// Where the nodes of an upstream come from.
 #[derive(Debug)]
@@ -337,10 +331,6 @@ async fn resolve_all(resolver: &Resolver, names: HashSet<String>, deadline: Inst
     answers
 }
 
-fn backoff(failures: u32) -> Duration {
-    RETRY_MIN.saturating_mul(1 << failures.min(16)).min(RETRY_MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -576,11 +566,5 @@ mod tests {
         let turned: Vec<usize> = many.iter().rev().copied().collect();
         check(&[], &many, &many[..ADDRESSES_MAX]);
         check(&many[..ADDRESSES_MAX], &turned, &many[..ADDRESSES_MAX]);
-    }
-
-    #[test]
-    fn pauses_between_failures_grow() {
-        let pauses: Vec<u64> = (0..7).map(|n| backoff(n).as_secs()).collect();
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
     }
 }

@@ -9,8 +9,8 @@ use sigma_config::discovery::DnsRecords;
 use sigma_config::resources::Node;
 use tokio::task::JoinSet;
 
-use super::{ADDRESSES_MAX, DnsError, Resolver, Server, TTL_MIN};
-use crate::feed::{Feed, FeedError, NextNodes};
+use super::{ADDRESSES_MAX, DnsError, Resolver, Server};
+use crate::feed::{Feed, FeedError, NextNodes, backoff};
 
 /// What is asked for at one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +39,8 @@ pub struct DnsService {
     last: Option<Step>,
     /// Addresses of targets: a target that cannot be resolved for a while keeps its own.
     targets: HashMap<String, Vec<IpAddr>>,
+    /// How often in a row one of them could not be resolved.
+    failures: u32,
     due: Option<Instant>,
 }
 
@@ -69,6 +71,7 @@ impl DnsService {
             last_first: order.is_some_and(|order| order.contains(&DnsRecords::Last)),
             last: None,
             targets: HashMap::new(),
+            failures: 0,
             due: None,
         }
     }
@@ -127,6 +130,7 @@ impl DnsService {
         servers.truncate(ADDRESSES_MAX);
         let (targets, failed, until) = self.resolve_targets(&servers, until).await;
         self.targets = targets;
+        self.failures = if failed.is_some() { self.failures.saturating_add(1) } else { 0 };
         let found = nodes_of(&servers, &self.targets, self.port);
         match failed {
             Some(error) if found.is_empty() => Err(error),
@@ -164,7 +168,7 @@ impl DnsService {
                 }
                 Err(error) => {
                     tracing::warn!(service = self.host, target, %error, "cannot resolve a server of a service");
-                    until = until.min(Instant::now() + TTL_MIN);
+                    until = until.min(Instant::now() + backoff(self.failures));
                     failed = Some(error);
                 }
             }
