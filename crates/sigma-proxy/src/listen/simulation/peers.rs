@@ -281,7 +281,8 @@ enum Fault {
     /// The answer breaks off, then one of the above.
     Cut,
     Garbage,
-    /// Another answer follows that nobody asked for.
+    /// Another answer follows that nobody asked for. It comes in one piece with the first: what comes
+    /// while the next request is on its way could be the answer to that.
     Unasked,
     /// The connection ends behind an answer that did not say so.
     Unannounced,
@@ -346,11 +347,15 @@ async fn answer(play: &Play, end: &mut PeerEnd, ask: &Ask, fault: Option<Fault>)
             play.asks.borrow_mut()[ask.id].cut_unseen = closes;
         }
         // Where the end of the connection ends the answer, it would be part of it.
-        Some(Fault::Unasked) if !closes => wire.extend_from_slice(b"HTTP/1.1 200 OK\r\nX-Id: 0\r\n\r\n"),
+        Some(Fault::Unasked) if !closes => {
+            wire.extend_from_slice(b"HTTP/1.1 200 OK\r\nX-Id: unasked\r\n\r\n")
+        }
         Some(Fault::Reset | Fault::End | Fault::Stall) => wire.clear(),
         Some(Fault::Unasked | Fault::Unannounced | Fault::Early) | None => {}
     }
-    if end.write(&wire).await.is_err() {
+    if fault == Some(Fault::Unasked) {
+        end.write_at_once(&wire);
+    } else if end.write(&wire).await.is_err() {
         return Ok(false);
     }
     match fault {
