@@ -3,18 +3,25 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := run
-.PHONY: run test bench fuzz docs build-tools tools
+.PHONY: run test checks conformance bench fuzz docs build-tools tools
 
 # Builds the gateway and starts it on the smallest configuration, with an origin to answer it.
 run: build-tools
 	cargo build --release --locked -p sigma
 	target/release/sigma run -c examples/first.yaml --with-demo-origin 127.0.0.1:9000
 
-# What has to pass before a change goes in. `cargo test` includes the house checks of xtask.
-test: build-tools tools
+# What has to pass before a change goes in.
+test: checks conformance
+
+# All of it that needs nothing from a network. `cargo test` includes the house checks of xtask.
+checks: build-tools tools
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	cargo test --workspace --locked
+	cargo test --workspace --locked -- --skip go::
+
+# The suites of others for HTTP/2 and gRPC; the first time, Go fetches and builds them.
+conformance: build-tools tools
+	cargo test --workspace --locked --test feature -- go::
 
 # Measures beside other gateways in one run and fills the table in README.md.
 bench:

@@ -9,6 +9,7 @@
 //! | `only: h1` | the case is about the notation of HTTP/1 itself; other protocol pairs skip it |
 //! | `only: h1 client`, `only: h1 origin` | the same for one side: the other may speak what it likes |
 //! | `only: clear` | not over TLS: the case tells of nothing that happens before its origin is named, a handshake included |
+//! | `alone` | the case shares its gateway with no other: it leaves something behind there, or would find something |
 //! | `client> TEXT` | the client sends TEXT |
 //! | `client< [METHOD] STATUS [cut]` | the client reads one response (to METHOD if not GET); `cut`: it must break off |
 //! | `client<= TEXT` | the client reads exactly these bytes |
@@ -49,6 +50,8 @@ pub struct Case {
     pub h1_origin: bool,
     /// Whether it says nothing about connections over TLS.
     pub clear: bool,
+    /// Whether it needs a gateway of its own, beyond what its settings say.
+    pub alone: bool,
     /// What happens, in order.
     pub steps: Vec<Step>,
 }
@@ -205,6 +208,10 @@ fn begin(case: &mut Case, number: usize, line: &str) -> Result<Open> {
         }
         "only: h1 origin" => {
             case.h1_origin = true;
+            return Ok(Open::Nothing);
+        }
+        "alone" => {
+            case.alone = true;
             return Ok(Open::Nothing);
         }
         "only: clear" => {

@@ -14,6 +14,7 @@ use crate::origin::Origin;
 use crate::peer::Peer;
 use crate::ports::free_port;
 use crate::seal::{Above, Seal};
+use crate::socket::Address;
 use crate::streams::{StreamClient, StreamOrigin};
 use crate::{DEADLINE, Gateway, until};
 
@@ -173,43 +174,125 @@ impl End for Peer {
     }
 }
 
-/// Runs `case` with a gateway of its own; the error names the step.
-pub fn run(case: &Case, binary: &str, pair: Pair) -> Result<()> {
-    let origin = Origin::scripted()?;
-    let refused = free_port();
-    let config = configuration(case, pair)
-        .replace("{origin}", &format!("127.0.0.1:{}", origin.port()))
-        .replace("{origin_port}", &origin.port().to_string())
-        .replace("{refused_port}", &refused.to_string())
-        .replace("{refused}", &format!("127.0.0.1:{refused}"));
-    let gateway = Gateway::start(binary, &config).context("configuration of the case")?;
-    let mut stage = Stage { pair, gateway, origin, clients: Vec::new(), origins: Vec::new() };
-    for step in &case.steps {
-        let place = || format!("line {}: {}", step.line, clip(&step.text, 120));
-        let result = stage.step(step).with_context(place);
-        result.map_err(|e| stage.explain(&e))?;
-    }
-    Ok(())
+/// Most cases in one gateway: enough that its start counts little, few enough that all CPUs have some.
+const TOGETHER: usize = 32;
+
+/// Puts cases together that may share a gateway: those without settings of their own, unless they say
+/// `alone`. Each has its own
+/// listener, route and origin there, so that none notices the others.
+pub fn groups(cases: Vec<(String, Case)>) -> Vec<Vec<(String, Case)>> {
+    let (sharing, alone): (Vec<_>, Vec<_>) = cases
+        .into_iter()
+        .partition(|(_, case)| case.config.is_empty() && !case.alone && !has(&case.route, "id:"));
+    let mut groups: Vec<_> = sharing.chunks(TOGETHER).map(<[_]>::to_vec).collect();
+    groups.extend(alone.into_iter().map(|case| vec![case]));
+    groups
 }
 
-fn configuration(case: &Case, pair: Pair) -> String {
-    let mut yaml = String::from("workers: 1\nlisteners:\n  - address: \"{listen}\"\n");
-    if pair.transport == Transport::Tls {
-        let [cert, key] = Seal::get().files();
-        let files = format!("{{cert: {}, key: {}}}", cert.display(), key.display());
-        yaml.push_str(&format!("    tls:\n      certificates: [{files}]\n"));
+/// Runs cases in one gateway, one after the other; returns what failed, with the case and the step.
+pub fn run(cases: &[(String, Case)], binary: &str, pair: Pair) -> Vec<String> {
+    let (gateway, scenes) = match start(cases, binary, pair) {
+        Ok(started) => started,
+        Err(error) => return cases.iter().map(|(name, _)| format!("{name} ({pair}): {error:#}")).collect(),
+    };
+    let (mut failed, mut played) = (Vec::new(), Vec::new());
+    for ((name, case), scene) in cases.iter().zip(scenes) {
+        let address = scene.port.map_or(gateway.address(), Address::loopback);
+        let origin = scene.origin;
+        let mut stage =
+            Stage { pair, gateway: &gateway, address, origin, clients: Vec::new(), origins: Vec::new() };
+        for step in &case.steps {
+            let place = || format!("line {}: {}", step.line, clip(&step.text, 120));
+            if let Err(error) = stage.step(step).with_context(place) {
+                failed.push(format!("{name} ({pair}): {:#}", stage.explain(&error)));
+                break;
+            }
+        }
+        played.push(stage.origin);
     }
-    yaml.push_str(&case.config);
-    let has = |text: &str, key: &str| text.lines().any(|l| l.starts_with(key));
-    if !has(&case.config, "error_log:") {
+    // The gateway first: as long as it lives, nobody else may get the port of an origin that it knows.
+    drop(gateway);
+    drop(played);
+    failed
+}
+
+/// What a case has for itself.
+struct Scene {
+    origin: Origin,
+    /// Nobody listens there.
+    refused: u16,
+    /// That of its listener; None for the first one, which the gateway chooses.
+    port: Option<u16>,
+}
+
+/// A gateway with a listener, a route and an origin for each case.
+fn start(cases: &[(String, Case)], binary: &str, pair: Pair) -> Result<(Gateway, Vec<Scene>)> {
+    // A port may be taken by another process between the choice and the bind.
+    let mut last = None;
+    for _ in 0..3 {
+        let scene = |number: usize| {
+            let port = (number > 0).then(free_port);
+            Ok(Scene { origin: Origin::scripted()?, refused: free_port(), port })
+        };
+        let scenes = (0..cases.len()).map(scene).collect::<Result<Vec<_>>>()?;
+        match Gateway::start(binary, &configuration(cases, &scenes, pair)) {
+            Ok(gateway) => return Ok((gateway, scenes)),
+            Err(error) if format!("{error:#}").contains("in use") => last = Some(error),
+            Err(error) => return Err(error).context("configuration of the case"),
+        }
+    }
+    Err(last.context("not started")?)
+}
+
+/// Whether a line of `text` begins with `key`.
+fn has(text: &str, key: &str) -> bool {
+    text.lines().any(|line| line.starts_with(key))
+}
+
+fn configuration(cases: &[(String, Case)], scenes: &[Scene], pair: Pair) -> String {
+    let mut yaml = String::from("workers: 1\nlisteners:\n");
+    for (number, scene) in scenes.iter().enumerate() {
+        let address = scene.port.map_or("{listen}".to_owned(), |port| format!("127.0.0.1:{port}"));
+        yaml.push_str(&format!("  - address: \"{address}\"\n    name: listener-{number}\n"));
+        if pair.transport == Transport::Tls {
+            let [cert, key] = Seal::get().files();
+            let files = format!("{{cert: {}, key: {}}}", cert.display(), key.display());
+            yaml.push_str(&format!("    tls:\n      certificates: [{files}]\n"));
+        }
+    }
+    let config: String = cases.iter().map(|(_, case)| &*case.config).collect();
+    if !has(&config, "error_log:") {
         yaml.push_str("error_log:\n  level: info\n");
     }
-    if has(&case.config, "routes:") {
-        return yaml;
+    if !has(&config, "routes:") {
+        yaml.push_str("routes:\n");
+        for (number, ((_, case), scene)) in cases.iter().zip(scenes).enumerate() {
+            yaml.push_str(&scene.fill(&route(case, number, pair)));
+        }
     }
-    yaml.push_str("routes:\n  - uri: \"/*\"\n");
+    // Groups of several have none.
+    for (scene, (_, case)) in scenes.iter().zip(cases) {
+        yaml.push_str(&scene.fill(&case.config));
+    }
+    yaml
+}
+
+impl Scene {
+    /// Puts the case's addresses in.
+    fn fill(&self, yaml: &str) -> String {
+        yaml.replace("{origin}", &format!("127.0.0.1:{}", self.origin.port()))
+            .replace("{origin_port}", &self.origin.port().to_string())
+            .replace("{refused_port}", &self.refused.to_string())
+            .replace("{refused}", &format!("127.0.0.1:{}", self.refused))
+    }
+}
+
+/// The catch-all route of a case, on its listener.
+fn route(case: &Case, number: usize, pair: Pair) -> String {
+    let mut yaml = format!("  - uri: \"/*\"\n    listeners: [listener-{number}]\n");
     if !has(&case.route, "id:") {
-        yaml.push_str("    id: all\n");
+        let id = if number == 0 { "all".to_owned() } else { format!("all-{number}") };
+        yaml.push_str(&format!("    id: {id}\n"));
     }
     indent(&mut yaml, &case.route, "    ");
     yaml.push_str("    upstream:\n");
@@ -235,15 +318,17 @@ fn indent(out: &mut String, block: &str, by: &str) {
 }
 
 /// A case in progress.
-struct Stage {
+struct Stage<'g> {
     pair: Pair,
-    gateway: Gateway,
+    gateway: &'g Gateway,
+    /// Of its listener.
+    address: Address,
     origin: Origin,
     clients: Vec<Option<Box<dyn End>>>,
     origins: Vec<Option<Box<dyn End>>>,
 }
 
-impl Stage {
+impl Stage<'_> {
     /// The failure with the end of the gateway's own log.
     fn explain(&self, error: &anyhow::Error) -> anyhow::Error {
         let log = self.gateway.stderr();
@@ -383,7 +468,7 @@ impl Stage {
     }
 
     fn fill(&self, text: &str) -> String {
-        let Some(port) = self.gateway.address().port() else { return text.to_string() };
+        let Some(port) = self.address.port() else { return text.to_string() };
         text.replace("{scheme}", self.pair.transport.scheme())
             .replace("{port}", &port.to_string())
             .replace("{origin_port}", &self.origin.port().to_string())
@@ -406,7 +491,7 @@ impl Stage {
         let slot = match side {
             Side::Client(n) => {
                 while self.clients.len() < n {
-                    let mut peer = self.gateway.connect()?;
+                    let mut peer = Peer::connect(&self.address)?;
                     if self.pair.transport == Transport::Tls {
                         let above = self.pair.downstream.above();
                         peer = Peer::over(Seal::get().client(peer.into_socket(), above)?);

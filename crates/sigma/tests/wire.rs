@@ -1,6 +1,8 @@
 //! Runs every case under `wire/` for every protocol pair that applies. The cases of `wire/plugins/`,
 //! a file for each plugin, run for two pairs that have nothing in common: no plugin knows of versions.
 //!
+//! Cases without settings of their own share gateways; see [`groups`].
+//!
 //! `SIGMA_CASE=part` runs only the cases whose `file/name` contains `part`.
 
 #![allow(clippy::unwrap_used, reason = "a failed step of a test may panic")]
@@ -8,10 +10,10 @@
 use std::path::Path;
 use std::sync::Mutex;
 
-use sigma_testkit::wire::{Pair, run};
+use sigma_testkit::wire::{Pair, groups, run};
 use sigma_testkit::{Case, parse_cases};
 
-/// Cases at a time: each is mostly waiting for its own process to start or to time out.
+/// Gateways at a time: each is mostly waiting for its process to start or for something to time out.
 const PARALLEL: usize = 4;
 
 /// Where the cases are, below `tests`.
@@ -60,22 +62,21 @@ fn plugins() {
 }
 
 fn run_all(cases: Vec<(String, Case)>, pairs: &[Pair]) {
-    let queue: Vec<(String, Case, Pair)> = cases
-        .into_iter()
-        .flat_map(|(name, case)| pairs.iter().map(move |&pair| (name.clone(), case.clone(), pair)))
-        .filter(|(_, case, pair)| pair.applies(case))
-        .collect();
-    let total = queue.len();
+    let of_pair = |pair: &Pair| {
+        let applying = cases.iter().filter(|(_, case)| pair.applies(case)).cloned().collect();
+        groups(applying).into_iter().map(|group| (group, *pair)).collect::<Vec<_>>()
+    };
+    let queue: Vec<(Vec<(String, Case)>, Pair)> = pairs.iter().flat_map(of_pair).collect();
+    let total: usize = queue.iter().map(|(group, _)| group.len()).sum();
     let queue = Mutex::new(queue.into_iter());
     let failed = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..PARALLEL {
             scope.spawn(|| {
                 loop {
-                    let Some((name, case, pair)) = queue.lock().unwrap().next() else { return };
-                    if let Err(e) = run(&case, env!("CARGO_BIN_EXE_sigma"), pair) {
-                        failed.lock().unwrap().push(format!("{name} ({pair}): {e:#}"));
-                    }
+                    let Some((group, pair)) = queue.lock().unwrap().next() else { return };
+                    let failures = run(&group, env!("CARGO_BIN_EXE_sigma"), pair);
+                    failed.lock().unwrap().extend(failures);
                 }
             });
         }
