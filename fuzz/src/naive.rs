@@ -184,7 +184,8 @@ fn target_of(method: &[u8], target: &[u8]) -> bool {
 
 /// `host [":" port]` (RFC 3986 §3.2.2, without userinfo); the host is never empty.
 fn authority(bytes: &[u8]) -> bool {
-    let port_fits = |port: &[u8]| port.len() <= 5 && port.iter().all(u8::is_ascii_digit);
+    let number = |port: &[u8]| port.iter().fold(0u32, |number, digit| number * 10 + u32::from(digit - b'0'));
+    let port_fits = |port: &[u8]| port.len() <= 5 && port.iter().all(u8::is_ascii_digit) && number(port) <= 65_535;
     if let Some(rest) = bytes.strip_prefix(b"[") {
         let mut halves = rest.splitn(2, |&byte| byte == b']');
         let (Some(inside), Some(after)) = (halves.next(), halves.next()) else { return false };

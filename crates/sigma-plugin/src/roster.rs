@@ -253,11 +253,6 @@ impl Roster {
     /// Checks the plugins that stand inside a configuration.
     fn check_children(&self, descriptor: &Descriptor, conf: &Value) -> Result<(), PluginRefusal> {
         for child in descriptor.children.map(|children| children(conf)).unwrap_or_default() {
-            if child.conf.get("_meta").is_some() {
-                // A filter that nobody asks would leave a guard open, or closed.
-                let reason = "`_meta` has no effect inside another plugin; remove it";
-                return Err(PluginRefusal::Invalid(format!("{}{reason}", child.refused)));
-            }
             match self.check(&child.name, PluginScope::Http, &child.conf) {
                 Ok(()) => {}
                 Err(PluginRefusal::Unknown) => return Err(PluginRefusal::Invalid(child.unknown)),
@@ -290,7 +285,7 @@ impl PluginSchemas for Roster {
     }
 
     fn is_auth(&self, name: &str) -> bool {
-        self.descriptor(name).is_some_and(Descriptor::authenticates)
+        self.descriptor(name).is_some_and(|descriptor| descriptor.auth.is_some())
     }
 
     fn check(&self, name: &str, scope: PluginScope, conf: &Value) -> Result<(), PluginRefusal> {
@@ -299,11 +294,6 @@ impl PluginSchemas for Roster {
             // Metadata of a plugin without a schema for it may be any object.
             return if scope == PluginScope::Metadata { Ok(()) } else { Err(PluginRefusal::Unknown) };
         };
-        if scope == PluginScope::Consumer && known.descriptor.authenticates_by_children {
-            let reason = "the plugin identifies nobody by itself; give the consumer the configurations of \
-                the plugins that it asks";
-            return Err(PluginRefusal::Invalid(reason.to_owned()));
-        }
         let mut filled = conf.clone();
         take_meta(&mut filled);
         schema.compiled.check(&filled).map_err(PluginRefusal::Invalid)?;
@@ -322,7 +312,7 @@ impl PluginSchemas for Roster {
             Err(_) if unresolved(&filled).is_some() => {}
             own => own.map_err(PluginRefusal::Invalid)?,
         }
-        if may_hold_plugins(known.descriptor, scope) {
+        if scope == PluginScope::Http {
             self.check_children(known.descriptor, conf)?;
         }
         match missing(known.descriptor.variables, conf, Unknown::Refused).into_iter().next() {
@@ -341,7 +331,7 @@ impl PluginSchemas for Roster {
             let mut conf = conf.clone();
             take_meta(&mut conf);
             let mut unread = schema.compiled.unread(&conf, also);
-            if self.descriptor(name).is_some_and(|descriptor| may_hold_plugins(descriptor, scope)) {
+            if scope == PluginScope::Http {
                 unread.extend(self.unread_of_children(name, &conf));
             }
             return unread;
@@ -358,12 +348,6 @@ impl PluginSchemas for Roster {
     fn warnings(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Problem> {
         let Some(descriptor) = self.descriptor(name) else { return Vec::new() };
         let mut all = descriptor.warnings.map(|warnings| warnings(scope, conf)).unwrap_or_default();
-        if may_hold_plugins(descriptor, scope) {
-            for child in descriptor.children.map(|children| children(conf)).unwrap_or_default() {
-                let found = self.warnings(&child.name, PluginScope::Http, &child.conf).into_iter();
-                all.extend(found.map(|problem| problem.within(&child.place)));
-            }
-        }
         let variables = missing(descriptor.variables, conf, Unknown::Warned).into_iter();
         all.extend(variables.map(|Missing { pointer, reason }| Problem::new(pointer, "variable", reason)));
         all
@@ -393,15 +377,6 @@ impl PluginSchemas for Roster {
 
     fn is_ignored(&self, name: &str) -> bool {
         self.ignored.iter().any(|ignored| ignored == name)
-    }
-}
-
-/// Whether what stands in this place may have plugins inside: it is not what identifies a consumer.
-fn may_hold_plugins(descriptor: &Descriptor, scope: PluginScope) -> bool {
-    match scope {
-        PluginScope::Http => true,
-        PluginScope::Consumer => descriptor.auth.is_none(),
-        PluginScope::Metadata | PluginScope::Stream => false,
     }
 }
 

@@ -8,8 +8,10 @@ pub static ROSTER: &[&Descriptor] = &[
     &crate::auth::BASIC_AUTH,
     &crate::auth::CONSUMER_RESTRICTION,
     &crate::security::CORS,
+    &crate::rewrite::error_page::ERROR_PAGE,
     &crate::traffic::fault_injection::FAULT_INJECTION,
     &crate::log::FILE_LOGGER,
+    &crate::security::FORWARD_AUTH,
     &crate::rewrite::forwarded_fields::FORWARDED_FIELDS,
     &crate::rewrite::gzip::GZIP,
     &crate::auth::HMAC_AUTH,
@@ -21,7 +23,6 @@ pub static ROSTER: &[&Descriptor] = &[
     &crate::limit::count::LIMIT_COUNT,
     &crate::limit::req::LIMIT_REQ,
     &crate::traffic::mocking::MOCKING,
-    &crate::auth::MULTI_AUTH,
     &crate::metrics::PROMETHEUS,
     &crate::rewrite::proxy_rewrite::PROXY_REWRITE,
     &crate::rewrite::public_api::PUBLIC_API,
@@ -34,7 +35,6 @@ pub static ROSTER: &[&Descriptor] = &[
     &crate::traffic::traffic_split::TRAFFIC_SPLIT,
     &crate::security::UA_RESTRICTION,
     &crate::security::URI_BLOCKER,
-    &crate::traffic::workflow::WORKFLOW,
 ];
 
 #[cfg(test)]

@@ -144,10 +144,15 @@ impl Case {
         }
     }
 
-    /// Runs the header filter on the response that stands in the context.
-    pub(crate) fn header_filter(&mut self, entry: &Entry) {
+    /// What the header filter makes of the response that stands in the context.
+    pub(crate) fn response_step(&mut self, entry: &Entry) -> ResponseStep {
         let env = Env { now_ms: self.now_ms, ..Env::new(&self.node, &self.local, &self.consumers) };
-        match entry.plugin.header_filter(&mut self.cx, &env) {
+        entry.plugin.header_filter(&mut self.cx, &env)
+    }
+
+    /// Runs a header filter that changes the head and no more.
+    pub(crate) fn header_filter(&mut self, entry: &Entry) {
+        match self.response_step(entry) {
             ResponseStep::Next => {}
             _ => panic!("the plugin does more than change the head"),
         }

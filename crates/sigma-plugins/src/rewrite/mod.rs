@@ -1,5 +1,6 @@
 //! Requests and responses are changed, answered elsewhere, or answered from files.
 
+pub(crate) mod error_page;
 pub(crate) mod fields;
 pub(crate) mod forwarded_fields;
 pub(crate) mod gzip;

@@ -1,11 +1,13 @@
 //! Which requests are let in at all, whoever sends them.
 
 mod cors;
+mod forward_auth;
 mod ip_restriction;
 mod ua_restriction;
 mod uri_blocker;
 
 pub(crate) use cors::CORS;
+pub(crate) use forward_auth::FORWARD_AUTH;
 pub(crate) use ip_restriction::IP_RESTRICTION;
 pub(crate) use ua_restriction::UA_RESTRICTION;
 pub(crate) use uri_blocker::URI_BLOCKER;

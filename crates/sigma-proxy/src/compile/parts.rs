@@ -221,7 +221,9 @@ impl Building<'_, '_> {
                 continue;
             }
             if let Some(list) = descriptor.upstreams {
-                for inline in list(conf) {
+                let mut revealed = Value::clone(conf);
+                self.task.sources.secrets.reveal(&mut revealed);
+                for inline in list(&revealed) {
                     self.plugin_upstream(name, &inline);
                 }
             }

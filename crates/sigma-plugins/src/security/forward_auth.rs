@@ -1,0 +1,462 @@
+//! `forward-auth`: another service says who may pass.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use sigma_config::Problem;
+use sigma_config::template::Template;
+use sigma_http::{HeaderId, Headers, Method};
+use sigma_plugin::descriptor::InlineUpstream;
+use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::places::{VariableForm, VariablePlace};
+use sigma_plugin::step::BodyRead;
+use sigma_plugin::variables::host_name;
+use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+
+use crate::rewrite::fields::{frames, is_name};
+use crate::seldom::Seldom;
+
+/// The plugin.
+pub(crate) static FORWARD_AUTH: Descriptor = Descriptor {
+    name: "forward-auth",
+    priority: 2002,
+    doc: "Asks an HTTP service whether a request may pass.\n\n\
+        A status below 300 lets it pass; any other is the answer. The service learns of the request by \
+        `X-Forwarded-Proto`, `X-Forwarded-Method`, `X-Forwarded-Host`, `X-Forwarded-Uri` and \
+        `X-Forwarded-For`. It is an upstream of the plugin's own: its name is resolved beforehand, and its \
+        connections are kept. An answer of more than 1 MiB counts as none.",
+    example: EXAMPLE,
+    phases: PhaseSet::of(&[Phase::Access]),
+    schema,
+    check: Some(check),
+    warnings: Some(|_, conf| warnings(conf)),
+    variables: &[VariablePlace::guard("extra_headers.*", VariableForm::Template)],
+    upstreams: Some(|conf| upstream(conf).into_iter().collect()),
+    build: |build| Ok(Arc::new(ForwardAuth::new(build)?)),
+    ..Descriptor::BASE
+};
+
+const EXAMPLE: &str = r#"The service at port 9001 decides. What it says of the user in `X-User-Id` reaches the node; what a client
+claims there does not.
+
+```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      forward-auth:
+        uri: http://127.0.0.1:9001/check
+        request_headers: [Authorization]
+        upstream_headers: [X-User-Id]
+    upstream: http://127.0.0.1:9000
+```
+"#;
+
+const NAME: &str = "forward-auth";
+
+/// The name of the service among the plugin's upstreams.
+const SERVICE: &str = "service";
+
+/// Most bytes of the service's answer: a page for a person, or a sentence for a program.
+const ANSWER_BYTES: usize = 1 << 20;
+
+fn schema() -> Value {
+    let names = |description: &str| json!({"type": "array", "items": {"type": "string"}, "default": [], "description": description});
+    json!({
+        "type": "object",
+        "properties": {
+            "uri": {"type": "string", "description": "The service's URL, with `http` or `https`."},
+            "request_method": {
+                "type": "string", "enum": ["GET", "POST"], "default": "GET",
+                "description": "The method of the call; with `POST` the client's body goes with it."
+            },
+            "request_headers": names("Fields of the client that the service gets."),
+            "extra_headers": {
+                "type": "object",
+                "minProperties": 1,
+                "patternProperties": {"^[^:]+$": {"type": "string"}},
+                "description": "Fields that the service gets besides; values may hold variables."
+            },
+            "upstream_headers": names("Fields of the service's answer that the node gets. What the client \
+                sent under these names never reaches it."),
+            "client_headers": names("Fields of the service's answer that a refused client gets."),
+            "timeout": {
+                "type": "integer", "minimum": 1, "maximum": 60000, "default": 3000,
+                "description": "Milliseconds for the call."
+            },
+            "keepalive": {
+                "type": "boolean", "default": true, "description": "Whether connections are kept."
+            },
+            "keepalive_timeout": {
+                "type": "integer", "minimum": 1000, "default": 60000,
+                "description": "Milliseconds that a kept connection may idle."
+            },
+            "keepalive_pool": {
+                "type": "integer", "minimum": 1, "default": 5, "description": "Connections that each worker keeps."
+            },
+            "ssl_verify": {
+                "type": "boolean", "default": true, "description": "Whether the service's certificate is verified."
+            },
+            "allow_degradation": {
+                "type": "boolean", "default": false,
+                "description": "Whether requests pass where the service gives no answer."
+            },
+            "status_on_error": {
+                "type": "integer", "minimum": 200, "maximum": 599, "default": 403,
+                "description": "The answer where the service gives none."
+            },
+            "max_req_body_size": {
+                "type": "integer", "minimum": 1, "default": 67_108_864,
+                "description": "Most bytes of a body that goes with the call."
+            }
+        },
+        "required": ["uri"]
+    })
+}
+
+#[derive(Deserialize)]
+struct Config {
+    uri: String,
+    request_method: String,
+    request_headers: Vec<Box<str>>,
+    #[serde(default)]
+    extra_headers: Map<String, Value>,
+    upstream_headers: Vec<Box<str>>,
+    client_headers: Vec<Box<str>>,
+    timeout: u64,
+    allow_degradation: bool,
+    status_on_error: u16,
+    max_req_body_size: usize,
+}
+
+fn check(conf: &Value) -> Result<(), String> {
+    Service::parse(conf.get("uri").and_then(Value::as_str).unwrap_or_default())?;
+    let list =
+        |name: &str| conf.get(name).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let extra = conf.get("extra_headers").and_then(Value::as_object).into_iter().flat_map(Map::keys);
+    let names = ["request_headers", "upstream_headers", "client_headers"].into_iter().flat_map(list);
+    for name in names.chain(extra.map(String::as_str)) {
+        if !is_name(name) {
+            return Err(format!("`{name}` is no name of a header field"));
+        }
+        if is_reserved(name) {
+            return Err(format!("the gateway itself sets `{name}`: remove it"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a field is not a matter of the service: it frames a message or says whom it is for.
+fn is_reserved(name: &str) -> bool {
+    frames(name) || HeaderId::of(name.as_bytes()) == HeaderId::Host
+}
+
+fn warnings(conf: &Value) -> Vec<Problem> {
+    let mut found = Vec::new();
+    if conf.get("uri").and_then(Value::as_str).is_some_and(|uri| uri.starts_with("http://")) {
+        let message = "the service is asked in cleartext";
+        found.push(Problem::new("uri", "cleartext", message).hint("use https where others may listen"));
+    }
+    if conf.get("ssl_verify") == Some(&Value::Bool(false)) {
+        let message = "anybody may answer in the service's place";
+        found.push(Problem::new("ssl_verify", "unverified", message).hint("leave it out"));
+    }
+    found
+}
+
+/// The service as an upstream.
+fn upstream(conf: &Value) -> Option<InlineUpstream> {
+    let service = Service::parse(conf.get("uri")?.as_str()?).ok()?;
+    let number = |name: &str, default: u64| conf.get(name).and_then(Value::as_u64).unwrap_or(default);
+    let flag = |name: &str| conf.get(name).and_then(Value::as_bool).unwrap_or(true);
+    let mut upstream = service.upstream(flag("ssl_verify"), number("timeout", 3000));
+    let mut pool = json!({
+        "size": number("keepalive_pool", 5),
+        "idle_timeout": number("keepalive_timeout", 60_000) as f64 / 1000.0,
+    });
+    if !flag("keepalive") {
+        pool["requests"] = 1.into();
+    }
+    upstream["keepalive_pool"] = pool;
+    Some(InlineUpstream { name: SERVICE.to_owned(), upstream })
+}
+
+struct ForwardAuth(Arc<Inquiry>);
+
+/// What is asked, and what becomes of the answer.
+struct Inquiry {
+    upstream: Box<str>,
+    service: Service,
+    method: Method,
+    request_headers: Vec<Box<str>>,
+    extra_headers: Vec<(String, Template)>,
+    timeout_ms: u64,
+    body_limit: usize,
+    upstream_headers: Vec<Box<str>>,
+    client_headers: Vec<Box<str>>,
+    allow_degradation: bool,
+    status_on_error: u16,
+}
+
+impl ForwardAuth {
+    fn new(build: &Build<'_>) -> Result<ForwardAuth, String> {
+        check(build.conf)?;
+        let config: Config = build.config()?;
+        let extra = config.extra_headers.into_iter();
+        let template = |value: Value| Template::parse(value.as_str().unwrap_or_default());
+        Ok(ForwardAuth(Arc::new(Inquiry {
+            upstream: build.upstream_key(NAME, SERVICE).into(),
+            service: Service::parse(&config.uri)?,
+            method: if config.request_method == "POST" { Method::Post } else { Method::Get },
+            request_headers: config.request_headers,
+            extra_headers: extra.map(|(name, value)| (name, template(value))).collect(),
+            timeout_ms: config.timeout,
+            body_limit: config.max_req_body_size,
+            upstream_headers: config.upstream_headers,
+            client_headers: config.client_headers,
+            allow_degradation: config.allow_degradation,
+            status_on_error: config.status_on_error,
+        })))
+    }
+}
+
+impl Inquiry {
+    /// The fields of the call; None if one of them cannot be sent.
+    fn fields(&self, cx: &Context) -> Option<Headers> {
+        let request = &cx.request;
+        let mut fields: Vec<(&str, Vec<u8>)> = vec![
+            ("X-Forwarded-Proto", if cx.client.tls.is_some() { "https" } else { "http" }.into()),
+            ("X-Forwarded-Method", request.method_token().to_vec()),
+            ("X-Forwarded-Host", host_name(request.authority()).into_owned()),
+            ("X-Forwarded-Uri", target(cx)),
+            ("X-Forwarded-For", cx.remote_addr().into_bytes()),
+        ];
+        if self.method == Method::Post
+            && let Some(coding) = request.headers.find(b"Content-Encoding")
+        {
+            fields.push(("Content-Encoding", coding.to_vec()));
+        }
+        let mut headers = Headers::default();
+        for (name, template) in &self.extra_headers {
+            let mut value = Vec::new();
+            template.render(cx, &mut value);
+            fields.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+            fields.push((name, value));
+        }
+        for name in &self.request_headers {
+            let is_set = fields.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
+            if let Some(value) = request.headers.find(name.as_bytes()).filter(|_| !is_set) {
+                fields.push((name, value.to_vec()));
+            }
+        }
+        for (name, value) in fields {
+            if value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
+                return None;
+            }
+            headers.append(name, &value);
+        }
+        Some(headers)
+    }
+
+    fn ask(self: &Arc<Inquiry>, cx: &mut Context, env: &Env<'_>, body: Option<Vec<u8>>) -> Step {
+        let Some(headers) = self.fields(cx) else {
+            let error = CallError("a variable brought a line end into a field".to_owned());
+            return self.settle(Err(error), cx);
+        };
+        let call = Call {
+            upstream: self.upstream.clone(),
+            method: self.method,
+            target: self.service.target.as_bytes().to_vec(),
+            host: self.service.host.clone(),
+            headers,
+            body,
+            timeout_ms: self.timeout_ms,
+            limit: ANSWER_BYTES,
+        };
+        let inquiry = Arc::clone(self);
+        Step::wait(env.outbound.call(call), move |answer, cx, _| inquiry.settle(answer, cx))
+    }
+
+    /// What the service's answer comes to.
+    fn settle(&self, answer: Result<Answer, CallError>, cx: &mut Context) -> Step {
+        let answer = match answer {
+            Ok(answer) if answer.status >= 300 => return self.refuse(answer).into(),
+            Ok(answer) => Some(answer),
+            Err(error) => {
+                static COMPLAINT: Seldom = Seldom::new();
+                if let Some(left_out) = COMPLAINT.due() {
+                    tracing::error!(left_out, %error, "forward-auth: the service gave no answer");
+                }
+                if !self.allow_degradation {
+                    return Reply::new(self.status_on_error).text(Vec::new()).into();
+                }
+                None
+            }
+        };
+        let headers = &mut cx.request.headers;
+        for name in &self.upstream_headers {
+            // What the client says of itself is not what the service says of it.
+            headers.remove_name(name.as_bytes());
+            if let Some(value) = answer.as_ref().and_then(|answer| answer.headers.find(name.as_bytes())) {
+                headers.append(name, value);
+            }
+        }
+        Step::Next
+    }
+
+    fn refuse(&self, answer: Answer) -> Reply {
+        let mut reply = Reply::new(answer.status);
+        for name in &self.client_headers {
+            for (known, value) in answer.headers.iter() {
+                if known.eq_ignore_ascii_case(name.as_bytes()) {
+                    reply = reply.header(name.to_string(), value);
+                }
+            }
+        }
+        if answer.body.is_empty() { reply } else { reply.text(answer.body) }
+    }
+}
+
+/// The normalised path and the query.
+fn target(cx: &Context) -> Vec<u8> {
+    let mut target = cx.uri.clone();
+    if let Some(query) = cx.request.query() {
+        target.push(b'?');
+        target.extend_from_slice(query);
+    }
+    target
+}
+
+impl Plugin for ForwardAuth {
+    fn access(&self, cx: &mut Context, env: &Env<'_>) -> Step {
+        let inquiry = Arc::clone(&self.0);
+        if inquiry.method == Method::Get {
+            return inquiry.ask(cx, env, None);
+        }
+        Step::ReadBody {
+            limit: inquiry.body_limit,
+            then: Box::new(move |cx, env, read| match read {
+                BodyRead::TooLarge => Reply::new(413).text(Vec::new()).into(),
+                BodyRead::Whole => {
+                    let body = cx.body.clone().unwrap_or_default();
+                    inquiry.ask(cx, env, Some(body))
+                }
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Case, entry, refusal, summary};
+
+    #[test]
+    fn configurations() {
+        let check = |conf: Value, expected: &str| {
+            let refusal = refusal(NAME, &conf);
+            assert!(
+                if expected.is_empty() { refusal.is_empty() } else { refusal.contains(expected) },
+                "{refusal}"
+            );
+        };
+        check(json!({"uri": "http://auth/check"}), "");
+        check(json!({}), "property \"uri\" is required");
+        check(json!({"uri": "auth"}), "has no scheme");
+        check(json!({"uri": "http://$http_host/"}), "is not a host name");
+        check(json!({"uri": "http://a", "request_method": "PUT"}), "matches none of the enum values");
+        check(json!({"uri": "http://a", "timeout": 0}), "expected 0 to be at least 1");
+        check(json!({"uri": "http://a", "upstream_headers": ["Content-Length"]}), "the gateway itself sets");
+        check(json!({"uri": "http://a", "extra_headers": {"host": "x"}}), "the gateway itself sets");
+        check(json!({"uri": "http://a", "request_headers": ["a b"]}), "is no name of a header field");
+        check(json!({"uri": "http://a", "extra_headers": {"X": "$nonsense"}}), "nonsense");
+    }
+
+    #[test]
+    fn the_service_is_an_upstream() {
+        let conf = json!({"uri": "https://auth:444/x?y", "keepalive": false, "ssl_verify": false});
+        let inline = upstream(&conf).unwrap();
+        assert_eq!(inline.upstream["tls"]["verify"], false);
+        assert_eq!(
+            inline.upstream["keepalive_pool"],
+            json!({"size": 5, "idle_timeout": 60.0, "requests": 1})
+        );
+        assert_eq!(inline.upstream["nodes"][0], json!({"host": "auth", "port": 444, "weight": 1}));
+    }
+
+    fn plugin(conf: Value) -> ForwardAuth {
+        let mut whole = json!({"uri": "http://a/c", "request_method": "GET", "request_headers": [],
+            "upstream_headers": ["X-User"], "client_headers": [], "timeout": 1, "allow_degradation": false,
+            "status_on_error": 403, "max_req_body_size": 9});
+        whole.as_object_mut().unwrap().extend(conf.as_object().unwrap().clone());
+        let node = Arc::default();
+        ForwardAuth::new(&Build::new(&whole, "r", &Value::Null, &node)).unwrap()
+    }
+
+    #[test]
+    fn what_the_service_learns() {
+        let conf = json!({"request_headers": ["Authorization", "X-Forwarded-For", "X-None"],
+            "extra_headers": {"X-Forwarded-Host": "mine", "X-Arg": "$arg_a"}});
+        let plugin = plugin(conf);
+        let case =
+            Case::new("PUT /a?b=1 HTTP/1.1\nHost: h.test:81\nAuthorization: x\nX-Forwarded-For: 9.9.9.9");
+        let fields = plugin.0.fields(&case.cx).unwrap();
+        let text: Vec<String> = fields
+            .iter()
+            .map(|(name, value)| {
+                format!("{}: {}", String::from_utf8_lossy(name), String::from_utf8_lossy(value))
+            })
+            .collect();
+        assert_eq!(
+            text,
+            [
+                "X-Forwarded-Proto: http",
+                "X-Forwarded-Method: PUT",
+                "X-Forwarded-Uri: /a?b=1",
+                "X-Forwarded-For: 127.0.0.1",
+                "X-Forwarded-Host: mine",
+                "X-Arg: ",
+                "Authorization: x"
+            ]
+        );
+        let torn = Case::new("GET /?a=%0d%0aX-User:root HTTP/1.1\nHost: h");
+        let fields = plugin.0.fields(&torn.cx);
+        assert!(fields.is_none_or(|fields| fields.find(b"X-User").is_none()));
+    }
+
+    /// A service that cannot be asked lets nobody pass, and nobody's claims.
+    #[test]
+    fn without_a_service() {
+        let check = |more: Value, expected: &str, sent: Option<&str>| {
+            let mut conf = json!({"uri": "http://a", "upstream_headers": ["X-User"]});
+            conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let entry = entry(NAME, conf).unwrap();
+            let mut case = Case::new("GET / HTTP/1.1\nHost: h\nX-User: root");
+            assert_eq!(summary(case.run(&entry, Phase::Access).as_ref()), expected);
+            assert_eq!(case.sent("X-User").as_deref(), sent);
+        };
+        check(json!({}), "403", Some("root"));
+        check(json!({"status_on_error": 503}), "503", Some("root"));
+        check(json!({"allow_degradation": true}), "passed", None);
+    }
+
+    #[test]
+    fn what_the_answer_comes_to() {
+        let plugin = plugin(json!({"client_headers": ["Location"]}));
+        let answer = |status, fields: &[(&str, &str)], body: &str| {
+            let mut headers = Headers::default();
+            fields.iter().for_each(|(name, value)| headers.append(name, value.as_bytes()));
+            Answer { status, headers, body: body.into() }
+        };
+        let mut case = Case::new("GET / HTTP/1.1\nHost: h\nX-User: root");
+        let passed = plugin.0.settle(Ok(answer(204, &[("x-user", "jack")], "")), &mut case.cx);
+        assert!(matches!(passed, Step::Next));
+        assert_eq!(case.sent("X-User").as_deref(), Some("jack"));
+        assert!(matches!(plugin.0.settle(Ok(answer(200, &[], "")), &mut case.cx), Step::Next));
+        assert_eq!(case.sent("X-User"), None);
+        let step = plugin.0.settle(Ok(answer(302, &[("location", "/login"), ("x", "y")], "")), &mut case.cx);
+        let Step::Reply(reply) = step else { panic!("a redirect is a refusal") };
+        assert_eq!((reply.status, reply.headers.len(), reply.body), (302, 1, None));
+    }
+}
