@@ -216,6 +216,12 @@ impl Context {
         }
     }
 
+    /// The gateways that the request came through (RFC 8586), for calls that are made for it.
+    pub fn passes(&self) -> Vec<u8> {
+        let passes: Vec<&[u8]> = self.request.headers.get_all(HeaderId::CdnLoop).collect();
+        passes.join(&b", "[..])
+    }
+
     /// The consumer the request is from.
     pub fn consumer(&self) -> Option<&Arc<Consumer>> {
         self.identity.as_ref().map(|identity| &identity.consumer)

@@ -23,6 +23,9 @@ pub struct Call {
     pub host: Box<str>,
     /// Fields besides Host and those that frame the message.
     pub headers: Headers,
+    /// Through which gateways the request came that the call is made for: [`crate::Context::passes`].
+    /// So a service that leads back here ends, as any loop does.
+    pub passes: Vec<u8>,
     /// The body; sent with a length, also if it is empty and the method has one.
     pub body: Option<Vec<u8>>,
     /// Milliseconds for all of it.

@@ -5,7 +5,7 @@ use std::rc::Weak;
 use std::task::{self, Poll};
 
 use sigma_http::h1::parse_request;
-use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, RequestHead, ResponseHead};
+use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Peer, deadline};
 use sigma_plugin::outbound::{Answer, Call, CallError, Calling, Outbound};
 use sigma_upstream::balance::Outcome;
@@ -14,6 +14,7 @@ use sigma_upstream::endpoint::Endpoint;
 
 use crate::attempts::{Attempts, Decision, Failure, Progress, decide};
 use crate::downstream::Origin;
+use crate::exchange::mark_pass;
 use crate::reach::{self, Demands};
 use crate::snapshot::Upstream;
 use crate::worker::{View, Worker};
@@ -67,8 +68,12 @@ impl Course<'_> {
         };
         let mut head = self.head()?;
         let mut attempts = Attempts::new(self.worker, number, upstream, None);
+        let mut marked = false;
         loop {
             let node = attempts.pick().map_err(said)?;
+            if !marked {
+                marked = mark_pass(&mut head.headers, &self.worker.own_name, snapshot, &node.addr);
+            }
             let in_flight = attempts.begin(&node);
             let mut decision = Decision::NextNode;
             let result = self.attempt(upstream, &node, &mut head, &mut decision).await;
@@ -91,7 +96,7 @@ impl Course<'_> {
     /// The head of the request. It goes through the parser that heads of clients go through: what a
     /// variable brought into a field does not become another field.
     fn head(&self) -> Result<RequestHead, CallError> {
-        let Call { method, target, host, headers, .. } = self.call;
+        let Call { method, target, host, headers, passes, .. } = self.call;
         let mut text = Vec::with_capacity(256);
         text.extend_from_slice(method.as_str().as_bytes());
         text.push(b' ');
@@ -99,7 +104,8 @@ impl Course<'_> {
         text.extend_from_slice(b" HTTP/1.1\r\nHost: ");
         text.extend_from_slice(host.as_bytes());
         text.extend_from_slice(b"\r\n");
-        for (name, value) in headers.iter() {
+        let passes = (!passes.is_empty()).then_some((HeaderId::CdnLoop.name().as_bytes(), &passes[..]));
+        for (name, value) in headers.iter().chain(passes) {
             if value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
                 let name = String::from_utf8_lossy(name);
                 return Err(CallError(format!("the value of the field {name} cannot be sent")));

@@ -65,7 +65,8 @@ fn metadata_schema() -> Value {
             "description": format!("The page for {status}.")
         })
     };
-    let enable = json!({"type": "boolean", "default": false, "description": "Whether pages are shown at all."});
+    let enable =
+        json!({"type": "boolean", "default": false, "description": "Whether pages are shown at all."});
     let mut properties = Map::from_iter([("enable".to_owned(), enable)]);
     properties.extend(STATUSES.map(|status| (format!("error_{status}"), page(status))));
     json!({"type": "object", "properties": properties})

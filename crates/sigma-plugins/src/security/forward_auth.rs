@@ -37,19 +37,33 @@ pub(crate) static FORWARD_AUTH: Descriptor = Descriptor {
     ..Descriptor::BASE
 };
 
-const EXAMPLE: &str = r#"The service at port 9001 decides. What it says of the user in `X-User-Id` reaches the node; what a client
-claims there does not.
+const EXAMPLE: &str = r#"Here the service is a route of the gateway itself, which knows one token. What it says of the user in
+`X-User` reaches the node; what a client claims there does not.
 
 ```yaml
 listeners: ["127.0.0.1:9080"]
 routes:
+  - uri: /verify
+    plugins:
+      fault-injection:
+        abort: { http_status: 401, body: "who are you?\n", vars: [[["http_authorization", "~=", "Bearer heron"]]] }
+      mocking: { response_status: 204, response_example: "", response_headers: { X-User: jack } }
   - uri: /*
     plugins:
       forward-auth:
-        uri: http://127.0.0.1:9001/check
+        uri: http://127.0.0.1:9080/verify
         request_headers: [Authorization]
-        upstream_headers: [X-User-Id]
+        upstream_headers: [X-User]
     upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 401 Unauthorized
+…
+who are you?
+$ curl -s -H 'Authorization: Bearer heron' http://127.0.0.1:9080/orders | grep x-user
+    "x-user": "jack",
 ```
 "#;
 
@@ -270,6 +284,7 @@ impl Inquiry {
             target: self.service.target.as_bytes().to_vec(),
             host: self.service.host.clone(),
             headers,
+            passes: cx.passes(),
             body,
             timeout_ms: self.timeout_ms,
             limit: ANSWER_BYTES,

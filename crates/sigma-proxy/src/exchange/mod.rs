@@ -36,7 +36,7 @@ use crate::worker::{View, Worker};
 use passage::Onward;
 use request::RequestView;
 
-pub(crate) use passage::OwnName;
+pub(crate) use passage::{OwnName, mark_pass};
 #[cfg(test)]
 pub(crate) use request::find;
 pub(crate) use request::{PeerText, explain};

@@ -70,13 +70,20 @@ impl Exchange<'_, '_> {
     /// Tells a node that may be this gateway itself that the request came through here. `marked` is
     /// whether it says so already: once for each pass, however many attempts it takes.
     pub(super) fn mark_pass(&mut self, snapshot: &Snapshot, node: &Address, marked: &mut bool) {
-        if *marked || snapshot.settings.limits.loop_passes == 0 || !may_be_ours(node, snapshot) {
-            return;
+        if !*marked {
+            *marked = mark_pass(&mut self.scratch.cx.request.headers, &self.worker.own_name, snapshot, node);
         }
-        *marked = true;
-        let own = self.worker.own_name.0.as_bytes();
-        append_item(&mut self.scratch.cx.request.headers, HeaderId::CdnLoop, own);
     }
+}
+
+/// Adds this gateway's name to the `CDN-Loop` of a request to a node that may be this gateway itself;
+/// whether it did.
+pub(crate) fn mark_pass(headers: &mut Headers, own: &OwnName, snapshot: &Snapshot, node: &Address) -> bool {
+    let marks = snapshot.settings.limits.loop_passes != 0 && may_be_ours(node, snapshot);
+    if marks {
+        append_item(headers, HeaderId::CdnLoop, own.0.as_bytes());
+    }
+    marks
 }
 
 /// Adds this gateway to the `Via` of a message that came in `version`.
