@@ -3,7 +3,7 @@
 //! The sanitizer is a nightly feature; `RUSTC_BOOTSTRAP` lets the pinned stable compiler use it, so that what is
 //! fuzzed is built by the compiler that builds the release.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
@@ -19,6 +19,9 @@ pub(crate) struct Options {
     /// Seeds for each simulation
     #[arg(long, default_value_t = 20_000)]
     seeds: u32,
+    /// Also keep what each target has found: its smallest inputs go to `fuzz/corpora`
+    #[arg(long)]
+    keep: bool,
 }
 
 /// The crates that have a simulation among their tests.
@@ -38,7 +41,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         eprintln!("{target}: {} s", options.seconds);
         // The first folder grows with what is found, the seeds are only read.
         let corpus = root.join("fuzz/corpus").join(target);
-        std::fs::create_dir_all(&corpus).with_context(|| format!("cannot create {}", corpus.display()))?;
+        unpack(root, target, &corpus)?;
         let status = cargo_fuzz()
             .current_dir(root)
             .args(["run", target.as_str()])
@@ -56,7 +59,55 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
             "{target} failed: make the input in fuzz/artifacts/{target} a unit test, fix the code, and keep the \
              input in fuzz/seeds/{target}"
         );
+        if options.keep {
+            keep(root, target, &corpus)?;
+        }
     }
+    Ok(())
+}
+
+/// Where the inputs that a target has found are kept between checkouts.
+fn kept(root: &Path, target: &str) -> PathBuf {
+    root.join("fuzz/corpora").join(format!("{target}.tar.gz"))
+}
+
+/// Begins with what was found before.
+fn unpack(root: &Path, target: &str, corpus: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(corpus).with_context(|| format!("cannot create {}", corpus.display()))?;
+    let archive = kept(root, target);
+    if archive.exists() {
+        let status = Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(corpus).status()?;
+        ensure!(status.success(), "{} cannot be unpacked: remove it to begin anew", archive.display());
+    }
+    Ok(())
+}
+
+/// Packs the inputs that are needed to reach what the whole corpus reaches.
+fn keep(root: &Path, target: &str, corpus: &Path) -> anyhow::Result<()> {
+    let least = root.join("fuzz/corpus").join(format!("{target}.least"));
+    if least.exists() {
+        std::fs::remove_dir_all(&least)?;
+    }
+    std::fs::create_dir_all(&least)?;
+    let mut merge = cargo_fuzz();
+    merge.current_dir(root).args(["run", target]).arg(&least).arg(corpus).args(["--", "-merge=1"]);
+    ensure!(merge.status()?.success(), "the inputs of {target} cannot be merged");
+    std::fs::remove_dir_all(corpus)?;
+    std::fs::rename(&least, corpus)?;
+    pack(corpus, &kept(root, target))
+}
+
+/// The same inputs make the same bytes, so that nothing changes where nothing was found.
+fn pack(corpus: &Path, archive: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(archive.with_file_name(""))?;
+    let status = Command::new("tar")
+        .args(["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--mode=u=rwX,go=rX", "-I", "gzip -n9", "-cf"])
+        .arg(archive)
+        .arg("-C")
+        .arg(corpus)
+        .arg(".")
+        .status()?;
+    ensure!(status.success(), "{} cannot be written", archive.display());
     Ok(())
 }
 
