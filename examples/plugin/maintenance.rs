@@ -12,12 +12,29 @@ pub static MAINTENANCE: Descriptor = Descriptor {
     name: "maintenance",
     priority: 2990,
     doc: "Answers 503 while a service is being worked on.\n\nClients in `except` are let through.",
+    example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
     schema,
     check: Some(|conf| excepted(conf).map(|_| ())),
     build,
     ..Descriptor::BASE
 };
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins: { maintenance: { except: [192.0.2.1], retry_after: 60 } }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i http://127.0.0.1:9080/orders
+HTTP/1.1 503 Service Unavailable
+…
+{"message":"back soon"}
+```
+"#;
 
 fn schema() -> Value {
     json!({

@@ -101,7 +101,16 @@ fn keep(root: &Path, target: &str, corpus: &Path) -> anyhow::Result<()> {
 fn pack(corpus: &Path, archive: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(archive.with_file_name(""))?;
     let status = Command::new("tar")
-        .args(["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--mode=u=rwX,go=rX", "-I", "gzip -n9", "-cf"])
+        .args([
+            "--sort=name",
+            "--mtime=@0",
+            "--owner=0",
+            "--group=0",
+            "--mode=u=rwX,go=rX",
+            "-I",
+            "gzip -n9",
+            "-cf",
+        ])
         .arg(archive)
         .arg("-C")
         .arg(corpus)
