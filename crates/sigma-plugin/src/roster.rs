@@ -253,6 +253,11 @@ impl Roster {
     /// Checks the plugins that stand inside a configuration.
     fn check_children(&self, descriptor: &Descriptor, conf: &Value) -> Result<(), PluginRefusal> {
         for child in descriptor.children.map(|children| children(conf)).unwrap_or_default() {
+            if child.conf.get("_meta").is_some() {
+                // A filter that nobody asks would leave a guard open, or closed.
+                let reason = "`_meta` has no effect inside another plugin; remove it";
+                return Err(PluginRefusal::Invalid(format!("{}{reason}", child.refused)));
+            }
             match self.check(&child.name, PluginScope::Http, &child.conf) {
                 Ok(()) => {}
                 Err(PluginRefusal::Unknown) => return Err(PluginRefusal::Invalid(child.unknown)),
@@ -312,7 +317,7 @@ impl PluginSchemas for Roster {
             Err(_) if unresolved(&filled).is_some() => {}
             own => own.map_err(PluginRefusal::Invalid)?,
         }
-        if scope == PluginScope::Http {
+        if may_hold_plugins(known.descriptor, scope) {
             self.check_children(known.descriptor, conf)?;
         }
         match missing(known.descriptor.variables, conf, Unknown::Refused).into_iter().next() {
@@ -331,7 +336,7 @@ impl PluginSchemas for Roster {
             let mut conf = conf.clone();
             take_meta(&mut conf);
             let mut unread = schema.compiled.unread(&conf, also);
-            if scope == PluginScope::Http {
+            if self.descriptor(name).is_some_and(|descriptor| may_hold_plugins(descriptor, scope)) {
                 unread.extend(self.unread_of_children(name, &conf));
             }
             return unread;
@@ -348,6 +353,12 @@ impl PluginSchemas for Roster {
     fn warnings(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Problem> {
         let Some(descriptor) = self.descriptor(name) else { return Vec::new() };
         let mut all = descriptor.warnings.map(|warnings| warnings(scope, conf)).unwrap_or_default();
+        if may_hold_plugins(descriptor, scope) {
+            for child in descriptor.children.map(|children| children(conf)).unwrap_or_default() {
+                let found = self.warnings(&child.name, PluginScope::Http, &child.conf).into_iter();
+                all.extend(found.map(|problem| problem.within(&child.place)));
+            }
+        }
         let variables = missing(descriptor.variables, conf, Unknown::Warned).into_iter();
         all.extend(variables.map(|Missing { pointer, reason }| Problem::new(pointer, "variable", reason)));
         all
@@ -377,6 +388,15 @@ impl PluginSchemas for Roster {
 
     fn is_ignored(&self, name: &str) -> bool {
         self.ignored.iter().any(|ignored| ignored == name)
+    }
+}
+
+/// Whether what stands in this place may have plugins inside: it is not what identifies a consumer.
+fn may_hold_plugins(descriptor: &Descriptor, scope: PluginScope) -> bool {
+    match scope {
+        PluginScope::Http => true,
+        PluginScope::Consumer => descriptor.auth.is_none(),
+        PluginScope::Metadata | PluginScope::Stream => false,
     }
 }
 
