@@ -303,6 +303,11 @@ impl Context {
         self.kept.swap_remove(at).1.downcast().ok().map(|value| *value)
     }
 
+    /// Drops what plugins kept: the exchange is over, though its memory may wait for the next one.
+    pub fn drop_kept(&mut self) {
+        self.kept.clear();
+    }
+
     /// From now on no plugin of this name runs for this exchange: another one does its work.
     pub fn skip(&mut self, name: &str) {
         if !self.skipped.iter().any(|skipped| **skipped == *name) {

@@ -31,6 +31,8 @@ impl Exchange<'_, '_> {
         counters.add(Counter::BytesOut, record.bytes_sent);
         if self.opened {
             self.log_phase();
+            // A plugin whose log hook does not run, because another one does its work, gives up what it holds.
+            self.scratch.cx.drop_kept();
         }
         if let Some(format) = &self.view.snapshot.access_format
             && let Some(sink) = self.worker.log.borrow_mut().as_mut()
