@@ -7,7 +7,6 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::Problem;
-use sigma_config::expr::{VarName, Variables};
 use sigma_plugin::counter::Shared;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, Step};
@@ -26,9 +25,6 @@ use crate::seldom::Seldom;
 const NAME: &str = "limit-conn";
 const POLICIES: &[&str] = &["local", "redis", "redis-cluster"];
 
-/// Set once an action of `workflow` has limited a request, so that the plugin itself does not.
-const DONE_BY_WORKFLOW: &str = "limit-conn.workflow";
-
 /// The plugin.
 pub(crate) static LIMIT_CONN: Descriptor = Descriptor {
     name: NAME,
@@ -46,7 +42,7 @@ pub(crate) static LIMIT_CONN: Descriptor = Descriptor {
     warnings: Some(|_, conf| {
         [quota::idle_rules(conf), idle_settings(conf), forgotten_latency(conf)].concat()
     }),
-    build: |build| Ok(new(build, None)? as Arc<dyn Plugin>),
+    build: |build| Ok(new(build)?),
     variables: &[
         VariablePlace::guard("key", VariableForm::Key),
         VariablePlace::guard("rules.*.key", VariableForm::Template),
@@ -168,14 +164,11 @@ struct RuleConfig {
     key: String,
 }
 
-/// An instance; `action` is its number among the actions of a `workflow`.
-///
-/// # Errors
-/// What the schema cannot say; a sentence.
-pub(crate) fn new(build: &Build<'_>, action: Option<usize>) -> Result<Arc<LimitConn>, String> {
+/// An instance. It fails for what the schema cannot say; a sentence.
+fn new(build: &Build<'_>) -> Result<Arc<LimitConn>, String> {
     check(build.conf)?;
     let config: Config = build.config()?;
-    let space = || Space::of(build).action(action);
+    let space = || Space::of(build);
     let listed = |(at, rule): (usize, &RuleConfig)| Rule::of_list(rule, space().rule(at + 1));
     let rules = match (config.rules, config.key, config.conn, config.burst) {
         (Some(rules), ..) => rules.iter().enumerate().map(listed).collect(),
@@ -199,8 +192,6 @@ pub(crate) fn new(build: &Build<'_>, action: Option<usize>) -> Result<Arc<LimitC
     Ok(Arc::new(LimitConn {
         rules,
         slots,
-        is_action: action.is_some(),
-        done_by_workflow: VarName::parse(DONE_BY_WORKFLOW),
         delay_s: config.default_conn_delay,
         undetermined: Undetermined::new(NAME, build, config.allow_degradation),
         refusal: Arc::new(config.refusal),
@@ -343,11 +334,9 @@ return count + 1
 static ENTER_SCRIPT: Script = Script::new(ENTER, || Script::digest_of(ENTER));
 
 /// An instance.
-pub(crate) struct LimitConn {
+struct LimitConn {
     rules: Vec<Rule>,
     slots: Slots,
-    is_action: bool,
-    done_by_workflow: VarName,
     delay_s: f64,
     undetermined: Undetermined,
     refusal: Arc<Refusal>,
@@ -456,11 +445,6 @@ fn after(delay: Duration) -> Step {
 
 impl Plugin for LimitConn {
     fn access(&self, cx: &mut Context, env: &Env<'_>) -> Step {
-        if self.is_action {
-            cx.set_variable(DONE_BY_WORKFLOW, "1");
-        } else if cx.get(&self.done_by_workflow).is_some() {
-            return Step::Next;
-        }
         let limits = match self.limits(cx) {
             Ok(limits) => limits,
             Err(reason) => return self.undetermined.step(reason),

@@ -108,7 +108,6 @@ pub(super) fn idle_rules(conf: &Value) -> Vec<Problem> {
 #[derive(Debug, Clone)]
 pub(super) struct Space {
     beginning: String,
-    end: String,
 }
 
 /// Room for the value of a key, so that most take one allocation.
@@ -122,7 +121,7 @@ impl Space {
 
     /// That of a group of configurations.
     pub(super) fn named(name: String) -> Space {
-        Space { beginning: name, end: String::new() }
+        Space { beginning: name }
     }
 
     /// That of the rule with this number, from 1.
@@ -131,28 +130,19 @@ impl Space {
         self
     }
 
-    /// That of an action of a `workflow`, if it is one.
-    pub(super) fn action(mut self, number: Option<usize>) -> Space {
-        self.end = number.map(|number| format!(":{number}")).unwrap_or_default();
-        self
-    }
-
     /// What a request is counted under, by its value of `key` alone.
     pub(super) fn by_value(&self, key: &Key, cx: &Context) -> Option<Vec<u8>> {
-        let mut full = Vec::with_capacity(self.beginning.len() + USUAL_KEY + self.end.len());
+        let mut full = Vec::with_capacity(self.beginning.len() + USUAL_KEY);
         full.extend_from_slice(self.beginning.as_bytes());
         full.push(b':');
-        key.write(cx, &mut full).then(|| {
-            full.extend_from_slice(self.end.as_bytes());
-            full
-        })
+        key.write(cx, &mut full).then_some(full)
     }
 
     /// What a request is counted under: its value of `key`, or else the client's address.
     pub(super) fn by_value_or_address(&self, key: &Key, cx: &Context) -> Vec<u8> {
         self.by_value(key, cx).unwrap_or_else(|| {
             // No value stands behind this sign, see `by_value`.
-            [self.beginning.as_bytes(), b"@:", cx.remote_addr().as_bytes(), self.end.as_bytes()].concat()
+            [self.beginning.as_bytes(), b"@:", cx.remote_addr().as_bytes()].concat()
         })
     }
 }
@@ -338,7 +328,7 @@ mod tests {
             );
         }
         assert_eq!(space().by_value(&key, &absent.cx), None);
-        assert_eq!(space().rule(2).action(Some(3)).by_value(&key, &with("\nX: a").cx).unwrap(), b"r#2:a:3");
+        assert_eq!(space().rule(2).by_value(&key, &with("\nX: a").cx).unwrap(), b"r#2:a");
     }
 
     #[test]

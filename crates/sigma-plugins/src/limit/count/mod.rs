@@ -20,7 +20,6 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use redis::RedisResult;
 use serde_json::Value;
-use sigma_config::expr::{VarName, Variables};
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step};
 
@@ -32,9 +31,6 @@ use fields::FieldNames;
 use window::{Counters, Quota, Verdict, WindowType};
 
 const NAME: &str = "limit-count";
-
-/// Set once an action of `workflow` has limited a request, so that the plugin itself does not.
-const DONE_BY_WORKFLOW: &str = "limit-count.workflow";
 
 /// The plugin.
 pub(crate) static LIMIT_COUNT: Descriptor = Descriptor {
@@ -54,7 +50,7 @@ pub(crate) static LIMIT_COUNT: Descriptor = Descriptor {
     secret_fields: &["redis_password", "sentinel_password"],
     check: Some(config::check),
     warnings: Some(|_, conf| [quota::idle_rules(conf), idle_settings(conf)].concat()),
-    build: |build| Ok(new(build, None)? as Arc<dyn Plugin>),
+    build: |build| Ok(new(build)?),
     variables: &[
         VariablePlace::guard("key", VariableForm::Key),
         VariablePlace::guard("rules.*.key", VariableForm::Template),
@@ -90,16 +86,10 @@ HTTP/1.1 429 Too Many Requests
 ```
 "#;
 
-/// An instance; `action` is its number among the actions of a `workflow`.
-///
-/// # Errors
-/// Rules beyond the schema, or a group that has another configuration; a sentence.
-pub(crate) fn new(build: &Build<'_>, action: Option<usize>) -> Result<Arc<LimitCount>, String> {
+/// An instance. It fails for rules beyond the schema, and for a group that has another configuration.
+fn new(build: &Build<'_>) -> Result<Arc<LimitCount>, String> {
     config::check(build.conf)?;
     let config: Config = build.config()?;
-    if action.is_some() && config.group.is_some() {
-        return Err("group is not supported".to_owned());
-    }
     let group = config.group.as_deref().map(|group| Membership::of(group, build)).transpose()?;
     let store = match target_of(config.policy, build.conf)? {
         None => Store::Local,
@@ -113,7 +103,7 @@ pub(crate) fn new(build: &Build<'_>, action: Option<usize>) -> Result<Arc<LimitC
     };
     let space = match &config.group {
         Some(group) => Space::named(group.clone()),
-        None => Space::of(build).action(action),
+        None => Space::of(build),
     };
     let rules: Vec<Rule> =
         config.limits.into_iter().map(|limit| Rule::new(limit, space.clone(), build.metadata)).collect();
@@ -126,8 +116,6 @@ pub(crate) fn new(build: &Build<'_>, action: Option<usize>) -> Result<Arc<LimitC
         shown: config.show_limit_quota_header,
         refusal: config.refusal,
         rules,
-        is_action: action.is_some(),
-        done_by_workflow: VarName::parse(DONE_BY_WORKFLOW),
         _group: group,
     }))
 }
@@ -206,7 +194,7 @@ enum Store {
 }
 
 /// An instance.
-pub(crate) struct LimitCount {
+struct LimitCount {
     /// Itself, for what goes on after waiting.
     me: Weak<LimitCount>,
     store: Store,
@@ -216,8 +204,6 @@ pub(crate) struct LimitCount {
     shown: bool,
     refusal: Refusal,
     rules: Vec<Rule>,
-    is_action: bool,
-    done_by_workflow: VarName,
     _group: Option<Membership>,
 }
 
@@ -336,11 +322,6 @@ impl LimitCount {
 
 impl Plugin for LimitCount {
     fn access(&self, cx: &mut Context, env: &Env<'_>) -> Step {
-        if self.is_action {
-            cx.set_variable(DONE_BY_WORKFLOW, "1");
-        } else if cx.get(&self.done_by_workflow).is_some() {
-            return Step::Next;
-        }
         let applied = match self.applied(cx) {
             Ok(applied) => applied,
             Err(reason) => return self.undetermined.step(reason),

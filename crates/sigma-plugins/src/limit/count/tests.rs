@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sigma_config::plugins::{PluginSchemas, PluginScope};
-use sigma_plugin::{Build, Consumers, Entry, Env, Local, Node, Phase, Reply, Step};
+use sigma_plugin::{Consumers, Entry, Env, Local, Node, Phase, Reply, Step};
 use sigma_testkit::Redis;
 
 use crate::testing::{Case, entry, entry_with, refusal, roster, spawning};
@@ -174,34 +173,6 @@ fn a_group_has_one_configuration_and_one_counter() {
     assert_eq!(build("/apisix/routes/3", 3).unwrap_err(), "group conf mismatched");
     drop((one, two));
     build("/apisix/routes/3", 3).unwrap();
-}
-
-#[test]
-fn as_an_action_it_stands_in_for_itself() {
-    let node = Arc::new(Node::default());
-    let schemas = roster();
-    let action = |conf: Value| {
-        schemas.check("limit-count", PluginScope::Http, &conf).unwrap();
-        let built =
-            schemas.build("limit-count", &Arc::new(conf.clone()), conf.clone(), "r", &|_| None, &node);
-        drop(built.unwrap());
-        let mut filled = conf;
-        sigma_config::wording::Schema::compile(&super::config::schema()).unwrap().fill_defaults(&mut filled);
-        super::new(&Build::new(&filled, "r", &Value::Null, &node), Some(1))
-    };
-    assert_eq!(
-        action(json!({"count": 1, "time_window": 9, "group": "g"})).err().unwrap(),
-        "group is not supported"
-    );
-    let limit = action(json!({"count": 5, "time_window": 9})).unwrap();
-    let direct = entry("limit-count", json!({"count": 1, "time_window": 60})).unwrap();
-    let mut case = Case::new("GET / HTTP/1.1\nHost: h\n");
-    for _ in 0..3 {
-        case.request("GET / HTTP/1.1\nHost: h\n");
-        let env = Env::new(&case.node, &case.local, &case.consumers);
-        assert!(matches!(sigma_plugin::Plugin::access(&*limit, &mut case.cx, &env), Step::Next));
-        assert!(case.run(&direct, Phase::Access).is_none());
-    }
 }
 
 /// One worker of a gateway: a thread's runtime and what belongs to it.
