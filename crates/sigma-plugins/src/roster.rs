@@ -35,6 +35,7 @@ pub static ROSTER: &[&Descriptor] = &[
     &crate::traffic::traffic_split::TRAFFIC_SPLIT,
     &crate::security::UA_RESTRICTION,
     &crate::security::URI_BLOCKER,
+    &crate::traffic::workflow::WORKFLOW,
 ];
 
 #[cfg(test)]

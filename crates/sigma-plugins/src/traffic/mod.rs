@@ -6,3 +6,4 @@ pub(crate) mod fault_injection;
 pub(crate) mod mocking;
 mod text;
 pub(crate) mod traffic_split;
+pub(crate) mod workflow;
