@@ -185,15 +185,16 @@ fn certificates(ssl: &Object, now: i64, found: &mut Vec<Problem>) {
     }
 }
 
-/// The warnings about a file that holds all resources; `is_auth` tells plugins that authenticate.
+/// The warnings about a file that holds all resources; `identifies` tells plugins by which consumers
+/// are known.
 pub(crate) fn whole(
     settings: &Settings,
     resources: &Resources,
-    is_auth: &dyn Fn(&str) -> bool,
+    identifies: &dyn Fn(&str) -> bool,
 ) -> Vec<Problem> {
     let mut found = Vec::new();
     without_certificates(settings, resources, &mut found);
-    without_consumers(resources, is_auth, &mut found);
+    without_consumers(resources, identifies, &mut found);
     // There the pattern that was written earlier may be met first though it is shorter.
     if settings.router.http != RouterKind::RadixtreeUriWithParameter {
         shadowed(resources, &mut found);
@@ -216,7 +217,7 @@ fn without_certificates(settings: &Settings, resources: &Resources, found: &mut 
 }
 
 /// Plugins that authenticate, and nobody whom they could know.
-fn without_consumers(resources: &Resources, is_auth: &dyn Fn(&str) -> bool, found: &mut Vec<Problem>) {
+fn without_consumers(resources: &Resources, identifies: &dyn Fn(&str) -> bool, found: &mut Vec<Problem>) {
     let of_consumers = resources.consumers.iter().map(|consumer| &consumer.plugins);
     let of_credentials = resources.credentials.iter().map(|credential| &credential.plugins);
     let known: BTreeSet<&str> =
@@ -228,7 +229,7 @@ fn without_consumers(resources: &Resources, is_auth: &dyn Fn(&str) -> bool, foun
         resources.plugin_configs.iter().map(|item| ("plugin_configs", item.id.as_str(), &item.plugins));
     let rules = resources.global_rules.iter().map(|item| ("global_rules", item.id.as_str(), &item.plugins));
     for (section, id, plugins) in routes.chain(services).chain(configs).chain(rules) {
-        for (name, conf) in plugins.iter().filter(|(name, _)| is_auth(name) && !known.contains(&***name)) {
+        for (name, conf) in plugins.iter().filter(|(name, _)| identifies(name) && !known.contains(&***name)) {
             if is_disabled(conf) || conf.get("anonymous_consumer").is_some() {
                 continue;
             }

@@ -160,8 +160,8 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
         return Err(found.errors);
     }
     if config.settings.store.is_none() && config.settings.admin.is_none() {
-        let is_auth = |name: &str| options.plugins.is_auth(name);
-        let whole = advice::whole(&config.settings, &config.resources, &is_auth).into_iter();
+        let identifies = |name: &str| options.plugins.unique_attribute(name).is_some();
+        let whole = advice::whole(&config.settings, &config.resources, &identifies).into_iter();
         found.warnings.extend(whole.map(|problem| sound::located(&document, problem)));
     }
     once_per_listener(&mut found.warnings, found.written_listeners);

@@ -174,6 +174,9 @@ pub struct Descriptor {
     pub schema: fn() -> Value,
     /// What it adds if it authenticates.
     pub auth: Option<Auth>,
+    /// Whether it authenticates by asking the plugins inside it, and so has nothing that identifies a
+    /// consumer; not beside `auth`.
+    pub authenticates_by_children: bool,
     /// The schema of its plugin metadata.
     pub metadata_schema: Option<fn() -> Value>,
     /// The schema of what the setting `plugin_attr` may tell it once for the process.
@@ -210,6 +213,7 @@ impl Descriptor {
         phases: PhaseSet(0),
         schema: || Value::Bool(true),
         auth: None,
+        authenticates_by_children: false,
         metadata_schema: None,
         attributes: None,
         secret_fields: &[],
@@ -222,6 +226,13 @@ impl Descriptor {
         children: None,
         build: |_| Err("the plugin cannot be built".to_owned()),
     };
+}
+
+impl Descriptor {
+    /// Whether it says who a request is from.
+    pub const fn authenticates(&self) -> bool {
+        self.auth.is_some() || self.authenticates_by_children
+    }
 }
 
 /// What an instance is made from.

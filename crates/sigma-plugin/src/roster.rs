@@ -290,7 +290,7 @@ impl PluginSchemas for Roster {
     }
 
     fn is_auth(&self, name: &str) -> bool {
-        self.descriptor(name).is_some_and(|descriptor| descriptor.auth.is_some())
+        self.descriptor(name).is_some_and(Descriptor::authenticates)
     }
 
     fn check(&self, name: &str, scope: PluginScope, conf: &Value) -> Result<(), PluginRefusal> {
@@ -299,6 +299,11 @@ impl PluginSchemas for Roster {
             // Metadata of a plugin without a schema for it may be any object.
             return if scope == PluginScope::Metadata { Ok(()) } else { Err(PluginRefusal::Unknown) };
         };
+        if scope == PluginScope::Consumer && known.descriptor.authenticates_by_children {
+            let reason = "the plugin identifies nobody by itself; give the consumer the configurations of \
+                the plugins that it asks";
+            return Err(PluginRefusal::Invalid(reason.to_owned()));
+        }
         let mut filled = conf.clone();
         take_meta(&mut filled);
         schema.compiled.check(&filled).map_err(PluginRefusal::Invalid)?;

@@ -182,18 +182,27 @@ pub struct Reply {
     pub headers: Vec<(Cow<'static, str>, Vec<u8>)>,
     /// The body; None for the gateway's own text of the status.
     pub body: Option<Vec<u8>>,
+    /// Why, for logs and for plugins that run others; nothing that a client sent.
+    pub reason: Option<&'static str>,
 }
 
 impl Reply {
     /// A response with the gateway's own text for its status.
     pub fn new(status: u16) -> Reply {
-        Reply { status, headers: Vec::new(), body: None }
+        Reply { status, ..Reply::default() }
     }
 
     /// Adds a field.
     #[must_use]
     pub fn header(mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Vec<u8>>) -> Reply {
         self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// With the reason for it; see [`Reply::reason`].
+    #[must_use]
+    pub fn because(mut self, reason: &'static str) -> Reply {
+        self.reason = Some(reason);
         self
     }
 

@@ -88,21 +88,24 @@ impl Door {
         if let Some(left_out) = REFUSED.due() {
             tracing::info!(plugin, reason, left_out, "a request is not authenticated");
         }
-        let Some(name) = &self.anonymous else { return self.challenge(refusal.message) };
+        let Some(name) = &self.anonymous else { return self.challenge(refusal) };
         let Some(consumer) = env.consumers.get(name) else {
             if let Some(left_out) = ABSENT.due() {
                 let consumer = &**name;
                 tracing::warn!(plugin, consumer, left_out, "the anonymous consumer does not exist");
             }
-            return self.challenge("Invalid user authorization");
+            return self.challenge(Refusal {
+                message: "Invalid user authorization",
+                detail: "the anonymous consumer does not exist",
+            });
         };
         cx.attach_anonymous(consumer);
         Step::Next
     }
 
-    fn challenge(&self, message: &str) -> Step {
-        let challenge = self.challenge.as_bytes();
-        Reply::new(401).header("WWW-Authenticate", challenge).json(&json!({ "message": message })).into()
+    fn challenge(&self, Refusal { message, detail }: Refusal) -> Step {
+        let reply = Reply::new(401).header("WWW-Authenticate", self.challenge.as_bytes());
+        reply.json(&json!({ "message": message })).because(detail).into()
     }
 }
 

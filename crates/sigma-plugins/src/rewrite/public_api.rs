@@ -136,7 +136,7 @@ impl Desk {
 /// An answer whose body is not copied for each who gets it.
 fn shared(reply: &Arc<Reply>) -> Step {
     let Some(body) = &reply.body else { return Reply::clone(reply).into() };
-    let head = Reply { status: reply.status, headers: reply.headers.clone(), body: None };
+    let head = Reply { headers: reply.headers.clone(), ..Reply::new(reply.status) };
     let length = BodyLength::Known(body.len() as u64);
     let source = Box::new(SharedBody { reply: Arc::clone(reply), sent: 0 });
     Step::Stream(Box::new(head), StreamBody { length, source })

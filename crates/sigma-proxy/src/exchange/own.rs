@@ -38,7 +38,7 @@ pub(super) fn begin(reply: Reply, stream: Option<StreamBody>, cx: &mut Context, 
 /// Makes the head; returns the body.
 fn head(reply: Reply, cx: &mut Context, view: &View) -> Vec<u8> {
     let settings = &view.snapshot.settings;
-    let Reply { status, headers, body } = reply;
+    let Reply { status, headers, body, .. } = reply;
     let head = &mut cx.response;
     head.start(status);
     for (name, value) in &headers {
