@@ -23,6 +23,7 @@ pub static ROSTER: &[&Descriptor] = &[
     &crate::limit::count::LIMIT_COUNT,
     &crate::limit::req::LIMIT_REQ,
     &crate::traffic::mocking::MOCKING,
+    &crate::auth::MULTI_AUTH,
     &crate::metrics::PROMETHEUS,
     &crate::rewrite::proxy_rewrite::PROXY_REWRITE,
     &crate::rewrite::public_api::PUBLIC_API,

@@ -9,12 +9,14 @@ mod door;
 mod hmac_auth;
 mod jwt_auth;
 mod key_auth;
+mod multi_auth;
 
 pub(crate) use basic_auth::BASIC_AUTH;
 pub(crate) use consumer_restriction::CONSUMER_RESTRICTION;
 pub(crate) use hmac_auth::HMAC_AUTH;
 pub(crate) use jwt_auth::JWT_AUTH;
 pub(crate) use key_auth::KEY_AUTH;
+pub(crate) use multi_auth::MULTI_AUTH;
 
 #[cfg(test)]
 mod tests;
