@@ -296,6 +296,11 @@ impl Context {
         mine.filter_map(|(_, value)| value.downcast_mut()).next()
     }
 
+    /// Whether any plugin keeps a value of this type: how plugins of one author know of each other.
+    pub fn has_kept<T: Any>(&self) -> bool {
+        self.kept.iter().any(|(_, value)| value.is::<T>())
+    }
+
     /// Takes a kept value out.
     pub fn take_kept<P: Plugin, T: Any>(&mut self, owner: &P) -> Option<T> {
         let owner = std::ptr::from_ref(owner).addr();

@@ -13,6 +13,7 @@ pub static ROSTER: &[&Descriptor] = &[
     &crate::log::FILE_LOGGER,
     &crate::security::FORWARD_AUTH,
     &crate::rewrite::forwarded_fields::FORWARDED_FIELDS,
+    &crate::rewrite::grpc_web::GRPC_WEB,
     &crate::rewrite::gzip::GZIP,
     &crate::auth::HMAC_AUTH,
     &crate::log::HTTP_LOGGER,

@@ -3,6 +3,7 @@
 pub(crate) mod error_page;
 pub(crate) mod fields;
 pub(crate) mod forwarded_fields;
+pub(crate) mod grpc_web;
 pub(crate) mod gzip;
 pub(crate) mod proxy_rewrite;
 pub(crate) mod public_api;

@@ -216,9 +216,10 @@ impl Origins {
     }
 }
 
-/// What the client has asked, before other plugins change the request.
+/// What the client has asked, before other plugins change the request. Kept for the exchange, so that
+/// others know that the plugin decides who may read the answer.
 #[derive(Clone, Default)]
-struct Asked {
+pub(crate) struct Asked {
     origin: Option<String>,
     headers: Option<Vec<u8>>,
 }
@@ -308,8 +309,12 @@ impl Plugin for Cors {
     }
 
     fn header_filter(&self, cx: &mut Context, _: &Env<'_>) -> ResponseStep {
-        // Nothing was kept if another plugin ended the exchange before.
-        let asked = cx.kept::<Self, Asked>(self).cloned().unwrap_or_else(|| Asked::of(cx));
+        let asked = cx.kept::<Self, Asked>(self).cloned().unwrap_or_else(|| {
+            // Another plugin has ended the exchange before.
+            let asked = Asked::of(cx);
+            cx.keep(self, asked.clone());
+            asked
+        });
         let origin = asked.origin.as_deref();
         let own_varies = self.own.as_ref().is_none_or(Origins::varies);
         if own_varies || self.timing.as_ref().is_some_and(Origins::varies) {

@@ -6,7 +6,7 @@ mod ip_restriction;
 mod ua_restriction;
 mod uri_blocker;
 
-pub(crate) use cors::CORS;
+pub(crate) use cors::{Asked, CORS};
 pub(crate) use forward_auth::FORWARD_AUTH;
 pub(crate) use ip_restriction::IP_RESTRICTION;
 pub(crate) use ua_restriction::UA_RESTRICTION;
