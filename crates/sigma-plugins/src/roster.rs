@@ -6,6 +6,7 @@ use sigma_plugin::Descriptor;
 pub static ROSTER: &[&Descriptor] = &[
     &crate::traffic::api_breaker::API_BREAKER,
     &crate::auth::BASIC_AUTH,
+    &crate::rewrite::brotli::BROTLI,
     &crate::auth::CONSUMER_RESTRICTION,
     &crate::security::CORS,
     &crate::rewrite::error_page::ERROR_PAGE,
@@ -38,6 +39,7 @@ pub static ROSTER: &[&Descriptor] = &[
     &crate::security::UA_RESTRICTION,
     &crate::security::URI_BLOCKER,
     &crate::traffic::workflow::WORKFLOW,
+    &crate::rewrite::zstd::ZSTD,
 ];
 
 #[cfg(test)]

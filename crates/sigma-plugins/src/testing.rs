@@ -11,8 +11,8 @@ use sigma_http::h1::{HeadLimits, parse_request};
 use sigma_http::{BodyLength, Chunk, Fault, Frame};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{
-    Consumer, Consumers, Context, Entry, Env, Frames, Identity, Local, Node, Phase, Reply, ResponseStep,
-    Roster, Step, StreamBody,
+    BodyFilter, Consumer, Consumers, Context, Entry, Env, Frames, Identity, Local, Node, Phase, Reply,
+    ResponseStep, Roster, Step, StreamBody,
 };
 
 /// The roster of all plugins, enabled.
@@ -158,6 +158,12 @@ impl Case {
         }
     }
 
+    /// The filter that a plugin puts before the response's body, if it does.
+    pub(crate) fn body_filter(&mut self, entry: &Entry) -> Option<Box<dyn BodyFilter>> {
+        let env = Env { now_ms: self.now_ms, ..Env::new(&self.node, &self.local, &self.consumers) };
+        entry.plugin.body_filter(&mut self.cx, &env)
+    }
+
     /// Runs the log hook.
     pub(crate) fn log(&mut self, entry: &Entry) {
         let env = Env { now_ms: self.now_ms, ..Env::new(&self.node, &self.local, &self.consumers) };
@@ -176,8 +182,7 @@ impl Case {
     /// Sends the response through header and body filter, its body in these pieces.
     pub(crate) fn filter(&mut self, entry: &Entry, pieces: &[&[u8]]) -> Vec<u8> {
         self.header_filter(entry);
-        let env = Env { now_ms: self.now_ms, ..Env::new(&self.node, &self.local, &self.consumers) };
-        let Some(mut filter) = entry.plugin.body_filter(&mut self.cx, &env) else { return pieces.concat() };
+        let Some(mut filter) = self.body_filter(entry) else { return pieces.concat() };
         let frames = pieces.iter().map(|piece| Frame::Data(Chunk::copy_of(piece)));
         let mut source = Given(frames.collect());
         let (mut task, mut out) = (task::Context::from_waker(task::Waker::noop()), Vec::new());

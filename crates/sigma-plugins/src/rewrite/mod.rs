@@ -1,5 +1,8 @@
 //! Requests and responses are changed, answered elsewhere, or answered from files.
 
+pub(crate) mod brotli;
+mod coding;
+mod encoder;
 pub(crate) mod error_page;
 pub(crate) mod fields;
 pub(crate) mod forwarded_fields;
@@ -15,3 +18,4 @@ pub(crate) mod response_rewrite;
 pub(crate) mod security_headers;
 pub(crate) mod static_files;
 mod substitute;
+pub(crate) mod zstd;

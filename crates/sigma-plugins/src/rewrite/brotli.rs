@@ -1,0 +1,276 @@
+//! `brotli`: responses are compressed on their way to the client (RFC 7932).
+
+use std::sync::Arc;
+
+use brotli::enc::StandardAlloc;
+use brotli::enc::encode::{BrotliEncoderOperation, BrotliEncoderParameter, BrotliEncoderStateStruct};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sigma_http::Method;
+use sigma_plugin::{BodyFilter, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep};
+
+use super::coding::{self, Offer, Which};
+use super::encoder::{Ask, Compressor, Did, Encoder, Unsent};
+
+/// The plugin.
+pub(crate) static BROTLI: Descriptor = Descriptor {
+    name: "brotli",
+    priority: 996,
+    doc: "Compresses responses with Brotli.\n\n\
+        Compressed are responses of a listed type that are not encoded yet, for clients that accept `br` or `*`; \
+        neither ranges nor what the node forbids to change (`Cache-Control: no-transform`). Bodies of unknown \
+        length are flushed piece by piece, so that events arrive when they are sent. With `zstd` or `gzip` on \
+        the same route the coding that the client weighs most is used, and of equals the first of `zstd`, \
+        `brotli`, `gzip`.\n\n\
+        A response holds its compressor until its last byte is made. That is about 1 MiB at levels 0 and 1, 3 MiB \
+        at 4, 8 MiB at 6 and 40 MiB at 9, with an `lgwin` of 19, times the responses that run at once; a larger \
+        window adds twice its size, a small one (16 or less) spares nothing: 33 MiB at level 5. Above level 9 a \
+        megabyte can take a second of the worker's time, and what is compressed at a time (`lgblock`) is not \
+        interrupted: such levels are for files compressed beforehand (`precompressed` of `static-files`).",
+    example: EXAMPLE,
+    phases: PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
+    schema,
+    build: |build| Ok(Arc::new(build.config::<Brotli>()?)),
+    ..Descriptor::BASE
+};
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      brotli: { types: [application/json], min_length: 100, vary: true }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -s -D - -o /dev/null -H 'Accept-Encoding: br' http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+Vary: Accept-Encoding
+Content-Encoding: br
+…
+```
+"#;
+
+fn schema() -> Value {
+    let mut properties = json!({
+        "mode": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": 2,
+            "default": 0,
+            "description": "What the content is: 0 anything, 1 text, 2 fonts."
+        },
+        "comp_level": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": 11,
+            "default": 6,
+            "description": "From 0, fast, to 11, small."
+        },
+        "lgwin": {
+            "type": "integer",
+            "default": 19,
+            "anyOf": [{"enum": [0]}, {"minimum": 10, "maximum": 24}],
+            "description": "Binary logarithm of the window in bytes, memory against size: 10 to 24, or 0 for the smallest."
+        },
+        "lgblock": {
+            "type": "integer",
+            "default": 0,
+            "anyOf": [{"enum": [0]}, {"minimum": 16, "maximum": 24}],
+            "description": "Binary logarithm of the bytes that are compressed at a time: 16 to 24, or 0 for what suits the level."
+        }
+    });
+    for (name, about) in Which::schema() {
+        properties[name] = about;
+    }
+    json!({"type": "object", "properties": properties})
+}
+
+#[derive(Debug, Deserialize)]
+struct Brotli {
+    #[serde(flatten)]
+    which: Which,
+    vary: Option<bool>,
+    mode: u32,
+    comp_level: u32,
+    lgwin: u32,
+    lgblock: u32,
+}
+
+const TOKEN: &str = "br";
+
+impl Plugin for Brotli {
+    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) -> ResponseStep {
+        let weight = coding::weight_or_any(&cx.request.headers, TOKEN);
+        if weight == 0 || coding::is_encoded(cx) || !self.which.takes(cx) {
+            return ResponseStep::Next;
+        }
+        if self.vary == Some(true) {
+            coding::add_vary(&mut cx.response.headers);
+        }
+        coding::offer(self, Offer { token: TOKEN, weight, may: coding::is_free }, cx);
+        ResponseStep::Next
+    }
+
+    fn body_filter(&self, cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+        let token = coding::chosen(self, cx)?;
+        let is_streamed = coding::encode_head(&mut cx.response.headers, token);
+        if cx.request.client_method() == Method::Head {
+            return Some(Box::new(Unsent));
+        }
+        Some(Encoder::filter(self.compressor(), is_streamed))
+    }
+}
+
+impl Brotli {
+    fn compressor(&self) -> State {
+        let mut state = BrotliEncoderStateStruct::new(StandardAlloc::default());
+        for (parameter, value) in [
+            (BrotliEncoderParameter::BROTLI_PARAM_MODE, self.mode),
+            (BrotliEncoderParameter::BROTLI_PARAM_QUALITY, self.comp_level),
+            (BrotliEncoderParameter::BROTLI_PARAM_LGWIN, self.lgwin),
+            (BrotliEncoderParameter::BROTLI_PARAM_LGBLOCK, self.lgblock),
+        ] {
+            // Refused only while a body is compressed; values are in the range of the schema.
+            state.set_parameter(parameter, value);
+        }
+        State(state)
+    }
+}
+
+struct State(BrotliEncoderStateStruct<StandardAlloc>);
+
+impl Compressor for State {
+    fn step(&mut self, data: &[u8], ask: Ask, out: &mut [u8]) -> Option<Did> {
+        let operation = match ask {
+            Ask::Take => BrotliEncoderOperation::BROTLI_OPERATION_PROCESS,
+            Ask::Flush => BrotliEncoderOperation::BROTLI_OPERATION_FLUSH,
+            Ask::Finish => BrotliEncoderOperation::BROTLI_OPERATION_FINISH,
+        };
+        let (mut left, mut taken, mut room, mut made) = (data.len(), 0, out.len(), 0);
+        let works = self.0.compress_stream(
+            operation,
+            &mut left,
+            data,
+            &mut taken,
+            &mut room,
+            out,
+            &mut made,
+            &mut None,
+            &mut |_, _, _, _| (),
+        );
+        let is_done = match ask {
+            Ask::Take | Ask::Flush => left == 0 && !self.0.has_more_output(),
+            Ask::Finish => self.0.is_finished(),
+        };
+        works.then_some(Did { taken, made, is_done })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+    use crate::testing::{Case, entry, refusal};
+
+    const HTML: &str = "Content-Type: text/html; charset=utf-8\nETag: \"e\"";
+
+    fn plain(encoded: &[u8]) -> Vec<u8> {
+        let mut plain = Vec::new();
+        // What has no end yet is read as far as it goes.
+        let _ = brotli::Decompressor::new(encoded, 4096).read_to_end(&mut plain);
+        plain
+    }
+
+    #[test]
+    fn who_gets_what() {
+        let body = [&b"a long enough body, "[..], &[b'x'; 100_000]];
+        let check = |conf: Value, line: &str, accept: &str, status: u16, fields: &str, expected: &str| {
+            let plugin = entry("brotli", conf.clone()).unwrap();
+            let mut case = Case::new(&format!("{line}\nHost: h\n{accept}"));
+            case.respond(status, fields);
+            let passed = case.filter(&plugin, &body);
+            let coding = case.answered("Content-Encoding");
+            assert_eq!(coding, expected, "{conf} {line} {accept} {status} {fields}");
+            let decoded = if coding == "br" && !line.starts_with("HEAD") { plain(&passed) } else { passed };
+            assert!(decoded == body.concat(), "{conf} {line} {accept} {status} {fields}");
+        };
+        let (get, br, none) = ("GET / HTTP/1.1", "Accept-Encoding: gzip, br;q=0.5", || json!({}));
+        check(none(), get, br, 200, HTML, "br");
+        check(none(), get, br, 500, HTML, "br");
+        check(none(), "HEAD / HTTP/1.1", br, 200, HTML, "br");
+        check(none(), get, "Accept-Encoding: *", 200, HTML, "br");
+        check(none(), get, "", 200, HTML, "");
+        check(none(), get, "Accept-Encoding: gzip", 200, HTML, "");
+        check(none(), get, "Accept-Encoding: br;q=0, *", 200, HTML, "");
+        check(none(), get, "Accept-Encoding: br;q=0.0", 200, HTML, "");
+        check(none(), get, br, 200, &format!("{HTML}\nContent-Length: 19"), "");
+        check(none(), get, br, 200, &format!("{HTML}\nContent-Length: 20"), "br");
+        check(none(), get, br, 200, "Content-Type: text/plain", "");
+        check(none(), get, br, 200, "", "");
+        check(none(), get, br, 206, HTML, "");
+        check(none(), get, br, 200, &format!("{HTML}\nCache-Control: no-transform"), "");
+        check(none(), get, br, 200, &format!("{HTML}\nContent-Encoding: gzip"), "gzip");
+        check(json!({"types": "*"}), get, br, 200, "Content-Type: a/b", "br");
+        check(none(), "GET / HTTP/1.0", br, 200, HTML, "");
+        check(json!({"http_version": 1.0}), "GET / HTTP/1.0", br, 200, HTML, "br");
+        for level in 0..=11 {
+            for fields in [HTML.to_owned(), format!("{HTML}\nContent-Length: 100020")] {
+                check(json!({"comp_level": level, "lgwin": 10, "mode": 1}), get, br, 200, &fields, "br");
+            }
+        }
+        check(json!({"lgwin": 0, "lgblock": 16, "mode": 2}), get, br, 200, HTML, "br");
+    }
+
+    #[test]
+    fn the_head_tells_of_it() {
+        let plugin = entry("brotli", json!({"vary": true})).unwrap();
+        let mut case = Case::new("GET / HTTP/1.1\nHost: h\nAccept-Encoding: br");
+        case.respond(200, &format!("{HTML}\nVary: Origin\nContent-Length: 50\nLast-Modified: x"));
+        case.filter(&plugin, &[b"x"]);
+        assert_eq!(case.answered("ETag"), "W/\"e\"");
+        assert_eq!(case.answered("Content-Length"), "");
+        assert_eq!(case.answered("Last-Modified"), "x");
+        assert_eq!(case.answered("Vary"), "Origin, Accept-Encoding");
+    }
+
+    #[test]
+    fn pieces_of_unknown_length_are_readable_at_once() {
+        for comp_level in [0, 1, 6, 10] {
+            let conf = json!({"types": "*", "min_length": 1, "http_version": 1.1, "mode": 0, "comp_level": comp_level, "lgwin": 19, "lgblock": 0});
+            let mut state = serde_json::from_value::<Brotli>(conf).unwrap().compressor();
+            let (mut bytes, mut out) = (Vec::new(), [0; 64]);
+            for event in ["data: 1\n\n", "data: 2\n\n"] {
+                let mut left = event.as_bytes();
+                loop {
+                    let did = state.step(left, Ask::Flush, &mut out).unwrap();
+                    bytes.extend_from_slice(&out[..did.made]);
+                    left = &left[did.taken..];
+                    if did.is_done {
+                        break;
+                    }
+                }
+                assert!(plain(&bytes).ends_with(event.as_bytes()), "{comp_level}");
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_configurations_are_refused() {
+        for conf in [
+            json!({"types": []}),
+            json!({"min_length": 0}),
+            json!({"mode": 3}),
+            json!({"comp_level": 12}),
+            json!({"lgwin": 9}),
+            json!({"lgwin": 25}),
+            json!({"lgblock": 15}),
+            json!({"http_version": 2}),
+        ] {
+            assert_ne!(refusal("brotli", &conf), "", "{conf}");
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Which coding a response gets, where plugins offer several (RFC 9110 §12.5.3).
+//!
+//! A plugin says in its header filter what it would do. Who does it is decided when all header
+//! filters have run: the coding that the client weighs most; of equals the one whose plugin runs
+//! first. So no body is encoded twice, whatever the order of the plugins.
+
+use std::cmp::Reverse;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sigma_http::header::list_items;
+use sigma_http::{HeaderId, Headers, Version};
+use sigma_plugin::{Context, Plugin};
+
+/// Which responses a plugin encodes, as far as all these plugins ask the same; part of their
+/// configurations.
+#[derive(Debug, Deserialize)]
+pub(super) struct Which {
+    types: Types,
+    min_length: u64,
+    http_version: f64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Types {
+    Listed(Vec<String>),
+    /// `*` for all.
+    Word(String),
+}
+
+impl Which {
+    /// Whether type and length of the response and the request's version are such.
+    pub(super) fn takes(&self, cx: &Context) -> bool {
+        let headers = &cx.response.headers;
+        let Some(content_type) = headers.get(HeaderId::ContentType) else { return false };
+        let media_type = content_type.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
+        let is_listed = match &self.types {
+            Types::Listed(types) => types.iter().any(|listed| listed.as_bytes() == media_type),
+            Types::Word(word) => word == "*",
+        };
+        let is_long = known_length(headers).is_none_or(|length| length >= self.min_length);
+        let is_new = cx.request.version >= Version::Http11 || self.http_version < 1.1;
+        is_listed && is_long && is_new
+    }
+
+    /// The schema of its fields, and of `vary`.
+    pub(super) fn schema() -> [(&'static str, Value); 4] {
+        let types = json!({
+            "anyOf": [
+                {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}},
+                {"enum": ["*"]}
+            ],
+            "default": ["text/html"],
+            "description": "Media types to compress, or `*` for all."
+        });
+        let min_length = json!({
+            "type": "integer",
+            "minimum": 1,
+            "default": 20,
+            "description": "Bodies known to be shorter are left alone."
+        });
+        let http_version = json!({
+            "enum": [1.1, 1.0],
+            "default": 1.1,
+            "description": "The lowest version of requests whose responses are compressed."
+        });
+        let vary = json!({"type": "boolean", "description": "Adds `Vary: Accept-Encoding`."});
+        [("types", types), ("min_length", min_length), ("http_version", http_version), ("vary", vary)]
+    }
+}
+
+fn known_length(headers: &Headers) -> Option<u64> {
+    std::str::from_utf8(headers.get(HeaderId::ContentLength)?).ok()?.parse().ok()
+}
+
+/// How much a client wants a coding, in thousandths: 0 if it refuses it, None if it does not name
+/// it. Of several weights the first counts.
+pub(super) fn weight(request: &Headers, coding: &str) -> Option<u16> {
+    request.get_all(HeaderId::AcceptEncoding).flat_map(list_items).find_map(|item| {
+        let mut parts = item.split(|b| *b == b';').map(<[u8]>::trim_ascii);
+        if !parts.next()?.eq_ignore_ascii_case(coding.as_bytes()) {
+            return None;
+        }
+        let weight = parts.find_map(|part| part.strip_prefix(b"q=").or_else(|| part.strip_prefix(b"Q=")));
+        Some(weight.map_or(1000, thousandths))
+    })
+}
+
+/// As [`weight`], with what the client says of all codings that it does not name; 0 if it says
+/// nothing of them.
+pub(super) fn weight_or_any(request: &Headers, coding: &str) -> u16 {
+    weight(request, coding).or_else(|| weight(request, "*")).unwrap_or(0)
+}
+
+/// A weight (RFC 9110 §12.4.2); 0 for what is none.
+fn thousandths(weight: &[u8]) -> u16 {
+    let (whole, part) = match weight.iter().position(|b| *b == b'.') {
+        Some(at) => (&weight[..at], &weight[at + 1..]),
+        None => (weight, &[][..]),
+    };
+    if whole.is_empty() || !whole.iter().chain(part).all(u8::is_ascii_digit) {
+        return 0;
+    }
+    if whole.iter().any(|b| *b != b'0') {
+        return 1000;
+    }
+    (0..3).fold(0, |sum, at| sum * 10 + part.get(at).map_or(0, |b| u16::from(b - b'0')))
+}
+
+/// What a plugin would do with a response.
+pub(super) struct Offer {
+    /// The name of the coding.
+    pub(super) token: &'static str,
+    /// How much the client wants it, in thousandths; not 0.
+    pub(super) weight: u16,
+    /// Whether the final head allows it.
+    pub(super) may: fn(&Context) -> bool,
+}
+
+/// The offers for one response, each with the address of its plugin, in the order of the plugins.
+#[derive(Default)]
+struct Offers(Vec<(usize, Offer)>);
+
+/// In whose name they are kept: they belong to all plugins that offer.
+struct Together {
+    /// What has no size may share its address.
+    _byte: u8,
+}
+
+static TOGETHER: Together = Together { _byte: 0 };
+
+impl Plugin for Together {}
+
+/// Offers to encode the response; `plugin` is the plugin's `self`.
+pub(super) fn offer<P: Plugin>(plugin: &P, offer: Offer, cx: &mut Context) {
+    let mut offers: Offers = cx.take_kept(&TOGETHER).unwrap_or_default();
+    offers.0.push((std::ptr::from_ref(plugin).addr(), offer));
+    cx.keep(&TOGETHER, offers);
+}
+
+/// The coding that this plugin gives the response; None if another does it, or nobody. For the time
+/// when all header filters have run.
+pub(super) fn chosen<P: Plugin>(plugin: &P, cx: &mut Context) -> Option<&'static str> {
+    if is_encoded(cx) {
+        return None;
+    }
+    let offers: Offers = cx.take_kept(&TOGETHER)?;
+    let best = best(&offers, cx);
+    cx.keep(&TOGETHER, offers);
+    best.filter(|(by, _)| *by == std::ptr::from_ref(plugin).addr()).map(|(_, token)| token)
+}
+
+fn best(offers: &Offers, cx: &Context) -> Option<(usize, &'static str)> {
+    let allowed = || offers.0.iter().filter(|(_, offer)| (offer.may)(cx));
+    let (by, best) = allowed().min_by_key(|(_, offer)| Reverse(offer.weight))?;
+    // A plugin alone has nothing to compare: as in APISIX, any weight will do.
+    let prefers_none = allowed().count() > 1
+        && weight(&cx.request.headers, "identity").is_some_and(|identity| identity > best.weight);
+    (!prefers_none).then_some((*by, best.token))
+}
+
+/// Whether the response has a coding already.
+pub(super) fn is_encoded(cx: &Context) -> bool {
+    cx.response.headers.find(b"Content-Encoding").is_some_and(|value| !value.is_empty())
+}
+
+/// Whether the response is one that may be encoded: it has a body, which is no part of another
+/// (a range counts bytes of what it was cut from), and the node does not forbid it (RFC 9111
+/// §5.2.2.6).
+pub(super) fn is_free(cx: &Context) -> bool {
+    let headers = &cx.response.headers;
+    let lines = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"Cache-Control"));
+    let forbids = |directive: &[u8]| directive.eq_ignore_ascii_case(b"no-transform");
+    !matches!(cx.response.status, 204 | 206 | 304)
+        && headers.find(b"Content-Range").is_none()
+        && !lines.flat_map(|(_, value)| list_items(value)).any(forbids)
+}
+
+/// Says that the response depends on what the client accepts, unless that is said.
+pub(super) fn add_vary(headers: &mut Headers) {
+    let lines = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"Vary"));
+    let says = |item: &[u8]| item == b"*" || item.eq_ignore_ascii_case(b"Accept-Encoding");
+    let is_said = lines.flat_map(|(_, value)| list_items(value)).any(says);
+    if !is_said {
+        headers.append("Vary", b"Accept-Encoding");
+    }
+}
+
+/// Makes the head that of a response in this coding; true if its length was not known.
+pub(super) fn encode_head(headers: &mut Headers, token: &str) -> bool {
+    let is_streamed = !headers.has(HeaderId::ContentLength);
+    for name in ["Content-Encoding", "Accept-Ranges", "Content-Length"] {
+        headers.remove_name(name.as_bytes());
+    }
+    headers.append("Content-Encoding", token.as_bytes());
+    // The bytes differ, so only weak comparison can hold (RFC 9110 §8.8.1). What is no tag goes.
+    if let Some(tag) = headers.find(b"ETag").filter(|tag| !tag.starts_with(b"W/")).map(<[u8]>::to_vec) {
+        headers.remove_name(b"ETag");
+        if is_quoted(&tag) {
+            headers.append_parts(b"ETag", &[b"W/", &tag]);
+        }
+    }
+    is_streamed
+}
+
+fn is_quoted(tag: &[u8]) -> bool {
+    matches!(tag, [b'"', inner @ .., b'"'] if !inner.contains(&b'"'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Case, entry};
+
+    #[test]
+    fn weights_are_read() {
+        let check = |fields: &[&str], named: Option<u16>, any: u16| {
+            let mut request = Headers::default();
+            fields.iter().for_each(|value| request.append("Accept-Encoding", value.as_bytes()));
+            assert_eq!((weight(&request, "br"), weight_or_any(&request, "br")), (named, any), "{fields:?}");
+        };
+        check(&[], None, 0);
+        check(&[""], None, 0);
+        check(&["gzip"], None, 0);
+        check(&["gzip, BR"], Some(1000), 1000);
+        check(&["gzip", "br;q=0.5"], Some(500), 500);
+        check(&["br ; Q=0.125"], Some(125), 125);
+        check(&["br;q=1.000"], Some(1000), 1000);
+        check(&["br;q=7"], Some(1000), 1000);
+        check(&["br;q=0.0009"], Some(0), 0);
+        check(&["br;q=0, *"], Some(0), 0);
+        check(&["br;q=0.0, br"], Some(0), 0);
+        check(&["br;q="], Some(0), 0);
+        check(&["br;q=x"], Some(0), 0);
+        check(&["br;q=-1"], Some(0), 0);
+        check(&["*"], None, 1000);
+        check(&["*;q=0.3, gzip"], None, 300);
+        check(&["*;q=0"], None, 0);
+        check(&["brr"], None, 0);
+    }
+
+    /// The codings of an answer that passes all three plugins.
+    fn coding(accept: &str, status: u16, fields: &str) -> String {
+        let plugins = ["zstd", "brotli", "gzip"].map(|name| entry(name, json!({"vary": true})).unwrap());
+        let mut case = Case::new(&format!("GET / HTTP/1.1\nHost: h\nAccept-Encoding: {accept}"));
+        case.respond(status, &format!("Content-Type: text/html\n{fields}"));
+        plugins.iter().for_each(|plugin| case.header_filter(plugin));
+        let encoding = plugins.iter().filter(|plugin| case.body_filter(plugin).is_some()).count();
+        let coding = case.answered("Content-Encoding");
+        assert_eq!(encoding, usize::from(!coding.is_empty()), "{accept}");
+        assert_eq!(case.answered("Vary"), "Accept-Encoding", "{accept}");
+        coding
+    }
+
+    #[test]
+    fn the_client_weighs_and_the_plugins_order_decides_between_equals() {
+        let check = |accept: &str, expected: &str| assert_eq!(coding(accept, 200, ""), expected, "{accept}");
+        check("gzip, br, zstd", "zstd");
+        check("gzip, br", "br");
+        check("gzip", "gzip");
+        check("gzip, br;q=0.9, zstd;q=0.8", "gzip");
+        check("gzip;q=0.2, br;q=0.9, zstd;q=0.8", "br");
+        check("*", "zstd");
+        check("*, zstd;q=0", "br");
+        check("*;q=0.5, gzip", "gzip");
+        check("*;q=0, gzip;q=0.1", "gzip");
+        check("gzip;q=0, br;q=0.000, identity;q=0", "");
+        check("identity", "");
+        check("", "");
+        check("gzip;q=0.5, br;q=0.4, identity", "");
+        check("gzip;q=0.5, br;q=0.4, identity;q=0.5", "gzip");
+        check("gzip;q=0.5, br;q=0.4, identity;q=0", "gzip");
+        check("gzip;q=0.5, identity", "gzip");
+    }
+
+    /// What one of them cannot do, another one does.
+    #[test]
+    fn only_those_count_that_the_response_allows() {
+        assert_eq!(coding("gzip, br;q=0.5", 201, ""), "br");
+        assert_eq!(coding("gzip, br", 206, "Content-Range: bytes 0-1/9"), "");
+        assert_eq!(coding("zstd, br", 200, "Cache-Control: no-cache, No-Transform"), "");
+    }
+
+    #[test]
+    fn tags_become_weak() {
+        let check = |tag: &str, expected: Option<&str>| {
+            let mut headers = Headers::default();
+            headers.append("ETag", tag.as_bytes());
+            encode_head(&mut headers, "br");
+            assert_eq!(headers.find(b"ETag"), expected.map(str::as_bytes), "{tag}");
+        };
+        check("\"x\"", Some("W/\"x\""));
+        check("W/\"x\"", Some("W/\"x\""));
+        check("x", None);
+        check("\"", None);
+        check("\"x\"y\"", None);
+    }
+}

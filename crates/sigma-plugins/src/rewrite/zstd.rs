@@ -1,0 +1,275 @@
+//! `zstd`: responses are compressed on their way to the client (RFC 8878).
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sigma_http::Method;
+use sigma_plugin::{BodyFilter, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep};
+use zstd_safe::zstd_sys::ZSTD_EndDirective;
+use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer};
+
+use super::coding::{self, Offer, Which};
+use super::encoder::{Ask, Compressor, Did, Encoder, Unsent};
+
+/// The plugin.
+pub(crate) static ZSTD: Descriptor = Descriptor {
+    name: "zstd",
+    priority: 997,
+    doc: "Compresses responses with Zstandard.\n\n\
+        Sigma's own. Compressed are responses of a listed type that are not encoded yet, for clients that accept \
+        `zstd` or `*`; neither ranges nor what the node forbids to change (`Cache-Control: no-transform`). Bodies \
+        of unknown length are flushed piece by piece, so that events arrive when they are sent. With `brotli` or \
+        `gzip` on the same route the coding that the client weighs most is used, and of equals the first of \
+        `zstd`, `brotli`, `gzip`.\n\n\
+        A response holds its compressor until its last byte is made. That is up to 2 MiB with the defaults and up \
+        to 96 MiB at level 19 with the largest window, times the responses that run at once. No window is over \
+        the 8 MiB that every client must be able to hold (RFC 9659).",
+    example: EXAMPLE,
+    phases: PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
+    schema,
+    build: |build| Ok(Arc::new(build.config::<Zstd>()?)),
+    ..Descriptor::BASE
+};
+
+const EXAMPLE: &str = r#"```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /*
+    plugins:
+      zstd: { types: [application/json], min_length: 100, vary: true }
+      gzip: { types: [application/json], min_length: 100 }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -s -D - -o /dev/null -H 'Accept-Encoding: gzip, zstd' http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+Vary: Accept-Encoding
+Content-Encoding: zstd
+…
+$ curl -s -D - -o /dev/null -H 'Accept-Encoding: gzip, zstd;q=0.5' http://127.0.0.1:9080/orders
+HTTP/1.1 200 OK
+…
+Content-Encoding: gzip
+…
+```
+"#;
+
+fn schema() -> Value {
+    let mut properties = json!({
+        "comp_level": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": 19,
+            "default": 3,
+            "description": "From 1, fast, to 19, small."
+        },
+        "window_log": {
+            "type": "integer",
+            "minimum": 10,
+            "maximum": 23,
+            "default": 19,
+            "description": "Binary logarithm of the window in bytes: memory against size, the client's too."
+        }
+    });
+    for (name, about) in Which::schema() {
+        properties[name] = about;
+    }
+    json!({"type": "object", "additionalProperties": false, "properties": properties})
+}
+
+#[derive(Debug, Deserialize)]
+struct Zstd {
+    #[serde(flatten)]
+    which: Which,
+    vary: Option<bool>,
+    comp_level: i32,
+    window_log: u32,
+}
+
+const TOKEN: &str = "zstd";
+
+impl Plugin for Zstd {
+    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) -> ResponseStep {
+        if coding::is_encoded(cx) || !self.which.takes(cx) {
+            return ResponseStep::Next;
+        }
+        if self.vary == Some(true) {
+            coding::add_vary(&mut cx.response.headers);
+        }
+        let weight = coding::weight_or_any(&cx.request.headers, TOKEN);
+        if weight > 0 {
+            coding::offer(self, Offer { token: TOKEN, weight, may: coding::is_free }, cx);
+        }
+        ResponseStep::Next
+    }
+
+    fn body_filter(&self, cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+        let token = coding::chosen(self, cx)?;
+        let compressor = self.compressor()?;
+        let is_streamed = coding::encode_head(&mut cx.response.headers, token);
+        if cx.request.client_method() == Method::Head {
+            return Some(Box::new(Unsent));
+        }
+        Some(Encoder::filter(compressor, is_streamed))
+    }
+}
+
+impl Zstd {
+    /// None if there is no memory for it.
+    fn compressor(&self) -> Option<State> {
+        let mut state = CCtx::try_create()?;
+        state.set_parameter(CParameter::CompressionLevel(self.comp_level)).ok()?;
+        state.set_parameter(CParameter::WindowLog(self.window_log)).ok()?;
+        Some(State(state))
+    }
+}
+
+struct State(CCtx<'static>);
+
+impl Compressor for State {
+    fn step(&mut self, data: &[u8], ask: Ask, out: &mut [u8]) -> Option<Did> {
+        let operation = match ask {
+            Ask::Take => ZSTD_EndDirective::ZSTD_e_continue,
+            Ask::Flush => ZSTD_EndDirective::ZSTD_e_flush,
+            Ask::Finish => ZSTD_EndDirective::ZSTD_e_end,
+        };
+        let room = out.len();
+        let (mut input, mut output) = (InBuffer::around(data), OutBuffer::around(out));
+        let left = self.0.compress_stream2(&mut output, &mut input, operation).ok()?;
+        let (taken, made) = (input.pos, output.pos());
+        let is_done = match ask {
+            // What is left is what it holds back.
+            Ask::Take => taken == data.len() && made < room,
+            Ask::Flush | Ask::Finish => taken == data.len() && left == 0,
+        };
+        Some(Did { taken, made, is_done })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Case, entry, refusal};
+
+    const HTML: &str = "Content-Type: text/html; charset=utf-8\nETag: \"e\"";
+
+    /// What can be read of it, whether or not it has an end.
+    fn plain(encoded: &[u8]) -> Vec<u8> {
+        let mut state = zstd_safe::DCtx::create();
+        let (mut plain, mut input) = (vec![0; 1 << 20], InBuffer::around(encoded));
+        let mut output = OutBuffer::around(&mut plain[..]);
+        state.decompress_stream(&mut output, &mut input).unwrap();
+        let made = output.pos();
+        plain.truncate(made);
+        plain
+    }
+
+    #[test]
+    fn who_gets_what() {
+        let body = [&b"a long enough body, "[..], &[b'x'; 100_000]];
+        let check = |conf: Value, line: &str, accept: &str, fields: &str, expected: &str| {
+            let plugin = entry("zstd", conf.clone()).unwrap();
+            let mut case = Case::new(&format!("{line}\nHost: h\n{accept}"));
+            case.respond(200, fields);
+            let passed = case.filter(&plugin, &body);
+            let coding = case.answered("Content-Encoding");
+            assert_eq!(coding, expected, "{conf} {line} {accept} {fields}");
+            let decoded = if coding == "zstd" && !line.starts_with("HEAD") { plain(&passed) } else { passed };
+            assert!(decoded == body.concat(), "{conf} {line} {accept} {fields}");
+        };
+        let (get, zstd, none) = ("GET / HTTP/1.1", "Accept-Encoding: gzip, zstd;q=0.5", || json!({}));
+        check(none(), get, zstd, HTML, "zstd");
+        check(none(), "HEAD / HTTP/1.1", zstd, HTML, "zstd");
+        check(none(), get, "Accept-Encoding: *", HTML, "zstd");
+        check(none(), get, "", HTML, "");
+        check(none(), get, "Accept-Encoding: zstd;q=0", HTML, "");
+        check(none(), get, zstd, &format!("{HTML}\nContent-Length: 19"), "");
+        check(none(), get, zstd, &format!("{HTML}\nContent-Length: 20"), "zstd");
+        check(none(), get, zstd, "Content-Type: text/plain", "");
+        check(none(), get, zstd, &format!("{HTML}\nContent-Range: bytes 0-1/2"), "");
+        check(none(), get, zstd, &format!("{HTML}\nContent-Encoding: gzip"), "gzip");
+        check(none(), "GET / HTTP/1.0", zstd, HTML, "");
+        for comp_level in [1, 3, 9, 19] {
+            for window_log in [10, 19, 23] {
+                check(
+                    json!({"comp_level": comp_level, "window_log": window_log}),
+                    get,
+                    zstd,
+                    &format!("{HTML}\nContent-Length: 100020"),
+                    "zstd",
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_head_tells_of_it() {
+        let plugin = entry("zstd", json!({"vary": true})).unwrap();
+        let mut case = Case::new("GET / HTTP/1.1\nHost: h\nAccept-Encoding: zstd");
+        case.respond(200, &format!("{HTML}\nVary: origin, accept-encoding\nContent-Length: 50"));
+        case.filter(&plugin, &[b"x"]);
+        assert_eq!(case.answered("ETag"), "W/\"e\"");
+        assert_eq!(case.answered("Content-Length"), "");
+        assert_eq!(case.answered("Vary"), "origin, accept-encoding");
+        case.request("GET / HTTP/1.1\nHost: h");
+        case.respond(200, HTML);
+        case.filter(&plugin, &[b"x"]);
+        assert_eq!(
+            (case.answered("Vary"), case.answered("ETag")),
+            ("Accept-Encoding".into(), "\"e\"".into())
+        );
+    }
+
+    fn compressor(comp_level: i32, window_log: u32) -> State {
+        let conf = json!({"types": "*", "min_length": 1, "http_version": 1.1, "comp_level": comp_level, "window_log": window_log});
+        serde_json::from_value::<Zstd>(conf).unwrap().compressor().unwrap()
+    }
+
+    #[test]
+    fn pieces_of_unknown_length_are_readable_at_once() {
+        let mut state = compressor(3, 19);
+        let (mut bytes, mut out) = (Vec::new(), [0; 8]);
+        for event in ["data: 1\n\n", "data: 2\n\n"] {
+            let mut left = event.as_bytes();
+            loop {
+                let did = state.step(left, Ask::Flush, &mut out).unwrap();
+                bytes.extend_from_slice(&out[..did.made]);
+                left = &left[did.taken..];
+                if did.is_done {
+                    break;
+                }
+            }
+            assert!(plain(&bytes).ends_with(event.as_bytes()));
+        }
+    }
+
+    /// The figures that the reference tells.
+    #[test]
+    fn memory_is_bounded_by_the_settings() {
+        let check = |comp_level: i32, window_log: u32, most: usize| {
+            let mut state = compressor(comp_level, window_log);
+            state.step(b"x", Ask::Flush, &mut [0; 1024]).unwrap();
+            let bytes = state.0.sizeof();
+            assert!(bytes <= most && bytes > most / 2, "{comp_level} {window_log}: {bytes}");
+        };
+        check(3, 19, 2 << 20);
+        check(19, 23, 96 << 20);
+    }
+
+    #[test]
+    fn wrong_configurations_are_refused() {
+        for conf in [
+            json!({"types": []}),
+            json!({"min_length": 0}),
+            json!({"comp_level": 0}),
+            json!({"comp_level": 20}),
+            json!({"window_log": 9}),
+            json!({"window_log": 24}),
+        ] {
+            assert_ne!(refusal("zstd", &conf), "", "{conf}");
+        }
+    }
+}
