@@ -156,8 +156,9 @@ fn files_are_streamed_in_ranges_and_whole() {
     fs::write(dir.path().join("small.txt"), "0123456789").unwrap();
     fs::create_dir(dir.path().join("d")).unwrap();
     fs::write(dir.path().join("d/index.html"), "<p>index</p>".repeat(100)).unwrap();
+    fs::write(dir.path().join("small.txt.zst"), "as it stands").unwrap();
     let gateway = with_routes(&format!(
-        "  - uri: \"/files/*\"\n    plugins:\n      static-files: {{ root: \"{}\", prefix: /files }}\n      gzip: {{}}\n",
+        "  - uri: \"/files/*\"\n    plugins:\n      static-files: {{ root: \"{}\", prefix: /files, precompressed: [zstd] }}\n      gzip: {{ types: [text/plain, text/html], min_length: 1 }}\n",
         dir.path().display()
     ));
     let before = gateway.peak_memory_kib().unwrap();
@@ -174,6 +175,9 @@ fn files_are_streamed_in_ranges_and_whole() {
             && parts.contains("bytes 8-9/10\r\n\r\n89\r\n"),
         "{parts}"
     );
+    // What was compressed beforehand is not compressed again.
+    let accepting = ["-H", "Accept-Encoding: gzip, zstd"];
+    assert_eq!(curl_text(&gateway, "/files/small.txt", &accepting), "as it stands");
     let status = ["-o", "/dev/null", "-w", "%{http_code} %{redirect_url}"];
     assert_eq!(
         curl_text(&gateway, "/files/small.txt", &[&status[..], &["-r", "10-"]].concat()).trim(),

@@ -22,11 +22,14 @@ pub(super) enum Outcome {
 }
 
 impl Validators {
-    pub(super) fn new(size: u64, modified: Option<SystemTime>) -> Validators {
+    /// Of a file of this size and age; `coding` names the coding of its content, if it has one. Its
+    /// tag is never that of the content itself.
+    pub(super) fn new(size: u64, modified: Option<SystemTime>, coding: Option<&str>) -> Validators {
         let since = modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
         let nanos = since.map_or(0, |since| since.as_nanos());
         let modified = since.map(|since| UNIX_EPOCH + Duration::from_secs(since.as_secs()));
-        Validators { tag: format!("\"{nanos:x}-{size:x}\""), modified }
+        let (dash, coding) = coding.map_or(("", ""), |coding| ("-", coding));
+        Validators { tag: format!("\"{nanos:x}-{size:x}{dash}{coding}\""), modified }
     }
 
     pub(super) fn last_modified(&self) -> Option<String> {
@@ -82,7 +85,7 @@ mod tests {
     #[test]
     fn conditions_in_their_order() {
         let modified = UNIX_EPOCH + Duration::from_millis(784_111_777_500);
-        let validators = Validators::new(10, Some(modified));
+        let validators = Validators::new(10, Some(modified), None);
         let (tag, date) = (validators.tag.clone(), "Sun, 06 Nov 1994 08:49:37 GMT");
         assert_eq!(validators.last_modified().as_deref(), Some(date));
         let (before, after) = ("Sun, 06 Nov 1994 08:49:36 GMT", "Sun, 06 Nov 1994 08:49:38 GMT");
@@ -110,7 +113,7 @@ mod tests {
 
     #[test]
     fn if_range_needs_the_very_version() {
-        let validators = Validators::new(10, Some(UNIX_EPOCH + Duration::from_secs(784_111_777)));
+        let validators = Validators::new(10, Some(UNIX_EPOCH + Duration::from_secs(784_111_777)), None);
         let tag = validators.tag.clone();
         let check = |value: &str, expected: bool| {
             let mut headers = Headers::default();

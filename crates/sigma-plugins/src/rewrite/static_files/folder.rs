@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use serde::Deserialize;
 
 use super::Conf;
+use super::precompressed::Precompressed;
 
 /// What is done with symbolic links below the folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -27,6 +28,8 @@ pub(super) enum Found {
     File {
         file: File,
         name: String,
+        /// The coding of its content, if it is the one that stands for the file.
+        coding: Option<Precompressed>,
         size: u64,
         modified: Option<SystemTime>,
     },
@@ -39,14 +42,22 @@ pub(super) enum Found {
 /// How files are opened. Without NONBLOCK a pipe in the folder would hold the thread.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
-/// Looks a path up; `is_folder` if it ends with a slash. Blocks.
-pub(super) fn find(conf: &Conf, segments: &[String], is_folder: bool) -> io::Result<Found> {
+/// Looks a path up; `is_folder` if it ends with a slash. The first of `codings` that stands beside
+/// the file takes its place. Blocks.
+pub(super) fn find(
+    conf: &Conf,
+    segments: &[String],
+    is_folder: bool,
+    codings: &[Precompressed],
+) -> io::Result<Found> {
     let root = rustix::fs::open(&conf.root, READ | OFlags::DIRECTORY, Mode::empty())?;
     if is_folder {
         for index in &conf.index {
-            let path = segments.iter().chain([index]).map(String::as_str);
-            match open(&root, path, conf.symlinks).and_then(described) {
-                Ok(found @ Found::File { .. }) => return Ok(found),
+            let path: Vec<&str> = segments.iter().chain([index]).map(String::as_str).collect();
+            match open(&root, &path, conf.symlinks).and_then(described) {
+                Ok(found @ Found::File { .. }) => {
+                    return Ok(encoded(&root, &path, conf, codings).unwrap_or(found));
+                }
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
@@ -54,13 +65,35 @@ pub(super) fn find(conf: &Conf, segments: &[String], is_folder: bool) -> io::Res
         }
         return Ok(Found::Nothing);
     }
-    open(&root, segments.iter().map(String::as_str), conf.symlinks).and_then(described)
+    let path: Vec<&str> = segments.iter().map(String::as_str).collect();
+    let found = open(&root, &path, conf.symlinks).and_then(described)?;
+    match found {
+        Found::File { .. } => Ok(encoded(&root, &path, conf, codings).unwrap_or(found)),
+        Found::Folder | Found::Nothing => Ok(found),
+    }
+}
+
+/// The file beside a file that holds the same in one of these codings, the first that there is. It is
+/// opened by the rules of every file; what may not be opened is not there.
+fn encoded(root: &OwnedFd, path: &[&str], conf: &Conf, codings: &[Precompressed]) -> Option<Found> {
+    let (name, folders) = path.split_last()?;
+    codings.iter().find_map(|coding| {
+        let beside = format!("{name}{}", coding.suffix());
+        let path: Vec<&str> = folders.iter().copied().chain([&*beside]).collect();
+        match open(root, &path, conf.symlinks).and_then(described).ok()? {
+            Found::File { file, size, modified, .. } => {
+                let name = (*name).to_owned();
+                Some(Found::File { file, name, coding: Some(*coding), size, modified })
+            }
+            Found::Folder | Found::Nothing => None,
+        }
+    })
 }
 
 fn described((file, name): (File, String)) -> io::Result<Found> {
     let meta = file.metadata()?;
     Ok(if meta.is_file() {
-        Found::File { file, name, size: meta.len(), modified: meta.modified().ok() }
+        Found::File { file, name, coding: None, size: meta.len(), modified: meta.modified().ok() }
     } else if meta.is_dir() {
         Found::Folder
     } else {
@@ -69,12 +102,7 @@ fn described((file, name): (File, String)) -> io::Result<Found> {
 }
 
 /// Opens a path below the folder; also says its last segment.
-fn open<'s>(
-    root: &OwnedFd,
-    segments: impl Iterator<Item = &'s str>,
-    symlinks: Symlinks,
-) -> io::Result<(File, String)> {
-    let segments: Vec<&str> = segments.collect();
+fn open(root: &OwnedFd, segments: &[&str], symlinks: Symlinks) -> io::Result<(File, String)> {
     let name = segments.last().copied().unwrap_or_default().to_owned();
     let path = segments.join("/");
     let resolve = match symlinks {
@@ -88,7 +116,7 @@ fn open<'s>(
     match rustix::fs::openat2(root, Path::new(&path), READ, Mode::empty(), resolve) {
         Ok(file) => Ok((file.into(), name)),
         // An old kernel, or a sandbox that does not know the call.
-        Err(Errno::NOSYS | Errno::PERM) => Ok((walk(root, &segments)?.into(), name)),
+        Err(Errno::NOSYS | Errno::PERM) => Ok((walk(root, segments)?.into(), name)),
         Err(error) => Err(error.into()),
     }
 }

@@ -7,6 +7,7 @@ mod body;
 mod condition;
 mod folder;
 mod media_type;
+mod precompressed;
 mod range;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ use sigma_plugin::{Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Ste
 use body::FileBody;
 use condition::{Outcome, Validators};
 use folder::{Found, Symlinks};
+use precompressed::Precompressed;
 use range::Ranges;
 
 /// The plugin.
@@ -35,7 +37,9 @@ pub(crate) static STATIC_FILES: Descriptor = Descriptor {
     priority: 500,
     doc: "Answers requests from the files of a folder.\n\n\
         Sigma's own. GET and HEAD, validators and conditions (RFC 9110 §13), single and multiple ranges (§14), \
-        index files, redirects for folders without a final slash. No path leads out of the folder. The route \
+        index files, redirects for folders without a final slash. With `precompressed`, `page.html.br`, `.zst` or \
+        `.gz` beside `page.html` is served in its place to clients that accept the coding: with a tag and ranges of \
+        its own, and only if it may be served itself. Whoever changes the file changes these too. No path leads out of the folder. The route \
         needs no upstream; plugins that guard it run earlier.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
@@ -120,6 +124,12 @@ fn schema() -> Value {
                 "default": "utf-8",
                 "description": "Added to the type of text files; empty for none."
             },
+            "precompressed": {
+                "type": "array",
+                "items": {"enum": ["br", "zstd", "gzip"]},
+                "default": [],
+                "description": "Codings in which files may stand beside the others, as `.br`, `.zst` and `.gz`; the one that the client weighs most is served, of equals the first here."
+            },
             "cache_control": {
                 "type": "string",
                 "pattern": "^[\\x20-\\x7e]+$",
@@ -138,6 +148,7 @@ struct Conf {
     hidden: bool,
     types: BTreeMap<String, String>,
     charset: String,
+    precompressed: Vec<Precompressed>,
     cache_control: Option<String>,
 }
 
@@ -170,8 +181,9 @@ impl Plugin for StaticFiles {
         let Some(segments) = self.conf.segments(&cx.uri) else { return Step::status(404) };
         let is_folder = cx.uri.ends_with(b"/") || segments.is_empty();
         let conf = Arc::clone(&self.conf);
+        let codings = precompressed::accepted(&conf.precompressed, &cx.request.headers);
         let opening = async move {
-            let find = move || (folder::find(&conf, &segments, is_folder), conf);
+            let find = move || (folder::find(&conf, &segments, is_folder, &codings), conf);
             tokio::task::spawn_blocking(find).await
         };
         Step::wait(opening, move |opened, cx, _env| match opened {
@@ -186,9 +198,10 @@ impl Plugin for StaticFiles {
 
 fn answer(found: io::Result<Found>, conf: &Conf, cx: &Context) -> Step {
     match found {
-        Ok(Found::File { file, name, size, modified }) => {
+        Ok(Found::File { file, name, coding, size, modified }) => {
             let media_type = media_type::of(&name, &conf.types, &conf.charset);
-            Served { file, media_type, size, modified, conf }.answer(cx)
+            Served { file, media_type, coding: coding.map(Precompressed::token), size, modified, conf }
+                .answer(cx)
         }
         Ok(Found::Folder) => to_folder(cx).into(),
         Ok(Found::Nothing) => Step::status(404),
@@ -224,6 +237,7 @@ fn to_folder(cx: &Context) -> Reply {
 struct Served<'c> {
     file: File,
     media_type: String,
+    coding: Option<&'static str>,
     size: u64,
     modified: Option<SystemTime>,
     conf: &'c Conf,
@@ -231,7 +245,7 @@ struct Served<'c> {
 
 impl Served<'_> {
     fn answer(self, cx: &Context) -> Step {
-        let validators = Validators::new(self.size, self.modified);
+        let validators = Validators::new(self.size, self.modified, self.coding);
         let headers = &cx.request.headers;
         match validators.judge(headers) {
             Outcome::Failed => return self.head(412, &validators).text("").into(),
@@ -245,6 +259,9 @@ impl Served<'_> {
             _ => Ranges::Whole,
         };
         let mut head = self.head(200, &validators).header("Accept-Ranges", "bytes");
+        if let Some(coding) = self.coding {
+            head = head.header("Content-Encoding", coding);
+        }
         let body = match ranges {
             Ranges::Whole => {
                 head = head.header(HeaderId::ContentType.name(), self.media_type);
@@ -256,6 +273,11 @@ impl Served<'_> {
                     .header(HeaderId::ContentType.name(), self.media_type)
                     .header("Content-Range", range.content_range(self.size));
                 FileBody::part(self.file, range.start, range.length())
+            }
+            // Parts of encoded content: nothing would say that the coding is theirs and not the whole's.
+            Ranges::Many(_) if self.coding.is_some() => {
+                head = head.header(HeaderId::ContentType.name(), self.media_type);
+                FileBody::part(self.file, 0, self.size)
             }
             Ranges::Many(ranges) => {
                 head.status = 206;
@@ -279,6 +301,9 @@ impl Served<'_> {
         let mut head = Reply::new(status).header("ETag", validators.tag.clone());
         if let Some(modified) = validators.last_modified() {
             head = head.header("Last-Modified", modified);
+        }
+        if !self.conf.precompressed.is_empty() {
+            head = head.header("Vary", "Accept-Encoding");
         }
         match &self.conf.cache_control {
             Some(cache_control) => head.header("Cache-Control", cache_control.clone()),

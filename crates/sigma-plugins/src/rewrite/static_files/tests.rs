@@ -131,6 +131,82 @@ fn several_ranges_are_parts() {
     assert_eq!(String::from_utf8(reply.body.unwrap()).unwrap(), expected);
 }
 
+/// A folder in which files have others beside them: `all` in every coding, the others in ways that
+/// lead nowhere.
+fn with_siblings() -> tempfile::TempDir {
+    let dir = folder();
+    let root = dir.path().join("root");
+    for (name, text) in [
+        ("all.html", "content"),
+        ("all.html.br", "brotli"),
+        ("all.html.zst", "standard"),
+        ("all.html.gz", "gzipped"),
+        ("d/index.html.gz", "gzipped index"),
+        ("alone.txt.gz", "x"),
+    ] {
+        std::fs::write(root.join(name), text).unwrap();
+    }
+    std::fs::create_dir(root.join("a.txt.gz")).unwrap();
+    std::os::unix::fs::symlink("../outside/o.txt", root.join("a.txt.br")).unwrap();
+    std::os::unix::fs::symlink("all.html.zst", root.join("a.txt.zst")).unwrap();
+    dir
+}
+
+#[test]
+fn what_was_compressed_beforehand_is_served_to_those_who_take_it() {
+    let dir = with_siblings();
+    let check = |symlinks: &str, path: &str, accept: &str, expected: &str, coding: Option<&str>| {
+        let conf = json!({"precompressed": ["br", "zstd", "gzip"], "symlinks": symlinks});
+        let reply = ask(&dir, &conf, &format!("GET {path}\nAccept-Encoding: {accept}"));
+        assert_eq!(shown(&reply), expected, "{path} {accept}");
+        assert_eq!(field(&reply, "Content-Encoding").as_deref(), coding, "{path} {accept}");
+        let vary = (reply.status == 200).then_some("Accept-Encoding");
+        assert_eq!(field(&reply, "Vary").as_deref(), vary, "{path} {accept}");
+    };
+    check("inside", "/all.html", "gzip, br, zstd", "200 brotli", Some("br"));
+    check("inside", "/all.html", "gzip, br;q=0.5, zstd;q=0.8", "200 gzipped", Some("gzip"));
+    check("inside", "/all.html", "*, br;q=0", "200 standard", Some("zstd"));
+    check("inside", "/all.html", "identity", "200 content", None);
+    check("inside", "/all.html", "", "200 content", None);
+    check("inside", "/d/", "br, gzip", "200 gzipped index", Some("gzip"));
+    check("inside", "/alone.txt", "gzip", "404", None);
+    // Neither a folder nor a way out.
+    check("inside", "/a.txt", "gzip, br", "200 0123456789", None);
+    check("inside", "/a.txt", "gzip, br, zstd", "200 standard", Some("zstd"));
+    check("deny", "/a.txt", "gzip, br, zstd", "200 0123456789", None);
+    check("follow", "/a.txt", "br", "200 outside", Some("br"));
+    let plain = ask(&dir, &json!({}), "GET /all.html\nAccept-Encoding: br");
+    assert_eq!((shown(&plain).as_str(), field(&plain, "Vary")), ("200 content", None));
+}
+
+#[test]
+fn each_representation_has_its_own_tag_and_ranges() {
+    let dir = with_siblings();
+    let conf = json!({"precompressed": ["gzip"]});
+    let ask = |fields: &str| ask(&dir, &conf, &format!("GET /all.html\n{fields}"));
+    let tag = |fields: &str| field(&ask(fields), "ETag").unwrap();
+    let (plain, gzip) = (tag("X: x"), tag("Accept-Encoding: gzip"));
+    assert!(plain != gzip && gzip.ends_with("-gzip\""), "{plain} {gzip}");
+    let check = |fields: String, expected: &str| {
+        let reply = ask(&format!("Accept-Encoding: gzip\n{fields}"));
+        assert_eq!(shown(&reply), expected, "{fields}");
+        assert_eq!(
+            (field(&reply, "ETag"), field(&reply, "Vary")),
+            (Some(gzip.clone()), Some("Accept-Encoding".into()))
+        );
+    };
+    let whole = ask("Accept-Encoding: gzip");
+    assert_eq!(field(&whole, "Content-Type").as_deref(), Some("text/html; charset=utf-8"));
+    check(format!("If-None-Match: {gzip}"), "304");
+    check(format!("If-None-Match: {plain}"), "200 gzipped");
+    check(format!("If-Match: {plain}"), "412");
+    check("Range: bytes=0-1".into(), "206 gz");
+    check(format!("Range: bytes=0-1\nIf-Range: {gzip}"), "206 gz");
+    check(format!("Range: bytes=0-1\nIf-Range: {plain}"), "200 gzipped");
+    check("Range: bytes=0-0,2-3".into(), "200 gzipped");
+    check("Range: bytes=99-".into(), "416");
+}
+
 #[test]
 fn wrong_configurations_are_refused() {
     let check = |conf: Value, expected: &str| {
@@ -139,6 +215,7 @@ fn wrong_configurations_are_refused() {
     };
     check(json!({}), "property \"root\" is required");
     check(json!({"root": "www"}), "failed to match pattern");
+    check(json!({"root": "/", "precompressed": ["deflate"]}), "precompressed");
     check(json!({"root": "/", "prefix": "a"}), "`prefix` `a` does not begin with a slash");
     check(json!({"root": "/", "index": ["../x"]}), "failed to match pattern");
     check(json!({"root": "/", "types": {"a": "b"}}), "failed to match pattern");
