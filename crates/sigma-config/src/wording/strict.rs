@@ -3,7 +3,8 @@
 //!
 //! APISIX's schemas leave most objects open, so that a misspelt field is taken and its default is
 //! in force. They are shown to clients as they are; that they are closed is derived here. An object
-//! is closed if some part of its schema names properties and no part says that there may be others.
+//! is closed if some part of its schema names properties, or forbids others, and no part says that there may
+//! be others.
 //! The parts are the schema itself, `allOf`, `anyOf`, `oneOf`, `if`, `then`, `else` and
 //! `dependencies`: what any of them names is known.
 
@@ -182,7 +183,10 @@ impl<'s> Search<'s> {
             .filter(|part| takes_objects(&self.nodes[part.node]))
             .filter_map(|part| Some((self.nodes[part.node].object.as_deref()?, part.applies)))
             .collect();
-        let is_closed = rules.iter().any(|(rules, _)| !rules.properties.is_empty())
+        let names = |rules: &ObjectRules| {
+            !rules.properties.is_empty() || matches!(rules.additional, Additional::Nothing)
+        };
+        let is_closed = rules.iter().any(|(rules, _)| names(rules))
             && !rules.iter().any(|(rules, _)| matches!(rules.additional, Additional::Anything));
         for (name, value) in members {
             let of_member: Vec<Part> =

@@ -21,7 +21,7 @@ pub(crate) static ERROR_PAGE: Descriptor = Descriptor {
         it covers requests without a route too.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::HeaderFilter]),
-    schema: || json!({"type": "object", "properties": {}}),
+    schema: || json!({"type": "object", "properties": {}, "additionalProperties": false}),
     metadata_schema: Some(metadata_schema),
     build: |build| Ok(Arc::new(ErrorPage::new(build.metadata)?)),
     ..Descriptor::BASE
