@@ -250,9 +250,26 @@ fn secret_fields(
         return;
     }
     for (name, conf) in value.get_mut("plugins").and_then(Value::as_object_mut).into_iter().flatten() {
-        for path in plugins.secret_fields(name, scope_of(kind, name, plugins)) {
-            let path: Vec<&str> = path.split('.').collect();
-            texts(conf, &path, &mut |text| each(text, Field::Plugin));
+        secrets_of_plugin(name, scope_of(kind, name, plugins), conf, plugins, each);
+    }
+}
+
+/// Calls `each` with the secret fields of a plugin's configuration and of the plugins inside it, which
+/// stand in its value and so are no deeper than that.
+fn secrets_of_plugin(
+    name: &str,
+    scope: PluginScope,
+    conf: &mut Value,
+    plugins: &dyn PluginSchemas,
+    each: &mut dyn FnMut(&mut String, Field),
+) {
+    for path in plugins.secret_fields(name, scope) {
+        let path: Vec<&str> = path.split('.').collect();
+        texts(conf, &path, &mut |text| each(text, Field::Plugin));
+    }
+    for (pointer, child) in plugins.children(name, scope, conf) {
+        if let Some(conf) = conf.pointer_mut(&pointer).filter(|_| !pointer.is_empty()) {
+            secrets_of_plugin(&child, PluginScope::Http, conf, plugins, each);
         }
     }
 }

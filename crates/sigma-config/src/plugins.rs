@@ -82,6 +82,11 @@ pub trait PluginSchemas: Send + Sync {
     /// Paths of the fields that are encrypted at rest, e.g. `redis_password` or `auth.header`.
     fn secret_fields(&self, name: &str, scope: PluginScope) -> &[&str];
 
+    /// The plugins that stand inside a configuration, which may be wrong: where, as a JSON pointer, and their names.
+    fn children(&self, _name: &str, _scope: PluginScope, _conf: &Value) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
     /// The schema of what the setting `plugin_attr` may say for a plugin; None if that is nothing.
     fn attributes(&self, _name: &str) -> Option<Value> {
         None
@@ -190,6 +195,10 @@ impl PluginSchemas for EnabledPlugins<'_> {
 
     fn secret_fields(&self, name: &str, scope: PluginScope) -> &[&str] {
         self.all.secret_fields(name, scope)
+    }
+
+    fn children(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<(String, String)> {
+        self.all.children(name, scope, conf)
     }
 
     fn attributes(&self, name: &str) -> Option<Value> {

@@ -91,6 +91,34 @@ pub fn join(outer: &str, within: &str) -> String {
     }
 }
 
+/// The JSON pointer (RFC 6901) of a place that [`member`] and [`element`] made; None for another text.
+#[must_use]
+pub fn json_pointer(mut place: &str) -> Option<String> {
+    let mut pointer = String::new();
+    let mut push = |segment: &str| {
+        pointer.push('/');
+        pointer += &segment.replace('~', "~0").replace('/', "~1");
+    };
+    while !place.is_empty() {
+        if let Some(quoted) = place.strip_prefix("[\"") {
+            let end = quoted.find("\"]")?;
+            // What has to be escaped itself is the name of no field.
+            push(Some(&quoted[..end]).filter(|name| !name.contains('\\'))?);
+            place = &quoted[end + 2..];
+        } else if let Some(index) = place.strip_prefix('[') {
+            let end = index.find(']')?;
+            push(&index[..end]);
+            place = &index[end + 1..];
+        } else {
+            let word = place.strip_prefix('.').unwrap_or(place);
+            let end = word.find(['.', '[']).filter(|end| *end > 0).unwrap_or(word.len());
+            push(&word[..end]);
+            place = &word[end..];
+        }
+    }
+    Some(pointer)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,6 +128,21 @@ mod tests {
         let full = Problem::new("routes[0].uri", "pattern", "must start with /").at(Some(7)).hint("write /a");
         assert_eq!(full.to_string(), "line 7: routes[0].uri: must start with / (write /a)");
         assert_eq!(Problem::new("", "syntax", "empty").to_string(), "empty");
+    }
+
+    #[test]
+    fn places_are_json_pointers() {
+        for (place, expected) in [
+            ("rules[0].actions[12][1]", Some("/rules/0/actions/12/1")),
+            ("auth_plugins[0].key-auth", Some("/auth_plugins/0/key-auth")),
+            ("a[\"b/c.d\"][2]", Some("/a/b~1c.d/2")),
+            ("", Some("")),
+            ("a[\"b", None),
+            ("a[\"b\\\"\"]", None),
+            ("a[0", None),
+        ] {
+            assert_eq!(json_pointer(place).as_deref(), expected, "{place}");
+        }
     }
 
     #[test]

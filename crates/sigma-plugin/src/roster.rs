@@ -8,10 +8,11 @@ use std::sync::{Arc, OnceLock};
 use serde_json::Value;
 use sigma_config::Problem;
 use sigma_config::plugins::{PluginRefusal, PluginSchemas, PluginScope, Standing};
+use sigma_config::problem::json_pointer;
 use sigma_config::stored::conform;
 use sigma_config::wording::{Schema, Unread, is_secret_reference};
 
-use crate::descriptor::{Data, Family};
+use crate::descriptor::{Child, Data, Family};
 use crate::meta::Meta;
 use crate::places::{Missing, Unknown, missing};
 use crate::{Build, Descriptor, Entry, Node};
@@ -251,8 +252,8 @@ impl Family for Children<'_> {
 
 impl Roster {
     /// Checks the plugins that stand inside a configuration.
-    fn check_children(&self, descriptor: &Descriptor, conf: &Value) -> Result<(), PluginRefusal> {
-        for child in descriptor.children.map(|children| children(conf)).unwrap_or_default() {
+    fn check_children(&self, name: &str, scope: PluginScope, conf: &Value) -> Result<(), PluginRefusal> {
+        for child in self.children_of(name, scope, conf) {
             if child.conf.get("_meta").is_some() {
                 // A filter that nobody asks would leave a guard open, or closed.
                 let reason = "`_meta` has no effect inside another plugin; remove it";
@@ -269,9 +270,15 @@ impl Roster {
         Ok(())
     }
 
-    fn unread_of_children(&self, name: &str, conf: &Value) -> Vec<Unread> {
-        let children = self.descriptor(name).and_then(|descriptor| descriptor.children);
-        let children = children.map(|children| children(conf)).unwrap_or_default().into_iter();
+    /// The plugins that stand inside a configuration.
+    fn children_of(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Child> {
+        let descriptor = self.descriptor(name).filter(|descriptor| may_hold_plugins(descriptor, scope));
+        let children = descriptor.and_then(|descriptor| descriptor.children);
+        children.map(|children| children(conf)).unwrap_or_default()
+    }
+
+    fn unread_of_children(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Unread> {
+        let children = self.children_of(name, scope, conf).into_iter();
         let unread = children.flat_map(|child| {
             let unread = self.unread(&child.name, PluginScope::Http, &child.conf).into_iter();
             unread.map(move |field| field.within(&child.place))
@@ -322,9 +329,7 @@ impl PluginSchemas for Roster {
             Err(_) if unresolved(&filled).is_some() => {}
             own => own.map_err(PluginRefusal::Invalid)?,
         }
-        if may_hold_plugins(known.descriptor, scope) {
-            self.check_children(known.descriptor, conf)?;
-        }
+        self.check_children(name, scope, conf)?;
         match missing(known.descriptor.variables, conf, Unknown::Refused).into_iter().next() {
             Some(Missing { pointer, reason }) => {
                 Err(PluginRefusal::Invalid(format!("{reason} (at {pointer})")))
@@ -341,9 +346,7 @@ impl PluginSchemas for Roster {
             let mut conf = conf.clone();
             take_meta(&mut conf);
             let mut unread = schema.compiled.unread(&conf, also);
-            if self.descriptor(name).is_some_and(|descriptor| may_hold_plugins(descriptor, scope)) {
-                unread.extend(self.unread_of_children(name, &conf));
-            }
+            unread.extend(self.unread_of_children(name, scope, &conf));
             return unread;
         }
         if scope != PluginScope::Metadata || !self.plugins.contains_key(name) {
@@ -358,11 +361,9 @@ impl PluginSchemas for Roster {
     fn warnings(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Problem> {
         let Some(descriptor) = self.descriptor(name) else { return Vec::new() };
         let mut all = descriptor.warnings.map(|warnings| warnings(scope, conf)).unwrap_or_default();
-        if may_hold_plugins(descriptor, scope) {
-            for child in descriptor.children.map(|children| children(conf)).unwrap_or_default() {
-                let found = self.warnings(&child.name, PluginScope::Http, &child.conf).into_iter();
-                all.extend(found.map(|problem| problem.within(&child.place)));
-            }
+        for child in self.children_of(name, scope, conf) {
+            let found = self.warnings(&child.name, PluginScope::Http, &child.conf).into_iter();
+            all.extend(found.map(|problem| problem.within(&child.place)));
         }
         let variables = missing(descriptor.variables, conf, Unknown::Warned).into_iter();
         all.extend(variables.map(|Missing { pointer, reason }| Problem::new(pointer, "variable", reason)));
@@ -379,6 +380,11 @@ impl PluginSchemas for Roster {
             (Some(descriptor), _) => descriptor.secret_fields,
             (None, _) => &[],
         }
+    }
+
+    fn children(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<(String, String)> {
+        let children = self.children_of(name, scope, conf).into_iter();
+        children.filter_map(|child| Some((json_pointer(&child.place)?, child.name))).collect()
     }
 
     fn attributes(&self, name: &str) -> Option<Value> {
