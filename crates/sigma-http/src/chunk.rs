@@ -77,6 +77,16 @@ impl Chunk {
         Chunk { bytes, start: 0, end: 0 }
     }
 
+    /// A chunk with the next piece of `bytes`, of which `taken` were taken; None at their end.
+    pub fn next_of(bytes: &[u8], taken: &mut usize) -> Option<Chunk> {
+        /// Largest piece: what goes to a socket at once, and little to hold for a slow peer.
+        const PIECE_BYTES: usize = 16 * 1024;
+        let rest = bytes.get(*taken..).filter(|rest| !rest.is_empty())?;
+        let piece = Chunk::copy_of(&rest[..rest.len().min(PIECE_BYTES)]);
+        *taken += piece.len();
+        Some(piece)
+    }
+
     /// A chunk with a copy of `data`.
     pub fn copy_of(data: &[u8]) -> Chunk {
         if data.is_empty() {

@@ -77,15 +77,11 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Largest frame that [`Pieces::bytes`] makes.
-    const FRAME_BYTES: usize = 16 * 1024;
-
     /// Passes bytes on, in as many frames as they need.
-    pub fn bytes(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            let chunk = Chunk::copy_of(&bytes[..bytes.len().min(Self::FRAME_BYTES)]);
-            bytes = &bytes[chunk.len()..];
-            self.frames.push_back(Frame::Data(chunk));
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        let mut taken = 0;
+        while let Some(piece) = Chunk::next_of(bytes, &mut taken) {
+            self.frames.push_back(Frame::Data(piece));
         }
     }
 

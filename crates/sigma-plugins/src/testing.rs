@@ -214,7 +214,7 @@ impl Case {
 }
 
 /// Gives these frames, and then the end.
-struct Given(VecDeque<Frame>);
+pub(crate) struct Given(pub(crate) VecDeque<Frame>);
 
 impl Frames for Given {
     fn poll_frame(&mut self, _: &mut Context, _: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {

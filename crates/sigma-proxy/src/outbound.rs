@@ -19,9 +19,6 @@ use crate::reach::{self, Demands};
 use crate::snapshot::Upstream;
 use crate::worker::{View, Worker};
 
-/// Largest piece of a body that is sent.
-const PIECE_BYTES: usize = 16 * 1024;
-
 /// Makes calls of the plugins of one worker.
 #[derive(Debug)]
 pub(crate) struct Calls {
@@ -116,22 +113,15 @@ impl Course<'_> {
             text.extend_from_slice(b"\r\n");
         }
         text.extend_from_slice(b"\r\n");
-        let limits = HeadLimits { line_bytes: text.len(), head_bytes: text.len(), ..self.head_limits() };
+        let limits = HeadLimits {
+            line_bytes: text.len(),
+            head_bytes: text.len(),
+            ..reach::answer_limits(&self.view.snapshot.settings)
+        };
         let mut head = RequestHead::default();
         match parse_request(&text, &limits, &mut head) {
             Ok(Some(end)) if end == text.len() => Ok(head),
             _ => Err(CallError("the request would not be a valid one".to_owned())),
-        }
-    }
-
-    fn head_limits(&self) -> HeadLimits {
-        let settings = &self.view.snapshot.settings;
-        let head_bytes = settings.limits.response_head_bytes as usize;
-        HeadLimits {
-            line_bytes: head_bytes,
-            head_bytes,
-            fields: usize::from(settings.limits.response_headers),
-            tolerance: crate::downstream::tolerance(settings),
         }
     }
 
@@ -184,11 +174,13 @@ impl Course<'_> {
         let Call { method, body, limit, .. } = self.call;
         let length = body.as_ref().map_or(BodyLength::None, |body| BodyLength::Known(body.len() as u64));
         connection.send_head(head, None, length, None);
-        let mut rest = if length.is_empty() { None } else { body.as_deref() };
-        let (limits, mut answer) = (self.head_limits(), ResponseHead::default());
+        let mut upload =
+            Upload { body: body.as_deref().unwrap_or_default(), taken: 0, ended: length.is_empty() };
+        let limits = reach::answer_limits(&self.view.snapshot.settings);
+        let mut answer = ResponseHead::default();
         loop {
             poll_fn(|task| {
-                send_rest(connection, &mut rest, task);
+                upload.send(connection, task);
                 connection.poll_head(task, *method, &limits, &mut answer)
             })
             .await?;
@@ -200,7 +192,7 @@ impl Course<'_> {
         if !connection.body_length().is_empty() {
             loop {
                 let frame = poll_fn(|task| {
-                    send_rest(connection, &mut rest, task);
+                    upload.send(connection, task);
                     connection.poll_frame(task)
                 });
                 let Frame::Data(data) = frame.await? else { break };
@@ -216,23 +208,27 @@ impl Course<'_> {
     }
 }
 
-/// Sends what the connection takes of the `rest` of a body, and its end behind it. That it takes no
-/// more says nothing yet: its answer may be there all the same.
-fn send_rest(connection: &mut Connection, rest: &mut Option<&[u8]>, task: &mut task::Context<'_>) {
-    loop {
-        while let Some(bytes) = rest.filter(|_| connection.has_room()) {
-            let (piece, left) = bytes.split_at(bytes.len().min(PIECE_BYTES));
-            if piece.is_empty() {
-                connection.send(Frame::End);
-                *rest = None;
-            } else {
-                connection.send(Frame::Data(Chunk::copy_of(piece)));
-                *rest = Some(left);
+/// The body of a call on its way.
+struct Upload<'c> {
+    body: &'c [u8],
+    taken: usize,
+    ended: bool,
+}
+
+impl Upload<'_> {
+    /// Sends what the connection takes, and the end behind it. That it takes no more says nothing yet:
+    /// its answer may be there all the same.
+    fn send(&mut self, connection: &mut Connection, task: &mut task::Context<'_>) {
+        loop {
+            while !self.ended && connection.has_room() {
+                let piece = Chunk::next_of(self.body, &mut self.taken);
+                self.ended = piece.is_none();
+                connection.send(piece.map_or(Frame::End, Frame::Data));
             }
-        }
-        match connection.poll_flush(task) {
-            Poll::Ready(Ok(())) if rest.is_some() => {}
-            _ => return,
+            match connection.poll_flush(task) {
+                Poll::Ready(Ok(())) if !self.ended => {}
+                _ => return,
+            }
         }
     }
 }

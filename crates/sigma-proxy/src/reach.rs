@@ -1,17 +1,18 @@
 //! How the nodes of an upstream are reached: from settings to the terms of a connection.
 
 use sigma_config::resources::ProxyProtocolVersion;
+use sigma_config::settings::Settings;
 use sigma_http::RequestHead;
 use sigma_http::proxy_protocol::{self, Header, Transport};
 use sigma_net::Peer;
 use sigma_net::tls::is_server_name;
 use sigma_plugin::variables::host_name;
 use sigma_upstream::connection::h2::TrunkLimits;
-use sigma_upstream::connection::{Dial, DialTls};
+use sigma_upstream::connection::{Dial, DialTls, HeadLimits};
 use sigma_upstream::endpoint::Endpoint;
 use sigma_upstream::pool::Target;
 
-use crate::downstream::Origin;
+use crate::downstream::{Origin, tolerance};
 use crate::snapshot::{Snapshot, Upstream};
 
 /// What a request makes of a connection, beside its upstream.
@@ -70,6 +71,17 @@ pub(crate) fn target<'t>(
         introduction: &demands.introduction,
     };
     Target { endpoint, dial, limits: upstream.pool }
+}
+
+/// What the heads of nodes' answers are held to.
+pub(crate) fn answer_limits(settings: &Settings) -> HeadLimits {
+    let head_bytes = settings.limits.response_head_bytes as usize;
+    HeadLimits {
+        line_bytes: head_bytes,
+        head_bytes,
+        fields: usize::from(settings.limits.response_headers),
+        tolerance: tolerance(settings),
+    }
 }
 
 /// Whether a node can be asked over TLS for the host of `authority`.

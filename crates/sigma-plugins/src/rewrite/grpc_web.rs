@@ -365,16 +365,7 @@ mod tests {
     use sigma_plugin::Entry;
 
     use super::*;
-    use crate::testing::{Case, entry, refusal, summary};
-
-    /// Gives these frames, and then the end.
-    struct Given(VecDeque<Frame>);
-
-    impl Frames for Given {
-        fn poll_frame(&mut self, _: &mut Context, _: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
-            Poll::Ready(Ok(self.0.pop_front().unwrap_or(Frame::End)))
-        }
-    }
+    use crate::testing::{Case, Given, entry, refusal, summary};
 
     /// What leaves a filter: its bytes, and whether trailers do; or why it gives up.
     fn passed(

@@ -10,9 +10,6 @@ use sigma_upstream::connection::Connection;
 
 use crate::downstream::Downstream;
 
-/// Largest piece of a body that stands in memory.
-const PIECE_BYTES: usize = 16 * 1024;
-
 /// Where the body of an answer comes from.
 pub(super) trait Source {
     /// The next frame of the body.
@@ -60,11 +57,8 @@ impl Source for OwnBody {
     fn poll_frame(&mut self, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
         match self {
             OwnBody::Bytes(bytes, taken) => {
-                let rest = bytes.get(*taken..).unwrap_or_default();
-                let piece = &rest[..rest.len().min(PIECE_BYTES)];
-                *taken += piece.len();
-                let is_end = piece.is_empty();
-                Poll::Ready(Ok(if is_end { Frame::End } else { Frame::Data(Chunk::copy_of(piece)) }))
+                let piece = Chunk::next_of(bytes, taken);
+                Poll::Ready(Ok(piece.map_or(Frame::End, Frame::Data)))
             }
             OwnBody::Made(source) => source.poll_piece(task).map(|piece| match piece {
                 Ok(piece) => Ok(piece.map_or(Frame::End, Frame::Data)),

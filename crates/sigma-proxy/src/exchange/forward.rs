@@ -21,7 +21,6 @@ use super::transfer::{DownTimeouts, Transfer, Upload};
 use super::upload::RequestBody;
 use super::{Exchange, Scratch, answer, client, grpc, headers, reply, upgrade};
 use crate::attempts::{Attempts, Decision, Failure, decide};
-use crate::downstream::tolerance;
 use crate::reach::{self, Demands};
 use crate::snapshot::{HashKey, Route, Snapshot, Timeouts, Upstream};
 use crate::worker::View;
@@ -182,7 +181,8 @@ impl Exchange<'_, '_> {
         let began = timed.then(Instant::now);
         self.note_attempt(endpoint, began);
         state.request_sent = true;
-        state.may_follow = attempts.may_follow();
+        // Only plugins ask.
+        state.may_follow = self.opened && attempts.may_follow();
         let client_deadline = plan.client_deadline.as_ref();
         let result = match client_deadline {
             None => self.attempt_on(plan, endpoint, state).await,
@@ -279,7 +279,7 @@ impl Exchange<'_, '_> {
         state: &mut State,
     ) -> Result<Ended, Fault> {
         let settings = &plan.snapshot.settings;
-        let limits = head_limits(settings);
+        let limits = reach::answer_limits(settings);
         let Scratch { cx, body, upgrade: asked, .. } = &mut *self.scratch;
         let method = cx.request.method;
         body.rewind();
@@ -338,16 +338,6 @@ impl Exchange<'_, '_> {
             return Ok(Ended::Spent);
         }
         Ok(Ended::Whole(connection))
-    }
-}
-
-fn head_limits(settings: &Settings) -> HeadLimits {
-    let head_bytes = settings.limits.response_head_bytes as usize;
-    HeadLimits {
-        line_bytes: head_bytes,
-        head_bytes,
-        fields: usize::from(settings.limits.response_headers),
-        tolerance: tolerance(settings),
     }
 }
 

@@ -9,9 +9,6 @@ use sigma_plugin::{BodyFilter, Context, Frames};
 use super::entrance;
 use crate::downstream::Downstream;
 
-/// Largest piece of a body that stands in memory.
-const PIECE_BYTES: usize = 16 * 1024;
-
 /// What is sent of a request's body, and what is kept of it for another attempt; recycled.
 ///
 /// A body that a plugin has read whole stands in [`Context::body`] and nowhere else.
@@ -99,7 +96,7 @@ impl RequestBody {
         cx: &mut Context,
         task: &mut task::Context<'_>,
     ) -> Poll<Result<Frame, Fault>> {
-        if let Some(piece) = piece_of(&self.sent, &mut self.repeated) {
+        if let Some(piece) = Chunk::next_of(&self.sent, &mut self.repeated) {
             return Poll::Ready(Ok(Frame::Data(piece)));
         }
         if self.ended {
@@ -140,14 +137,6 @@ impl std::fmt::Debug for RequestBody {
     }
 }
 
-/// The next piece of bytes of which `taken` were taken.
-fn piece_of(bytes: &[u8], taken: &mut usize) -> Option<Chunk> {
-    let rest = bytes.get(*taken..).filter(|rest| !rest.is_empty())?;
-    let piece = Chunk::copy_of(&rest[..rest.len().min(PIECE_BYTES)]);
-    *taken += piece.len();
-    Some(piece)
-}
-
 /// The body as it comes from the client, or stands in memory.
 struct Incoming<'i, 'd, 'c> {
     read: &'i [u8],
@@ -160,10 +149,10 @@ impl Frames for Incoming<'_, '_, '_> {
     fn poll_frame(&mut self, cx: &mut Context, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
         if self.in_memory {
             let body = cx.body.as_deref().unwrap_or_default();
-            let piece = piece_of(body, self.taken);
+            let piece = Chunk::next_of(body, self.taken);
             return Poll::Ready(Ok(piece.map_or(Frame::End, Frame::Data)));
         }
-        if let Some(piece) = piece_of(self.read, self.taken) {
+        if let Some(piece) = Chunk::next_of(self.read, self.taken) {
             return Poll::Ready(Ok(Frame::Data(piece)));
         }
         let mut frame = ready!(self.down.poll_frame(task))?;
