@@ -47,6 +47,7 @@ mod tests {
     use std::sync::Arc;
 
     use serde_json::json;
+    use sigma_config::crypt::{Keyring, mask_resource};
     use sigma_config::kind::Kind;
     use sigma_config::plugins::{PluginSchemas, PluginScope};
     use sigma_config::settings::{RouterKind, UnknownFields};
@@ -55,6 +56,46 @@ mod tests {
     use sigma_plugin::Roster;
 
     use super::*;
+
+    /// What a page says that an operator may set can be set.
+    #[test]
+    fn attributes_that_pages_name_exist() {
+        let mut named = 0;
+        for plugin in ROSTER {
+            for told in plugin.doc.split("`plugin_attr.").skip(1) {
+                let Some((name, field)) = told.split('`').next().unwrap().split_once('.') else { continue };
+                let attributes = Roster::new(ROSTER, None).attributes(name).unwrap_or_default();
+                let field = field.split('.').next().unwrap();
+                assert!(attributes["properties"].get(field).is_some(), "plugin_attr.{name}.{field}");
+                named += 1;
+            }
+        }
+        assert!(named >= 4, "{named}");
+    }
+
+    /// Wherever a plugin stands, what is secret of it is encrypted at rest and hidden from viewers.
+    #[test]
+    fn secrets_of_plugins_inside_plugins_are_secret() {
+        let (roster, password) = (Roster::new(ROSTER, None), "redis-password-1");
+        let limit = json!({"count": 1, "time_window": 1, "policy": "redis", "redis_host": "h", "redis_password": password});
+        let conf = json!({"rules": [{"actions": [["return", {"code": 403}]]}, {"actions": [["limit-count", limit]]}]});
+        let plain = json!({"uri": "/", "plugins": {"workflow": conf, "limit-count": limit}});
+        let keyring = Keyring::new(&["0123456789abcdef".to_owned()]).unwrap();
+        let (mut stored, mut shown) = (plain.clone(), plain.clone());
+        keyring.encrypt_resource(Kind::Route, &mut stored, &roster);
+        mask_resource(Kind::Route, &mut shown, &roster);
+        for hidden in [&stored, &shown] {
+            assert!(!hidden.to_string().contains(password), "{hidden}");
+        }
+        assert_eq!(keyring.decrypt_resource(Kind::Route, &mut stored, &roster), 0);
+        assert_eq!(stored, plain);
+        // What is no configuration is walked all the same.
+        for wrong in [json!(7), json!({"rules": 7}), json!({"rules": [7, {"actions": [[], 7, [7]]}]})] {
+            let mut value =
+                json!({"plugins": {"workflow": wrong, "multi-auth": {"auth_plugins": [7, {"key-auth": 7}]}}});
+            keyring.encrypt_resource(Kind::Route, &mut value, &roster);
+        }
+    }
 
     #[test]
     fn names_are_sorted_and_schemas_compile() {

@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use sigma_http::Method;
 use sigma_plugin::{BodyFilter, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep};
 
+use super::budget;
 use super::coding::{self, Offer, Which};
-use super::encoder::{Ask, Compressor, Did, Encoder, Unsent};
+use super::encoder::{self, Ask, Compressor, Did, Encoder, Unsent};
 
 /// The plugin.
 pub(crate) static BROTLI: Descriptor = Descriptor {
@@ -26,11 +27,17 @@ pub(crate) static BROTLI: Descriptor = Descriptor {
         at 4, 8 MiB at 6 and 40 MiB at 9, with an `lgwin` of 19, times the responses that run at once; a larger \
         window adds twice its size, a small one (16 or less) spares nothing: 33 MiB at level 5. Above level 9 a \
         megabyte can take a second of the worker's time, and what is compressed at a time (`lgblock`) is not \
-        interrupted: such levels are for files compressed beforehand (`precompressed` of `static-files`).",
+        interrupted: such levels are for files compressed beforehand (`precompressed` of `static-files`). The \
+        compressors of one worker, those of `zstd` and `gzip` included, take 256 MiB at most, or \
+        `plugin_attr.brotli.worker_bytes`; a response beyond that is not compressed.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
     schema,
-    build: |build| Ok(Arc::new(build.config::<Brotli>()?)),
+    attributes: Some(budget::attributes),
+    build: |build| {
+        let worker_bytes = budget::worker_bytes(build, "brotli")?;
+        Ok(Arc::new(Brotli { worker_bytes, ..build.config()? }))
+    },
     ..Descriptor::BASE
 };
 
@@ -92,6 +99,9 @@ fn schema() -> Value {
 struct Brotli {
     #[serde(flatten)]
     which: Which,
+    /// Bytes that all compressors of the worker may take together.
+    #[serde(skip)]
+    worker_bytes: usize,
     vary: Option<bool>,
     mode: u32,
     comp_level: u32,
@@ -114,17 +124,31 @@ impl Plugin for Brotli {
         ResponseStep::Next
     }
 
-    fn body_filter(&self, cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+    fn body_filter(&self, cx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
         let token = coding::chosen(self, cx)?;
+        let share = encoder::share(env, self.bytes(), self.worker_bytes)?;
         let is_streamed = coding::encode_head(&mut cx.response.headers, token);
         if cx.request.client_method() == Method::Head {
             return Some(Box::new(Unsent));
         }
-        Some(Encoder::filter(self.compressor(), is_streamed))
+        Some(Encoder::filter(self.compressor(), share, is_streamed))
     }
 }
 
 impl Brotli {
+    /// About what a compressor takes; measured, and rounded up.
+    fn bytes(&self) -> usize {
+        const MIB: usize = 1 << 20;
+        let window = if self.lgwin == 0 { 0 } else { 2 << self.lgwin };
+        match (self.comp_level, self.lgwin) {
+            (0 | 1, _) => MIB,
+            (2..=4, _) => 2 * MIB + window,
+            (5..=8, 0..=16) => 33 * MIB,
+            (5..=8, _) => 7 * MIB + window,
+            _ => 39 * MIB + window,
+        }
+    }
+
     fn compressor(&self) -> State {
         let mut state = BrotliEncoderStateStruct::new(StandardAlloc::default());
         for (parameter, value) in [

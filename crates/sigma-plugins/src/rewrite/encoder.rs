@@ -1,9 +1,12 @@
 //! Encodes a body while it passes: what the compressors share.
 
+use std::rc::Rc;
 use std::task::{self, Poll};
 
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame};
-use sigma_plugin::{BodyFilter, Context, Frames};
+use sigma_plugin::{BodyFilter, Context, Env, Frames};
+
+use super::budget::{Held, Share};
 
 /// What a compressor is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,11 +35,23 @@ pub(super) trait Compressor {
     fn step(&mut self, data: &[u8], ask: Ask, out: &mut [u8]) -> Option<Did>;
 }
 
+/// What the compressors of one worker take together.
+#[derive(Default)]
+struct Compressors(Rc<Held>);
+
+/// A share of the worker's memory for a compressor of about so many bytes. None if all of them
+/// would take more than `limit`: the response goes out as it is.
+pub(super) fn share(env: &Env<'_>, bytes: usize, limit: usize) -> Option<Share> {
+    let held = Rc::clone(&env.local.part(Compressors::default).0);
+    Share::of(held, bytes, limit)
+}
+
 /// A body on its way through a compressor, one buffer of output at a time: however much a piece
 /// becomes, the rest is made when it is asked for.
 pub(super) struct Encoder<C> {
-    /// None behind the end: a client that reads slowly does not hold its memory.
-    compressor: Option<C>,
+    /// With its share of the worker's memory. None behind the end: a client that reads slowly does not
+    /// hold it.
+    compressor: Option<(C, Share)>,
     /// Each piece is passed on at once.
     flushes: bool,
     work: Work,
@@ -53,8 +68,8 @@ enum Work {
 
 impl<C: Compressor + 'static> Encoder<C> {
     /// As a filter; `flushes` for a body whose pieces are passed on at once.
-    pub(super) fn filter(compressor: C, flushes: bool) -> Box<dyn BodyFilter> {
-        Box::new(Encoder { compressor: Some(compressor), flushes, work: Work::Idle })
+    pub(super) fn filter(compressor: C, share: Share, flushes: bool) -> Box<dyn BodyFilter> {
+        Box::new(Encoder { compressor: Some((compressor, share)), flushes, work: Work::Idle })
     }
 
     /// One step of the work in hand: what it wrote.
@@ -66,7 +81,7 @@ impl<C: Compressor + 'static> Encoder<C> {
             Work::Idle | Work::End(_) => (&[][..], Ask::Finish),
         };
         let mut out = Chunk::take();
-        let compressor = self.compressor.as_mut().ok_or(FAILED)?;
+        let (compressor, _) = self.compressor.as_mut().ok_or(FAILED)?;
         let did = compressor.step(data, ask, out.spare()).ok_or(FAILED)?;
         out.filled(did.made);
         if !did.is_done && did.taken == 0 && did.made == 0 {
@@ -177,7 +192,7 @@ mod tests {
     fn what_a_piece_becomes_is_made_as_it_is_taken() {
         let pieces = vec![Frame::Data(Chunk::copy_of(b"b")), Frame::Data(Chunk::copy_of(&[b'a'; 100]))];
         let (mut input, mut cx) = (Given(pieces, 0), Context::default());
-        let mut filter = Encoder::filter(Longer { left: 0 }, true);
+        let mut filter = Encoder::filter(Longer { left: 0 }, Share::new(Rc::default()), true);
         let mut task = task::Context::from_waker(task::Waker::noop());
         let (mut most, mut sum) = (0, 0);
         while let Poll::Ready(Ok(Frame::Data(data))) = filter.poll_frame(&mut input, &mut cx, &mut task) {
@@ -191,7 +206,7 @@ mod tests {
     #[test]
     fn what_fails_breaks_off() {
         let mut input = Given(vec![Frame::Data(Chunk::copy_of(b"!"))], 0);
-        let mut filter = Encoder::filter(Longer { left: 0 }, false);
+        let mut filter = Encoder::filter(Longer { left: 0 }, Share::new(Rc::default()), false);
         let mut task = task::Context::from_waker(task::Waker::noop());
         let end = filter.poll_frame(&mut input, &mut Context::default(), &mut task);
         assert!(matches!(end, Poll::Ready(Err(_))));

@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 use sigma_http::{Headers, Method};
 use sigma_plugin::{BodyFilter, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep};
 
+use super::budget;
 use super::coding::{self, Offer, Which};
-use super::encoder::{Ask, Compressor, Did, Encoder};
+use super::encoder::{self, Ask, Compressor, Did, Encoder};
 
 /// The plugin.
 pub(crate) static GZIP: Descriptor = Descriptor {
@@ -24,11 +25,16 @@ pub(crate) static GZIP: Descriptor = Descriptor {
         are flushed piece by piece, so that events arrive when they are sent. `window_bits` and `deflate` are \
         Sigma's own. With `zstd` or `brotli` on the same route the coding that the client weighs most is used, and \
         of equals the first of `zstd`, `brotli`, `gzip`. A response holds about 300 KiB for its compressor until \
-        its last byte is made.",
+        its last byte is made. The compressors of one worker, those of `zstd` and `brotli` included, take 256 MiB \
+        at most, or `plugin_attr.gzip.worker_bytes`; a response beyond that is not compressed.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
     schema,
-    build: |build| Ok(Arc::new(build.config::<Gzip>()?)),
+    attributes: Some(budget::attributes),
+    build: |build| {
+        let worker_bytes = budget::worker_bytes(build, "gzip")?;
+        Ok(Arc::new(Gzip { worker_bytes, ..build.config()? }))
+    },
     ..Descriptor::BASE
 };
 
@@ -96,6 +102,9 @@ fn schema() -> Value {
 struct Gzip {
     #[serde(flatten)]
     which: Which,
+    /// Bytes that all compressors of the worker may take together.
+    #[serde(skip)]
+    worker_bytes: usize,
     comp_level: u32,
     vary: Option<bool>,
     window_bits: u8,
@@ -135,18 +144,20 @@ impl Plugin for Gzip {
     }
 
     /// The decision falls here, when all header filters have run.
-    fn body_filter(&self, cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+    fn body_filter(&self, cx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
         let token = coding::chosen(self, cx)?;
         if cx.request.client_method() == Method::Head {
             return None;
         }
+        // Four times the window, tables, and the output in the making (zlib's zconf.h).
+        let share = encoder::share(env, (4 << self.window_bits) + (192 << 10), self.worker_bytes)?;
         let is_streamed = coding::encode_head(&mut cx.response.headers, token);
         let level = Compression::new(self.comp_level);
         let compress = match token {
             DEFLATE_TOKEN => Compress::new_with_window_bits(level, true, self.window_bits),
             _ => Compress::new_gzip(level, self.window_bits),
         };
-        Some(Encoder::filter(State(compress), is_streamed))
+        Some(Encoder::filter(State(compress), share, is_streamed))
     }
 }
 
@@ -176,8 +187,10 @@ impl Compressor for State {
 mod tests {
     use std::io::Read;
 
+    use sigma_plugin::Node;
+
     use super::*;
-    use crate::testing::{Case, entry, refusal};
+    use crate::testing::{Case, entry, refusal, roster};
 
     const HTML: &str = "Content-Type: text/html; charset=utf-8\nETag: \"e\"\nAccept-Ranges: bytes";
 
@@ -195,6 +208,24 @@ mod tests {
             _ => plain = body,
         }
         (case, coding, plain)
+    }
+
+    /// Where the compressors of a worker would take too much, a response goes out as it is.
+    #[test]
+    fn memory_has_a_bound() {
+        for (worker_bytes, coding) in [(1 << 20, "gzip"), (300 << 10, "")] {
+            let node = Node::new(|_| (), json!({"gzip": {"worker_bytes": worker_bytes}}), String::new());
+            let conf = Arc::new(json!({}));
+            let built = roster().build("gzip", &conf, Value::clone(&conf), "r", &|_| None, &Arc::new(node));
+            let plugin = built.unwrap();
+            let mut case = Case::new("GET / HTTP/1.1\nHost: h\nAccept-Encoding: gzip");
+            for _ in 0..3 {
+                case.request("GET / HTTP/1.1\nHost: h\nAccept-Encoding: gzip");
+                case.respond(200, HTML);
+                let body = case.filter(&plugin, &[b"a long enough body, and more of it"]);
+                assert_eq!((case.answered("Content-Encoding").as_str(), body.is_empty()), (coding, false));
+            }
+        }
     }
 
     #[test]

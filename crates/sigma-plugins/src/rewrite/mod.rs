@@ -1,6 +1,7 @@
 //! Requests and responses are changed, answered elsewhere, or answered from files.
 
 pub(crate) mod brotli;
+mod budget;
 mod coding;
 mod encoder;
 pub(crate) mod error_page;

@@ -4,7 +4,6 @@
 //! has a limit: what is held, what it decodes to and what the replacements make of it, and all of
 //! that together in one worker.
 
-use std::cell::Cell;
 use std::io::Read;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,6 +12,7 @@ use sigma_http::header::list_items;
 use sigma_http::{Chunk, Fault, FaultKind, HeaderId, Headers};
 use sigma_plugin::{Context, Pieces, Transform};
 
+use super::budget::{Held, Share};
 use super::substitute::{Substitution, TooLong};
 use crate::seldom::Seldom;
 
@@ -94,36 +94,6 @@ impl Encoding {
     }
 }
 
-/// Bytes that the bodies of one worker take now; a part of the worker.
-#[derive(Debug, Default)]
-pub(super) struct Held(Cell<usize>);
-
-/// A share of [`Held`], given back at the end of the exchange: what was passed on may wait for a
-/// slow client until then.
-#[derive(Debug)]
-struct Share {
-    held: Rc<Held>,
-    bytes: usize,
-}
-
-impl Share {
-    /// Bytes that may be taken on top.
-    fn room(&self, limit: usize) -> usize {
-        limit.saturating_sub(self.held.0.get())
-    }
-
-    fn grow(&mut self, bytes: usize) {
-        self.held.0.set(self.held.0.get() + bytes);
-        self.bytes += bytes;
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.held.0.set(self.held.0.get() - self.bytes);
-    }
-}
-
 const TOO_LONG: Fault = Fault::new(FaultKind::ResponseBodyTooLarge, "the body is over max_resp_body_size");
 const WORKER_FULL: Fault = Fault::new(
     FaultKind::ResponseBodyTooLarge,
@@ -138,6 +108,7 @@ pub(super) struct Filtering {
     filters: Arc<Filters>,
     encoding: Encoding,
     held: Vec<u8>,
+    /// Kept to the end of the exchange: what was passed on may wait for a slow client until then.
     share: Share,
     /// The limit was reached and what was held has been passed on: the rest follows as it is.
     passes: bool,
@@ -145,7 +116,7 @@ pub(super) struct Filtering {
 
 impl Filtering {
     pub(super) fn new(filters: Arc<Filters>, encoding: Encoding, held: Rc<Held>) -> Filtering {
-        Filtering { filters, encoding, held: Vec::new(), share: Share { held, bytes: 0 }, passes: false }
+        Filtering { filters, encoding, held: Vec::new(), share: Share::new(held), passes: false }
     }
 
     /// Takes a piece; a fault gives the response up.
@@ -333,7 +304,7 @@ mod tests {
             let mut filter = filtering(unfiltered, encoding, &held, replacement);
             assert_eq!(run(&mut filter, body), expected, "{unfiltered:?} {encoding:?} {replacement}");
             drop(filter);
-            assert_eq!(held.0.get(), 0);
+            assert_eq!(Share::new(held).room(LIMIT), LIMIT);
         };
         let (whole, long) = (vec![b'x'; LIMIT], vec![b'x'; 64 * LIMIT]);
         let (cut, pass) = (Unfiltered::Cut, Unfiltered::Pass);

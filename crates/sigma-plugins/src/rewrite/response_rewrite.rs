@@ -14,8 +14,9 @@ use sigma_plugin::{
     Transform,
 };
 
+use super::budget::{self, Held};
 use super::fields::FieldRules;
-use super::response_body::{Encoding, Filtering, Filters, Held, Scope, Unfiltered, ask_for_readable};
+use super::response_body::{Encoding, Filtering, Filters, Scope, Unfiltered, ask_for_readable};
 use super::substitute::Substitution;
 use crate::seldom::Seldom;
 
@@ -33,8 +34,9 @@ Filters see bodies decoded if they are encoded with gzip or brotli. The node is 
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter, Phase::BodyFilter]),
     schema,
-    check: Some(|conf| ResponseRewrite::new(conf, WORKER_BYTES).map(|_| ())),
+    check: Some(|conf| ResponseRewrite::new(conf, budget::WORKER_BYTES).map(|_| ())),
     build,
+    attributes: Some(budget::attributes),
     variables: &[
         VariablePlace::shown("vars", VariableForm::Condition),
         VariablePlace::shown("headers.*", VariableForm::Template),
@@ -71,17 +73,8 @@ X-Served-By: gateway
 /// Bytes of a body that filters see, unless the operator says otherwise: APISIX's number.
 const MAX_BODY_BYTES: usize = 64 << 20;
 
-/// Bytes that all bodies in one worker may take while they are filtered: four of the largest.
-const WORKER_BYTES: usize = 4 * MAX_BODY_BYTES;
-
 fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
-    let worker_bytes = match build.node.attribute("response-rewrite").get("worker_bytes") {
-        None => WORKER_BYTES,
-        Some(told) => told
-            .as_u64()
-            .and_then(|bytes| usize::try_from(bytes).ok())
-            .ok_or("plugin_attr.response-rewrite.worker_bytes is no number of bytes")?,
-    };
+    let worker_bytes = budget::worker_bytes(build, "response-rewrite")?;
     Ok(Arc::new(ResponseRewrite::new(build.conf, worker_bytes)?))
 }
 

@@ -9,8 +9,9 @@ use sigma_plugin::{BodyFilter, Context, Descriptor, Env, Phase, PhaseSet, Plugin
 use zstd_safe::zstd_sys::ZSTD_EndDirective;
 use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer};
 
+use super::budget;
 use super::coding::{self, Offer, Which};
-use super::encoder::{Ask, Compressor, Did, Encoder, Unsent};
+use super::encoder::{self, Ask, Compressor, Did, Encoder, Unsent};
 
 /// The plugin.
 pub(crate) static ZSTD: Descriptor = Descriptor {
@@ -24,11 +25,17 @@ pub(crate) static ZSTD: Descriptor = Descriptor {
         `zstd`, `brotli`, `gzip`.\n\n\
         A response holds its compressor until its last byte is made. That is up to 2 MiB with the defaults and up \
         to 96 MiB at level 19 with the largest window, times the responses that run at once. No window is over \
-        the 8 MiB that every client must be able to hold (RFC 9659).",
+        the 8 MiB that every client must be able to hold (RFC 9659). The compressors of one worker, those of \
+        `brotli` and `gzip` included, take 256 MiB at most, or `plugin_attr.zstd.worker_bytes`; a response \
+        beyond that is not compressed.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
     schema,
-    build: |build| Ok(Arc::new(build.config::<Zstd>()?)),
+    attributes: Some(budget::attributes),
+    build: |build| {
+        let worker_bytes = budget::worker_bytes(build, "zstd")?;
+        Ok(Arc::new(Zstd { worker_bytes, ..build.config()? }))
+    },
     ..Descriptor::BASE
 };
 
@@ -84,6 +91,9 @@ fn schema() -> Value {
 struct Zstd {
     #[serde(flatten)]
     which: Which,
+    /// Bytes that all compressors of the worker may take together.
+    #[serde(skip)]
+    worker_bytes: usize,
     vary: Option<bool>,
     comp_level: i32,
     window_log: u32,
@@ -106,18 +116,25 @@ impl Plugin for Zstd {
         ResponseStep::Next
     }
 
-    fn body_filter(&self, cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+    fn body_filter(&self, cx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
         let token = coding::chosen(self, cx)?;
+        let share = encoder::share(env, self.bytes(), self.worker_bytes)?;
         let compressor = self.compressor()?;
         let is_streamed = coding::encode_head(&mut cx.response.headers, token);
         if cx.request.client_method() == Method::Head {
             return Some(Box::new(Unsent));
         }
-        Some(Encoder::filter(compressor, is_streamed))
+        Some(Encoder::filter(compressor, share, is_streamed))
     }
 }
 
 impl Zstd {
+    /// At most what a compressor takes: its tables grow with the window, those of high levels more.
+    fn bytes(&self) -> usize {
+        let tables = if self.comp_level < 6 { 6 } else { 12 };
+        (tables << self.window_log) + (1 << 20)
+    }
+
     /// None if there is no memory for it.
     fn compressor(&self) -> Option<State> {
         let mut state = CCtx::try_create()?;
