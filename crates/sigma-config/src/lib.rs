@@ -11,6 +11,7 @@ mod check;
 pub mod checks;
 pub mod cidr;
 pub mod crypt;
+pub mod described;
 pub mod discovery;
 pub mod dns;
 pub mod docs;

@@ -80,7 +80,7 @@ pub trait PluginSchemas: Send + Sync {
     fn unique_attribute(&self, name: &str) -> Option<&str>;
 
     /// Paths of the fields that are encrypted at rest, e.g. `redis_password` or `auth.header`.
-    fn secret_fields(&self, name: &str, scope: PluginScope) -> &[&str];
+    fn secret_fields(&self, name: &str, scope: PluginScope) -> Vec<&str>;
 
     /// The plugins that stand inside a configuration, which may be wrong: where, as a JSON pointer, and their names.
     fn children(&self, _name: &str, _scope: PluginScope, _conf: &Value) -> Vec<(String, String)> {
@@ -128,8 +128,8 @@ impl PluginSchemas for NoPlugins {
         None
     }
 
-    fn secret_fields(&self, _: &str, _: PluginScope) -> &[&str] {
-        &[]
+    fn secret_fields(&self, _: &str, _: PluginScope) -> Vec<&str> {
+        Vec::new()
     }
 }
 
@@ -193,7 +193,7 @@ impl PluginSchemas for EnabledPlugins<'_> {
         self.all.unique_attribute(name)
     }
 
-    fn secret_fields(&self, name: &str, scope: PluginScope) -> &[&str] {
+    fn secret_fields(&self, name: &str, scope: PluginScope) -> Vec<&str> {
         self.all.secret_fields(name, scope)
     }
 

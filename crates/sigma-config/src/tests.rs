@@ -571,8 +571,8 @@ impl PluginSchemas for AnyPlugin {
         None
     }
 
-    fn secret_fields(&self, _: &str, _: PluginScope) -> &[&str] {
-        &[]
+    fn secret_fields(&self, _: &str, _: PluginScope) -> Vec<&str> {
+        Vec::new()
     }
 }
 

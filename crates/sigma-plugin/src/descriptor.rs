@@ -1,11 +1,14 @@
 //! What a plugin says of itself.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sigma_config::Problem;
+use sigma_config::described::schema_of;
 use sigma_config::plugins::PluginScope;
 
 use crate::places::VariablePlace;
@@ -96,7 +99,7 @@ pub struct Auth {
     pub attribute: &'static str,
     /// The schema of a consumer's or credential's configuration.
     pub schema: fn() -> Value,
-    /// Fields of it that are encrypted at rest.
+    /// Fields of it that are encrypted at rest, besides those that the schema marks as confidential.
     pub secret_fields: &'static [&'static str],
     /// Parses such a configuration, with defaults filled in, into what the plugin looks up later.
     pub parse: fn(&Value) -> Result<Data, String>,
@@ -147,6 +150,27 @@ pub struct Child {
     pub refused: String,
 }
 
+/// The type of a plugin's configuration: its fields, what they may hold and what they mean, from which
+/// its schema is made (see [`sigma_config::described`]), and what it is parsed into.
+pub trait Configuration: DeserializeOwned + JsonSchema {
+    /// Checks what neither the schema nor parsing does.
+    ///
+    /// # Errors
+    /// The whole reason for which the configuration is refused.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Parses a configuration with defaults filled in.
+///
+/// # Errors
+/// The whole reason for which it is refused.
+pub fn parsed<C: Configuration>(conf: &Value) -> Result<C, String> {
+    let parsed = C::deserialize(conf).map_err(|error| error.to_string())?;
+    parsed.check().map(|()| parsed)
+}
+
 /// Checks a configuration beyond its schema; the text is the whole reason for which it is refused.
 pub type Check = fn(&Value) -> Result<(), String>;
 
@@ -162,7 +186,8 @@ pub struct Descriptor {
     pub version: &'static str,
     /// Plugins with a higher number run first.
     pub priority: i32,
-    /// What it does, for the reference: a first line, then paragraphs of Markdown.
+    /// What it does, for the reference: a first line, then paragraphs of Markdown. Empty if the schema's
+    /// description says it.
     pub doc: &'static str,
     /// How it is used, for the reference: Markdown with a whole configuration that can be started as it
     /// stands (a block of `yaml`), then commands and their output (a block of `console`). The tests run it.
@@ -181,7 +206,8 @@ pub struct Descriptor {
     pub metadata_schema: Option<fn() -> Value>,
     /// The schema of what the setting `plugin_attr` may tell it once for the process.
     pub attributes: Option<fn() -> Value>,
-    /// Fields of its configuration that are encrypted at rest.
+    /// Fields of its configuration that are encrypted at rest, besides those that the schema marks as
+    /// confidential.
     pub secret_fields: &'static [&'static str],
     /// How it gets on with a global rule.
     pub run_policy: RunPolicy,
@@ -228,7 +254,45 @@ impl Descriptor {
     };
 }
 
+impl Auth {
+    /// That of a plugin whose consumers' configurations are `C`; hooks find it as
+    /// [`crate::Identity::data`].
+    pub const fn of<C: Configuration + Send + Sync + 'static>(attribute: &'static str) -> Auth {
+        Auth {
+            attribute,
+            schema: schema_of::<C>,
+            secret_fields: &[],
+            parse: |conf| Ok(Arc::new(parsed::<C>(conf)?)),
+        }
+    }
+}
+
 impl Descriptor {
+    /// What follows from the type of a plugin's configuration; to be completed with
+    /// `..Descriptor::of::<C>()`.
+    pub const fn of<C: Configuration>() -> Descriptor {
+        Descriptor {
+            schema: schema_of::<C>,
+            check: Some(|conf| parsed::<C>(conf).map(drop)),
+            ..Descriptor::BASE
+        }
+    }
+
+    /// The same for a configuration that is the instance itself.
+    pub const fn itself<P: Configuration + Plugin + 'static>() -> Descriptor {
+        Descriptor { build: |build| Ok(Arc::new(build.config::<P>()?)), ..Descriptor::of::<P>() }
+    }
+
+    /// What it does, for the reference.
+    pub fn documentation(&self) -> Cow<'static, str> {
+        if !self.doc.is_empty() {
+            return Cow::Borrowed(self.doc);
+        }
+        let schema = (self.schema)();
+        let described = schema.get("description").and_then(Value::as_str);
+        Cow::Owned(described.unwrap_or_default().to_owned())
+    }
+
     /// Whether it says who a request is from.
     pub const fn authenticates(&self) -> bool {
         self.auth.is_some() || self.authenticates_by_children

@@ -4,13 +4,14 @@
 use std::fmt::Write;
 
 use serde_json::Value;
+use sigma_config::described::take_confidential;
 use sigma_config::docs::{cell, type_in_words};
 
 use crate::{Descriptor, Phase, RunPolicy};
 
 /// Everything a descriptor says, as Markdown.
 pub fn reference(plugin: &Descriptor) -> String {
-    let mut out = format!("# {}\n\n{}\n\n", plugin.name, plugin.doc.trim());
+    let mut out = format!("# {}\n\n{}\n\n", plugin.name, plugin.documentation().trim());
     let phases: Vec<&str> =
         Phase::ALL.into_iter().filter(|phase| plugin.phases.contains(*phase)).map(Phase::as_str).collect();
     let phases = if phases.is_empty() { "none".to_owned() } else { phases.join(", ") };
@@ -67,21 +68,25 @@ pub fn index(plugins: &[&Descriptor]) -> String {
          | plugin | priority | what it does |\n|---|---|---|\n",
     );
     for plugin in plugins {
-        let (name, priority, summary) = (plugin.name, plugin.priority, cell(summary(plugin)));
+        let (name, priority, summary) = (plugin.name, plugin.priority, cell(&summary(plugin)));
         let _ = writeln!(out, "| [{name}]({name}.md) | {priority} | {summary} |");
     }
     out
 }
 
 /// The first line of what a plugin says of itself.
-pub fn summary(plugin: &Descriptor) -> &'static str {
-    plugin.doc.trim().lines().next().unwrap_or_default()
+pub fn summary(plugin: &Descriptor) -> String {
+    plugin.documentation().trim().lines().next().unwrap_or_default().to_owned()
 }
 
 fn secrets(out: &mut String, plugin: &Descriptor) {
-    let of_consumers = plugin.auth.map_or(&[][..], |auth| auth.secret_fields);
-    let fields: Vec<String> =
-        plugin.secret_fields.iter().chain(of_consumers).map(|field| format!("`{field}`")).collect();
+    let of = |schema: fn() -> Value, fields: &[&str]| {
+        let marked = take_confidential(&mut schema());
+        marked.into_iter().chain(fields.iter().map(|field| (*field).to_owned())).collect::<Vec<_>>()
+    };
+    let mut fields = of(plugin.schema, plugin.secret_fields);
+    fields.extend(plugin.auth.map(|auth| of(auth.schema, auth.secret_fields)).unwrap_or_default());
+    let fields: Vec<String> = fields.iter().map(|field| format!("`{field}`")).collect();
     if !fields.is_empty() {
         let _ = writeln!(out, "\nEncrypted in the store, if encryption is on: {}.", fields.join(", "));
     }

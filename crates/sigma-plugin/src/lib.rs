@@ -40,7 +40,7 @@ pub use body::{BodyFilter, Frames, Pieces, Transform};
 pub use chain::{Chain, Entry};
 pub use consumer::{Consumer, Consumers, Identity};
 pub use context::{Client, Context};
-pub use descriptor::{Auth, Build, Descriptor, Phase, PhaseSet, RunPolicy};
+pub use descriptor::{Auth, Build, Configuration, Descriptor, Phase, PhaseSet, RunPolicy};
 pub use env::{Env, Local, Node};
 pub use roster::Roster;
 pub use step::{BodySource, Reply, ResponseStep, Step, StreamBody};

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 use sigma_config::Problem;
+use sigma_config::described::take_confidential;
 use sigma_config::plugins::{PluginRefusal, PluginSchemas, PluginScope, Standing};
 use sigma_config::problem::json_pointer;
 use sigma_config::stored::conform;
@@ -21,6 +22,8 @@ use crate::{Build, Descriptor, Entry, Node};
 struct Checked {
     value: Value,
     compiled: Schema,
+    /// The paths of the fields that are encrypted at rest.
+    secret: Vec<String>,
 }
 
 impl Checked {
@@ -57,7 +60,7 @@ fn countable(value: &mut Value) {
 /// A schema that is made when it is first asked for: a gateway uses few of the plugins that it has.
 struct Lazy {
     make: fn() -> Value,
-    /// Fields that are encrypted at rest; APISIX tells them in the schema.
+    /// Fields that are encrypted at rest, besides those that it marks.
     secret: &'static [&'static str],
     made: OnceLock<Checked>,
 }
@@ -70,12 +73,15 @@ impl Lazy {
     fn get(&self) -> &Checked {
         self.made.get_or_init(|| {
             let mut value = (self.make)();
-            if let Some(schema) = value.as_object_mut().filter(|_| !self.secret.is_empty()) {
-                schema.insert("encrypt_fields".to_owned(), self.secret.into());
+            let mut secret = take_confidential(&mut value);
+            secret.extend(self.secret.iter().map(|field| (*field).to_owned()));
+            if let Some(schema) = value.as_object_mut().filter(|_| !secret.is_empty()) {
+                // APISIX tells them there.
+                schema.insert("encrypt_fields".to_owned(), secret.clone().into());
             }
             // Nothing but the build decides over it; the test of each list of plugins makes them all.
             let compiled = Schema::compile(&value).expect("the schema of a plugin is one");
-            Checked { value, compiled }
+            Checked { value, compiled, secret }
         })
     }
 }
@@ -209,7 +215,7 @@ impl Roster {
         if schema.get().compiled.check(&filled).is_err() {
             return Some(Err(format!("the schema of plugin {name} refuses it")));
         }
-        if let Some(reason) = empty_secret(auth.secret_fields, &filled) {
+        if let Some(reason) = empty_secret(&schema.get().secret, &filled) {
             return Some(Err(reason));
         }
         Some((auth.parse)(&filled).map(|data| (key.to_owned(), data)))
@@ -317,7 +323,7 @@ impl PluginSchemas for Roster {
         let filled = schema.filled(filled);
         let auth = known.descriptor.auth.filter(|_| scope == PluginScope::Consumer);
         let own = match (auth, known.descriptor.check) {
-            (Some(auth), _) => match empty_secret(auth.secret_fields, &filled) {
+            (Some(auth), _) => match empty_secret(&schema.secret, &filled) {
                 Some(reason) => Err(reason),
                 None => (auth.parse)(&filled).map(|_| ()),
             },
@@ -374,12 +380,9 @@ impl PluginSchemas for Roster {
         self.descriptor(name)?.auth.map(|auth| auth.attribute)
     }
 
-    fn secret_fields(&self, name: &str, scope: PluginScope) -> &[&str] {
-        match (self.descriptor(name), scope) {
-            (Some(Descriptor { auth: Some(auth), .. }), PluginScope::Consumer) => auth.secret_fields,
-            (Some(descriptor), _) => descriptor.secret_fields,
-            (None, _) => &[],
-        }
+    fn secret_fields(&self, name: &str, scope: PluginScope) -> Vec<&str> {
+        let secret = self.checked(name, scope).map_or(&[][..], |schema| &schema.secret);
+        secret.iter().map(String::as_str).collect()
     }
 
     fn children(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<(String, String)> {
@@ -440,8 +443,8 @@ fn unknown_secret(field: &str) -> String {
 }
 
 /// A secret that is empty is known to everybody.
-fn empty_secret(fields: &[&str], conf: &Value) -> Option<String> {
-    let is_empty = |field: &&&str| {
+fn empty_secret(fields: &[String], conf: &Value) -> Option<String> {
+    let is_empty = |field: &&String| {
         let place = field.split('.').try_fold(conf, |value, key| value.get(key));
         place.and_then(Value::as_str) == Some("")
     };

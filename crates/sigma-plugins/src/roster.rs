@@ -46,7 +46,7 @@ pub static ROSTER: &[&Descriptor] = &[
 mod tests {
     use std::sync::Arc;
 
-    use serde_json::json;
+    use serde_json::{Value, json};
     use sigma_config::crypt::{Keyring, mask_resource};
     use sigma_config::kind::Kind;
     use sigma_config::plugins::{PluginSchemas, PluginScope};
@@ -57,12 +57,56 @@ mod tests {
 
     use super::*;
 
+    /// A schema without what people alone read, its lists of names in order.
+    fn bare(schema: &mut Value) {
+        match schema {
+            Value::Array(items) => items.iter_mut().for_each(bare),
+            Value::Object(members) => {
+                members.retain(|keyword, value| keyword != "description" || !value.is_string());
+                members.values_mut().for_each(bare);
+                if let Some(Value::Array(names)) = members.get_mut("required") {
+                    names.sort_by_key(Value::to_string);
+                }
+                let sorted: std::collections::BTreeMap<_, _> = std::mem::take(members).into_iter().collect();
+                members.extend(sorted);
+            }
+            _ => {}
+        }
+    }
+
+    /// What configurations of plugins may say is promised: `schemas.json` has it, and a difference is
+    /// read before it is taken over with `SIGMA_BLESS=1`.
+    #[test]
+    fn schemas_are_those_that_were_promised() {
+        let roster = Roster::new(ROSTER, None);
+        let mut all = serde_json::Map::new();
+        for plugin in ROSTER {
+            let mut schemas = json!({
+                "route": roster.schema(plugin.name, PluginScope::Http),
+                "consumer": plugin.auth.and(roster.schema(plugin.name, PluginScope::Consumer)),
+                "metadata": roster.schema(plugin.name, PluginScope::Metadata),
+                "attributes": roster.attributes(plugin.name),
+            });
+            schemas.as_object_mut().unwrap().retain(|_, schema| !schema.is_null());
+            bare(&mut schemas);
+            all.insert(plugin.name.to_owned(), schemas);
+        }
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/schemas.json");
+        if std::env::var_os("SIGMA_BLESS").is_some() {
+            std::fs::write(&path, format!("{:#}\n", Value::Object(all.clone()))).unwrap();
+        }
+        let promised: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        for (name, schemas) in &all {
+            assert_eq!(schemas, &promised[name], "{name}: {schemas:#}");
+        }
+    }
+
     /// What a page says that an operator may set can be set.
     #[test]
     fn attributes_that_pages_name_exist() {
         let mut named = 0;
         for plugin in ROSTER {
-            for told in plugin.doc.split("`plugin_attr.").skip(1) {
+            for told in plugin.documentation().split("`plugin_attr.").skip(1) {
                 let Some((name, field)) = told.split('`').next().unwrap().split_once('.') else { continue };
                 let attributes = Roster::new(ROSTER, None).attributes(name).unwrap_or_default();
                 let field = field.split('.').next().unwrap();
@@ -153,7 +197,7 @@ mod tests {
     #[test]
     fn every_plugin_says_what_it_does() {
         for descriptor in ROSTER {
-            assert!(!descriptor.doc.trim().is_empty(), "{}", descriptor.name);
+            assert!(!descriptor.documentation().trim().is_empty(), "{}", descriptor.name);
             let schema = (descriptor.schema)();
             let fields = schema.get("properties").and_then(serde_json::Value::as_object);
             for (field, about) in fields.into_iter().flatten() {

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::rare::Rare;
+use crate::described::CONFIDENTIAL;
 
 /// Labels: free key-value pairs.
 pub type Labels = Rare<BTreeMap<Box<str>, Box<str>>>;
@@ -130,7 +131,9 @@ impl JsonSchema for Confidential {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        String::json_schema(generator)
+        let mut schema = String::json_schema(generator);
+        schema.insert(CONFIDENTIAL.to_owned(), true.into());
+        schema
     }
 }
 

@@ -32,8 +32,8 @@ impl PluginSchemas for Named {
         None
     }
 
-    fn secret_fields(&self, _: &str, _: PluginScope) -> &[&str] {
-        &[]
+    fn secret_fields(&self, _: &str, _: PluginScope) -> Vec<&str> {
+        Vec::new()
     }
 }
 

@@ -85,10 +85,10 @@ impl PluginSchemas for TestPlugins {
         (name == "key-auth").then_some("key")
     }
 
-    fn secret_fields(&self, name: &str, scope: PluginScope) -> &[&str] {
+    fn secret_fields(&self, name: &str, scope: PluginScope) -> Vec<&str> {
         match (name, scope) {
-            ("key-auth", PluginScope::Consumer) => &["key"],
-            _ => &[],
+            ("key-auth", PluginScope::Consumer) => vec!["key"],
+            _ => Vec::new(),
         }
     }
 }

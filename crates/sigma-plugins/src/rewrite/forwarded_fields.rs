@@ -1,41 +1,34 @@
 //! `forwarded-fields`: what the node is told of the client.
 
-use std::sync::Arc;
-
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::json;
 use sigma_http::HeaderId;
-use sigma_plugin::{Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
 /// The plugin.
 pub(crate) static FORWARDED_FIELDS: Descriptor = Descriptor {
     name: "forwarded-fields",
     priority: 1007,
-    doc: "Says which fields about the client the node gets from the gateway.\n\n\
-        Sigma's own. A field that is switched off reaches the node as the client sent it, or not at all.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
-    schema: || {
-        json!({
-            "type": "object",
-            "additionalProperties": false,
-            "properties": {
-                "x_forwarded_for": {
-                    "type": "boolean",
-                    "default": true,
-                    "description": "The client's address is appended to `X-Forwarded-For`."
-                },
-                "x_real_ip": {
-                    "type": "boolean",
-                    "default": true,
-                    "description": "`X-Real-IP` is the client's address."
-                }
-            }
-        })
-    },
-    build: |build| Ok(Arc::new(build.config::<ForwardedFields>()?)),
-    ..Descriptor::BASE
+    ..Descriptor::itself::<ForwardedFields>()
 };
+
+/// Says which fields about the client the node gets from the gateway.
+///
+/// Sigma's own. A field that is switched off reaches the node as the client sent it, or not at all.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct ForwardedFields {
+    /// The client's address is appended to `X-Forwarded-For`.
+    #[schemars(extend("default" = true))]
+    x_forwarded_for: bool,
+    /// `X-Real-IP` is the client's address.
+    #[schemars(extend("default" = true))]
+    x_real_ip: bool,
+}
+
+impl Configuration for ForwardedFields {}
 
 const EXAMPLE: &str = r#"```yaml
 listeners: ["127.0.0.1:9080"]
@@ -57,12 +50,6 @@ $ curl http://127.0.0.1:9080/orders
 ```
 "#;
 
-#[derive(Debug, Deserialize)]
-struct ForwardedFields {
-    x_forwarded_for: bool,
-    x_real_ip: bool,
-}
-
 impl Plugin for ForwardedFields {
     fn rewrite(&self, cx: &mut Context, _env: &Env<'_>) -> Step {
         let fields = [(self.x_forwarded_for, HeaderId::XForwardedFor), (self.x_real_ip, HeaderId::XRealIp)];
@@ -73,6 +60,8 @@ impl Plugin for ForwardedFields {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::testing::{Case, entry};
 

@@ -1,75 +1,64 @@
 //! `security-headers`: what browsers are told to forbid.
 
-use std::sync::Arc;
-
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::json;
-use sigma_plugin::{Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep};
+use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep};
 
 /// The plugin.
 pub(crate) static SECURITY_HEADERS: Descriptor = Descriptor {
     name: "security-headers",
     // Beside response-rewrite, which has the last word by its higher number only where it is first.
     priority: 905,
-    doc: "Tells browsers what to forbid: frames, unencrypted visits, foreign content.\n\n\
-        Sigma's own. Sets `X-Frame-Options`, `Strict-Transport-Security` (only over TLS, RFC 6797 §7.2) and \
-        `Content-Security-Policy` in place of what the node said.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::HeaderFilter]),
-    schema: || {
-        json!({
-            "type": "object",
-            "minProperties": 1,
-            "additionalProperties": false,
-            "properties": {
-                "frame": {
-                    "type": "string",
-                    "enum": ["DENY", "SAMEORIGIN"],
-                    "description": "`X-Frame-Options`."
-                },
-                "hsts": {
-                    "type": "object",
-                    "additionalProperties": false,
-                    "properties": {
-                        "max_age": {
-                            "type": "integer",
-                            "minimum": 0,
-                            "default": 15_768_000,
-                            "description": "Seconds for which only https may be used."
-                        },
-                        "include_subdomains": {
-                            "type": "boolean",
-                            "default": false,
-                            "description": "It holds for names below this one too."
-                        }
-                    },
-                    "description": "`Strict-Transport-Security`."
-                },
-                "csp": {
-                    "type": "object",
-                    "additionalProperties": false,
-                    "required": ["policy"],
-                    "properties": {
-                        "policy": {
-                            "type": "string",
-                            "minLength": 1,
-                            "pattern": "^[\\x20-\\x7e]+$",
-                            "description": "The directives, e.g. `default-src 'self'`."
-                        },
-                        "report_only": {
-                            "type": "boolean",
-                            "default": false,
-                            "description": "Browsers only report what they would forbid."
-                        }
-                    },
-                    "description": "`Content-Security-Policy`."
-                }
-            }
-        })
-    },
-    build: |build| Ok(Arc::new(build.config::<SecurityHeaders>()?)),
-    ..Descriptor::BASE
+    ..Descriptor::itself::<SecurityHeaders>()
 };
+
+/// Tells browsers what to forbid: frames, unencrypted visits, foreign content.
+///
+/// Sigma's own. Sets `X-Frame-Options`, `Strict-Transport-Security` (only over TLS, RFC 6797 §7.2) and
+/// `Content-Security-Policy` in place of what the node said.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields, extend("minProperties" = 1))]
+struct SecurityHeaders {
+    /// `X-Frame-Options`.
+    frame: Option<Frame>,
+    /// `Strict-Transport-Security`.
+    hsts: Option<Hsts>,
+    /// `Content-Security-Policy`.
+    csp: Option<Csp>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+enum Frame {
+    Deny,
+    SameOrigin,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Hsts {
+    /// Seconds for which only https may be used.
+    #[schemars(extend("default" = 15_768_000))]
+    max_age: u64,
+    /// It holds for names below this one too.
+    #[schemars(extend("default" = false))]
+    include_subdomains: bool,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Csp {
+    /// The directives, e.g. `default-src 'self'`.
+    #[schemars(length(min = 1), regex(pattern = r"^[\x20-\x7e]+$"))]
+    policy: String,
+    /// Browsers only report what they would forbid.
+    #[schemars(extend("default" = false))]
+    report_only: bool,
+}
+
+impl Configuration for SecurityHeaders {}
 
 const EXAMPLE: &str = r#"```yaml
 listeners: ["127.0.0.1:9080"]
@@ -93,25 +82,6 @@ Content-Security-Policy: default-src 'self'
 ```
 "#;
 
-#[derive(Debug, Deserialize)]
-struct SecurityHeaders {
-    frame: Option<String>,
-    hsts: Option<Hsts>,
-    csp: Option<Csp>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Hsts {
-    max_age: u64,
-    include_subdomains: bool,
-}
-
-#[derive(Debug, Deserialize)]
-struct Csp {
-    policy: String,
-    report_only: bool,
-}
-
 impl Plugin for SecurityHeaders {
     fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) -> ResponseStep {
         let is_https = cx.client.tls.is_some();
@@ -120,8 +90,10 @@ impl Plugin for SecurityHeaders {
             headers.remove_name(name.as_bytes());
             headers.append(name, value.as_bytes());
         };
-        if let Some(frame) = &self.frame {
-            set("X-Frame-Options", frame);
+        match self.frame {
+            Some(Frame::Deny) => set("X-Frame-Options", "DENY"),
+            Some(Frame::SameOrigin) => set("X-Frame-Options", "SAMEORIGIN"),
+            None => {}
         }
         if let Some(hsts) = self.hsts.as_ref().filter(|_| is_https) {
             let subdomains = if hsts.include_subdomains { "; includeSubDomains" } else { "" };
@@ -138,7 +110,8 @@ impl Plugin for SecurityHeaders {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use serde_json::json;
+
     use crate::testing::{Case, entry, refusal};
 
     #[test]

@@ -3,40 +3,27 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use sigma_config::Problem;
+use sigma_config::described::schema_of;
 use sigma_config::wording::pcre::Pattern;
 use sigma_http::Method;
-use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Step};
+use sigma_plugin::{
+    Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Step,
+};
 
 /// Lets pages of other origins read answers.
 pub(crate) static CORS: Descriptor = Descriptor {
     name: "cors",
     priority: 4000,
-    doc: "Tells browsers which pages of other origins may read answers.\n\n\
-        Every `OPTIONS` request is answered with 200 and goes no further. All responses, those of other \
-        plugins too, get the CORS headers if the origin is allowed; what the node said is replaced then. \
-        `Vary: Origin` is added wherever the answer depends on the origin.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
-    schema,
-    metadata_schema: Some(|| {
-        json!({
-            "type": "object",
-            "properties": {
-                "allow_origins": {
-                    "type": "object",
-                    "additionalProperties": {"type": "string", "pattern": ORIGINS},
-                    "description": "Named lists of origins, for `allow_origins_by_metadata`."
-                }
-            }
-        })
-    }),
-    check: Some(check),
+    metadata_schema: Some(schema_of::<Metadata>),
     warnings: Some(|_, conf| open_ends(conf)),
     build: |build| Ok(Arc::new(Cors::new(build)?)),
-    ..Descriptor::BASE
+    ..Descriptor::of::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -66,68 +53,61 @@ Access-Control-Allow-Headers: content-type
 
 const ORIGINS: &str = r"^(\*|\*\*|null|\w+://[^,]+(,\w+://[^,]+)*)$";
 
-fn schema() -> Value {
-    let list = |description: &str| {
-        json!({
-            "type": "array",
-            "items": {"type": "string", "minLength": 1, "maxLength": 4096},
-            "minItems": 1,
-            "uniqueItems": true,
-            "description": description
-        })
-    };
-    let any = |description: &str| json!({"type": "string", "default": "*", "description": description});
-    json!({
-        "type": "object",
-        "properties": {
-            "allow_origins": {
-                "type": "string",
-                "pattern": ORIGINS,
-                "default": "*",
-                "description": "`*` for all origins, `**` for all with the origin named in the answer, or a list with commas."
-            },
-            "allow_methods": any("Methods that pages may use: `*`, `**` for all by name, or a list with commas."),
-            "allow_headers": any("Request headers that pages may set: `*`, `**` for those that are asked for, or a list with commas."),
-            "expose_headers": {"type": "string", "description": "Response headers that pages may read."},
-            "max_age": {
-                "type": "integer",
-                "default": 5,
-                "description": "Seconds for which browsers may remember this; -1 for not at all."
-            },
-            "allow_credential": {
-                "type": "boolean",
-                "default": false,
-                "description": "Whether pages may send cookies. No `*` may stand elsewhere then; in a list of the metadata it counts for nobody."
-            },
-            "allow_origins_by_regex": list("Regular expressions of origins, in the place of `allow_origins`. They are searched anywhere: begin with `^` and end with `$`, or `a.com` lets `https://a.com.example` in."),
-            "allow_origins_by_metadata": list("Names of lists in the plugin's metadata, looked at first."),
-            "timing_allow_origins": {
-                "type": "string",
-                "pattern": ORIGINS,
-                "description": "Origins whose pages may read timings; as `allow_origins`."
-            },
-            "timing_allow_origins_by_regex": list("Regular expressions, in the place of `timing_allow_origins`.")
-        }
-    })
+/// Tells browsers which pages of other origins may read answers.
+///
+/// Every `OPTIONS` request is answered with 200 and goes no further. All responses, those of other
+/// plugins too, get the CORS headers if the origin is allowed; what the node said is replaced then.
+/// `Vary: Origin` is added wherever the answer depends on the origin.
+#[derive(Deserialize, JsonSchema)]
+struct Config {
+    /// `*` for all origins, `**` for all with the origin named in the answer, or a list with commas.
+    #[schemars(regex(pattern = ORIGINS), extend("default" = "*"))]
+    allow_origins: String,
+    /// Methods that pages may use: `*`, `**` for all by name, or a list with commas.
+    #[schemars(extend("default" = "*"))]
+    allow_methods: String,
+    /// Request headers that pages may set: `*`, `**` for those that are asked for, or a list with
+    /// commas.
+    #[schemars(extend("default" = "*"))]
+    allow_headers: String,
+    /// Response headers that pages may read.
+    expose_headers: Option<String>,
+    /// Seconds for which browsers may remember this; -1 for not at all.
+    #[schemars(extend("default" = 5))]
+    max_age: i64,
+    /// Whether pages may send cookies. No `*` may stand elsewhere then; in a list of the metadata it
+    /// counts for nobody.
+    #[schemars(extend("default" = false))]
+    allow_credential: bool,
+    /// Regular expressions of origins, in the place of `allow_origins`. They are searched anywhere:
+    /// begin with `^` and end with `$`, or `a.com` lets `https://a.com.example` in.
+    #[schemars(length(min = 1), inner(length(min = 1, max = 4096)), extend("uniqueItems" = true))]
+    allow_origins_by_regex: Option<Vec<Pattern>>,
+    /// Names of lists in the plugin's metadata, looked at first.
+    #[schemars(length(min = 1), inner(length(min = 1, max = 4096)), extend("uniqueItems" = true))]
+    allow_origins_by_metadata: Option<Vec<String>>,
+    /// Origins whose pages may read timings; as `allow_origins`.
+    #[schemars(regex(pattern = ORIGINS))]
+    timing_allow_origins: Option<String>,
+    /// Regular expressions, in the place of `timing_allow_origins`.
+    #[schemars(length(min = 1), inner(length(min = 1, max = 4096)), extend("uniqueItems" = true))]
+    timing_allow_origins_by_regex: Option<Vec<Pattern>>,
 }
 
-fn check(conf: &Value) -> Result<(), String> {
-    let text = |name: &str| conf.get(name).and_then(Value::as_str);
-    let starred =
-        ["allow_origins", "allow_methods", "allow_headers", "expose_headers", "timing_allow_origins"];
-    if conf.get("allow_credential") == Some(&Value::Bool(true))
-        && starred.into_iter().any(|name| text(name) == Some("*"))
-    {
-        return Err("you can not set '*' for other option when 'allow_credential' is true".to_owned());
+impl Configuration for Config {
+    fn check(&self) -> Result<(), String> {
+        let fields = [
+            Some(&self.allow_origins),
+            Some(&self.allow_methods),
+            Some(&self.allow_headers),
+            self.expose_headers.as_ref(),
+            self.timing_allow_origins.as_ref(),
+        ];
+        if self.allow_credential && fields.into_iter().flatten().any(|field| field == "*") {
+            return Err("you can not set '*' for other option when 'allow_credential' is true".to_owned());
+        }
+        Ok(())
     }
-    ["allow_origins_by_regex", "timing_allow_origins_by_regex"].into_iter().try_for_each(|name| {
-        let sources = conf.get(name).and_then(Value::as_array);
-        sources
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .try_for_each(|source| Pattern::compile(source).map(|_| ()).map_err(|error| error.to_string()))
-    })
 }
 
 /// Expressions that let origins in which merely begin as they should.
@@ -145,25 +125,11 @@ fn open_ends(conf: &Value) -> Vec<Problem> {
     .collect()
 }
 
-#[derive(Deserialize)]
-struct Config {
-    allow_origins: String,
-    allow_methods: String,
-    allow_headers: String,
-    expose_headers: Option<String>,
-    max_age: i64,
-    allow_credential: bool,
-    allow_origins_by_regex: Option<Vec<String>>,
-    #[serde(default)]
-    allow_origins_by_metadata: Vec<String>,
-    timing_allow_origins: Option<String>,
-    timing_allow_origins_by_regex: Option<Vec<String>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
+#[derive(Default, Deserialize, JsonSchema)]
 struct Metadata {
-    allow_origins: HashMap<String, String>,
+    /// Named lists of origins, for `allow_origins_by_metadata`.
+    #[schemars(extend("additionalProperties" = {"type": "string", "pattern": ORIGINS}))]
+    allow_origins: Option<HashMap<String, String>>,
 }
 
 /// Origins that are allowed.
@@ -186,11 +152,8 @@ impl Origins {
     }
 
     /// The list, or in its place the expressions.
-    fn of(list: Option<&str>, expressions: Option<&[String]>) -> Result<Option<Origins>, String> {
-        let Some(sources) = expressions else { return Ok(list.map(Origins::parse)) };
-        let patterns =
-            sources.iter().map(|source| Pattern::compile(source).map_err(|error| error.to_string()));
-        Ok(Some(Origins::Matching(patterns.collect::<Result<_, _>>()?)))
+    fn of(list: Option<&str>, expressions: Option<Vec<Pattern>>) -> Option<Origins> {
+        expressions.map(Origins::Matching).or_else(|| list.map(Origins::parse))
     }
 
     /// Whether an origin is allowed.
@@ -246,25 +209,21 @@ struct Cors {
 
 impl Cors {
     fn new(build: &Build<'_>) -> Result<Cors, String> {
-        let config: Config = build.config()?;
+        let mut config: Config = build.config()?;
         let metadata = Option::<Metadata>::deserialize(build.metadata).map_err(|error| error.to_string())?;
-        let lists = metadata.unwrap_or_default().allow_origins;
-        let named = config.allow_origins_by_metadata.iter();
-        let named = named.filter_map(|name| lists.get(name)).map(|text| Origins::parse(text));
+        let lists = metadata.unwrap_or_default().allow_origins.unwrap_or_default();
+        let names = config.allow_origins_by_metadata.as_deref().unwrap_or_default();
+        let named = names.iter().filter_map(|name| lists.get(name)).map(|text| Origins::parse(text));
         // A `*` there would send the cookies of everybody's pages, which the check forbids elsewhere;
         // `**` says that it is meant.
         let named: Vec<Origins> =
             named.filter(|list| !(config.allow_credential && matches!(list, Origins::Any))).collect();
         // The default would let everybody in whom the named lists keep out.
-        let only_named = !config.allow_origins_by_metadata.is_empty() && config.allow_origins == "*";
-        let own = match only_named {
-            true => None,
-            false => Origins::of(Some(&config.allow_origins), config.allow_origins_by_regex.as_deref())?,
-        };
-        let timing = Origins::of(
-            config.timing_allow_origins.as_deref(),
-            config.timing_allow_origins_by_regex.as_deref(),
-        )?;
+        let only_named = !names.is_empty() && config.allow_origins == "*";
+        let expressions = config.allow_origins_by_regex.take();
+        let own = Origins::of(Some(&config.allow_origins), expressions).filter(|_| !only_named);
+        let timing =
+            Origins::of(config.timing_allow_origins.as_deref(), config.timing_allow_origins_by_regex.take());
         Ok(Cors { config, named, own, timing })
     }
 
@@ -332,6 +291,8 @@ impl Plugin for Cors {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::testing::{Case, entry, entry_with, refusal, summary};
 

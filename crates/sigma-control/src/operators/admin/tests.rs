@@ -57,8 +57,8 @@ impl PluginSchemas for Plugins {
         (name == "key-auth").then_some("key")
     }
 
-    fn secret_fields(&self, name: &str, _: PluginScope) -> &[&str] {
-        if name == "key-auth" { &["key"] } else { &[] }
+    fn secret_fields(&self, name: &str, _: PluginScope) -> Vec<&str> {
+        if name == "key-auth" { vec!["key"] } else { Vec::new() }
     }
 
     fn standing(&self, name: &str) -> Option<Standing> {

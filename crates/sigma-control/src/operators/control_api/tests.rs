@@ -178,8 +178,8 @@ fn items_are_shown_as_they_were_meant() {
             None
         }
 
-        fn secret_fields(&self, _: &str, _: PluginScope) -> &[&str] {
-            &["password"]
+        fn secret_fields(&self, _: &str, _: PluginScope) -> Vec<&str> {
+            vec!["password"]
         }
     }
     let schema = json!({"type": "object", "properties": {
