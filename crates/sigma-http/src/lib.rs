@@ -3,7 +3,6 @@
 //! Nothing here does I/O, reads a clock or waits: bytes go in, messages come out, and the other
 //! way round. That is what lets every codec be fuzzed, replayed and tested byte by byte.
 
-pub mod chunk;
 pub mod fault;
 pub mod frame;
 pub mod frames;
@@ -14,7 +13,6 @@ pub mod method;
 pub mod parts;
 pub mod proxy_protocol;
 
-pub use chunk::Chunk;
 pub use fault::{Fault, FaultKind, Side};
 pub use frame::{BodyLength, Frame};
 pub use h1::bytes::is_authority;
@@ -22,3 +20,4 @@ pub use head::{RequestHead, ResponseHead, TargetForm, Version};
 pub use header::{HeaderId, Headers};
 pub use method::Method;
 pub use parts::RequestParts;
+pub use sigma_buffer::Chunk;

@@ -79,7 +79,7 @@ impl Balanced {
 }
 
 fn set_buffer_size(snapshot: &Snapshot) {
-    sigma_http::chunk::set_size(snapshot.settings.limits.exchange_buffer_bytes as usize);
+    sigma_buffer::chunk::set_size(snapshot.settings.limits.exchange_buffer_bytes as usize);
 }
 
 fn handshakes_max(snapshot: &Snapshot) -> usize {

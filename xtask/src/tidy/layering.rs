@@ -20,8 +20,15 @@ struct Member {
 /// The table of `ARCHITECTURE.md`, as far as a tool can check it.
 const MEMBERS: &[Member] = &[
     Member {
-        name: "sigma-http",
+        name: "sigma-buffer",
         layer: 0,
+        without: &["tokio", "bytes", "http", "serde", "rustix", "socket2", "mio", "tracing"],
+        unnamed: &["std::fs", "std::net", "std::io", "std::thread", "Instant::now", "SystemTime::now"],
+        forbids: "it forbids the memory of bytes to know where they come from or what they mean",
+    },
+    Member {
+        name: "sigma-http",
+        layer: 1,
         without: &["tokio", "serde", "serde_json", "rustix", "socket2", "mio", "tracing"],
         unnamed: &[
             "std::fs",
@@ -247,6 +254,8 @@ mod tests {
         check("sigma-proxy", "[dependencies]\nsigma-http.workspace = true\n", 0);
         check("sigma-proxy", "[dependencies]\nsigma-plugins = { path = \"../x\" }\n", 1);
         check("sigma-config", "[dependencies]\nsigma-net.workspace = true\n", 1);
+        check("sigma-net", "[dependencies]\nsigma-buffer.workspace = true\n", 0);
+        check("sigma-net", "[dependencies]\nsigma-http.workspace = true\n", 1);
         check("sigma-http", "[dependencies.tokio]\nversion = \"1\"\n", 1);
         check("sigma-http", "[dev-dependencies]\ntokio = \"1\"\n", 0);
         check("sigma-proxy", "[dependencies]\nsigma-testkit.workspace = true\n", 1);

@@ -7,7 +7,8 @@ use super::source::{Source, words};
 use super::{Finding, Repository};
 
 /// The crates whose code runs on workers.
-const CRATES: [&str; 7] = [
+const CRATES: [&str; 8] = [
+    "crates/sigma-buffer/",
     "crates/sigma-http/",
     "crates/sigma-net/",
     "crates/sigma-observe/",

@@ -2,8 +2,9 @@
 
 use std::io::IoSlice;
 
+use sigma_buffer::small;
+
 use super::encode;
-use crate::chunk::{recycle_small, take_small};
 use crate::{BodyLength, Chunk, Frame};
 
 /// Bodies up to this size are copied behind their head, so that both leave in one plain write.
@@ -67,7 +68,7 @@ impl Output {
     /// The buffer that heads are encoded into. To be used only while [`Output::has_room`].
     pub fn front(&mut self) -> &mut Vec<u8> {
         if self.front.capacity() == 0 {
-            self.front = take_small();
+            self.front = small::take();
         }
         &mut self.front
     }
@@ -122,7 +123,7 @@ impl Output {
         self.written += front;
         n -= front;
         if self.written == self.front.len() && self.written > 0 {
-            recycle_small(std::mem::take(&mut self.front));
+            small::recycle(std::mem::take(&mut self.front));
             self.written = 0;
         }
         let body = n.min(self.body.len());

@@ -1,7 +1,4 @@
-//! Owned pieces of a body, on recycled memory.
-//!
-//! A buffer belongs to an exchange only while bytes are in flight: it is taken for a read, filled,
-//! written out, and goes back to its thread's free list on drop. An idle connection holds none.
+//! Owned pieces of a stream, on recycled memory.
 
 use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
@@ -17,13 +14,9 @@ const FREE_LIST_MAX: usize = 64;
 /// A shrunk chunk has room for this much: most heads in all.
 const LEAST_SHRUNK_BYTES: usize = 1024;
 
-/// Largest head buffer kept for reuse.
-const SMALL_BYTES_MAX: usize = 16 * 1024;
-
 thread_local! {
     static FREE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
     static SIZE: Cell<usize> = const { Cell::new(CHUNK_BYTES) };
-    static FREE_SMALL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Sets the size of buffers that this thread takes from now on; at least 4 KiB, so that no
@@ -31,24 +24,6 @@ thread_local! {
 pub fn set_size(bytes: usize) {
     SIZE.set(bytes.max(4 * 1024));
     FREE.with_borrow_mut(Vec::clear);
-}
-
-/// An empty growable buffer, for heads.
-pub(crate) fn take_small() -> Vec<u8> {
-    FREE_SMALL.with_borrow_mut(Vec::pop).unwrap_or_else(|| Vec::with_capacity(1024))
-}
-
-/// Gives a buffer of [`take_small`] back.
-pub(crate) fn recycle_small(mut bytes: Vec<u8>) {
-    if bytes.capacity() > SMALL_BYTES_MAX {
-        return;
-    }
-    bytes.clear();
-    FREE_SMALL.with_borrow_mut(|free| {
-        if free.len() < FREE_LIST_MAX {
-            free.push(bytes);
-        }
-    });
 }
 
 fn zeroed(len: usize) -> Box<[u8]> {
@@ -67,11 +42,13 @@ pub struct Chunk {
 
 impl Chunk {
     /// An empty chunk that owns no memory.
+    #[inline]
     pub fn empty() -> Chunk {
         Chunk::default()
     }
 
     /// An empty chunk of this thread's buffer size, from the free list if it has one.
+    #[inline]
     pub fn take() -> Chunk {
         let bytes = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| zeroed(SIZE.get()));
         Chunk { bytes, start: 0, end: 0 }
@@ -103,6 +80,7 @@ impl Chunk {
     }
 
     /// The room behind the window.
+    #[inline]
     pub fn spare(&mut self) -> &mut [u8] {
         &mut self.bytes[self.end..]
     }
@@ -111,6 +89,7 @@ impl Chunk {
     ///
     /// # Panics
     /// If `n` exceeds the spare room.
+    #[inline]
     pub fn filled(&mut self, n: usize) {
         assert!(n <= self.bytes.len() - self.end, "filled beyond the buffer");
         self.end += n;
@@ -120,6 +99,7 @@ impl Chunk {
     ///
     /// # Panics
     /// If the window is shorter than `n`.
+    #[inline]
     pub fn advance(&mut self, n: usize) {
         assert!(n <= self.len(), "advanced beyond the window");
         self.start += n;
@@ -129,6 +109,7 @@ impl Chunk {
     }
 
     /// Cuts the window to its first `n` bytes.
+    #[inline]
     pub fn truncate(&mut self, n: usize) {
         self.end = self.end.min(self.start + n);
     }
@@ -169,6 +150,15 @@ impl Chunk {
         }
     }
 
+    /// Makes room behind a window that has none: for `total` bytes in all, and for one more at least.
+    /// An empty chunk stays as it is; a read gives it memory.
+    #[inline]
+    pub fn make_room(&mut self, total: usize) {
+        if !self.is_empty() && self.spare().is_empty() {
+            self.reserve_total(total.max(self.len() + 1));
+        }
+    }
+
     /// Ensures at least `total` bytes of capacity, keeping the window.
     pub fn reserve_total(&mut self, total: usize) {
         self.compact();
@@ -187,18 +177,21 @@ impl Chunk {
 impl Deref for Chunk {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 }
 
 impl DerefMut for Chunk {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.end]
     }
 }
 
 impl Drop for Chunk {
+    #[inline]
     fn drop(&mut self) {
         if !self.bytes.is_empty() && self.bytes.len() == SIZE.try_with(Cell::get).unwrap_or(0) {
             let bytes = std::mem::take(&mut self.bytes);
@@ -252,6 +245,21 @@ mod tests {
             chunk.reserve_total(CHUNK_BYTES);
             assert_eq!(&chunk[..], &data[1..]);
         }
+    }
+
+    #[test]
+    fn a_full_chunk_gets_room_and_another_keeps_its_own() {
+        let mut chunk = Chunk::copy_of(&[b'x'; CHUNK_BYTES]);
+        chunk.make_room(0);
+        assert!(!chunk.spare().is_empty(), "room for one more at least");
+        let mut chunk = Chunk::copy_of(&[b'x'; CHUNK_BYTES]);
+        chunk.make_room(3 * CHUNK_BYTES);
+        assert_eq!((chunk.len(), chunk.spare().len()), (CHUNK_BYTES, 2 * CHUNK_BYTES));
+        chunk.make_room(9 * CHUNK_BYTES);
+        assert_eq!(chunk.spare().len(), 2 * CHUNK_BYTES);
+        let mut chunk = Chunk::empty();
+        chunk.make_room(CHUNK_BYTES);
+        assert!(chunk.spare().is_empty());
     }
 
     #[test]
