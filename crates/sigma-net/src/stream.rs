@@ -7,6 +7,7 @@ use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use sigma_buffer::Chunk;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
@@ -123,6 +124,32 @@ impl Stream {
             Stream::Tls(s) => return s.poll_read(cx, buf.initialized_mut()),
         };
         ready.map_ok(|()| buf.filled().len())
+    }
+
+    /// Reads behind the bytes in `chunk`, into its own memory; 0 is the end of the stream. A chunk
+    /// without memory gets some only if there is something to read, so a wait holds none; a full one
+    /// grows.
+    ///
+    /// # Errors
+    /// Returns the error of the operating system.
+    pub fn poll_fill(&mut self, cx: &mut Context<'_>, chunk: &mut Chunk) -> Poll<io::Result<usize>> {
+        if !chunk.is_empty() || !chunk.spare().is_empty() {
+            chunk.make_room(0);
+            return self.poll_behind(cx, chunk);
+        }
+        let mut taken = Chunk::take();
+        let read = self.poll_behind(cx, &mut taken);
+        if !taken.is_empty() {
+            *chunk = taken;
+        }
+        read
+    }
+
+    #[inline]
+    fn poll_behind(&mut self, cx: &mut Context<'_>, chunk: &mut Chunk) -> Poll<io::Result<usize>> {
+        let n = ready!(self.poll_read(cx, chunk.spare()))?;
+        chunk.filled(n);
+        Poll::Ready(Ok(n))
     }
 
     /// Writes some of `buf`.
@@ -270,5 +297,40 @@ impl AsyncWrite for Stream {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Stream::poll_shutdown(self.get_mut(), cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_fill_takes_memory_when_there_is_something_and_grows_what_is_full() {
+        let (near, mut far) = UnixStream::pair().expect("a pair of sockets");
+        let (mut near, mut chunk) = (Stream::Unix(near), Chunk::empty());
+        let mut noop = Context::from_waker(std::task::Waker::noop());
+        assert!(near.poll_fill(&mut noop, &mut chunk).is_pending());
+        assert!(chunk.spare().is_empty(), "a wait holds no memory");
+
+        far.write_all(b"hello").await.expect("write");
+        assert_eq!(poll_fn(|cx| near.poll_fill(cx, &mut chunk)).await.expect("read"), 5);
+        assert_eq!(&chunk[..], b"hello");
+
+        let rest = chunk.spare().len();
+        chunk.filled(rest);
+        far.write_all(b" world").await.expect("write");
+        let before = chunk.len();
+        while chunk.len() < before + 6 {
+            assert_ne!(poll_fn(|cx| near.poll_fill(cx, &mut chunk)).await.expect("read"), 0);
+        }
+        assert_eq!((&chunk[..5], &chunk[before..]), (&b"hello"[..], &b" world"[..]));
+
+        drop(far);
+        assert_eq!(poll_fn(|cx| near.poll_fill(cx, &mut chunk)).await.expect("read"), 0);
+        assert_eq!(chunk.len(), before + 6);
     }
 }

@@ -9,7 +9,6 @@ use sigma_http::Chunk;
 use sigma_http::proxy_protocol::{self, Header};
 use sigma_net::{Deadline, Peer, Stream, tls};
 use sigma_observe::counters::Counter;
-use sigma_upstream::connection::fill;
 
 use crate::downstream::Origin;
 use crate::snapshot::edge::{Terms, TlsTerms};
@@ -83,7 +82,8 @@ async fn read_header(
             if deadline.poll_expired(cx).is_ready() {
                 return Poll::Ready(Err("it was not complete in time"));
             }
-            match ready!(fill(stream, input, limit, cx)) {
+            input.make_room(limit);
+            match ready!(stream.poll_fill(cx, input)) {
                 Ok(0) | Err(_) => return Poll::Ready(Err("the connection ended before it")),
                 Ok(_) => {}
             }

@@ -11,7 +11,7 @@ use sigma_http::{
     BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, ResponseHead, Version,
 };
 use sigma_net::{Deadline, Stream};
-use sigma_upstream::connection::{fill, flush};
+use sigma_upstream::connection::flush;
 
 use super::secure::Secure;
 use super::{Departure, Origin, body_too_large, parse_fault, tolerance};
@@ -126,7 +126,7 @@ impl Server {
         let first = self.requests == 0;
         self.deadline.set(if first { self.limits.head_ms } else { self.limits.idle_ms });
         poll_fn(|cx| {
-            match fill(&mut self.stream, &mut self.input, 0, cx) {
+            match self.stream.poll_fill(cx, &mut self.input) {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(NoRequest::Closed)),
                 Poll::Ready(Ok(_)) => return Poll::Ready(Ok(())),
                 Poll::Pending => {}
@@ -210,7 +210,8 @@ impl Server {
     /// Reads more of a head; whether there is more. Whoever leaves a head half sent holds little more
     /// than its bytes.
     fn poll_more(&mut self, room: usize, cx: &mut Context<'_>) -> Poll<bool> {
-        match fill(&mut self.stream, &mut self.input, room, cx) {
+        self.input.make_room(room);
+        match self.stream.poll_fill(cx, &mut self.input) {
             Poll::Ready(read) => Poll::Ready(matches!(read, Ok(n) if n > 0)),
             Poll::Pending => {
                 self.input.shrink();
@@ -287,7 +288,7 @@ impl Server {
                     return Poll::Ready(Err(Fault::new(FaultKind::BadRequest, reason)));
                 }
             }
-            match ready!(fill(&mut self.stream, &mut self.input, 0, cx)) {
+            match ready!(self.stream.poll_fill(cx, &mut self.input)) {
                 Ok(0) => {
                     self.half_closed = true;
                     return Poll::Ready(self.reader.end_of_stream().map_err(|_| gone()));
@@ -304,7 +305,7 @@ impl Server {
         }
         // A pipelined request is read ahead as far as one buffer; beyond it the kernel holds it back.
         while self.input.is_empty() || !self.input.spare().is_empty() {
-            match ready!(fill(&mut self.stream, &mut self.input, 0, cx)) {
+            match ready!(self.stream.poll_fill(cx, &mut self.input)) {
                 Ok(0) => {
                     self.half_closed = true;
                     return Poll::Ready(Departure::HalfClosed);
@@ -480,7 +481,7 @@ impl Server {
                 if self.deadline.poll_expired(cx).is_ready() {
                     return Poll::Ready(());
                 }
-                match ready!(fill(&mut self.stream, &mut self.input, 0, cx)) {
+                match ready!(self.stream.poll_fill(cx, &mut self.input)) {
                     Ok(0) | Err(_) => return Poll::Ready(()),
                     Ok(_) => self.input = Chunk::empty(),
                 }

@@ -6,7 +6,7 @@ use sigma_http::h1::{self, BodyReader, Framing, HeadLimits, Output};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, Method, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Stream};
 
-use super::{INTERIM_MAX, fill, flush, parse_fault};
+use super::{INTERIM_MAX, flush, parse_fault};
 
 /// A connection to a node, with at most one request on it.
 #[derive(Debug)]
@@ -96,7 +96,8 @@ impl Client {
                     Err(error) => return Poll::Ready(Err(parse_fault(error))),
                 }
             }
-            match ready!(fill(&mut self.stream, &mut self.input, limits.head_bytes + 1, cx)) {
+            self.input.make_room(limits.head_bytes + 1);
+            match ready!(self.stream.poll_fill(cx, &mut self.input)) {
                 Ok(0) | Err(_) => return Poll::Ready(Err(terminated())),
                 Ok(_) => {}
             }
@@ -131,7 +132,7 @@ impl Client {
                 Ok(None) => {}
                 Err(reason) => return Poll::Ready(Err(bad_response(reason))),
             }
-            match ready!(fill(&mut self.stream, &mut self.input, 0, cx)) {
+            match ready!(self.stream.poll_fill(cx, &mut self.input)) {
                 Ok(0) => return Poll::Ready(self.reader.end_of_stream().map_err(incomplete)),
                 Ok(_) => {}
                 Err(_) => return Poll::Ready(Err(incomplete("the connection broke within the body"))),

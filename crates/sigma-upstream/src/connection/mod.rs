@@ -10,7 +10,7 @@ pub mod h2;
 use std::task::{Context, Poll};
 
 use sigma_http::h1::{Output, ParseError};
-use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, Method, RequestHead, ResponseHead};
+use sigma_http::{BodyLength, Fault, FaultKind, Frame, Method, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Stream};
 
 pub(crate) use dial::timed_out;
@@ -157,38 +157,6 @@ pub fn flush(stream: &mut Stream, output: &mut Output, cx: &mut Context<'_>) -> 
     }
     // What an encrypted stream took may still wait for room in its socket.
     stream.poll_flush(cx)
-}
-
-/// Reads more bytes behind those in `input`; 0 is the end of the stream. Holds no memory while
-/// there is nothing to read.
-///
-/// # Errors
-/// The operating system's.
-pub fn fill(
-    stream: &mut Stream,
-    input: &mut Chunk,
-    room: usize,
-    cx: &mut Context<'_>,
-) -> Poll<std::io::Result<usize>> {
-    if input.is_empty() {
-        let mut chunk = Chunk::take();
-        let read = stream.poll_read(cx, chunk.spare());
-        if let Poll::Ready(Ok(n)) = read
-            && n > 0
-        {
-            chunk.filled(n);
-            *input = chunk;
-        }
-        return read;
-    }
-    if input.spare().is_empty() {
-        input.reserve_total(room.max(input.len() + 1));
-    }
-    let read = stream.poll_read(cx, input.spare());
-    if let Poll::Ready(Ok(n)) = read {
-        input.filled(n);
-    }
-    read
 }
 
 fn parse_fault(error: ParseError) -> Fault {
