@@ -92,13 +92,12 @@ mod tests {
     use std::rc::Rc;
 
     use sigma_config::plugins::{PluginSchemas, PluginScope};
-    use sigma_plugin::{Consumers, Local, Node, Roster};
+    use sigma_plugin::{Consumers, Kind, Local, Node, Roster};
 
     use super::*;
 
     fn roster() -> Roster {
-        static ALL: &[&Descriptor] = &[&MAINTENANCE];
-        Roster::new(ALL, None)
+        Roster::new([Arc::new(MAINTENANCE) as Arc<dyn Kind>], None)
     }
 
     /// What a client at `addr` is answered: status, fields and body in one line, or `passed`.

@@ -13,7 +13,6 @@ use sigma_config::plugins::{PluginSchemas, PluginScope};
 use sigma_config::settings::{RouterKind, UnknownFields};
 use sigma_config::{Surroundings, stored};
 use sigma_plugin::{Node, Roster};
-use sigma_plugins::ROSTER;
 
 /// Whether the configuration holds what is known later: variables, references to secrets.
 fn is_open(conf: &Value) -> bool {
@@ -22,9 +21,11 @@ fn is_open(conf: &Value) -> bool {
 
 fuzz_target!(|input: &[u8]| {
     let [plugin, place, text @ ..] = input else { return };
-    let name = ROSTER[usize::from(*plugin) % ROSTER.len()].name;
+    let kinds = sigma_plugins::kinds();
+    let kind = Arc::clone(&kinds[usize::from(*plugin) % kinds.len()]);
+    let name = kind.name();
     let Ok(conf) = serde_json::from_slice::<Value>(text) else { return };
-    let roster = Roster::new(ROSTER, None);
+    let roster = Roster::new(kinds.iter().cloned(), None);
     let surroundings = Surroundings {
         plugins: &roster,
         unknown: UnknownFields::Refuse,
@@ -49,7 +50,7 @@ fuzz_target!(|input: &[u8]| {
             let conf = Arc::new(conf);
             let resolved = Value::clone(&conf);
             let node = Arc::new(Node::default());
-            let built = roster.build(name, &conf, resolved, "/apisix/routes/1", metadata, &node);
+            let built = roster.build(name, &conf, resolved, "/apisix/routes/1", &|_| metadata.clone(), &node);
             assert!(built.is_ok(), "{name} accepted, but not built: {conf}: {:?}", built.err());
         }
         1 => {

@@ -6,7 +6,6 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
-use sigma_plugins::ROSTER;
 
 /// A document that a generator writes from the code.
 pub(crate) struct Generated {
@@ -18,13 +17,14 @@ pub(crate) struct Generated {
 
 /// All generated documents. `docs/benchmarks.md` is not among them: its figures come from a run.
 pub(crate) fn generated() -> Vec<Generated> {
+    let kinds = sigma_plugins::kinds();
     let document = |path: &str, text: String| Generated { path: path.to_owned(), text };
     let mut all = vec![
         document("docs/configuration.md", sigma_config::docs::reference_markdown()),
-        document(&format!("{PLUGINS}README.md"), sigma_plugin::docs::index(ROSTER)),
+        document(&format!("{PLUGINS}README.md"), sigma_plugin::docs::index(&kinds)),
     ];
-    all.extend(ROSTER.iter().map(|plugin| {
-        document(&format!("{PLUGINS}{}.md", plugin.name), sigma_plugin::docs::reference(plugin))
+    all.extend(kinds.iter().map(|plugin| {
+        document(&format!("{PLUGINS}{}.md", plugin.name()), sigma_plugin::docs::reference(&**plugin))
     }));
     all
 }

@@ -39,9 +39,9 @@ pub enum PluginRefusal {
 
 /// Where a plugin stands among the others, for lists of plugins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct Standing<'a> {
     /// Its version, as APISIX numbers it.
-    pub version: &'static str,
+    pub version: &'a str,
     /// Plugins with a higher number run first.
     pub priority: i32,
 }
@@ -93,7 +93,7 @@ pub trait PluginSchemas: Send + Sync {
     }
 
     /// Its place among the others; None where that is not known.
-    fn standing(&self, _name: &str) -> Option<Standing> {
+    fn standing(&self, _name: &str) -> Option<Standing<'_>> {
         None
     }
 
@@ -205,7 +205,7 @@ impl PluginSchemas for EnabledPlugins<'_> {
         self.all.attributes(name)
     }
 
-    fn standing(&self, name: &str) -> Option<Standing> {
+    fn standing(&self, name: &str) -> Option<Standing<'_>> {
         self.all.standing(name)
     }
 

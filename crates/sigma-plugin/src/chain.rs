@@ -1,17 +1,16 @@
 //! The plugins of a route in the order in which they run, one list per phase.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::meta::Meta;
-use crate::{Descriptor, Phase, Plugin, RunPolicy};
+use crate::{Kind, Phase, Plugin, RunPolicy};
 
 /// A plugin with one configuration.
 pub struct Entry {
     /// What kind of plugin it is.
-    pub descriptor: &'static Descriptor,
+    pub kind: Arc<dyn Kind>,
     /// Its `_meta`.
     pub meta: Meta,
     /// What it was made from, as it was written.
@@ -25,14 +24,19 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// The name of its plugin.
+    pub fn name(&self) -> &str {
+        self.kind.name()
+    }
+
     fn priority(&self) -> i32 {
-        self.meta.priority.unwrap_or(self.descriptor.priority)
+        self.meta.priority.unwrap_or(self.kind.priority())
     }
 
     /// Whether it wants to know how the exchange goes: it logs, or its configuration names a
     /// variable that says so.
     fn asks_for_course(&self) -> bool {
-        self.descriptor.phases.contains(Phase::Log)
+        self.kind.phases().contains(Phase::Log)
             || tells_course(&self.conf)
             || self.metadata.as_deref().is_some_and(tells_course)
     }
@@ -41,7 +45,7 @@ impl Entry {
 impl std::fmt::Debug for Entry {
     /// Without the configuration, which may hold secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Entry").field("name", &self.descriptor.name).finish_non_exhaustive()
+        f.debug_struct("Entry").field("name", &self.name()).finish_non_exhaustive()
     }
 }
 
@@ -73,14 +77,16 @@ impl Chain {
     /// The chain of these plugins; of several with one name the last one counts. Disabled ones are
     /// left out.
     pub fn new(entries: impl IntoIterator<Item = Arc<Entry>>) -> Chain {
-        let by_name: BTreeMap<&'static str, Arc<Entry>> =
-            entries.into_iter().map(|entry| (entry.descriptor.name, entry)).collect();
-        let mut entries: Vec<Arc<Entry>> =
-            by_name.into_values().filter(|entry| !entry.meta.disable).collect();
+        let mut entries: Vec<Arc<Entry>> = entries.into_iter().collect();
+        // Stable both times: the last of one name comes first of it, and stays.
+        entries.reverse();
+        entries.sort_by(|one, other| one.name().cmp(other.name()));
+        entries.dedup_by(|later, first| later.name() == first.name());
+        entries.retain(|entry| !entry.meta.disable);
         // Stable: what has the same priority runs in the order of the names.
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.priority()));
         let of = |phase: Phase| {
-            entries.iter().filter(|entry| entry.descriptor.phases.contains(phase)).cloned().collect()
+            entries.iter().filter(|entry| entry.kind.phases().contains(phase)).cloned().collect()
         };
         let phases = Phase::ALL.map(of);
         let asks_for_course = entries.iter().any(|entry| entry.asks_for_course());
@@ -113,7 +119,7 @@ impl Chain {
 
     /// The plugin with this name.
     pub fn get(&self, name: &str) -> Option<&Arc<Entry>> {
-        self.entries.iter().find(|entry| entry.descriptor.name == name)
+        self.entries.iter().find(|entry| entry.name() == name)
     }
 
     /// This chain with `over` in the place of plugins with the same names, and added to the others.
@@ -135,13 +141,13 @@ impl Chain {
 }
 
 fn stands_back(entry: &Entry, route: &Chain) -> bool {
-    entry.descriptor.run_policy == RunPolicy::PreferRoute && route.get(entry.descriptor.name).is_some()
+    entry.kind.run_policy() == RunPolicy::PreferRoute && route.get(entry.name()).is_some()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PhaseSet;
+    use crate::{Descriptor, PhaseSet};
 
     struct Nothing;
 
@@ -160,7 +166,7 @@ mod tests {
         let conf = serde_json::json!({"_meta": meta});
         let meta = Meta::of(&conf).unwrap();
         Arc::new(Entry {
-            descriptor,
+            kind: Arc::new(*descriptor),
             meta,
             conf: Arc::new(conf),
             metadata: None,
@@ -178,7 +184,7 @@ mod tests {
             let meta = Meta::default();
             let text = conf.to_string();
             let entry = Entry {
-                descriptor,
+                kind: Arc::new(*descriptor),
                 meta,
                 conf: Arc::new(conf),
                 metadata: None,
@@ -195,7 +201,7 @@ mod tests {
     }
 
     fn names(chain: &Chain) -> String {
-        chain.phase(Phase::Access).iter().map(|entry| entry.descriptor.name).collect()
+        chain.phase(Phase::Access).iter().map(|entry| entry.name()).collect()
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl std::fmt::Debug for Identity {
 pub struct Consumers {
     by_name: HashTrieMapSync<Box<str>, Arc<Consumer>>,
     /// By plugin, then by the attribute that identifies.
-    identities: HashMap<&'static str, HashTrieMapSync<Box<str>, Arc<Identity>>>,
+    identities: HashMap<Box<str>, HashTrieMapSync<Box<str>, Arc<Identity>>>,
 }
 
 impl Consumers {
@@ -95,8 +95,8 @@ impl Consumers {
     }
 
     /// Puts an identity in. One with the same key is replaced: the last one loaded counts.
-    pub fn put_identity(&mut self, plugin: &'static str, key: &str, identity: Arc<Identity>) {
-        self.identities.entry(plugin).or_default().insert_mut(key.into(), identity);
+    pub fn put_identity(&mut self, plugin: &str, key: &str, identity: Arc<Identity>) {
+        self.identities.entry(plugin.into()).or_default().insert_mut(key.into(), identity);
     }
 
     /// Takes an identity out, if it still is that of `consumer`.

@@ -323,7 +323,7 @@ impl Context {
     /// Whether an entry runs for this exchange at all: nobody skips it, and its `_meta.filter`, which
     /// is asked once, admits it.
     pub fn admits(&mut self, entry: &Entry) -> bool {
-        if self.skipped.iter().any(|skipped| **skipped == *entry.descriptor.name) {
+        if self.skipped.iter().any(|skipped| **skipped == *entry.name()) {
             return false;
         }
         if entry.meta.filter.is_empty() {

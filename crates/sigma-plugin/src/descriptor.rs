@@ -1,7 +1,6 @@
 //! What a plugin says of itself.
 
 use std::any::Any;
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -12,7 +11,7 @@ use sigma_config::described::schema_of;
 use sigma_config::plugins::PluginScope;
 
 use crate::places::VariablePlace;
-use crate::{Entry, Node, Plugin, Reply};
+use crate::{Context, Entry, Env, Node, Plugin, Step};
 
 /// A phase of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,8 +114,8 @@ pub struct Endpoint {
     pub path_setting: &'static str,
     /// The method it answers to.
     pub method: sigma_http::Method,
-    /// Makes the answer; called on any thread.
-    pub answer: fn(&Node, &Value) -> Reply,
+    /// Makes the answer. Called as a hook is, by a worker or beside the traffic: it must not block.
+    pub answer: fn(&mut Context, &Env<'_>) -> Step,
 }
 
 impl Endpoint {
@@ -177,7 +176,7 @@ pub type Check = fn(&Value) -> Result<(), String>;
 /// What an authenticating plugin has made of a consumer's configuration.
 pub type Data = Arc<dyn Any + Send + Sync>;
 
-/// A plugin: everything that the gateway, its schemas and its documentation know of it.
+/// A plugin that is compiled in: a [`crate::Kind`] written as a constant.
 #[derive(Debug, Clone, Copy)]
 pub struct Descriptor {
     /// Its name in configurations.
@@ -282,26 +281,13 @@ impl Descriptor {
     pub const fn itself<P: Configuration + Plugin + 'static>() -> Descriptor {
         Descriptor { build: |build| Ok(Arc::new(build.config::<P>()?)), ..Descriptor::of::<P>() }
     }
-
-    /// What it does, for the reference.
-    pub fn documentation(&self) -> Cow<'static, str> {
-        if !self.doc.is_empty() {
-            return Cow::Borrowed(self.doc);
-        }
-        let schema = (self.schema)();
-        let described = schema.get("description").and_then(Value::as_str);
-        Cow::Owned(described.unwrap_or_default().to_owned())
-    }
-
-    /// Whether it says who a request is from.
-    pub const fn authenticates(&self) -> bool {
-        self.auth.is_some() || self.authenticates_by_children
-    }
 }
 
 /// What an instance is made from.
 #[derive(Debug)]
 pub struct Build<'a> {
+    /// The name of the plugin.
+    pub plugin: &'a str,
     /// The configuration, checked, with defaults filled in and secrets resolved.
     pub conf: &'a Value,
     /// Where it stands: the key of a resource, e.g. `/apisix/routes/1`. Counters begin with it.
@@ -346,12 +332,13 @@ impl Build<'_> {
 
     /// For a configuration with defaults filled in, in which no other plugins stand.
     pub fn new<'a>(
+        plugin: &'a str,
         conf: &'a Value,
         resource: &'a str,
         metadata: &'a Value,
         node: &'a Arc<Node>,
     ) -> Build<'a> {
-        Build { conf, resource, metadata, node, family: &Childless }
+        Build { plugin, conf, resource, metadata, node, family: &Childless }
     }
 
     /// An instance of a plugin that stands inside the configuration, whose counters are kept apart by
@@ -364,8 +351,8 @@ impl Build<'_> {
     }
 
     /// The key under which an [`InlineUpstream`] is found, see [`crate::Context::upstream`].
-    pub fn upstream_key(&self, plugin: &str, name: &str) -> String {
-        inline_upstream_key(self.resource, plugin, name)
+    pub fn upstream_key(&self, name: &str) -> String {
+        inline_upstream_key(self.resource, self.plugin, name)
     }
 
     /// A number that changes when the configuration does, and only then.
@@ -421,7 +408,7 @@ mod tests {
         let node = Arc::new(Node::default());
         let hash = |text: &str| {
             let conf: Value = serde_json::from_str(text).unwrap();
-            Build::new(&conf, "", &Value::Null, &node).conf_hash()
+            Build::new("p", &conf, "", &Value::Null, &node).conf_hash()
         };
         assert_eq!(hash(r#"{"a":1,"b":[2,"x"]}"#), hash(r#"{"b":[2,"x"],"a":1}"#));
         assert_ne!(hash(r#"{"a":1}"#), hash(r#"{"a":2}"#));

@@ -2,41 +2,39 @@
 //! `docs/plugins/`.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use serde_json::Value;
 use sigma_config::described::take_confidential;
 use sigma_config::docs::{cell, type_in_words};
+use sigma_config::plugins::PluginScope;
 
-use crate::{Descriptor, Phase, RunPolicy};
+use crate::{Kind, Phase, RunPolicy};
 
 /// Everything a descriptor says, as Markdown.
-pub fn reference(plugin: &Descriptor) -> String {
-    let mut out = format!("# {}\n\n{}\n\n", plugin.name, plugin.documentation().trim());
+pub fn reference(plugin: &dyn Kind) -> String {
+    let mut out = format!("# {}\n\n{}\n\n", plugin.name(), plugin.documentation().trim());
     let phases: Vec<&str> =
-        Phase::ALL.into_iter().filter(|phase| plugin.phases.contains(*phase)).map(Phase::as_str).collect();
+        Phase::ALL.into_iter().filter(|phase| plugin.phases().contains(*phase)).map(Phase::as_str).collect();
     let phases = if phases.is_empty() { "none".to_owned() } else { phases.join(", ") };
     // Writing to a String cannot fail, here and below.
-    let _ = write!(out, "Priority {}; phases: {phases}.", plugin.priority);
-    if plugin.run_policy == RunPolicy::PreferRoute {
+    let _ = write!(out, "Priority {}; phases: {phases}.", plugin.priority());
+    if plugin.run_policy() == RunPolicy::PreferRoute {
         out.push_str(" In a global rule it stands back where the route has it too.");
     }
     out.push('\n');
-    example(&mut out, plugin.example);
-    table(&mut out, "Configuration", &(plugin.schema)());
-    if let Some(auth) = &plugin.auth {
-        table(&mut out, "Configuration of a consumer or credential", &(auth.schema)());
-        let _ = writeln!(out, "\nA consumer is found by `{}`.", auth.attribute);
+    example(&mut out, plugin.example());
+    table(&mut out, "Configuration", plugin.schema(PluginScope::Http));
+    if let Some(field) = plugin.identifying_field() {
+        table(&mut out, "Configuration of a consumer or credential", plugin.schema(PluginScope::Consumer));
+        let _ = writeln!(out, "\nA consumer is found by `{field}`.");
     }
-    if let Some(schema) = plugin.metadata_schema {
-        table(&mut out, "Plugin metadata", &schema());
-    }
-    if let Some(schema) = plugin.attributes {
-        table(&mut out, &format!("The setting `plugin_attr.{}`", plugin.name), &schema());
-    }
+    table(&mut out, "Plugin metadata", plugin.schema(PluginScope::Metadata));
+    table(&mut out, &format!("The setting `plugin_attr.{}`", plugin.name()), plugin.attributes());
     secrets(&mut out, plugin);
-    if !plugin.endpoints.is_empty() {
+    if !plugin.endpoints().is_empty() {
         out.push_str("\n## Paths of its own\n\n");
-        for endpoint in plugin.endpoints {
+        for endpoint in plugin.endpoints() {
             let _ = writeln!(out, "- `{} {}`", endpoint.method.as_str(), endpoint.path);
         }
     }
@@ -61,41 +59,42 @@ fn example(out: &mut String, example: &str) {
 }
 
 /// A list of plugins: name, priority and first line of each, in the order given.
-pub fn index(plugins: &[&Descriptor]) -> String {
+pub fn index(plugins: &[Arc<dyn Kind>]) -> String {
     let mut out = String::from(
         "# Plugins\n\nEach page has an example to start from and every field. `sigma plugins NAME` prints the same page. \
          Every plugin also takes `_meta` (`disable`, `priority`, `filter`, `error_response`).\n\n\
          | plugin | priority | what it does |\n|---|---|---|\n",
     );
     for plugin in plugins {
-        let (name, priority, summary) = (plugin.name, plugin.priority, cell(&summary(plugin)));
+        let (name, priority, summary) = (plugin.name(), plugin.priority(), cell(&summary(&**plugin)));
         let _ = writeln!(out, "| [{name}]({name}.md) | {priority} | {summary} |");
     }
     out
 }
 
 /// The first line of what a plugin says of itself.
-pub fn summary(plugin: &Descriptor) -> String {
+pub fn summary(plugin: &dyn Kind) -> String {
     plugin.documentation().trim().lines().next().unwrap_or_default().to_owned()
 }
 
-fn secrets(out: &mut String, plugin: &Descriptor) {
-    let of = |schema: fn() -> Value, fields: &[&str]| {
-        let marked = take_confidential(&mut schema());
-        marked.into_iter().chain(fields.iter().map(|field| (*field).to_owned())).collect::<Vec<_>>()
-    };
-    let mut fields = of(plugin.schema, plugin.secret_fields);
-    fields.extend(plugin.auth.map(|auth| of(auth.schema, auth.secret_fields)).unwrap_or_default());
-    let fields: Vec<String> = fields.iter().map(|field| format!("`{field}`")).collect();
+fn secrets(out: &mut String, plugin: &dyn Kind) {
+    let scopes = [PluginScope::Http, PluginScope::Consumer];
+    let fields = scopes.into_iter().flat_map(|scope| {
+        let marked =
+            plugin.schema(scope).map(|mut schema| take_confidential(&mut schema)).unwrap_or_default();
+        marked.into_iter().chain(plugin.secret_fields(scope).iter().map(|field| (*field).to_owned()))
+    });
+    let fields: Vec<String> = fields.map(|field| format!("`{field}`")).collect();
     if !fields.is_empty() {
         let _ = writeln!(out, "\nEncrypted in the store, if encryption is on: {}.", fields.join(", "));
     }
 }
 
-fn table(out: &mut String, title: &str, schema: &Value) {
+fn table(out: &mut String, title: &str, schema: Option<Value>) {
+    let Some(schema) = schema else { return };
     let _ = write!(out, "\n## {title}\n\n");
     let mut rows = Vec::new();
-    collect("", schema, &mut rows);
+    collect("", &schema, &mut rows);
     if rows.is_empty() {
         out.push_str("No fields.\n");
         return;
@@ -173,7 +172,7 @@ fn condition(test: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PhaseSet;
+    use crate::{Descriptor, PhaseSet};
     use serde_json::json;
 
     static PLUGIN: Descriptor = Descriptor {
@@ -213,6 +212,6 @@ mod tests {
         ] {
             assert!(text.lines().any(|known| known == line), "{line}\n{text}");
         }
-        assert!(index(&[&PLUGIN]).contains("| [sample](sample.md) | 7 | Does a thing. |"));
+        assert!(index(&[Arc::new(PLUGIN)]).contains("| [sample](sample.md) | 7 | Does a thing. |"));
     }
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use serde_json::Value;
 
 use crate::outbound::{Nowhere, Outbound};
-use crate::{Consumers, Descriptor};
+use crate::{Consumers, Kind};
 
 /// The world around one call of a hook.
 #[derive(Clone, Copy)]
@@ -48,7 +48,7 @@ pub struct Node {
     attributes: OnceLock<Value>,
     hostname: OnceLock<String>,
     /// The plugins that may be used.
-    enabled: OnceLock<Vec<&'static Descriptor>>,
+    enabled: OnceLock<Vec<Arc<dyn Kind>>>,
     /// How often operators asked for log files to be opened anew.
     log_generation: AtomicU64,
     /// Lines of logs that plugins could not keep.
@@ -104,13 +104,13 @@ impl Node {
     }
 
     /// The plugins that may be used, in the order of their names; none before the first instance.
-    pub fn enabled(&self) -> &[&'static Descriptor] {
+    pub fn enabled(&self) -> &[Arc<dyn Kind>] {
         self.enabled.get().map_or(&[], Vec::as_slice)
     }
 
     /// Tells which plugins may be used; the first to say it counts, as it is the same for all.
-    pub(crate) fn know_enabled(&self, descriptors: impl Iterator<Item = &'static Descriptor>) {
-        self.enabled.get_or_init(|| descriptors.collect());
+    pub(crate) fn know_enabled<'k>(&self, kinds: impl Iterator<Item = &'k Arc<dyn Kind>>) {
+        self.enabled.get_or_init(|| kinds.cloned().collect());
     }
 
     /// Files that plugins write to are to be opened anew, because somebody renamed them.

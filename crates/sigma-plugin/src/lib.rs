@@ -1,13 +1,14 @@
 //! What an extension author needs, and nothing else.
 //!
-//! A plugin is a [`Descriptor`] — its name, order, phases, schema — and a type that implements
-//! [`Plugin`] with the hooks it needs. Its configuration is parsed once, when a configuration is
+//! A plugin is a [`Kind`] — its name, order, phases, schema, mostly a [`Descriptor`] — and a type that
+//! implements [`Plugin`] with the hooks it needs. Its configuration is parsed once, when a configuration is
 //! compiled; the instance is immutable and shared by all workers. A hook sees one exchange as a
 //! [`Context`] and the world around it as an [`Env`], and answers with a [`Step`].
 //!
 //! | module | question |
 //! |---|---|
-//! | [`descriptor`] | what a plugin says of itself |
+//! | [`kind`] | what the gateway asks of a plugin |
+//! | [`descriptor`] | the same of a plugin that is compiled in |
 //! | [`context`] | what a hook sees and changes of one exchange |
 //! | [`step`] | what a hook answers |
 //! | [`env`] | what a hook may use: counters, background work, consumers |
@@ -28,6 +29,7 @@ pub mod descriptor;
 pub mod docs;
 pub mod env;
 pub mod facts;
+pub mod kind;
 pub mod meta;
 pub mod outbound;
 pub mod places;
@@ -42,13 +44,14 @@ pub use consumer::{Consumer, Consumers, Identity};
 pub use context::{Client, Context};
 pub use descriptor::{Auth, Build, Configuration, Descriptor, Phase, PhaseSet, RunPolicy};
 pub use env::{Env, Local, Node};
+pub use kind::Kind;
 pub use roster::Roster;
 pub use step::{BodySource, Reply, ResponseStep, Step, StreamBody};
 
 /// An instance of a plugin: one configuration, parsed. Hooks run on a worker's thread and must
 /// not block it; what takes time answers [`Step::Wait`].
 ///
-/// Only hooks whose phase the [`Descriptor`] names are called.
+/// Only hooks whose phase the [`Kind`] names are called.
 pub trait Plugin: Send + Sync {
     /// Before authentication and limits: who is it, what is asked for.
     fn rewrite(&self, _cx: &mut Context, _env: &Env<'_>) -> Step {

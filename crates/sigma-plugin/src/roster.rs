@@ -16,7 +16,7 @@ use sigma_config::wording::{Schema, Unread, is_secret_reference};
 use crate::descriptor::{Child, Data, Family};
 use crate::meta::Meta;
 use crate::places::{Missing, Unknown, missing};
-use crate::{Build, Descriptor, Entry, Node};
+use crate::{Build, Entry, Kind, Node};
 
 /// A schema as people read it, and as it is checked.
 struct Checked {
@@ -57,64 +57,84 @@ fn countable(value: &mut Value) {
     }
 }
 
-/// A schema that is made when it is first asked for: a gateway uses few of the plugins that it has.
-struct Lazy {
-    make: fn() -> Value,
-    /// Fields that are encrypted at rest, besides those that it marks.
-    secret: &'static [&'static str],
-    made: OnceLock<Checked>,
-}
-
-impl Lazy {
-    fn new(make: fn() -> Value, secret: &'static [&'static str]) -> Lazy {
-        Lazy { make, secret, made: OnceLock::new() }
-    }
-
-    fn get(&self) -> &Checked {
-        self.made.get_or_init(|| {
-            let mut value = (self.make)();
-            let mut secret = take_confidential(&mut value);
-            secret.extend(self.secret.iter().map(|field| (*field).to_owned()));
-            if let Some(schema) = value.as_object_mut().filter(|_| !secret.is_empty()) {
-                // APISIX tells them there.
-                schema.insert("encrypt_fields".to_owned(), secret.clone().into());
-            }
-            // Nothing but the build decides over it; the test of each list of plugins makes them all.
-            let compiled = Schema::compile(&value).expect("the schema of a plugin is one");
-            Checked { value, compiled, secret }
-        })
+impl Checked {
+    fn new(kind: &dyn Kind, scope: PluginScope) -> Option<Checked> {
+        let mut value = kind.schema(scope)?;
+        let mut secret = take_confidential(&mut value);
+        secret.extend(kind.secret_fields(scope).iter().map(|field| (*field).to_owned()));
+        if let Some(schema) = value.as_object_mut().filter(|_| !secret.is_empty()) {
+            // APISIX tells them there.
+            schema.insert("encrypt_fields".to_owned(), secret.clone().into());
+        }
+        // Nothing but the build decides over it; the test of each list of plugins makes them all.
+        let compiled = Schema::compile(&value).expect("the schema of a plugin is one");
+        Some(Checked { value, compiled, secret })
     }
 }
 
+/// A kind of plugin, with its schemas once they were asked for: a gateway uses few of the plugins that
+/// it has.
 struct Known {
-    descriptor: &'static Descriptor,
-    schema: Lazy,
-    consumer: Option<Lazy>,
-    metadata: Option<Lazy>,
+    kind: Arc<dyn Kind>,
+    route: OnceLock<Option<Checked>>,
+    consumer: OnceLock<Option<Checked>>,
+    metadata: OnceLock<Option<Checked>>,
+}
+
+impl Known {
+    fn new(kind: Arc<dyn Kind>) -> Known {
+        let (route, consumer, metadata) = Default::default();
+        Known { kind, route, consumer, metadata }
+    }
+
+    /// What a configuration of this scope is checked against. A consumer may have any plugin: what
+    /// identifies nobody there is what it is on a route.
+    fn checked(&self, scope: PluginScope) -> Option<&Checked> {
+        let made = match scope {
+            PluginScope::Http => &self.route,
+            PluginScope::Consumer => &self.consumer,
+            PluginScope::Metadata => &self.metadata,
+            PluginScope::Stream => return None,
+        };
+        let checked = made.get_or_init(|| Checked::new(&*self.kind, scope)).as_ref();
+        match scope {
+            PluginScope::Consumer => checked.or_else(|| self.checked(PluginScope::Http)),
+            _ => checked,
+        }
+    }
 }
 
 /// The plugins that are enabled.
 pub struct Roster {
-    plugins: BTreeMap<&'static str, Known>,
+    plugins: BTreeMap<Box<str>, Arc<Known>>,
     /// Enabled or not.
-    all: &'static [&'static Descriptor],
+    all: Arc<[Arc<dyn Kind>]>,
     /// What may be left out where it is not among the plugins.
     ignored: Box<[String]>,
 }
 
 impl Roster {
-    /// All plugins of `list`, or only those that `enabled` names.
-    pub fn new(list: &'static [&'static Descriptor], enabled: Option<&[String]>) -> Roster {
-        let is_enabled = |name| enabled.is_none_or(|names| names.iter().any(|other| other == name));
-        let known = |descriptor: &'static Descriptor| Known {
-            descriptor,
-            schema: Lazy::new(descriptor.schema, descriptor.secret_fields),
-            consumer: descriptor.auth.map(|auth| Lazy::new(auth.schema, auth.secret_fields)),
-            metadata: descriptor.metadata_schema.map(|schema| Lazy::new(schema, &[])),
-        };
-        let plugins = list.iter().filter(|descriptor| is_enabled(descriptor.name));
-        let plugins = plugins.map(|descriptor| (descriptor.name, known(descriptor))).collect();
-        Roster { plugins, all: list, ignored: Box::default() }
+    /// All plugins of `kinds`, or only those that `enabled` names. Of two with one name the last counts.
+    pub fn new(kinds: impl IntoIterator<Item = Arc<dyn Kind>>, enabled: Option<&[String]>) -> Roster {
+        let all: Arc<[Arc<dyn Kind>]> = kinds.into_iter().collect();
+        let is_enabled = |name: &str| enabled.is_none_or(|names| names.iter().any(|other| other == name));
+        let plugins = all.iter().filter(|kind| is_enabled(kind.name())).map(Arc::clone);
+        let plugins = plugins.map(|kind| (kind.name().into(), Arc::new(Known::new(kind)))).collect();
+        Roster { plugins, all, ignored: Box::default() }
+    }
+
+    /// This roster with `kinds` added, in the place of those with the same names. What was made of the
+    /// others is shared.
+    #[must_use]
+    pub fn with(&self, kinds: impl IntoIterator<Item = Arc<dyn Kind>>) -> Roster {
+        let mut plugins = self.plugins.clone();
+        let mut all = self.all.to_vec();
+        for kind in kinds {
+            all.retain(|known| known.name() != kind.name());
+            all.push(Arc::clone(&kind));
+            plugins.insert(kind.name().into(), Arc::new(Known::new(kind)));
+        }
+        Roster { plugins, all: all.into(), ignored: self.ignored.clone() }
     }
 
     /// The same, with the names of plugins that may be left out where they are not among these.
@@ -131,25 +151,25 @@ impl Roster {
     /// A schema is none.
     pub fn make_schemas(&self) {
         for known in self.plugins.values() {
-            for schema in [Some(&known.schema), known.consumer.as_ref(), known.metadata.as_ref()] {
-                schema.map(Lazy::get);
+            for scope in [PluginScope::Http, PluginScope::Consumer, PluginScope::Metadata] {
+                known.checked(scope);
             }
         }
     }
 
-    /// The descriptor of an enabled plugin.
-    pub fn descriptor(&self, name: &str) -> Option<&'static Descriptor> {
-        self.plugins.get(name).map(|known| known.descriptor)
+    /// An enabled plugin.
+    pub fn get(&self, name: &str) -> Option<&Arc<dyn Kind>> {
+        self.plugins.get(name).map(|known| &known.kind)
     }
 
-    /// The descriptors of enabled plugins, in the order of their names.
-    pub fn descriptors(&self) -> impl Iterator<Item = &'static Descriptor> {
-        self.plugins.values().map(|known| known.descriptor)
+    /// The enabled plugins, in the order of their names.
+    pub fn kinds(&self) -> impl Iterator<Item = &Arc<dyn Kind>> {
+        self.plugins.values().map(|known| &known.kind)
     }
 
-    /// Whether the build has this plugin, enabled or not.
+    /// Whether there is this plugin, enabled or not.
     pub fn is_built_in(&self, name: &str) -> bool {
-        self.all.iter().any(|descriptor| descriptor.name == name)
+        self.all.iter().any(|kind| kind.name() == name)
     }
 
     /// Makes an instance.
@@ -178,20 +198,24 @@ impl Roster {
         }
         let mut filled = resolved;
         let meta = take_meta(&mut filled);
-        let mut filled = known.schema.get().filled(filled);
+        let mut filled = match known.checked(PluginScope::Http) {
+            Some(schema) => schema.filled(filled),
+            None => filled,
+        };
         if let (Some(fields), Some(meta)) = (filled.as_object_mut(), meta) {
             fields.insert("_meta".to_owned(), meta);
         }
         let mut meta_value = metadata.as_deref().cloned().unwrap_or(Value::Null);
-        if let Some(schema) = &known.metadata {
-            meta_value = schema.get().filled(meta_value);
+        if let Some(schema) = known.checked(PluginScope::Metadata) {
+            meta_value = schema.filled(meta_value);
         }
-        node.know_enabled(self.descriptors());
+        node.know_enabled(self.kinds());
         let children = Children { roster: self, metadata_of, made: RefCell::default() };
-        let build = Build { conf: &filled, resource, metadata: &meta_value, node, family: &children };
-        let plugin = (known.descriptor.build)(&build).map_err(|reason| hidden(reason, &secrets))?;
+        let build =
+            Build { plugin: name, conf: &filled, resource, metadata: &meta_value, node, family: &children };
+        let plugin = known.kind.build(&build).map_err(|reason| hidden(reason, &secrets))?;
         let (meta, conf, children) = (Meta::of(conf)?, Arc::clone(conf), children.made.take());
-        Ok(Entry { descriptor: known.descriptor, meta, conf, metadata, plugin, children })
+        Ok(Entry { kind: Arc::clone(&known.kind), meta, conf, metadata, plugin, children })
     }
 
     /// What an authenticating plugin makes of a consumer's or credential's configuration, and the
@@ -201,35 +225,29 @@ impl Roster {
     /// The configuration is refused, or lacks its attribute; a sentence.
     pub fn identity(&self, name: &str, conf: &Value) -> Option<Result<(String, Data), String>> {
         let known = self.plugins.get(name)?;
-        let (auth, schema) = (known.descriptor.auth?, known.consumer.as_ref()?);
+        let field = known.kind.identifying_field()?;
+        let schema = known.checked(PluginScope::Consumer)?;
         let mut own = conf.clone();
         take_meta(&mut own);
-        let filled = schema.get().filled(own);
-        let Some(key) = filled.get(auth.attribute).and_then(Value::as_str) else {
-            return Some(Err(format!("`{}` of plugin {name} is missing", auth.attribute)));
+        let filled = schema.filled(own);
+        let Some(key) = filled.get(field).and_then(Value::as_str) else {
+            return Some(Err(format!("`{field}` of plugin {name} is missing")));
         };
         if let Some(field) = unresolved(&filled) {
             return Some(Err(unknown_secret(&field)));
         }
         // What stood elsewhere is checked now; what did not has been, and costs little.
-        if schema.get().compiled.check(&filled).is_err() {
+        if schema.compiled.check(&filled).is_err() {
             return Some(Err(format!("the schema of plugin {name} refuses it")));
         }
-        if let Some(reason) = empty_secret(&schema.get().secret, &filled) {
+        if let Some(reason) = empty_secret(&schema.secret, &filled) {
             return Some(Err(reason));
         }
-        Some((auth.parse)(&filled).map(|data| (key.to_owned(), data)))
+        Some(known.kind.identity(&filled).map(|data| (key.to_owned(), data)))
     }
 
     fn checked(&self, name: &str, scope: PluginScope) -> Option<&Checked> {
-        let known = self.plugins.get(name)?;
-        let schema = match scope {
-            PluginScope::Http => &known.schema,
-            PluginScope::Consumer => known.consumer.as_ref().unwrap_or(&known.schema),
-            PluginScope::Metadata => known.metadata.as_ref()?,
-            PluginScope::Stream => return None,
-        };
-        Some(schema.get())
+        self.plugins.get(name)?.checked(scope)
     }
 }
 
@@ -278,9 +296,8 @@ impl Roster {
 
     /// The plugins that stand inside a configuration.
     fn children_of(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Child> {
-        let descriptor = self.descriptor(name).filter(|descriptor| may_hold_plugins(descriptor, scope));
-        let children = descriptor.and_then(|descriptor| descriptor.children);
-        children.map(|children| children(conf)).unwrap_or_default()
+        let kind = self.get(name).filter(|kind| may_hold_plugins(&***kind, scope));
+        kind.map(|kind| kind.children(conf)).unwrap_or_default()
     }
 
     fn unread_of_children(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Unread> {
@@ -295,7 +312,7 @@ impl Roster {
 
 impl PluginSchemas for Roster {
     fn names(&self) -> Vec<&str> {
-        self.plugins.keys().copied().collect()
+        self.plugins.keys().map(|name| &**name).collect()
     }
 
     fn schema(&self, name: &str, scope: PluginScope) -> Option<&Value> {
@@ -303,7 +320,7 @@ impl PluginSchemas for Roster {
     }
 
     fn is_auth(&self, name: &str) -> bool {
-        self.descriptor(name).is_some_and(Descriptor::authenticates)
+        self.get(name).is_some_and(|kind| kind.authenticates())
     }
 
     fn check(&self, name: &str, scope: PluginScope, conf: &Value) -> Result<(), PluginRefusal> {
@@ -312,7 +329,8 @@ impl PluginSchemas for Roster {
             // Metadata of a plugin without a schema for it may be any object.
             return if scope == PluginScope::Metadata { Ok(()) } else { Err(PluginRefusal::Unknown) };
         };
-        if scope == PluginScope::Consumer && known.descriptor.authenticates_by_children {
+        let identifies = known.kind.identifying_field().is_some();
+        if scope == PluginScope::Consumer && known.kind.authenticates() && !identifies {
             let reason = "the plugin identifies nobody by itself; give the consumer the configurations of \
                 the plugins that it asks";
             return Err(PluginRefusal::Invalid(reason.to_owned()));
@@ -321,14 +339,13 @@ impl PluginSchemas for Roster {
         take_meta(&mut filled);
         schema.compiled.check(&filled).map_err(PluginRefusal::Invalid)?;
         let filled = schema.filled(filled);
-        let auth = known.descriptor.auth.filter(|_| scope == PluginScope::Consumer);
-        let own = match (auth, known.descriptor.check) {
-            (Some(auth), _) => match empty_secret(&schema.secret, &filled) {
+        let own = match scope {
+            PluginScope::Consumer if identifies => match empty_secret(&schema.secret, &filled) {
                 Some(reason) => Err(reason),
-                None => (auth.parse)(&filled).map(|_| ()),
+                None => known.kind.identity(&filled).map(|_| ()),
             },
-            (None, Some(check)) if scope != PluginScope::Metadata => check(&filled),
-            _ => Ok(()),
+            PluginScope::Metadata => Ok(()),
+            _ => known.kind.check(&filled),
         };
         match own {
             // What a reference stands for is not known here; it is checked when it is.
@@ -336,7 +353,7 @@ impl PluginSchemas for Roster {
             own => own.map_err(PluginRefusal::Invalid)?,
         }
         self.check_children(name, scope, conf)?;
-        match missing(known.descriptor.variables, conf, Unknown::Refused).into_iter().next() {
+        match missing(known.kind.variables(), conf, Unknown::Refused).into_iter().next() {
             Some(Missing { pointer, reason }) => {
                 Err(PluginRefusal::Invalid(format!("{reason} (at {pointer})")))
             }
@@ -365,19 +382,19 @@ impl PluginSchemas for Roster {
     }
 
     fn warnings(&self, name: &str, scope: PluginScope, conf: &Value) -> Vec<Problem> {
-        let Some(descriptor) = self.descriptor(name) else { return Vec::new() };
-        let mut all = descriptor.warnings.map(|warnings| warnings(scope, conf)).unwrap_or_default();
+        let Some(kind) = self.get(name) else { return Vec::new() };
+        let mut all = kind.warnings(scope, conf);
         for child in self.children_of(name, scope, conf) {
             let found = self.warnings(&child.name, PluginScope::Http, &child.conf).into_iter();
             all.extend(found.map(|problem| problem.within(&child.place)));
         }
-        let variables = missing(descriptor.variables, conf, Unknown::Warned).into_iter();
+        let variables = missing(kind.variables(), conf, Unknown::Warned).into_iter();
         all.extend(variables.map(|Missing { pointer, reason }| Problem::new(pointer, "variable", reason)));
         all
     }
 
     fn unique_attribute(&self, name: &str) -> Option<&str> {
-        self.descriptor(name)?.auth.map(|auth| auth.attribute)
+        self.get(name)?.identifying_field()
     }
 
     fn secret_fields(&self, name: &str, scope: PluginScope) -> Vec<&str> {
@@ -392,12 +409,12 @@ impl PluginSchemas for Roster {
 
     fn attributes(&self, name: &str) -> Option<Value> {
         // Enabled or not: a plugin may be prepared before it is used.
-        let descriptor = self.all.iter().find(|descriptor| descriptor.name == name)?;
-        descriptor.attributes.map(|attributes| attributes())
+        self.all.iter().find(|kind| kind.name() == name)?.attributes()
     }
 
-    fn standing(&self, name: &str) -> Option<Standing> {
-        self.descriptor(name).map(|known| Standing { version: known.version, priority: known.priority })
+    fn standing(&self, name: &str) -> Option<Standing<'_>> {
+        let kind = self.get(name)?;
+        Some(Standing { version: kind.version(), priority: kind.priority() })
     }
 
     fn is_ignored(&self, name: &str) -> bool {
@@ -406,10 +423,10 @@ impl PluginSchemas for Roster {
 }
 
 /// Whether what stands in this place may have plugins inside: it is not what identifies a consumer.
-fn may_hold_plugins(descriptor: &Descriptor, scope: PluginScope) -> bool {
+fn may_hold_plugins(kind: &dyn Kind, scope: PluginScope) -> bool {
     match scope {
         PluginScope::Http => true,
-        PluginScope::Consumer => descriptor.auth.is_none(),
+        PluginScope::Consumer => kind.identifying_field().is_none(),
         PluginScope::Metadata | PluginScope::Stream => false,
     }
 }

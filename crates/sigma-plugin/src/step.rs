@@ -109,6 +109,48 @@ impl Step {
     }
 }
 
+impl Step {
+    /// The reply that a step comes to where there is no exchange around it, such as on a listener for
+    /// operators; `body` is the request's. None if it leaves the request to others.
+    ///
+    /// # Errors
+    /// A body that is made while it is sent broke off.
+    pub async fn settled(
+        mut self,
+        ctx: &mut Context,
+        env: &Env<'_>,
+        body: Vec<u8>,
+    ) -> io::Result<Option<Reply>> {
+        let mut body = Some(body);
+        loop {
+            self = match self {
+                Step::Next => return Ok(None),
+                Step::Reply(reply) => return Ok(Some(*reply)),
+                Step::Stream(reply, body) => return body.collected(*reply).await.map(Some),
+                Step::Wait(future) => future.await(ctx, env),
+                Step::ReadBody { limit, then } => {
+                    let fits = body.take_if(|body| body.len() <= limit);
+                    let read = if fits.is_some() { BodyRead::Whole } else { BodyRead::TooLarge };
+                    ctx.body = fits.or(ctx.body.take());
+                    then(ctx, env, read)
+                }
+            };
+        }
+    }
+}
+
+impl StreamBody {
+    /// The reply with this body, which is all made at once.
+    async fn collected(mut self, mut reply: Reply) -> io::Result<Reply> {
+        let mut bytes = Vec::new();
+        while let Some(piece) = std::future::poll_fn(|task| self.source.poll_piece(task)).await? {
+            bytes.extend_from_slice(&piece);
+        }
+        reply.body = Some(bytes);
+        Ok(reply)
+    }
+}
+
 impl From<Reply> for Step {
     fn from(reply: Reply) -> Step {
         Step::Reply(Box::new(reply))

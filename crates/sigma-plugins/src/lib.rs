@@ -17,4 +17,4 @@ mod seldom;
 pub(crate) mod testing;
 mod traffic;
 
-pub use roster::ROSTER;
+pub use roster::kinds;

@@ -1,9 +1,15 @@
 //! All plugins, in the order of their names.
 
-use sigma_plugin::Descriptor;
+use std::sync::Arc;
+
+use sigma_plugin::{Descriptor, Kind};
 
 /// The built-in plugins.
-pub static ROSTER: &[&Descriptor] = &[
+pub fn kinds() -> Vec<Arc<dyn Kind>> {
+    ROSTER.iter().map(|descriptor| Arc::new(**descriptor) as Arc<dyn Kind>).collect()
+}
+
+static ROSTER: &[&Descriptor] = &[
     &crate::traffic::api_breaker::API_BREAKER,
     &crate::auth::BASIC_AUTH,
     &crate::rewrite::brotli::BROTLI,
@@ -44,8 +50,6 @@ pub static ROSTER: &[&Descriptor] = &[
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use serde_json::{Value, json};
     use sigma_config::crypt::{Keyring, mask_resource};
     use sigma_config::kind::Kind;
@@ -53,7 +57,7 @@ mod tests {
     use sigma_config::settings::{RouterKind, UnknownFields};
     use sigma_config::wording::Unread;
     use sigma_config::{Surroundings, stored};
-    use sigma_plugin::Roster;
+    use sigma_plugin::{Kind as _, Roster};
 
     use super::*;
 
@@ -78,7 +82,7 @@ mod tests {
     /// read before it is taken over with `SIGMA_BLESS=1`.
     #[test]
     fn schemas_are_those_that_were_promised() {
-        let roster = Roster::new(ROSTER, None);
+        let roster = Roster::new(kinds(), None);
         let mut all = serde_json::Map::new();
         for plugin in ROSTER {
             let mut schemas = json!({
@@ -105,10 +109,10 @@ mod tests {
     #[test]
     fn attributes_that_pages_name_exist() {
         let mut named = 0;
-        for plugin in ROSTER {
+        for plugin in kinds() {
             for told in plugin.documentation().split("`plugin_attr.").skip(1) {
                 let Some((name, field)) = told.split('`').next().unwrap().split_once('.') else { continue };
-                let attributes = Roster::new(ROSTER, None).attributes(name).unwrap_or_default();
+                let attributes = Roster::new(kinds(), None).attributes(name).unwrap_or_default();
                 let field = field.split('.').next().unwrap();
                 assert!(attributes["properties"].get(field).is_some(), "plugin_attr.{name}.{field}");
                 named += 1;
@@ -120,7 +124,7 @@ mod tests {
     /// Wherever a plugin stands, what is secret of it is encrypted at rest and hidden from viewers.
     #[test]
     fn secrets_of_plugins_inside_plugins_are_secret() {
-        let (roster, password) = (Roster::new(ROSTER, None), "redis-password-1");
+        let (roster, password) = (Roster::new(kinds(), None), "redis-password-1");
         let limit = json!({"count": 1, "time_window": 1, "policy": "redis", "redis_host": "h", "redis_password": password});
         let conf = json!({"rules": [{"actions": [["return", {"code": 403}]]}, {"actions": [["limit-count", limit]]}]});
         let plain = json!({"uri": "/", "plugins": {"workflow": conf, "limit-count": limit}});
@@ -145,7 +149,7 @@ mod tests {
     fn names_are_sorted_and_schemas_compile() {
         let names: Vec<&str> = ROSTER.iter().map(|descriptor| descriptor.name).collect();
         assert!(names.windows(2).all(|pair| pair[0] < pair[1]), "{names:?}");
-        Roster::new(ROSTER, None).make_schemas();
+        Roster::new(kinds(), None).make_schemas();
         for attributes in ROSTER.iter().filter_map(|descriptor| descriptor.attributes) {
             sigma_config::wording::Schema::compile(&attributes()).unwrap();
         }
@@ -153,7 +157,7 @@ mod tests {
 
     #[test]
     fn no_plugin_takes_a_field_that_does_not_exist() {
-        let roster = Roster::new(ROSTER, None);
+        let roster = Roster::new(kinds(), None);
         for name in roster.names() {
             for scope in [PluginScope::Http, PluginScope::Consumer, PluginScope::Metadata] {
                 let conf = json!({"no_such_field": 1, "id": name, "_meta": {"priority": 1}});
@@ -184,7 +188,7 @@ mod tests {
 
     #[test]
     fn what_schema_and_plugin_warn_of_is_told_once() {
-        let roster = Roster::new(ROSTER, None);
+        let roster = Roster::new(kinds(), None);
         let (unknown, router) = (UnknownFields::Refuse, RouterKind::default());
         let around = Surroundings { plugins: &roster, unknown, router, now: 0 };
         let consumer =
@@ -209,7 +213,7 @@ mod tests {
     /// A secret that is empty, or whose reference is all that is known, is held by everybody.
     #[test]
     fn secrets_that_everybody_holds_are_refused() {
-        let roster = Roster::new(ROSTER, None);
+        let roster = Roster::new(kinds(), None);
         let refused = |plugin: &str, conf: &serde_json::Value| {
             roster.identity(plugin, conf).unwrap().err().unwrap_or_default()
         };

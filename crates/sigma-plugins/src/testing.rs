@@ -17,7 +17,7 @@ use sigma_plugin::{
 
 /// The roster of all plugins, enabled.
 pub(crate) fn roster() -> Roster {
-    Roster::new(crate::ROSTER, None)
+    Roster::new(crate::kinds(), None)
 }
 
 /// An instance of a plugin whose configuration was checked as the gateway does.

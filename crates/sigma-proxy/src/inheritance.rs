@@ -271,7 +271,7 @@ mod tests {
     fn sockets_pass_to_the_next_generation() {
         let health = sigma_upstream::health::passive_channel(1).0;
         let mut inheritance = Inheritance::new(2, health, Arc::default());
-        let plugins = Arc::new(Roster::new(&[], None));
+        let plugins = Arc::new(Roster::new([], None));
         let compiler = inheritance.compiler(Arc::clone(&plugins));
         let config = sigma_config::Config::default();
         let compile = |compiler: &Compiler| alone(|sources| compiler.compile(&config, 0, sources)).unwrap().1;

@@ -14,7 +14,7 @@ use sigma_config::sound::Sound;
 use sigma_config::{Config, ParseOptions, Problem};
 use sigma_control::{LIFE, LoadError, Options, Source, Supervisor, compile_only};
 use sigma_net::limits::Descriptors;
-use sigma_plugin::Roster;
+use sigma_plugin::{Kind, Roster};
 use sigma_proxy::route::Verdict;
 
 use crate::args::{Check, Cli, Command, DEFAULT_FILE, Routes, Run, Signal};
@@ -43,27 +43,26 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
 
 /// All plugins of this build.
 fn roster() -> Arc<Roster> {
-    Arc::new(Roster::new(sigma_plugins::ROSTER, None))
+    Arc::new(Roster::new(sigma_plugins::kinds(), None))
 }
 
 /// Lists the plugins, or prints what one says of itself.
 fn plugins(name: Option<&str>) -> Result<ExitCode> {
-    let mut text = String::new();
-    match name {
+    let kinds = sigma_plugins::kinds();
+    let text = match name {
         None => {
-            let width =
-                sigma_plugins::ROSTER.iter().map(|plugin| plugin.name.len()).max().unwrap_or_default();
-            for plugin in sigma_plugins::ROSTER {
-                text += &format!("{:width$}  {}\n", plugin.name, sigma_plugin::docs::summary(plugin));
-            }
+            let width = kinds.iter().map(|kind| kind.name().len()).max().unwrap_or_default();
+            let line = |kind: &Arc<dyn Kind>| {
+                format!("{:width$}  {}\n", kind.name(), sigma_plugin::docs::summary(&**kind))
+            };
+            kinds.iter().map(line).collect()
         }
         Some(name) => {
-            let found = sigma_plugins::ROSTER.iter().find(|plugin| plugin.name == name);
-            let plugin =
-                found.ok_or_else(|| anyhow!("unknown plugin [{name}]; `sigma plugins` lists them"))?;
-            text = sigma_plugin::docs::reference(plugin);
+            let found = kinds.iter().find(|kind| kind.name() == name);
+            let kind = found.ok_or_else(|| anyhow!("unknown plugin [{name}]; `sigma plugins` lists them"))?;
+            sigma_plugin::docs::reference(&**kind)
         }
-    }
+    };
     Ok(printed(text.as_bytes()))
 }
 
@@ -107,7 +106,7 @@ fn run(args: Run) -> Result<ExitCode> {
         }
         let listeners: Vec<String> =
             checked.config.settings.listeners.iter().map(|l| l.address.to_string()).collect();
-        let options = Options { source, watch: args.watch, plugins: sigma_plugins::ROSTER };
+        let options = Options { source, watch: args.watch, plugins: sigma_plugins::kinds() };
         let supervisor = Supervisor::start(options, checked, Box::new(log)).await?;
         tracing::info!(target: LIFE, listeners = listeners.join(", "), "serving");
         if !args.with_demo_origin.is_empty() {

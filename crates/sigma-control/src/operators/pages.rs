@@ -5,6 +5,7 @@
 //! ten thousand routes takes a while.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +17,11 @@ use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use sigma_config::kind::Kind;
 use sigma_config::settings::Operators;
+use sigma_http::RequestHead;
+use sigma_http::h1::{HeadLimits, Tolerance, parse_request};
 use sigma_observe::counters::{Counter, merge};
 use sigma_plugin::facts::{Facts, FactsBoard, NodeHealth, Websockets};
-use sigma_plugin::{Descriptor, Node, Reply};
+use sigma_plugin::{Consumers, Context, Env, Local, Node, Reply};
 
 use super::{OpenError, listen};
 use crate::operators::control_api::Inspect;
@@ -29,6 +32,9 @@ use crate::serving::plugins::Plugins;
 /// APISIX's address for metrics.
 const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9091);
 
+/// Largest body of a request to an endpoint; none of them has use for more.
+const MAX_BODY_BYTES: usize = 1 << 20;
+
 /// How old facts become where nobody asks for them on a listener.
 const DEFAULT_REFRESH: Duration = Duration::from_secs(15);
 
@@ -38,21 +44,21 @@ pub(crate) async fn serve(
     plugins: &Plugins,
     limits: &Arc<Operators>,
 ) -> Result<(), OpenError> {
-    let serving: Vec<&'static Descriptor> =
-        plugins.enabled.descriptors().filter(|descriptor| !descriptor.endpoints.is_empty()).collect();
+    let serving: Vec<&Arc<dyn sigma_plugin::Kind>> =
+        plugins.enabled.kinds().filter(|kind| !kind.endpoints().is_empty()).collect();
     if serving.is_empty() {
         return Ok(());
     }
     let facts = Arc::new(FactsSource { running: Arc::clone(running), node: Arc::clone(&plugins.node) });
-    for descriptor in &serving {
-        let attribute = plugins.node.attribute(descriptor.name);
-        if let Some(address) = address(descriptor.name, attribute).map_err(OpenError::Pages)? {
-            let pages = Pages { facts: Arc::clone(&facts), descriptor };
+    for &kind in &serving {
+        let attribute = plugins.node.attribute(kind.name());
+        if let Some(address) = address(kind.name(), attribute).map_err(OpenError::Pages)? {
+            let pages = Pages { facts: Arc::clone(&facts), kind: Arc::clone(kind) };
             listen(address, Router::new().fallback(answer).with_state(pages), limits).await?;
         }
     }
-    let refresh = serving.iter().filter_map(|descriptor| {
-        plugins.node.attribute(descriptor.name).get("refresh_interval")?.as_u64().map(Duration::from_secs)
+    let refresh = serving.iter().filter_map(|kind| {
+        plugins.node.attribute(kind.name()).get("refresh_interval")?.as_u64().map(Duration::from_secs)
     });
     let period = refresh.min().unwrap_or(DEFAULT_REFRESH).max(Duration::from_secs(1));
     tokio::spawn(async move {
@@ -92,20 +98,59 @@ pub(crate) fn address(plugin: &str, attribute: &Value) -> Result<Option<SocketAd
 #[derive(Clone)]
 struct Pages {
     facts: Arc<FactsSource>,
-    descriptor: &'static Descriptor,
+    kind: Arc<dyn sigma_plugin::Kind>,
 }
 
 async fn answer(State(pages): State<Pages>, request: Request) -> Response {
-    let attribute = pages.facts.node.attribute(pages.descriptor.name);
-    let asked = request.uri().path();
-    let found = pages.descriptor.endpoints.iter().find(|endpoint| {
-        endpoint.path_in(attribute) == asked && endpoint.method.as_str() == request.method().as_str()
-    });
-    let Some(endpoint) = found else { return StatusCode::NOT_FOUND.into_response() };
+    let attribute = pages.facts.node.attribute(pages.kind.name());
+    let (asked, method) = (request.uri().path(), request.method().as_str());
+    let at = pages
+        .kind
+        .endpoints()
+        .iter()
+        .position(|endpoint| endpoint.path_in(attribute) == asked && endpoint.method.as_str() == method);
+    let Some(at) = at else { return StatusCode::NOT_FOUND.into_response() };
     pages.facts.publish();
-    let (node, name) = (Arc::clone(&pages.facts.node), pages.descriptor.name);
-    let made = tokio::task::spawn_blocking(move || (endpoint.answer)(&node, node.attribute(name))).await;
-    made.map_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response(), response)
+    let Some(head) = head_of(&request) else { return StatusCode::BAD_REQUEST.into_response() };
+    let body = match axum::body::to_bytes(request.into_body(), MAX_BODY_BYTES).await {
+        Ok(body) => Vec::from(body),
+        Err(_) => return StatusCode::PAYLOAD_TOO_LARGE.into_response(),
+    };
+    let runtime = tokio::runtime::Handle::current();
+    // What a hook waits for stays on the thread of the hook, and this one is for all operators.
+    let made = tokio::task::spawn_blocking(move || runtime.block_on(pages.settled(at, head, body)));
+    made.await.map_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response(), response)
+}
+
+impl Pages {
+    /// The answer of one endpoint, which is asked as workers ask it; it can call nobody from here.
+    async fn settled(self, at: usize, head: RequestHead, body: Vec<u8>) -> Reply {
+        let (local, consumers) = (Rc::new(Local::default()), Consumers::default());
+        let env = Env::new(&self.facts.node, &local, &consumers);
+        let mut ctx = Context::default();
+        ctx.uri = head.raw_path().to_vec();
+        ctx.request = head;
+        let step = self.kind.answer(&self.kind.endpoints()[at], &mut ctx, &env);
+        match step.settled(&mut ctx, &env, body).await {
+            Ok(reply) => reply.unwrap_or_else(|| Reply::new(404)),
+            Err(_) => Reply::new(500),
+        }
+    }
+}
+
+/// The head as hooks see it; None if it is none that a worker would take.
+fn head_of(request: &Request) -> Option<RequestHead> {
+    let target = request.uri().path_and_query()?;
+    let mut text = format!("{} {target} HTTP/1.1\r\n", request.method()).into_bytes();
+    for (name, value) in request.headers() {
+        text.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+    }
+    text.extend(b"\r\n");
+    let (head_bytes, fields) = (text.len(), request.headers().len());
+    let limits = HeadLimits { line_bytes: head_bytes, head_bytes, fields, tolerance: Tolerance::NONE };
+    let mut head = RequestHead::default();
+    let end = parse_request(&text, &limits, &mut head).ok()??;
+    (end == text.len()).then_some(head)
 }
 
 fn response(reply: Reply) -> Response {

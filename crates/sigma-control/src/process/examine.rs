@@ -88,12 +88,12 @@ fn places(config: &Config, plugins: &Roster) -> Vec<(String, SocketAddr)> {
     let is_enabled = |name: &str| {
         settings.plugins.as_ref().is_none_or(|list| list.iter().any(|plugin| plugin.name == name))
     };
-    let pages = plugins.descriptors().filter(|known| !known.endpoints.is_empty() && is_enabled(known.name));
-    let pages = pages.filter_map(|known| {
-        let attribute = settings.plugin_attr.get(known.name)?;
+    let pages = plugins.kinds().filter(|kind| !kind.endpoints().is_empty() && is_enabled(kind.name()));
+    let pages = pages.filter_map(|kind| {
+        let attribute = settings.plugin_attr.get(kind.name())?;
         // One that cannot be read is reported when it is opened.
-        let address = pages::address(known.name, attribute).ok()??;
-        Some((format!("plugin_attr.{}.export_addr", known.name), address))
+        let address = pages::address(kind.name(), attribute).ok()??;
+        Some((format!("plugin_attr.{}.export_addr", kind.name()), address))
     });
     let operators: Vec<_> = own.chain(pages).collect();
     let for_clients = settings.listeners.iter().enumerate().filter_map(|(index, listener)| {

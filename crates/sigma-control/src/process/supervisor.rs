@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sigma_config::Checked;
-use sigma_plugin::{Descriptor, Node, Roster};
+use sigma_plugin::{Kind, Node, Roster};
 use sigma_proxy::{Failure, Gateway, Inheritance, Snapshot};
 use sigma_upstream::health::{REPORT_QUEUE, passive_channel};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -50,7 +50,7 @@ pub struct Options {
     /// Reload when the file changes.
     pub watch: bool,
     /// The plugins of this build.
-    pub plugins: &'static [&'static Descriptor],
+    pub plugins: Vec<Arc<dyn Kind>>,
 }
 
 /// The error log, as far as it changes while the process runs; the binary owns it.
@@ -154,7 +154,7 @@ impl Supervisor {
     ) -> Result<Supervisor, StartError> {
         // Before anything listens: whoever sees the gateway accept may signal it.
         let signals = Signals::receive().map_err(StartError::Signals)?;
-        let plugins = Plugins::new(options.plugins, &checked.config.settings);
+        let plugins = Plugins::new(&options.plugins, &checked.config.settings);
         let keyring = keyring(&checked.config.settings)?;
         let unfit = examine::unfit(&checked.config, &plugins.enabled);
         if !unfit.is_empty() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sigma_config::settings::Settings;
-use sigma_plugin::{Descriptor, Node, Roster};
+use sigma_plugin::{Kind, Node, Roster};
 
 /// The plugins of a process.
 pub(crate) struct Plugins {
@@ -17,15 +17,15 @@ pub(crate) struct Plugins {
 
 impl Plugins {
     /// Of `built_in`, those that the settings allow. Within the runtime that their tasks are to run on.
-    pub(crate) fn new(built_in: &'static [&'static Descriptor], settings: &Settings) -> Plugins {
+    pub(crate) fn new(built_in: &[Arc<dyn Kind>], settings: &Settings) -> Plugins {
         let ignored = &settings.compat.ignored_plugins;
-        let all = Arc::new(Roster::new(built_in, None).ignoring(ignored));
+        let all = Arc::new(Roster::new(built_in.iter().cloned(), None).ignoring(ignored));
         let enabled = match &settings.plugins {
             None => Arc::clone(&all),
             Some(list) => {
                 let names: Vec<String> =
                     list.iter().filter(|plugin| !plugin.stream).map(|plugin| plugin.name.clone()).collect();
-                Arc::new(Roster::new(built_in, Some(&names)).ignoring(ignored))
+                Arc::new(Roster::new(built_in.iter().cloned(), Some(&names)).ignoring(ignored))
             }
         };
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();

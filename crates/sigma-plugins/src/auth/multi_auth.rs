@@ -96,7 +96,7 @@ fn child(place: String, name: &str, conf: &Value) -> Child {
 fn check(conf: &Value) -> Result<(), String> {
     let authenticates = |name: &str| {
         // Of a plugin that is not there the roster says so.
-        crate::ROSTER.iter().find(|known| known.name == name).is_none_or(|known| known.authenticates())
+        crate::kinds().iter().find(|known| known.name() == name).is_none_or(|known| known.authenticates())
     };
     match methods(conf).find(|(_, name, _)| !authenticates(name)) {
         Some((_, name, _)) => Err(format!("{name} plugin is not supported")),
@@ -137,9 +137,8 @@ impl Before {
     }
 }
 
-/// How one plugin has failed.
+/// How a plugin has failed.
 struct Failure {
-    plugin: &'static str,
     status: u16,
     reason: &'static str,
 }
@@ -156,18 +155,17 @@ impl Attempt {
     /// Asks the next plugin: as many have been asked as have failed.
     fn go_on(mut self, cx: &mut Context, env: &Env<'_>) -> Step {
         let Some(method) = self.methods.get(self.failures.len()).cloned() else { return self.refuse() };
-        let plugin = method.descriptor.name;
         method.plugin.rewrite(cx, env).and_then(cx, env, move |end, cx, env| match end {
             End::Next => Step::Next,
             End::Reply(reply) | End::Stream(reply, _) => {
                 self.before.restore(cx);
-                self.failed(plugin, *reply);
+                self.failed(*reply);
                 self.go_on(cx, env)
             }
         })
     }
 
-    fn failed(&mut self, plugin: &'static str, reply: Reply) {
+    fn failed(&mut self, reply: Reply) {
         let is_challenge = |name: &str| name.eq_ignore_ascii_case(CHALLENGE);
         for (_, challenge) in reply.headers.into_iter().filter(|(name, _)| is_challenge(name)) {
             if !self.challenges.contains(&challenge) {
@@ -175,14 +173,15 @@ impl Attempt {
             }
         }
         let (status, reason) = (reply.status, reply.reason.unwrap_or_default());
-        self.failures.push(Failure { plugin, status, reason });
+        self.failures.push(Failure { status, reason });
     }
 
     /// Nobody was recognised; every way to authenticate is named (RFC 9110 §11.6.1).
     fn refuse(self) -> Step {
         static REFUSED: Seldom = Seldom::new();
         if let Some(left_out) = REFUSED.due() {
-            for Failure { plugin, status, reason } in &self.failures {
+            for (method, Failure { status, reason }) in self.methods.iter().zip(&self.failures) {
+                let plugin = method.name();
                 tracing::warn!(
                     left_out,
                     "{plugin} failed to authenticate the request, code: {status}. error: {reason}"

@@ -67,8 +67,6 @@ $ curl -s -H 'Authorization: Bearer heron' http://127.0.0.1:9080/orders | grep x
 ```
 "#;
 
-const NAME: &str = "forward-auth";
-
 /// The name of the service among the plugin's upstreams.
 const SERVICE: &str = "service";
 
@@ -220,7 +218,7 @@ impl ForwardAuth {
         let extra = config.extra_headers.into_iter();
         let template = |value: Value| Template::parse(value.as_str().unwrap_or_default());
         Ok(ForwardAuth(Arc::new(Inquiry {
-            upstream: build.upstream_key(NAME, SERVICE).into(),
+            upstream: build.upstream_key(SERVICE).into(),
             service: Service::parse(&config.uri)?,
             method: if config.request_method == "POST" { Method::Post } else { Method::Get },
             request_headers: config.request_headers,
@@ -370,7 +368,7 @@ mod tests {
     #[test]
     fn configurations() {
         let check = |conf: Value, expected: &str| {
-            let refusal = refusal(NAME, &conf);
+            let refusal = refusal("forward-auth", &conf);
             assert!(
                 if expected.is_empty() { refusal.is_empty() } else { refusal.contains(expected) },
                 "{refusal}"
@@ -406,7 +404,7 @@ mod tests {
             "status_on_error": 403, "max_req_body_size": 9});
         whole.as_object_mut().unwrap().extend(conf.as_object().unwrap().clone());
         let node = Arc::default();
-        ForwardAuth::new(&Build::new(&whole, "r", &Value::Null, &node)).unwrap()
+        ForwardAuth::new(&Build::new("forward-auth", &whole, "r", &Value::Null, &node)).unwrap()
     }
 
     #[test]
@@ -446,7 +444,7 @@ mod tests {
         let check = |more: Value, expected: &str, sent: Option<&str>| {
             let mut conf = json!({"uri": "http://a", "upstream_headers": ["X-User"]});
             conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            let entry = entry(NAME, conf).unwrap();
+            let entry = entry("forward-auth", conf).unwrap();
             let mut case = Case::new("GET / HTTP/1.1\nHost: h\nX-User: root");
             assert_eq!(summary(case.run(&entry, Phase::Access).as_ref()), expected);
             assert_eq!(case.sent("X-User").as_deref(), sent);

@@ -53,8 +53,6 @@ $ curl -s http://127.0.0.1:9080/orders | grep '"origin"'
 ```
 "#;
 
-const NAME: &str = "traffic-split";
-
 /// Most bytes of a form that conditions may look at.
 const FORM_LIMIT: usize = 1024 * 1024;
 
@@ -204,7 +202,7 @@ impl Rule {
             let key: Option<Box<str>> = match (&weighted.upstream_id, &weighted.upstream) {
                 (Some(Value::String(id)), _) => Some(format!("upstreams/{id}").into()),
                 (Some(id), _) => Some(format!("upstreams/{id}").into()),
-                (None, Some(_)) => Some(build.upstream_key(NAME, &inline_name(at, entry)).into()),
+                (None, Some(_)) => Some(build.upstream_key(&inline_name(at, entry)).into()),
                 (None, None) => None,
             };
             // What is named twice counts once, with the last weight.
@@ -327,7 +325,7 @@ mod tests {
 
     /// The upstreams of so many requests with this head, counted.
     fn chosen(conf: &Value, head: &str, requests: usize) -> Vec<(String, usize)> {
-        let entry = entry(NAME, conf.clone()).unwrap();
+        let entry = entry("traffic-split", conf.clone()).unwrap();
         let mut case = Case::new(head);
         let mut counts = std::collections::BTreeMap::<String, usize>::new();
         for _ in 0..requests {
@@ -374,7 +372,7 @@ mod tests {
             {"match": [], "weighted_upstreams": [{"upstream_id": "rest"}]}
         ]});
         let check = |head: &str, body: &str, expected: &str| {
-            let entry = entry(NAME, conf.clone()).unwrap();
+            let entry = entry("traffic-split", conf.clone()).unwrap();
             let mut case = Case::new(head);
             case.body = body.as_bytes().to_vec();
             assert!(case.run(&entry, Phase::Access).is_none());
@@ -400,7 +398,7 @@ mod tests {
     #[test]
     fn configurations() {
         let check = |conf: Value, reason: &str| {
-            let refused = refusal(NAME, &conf);
+            let refused = refusal("traffic-split", &conf);
             assert!(
                 refused == reason || !reason.is_empty() && refused.starts_with(reason),
                 "{conf}: {refused}"

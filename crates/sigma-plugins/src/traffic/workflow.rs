@@ -258,7 +258,7 @@ impl Plugin for Workflow {
             Action::Run(entry) => {
                 // Before it begins: what it takes up while it waits is given back in the log phase.
                 cx.keep(self, Running(Arc::clone(entry)));
-                cx.skip(entry.descriptor.name);
+                cx.skip(entry.name());
                 entry.plugin.access(cx, env)
             }
         }

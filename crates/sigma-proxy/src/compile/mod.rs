@@ -68,6 +68,9 @@ pub struct Compiler {
     state: State,
 }
 
+/// How a consumer is recognised: by which plugin, and the key it is found by there.
+type Recognised = (Arc<dyn sigma_plugin::Kind>, Box<str>);
+
 /// What is known of the snapshot that was compiled last.
 #[derive(Clone, Default)]
 struct State {
@@ -81,7 +84,7 @@ struct State {
     /// Routes that name a service, an upstream or a plugin config.
     referrers: HashMap<ResourceKey, BTreeSet<Box<str>>>,
     /// What each consumer is recognised by: plugin and key.
-    recognised: HashMap<Box<str>, Vec<(&'static str, Box<str>)>>,
+    recognised: HashMap<Box<str>, Vec<Recognised>>,
     /// The chain that all routes without plugins share.
     no_plugins: Arc<Chain>,
     snapshot: Option<Arc<Snapshot>>,

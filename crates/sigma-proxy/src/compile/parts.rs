@@ -36,7 +36,7 @@ pub(super) struct Parts {
 /// How somebody is found, before it is known to which consumer it belongs.
 #[derive(Clone)]
 pub(super) struct KeyOfIdentity {
-    pub(super) plugin: &'static str,
+    pub(super) kind: Arc<dyn sigma_plugin::Kind>,
     pub(super) key: Box<str>,
     pub(super) data: Arc<dyn std::any::Any + Send + Sync>,
 }
@@ -73,8 +73,8 @@ impl Task<'_> {
         let identities: Vec<KeyOfIdentity> = plugins
             .iter()
             .filter_map(|(name, conf)| {
-                let descriptor = parts.task.roster.descriptor(name)?;
-                descriptor.auth.and_then(|_| parts.identity(descriptor.name, conf))
+                let kind = parts.task.roster.get(name).filter(|kind| kind.identifying_field().is_some())?;
+                parts.identity(&Arc::clone(kind), conf)
             })
             .collect();
         // That it cannot be served is known.
@@ -209,23 +209,21 @@ impl Building<'_, '_> {
     fn plugins(&mut self, plugins: &Plugins) -> (Vec<Arc<Entry>>, Vec<KeyOfIdentity>) {
         let (mut entries, mut identities) = (Vec::new(), Vec::new());
         for (name, conf) in plugins.iter() {
-            let Some(descriptor) = self.task.roster.descriptor(name) else {
+            let Some(kind) = self.task.roster.get(name).cloned() else {
                 if !is_off(conf) && !self.task.roster.is_ignored(name) {
                     self.refuse_unknown(name);
                 }
                 continue;
             };
             let personal = matches!(self.key.kind, Kind::Consumer | Kind::Credential);
-            if personal && descriptor.auth.is_some() {
-                identities.extend(self.identity(descriptor.name, conf));
+            if personal && kind.identifying_field().is_some() {
+                identities.extend(self.identity(&kind, conf));
                 continue;
             }
-            if let Some(list) = descriptor.upstreams {
-                let mut revealed = Value::clone(conf);
-                self.task.sources.secrets.reveal(&mut revealed);
-                for inline in list(&revealed) {
-                    self.plugin_upstream(name, &inline);
-                }
+            let mut revealed = Value::clone(conf);
+            self.task.sources.secrets.reveal(&mut revealed);
+            for inline in kind.upstreams(&revealed) {
+                self.plugin_upstream(name, &inline);
             }
             entries.extend(self.entry(name, conf));
         }
@@ -244,9 +242,9 @@ impl Building<'_, '_> {
     }
 
     fn entry(&mut self, name: &str, conf: &Arc<Value>) -> Option<Arc<Entry>> {
-        let known = self.old.and_then(|old| old.entries.iter().find(|e| e.descriptor.name == name));
+        let known = self.old.and_then(|old| old.entries.iter().find(|e| e.name() == name));
         let is_same = |known: &&Arc<Entry>| {
-            let stays = |entry: &Entry| entry.metadata == self.metadata(entry.descriptor.name);
+            let stays = |entry: &Entry| entry.metadata == self.metadata(entry.name());
             known.conf == *conf
                 && stays(known)
                 && known.children.iter().all(|child| stays(child))
@@ -277,16 +275,16 @@ impl Building<'_, '_> {
     }
 
     /// Somebody who cannot be recognised is left out: the door stays closed for them, not open.
-    fn identity(&mut self, name: &'static str, conf: &Arc<Value>) -> Option<KeyOfIdentity> {
+    fn identity(&mut self, kind: &Arc<dyn sigma_plugin::Kind>, conf: &Arc<Value>) -> Option<KeyOfIdentity> {
         let mut revealed = Value::clone(conf);
         self.task.sources.secrets.reveal(&mut revealed);
-        match self.task.roster.identity(name, &revealed)? {
-            Ok((key, data)) => Some(KeyOfIdentity { plugin: name, key: key.into(), data }),
+        match self.task.roster.identity(kind.name(), &revealed)? {
+            Ok((key, data)) => Some(KeyOfIdentity { kind: Arc::clone(kind), key: key.into(), data }),
             // Its manager does not give the secret, or not any more; the lookup has said so. To keep
             // what was known before would let in whoever holds a key that was revoked.
             Err(_) if unresolved(&revealed).is_some() => None,
             Err(reason) => {
-                self.refuse(name, reason);
+                self.refuse(kind.name(), reason);
                 None
             }
         }

@@ -14,8 +14,8 @@ impl State {
     /// Puts a consumer with all its credentials into its place, or takes it away.
     pub(super) fn place_consumer(&mut self, snapshot: &mut Snapshot, config: &Config, name: &str) {
         let consumers = &mut snapshot.consumers;
-        for (plugin, key) in self.recognised.remove(name).unwrap_or_default() {
-            consumers.remove_identity(plugin, &key, name);
+        for (kind, key) in self.recognised.remove(name).unwrap_or_default() {
+            consumers.remove_identity(kind.name(), &key, name);
         }
         let Some(resource) = config.resources.consumers.get(name) else {
             consumers.remove(name);
@@ -25,15 +25,19 @@ impl State {
         let mut recognised = Vec::new();
         let own = self.parts.get(&ResourceKey::new(Kind::Consumer, name));
         for identity in own.iter().flat_map(|parts| parts.identities.iter()) {
-            recognised.push((identity.plugin, identity.key.clone()));
-            consumers.put_identity(identity.plugin, &identity.key, Arc::new(identity.of(&consumer, None)));
+            recognised.push((Arc::clone(&identity.kind), identity.key.clone()));
+            consumers.put_identity(
+                identity.kind.name(),
+                &identity.key,
+                Arc::new(identity.of(&consumer, None)),
+            );
         }
         for (id, key) in credentials(config, name) {
             let parts = self.parts.get(&key);
             for identity in parts.iter().flat_map(|parts| parts.identities.iter()) {
-                recognised.push((identity.plugin, identity.key.clone()));
+                recognised.push((Arc::clone(&identity.kind), identity.key.clone()));
                 let found = Arc::new(identity.of(&consumer, Some(&id)));
-                consumers.put_identity(identity.plugin, &identity.key, found);
+                consumers.put_identity(identity.kind.name(), &identity.key, found);
             }
         }
         consumers.put(consumer);

@@ -14,7 +14,7 @@ use sigma_config::settings::UnknownFields;
 use sigma_config::stored;
 use sigma_config::table::Order;
 use sigma_plugin::descriptor::InlineUpstream;
-use sigma_plugin::{Descriptor, Phase, PhaseSet, Plugin, Roster, RunPolicy};
+use sigma_plugin::{Descriptor, Kind, Phase, PhaseSet, Plugin, Roster, RunPolicy};
 use sigma_upstream::endpoint::{EndpointSet, UpstreamCell};
 use sigma_upstream::health::plan::Plan;
 
@@ -48,7 +48,9 @@ static SPLIT: Descriptor = Descriptor {
     }),
     ..plugin("split", 3)
 };
-static LIST: [&Descriptor; 3] = [&A, &B, &SPLIT];
+fn list() -> [Arc<dyn Kind>; 3] {
+    [Arc::new(A), Arc::new(B), Arc::new(SPLIT)]
+}
 
 /// Upstreams without endpoints.
 struct Nowhere;
@@ -70,7 +72,7 @@ pub(crate) fn alone<T>(compile: impl FnOnce(Sources<'_>) -> T) -> T {
 }
 
 fn compiler() -> Compiler {
-    Compiler::new(Arc::new(Roster::new(&LIST, None)), Arc::default())
+    Compiler::new(Arc::new(Roster::new(list(), None)), Arc::default())
 }
 
 fn put(config: &mut Config, key: &ResourceKey, value: &Value, order: u64, plugins: &dyn PluginSchemas) {
@@ -82,7 +84,7 @@ fn put(config: &mut Config, key: &ResourceKey, value: &Value, order: u64, plugin
 /// What a request may notice of a snapshot: for every route its upstream's nodes and its plugins.
 fn shown(snapshot: &Snapshot) -> Vec<String> {
     let names = |chain: &Chain| -> String {
-        let entry = |entry: &Arc<sigma_plugin::Entry>| format!("{}{} ", entry.descriptor.name, entry.conf);
+        let entry = |entry: &Arc<sigma_plugin::Entry>| format!("{}{} ", entry.name(), entry.conf);
         chain.entries().iter().map(entry).collect()
     };
     let target = |target: Target| match target {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sigma_config::plugins::{PluginSchemas, PluginScope};
 use sigma_config::reference::is_reference;
 use sigma_config::resources::{Plugins, Scheme, Ssl, Upstream};
 use sigma_config::stored::AnyResource;
@@ -79,7 +80,7 @@ fn alone(mut resource: AnyResource, roster: &Roster) -> AnyResource {
 /// them go those that are disabled, which may be wrong.
 fn keep_known(plugins: &mut Plugins, roster: &Roster) {
     let is_left_out = |name: &str, conf: &serde_json::Value| {
-        let has_metadata = roster.descriptor(name).is_some_and(|known| known.metadata_schema.is_some());
+        let has_metadata = roster.schema(name, PluginScope::Metadata).is_some();
         has_metadata || refers(conf) || is_off(conf)
     };
     if !plugins.iter().any(|(name, conf)| is_left_out(name, conf)) {

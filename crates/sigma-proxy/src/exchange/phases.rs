@@ -116,7 +116,7 @@ impl Exchange<'_, '_> {
         let added: Vec<Arc<Entry>> = merged
             .phase(Phase::Rewrite)
             .iter()
-            .filter(|entry| !entry.descriptor.authenticates() && route.get(entry.descriptor.name).is_none())
+            .filter(|entry| !entry.kind.authenticates() && route.get(entry.name()).is_none())
             .cloned()
             .collect();
         self.run_phase(&added, Phase::Rewrite).await

@@ -61,7 +61,7 @@ impl PluginSchemas for Plugins {
         if name == "key-auth" { vec!["key"] } else { Vec::new() }
     }
 
-    fn standing(&self, name: &str) -> Option<Standing> {
+    fn standing(&self, name: &str) -> Option<Standing<'_>> {
         let priority = match name {
             "grpc-transcode" => 506,
             "key-auth" => 2500,

@@ -1,5 +1,6 @@
 //! `prometheus`: requests counted by route, and the page that a Prometheus server scrapes.
 
+mod desk;
 mod render;
 mod series;
 mod settings;
@@ -13,8 +14,9 @@ use serde_json::{Map, Value, json};
 use sigma_http::Method;
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::descriptor::Endpoint;
-use sigma_plugin::{Build, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, Reply, RunPolicy};
+use sigma_plugin::{Build, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, Reply, RunPolicy, Step};
 
+use desk::{Desk, shared};
 use series::{Registry, Sample, Table, Values};
 use settings::{Disabled, Label, Settings};
 
@@ -40,7 +42,7 @@ pub(crate) static PROMETHEUS: Descriptor = Descriptor {
         path: "/apisix/prometheus/metrics",
         path_setting: "export_uri",
         method: Method::Get,
-        answer: scrape,
+        answer,
     }],
     build,
     attributes: Some(settings::schema),
@@ -132,8 +134,14 @@ fn metadata_schema() -> Value {
     }}})
 }
 
-/// The page. Takes time in proportion to the number of series.
-fn scrape(node: &Node, _about: &Value) -> Reply {
+/// The page, together with all who wait for it.
+fn answer(_: &mut Context, env: &Env<'_>) -> Step {
+    let node = Arc::clone(env.node);
+    Step::wait(node.part(Desk::default).answer(move || scrape(&node)), |page, _, _| shared(&page))
+}
+
+/// Takes time in proportion to the number of series.
+fn scrape(node: &Node) -> Reply {
     let text = render::text(&registry(node), node);
     Reply::new(200).header("content-type", "text/plain; charset=utf-8").text(text)
 }

@@ -26,7 +26,7 @@ impl World {
         let mut case = Case::new("GET /foo/1?a=b HTTP/1.1\nHost: foo.com");
         let attributes = json!({"prometheus": attribute});
         case.node = Arc::new(Node::new(|_| {}, attributes, "node\"1".to_owned()));
-        let roster = Roster::new(crate::ROSTER, None);
+        let roster = Roster::new(crate::kinds(), None);
         let metadata = (!metadata.is_null()).then(|| Arc::new(metadata));
         let conf = Arc::new(conf);
         let built = roster.build(
@@ -76,7 +76,7 @@ impl World {
     }
 
     fn page(&self) -> String {
-        let reply = scrape(&self.case.node, &Value::Null);
+        let reply = scrape(&self.case.node);
         assert_eq!(reply.status, 200);
         assert_eq!(crate::testing::field(&reply, "content-type").unwrap(), "text/plain; charset=utf-8");
         String::from_utf8(reply.body.unwrap()).unwrap()
@@ -259,7 +259,7 @@ fn a_scrape_of_ten_thousand_routes_holds_nobody_up() {
         world.request(&id.to_string(), 200);
     }
     let node = Arc::clone(&world.case.node);
-    let scraper = std::thread::spawn(move || scrape(&node, &Value::Null).body.unwrap().len());
+    let scraper = std::thread::spawn(move || scrape(&node).body.unwrap().len());
     let mut counted = 0_u64;
     while !scraper.is_finished() {
         world.request(&counted.to_string(), 200);

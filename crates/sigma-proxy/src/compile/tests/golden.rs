@@ -48,7 +48,7 @@ fn compiled(text: &str, standalone_mode: bool) -> (Config, Arc<Snapshot>) {
     let text = text
         .replace("{cert}", &in_json(pair.cert.pem()))
         .replace("{key}", &in_json(pair.signing_key.serialize_pem()));
-    let roster = Arc::new(Roster::new(sigma_plugins::ROSTER, None));
+    let roster = Arc::new(Roster::new(sigma_plugins::kinds(), None));
     let options = ParseOptions { plugins: &*roster, standalone_mode, ..ParseOptions::default() };
     let config = parse(&text, &options).unwrap_or_else(|problems| panic!("{problems:#?}")).config;
     let compiler = Compiler::new(roster, Arc::default());
@@ -126,7 +126,7 @@ fn write_route(snapshot: &Snapshot, route: &Route, out: &mut String) -> fmt::Res
 /// Each phase with its plugins in their order, then each plugin with what it was made from.
 fn write_chain(chain: &Chain, out: &mut String) -> fmt::Result {
     for phase in Phase::ALL {
-        let names: Vec<&str> = chain.phase(phase).iter().map(|entry| entry.descriptor.name).collect();
+        let names: Vec<&str> = chain.phase(phase).iter().map(|entry| entry.name()).collect();
         if !names.is_empty() {
             writeln!(out, "  {}: {}", phase.as_str(), names.join(", "))?;
         }
@@ -135,7 +135,7 @@ fn write_chain(chain: &Chain, out: &mut String) -> fmt::Result {
 }
 
 fn write_entry(entry: &Entry, indent: &str, out: &mut String) -> fmt::Result {
-    write!(out, "{indent}{} {}", entry.descriptor.name, entry.conf)?;
+    write!(out, "{indent}{} {}", entry.name(), entry.conf)?;
     match &entry.metadata {
         Some(metadata) => writeln!(out, " with {metadata}")?,
         None => writeln!(out)?,

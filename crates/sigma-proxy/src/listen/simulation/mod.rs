@@ -111,7 +111,7 @@ fn snapshot(balance: &str, nodes: usize, buffer: usize, kept: usize) -> Arc<Snap
         (0..nodes).map(node).collect::<Vec<_>>().join(", "),
     );
     let config = sigma_config::parse(&text, &ParseOptions::default()).unwrap().config;
-    let compiler = Compiler::new(Arc::new(Roster::new(&[], None)), Arc::default());
+    let compiler = Compiler::new(Arc::new(Roster::new([], None)), Arc::default());
     let sources = Sources { endpoints: &mut Fixed, secrets: &NoSecrets, files: &mut NoFiles };
     compiler.compile(&config, 0, sources).unwrap().1
 }

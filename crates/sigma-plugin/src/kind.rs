@@ -1,0 +1,304 @@
+//! A kind of plugin, as the gateway asks for it.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use serde_json::Value;
+use sigma_config::Problem;
+use sigma_config::plugins::PluginScope;
+
+use crate::descriptor::{Child, Data, Endpoint, InlineUpstream};
+use crate::places::VariablePlace;
+use crate::{Build, Context, Descriptor, Env, PhaseSet, Plugin, RunPolicy, Step};
+
+/// A kind of plugin: everything that the gateway, its schemas and its documentation know of it, and
+/// what makes instances.
+///
+/// Those that are compiled in are a [`Descriptor`] each. Others come to be while the gateway runs: what
+/// a script or a module offers is one value of a type that answers from what it has loaded.
+pub trait Kind: Send + Sync {
+    /// Its name in configurations.
+    fn name(&self) -> &str;
+
+    /// Its version.
+    fn version(&self) -> &str {
+        "0.1"
+    }
+
+    /// Plugins with a higher number run first.
+    fn priority(&self) -> i32;
+
+    /// The hooks it has.
+    fn phases(&self) -> PhaseSet;
+
+    /// How it gets on with a global rule.
+    fn run_policy(&self) -> RunPolicy {
+        RunPolicy::Both
+    }
+
+    /// What it does: a first line, then paragraphs of Markdown.
+    fn documentation(&self) -> Cow<'_, str>;
+
+    /// How it is used; see [`Descriptor::example`].
+    fn example(&self) -> &str {
+        ""
+    }
+
+    /// The schema of a configuration of this scope; None if there is none.
+    fn schema(&self, scope: PluginScope) -> Option<Value>;
+
+    /// Fields of such a configuration that are encrypted at rest, besides those that the schema marks.
+    fn secret_fields(&self, _scope: PluginScope) -> &[&str] {
+        &[]
+    }
+
+    /// The schema of what the setting `plugin_attr` may tell it; None if that is nothing.
+    fn attributes(&self) -> Option<Value> {
+        None
+    }
+
+    /// Whether it says who a request is from.
+    fn authenticates(&self) -> bool {
+        self.identifying_field().is_some()
+    }
+
+    /// The field of a consumer's configuration that identifies the consumer; None if nothing does.
+    fn identifying_field(&self) -> Option<&str> {
+        None
+    }
+
+    /// Parses a consumer's configuration, with defaults filled in, into what the plugin looks up later.
+    ///
+    /// # Errors
+    /// The whole reason for which it is refused.
+    fn identity(&self, _conf: &Value) -> Result<Data, String> {
+        Err(format!("plugin {} identifies nobody", self.name()))
+    }
+
+    /// Checks a configuration of a route, with defaults filled in, beyond its schema.
+    ///
+    /// # Errors
+    /// The whole reason for which it is refused.
+    fn check(&self, _conf: &Value) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// What it has to say about a configuration that is in order, as it was written.
+    fn warnings(&self, _scope: PluginScope, _conf: &Value) -> Vec<Problem> {
+        Vec::new()
+    }
+
+    /// Where its configuration and its metadata name variables.
+    fn variables(&self) -> &[VariablePlace] {
+        &[]
+    }
+
+    /// Upstreams inside a configuration.
+    fn upstreams(&self, _conf: &Value) -> Vec<InlineUpstream> {
+        Vec::new()
+    }
+
+    /// Plugins inside a configuration, which may be wrong.
+    fn children(&self, _conf: &Value) -> Vec<Child> {
+        Vec::new()
+    }
+
+    /// Paths that it serves itself.
+    fn endpoints(&self) -> &[Endpoint] {
+        &[]
+    }
+
+    /// Answers a request for one of its endpoints, as a hook does: it must not block.
+    fn answer(&self, endpoint: &Endpoint, ctx: &mut Context, env: &Env<'_>) -> Step {
+        (endpoint.answer)(ctx, env)
+    }
+
+    /// Makes an instance. Must neither block nor reach out.
+    ///
+    /// # Errors
+    /// The configuration is refused after all; a sentence.
+    fn build(&self, build: &Build<'_>) -> Result<Arc<dyn Plugin>, String>;
+}
+
+impl std::fmt::Debug for dyn Kind + '_ {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Kind").field(&self.name()).finish()
+    }
+}
+
+impl Kind for Descriptor {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn version(&self) -> &str {
+        self.version
+    }
+
+    fn priority(&self) -> i32 {
+        self.priority
+    }
+
+    fn phases(&self) -> PhaseSet {
+        self.phases
+    }
+
+    fn run_policy(&self) -> RunPolicy {
+        self.run_policy
+    }
+
+    fn documentation(&self) -> Cow<'_, str> {
+        if !self.doc.is_empty() {
+            return Cow::Borrowed(self.doc);
+        }
+        let schema = (self.schema)();
+        let described = schema.get("description").and_then(Value::as_str);
+        Cow::Owned(described.unwrap_or_default().to_owned())
+    }
+
+    fn example(&self) -> &str {
+        self.example
+    }
+
+    fn schema(&self, scope: PluginScope) -> Option<Value> {
+        match scope {
+            PluginScope::Http => Some((self.schema)()),
+            PluginScope::Consumer => self.auth.map(|auth| (auth.schema)()),
+            PluginScope::Metadata => self.metadata_schema.map(|schema| schema()),
+            PluginScope::Stream => None,
+        }
+    }
+
+    fn secret_fields(&self, scope: PluginScope) -> &[&str] {
+        match scope {
+            PluginScope::Http => self.secret_fields,
+            PluginScope::Consumer => self.auth.map_or(&[], |auth| auth.secret_fields),
+            PluginScope::Metadata | PluginScope::Stream => &[],
+        }
+    }
+
+    fn attributes(&self) -> Option<Value> {
+        self.attributes.map(|attributes| attributes())
+    }
+
+    fn authenticates(&self) -> bool {
+        self.auth.is_some() || self.authenticates_by_children
+    }
+
+    fn identifying_field(&self) -> Option<&str> {
+        self.auth.map(|auth| auth.attribute)
+    }
+
+    fn identity(&self, conf: &Value) -> Result<Data, String> {
+        let auth = self.auth.ok_or_else(|| format!("plugin {} identifies nobody", self.name))?;
+        (auth.parse)(conf)
+    }
+
+    fn check(&self, conf: &Value) -> Result<(), String> {
+        self.check.map_or(Ok(()), |check| check(conf))
+    }
+
+    fn warnings(&self, scope: PluginScope, conf: &Value) -> Vec<Problem> {
+        self.warnings.map(|warnings| warnings(scope, conf)).unwrap_or_default()
+    }
+
+    fn variables(&self) -> &[VariablePlace] {
+        self.variables
+    }
+
+    fn upstreams(&self, conf: &Value) -> Vec<InlineUpstream> {
+        self.upstreams.map(|upstreams| upstreams(conf)).unwrap_or_default()
+    }
+
+    fn children(&self, conf: &Value) -> Vec<Child> {
+        self.children.map(|children| children(conf)).unwrap_or_default()
+    }
+
+    fn endpoints(&self) -> &[Endpoint] {
+        self.endpoints
+    }
+
+    fn build(&self, build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
+        (self.build)(build)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use sigma_config::plugins::PluginSchemas;
+
+    use super::*;
+    use crate::{Consumers, Local, Node, Phase, Reply, Roster};
+
+    /// What a script offers that was loaded while the gateway runs: nothing of it is known beforehand.
+    struct Script {
+        name: String,
+        status: u16,
+    }
+
+    impl Kind for Script {
+        fn name(&self) -> &str {
+            &self.name
+        }
+
+        fn priority(&self) -> i32 {
+            10
+        }
+
+        fn phases(&self) -> PhaseSet {
+            PhaseSet::of(&[Phase::Access])
+        }
+
+        fn documentation(&self) -> Cow<'_, str> {
+            format!("Answers {}.", self.status).into()
+        }
+
+        fn schema(&self, scope: PluginScope) -> Option<Value> {
+            let schema = json!({"type": "object", "properties": {"status": {
+                "type": "integer", "minimum": 100, "default": self.status, "description": "The status."}}});
+            (scope == PluginScope::Http).then_some(schema)
+        }
+
+        fn build(&self, build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
+            assert_eq!(build.plugin, self.name);
+            Ok(Arc::new(Answer(build.conf["status"].as_u64().unwrap_or_default() as u16)))
+        }
+    }
+
+    struct Answer(u16);
+
+    impl Plugin for Answer {
+        fn access(&self, _: &mut Context, _: &Env<'_>) -> Step {
+            Reply::new(self.0).into()
+        }
+    }
+
+    /// A roster takes in what comes to be while others use it as it was.
+    #[test]
+    fn kinds_come_while_the_gateway_runs() {
+        let script = |status| Arc::new(Script { name: format!("script-{}", 1), status }) as Arc<dyn Kind>;
+        let none = Roster::new([], None);
+        let first = none.with([script(418)]);
+        let second = first.with([script(451)]);
+        assert!(!none.is_built_in("script-1") && none.names().is_empty());
+        let run = |roster: &Roster, conf: Value| {
+            roster.check("script-1", PluginScope::Http, &conf).map_err(|refusal| refusal.to_string())?;
+            let (node, local, consumers) =
+                (Arc::new(Node::default()), std::rc::Rc::new(Local::default()), Consumers::default());
+            let entry = roster.build("script-1", &Arc::new(conf.clone()), conf, "r", &|_| None, &node)?;
+            let (env, mut ctx) = (Env::new(&node, &local, &consumers), Context::default());
+            assert_eq!((entry.name(), node.enabled().len()), ("script-1", 1));
+            match entry.plugin.access(&mut ctx, &env) {
+                Step::Reply(reply) => Ok(reply.status),
+                _ => Err("no reply".to_owned()),
+            }
+        };
+        assert_eq!(run(&first, json!({})), Ok(418));
+        assert_eq!(run(&second, json!({})), Ok(451));
+        assert_eq!(run(&second, json!({"status": 200})), Ok(200));
+        assert!(run(&second, json!({"status": 1})).is_err());
+        assert!(run(&none, json!({})).is_err());
+        assert!(crate::docs::reference(&*second.kinds().next().unwrap().clone()).contains("Answers 451."));
+    }
+}
