@@ -112,23 +112,23 @@ struct Brotli {
 const TOKEN: &str = "br";
 
 impl Plugin for Brotli {
-    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) -> ResponseStep {
-        let weight = coding::weight_or_any(&cx.request.headers, TOKEN);
-        if weight == 0 || coding::is_encoded(cx) || !self.which.takes(cx) {
+    fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
+        let weight = coding::weight_or_any(&ctx.request.headers, TOKEN);
+        if weight == 0 || coding::is_encoded(ctx) || !self.which.takes(ctx) {
             return ResponseStep::Next;
         }
         if self.vary == Some(true) {
-            coding::add_vary(&mut cx.response.headers);
+            coding::add_vary(&mut ctx.response.headers);
         }
-        coding::offer(self, Offer { token: TOKEN, weight, may: coding::is_free }, cx);
+        coding::offer(self, Offer { token: TOKEN, weight, may: coding::is_free }, ctx);
         ResponseStep::Next
     }
 
-    fn body_filter(&self, cx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
-        let token = coding::chosen(self, cx)?;
+    fn body_filter(&self, ctx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+        let token = coding::chosen(self, ctx)?;
         let share = encoder::share(env, self.bytes(), self.worker_bytes)?;
-        let is_streamed = coding::encode_head(&mut cx.response.headers, token);
-        if cx.request.client_method() == Method::Head {
+        let is_streamed = coding::encode_head(&mut ctx.response.headers, token);
+        if ctx.request.client_method() == Method::Head {
             return Some(Box::new(Unsent));
         }
         Some(Encoder::filter(self.compressor(), share, is_streamed))

@@ -31,8 +31,8 @@ enum Types {
 
 impl Which {
     /// Whether type and length of the response and the request's version are such.
-    pub(super) fn takes(&self, cx: &Context) -> bool {
-        let headers = &cx.response.headers;
+    pub(super) fn takes(&self, ctx: &Context) -> bool {
+        let headers = &ctx.response.headers;
         let Some(content_type) = headers.get(HeaderId::ContentType) else { return false };
         let media_type = content_type.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
         let is_listed = match &self.types {
@@ -40,7 +40,7 @@ impl Which {
             Types::Word(word) => word == "*",
         };
         let is_long = known_length(headers).is_none_or(|length| length >= self.min_length);
-        let is_new = cx.request.version >= Version::Http11 || self.http_version < 1.1;
+        let is_new = ctx.request.version >= Version::Http11 || self.http_version < 1.1;
         is_listed && is_long && is_new
     }
 
@@ -133,46 +133,46 @@ static TOGETHER: Together = Together { _byte: 0 };
 impl Plugin for Together {}
 
 /// Offers to encode the response; `plugin` is the plugin's `self`.
-pub(super) fn offer<P: Plugin>(plugin: &P, offer: Offer, cx: &mut Context) {
-    let mut offers: Offers = cx.take_kept(&TOGETHER).unwrap_or_default();
+pub(super) fn offer<P: Plugin>(plugin: &P, offer: Offer, ctx: &mut Context) {
+    let mut offers: Offers = ctx.take_kept(&TOGETHER).unwrap_or_default();
     offers.0.push((std::ptr::from_ref(plugin).addr(), offer));
-    cx.keep(&TOGETHER, offers);
+    ctx.keep(&TOGETHER, offers);
 }
 
 /// The coding that this plugin gives the response; None if another does it, or nobody. For the time
 /// when all header filters have run.
-pub(super) fn chosen<P: Plugin>(plugin: &P, cx: &mut Context) -> Option<&'static str> {
-    if is_encoded(cx) {
+pub(super) fn chosen<P: Plugin>(plugin: &P, ctx: &mut Context) -> Option<&'static str> {
+    if is_encoded(ctx) {
         return None;
     }
-    let offers: Offers = cx.take_kept(&TOGETHER)?;
-    let best = best(&offers, cx);
-    cx.keep(&TOGETHER, offers);
+    let offers: Offers = ctx.take_kept(&TOGETHER)?;
+    let best = best(&offers, ctx);
+    ctx.keep(&TOGETHER, offers);
     best.filter(|(by, _)| *by == std::ptr::from_ref(plugin).addr()).map(|(_, token)| token)
 }
 
-fn best(offers: &Offers, cx: &Context) -> Option<(usize, &'static str)> {
-    let allowed = || offers.0.iter().filter(|(_, offer)| (offer.may)(cx));
+fn best(offers: &Offers, ctx: &Context) -> Option<(usize, &'static str)> {
+    let allowed = || offers.0.iter().filter(|(_, offer)| (offer.may)(ctx));
     let (by, best) = allowed().min_by_key(|(_, offer)| Reverse(offer.weight))?;
     // A plugin alone has nothing to compare: as in APISIX, any weight will do.
     let prefers_none = allowed().count() > 1
-        && weight(&cx.request.headers, "identity").is_some_and(|identity| identity > best.weight);
+        && weight(&ctx.request.headers, "identity").is_some_and(|identity| identity > best.weight);
     (!prefers_none).then_some((*by, best.token))
 }
 
 /// Whether the response has a coding already.
-pub(super) fn is_encoded(cx: &Context) -> bool {
-    cx.response.headers.find(b"Content-Encoding").is_some_and(|value| !value.is_empty())
+pub(super) fn is_encoded(ctx: &Context) -> bool {
+    ctx.response.headers.find(b"Content-Encoding").is_some_and(|value| !value.is_empty())
 }
 
 /// Whether the response is one that may be encoded: it has a body, which is no part of another
 /// (a range counts bytes of what it was cut from), and the node does not forbid it (RFC 9111
 /// §5.2.2.6).
-pub(super) fn is_free(cx: &Context) -> bool {
-    let headers = &cx.response.headers;
+pub(super) fn is_free(ctx: &Context) -> bool {
+    let headers = &ctx.response.headers;
     let lines = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"Cache-Control"));
     let forbids = |directive: &[u8]| directive.eq_ignore_ascii_case(b"no-transform");
-    !matches!(cx.response.status, 204 | 206 | 304)
+    !matches!(ctx.response.status, 204 | 206 | 304)
         && headers.find(b"Content-Range").is_none()
         && !lines.flat_map(|(_, value)| list_items(value)).any(forbids)
 }

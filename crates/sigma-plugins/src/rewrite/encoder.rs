@@ -105,7 +105,7 @@ impl<C: Compressor + 'static> BodyFilter for Encoder<C> {
     fn poll_frame(
         &mut self,
         input: &mut dyn Frames,
-        cx: &mut Context,
+        ctx: &mut Context,
         task: &mut task::Context<'_>,
     ) -> Poll<Result<Frame, Fault>> {
         /// Steps without output after which others have their turn: a gigabyte of zeros is little.
@@ -113,7 +113,7 @@ impl<C: Compressor + 'static> BodyFilter for Encoder<C> {
         for _ in 0..STEPS {
             match &self.work {
                 Work::Idle => {
-                    self.work = match task::ready!(input.poll_frame(cx, task))? {
+                    self.work = match task::ready!(input.poll_frame(ctx, task))? {
                         Frame::Data(piece) => Work::Piece(piece),
                         end @ (Frame::Trailers(_) | Frame::End) => Work::End(end),
                     };
@@ -150,10 +150,10 @@ impl BodyFilter for Unsent {
     fn poll_frame(
         &mut self,
         input: &mut dyn Frames,
-        cx: &mut Context,
+        ctx: &mut Context,
         task: &mut task::Context<'_>,
     ) -> Poll<Result<Frame, Fault>> {
-        input.poll_frame(cx, task)
+        input.poll_frame(ctx, task)
     }
 }
 

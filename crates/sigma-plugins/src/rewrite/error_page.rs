@@ -108,12 +108,12 @@ impl ErrorPage {
 }
 
 impl Plugin for ErrorPage {
-    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) -> ResponseStep {
-        let page = self.pages.get(&cx.response.status).filter(|_| cx.record.source != Source::Upstream);
+    fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
+        let page = self.pages.get(&ctx.response.status).filter(|_| ctx.record.source != Source::Upstream);
         let Some(page) = page else { return ResponseStep::Next };
-        let mut reply = Reply::new(cx.response.status).text(page.body.as_bytes());
+        let mut reply = Reply::new(ctx.response.status).text(page.body.as_bytes());
         reply = reply.header(HeaderId::ContentType.name(), page.content_type.as_bytes());
-        for (name, value) in cx.response.headers.iter() {
+        for (name, value) in ctx.response.headers.iter() {
             // What others have said of the error stays, such as how long to wait.
             let name = String::from_utf8_lossy(name).into_owned();
             let id = HeaderId::of(name.as_bytes());

@@ -78,22 +78,22 @@ impl FieldRules {
 
     /// Applies the rules to one side's fields. `captures` stand behind `$1` and so on. A field
     /// without a value is not there, as with nginx: to add it does nothing, to set it removes it.
-    pub(super) fn apply(&self, cx: &mut Context, captures: &[Vec<u8>], side: Side) {
+    pub(super) fn apply(&self, ctx: &mut Context, captures: &[Vec<u8>], side: Side) {
         for (name, value) in self.add.iter().filter(|(name, _)| !frames(name)) {
-            let value = render(value, cx, captures);
+            let value = render(value, ctx, captures);
             if !value.is_empty() {
-                side(cx).append(name, &value);
+                side(ctx).append(name, &value);
             }
         }
         for (name, values) in self.set.iter().filter(|(name, _)| !frames(name)) {
-            let values: Vec<Vec<u8>> = values.iter().map(|value| render(value, cx, captures)).collect();
-            side(cx).remove_name(name.as_bytes());
+            let values: Vec<Vec<u8>> = values.iter().map(|value| render(value, ctx, captures)).collect();
+            side(ctx).remove_name(name.as_bytes());
             for value in values.iter().filter(|value| !value.is_empty()) {
-                side(cx).append(name, value);
+                side(ctx).append(name, value);
             }
         }
         for name in self.remove.iter().filter(|name| !frames(name)) {
-            side(cx).remove_name(name.as_bytes());
+            side(ctx).remove_name(name.as_bytes());
         }
     }
 }
@@ -140,15 +140,15 @@ fn template(text: &str) -> Template {
     Template::parse(&spelled)
 }
 
-fn render(template: &Template, cx: &Context, captures: &[Vec<u8>]) -> Vec<u8> {
+fn render(template: &Template, ctx: &Context, captures: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Vec::new();
-    template.render(&WithCaptures { cx, captures }, &mut out);
+    template.render(&WithCaptures { ctx, captures }, &mut out);
     out
 }
 
 /// The variables of an exchange, and the groups of a match under their numbers.
 struct WithCaptures<'a> {
-    cx: &'a Context,
+    ctx: &'a Context,
     captures: &'a [Vec<u8>],
 }
 
@@ -159,7 +159,7 @@ impl Variables for WithCaptures<'_> {
         {
             return self.captures.get(number).map(|text| VarValue::Text(Cow::Borrowed(text)));
         }
-        self.cx.get(name)
+        self.ctx.get(name)
     }
 }
 

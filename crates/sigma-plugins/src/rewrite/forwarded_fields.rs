@@ -51,9 +51,9 @@ $ curl http://127.0.0.1:9080/orders
 "#;
 
 impl Plugin for ForwardedFields {
-    fn rewrite(&self, cx: &mut Context, _env: &Env<'_>) -> Step {
+    fn rewrite(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
         let fields = [(self.x_forwarded_for, HeaderId::XForwardedFor), (self.x_real_ip, HeaderId::XRealIp)];
-        cx.untouched.extend(fields.into_iter().filter(|(told, _)| !told).map(|(_, id)| id));
+        ctx.untouched.extend(fields.into_iter().filter(|(told, _)| !told).map(|(_, id)| id));
         Step::Next
     }
 }

@@ -133,15 +133,15 @@ impl GrpcWeb {
 }
 
 /// Has the node asked for what the `*` of the route stands for.
-fn choose_target(cx: &mut Context) {
-    let Some((_, rest)) = cx.params.iter().find(|(name, _)| name == REST) else { return };
+fn choose_target(ctx: &mut Context) {
+    let Some((_, rest)) = ctx.params.iter().find(|(name, _)| name == REST) else { return };
     let mut target = b"/".to_vec();
     percent_encode_path(rest, &mut target);
-    if let Some(query) = cx.outgoing_query() {
+    if let Some(query) = ctx.outgoing_query() {
         target.push(b'?');
         target.extend_from_slice(query);
     }
-    cx.target = target;
+    ctx.target = target;
 }
 
 fn set(headers: &mut Headers, name: &str, value: &[u8]) {
@@ -150,33 +150,33 @@ fn set(headers: &mut Headers, name: &str, value: &[u8]) {
 }
 
 impl Plugin for GrpcWeb {
-    fn access(&self, cx: &mut Context, _: &Env<'_>) -> Step {
-        match cx.request.method {
+    fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
+        match ctx.request.method {
             Method::Options => return Step::status(204),
             Method::Post => {}
             _ => return Reply::new(405).header("Allow", "POST, OPTIONS").into(),
         }
-        let headers = &mut cx.request.headers;
+        let headers = &mut ctx.request.headers;
         let Some(call) = Call::of(headers).filter(|_| self.admits(headers)) else { return Step::status(400) };
         headers.set(HeaderId::ContentType, b"application/grpc");
-        choose_target(cx);
-        cx.keep(self, call);
+        choose_target(ctx);
+        ctx.keep(self, call);
         Step::Next
     }
 
-    fn request_filter(&self, cx: &mut Context, _: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
-        let call = *cx.kept::<_, Call>(self)?;
+    fn request_filter(&self, ctx: &mut Context, _: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+        let call = *ctx.kept::<_, Call>(self)?;
         Some(Box::new(RequestBody { call, left: self.max_req_body_size, is_empty: true, held: Vec::new() }))
     }
 
-    fn header_filter(&self, cx: &mut Context, _: &Env<'_>) -> ResponseStep {
+    fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
         // That of a node before, which this answer takes the place of.
-        let _ = cx.take_kept::<_, Answer>(self);
+        let _ = ctx.take_kept::<_, Answer>(self);
         // The plugin cors has said who may read the answer, also if it said that nobody may.
-        let is_decided = cx.has_kept::<Asked>();
-        let call = cx.kept::<_, Call>(self).copied();
-        let head = &mut cx.response.headers;
-        if cx.request.method == Method::Options {
+        let is_decided = ctx.has_kept::<Asked>();
+        let call = ctx.kept::<_, Call>(self).copied();
+        let head = &mut ctx.response.headers;
+        if ctx.request.method == Method::Options {
             set(head, "Access-Control-Allow-Methods", b"POST");
             set(head, "Access-Control-Allow-Headers", self.cors_allow_headers.as_bytes());
         }
@@ -184,26 +184,26 @@ impl Plugin for GrpcWeb {
         if !is_decided {
             set(head, "Access-Control-Allow-Origin", b"*");
         }
-        let Some(call) = call.filter(|_| !matches!(cx.response.status, 204 | 304)) else {
+        let Some(call) = call.filter(|_| !matches!(ctx.response.status, 204 | 304)) else {
             return ResponseStep::Next;
         };
         let (is_node, owes_status) =
-            (cx.record.source == Source::Upstream, head.find(STATUS.as_bytes()).is_none());
+            (ctx.record.source == Source::Upstream, head.find(STATUS.as_bytes()).is_none());
         if is_node || !owes_status {
             head.set(HeaderId::ContentType, call.media_type.as_bytes());
             // It announces the trailers that the last frame is made of.
             head.remove_name(b"trailer");
         }
         if is_node {
-            cx.keep(self, Answer { call, owes_status });
+            ctx.keep(self, Answer { call, owes_status });
         }
         ResponseStep::Next
     }
 
-    fn body_filter(&self, cx: &mut Context, _: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
-        let Answer { call, owes_status } = cx.take_kept(self)?;
+    fn body_filter(&self, ctx: &mut Context, _: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+        let Answer { call, owes_status } = ctx.take_kept(self)?;
         // A plugin behind this one may have put another answer in its place.
-        let stands = cx.response.headers.get(HeaderId::ContentType) == Some(call.media_type.as_bytes());
+        let stands = ctx.response.headers.get(HeaderId::ContentType) == Some(call.media_type.as_bytes());
         stands.then(|| Box::new(ResponseBody { is_text: call.is_text, owes_status, is_over: false }) as _)
     }
 }
@@ -223,8 +223,8 @@ struct RequestBody {
 
 impl RequestBody {
     /// Gives the body up. The client is answered in HTTP: it did not make a call.
-    fn refuse(&self, cx: &mut Context, reason: &'static str) -> Fault {
-        cx.request.headers.set(HeaderId::ContentType, self.call.media_type.as_bytes());
+    fn refuse(&self, ctx: &mut Context, reason: &'static str) -> Fault {
+        ctx.request.headers.set(HeaderId::ContentType, self.call.media_type.as_bytes());
         Fault::new(FaultKind::BadRequest, reason)
     }
 
@@ -270,11 +270,11 @@ impl BodyFilter for RequestBody {
     fn poll_frame(
         &mut self,
         input: &mut dyn Frames,
-        cx: &mut Context,
+        ctx: &mut Context,
         task: &mut task::Context<'_>,
     ) -> Poll<Result<Frame, Fault>> {
         loop {
-            let frame = match ready!(input.poll_frame(cx, task))? {
+            let frame = match ready!(input.poll_frame(ctx, task))? {
                 Frame::Data(data) => match self.passed(data) {
                     Ok(data) if data.is_empty() => continue,
                     data => data.map(Frame::Data),
@@ -283,7 +283,7 @@ impl BodyFilter for RequestBody {
                 _ if !self.held.is_empty() => Err("the body is no base64"),
                 end => Ok(end),
             };
-            return Poll::Ready(frame.map_err(|reason| self.refuse(cx, reason)));
+            return Poll::Ready(frame.map_err(|reason| self.refuse(ctx, reason)));
         }
     }
 }
@@ -312,13 +312,13 @@ impl BodyFilter for ResponseBody {
     fn poll_frame(
         &mut self,
         input: &mut dyn Frames,
-        cx: &mut Context,
+        ctx: &mut Context,
         task: &mut task::Context<'_>,
     ) -> Poll<Result<Frame, Fault>> {
         if self.is_over {
             return Poll::Ready(Ok(Frame::End));
         }
-        let trailers = match ready!(input.poll_frame(cx, task))? {
+        let trailers = match ready!(input.poll_frame(ctx, task))? {
             Frame::Data(data) => return Poll::Ready(Ok(Frame::Data(self.encoded(data)))),
             end if !self.owes_status => return Poll::Ready(Ok(end)),
             Frame::Trailers(trailers) => *trailers,

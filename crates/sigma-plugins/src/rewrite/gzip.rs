@@ -125,33 +125,33 @@ impl Gzip {
 }
 
 /// Whether the final head is one that nginx compresses behind.
-fn may(cx: &Context) -> bool {
-    matches!(cx.response.status, 200 | 403 | 404) && cx.request.headers.find(b"Via").is_none()
+fn may(ctx: &Context) -> bool {
+    matches!(ctx.response.status, 200 | 403 | 404) && ctx.request.headers.find(b"Via").is_none()
 }
 
 impl Plugin for Gzip {
-    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) -> ResponseStep {
-        if !self.which.takes(cx) {
+    fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
+        if !self.which.takes(ctx) {
             return ResponseStep::Next;
         }
         if self.vary == Some(true) {
-            coding::add_vary(&mut cx.response.headers);
+            coding::add_vary(&mut ctx.response.headers);
         }
-        if let Some((token, weight)) = self.coding(&cx.request.headers) {
-            coding::offer(self, Offer { token, weight, may }, cx);
+        if let Some((token, weight)) = self.coding(&ctx.request.headers) {
+            coding::offer(self, Offer { token, weight, may }, ctx);
         }
         ResponseStep::Next
     }
 
     /// The decision falls here, when all header filters have run.
-    fn body_filter(&self, cx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
-        let token = coding::chosen(self, cx)?;
-        if cx.request.client_method() == Method::Head {
+    fn body_filter(&self, ctx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+        let token = coding::chosen(self, ctx)?;
+        if ctx.request.client_method() == Method::Head {
             return None;
         }
         // Four times the window, tables, and the output in the making (zlib's zconf.h).
         let share = encoder::share(env, (4 << self.window_bits) + (192 << 10), self.worker_bytes)?;
-        let is_streamed = coding::encode_head(&mut cx.response.headers, token);
+        let is_streamed = coding::encode_head(&mut ctx.response.headers, token);
         let level = Compression::new(self.comp_level);
         let compress = match token {
             DEFLATE_TOKEN => Compress::new_with_window_bits(level, true, self.window_bits),

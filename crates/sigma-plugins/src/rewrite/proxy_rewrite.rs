@@ -204,53 +204,53 @@ impl ProxyRewrite {
     ///
     /// # Errors
     /// The client made the path lead elsewhere.
-    fn target(&self, cx: &Context) -> Result<(Vec<u8>, Vec<Vec<u8>>), DotSegment> {
+    fn target(&self, ctx: &Context) -> Result<(Vec<u8>, Vec<Vec<u8>>), DotSegment> {
         if self.raw {
-            return Ok(self.raw_target(cx));
+            return Ok(self.raw_target(ctx));
         }
         let (path, query, captures) = match &self.path {
             NewPath::Templates(path, query) => {
-                let query = query.as_ref().map(|query| query.rendered(cx));
+                let query = query.as_ref().map(|query| query.rendered(ctx));
                 let is_fixed = path.variables().next().is_none();
-                let path = rendered(path, cx);
+                let path = rendered(path, ctx);
                 if !is_fixed {
                     refuse_dot_segments(&path)?;
                 }
                 (path, query, Vec::new())
             }
-            NewPath::AsAsked => (cx.uri.clone(), None, Vec::new()),
+            NewPath::AsAsked => (ctx.uri.clone(), None, Vec::new()),
             NewPath::Substitutions(all) => {
                 // A question mark of the client's, sent as `%3f`, does not begin a query; one of the
                 // replacement does not either then, as with APISIX.
-                let one_text = cx.uri.contains(&b'?');
+                let one_text = ctx.uri.contains(&b'?');
                 let replace = |substitution: &Substitution| match one_text {
-                    true => substitution.first(&cx.uri).map(|(path, groups)| NewTarget {
+                    true => substitution.first(&ctx.uri).map(|(path, groups)| NewTarget {
                         path,
                         query: None,
                         groups,
                     }),
-                    false => substitution.target(&cx.uri, encode_component),
+                    false => substitution.target(&ctx.uri, encode_component),
                 };
                 match all.iter().find_map(replace) {
                     Some(NewTarget { path, query, groups }) => {
                         refuse_dot_segments(&path)?;
                         (path, query, groups)
                     }
-                    None => (cx.uri.clone(), None, Vec::new()),
+                    None => (ctx.uri.clone(), None, Vec::new()),
                 }
             }
         };
         let mut target = Vec::with_capacity(path.len() + 16);
         percent_encode_path(&path, &mut target);
-        append_queries(&mut target, [query.as_deref(), cx.outgoing_query()]);
+        append_queries(&mut target, [query.as_deref(), ctx.outgoing_query()]);
         Ok((target, captures))
     }
 
     /// The same with `use_real_request_uri_unsafe`: nothing is encoded but what begins a query.
-    fn raw_target(&self, cx: &Context) -> (Vec<u8>, Vec<Vec<u8>>) {
-        let asked = || match cx.outgoing_query() {
-            Some(query) => [cx.request.raw_path(), query].join(&b'?'),
-            None => cx.request.raw_path().to_vec(),
+    fn raw_target(&self, ctx: &Context) -> (Vec<u8>, Vec<Vec<u8>>) {
+        let asked = || match ctx.outgoing_query() {
+            Some(query) => [ctx.request.raw_path(), query].join(&b'?'),
+            None => ctx.request.raw_path().to_vec(),
         };
         match &self.path {
             NewPath::AsAsked => (asked(), Vec::new()),
@@ -261,9 +261,9 @@ impl ProxyRewrite {
             }
             NewPath::Templates(path, query) => {
                 // A value of a variable must not begin the query.
-                let mut target = percent_encoded(&rendered(path, cx), |byte| byte == b'?');
-                let query = query.as_ref().map(|query| rendered(&query.whole, cx));
-                append_queries(&mut target, [query.as_deref(), cx.outgoing_query()]);
+                let mut target = percent_encoded(&rendered(path, ctx), |byte| byte == b'?');
+                let query = query.as_ref().map(|query| rendered(&query.whole, ctx));
+                append_queries(&mut target, [query.as_deref(), ctx.outgoing_query()]);
                 (target, Vec::new())
             }
         }
@@ -306,16 +306,16 @@ impl QueryTemplate {
         QueryTemplate { whole: Template::parse(query), arguments }
     }
 
-    fn rendered(&self, cx: &Context) -> Vec<u8> {
+    fn rendered(&self, ctx: &Context) -> Vec<u8> {
         let mut out = Vec::new();
         for (at, (name, value)) in self.arguments.iter().enumerate() {
             if at > 0 {
                 out.push(b'&');
             }
-            name.render(&Encoded { cx, part: QueryPart::Name }, &mut out);
+            name.render(&Encoded { ctx, part: QueryPart::Name }, &mut out);
             if let Some(value) = value {
                 out.push(b'=');
-                value.render(&Encoded { cx, part: QueryPart::Value }, &mut out);
+                value.render(&Encoded { ctx, part: QueryPart::Value }, &mut out);
             }
         }
         out
@@ -331,13 +331,13 @@ enum QueryPart {
 
 /// Variables in such a form that they stay within their argument.
 struct Encoded<'a> {
-    cx: &'a Context,
+    ctx: &'a Context,
     part: QueryPart,
 }
 
 impl Variables for Encoded<'_> {
     fn get(&self, name: &VarName) -> Option<VarValue<'_>> {
-        let value = self.cx.get(name)?;
+        let value = self.ctx.get(name)?;
         let is_decoded = match name {
             VarName::Uri | VarName::Arg(_) | VarName::UriParam(_) => true,
             VarName::Other(name) => name.starts_with("post_arg"),
@@ -365,9 +365,9 @@ fn encode_component(text: &[u8], out: &mut Vec<u8>) {
     out.extend(percent_encoded(text, |byte| !is_plain(byte)));
 }
 
-fn rendered(template: &Template, cx: &Context) -> Vec<u8> {
+fn rendered(template: &Template, ctx: &Context) -> Vec<u8> {
     let mut out = Vec::new();
-    template.render(cx, &mut out);
+    template.render(ctx, &mut out);
     out
 }
 
@@ -386,29 +386,29 @@ fn split_outside_braces(text: &str, separator: u8) -> (&str, Option<&str>) {
 }
 
 impl Plugin for ProxyRewrite {
-    fn rewrite(&self, cx: &mut Context, _env: &Env<'_>) -> Step {
-        let Ok((target, captures)) = self.target(cx) else {
+    fn rewrite(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
+        let Ok((target, captures)) = self.target(ctx) else {
             return Step::json(400, &json!({"error_msg": "the rewritten path has a dot segment"}));
         };
         // What could end the request line is encoded in any case.
-        cx.target = percent_encoded(&target, |byte| byte <= b' ' || byte == 0x7f);
-        if cx.target.first() != Some(&b'/') && cx.request.path_and_query() != b"*" {
-            cx.target.insert(0, b'/');
+        ctx.target = percent_encoded(&target, |byte| byte <= b' ' || byte == 0x7f);
+        if ctx.target.first() != Some(&b'/') && ctx.request.path_and_query() != b"*" {
+            ctx.target.insert(0, b'/');
         }
-        self.headers.apply(cx, &captures, |cx| &mut cx.request.headers);
+        self.headers.apply(ctx, &captures, |ctx| &mut ctx.request.headers);
         if let Some(host) = &self.host {
-            cx.host = Some(host.clone().into_bytes());
+            ctx.host = Some(host.clone().into_bytes());
         }
         if self.headers.sets("host") {
-            let host = cx.request.headers.get(HeaderId::Host);
+            let host = ctx.request.headers.get(HeaderId::Host);
             // A variable of the client's may have made it.
             if host.is_some_and(|host| !is_authority(host)) {
                 return Step::json(400, &json!({"error_msg": "the rewritten host is no name of a host"}));
             }
-            cx.host = host.map(<[u8]>::to_vec);
+            ctx.host = host.map(<[u8]>::to_vec);
         }
         if let Some(method) = &self.method {
-            cx.request.set_method(method);
+            ctx.request.set_method(method);
         }
         Step::Next
     }

@@ -55,9 +55,9 @@ struct PublicApi {
 }
 
 impl Plugin for PublicApi {
-    fn access(&self, cx: &mut Context, env: &Env<'_>) -> Step {
-        let path = self.uri.as_deref().map_or(&cx.uri[..], str::as_bytes);
-        let method = cx.request.method;
+    fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        let path = self.uri.as_deref().map_or(&ctx.uri[..], str::as_bytes);
+        let method = ctx.request.method;
         let found = env.node.enabled().iter().find_map(|kind| {
             let attribute = env.node.attribute(kind.name());
             let is_asked = |endpoint: &&Endpoint| {
@@ -66,7 +66,7 @@ impl Plugin for PublicApi {
             Some((kind, kind.endpoints().iter().find(is_asked)?))
         });
         if let Some((kind, endpoint)) = found {
-            return kind.answer(endpoint, cx, env);
+            return kind.answer(endpoint, ctx, env);
         }
         Reply::new(404).text("").into()
     }

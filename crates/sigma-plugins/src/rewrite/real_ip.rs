@@ -106,12 +106,12 @@ impl RealIp {
         }
     }
 
-    fn told(&self, cx: &Context) -> Option<Vec<u8>> {
+    fn told(&self, ctx: &Context) -> Option<Vec<u8>> {
         if self.source == VarName::Http("x-forwarded-for".to_owned()) {
-            let line = cx.request.headers.get_all(HeaderId::XForwardedFor).last()?;
+            let line = ctx.request.headers.get_all(HeaderId::XForwardedFor).last()?;
             return Some(self.chosen(line).to_vec());
         }
-        match cx.get(&self.source)? {
+        match ctx.get(&self.source)? {
             VarValue::Text(text) => Some(text.into_owned()),
             VarValue::Bool(truth) => Some(truth.to_string().into_bytes()),
             VarValue::List(_) => None,
@@ -180,16 +180,16 @@ fn parse(text: &[u8]) -> Result<(IpAddr, Option<u16>), String> {
 }
 
 impl Plugin for RealIp {
-    fn rewrite(&self, cx: &mut Context, _env: &Env<'_>) -> Step {
-        if !self.trusts(cx.client.addr) {
+    fn rewrite(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
+        if !self.trusts(ctx.client.addr) {
             return Step::Next;
         }
-        match self.told(cx).map(|told| parse(&told)) {
+        match self.told(ctx).map(|told| parse(&told)) {
             None => complain("missing real address"),
             Some(Err(reason)) => complain(&reason),
             Some(Ok((addr, port))) => {
-                cx.client.addr = Some(addr);
-                cx.client.port = port.unwrap_or(0);
+                ctx.client.addr = Some(addr);
+                ctx.client.port = port.unwrap_or(0);
             }
         }
         Step::Next

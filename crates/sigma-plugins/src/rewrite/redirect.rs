@@ -168,32 +168,32 @@ impl Redirect {
         })
     }
 
-    fn to_https(&self, cx: &Context, env: &Env<'_>) -> Step {
+    fn to_https(&self, ctx: &Context, env: &Env<'_>) -> Step {
         // What a trusted proxy says of its client's scheme counts; the gateway wrote the rest.
-        let is_https = match cx.request.headers.get(HeaderId::XForwardedProto) {
+        let is_https = match ctx.request.headers.get(HeaderId::XForwardedProto) {
             Some(scheme) => scheme == b"https",
-            None => cx.scheme() == "https",
+            None => ctx.scheme() == "https",
         };
         if is_https {
             return Step::Next;
         }
         let mut target = b"https://".to_vec();
-        target.extend_from_slice(&cx.host_name());
+        target.extend_from_slice(&ctx.host_name());
         // The scheme's own port, and what is none, is not named.
         if let Some(port) = self.https_port.or(env.https_port).filter(|port| !matches!(port, 0 | 443)) {
             target.extend_from_slice(format!(":{port}").as_bytes());
         }
-        target.extend_from_slice(&encoded(&cx.uri));
-        if let Some(query) = cx.request.query() {
+        target.extend_from_slice(&encoded(&ctx.uri));
+        if let Some(query) = ctx.request.query() {
             target.push(b'?');
             target.extend_from_slice(query);
         }
-        let status = if matches!(cx.request.method, Method::Get | Method::Head) { 301 } else { 308 };
+        let status = if matches!(ctx.request.method, Method::Get | Method::Head) { 301 } else { 308 };
         Reply::new(status).header("Location", target).into()
     }
 
     /// Encodes and completes what the configuration made.
-    fn finish(&self, cx: &Context, mut target: Vec<u8>) -> Step {
+    fn finish(&self, ctx: &Context, mut target: Vec<u8>) -> Step {
         // Two slashes at the beginning would name a host (RFC 3986 §4.2), and browsers take
         // backslashes for slashes.
         let slashes = target.iter().take_while(|byte| matches!(byte, b'/' | b'\\')).count();
@@ -205,7 +205,7 @@ impl Redirect {
         let mut target = if self.encode { encoded(path) } else { path.to_vec() };
         target.extend_from_slice(query);
         if self.append_query
-            && let Some(args) = cx.request.query()
+            && let Some(args) = ctx.request.query()
         {
             target.push(if query.is_empty() { b'?' } else { b'&' });
             target.extend_from_slice(args);
@@ -237,17 +237,17 @@ pub(super) fn percent_encoded(text: &[u8], is_escaped: impl Fn(u8) -> bool) -> V
 }
 
 impl Plugin for Redirect {
-    fn rewrite(&self, cx: &mut Context, env: &Env<'_>) -> Step {
+    fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         match &self.to {
-            Target::Https => self.to_https(cx, env),
+            Target::Https => self.to_https(ctx, env),
             Target::Nowhere => Step::Next,
             Target::Template(template) => {
                 let mut target = Vec::new();
-                template.render(cx, &mut target);
-                self.finish(cx, target)
+                template.render(ctx, &mut target);
+                self.finish(ctx, target)
             }
-            Target::Substitution(substitution) => match substitution.first(&cx.uri) {
-                Some((target, _)) => self.finish(cx, target),
+            Target::Substitution(substitution) => match substitution.first(&ctx.uri) {
+                Some((target, _)) => self.finish(ctx, target),
                 None => Step::Next,
             },
         }

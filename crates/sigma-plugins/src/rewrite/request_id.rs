@@ -128,31 +128,31 @@ struct Range {
 struct Known(String);
 
 impl Plugin for RequestId {
-    fn rewrite(&self, cx: &mut Context, env: &Env<'_>) -> Step {
-        let sent = cx.request.headers.find(self.header_name.as_bytes()).filter(|value| !value.is_empty());
+    fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        let sent = ctx.request.headers.find(self.header_name.as_bytes()).filter(|value| !value.is_empty());
         let id = match sent {
             Some(id) => String::from_utf8_lossy(id).into_owned(),
             None => {
                 let id = self.generate(env);
-                cx.request.headers.remove_name(self.header_name.as_bytes());
-                cx.request.headers.append(&self.header_name, id.as_bytes());
+                ctx.request.headers.remove_name(self.header_name.as_bytes());
+                ctx.request.headers.append(&self.header_name, id.as_bytes());
                 id
             }
         };
-        cx.set_request_id(&id);
-        cx.keep(self, Known(id));
+        ctx.set_request_id(&id);
+        ctx.keep(self, Known(id));
         Step::Next
     }
 
-    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) -> ResponseStep {
+    fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
         if !self.include_in_response {
             return ResponseStep::Next;
         }
         let name = self.header_name.as_bytes();
-        if cx.response.headers.find(name).is_some_and(|value| !value.is_empty()) {
+        if ctx.response.headers.find(name).is_some_and(|value| !value.is_empty()) {
             return ResponseStep::Next;
         }
-        let mut ids: Vec<Vec<u8>> = cx
+        let mut ids: Vec<Vec<u8>> = ctx
             .request
             .headers
             .iter()
@@ -161,11 +161,11 @@ impl Plugin for RequestId {
             .collect();
         if ids.is_empty() {
             // A later plugin took it out of the request.
-            ids.extend(cx.kept::<_, Known>(self).map(|known| known.0.clone().into_bytes()));
+            ids.extend(ctx.kept::<_, Known>(self).map(|known| known.0.clone().into_bytes()));
         }
-        cx.response.headers.remove_name(name);
+        ctx.response.headers.remove_name(name);
         for id in ids {
-            cx.response.headers.append(&self.header_name, &id);
+            ctx.response.headers.append(&self.header_name, &id);
         }
         ResponseStep::Next
     }

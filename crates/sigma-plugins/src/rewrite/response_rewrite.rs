@@ -240,30 +240,30 @@ impl ResponseRewrite {
 }
 
 impl Plugin for ResponseRewrite {
-    fn rewrite(&self, cx: &mut Context, _env: &Env<'_>) -> Step {
+    fn rewrite(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
         if matches!(self.body, NewBody::Filtered(_)) {
-            ask_for_readable(&mut cx.request.headers);
+            ask_for_readable(&mut ctx.request.headers);
         }
         Step::Next
     }
 
-    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) -> ResponseStep {
-        if !self.vars.eval(cx) {
+    fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
+        if !self.vars.eval(ctx) {
             return ResponseStep::Next;
         }
         if let Some(status) = self.status {
-            cx.response.status = status;
+            ctx.response.status = status;
         }
-        let encoding = Encoding::of(&cx.response.headers);
+        let encoding = Encoding::of(&ctx.response.headers);
         let changes = match &self.body {
             NewBody::Same => false,
             NewBody::Replaced(_) => true,
             NewBody::Filtered(filters) => filters.reads(encoding),
         };
         if changes {
-            cx.response.headers.remove(HeaderId::ContentLength);
+            ctx.response.headers.remove(HeaderId::ContentLength);
             for name in ["Content-Encoding", "Last-Modified", "ETag"] {
-                cx.response.headers.remove_name(name.as_bytes());
+                ctx.response.headers.remove_name(name.as_bytes());
             }
         } else if matches!(self.body, NewBody::Filtered(_)) {
             static COMPLAINT: Seldom = Seldom::new();
@@ -271,17 +271,17 @@ impl Plugin for ResponseRewrite {
                 tracing::error!(left_out, "response-rewrite: filters cannot read the encoding of a body");
             }
         }
-        self.headers.apply(cx, &[], |cx| &mut cx.response.headers);
-        cx.keep(self, Verdict { encoding });
+        self.headers.apply(ctx, &[], |ctx| &mut ctx.response.headers);
+        ctx.keep(self, Verdict { encoding });
         ResponseStep::Next
     }
 
-    fn body_filter(&self, cx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
-        let Verdict { encoding } = cx.take_kept(self)?;
-        if cx.request.client_method() == Method::Head {
+    fn body_filter(&self, ctx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+        let Verdict { encoding } = ctx.take_kept(self)?;
+        if ctx.request.client_method() == Method::Head {
             return None;
         }
-        if matches!(cx.response.status, 204 | 304) {
+        if matches!(ctx.response.status, 204 | 304) {
             return Some(Silence.filter());
         }
         match &self.body {

@@ -83,9 +83,9 @@ Content-Security-Policy: default-src 'self'
 "#;
 
 impl Plugin for SecurityHeaders {
-    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) -> ResponseStep {
-        let is_https = cx.client.tls.is_some();
-        let headers = &mut cx.response.headers;
+    fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
+        let is_https = ctx.client.tls.is_some();
+        let headers = &mut ctx.response.headers;
         let mut set = |name: &str, value: &str| {
             headers.remove_name(name.as_bytes());
             headers.append(name, value.as_bytes());

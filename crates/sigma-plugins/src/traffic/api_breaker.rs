@@ -210,13 +210,13 @@ struct ApiBreaker {
     breakers: Arc<Breakers>,
 }
 
-fn key(cx: &Context) -> Vec<u8> {
-    crate::limit::bounded([&*cx.host_name(), &cx.uri].concat())
+fn key(ctx: &Context) -> Vec<u8> {
+    crate::limit::bounded([&*ctx.host_name(), &ctx.uri].concat())
 }
 
 /// The status of the last attempt on a node; None if no node was asked.
-fn upstream_status(cx: &Context) -> Option<u16> {
-    let record = &cx.record;
+fn upstream_status(ctx: &Context) -> Option<u16> {
+    let record = &ctx.record;
     match record.attempts.last() {
         Some(attempt) if attempt.status != 0 => Some(attempt.status),
         Some(_) => Some(record.status),
@@ -230,9 +230,9 @@ fn now_s() -> u64 {
 }
 
 impl Plugin for ApiBreaker {
-    fn access(&self, cx: &mut Context, _env: &Env<'_>) -> Step {
+    fn access(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
         let now_s = now_s();
-        let open = self.breakers.0.peek(&key(cx), 0, |slot| slot.value.is_open(self.limits, now_s));
+        let open = self.breakers.0.peek(&key(ctx), 0, |slot| slot.value.is_open(self.limits, now_s));
         if open != Some(true) {
             return Step::Next;
         }
@@ -240,14 +240,14 @@ impl Plugin for ApiBreaker {
         let reply = self
             .fields
             .iter()
-            .map(|field| field.of(cx))
+            .map(|field| field.of(ctx))
             .fold(Reply::new(self.status), |reply, (name, value)| reply.header(name, value));
         reply.text(body.as_bytes()).into()
     }
 
-    fn log(&self, cx: &mut Context, _env: &Env<'_>) {
-        let Some(status) = upstream_status(cx) else { return };
-        let (key, breakers) = (key(cx), &self.breakers.0);
+    fn log(&self, ctx: &mut Context, _env: &Env<'_>) {
+        let Some(status) = upstream_status(ctx) else { return };
+        let (key, breakers) = (key(ctx), &self.breakers.0);
         if self.unhealthy.contains(&status) {
             breakers.with(&key, 0, |slot| slot.value.failed(self.limits, now_s()));
         } else if self.healthy.contains(&status) {

@@ -132,9 +132,9 @@ struct Share {
 }
 
 impl Share {
-    fn has(&self, cx: &Context, env: &Env<'_>) -> bool {
+    fn has(&self, ctx: &Context, env: &Env<'_>) -> bool {
         let sampled = self.percentage.is_none_or(|percentage| env.local.random() % 100 < percentage);
-        sampled && self.vars.as_ref().is_none_or(|vars| vars.iter().any(|vars| vars.eval(cx)))
+        sampled && self.vars.as_ref().is_none_or(|vars| vars.iter().any(|vars| vars.eval(ctx)))
     }
 }
 
@@ -169,28 +169,28 @@ struct Fault {
 }
 
 impl Fault {
-    fn step(&self, cx: &Context) -> Step {
+    fn step(&self, ctx: &Context) -> Step {
         let mut reply = Reply::new(self.status);
-        for (name, value) in self.fields.iter().map(|field| field.of(cx)) {
+        for (name, value) in self.fields.iter().map(|field| field.of(ctx)) {
             reply = reply.header(name, value);
         }
         match &self.body {
-            Some(body) => reply.text(rendered(body, cx)).into(),
+            Some(body) => reply.text(rendered(body, ctx)).into(),
             None => reply.into(),
         }
     }
 }
 
 impl Plugin for FaultInjection {
-    fn rewrite(&self, cx: &mut Context, env: &Env<'_>) -> Step {
-        let delay = self.delay.as_ref().filter(|(share, _)| share.has(cx, env)).map(|(_, delay)| *delay);
+    fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        let delay = self.delay.as_ref().filter(|(share, _)| share.has(ctx, env)).map(|(_, delay)| *delay);
         let abort =
-            self.abort.as_ref().filter(|(share, _)| share.has(cx, env)).map(|(_, fault)| Arc::clone(fault));
-        let abort = move |cx: &Context| abort.map_or(Step::Next, |fault| fault.step(cx));
+            self.abort.as_ref().filter(|(share, _)| share.has(ctx, env)).map(|(_, fault)| Arc::clone(fault));
+        let abort = move |ctx: &Context| abort.map_or(Step::Next, |fault| fault.step(ctx));
         match delay.filter(|delay| !delay.is_zero()) {
-            None => abort(cx),
+            None => abort(ctx),
             Some(delay) => {
-                Step::wait(async move { tokio::time::sleep(delay).await }, move |(), cx, _| abort(cx))
+                Step::wait(async move { tokio::time::sleep(delay).await }, move |(), ctx, _| abort(ctx))
             }
         }
     }

@@ -144,9 +144,9 @@ enum Body {
 }
 
 impl Body {
-    fn of(&self, cx: &Context, local: &Local) -> Vec<u8> {
+    fn of(&self, ctx: &Context, local: &Local) -> Vec<u8> {
         match self {
-            Body::Example(example) => rendered(example, cx),
+            Body::Example(example) => rendered(example, ctx),
             Body::MadeUp(schema, form) => {
                 let data = Invention { local, left: Cell::new(MOST_VALUES) }.object(schema, 0);
                 let text = match form {
@@ -155,7 +155,7 @@ impl Body {
                     Form::Html => String::new(),
                 };
                 // Examples inside a schema may hold variables as well.
-                if text.contains('$') { rendered(&Template::parse(&text), cx) } else { text.into_bytes() }
+                if text.contains('$') { rendered(&Template::parse(&text), ctx) } else { text.into_bytes() }
             }
         }
     }
@@ -171,21 +171,21 @@ struct Mocking {
 }
 
 impl Plugin for Mocking {
-    fn access(&self, cx: &mut Context, env: &Env<'_>) -> Step {
+    fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let mut reply = Reply::new(self.status).header("Content-Type", self.content_type.as_bytes());
         if self.marked {
             reply = reply.header("x-mock-by", MOCK_BY);
         }
-        for (name, value) in self.fields.iter().map(|field| field.of(cx)) {
+        for (name, value) in self.fields.iter().map(|field| field.of(ctx)) {
             reply = reply.header(name, value);
         }
         let body = Arc::clone(&self.body);
         if self.delay.is_zero() {
-            return reply.text(body.of(cx, env.local)).into();
+            return reply.text(body.of(ctx, env.local)).into();
         }
         let delay = self.delay;
-        Step::wait(async move { tokio::time::sleep(delay).await }, move |(), cx, env| {
-            reply.text(body.of(cx, env.local)).into()
+        Step::wait(async move { tokio::time::sleep(delay).await }, move |(), ctx, env| {
+            reply.text(body.of(ctx, env.local)).into()
         })
     }
 }

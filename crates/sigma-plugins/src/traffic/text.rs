@@ -26,8 +26,8 @@ impl Field {
     }
 
     /// Name and value for this request.
-    pub(super) fn of(&self, cx: &Context) -> (String, Vec<u8>) {
-        (self.name.clone(), rendered(&self.value, cx))
+    pub(super) fn of(&self, ctx: &Context) -> (String, Vec<u8>) {
+        (self.name.clone(), rendered(&self.value, ctx))
     }
 }
 
@@ -43,8 +43,8 @@ pub(super) fn check_names<'n>(mut names: impl Iterator<Item = &'n str>) -> Resul
 }
 
 /// The text of a template; absent variables are empty.
-pub(super) fn rendered(template: &Template, cx: &Context) -> Vec<u8> {
+pub(super) fn rendered(template: &Template, ctx: &Context) -> Vec<u8> {
     let mut text = Vec::new();
-    template.render(cx, &mut text);
+    template.render(ctx, &mut text);
     text
 }

@@ -217,8 +217,8 @@ impl Rule {
         Ok(Rule { conditions: expressions, entries: Arc::new(Entries::new(list)), reads_form })
     }
 
-    fn holds(&self, cx: &Context) -> bool {
-        self.conditions.is_empty() || self.conditions.iter().any(|condition| condition.eval(cx))
+    fn holds(&self, ctx: &Context) -> bool {
+        self.conditions.is_empty() || self.conditions.iter().any(|condition| condition.eval(ctx))
     }
 }
 
@@ -287,10 +287,10 @@ struct Split {
 }
 
 impl Split {
-    fn choose(&self, cx: &mut Context, env: &Env<'_>) {
-        let rule = self.rules.iter().find(|rule| rule.holds(cx));
+    fn choose(&self, ctx: &mut Context, env: &Env<'_>) {
+        let rule = self.rules.iter().find(|rule| rule.holds(ctx));
         if let Some(key) = rule.and_then(|rule| Turns::next(env.local, &rule.entries)) {
-            cx.upstream = Some(key);
+            ctx.upstream = Some(key);
         }
     }
 }
@@ -302,14 +302,14 @@ struct TrafficSplit {
 }
 
 impl Plugin for TrafficSplit {
-    fn access(&self, cx: &mut Context, env: &Env<'_>) -> Step {
-        if !self.reads_form || cx.body.is_some() {
-            self.split.choose(cx, env);
+    fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        if !self.reads_form || ctx.body.is_some() {
+            self.split.choose(ctx, env);
             return Step::Next;
         }
         let split = Arc::clone(&self.split);
-        let then = move |cx: &mut Context, env: &Env<'_>, _| {
-            split.choose(cx, env);
+        let then = move |ctx: &mut Context, env: &Env<'_>, _| {
+            split.choose(ctx, env);
             Step::Next
         };
         Step::ReadBody { limit: FORM_LIMIT, then: Box::new(then) }

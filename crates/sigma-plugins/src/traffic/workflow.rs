@@ -245,35 +245,35 @@ impl Rule {
 struct Running(Arc<Entry>);
 
 impl Workflow {
-    fn running(&self, cx: &mut Context) -> Option<Arc<Entry>> {
-        cx.kept::<_, Running>(self).map(|Running(entry)| Arc::clone(entry))
+    fn running(&self, ctx: &mut Context) -> Option<Arc<Entry>> {
+        ctx.kept::<_, Running>(self).map(|Running(entry)| Arc::clone(entry))
     }
 }
 
 impl Plugin for Workflow {
-    fn access(&self, cx: &mut Context, env: &Env<'_>) -> Step {
-        let Some(rule) = self.rules.iter().find(|rule| rule.case.eval(cx)) else { return Step::Next };
+    fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        let Some(rule) = self.rules.iter().find(|rule| rule.case.eval(ctx)) else { return Step::Next };
         match &rule.action {
             Action::Return(status) => Step::json(*status, &json!({"error_msg": "rejected by workflow"})),
             Action::Run(entry) => {
                 // Before it begins: what it takes up while it waits is given back in the log phase.
-                cx.keep(self, Running(Arc::clone(entry)));
-                cx.skip(entry.name());
-                entry.plugin.access(cx, env)
+                ctx.keep(self, Running(Arc::clone(entry)));
+                ctx.skip(entry.name());
+                entry.plugin.access(ctx, env)
             }
         }
     }
 
-    fn header_filter(&self, cx: &mut Context, env: &Env<'_>) -> ResponseStep {
-        match self.running(cx) {
-            Some(entry) => entry.plugin.header_filter(cx, env),
+    fn header_filter(&self, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
+        match self.running(ctx) {
+            Some(entry) => entry.plugin.header_filter(ctx, env),
             None => ResponseStep::Next,
         }
     }
 
-    fn log(&self, cx: &mut Context, env: &Env<'_>) {
-        if let Some(entry) = self.running(cx) {
-            entry.plugin.log(cx, env);
+    fn log(&self, ctx: &mut Context, env: &Env<'_>) {
+        if let Some(entry) = self.running(ctx) {
+            entry.plugin.log(ctx, env);
         }
     }
 }

@@ -174,20 +174,20 @@ impl Conf {
 }
 
 impl Plugin for StaticFiles {
-    fn access(&self, cx: &mut Context, _env: &Env<'_>) -> Step {
-        if !matches!(cx.request.method, Method::Get | Method::Head) {
+    fn access(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
+        if !matches!(ctx.request.method, Method::Get | Method::Head) {
             return Reply::new(405).header(HeaderId::Allow.name(), "GET, HEAD").into();
         }
-        let Some(segments) = self.conf.segments(&cx.uri) else { return Step::status(404) };
-        let is_folder = cx.uri.ends_with(b"/") || segments.is_empty();
+        let Some(segments) = self.conf.segments(&ctx.uri) else { return Step::status(404) };
+        let is_folder = ctx.uri.ends_with(b"/") || segments.is_empty();
         let conf = Arc::clone(&self.conf);
-        let codings = precompressed::accepted(&conf.precompressed, &cx.request.headers);
+        let codings = precompressed::accepted(&conf.precompressed, &ctx.request.headers);
         let opening = async move {
             let find = move || (folder::find(&conf, &segments, is_folder, &codings), conf);
             tokio::task::spawn_blocking(find).await
         };
-        Step::wait(opening, move |opened, cx, _env| match opened {
-            Ok((found, conf)) => answer(found, &conf, cx),
+        Step::wait(opening, move |opened, ctx, _env| match opened {
+            Ok((found, conf)) => answer(found, &conf, ctx),
             Err(error) => {
                 tracing::error!(%error, "a file could not be looked for");
                 Step::status(500)
@@ -196,14 +196,14 @@ impl Plugin for StaticFiles {
     }
 }
 
-fn answer(found: io::Result<Found>, conf: &Conf, cx: &Context) -> Step {
+fn answer(found: io::Result<Found>, conf: &Conf, ctx: &Context) -> Step {
     match found {
         Ok(Found::File { file, name, coding, size, modified }) => {
             let media_type = media_type::of(&name, &conf.types, &conf.charset);
             Served { file, media_type, coding: coding.map(Precompressed::token), size, modified, conf }
-                .answer(cx)
+                .answer(ctx)
         }
-        Ok(Found::Folder) => to_folder(cx).into(),
+        Ok(Found::Folder) => to_folder(ctx).into(),
         Ok(Found::Nothing) => Step::status(404),
         Err(error) => match Errno::from_io_error(&error) {
             // XDEV and LOOP: a link leads out, or may not be followed. NXIO: a socket.
@@ -220,13 +220,13 @@ fn answer(found: io::Result<Found>, conf: &Conf, cx: &Context) -> Step {
 }
 
 /// The same path with a slash at the end, so that relative links of the index work.
-fn to_folder(cx: &Context) -> Reply {
+fn to_folder(ctx: &Context) -> Reply {
     // One slash at the beginning: with two it would name a host (RFC 3986 §4.2).
-    let path = cx.uri.iter().position(|b| *b != b'/').map_or(&b""[..], |at| &cx.uri[at..]);
+    let path = ctx.uri.iter().position(|b| *b != b'/').map_or(&b""[..], |at| &ctx.uri[at..]);
     let mut location = b"/".to_vec();
     percent_encode_path(path, &mut location);
     location.push(b'/');
-    if let Some(query) = cx.request.query() {
+    if let Some(query) = ctx.request.query() {
         location.push(b'?');
         location.extend_from_slice(query);
     }
@@ -244,16 +244,16 @@ struct Served<'c> {
 }
 
 impl Served<'_> {
-    fn answer(self, cx: &Context) -> Step {
+    fn answer(self, ctx: &Context) -> Step {
         let validators = Validators::new(self.size, self.modified, self.coding);
-        let headers = &cx.request.headers;
+        let headers = &ctx.request.headers;
         match validators.judge(headers) {
             Outcome::Failed => return self.head(412, &validators).text("").into(),
             Outcome::NotModified => return self.head(304, &validators).text("").into(),
             Outcome::Go => {}
         }
         let ranges = match headers.find(b"Range") {
-            Some(range) if cx.request.method == Method::Get && validators.allows_range(headers) => {
+            Some(range) if ctx.request.method == Method::Get && validators.allows_range(headers) => {
                 Ranges::parse(range, self.size)
             }
             _ => Ranges::Whole,
