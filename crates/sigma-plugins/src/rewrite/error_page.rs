@@ -1,14 +1,14 @@
 //! `error-page`: pages in the place of the gateway's own errors.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use sigma_config::described::schema_of;
 use sigma_http::HeaderId;
 use sigma_http::head::reason_phrase;
 use sigma_plugin::record::Source;
-use sigma_plugin::{Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep};
+use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep};
 
 use super::fields::frames;
 
@@ -16,15 +16,14 @@ use super::fields::frames;
 pub(crate) static ERROR_PAGE: Descriptor = Descriptor {
     name: "error-page",
     priority: 450,
-    doc: "Shows pages in the place of errors that no node answered.\n\n\
-        The pages stand in the plugin's metadata, by status. Errors of nodes pass untouched. In a global rule \
-        it covers requests without a route too.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::HeaderFilter]),
-    schema: || json!({"type": "object", "properties": {}, "additionalProperties": false}),
-    metadata_schema: Some(metadata_schema),
-    build: |build| Ok(Arc::new(ErrorPage::new(build.metadata)?)),
-    ..Descriptor::BASE
+    metadata_schema: Some(schema_of::<Pages>),
+    build: |build| {
+        let pages = Option::<Pages>::deserialize(build.metadata).map_err(|error| error.to_string())?;
+        Ok(Arc::new(pages.unwrap_or_default()))
+    },
+    ..Descriptor::of::<ErrorPage>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -48,68 +47,72 @@ HTTP/1.1 404 Not Found
 ```
 "#;
 
-/// The statuses that may have a page.
-const STATUSES: [u16; 4] = [404, 500, 502, 503];
+/// Shows pages in the place of errors that no node answered.
+///
+/// The pages stand in the plugin's metadata, by status. Errors of nodes pass untouched. In a global rule it
+/// covers requests without a route too.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields, extend("properties" = {}))]
+struct ErrorPage {}
 
-fn metadata_schema() -> Value {
-    let page = |status: u16| {
-        json!({
-            "type": "object",
-            "properties": {
-                "body": {
-                    "type": "string", "default": default_page(status),
-                    "description": "The page; an empty one leaves the error as it is."
-                },
-                "content_type": {"type": "string", "default": "text/html", "description": "Its type."}
-            },
-            "description": format!("The page for {status}.")
-        })
-    };
-    let enable =
-        json!({"type": "boolean", "default": false, "description": "Whether pages are shown at all."});
-    let mut properties = Map::from_iter([("enable".to_owned(), enable)]);
-    properties.extend(STATUSES.map(|status| (format!("error_{status}"), page(status))));
-    json!({"type": "object", "properties": properties})
+impl Configuration for ErrorPage {}
+
+#[derive(Default, Deserialize, JsonSchema)]
+struct Pages {
+    /// Whether pages are shown at all.
+    #[schemars(extend("default" = false))]
+    enable: bool,
+    /// The page for 404.
+    #[schemars(transform = default_page::<404>)]
+    error_404: Option<Page>,
+    /// The page for 500.
+    #[schemars(transform = default_page::<500>)]
+    error_500: Option<Page>,
+    /// The page for 502.
+    #[schemars(transform = default_page::<502>)]
+    error_502: Option<Page>,
+    /// The page for 503.
+    #[schemars(transform = default_page::<503>)]
+    error_503: Option<Page>,
 }
 
-/// APISIX's page.
-fn default_page(status: u16) -> String {
-    let title = format!("{status} {}", reason_phrase(status));
-    format!(
-        "<html>\n<head><title>{title}</title></head>\n<body>\n<center><h1>{title}</h1></center>\n\
-         <hr><center>Apache APISIX</center>\n</body>\n</html>"
-    )
-}
-
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 struct Page {
+    /// The page; an empty one leaves the error as it is.
     body: String,
+    /// Its type.
+    #[schemars(extend("default" = "text/html"))]
     content_type: String,
 }
 
-struct ErrorPage {
-    pages: BTreeMap<u16, Page>,
-}
-
-impl ErrorPage {
-    fn new(metadata: &Value) -> Result<ErrorPage, String> {
-        let mut pages = BTreeMap::new();
-        if metadata.get("enable") == Some(&Value::Bool(true)) {
-            for status in STATUSES {
-                if let Some(page) = metadata.get(format!("error_{status}")) {
-                    let page = Page::deserialize(page).map_err(|error| error.to_string())?;
-                    pages.insert(status, page);
-                }
-            }
-        }
-        pages.retain(|_, page| !page.body.is_empty());
-        Ok(ErrorPage { pages })
+/// APISIX's page.
+fn default_page<const STATUS: u16>(schema: &mut Schema) {
+    let title = format!("{STATUS} {}", reason_phrase(STATUS));
+    let body = format!(
+        "<html>\n<head><title>{title}</title></head>\n<body>\n<center><h1>{title}</h1></center>\n\
+         <hr><center>Apache APISIX</center>\n</body>\n</html>"
+    );
+    if let Some(shown) = schema.pointer_mut("/properties/body") {
+        shown["default"] = body.into();
     }
 }
 
-impl Plugin for ErrorPage {
+impl Pages {
+    fn of(&self, status: u16) -> Option<&Page> {
+        let page = match status {
+            404 => &self.error_404,
+            500 => &self.error_500,
+            502 => &self.error_502,
+            503 => &self.error_503,
+            _ => &None,
+        };
+        page.as_ref().filter(|page| self.enable && !page.body.is_empty())
+    }
+}
+
+impl Plugin for Pages {
     fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
-        let page = self.pages.get(&ctx.response.status).filter(|_| ctx.record.source != Source::Upstream);
+        let page = self.of(ctx.response.status).filter(|_| ctx.record.source != Source::Upstream);
         let Some(page) = page else { return ResponseStep::Next };
         let mut reply = Reply::new(ctx.response.status).text(page.body.as_bytes());
         reply = reply.header(HeaderId::ContentType.name(), page.content_type.as_bytes());
@@ -127,6 +130,8 @@ impl Plugin for ErrorPage {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::testing::{Case, entry_with, field};
 

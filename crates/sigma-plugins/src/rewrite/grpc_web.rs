@@ -4,18 +4,18 @@
 //! travel as an ordinary body, in base64 if the client wants text, and the trailers of the answer
 //! become one more frame behind them.
 
-use std::sync::Arc;
 use std::task::{self, Poll, ready};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Headers, Method};
 use sigma_plugin::record::Source;
 use sigma_plugin::variables::percent_encode_path;
 use sigma_plugin::{
-    BodyFilter, Context, Descriptor, Env, Frames, Phase, PhaseSet, Plugin, Reply, ResponseStep, Step,
+    BodyFilter, Configuration, Context, Descriptor, Env, Frames, Phase, PhaseSet, Plugin, Reply,
+    ResponseStep, Step,
 };
 
 use crate::security::Asked;
@@ -23,19 +23,10 @@ use crate::security::Asked;
 /// The plugin.
 pub(crate) static GRPC_WEB: Descriptor = Descriptor {
     name: "grpc-web",
-    version: "0.1",
     priority: 505,
-    doc: "Lets gRPC-Web clients, such as browsers, call a gRPC upstream.\n\n\
-        The upstream has `scheme: grpc` or `grpcs`. A route that ends in `/*` asks it for what the `*` stands for; \
-        any other for the path as it is. Bodies pass piece by piece in both directions, so that the messages \
-        of a server stream arrive when they are sent. Trailers of the answer become the last frame of its body. \
-        What the gateway itself has to say of a call, such as that no node answers, is said in \
-        `grpc-status` and `grpc-message`.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::RequestFilter, Phase::HeaderFilter, Phase::BodyFilter]),
-    schema,
-    build: |build| Ok(Arc::new(build.config::<GrpcWeb>()?)),
-    ..Descriptor::BASE
+    ..Descriptor::itself::<GrpcWeb>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -59,25 +50,24 @@ AAAAAAA=gAAAAB5ncnBjLXN0YXR1czowDQpncnBjLW1lc3NhZ2U6DQo=
 ```
 "#;
 
-fn schema() -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "cors_allow_headers": {
-                "type": "string",
-                "default": "content-type,x-grpc-web,x-user-agent",
-                "pattern": "^[ -~]*$",
-                "description": "Names of the fields that pages of other origins may send."
-            },
-            "max_req_body_size": {
-                "type": "integer",
-                "minimum": 1,
-                "default": 67_108_864,
-                "description": "Most bytes of a request's body, as the client sends it."
-            }
-        }
-    })
+/// Lets gRPC-Web clients, such as browsers, call a gRPC upstream.
+///
+/// The upstream has `scheme: grpc` or `grpcs`. A route that ends in `/*` asks it for what the `*` stands for;
+/// any other for the path as it is. Bodies pass piece by piece in both directions, so that the messages of a
+/// server stream arrive when they are sent. Trailers of the answer become the last frame of its body. What the
+/// gateway itself has to say of a call, such as that no node answers, is said in `grpc-status` and
+/// `grpc-message`.
+#[derive(Deserialize, JsonSchema)]
+struct GrpcWeb {
+    /// Names of the fields that pages of other origins may send.
+    #[schemars(regex(pattern = "^[ -~]*$"), extend("default" = "content-type,x-grpc-web,x-user-agent"))]
+    cors_allow_headers: String,
+    /// Most bytes of a request's body, as the client sends it.
+    #[schemars(range(min = 1), extend("default" = 67_108_864))]
+    max_req_body_size: u64,
 }
+
+impl Configuration for GrpcWeb {}
 
 /// The media types of calls, and whether their bodies are base64.
 const TYPES: [(&str, bool); 4] = [
@@ -92,12 +82,6 @@ const REST: &str = ":ext";
 
 const STATUS: &str = "grpc-status";
 const MESSAGE: &str = "grpc-message";
-
-#[derive(Debug, Deserialize)]
-struct GrpcWeb {
-    cors_allow_headers: String,
-    max_req_body_size: u64,
-}
 
 /// A call that goes to a node.
 #[derive(Debug, Clone, Copy)]
@@ -362,6 +346,7 @@ fn trailer_frame(trailers: &Headers) -> Vec<u8> {
 mod tests {
     use std::collections::VecDeque;
 
+    use serde_json::{Value, json};
     use sigma_plugin::Entry;
 
     use super::*;

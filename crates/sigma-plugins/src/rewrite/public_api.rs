@@ -1,35 +1,17 @@
 //! `public-api`: a route reaches what another plugin serves itself.
 
-use std::sync::Arc;
-
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::json;
 use sigma_plugin::descriptor::Endpoint;
-use sigma_plugin::{Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
 /// The plugin.
 pub(crate) static PUBLIC_API: Descriptor = Descriptor {
     name: "public-api",
     priority: 501,
-    doc: "Serves, on this route, what another plugin serves under a path of its own.\n\n\
-        The other plugin must be enabled; it need not be on any route. Plugins of this route that run \
-        earlier guard the path. The route needs no upstream. One answer is made at a time: who asks \
-        meanwhile gets the next one, together with all others.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
-    schema: || {
-        json!({
-            "type": "object",
-            "properties": {
-                "uri": {
-                    "type": "string",
-                    "description": "The path that the other plugin serves; unset: the request's."
-                }
-            }
-        })
-    },
-    build: |build| Ok(Arc::new(build.config::<PublicApi>()?)),
-    ..Descriptor::BASE
+    ..Descriptor::itself::<PublicApi>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -49,10 +31,18 @@ apisix_node_info{hostname="…",version="…"} 1
 ```
 "#;
 
-#[derive(Debug, Deserialize)]
+/// Serves, on this route, what another plugin serves under a path of its own.
+///
+/// The other plugin must be enabled; it need not be on any route. Plugins of this route that run earlier
+/// guard the path. The route needs no upstream. One answer is made at a time: who asks meanwhile gets the
+/// next one, together with all others.
+#[derive(Deserialize, JsonSchema)]
 struct PublicApi {
+    /// The path that the other plugin serves; unset: the request's.
     uri: Option<String>,
 }
+
+impl Configuration for PublicApi {}
 
 impl Plugin for PublicApi {
     fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
@@ -74,7 +64,9 @@ impl Plugin for PublicApi {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
     use sigma_http::Method;
     use sigma_plugin::{Kind, Node, Roster};
 

@@ -1,14 +1,15 @@
 //! `real-ip`: the client's address as a proxy before this one tells it.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 use sigma_config::cidr::{Cidr, CidrSet};
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::HeaderId;
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
 use crate::seldom::Seldom;
 
@@ -19,39 +20,10 @@ const SHOWN_CHARS: usize = 64;
 pub(crate) static REAL_IP: Descriptor = Descriptor {
     name: "real-ip",
     priority: 23000,
-    doc: "Takes the client's address from a variable, such as a field that a proxy has set.\n\n\
-        It runs first, so that address rules, limits and logs see that address. `realip_remote_addr` \
-        keeps the address of the peer. In a global rule it covers requests without a route too.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
-    schema: || {
-        json!({
-            "type": "object",
-            "properties": {
-                "source": {
-                    "type": "string",
-                    "minLength": 1,
-                    "description": "The variable with the address, e.g. `http_x_forwarded_for` or `arg_realip`; it may have a port."
-                },
-                "trusted_addresses": {
-                    "type": "array",
-                    "minItems": 1,
-                    "items": {"type": "string", "description": "An address or a network."},
-                    "description": "Peers that may say so; without it, all."
-                },
-                "recursive": {
-                    "type": "boolean",
-                    "default": false,
-                    "description": "For `X-Forwarded-For`: passes over trusted addresses from the right."
-                }
-            },
-            "required": ["source"]
-        })
-    },
-    check: Some(|conf| trusted(conf).map(|_| ())),
-    build: |build| Ok(Arc::new(RealIp::new(build)?)),
     variables: &[VariablePlace::guard("source", VariableForm::Name)],
-    ..Descriptor::BASE
+    ..Descriptor::itself::<RealIp>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -78,28 +50,40 @@ $ curl -H 'X-Forwarded-For: 203.0.113.8' http://127.0.0.1:9080/orders
 ```
 "#;
 
-fn trusted(conf: &Value) -> Result<Option<CidrSet>, String> {
-    let Some(list) = conf.get("trusted_addresses").and_then(Value::as_array) else { return Ok(None) };
-    let parse = |text: &str| text.parse::<Cidr>().map_err(|_| format!("invalid ip address: {text}"));
-    let all: Result<Vec<Cidr>, String> = list.iter().filter_map(Value::as_str).map(parse).collect();
-    Ok(Some(all?.into_iter().collect()))
-}
-
+/// Takes the client's address from a variable, such as a field that a proxy has set.
+///
+/// It runs first, so that address rules, limits and logs see that address. `realip_remote_addr` keeps the
+/// address of the peer. In a global rule it covers requests without a route too.
+#[derive(Deserialize, JsonSchema)]
 struct RealIp {
+    /// The variable with the address, e.g. `http_x_forwarded_for` or `arg_realip`; it may have a port.
+    #[schemars(length(min = 1))]
     source: VarName,
-    trusted: Option<CidrSet>,
+    /// Peers that may say so; without it, all.
+    #[serde(default, deserialize_with = "networks")]
+    #[schemars(with = "Option<Vec<Network>>", length(min = 1))]
+    trusted_addresses: Option<CidrSet>,
+    /// For `X-Forwarded-For`: passes over trusted addresses from the right.
+    #[schemars(extend("default" = false))]
     recursive: bool,
 }
 
-impl RealIp {
-    fn new(build: &Build<'_>) -> Result<RealIp, String> {
-        let source = build.conf.get("source").and_then(Value::as_str).unwrap_or_default();
-        let recursive = build.conf.get("recursive").and_then(Value::as_bool).unwrap_or_default();
-        Ok(RealIp { source: VarName::parse(source), trusted: trusted(build.conf)?, recursive })
-    }
+/// An address or a network.
+#[derive(Deserialize, JsonSchema)]
+struct Network(String);
 
+fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<CidrSet>, D::Error> {
+    let parse = |Network(text)| {
+        text.parse::<Cidr>().map_err(|_| D::Error::custom(format!("invalid ip address: {text}")))
+    };
+    Vec::deserialize(deserializer)?.into_iter().map(parse).collect::<Result<_, _>>().map(Some)
+}
+
+impl Configuration for RealIp {}
+
+impl RealIp {
     fn trusts(&self, addr: Option<IpAddr>) -> bool {
-        match (&self.trusted, addr) {
+        match (&self.trusted_addresses, addr) {
             (Some(trusted), Some(addr)) => trusted.contains(addr),
             (Some(_), None) => false,
             (None, _) => true,
@@ -121,7 +105,7 @@ impl RealIp {
     /// The address in an `X-Forwarded-For`: the last one, or the last one that is not trusted.
     fn chosen<'l>(&self, line: &'l [u8]) -> &'l [u8] {
         let mut items = line.rsplit(|b| *b == b',').map(<[u8]>::trim_ascii);
-        let Some(trusted) = self.trusted.as_ref().filter(|_| self.recursive) else {
+        let Some(trusted) = self.trusted_addresses.as_ref().filter(|_| self.recursive) else {
             return items.next().unwrap_or_default();
         };
         let is_trusted = |item: &[u8]| parse(item).is_ok_and(|(addr, _)| trusted.contains(addr));
@@ -198,6 +182,8 @@ impl Plugin for RealIp {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::testing::{Case, entry, refusal};
 

@@ -1,11 +1,12 @@
 //! `request-id`: every request has an identity in a field.
 
-use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::json;
-use sigma_plugin::{Context, Descriptor, Env, Local, Phase, PhaseSet, Plugin, ResponseStep, Step};
+use sigma_plugin::{
+    Configuration, Context, Descriptor, Env, Local, Phase, PhaseSet, Plugin, ResponseStep, Step,
+};
 
 use super::fields::{frames, is_name};
 
@@ -13,63 +14,9 @@ use super::fields::{frames, is_name};
 pub(crate) static REQUEST_ID: Descriptor = Descriptor {
     name: "request-id",
     priority: 12015,
-    doc: "Gives every request an identity in a field.\n\n\
-        A request that has the field keeps it; another gets a new one. The variables `request_id` and \
-        `apisix_request_id` hold it, for logs and templates.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
-    schema: || {
-        json!({
-            "type": "object",
-            "properties": {
-                "header_name": {
-                    "type": "string",
-                    "default": "X-Request-Id",
-                    "description": "The field's name."
-                },
-                "include_in_response": {
-                    "type": "boolean",
-                    "default": true,
-                    "description": "The client gets the field too, unless the node has set it."
-                },
-                "algorithm": {
-                    "type": "string",
-                    "enum": ["uuid", "nanoid", "range_id", "ksuid", "uuidv7"],
-                    "default": "uuid",
-                    "description": "How a new identity is made."
-                },
-                "range_id": {
-                    "type": "object",
-                    "properties": {
-                        "length": {
-                            "type": "integer",
-                            "minimum": 6,
-                            "maximum": 1024,
-                            "default": 16,
-                            "description": "Number of characters."
-                        },
-                        "char_set": {
-                            "type": "string",
-                            "minLength": 6,
-                            "default": CHAR_SET,
-                            "description": "The characters to choose from."
-                        }
-                    },
-                    "default": {},
-                    "description": "For the algorithm `range_id`."
-                }
-            }
-        })
-    },
-    check: Some(|conf| {
-        let name = conf.get("header_name").and_then(|name| name.as_str()).unwrap_or_default();
-        match is_name(name) && !frames(name) && !name.eq_ignore_ascii_case("host") {
-            true => Ok(()),
-            false => Err(format!("`header_name` `{name}` is no name of a field that may be made up")),
-        }
-    }),
-    build: |build| Ok(Arc::new(build.config::<RequestId>()?)),
-    ..Descriptor::BASE
+    ..Descriptor::itself::<RequestId>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -100,15 +47,27 @@ X-Request-Id: my-own
 /// APISIX's letters; the J is missing and the G is there twice.
 const CHAR_SET: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIGKLMNOPQRSTUVWXYZ0123456789";
 
-#[derive(Debug, Deserialize)]
+/// Gives every request an identity in a field.
+///
+/// A request that has the field keeps it; another gets a new one. The variables `request_id` and
+/// `apisix_request_id` hold it, for logs and templates.
+#[derive(Deserialize, JsonSchema)]
 struct RequestId {
+    /// The field's name.
+    #[schemars(extend("default" = "X-Request-Id"))]
     header_name: String,
+    /// The client gets the field too, unless the node has set it.
+    #[schemars(extend("default" = true))]
     include_in_response: bool,
+    /// How a new identity is made.
+    #[schemars(extend("default" = "uuid"))]
     algorithm: Algorithm,
+    /// For the algorithm `range_id`.
+    #[schemars(extend("default" = {}))]
     range_id: Range,
 }
 
-#[derive(Debug, Clone, Copy, Deserialize)]
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Algorithm {
     Uuid,
@@ -118,10 +77,24 @@ enum Algorithm {
     Uuidv7,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 struct Range {
+    /// Number of characters.
+    #[schemars(range(min = 6, max = 1024), extend("default" = 16))]
     length: usize,
+    /// The characters to choose from.
+    #[schemars(length(min = 6), extend("default" = CHAR_SET))]
     char_set: String,
+}
+
+impl Configuration for RequestId {
+    fn check(&self) -> Result<(), String> {
+        let name = &self.header_name;
+        match is_name(name) && !frames(name) && !name.eq_ignore_ascii_case("host") {
+            true => Ok(()),
+            false => Err(format!("`header_name` `{name}` is no name of a field that may be made up")),
+        }
+    }
 }
 
 /// The identity that this instance saw or made.
@@ -275,6 +248,8 @@ impl Sequence {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::testing::{Case, entry, refusal};
 

@@ -8,17 +8,18 @@ use std::time::SystemTime;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::Conf;
 use super::precompressed::Precompressed;
 
 /// What is done with symbolic links below the folder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Symlinks {
     Deny,
-    /// As far as they lead to something in the folder.
+    // As far as they lead to something in the folder.
     Inside,
     Follow,
 }

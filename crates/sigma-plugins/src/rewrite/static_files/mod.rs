@@ -19,11 +19,13 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use rustix::io::Errno;
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
 use sigma_http::{BodyLength, HeaderId, Method};
 use sigma_plugin::variables::percent_encode_path;
-use sigma_plugin::{Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step, StreamBody};
+use sigma_plugin::{
+    Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step, StreamBody,
+};
 
 use body::FileBody;
 use condition::{Outcome, Validators};
@@ -35,24 +37,10 @@ use range::Ranges;
 pub(crate) static STATIC_FILES: Descriptor = Descriptor {
     name: "static-files",
     priority: 500,
-    doc: "Answers requests from the files of a folder.\n\n\
-        Sigma's own. GET and HEAD, validators and conditions (RFC 9110 §13), single and multiple ranges (§14), \
-        index files, redirects for folders without a final slash. With `precompressed`, `page.html.br`, `.zst` or \
-        `.gz` beside `page.html` is served in its place to clients that accept the coding: with a tag and ranges of \
-        its own, and only if it may be served itself. Whoever changes the file changes these too. No path leads out of the folder. The route \
-        needs no upstream; plugins that guard it run earlier.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
-    schema,
-    check: Some(|conf| {
-        let prefix = conf.get("prefix").and_then(Value::as_str).unwrap_or_default();
-        if prefix.is_empty() || prefix.starts_with('/') {
-            return Ok(());
-        }
-        Err(format!("`prefix` `{prefix}` does not begin with a slash"))
-    }),
-    build: |build| Ok(Arc::new(StaticFiles { conf: Arc::new(build.config::<Conf>()?) })),
-    ..Descriptor::BASE
+    build: |build| Ok(Arc::new(StaticFiles { conf: Arc::new(build.config()?) })),
+    ..Descriptor::of::<Conf>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -79,77 +67,55 @@ Content-Type: text/html; charset=utf-8
 ```
 "#;
 
-fn schema() -> Value {
-    json!({
-        "type": "object",
-        "required": ["root"],
-        "additionalProperties": false,
-        "properties": {
-            "root": {
-                "type": "string",
-                "pattern": "^/",
-                "description": "The folder, an absolute path."
-            },
-            "prefix": {
-                "type": "string",
-                "default": "",
-                "description": "Taken off the path before it is looked for, e.g. `/static`; other paths are not found."
-            },
-            "index": {
-                "type": "array",
-                "items": {"type": "string", "pattern": "^[^/]+$"},
-                "default": ["index.html"],
-                "description": "Files that stand for their folder, the first that exists."
-            },
-            "symlinks": {
-                "type": "string",
-                "enum": ["deny", "inside", "follow"],
-                "default": "inside",
-                "description": "Symbolic links below the folder: not followed, followed as far as they stay in it, or followed anywhere. `inside` needs Linux 5.6; before it, it is `deny`."
-            },
-            "hidden": {
-                "type": "boolean",
-                "default": false,
-                "description": "Files and folders whose name begins with a dot are served too."
-            },
-            "types": {
-                "type": "object",
-                "additionalProperties": {"type": "string", "pattern": "^[\\x21-\\x7e]+/[\\x20-\\x7e]+$"},
-                "default": {},
-                "description": "Media types by file name extension, before the known ones."
-            },
-            "charset": {
-                "type": "string",
-                "pattern": "^[A-Za-z0-9_-]*$",
-                "default": "utf-8",
-                "description": "Added to the type of text files; empty for none."
-            },
-            "precompressed": {
-                "type": "array",
-                "items": {"enum": ["br", "zstd", "gzip"]},
-                "default": [],
-                "description": "Codings in which files may stand beside the others, as `.br`, `.zst` and `.gz`; the one that the client weighs most is served, of equals the first here."
-            },
-            "cache_control": {
-                "type": "string",
-                "pattern": "^[\\x20-\\x7e]+$",
-                "description": "`Cache-Control` of files."
-            }
-        }
-    })
+/// Answers requests from the files of a folder.
+///
+/// Sigma's own. GET and HEAD, validators and conditions (RFC 9110 §13), single and multiple ranges (§14),
+/// index files, redirects for folders without a final slash. With `precompressed`, `page.html.br`, `.zst` or
+/// `.gz` beside `page.html` is served in its place to clients that accept the coding: with a tag and ranges of
+/// its own, and only if it may be served itself. Whoever changes the file changes these too. No path leads
+/// out of the folder. The route needs no upstream; plugins that guard it run earlier.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Conf {
+    /// The folder, an absolute path.
+    #[schemars(regex(pattern = "^/"))]
+    root: String,
+    /// Taken off the path before it is looked for, e.g. `/static`; other paths are not found.
+    #[schemars(extend("default" = ""))]
+    prefix: String,
+    /// Files that stand for their folder, the first that exists.
+    #[schemars(inner(regex(pattern = "^[^/]+$")), extend("default" = ["index.html"]))]
+    index: Vec<String>,
+    /// Symbolic links below the folder: not followed, followed as far as they stay in it, or followed
+    /// anywhere. `inside` needs Linux 5.6; before it, it is `deny`.
+    #[schemars(extend("default" = "inside"))]
+    symlinks: Symlinks,
+    /// Files and folders whose name begins with a dot are served too.
+    #[schemars(extend("default" = false))]
+    hidden: bool,
+    /// Media types by file name extension, before the known ones.
+    #[schemars(extend("additionalProperties" = {"type": "string", "pattern": "^[\\x21-\\x7e]+/[\\x20-\\x7e]+$"}, "default" = {}))]
+    types: BTreeMap<String, String>,
+    /// Added to the type of text files; empty for none.
+    #[schemars(regex(pattern = "^[A-Za-z0-9_-]*$"), extend("default" = "utf-8"))]
+    charset: String,
+    /// Codings in which files may stand beside the others, as `.br`, `.zst` and `.gz`; the one that the
+    /// client weighs most is served, of equals the first here.
+    #[schemars(extend("default" = []))]
+    precompressed: Vec<Precompressed>,
+    /// `Cache-Control` of files.
+    #[schemars(regex(pattern = r"^[\x20-\x7e]+$"))]
+    cache_control: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
-struct Conf {
-    root: String,
-    prefix: String,
-    index: Vec<String>,
-    symlinks: Symlinks,
-    hidden: bool,
-    types: BTreeMap<String, String>,
-    charset: String,
-    precompressed: Vec<Precompressed>,
-    cache_control: Option<String>,
+impl Configuration for Conf {
+    fn check(&self) -> Result<(), String> {
+        let prefix = &self.prefix;
+        if prefix.is_empty() || prefix.starts_with('/') {
+            return Ok(());
+        }
+        Err(format!("`prefix` `{prefix}` does not begin with a slash"))
+    }
 }
 
 struct StaticFiles {

@@ -2,14 +2,17 @@
 
 use std::cmp::Reverse;
 
+use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use sigma_http::Headers;
 
 use crate::rewrite::coding;
 
 /// A coding that files were compressed with beforehand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+// What is no text is told as another text is.
+#[schemars(transform = |schema: &mut Schema| drop(schema.remove("type")))]
 pub(super) enum Precompressed {
     Br,
     Zstd,
