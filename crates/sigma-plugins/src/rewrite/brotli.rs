@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use brotli::enc::StandardAlloc;
 use brotli::enc::encode::{BrotliEncoderOperation, BrotliEncoderParameter, BrotliEncoderStateStruct};
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use sigma_config::described::schema_of;
 use sigma_http::Method;
-use sigma_plugin::{BodyFilter, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep};
+use sigma_plugin::{
+    BodyFilter, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep,
+};
 
 use super::budget;
 use super::coding::{self, Offer, Which};
@@ -17,28 +20,14 @@ use super::encoder::{self, Ask, Compressor, Did, Encoder, Unsent};
 pub(crate) static BROTLI: Descriptor = Descriptor {
     name: "brotli",
     priority: 996,
-    doc: "Compresses responses with Brotli.\n\n\
-        Compressed are responses of a listed type that are not encoded yet, for clients that accept `br` or `*`; \
-        neither ranges nor what the node forbids to change (`Cache-Control: no-transform`). Bodies of unknown \
-        length are flushed piece by piece, so that events arrive when they are sent. With `zstd` or `gzip` on \
-        the same route the coding that the client weighs most is used, and of equals the first of `zstd`, \
-        `brotli`, `gzip`.\n\n\
-        A response holds its compressor until its last byte is made. That is about 1 MiB at levels 0 and 1, 3 MiB \
-        at 4, 8 MiB at 6 and 40 MiB at 9, with an `lgwin` of 19, times the responses that run at once; a larger \
-        window adds twice its size, a small one (16 or less) spares nothing: 33 MiB at level 5. Above level 9 a \
-        megabyte can take a second of the worker's time, and what is compressed at a time (`lgblock`) is not \
-        interrupted: such levels are for files compressed beforehand (`precompressed` of `static-files`). The \
-        compressors of one worker, those of `zstd` and `gzip` included, take 256 MiB at most, or \
-        `plugin_attr.brotli.worker_bytes`; a response beyond that is not compressed.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
-    schema,
-    attributes: Some(budget::attributes),
+    attributes: Some(schema_of::<budget::Attributes>),
     build: |build| {
         let worker_bytes = budget::worker_bytes(build, "brotli")?;
         Ok(Arc::new(Brotli { worker_bytes, ..build.config()? }))
     },
-    ..Descriptor::BASE
+    ..Descriptor::of::<Brotli>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -60,54 +49,42 @@ Content-Encoding: br
 ```
 "#;
 
-fn schema() -> Value {
-    let mut properties = json!({
-        "mode": {
-            "type": "integer",
-            "minimum": 0,
-            "maximum": 2,
-            "default": 0,
-            "description": "What the content is: 0 anything, 1 text, 2 fonts."
-        },
-        "comp_level": {
-            "type": "integer",
-            "minimum": 0,
-            "maximum": 11,
-            "default": 6,
-            "description": "From 0, fast, to 11, small."
-        },
-        "lgwin": {
-            "type": "integer",
-            "default": 19,
-            "anyOf": [{"enum": [0]}, {"minimum": 10, "maximum": 24}],
-            "description": "Binary logarithm of the window in bytes, memory against size: 10 to 24, or 0 for the smallest."
-        },
-        "lgblock": {
-            "type": "integer",
-            "default": 0,
-            "anyOf": [{"enum": [0]}, {"minimum": 16, "maximum": 24}],
-            "description": "Binary logarithm of the bytes that are compressed at a time: 16 to 24, or 0 for what suits the level."
-        }
-    });
-    for (name, about) in Which::schema() {
-        properties[name] = about;
-    }
-    json!({"type": "object", "properties": properties})
-}
-
-#[derive(Debug, Deserialize)]
+/// Compresses responses with Brotli.
+///
+/// Compressed are responses of a listed type that are not encoded yet, for clients that accept `br` or `*`;
+/// neither ranges nor what the node forbids to change (`Cache-Control: no-transform`). Bodies of unknown length
+/// are flushed piece by piece, so that events arrive when they are sent. With `zstd` or `gzip` on the same route
+/// the coding that the client weighs most is used, and of equals the first of `zstd`, `brotli`, `gzip`.
+///
+/// A response holds its compressor until its last byte is made. That is about 1 MiB at levels 0 and 1, 3 MiB
+/// at 4, 8 MiB at 6 and 40 MiB at 9, with an `lgwin` of 19, times the responses that run at once; a larger
+/// window adds twice its size, a small one (16 or less) spares nothing: 33 MiB at level 5. Above level 9 a
+/// megabyte can take a second of the worker's time, and what is compressed at a time (`lgblock`) is not
+/// interrupted: such levels are for files compressed beforehand (`precompressed` of `static-files`). The
+/// compressors of one worker, those of `zstd` and `gzip` included, take 256 MiB at most, or
+/// `plugin_attr.brotli.worker_bytes`; a response beyond that is not compressed.
+#[derive(Deserialize, JsonSchema)]
 struct Brotli {
+    /// What the content is: 0 anything, 1 text, 2 fonts.
+    #[schemars(range(min = 0, max = 2), extend("default" = 0))]
+    mode: u32,
+    /// From 0, fast, to 11, small.
+    #[schemars(range(min = 0, max = 11), extend("default" = 6))]
+    comp_level: u32,
+    /// Binary logarithm of the window in bytes, memory against size: 10 to 24, or 0 for the smallest.
+    #[schemars(with = "i64", extend("anyOf" = [{"enum": [0]}, {"minimum": 10, "maximum": 24}], "default" = 19))]
+    lgwin: u32,
+    /// Binary logarithm of the bytes that are compressed at a time: 16 to 24, or 0 for what suits the level.
+    #[schemars(with = "i64", extend("anyOf" = [{"enum": [0]}, {"minimum": 16, "maximum": 24}], "default" = 0))]
+    lgblock: u32,
     #[serde(flatten)]
     which: Which,
     /// Bytes that all compressors of the worker may take together.
     #[serde(skip)]
     worker_bytes: usize,
-    vary: Option<bool>,
-    mode: u32,
-    comp_level: u32,
-    lgwin: u32,
-    lgblock: u32,
 }
+
+impl Configuration for Brotli {}
 
 const TOKEN: &str = "br";
 
@@ -117,9 +94,7 @@ impl Plugin for Brotli {
         if weight == 0 || coding::is_encoded(ctx) || !self.which.takes(ctx) {
             return ResponseStep::Next;
         }
-        if self.vary == Some(true) {
-            coding::add_vary(&mut ctx.response.headers);
-        }
+        self.which.add_vary(&mut ctx.response.headers);
         coding::offer(self, Offer { token: TOKEN, weight, may: coding::is_free }, ctx);
         ResponseStep::Next
     }
@@ -195,6 +170,7 @@ impl Compressor for State {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
     use std::io::Read;
 
     use super::*;

@@ -4,25 +4,22 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Deserialize;
 use sigma_plugin::Build;
 
-/// Bytes that a worker may give a plugin for bodies, unless the operator says otherwise.
-pub(super) const WORKER_BYTES: usize = 256 << 20;
-
 /// What `plugin_attr` may tell a plugin that has a budget.
-pub(super) fn attributes() -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "worker_bytes": {
-                "type": "integer",
-                "minimum": 0,
-                "default": WORKER_BYTES,
-                "description": "Bytes that bodies may take in one worker."
-            }
-        }
-    })
+#[derive(Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct Attributes {
+    /// Bytes that bodies may take in one worker.
+    worker_bytes: usize,
+}
+
+impl Default for Attributes {
+    fn default() -> Attributes {
+        Attributes { worker_bytes: 256 << 20 }
+    }
 }
 
 /// What it tells this plugin.
@@ -30,9 +27,9 @@ pub(super) fn attributes() -> Value {
 /// # Errors
 /// Returns an error if it is no number of bytes.
 pub(super) fn worker_bytes(build: &Build<'_>, plugin: &str) -> Result<usize, String> {
-    let Some(told) = build.node.attribute(plugin).get("worker_bytes") else { return Ok(WORKER_BYTES) };
-    let bytes = told.as_u64().and_then(|bytes| usize::try_from(bytes).ok());
-    bytes.ok_or_else(|| format!("plugin_attr.{plugin}.worker_bytes is no number of bytes"))
+    let told = Option::<Attributes>::deserialize(build.node.attribute(plugin));
+    let told = told.map_err(|_| format!("plugin_attr.{plugin}.worker_bytes is no number of bytes"))?;
+    Ok(told.unwrap_or_default().worker_bytes)
 }
 
 /// Bytes that are taken now; a part of the worker.

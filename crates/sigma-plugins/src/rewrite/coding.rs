@@ -6,27 +6,41 @@
 
 use std::cmp::Reverse;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use sigma_http::header::list_items;
 use sigma_http::{HeaderId, Headers, Version};
 use sigma_plugin::{Context, Plugin};
 
 /// Which responses a plugin encodes, as far as all these plugins ask the same; part of their
 /// configurations.
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 pub(super) struct Which {
+    /// Media types to compress, or `*` for all.
+    #[schemars(extend("default" = ["text/html"]))]
     types: Types,
+    /// Bodies known to be shorter are left alone.
+    #[schemars(range(min = 1), extend("default" = 20))]
     min_length: u64,
+    /// The lowest version of requests whose responses are compressed.
+    #[schemars(with = "Value", extend("enum" = [1.1, 1.0], "default" = 1.1))]
     http_version: f64,
+    /// Adds `Vary: Accept-Encoding`.
+    vary: Option<bool>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(untagged)]
 enum Types {
-    Listed(Vec<String>),
-    /// `*` for all.
-    Word(String),
+    Listed(#[schemars(length(min = 1), inner(length(min = 1)))] Vec<String>),
+    All(#[schemars(with = "Value", extend("enum" = ["*"]))] Star),
+}
+
+#[derive(Deserialize)]
+enum Star {
+    #[serde(rename = "*")]
+    Star,
 }
 
 impl Which {
@@ -37,36 +51,21 @@ impl Which {
         let media_type = content_type.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
         let is_listed = match &self.types {
             Types::Listed(types) => types.iter().any(|listed| listed.as_bytes() == media_type),
-            Types::Word(word) => word == "*",
+            Types::All(Star::Star) => true,
         };
         let is_long = known_length(headers).is_none_or(|length| length >= self.min_length);
         let is_new = ctx.request.version >= Version::Http11 || self.http_version < 1.1;
         is_listed && is_long && is_new
     }
 
-    /// The schema of its fields, and of `vary`.
-    pub(super) fn schema() -> [(&'static str, Value); 4] {
-        let types = json!({
-            "anyOf": [
-                {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}},
-                {"enum": ["*"]}
-            ],
-            "default": ["text/html"],
-            "description": "Media types to compress, or `*` for all."
-        });
-        let min_length = json!({
-            "type": "integer",
-            "minimum": 1,
-            "default": 20,
-            "description": "Bodies known to be shorter are left alone."
-        });
-        let http_version = json!({
-            "enum": [1.1, 1.0],
-            "default": 1.1,
-            "description": "The lowest version of requests whose responses are compressed."
-        });
-        let vary = json!({"type": "boolean", "description": "Adds `Vary: Accept-Encoding`."});
-        [("types", types), ("min_length", min_length), ("http_version", http_version), ("vary", vary)]
+    /// Says that the response depends on what the client accepts, if that is wanted and not said yet.
+    pub(super) fn add_vary(&self, headers: &mut Headers) {
+        let lines = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"Vary"));
+        let says = |item: &[u8]| item == b"*" || item.eq_ignore_ascii_case(b"Accept-Encoding");
+        let is_said = lines.flat_map(|(_, value)| list_items(value)).any(says);
+        if self.vary == Some(true) && !is_said {
+            headers.append("Vary", b"Accept-Encoding");
+        }
     }
 }
 
@@ -177,16 +176,6 @@ pub(super) fn is_free(ctx: &Context) -> bool {
         && !lines.flat_map(|(_, value)| list_items(value)).any(forbids)
 }
 
-/// Says that the response depends on what the client accepts, unless that is said.
-pub(super) fn add_vary(headers: &mut Headers) {
-    let lines = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"Vary"));
-    let says = |item: &[u8]| item == b"*" || item.eq_ignore_ascii_case(b"Accept-Encoding");
-    let is_said = lines.flat_map(|(_, value)| list_items(value)).any(says);
-    if !is_said {
-        headers.append("Vary", b"Accept-Encoding");
-    }
-}
-
 /// Makes the head that of a response in this coding; true if its length was not known.
 pub(super) fn encode_head(headers: &mut Headers, token: &str) -> bool {
     let is_streamed = !headers.has(HeaderId::ContentLength);
@@ -210,6 +199,8 @@ fn is_quoted(tag: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::testing::{Case, entry};
 

@@ -6,10 +6,13 @@
 use std::sync::Arc;
 
 use flate2::{Compress, Compression, FlushCompress, Status};
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use sigma_config::described::schema_of;
 use sigma_http::{Headers, Method};
-use sigma_plugin::{BodyFilter, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep};
+use sigma_plugin::{
+    BodyFilter, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep,
+};
 
 use super::budget;
 use super::coding::{self, Offer, Which};
@@ -19,23 +22,14 @@ use super::encoder::{self, Ask, Compressor, Did, Encoder};
 pub(crate) static GZIP: Descriptor = Descriptor {
     name: "gzip",
     priority: 995,
-    doc: "Compresses responses with gzip.\n\n\
-        Compressed are responses with status 200, 403 or 404 and a listed type that are not encoded yet, for \
-        clients that accept it and did not come through a proxy that says so (`Via`). Bodies of unknown length \
-        are flushed piece by piece, so that events arrive when they are sent. `window_bits` and `deflate` are \
-        Sigma's own. With `zstd` or `brotli` on the same route the coding that the client weighs most is used, and \
-        of equals the first of `zstd`, `brotli`, `gzip`. A response holds about 300 KiB for its compressor until \
-        its last byte is made. The compressors of one worker, those of `zstd` and `brotli` included, take 256 MiB \
-        at most, or `plugin_attr.gzip.worker_bytes`; a response beyond that is not compressed.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
-    schema,
-    attributes: Some(budget::attributes),
+    attributes: Some(schema_of::<budget::Attributes>),
     build: |build| {
         let worker_bytes = budget::worker_bytes(build, "gzip")?;
         Ok(Arc::new(Gzip { worker_bytes, ..build.config()? }))
     },
-    ..Descriptor::BASE
+    ..Descriptor::of::<Gzip>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -61,55 +55,50 @@ $ curl --compressed http://127.0.0.1:9080/orders
 ```
 "#;
 
-fn schema() -> Value {
-    let mut properties = json!({
-        "comp_level": {
-            "type": "integer",
-            "minimum": 1,
-            "maximum": 9,
-            "default": 1,
-            "description": "From 1, fast, to 9, small."
-        },
-        "buffers": {
-            "type": "object",
-            "properties": {
-                "number": {"type": "integer", "minimum": 1, "default": 32, "description": "Number of buffers."},
-                "size": {"type": "integer", "minimum": 1, "default": 4096, "description": "Bytes of each."}
-            },
-            "default": {},
-            "description": "Without effect: compressed pieces do not wait in buffers here."
-        },
-        "window_bits": {
-            "type": "integer",
-            "minimum": 9,
-            "maximum": 15,
-            "default": 15,
-            "description": "Binary logarithm of the window in bytes: memory against size."
-        },
-        "deflate": {
-            "type": "boolean",
-            "default": false,
-            "description": "Clients that accept `deflate` but not gzip are served with it (RFC 9110 §8.4.1.2)."
-        }
-    });
-    for (name, about) in Which::schema() {
-        properties[name] = about;
-    }
-    json!({"type": "object", "properties": properties})
-}
-
-#[derive(Debug, Deserialize)]
+/// Compresses responses with gzip.
+///
+/// Compressed are responses with status 200, 403 or 404 and a listed type that are not encoded yet, for clients
+/// that accept it and did not come through a proxy that says so (`Via`). Bodies of unknown length are flushed
+/// piece by piece, so that events arrive when they are sent. `window_bits` and `deflate` are Sigma's own. With
+/// `zstd` or `brotli` on the same route the coding that the client weighs most is used, and of equals the first
+/// of `zstd`, `brotli`, `gzip`. A response holds about 300 KiB for its compressor until its last byte is made.
+/// The compressors of one worker, those of `zstd` and `brotli` included, take 256 MiB at most, or
+/// `plugin_attr.gzip.worker_bytes`; a response beyond that is not compressed.
+#[derive(Deserialize, JsonSchema)]
 struct Gzip {
+    /// From 1, fast, to 9, small.
+    #[schemars(range(min = 1, max = 9), extend("default" = 1))]
+    comp_level: u32,
+    /// Without effect: compressed pieces do not wait in buffers here.
+    #[schemars(extend("default" = {}))]
+    #[serde(rename = "buffers")]
+    _buffers: Buffers,
+    /// Binary logarithm of the window in bytes: memory against size.
+    #[schemars(range(min = 9, max = 15), extend("default" = 15))]
+    window_bits: u8,
+    /// Clients that accept `deflate` but not gzip are served with it (RFC 9110 §8.4.1.2).
+    #[schemars(extend("default" = false))]
+    deflate: bool,
     #[serde(flatten)]
     which: Which,
     /// Bytes that all compressors of the worker may take together.
     #[serde(skip)]
     worker_bytes: usize,
-    comp_level: u32,
-    vary: Option<bool>,
-    window_bits: u8,
-    deflate: bool,
 }
+
+#[derive(Deserialize, JsonSchema)]
+struct Buffers {
+    /// Number of buffers.
+    #[schemars(range(min = 1), extend("default" = 32))]
+    #[serde(rename = "number")]
+    _number: u64,
+    /// Bytes of each.
+    #[schemars(range(min = 1), extend("default" = 4096))]
+    #[serde(rename = "size")]
+    _size: u64,
+}
+
+impl Configuration for Gzip {}
 
 const GZIP_TOKEN: &str = "gzip";
 const DEFLATE_TOKEN: &str = "deflate";
@@ -134,9 +123,7 @@ impl Plugin for Gzip {
         if !self.which.takes(ctx) {
             return ResponseStep::Next;
         }
-        if self.vary == Some(true) {
-            coding::add_vary(&mut ctx.response.headers);
-        }
+        self.which.add_vary(&mut ctx.response.headers);
         if let Some((token, weight)) = self.coding(&ctx.request.headers) {
             coding::offer(self, Offer { token, weight, may }, ctx);
         }
@@ -185,6 +172,7 @@ impl Compressor for State {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
     use std::io::Read;
 
     use sigma_plugin::Node;

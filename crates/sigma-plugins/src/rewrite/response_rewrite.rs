@@ -34,9 +34,9 @@ Filters see bodies decoded if they are encoded with gzip or brotli. The node is 
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter, Phase::BodyFilter]),
     schema,
-    check: Some(|conf| ResponseRewrite::new(conf, budget::WORKER_BYTES).map(|_| ())),
+    check: Some(|conf| ResponseRewrite::new(conf, 0).map(|_| ())),
     build,
-    attributes: Some(budget::attributes),
+    attributes: Some(sigma_config::described::schema_of::<budget::Attributes>),
     variables: &[
         VariablePlace::shown("vars", VariableForm::Condition),
         VariablePlace::shown("headers.*", VariableForm::Template),

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use sigma_config::described::schema_of;
 use sigma_http::Method;
-use sigma_plugin::{BodyFilter, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep};
+use sigma_plugin::{
+    BodyFilter, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep,
+};
 use zstd_safe::zstd_sys::ZSTD_EndDirective;
 use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer};
 
@@ -17,26 +20,14 @@ use super::encoder::{self, Ask, Compressor, Did, Encoder, Unsent};
 pub(crate) static ZSTD: Descriptor = Descriptor {
     name: "zstd",
     priority: 997,
-    doc: "Compresses responses with Zstandard.\n\n\
-        Sigma's own. Compressed are responses of a listed type that are not encoded yet, for clients that accept \
-        `zstd` or `*`; neither ranges nor what the node forbids to change (`Cache-Control: no-transform`). Bodies \
-        of unknown length are flushed piece by piece, so that events arrive when they are sent. With `brotli` or \
-        `gzip` on the same route the coding that the client weighs most is used, and of equals the first of \
-        `zstd`, `brotli`, `gzip`.\n\n\
-        A response holds its compressor until its last byte is made. That is up to 2 MiB with the defaults and up \
-        to 96 MiB at level 19 with the largest window, times the responses that run at once. No window is over \
-        the 8 MiB that every client must be able to hold (RFC 9659). The compressors of one worker, those of \
-        `brotli` and `gzip` included, take 256 MiB at most, or `plugin_attr.zstd.worker_bytes`; a response \
-        beyond that is not compressed.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
-    schema,
-    attributes: Some(budget::attributes),
+    attributes: Some(schema_of::<budget::Attributes>),
     build: |build| {
         let worker_bytes = budget::worker_bytes(build, "zstd")?;
         Ok(Arc::new(Zstd { worker_bytes, ..build.config()? }))
     },
-    ..Descriptor::BASE
+    ..Descriptor::of::<Zstd>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -64,40 +55,36 @@ Content-Encoding: gzip
 ```
 "#;
 
-fn schema() -> Value {
-    let mut properties = json!({
-        "comp_level": {
-            "type": "integer",
-            "minimum": 1,
-            "maximum": 19,
-            "default": 3,
-            "description": "From 1, fast, to 19, small."
-        },
-        "window_log": {
-            "type": "integer",
-            "minimum": 10,
-            "maximum": 23,
-            "default": 19,
-            "description": "Binary logarithm of the window in bytes: memory against size, the client's too."
-        }
-    });
-    for (name, about) in Which::schema() {
-        properties[name] = about;
-    }
-    json!({"type": "object", "additionalProperties": false, "properties": properties})
-}
-
-#[derive(Debug, Deserialize)]
+/// Compresses responses with Zstandard.
+///
+/// Sigma's own. Compressed are responses of a listed type that are not encoded yet, for clients that accept
+/// `zstd` or `*`; neither ranges nor what the node forbids to change (`Cache-Control: no-transform`). Bodies
+/// of unknown length are flushed piece by piece, so that events arrive when they are sent. With `brotli` or
+/// `gzip` on the same route the coding that the client weighs most is used, and of equals the first of
+/// `zstd`, `brotli`, `gzip`.
+///
+/// A response holds its compressor until its last byte is made. That is up to 2 MiB with the defaults and up
+/// to 96 MiB at level 19 with the largest window, times the responses that run at once. No window is over
+/// the 8 MiB that every client must be able to hold (RFC 9659). The compressors of one worker, those of
+/// `brotli` and `gzip` included, take 256 MiB at most, or `plugin_attr.zstd.worker_bytes`; a response
+/// beyond that is not compressed.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 struct Zstd {
+    /// From 1, fast, to 19, small.
+    #[schemars(range(min = 1, max = 19), extend("default" = 3))]
+    comp_level: i32,
+    /// Binary logarithm of the window in bytes: memory against size, the client's too.
+    #[schemars(range(min = 10, max = 23), extend("default" = 19))]
+    window_log: u32,
     #[serde(flatten)]
     which: Which,
     /// Bytes that all compressors of the worker may take together.
     #[serde(skip)]
     worker_bytes: usize,
-    vary: Option<bool>,
-    comp_level: i32,
-    window_log: u32,
 }
+
+impl Configuration for Zstd {}
 
 const TOKEN: &str = "zstd";
 
@@ -106,9 +93,7 @@ impl Plugin for Zstd {
         if coding::is_encoded(ctx) || !self.which.takes(ctx) {
             return ResponseStep::Next;
         }
-        if self.vary == Some(true) {
-            coding::add_vary(&mut ctx.response.headers);
-        }
+        self.which.add_vary(&mut ctx.response.headers);
         let weight = coding::weight_or_any(&ctx.request.headers, TOKEN);
         if weight > 0 {
             coding::offer(self, Offer { token: TOKEN, weight, may: coding::is_free }, ctx);
@@ -170,6 +155,7 @@ impl Compressor for State {
 mod tests {
     use super::*;
     use crate::testing::{Case, entry, refusal};
+    use serde_json::{Value, json};
 
     const HTML: &str = "Content-Type: text/html; charset=utf-8\nETag: \"e\"";
 
