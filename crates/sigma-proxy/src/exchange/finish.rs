@@ -29,15 +29,11 @@ impl Exchange<'_, '_> {
         }
         counters.add(Counter::BytesIn, record.bytes_received);
         counters.add(Counter::BytesOut, record.bytes_sent);
-        if self.opened {
-            self.log_phase();
-            // A plugin whose log hook does not run, because another one does its work, gives up what it holds.
-            self.scratch.cx.drop_kept();
-        }
+        self.log_phase();
         if let Some(format) = &self.view.snapshot.access_format
             && let Some(sink) = self.worker.log.borrow_mut().as_mut()
         {
-            if !self.opened && format.asks_for_variables() {
+            if !self.stage.is_guided() && format.asks_for_variables() {
                 // Left over from an exchange before, of somebody else.
                 self.scratch.cx.client = client(&self.down);
             }
@@ -178,7 +174,7 @@ impl Exchange<'_, '_> {
     }
 
     fn upstream_scheme(&self) -> Option<&'static [u8]> {
-        let route = self.route_of(&self.view.snapshot)?;
+        let route = self.stage.route(&self.view.snapshot)?;
         let Target::Upstream(number) = self.target(&self.view, route) else { return None };
         Some(self.view.snapshot.upstream(number)?.scheme_name().as_bytes())
     }
@@ -186,10 +182,10 @@ impl Exchange<'_, '_> {
     fn write_rest(&self, field: &Field, out: &mut Vec<u8>) -> bool {
         let origin = self.down.origin();
         let snapshot = &self.view.snapshot;
-        let route = self.route_of(snapshot);
+        let route = self.stage.route(snapshot);
         match field {
             Field::RemoteAddr => bytes(out, self.client_text().as_bytes()),
-            Field::RemotePort if self.opened => {
+            Field::RemotePort if self.stage.is_guided() => {
                 let port = self.scratch.cx.client.port;
                 port != 0 && number(out, port.into())
             }

@@ -8,15 +8,15 @@ use sigma_config::resources::{Balance, PassHost, Scheme};
 use sigma_config::settings::Settings;
 use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method};
 use sigma_net::{Deadline, deadline};
-use sigma_plugin::Context;
 use sigma_plugin::record::Attempt;
+use sigma_plugin::{Context, Phase};
 use sigma_upstream::balance::Outcome;
 use sigma_upstream::connection::{Connection, HeadLimits};
 use sigma_upstream::endpoint::Endpoint;
 
 use super::delivery::Delivery;
 use super::own::Own;
-use super::response::{InForce, Verdict};
+use super::response::Verdict;
 use super::transfer::{DownTimeouts, Transfer, Upload};
 use super::upload::RequestBody;
 use super::{Exchange, Scratch, answer, client, grpc, headers, reply, upgrade};
@@ -65,10 +65,8 @@ impl Exchange<'_, '_> {
         let mut state = State::new();
         loop {
             let node = attempts.pick()?;
-            if self.opened
-                && let Some(reply) = self.before_proxy().await?
-            {
-                return self.reply(reply).await;
+            if let Some(draft) = self.run_chains(Phase::BeforeProxy).await? {
+                return self.reply(draft).await;
             }
             if state.body.is_none() {
                 state.body = Some(self.open_body(&plan));
@@ -150,7 +148,7 @@ impl Exchange<'_, '_> {
 
     fn hash_key(&mut self, upstream: &Upstream) -> Option<Vec<u8>> {
         let source = upstream.hash_key.as_ref()?;
-        if !self.opened {
+        if !self.stage.is_guided() {
             self.scratch.cx.client = client(&self.down);
         }
         let request = &self.scratch.cx;
@@ -182,7 +180,7 @@ impl Exchange<'_, '_> {
         self.note_attempt(endpoint, began);
         state.request_sent = true;
         // Only plugins ask.
-        state.may_follow = self.opened && attempts.may_follow();
+        state.may_follow = self.stage.is_guided() && attempts.may_follow();
         let client_deadline = plan.client_deadline.as_ref();
         let result = match client_deadline {
             None => self.attempt_on(plan, endpoint, state).await,
@@ -316,8 +314,7 @@ impl Exchange<'_, '_> {
         let coming = transfer.up.body_length();
         let mut length = answer_length(coming, cx);
         let mut filters = Vec::new();
-        if self.opened {
-            let in_force = InForce::new(self.worker, plan.view, self.route, self.merged.as_deref());
+        if let Some(in_force) = self.stage.in_force(self.worker, plan.view) {
             let may_retry = state.may_follow && body.is_repeatable() && transfer.has_told_nothing();
             match in_force.respond(cx, transfer.down, may_retry).await? {
                 Verdict::Pass => {}

@@ -33,7 +33,7 @@ impl Exchange<'_, '_> {
     pub(super) fn client_text(&self) -> PeerText {
         let client = &self.scratch.cx.client;
         match client.addr {
-            Some(addr) if self.opened => PeerText::of_addr(addr),
+            Some(addr) if self.stage.is_guided() => PeerText::of_addr(addr),
             _ => PeerText::new(self.down.origin().peer),
         }
     }

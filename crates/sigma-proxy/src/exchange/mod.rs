@@ -13,6 +13,7 @@ mod phases;
 mod reply;
 mod request;
 mod response;
+mod stage;
 mod transfer;
 mod upgrade;
 mod upload;
@@ -26,15 +27,17 @@ use sigma_observe::counters::Counter;
 use sigma_plugin::context::Client;
 use sigma_plugin::record::Source;
 use sigma_plugin::variables::host_name;
-use sigma_plugin::{Chain, Context};
+use sigma_plugin::{Context, Reply};
 
 use crate::downstream::{Downstream, Origin};
 use crate::route::normalize::{NormalPath, normalized};
 use crate::route::{Outcome, Params};
 use crate::snapshot::{Route, Snapshot, Target};
 use crate::worker::{View, Worker};
+use own::Draft;
 use passage::Onward;
 use request::RequestView;
+use stage::Stage;
 
 pub(crate) use passage::{OwnName, mark_pass};
 #[cfg(test)]
@@ -60,16 +63,9 @@ pub(crate) struct Exchange<'x, 'c> {
     view: Rc<View>,
     down: websocket::Client<'c>,
     scratch: &'x mut Scratch,
-    /// The route that was found.
-    route: Option<u32>,
-    /// The route's plugins together with those of the consumer.
-    merged: Option<Rc<Chain>>,
-    /// The request was understood so far that plugins may see it.
-    opened: bool,
+    stage: Stage,
     /// The client asks to change the protocol.
     asks_upgrade: bool,
-    /// The body of a plugin's reply, if it is made while it is sent.
-    stream: Option<sigma_plugin::StreamBody>,
 }
 
 /// Runs one exchange whose head is in `scratch.cx.request`.
@@ -110,11 +106,8 @@ impl<'x, 'c> Exchange<'x, 'c> {
             view,
             down: websocket::Client::new(down, &worker.counters),
             scratch,
-            route: None,
-            merged: None,
-            opened: false,
+            stage: Stage::Opened,
             asks_upgrade: false,
-            stream: None,
         }
     }
 
@@ -165,16 +158,16 @@ impl<'x, 'c> Exchange<'x, 'c> {
     }
 
     /// The answer where a plugin chose an upstream by an id that no upstream has any more.
-    fn lost_upstream(&self, view: &View) -> Option<Box<sigma_plugin::Reply>> {
+    fn lost_upstream(&self, view: &View) -> Option<Box<Draft>> {
         let key = self.scratch.cx.upstream.as_deref()?;
         let id = key.strip_prefix("upstreams/").filter(|_| view.snapshot.upstream_number(key).is_none())?;
         let text = format!("failed to fetch upstream info by upstream id: {id}");
-        Some(Box::new(sigma_plugin::Reply::new(500).text(text)))
+        Some(Reply::new(500).text(text).into())
     }
 
     /// Fills in what plugins see of the exchange.
     fn open_to_plugins(&mut self, route: Option<&Route>) {
-        self.opened = true;
+        self.stage.guide();
         let cx = &mut self.scratch.cx;
         cx.client = client(&self.down);
         cx.record.connection_requests = self.down.request_number();
@@ -233,7 +226,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
                 return Err(Fault::new(FaultKind::MethodNotAllowed, "no route takes this method"));
             }
         };
-        self.route = Some(number);
+        self.stage = Stage::Routed(number);
         cx.uri.extend_from_slice(&path.uri);
         for (name, range) in params.iter() {
             cx.params.push((name.to_owned(), path.matched()[range].to_vec()));
@@ -244,13 +237,9 @@ impl<'x, 'c> Exchange<'x, 'c> {
         Ok(number)
     }
 
-    fn route_of<'s>(&self, snapshot: &'s Snapshot) -> Option<&'s Route> {
-        snapshot.route(self.route?)
-    }
-
     /// Sends what a plugin answers.
-    async fn reply(&mut self, reply: Box<sigma_plugin::Reply>) -> Result<(), Fault> {
-        if self.down.asks_tunnel() && (200..300).contains(&reply.status) {
+    async fn reply(&mut self, draft: Box<Draft>) -> Result<(), Fault> {
+        if self.down.asks_tunnel() && (200..300).contains(&draft.reply.status) {
             // A success would tell the client that its tunnel is open (RFC 8441 §5).
             return Err(Fault::new(
                 FaultKind::NotImplemented,
@@ -259,7 +248,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         }
         self.scratch.cx.record.source = Source::Gateway;
         // Boxed, so that exchanges that are proxied have no room for it.
-        Box::pin(self.send_reply(*reply)).await
+        Box::pin(self.send_reply(*draft)).await
     }
 }
 
@@ -279,9 +268,9 @@ fn nowhere(target: Target) -> Fault {
 
 /// The answer where `Max-Forwards` says that nobody further may be asked. It tells nothing of routes,
 /// and TRACE gets nothing back: what it would echo has fields of other people's gateways.
-fn last_recipient(method: Method) -> Box<sigma_plugin::Reply> {
+fn last_recipient(method: Method) -> Box<Draft> {
     let status = if method == Method::Options { 204 } else { 405 };
-    Box::new(sigma_plugin::Reply::new(status))
+    Reply::new(status).into()
 }
 
 /// Where the request came from, for plugins.

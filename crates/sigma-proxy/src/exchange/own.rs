@@ -7,6 +7,19 @@ use super::delivery::OwnBody;
 use super::{answer, grpc};
 use crate::worker::View;
 
+/// An answer of the gateway's own before its head is made.
+pub(super) struct Draft {
+    pub(super) reply: Reply,
+    /// The body of a reply without one.
+    pub(super) stream: Option<StreamBody>,
+}
+
+impl From<Reply> for Box<Draft> {
+    fn from(reply: Reply) -> Box<Draft> {
+        Box::new(Draft { reply, stream: None })
+    }
+}
+
 /// An answer of the gateway's own whose head stands in [`Context::response`].
 pub(super) struct Own {
     pub(super) body: OwnBody,
@@ -14,8 +27,8 @@ pub(super) struct Own {
 }
 
 /// Puts the head of an answer of the gateway's own in its place, in the terms of gRPC where it ends a
-/// call; returns its body. A `stream` is the body of a reply without one.
-pub(super) fn begin(reply: Reply, stream: Option<StreamBody>, cx: &mut Context, view: &View) -> Own {
+/// call; returns its body.
+pub(super) fn begin(Draft { reply, stream }: Draft, cx: &mut Context, view: &View) -> Own {
     let refused = grpc::is_call(&cx.request) && !(200..300).contains(&reply.status);
     let mut reply = if refused { grpc::refusal(reply) } else { reply };
     let stream = stream.filter(|_| reply.body.is_none());

@@ -11,10 +11,13 @@ use std::time::Instant;
 
 use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId};
 use sigma_net::deadline;
+use sigma_plugin::machine::Host;
 use sigma_plugin::step::{BodyRead, Reply};
 use sigma_plugin::{Chain, Context, Entry, Env, Phase, Step};
 
 use super::Exchange;
+use super::own::Draft;
+use super::stage::Stage;
 use super::transfer::client_gone;
 use crate::downstream::Departure;
 use crate::worker::{View, Worker};
@@ -26,6 +29,7 @@ pub(super) fn env<'e>(worker: &'e Worker, view: &'e View) -> Env<'e> {
         local: &worker.local,
         outbound: &worker.calls,
         consumers: &view.snapshot.consumers,
+        machine: &Host,
         https_port: view.snapshot.https_port,
         now_ms: deadline::now_ms(),
     }
@@ -41,16 +45,16 @@ fn hook(entry: &Entry, phase: Phase, cx: &mut Context, env: &Env<'_>) -> Step {
 }
 
 /// A reply with what `_meta.error_response` says of it.
-fn worded(entry: &Entry, mut reply: Box<Reply>) -> Box<Reply> {
-    if reply.status >= 400
+fn worded(entry: &Entry, mut draft: Box<Draft>) -> Box<Draft> {
+    if draft.reply.status >= 400
         && let Some(text) = &entry.meta.error_response
     {
-        reply.body = Some(match text {
+        draft.reply.body = Some(match text {
             serde_json::Value::String(text) => text.clone().into_bytes(),
             other => format!("{other}\n").into_bytes(),
         });
     }
-    reply
+    draft
 }
 
 /// The chains that are in force, global rules first; `merged` is the route's with a consumer's
@@ -69,7 +73,7 @@ pub(super) fn chains<'v>(
 
 impl Exchange<'_, '_> {
     /// Rewrite and access. A reply ends the exchange.
-    pub(super) async fn request_phases(&mut self) -> Result<Option<Box<Reply>>, Fault> {
+    pub(super) async fn request_phases(&mut self) -> Result<Option<Box<Draft>>, Fault> {
         if let Some(reply) = self.run_chains(Phase::Rewrite).await? {
             return Ok(Some(reply));
         }
@@ -79,14 +83,11 @@ impl Exchange<'_, '_> {
         self.run_chains(Phase::Access).await
     }
 
-    /// A node was chosen.
-    pub(super) async fn before_proxy(&mut self) -> Result<Option<Box<Reply>>, Fault> {
-        self.run_chains(Phase::BeforeProxy).await
-    }
-
-    async fn run_chains(&mut self, phase: Phase) -> Result<Option<Box<Reply>>, Fault> {
-        let (view, merged) = (Rc::clone(&self.view), self.merged.clone());
-        for chain in chains(&view, self.route, merged.as_deref()) {
+    /// Runs the hooks of a request phase, if plugins take part. A reply ends the exchange.
+    pub(super) async fn run_chains(&mut self, phase: Phase) -> Result<Option<Box<Draft>>, Fault> {
+        let Stage::Guided { route, merged } = &self.stage else { return Ok(None) };
+        let (view, route, merged) = (Rc::clone(&self.view), *route, merged.clone());
+        for chain in chains(&view, route, merged.as_deref()) {
             if let Some(reply) = self.run_phase(chain.phase(phase), phase).await? {
                 return Ok(Some(reply));
             }
@@ -96,23 +97,23 @@ impl Exchange<'_, '_> {
 
     /// Once it is known who the request is from: the consumer's plugins join the route's, and
     /// those that the route did not have catch up with the rewrite phase.
-    async fn merge_consumer(&mut self) -> Result<Option<Box<Reply>>, Fault> {
+    async fn merge_consumer(&mut self) -> Result<Option<Box<Draft>>, Fault> {
         let Some(consumer) = self.scratch.cx.consumer().cloned() else { return Ok(None) };
         if consumer.group_missing || consumer.closed {
-            return Ok(Some(Box::new(Reply::new(503))));
+            return Ok(Some(Reply::new(503).into()));
         }
         if consumer.entries.is_empty() {
             return Ok(None);
         }
         let view = Rc::clone(&self.view);
-        let Some(route) = self.route.and_then(|number| view.snapshot.route(number)) else { return Ok(None) };
+        let Some(route) = self.stage.route(&view.snapshot) else { return Ok(None) };
         let route = &route.chain;
         let merged = view.merged_chain(route, &consumer);
         let record = &mut self.scratch.cx.record;
         if record.started.is_none() && merged.asks_for_course() {
             record.started = Some(Instant::now());
         }
-        self.merged = Some(Rc::clone(&merged));
+        self.stage.merge(Rc::clone(&merged));
         let added: Vec<Arc<Entry>> = merged
             .phase(Phase::Rewrite)
             .iter()
@@ -122,7 +123,7 @@ impl Exchange<'_, '_> {
         self.run_phase(&added, Phase::Rewrite).await
     }
 
-    async fn run_phase(&mut self, entries: &[Arc<Entry>], phase: Phase) -> Result<Option<Box<Reply>>, Fault> {
+    async fn run_phase(&mut self, entries: &[Arc<Entry>], phase: Phase) -> Result<Option<Box<Draft>>, Fault> {
         let view = Rc::clone(&self.view);
         for entry in entries {
             let cx = &mut self.scratch.cx;
@@ -131,26 +132,25 @@ impl Exchange<'_, '_> {
             }
             let step = match hook(entry, phase, cx, &env(self.worker, &view)) {
                 Step::Next => continue,
-                Step::Reply(reply) => return Ok(Some(worded(entry, reply))),
+                Step::Reply(reply) => return Ok(Some(worded(entry, (*reply).into()))),
                 // Boxed, so that exchanges whose plugins never wait have no room for it.
                 step => Box::pin(self.settle(step, &view)).await?,
             };
-            if let Some(reply) = step {
-                return Ok(Some(worded(entry, reply)));
+            if let Some(draft) = step {
+                return Ok(Some(worded(entry, draft)));
             }
         }
         Ok(None)
     }
 
     /// Follows a step to its end.
-    async fn settle(&mut self, mut step: Step, view: &View) -> Result<Option<Box<Reply>>, Fault> {
+    async fn settle(&mut self, mut step: Step, view: &View) -> Result<Option<Box<Draft>>, Fault> {
         loop {
             step = match step {
                 Step::Next => return Ok(None),
-                Step::Reply(reply) => return Ok(Some(reply)),
+                Step::Reply(reply) => return Ok(Some((*reply).into())),
                 Step::Stream(reply, body) => {
-                    self.stream = Some(body);
-                    return Ok(Some(reply));
+                    return Ok(Some(Box::new(Draft { reply: *reply, stream: Some(body) })));
                 }
                 Step::Wait(mut future) => {
                     let resume = poll_fn(|task| {
@@ -233,16 +233,17 @@ impl Exchange<'_, '_> {
         .await
     }
 
-    /// The log phase.
+    /// The log phase, if plugins take part. A plugin whose hook does not run, because another one does its
+    /// work, gives up what it holds.
     pub(super) fn log_phase(&mut self) {
-        let (view, merged) = (Rc::clone(&self.view), self.merged.clone());
-        for chain in chains(&view, self.route, merged.as_deref()) {
-            for entry in chain.phase(Phase::Log) {
-                let cx = &mut self.scratch.cx;
-                if cx.admits(entry) {
-                    entry.plugin.log(cx, &env(self.worker, &view));
-                }
+        let view = Rc::clone(&self.view);
+        let Some(in_force) = self.stage.in_force(self.worker, &view) else { return };
+        let cx = &mut self.scratch.cx;
+        for entry in in_force.chains().flat_map(|chain| chain.phase(Phase::Log)) {
+            if cx.admits(entry) {
+                entry.plugin.log(cx, &env(self.worker, &view));
             }
         }
+        cx.drop_kept();
     }
 }

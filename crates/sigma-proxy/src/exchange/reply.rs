@@ -8,8 +8,8 @@ use sigma_plugin::Reply;
 use sigma_plugin::record::Source;
 
 use super::delivery::{Delivery, OwnBody};
-use super::own::{self, Own};
-use super::response::{InForce, Verdict};
+use super::own::{self, Draft, Own};
+use super::response::Verdict;
 use super::transfer::{DownTimeouts, Transfer};
 use super::{Exchange, grpc};
 
@@ -80,7 +80,7 @@ impl Exchange<'_, '_> {
             true => Reply::new(status).text(fault.reason),
             false => self.error_reply(status, fault),
         };
-        if Box::pin(self.send_reply(reply)).await.is_err() {
+        if Box::pin(self.send_reply(Draft { reply, stream: None })).await.is_err() {
             let record = &mut self.scratch.cx.record;
             if record.status == 0 {
                 record.status = CLIENT_GONE_STATUS;
@@ -103,12 +103,10 @@ impl Exchange<'_, '_> {
     }
 
     /// Sends a response of the gateway's own, through the plugins that see responses.
-    pub(super) async fn send_reply(&mut self, reply: Reply) -> Result<(), Fault> {
+    pub(super) async fn send_reply(&mut self, draft: Draft) -> Result<(), Fault> {
         let view = Rc::clone(&self.view);
-        let stream = self.stream.take();
-        let mut own = own::begin(reply, stream, &mut self.scratch.cx, &view);
-        if self.opened {
-            let in_force = InForce::new(self.worker, &view, self.route, self.merged.as_deref());
+        let mut own = own::begin(draft, &mut self.scratch.cx, &view);
+        if let Some(in_force) = self.stage.in_force(self.worker, &view) {
             let verdict = in_force.respond(&mut self.scratch.cx, &mut self.down, false).await?;
             if let Verdict::Replaced(other) = verdict {
                 own = *other;
@@ -125,8 +123,7 @@ impl Exchange<'_, '_> {
         }
         let view = Rc::clone(&self.view);
         let mut filters = Vec::new();
-        if self.opened {
-            let in_force = InForce::new(self.worker, &view, self.route, self.merged.as_deref());
+        if let Some(in_force) = self.stage.in_force(self.worker, &view) {
             (filters, length) = in_force.body_filters(&mut self.scratch.cx, length);
         }
         let cx = &mut self.scratch.cx;

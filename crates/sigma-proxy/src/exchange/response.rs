@@ -8,7 +8,7 @@ use sigma_http::{BodyLength, Fault, HeaderId};
 use sigma_plugin::step::ResponseResume;
 use sigma_plugin::{BodyFilter, Chain, Context, Phase, Reply, ResponseStep};
 
-use super::own::Own;
+use super::own::{Draft, Own};
 use super::phases::{chains, env};
 use super::transfer::client_gone;
 use super::{Exchange, own};
@@ -55,7 +55,7 @@ impl<'v, 'c> InForce<'v, 'c> {
         InForce { worker, view, route, merged }
     }
 
-    fn chains(&self) -> impl Iterator<Item = &Chain> + Clone {
+    pub(super) fn chains(&self) -> impl Iterator<Item = &Chain> + Clone {
         chains(self.view, self.route, self.merged)
     }
 
@@ -122,8 +122,8 @@ impl<'v, 'c> InForce<'v, 'c> {
     }
 
     fn follow(&self, step: ResponseStep, cx: &mut Context, course: &mut Course) -> Option<Waiting> {
-        let replaced = |reply: Reply, body, cx: &mut Context| {
-            Verdict::Replaced(Box::new(own::begin(reply, body, cx, self.view)))
+        let replaced = |reply: Reply, stream, cx: &mut Context| {
+            Verdict::Replaced(Box::new(own::begin(Draft { reply, stream }, cx, self.view)))
         };
         match step {
             ResponseStep::Next => {}
@@ -166,10 +166,7 @@ impl Exchange<'_, '_> {
     /// The filters of the request's body, in the order in which it passes them.
     pub(super) fn request_filters(&mut self, view: &View) -> Vec<Box<dyn BodyFilter>> {
         let mut filters = Vec::new();
-        if !self.opened {
-            return filters;
-        }
-        let in_force = InForce::new(self.worker, view, self.route, self.merged.as_deref());
+        let Some(in_force) = self.stage.in_force(self.worker, view) else { return filters };
         let cx = &mut self.scratch.cx;
         for entry in in_force.chains().flat_map(|chain| chain.phase(Phase::RequestFilter)) {
             if cx.admits(entry) {
