@@ -8,9 +8,11 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::Value;
 
+use crate::machine::{Host, Machine};
 use crate::outbound::{Nowhere, Outbound};
 use crate::{Consumers, Kind};
 
@@ -27,14 +29,21 @@ pub struct Env<'a> {
     pub consumers: &'a Consumers,
     /// The smallest port of the listeners with TLS, if there is one.
     pub https_port: Option<u16>,
+    /// The time of day and unpredictable bytes.
+    pub machine: &'a dyn Machine,
     /// Milliseconds since the worker started, coarse: for timeouts and windows, not for logs.
     pub now_ms: u64,
 }
 
 impl<'a> Env<'a> {
+    /// Time since 1970 by the machine's clock.
+    pub fn unix_time(&self) -> Duration {
+        self.machine.now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    }
+
     /// One from which nothing can be called, at the beginning of time.
     pub fn new(node: &'a Arc<Node>, local: &'a Rc<Local>, consumers: &'a Consumers) -> Env<'a> {
-        Env { node, local, outbound: &Nowhere, consumers, https_port: None, now_ms: 0 }
+        Env { node, local, outbound: &Nowhere, consumers, https_port: None, machine: &Host, now_ms: 0 }
     }
 }
 

@@ -14,6 +14,7 @@
 //! | [`env`] | what a hook may use: counters, background work, consumers |
 //! | [`chain`] | how the plugins of a route run, in which order |
 //! | [`consumer`] | who a request is from |
+//! | [`machine`] | time and unpredictable bytes |
 //! | [`counter`] | numbers that all workers share |
 //! | [`body`] | changing a response body while it passes |
 //! | [`outbound`] | calling other services |
@@ -30,6 +31,7 @@ pub mod docs;
 pub mod env;
 pub mod facts;
 pub mod kind;
+pub mod machine;
 pub mod meta;
 pub mod outbound;
 pub mod places;

@@ -136,6 +136,10 @@ const BANS: &[Ban] = &[
                 "crates/sigma-net/src/tls/resumption.rs",
                 "keys are changed by time, and a handshake costs a thousand times as much",
             ),
+            (
+                "crates/sigma-plugin/src/machine.rs",
+                "plugins ask it where their answer depends on the time of day",
+            ),
             ("crates/sigma-observe/src/log_buffer.rs", "at the end of the process"),
             (
                 "crates/sigma-plugin/src/variables.rs",
