@@ -10,30 +10,15 @@ use std::task::Poll;
 use std::time::Instant;
 
 use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId};
-use sigma_net::deadline;
-use sigma_plugin::machine::Host;
 use sigma_plugin::step::{BodyRead, Reply};
-use sigma_plugin::{Chain, Context, Entry, Env, Phase, Step};
+use sigma_plugin::{Context, Entry, Env, Phase, Step};
 
 use super::Exchange;
 use super::own::Draft;
-use super::stage::Stage;
+use super::stage::{Stage, chains, env};
 use super::transfer::client_gone;
 use crate::downstream::Departure;
-use crate::worker::{View, Worker};
-
-/// What hooks may use, put together for one call.
-pub(super) fn env<'e>(worker: &'e Worker, view: &'e View) -> Env<'e> {
-    Env {
-        node: &worker.node,
-        local: &worker.local,
-        outbound: &worker.calls,
-        consumers: &view.snapshot.consumers,
-        machine: &Host,
-        https_port: view.snapshot.https_port,
-        now_ms: deadline::now_ms(),
-    }
-}
+use crate::worker::View;
 
 /// Calls the hook of a request phase.
 fn hook(entry: &Entry, phase: Phase, cx: &mut Context, env: &Env<'_>) -> Step {
@@ -55,20 +40,6 @@ fn worded(entry: &Entry, mut draft: Box<Draft>) -> Box<Draft> {
         });
     }
     draft
-}
-
-/// The chains that are in force, global rules first; `merged` is the route's with a consumer's
-/// plugins. Empty ones are left out.
-pub(super) fn chains<'v>(
-    view: &'v View,
-    route: Option<u32>,
-    merged: Option<&'v Chain>,
-) -> impl Iterator<Item = &'v Chain> + Clone + use<'v> {
-    let snapshot = &view.snapshot;
-    let route = route.and_then(|number| snapshot.route(number));
-    let global = route.and_then(|route| route.global.as_deref()).unwrap_or(&snapshot.global);
-    let own = merged.or(route.map(|route| &*route.chain));
-    [Some(global), own].into_iter().flatten().filter(|chain| !chain.is_empty())
 }
 
 impl Exchange<'_, '_> {

@@ -6,14 +6,14 @@ use std::task::Poll;
 
 use sigma_http::{BodyLength, Fault, HeaderId};
 use sigma_plugin::step::ResponseResume;
-use sigma_plugin::{BodyFilter, Chain, Context, Phase, Reply, ResponseStep};
+use sigma_plugin::{BodyFilter, Context, Phase, Reply, ResponseStep};
 
 use super::own::{Draft, Own};
-use super::phases::{chains, env};
+use super::stage::{InForce, env};
 use super::transfer::client_gone;
 use super::{Exchange, own};
 use crate::downstream::{Departure, Downstream};
-use crate::worker::{View, Worker};
+use crate::worker::View;
 
 /// What becomes of a response.
 pub(super) enum Verdict {
@@ -36,29 +36,7 @@ struct Course {
 /// What a plugin waits for.
 type Waiting = Pin<Box<dyn Future<Output = ResponseResume>>>;
 
-/// The plugins that see one response.
-pub(super) struct InForce<'v, 'c> {
-    worker: &'c Worker,
-    view: &'v View,
-    route: Option<u32>,
-    merged: Option<&'v Chain>,
-}
-
-impl<'v, 'c> InForce<'v, 'c> {
-    /// Those of a route, whose chain may be `merged` with a consumer's.
-    pub(super) fn new(
-        worker: &'c Worker,
-        view: &'v View,
-        route: Option<u32>,
-        merged: Option<&'v Chain>,
-    ) -> InForce<'v, 'c> {
-        InForce { worker, view, route, merged }
-    }
-
-    pub(super) fn chains(&self) -> impl Iterator<Item = &Chain> + Clone {
-        chains(self.view, self.route, self.merged)
-    }
-
+impl InForce<'_, '_> {
     /// Runs the header filters on the head in `cx`. `may_retry` says whether another node can be asked.
     pub(super) async fn respond(
         &self,

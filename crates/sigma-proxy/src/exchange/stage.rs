@@ -2,9 +2,10 @@
 
 use std::rc::Rc;
 
-use sigma_plugin::Chain;
+use sigma_net::deadline;
+use sigma_plugin::machine::Host;
+use sigma_plugin::{Chain, Env};
 
-use super::response::InForce;
 use crate::snapshot::{Route, Snapshot};
 use crate::worker::{View, Worker};
 
@@ -59,8 +60,52 @@ impl Stage {
     #[inline]
     pub(super) fn in_force<'v, 'c>(&'v self, worker: &'c Worker, view: &'v View) -> Option<InForce<'v, 'c>> {
         match self {
-            Stage::Guided { route, merged } => Some(InForce::new(worker, view, *route, merged.as_deref())),
+            Stage::Guided { route, merged } => {
+                Some(InForce { worker, view, route: *route, merged: merged.as_deref() })
+            }
             _ => None,
         }
+    }
+}
+
+/// The plugins that take part in one exchange.
+pub(super) struct InForce<'v, 'c> {
+    pub(super) worker: &'c Worker,
+    pub(super) view: &'v View,
+    route: Option<u32>,
+    merged: Option<&'v Chain>,
+}
+
+impl InForce<'_, '_> {
+    /// Their chains, global rules first.
+    pub(super) fn chains(&self) -> impl Iterator<Item = &Chain> + Clone {
+        chains(self.view, self.route, self.merged)
+    }
+}
+
+/// The chains that are in force, global rules first; `merged` is the route's with a consumer's
+/// plugins. Empty ones are left out.
+pub(super) fn chains<'v>(
+    view: &'v View,
+    route: Option<u32>,
+    merged: Option<&'v Chain>,
+) -> impl Iterator<Item = &'v Chain> + Clone + use<'v> {
+    let snapshot = &view.snapshot;
+    let route = route.and_then(|number| snapshot.route(number));
+    let global = route.and_then(|route| route.global.as_deref()).unwrap_or(&snapshot.global);
+    let own = merged.or(route.map(|route| &*route.chain));
+    [Some(global), own].into_iter().flatten().filter(|chain| !chain.is_empty())
+}
+
+/// What hooks may use, put together for one call.
+pub(super) fn env<'e>(worker: &'e Worker, view: &'e View) -> Env<'e> {
+    Env {
+        node: &worker.node,
+        local: &worker.local,
+        outbound: &worker.calls,
+        consumers: &view.snapshot.consumers,
+        machine: &Host,
+        https_port: view.snapshot.https_port,
+        now_ms: deadline::now_ms(),
     }
 }
