@@ -159,7 +159,10 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugins/src/metrics/prometheus/series.rs",
                 "once, when the first instance is built",
             ),
-            ("crates/sigma-plugins/src/redis/line.rs", "a request to Redis costs a thousand times as much"),
+            (
+                "crates/sigma-plugins/src/redis/connection.rs",
+                "a request to Redis costs a thousand times as much",
+            ),
             ("crates/sigma-plugins/src/rewrite/request_id.rs", "ids that sort by time have the time in them"),
             ("crates/sigma-plugins/src/seldom.rs", "only where a warning is due"),
             (

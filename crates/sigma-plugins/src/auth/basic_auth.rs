@@ -8,7 +8,7 @@ use serde_json::json;
 use sigma_http::HeaderId;
 use sigma_plugin::{Auth, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
 
-use super::door::{self, Door, Refusal, authorization, filled, same_secret};
+use super::policy::{self, AuthPolicy, Refusal, authorization, filled, same_secret};
 
 const NAME: &str = "basic-auth";
 
@@ -21,7 +21,7 @@ pub(crate) static BASIC_AUTH: Descriptor = Descriptor {
         end that was encoded by mistake does no harm.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
-    schema: || door::schema("basic", json!({})),
+    schema: || policy::schema("basic", json!({})),
     auth: Some(Auth {
         attribute: "username",
         schema: || {
@@ -44,7 +44,7 @@ pub(crate) static BASIC_AUTH: Descriptor = Descriptor {
             Ok(Arc::new(Password(filled(conf, "password")?.into())))
         },
     }),
-    build: |build| Ok(Arc::new(BasicAuth { door: Door::new(NAME, "Basic", build)? })),
+    build: |build| Ok(Arc::new(BasicAuth { policy: AuthPolicy::new(NAME, "Basic", build)? })),
     ..Descriptor::BASE
 };
 
@@ -76,7 +76,7 @@ $ curl -u jack:jacks-password http://127.0.0.1:9080/orders
 struct Password(Box<str>);
 
 struct BasicAuth {
-    door: Door,
+    policy: AuthPolicy,
 }
 
 /// What a client says it is.
@@ -116,9 +116,9 @@ impl Credentials {
 }
 
 impl BasicAuth {
-    fn authenticate<'e>(&self, cx: &Context, env: &Env<'e>) -> Result<&'e Arc<Identity>, Refusal> {
+    fn authenticate<'e>(&self, ctx: &Context, env: &Env<'e>) -> Result<&'e Arc<Identity>, Refusal> {
         const INVALID: &str = "Invalid user authorization";
-        let value = authorization(cx).ok_or(Refusal::plain("Missing authorization in request"))?;
+        let value = authorization(ctx).ok_or(Refusal::plain("Missing authorization in request"))?;
         let credentials = Credentials::parse(value)
             .map_err(|detail| Refusal { message: "Invalid authorization in request", detail })?;
         self.matching(env, &credentials)
@@ -131,7 +131,7 @@ impl BasicAuth {
         env: &Env<'e>,
         credentials: &Credentials,
     ) -> Result<&'e Arc<Identity>, &'static str> {
-        let identity = self.door.find(env, &credentials.user, "failed to find user: invalid user")?;
+        let identity = self.policy.find(env, &credentials.user, "failed to find user: invalid user")?;
         let known = identity
             .data::<Password>()
             .is_some_and(|Password(password)| same_secret(password.as_bytes(), &credentials.password));
@@ -140,14 +140,14 @@ impl BasicAuth {
 }
 
 impl Plugin for BasicAuth {
-    fn rewrite(&self, cx: &mut Context, env: &Env<'_>) -> Step {
-        let found = self.authenticate(cx, env);
-        if self.door.hides {
-            cx.request.headers.remove(HeaderId::Authorization);
+    fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        let found = self.authenticate(ctx, env);
+        if self.policy.hides {
+            ctx.request.headers.remove(HeaderId::Authorization);
         }
         match found {
-            Ok(identity) => self.door.admit(cx, identity),
-            Err(refusal) => self.door.refuse(cx, env, refusal),
+            Ok(identity) => self.policy.admit(ctx, identity),
+            Err(refusal) => self.policy.refuse(ctx, env, refusal),
         }
     }
 }

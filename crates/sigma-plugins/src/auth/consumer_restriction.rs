@@ -125,11 +125,11 @@ impl Subject {
         }
     }
 
-    fn of(self, cx: &Context) -> Option<&str> {
-        let route = cx.route.as_deref();
+    fn of(self, ctx: &Context) -> Option<&str> {
+        let route = ctx.route.as_deref();
         match self {
-            Subject::ConsumerName => cx.consumer().map(|consumer| &*consumer.name),
-            Subject::ConsumerGroupId => cx.consumer().and_then(|consumer| consumer.group_id.as_deref()),
+            Subject::ConsumerName => ctx.consumer().map(|consumer| &*consumer.name),
+            Subject::ConsumerGroupId => ctx.consumer().and_then(|consumer| consumer.group_id.as_deref()),
             Subject::ServiceId => route.and_then(|route| route.service_id.as_deref()),
             Subject::RouteId => route.map(|route| &*route.id),
         }
@@ -172,13 +172,13 @@ impl ConsumerRestriction {
 }
 
 impl Plugin for ConsumerRestriction {
-    fn access(&self, cx: &mut Context, _: &Env<'_>) -> Step {
+    fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
         let subject = self.subject.as_str();
-        let Some(name) = self.subject.of(cx) else {
+        let Some(name) = self.subject.of(ctx) else {
             let message = format!("The request is rejected, please check the {subject} for this request");
             return Step::json(401, &json!({ "message": message }));
         };
-        if self.admits(name, cx.request.method_token()) {
+        if self.admits(name, ctx.request.method_token()) {
             return Step::Next;
         }
         let message = match &self.rejected_msg {

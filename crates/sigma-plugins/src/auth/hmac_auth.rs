@@ -14,7 +14,7 @@ use sigma_http::HeaderId;
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{Auth, Build, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
 
-use super::door::{self, Door, Refusal, authorization, filled, same_secret};
+use super::policy::{self, AuthPolicy, Refusal, authorization, filled, same_secret};
 
 const NAME: &str = "hmac-auth";
 
@@ -79,7 +79,7 @@ WWW-Authenticate: hmac realm="hmac"
 "#;
 
 fn schema() -> Value {
-    door::schema(
+    policy::schema(
         "hmac",
         json!({
             "allowed_algorithms": {
@@ -178,7 +178,7 @@ struct Fields {
 }
 
 struct Config {
-    door: Door,
+    policy: AuthPolicy,
     fields: Fields,
 }
 
@@ -234,14 +234,14 @@ impl Signed {
     }
 
     /// The text that the client has signed.
-    fn text(&self, key_id: &[u8], cx: &Context) -> Vec<u8> {
+    fn text(&self, key_id: &[u8], ctx: &Context) -> Vec<u8> {
         let mut text = [key_id, b"\n"].concat();
         for name in &self.headers {
-            if let Some(value) = cx.request.headers.find(name) {
+            if let Some(value) = ctx.request.headers.find(name) {
                 text.extend_from_slice(&[name, &b": "[..], value, b"\n"].concat());
             } else if name == REQUEST_TARGET {
-                let uri = cx.request_uri();
-                text.extend_from_slice(&[cx.request.method_token(), b" ", &uri, b"\n"].concat());
+                let uri = ctx.request_uri();
+                text.extend_from_slice(&[ctx.request.method_token(), b" ", &uri, b"\n"].concat());
             }
         }
         text
@@ -268,38 +268,38 @@ fn algorithm(name: &[u8]) -> Option<hmac::Algorithm> {
 
 impl Config {
     fn new(build: &Build<'_>) -> Result<Config, String> {
-        Ok(Config { door: Door::new(NAME, "hmac", build)?, fields: build.config()? })
+        Ok(Config { policy: AuthPolicy::new(NAME, "hmac", build)?, fields: build.config()? })
     }
 
     /// Everything but the body.
-    fn authenticate<'e>(&self, cx: &Context, env: &Env<'e>) -> Result<&'e Arc<Identity>, Refusal> {
-        let signed = Signed::parse(authorization(cx))?;
+    fn authenticate<'e>(&self, ctx: &Context, env: &Env<'e>) -> Result<&'e Arc<Identity>, Refusal> {
+        let signed = Signed::parse(authorization(ctx))?;
         let (Some(key_id), Some(signature)) = (&signed.key_id, &signed.signature) else {
             return Err(hidden("keyId or signature missing"));
         };
         let name = signed.algorithm.as_deref().ok_or(hidden("algorithm missing"))?;
-        let identity = self.door.find(env, key_id, "Invalid key_id").map_err(hidden)?;
+        let identity = self.policy.find(env, key_id, "Invalid key_id").map_err(hidden)?;
         let allowed = self.fields.allowed_algorithms.iter().any(|allowed| allowed.as_bytes() == name);
         let algorithm = algorithm(name).filter(|_| allowed).ok_or(hidden("Invalid algorithm"))?;
-        self.check_date(cx, SystemTime::now())?;
+        self.check_date(ctx, SystemTime::now())?;
         let lists = |name: &String| signed.headers.iter().any(|listed| listed == name.as_bytes());
         if !self.fields.signed_headers.iter().all(lists) {
             return Err(hidden("an expected header is missing in signing"));
         }
         // The lines of what is signed end in line feeds. One inside the decoded path would let
         // whoever saw a signature write lines of another field there.
-        if cx.uri.contains(&b'\n') && signed.headers.iter().any(|name| name == REQUEST_TARGET) {
+        if ctx.uri.contains(&b'\n') && signed.headers.iter().any(|name| name == REQUEST_TARGET) {
             return Err(hidden("the path holds a line feed"));
         }
         let secret = identity.data::<Secret>().ok_or(hidden("the consumer has no secret"))?;
         let key = hmac::Key::new(algorithm, secret.0.as_bytes());
         let signature = STANDARD.decode(signature).map_err(|_| hidden("Invalid signature"))?;
-        hmac::verify(&key, &signed.text(key_id, cx), &signature).map_err(|_| hidden("Invalid signature"))?;
+        hmac::verify(&key, &signed.text(key_id, ctx), &signature).map_err(|_| hidden("Invalid signature"))?;
         Ok(identity)
     }
 
-    fn check_date(&self, cx: &Context, now: SystemTime) -> Result<(), Refusal> {
-        let date = cx
+    fn check_date(&self, ctx: &Context, now: SystemTime) -> Result<(), Refusal> {
+        let date = ctx
             .request
             .headers
             .get(HeaderId::Date)
@@ -315,19 +315,19 @@ impl Config {
     }
 
     /// Lets the signer in, or refuses.
-    fn end(&self, cx: &mut Context, env: &Env<'_>, outcome: Result<&Arc<Identity>, Refusal>) -> Step {
-        if self.door.hides {
-            cx.request.headers.remove(HeaderId::Authorization);
+    fn end(&self, ctx: &mut Context, env: &Env<'_>, outcome: Result<&Arc<Identity>, Refusal>) -> Step {
+        if self.policy.hides {
+            ctx.request.headers.remove(HeaderId::Authorization);
         }
         match outcome {
-            Ok(identity) => self.door.admit(cx, identity),
-            Err(refusal) => self.door.refuse(cx, env, refusal),
+            Ok(identity) => self.policy.admit(ctx, identity),
+            Err(refusal) => self.policy.refuse(ctx, env, refusal),
         }
     }
 
-    fn too_large(&self, cx: &Context) -> Step {
+    fn too_large(&self, ctx: &Context) -> Step {
         let limit = self.fields.max_req_body_size;
-        let announced = cx.request.headers.get(HeaderId::ContentLength);
+        let announced = ctx.request.headers.get(HeaderId::ContentLength);
         let announced = announced.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
         // Of a body in chunks no more is known than that it did not end within the limit.
         let size = announced.unwrap_or(limit.saturating_add(1));
@@ -337,26 +337,26 @@ impl Config {
 }
 
 impl Plugin for HmacAuth {
-    fn rewrite(&self, cx: &mut Context, env: &Env<'_>) -> Step {
+    fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let config = &self.0;
-        let identity = match config.authenticate(cx, env) {
+        let identity = match config.authenticate(ctx, env) {
             Ok(identity) if config.fields.validate_request_body => Arc::clone(identity),
-            outcome => return config.end(cx, env, outcome),
+            outcome => return config.end(ctx, env, outcome),
         };
         const INVALID: Refusal = hidden("Invalid digest");
-        let Some(digest) = cx.request.headers.find(b"digest").map(<[u8]>::to_vec) else {
-            return config.end(cx, env, Err(INVALID));
+        let Some(digest) = ctx.request.headers.find(b"digest").map(<[u8]>::to_vec) else {
+            return config.end(ctx, env, Err(INVALID));
         };
         let limit = usize::try_from(config.fields.max_req_body_size).unwrap_or(usize::MAX);
         let config = Arc::clone(config);
-        let then = move |cx: &mut Context, env: &Env<'_>, read: BodyRead| {
+        let then = move |ctx: &mut Context, env: &Env<'_>, read: BodyRead| {
             if read == BodyRead::TooLarge {
-                return config.too_large(cx);
+                return config.too_large(ctx);
             }
-            let body = cx.body.as_deref().unwrap_or_default();
+            let body = ctx.body.as_deref().unwrap_or_default();
             let found = format!("SHA-256={}", STANDARD.encode(digest::digest(&digest::SHA256, body)));
             let same = same_secret(found.as_bytes(), &digest);
-            config.end(cx, env, if same { Ok(&identity) } else { Err(INVALID) })
+            config.end(ctx, env, if same { Ok(&identity) } else { Err(INVALID) })
         };
         Step::ReadBody { limit, then: Box::new(then) }
     }

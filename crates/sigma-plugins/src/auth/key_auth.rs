@@ -8,7 +8,7 @@ use serde_json::json;
 use sigma_plugin::descriptor::Data;
 use sigma_plugin::{Auth, Build, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
 
-use super::door::{self, Door, FieldName, Refusal, filled, only_argument};
+use super::policy::{self, AuthPolicy, FieldName, Refusal, filled, only_argument};
 
 const NAME: &str = "key-auth";
 
@@ -22,7 +22,7 @@ pub(crate) static KEY_AUTH: Descriptor = Descriptor {
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
     schema: || {
-        door::schema(
+        policy::schema(
             "key",
             json!({
                 "header": {
@@ -87,7 +87,7 @@ struct Config {
 }
 
 struct KeyAuth {
-    door: Door,
+    policy: AuthPolicy,
     header: FieldName,
     query: String,
 }
@@ -95,32 +95,36 @@ struct KeyAuth {
 impl KeyAuth {
     fn new(build: &Build<'_>) -> Result<KeyAuth, String> {
         let Config { header, query } = build.config()?;
-        Ok(KeyAuth { door: Door::new(NAME, "apikey", build)?, header: FieldName::new(&header), query })
+        Ok(KeyAuth {
+            policy: AuthPolicy::new(NAME, "apikey", build)?,
+            header: FieldName::new(&header),
+            query,
+        })
     }
 
-    fn authenticate<'e>(&self, cx: &Context, env: &Env<'e>) -> Result<&'e Arc<Identity>, Refusal> {
-        let key = match self.header.find(&cx.request.headers) {
+    fn authenticate<'e>(&self, ctx: &Context, env: &Env<'e>) -> Result<&'e Arc<Identity>, Refusal> {
+        let key = match self.header.find(&ctx.request.headers) {
             Some(key) => Cow::Borrowed(key),
-            None => only_argument(cx, &self.query)
+            None => only_argument(ctx, &self.query)
                 .map(Cow::Owned)
                 .ok_or(Refusal::plain("Missing API key in request"))?,
         };
-        self.door
+        self.policy
             .find(env, &key, "failed to find consumer: invalid api key")
             .map_err(|detail| Refusal { message: "Invalid API key in request", detail })
     }
 }
 
 impl Plugin for KeyAuth {
-    fn rewrite(&self, cx: &mut Context, env: &Env<'_>) -> Step {
-        let found = self.authenticate(cx, env);
-        if self.door.hides {
-            self.header.remove(&mut cx.request.headers);
-            cx.hide_argument(&self.query);
+    fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        let found = self.authenticate(ctx, env);
+        if self.policy.hides {
+            self.header.remove(&mut ctx.request.headers);
+            ctx.hide_argument(&self.query);
         }
         match found {
-            Ok(identity) => self.door.admit(cx, identity),
-            Err(refusal) => self.door.refuse(cx, env, refusal),
+            Ok(identity) => self.policy.admit(ctx, identity),
+            Err(refusal) => self.policy.refuse(ctx, env, refusal),
         }
     }
 }

@@ -1,15 +1,15 @@
 //! Who a request is from, and whether they may pass.
 //!
 //! Each authenticating plugin reads a credential out of the request and looks its owner up; what
-//! happens then is the same for all of them and stands in [`door`].
+//! happens then is the same for all of them and stands in [`policy`].
 
 mod basic_auth;
 mod consumer_restriction;
-mod door;
 mod hmac_auth;
 mod jwt_auth;
 mod key_auth;
 mod multi_auth;
+mod policy;
 
 pub(crate) use basic_auth::BASIC_AUTH;
 pub(crate) use consumer_restriction::CONSUMER_RESTRICTION;

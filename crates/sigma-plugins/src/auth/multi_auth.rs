@@ -122,18 +122,18 @@ struct Before {
 }
 
 impl Before {
-    fn of(cx: &Context) -> Before {
+    fn of(ctx: &Context) -> Before {
         Before {
-            headers: cx.request.headers.clone(),
-            target: cx.target.clone(),
-            identity: cx.identity.clone(),
+            headers: ctx.request.headers.clone(),
+            target: ctx.target.clone(),
+            identity: ctx.identity.clone(),
         }
     }
 
-    fn restore(&self, cx: &mut Context) {
-        cx.request.headers.clone_from(&self.headers);
-        cx.target.clone_from(&self.target);
-        cx.identity.clone_from(&self.identity);
+    fn restore(&self, ctx: &mut Context) {
+        ctx.request.headers.clone_from(&self.headers);
+        ctx.target.clone_from(&self.target);
+        ctx.identity.clone_from(&self.identity);
     }
 }
 
@@ -153,14 +153,14 @@ struct Attempt {
 
 impl Attempt {
     /// Asks the next plugin: as many have been asked as have failed.
-    fn go_on(mut self, cx: &mut Context, env: &Env<'_>) -> Step {
+    fn go_on(mut self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let Some(method) = self.methods.get(self.failures.len()).cloned() else { return self.refuse() };
-        method.plugin.rewrite(cx, env).and_then(cx, env, move |end, cx, env| match end {
+        method.plugin.rewrite(ctx, env).and_then(ctx, env, move |end, ctx, env| match end {
             End::Next => Step::Next,
             End::Reply(reply) | End::Stream(reply, _) => {
-                self.before.restore(cx);
+                self.before.restore(ctx);
                 self.failed(*reply);
-                self.go_on(cx, env)
+                self.go_on(ctx, env)
             }
         })
     }
@@ -194,9 +194,9 @@ impl Attempt {
 }
 
 impl Plugin for MultiAuth {
-    fn rewrite(&self, cx: &mut Context, env: &Env<'_>) -> Step {
-        let (methods, before) = (Arc::clone(&self.methods), Before::of(cx));
-        Attempt { methods, before, failures: Vec::new(), challenges: Vec::new() }.go_on(cx, env)
+    fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        let (methods, before) = (Arc::clone(&self.methods), Before::of(ctx));
+        Attempt { methods, before, failures: Vec::new(), challenges: Vec::new() }.go_on(ctx, env)
     }
 }
 

@@ -17,8 +17,8 @@ use super::quota::{
     key_type_schema, rejected_code_schema, rejected_msg_schema,
 };
 use crate::redis::{
-    Line, Lines, Policy, Script, Target, check_target, idle_settings, policy_conditions, schema_of_policies,
-    target_of,
+    Connections, Policy, Script, SharedConnection, Target, check_target, idle_settings, policy_conditions,
+    schema_of_policies, target_of,
 };
 use crate::seldom::Seldom;
 
@@ -185,7 +185,7 @@ fn new(build: &Build<'_>) -> Result<Arc<LimitConn>, String> {
         None => Slots::Local(build.node.part(Counts::default)),
         Some(target) => {
             let target = target.shared(build.node);
-            let control = build.node.part(Lines::default).to(&target);
+            let control = build.node.part(Connections::default).to(&target);
             Slots::Redis { target, control, ttl_s: config.key_ttl.max(1) }
         }
     };
@@ -222,12 +222,12 @@ impl Rule {
     ///
     /// # Errors
     /// Why there is none.
-    fn limit(&self, cx: &Context) -> Result<Limit, &'static str> {
-        let conn = self.conn.resolve(cx, 1).ok_or("`conn` makes no whole number from 1 on")?;
-        let burst = self.burst.resolve(cx, 0).ok_or("`burst` makes no whole number from 0 on")?;
+    fn limit(&self, ctx: &Context) -> Result<Limit, &'static str> {
+        let conn = self.conn.resolve(ctx, 1).ok_or("`conn` makes no whole number from 1 on")?;
+        let burst = self.burst.resolve(ctx, 0).ok_or("`burst` makes no whole number from 0 on")?;
         let key = match self.listed {
-            true => self.space.by_value(&self.key, cx).ok_or("`key` has no value")?,
-            false => self.space.by_value_or_address(&self.key, cx),
+            true => self.space.by_value(&self.key, ctx).ok_or("`key` has no value")?,
+            false => self.space.by_value_or_address(&self.key, ctx),
         };
         Ok(Limit { key, conn, most: conn.saturating_add(burst) })
     }
@@ -266,8 +266,8 @@ enum Slots {
     Local(Arc<Counts>),
     Redis {
         target: Arc<Target>,
-        /// That of the control thread, for what a worker's own line can no longer do.
-        control: Arc<Line>,
+        /// That of the control thread, for what a worker's own connection can no longer do.
+        control: Arc<SharedConnection>,
         ttl_s: u64,
     },
 }
@@ -290,8 +290,8 @@ enum Place {
 struct Remote {
     key: Vec<u8>,
     member: String,
-    line: Arc<Line>,
-    control: Arc<Line>,
+    connection: Arc<SharedConnection>,
+    control: Arc<SharedConnection>,
     node: Arc<Node>,
 }
 
@@ -347,10 +347,10 @@ impl LimitConn {
     ///
     /// # Errors
     /// One is not to be determined, or none applies; why.
-    fn limits(&self, cx: &Context) -> Result<Vec<Limit>, &'static str> {
+    fn limits(&self, ctx: &Context) -> Result<Vec<Limit>, &'static str> {
         let mut limits = Vec::with_capacity(self.rules.len());
         for rule in &self.rules {
-            match rule.limit(cx) {
+            match rule.limit(ctx) {
                 Ok(limit) => limits.push(limit),
                 Err(_) if rule.listed => {}
                 Err(reason) => return Err(reason),
@@ -359,7 +359,7 @@ impl LimitConn {
         if limits.is_empty() { Err("no rule applies") } else { Ok(limits) }
     }
 
-    fn local(&self, counts: &Arc<Counts>, limits: Vec<Limit>, cx: &mut Context) -> Step {
+    fn local(&self, counts: &Arc<Counts>, limits: Vec<Limit>, ctx: &mut Context) -> Step {
         let (mut taken, mut delay, mut over) = (Vec::with_capacity(limits.len()), Duration::ZERO, false);
         for Limit { key, conn, most } in limits {
             let Some(value) = counts.enter(&key, most) else {
@@ -369,36 +369,36 @@ impl LimitConn {
             delay += waits(self.delay_s, value, conn);
             taken.push(Place::Local { counts: Arc::clone(counts), key });
         }
-        cx.keep(self, Entered(taken));
+        ctx.keep(self, Entered(taken));
         if over { self.refusal.step() } else { after(delay) }
     }
 
     fn remote(
         &self,
-        (target, control, ttl_s): (&Arc<Target>, &Arc<Line>, u64),
+        (target, control, ttl_s): (&Arc<Target>, &Arc<SharedConnection>, u64),
         limits: Vec<Limit>,
-        cx: &mut Context,
+        ctx: &mut Context,
         env: &Env<'_>,
     ) -> Step {
-        let line = env.local.part(Lines::default).to(target);
+        let connection = env.local.part(Connections::default).to(target);
         let members: Vec<(Limit, String)> = limits.into_iter().map(|limit| (limit, member())).collect();
         // Kept before anything is sent: should the client leave meanwhile, all of it is given back.
         let taken = members.iter().map(|(limit, member)| {
             Place::Redis(Some(Remote {
                 key: redis_key(&limit.key),
                 member: member.clone(),
-                line: Arc::clone(&line),
+                connection: Arc::clone(&connection),
                 control: Arc::clone(control),
                 node: Arc::clone(env.node),
             }))
         });
-        cx.keep(self, Entered(taken.collect()));
+        ctx.keep(self, Entered(taken.collect()));
         let delay_s = self.delay_s;
         let entered = async move {
             let mut delay = Duration::ZERO;
             for (limit, member) in members {
                 let args = [ttl_s.to_string(), limit.most.to_string(), member];
-                match ENTER_SCRIPT.run::<i64>(&line, &redis_key(&limit.key), &args).await? {
+                match ENTER_SCRIPT.run::<i64>(&connection, &redis_key(&limit.key), &args).await? {
                     value if value < 0 => return Ok(None),
                     value => delay += waits(delay_s, value.unsigned_abs(), limit.conn),
                 }
@@ -444,35 +444,35 @@ fn after(delay: Duration) -> Step {
 }
 
 impl Plugin for LimitConn {
-    fn access(&self, cx: &mut Context, env: &Env<'_>) -> Step {
-        let limits = match self.limits(cx) {
+    fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        let limits = match self.limits(ctx) {
             Ok(limits) => limits,
             Err(reason) => return self.undetermined.step(reason),
         };
         match &self.slots {
-            Slots::Local(counts) => self.local(counts, limits, cx),
+            Slots::Local(counts) => self.local(counts, limits, ctx),
             Slots::Redis { target, control, ttl_s } => {
-                self.remote((target, control, *ttl_s), limits, cx, env)
+                self.remote((target, control, *ttl_s), limits, ctx, env)
             }
         }
     }
 
-    fn log(&self, cx: &mut Context, _: &Env<'_>) {
-        drop(cx.take_kept::<_, Entered>(self));
+    fn log(&self, ctx: &mut Context, _: &Env<'_>) {
+        drop(ctx.take_kept::<_, Entered>(self));
     }
 }
 
 /// Gives a place back: behind the command that took it if that connection still stands. Where
 /// Redis is gone, the member expires.
-async fn leave(Remote { key, member, line, control, .. }: Remote) {
+async fn leave(Remote { key, member, connection, control, .. }: Remote) {
     let mut command = redis::cmd("ZREM");
     command.arg(&key[..]).arg(&member);
-    if let Some(Ok(_)) = line.ask_in_order(&command).await {
+    if let Some(Ok(_)) = connection.ask_in_order(&command).await {
         return;
     }
     if let Err(error) = control.ask(&command).await {
-        static LINE: Seldom = Seldom::new();
-        if let Some(left_out) = LINE.due() {
+        static COMPLAINT: Seldom = Seldom::new();
+        if let Some(left_out) = COMPLAINT.due() {
             tracing::error!(%error, left_out, "limit-conn: a request that is over still counts until its key_ttl");
         }
     }

@@ -50,10 +50,10 @@ impl Key {
 
     /// Appends its value to `out`, or what stands for a long one; false if the variable, or every
     /// variable of the template, is absent.
-    fn write(&self, cx: &Context, out: &mut Vec<u8>) -> bool {
+    fn write(&self, ctx: &Context, out: &mut Vec<u8>) -> bool {
         let begin = out.len();
         let found = match self {
-            Key::Variable(name) => match cx.get(name) {
+            Key::Variable(name) => match ctx.get(name) {
                 Some(VarValue::Text(text)) => {
                     out.extend_from_slice(&text);
                     true
@@ -68,7 +68,7 @@ impl Key {
                 }
                 None => false,
             },
-            Key::Template(template) => template.render(cx, out) > 0,
+            Key::Template(template) => template.render(ctx, out) > 0,
             Key::Constant(text) => {
                 out.extend_from_slice(text);
                 true
@@ -131,18 +131,18 @@ impl Space {
     }
 
     /// What a request is counted under, by its value of `key` alone.
-    pub(super) fn by_value(&self, key: &Key, cx: &Context) -> Option<Vec<u8>> {
+    pub(super) fn by_value(&self, key: &Key, ctx: &Context) -> Option<Vec<u8>> {
         let mut full = Vec::with_capacity(self.beginning.len() + USUAL_KEY);
         full.extend_from_slice(self.beginning.as_bytes());
         full.push(b':');
-        key.write(cx, &mut full).then_some(full)
+        key.write(ctx, &mut full).then_some(full)
     }
 
     /// What a request is counted under: its value of `key`, or else the client's address.
-    pub(super) fn by_value_or_address(&self, key: &Key, cx: &Context) -> Vec<u8> {
-        self.by_value(key, cx).unwrap_or_else(|| {
+    pub(super) fn by_value_or_address(&self, key: &Key, ctx: &Context) -> Vec<u8> {
+        self.by_value(key, ctx).unwrap_or_else(|| {
             // No value stands behind this sign, see `by_value`.
-            [self.beginning.as_bytes(), b"@:", cx.remote_addr().as_bytes()].concat()
+            [self.beginning.as_bytes(), b"@:", ctx.remote_addr().as_bytes()].concat()
         })
     }
 }
@@ -202,14 +202,14 @@ impl Amount {
     }
 
     /// The amount for this request; None if it is no whole number from `least` on.
-    pub(super) fn resolve(&self, cx: &Context, least: u64) -> Option<u64> {
+    pub(super) fn resolve(&self, ctx: &Context, least: u64) -> Option<u64> {
         match self {
             Amount::Fixed(amount) => {
                 Some(*amount).filter(|amount| *amount >= least && *amount as f64 <= LARGEST)
             }
             Amount::Template(template) => {
                 let mut text = Vec::new();
-                template.render(cx, &mut text);
+                template.render(ctx, &mut text);
                 let number: f64 = std::str::from_utf8(&text).ok()?.trim().parse().ok()?;
                 let whole = number.fract() == 0.0 && (least as f64..=LARGEST).contains(&number);
                 whole.then_some(number as u64)
@@ -242,9 +242,9 @@ impl Undetermined {
 
     /// Passes or refuses the request, and says why.
     pub(super) fn step(&self, reason: impl Display) -> Step {
-        static LINE: Seldom = Seldom::new();
+        static COMPLAINT: Seldom = Seldom::new();
         let Undetermined { plugin, resource, passes } = self;
-        if let Some(left_out) = LINE.due() {
+        if let Some(left_out) = COMPLAINT.due() {
             tracing::error!(%plugin, %resource, passes, %reason, left_out, "a limit cannot be determined");
         }
         if *passes {

@@ -15,7 +15,7 @@ use super::quota::{
     rejected_code_schema, rejected_msg_schema,
 };
 use crate::redis::{
-    Lines, Policy, Script, Target, check_target, idle_settings, policy_conditions, schema_of_policies,
+    Connections, Policy, Script, Target, check_target, idle_settings, policy_conditions, schema_of_policies,
     target_of,
 };
 
@@ -226,14 +226,14 @@ impl LimitReq {
     }
 
     fn remote(&self, target: &Arc<Target>, key: &[u8], env: &Env<'_>) -> Step {
-        let line = env.local.part(Lines::default).to(target);
+        let connection = env.local.part(Connections::default).to(target);
         let key = [b"limit_req:", key].concat();
         let Bucket { rate, burst } = self.bucket;
         let args = [rate.to_string(), burst.to_string(), self.bucket.lifetime_ms().to_string()];
         let (nodelay, refusal) = (self.nodelay, Arc::clone(&self.refusal));
         let undetermined = self.undetermined.clone();
         let poured = async move {
-            let excess = POUR_SCRIPT.run::<Option<String>>(&line, &key, &args).await;
+            let excess = POUR_SCRIPT.run::<Option<String>>(&connection, &key, &args).await;
             if let Ok(Some(excess)) = &excess
                 && let Ok(excess) = excess.parse::<f64>()
                 && excess / rate >= 1.0
@@ -252,8 +252,8 @@ impl LimitReq {
 }
 
 impl Plugin for LimitReq {
-    fn access(&self, cx: &mut Context, env: &Env<'_>) -> Step {
-        let key = self.space.by_value_or_address(&self.key, cx);
+    fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        let key = self.space.by_value_or_address(&self.key, ctx);
         match &self.store {
             Store::Local(buckets) => self.local(buckets, &key),
             Store::Redis(target) => self.remote(target, &key, env),

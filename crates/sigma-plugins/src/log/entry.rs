@@ -130,55 +130,55 @@ impl Entries {
     }
 
     /// In the access phase: has the request body copied if the entry will show it.
-    pub(super) fn access(&self, cx: &mut Context) {
+    pub(super) fn access(&self, ctx: &mut Context) {
         let formats = self.format.iter().chain([&self.extra]);
         let named = formats.into_iter().any(Template::shows_request_body);
-        if named || self.request.as_ref().is_some_and(|expr| expr.eval(cx)) {
-            cx.copy_request_body(self.max_request);
+        if named || self.request.as_ref().is_some_and(|expr| expr.eval(ctx)) {
+            ctx.copy_request_body(self.max_request);
         }
     }
 
     /// In the header filter: remembers how the node encoded the body. What the gateway itself encodes
     /// later, on the way to the client, is collected before that.
-    pub(super) fn header_filter<P: Plugin>(&self, owner: &P, cx: &mut Context) {
+    pub(super) fn header_filter<P: Plugin>(&self, owner: &P, ctx: &mut Context) {
         if self.response.is_some()
-            && let Some(coding) = cx.response.headers.find(b"content-encoding")
+            && let Some(coding) = ctx.response.headers.find(b"content-encoding")
         {
             let coding = Coding(coding.into());
-            cx.keep(owner, coding);
+            ctx.keep(owner, coding);
         }
     }
 
     /// A filter that collects the response body, if the entry may show it.
-    pub(super) fn body_filter<P: Plugin>(&self, owner: &P, cx: &mut Context) -> Option<Box<dyn BodyFilter>> {
+    pub(super) fn body_filter<P: Plugin>(&self, owner: &P, ctx: &mut Context) -> Option<Box<dyn BodyFilter>> {
         let condition = Arc::clone(self.response.as_ref()?);
         let body = Rc::default();
-        cx.keep(owner, Collected(Rc::clone(&body)));
+        ctx.keep(owner, Collected(Rc::clone(&body)));
         Some(Collector { condition, wanted: None, body, limit: self.max_response }.filter())
     }
 
     /// The entry of an exchange that is over.
-    pub(super) fn entry<P: Plugin>(&self, owner: &P, cx: &mut Context, env: &Env<'_>) -> Map<String, Value> {
-        let collected = cx.take_kept::<P, Collected>(owner).and_then(|collected| collected.0.take());
-        let coding = cx.take_kept::<P, Coding>(owner);
+    pub(super) fn entry<P: Plugin>(&self, owner: &P, ctx: &mut Context, env: &Env<'_>) -> Map<String, Value> {
+        let collected = ctx.take_kept::<P, Collected>(owner).and_then(|collected| collected.0.take());
+        let coding = ctx.take_kept::<P, Coding>(owner);
         let coding = coding.as_ref().map(|coding| &*coding.0);
         let response = collected.map(|body| text_of(&decoded(&body, coding, self.max_response)));
-        let request = cx.seen_request_body(self.max_request).map(|body| text_of(&body));
+        let request = ctx.seen_request_body(self.max_request).map(|body| text_of(&body));
         let bodies = Bodies { request: request.as_deref(), response: response.as_deref() };
         let mut out = Map::new();
         if let Some(format) = &self.format {
-            format.fill(cx, bodies, &mut out);
-            if let Some(route) = &cx.route {
+            format.fill(ctx, bodies, &mut out);
+            if let Some(route) = &ctx.route {
                 out.insert("route_id".into(), (*route.id).into());
                 route.service_id.as_deref().map(|id| out.insert("service_id".into(), id.into()));
             }
             return out;
         }
-        let shown = self.request.as_ref().is_some_and(|expr| expr.eval(cx));
-        usual(cx, env, Bodies { request: bodies.request.filter(|_| shown), ..bodies }, &mut out);
+        let shown = self.request.as_ref().is_some_and(|expr| expr.eval(ctx));
+        usual(ctx, env, Bodies { request: bodies.request.filter(|_| shown), ..bodies }, &mut out);
         if !self.extra.is_empty() {
             let mut extra = Map::new();
-            self.extra.fill(cx, bodies, &mut extra);
+            self.extra.fill(ctx, bodies, &mut extra);
             for (name, value) in extra {
                 out.entry(name).or_insert(value);
             }
@@ -188,13 +188,13 @@ impl Entries {
 }
 
 /// The fields of an entry without a format.
-fn usual(cx: &Context, env: &Env<'_>, bodies: Bodies<'_>, out: &mut Map<String, Value>) {
-    let record = &cx.record;
+fn usual(ctx: &Context, env: &Env<'_>, bodies: Bodies<'_>, out: &mut Map<String, Value>) {
+    let record = &ctx.record;
     let latency = record.elapsed_ms().unwrap_or_default();
-    out.insert("request".into(), request(cx, bodies.request));
+    out.insert("request".into(), request(ctx, bodies.request));
     let mut response = json!({
         "status": record.status,
-        "headers": fields(&cx.response.headers),
+        "headers": fields(&ctx.response.headers),
         "size": record.bytes_sent,
     });
     if let Some(body) = bodies.response.filter(|body| !body.is_empty()) {
@@ -205,17 +205,17 @@ fn usual(cx: &Context, env: &Env<'_>, bodies: Bodies<'_>, out: &mut Map<String, 
         "server".into(),
         json!({"hostname": env.node.hostname(), "version": env!("CARGO_PKG_VERSION")}),
     );
-    match &cx.route {
+    match &ctx.route {
         Some(route) => {
             out.insert("service_id".into(), route.service_id.as_deref().unwrap_or_default().into());
             out.insert("route_id".into(), (*route.id).into());
         }
-        None => drop(out.insert("service_id".into(), text_of(&cx.host_name()).into())),
+        None => drop(out.insert("service_id".into(), text_of(&ctx.host_name()).into())),
     }
-    if let Some(consumer) = cx.consumer() {
+    if let Some(consumer) = ctx.consumer() {
         out.insert("consumer".into(), json!({"username": &*consumer.name}));
     }
-    out.insert("client_ip".into(), cx.remote_addr().into());
+    out.insert("client_ip".into(), ctx.remote_addr().into());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
     out.insert("start_time".into(), now.saturating_sub(latency as u64).into());
     out.insert("latency".into(), latency.into());
@@ -230,17 +230,17 @@ fn usual(cx: &Context, env: &Env<'_>, bodies: Bodies<'_>, out: &mut Map<String, 
     }
 }
 
-fn request(cx: &Context, body: Option<&str>) -> Value {
-    let uri = text_of(&cx.request_uri());
-    let port = cx.client.local.map_or(0, |addr| addr.port());
+fn request(ctx: &Context, body: Option<&str>) -> Value {
+    let uri = text_of(&ctx.request_uri());
+    let port = ctx.client.local.map_or(0, |addr| addr.port());
     let mut request = json!({
-        "url": format!("{}://{}:{port}{uri}", cx.scheme(), text_of(&cx.host_name())),
+        "url": format!("{}://{}:{port}{uri}", ctx.scheme(), text_of(&ctx.host_name())),
         "uri": uri,
-        "method": text_of(cx.request.method_token()),
-        "headers": fields(&cx.request.headers),
+        "method": text_of(ctx.request.method_token()),
+        "headers": fields(&ctx.request.headers),
         // Without arguments that were credentials and are hidden.
-        "querystring": arguments(cx.outgoing_query().unwrap_or_default()),
-        "size": cx.record.bytes_received,
+        "querystring": arguments(ctx.outgoing_query().unwrap_or_default()),
+        "size": ctx.record.bytes_received,
     });
     if let Some(body) = body.filter(|body| !body.is_empty()) {
         request["body"] = body.into();
@@ -291,8 +291,8 @@ impl Transform for Collector {
         length
     }
 
-    fn data(&mut self, cx: &mut Context, data: Chunk, out: &mut Pieces) {
-        if *self.wanted.get_or_insert_with(|| self.condition.eval(cx)) {
+    fn data(&mut self, ctx: &mut Context, data: Chunk, out: &mut Pieces) {
+        if *self.wanted.get_or_insert_with(|| self.condition.eval(ctx)) {
             let mut body = self.body.borrow_mut();
             let body = body.get_or_insert_default();
             let room = self.limit.saturating_sub(body.len());

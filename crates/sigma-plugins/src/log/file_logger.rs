@@ -146,25 +146,25 @@ struct FileLogger {
 }
 
 impl Plugin for FileLogger {
-    fn access(&self, cx: &mut Context, _env: &Env<'_>) -> Step {
-        self.entries.access(cx);
+    fn access(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
+        self.entries.access(ctx);
         Step::Next
     }
 
-    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) -> ResponseStep {
-        self.entries.header_filter(self, cx);
+    fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
+        self.entries.header_filter(self, ctx);
         ResponseStep::Next
     }
 
-    fn body_filter(&self, cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
-        self.entries.body_filter(self, cx)
+    fn body_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+        self.entries.body_filter(self, ctx)
     }
 
-    fn log(&self, cx: &mut Context, env: &Env<'_>) {
-        if self.conditions.as_ref().is_some_and(|all| !all.iter().any(|expr| expr.eval(cx))) {
+    fn log(&self, ctx: &mut Context, env: &Env<'_>) {
+        if self.conditions.as_ref().is_some_and(|all| !all.iter().any(|expr| expr.eval(ctx))) {
             return;
         }
-        let mut line = Value::Object(self.entries.entry(self, cx, env)).to_string().into_bytes();
+        let mut line = Value::Object(self.entries.entry(self, ctx, env)).to_string().into_bytes();
         line.push(b'\n');
         self.lines.write(&self.path, line, env);
     }

@@ -136,24 +136,24 @@ struct HttpLogger {
 }
 
 impl Plugin for HttpLogger {
-    fn access(&self, cx: &mut Context, _env: &Env<'_>) -> Step {
-        self.entries.access(cx);
+    fn access(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
+        self.entries.access(ctx);
         Step::Next
     }
 
-    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) -> ResponseStep {
-        self.entries.header_filter(self, cx);
+    fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
+        self.entries.header_filter(self, ctx);
         ResponseStep::Next
     }
 
-    fn body_filter(&self, cx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
-        self.entries.body_filter(self, cx)
+    fn body_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+        self.entries.body_filter(self, ctx)
     }
 
-    fn log(&self, cx: &mut Context, env: &Env<'_>) {
-        let mut entry = self.entries.entry(self, cx, env);
+    fn log(&self, ctx: &mut Context, env: &Env<'_>) {
+        let mut entry = self.entries.entry(self, ctx, env);
         entry.entry("route_id").or_insert_with(|| "no-matched".into());
-        self.processor.push(Value::Object(entry).to_string().into_bytes(), cx, env);
+        self.processor.push(Value::Object(entry).to_string().into_bytes(), ctx, env);
     }
 }
 

@@ -56,9 +56,9 @@ impl Template {
     }
 
     /// Adds the values to an entry. What is absent is left out.
-    pub(super) fn fill(&self, cx: &Context, bodies: Bodies<'_>, out: &mut Map<String, Value>) {
+    pub(super) fn fill(&self, ctx: &Context, bodies: Bodies<'_>, out: &mut Map<String, Value>) {
         for (name, item) in &self.0 {
-            if let Some(value) = item.value(cx, bodies) {
+            if let Some(value) = item.value(ctx, bodies) {
                 out.insert(name.clone(), value);
             }
         }
@@ -99,21 +99,21 @@ impl Item {
         }
     }
 
-    fn value(&self, cx: &Context, bodies: Bodies<'_>) -> Option<Value> {
+    fn value(&self, ctx: &Context, bodies: Bodies<'_>) -> Option<Value> {
         match self {
-            Item::Variable(name) => cx.get(name).map(json_of),
-            Item::Number(name) => cx.get(name).map(|value| number_of(json_of(value))),
+            Item::Variable(name) => ctx.get(name).map(json_of),
+            Item::Number(name) => ctx.get(name).map(|value| number_of(json_of(value))),
             Item::RequestBody => bodies.request.map(Value::from),
             Item::ResponseBody => bodies.response.map(Value::from),
             Item::UpstreamTime(time) => {
-                let times: Vec<f64> = cx.record.attempts.iter().filter_map(time).collect();
+                let times: Vec<f64> = ctx.record.attempts.iter().filter_map(time).collect();
                 // Whole milliseconds, as nginx keeps them.
                 (!times.is_empty()).then(|| Value::from(times.iter().sum::<f64>().round() / 1000.0))
             }
             Item::Literal(value) => Some(value.clone()),
             Item::Object(inner) => {
                 let mut out = Map::new();
-                inner.fill(cx, bodies, &mut out);
+                inner.fill(ctx, bodies, &mut out);
                 Some(Value::Object(out))
             }
         }

@@ -108,7 +108,7 @@ async fn cluster(target: &Target, places: &[Place]) -> RedisResult<Connection> {
     let mut builder = ClusterClientBuilder::new(nodes)
         .connection_timeout(target.connect_timeout)
         .response_timeout(target.answer_timeout)
-        // Moved keys are followed; a node that is gone is the line's matter.
+        // Moved keys are followed; a node that is gone is the shared connection's matter.
         .retries(3);
     if !target.login.password.is_empty() {
         builder = builder.password(&target.login.password);

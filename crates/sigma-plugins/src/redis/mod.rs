@@ -1,26 +1,25 @@
 //! Redis, for plugins that share what they count with other gateways.
 //!
 //! A plugin's configuration names a [`Target`]; equal ones are one object. Each worker has one
-//! [`Line`] to each target: one connection, over which the commands of all its exchanges go at
-//! once. It is made when first needed, and made again, with growing pauses, when it was lost.
+//! [`SharedConnection`] to each target, over which the commands of all its exchanges go at once. It is made when first needed, and made again, with growing pauses, when it was lost.
 //!
 //! | file | question |
 //! |---|---|
 //! | `settings` | what a configuration says of Redis |
-//! | `target` | what a line leads to |
+//! | `target` | what a connection leads to |
 //! | `connect` | how a connection is made: alone, to a cluster, through sentinels |
-//! | `line` | which connection a command takes |
+//! | `connection` | which connection a command takes |
 //! | `script` | how a script runs on the server |
 
 mod connect;
-mod line;
+mod connection;
 mod script;
 mod settings;
 mod target;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use line::{Line, Lines};
+pub(crate) use connection::{Connections, SharedConnection};
 pub(crate) use script::Script;
 pub(crate) use settings::{
     Policy, check_target, idle_settings, policy_conditions, schema_of_policies, target_of,

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, ToRedisArgs};
 use sha1::{Digest, Sha1};
 
-use super::Line;
+use super::SharedConnection;
 
 /// A Lua script, called by its digest; a server that does not know it yet gets the text.
 pub(crate) struct Script {
@@ -27,16 +27,18 @@ impl Script {
     /// Runs it on one key: with one, it also runs on a cluster.
     ///
     /// # Errors
-    /// As [`Line::ask`]; an answer of another shape.
+    /// As [`SharedConnection::ask`]; an answer of another shape.
     pub(crate) async fn run<T: FromRedisValue>(
         &self,
-        line: &Line,
+        connection: &SharedConnection,
         key: &[u8],
         args: &[impl ToRedisArgs],
     ) -> RedisResult<T> {
         let unknown = ErrorKind::Server(ServerErrorKind::NoScript);
-        let answer = match line.ask(&call("EVALSHA", &self.digest, key, args)).await {
-            Err(error) if error.kind() == unknown => line.ask(&call("EVAL", self.text, key, args)).await,
+        let answer = match connection.ask(&call("EVALSHA", &self.digest, key, args)).await {
+            Err(error) if error.kind() == unknown => {
+                connection.ask(&call("EVAL", self.text, key, args)).await
+            }
             answer => answer,
         };
         Ok(redis::from_redis_value(answer?)?)

@@ -1,4 +1,4 @@
-//! What a line leads to.
+//! What a connection leads to.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -73,7 +73,7 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// The targets in use, so that equal ones are one object with one line per worker.
+/// The targets in use, so that equal ones are one object with one connection per worker.
 #[derive(Default)]
 struct Targets {
     known: Mutex<Vec<Weak<Target>>>,

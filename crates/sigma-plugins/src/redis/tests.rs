@@ -1,4 +1,4 @@
-//! Lines against real servers.
+//! Connections against real servers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use sigma_plugin::Node;
 use sigma_testkit::Redis;
 
 use super::target::Target;
-use super::{Line, Policy, Script, target_of};
+use super::{Policy, Script, SharedConnection, target_of};
 
 const ADD: &str = "return redis.call('INCRBY', KEYS[1], ARGV[1])";
 static ADD_SCRIPT: Script = Script::new(ADD, || Script::digest_of(ADD));
@@ -28,8 +28,8 @@ fn run<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// Adds one to a counter: its value, or why not.
-async fn add(line: &Line) -> Result<u64, String> {
-    ADD_SCRIPT.run(line, b"k", &[1]).await.map_err(|error| error.to_string())
+async fn add(connection: &SharedConnection) -> Result<u64, String> {
+    ADD_SCRIPT.run(connection, b"k", &[1]).await.map_err(|error| error.to_string())
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn logins_and_databases() {
         if let super::target::Deployment::Single(place) = &mut target.deployment {
             place.port = redis.port();
         }
-        let added = run(async { add(&Line::new(&Arc::new(target))).await });
+        let added = run(async { add(&SharedConnection::new(&Arc::new(target))).await });
         match (added, expected) {
             (Ok(value), Ok(expected)) => assert_eq!(value, expected, "{further}"),
             (Err(error), Err(expected)) => assert!(error.contains(expected), "{further}: {error}"),
@@ -62,24 +62,24 @@ fn logins_and_databases() {
 fn a_lost_connection_is_made_again() {
     let mut redis = Redis::start(&[]).unwrap();
     let port = redis.port();
-    let line = Line::new(&Arc::new(target(json!({"redis_port": port}))));
+    let connection = SharedConnection::new(&Arc::new(target(json!({"redis_port": port}))));
     run(async {
-        assert_eq!(add(&line).await, Ok(1));
-        assert_eq!(add(&line).await, Ok(2));
+        assert_eq!(add(&connection).await, Ok(1));
+        assert_eq!(add(&connection).await, Ok(2));
         assert_eq!(redis.ask(&["client", "kill", "type", "normal", "skipme", "yes"]).unwrap(), "1");
         // Nobody waits for the answer of a command that went nowhere.
-        assert_eq!(add(&line).await, Ok(3));
+        assert_eq!(add(&connection).await, Ok(3));
         redis.kill().unwrap();
         let began = Instant::now();
         for _ in 0..20 {
-            assert!(add(&line).await.is_err());
+            assert!(add(&connection).await.is_err());
         }
         assert!(began.elapsed() < Duration::from_secs(3), "failures must be quick: {:?}", began.elapsed());
         let redis = Redis::start_on(port, &[]).unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
         // It answers from a new beginning.
-        while add(&line).await != Ok(1) {
-            assert!(Instant::now() < deadline, "the line does not recover");
+        while add(&connection).await != Ok(1) {
+            assert!(Instant::now() < deadline, "the connection does not recover");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         assert_eq!(redis.ask(&["get", "k"]).unwrap(), "1");
@@ -91,9 +91,10 @@ fn a_server_that_is_silent_is_given_up_in_time() {
     // It accepts, in its backlog, and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
-    let line = Line::new(&Arc::new(target(json!({"redis_port": port, "redis_timeout": 100}))));
+    let connection =
+        SharedConnection::new(&Arc::new(target(json!({"redis_port": port, "redis_timeout": 100}))));
     let began = Instant::now();
-    run(async { assert!(add(&line).await.is_err()) });
+    run(async { assert!(add(&connection).await.is_err()) });
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
 }
 
@@ -101,7 +102,7 @@ fn a_server_that_is_silent_is_given_up_in_time() {
 fn a_server_that_accepts_and_never_answers_is_not_dialled_for_every_request() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let line = Line::new(&Arc::new(target(json!({"redis_port": port}))));
+    let connection = SharedConnection::new(&Arc::new(target(json!({"redis_port": port}))));
     let dialled = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&dialled);
     // It ends with the process.
@@ -114,7 +115,7 @@ fn a_server_that_accepts_and_never_answers_is_not_dialled_for_every_request() {
     let began = Instant::now();
     run(async {
         for _ in 0..300 {
-            assert!(add(&line).await.is_err());
+            assert!(add(&connection).await.is_err());
         }
     });
     // Pauses of 50, 100, 200 … ms: at most so many attempts have room in the time that it took.

@@ -188,8 +188,8 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    fn of(cx: &Context) -> Asked {
-        let find = |name: &[u8]| cx.request.headers.find(name);
+    fn of(ctx: &Context) -> Asked {
+        let find = |name: &[u8]| ctx.request.headers.find(name);
         Asked {
             // What is no text is no origin that a list could hold.
             origin: find(b"origin").and_then(|origin| String::from_utf8(origin.to_vec()).ok()),
@@ -232,58 +232,58 @@ impl Cors {
         by_name.or_else(|| self.own.as_ref()?.answer(origin))
     }
 
-    fn allow(&self, cx: &mut Context, origin: &str, asked: &Asked) {
+    fn allow(&self, ctx: &mut Context, origin: &str, asked: &Asked) {
         let config = &self.config;
-        set(cx, "Access-Control-Allow-Origin", origin.as_bytes());
+        set(ctx, "Access-Control-Allow-Origin", origin.as_bytes());
         let methods = match config.allow_methods.as_str() {
             "**" => "GET,POST,PUT,DELETE,PATCH,HEAD,OPTIONS,CONNECT,TRACE",
             methods => methods,
         };
-        set(cx, "Access-Control-Allow-Methods", methods.as_bytes());
-        set(cx, "Access-Control-Max-Age", config.max_age.to_string().as_bytes());
+        set(ctx, "Access-Control-Allow-Methods", methods.as_bytes());
+        set(ctx, "Access-Control-Max-Age", config.max_age.to_string().as_bytes());
         if let Some(names) = config.expose_headers.as_deref().filter(|names| !names.is_empty()) {
-            set(cx, "Access-Control-Expose-Headers", names.as_bytes());
+            set(ctx, "Access-Control-Expose-Headers", names.as_bytes());
         }
         match (config.allow_headers.as_str(), &asked.headers) {
-            ("**", Some(headers)) => set(cx, "Access-Control-Allow-Headers", headers),
-            ("**", None) => cx.response.headers.remove_name(b"access-control-allow-headers"),
-            (headers, _) => set(cx, "Access-Control-Allow-Headers", headers.as_bytes()),
+            ("**", Some(headers)) => set(ctx, "Access-Control-Allow-Headers", headers),
+            ("**", None) => ctx.response.headers.remove_name(b"access-control-allow-headers"),
+            (headers, _) => set(ctx, "Access-Control-Allow-Headers", headers.as_bytes()),
         }
         if config.allow_credential {
-            set(cx, "Access-Control-Allow-Credentials", b"true");
+            set(ctx, "Access-Control-Allow-Credentials", b"true");
         }
     }
 }
 
-fn set(cx: &mut Context, name: &str, value: &[u8]) {
-    cx.response.headers.remove_name(name.as_bytes());
-    cx.response.headers.append(name, value);
+fn set(ctx: &mut Context, name: &str, value: &[u8]) {
+    ctx.response.headers.remove_name(name.as_bytes());
+    ctx.response.headers.append(name, value);
 }
 
 impl Plugin for Cors {
-    fn rewrite(&self, cx: &mut Context, _: &Env<'_>) -> Step {
-        let asked = Asked::of(cx);
-        cx.keep(self, asked);
-        if cx.request.method == Method::Options { Reply::new(200).into() } else { Step::Next }
+    fn rewrite(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
+        let asked = Asked::of(ctx);
+        ctx.keep(self, asked);
+        if ctx.request.method == Method::Options { Reply::new(200).into() } else { Step::Next }
     }
 
-    fn header_filter(&self, cx: &mut Context, _: &Env<'_>) -> ResponseStep {
-        let asked = cx.kept::<Self, Asked>(self).cloned().unwrap_or_else(|| {
+    fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
+        let asked = ctx.kept::<Self, Asked>(self).cloned().unwrap_or_else(|| {
             // Another plugin has ended the exchange before.
-            let asked = Asked::of(cx);
-            cx.keep(self, asked.clone());
+            let asked = Asked::of(ctx);
+            ctx.keep(self, asked.clone());
             asked
         });
         let origin = asked.origin.as_deref();
         let own_varies = self.own.as_ref().is_none_or(Origins::varies);
         if own_varies || self.timing.as_ref().is_some_and(Origins::varies) {
-            cx.response.headers.append("Vary", b"Origin");
+            ctx.response.headers.append("Vary", b"Origin");
         }
         if let Some(allowed) = self.allowed(origin) {
-            self.allow(cx, allowed, &asked);
+            self.allow(ctx, allowed, &asked);
         }
         if let Some(allowed) = self.timing.as_ref().and_then(|origins| origins.answer(origin)) {
-            set(cx, "Timing-Allow-Origin", allowed.as_bytes());
+            set(ctx, "Timing-Allow-Origin", allowed.as_bytes());
         }
         ResponseStep::Next
     }

@@ -235,14 +235,14 @@ impl ForwardAuth {
 
 impl Inquiry {
     /// The fields of the call; None if one of them cannot be sent.
-    fn fields(&self, cx: &Context) -> Option<Headers> {
-        let request = &cx.request;
+    fn fields(&self, ctx: &Context) -> Option<Headers> {
+        let request = &ctx.request;
         let mut fields: Vec<(&str, Vec<u8>)> = vec![
-            ("X-Forwarded-Proto", if cx.client.tls.is_some() { "https" } else { "http" }.into()),
+            ("X-Forwarded-Proto", if ctx.client.tls.is_some() { "https" } else { "http" }.into()),
             ("X-Forwarded-Method", request.method_token().to_vec()),
             ("X-Forwarded-Host", host_name(request.authority()).into_owned()),
-            ("X-Forwarded-Uri", target(cx)),
-            ("X-Forwarded-For", cx.remote_addr().into_bytes()),
+            ("X-Forwarded-Uri", target(ctx)),
+            ("X-Forwarded-For", ctx.remote_addr().into_bytes()),
         ];
         if self.method == Method::Post
             && let Some(coding) = request.headers.find(b"Content-Encoding")
@@ -252,7 +252,7 @@ impl Inquiry {
         let mut headers = Headers::default();
         for (name, template) in &self.extra_headers {
             let mut value = Vec::new();
-            template.render(cx, &mut value);
+            template.render(ctx, &mut value);
             fields.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
             fields.push((name, value));
         }
@@ -271,10 +271,10 @@ impl Inquiry {
         Some(headers)
     }
 
-    fn ask(self: &Arc<Inquiry>, cx: &mut Context, env: &Env<'_>, body: Option<Vec<u8>>) -> Step {
-        let Some(headers) = self.fields(cx) else {
+    fn ask(self: &Arc<Inquiry>, ctx: &mut Context, env: &Env<'_>, body: Option<Vec<u8>>) -> Step {
+        let Some(headers) = self.fields(ctx) else {
             let error = CallError("a variable brought a line end into a field".to_owned());
-            return self.settle(Err(error), cx);
+            return self.settle(Err(error), ctx);
         };
         let call = Call {
             upstream: self.upstream.clone(),
@@ -282,17 +282,17 @@ impl Inquiry {
             target: self.service.target.as_bytes().to_vec(),
             host: self.service.host.clone(),
             headers,
-            passes: cx.passes(),
+            passes: ctx.passes(),
             body,
             timeout_ms: self.timeout_ms,
             limit: ANSWER_BYTES,
         };
         let inquiry = Arc::clone(self);
-        Step::wait(env.outbound.call(call), move |answer, cx, _| inquiry.settle(answer, cx))
+        Step::wait(env.outbound.call(call), move |answer, ctx, _| inquiry.settle(answer, ctx))
     }
 
     /// What the service's answer comes to.
-    fn settle(&self, answer: Result<Answer, CallError>, cx: &mut Context) -> Step {
+    fn settle(&self, answer: Result<Answer, CallError>, ctx: &mut Context) -> Step {
         let answer = match answer {
             Ok(answer) if answer.status >= 300 => return self.refuse(answer).into(),
             Ok(answer) => Some(answer),
@@ -307,7 +307,7 @@ impl Inquiry {
                 None
             }
         };
-        let headers = &mut cx.request.headers;
+        let headers = &mut ctx.request.headers;
         for name in &self.upstream_headers {
             // What the client says of itself is not what the service says of it.
             headers.remove_name(name.as_bytes());
@@ -332,9 +332,9 @@ impl Inquiry {
 }
 
 /// The normalised path and the query.
-fn target(cx: &Context) -> Vec<u8> {
-    let mut target = cx.uri.clone();
-    if let Some(query) = cx.request.query() {
+fn target(ctx: &Context) -> Vec<u8> {
+    let mut target = ctx.uri.clone();
+    if let Some(query) = ctx.request.query() {
         target.push(b'?');
         target.extend_from_slice(query);
     }
@@ -342,18 +342,18 @@ fn target(cx: &Context) -> Vec<u8> {
 }
 
 impl Plugin for ForwardAuth {
-    fn access(&self, cx: &mut Context, env: &Env<'_>) -> Step {
+    fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let inquiry = Arc::clone(&self.0);
         if inquiry.method == Method::Get {
-            return inquiry.ask(cx, env, None);
+            return inquiry.ask(ctx, env, None);
         }
         Step::ReadBody {
             limit: inquiry.body_limit,
-            then: Box::new(move |cx, env, read| match read {
+            then: Box::new(move |ctx, env, read| match read {
                 BodyRead::TooLarge => Reply::new(413).text(Vec::new()).into(),
                 BodyRead::Whole => {
-                    let body = cx.body.clone().unwrap_or_default();
-                    inquiry.ask(cx, env, Some(body))
+                    let body = ctx.body.clone().unwrap_or_default();
+                    inquiry.ask(ctx, env, Some(body))
                 }
             }),
         }

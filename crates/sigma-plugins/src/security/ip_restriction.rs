@@ -107,8 +107,8 @@ enum List {
 }
 
 impl Plugin for IpRestriction {
-    fn access(&self, cx: &mut Context, _: &Env<'_>) -> Step {
-        let listed = |list: &CidrSet| cx.client.addr.is_some_and(|addr| list.contains(addr));
+    fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
+        let listed = |list: &CidrSet| ctx.client.addr.is_some_and(|addr| list.contains(addr));
         let refused = match &self.list {
             List::Whitelist(list) => !listed(list),
             List::Blacklist(list) => listed(list),

@@ -106,11 +106,11 @@ impl UaRestriction {
         Ok(UaRestriction { bypass_missing, matching_pass, patterns, message })
     }
 
-    fn admits(&self, cx: &Context) -> bool {
-        if !cx.request.headers.has(HeaderId::UserAgent) {
+    fn admits(&self, ctx: &Context) -> bool {
+        if !ctx.request.headers.has(HeaderId::UserAgent) {
             return self.bypass_missing;
         }
-        let mut agents = cx.request.headers.get_all(HeaderId::UserAgent);
+        let mut agents = ctx.request.headers.get_all(HeaderId::UserAgent);
         let found = agents.any(|agent| {
             let agent = String::from_utf8_lossy(agent.trim_ascii());
             self.patterns.iter().any(|pattern| pattern.is_match(&agent))
@@ -120,8 +120,8 @@ impl UaRestriction {
 }
 
 impl Plugin for UaRestriction {
-    fn access(&self, cx: &mut Context, _: &Env<'_>) -> Step {
-        if self.admits(cx) { Step::Next } else { Step::json(403, &json!({ "message": self.message })) }
+    fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
+        if self.admits(ctx) { Step::Next } else { Step::json(403, &json!({ "message": self.message })) }
     }
 }
 

@@ -128,8 +128,8 @@ impl UriBlocker {
 }
 
 impl Plugin for UriBlocker {
-    fn rewrite(&self, cx: &mut Context, _: &Env<'_>) -> Step {
-        let uri = cx.request_uri();
+    fn rewrite(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
+        let uri = ctx.request_uri();
         let uri = String::from_utf8_lossy(&uri);
         if !self.rules.is_empty() && !self.rules.iter().any(|rule| rule.is_match(&uri)) {
             return Step::Next;

@@ -18,7 +18,7 @@ use sigma_config::Problem;
 use sigma_config::plugins::PluginScope;
 use sigma_config::wording::is_secret_reference;
 
-use super::super::door::filled;
+use super::super::policy::filled;
 use super::token::Token;
 
 /// Names of the algorithms (RFC 7518 §3.1, RFC 8037 §3.1).

@@ -18,7 +18,7 @@ use sigma_plugin::{Auth, Build, Context, Descriptor, Env, Identity, Phase, Phase
 
 use self::key::Verifier;
 use self::token::{Claim, Token};
-use super::door::{self, Door, FieldName, Refusal, only_argument, remove_cookie};
+use super::policy::{self, AuthPolicy, FieldName, Refusal, only_argument, remove_cookie};
 
 const NAME: &str = "jwt-auth";
 
@@ -74,7 +74,7 @@ WWW-Authenticate: Bearer realm="jwt"
 "#;
 
 fn schema() -> Value {
-    door::schema(
+    policy::schema(
         "jwt",
         json!({
             "header": {
@@ -125,7 +125,7 @@ struct Config {
 }
 
 struct JwtAuth {
-    door: Door,
+    policy: AuthPolicy,
     header: FieldName,
     config: Config,
 }
@@ -140,28 +140,28 @@ impl JwtAuth {
     fn new(build: &Build<'_>) -> Result<JwtAuth, String> {
         let config: Config = build.config()?;
         Ok(JwtAuth {
-            door: Door::new(NAME, "Bearer", build)?,
+            policy: AuthPolicy::new(NAME, "Bearer", build)?,
             header: FieldName::new(&config.header),
             config,
         })
     }
 
     /// The text of the token. Empty for a query argument that holds none.
-    fn token(&self, cx: &Context) -> Option<Vec<u8>> {
+    fn token(&self, ctx: &Context) -> Option<Vec<u8>> {
         const SCHEME: &[u8] = b"bearer ";
-        if let Some(value) = self.header.find(&cx.request.headers) {
+        if let Some(value) = self.header.find(&ctx.request.headers) {
             let bears = value.get(..SCHEME.len()).is_some_and(|head| head.eq_ignore_ascii_case(SCHEME));
             return Some(value[if bears { SCHEME.len() } else { 0 }..].to_vec());
         }
-        only_argument(cx, &self.config.query)
-            .or_else(|| cookie(&cx.request.headers, &self.config.cookie).map(<[u8]>::to_vec))
+        only_argument(ctx, &self.config.query)
+            .or_else(|| cookie(&ctx.request.headers, &self.config.cookie).map(<[u8]>::to_vec))
     }
 
     /// Takes the token out of the request, and what stands in its other places.
-    fn hide(&self, cx: &mut Context) {
-        self.header.remove(&mut cx.request.headers);
-        cx.hide_argument(&self.config.query);
-        remove_cookie(&mut cx.request.headers, &self.config.cookie);
+    fn hide(&self, ctx: &mut Context) {
+        self.header.remove(&mut ctx.request.headers);
+        ctx.hide_argument(&self.config.query);
+        remove_cookie(&mut ctx.request.headers, &self.config.cookie);
     }
 
     fn verify<'e>(&self, token: &Token, env: &Env<'e>) -> Result<&'e Arc<Identity>, Refusal> {
@@ -173,7 +173,7 @@ impl JwtAuth {
         // A number is nobody's key, whatever its digits.
         let key = key.ok_or(Refusal { message: UNKNOWN, detail: "the user key is no text" })?;
         let identity = self
-            .door
+            .policy
             .find(env, key.as_bytes(), UNKNOWN)
             .map_err(|detail| Refusal { message: UNKNOWN, detail })?;
         let failed = |detail| Refusal { message: FAILED, detail };
@@ -186,27 +186,27 @@ impl JwtAuth {
 }
 
 impl Plugin for JwtAuth {
-    fn rewrite(&self, cx: &mut Context, env: &Env<'_>) -> Step {
-        let text = self.token(cx);
-        if self.door.hides {
-            self.hide(cx);
+    fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        let text = self.token(ctx);
+        if self.policy.hides {
+            self.hide(ctx);
         }
         let Some(text) = text else {
-            return self.door.refuse(cx, env, Refusal::plain("Missing JWT token in request"));
+            return self.policy.refuse(ctx, env, Refusal::plain("Missing JWT token in request"));
         };
         let token = match Token::parse(text) {
             Ok(token) => token,
-            Err(detail) => return self.door.refuse(cx, env, Refusal { message: INVALID, detail }),
+            Err(detail) => return self.policy.refuse(ctx, env, Refusal { message: INVALID, detail }),
         };
         match self.verify(&token, env) {
             Ok(identity) => {
                 if self.config.store_in_ctx {
                     let claims = Value::Object(token.claims).to_string();
-                    cx.set_variable("jwt_auth_payload", claims);
+                    ctx.set_variable("jwt_auth_payload", claims);
                 }
-                self.door.admit(cx, identity)
+                self.policy.admit(ctx, identity)
             }
-            Err(refusal) => self.door.refuse(cx, env, refusal),
+            Err(refusal) => self.policy.refuse(ctx, env, refusal),
         }
     }
 }

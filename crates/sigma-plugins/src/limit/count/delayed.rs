@@ -12,7 +12,7 @@ use sigma_plugin::counter::Shared;
 use super::super::clock;
 use super::remote;
 use super::window::{Counters, Quota, Verdict, WindowType};
-use crate::redis::{Line, Lines, Target};
+use crate::redis::{Connections, SharedConnection, Target};
 use crate::seldom::Seldom;
 
 /// Keys that wait to be told; what is beyond is told when its window is over.
@@ -76,8 +76,8 @@ impl Delayed {
             return;
         }
         let (me, interval) = (Arc::downgrade(self), self.interval);
-        let line = node.part(Lines::default).to(&self.target);
-        node.spawn(tell_until_gone(me, interval, line));
+        let connection = node.part(Connections::default).to(&self.target);
+        node.spawn(tell_until_gone(me, interval, connection));
     }
 
     /// Counts a request by what is known here; None if Redis has to be asked.
@@ -100,11 +100,17 @@ impl Delayed {
     }
 
     /// Counts a request, after asking Redis where that is needed.
-    pub(super) async fn count(&self, line: &Line, key: &[u8], quota: Quota, cost: u64) -> Verdict {
+    pub(super) async fn count(
+        &self,
+        connection: &SharedConnection,
+        key: &[u8],
+        quota: Quota,
+        cost: u64,
+    ) -> Verdict {
         if let Some(verdict) = self.count_here(key, quota, cost) {
             return verdict;
         }
-        self.tell(line, key, quota).await;
+        self.tell(connection, key, quota).await;
         // Only a window that ended just now is still unknown: the request is its first.
         self.count_here(key, quota, cost).unwrap_or(Verdict::fixed(quota, cost, quota.window_ms()))
     }
@@ -116,8 +122,8 @@ impl Delayed {
         } else if waiting.len() < MOST_WAITING {
             waiting.insert(key.into(), quota);
         } else {
-            static LINE: Seldom = Seldom::new();
-            if let Some(left_out) = LINE.due() {
+            static COMPLAINT: Seldom = Seldom::new();
+            if let Some(left_out) = COMPLAINT.due() {
                 tracing::warn!(
                     left_out,
                     "limit-count: more than {MOST_WAITING} keys wait to be synchronised with Redis"
@@ -127,14 +133,14 @@ impl Delayed {
     }
 
     /// Tells Redis of the requests of one key, and learns what is left.
-    async fn tell(&self, line: &Line, key: &[u8], quota: Quota) {
+    async fn tell(&self, connection: &SharedConnection, key: &[u8], quota: Quota) {
         let untold = self.states.0.with(key, clock::process_ms(), |slot| {
             let state = &mut slot.value;
             let untold = state.delta - state.told;
             state.told = state.delta;
             untold
         });
-        let verdict = match remote::add(line, self.kind, key, quota, untold).await {
+        let verdict = match remote::add(connection, self.kind, key, quota, untold).await {
             Ok(verdict) => verdict,
             Err(_) => self.local.count(self.kind, key, quota, untold),
         };
@@ -151,13 +157,13 @@ impl Delayed {
     }
 }
 
-async fn tell_until_gone(delayed: Weak<Delayed>, interval: Duration, line: Arc<Line>) {
+async fn tell_until_gone(delayed: Weak<Delayed>, interval: Duration, connection: Arc<SharedConnection>) {
     loop {
         tokio::time::sleep(interval).await;
         let Some(delayed) = delayed.upgrade() else { return };
         let waiting = std::mem::take(&mut *delayed.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         for (key, quota) in waiting {
-            delayed.tell(&line, &key, quota).await;
+            delayed.tell(&connection, &key, quota).await;
         }
     }
 }

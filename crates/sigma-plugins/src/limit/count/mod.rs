@@ -24,7 +24,7 @@ use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step};
 
 use super::quota::{self, Amount, Key, Refusal, Space, Undetermined};
-use crate::redis::{Line, Lines, Target, idle_settings, target_of};
+use crate::redis::{Connections, SharedConnection, Target, idle_settings, target_of};
 use config::Config;
 use delayed::Delayed;
 use fields::FieldNames;
@@ -176,14 +176,14 @@ impl Rule {
     ///
     /// # Errors
     /// Why it is not to be determined.
-    fn quota(&self, cx: &Context) -> Result<Option<(Vec<u8>, Quota)>, &'static str> {
+    fn quota(&self, ctx: &Context) -> Result<Option<(Vec<u8>, Quota)>, &'static str> {
         let key = match self.listed {
-            true => self.space.by_value(&self.key, cx),
-            false => Some(self.space.by_value_or_address(&self.key, cx)),
+            true => self.space.by_value(&self.key, ctx),
+            false => Some(self.space.by_value_or_address(&self.key, ctx)),
         };
         let Some(key) = key else { return Ok(None) };
-        let limit = self.count.resolve(cx, 1).ok_or("`count` makes no whole number from 1 on")?;
-        let window_s = self.window.resolve(cx, 1).ok_or("`time_window` makes no whole number from 1 on")?;
+        let limit = self.count.resolve(ctx, 1).ok_or("`count` makes no whole number from 1 on")?;
+        let window_s = self.window.resolve(ctx, 1).ok_or("`time_window` makes no whole number from 1 on")?;
         Ok(Some((key, Quota { limit, window_s })))
     }
 }
@@ -226,10 +226,10 @@ impl LimitCount {
     ///
     /// # Errors
     /// One is not to be determined, or none applies; why.
-    fn applied(&self, cx: &Context) -> Result<Vec<Applied>, &'static str> {
+    fn applied(&self, ctx: &Context) -> Result<Vec<Applied>, &'static str> {
         let mut applied = Vec::with_capacity(self.rules.len());
         for (rule, limit) in self.rules.iter().enumerate() {
-            if let Some((key, quota)) = limit.quota(cx)? {
+            if let Some((key, quota)) = limit.quota(ctx)? {
                 applied.push(Applied { rule, key, quota });
             }
         }
@@ -253,7 +253,7 @@ impl LimitCount {
     ///
     /// # Errors
     /// Redis did not answer.
-    async fn ask(&self, line: &Line, applied: &[Applied]) -> RedisResult<Vec<Verdict>> {
+    async fn ask(&self, connection: &SharedConnection, applied: &[Applied]) -> RedisResult<Vec<Verdict>> {
         let mut verdicts = Vec::with_capacity(applied.len());
         for limit in applied {
             let delayed = match &self.store {
@@ -261,8 +261,8 @@ impl LimitCount {
                 _ => None,
             };
             let verdict = match delayed {
-                Some(delayed) => delayed.count(line, &limit.key, limit.quota, COST).await,
-                None => remote::count(line, self.window_type, &limit.key, limit.quota, COST).await?,
+                Some(delayed) => delayed.count(connection, &limit.key, limit.quota, COST).await,
+                None => remote::count(connection, self.window_type, &limit.key, limit.quota, COST).await?,
             };
             verdicts.push(verdict);
             if verdict.is_refusal() {
@@ -284,14 +284,14 @@ impl LimitCount {
     }
 
     /// Tells the client and the access log, and refuses what is over.
-    fn conclude(&self, cx: &mut Context, applied: &[Applied], verdicts: &[Verdict]) -> Step {
+    fn conclude(&self, ctx: &mut Context, applied: &[Applied], verdicts: &[Verdict]) -> Step {
         if let Some((limit, verdict)) = applied.iter().zip(verdicts).next_back() {
-            cx.set_variable("rate_limiting_info", fields::info(&limit.key, limit.quota, *verdict));
+            ctx.set_variable("rate_limiting_info", fields::info(&limit.key, limit.quota, *verdict));
         }
         if self.shown {
             let told =
                 applied.iter().zip(verdicts).map(|(limit, verdict)| (limit.rule, limit.quota, *verdict));
-            cx.keep(self, Told(told.collect()));
+            ctx.keep(self, Told(told.collect()));
         }
         match verdicts.last() {
             Some(last) if last.is_refusal() => self.refusal.step(),
@@ -299,46 +299,46 @@ impl LimitCount {
         }
     }
 
-    fn remote(&self, target: &Arc<Target>, applied: Vec<Applied>, cx: &mut Context, env: &Env<'_>) -> Step {
+    fn remote(&self, target: &Arc<Target>, applied: Vec<Applied>, ctx: &mut Context, env: &Env<'_>) -> Step {
         if let Some(verdicts) = self.known(&applied) {
-            return self.conclude(cx, &applied, &verdicts);
+            return self.conclude(ctx, &applied, &verdicts);
         }
         if let Store::Redis { delayed: Some(delayed), .. } = &self.store {
             delayed.keep_telling(env.node);
         }
-        let line = env.local.part(Lines::default).to(target);
+        let connection = env.local.part(Connections::default).to(target);
         // Whoever calls a hook holds the instance.
         let Some(this) = self.me.upgrade() else { return Step::Next };
         let counted = async move {
-            let verdicts = this.ask(&line, &applied).await;
+            let verdicts = this.ask(&connection, &applied).await;
             (this, applied, verdicts)
         };
-        Step::wait(counted, |(this, applied, verdicts), cx, _| match verdicts {
-            Ok(verdicts) => this.conclude(cx, &applied, &verdicts),
+        Step::wait(counted, |(this, applied, verdicts), ctx, _| match verdicts {
+            Ok(verdicts) => this.conclude(ctx, &applied, &verdicts),
             Err(error) => this.undetermined.step(error),
         })
     }
 }
 
 impl Plugin for LimitCount {
-    fn access(&self, cx: &mut Context, env: &Env<'_>) -> Step {
-        let applied = match self.applied(cx) {
+    fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        let applied = match self.applied(ctx) {
             Ok(applied) => applied,
             Err(reason) => return self.undetermined.step(reason),
         };
         match &self.store {
             Store::Local => {
                 let verdicts = self.local(&applied);
-                self.conclude(cx, &applied, &verdicts)
+                self.conclude(ctx, &applied, &verdicts)
             }
-            Store::Redis { target, .. } => self.remote(target, applied, cx, env),
+            Store::Redis { target, .. } => self.remote(target, applied, ctx, env),
         }
     }
 
-    fn header_filter(&self, cx: &mut Context, _env: &Env<'_>) -> ResponseStep {
-        let Some(Told(told)) = cx.take_kept(self) else { return ResponseStep::Next };
+    fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
+        let Some(Told(told)) = ctx.take_kept(self) else { return ResponseStep::Next };
         for (rule, quota, verdict) in told {
-            self.rules[rule].names.set(&mut cx.response.headers, quota, verdict);
+            self.rules[rule].names.set(&mut ctx.response.headers, quota, verdict);
         }
         ResponseStep::Next
     }

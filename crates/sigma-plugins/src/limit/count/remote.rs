@@ -4,7 +4,7 @@ use redis::RedisResult;
 
 use super::super::clock;
 use super::window::{Moment, Quota, Verdict, WindowType};
-use crate::redis::{Line, Script};
+use crate::redis::{Script, SharedConnection};
 
 /// Longest expiry of a key in seconds: Redis takes none that does not fit its clock.
 const LONGEST_S: u64 = 1_000_000_000_000;
@@ -40,15 +40,15 @@ static SLIDING_SCRIPT: Script = Script::new(SLIDING, || Script::digest_of(SLIDIN
 /// # Errors
 /// Redis did not answer.
 pub(super) async fn count(
-    line: &Line,
+    connection: &SharedConnection,
     kind: WindowType,
     key: &[u8],
     quota: Quota,
     cost: u64,
 ) -> RedisResult<Verdict> {
     match kind {
-        WindowType::Fixed => count_fixed(line, key, quota, cost).await,
-        WindowType::Sliding => count_sliding(line, key, quota, cost, "0").await,
+        WindowType::Fixed => count_fixed(connection, key, quota, cost).await,
+        WindowType::Sliding => count_sliding(connection, key, quota, cost, "0").await,
     }
 }
 
@@ -57,27 +57,32 @@ pub(super) async fn count(
 /// # Errors
 /// Redis did not answer.
 pub(super) async fn add(
-    line: &Line,
+    connection: &SharedConnection,
     kind: WindowType,
     key: &[u8],
     quota: Quota,
     cost: u64,
 ) -> RedisResult<Verdict> {
     match kind {
-        WindowType::Fixed => count_fixed(line, key, quota, cost).await,
-        WindowType::Sliding => count_sliding(line, key, quota, cost, "1").await,
+        WindowType::Fixed => count_fixed(connection, key, quota, cost).await,
+        WindowType::Sliding => count_sliding(connection, key, quota, cost, "1").await,
     }
 }
 
-async fn count_fixed(line: &Line, key: &[u8], quota: Quota, cost: u64) -> RedisResult<Verdict> {
+async fn count_fixed(
+    connection: &SharedConnection,
+    key: &[u8],
+    quota: Quota,
+    cost: u64,
+) -> RedisResult<Verdict> {
     let key = [b"plugin-limit-count:v1:", key].concat();
     let args = [quota.limit, quota.window_s.min(LONGEST_S), cost];
-    let (remaining, reset_ms): (i64, u64) = FIXED_SCRIPT.run(line, &key, &args).await?;
+    let (remaining, reset_ms): (i64, u64) = FIXED_SCRIPT.run(connection, &key, &args).await?;
     Ok(Verdict::new(u64::try_from(remaining).ok(), reset_ms as f64 / 1000.0))
 }
 
 async fn count_sliding(
-    line: &Line,
+    connection: &SharedConnection,
     key: &[u8],
     quota: Quota,
     cost: u64,
@@ -87,7 +92,7 @@ async fn count_sliding(
     let name = |window: u64| [b"plugin-limit-count:", key, format!(".{window}.counter").as_bytes()].concat();
     let mut get = redis::cmd("GET");
     get.arg(name(moment.window.saturating_sub(1)));
-    let last: Option<u64> = redis::from_redis_value(line.ask(&get).await?)?;
+    let last: Option<u64> = redis::from_redis_value(connection.ask(&get).await?)?;
     let estimate = moment.estimate(quota, last.unwrap_or(0));
     let args = [
         quota.limit.to_string(),
@@ -96,7 +101,7 @@ async fn count_sliding(
         quota.window_s.saturating_mul(2).min(LONGEST_S).to_string(),
         unconditional.to_owned(),
     ];
-    let (counted, current): (u8, u64) = SLIDING_SCRIPT.run(line, &name(moment.window), &args).await?;
+    let (counted, current): (u8, u64) = SLIDING_SCRIPT.run(connection, &name(moment.window), &args).await?;
     let refused = || estimate.refusal(quota, current).unwrap_or(estimate.admitted(quota, quota.limit));
     Ok(if counted == 1 { estimate.admitted(quota, current) } else { refused() })
 }

@@ -168,8 +168,8 @@ struct Prometheus {
 }
 
 impl Plugin for Prometheus {
-    fn log(&self, cx: &mut Context, env: &Env<'_>) {
-        let record = &cx.record;
+    fn log(&self, ctx: &mut Context, env: &Env<'_>) {
+        let record = &ctx.record;
         let mut digits = itoa::Buffer::new();
         let mut values: Values<'_> = [""; Label::COUNT];
         let mut set = |label: Label, value| values[label as usize] = value;
@@ -177,16 +177,16 @@ impl Plugin for Prometheus {
         set(Label::RequestType, "traditional_http");
         set(Label::ResponseSource, record.source.as_str());
         set(Label::Node, record.attempts.last().map_or("", |attempt| ip_of(&attempt.addr)));
-        set(Label::Consumer, cx.consumer().map_or("", |consumer| &consumer.name));
-        if let Some(route) = cx.route.as_deref() {
+        set(Label::Consumer, ctx.consumer().map_or("", |consumer| &consumer.name));
+        if let Some(route) = ctx.route.as_deref() {
             let (name, service_name) = match self.prefer_name {
                 true => (route.name.as_deref(), route.service_name.as_deref()),
                 false => (None, None),
             };
             set(Label::Route, name.unwrap_or(&route.id));
             set(Label::Service, service_name.or(route.service_id.as_deref()).unwrap_or_default());
-            set(Label::MatchedUri, matched_uri(route, &cx.uri));
-            set(Label::MatchedHost, matched_host(route, &cx.host_name()));
+            set(Label::MatchedUri, matched_uri(route, &ctx.uri));
+            set(Label::MatchedHost, matched_host(route, &ctx.host_name()));
         }
         let answered = record.attempts.iter().any(|attempt| attempt.status != 0);
         let sample = Sample {
@@ -197,7 +197,7 @@ impl Plugin for Prometheus {
             egress: record.bytes_sent,
         };
         let table = env.local.part(|| Table::new(&self.registry));
-        table.count(&values, self.disabled, cx, &sample);
+        table.count(&values, self.disabled, ctx, &sample);
     }
 }
 

@@ -217,10 +217,10 @@ impl Table {
     }
 
     /// Counts a request.
-    pub(super) fn count(&self, values: &Values<'_>, disabled: Disabled, cx: &Context, sample: &Sample) {
+    pub(super) fn count(&self, values: &Values<'_>, disabled: Disabled, ctx: &Context, sample: &Sample) {
         let settings = &self.registry.settings;
         let mut known = self.inner.borrow_mut();
-        let extra = settings.extra.each_ref().map(|labels| extra_values(labels, cx));
+        let extra = settings.extra.each_ref().map(|labels| extra_values(labels, ctx));
         let mut key = std::mem::take(&mut known.key);
         write_key(&mut key, disabled, values, &extra);
         match known.cells.get(&key[..]).filter(|cells| !cells.is_retired()) {
@@ -324,8 +324,8 @@ fn series<N>(
     Some(series)
 }
 
-fn extra_values(labels: &[(String, sigma_config::expr::VarName)], cx: &Context) -> Vec<String> {
-    let value = |name| match cx.get(name) {
+fn extra_values(labels: &[(String, sigma_config::expr::VarName)], ctx: &Context) -> Vec<String> {
+    let value = |name| match ctx.get(name) {
         Some(VarValue::Text(text)) => valid_start(&text).to_owned(),
         Some(VarValue::Bool(truth)) => truth.to_string(),
         _ => String::new(),

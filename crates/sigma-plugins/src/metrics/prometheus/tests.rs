@@ -43,8 +43,8 @@ impl World {
     /// A request of route `id` that a node answered with `status`.
     fn request(&mut self, id: &str, status: u16) {
         let text = |text: &str| Box::<str>::from(text);
-        let cx = &mut self.case.cx;
-        cx.route = Some(Arc::new(RouteFacts {
+        let ctx = &mut self.case.cx;
+        ctx.route = Some(Arc::new(RouteFacts {
             id: text(id),
             name: Some(text(&format!("name-{id}"))),
             service_id: Some(text("s")),
@@ -52,7 +52,7 @@ impl World {
             hosts: [text("foo.com")].into(),
             ..RouteFacts::default()
         }));
-        cx.record.attempts = vec![Attempt {
+        ctx.record.attempts = vec![Attempt {
             addr: "127.0.0.1:1980".to_owned(),
             host: String::new(),
             began: None,
@@ -61,18 +61,18 @@ impl World {
             header_ms: None,
             response_ms: Some(1.5),
         }];
-        cx.record.source = Source::Upstream;
+        ctx.record.source = Source::Upstream;
         self.finish(status);
     }
 
     fn finish(&mut self, status: u16) {
-        let cx = &mut self.case.cx;
-        cx.record.status = status;
-        cx.record.started = Instant::now().checked_sub(std::time::Duration::from_millis(7));
-        (cx.record.bytes_received, cx.record.bytes_sent) = (10, 100);
-        let Case { cx, node, local, consumers, .. } = &mut self.case;
+        let ctx = &mut self.case.cx;
+        ctx.record.status = status;
+        ctx.record.started = Instant::now().checked_sub(std::time::Duration::from_millis(7));
+        (ctx.record.bytes_received, ctx.record.bytes_sent) = (10, 100);
+        let Case { cx: ctx, node, local, consumers, .. } = &mut self.case;
         let env = Env::new(node, local, consumers);
-        self.plugin.log(cx, &env);
+        self.plugin.log(ctx, &env);
     }
 
     fn page(&self) -> String {

@@ -20,8 +20,8 @@ struct Fields {
     anonymous_consumer: Option<Box<str>>,
 }
 
-/// The way in of one plugin with one configuration.
-pub(super) struct Door {
+/// What one authenticating plugin does with one configuration, whatever its credential is.
+pub(super) struct AuthPolicy {
     plugin: &'static str,
     /// Whether the node must not see the credential.
     pub(super) hides: bool,
@@ -45,11 +45,11 @@ impl Refusal {
     }
 }
 
-impl Door {
+impl AuthPolicy {
     /// That of a configuration; `scheme` begins the challenge.
-    pub(super) fn new(plugin: &'static str, scheme: &str, build: &Build<'_>) -> Result<Door, String> {
+    pub(super) fn new(plugin: &'static str, scheme: &str, build: &Build<'_>) -> Result<AuthPolicy, String> {
         let fields: Fields = build.config()?;
-        Ok(Door {
+        Ok(AuthPolicy {
             plugin,
             hides: fields.hide_credentials,
             challenge: format!("{scheme} realm=\"{}\"", fields.realm),
@@ -75,13 +75,13 @@ impl Door {
     }
 
     /// Lets the owner of the credential in.
-    pub(super) fn admit(&self, cx: &mut Context, identity: &Arc<Identity>) -> Step {
-        cx.attach(identity);
+    pub(super) fn admit(&self, ctx: &mut Context, identity: &Arc<Identity>) -> Step {
+        ctx.attach(identity);
         Step::Next
     }
 
     /// Nobody was recognised.
-    pub(super) fn refuse(&self, cx: &mut Context, env: &Env<'_>, refusal: Refusal) -> Step {
+    pub(super) fn refuse(&self, ctx: &mut Context, env: &Env<'_>, refusal: Refusal) -> Step {
         static REFUSED: Seldom = Seldom::new();
         static ABSENT: Seldom = Seldom::new();
         let (plugin, reason) = (self.plugin, refusal.detail);
@@ -99,7 +99,7 @@ impl Door {
                 detail: "the anonymous consumer does not exist",
             });
         };
-        cx.attach_anonymous(consumer);
+        ctx.attach_anonymous(consumer);
         Step::Next
     }
 
@@ -109,7 +109,7 @@ impl Door {
     }
 }
 
-/// The schema of a configuration: the plugin's own `fields` and those of every door.
+/// The schema of a configuration: the plugin's own `fields` and those of every authenticating plugin.
 pub(super) fn schema(realm: &str, fields: Value) -> Value {
     let mut properties = Map::new();
     if let Value::Object(fields) = fields {
@@ -182,8 +182,8 @@ impl FieldName {
 
 /// The only argument of this name in the query; empty if it is repeated or has no value, so that
 /// it is found and is nobody's.
-pub(super) fn only_argument(cx: &Context, name: &str) -> Option<Vec<u8>> {
-    let mut values = pairs(cx.outgoing_query()?).filter(|(key, _)| **key == *name.as_bytes());
+pub(super) fn only_argument(ctx: &Context, name: &str) -> Option<Vec<u8>> {
+    let mut values = pairs(ctx.outgoing_query()?).filter(|(key, _)| **key == *name.as_bytes());
     Some(match (values.next()?, values.next()) {
         ((_, Some(value)), None) => value.into_owned(),
         _ => Vec::new(),
@@ -196,8 +196,8 @@ pub(super) fn same_secret(a: &[u8], b: &[u8]) -> bool {
 }
 
 /// The value of `Authorization`; the first one.
-pub(super) fn authorization(cx: &Context) -> Option<&[u8]> {
-    cx.request.headers.get(HeaderId::Authorization)
+pub(super) fn authorization(ctx: &Context) -> Option<&[u8]> {
+    ctx.request.headers.get(HeaderId::Authorization)
 }
 
 /// Takes a cookie out of the request. The others stay as they are, in one field.

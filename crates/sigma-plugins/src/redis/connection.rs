@@ -16,8 +16,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause between attempts to connect.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The way from one worker to one target.
-pub(crate) struct Line {
+/// One connection of one worker to one target, which all its exchanges share. It is opened when first
+/// needed, and again when it was lost.
+pub(crate) struct SharedConnection {
     target: Arc<Target>,
     open: Mutex<Option<Open>>,
     /// Held while a connection is made, so that others wait for it instead of making their own.
@@ -59,10 +60,10 @@ impl Attempts {
     }
 }
 
-impl Line {
-    /// A line that has no connection yet.
-    pub(crate) fn new(target: &Arc<Target>) -> Line {
-        Line {
+impl SharedConnection {
+    /// One that is not open yet.
+    pub(crate) fn new(target: &Arc<Target>) -> SharedConnection {
+        SharedConnection {
             target: Arc::clone(target),
             open: Mutex::default(),
             attempts: tokio::sync::Mutex::default(),
@@ -91,7 +92,7 @@ impl Line {
     /// commands that were sent before.
     ///
     /// # Errors
-    /// As [`Line::ask`]; None if there is no connection.
+    /// As [`SharedConnection::ask`]; None if there is no connection.
     pub(crate) async fn ask_in_order(&self, command: &Cmd) -> Option<RedisResult<Value>> {
         let (mut connection, number) = self.held()?;
         Some(self.ask_on(&mut connection, number, command).await)
@@ -110,8 +111,8 @@ impl Line {
     }
 
     async fn give_up(&self, number: u64, error: &RedisError) {
-        static LINE: Seldom = Seldom::new();
-        if let Some(left_out) = LINE.due() {
+        static COMPLAINT: Seldom = Seldom::new();
+        if let Some(left_out) = COMPLAINT.due() {
             tracing::warn!(target = %self.target, %error, left_out, "the connection to Redis is given up");
         }
         self.with_open(|open| {
@@ -167,8 +168,8 @@ impl Line {
                 Ok((connection, number))
             }
             Err(error) => {
-                static LINE: Seldom = Seldom::new();
-                if let Some(left_out) = LINE.due() {
+                static COMPLAINT: Seldom = Seldom::new();
+                if let Some(left_out) = COMPLAINT.due() {
                     tracing::error!(target = %self.target, %error, left_out, "Redis cannot be used");
                 }
                 attempts.fail(&error);
@@ -184,32 +185,32 @@ fn is_lost(error: &RedisError) -> bool {
     demoted || error.is_io_error() || error.is_unrecoverable_error()
 }
 
-/// The lines of one worker, or those of the control thread: one to each target.
+/// The connections of one worker, or those of the control thread: one to each target.
 #[derive(Default)]
-pub(crate) struct Lines {
+pub(crate) struct Connections {
     /// By the address of the target, which is taken as long as the weak reference stands beside it.
     known: Mutex<HashMap<usize, Known>>,
 }
 
 struct Known {
     target: Weak<Target>,
-    line: Arc<Line>,
+    connection: Arc<SharedConnection>,
 }
 
-impl Lines {
-    /// The line to a target.
-    pub(crate) fn to(&self, target: &Arc<Target>) -> Arc<Line> {
+impl Connections {
+    /// The connection to a target.
+    pub(crate) fn to(&self, target: &Arc<Target>) -> Arc<SharedConnection> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Known { line, .. }) = known.get(&(Arc::as_ptr(target).addr())) {
-            return Arc::clone(line);
+        if let Some(Known { connection, .. }) = known.get(&(Arc::as_ptr(target).addr())) {
+            return Arc::clone(connection);
         }
-        // The line itself is the last to hold a target that no configuration names any more.
-        known.retain(|_, known| known.target.strong_count() > 1 || Arc::strong_count(&known.line) > 1);
-        let line = Arc::new(Line::new(target));
+        // The connection itself is the last to hold a target that no configuration names any more.
+        known.retain(|_, known| known.target.strong_count() > 1 || Arc::strong_count(&known.connection) > 1);
+        let connection = Arc::new(SharedConnection::new(target));
         known.insert(
             Arc::as_ptr(target).addr(),
-            Known { target: Arc::downgrade(target), line: Arc::clone(&line) },
+            Known { target: Arc::downgrade(target), connection: Arc::clone(&connection) },
         );
-        line
+        connection
     }
 }
