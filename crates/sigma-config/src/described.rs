@@ -79,7 +79,7 @@ parsed_from_text! {
     VarName: |text: &str| Ok::<_, Infallible>(VarName::parse(text));
 }
 
-/// The schema of a type: draft 7 as APISIX writes it, without references, titles and null, the
+/// The schema of a type: draft 7 as APISIX writes it, without references, names of types and null, the
 /// properties in the order of the fields. Flattened structs follow behind.
 #[must_use]
 pub fn schema_of<T: JsonSchema>() -> Value {
@@ -88,6 +88,12 @@ pub fn schema_of<T: JsonSchema>() -> Value {
         settings.meta_schema = None;
     });
     let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    if let Some(members) = schema.as_object_mut()
+        && members.get("title").is_some_and(|title| *title == *T::schema_name())
+    {
+        // The name of the type; a title that stands there by itself stays.
+        members.shift_remove("title");
+    }
     shape(&mut schema);
     schema
 }
@@ -143,7 +149,6 @@ fn shape(schema: &mut Value) {
 }
 
 fn shape_own(schema: &mut Map<String, Value>) {
-    schema.shift_remove("title");
     if schema.get("default") == Some(&Value::Null) {
         schema.shift_remove("default");
     }

@@ -7,6 +7,8 @@
 use std::future::Future;
 use std::pin::Pin;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_http::{Headers, Method};
 
@@ -78,7 +80,8 @@ impl Outbound for Nowhere {
 }
 
 /// The parts of the URL of a service.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
 pub struct Service {
     /// `http` or `https`.
     pub scheme: Box<str>,
@@ -90,6 +93,14 @@ pub struct Service {
     pub host: Box<str>,
     /// Path and query.
     pub target: Box<str>,
+}
+
+impl TryFrom<String> for Service {
+    type Error = String;
+
+    fn try_from(url: String) -> Result<Service, String> {
+        Service::parse(&url)
+    }
 }
 
 impl Service {

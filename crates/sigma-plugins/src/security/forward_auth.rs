@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sigma_config::Problem;
@@ -12,7 +13,7 @@ use sigma_plugin::outbound::{Answer, Call, CallError, Service};
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::variables::host_name;
-use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
 use crate::rewrite::fields::{frames, is_name};
 use crate::seldom::Seldom;
@@ -21,20 +22,13 @@ use crate::seldom::Seldom;
 pub(crate) static FORWARD_AUTH: Descriptor = Descriptor {
     name: "forward-auth",
     priority: 2002,
-    doc: "Asks an HTTP service whether a request may pass.\n\n\
-        A status below 300 lets it pass; any other is the answer. The service learns of the request by \
-        `X-Forwarded-Proto`, `X-Forwarded-Method`, `X-Forwarded-Host`, `X-Forwarded-Uri` and \
-        `X-Forwarded-For`. It is an upstream of the plugin's own: its name is resolved beforehand, and its \
-        connections are kept. An answer of more than 1 MiB counts as none.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
-    schema,
-    check: Some(check),
     warnings: Some(|_, conf| warnings(conf)),
     variables: &[VariablePlace::guard("extra_headers.*", VariableForm::Template)],
     upstreams: Some(|conf| upstream(conf).into_iter().collect()),
     build: |build| Ok(Arc::new(ForwardAuth::new(build)?)),
-    ..Descriptor::BASE
+    ..Descriptor::of::<Config>()
 };
 
 const EXAMPLE: &str = r#"Here the service is a route of the gateway itself, which knows one token. What it says of the user in
@@ -73,90 +67,123 @@ const SERVICE: &str = "service";
 /// Most bytes of the service's answer: a page for a person, or a sentence for a program.
 const ANSWER_BYTES: usize = 1 << 20;
 
-fn schema() -> Value {
-    let names = |description: &str| json!({"type": "array", "items": {"type": "string"}, "default": [], "description": description});
-    json!({
-        "type": "object",
-        "properties": {
-            "uri": {"type": "string", "description": "The service's URL, with `http` or `https`."},
-            "request_method": {
-                "type": "string", "enum": ["GET", "POST"], "default": "GET",
-                "description": "The method of the call; with `POST` the client's body goes with it."
-            },
-            "request_headers": names("Fields of the client that the service gets."),
-            "extra_headers": {
-                "type": "object",
-                "minProperties": 1,
-                "patternProperties": {"^[^:]+$": {"type": "string"}},
-                "description": "Fields that the service gets besides; values may hold variables."
-            },
-            "upstream_headers": names("Fields of the service's answer that the node gets. What the client \
-                sent under these names never reaches it."),
-            "client_headers": names("Fields of the service's answer that a refused client gets."),
-            "timeout": {
-                "type": "integer", "minimum": 1, "maximum": 60000, "default": 3000,
-                "description": "Milliseconds for the call."
-            },
-            "keepalive": {
-                "type": "boolean", "default": true, "description": "Whether connections are kept."
-            },
-            "keepalive_timeout": {
-                "type": "integer", "minimum": 1000, "default": 60000,
-                "description": "Milliseconds that a kept connection may idle."
-            },
-            "keepalive_pool": {
-                "type": "integer", "minimum": 1, "default": 5, "description": "Connections that each worker keeps."
-            },
-            "ssl_verify": {
-                "type": "boolean", "default": true, "description": "Whether the service's certificate is verified."
-            },
-            "allow_degradation": {
-                "type": "boolean", "default": false,
-                "description": "Whether requests pass where the service gives no answer."
-            },
-            "status_on_error": {
-                "type": "integer", "minimum": 200, "maximum": 599, "default": 403,
-                "description": "The answer where the service gives none."
-            },
-            "max_req_body_size": {
-                "type": "integer", "minimum": 1, "default": 67_108_864,
-                "description": "Most bytes of a body that goes with the call."
-            }
-        },
-        "required": ["uri"]
-    })
-}
-
-#[derive(Deserialize)]
+/// Asks an HTTP service whether a request may pass.
+///
+/// A status below 300 lets it pass; any other is the answer. The service learns of the request by
+/// `X-Forwarded-Proto`, `X-Forwarded-Method`, `X-Forwarded-Host`, `X-Forwarded-Uri` and
+/// `X-Forwarded-For`. It is an upstream of the plugin's own: its name is resolved beforehand, and its
+/// connections are kept. An answer of more than 1 MiB counts as none.
+#[derive(Deserialize, JsonSchema)]
 struct Config {
-    uri: String,
-    request_method: String,
-    request_headers: Vec<Box<str>>,
+    /// The service's URL, with `http` or `https`.
+    uri: Service,
+    /// The method of the call; with `POST` the client's body goes with it.
+    #[schemars(extend("default" = "GET"))]
+    request_method: CallMethod,
+    /// Fields of the client that the service gets.
+    #[schemars(extend("default" = []))]
+    request_headers: Vec<FieldName>,
+    /// Fields that the service gets besides; values may hold variables.
     #[serde(default)]
-    extra_headers: Map<String, Value>,
-    upstream_headers: Vec<Box<str>>,
-    client_headers: Vec<Box<str>>,
-    timeout: u64,
+    #[schemars(schema_with = "extra_fields_schema")]
+    extra_headers: ExtraFields,
+    /// Fields of the service's answer that the node gets. What the client sent under these names never
+    /// reaches it.
+    #[schemars(extend("default" = []))]
+    upstream_headers: Vec<FieldName>,
+    /// Fields of the service's answer that a refused client gets.
+    #[schemars(extend("default" = []))]
+    client_headers: Vec<FieldName>,
+    #[serde(flatten)]
+    connections: Connections,
+    /// Whether requests pass where the service gives no answer.
+    #[schemars(extend("default" = false))]
     allow_degradation: bool,
+    /// The answer where the service gives none.
+    #[schemars(range(min = 200, max = 599), extend("default" = 403))]
     status_on_error: u16,
+    /// Most bytes of a body that goes with the call.
+    #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_req_body_size: usize,
 }
 
-fn check(conf: &Value) -> Result<(), String> {
-    Service::parse(conf.get("uri").and_then(Value::as_str).unwrap_or_default())?;
-    let list =
-        |name: &str| conf.get(name).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
-    let extra = conf.get("extra_headers").and_then(Value::as_object).into_iter().flat_map(Map::keys);
-    let names = ["request_headers", "upstream_headers", "client_headers"].into_iter().flat_map(list);
-    for name in names.chain(extra.map(String::as_str)) {
-        if !is_name(name) {
-            return Err(format!("`{name}` is no name of a header field"));
-        }
-        if is_reserved(name) {
-            return Err(format!("the gateway itself sets `{name}`: remove it"));
+impl Configuration for Config {}
+
+/// How the service is reached. The defaults are here, for the upstream is made of what is written.
+#[derive(Deserialize, JsonSchema)]
+#[serde(default)]
+struct Connections {
+    /// Milliseconds for the call.
+    #[schemars(range(min = 1, max = 60000))]
+    timeout: u64,
+    /// Whether connections are kept.
+    keepalive: bool,
+    /// Milliseconds that a kept connection may idle.
+    #[schemars(range(min = 1000))]
+    keepalive_timeout: u64,
+    /// Connections that each worker keeps.
+    #[schemars(range(min = 1))]
+    keepalive_pool: u64,
+    /// Whether the service's certificate is verified.
+    ssl_verify: bool,
+}
+
+impl Default for Connections {
+    fn default() -> Connections {
+        Connections {
+            timeout: 3000,
+            keepalive: true,
+            keepalive_timeout: 60_000,
+            keepalive_pool: 5,
+            ssl_verify: true,
         }
     }
-    Ok(())
+}
+
+#[derive(Clone, Copy, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+enum CallMethod {
+    Get,
+    Post,
+}
+
+/// The name of a field that the gateway does not set itself.
+#[derive(Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+struct FieldName(String);
+
+impl TryFrom<String> for FieldName {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<FieldName, String> {
+        if !is_name(&name) {
+            return Err(format!("`{name}` is no name of a header field"));
+        }
+        if is_reserved(&name) {
+            return Err(format!("the gateway itself sets `{name}`: remove it"));
+        }
+        Ok(FieldName(name))
+    }
+}
+
+/// Fields with templates, in the order in which they are written.
+#[derive(Default, Deserialize)]
+#[serde(try_from = "Map<String, Value>")]
+struct ExtraFields(Vec<(FieldName, Template)>);
+
+impl TryFrom<Map<String, Value>> for ExtraFields {
+    type Error = String;
+
+    fn try_from(fields: Map<String, Value>) -> Result<ExtraFields, String> {
+        let field = |(name, value): (String, Value)| {
+            Ok((FieldName::try_from(name)?, Template::parse(value.as_str().unwrap_or_default())))
+        };
+        fields.into_iter().map(field).collect::<Result<_, _>>().map(ExtraFields)
+    }
+}
+
+fn extra_fields_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "object", "minProperties": 1, "patternProperties": {"^[^:]+$": {"type": "string"}}})
 }
 
 /// Whether a field is not a matter of the service: it frames a message or says whom it is for.
@@ -180,14 +207,13 @@ fn warnings(conf: &Value) -> Vec<Problem> {
 /// The service as an upstream.
 fn upstream(conf: &Value) -> Option<InlineUpstream> {
     let service = Service::parse(conf.get("uri")?.as_str()?).ok()?;
-    let number = |name: &str, default: u64| conf.get(name).and_then(Value::as_u64).unwrap_or(default);
-    let flag = |name: &str| conf.get(name).and_then(Value::as_bool).unwrap_or(true);
-    let mut upstream = service.upstream(flag("ssl_verify"), number("timeout", 3000));
+    let about = Connections::deserialize(conf).ok()?;
+    let mut upstream = service.upstream(about.ssl_verify, about.timeout);
     let mut pool = json!({
-        "size": number("keepalive_pool", 5),
-        "idle_timeout": number("keepalive_timeout", 60_000) as f64 / 1000.0,
+        "size": about.keepalive_pool,
+        "idle_timeout": about.keepalive_timeout as f64 / 1000.0,
     });
-    if !flag("keepalive") {
+    if !about.keepalive {
         pool["requests"] = 1.into();
     }
     upstream["keepalive_pool"] = pool;
@@ -198,38 +224,15 @@ struct ForwardAuth(Arc<Inquiry>);
 
 /// What is asked, and what becomes of the answer.
 struct Inquiry {
+    /// The key of the service's upstream.
     upstream: Box<str>,
-    service: Service,
-    method: Method,
-    request_headers: Vec<Box<str>>,
-    extra_headers: Vec<(String, Template)>,
-    timeout_ms: u64,
-    body_limit: usize,
-    upstream_headers: Vec<Box<str>>,
-    client_headers: Vec<Box<str>>,
-    allow_degradation: bool,
-    status_on_error: u16,
+    config: Config,
 }
 
 impl ForwardAuth {
     fn new(build: &Build<'_>) -> Result<ForwardAuth, String> {
-        check(build.conf)?;
-        let config: Config = build.config()?;
-        let extra = config.extra_headers.into_iter();
-        let template = |value: Value| Template::parse(value.as_str().unwrap_or_default());
-        Ok(ForwardAuth(Arc::new(Inquiry {
-            upstream: build.upstream_key(SERVICE).into(),
-            service: Service::parse(&config.uri)?,
-            method: if config.request_method == "POST" { Method::Post } else { Method::Get },
-            request_headers: config.request_headers,
-            extra_headers: extra.map(|(name, value)| (name, template(value))).collect(),
-            timeout_ms: config.timeout,
-            body_limit: config.max_req_body_size,
-            upstream_headers: config.upstream_headers,
-            client_headers: config.client_headers,
-            allow_degradation: config.allow_degradation,
-            status_on_error: config.status_on_error,
-        })))
+        let upstream = build.upstream_key(SERVICE).into();
+        Ok(ForwardAuth(Arc::new(Inquiry { upstream, config: build.config()? })))
     }
 }
 
@@ -244,19 +247,19 @@ impl Inquiry {
             ("X-Forwarded-Uri", target(ctx)),
             ("X-Forwarded-For", ctx.remote_addr().into_bytes()),
         ];
-        if self.method == Method::Post
+        if self.config.request_method == CallMethod::Post
             && let Some(coding) = request.headers.find(b"Content-Encoding")
         {
             fields.push(("Content-Encoding", coding.to_vec()));
         }
         let mut headers = Headers::default();
-        for (name, template) in &self.extra_headers {
+        for (FieldName(name), template) in &self.config.extra_headers.0 {
             let mut value = Vec::new();
             template.render(ctx, &mut value);
             fields.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
             fields.push((name, value));
         }
-        for name in &self.request_headers {
+        for FieldName(name) in &self.config.request_headers {
             let is_set = fields.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
             if let Some(value) = request.headers.find(name.as_bytes()).filter(|_| !is_set) {
                 fields.push((name, value.to_vec()));
@@ -276,15 +279,19 @@ impl Inquiry {
             let error = CallError("a variable brought a line end into a field".to_owned());
             return self.settle(Err(error), ctx);
         };
+        let (config, service) = (&self.config, &self.config.uri);
         let call = Call {
             upstream: self.upstream.clone(),
-            method: self.method,
-            target: self.service.target.as_bytes().to_vec(),
-            host: self.service.host.clone(),
+            method: match config.request_method {
+                CallMethod::Get => Method::Get,
+                CallMethod::Post => Method::Post,
+            },
+            target: service.target.as_bytes().to_vec(),
+            host: service.host.clone(),
             headers,
             passes: ctx.passes(),
             body,
-            timeout_ms: self.timeout_ms,
+            timeout_ms: config.connections.timeout,
             limit: ANSWER_BYTES,
         };
         let inquiry = Arc::clone(self);
@@ -301,14 +308,14 @@ impl Inquiry {
                 if let Some(left_out) = COMPLAINT.due() {
                     tracing::error!(left_out, %error, "forward-auth: the service gave no answer");
                 }
-                if !self.allow_degradation {
-                    return Reply::new(self.status_on_error).text(Vec::new()).into();
+                if !self.config.allow_degradation {
+                    return Reply::new(self.config.status_on_error).text(Vec::new()).into();
                 }
                 None
             }
         };
         let headers = &mut ctx.request.headers;
-        for name in &self.upstream_headers {
+        for FieldName(name) in &self.config.upstream_headers {
             // What the client says of itself is not what the service says of it.
             headers.remove_name(name.as_bytes());
             if let Some(value) = answer.as_ref().and_then(|answer| answer.headers.find(name.as_bytes())) {
@@ -320,10 +327,10 @@ impl Inquiry {
 
     fn refuse(&self, answer: Answer) -> Reply {
         let mut reply = Reply::new(answer.status);
-        for name in &self.client_headers {
+        for FieldName(name) in &self.config.client_headers {
             for (known, value) in answer.headers.iter() {
                 if known.eq_ignore_ascii_case(name.as_bytes()) {
-                    reply = reply.header(name.to_string(), value);
+                    reply = reply.header(name.clone(), value);
                 }
             }
         }
@@ -344,11 +351,11 @@ fn target(ctx: &Context) -> Vec<u8> {
 impl Plugin for ForwardAuth {
     fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let inquiry = Arc::clone(&self.0);
-        if inquiry.method == Method::Get {
+        if inquiry.config.request_method == CallMethod::Get {
             return inquiry.ask(ctx, env, None);
         }
         Step::ReadBody {
-            limit: inquiry.body_limit,
+            limit: inquiry.config.max_req_body_size,
             then: Box::new(move |ctx, env, read| match read {
                 BodyRead::TooLarge => Reply::new(413).text(Vec::new()).into(),
                 BodyRead::Whole => {

@@ -1,26 +1,18 @@
 //! `ip-restriction`: clients by address.
 
-use std::sync::Arc;
-
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::cidr::{Cidr, CidrSet};
-use sigma_plugin::{Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
 /// Allows or denies clients by their address.
 pub(crate) static IP_RESTRICTION: Descriptor = Descriptor {
     name: "ip-restriction",
     priority: 3000,
-    doc: "Allows or denies clients by their address.\n\n\
-        The address is the one that `real-ip` found, else that of the direct peer. An IPv4 address that \
-        a socket for both families shows as IPv6 counts as IPv4. A client on a Unix socket has no \
-        address and is on no list.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
-    schema,
-    check: Some(check),
-    build: |build| Ok(Arc::new(build.config::<IpRestriction>()?)),
-    ..Descriptor::BASE
+    ..Descriptor::itself::<IpRestriction>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -40,78 +32,67 @@ HTTP/1.1 403 Forbidden
 ```
 "#;
 
-fn schema() -> Value {
+/// Allows or denies clients by their address.
+///
+/// The address is the one that `real-ip` found, else that of the direct peer. An IPv4 address that a
+/// socket for both families shows as IPv6 counts as IPv4. A client on a Unix socket has no address and
+/// is on no list.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(extend("oneOf" = [{"required": ["whitelist"]}, {"required": ["blacklist"]}]))]
+struct IpRestriction {
+    /// The message of a refusal.
+    #[schemars(length(min = 1, max = 1024), extend("default" = "Your IP address is not allowed"))]
+    message: String,
+    /// The status of a refusal.
+    #[schemars(with = "i64", extend("enum" = [403, 404], "default" = 403))]
+    response_code: u16,
+    /// Addresses and networks that alone may pass.
+    #[schemars(with = "Option<Vec<String>>", length(min = 1), extend("items" = network_schema()))]
+    whitelist: Option<Networks>,
+    /// Addresses and networks that may not pass.
+    #[schemars(with = "Option<Vec<String>>", length(min = 1), extend("items" = network_schema()))]
+    blacklist: Option<Networks>,
+}
+
+impl Configuration for IpRestriction {}
+
+/// Addresses and networks, some of which may only have the form of one.
+#[derive(Deserialize)]
+#[serde(try_from = "Vec<String>")]
+struct Networks(CidrSet);
+
+impl TryFrom<Vec<String>> for Networks {
+    type Error = String;
+
+    fn try_from(texts: Vec<String>) -> Result<Networks, String> {
+        let network = |text: String| text.parse().map_err(|_| format!("invalid ip address: {text}"));
+        texts
+            .into_iter()
+            .map(network)
+            .collect::<Result<Vec<Cidr>, _>>()
+            .map(|all| Networks(all.into_iter().collect()))
+    }
+}
+
+fn network_schema() -> Value {
     const V4: &str = r"^([0-9]{1,2}|1[0-9][0-9]|2[0-4][0-9]|25[0-5])(\.([0-9]{1,2}|1[0-9][0-9]|2[0-4][0-9]|25[0-5])){3}/([12]?[0-9]|3[0-2])$";
     const V6: &str = r"^([a-fA-F0-9]{0,4}:){1,8}(:[a-fA-F0-9]{0,4}){0,8}([a-fA-F0-9]{0,4})?/([0-9]{1,2}|1[0-1][0-9]|12[0-8])$";
-    let list = |description: &str| {
-        json!({
-            "type": "array",
-            "minItems": 1,
-            "items": {
-                "anyOf": [
-                    {"title": "IPv4", "type": "string", "format": "ipv4"},
-                    {"title": "IPv4/CIDR", "type": "string", "pattern": V4},
-                    {"title": "IPv6", "type": "string", "format": "ipv6"},
-                    {"title": "IPv6/CIDR", "type": "string", "pattern": V6}
-                ]
-            },
-            "description": description
-        })
-    };
-    json!({
-        "type": "object",
-        "properties": {
-            "message": {
-                "type": "string",
-                "minLength": 1,
-                "maxLength": 1024,
-                "default": "Your IP address is not allowed",
-                "description": "The message of a refusal."
-            },
-            "response_code": {
-                "type": "integer",
-                "enum": [403, 404],
-                "default": 403,
-                "description": "The status of a refusal."
-            },
-            "whitelist": list("Addresses and networks that alone may pass."),
-            "blacklist": list("Addresses and networks that may not pass.")
-        },
-        "oneOf": [{"required": ["whitelist"]}, {"required": ["blacklist"]}]
-    })
-}
-
-/// What has the form of an address and is none.
-fn check(conf: &Value) -> Result<(), String> {
-    let lists = ["whitelist", "blacklist"].into_iter().filter_map(|name| conf.get(name)?.as_array());
-    for text in lists.flatten().filter_map(Value::as_str) {
-        text.parse::<Cidr>().map_err(|_| format!("invalid ip address: {text}"))?;
-    }
-    Ok(())
-}
-
-#[derive(Deserialize)]
-struct IpRestriction {
-    message: String,
-    response_code: u16,
-    #[serde(flatten)]
-    list: List,
-}
-
-/// Exactly one of the two; a configuration without either restricts nobody, and is none.
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum List {
-    Whitelist(CidrSet),
-    Blacklist(CidrSet),
+    json!({"anyOf": [
+        {"title": "IPv4", "type": "string", "format": "ipv4"},
+        {"title": "IPv4/CIDR", "type": "string", "pattern": V4},
+        {"title": "IPv6", "type": "string", "format": "ipv6"},
+        {"title": "IPv6/CIDR", "type": "string", "pattern": V6}
+    ]})
 }
 
 impl Plugin for IpRestriction {
     fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
-        let listed = |list: &CidrSet| ctx.client.addr.is_some_and(|addr| list.contains(addr));
-        let refused = match &self.list {
-            List::Whitelist(list) => !listed(list),
-            List::Blacklist(list) => listed(list),
+        let listed = |Networks(list): &Networks| ctx.client.addr.is_some_and(|addr| list.contains(addr));
+        let refused = match (&self.whitelist, &self.blacklist) {
+            (Some(list), _) => !listed(list),
+            (None, Some(list)) => listed(list),
+            // The schema asks for one of them.
+            (None, None) => true,
         };
         if refused {
             return Step::json(self.response_code, &json!({ "message": self.message }));

@@ -1,29 +1,19 @@
 //! `ua-restriction`: clients by what they call themselves.
 
-use std::sync::Arc;
-
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use sigma_config::wording::pcre::Pattern;
 use sigma_http::HeaderId;
-use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
 /// Allows or denies clients by `User-Agent`.
 pub(crate) static UA_RESTRICTION: Descriptor = Descriptor {
     name: "ua-restriction",
     priority: 2999,
-    doc: "Allows or denies clients by regular expressions on `User-Agent`.\n\n\
-        The expressions are searched anywhere in the value and tell upper from lower case. Of several \
-        fields one on the `allowlist` suffices to pass, and one on the `denylist` to be refused.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
-    schema,
-    check: Some(|conf| {
-        let lists = ["allowlist", "denylist"].into_iter().filter_map(|name| conf.get(name)?.as_array());
-        patterns(lists.flatten().filter_map(Value::as_str)).map(|_| ())
-    }),
-    build: |build| Ok(Arc::new(UaRestriction::new(build)?)),
-    ..Descriptor::BASE
+    ..Descriptor::itself::<UaRestriction>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -46,76 +36,46 @@ HTTP/1.1 200 OK
 ```
 "#;
 
-fn schema() -> Value {
-    let list = |description: &str| {
-        json!({
-            "type": "array",
-            "minItems": 1,
-            "items": {"type": "string", "minLength": 1},
-            "description": description
-        })
-    };
-    json!({
-        "type": "object",
-        "properties": {
-            "bypass_missing": {
-                "type": "boolean",
-                "default": false,
-                "description": "Whether requests without `User-Agent` pass."
-            },
-            "allowlist": list("Regular expressions; only clients that match one may pass."),
-            "denylist": list("Regular expressions; clients that match one may not pass."),
-            "message": {
-                "type": "string",
-                "minLength": 1,
-                "maxLength": 1024,
-                "default": "Not allowed",
-                "description": "The message of a refusal."
-            }
-        },
-        "oneOf": [{"required": ["allowlist"]}, {"required": ["denylist"]}]
-    })
-}
-
-fn patterns<'p>(sources: impl Iterator<Item = &'p str>) -> Result<Vec<Pattern>, String> {
-    sources.map(|source| Pattern::compile(source).map_err(|error| error.to_string())).collect()
-}
-
-#[derive(Deserialize)]
-struct Config {
-    bypass_missing: bool,
-    allowlist: Option<Vec<String>>,
-    denylist: Option<Vec<String>>,
-    message: String,
-}
-
+/// Allows or denies clients by regular expressions on `User-Agent`.
+///
+/// The expressions are searched anywhere in the value and tell upper from lower case. Of several
+/// fields one on the `allowlist` suffices to pass, and one on the `denylist` to be refused.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(extend("oneOf" = [{"required": ["allowlist"]}, {"required": ["denylist"]}]))]
 struct UaRestriction {
+    /// Whether requests without `User-Agent` pass.
+    #[schemars(extend("default" = false))]
     bypass_missing: bool,
-    /// Whether those who match pass; if not, they are refused.
-    matching_pass: bool,
-    patterns: Vec<Pattern>,
+    /// Regular expressions; only clients that match one may pass.
+    #[schemars(length(min = 1), inner(length(min = 1)))]
+    allowlist: Option<Vec<Pattern>>,
+    /// Regular expressions; clients that match one may not pass.
+    #[schemars(length(min = 1), inner(length(min = 1)))]
+    denylist: Option<Vec<Pattern>>,
+    /// The message of a refusal.
+    #[schemars(length(min = 1, max = 1024), extend("default" = "Not allowed"))]
     message: String,
 }
+
+impl Configuration for UaRestriction {}
 
 impl UaRestriction {
-    fn new(build: &Build<'_>) -> Result<UaRestriction, String> {
-        let Config { bypass_missing, allowlist, denylist, message } = build.config()?;
-        let matching_pass = allowlist.is_some();
-        let sources = allowlist.or(denylist).ok_or("an allowlist or a denylist is needed")?;
-        let patterns = patterns(sources.iter().map(String::as_str))?;
-        Ok(UaRestriction { bypass_missing, matching_pass, patterns, message })
-    }
-
     fn admits(&self, ctx: &Context) -> bool {
         if !ctx.request.headers.has(HeaderId::UserAgent) {
             return self.bypass_missing;
         }
-        let mut agents = ctx.request.headers.get_all(HeaderId::UserAgent);
-        let found = agents.any(|agent| {
-            let agent = String::from_utf8_lossy(agent.trim_ascii());
-            self.patterns.iter().any(|pattern| pattern.is_match(&agent))
-        });
-        found == self.matching_pass
+        let on_list = |list: &[Pattern]| {
+            ctx.request.headers.get_all(HeaderId::UserAgent).any(|agent| {
+                let agent = String::from_utf8_lossy(agent.trim_ascii());
+                list.iter().any(|pattern| pattern.is_match(&agent))
+            })
+        };
+        match (&self.allowlist, &self.denylist) {
+            (Some(list), _) => on_list(list),
+            (None, Some(list)) => !on_list(list),
+            // The schema asks for one of them.
+            (None, None) => false,
+        }
     }
 }
 
@@ -127,6 +87,8 @@ impl Plugin for UaRestriction {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
     use crate::testing::{Case, entry, refusal, summary};
 

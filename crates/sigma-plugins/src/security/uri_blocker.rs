@@ -2,30 +2,20 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use sigma_config::wording::pcre::Pattern;
-use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
 /// Refuses requests by their URI.
 pub(crate) static URI_BLOCKER: Descriptor = Descriptor {
     name: "uri-blocker",
     priority: 2900,
-    doc: "Refuses requests whose URI matches a regular expression.\n\n\
-        What is searched is the normalised, decoded path and, behind `?`, the query as it was sent: \
-        `%2e%2e` or `//` lead around no rule, and a `.` matches a line feed too. Flags at the beginning of a rule, such as `(?i)`, hold for \
-        the rules after it too, as they do in APISIX. No rule at all matches every URI.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
-    schema,
-    check: Some(|conf| {
-        let rules = conf.get("block_rules").and_then(Value::as_array);
-        let insensitive = conf.get("case_insensitive").and_then(Value::as_bool).unwrap_or_default();
-        let rules = rules.into_iter().flatten().filter_map(Value::as_str);
-        compiled(rules, insensitive).map(|_| ())
-    }),
     build: |build| Ok(Arc::new(UriBlocker::new(build)?)),
-    ..Descriptor::BASE
+    ..Descriptor::of::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -48,53 +38,51 @@ HTTP/1.1 200 OK
 ```
 "#;
 
-fn schema() -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "block_rules": {
-                "type": "array",
-                "items": {"type": "string", "minLength": 1, "maxLength": 4096},
-                "uniqueItems": true,
-                "description": "Regular expressions, searched anywhere in path and query."
-            },
-            "rejected_code": {
-                "type": "integer",
-                "minimum": 200,
-                "maximum": 999,
-                "default": 403,
-                "description": "The status of a refusal."
-            },
-            "rejected_msg": {
-                "type": "string",
-                "minLength": 1,
-                "description": "The message of a refusal; without it the refusal says its status only."
-            },
-            "case_insensitive": {
-                "type": "boolean",
-                "default": false,
-                "description": "Whether upper and lower case are the same."
-            }
-        },
-        "required": ["block_rules"]
-    })
+/// Refuses requests whose URI matches a regular expression.
+///
+/// What is searched is the normalised, decoded path and, behind `?`, the query as it was sent:
+/// `%2e%2e` or `//` lead around no rule, and a `.` matches a line feed too. Flags at the beginning of a
+/// rule, such as `(?i)`, hold for the rules after it too, as they do in APISIX. No rule at all matches
+/// every URI.
+#[derive(Deserialize, JsonSchema)]
+struct Config {
+    /// Regular expressions, searched anywhere in path and query.
+    #[schemars(inner(length(min = 1, max = 4096)), extend("uniqueItems" = true))]
+    block_rules: Vec<String>,
+    /// The status of a refusal.
+    #[schemars(range(min = 200, max = 999), extend("default" = 403))]
+    rejected_code: u16,
+    /// The message of a refusal; without it the refusal says its status only.
+    #[schemars(length(min = 1))]
+    rejected_msg: Option<String>,
+    /// Whether upper and lower case are the same.
+    #[schemars(extend("default" = false))]
+    case_insensitive: bool,
 }
 
-/// Rules that match one after the other. APISIX joins them to one expression, where flags at the
-/// beginning of a rule also hold for those behind it; who relies on that must not lose a rule here.
-///
-/// A `.` matches a line feed as well, which it does not in APISIX: the path is decoded, and a `%0a`
-/// in it would lead around every rule with a `.*`.
-fn compiled<'r>(rules: impl Iterator<Item = &'r str>, insensitive: bool) -> Result<Vec<Pattern>, String> {
-    let mut flags = String::from(if insensitive { "si" } else { "s" });
-    let compile = |rule: &str| {
-        let (own, rest) = leading_flags(rule);
-        // An expression refuses a flag that it has already.
-        flags.extend(own.chars().filter(|flag| !flags.contains(*flag)).collect::<Vec<_>>());
-        // Told as it was written.
-        Pattern::compile(rule).and_then(|_| Pattern::compile(&format!("(?{flags}){rest}")))
-    };
-    rules.map(compile).collect::<Result<_, _>>().map_err(|error| error.to_string())
+impl Configuration for Config {
+    fn check(&self) -> Result<(), String> {
+        self.rules().map(drop)
+    }
+}
+
+impl Config {
+    /// Rules that match one after the other. APISIX joins them to one expression, where flags at the
+    /// beginning of a rule also hold for those behind it; who relies on that must not lose a rule here.
+    ///
+    /// A `.` matches a line feed as well, which it does not in APISIX: the path is decoded, and a `%0a`
+    /// in it would lead around every rule with a `.*`.
+    fn rules(&self) -> Result<Vec<Pattern>, String> {
+        let mut flags = String::from(if self.case_insensitive { "si" } else { "s" });
+        let compile = |rule: &String| {
+            let (own, rest) = leading_flags(rule);
+            // An expression refuses a flag that it has already.
+            flags.extend(own.chars().filter(|flag| !flags.contains(*flag)).collect::<Vec<_>>());
+            // Told as it was written.
+            Pattern::compile(rule).and_then(|_| Pattern::compile(&format!("(?{flags}){rest}")))
+        };
+        self.block_rules.iter().map(compile).collect::<Result<_, _>>().map_err(|error| error.to_string())
+    }
 }
 
 /// The letters of `(?…)` at the beginning of a rule, and what follows.
@@ -106,14 +94,6 @@ fn leading_flags(rule: &str) -> (&str, &str) {
     }
 }
 
-#[derive(Deserialize)]
-struct Config {
-    block_rules: Vec<String>,
-    rejected_code: u16,
-    rejected_msg: Option<String>,
-    case_insensitive: bool,
-}
-
 struct UriBlocker {
     rules: Vec<Pattern>,
     config: Config,
@@ -122,8 +102,7 @@ struct UriBlocker {
 impl UriBlocker {
     fn new(build: &Build<'_>) -> Result<UriBlocker, String> {
         let config: Config = build.config()?;
-        let rules = config.block_rules.iter().map(String::as_str);
-        Ok(UriBlocker { rules: compiled(rules, config.case_insensitive)?, config })
+        Ok(UriBlocker { rules: config.rules()?, config })
     }
 }
 
@@ -143,6 +122,8 @@ impl Plugin for UriBlocker {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
     use crate::testing::{Case, entry, refusal, summary};
 
