@@ -246,7 +246,8 @@ fn unwrapped(text: &str) -> String {
     let (mut in_code, mut may_go_on) = (false, false);
     for line in text.trim().lines() {
         let fence = line.trim_start().starts_with("```");
-        let own = in_code || fence || line.is_empty() || line.starts_with(['-', '|', ' ', '*', '#', '>']);
+        let is_item = line.starts_with("* ") || line.starts_with(['-', '|', ' ', '#', '>']);
+        let own = in_code || fence || line.is_empty() || is_item;
         match lines.last_mut().filter(|_| may_go_on && !own) {
             Some(paragraph) => *paragraph = format!("{paragraph} {line}"),
             None => lines.push(line.to_owned()),
@@ -346,6 +347,7 @@ mod tests {
             ("a\nb\n\nc\nd", "a b\n\nc d"),
             ("a\n\n- b\n- c\n\nd\ne", "a\n\n- b\n- c\n\nd e"),
             ("a\n```\nb\nc\n```\nd", "a\n```\nb\nc\n```\nd"),
+            ("**a\nb** c\n* d\n* e", "**a b** c\n* d\n* e"),
         ] {
             assert_eq!(unwrapped(text), expected);
         }

@@ -4,48 +4,22 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use sigma_config::resources::Confidential;
 use sigma_http::HeaderId;
-use sigma_plugin::{Auth, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Auth, Configuration, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
 
-use super::policy::{self, AuthPolicy, Refusal, authorization, filled, same_secret};
-
-const NAME: &str = "basic-auth";
+use super::policy::{AuthPolicy, Refusal, Scheme, authorization, same_secret};
 
 /// Recognises a consumer by name and password.
 pub(crate) static BASIC_AUTH: Descriptor = Descriptor {
-    name: NAME,
+    name: "basic-auth",
     priority: 2520,
-    doc: "Recognises a consumer by name and password: HTTP Basic authentication.\n\n\
-        White space in what the client sends is ignored if it does not match as it is, so that a line \
-        end that was encoded by mistake does no harm.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
-    schema: || policy::schema("basic", json!({})),
-    auth: Some(Auth {
-        attribute: "username",
-        schema: || {
-            json!({
-                "type": "object",
-                "title": "work with consumer object",
-                "properties": {
-                    "username": {
-                        "type": "string",
-                        "description": "The name; no two consumers have the same one."
-                    },
-                    "password": {"type": "string", "description": "The password."}
-                },
-                "required": ["username", "password"]
-            })
-        },
-        secret_fields: &["password"],
-        parse: |conf| {
-            filled(conf, "username")?;
-            Ok(Arc::new(Password(filled(conf, "password")?.into())))
-        },
-    }),
-    build: |build| Ok(Arc::new(BasicAuth { policy: AuthPolicy::new(NAME, "Basic", build)? })),
-    ..Descriptor::BASE
+    auth: Some(Auth::of::<Consumer>("username")),
+    ..Descriptor::itself::<BasicAuth>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -72,11 +46,44 @@ $ curl -u jack:jacks-password http://127.0.0.1:9080/orders
 ```
 "#;
 
-/// A consumer's password; never empty.
-struct Password(Box<str>);
-
+/// Recognises a consumer by name and password: HTTP Basic authentication.
+///
+/// White space in what the client sends is ignored if it does not match as it is, so that a line end
+/// that was encoded by mistake does no harm.
+#[derive(Deserialize, JsonSchema)]
 struct BasicAuth {
-    policy: AuthPolicy,
+    #[serde(flatten)]
+    policy: AuthPolicy<Self>,
+}
+
+impl Configuration for BasicAuth {}
+
+impl Scheme for BasicAuth {
+    const PLUGIN: &str = "basic-auth";
+    const NAME: &str = "Basic";
+    const REALM: &str = "basic";
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[schemars(title = "work with consumer object")]
+struct Consumer {
+    /// The name; no two consumers have the same one.
+    username: String,
+    /// The password.
+    password: Confidential,
+}
+
+impl Configuration for Consumer {
+    fn check(&self) -> Result<(), String> {
+        // The schema, which is APISIX's, allows it; but everybody can say it.
+        match self.username.is_empty() {
+            true => {
+                Err("property \"username\" validation failed: string too short, expected at least 1, got 0"
+                    .into())
+            }
+            false => Ok(()),
+        }
+    }
 }
 
 /// What a client says it is.
@@ -133,8 +140,8 @@ impl BasicAuth {
     ) -> Result<&'e Arc<Identity>, &'static str> {
         let identity = self.policy.find(env, &credentials.user, "failed to find user: invalid user")?;
         let known = identity
-            .data::<Password>()
-            .is_some_and(|Password(password)| same_secret(password.as_bytes(), &credentials.password));
+            .data::<Consumer>()
+            .is_some_and(|known| same_secret(known.password.reveal().as_bytes(), &credentials.password));
         known.then_some(identity).ok_or("the password is wrong")
     }
 }
@@ -142,12 +149,9 @@ impl BasicAuth {
 impl Plugin for BasicAuth {
     fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let found = self.authenticate(ctx, env);
-        if self.policy.hides {
+        if self.policy.hide_credentials {
             ctx.request.headers.remove(HeaderId::Authorization);
         }
-        match found {
-            Ok(identity) => self.policy.admit(ctx, identity),
-            Err(refusal) => self.policy.refuse(ctx, env, refusal),
-        }
+        self.policy.conclude(ctx, env, found)
     }
 }

@@ -6,47 +6,28 @@ use std::time::SystemTime;
 use aws_lc_rs::{digest, hmac};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::Problem;
 use sigma_config::plugins::PluginScope;
+use sigma_config::resources::Confidential;
 use sigma_http::HeaderId;
 use sigma_plugin::step::BodyRead;
-use sigma_plugin::{Auth, Build, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Auth, Configuration, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
 
-use super::policy::{self, AuthPolicy, Refusal, authorization, filled, same_secret};
-
-const NAME: &str = "hmac-auth";
+use super::policy::{AuthPolicy, Refusal, Scheme, authorization, same_secret};
 
 /// Recognises a consumer by a signature over the request.
 pub(crate) static HMAC_AUTH: Descriptor = Descriptor {
-    name: NAME,
+    name: "hmac-auth",
     priority: 2530,
-    doc: "Recognises a consumer by a signature over parts of the request.\n\n\
-        `Authorization: Signature keyId=\"…\",algorithm=\"hmac-sha256\",headers=\"@request-target date\",\
-        signature=\"…\"`. What is signed are lines that end in a line feed: the key id, then for each name in \
-        `headers` either `name: value` or, for `@request-target`, the method and the URI. Of a field that is \
-        repeated the first value is signed. The time of `Date` must be near; a replay within that time is \
-        not noticed.\n\n\
-        **By default only `date` has to be signed, as in APISIX: whoever sees one signed request can send \
-        any other for as long as its date is near.** Demand `signed_headers: [\"date\", \"@request-target\"]`, \
-        so that method and URI are signed. With `validate_request_body` the body must have the SHA-256 that \
-        `Digest` says; demand `digest` in `signed_headers` too, or it proves nothing.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
-    schema,
-    auth: Some(Auth {
-        attribute: "key_id",
-        schema: consumer_schema,
-        secret_fields: &["secret_key"],
-        parse: |conf| {
-            filled(conf, "key_id")?;
-            Ok(Arc::new(Secret(filled(conf, "secret_key")?.into())))
-        },
-    }),
+    auth: Some(Auth::of::<Consumer>("key_id")),
     warnings: Some(warnings),
-    build: |build| Ok(Arc::new(HmacAuth(Arc::new(Config::new(build)?)))),
-    ..Descriptor::BASE
+    build: |build| Ok(Arc::new(HmacAuth(Arc::new(build.config()?)))),
+    ..Descriptor::of::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -78,43 +59,82 @@ WWW-Authenticate: hmac realm="hmac"
 ```
 "#;
 
-fn schema() -> Value {
-    policy::schema(
-        "hmac",
-        json!({
-            "allowed_algorithms": {
-                "type": "array",
-                "minItems": 1,
-                "items": {"type": "string", "enum": ["hmac-sha1", "hmac-sha256", "hmac-sha512"]},
-                "default": ["hmac-sha1", "hmac-sha256", "hmac-sha512"],
-                "description": "Algorithms that requests may be signed with."
-            },
-            "clock_skew": {
-                "type": "integer",
-                "default": 300,
-                "minimum": 1,
-                "description": "Seconds by which `Date` may differ from the gateway's clock."
-            },
-            "signed_headers": {
-                "type": "array",
-                "items": {"type": "string", "minLength": 1, "maxLength": 50},
-                "default": ["date"],
-                "description": "Names that the client must list in `headers`, in this spelling. Without `@request-target` the client may leave method and URI unsigned."
-            },
-            "validate_request_body": {
-                "type": "boolean",
-                "default": false,
-                "description": "Whether the body must have the SHA-256 that the header `Digest` says."
-            },
-            "max_req_body_size": {
-                "type": "integer",
-                "default": 67_108_864,
-                "minimum": 1,
-                "description": "Largest body that is validated, in bytes; it is held in memory."
-            }
-        }),
-    )
+/// Recognises a consumer by a signature over parts of the request.
+///
+/// `Authorization: Signature keyId="…",algorithm="hmac-sha256",headers="@request-target date",signature="…"`.
+/// What is signed are lines that end in a line feed: the key id, then for each name in `headers` either
+/// `name: value` or, for `@request-target`, the method and the URI. Of a field that is repeated the first
+/// value is signed. The time of `Date` must be near; a replay within that time is not noticed.
+///
+/// **By default only `date` has to be signed, as in APISIX: whoever sees one signed request can send any
+/// other for as long as its date is near.** Demand `signed_headers: ["date", "@request-target"]`, so that
+/// method and URI are signed. With `validate_request_body` the body must have the SHA-256 that `Digest`
+/// says; demand `digest` in `signed_headers` too, or it proves nothing.
+#[derive(Deserialize, JsonSchema)]
+struct Config {
+    /// Algorithms that requests may be signed with.
+    #[schemars(length(min = 1), extend("default" = ["hmac-sha1", "hmac-sha256", "hmac-sha512"]))]
+    allowed_algorithms: Vec<Algorithm>,
+    /// Seconds by which `Date` may differ from the gateway's clock.
+    #[schemars(range(min = 1), extend("default" = 300))]
+    clock_skew: u64,
+    /// Names that the client must list in `headers`, in this spelling. Without `@request-target` the client
+    /// may leave method and URI unsigned.
+    #[schemars(inner(length(min = 1, max = 50)), extend("default" = ["date"]))]
+    signed_headers: Vec<String>,
+    /// Whether the body must have the SHA-256 that the header `Digest` says.
+    #[schemars(extend("default" = false))]
+    validate_request_body: bool,
+    /// Largest body that is validated, in bytes; it is held in memory.
+    #[schemars(range(min = 1), extend("default" = 67_108_864))]
+    max_req_body_size: u64,
+    #[serde(flatten)]
+    policy: AuthPolicy<Self>,
 }
+
+impl Configuration for Config {}
+
+impl Scheme for Config {
+    const PLUGIN: &str = "hmac-auth";
+    const NAME: &str = "hmac";
+    const REALM: &str = "hmac";
+}
+
+#[derive(PartialEq, Deserialize, JsonSchema)]
+enum Algorithm {
+    #[serde(rename = "hmac-sha1")]
+    Sha1,
+    #[serde(rename = "hmac-sha256")]
+    Sha256,
+    #[serde(rename = "hmac-sha512")]
+    Sha512,
+}
+
+impl Algorithm {
+    /// That of a name, and how it is computed.
+    fn of(name: &[u8]) -> Option<(Algorithm, hmac::Algorithm)> {
+        match name {
+            b"hmac-sha1" => Some((Algorithm::Sha1, hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY)),
+            b"hmac-sha256" => Some((Algorithm::Sha256, hmac::HMAC_SHA256)),
+            b"hmac-sha512" => Some((Algorithm::Sha512, hmac::HMAC_SHA512)),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[schemars(title = "work with consumer object")]
+struct Consumer {
+    /// What the client calls itself; no two consumers have the same one.
+    #[serde(rename = "key_id")]
+    #[schemars(length(min = 1, max = 256))]
+    _key_id: String,
+    /// The secret that the client signs with.
+    #[schemars(length(min = 1, max = 256))]
+    secret_key: Confidential,
+}
+
+impl Configuration for Consumer {}
 
 /// What a configuration leaves unsigned. The defaults are those of APISIX.
 fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
@@ -141,45 +161,6 @@ fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
         Problem::new(field, "unsigned", message).hint(format!("write \"{name}\" in `signed_headers`"))
     })
     .collect()
-}
-
-fn consumer_schema() -> Value {
-    json!({
-        "type": "object",
-        "title": "work with consumer object",
-        "properties": {
-            "key_id": {
-                "type": "string",
-                "minLength": 1,
-                "maxLength": 256,
-                "description": "What the client calls itself; no two consumers have the same one."
-            },
-            "secret_key": {
-                "type": "string",
-                "minLength": 1,
-                "maxLength": 256,
-                "description": "The secret that the client signs with."
-            }
-        },
-        "required": ["key_id", "secret_key"]
-    })
-}
-
-/// A consumer's secret; never empty.
-struct Secret(Box<str>);
-
-#[derive(Deserialize)]
-struct Fields {
-    allowed_algorithms: Vec<String>,
-    clock_skew: u64,
-    signed_headers: Vec<String>,
-    validate_request_body: bool,
-    max_req_body_size: u64,
-}
-
-struct Config {
-    policy: AuthPolicy,
-    fields: Fields,
 }
 
 /// What is left to do waits for the body, and shares the configuration.
@@ -257,20 +238,7 @@ fn parameter(list: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     Some((name, &rest[..end], &rest[end + 1..]))
 }
 
-fn algorithm(name: &[u8]) -> Option<hmac::Algorithm> {
-    match name {
-        b"hmac-sha1" => Some(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY),
-        b"hmac-sha256" => Some(hmac::HMAC_SHA256),
-        b"hmac-sha512" => Some(hmac::HMAC_SHA512),
-        _ => None,
-    }
-}
-
 impl Config {
-    fn new(build: &Build<'_>) -> Result<Config, String> {
-        Ok(Config { policy: AuthPolicy::new(NAME, "hmac", build)?, fields: build.config()? })
-    }
-
     /// Everything but the body.
     fn authenticate<'e>(&self, ctx: &Context, env: &Env<'e>) -> Result<&'e Arc<Identity>, Refusal> {
         let signed = Signed::parse(authorization(ctx))?;
@@ -279,11 +247,11 @@ impl Config {
         };
         let name = signed.algorithm.as_deref().ok_or(hidden("algorithm missing"))?;
         let identity = self.policy.find(env, key_id, "Invalid key_id").map_err(hidden)?;
-        let allowed = self.fields.allowed_algorithms.iter().any(|allowed| allowed.as_bytes() == name);
-        let algorithm = algorithm(name).filter(|_| allowed).ok_or(hidden("Invalid algorithm"))?;
+        let is_allowed = |(named, _): &(Algorithm, _)| self.allowed_algorithms.contains(named);
+        let (_, algorithm) = Algorithm::of(name).filter(is_allowed).ok_or(hidden("Invalid algorithm"))?;
         self.check_date(ctx, SystemTime::now())?;
         let lists = |name: &String| signed.headers.iter().any(|listed| listed == name.as_bytes());
-        if !self.fields.signed_headers.iter().all(lists) {
+        if !self.signed_headers.iter().all(lists) {
             return Err(hidden("an expected header is missing in signing"));
         }
         // The lines of what is signed end in line feeds. One inside the decoded path would let
@@ -291,8 +259,8 @@ impl Config {
         if ctx.uri.contains(&b'\n') && signed.headers.iter().any(|name| name == REQUEST_TARGET) {
             return Err(hidden("the path holds a line feed"));
         }
-        let secret = identity.data::<Secret>().ok_or(hidden("the consumer has no secret"))?;
-        let key = hmac::Key::new(algorithm, secret.0.as_bytes());
+        let consumer = identity.data::<Consumer>().ok_or(hidden("the consumer has no secret"))?;
+        let key = hmac::Key::new(algorithm, consumer.secret_key.reveal().as_bytes());
         let signature = STANDARD.decode(signature).map_err(|_| hidden("Invalid signature"))?;
         hmac::verify(&key, &signed.text(key_id, ctx), &signature).map_err(|_| hidden("Invalid signature"))?;
         Ok(identity)
@@ -308,7 +276,7 @@ impl Config {
         let date = date.ok_or(hidden("Invalid GMT format time"))?;
         let seconds =
             |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        if seconds(now).abs_diff(seconds(date)) > self.fields.clock_skew {
+        if seconds(now).abs_diff(seconds(date)) > self.clock_skew {
             return Err(hidden("Clock skew exceeded"));
         }
         Ok(())
@@ -316,17 +284,14 @@ impl Config {
 
     /// Lets the signer in, or refuses.
     fn end(&self, ctx: &mut Context, env: &Env<'_>, outcome: Result<&Arc<Identity>, Refusal>) -> Step {
-        if self.policy.hides {
+        if self.policy.hide_credentials {
             ctx.request.headers.remove(HeaderId::Authorization);
         }
-        match outcome {
-            Ok(identity) => self.policy.admit(ctx, identity),
-            Err(refusal) => self.policy.refuse(ctx, env, refusal),
-        }
+        self.policy.conclude(ctx, env, outcome)
     }
 
     fn too_large(&self, ctx: &Context) -> Step {
-        let limit = self.fields.max_req_body_size;
+        let limit = self.max_req_body_size;
         let announced = ctx.request.headers.get(HeaderId::ContentLength);
         let announced = announced.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
         // Of a body in chunks no more is known than that it did not end within the limit.
@@ -340,14 +305,14 @@ impl Plugin for HmacAuth {
     fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let config = &self.0;
         let identity = match config.authenticate(ctx, env) {
-            Ok(identity) if config.fields.validate_request_body => Arc::clone(identity),
+            Ok(identity) if config.validate_request_body => Arc::clone(identity),
             outcome => return config.end(ctx, env, outcome),
         };
         const INVALID: Refusal = hidden("Invalid digest");
         let Some(digest) = ctx.request.headers.find(b"digest").map(<[u8]>::to_vec) else {
             return config.end(ctx, env, Err(INVALID));
         };
-        let limit = usize::try_from(config.fields.max_req_body_size).unwrap_or(usize::MAX);
+        let limit = usize::try_from(config.max_req_body_size).unwrap_or(usize::MAX);
         let config = Arc::clone(config);
         let then = move |ctx: &mut Context, env: &Env<'_>, read: BodyRead| {
             if read == BodyRead::TooLarge {

@@ -3,57 +3,21 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::json;
-use sigma_plugin::descriptor::Data;
-use sigma_plugin::{Auth, Build, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
+use sigma_config::resources::Confidential;
+use sigma_plugin::{Auth, Configuration, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
 
-use super::policy::{self, AuthPolicy, FieldName, Refusal, filled, only_argument};
-
-const NAME: &str = "key-auth";
+use super::policy::{AuthPolicy, FieldName, Refusal, Scheme, only_argument};
 
 /// Recognises a consumer by an API key.
 pub(crate) static KEY_AUTH: Descriptor = Descriptor {
-    name: NAME,
+    name: "key-auth",
     priority: 2500,
-    doc: "Recognises a consumer by an API key in a header or in the query.\n\n\
-        The header is looked at first; the query only if the header is absent. A query argument that \
-        is repeated or has no value never matches, and neither does an empty key.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
-    schema: || {
-        policy::schema(
-            "key",
-            json!({
-                "header": {
-                    "type": "string",
-                    "default": "apikey",
-                    "description": "The header that holds the key."
-                },
-                "query": {
-                    "type": "string",
-                    "default": "apikey",
-                    "description": "The query argument that holds the key where the header is absent."
-                }
-            }),
-        )
-    },
-    auth: Some(Auth {
-        attribute: "key",
-        schema: || {
-            json!({
-                "type": "object",
-                "properties": {
-                    "key": {"type": "string", "description": "The key; no two consumers have the same one."}
-                },
-                "required": ["key"]
-            })
-        },
-        secret_fields: &["key"],
-        parse: |conf| filled(conf, "key").map(|_| Arc::new(()) as Data),
-    }),
-    build: |build| Ok(Arc::new(KeyAuth::new(build)?)),
-    ..Descriptor::BASE
+    auth: Some(Auth::of::<Consumer>("key")),
+    ..Descriptor::itself::<KeyAuth>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -80,28 +44,40 @@ $ curl -H 'apikey: jacks-key' http://127.0.0.1:9080/orders
 ```
 "#;
 
-#[derive(Deserialize)]
-struct Config {
-    header: String,
+/// Recognises a consumer by an API key in a header or in the query.
+///
+/// The header is looked at first; the query only if the header is absent. A query argument that is
+/// repeated or has no value never matches, and neither does an empty key.
+#[derive(Deserialize, JsonSchema)]
+struct KeyAuth {
+    /// The header that holds the key.
+    #[schemars(extend("default" = "apikey"))]
+    header: FieldName,
+    /// The query argument that holds the key where the header is absent.
+    #[schemars(extend("default" = "apikey"))]
     query: String,
+    #[serde(flatten)]
+    policy: AuthPolicy<Self>,
 }
 
-struct KeyAuth {
-    policy: AuthPolicy,
-    header: FieldName,
-    query: String,
+impl Configuration for KeyAuth {}
+
+impl Scheme for KeyAuth {
+    const PLUGIN: &str = "key-auth";
+    const NAME: &str = "apikey";
+    const REALM: &str = "key";
 }
+
+#[derive(Deserialize, JsonSchema)]
+struct Consumer {
+    /// The key; no two consumers have the same one.
+    #[serde(rename = "key")]
+    _key: Confidential,
+}
+
+impl Configuration for Consumer {}
 
 impl KeyAuth {
-    fn new(build: &Build<'_>) -> Result<KeyAuth, String> {
-        let Config { header, query } = build.config()?;
-        Ok(KeyAuth {
-            policy: AuthPolicy::new(NAME, "apikey", build)?,
-            header: FieldName::new(&header),
-            query,
-        })
-    }
-
     fn authenticate<'e>(&self, ctx: &Context, env: &Env<'e>) -> Result<&'e Arc<Identity>, Refusal> {
         let key = match self.header.find(&ctx.request.headers) {
             Some(key) => Cow::Borrowed(key),
@@ -118,13 +94,10 @@ impl KeyAuth {
 impl Plugin for KeyAuth {
     fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let found = self.authenticate(ctx, env);
-        if self.policy.hides {
+        if self.policy.hide_credentials {
             self.header.remove(&mut ctx.request.headers);
             ctx.hide_argument(&self.query);
         }
-        match found {
-            Ok(identity) => self.policy.admit(ctx, identity),
-            Err(refusal) => self.policy.refuse(ctx, env, refusal),
-        }
+        self.policy.conclude(ctx, env, found)
     }
 }

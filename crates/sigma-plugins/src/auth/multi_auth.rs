@@ -2,46 +2,28 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sigma_http::Headers;
-use sigma_plugin::descriptor::Child;
+use sigma_plugin::descriptor::{Child, parsed};
 use sigma_plugin::step::End;
-use sigma_plugin::{Build, Context, Descriptor, Entry, Env, Identity, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_plugin::{
+    Build, Configuration, Context, Descriptor, Entry, Env, Identity, Phase, PhaseSet, Plugin, Reply, Step,
+};
 
 use crate::seldom::Seldom;
 
 /// Asks other plugins who a request is from.
 pub(crate) static MULTI_AUTH: Descriptor = Descriptor {
     name: "multi-auth",
-    version: "0.1",
     priority: 2600,
-    doc: "Admits a request that one of several authenticating plugins admits.\n\n\
-        They are asked in order, and the first that succeeds decides who the consumer is. Consumers carry \
-        the configurations of those plugins, not of this one. A plugin that fails leaves the request as it \
-        was, so that several may read the same field: also with `hide_credentials` only the one that \
-        succeeds takes its credential out. One with an `anonymous_consumer` always succeeds, so it \
-        stands last.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
-    schema: || {
-        json!({
-            "type": "object",
-            "properties": {
-                "auth_plugins": {
-                    "type": "array",
-                    "minItems": 2,
-                    "items": {"type": "object"},
-                    "description": "The plugins, each an object with a name and a configuration: `{key-auth: {header: X-Key}}`."
-                }
-            },
-            "required": ["auth_plugins"]
-        })
-    },
     authenticates_by_children: true,
-    check: Some(check),
     children: Some(|conf| methods(conf).map(|(place, name, conf)| child(place, name, conf)).collect()),
-    build,
-    ..Descriptor::BASE
+    build: |build| Ok(Arc::new(MultiAuth::new(build)?)),
+    ..Descriptor::of::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -69,6 +51,34 @@ $ curl -s -u jill:jills-password http://127.0.0.1:9080/orders | grep username
 ```
 "#;
 
+/// Admits a request that one of several authenticating plugins admits.
+///
+/// They are asked in order, and the first that succeeds decides who the consumer is. Consumers carry the
+/// configurations of those plugins, not of this one. A plugin that fails leaves the request as it was, so
+/// that several may read the same field: also with `hide_credentials` only the one that succeeds takes
+/// its credential out. One with an `anonymous_consumer` always succeeds, so it stands last.
+#[derive(Deserialize, JsonSchema)]
+struct Config {
+    /// The plugins, each an object with a name and a configuration: `{key-auth: {header: X-Key}}`.
+    #[schemars(length(min = 2), extend("items" = {"type": "object"}))]
+    auth_plugins: Vec<Map<String, Value>>,
+}
+
+impl Configuration for Config {
+    /// Only what authenticates may admit a request.
+    fn check(&self) -> Result<(), String> {
+        let kinds = crate::kinds();
+        let authenticates = |name: &str| {
+            // Of a plugin that is not there the roster says so.
+            kinds.iter().find(|known| known.name() == name).is_none_or(|known| known.authenticates())
+        };
+        match self.auth_plugins.iter().flat_map(Map::keys).find(|name| !authenticates(name)) {
+            Some(name) => Err(format!("{name} plugin is not supported")),
+            None => Ok(()),
+        }
+    }
+}
+
 /// The field that names a way to authenticate.
 const CHALLENGE: &str = "WWW-Authenticate";
 
@@ -92,26 +102,16 @@ fn child(place: String, name: &str, conf: &Value) -> Child {
     }
 }
 
-/// Only what authenticates may admit a request.
-fn check(conf: &Value) -> Result<(), String> {
-    let authenticates = |name: &str| {
-        // Of a plugin that is not there the roster says so.
-        crate::kinds().iter().find(|known| known.name() == name).is_none_or(|known| known.authenticates())
-    };
-    match methods(conf).find(|(_, name, _)| !authenticates(name)) {
-        Some((_, name, _)) => Err(format!("{name} plugin is not supported")),
-        None => Ok(()),
-    }
-}
-
-fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
-    check(build.conf)?;
-    let methods = methods(build.conf).map(|(place, name, conf)| build.child(name, conf, &place));
-    Ok(Arc::new(MultiAuth { methods: methods.collect::<Result<_, _>>()? }))
-}
-
 struct MultiAuth {
     methods: Arc<[Arc<Entry>]>,
+}
+
+impl MultiAuth {
+    fn new(build: &Build<'_>) -> Result<MultiAuth, String> {
+        parsed::<Config>(build.conf)?;
+        let methods = methods(build.conf).map(|(place, name, conf)| build.child(name, conf, &place));
+        Ok(MultiAuth { methods: methods.collect::<Result<_, _>>()? })
+    }
 }
 
 /// What a plugin may have changed before it failed.

@@ -1,32 +1,47 @@
 //! What all authenticating plugins do once a credential was read: let its owner in, take the one
 //! who stands for everybody, or refuse with a challenge (RFC 9110 §11.6.1).
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use sigma_http::{HeaderId, Headers};
 use sigma_plugin::variables::pairs;
-use sigma_plugin::{Build, Context, Env, Identity, Reply, Step};
+use sigma_plugin::{Context, Env, Identity, Reply, Step};
 
 use crate::seldom::Seldom;
 
-/// The fields of a configuration that all authenticating plugins have.
-#[derive(Deserialize)]
-struct Fields {
-    hide_credentials: bool,
-    realm: String,
-    anonymous_consumer: Option<Box<str>>,
+/// An authentication scheme (RFC 9110 §11.1).
+pub(super) trait Scheme {
+    /// The plugin that offers it, under whose name consumers are found.
+    const PLUGIN: &'static str;
+    /// Begins the challenge.
+    const NAME: &'static str;
+    /// The realm, unless the configuration names another one.
+    const REALM: &'static str;
 }
 
-/// What one authenticating plugin does with one configuration, whatever its credential is.
-pub(super) struct AuthPolicy {
-    plugin: &'static str,
-    /// Whether the node must not see the credential.
-    pub(super) hides: bool,
-    challenge: String,
-    anonymous: Option<Box<str>>,
+/// What an authenticating plugin does with a request, whatever its credential is: the fields that the
+/// configurations of all of them have.
+#[derive(Deserialize, JsonSchema)]
+#[serde(bound = "S: Scheme")]
+#[schemars(bound = "S: Scheme")]
+pub(super) struct AuthPolicy<S> {
+    /// Whether the node must not see the credential: it is taken out of every place that the plugin
+    /// reads.
+    #[schemars(extend("default" = false))]
+    pub(super) hide_credentials: bool,
+    /// The realm of the challenge in `WWW-Authenticate`.
+    #[schemars(length(min = 1, max = 128), regex(pattern = r"^[ !#-\[\]-~]+$"), extend("default" = S::REALM))]
+    realm: String,
+    /// The consumer that stands for everybody who is not authenticated.
+    #[schemars(length(min = 1))]
+    anonymous_consumer: Option<Box<str>>,
+    #[serde(skip)]
+    scheme: PhantomData<fn() -> S>,
 }
 
 /// Why a request is not let in.
@@ -45,18 +60,7 @@ impl Refusal {
     }
 }
 
-impl AuthPolicy {
-    /// That of a configuration; `scheme` begins the challenge.
-    pub(super) fn new(plugin: &'static str, scheme: &str, build: &Build<'_>) -> Result<AuthPolicy, String> {
-        let fields: Fields = build.config()?;
-        Ok(AuthPolicy {
-            plugin,
-            hides: fields.hide_credentials,
-            challenge: format!("{scheme} realm=\"{}\"", fields.realm),
-            anonymous: fields.anonymous_consumer,
-        })
-    }
-
+impl<S: Scheme> AuthPolicy<S> {
     /// Who is recognised by `key`; the text for the log if nobody is. An empty key is nobody's,
     /// whatever a consumer's configuration came to.
     pub(super) fn find<'e>(
@@ -67,28 +71,37 @@ impl AuthPolicy {
     ) -> Result<&'e Arc<Identity>, &'static str> {
         // Keys are text: bytes that are not belong to nobody.
         let key = std::str::from_utf8(key).ok().filter(|key| !key.is_empty());
-        match key.and_then(|key| env.consumers.find(self.plugin, key)) {
+        match key.and_then(|key| env.consumers.find(S::PLUGIN, key)) {
             Some(identity) => Ok(identity),
-            None if env.consumers.has_any(self.plugin) => Err(unknown),
+            None if env.consumers.has_any(S::PLUGIN) => Err(unknown),
             None => Err("Missing related consumer"),
         }
     }
 
-    /// Lets the owner of the credential in.
-    pub(super) fn admit(&self, ctx: &mut Context, identity: &Arc<Identity>) -> Step {
-        ctx.attach(identity);
-        Step::Next
+    /// Lets the owner of the credential in, or refuses.
+    pub(super) fn conclude(
+        &self,
+        ctx: &mut Context,
+        env: &Env<'_>,
+        found: Result<&Arc<Identity>, Refusal>,
+    ) -> Step {
+        match found {
+            Ok(identity) => {
+                ctx.attach(identity);
+                Step::Next
+            }
+            Err(refusal) => self.refuse(ctx, env, refusal),
+        }
     }
 
-    /// Nobody was recognised.
-    pub(super) fn refuse(&self, ctx: &mut Context, env: &Env<'_>, refusal: Refusal) -> Step {
+    fn refuse(&self, ctx: &mut Context, env: &Env<'_>, refusal: Refusal) -> Step {
         static REFUSED: Seldom = Seldom::new();
         static ABSENT: Seldom = Seldom::new();
-        let (plugin, reason) = (self.plugin, refusal.detail);
+        let (plugin, reason) = (S::PLUGIN, refusal.detail);
         if let Some(left_out) = REFUSED.due() {
             tracing::info!(plugin, reason, left_out, "a request is not authenticated");
         }
-        let Some(name) = &self.anonymous else { return self.challenge(refusal) };
+        let Some(name) = &self.anonymous_consumer else { return self.challenge(refusal) };
         let Some(consumer) = env.consumers.get(name) else {
             if let Some(left_out) = ABSENT.due() {
                 let consumer = &**name;
@@ -104,70 +117,28 @@ impl AuthPolicy {
     }
 
     fn challenge(&self, Refusal { message, detail }: Refusal) -> Step {
-        let reply = Reply::new(401).header("WWW-Authenticate", self.challenge.as_bytes());
+        let challenge = format!("{} realm=\"{}\"", S::NAME, self.realm);
+        let reply = Reply::new(401).header("WWW-Authenticate", challenge.as_bytes());
         reply.json(&json!({ "message": message })).because(detail).into()
     }
 }
 
-/// The schema of a configuration: the plugin's own `fields` and those of every authenticating plugin.
-pub(super) fn schema(realm: &str, fields: Value) -> Value {
-    let mut properties = Map::new();
-    if let Value::Object(fields) = fields {
-        properties.extend(fields);
-    }
-    let shared = json!({
-        "hide_credentials": {
-            "type": "boolean",
-            "default": false,
-            "description": "Whether the node must not see the credential: it is taken out of every place that the plugin reads."
-        },
-        "realm": {
-            "type": "string",
-            "default": realm,
-            "minLength": 1,
-            "maxLength": 128,
-            "pattern": r"^[ !#-\[\]-~]+$",
-            "description": "The realm of the challenge in `WWW-Authenticate`."
-        },
-        "anonymous_consumer": {
-            "type": "string",
-            "minLength": 1,
-            "description": "The consumer that stands for everybody who is not authenticated."
-        }
-    });
-    if let Value::Object(shared) = shared {
-        properties.extend(shared);
-    }
-    json!({ "type": "object", "properties": properties })
-}
-
-/// A text of a consumer's configuration that must not be empty: what everybody can say recognises
-/// nobody. The schemas, which are those of APISIX, allow it, and a secret may come to it.
-///
-/// # Errors
-/// It is absent or empty; as APISIX words it.
-pub(super) fn filled<'c>(conf: &'c Value, field: &str) -> Result<&'c str, String> {
-    let text = conf.get(field).and_then(Value::as_str).unwrap_or_default();
-    if text.is_empty() {
-        return Err(format!(
-            "property \"{field}\" validation failed: string too short, expected at least 1, got 0"
-        ));
-    }
-    Ok(text)
-}
-
 /// A field of the request that a configuration names. As in APISIX an underscore in the name also
 /// stands for a hyphen; a field that is spelt as the name is goes first.
+#[derive(Deserialize, JsonSchema)]
+#[serde(from = "String")]
 pub(super) struct FieldName {
     name: String,
     hyphenated: String,
 }
 
-impl FieldName {
-    pub(super) fn new(name: &str) -> FieldName {
-        FieldName { name: name.to_owned(), hyphenated: name.replace('_', "-") }
+impl From<String> for FieldName {
+    fn from(name: String) -> FieldName {
+        FieldName { hyphenated: name.replace('_', "-"), name }
     }
+}
 
+impl FieldName {
     /// The first value of the field.
     pub(super) fn find<'h>(&self, headers: &'h Headers) -> Option<&'h [u8]> {
         headers.find(self.name.as_bytes()).or_else(|| headers.find(self.hyphenated.as_bytes()))

@@ -12,73 +12,69 @@ use base64::Engine;
 use base64::alphabet;
 use base64::engine::general_purpose::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use sigma_config::Problem;
 use sigma_config::plugins::PluginScope;
-use sigma_config::wording::is_secret_reference;
+use sigma_config::resources::Confidential;
+use sigma_plugin::Configuration;
 
-use super::super::policy::filled;
 use super::token::Token;
 
-/// Names of the algorithms (RFC 7518 §3.1, RFC 8037 §3.1).
-const ALGORITHMS: [&str; 13] = [
-    "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384",
-    "PS512", "EdDSA",
-];
-
-/// The schema of a consumer's or credential's configuration.
-pub(super) fn schema() -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "key": {
-                "type": "string",
-                "minLength": 1,
-                "description": "What the consumer's tokens have in their key claim; no two consumers have the same one."
-            },
-            "secret": {
-                "type": "string",
-                "minLength": 1,
-                "description": "The shared secret of the algorithms HS256, HS384 and HS512."
-            },
-            "public_key": {
-                "type": "string",
-                "minLength": 1,
-                "description": "The public key of all other algorithms, PEM."
-            },
-            "algorithm": {
-                "type": "string",
-                "enum": ALGORITHMS,
-                "default": "HS256",
-                "description": "The algorithm that tokens are signed with."
-            },
-            "exp": {
-                "type": "integer",
-                "minimum": 1,
-                "default": 86400,
-                "description": "Without effect, as in APISIX: tokens are issued elsewhere, and end when their own `exp` says so."
-            },
-            "base64_secret": {
-                "type": "boolean",
-                "default": false,
-                "description": "Whether `secret` is written in base64."
-            },
-            "lifetime_grace_period": {
-                "type": "integer",
-                "minimum": 0,
-                "default": 0,
-                "description": "Seconds by which clocks may differ when `exp` and `nbf` are looked at."
-            },
-            "allow_short_rsa_key": {
-                "type": "boolean",
-                "default": false,
-                "description": "Whether `public_key` may be an RSA key of 1,024 to 2,047 bits, for RS256 and RS512. Such keys can be forged with effort; for the time until they are replaced."
-            }
-        },
-        "required": ["key"]
-    })
+/// Algorithms by their names (RFC 7518 §3.1, RFC 8037 §3.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+enum Algorithm {
+    Hs256,
+    Hs384,
+    Hs512,
+    Rs256,
+    Rs384,
+    Rs512,
+    Es256,
+    Es384,
+    Es512,
+    Ps256,
+    Ps384,
+    Ps512,
+    #[serde(rename = "EdDSA")]
+    EdDsa,
 }
+
+/// The configuration of a consumer or credential.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct Consumer {
+    /// What the consumer's tokens have in their key claim; no two consumers have the same one.
+    #[serde(rename = "key")]
+    #[schemars(length(min = 1))]
+    _key: String,
+    /// The shared secret of the algorithms HS256, HS384 and HS512.
+    #[schemars(length(min = 1))]
+    secret: Option<Confidential>,
+    /// The public key of all other algorithms, PEM.
+    #[schemars(length(min = 1))]
+    public_key: Option<String>,
+    /// The algorithm that tokens are signed with.
+    #[schemars(extend("default" = "HS256"))]
+    algorithm: Algorithm,
+    /// Without effect, as in APISIX: tokens are issued elsewhere, and end when their own `exp` says so.
+    #[serde(rename = "exp")]
+    #[schemars(range(min = 1), extend("default" = 86400))]
+    _exp: u64,
+    /// Whether `secret` is written in base64.
+    #[schemars(extend("default" = false))]
+    base64_secret: bool,
+    /// Seconds by which clocks may differ when `exp` and `nbf` are looked at.
+    #[schemars(extend("default" = 0))]
+    lifetime_grace_period: u64,
+    /// Whether `public_key` may be an RSA key of 1,024 to 2,047 bits, for RS256 and RS512. Such keys can be
+    /// forged with effort; for the time until they are replaced.
+    #[schemars(extend("default" = false))]
+    allow_short_rsa_key: bool,
+}
+
+impl Configuration for Consumer {}
 
 /// What is to be said of a consumer's or credential's configuration as it is written.
 pub(super) fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
@@ -93,7 +89,8 @@ pub(super) fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
     }
     if conf.get("allow_short_rsa_key") == Some(&Value::Bool(true)) {
         let parsed = decoded_pem(text("public_key"));
-        let key = parsed.zip(short_rsa(text("algorithm")));
+        let algorithm = conf.get("algorithm").and_then(|name| Algorithm::deserialize(name).ok());
+        let key = parsed.zip(algorithm.and_then(Algorithm::short_rsa));
         let key = key.and_then(|(der, algorithm)| ParsedPublicKey::new(algorithm, der).ok());
         if let Some(bits @ ..2048) = key.and_then(|key| modulus_bits(&key)) {
             let message = format!("an RSA key of {bits} bits can be forged with effort");
@@ -106,19 +103,9 @@ pub(super) fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
     found
 }
 
-#[derive(Deserialize)]
-struct Config {
-    secret: Option<String>,
-    public_key: Option<String>,
-    algorithm: String,
-    base64_secret: bool,
-    lifetime_grace_period: u64,
-    allow_short_rsa_key: bool,
-}
-
 /// What a consumer's tokens are verified with.
 pub(super) struct Verifier {
-    algorithm: String,
+    algorithm: Algorithm,
     grace_s: f64,
     key: Key,
 }
@@ -127,25 +114,21 @@ enum Key {
     /// As bytes: a prepared key is over a kilobyte, and there may be very many consumers.
     Secret(hmac::Algorithm, Box<[u8]>),
     Public(Box<ParsedPublicKey>),
-    /// It stands elsewhere, and is looked up before the consumer is compiled.
-    Referenced,
 }
 
 impl Verifier {
-    /// Reads a consumer's configuration.
+    /// That of a consumer.
     ///
     /// # Errors
     /// What is missing or wrong, as APISIX words it.
-    pub(super) fn parse(conf: &Value) -> Result<Verifier, String> {
-        filled(conf, "key")?;
-        let config = Config::deserialize(conf).map_err(|error| error.to_string())?;
-        let key = match shared(&config.algorithm) {
-            Some(algorithm) => secret_key(&config, algorithm)?,
-            None => public_key(&config)?,
+    pub(super) fn new(consumer: Consumer) -> Result<Verifier, String> {
+        let key = match consumer.algorithm.shared() {
+            Some(algorithm) => secret_key(&consumer, algorithm)?,
+            None => public_key(&consumer)?,
         };
         // The schema has no upper bound; 2^52 seconds are longer than any clock runs.
-        let grace_s = config.lifetime_grace_period as f64;
-        Ok(Verifier { algorithm: config.algorithm, grace_s, key })
+        let grace_s = consumer.lifetime_grace_period as f64;
+        Ok(Verifier { algorithm: consumer.algorithm, grace_s, key })
     }
 
     /// Seconds by which clocks may differ.
@@ -159,7 +142,8 @@ impl Verifier {
     /// Why it did not; a text for the log.
     pub(super) fn verify(&self, token: &Token) -> Result<(), &'static str> {
         // The token never chooses the algorithm (RFC 8725 §3.1).
-        if token.header.get("alg").and_then(Value::as_str) != Some(&self.algorithm) {
+        let named = token.header.get("alg").and_then(|name| Algorithm::deserialize(name).ok());
+        if named != Some(self.algorithm) {
             return Err("failed to verify jwt: algorithm mismatch");
         }
         // What must be understood, and is not, makes a token invalid (RFC 7515 §4.1.11).
@@ -174,51 +158,56 @@ impl Verifier {
                 hmac::verify(&key, token.signed(), signature).is_ok()
             }
             Key::Public(key) => key.verify_sig(token.signed(), signature).is_ok(),
-            Key::Referenced => false,
         };
         if holds { Ok(()) } else { Err("failed to verify jwt: signature mismatch") }
     }
 }
 
-fn shared(name: &str) -> Option<hmac::Algorithm> {
-    match name {
-        "HS256" => Some(hmac::HMAC_SHA256),
-        "HS384" => Some(hmac::HMAC_SHA384),
-        "HS512" => Some(hmac::HMAC_SHA512),
-        _ => None,
+impl Algorithm {
+    fn shared(self) -> Option<hmac::Algorithm> {
+        match self {
+            Algorithm::Hs256 => Some(hmac::HMAC_SHA256),
+            Algorithm::Hs384 => Some(hmac::HMAC_SHA384),
+            Algorithm::Hs512 => Some(hmac::HMAC_SHA512),
+            _ => None,
+        }
+    }
+
+    /// How its signatures are verified, and whether its keys are those of RSA.
+    fn public(self) -> Option<(&'static dyn VerificationAlgorithm, bool)> {
+        Some(match self {
+            Algorithm::Rs256 => (&RSA_PKCS1_2048_8192_SHA256, true),
+            Algorithm::Rs384 => (&RSA_PKCS1_2048_8192_SHA384, true),
+            Algorithm::Rs512 => (&RSA_PKCS1_2048_8192_SHA512, true),
+            Algorithm::Ps256 => (&RSA_PSS_2048_8192_SHA256, true),
+            Algorithm::Ps384 => (&RSA_PSS_2048_8192_SHA384, true),
+            Algorithm::Ps512 => (&RSA_PSS_2048_8192_SHA512, true),
+            Algorithm::Es256 => (&ECDSA_P256_SHA256_FIXED, false),
+            Algorithm::Es384 => (&ECDSA_P384_SHA384_FIXED, false),
+            Algorithm::Es512 => (&ECDSA_P521_SHA512_FIXED, false),
+            Algorithm::EdDsa => (&ED25519, false),
+            Algorithm::Hs256 | Algorithm::Hs384 | Algorithm::Hs512 => return None,
+        })
+    }
+
+    /// Shorter RSA keys are forgeable (NIST SP 800-131A), so somebody has to ask for them.
+    fn short_rsa(self) -> Option<&'static dyn VerificationAlgorithm> {
+        match self {
+            Algorithm::Rs256 => Some(&RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY),
+            Algorithm::Rs512 => Some(&RSA_PKCS1_1024_8192_SHA512_FOR_LEGACY_USE_ONLY),
+            _ => None,
+        }
     }
 }
 
-fn public(name: &str) -> Option<&'static dyn VerificationAlgorithm> {
-    Some(match name {
-        "RS256" => &RSA_PKCS1_2048_8192_SHA256,
-        "RS384" => &RSA_PKCS1_2048_8192_SHA384,
-        "RS512" => &RSA_PKCS1_2048_8192_SHA512,
-        "PS256" => &RSA_PSS_2048_8192_SHA256,
-        "PS384" => &RSA_PSS_2048_8192_SHA384,
-        "PS512" => &RSA_PSS_2048_8192_SHA512,
-        "ES256" => &ECDSA_P256_SHA256_FIXED,
-        "ES384" => &ECDSA_P384_SHA384_FIXED,
-        "ES512" => &ECDSA_P521_SHA512_FIXED,
-        "EdDSA" => &ED25519,
-        _ => return None,
-    })
-}
-
-fn secret_key(config: &Config, algorithm: hmac::Algorithm) -> Result<Key, String> {
+fn secret_key(consumer: &Consumer, algorithm: hmac::Algorithm) -> Result<Key, String> {
     const LENIENT: GeneralPurpose = GeneralPurpose::new(
         &alphabet::STANDARD,
         GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
     );
-    let secret =
-        config.secret.as_deref().ok_or("property \"secret\" is required when using HS based algorithms")?;
-    if is_secret_reference(secret) {
-        return Ok(Key::Referenced);
-    }
-    if secret.is_empty() {
-        return Err("property \"secret\" is required when using HS based algorithms".to_owned());
-    }
-    if !config.base64_secret {
+    let secret = consumer.secret.as_ref().map(Confidential::reveal);
+    let secret = secret.ok_or("property \"secret\" is required when using HS based algorithms")?;
+    if !consumer.base64_secret {
         return Ok(Key::Secret(algorithm, secret.as_bytes().into()));
     }
     let secret = LENIENT
@@ -232,25 +221,22 @@ fn secret_key(config: &Config, algorithm: hmac::Algorithm) -> Result<Key, String
     Ok(Key::Secret(algorithm, secret.into()))
 }
 
-fn public_key(config: &Config) -> Result<Key, String> {
+fn public_key(consumer: &Consumer) -> Result<Key, String> {
     const MISSING: &str = "missing valid public key";
-    let pem = config.public_key.as_deref().ok_or(
+    let pem = consumer.public_key.as_deref().ok_or(
         "failed to validate dependent schema for \"algorithm\": \
         value should match only one schema, but matches none",
     )?;
-    if is_secret_reference(pem) {
-        return Ok(Key::Referenced);
-    }
     let der = decoded_pem(pem).ok_or(MISSING)?;
-    let algorithm = public(&config.algorithm).ok_or(MISSING)?;
+    let (algorithm, is_rsa) = consumer.algorithm.public().ok_or(MISSING)?;
     let key = ParsedPublicKey::new(algorithm, &der).map_err(|_| MISSING)?;
-    if !config.algorithm.starts_with("RS") && !config.algorithm.starts_with("PS") {
+    if !is_rsa {
         return Ok(Key::Public(Box::new(key)));
     }
     match modulus_bits(&key).ok_or(MISSING)? {
         2048..=8192 => Ok(Key::Public(Box::new(key))),
-        bits @ 1024..2048 if config.allow_short_rsa_key => {
-            let legacy = short_rsa(&config.algorithm).ok_or_else(|| {
+        bits @ 1024..2048 if consumer.allow_short_rsa_key => {
+            let legacy = consumer.algorithm.short_rsa().ok_or_else(|| {
                 format!("{MISSING}: an RSA key of {bits} bits can be used with RS256 and RS512 only")
             })?;
             Ok(Key::Public(Box::new(ParsedPublicKey::new(legacy, der).map_err(|_| MISSING)?)))
@@ -259,15 +245,6 @@ fn public_key(config: &Config) -> Result<Key, String> {
             "{MISSING}: an RSA key has 2048 to 8192 bits, this one {bits}; `allow_short_rsa_key` takes \
             1024 and more"
         )),
-    }
-}
-
-/// Shorter RSA keys are forgeable (NIST SP 800-131A), so somebody has to ask for them.
-fn short_rsa(name: &str) -> Option<&'static dyn VerificationAlgorithm> {
-    match name {
-        "RS256" => Some(&RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY),
-        "RS512" => Some(&RSA_PKCS1_1024_8192_SHA512_FOR_LEGACY_USE_ONLY),
-        _ => None,
     }
 }
 

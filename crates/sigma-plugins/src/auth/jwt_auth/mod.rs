@@ -11,37 +11,29 @@ mod token;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
+use sigma_plugin::descriptor::parsed;
 use sigma_plugin::variables::cookie;
-use sigma_plugin::{Auth, Build, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Auth, Configuration, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
 
 use self::key::Verifier;
 use self::token::{Claim, Token};
-use super::policy::{self, AuthPolicy, FieldName, Refusal, only_argument, remove_cookie};
-
-const NAME: &str = "jwt-auth";
+use super::policy::{AuthPolicy, FieldName, Refusal, Scheme, only_argument, remove_cookie};
 
 /// Recognises a consumer by a JSON Web Token.
 pub(crate) static JWT_AUTH: Descriptor = Descriptor {
-    name: NAME,
+    name: "jwt-auth",
     priority: 2510,
-    doc: "Recognises a consumer by a JSON Web Token that it signed.\n\n\
-        The token is taken from the header, else from the query, else from a cookie. A claim names \
-        the consumer's key; the consumer says the algorithm and the secret or public key, and a token \
-        with any other algorithm is refused. `exp` and `nbf` are honoured where they are present.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
-    schema,
     auth: Some(Auth {
-        attribute: "key",
-        schema: key::schema,
-        secret_fields: &["secret"],
-        parse: |conf| Ok(Arc::new(Verifier::parse(conf)?)),
+        parse: |conf| Ok(Arc::new(Verifier::new(parsed(conf)?)?)),
+        ..Auth::of::<key::Consumer>("key")
     }),
     warnings: Some(key::warnings),
-    build: |build| Ok(Arc::new(JwtAuth::new(build)?)),
-    ..Descriptor::BASE
+    ..Descriptor::itself::<JwtAuth>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -73,61 +65,41 @@ WWW-Authenticate: Bearer realm="jwt"
 ```
 "#;
 
-fn schema() -> Value {
-    policy::schema(
-        "jwt",
-        json!({
-            "header": {
-                "type": "string",
-                "default": "authorization",
-                "description": "The header that holds the token, with or without `Bearer` before it."
-            },
-            "query": {
-                "type": "string",
-                "default": "jwt",
-                "description": "The query argument that holds the token where the header is absent."
-            },
-            "cookie": {
-                "type": "string",
-                "default": "jwt",
-                "description": "The cookie that holds the token where header and argument are absent."
-            },
-            "key_claim_name": {
-                "type": "string",
-                "default": "key",
-                "minLength": 1,
-                "description": "The claim that holds the consumer's key."
-            },
-            "store_in_ctx": {
-                "type": "boolean",
-                "default": false,
-                "description": "Whether later plugins find the claims, as JSON, in the variable `jwt_auth_payload`."
-            },
-            "claims_to_verify": {
-                "type": "array",
-                "items": {"type": "string", "enum": ["exp", "nbf"]},
-                "uniqueItems": true,
-                "description": "Claims that must be present, and in time. If empty, those that are present must be in time."
-            }
-        }),
-    )
-}
-
-#[derive(Deserialize)]
-struct Config {
-    header: String,
-    query: String,
-    cookie: String,
-    key_claim_name: String,
-    store_in_ctx: bool,
-    #[serde(default)]
-    claims_to_verify: Vec<Claim>,
-}
-
+/// Recognises a consumer by a JSON Web Token that it signed.
+///
+/// The token is taken from the header, else from the query, else from a cookie. A claim names the
+/// consumer's key; the consumer says the algorithm and the secret or public key, and a token with any
+/// other algorithm is refused. `exp` and `nbf` are honoured where they are present.
+#[derive(Deserialize, JsonSchema)]
 struct JwtAuth {
-    policy: AuthPolicy,
+    /// The header that holds the token, with or without `Bearer` before it.
+    #[schemars(extend("default" = "authorization"))]
     header: FieldName,
-    config: Config,
+    /// The query argument that holds the token where the header is absent.
+    #[schemars(extend("default" = "jwt"))]
+    query: String,
+    /// The cookie that holds the token where header and argument are absent.
+    #[schemars(extend("default" = "jwt"))]
+    cookie: String,
+    /// The claim that holds the consumer's key.
+    #[schemars(length(min = 1), extend("default" = "key"))]
+    key_claim_name: String,
+    /// Whether later plugins find the claims, as JSON, in the variable `jwt_auth_payload`.
+    #[schemars(extend("default" = false))]
+    store_in_ctx: bool,
+    /// Claims that must be present, and in time. If empty, those that are present must be in time.
+    #[schemars(extend("uniqueItems" = true))]
+    claims_to_verify: Option<Vec<Claim>>,
+    #[serde(flatten)]
+    policy: AuthPolicy<Self>,
+}
+
+impl Configuration for JwtAuth {}
+
+impl Scheme for JwtAuth {
+    const PLUGIN: &str = "jwt-auth";
+    const NAME: &str = "Bearer";
+    const REALM: &str = "jwt";
 }
 
 /// What the client is told of a token that was read and is not good.
@@ -137,15 +109,6 @@ const FAILED: &str = "failed to verify jwt";
 const INVALID: &str = "JWT token invalid";
 
 impl JwtAuth {
-    fn new(build: &Build<'_>) -> Result<JwtAuth, String> {
-        let config: Config = build.config()?;
-        Ok(JwtAuth {
-            policy: AuthPolicy::new(NAME, "Bearer", build)?,
-            header: FieldName::new(&config.header),
-            config,
-        })
-    }
-
     /// The text of the token. Empty for a query argument that holds none.
     fn token(&self, ctx: &Context) -> Option<Vec<u8>> {
         const SCHEME: &[u8] = b"bearer ";
@@ -153,19 +116,19 @@ impl JwtAuth {
             let bears = value.get(..SCHEME.len()).is_some_and(|head| head.eq_ignore_ascii_case(SCHEME));
             return Some(value[if bears { SCHEME.len() } else { 0 }..].to_vec());
         }
-        only_argument(ctx, &self.config.query)
-            .or_else(|| cookie(&ctx.request.headers, &self.config.cookie).map(<[u8]>::to_vec))
+        only_argument(ctx, &self.query)
+            .or_else(|| cookie(&ctx.request.headers, &self.cookie).map(<[u8]>::to_vec))
     }
 
     /// Takes the token out of the request, and what stands in its other places.
     fn hide(&self, ctx: &mut Context) {
         self.header.remove(&mut ctx.request.headers);
-        ctx.hide_argument(&self.config.query);
-        remove_cookie(&mut ctx.request.headers, &self.config.cookie);
+        ctx.hide_argument(&self.query);
+        remove_cookie(&mut ctx.request.headers, &self.cookie);
     }
 
     fn verify<'e>(&self, token: &Token, env: &Env<'e>) -> Result<&'e Arc<Identity>, Refusal> {
-        let key = match token.claims.get(&self.config.key_claim_name) {
+        let key = match token.claims.get(&self.key_claim_name) {
             None | Some(Value::Bool(false)) => return Err(Refusal::plain("missing user key in JWT token")),
             Some(key) => key.as_str(),
         };
@@ -180,34 +143,32 @@ impl JwtAuth {
         let verifier = identity.data::<Verifier>().ok_or(failed("the consumer has no key"))?;
         verifier.verify(token).map_err(failed)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64().floor();
-        token.in_time(&self.config.claims_to_verify, now, verifier.grace_s()).map_err(failed)?;
+        let required = self.claims_to_verify.as_deref().unwrap_or_default();
+        token.in_time(required, now, verifier.grace_s()).map_err(failed)?;
+        Ok(identity)
+    }
+}
+
+impl JwtAuth {
+    fn authenticate<'e>(&self, ctx: &mut Context, env: &Env<'e>) -> Result<&'e Arc<Identity>, Refusal> {
+        let text = self.token(ctx);
+        if self.policy.hide_credentials {
+            self.hide(ctx);
+        }
+        let text = text.ok_or(Refusal::plain("Missing JWT token in request"))?;
+        let token = Token::parse(text).map_err(|detail| Refusal { message: INVALID, detail })?;
+        let identity = self.verify(&token, env)?;
+        if self.store_in_ctx {
+            ctx.set_variable("jwt_auth_payload", Value::Object(token.claims).to_string());
+        }
         Ok(identity)
     }
 }
 
 impl Plugin for JwtAuth {
     fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
-        let text = self.token(ctx);
-        if self.policy.hides {
-            self.hide(ctx);
-        }
-        let Some(text) = text else {
-            return self.policy.refuse(ctx, env, Refusal::plain("Missing JWT token in request"));
-        };
-        let token = match Token::parse(text) {
-            Ok(token) => token,
-            Err(detail) => return self.policy.refuse(ctx, env, Refusal { message: INVALID, detail }),
-        };
-        match self.verify(&token, env) {
-            Ok(identity) => {
-                if self.config.store_in_ctx {
-                    let claims = Value::Object(token.claims).to_string();
-                    ctx.set_variable("jwt_auth_payload", claims);
-                }
-                self.policy.admit(ctx, identity)
-            }
-            Err(refusal) => self.policy.refuse(ctx, env, refusal),
-        }
+        let found = self.authenticate(ctx, env);
+        self.policy.conclude(ctx, env, found)
     }
 }
 
