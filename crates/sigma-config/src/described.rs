@@ -152,6 +152,12 @@ fn shape_own(schema: &mut Map<String, Value>) {
     if schema.get("default") == Some(&Value::Null) {
         schema.shift_remove("default");
     }
+    // A list or an object of anything.
+    for keyword in ["items", "additionalProperties"] {
+        if schema.get(keyword) == Some(&Value::Bool(true)) {
+            schema.shift_remove(keyword);
+        }
+    }
     without_null(schema);
     texts_as_enum(schema);
     bound(schema);

@@ -2,33 +2,25 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use sigma_config::template::Template;
 use sigma_plugin::counter::Shared;
 use sigma_plugin::record::Source;
-use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
-use super::text::{Field, check_names};
+use super::text::Fields;
 
 /// The plugin.
 pub(crate) static API_BREAKER: Descriptor = Descriptor {
     name: "api-breaker",
-    version: "0.1",
     priority: 1005,
-    doc: "Answers in the place of nodes that fail, to give them time.\n\n\
-        After `unhealthy.failures` bad answers to one host and path, requests are answered \
-        `break_response_code` for two seconds, then four, eight …, at most `max_breaker_sec`. \
-        `healthy.successes` good answers close the breaker. Breakers of one host and path are \
-        shared by all routes of this gateway.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::Log]),
-    schema,
-    check: Some(|conf| {
-        let fields = conf.get("break_response_headers").and_then(Value::as_array).into_iter().flatten();
-        check_names(fields.filter_map(|field| field.get("key")?.as_str()))
-    }),
-    build,
-    ..Descriptor::BASE
+    build: |build| {
+        Ok(Arc::new(ApiBreaker { config: build.config()?, breakers: build.node.part(Breakers::default) }))
+    },
+    ..Descriptor::of::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -53,106 +45,83 @@ the orders have a rest
 ```
 "#;
 
-fn schema() -> Value {
-    let statuses = |least: u16, most: u16, default: u16, about: &str| {
-        json!({"type": "array", "minItems": 1, "uniqueItems": true,
-            "items": {"type": "integer", "minimum": least, "maximum": most},
-            "default": [default], "description": about})
-    };
-    let times = |about: &str| json!({"type": "integer", "minimum": 1, "default": 3, "description": about});
-    json!({
-        "type": "object",
-        "properties": {
-            "break_response_code": {"type": "integer", "minimum": 200, "maximum": 599,
-                "description": "Status of requests that are not passed on."},
-            "break_response_body": {"type": "string", "description": "Body of such answers; none for a plain answer."},
-            "break_response_headers": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "key": {"type": "string", "minLength": 1, "description": "Name."},
-                        "value": {"type": "string", "minLength": 1, "description": "Value, a text with variables."}
-                    },
-                    "required": ["key", "value"]
-                },
-                "description": "Header fields of such answers, if they have a body."
-            },
-            "max_breaker_sec": {"type": "integer", "minimum": 3, "default": 300,
-                "description": "Longest time for which nothing is passed on, in seconds."},
-            "unhealthy": {
-                "type": "object",
-                "properties": {
-                    "http_statuses": statuses(500, 599, 500, "Statuses that count as failures."),
-                    "failures": times("Failures that open the breaker.")
-                },
-                "default": {"http_statuses": [500], "failures": 3},
-                "description": "What opens the breaker."
-            },
-            "healthy": {
-                "type": "object",
-                "properties": {
-                    "http_statuses": statuses(200, 499, 200, "Statuses that count as successes."),
-                    "successes": times("Successes that close the breaker.")
-                },
-                "default": {"http_statuses": [200], "successes": 3},
-                "description": "What closes the breaker."
-            }
-        },
-        "required": ["break_response_code"]
-    })
-}
-
-#[derive(Deserialize)]
+/// Answers in the place of nodes that fail, to give them time.
+///
+/// After `unhealthy.failures` bad answers to one host and path, requests are answered
+/// `break_response_code` for two seconds, then four, eight …, at most `max_breaker_sec`.
+/// `healthy.successes` good answers close the breaker. Breakers of one host and path are shared by all
+/// routes of this gateway.
+#[derive(Deserialize, JsonSchema)]
 struct Config {
+    /// Status of requests that are not passed on.
+    #[schemars(range(min = 200, max = 599))]
     break_response_code: u16,
+    /// Body of such answers; none for a plain answer.
     break_response_body: Option<String>,
-    #[serde(default)]
-    break_response_headers: Vec<ConfigField>,
+    /// Header fields of such answers, if they have a body.
+    break_response_headers: Option<LastFields>,
+    /// Longest time for which nothing is passed on, in seconds.
+    #[schemars(range(min = 3), extend("default" = 300))]
     max_breaker_sec: u64,
+    /// What opens the breaker.
+    #[schemars(extend("default" = {"http_statuses": [500], "failures": 3}))]
     unhealthy: Unhealthy,
+    /// What closes the breaker.
+    #[schemars(extend("default" = {"http_statuses": [200], "successes": 3}))]
     healthy: Healthy,
 }
 
-#[derive(Deserialize)]
-struct ConfigField {
+impl Configuration for Config {}
+
+/// Of a name that is there twice the last field counts.
+#[derive(Deserialize, JsonSchema)]
+#[serde(try_from = "Vec<Field>")]
+#[schemars(with = "Vec<Field>")]
+struct LastFields(Fields);
+
+#[derive(Deserialize, JsonSchema)]
+struct Field {
+    /// Name.
+    #[schemars(length(min = 1))]
     key: String,
-    value: Value,
+    /// Value, a text with variables.
+    #[schemars(length(min = 1))]
+    value: Template,
 }
 
-#[derive(Deserialize)]
+impl TryFrom<Vec<Field>> for LastFields {
+    type Error = String;
+
+    fn try_from(fields: Vec<Field>) -> Result<LastFields, String> {
+        let mut last: Vec<Field> = Vec::new();
+        for field in fields {
+            last.retain(|known| !known.key.eq_ignore_ascii_case(&field.key));
+            last.push(field);
+        }
+        Fields::new(last.into_iter().map(|Field { key, value }| (key, value))).map(LastFields)
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
 struct Unhealthy {
+    /// Statuses that count as failures.
+    #[schemars(length(min = 1), inner(range(min = 500, max = 599)))]
+    #[schemars(extend("uniqueItems" = true, "default" = [500]))]
     http_statuses: Vec<u16>,
+    /// Failures that open the breaker.
+    #[schemars(range(min = 1), extend("default" = 3))]
     failures: u64,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 struct Healthy {
+    /// Statuses that count as successes.
+    #[schemars(length(min = 1), inner(range(min = 200, max = 499)))]
+    #[schemars(extend("uniqueItems" = true, "default" = [200]))]
     http_statuses: Vec<u16>,
+    /// Successes that close the breaker.
+    #[schemars(range(min = 1), extend("default" = 3))]
     successes: u64,
-}
-
-fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
-    let config: Config = build.config()?;
-    // Of a name that is there twice the last one counts.
-    let mut named: Map<String, Value> = Map::new();
-    for ConfigField { key, value } in &config.break_response_headers {
-        named.retain(|known, _| !known.eq_ignore_ascii_case(key));
-        named.insert(key.clone(), value.clone());
-    }
-    Ok(Arc::new(ApiBreaker {
-        status: config.break_response_code,
-        fields: Field::all(&named),
-        body: config.break_response_body,
-        limits: Limits {
-            failures: config.unhealthy.failures,
-            successes: config.healthy.successes,
-            longest_s: config.max_breaker_sec,
-        },
-        unhealthy: config.unhealthy.http_statuses,
-        healthy: config.healthy.http_statuses,
-        breakers: build.node.part(Breakers::default),
-    }))
 }
 
 /// The breakers of all hosts and paths of this gateway.
@@ -168,45 +137,33 @@ struct Breaker {
     opened: Option<(u64, u64)>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Limits {
-    failures: u64,
-    successes: u64,
-    longest_s: u64,
-}
-
 impl Breaker {
-    fn is_open(&self, limits: Limits, now_s: u64) -> bool {
+    fn is_open(&self, config: &Config, now_s: u64) -> bool {
         let Some((opened_s, until_s)) = self.opened else { return false };
         if now_s >= until_s || self.failures == 0 {
             return false;
         }
-        let times = (self.failures / limits.failures).clamp(1, 63);
-        opened_s.saturating_add((1 << times).min(limits.longest_s)) >= now_s
+        let times = (self.failures / config.unhealthy.failures).clamp(1, 63);
+        opened_s.saturating_add((1 << times).min(config.max_breaker_sec)) >= now_s
     }
 
-    fn failed(&mut self, limits: Limits, now_s: u64) {
+    fn failed(&mut self, config: &Config, now_s: u64) {
         self.failures += 1;
         self.successes = 0;
-        if self.failures.is_multiple_of(limits.failures) {
-            self.opened = Some((now_s, now_s.saturating_add(limits.longest_s)));
+        if self.failures.is_multiple_of(config.unhealthy.failures) {
+            self.opened = Some((now_s, now_s.saturating_add(config.max_breaker_sec)));
         }
     }
 
     /// Whether it is closed for good.
-    fn succeeded(&mut self, limits: Limits) -> bool {
+    fn succeeded(&mut self, config: &Config) -> bool {
         self.successes += 1;
-        self.successes >= limits.successes
+        self.successes >= config.healthy.successes
     }
 }
 
 struct ApiBreaker {
-    status: u16,
-    body: Option<String>,
-    fields: Vec<Field>,
-    limits: Limits,
-    unhealthy: Vec<u16>,
-    healthy: Vec<u16>,
+    config: Config,
     breakers: Arc<Breakers>,
 }
 
@@ -231,27 +188,26 @@ fn now_s() -> u64 {
 
 impl Plugin for ApiBreaker {
     fn access(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
-        let now_s = now_s();
-        let open = self.breakers.0.peek(&key(ctx), 0, |slot| slot.value.is_open(self.limits, now_s));
+        let (config, now_s) = (&self.config, now_s());
+        let open = self.breakers.0.peek(&key(ctx), 0, |slot| slot.value.is_open(config, now_s));
         if open != Some(true) {
             return Step::Next;
         }
-        let Some(body) = &self.body else { return Step::status(self.status) };
-        let reply = self
-            .fields
-            .iter()
-            .map(|field| field.of(ctx))
-            .fold(Reply::new(self.status), |reply, (name, value)| reply.header(name, value));
+        let Some(body) = &config.break_response_body else { return Step::status(config.break_response_code) };
+        let mut reply = Reply::new(config.break_response_code);
+        if let Some(LastFields(fields)) = &config.break_response_headers {
+            reply = fields.added_to(reply, ctx);
+        }
         reply.text(body.as_bytes()).into()
     }
 
     fn log(&self, ctx: &mut Context, _env: &Env<'_>) {
         let Some(status) = upstream_status(ctx) else { return };
-        let (key, breakers) = (key(ctx), &self.breakers.0);
-        if self.unhealthy.contains(&status) {
-            breakers.with(&key, 0, |slot| slot.value.failed(self.limits, now_s()));
-        } else if self.healthy.contains(&status) {
-            let closed = breakers.peek(&key, 0, |slot| slot.value.succeeded(self.limits));
+        let (key, breakers, config) = (key(ctx), &self.breakers.0, &self.config);
+        if config.unhealthy.http_statuses.contains(&status) {
+            breakers.with(&key, 0, |slot| slot.value.failed(config, now_s()));
+        } else if config.healthy.http_statuses.contains(&status) {
+            let closed = breakers.peek(&key, 0, |slot| slot.value.succeeded(config));
             if closed == Some(true) {
                 breakers.remove(&key);
             }
@@ -261,21 +217,26 @@ impl Plugin for ApiBreaker {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::testing::{Case, entry, refusal};
     use sigma_plugin::record::Attempt;
 
-    const LIMITS: Limits = Limits { failures: 2, successes: 2, longest_s: 6 };
-
     #[test]
     fn open_times_double_up_to_the_longest() {
+        let config: Config = serde_json::from_value(json!({
+            "break_response_code": 500, "max_breaker_sec": 6,
+            "unhealthy": {"http_statuses": [500], "failures": 2}, "healthy": {"http_statuses": [200], "successes": 2}
+        }))
+        .unwrap();
         let mut breaker = Breaker::default();
         // After so many failures at second 100, the last second at which it is open.
         for (failures, last_s) in
             [(1, None), (2, Some(102)), (3, Some(102)), (4, Some(104)), (5, Some(104)), (6, Some(105))]
         {
-            breaker.failed(LIMITS, 100);
-            let open: Vec<u64> = (100..120).filter(|now_s| breaker.is_open(LIMITS, *now_s)).collect();
+            breaker.failed(&config, 100);
+            let open: Vec<u64> = (100..120).filter(|now_s| breaker.is_open(&config, *now_s)).collect();
             assert_eq!(open.last().copied(), last_s, "{failures}");
         }
     }

@@ -3,39 +3,29 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
 use sigma_config::expr::Expr;
 use sigma_config::template::Template;
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
-use super::text::{Field, check_names, rendered};
+use super::text::{Fields, rendered};
 
 /// The plugin.
 pub(crate) static FAULT_INJECTION: Descriptor = Descriptor {
     name: "fault-injection",
-    version: "0.1",
     priority: 11000,
-    doc: "Delays requests, or answers them with a fault, to see what clients make of it.\n\n\
-        Both apply to a share of the requests, and to those whose variables match. A request that \
-        is to be delayed and answered is delayed first.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
-    schema,
-    check: Some(|conf| {
-        let fields = conf.pointer("/abort/headers").and_then(Value::as_object);
-        check_names(fields.into_iter().flat_map(|fields| fields.keys().map(String::as_str)))?;
-        parse(conf).map(drop)
-    }),
-    build,
     variables: &[
         VariablePlace::shown("abort.vars", VariableForm::Condition),
         VariablePlace::shown("delay.vars", VariableForm::Condition),
         VariablePlace::shown("abort.body", VariableForm::Template),
         VariablePlace::shown("abort.headers.*", VariableForm::Template),
     ],
-    ..Descriptor::BASE
+    build: |build| Ok(Arc::new(FaultInjection(Arc::new(build.config()?)))),
+    ..Descriptor::of::<Faults>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -62,72 +52,52 @@ HTTP/1.1 200 OK
 ```
 "#;
 
-fn schema() -> Value {
-    let percentage = json!({"type": "integer", "minimum": 0, "maximum": 100,
-        "description": "Share of the requests, in percent; without it all."});
-    let vars = json!({"type": "array", "maxItems": 20, "items": {"type": "array"},
-        "description": "Expressions on variables, one of which must hold."});
-    json!({
-        "type": "object",
-        "properties": {
-            "abort": {
-                "type": "object",
-                "properties": {
-                    "http_status": {"type": "integer", "minimum": 200, "maximum": 999, "description": "Status."},
-                    "body": {"type": "string", "minLength": 0, "description": "Body, a text with variables."},
-                    "headers": {
-                        "type": "object",
-                        "minProperties": 1,
-                        "additionalProperties": {"oneOf": [{"type": "string"}, {"type": "number"}]},
-                        "description": "Header fields; their values are texts with variables."
-                    },
-                    "percentage": percentage,
-                    "vars": vars
-                },
-                "required": ["http_status"],
-                "description": "Answers requests with a fault."
-            },
-            "delay": {
-                "type": "object",
-                "properties": {
-                    "duration": {"type": "number", "minimum": 0, "description": "Seconds."},
-                    "percentage": percentage,
-                    "vars": vars
-                },
-                "required": ["duration"],
-                "description": "Delays requests."
-            }
-        },
-        "minProperties": 1
-    })
+/// Delays requests, or answers them with a fault, to see what clients make of it.
+///
+/// Both apply to a share of the requests, and to those whose variables match. A request that is to be
+/// delayed and answered is delayed first.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(extend("minProperties" = 1))]
+struct Faults {
+    /// Answers requests with a fault.
+    abort: Option<Abort>,
+    /// Delays requests.
+    delay: Option<Delay>,
 }
 
-#[derive(Deserialize)]
-struct Config {
-    abort: Option<AbortConfig>,
-    delay: Option<DelayConfig>,
-}
+impl Configuration for Faults {}
 
-#[derive(Deserialize)]
-struct AbortConfig {
+#[derive(Deserialize, JsonSchema)]
+struct Abort {
+    /// Status.
+    #[schemars(range(min = 200, max = 999))]
     http_status: u16,
-    body: Option<String>,
-    headers: Option<Map<String, Value>>,
+    /// Body, a text with variables.
+    #[schemars(length(min = 0))]
+    body: Option<Template>,
+    /// Header fields; their values are texts with variables.
+    headers: Option<Fields>,
     #[serde(flatten)]
     share: Share,
 }
 
-#[derive(Deserialize)]
-struct DelayConfig {
+#[derive(Deserialize, JsonSchema)]
+struct Delay {
+    /// Seconds.
+    #[schemars(range(min = 0))]
     duration: f64,
     #[serde(flatten)]
     share: Share,
 }
 
 /// Which requests are meant.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 struct Share {
+    /// Share of the requests, in percent; without it all.
+    #[schemars(range(min = 0, max = 100))]
     percentage: Option<u64>,
+    /// Expressions on variables, one of which must hold.
+    #[schemars(length(max = 20))]
     vars: Option<Vec<Expr>>,
 }
 
@@ -138,41 +108,11 @@ impl Share {
     }
 }
 
-fn parse(conf: &Value) -> Result<Config, String> {
-    Config::deserialize(conf).map_err(|error| error.to_string())
-}
-
-fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
-    let Config { abort, delay } = build.config()?;
-    let abort = abort.map(|config| {
-        let fault = Fault {
-            status: config.http_status,
-            body: config.body.as_deref().map(Template::parse),
-            fields: config.headers.as_ref().map(Field::all).unwrap_or_default(),
-        };
-        (config.share, Arc::new(fault))
-    });
-    // No timer goes on for years.
-    let delay = delay.map(|config| (config.share, Duration::from_secs_f64(config.duration.min(1e8))));
-    Ok(Arc::new(FaultInjection { abort, delay }))
-}
-
-struct FaultInjection {
-    abort: Option<(Share, Arc<Fault>)>,
-    delay: Option<(Share, Duration)>,
-}
-
-struct Fault {
-    status: u16,
-    body: Option<Template>,
-    fields: Vec<Field>,
-}
-
-impl Fault {
+impl Abort {
     fn step(&self, ctx: &Context) -> Step {
-        let mut reply = Reply::new(self.status);
-        for (name, value) in self.fields.iter().map(|field| field.of(ctx)) {
-            reply = reply.header(name, value);
+        let mut reply = Reply::new(self.http_status);
+        if let Some(fields) = &self.headers {
+            reply = fields.added_to(reply, ctx);
         }
         match &self.body {
             Some(body) => reply.text(rendered(body, ctx)).into(),
@@ -181,23 +121,30 @@ impl Fault {
     }
 }
 
+struct FaultInjection(Arc<Faults>);
+
 impl Plugin for FaultInjection {
     fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
-        let delay = self.delay.as_ref().filter(|(share, _)| share.has(ctx, env)).map(|(_, delay)| *delay);
-        let abort =
-            self.abort.as_ref().filter(|(share, _)| share.has(ctx, env)).map(|(_, fault)| Arc::clone(fault));
-        let abort = move |ctx: &Context| abort.map_or(Step::Next, |fault| fault.step(ctx));
-        match delay.filter(|delay| !delay.is_zero()) {
-            None => abort(ctx),
-            Some(delay) => {
-                Step::wait(async move { tokio::time::sleep(delay).await }, move |(), ctx, _| abort(ctx))
-            }
-        }
+        let Faults { abort, delay } = &*self.0;
+        // No timer goes on for years.
+        let duration = |delay: &Delay| Duration::from_secs_f64(delay.duration.min(1e8));
+        let delay = delay.as_ref().filter(|delay| delay.share.has(ctx, env)).map(duration);
+        let abort = abort.as_ref().filter(|abort| abort.share.has(ctx, env));
+        let Some(delay) = delay.filter(|delay| !delay.is_zero()) else {
+            return abort.map_or(Step::Next, |abort| abort.step(ctx));
+        };
+        let faults = abort.map(|_| Arc::clone(&self.0));
+        Step::wait(async move { tokio::time::sleep(delay).await }, move |(), ctx, _| {
+            let abort = faults.as_ref().and_then(|faults| faults.abort.as_ref());
+            abort.map_or(Step::Next, |abort| abort.step(ctx))
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::testing::{Case, entry, refusal};
 

@@ -5,34 +5,27 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use sigma_config::template::Template;
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{Build, Context, Descriptor, Env, Local, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_plugin::{Configuration, Context, Descriptor, Env, Local, Phase, PhaseSet, Plugin, Reply, Step};
 
-use super::text::{Field, check_names, rendered};
+use super::text::{Fields, rendered};
 
 /// The plugin.
 pub(crate) static MOCKING: Descriptor = Descriptor {
     name: "mocking",
-    version: "0.1",
     priority: 10900,
-    doc: "Answers with an example, or with random data that follows a schema.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
-    schema,
-    check: Some(|conf| {
-        let fields = conf.get("response_headers").and_then(Value::as_object);
-        check_names(fields.into_iter().flat_map(|fields| fields.keys().map(String::as_str)))?;
-        Form::of(conf).map(drop)
-    }),
-    build,
     variables: &[
         VariablePlace::shown("response_example", VariableForm::Template),
         VariablePlace::shown("response_headers.*", VariableForm::Template),
     ],
-    ..Descriptor::BASE
+    build: |build| Ok(Arc::new(Mocking(Arc::new(build.config()?)))),
+    ..Descriptor::of::<Mock>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -64,42 +57,55 @@ const MOST_LEVELS: usize = 32;
 /// Values of one answer. Arrays within arrays multiply: thirty of them would be a billion.
 const MOST_VALUES: usize = 10_000;
 
-fn schema() -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "delay": {"type": "integer", "minimum": 0, "default": 0, "description": "Seconds before the answer."},
-            "response_status": {"type": "integer", "minimum": 200, "maximum": 999, "default": 200, "description": "Status."},
-            "content_type": {"type": "string", "default": "application/json;charset=utf8",
-                "description": "Content type: application/json, application/xml, text/plain, text/html or text/xml."},
-            "response_example": {"type": "string", "description": "Body, a text with variables."},
-            "response_schema": {"type": "object", "description": "A schema for which a body is made up, without an example."},
-            "with_mock_header": {"type": "boolean", "default": true,
-                "description": "Whether the header `x-mock-by` tells that the answer is made up."},
-            "response_headers": {
-                "type": "object",
-                "minProperties": 1,
-                "additionalProperties": {"oneOf": [{"type": "string"}, {"type": "number"}]},
-                "description": "Further header fields; their values are texts with variables."
-            }
-        },
-        "anyOf": [{"required": ["response_example"]}, {"required": ["response_schema"]}]
-    })
+/// Answers with an example, or with random data that follows a schema.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(extend("anyOf" = [{"required": ["response_example"]}, {"required": ["response_schema"]}]))]
+struct Mock {
+    /// Seconds before the answer.
+    #[schemars(extend("default" = 0))]
+    delay: u64,
+    /// Status.
+    #[schemars(range(min = 200, max = 999), extend("default" = 200))]
+    response_status: u16,
+    /// Content type: application/json, application/xml, text/plain, text/html or text/xml.
+    #[schemars(with = "String", extend("default" = "application/json;charset=utf8"))]
+    content_type: ContentType,
+    /// Body, a text with variables.
+    response_example: Option<Template>,
+    /// A schema for which a body is made up, without an example.
+    #[schemars(extend("type" = "object"))]
+    response_schema: Option<Value>,
+    /// Whether the header `x-mock-by` tells that the answer is made up.
+    #[schemars(extend("default" = true))]
+    with_mock_header: bool,
+    /// Further header fields; their values are texts with variables.
+    response_headers: Option<Fields>,
 }
 
+impl Configuration for Mock {}
+
 #[derive(Deserialize)]
-struct Config {
-    delay: u64,
-    response_status: u16,
-    content_type: String,
-    response_example: Option<String>,
-    response_schema: Option<Value>,
-    with_mock_header: bool,
-    response_headers: Option<Map<String, Value>>,
+#[serde(try_from = "String")]
+struct ContentType {
+    text: String,
+    form: Form,
+}
+
+impl TryFrom<String> for ContentType {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<ContentType, &'static str> {
+        let form = match text.split(';').next().unwrap_or_default().trim() {
+            "application/json" | "text/plain" => Form::Json,
+            "application/xml" | "text/xml" => Form::Xml,
+            "text/html" => Form::Html,
+            _ => return Err("unsupported content type!"),
+        };
+        Ok(ContentType { text, form })
+    }
 }
 
 /// How made-up data is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Json,
     Xml,
@@ -107,85 +113,47 @@ enum Form {
     Html,
 }
 
-impl Form {
-    fn of(conf: &Value) -> Result<Form, String> {
-        let content_type = conf.get("content_type").and_then(Value::as_str).unwrap_or("application/json");
-        let media_type = content_type.split(';').next().unwrap_or_default().trim();
-        match media_type {
-            "application/json" | "text/plain" => Ok(Form::Json),
-            "application/xml" | "text/xml" => Ok(Form::Xml),
-            "text/html" => Ok(Form::Html),
-            _ => Err("unsupported content type!".to_owned()),
+impl Mock {
+    fn answer(&self, ctx: &Context, local: &Local) -> Step {
+        let mut reply =
+            Reply::new(self.response_status).header("Content-Type", self.content_type.text.as_bytes());
+        if self.with_mock_header {
+            reply = reply.header("x-mock-by", MOCK_BY);
         }
+        if let Some(fields) = &self.response_headers {
+            reply = fields.added_to(reply, ctx);
+        }
+        reply.text(self.body(ctx, local)).into()
+    }
+
+    fn body(&self, ctx: &Context, local: &Local) -> Vec<u8> {
+        if let Some(example) = &self.response_example {
+            return rendered(example, ctx);
+        }
+        let schema = self.response_schema.as_ref().unwrap_or(&Value::Null);
+        let data = Invention { local, left: Cell::new(MOST_VALUES) }.object(schema, 0);
+        let text = match self.content_type.form {
+            Form::Json => data.to_string(),
+            Form::Xml => xml(&data),
+            Form::Html => String::new(),
+        };
+        // Examples inside a schema may hold variables as well.
+        if text.contains('$') { rendered(&Template::parse(&text), ctx) } else { text.into_bytes() }
     }
 }
 
-fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
-    let form = Form::of(build.conf)?;
-    let config: Config = build.config()?;
-    let body = match config.response_example {
-        Some(example) => Body::Example(Template::parse(&example)),
-        None => Body::MadeUp(config.response_schema.unwrap_or_default(), form),
-    };
-    Ok(Arc::new(Mocking {
-        // No timer goes on for years.
-        delay: Duration::from_secs(config.delay.min(100_000_000)),
-        status: config.response_status,
-        content_type: config.content_type,
-        body: Arc::new(body),
-        marked: config.with_mock_header,
-        fields: config.response_headers.as_ref().map(Field::all).unwrap_or_default(),
-    }))
-}
-
-enum Body {
-    Example(Template),
-    MadeUp(Value, Form),
-}
-
-impl Body {
-    fn of(&self, ctx: &Context, local: &Local) -> Vec<u8> {
-        match self {
-            Body::Example(example) => rendered(example, ctx),
-            Body::MadeUp(schema, form) => {
-                let data = Invention { local, left: Cell::new(MOST_VALUES) }.object(schema, 0);
-                let text = match form {
-                    Form::Json => data.to_string(),
-                    Form::Xml => xml(&data),
-                    Form::Html => String::new(),
-                };
-                // Examples inside a schema may hold variables as well.
-                if text.contains('$') { rendered(&Template::parse(&text), ctx) } else { text.into_bytes() }
-            }
-        }
-    }
-}
-
-struct Mocking {
-    delay: Duration,
-    status: u16,
-    content_type: String,
-    body: Arc<Body>,
-    marked: bool,
-    fields: Vec<Field>,
-}
+struct Mocking(Arc<Mock>);
 
 impl Plugin for Mocking {
     fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
-        let mut reply = Reply::new(self.status).header("Content-Type", self.content_type.as_bytes());
-        if self.marked {
-            reply = reply.header("x-mock-by", MOCK_BY);
+        if self.0.delay == 0 {
+            return self.0.answer(ctx, env.local);
         }
-        for (name, value) in self.fields.iter().map(|field| field.of(ctx)) {
-            reply = reply.header(name, value);
-        }
-        let body = Arc::clone(&self.body);
-        if self.delay.is_zero() {
-            return reply.text(body.of(ctx, env.local)).into();
-        }
-        let delay = self.delay;
+        // No timer goes on for years.
+        let delay = Duration::from_secs(self.0.delay.min(100_000_000));
+        let mock = Arc::clone(&self.0);
         Step::wait(async move { tokio::time::sleep(delay).await }, move |(), ctx, env| {
-            reply.text(body.of(ctx, env.local)).into()
+            mock.answer(ctx, env.local)
         })
     }
 }

@@ -1,44 +1,52 @@
 //! Texts and fields that depend on the request.
 
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
 use sigma_config::template::Template;
-use sigma_plugin::Context;
+use sigma_plugin::{Context, Reply};
 
 use crate::rewrite::fields::{frames, is_name};
 
-/// A header field whose value may hold variables.
-pub(super) struct Field {
-    name: String,
-    value: Template,
-}
+/// Header fields of an answer, whose values may hold variables.
+#[derive(Deserialize, JsonSchema)]
+#[serde(try_from = "Map<String, Value>")]
+#[schemars(
+    with = "Value",
+    extend(
+        "type" = "object",
+        "minProperties" = 1,
+        "additionalProperties" = {"oneOf": [{"type": "string"}, {"type": "number"}]}
+    )
+)]
+pub(super) struct Fields(Vec<(String, Template)>);
 
-impl Field {
-    pub(super) fn new(name: &str, value: &Value) -> Field {
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        Field { name: name.to_owned(), value: Template::parse(&text) }
-    }
+impl TryFrom<Map<String, Value>> for Fields {
+    type Error = String;
 
-    /// The fields of a checked object of strings and numbers; those that frame the answer are left
-    /// to the gateway.
-    pub(super) fn all(fields: &serde_json::Map<String, Value>) -> Vec<Field> {
-        let fields = fields.iter().filter(|(name, _)| !frames(name));
-        fields.map(|(name, value)| Field::new(name, value)).collect()
-    }
-
-    /// Name and value for this request.
-    pub(super) fn of(&self, ctx: &Context) -> (String, Vec<u8>) {
-        (self.name.clone(), rendered(&self.value, ctx))
+    fn try_from(fields: Map<String, Value>) -> Result<Fields, String> {
+        let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        Fields::new(fields.into_iter().map(|(name, value)| (name, Template::parse(&text(value)))))
     }
 }
 
-/// Refuses what is no name of a field: it would tear the answer apart.
-///
-/// # Errors
-/// One of the names is none.
-pub(super) fn check_names<'n>(mut names: impl Iterator<Item = &'n str>) -> Result<(), String> {
-    match names.find(|name| !is_name(name)) {
-        Some(name) => Err(format!("`{name}` is no name of a header field")),
-        None => Ok(()),
+impl Fields {
+    /// These fields. Those that frame the answer are left to the gateway.
+    ///
+    /// # Errors
+    /// Returns an error if a name is none: it would tear the answer apart.
+    pub(super) fn new(fields: impl Iterator<Item = (String, Template)>) -> Result<Fields, String> {
+        let checked = fields.map(|(name, value)| match is_name(&name) {
+            true => Ok((name, value)),
+            false => Err(format!("`{name}` is no name of a header field")),
+        });
+        let all: Vec<_> = checked.collect::<Result<_, _>>()?;
+        Ok(Fields(all.into_iter().filter(|(name, _)| !frames(name)).collect()))
+    }
+
+    /// The answer with these fields.
+    pub(super) fn added_to(&self, reply: Reply, ctx: &Context) -> Reply {
+        self.0.iter().fold(reply, |reply, (name, value)| reply.header(name.clone(), rendered(value, ctx)))
     }
 }
 
