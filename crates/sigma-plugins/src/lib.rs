@@ -5,6 +5,7 @@
 
 mod auth;
 mod batch;
+mod condition;
 mod limit;
 mod log;
 mod metrics;

@@ -4,32 +4,30 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
+use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use sigma_config::expr::Expr;
+use sigma_config::id::Id;
 use sigma_config::kind::Kind;
 use sigma_config::resources::Upstream;
 use sigma_config::stored;
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{Build, Context, Descriptor, Env, Local, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Local, Phase, PhaseSet, Plugin, Step};
+
+use crate::condition;
 
 /// The plugin.
 pub(crate) static TRAFFIC_SPLIT: Descriptor = Descriptor {
     name: "traffic-split",
-    version: "0.1",
     priority: 966,
-    doc: "Sends shares of the traffic to other upstreams.\n\n\
-        The first rule whose conditions hold decides; its upstreams take turns by weight. An entry \
-        without an upstream stands for the route's own.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
-    schema,
-    check: Some(check),
     upstreams: Some(upstreams),
     build,
     variables: &[VariablePlace::shown("rules.*.match.*.vars", VariableForm::Condition)],
-    ..Descriptor::BASE
+    ..Descriptor::of::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -56,101 +54,58 @@ $ curl -s http://127.0.0.1:9080/orders | grep '"origin"'
 /// Most bytes of a form that conditions may look at.
 const FORM_LIMIT: usize = 1024 * 1024;
 
-fn schema() -> Value {
-    let mut upstream = stored::schema(Kind::Upstream).clone();
-    upstream["description"] = "An upstream of the plugin's own.".into();
-    let weighted = json!({
-        "type": "object",
-        "properties": {
-            "upstream_id": {
-                "anyOf": [
-                    {"type": "string", "minLength": 1, "maxLength": 64, "pattern": "^[a-zA-Z0-9-_.]+$"},
-                    {"type": "integer", "minimum": 1}
-                ],
-                "description": "The upstream with this id."
-            },
-            "upstream": upstream,
-            "weight": {"type": "integer", "minimum": 0, "default": 1, "description": "Share among the entries."}
-        }
-    });
-    json!({
-        "type": "object",
-        "properties": {
-            "rules": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "match": {
-                            "type": "array",
-                            "items": {
-                                "type": "object",
-                                "properties": {"vars": {"type": "array", "description": "An expression on variables."}}
-                            },
-                            "description": "Conditions, one of which must hold; none for all requests."
-                        },
-                        "weighted_upstreams": {
-                            "type": "array",
-                            "minItems": 1,
-                            "maxItems": 20,
-                            "items": weighted,
-                            "default": [{"weight": 1}],
-                            "description": "The upstreams that take turns."
-                        }
-                    }
-                },
-                "description": "Rules, the first of which that holds decides."
-            }
-        }
-    })
-}
-
-#[derive(Deserialize)]
+/// Sends shares of the traffic to other upstreams.
+///
+/// The first rule whose conditions hold decides; its upstreams take turns by weight. An entry without an
+/// upstream stands for the route's own.
+#[derive(Deserialize, JsonSchema)]
 struct Config {
-    #[serde(default)]
-    rules: Vec<RuleConfig>,
+    /// Rules, the first of which that holds decides.
+    rules: Option<Vec<RuleConfig>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 struct RuleConfig {
-    #[serde(default, rename = "match")]
-    conditions: Vec<Condition>,
+    /// Conditions, one of which must hold; none for all requests.
+    #[serde(rename = "match")]
+    conditions: Option<Vec<Condition>>,
+    /// The upstreams that take turns.
+    #[schemars(length(min = 1, max = 20), extend("default" = [{"weight": 1}]))]
     weighted_upstreams: Vec<Weighted>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 struct Condition {
-    #[serde(default)]
-    vars: Value,
+    /// An expression on variables.
+    #[serde(default, deserialize_with = "condition::vars")]
+    vars: Option<Expr>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 struct Weighted {
-    upstream_id: Option<Value>,
+    /// The upstream with this id.
+    upstream_id: Option<Id>,
+    /// An upstream of the plugin's own.
+    #[schemars(transform = as_upstream)]
     upstream: Option<Value>,
+    /// Share among the entries.
+    #[schemars(extend("default" = 1))]
     weight: u64,
 }
 
-impl Condition {
-    fn expression(&self) -> Result<Expr, String> {
-        if self.vars.is_null() {
-            return Ok(Expr::ALWAYS);
-        }
-        Expr::parse(&self.vars).map_err(|error| format!("failed to validate the 'vars' expression: {error}"))
-    }
+fn as_upstream(schema: &mut Schema) {
+    let upstream = stored::schema(Kind::Upstream).as_object().cloned().unwrap_or_default();
+    schema.ensure_object().extend(upstream);
 }
 
-fn check(conf: &Value) -> Result<(), String> {
-    let config = Config::deserialize(conf).map_err(|error| error.to_string())?;
-    for rule in &config.rules {
-        rule.conditions.iter().try_for_each(|condition| condition.expression().map(drop))?;
-        for weighted in &rule.weighted_upstreams {
-            if let (None, Some(upstream)) = (&weighted.upstream_id, &weighted.upstream) {
-                Upstream::deserialize(upstream).map_err(|error| format!("invalid upstream: {error}"))?;
-            }
-        }
+impl Configuration for Config {
+    fn check(&self) -> Result<(), String> {
+        let entries = self.rules.iter().flatten().flat_map(|rule| &rule.weighted_upstreams);
+        let mut own =
+            entries.filter(|entry| entry.upstream_id.is_none()).filter_map(|entry| entry.upstream.as_ref());
+        let check = |upstream| Upstream::deserialize(upstream).map(drop);
+        own.try_for_each(check).map_err(|error| format!("invalid upstream: {error}"))
     }
-    Ok(())
 }
 
 /// The upstreams inside a configuration, named by the numbers of their rule and entry.
@@ -172,10 +127,9 @@ fn inline_name(rule: usize, entry: usize) -> String {
 }
 
 fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
-    check(build.conf)?;
     let config: Config = build.config()?;
-    let rules = config.rules.iter().enumerate();
-    let rules = rules.map(|(at, config)| Rule::new(build, at, config)).collect::<Result<Vec<_>, _>>()?;
+    let rules = config.rules.unwrap_or_default().into_iter().enumerate();
+    let rules: Vec<Rule> = rules.map(|(at, config)| Rule::new(build, at, config)).collect();
     let reads_form = rules.iter().any(|rule| rule.reads_form);
     let split = Split { rules };
     Ok(Arc::new(TrafficSplit { split: Arc::new(split), reads_form }))
@@ -196,11 +150,10 @@ struct Entries {
 }
 
 impl Rule {
-    fn new(build: &Build<'_>, at: usize, config: &RuleConfig) -> Result<Rule, String> {
+    fn new(build: &Build<'_>, at: usize, config: RuleConfig) -> Rule {
         let mut list: Vec<(Option<Box<str>>, u64)> = Vec::new();
         for (entry, weighted) in config.weighted_upstreams.iter().enumerate() {
             let key: Option<Box<str>> = match (&weighted.upstream_id, &weighted.upstream) {
-                (Some(Value::String(id)), _) => Some(format!("upstreams/{id}").into()),
                 (Some(id), _) => Some(format!("upstreams/{id}").into()),
                 (None, Some(_)) => Some(build.upstream_key(&inline_name(at, entry)).into()),
                 (None, None) => None,
@@ -211,10 +164,10 @@ impl Rule {
                 None => list.push((key, weighted.weight)),
             }
         }
-        let expressions = config.conditions.iter().map(Condition::expression).collect::<Result<_, _>>()?;
-        let reads_form =
-            config.conditions.iter().any(|condition| condition.vars.to_string().contains("\"post_arg"));
-        Ok(Rule { conditions: expressions, entries: Arc::new(Entries::new(list)), reads_form })
+        let conditions: Vec<Expr> =
+            config.conditions.into_iter().flatten().map(|one| one.vars.unwrap_or(Expr::ALWAYS)).collect();
+        let reads_form = conditions.iter().any(|condition| condition.needs_body().is_some());
+        Rule { conditions, entries: Arc::new(Entries::new(list)), reads_form }
     }
 
     fn holds(&self, ctx: &Context) -> bool {
@@ -318,6 +271,8 @@ impl Plugin for TrafficSplit {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::testing::{Case, entry, refusal};
 

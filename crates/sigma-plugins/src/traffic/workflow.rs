@@ -2,35 +2,34 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
+use serde::de::{Deserializer, Error};
 use serde_json::{Value, json};
 use sigma_config::Problem;
+use sigma_config::described::schema_of;
 use sigma_config::expr::Expr;
 use sigma_config::problem::{element, member};
 use sigma_config::wording::Schema;
 use sigma_plugin::descriptor::Child;
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{Build, Context, Descriptor, Entry, Env, Phase, PhaseSet, Plugin, ResponseStep, Step};
+use sigma_plugin::{
+    Build, Configuration, Context, Descriptor, Entry, Env, Phase, PhaseSet, Plugin, ResponseStep, Step,
+};
+
+use crate::condition;
 
 /// The plugin.
 pub(crate) static WORKFLOW: Descriptor = Descriptor {
     name: "workflow",
-    version: "0.1",
     priority: 1006,
-    doc: "Refuses or limits the requests of which a condition holds.\n\n\
-        The rules are looked at in order; the first whose condition holds decides, and no other. Its \
-        action is `return`, `limit-count` or `limit-conn`, with the configuration of that plugin. Each \
-        rule counts for itself. A plugin that runs as an action does not run a second time for the same \
-        request, even where the route or a global rule has it too.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::Log]),
-    schema,
-    check: Some(|conf| check(conf).map(drop)),
     warnings: Some(|_, conf| idle_actions(conf)),
     variables: &[VariablePlace::guard("rules.*.case", VariableForm::Condition)],
     children: Some(children),
     build,
-    ..Descriptor::BASE
+    ..Descriptor::of::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -65,71 +64,47 @@ const RETURN: &str = "return";
 /// The plugins that an action may be.
 const PLUGINS: [&str; 2] = ["limit-count", "limit-conn"];
 
-fn schema() -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "rules": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "case": {
-                            "type": "array",
-                            "items": {"anyOf": [{"type": "array"}, {"type": "string"}]},
-                            "minItems": 1,
-                            "description": "An expression on variables; without it the rule is for all requests."
-                        },
-                        "actions": {
-                            "type": "array",
-                            "items": {"type": "array", "minItems": 1},
-                            "minItems": 1,
-                            "description": "What is done: the name of an action and its configuration, `[return, {code: 403}]`. \
-                                Only the first one counts."
-                        }
-                    },
-                    "required": ["actions"]
-                },
-                "description": "Rules, the first of which that holds decides."
-            }
-        },
-        "required": ["rules"]
-    })
-}
-
-/// The schema of what `return` is told. A status below 200 would be no answer.
-fn return_schema() -> Value {
-    json!({
-        "type": "object",
-        "properties": {"code": {"type": "integer", "minimum": 200, "maximum": 599}},
-        "required": ["code"],
-        "additionalProperties": false
-    })
-}
-
-#[derive(Deserialize)]
+/// Refuses or limits the requests of which a condition holds.
+///
+/// The rules are looked at in order; the first whose condition holds decides, and no other. Its action is
+/// `return`, `limit-count` or `limit-conn`, with the configuration of that plugin. Each rule counts for
+/// itself. A plugin that runs as an action does not run a second time for the same request, even where the
+/// route or a global rule has it too.
+#[derive(Deserialize, JsonSchema)]
 struct Config {
+    /// Rules, the first of which that holds decides.
     rules: Vec<RuleConfig>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 struct RuleConfig {
-    case: Option<Value>,
+    /// An expression on variables; without it the rule is for all requests.
+    #[serde(default, deserialize_with = "case")]
+    #[schemars(length(min = 1), extend("items" = {"anyOf": [{"type": "array"}, {"type": "string"}]}))]
+    case: Option<Expr>,
+    /// What is done: the name of an action and its configuration, `[return, {code: 403}]`. Only the first one
+    /// counts.
+    #[schemars(length(min = 1), inner(length(min = 1)))]
     actions: Vec<Vec<Value>>,
 }
 
-impl RuleConfig {
-    /// A condition that cannot be read must not become one that holds always, or never.
-    fn condition(&self) -> Result<Expr, String> {
-        let Some(case) = &self.case else { return Ok(Expr::ALWAYS) };
-        let wrong = |reason: String| format!("failed to validate the 'case' expression: {reason}");
-        let condition = Expr::parse(case).map_err(|error| wrong(error.to_string()))?;
-        match condition.needs_body() {
-            Some(variable) => Err(wrong(format!(
-                "`{variable}` is read from the request body, which has not arrived when this is decided"
-            ))),
-            None => Ok(condition),
-        }
+/// What `return` is told. A status below 200 would be no answer.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Return {
+    #[schemars(range(min = 200, max = 599))]
+    code: u16,
+}
+
+/// A condition that cannot be read must not become one that holds always, or never.
+fn case<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Expr>, D::Error> {
+    let case = condition::read("case", deserializer)?;
+    match case.needs_body() {
+        Some(variable) => Err(D::Error::custom(format!(
+            "failed to validate the 'case' expression: `{variable}` is read from the request body, which has not \
+             arrived when this is decided"
+        ))),
+        None => Ok(Some(case)),
     }
 }
 
@@ -141,19 +116,13 @@ fn parts(action: &[Value]) -> (&Value, Value) {
 
 /// The status that a `return` is told.
 fn status(conf: &Value) -> Result<u16, String> {
-    Schema::compile(&return_schema())?.check(conf)?;
-    let status = conf.get("code").and_then(Value::as_f64).unwrap_or_default();
-    // The schema holds it between 200 and 599.
-    Ok(status as u16)
+    Schema::compile(&schema_of::<Return>())?.check(conf)?;
+    Return::deserialize(conf).map(|told| told.code).map_err(|error| error.to_string())
 }
 
-/// The configuration, with everything in it that its own schema and those of the plugins do not say.
-fn check(conf: &Value) -> Result<Config, String> {
-    let config = Config::deserialize(conf).map_err(|error| error.to_string())?;
-    for rule in &config.rules {
-        rule.condition()?;
-        for action in &rule.actions {
-            let (name, conf) = parts(action);
+impl Configuration for Config {
+    fn check(&self) -> Result<(), String> {
+        for (name, conf) in self.rules.iter().flat_map(|rule| &rule.actions).map(|action| parts(action)) {
             let told = match name.as_str() {
                 Some(RETURN) => status(&conf).map(drop),
                 Some("limit-count") if conf.get("group").is_some() => {
@@ -165,8 +134,8 @@ fn check(conf: &Value) -> Result<Config, String> {
             };
             told.map_err(|reason| refused(name.as_str().unwrap_or_default()) + &reason)?;
         }
+        Ok(())
     }
-    Ok(config)
 }
 
 fn refused(name: &str) -> String {
@@ -210,8 +179,8 @@ fn idle_actions(conf: &Value) -> Vec<Problem> {
 }
 
 fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
-    let rules = check(build.conf)?.rules;
-    let rules = rules.iter().enumerate().map(|(at, rule)| Rule::new(build, at + 1, rule));
+    let Config { rules } = build.config()?;
+    let rules = rules.into_iter().enumerate().map(|(at, rule)| Rule::new(build, at + 1, rule));
     Ok(Arc::new(Workflow { rules: rules.collect::<Result<_, _>>()? }))
 }
 
@@ -231,13 +200,13 @@ enum Action {
 
 impl Rule {
     /// The rule with this number, which keeps its counters apart from those of the others.
-    fn new(build: &Build<'_>, number: usize, config: &RuleConfig) -> Result<Rule, String> {
+    fn new(build: &Build<'_>, number: usize, config: RuleConfig) -> Result<Rule, String> {
         let (name, conf) = parts(config.actions.first().map_or(&[], Vec::as_slice));
         let action = match name.as_str() {
             Some(RETURN) => Action::Return(status(&conf)?),
             name => Action::Run(build.child(name.unwrap_or_default(), &conf, &number.to_string())?),
         };
-        Ok(Rule { case: config.condition()?, action })
+        Ok(Rule { case: config.case.unwrap_or(Expr::ALWAYS), action })
     }
 }
 
