@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use serde::Deserialize;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+use sigma_config::described::schema_of;
 use sigma_config::template::Template;
 use sigma_http::{HeaderId, Method};
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
 use super::substitute::Substitution;
 
@@ -15,72 +17,16 @@ use super::substitute::Substitution;
 pub(crate) static REDIRECT: Descriptor = Descriptor {
     name: "redirect",
     priority: 900,
-    doc: "Answers with a redirect: to HTTPS, to a template, or to what a pattern makes of the path.\n\n\
-        Only the operator names another host: whatever path or arguments hold, a target whose text begins \
-        with a slash, or with `$uri`, stays on this one, unless the text itself begins with `//`. Backslashes, \
-        which browsers read as slashes, are encoded. A text that begins with another variable of the client's \
-        (`$arg_to`) redirects anywhere.\n\n\
-        The port for HTTPS is `plugin_attr.redirect.https_port`, else the smallest of the listeners with \
-        TLS; 443 is not named.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
-    schema: || {
-        json!({
-            "type": "object",
-            "properties": {
-                "ret_code": {
-                    "type": "integer",
-                    "minimum": 200,
-                    "maximum": 999,
-                    "default": 302,
-                    "description": "The status with `uri` and `regex_uri`."
-                },
-                "uri": {
-                    "type": "string",
-                    "minLength": 2,
-                    "description": "Where to; may hold variables such as `$uri`."
-                },
-                "regex_uri": {
-                    "type": "array",
-                    "minItems": 2,
-                    "maxItems": 2,
-                    "items": {"type": "string"},
-                    "description": "A pattern and what its first match in the path becomes, with `$1` for its groups; paths without a match pass."
-                },
-                "http_to_https": {
-                    "type": "boolean",
-                    "description": "To the same place under https: 301 for GET and HEAD, 308 for others."
-                },
-                "encode_uri": {
-                    "type": "boolean",
-                    "default": false,
-                    "description": "The path of the target is percent-encoded."
-                },
-                "append_query_string": {
-                    "type": "boolean",
-                    "default": false,
-                    "description": "The client's query is appended."
-                }
-            },
-            "oneOf": [
-                {"required": ["uri"]},
-                {"required": ["regex_uri"]},
-                {"required": ["http_to_https"]}
-            ]
-        })
+    build: |build| {
+        let told = Option::<Attributes>::deserialize(build.node.attribute("redirect"));
+        let https_port = told.map_err(|error| error.to_string())?.and_then(|told| told.https_port);
+        Ok(Arc::new(Redirect { https_port, ..build.config()? }))
     },
-    check: Some(|conf| Redirect::from_conf(conf).map(|_| ())),
-    build: |build| Ok(Arc::new(Redirect::new(build)?)),
     variables: &[VariablePlace::shown("uri", VariableForm::Template)],
-    attributes: Some(|| {
-        json!({"type": "object", "properties": {
-            "https_port": {
-                "type": "integer", "minimum": 1, "maximum": 65535,
-                "description": "The port that targets with https name."
-            }
-        }})
-    }),
-    ..Descriptor::BASE
+    attributes: Some(schema_of::<Attributes>),
+    ..Descriptor::of::<Redirect>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -99,75 +45,95 @@ Location: /new/orders?page=2
 ```
 "#;
 
-#[derive(Debug, Deserialize)]
-struct Conf {
-    ret_code: u16,
-    uri: Option<String>,
-    regex_uri: Option<[String; 2]>,
-    http_to_https: Option<bool>,
-    encode_uri: bool,
-    append_query_string: bool,
-}
-
+/// Answers with a redirect: to HTTPS, to a template, or to what a pattern makes of the path.
+///
+/// Only the operator names another host: whatever path or arguments hold, a target whose text begins with a
+/// slash, or with `$uri`, stays on this one, unless the text itself begins with `//`. Backslashes, which
+/// browsers read as slashes, are encoded. A text that begins with another variable of the client's
+/// (`$arg_to`) redirects anywhere.
+///
+/// The port for HTTPS is `plugin_attr.redirect.https_port`, else the smallest of the listeners with TLS; 443
+/// is not named.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(extend("oneOf" = [
+    {"required": ["uri"]},
+    {"required": ["regex_uri"]},
+    {"required": ["http_to_https"]}
+]))]
 struct Redirect {
-    to: Target,
-    status: u16,
-    encode: bool,
-    append_query: bool,
-    /// The configured text itself begins with a host, so that what follows may.
-    names_host: bool,
-    /// The configured text holds a backslash, which is to stay one.
-    keeps_backslash: bool,
+    /// The status with `uri` and `regex_uri`.
+    #[schemars(range(min = 200, max = 999), extend("default" = 302))]
+    ret_code: u16,
+    /// Where to; may hold variables such as `$uri`.
+    #[schemars(with = "Option<String>", length(min = 2))]
+    uri: Option<Written<Template>>,
+    /// A pattern and what its first match in the path becomes, with `$1` for its groups; paths without a
+    /// match pass.
+    #[schemars(with = "Option<[String; 2]>")]
+    regex_uri: Option<Written<Substitution>>,
+    /// To the same place under https: 301 for GET and HEAD, 308 for others.
+    http_to_https: Option<bool>,
+    /// The path of the target is percent-encoded.
+    #[schemars(extend("default" = false))]
+    encode_uri: bool,
+    /// The client's query is appended.
+    #[schemars(extend("default" = false))]
+    append_query_string: bool,
     /// What `plugin_attr` names for targets with https.
+    #[serde(skip)]
     https_port: Option<u16>,
 }
 
-enum Target {
-    /// The same place under https.
-    Https,
-    /// `http_to_https` is false: nowhere.
-    Nowhere,
-    Template(Template),
-    Substitution(Substitution),
+#[derive(Deserialize, JsonSchema)]
+struct Attributes {
+    /// The port that targets with https name.
+    #[schemars(range(min = 1))]
+    https_port: Option<u16>,
+}
+
+impl Configuration for Redirect {
+    fn check(&self) -> Result<(), String> {
+        if self.http_to_https.is_some() && self.append_query_string {
+            return Err("only one of `http_to_https` and `append_query_string` can be configured.".into());
+        }
+        Ok(())
+    }
+}
+
+/// What makes a target, and what the operator's text for it means to say.
+struct Written<T> {
+    made_by: T,
+    /// The text itself begins with a host, so that what follows may.
+    names_host: bool,
+    /// The text holds a backslash, which is to stay one.
+    keeps_backslash: bool,
+}
+
+impl<T> Written<T> {
+    fn new(made_by: T, text: &str) -> Written<T> {
+        Written { made_by, names_host: text.starts_with("//"), keeps_backslash: text.contains('\\') }
+    }
+}
+
+impl<'de> Deserialize<'de> for Written<Template> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        // `\$` stays as it is, backslash and all.
+        Ok(Written::new(Template::parse(&text.replace("\\$", "\\\\$")), &text))
+    }
+}
+
+impl<'de> Deserialize<'de> for Written<Substitution> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let [pattern, replacement] = <[String; 2]>::deserialize(deserializer)?;
+        let made_by = Substitution::new(&pattern, &replacement, "jo").map_err(|reason| {
+            D::Error::custom(format!("invalid regex_uri ({pattern}, {replacement}), err:{reason}"))
+        })?;
+        Ok(Written::new(made_by, &replacement))
+    }
 }
 
 impl Redirect {
-    fn new(build: &Build<'_>) -> Result<Redirect, String> {
-        let mut redirect = Redirect::from_conf(build.conf)?;
-        let port = build.node.attribute("redirect").get("https_port").and_then(serde_json::Value::as_u64);
-        redirect.https_port = port.map(|port| u16::try_from(port).unwrap_or(0));
-        Ok(redirect)
-    }
-
-    fn from_conf(conf: &serde_json::Value) -> Result<Redirect, String> {
-        let conf = Conf::deserialize(conf).map_err(|error| error.to_string())?;
-        let to = match (conf.http_to_https, &conf.uri, &conf.regex_uri) {
-            (Some(_), ..) if conf.append_query_string => {
-                return Err("only one of `http_to_https` and `append_query_string` can be configured.".into());
-            }
-            (Some(true), ..) => Target::Https,
-            (Some(false), ..) => Target::Nowhere,
-            // `\$` stays as it is, backslash and all.
-            (None, Some(uri), _) => Target::Template(Template::parse(&uri.replace("\\$", "\\\\$"))),
-            (None, None, Some([pattern, replacement])) => {
-                Target::Substitution(Substitution::new(pattern, replacement, "jo").map_err(|reason| {
-                    format!("invalid regex_uri ({pattern}, {replacement}), err:{reason}")
-                })?)
-            }
-            (None, None, None) => return Err("nothing to redirect to".into()),
-        };
-        let written = conf.uri.as_ref().or(conf.regex_uri.as_ref().map(|[_, replacement]| replacement));
-        Ok(Redirect {
-            to,
-            status: conf.ret_code,
-            encode: conf.encode_uri,
-            append_query: conf.append_query_string,
-            names_host: written.is_some_and(|text| text.starts_with("//")),
-            keeps_backslash: written.is_some_and(|text| text.contains('\\')),
-            https_port: None,
-        })
-    }
-
     fn to_https(&self, ctx: &Context, env: &Env<'_>) -> Step {
         // What a trusted proxy says of its client's scheme counts; the gateway wrote the rest.
         let is_https = match ctx.request.headers.get(HeaderId::XForwardedProto) {
@@ -193,18 +159,18 @@ impl Redirect {
     }
 
     /// Encodes and completes what the configuration made.
-    fn finish(&self, ctx: &Context, mut target: Vec<u8>) -> Step {
+    fn finish<T>(&self, ctx: &Context, mut target: Vec<u8>, written: &Written<T>) -> Step {
         // Two slashes at the beginning would name a host (RFC 3986 §4.2), and browsers take
         // backslashes for slashes.
         let slashes = target.iter().take_while(|byte| matches!(byte, b'/' | b'\\')).count();
-        if slashes > 1 && !self.names_host {
+        if slashes > 1 && !written.names_host {
             target.splice(..slashes, [b'/']);
         }
         let split = target.iter().position(|b| *b == b'?').unwrap_or(target.len());
         let (path, query) = target.split_at(split);
-        let mut target = if self.encode { encoded(path) } else { path.to_vec() };
+        let mut target = if self.encode_uri { encoded(path) } else { path.to_vec() };
         target.extend_from_slice(query);
-        if self.append_query
+        if self.append_query_string
             && let Some(args) = ctx.request.query()
         {
             target.push(if query.is_empty() { b'?' } else { b'&' });
@@ -212,9 +178,9 @@ impl Redirect {
         }
         let target = percent_encoded(&target, |byte| {
             // Control characters of a decoded path must not get into a field.
-            byte < 0x20 || byte == 0x7f || (byte == b'\\' && !self.keeps_backslash)
+            byte < 0x20 || byte == 0x7f || (byte == b'\\' && !written.keeps_backslash)
         });
-        Reply::new(self.status).header("Location", target).into()
+        Reply::new(self.ret_code).header("Location", target).into()
     }
 }
 
@@ -238,25 +204,22 @@ pub(super) fn percent_encoded(text: &[u8], is_escaped: impl Fn(u8) -> bool) -> V
 
 impl Plugin for Redirect {
     fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
-        match &self.to {
-            Target::Https => self.to_https(ctx, env),
-            Target::Nowhere => Step::Next,
-            Target::Template(template) => {
-                let mut target = Vec::new();
-                template.render(ctx, &mut target);
-                self.finish(ctx, target)
-            }
-            Target::Substitution(substitution) => match substitution.first(&ctx.uri) {
-                Some((target, _)) => self.finish(ctx, target),
-                None => Step::Next,
-            },
+        if let Some(written) = &self.uri {
+            let mut target = Vec::new();
+            written.made_by.render(ctx, &mut target);
+            return self.finish(ctx, target, written);
         }
+        if let Some(written) = &self.regex_uri {
+            let replaced = written.made_by.first(&ctx.uri);
+            return replaced.map_or(Step::Next, |(target, _)| self.finish(ctx, target, written));
+        }
+        if self.http_to_https == Some(true) { self.to_https(ctx, env) } else { Step::Next }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::testing::{Case, entry, field, refusal};
