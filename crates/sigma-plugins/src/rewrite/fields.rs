@@ -2,7 +2,10 @@
 
 use std::borrow::Cow;
 
-use serde_json::{Map, Value};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value, json};
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::template::Template;
 use sigma_http::{HeaderId, Headers};
@@ -23,54 +26,113 @@ pub(super) struct FieldRules {
 /// How a message's fields are reached.
 pub(super) type Side = fn(&mut Context) -> &mut Headers;
 
-impl FieldRules {
-    /// Rules in either notation: `add`, `set` and `remove`, or fields to set.
-    pub(super) fn of(headers: &Value) -> FieldRules {
-        let none = Map::new();
-        let fields = headers.as_object().unwrap_or(&none);
-        let mut rules = FieldRules::default();
-        if !is_rules(fields) {
-            rules.set = fields.iter().map(|(name, value)| (name.as_str().into(), templates(value))).collect();
-            return rules;
-        }
-        match fields.get("add") {
-            Some(Value::Object(added)) => {
-                for (name, value) in added {
-                    rules.add.extend(templates(value).into_iter().map(|value| (name.as_str().into(), value)));
-                }
-            }
-            // response-rewrite: lines as they stand in a message.
-            Some(Value::Array(lines)) => {
-                let lines = lines.iter().filter_map(Value::as_str).filter_map(|line| line.split_once(':'));
-                rules.add.extend(lines.map(|(name, value)| (name.trim().into(), template(value.trim()))));
-            }
-            _ => {}
-        }
-        if let Some(Value::Object(set)) = fields.get("set") {
-            rules.set = set.iter().map(|(name, value)| (name.as_str().into(), templates(value))).collect();
-        }
-        if let Some(Value::Array(names)) = fields.get("remove") {
-            rules.remove = names.iter().filter_map(Value::as_str).map(Box::from).collect();
-        }
-        rules
+/// `headers` as it is written: rules, or fields to set. `A` are the fields to add; with `MANY` a field to
+/// set may have several values.
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum Notation<A, const MANY: bool> {
+    Rules(Rules<A, MANY>),
+    /// Fields that replace those of the same name.
+    Fields(Fields<false>),
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("minProperties" = 1))]
+pub(super) struct Rules<A, const MANY: bool> {
+    add: Option<A>,
+    /// Fields that replace those of the same name.
+    set: Option<Fields<MANY>>,
+    /// Names of fields to remove.
+    #[schemars(length(min = 1), inner(regex(pattern = "^[^:]+$")))]
+    remove: Option<Vec<Box<str>>>,
+}
+
+/// Fields by their names; with `MANY` one may have several values.
+#[derive(Deserialize)]
+pub(super) struct Fields<const MANY: bool>(Map<String, Value>);
+
+impl<const MANY: bool> JsonSchema for Fields<MANY> {
+    fn inline_schema() -> bool {
+        true
     }
 
-    /// Refuses names and values that would tear a message apart, in the words of APISIX.
-    pub(super) fn check(headers: Option<&Value>) -> Result<(), String> {
-        let Some(headers) = headers else { return Ok(()) };
-        let rules = FieldRules::of(headers);
+    fn schema_name() -> Cow<'static, str> {
+        "Fields".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let (text, number) = (json!({"type": "string"}), json!({"type": "number"}));
+        let one = json!({"oneOf": [text, number]});
+        let many = json!({"oneOf": [text, number, {"type": "array", "minItems": 1, "items": one}]});
+        let value = if MANY { many } else { one };
+        json_schema!({"type": "object", "minProperties": 1, "patternProperties": {"^[^:]+$": value}})
+    }
+}
+
+impl<const MANY: bool> Fields<MANY> {
+    fn templates(&self) -> Vec<(Box<str>, Vec<Template>)> {
+        self.0.iter().map(|(name, value)| (name.as_str().into(), templates(value))).collect()
+    }
+}
+
+/// Fields to add, one for each value.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct Added(Fields<true>);
+
+impl From<Added> for Vec<(Box<str>, Template)> {
+    fn from(Added(fields): Added) -> Self {
+        let each = fields.templates().into_iter();
+        each.flat_map(|(name, values)| values.into_iter().map(move |value| (name.clone(), value))).collect()
+    }
+}
+
+/// Fields to add, as `Name: value`.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct Lines(
+    #[schemars(length(min = 1), inner(regex(pattern = "^[^:]+:[^:]*[^/]$")))] Vec<String>,
+);
+
+impl From<Lines> for Vec<(Box<str>, Template)> {
+    fn from(Lines(lines): Lines) -> Self {
+        let lines = lines.iter().filter_map(|line| line.split_once(':'));
+        lines.map(|(name, value)| (name.trim().into(), template(value.trim()))).collect()
+    }
+}
+
+impl<A: Into<Vec<(Box<str>, Template)>>, const MANY: bool> Notation<A, MANY> {
+    /// The rules; for `deserialize_with`.
+    ///
+    /// # Errors
+    /// Returns an error, in the words of APISIX, for names and values that would tear a message apart.
+    pub(super) fn rules<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FieldRules, D::Error>
+    where
+        A: Deserialize<'de>,
+    {
+        let notation = Self::deserialize(deserializer)?;
+        let is_torn = match &notation {
+            Notation::Fields(Fields(fields)) => {
+                fields.values().any(|value| value.as_str().is_some_and(|text| !is_plain(text)))
+            }
+            Notation::Rules(_) => false,
+        };
+        let rules = match notation {
+            Notation::Fields(fields) => FieldRules { set: fields.templates(), ..FieldRules::default() },
+            Notation::Rules(Rules { add, set, remove }) => FieldRules {
+                add: add.map(Into::into).unwrap_or_default(),
+                set: set.map(|set| set.templates()).unwrap_or_default(),
+                remove: remove.unwrap_or_default(),
+            },
+        };
         let names = rules.add.iter().map(|(name, _)| name).chain(rules.set.iter().map(|(name, _)| name));
         if names.chain(&rules.remove).any(|name| !is_name(name)) {
-            return Err("invalid field character in header".into());
+            return Err(D::Error::custom("invalid field character in header"));
         }
-        let is_rules = headers.as_object().is_some_and(is_rules);
-        let mut values = headers.as_object().into_iter().flat_map(|fields| fields.values());
-        if !is_rules && values.any(|value| value.as_str().is_some_and(|text| !is_plain(text))) {
-            return Err("invalid value character in header".into());
-        }
-        Ok(())
+        if is_torn { Err(D::Error::custom("invalid value character in header")) } else { Ok(rules) }
     }
+}
 
+impl FieldRules {
     /// The names of fields that are set, in lower case.
     pub(super) fn sets(&self, name: &str) -> bool {
         self.set.iter().any(|(known, _)| known.eq_ignore_ascii_case(name))
@@ -101,14 +163,6 @@ impl FieldRules {
 /// Whether a field frames its message.
 pub(crate) fn frames(name: &str) -> bool {
     FRAMING.contains(&HeaderId::of(name.as_bytes()))
-}
-
-/// Whether this is the notation with `add`, `set` and `remove`; a field may have one of these names.
-fn is_rules(fields: &Map<String, Value>) -> bool {
-    let grouped = |value: Option<&Value>| value.is_some_and(|value| value.is_object() || value.is_array());
-    grouped(fields.get("add"))
-        || fields.get("set").is_some_and(Value::is_object)
-        || fields.get("remove").is_some_and(Value::is_array)
 }
 
 /// Templates of a value or a list of values.

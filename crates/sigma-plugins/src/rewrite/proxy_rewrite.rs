@@ -1,18 +1,18 @@
 //! `proxy-rewrite`: the node is asked for something else than the client asked for.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
+use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::template::Template;
 use sigma_http::{HeaderId, is_authority};
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::variables::percent_encode_path;
-use sigma_plugin::{Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
-use super::fields::FieldRules;
+use super::fields::{Added, FieldRules, Notation};
 use super::redirect::percent_encoded;
 use super::substitute::{NewTarget, Substitution};
 
@@ -20,26 +20,15 @@ use super::substitute::{NewTarget, Substitution};
 pub(crate) static PROXY_REWRITE: Descriptor = Descriptor {
     name: "proxy-rewrite",
     priority: 1008,
-    doc: "Changes path, query, host, method and fields of the request that the node gets.\n\n\
-        The path is normalised and encoded anew even if only something else is changed. The variable `uri` \
-        keeps what the client asked for; `upstream_uri` is the new target. Fields that frame the message \
-        cannot be changed.\n\n\
-        What a client sends cannot become another argument: in the query of `uri` and `regex_uri`, groups and \
-        decoded variables (`arg_*`, `uri_param_*`, `post_arg_*`, `uri`) are encoded, and other variables behind \
-        a `=` as far as they would begin another argument. A new path with a dot segment is answered 400. \
-        `use_real_request_uri_unsafe` switches both off.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
-    schema,
-    check: Some(|conf| ProxyRewrite::new(conf).map(|_| ())),
-    build: |build| Ok(Arc::new(ProxyRewrite::new(build.conf)?)),
     variables: &[
         VariablePlace::shown("uri", VariableForm::Template),
         VariablePlace::shown("headers.*", VariableForm::Template),
         VariablePlace::shown("headers.*.*", VariableForm::Template),
         VariablePlace::shown("headers.*.*.*", VariableForm::Template),
     ],
-    ..Descriptor::BASE
+    ..Descriptor::itself::<ProxyRewrite>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -70,146 +59,96 @@ const METHODS: [&str; 14] = [
     "PATCH", "TRACE",
 ];
 
-fn schema() -> Value {
-    let one_value = json!({"oneOf": [{"type": "string"}, {"type": "number"}]});
-    let values = json!({"oneOf": [
-        {"type": "string"},
-        {"type": "number"},
-        {"type": "array", "minItems": 1, "items": one_value}
-    ]});
-    let fields = |about: &str, value: &Value| {
-        json!({
-            "type": "object",
-            "minProperties": 1,
-            "patternProperties": {"^[^:]+$": value},
-            "description": about
-        })
-    };
-    let rules = json!({
-        "type": "object",
-        "minProperties": 1,
-        "additionalProperties": false,
-        "properties": {
-            "add": fields("Fields to add, one for each value.", &values),
-            "set": fields("Fields that replace those of the same name.", &values),
-            "remove": {
-                "type": "array",
-                "minItems": 1,
-                "items": {"type": "string", "pattern": "^[^:]+$"},
-                "description": "Names of fields to remove."
-            }
-        }
-    });
-    json!({
-        "type": "object",
-        "minProperties": 1,
-        "additionalProperties": false,
-        "properties": {
-            "uri": {
-                "type": "string",
-                "minLength": 1,
-                "maxLength": 4096,
-                "pattern": "^\\/.*",
-                "description": "The new path, and with `?` the beginning of the query; may hold variables such as `$arg_a`."
-            },
-            "method": {
-                "type": "string",
-                "enum": METHODS,
-                "description": "The new method."
-            },
-            "regex_uri": {
-                "type": "array",
-                "minItems": 2,
-                "items": {"type": "string"},
-                "description": "Patterns for the path, each followed by what its first match becomes; the first pattern that matches counts. Not looked at beside `uri`."
-            },
-            "host": {
-                "type": "string",
-                "pattern": "^[0-9a-zA-Z-.]+(:\\d{1,5})?$",
-                "description": "The new Host, if the upstream's `pass_host` is `pass`."
-            },
-            "headers": {
-                "oneOf": [rules, fields("Fields that replace those of the same name.", &one_value)],
-                "description": "Rules for fields: `add`, `set` and `remove`, or just fields to set. Values may hold variables, and `$1` for the groups of `regex_uri`."
-            },
-            "use_real_request_uri_unsafe": {
-                "type": "boolean",
-                "default": false,
-                "description": "Begins with the target as the client wrote it, and encodes nothing."
-            }
-        }
-    })
-}
-
-#[derive(Debug, Deserialize)]
-struct Conf {
-    uri: Option<String>,
+/// Changes path, query, host, method and fields of the request that the node gets.
+///
+/// The path is normalised and encoded anew even if only something else is changed. The variable `uri` keeps
+/// what the client asked for; `upstream_uri` is the new target. Fields that frame the message cannot be
+/// changed.
+///
+/// What a client sends cannot become another argument: in the query of `uri` and `regex_uri`, groups and
+/// decoded variables (`arg_*`, `uri_param_*`, `post_arg_*`, `uri`) are encoded, and other variables behind a
+/// `=` as far as they would begin another argument. A new path with a dot segment is answered 400.
+/// `use_real_request_uri_unsafe` switches both off.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields, extend("minProperties" = 1))]
+struct ProxyRewrite {
+    /// The new path, and with `?` the beginning of the query; may hold variables such as `$arg_a`.
+    #[schemars(with = "Option<String>", length(min = 1, max = 4096), regex(pattern = r"^\/.*"))]
+    uri: Option<NewUri>,
+    /// The new method.
+    #[schemars(extend("enum" = METHODS))]
     method: Option<String>,
-    regex_uri: Option<Vec<String>>,
+    /// Patterns for the path, each followed by what its first match becomes; the first pattern that matches
+    /// counts. Not looked at beside `uri`.
+    #[schemars(with = "Option<Vec<String>>", length(min = 2))]
+    regex_uri: Option<Substitutions>,
+    /// The new Host, if the upstream's `pass_host` is `pass`.
+    #[schemars(regex(pattern = r"^[0-9a-zA-Z-.]+(:\d{1,5})?$"))]
     host: Option<String>,
-    headers: Option<Value>,
+    /// Rules for fields: `add`, `set` and `remove`, or just fields to set. Values may hold variables, and
+    /// `$1` for the groups of `regex_uri`.
+    #[serde(default, deserialize_with = "Headers::rules")]
+    #[schemars(with = "Headers", transform = only_one)]
+    headers: FieldRules,
+    /// Begins with the target as the client wrote it, and encodes nothing.
+    #[schemars(extend("default" = false))]
     use_real_request_uri_unsafe: bool,
 }
 
-struct ProxyRewrite {
-    path: NewPath,
-    method: Option<String>,
-    host: Option<String>,
-    headers: FieldRules,
-    raw: bool,
+type Headers = Notation<Added, true>;
+
+fn only_one(schema: &mut Schema) {
+    if let Some(branches) = schema.remove("anyOf") {
+        schema.insert("oneOf".to_owned(), branches);
+    }
 }
 
-enum NewPath {
-    AsAsked,
-    /// The path, and the query if there is a `?`.
-    Templates(Template, Option<QueryTemplate>),
-    Substitutions(Vec<Substitution>),
+impl Configuration for ProxyRewrite {}
+
+#[derive(Deserialize)]
+#[serde(from = "String")]
+struct NewUri {
+    path: Template,
+    query: Option<QueryTemplate>,
+}
+
+impl From<String> for NewUri {
+    fn from(uri: String) -> NewUri {
+        let (path, query) = split_outside_braces(&uri, b'?');
+        NewUri { path: Template::parse(path), query: query.map(QueryTemplate::parse) }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(try_from = "Vec<String>")]
+struct Substitutions(Vec<Substitution>);
+
+impl TryFrom<Vec<String>> for Substitutions {
+    type Error = String;
+
+    fn try_from(texts: Vec<String>) -> Result<Substitutions, String> {
+        let (pairs, []) = texts.as_chunks() else {
+            return Err("The length of regex_uri should be an even number".into());
+        };
+        let substitution = |[pattern, replacement]: &[String; 2]| {
+            Substitution::new(pattern, replacement, "jo")
+                .map_err(|reason| format!("invalid regex_uri({pattern}, {replacement}): {reason}"))
+        };
+        pairs.iter().map(substitution).collect::<Result<_, _>>().map(Substitutions)
+    }
 }
 
 impl ProxyRewrite {
-    fn new(conf: &Value) -> Result<ProxyRewrite, String> {
-        FieldRules::check(conf.get("headers"))?;
-        let conf = Conf::deserialize(conf).map_err(|error| error.to_string())?;
-        let mut substitutions = Vec::new();
-        if let Some(pairs) = &conf.regex_uri {
-            if pairs.len() % 2 != 0 {
-                return Err("The length of regex_uri should be an even number".into());
-            }
-            for pair in pairs.chunks(2) {
-                let (pattern, replacement) = (&pair[0], &pair[1]);
-                let made = Substitution::new(pattern, replacement, "jo");
-                substitutions.push(
-                    made.map_err(|reason| format!("invalid regex_uri({pattern}, {replacement}): {reason}"))?,
-                );
-            }
-        }
-        let path = match &conf.uri {
-            Some(uri) => {
-                let (path, query) = split_outside_braces(uri, b'?');
-                NewPath::Templates(Template::parse(path), query.map(QueryTemplate::parse))
-            }
-            None if substitutions.is_empty() => NewPath::AsAsked,
-            None => NewPath::Substitutions(substitutions),
-        };
-        Ok(ProxyRewrite {
-            path,
-            method: conf.method,
-            host: conf.host,
-            headers: conf.headers.as_ref().map(FieldRules::of).unwrap_or_default(),
-            raw: conf.use_real_request_uri_unsafe,
-        })
-    }
-
     /// The new target, and the groups of the pattern that matched.
     ///
     /// # Errors
     /// The client made the path lead elsewhere.
     fn target(&self, ctx: &Context) -> Result<(Vec<u8>, Vec<Vec<u8>>), DotSegment> {
-        if self.raw {
+        if self.use_real_request_uri_unsafe {
             return Ok(self.raw_target(ctx));
         }
-        let (path, query, captures) = match &self.path {
-            NewPath::Templates(path, query) => {
+        let (path, query, captures) = match (&self.uri, &self.regex_uri) {
+            (Some(NewUri { path, query }), _) => {
                 let query = query.as_ref().map(|query| query.rendered(ctx));
                 let is_fixed = path.variables().next().is_none();
                 let path = rendered(path, ctx);
@@ -218,8 +157,8 @@ impl ProxyRewrite {
                 }
                 (path, query, Vec::new())
             }
-            NewPath::AsAsked => (ctx.uri.clone(), None, Vec::new()),
-            NewPath::Substitutions(all) => {
+            (None, None) => (ctx.uri.clone(), None, Vec::new()),
+            (None, Some(Substitutions(all))) => {
                 // A question mark of the client's, sent as `%3f`, does not begin a query; one of the
                 // replacement does not either then, as with APISIX.
                 let one_text = ctx.uri.contains(&b'?');
@@ -252,14 +191,14 @@ impl ProxyRewrite {
             Some(query) => [ctx.request.raw_path(), query].join(&b'?'),
             None => ctx.request.raw_path().to_vec(),
         };
-        match &self.path {
-            NewPath::AsAsked => (asked(), Vec::new()),
-            NewPath::Substitutions(all) => {
+        match (&self.uri, &self.regex_uri) {
+            (None, None) => (asked(), Vec::new()),
+            (None, Some(Substitutions(all))) => {
                 let base = asked();
                 let replaced = all.iter().find_map(|substitution| substitution.first(&base));
                 replaced.unwrap_or_else(|| (base, Vec::new()))
             }
-            NewPath::Templates(path, query) => {
+            (Some(NewUri { path, query }), _) => {
                 // A value of a variable must not begin the query.
                 let mut target = percent_encoded(&rendered(path, ctx), |byte| byte == b'?');
                 let query = query.as_ref().map(|query| rendered(&query.whole, ctx));
@@ -416,6 +355,8 @@ impl Plugin for ProxyRewrite {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
     use crate::testing::{Case, entry, refusal, summary};
 

@@ -8,6 +8,8 @@ use std::io::Read;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use sigma_http::header::list_items;
 use sigma_http::{Chunk, Fault, FaultKind, HeaderId, Headers};
 use sigma_plugin::{Context, Pieces, Transform};
@@ -23,8 +25,6 @@ pub(super) struct Filters {
     /// Bytes of a body, encoded and decoded.
     pub(super) limit: usize,
     pub(super) unfiltered: Unfiltered,
-    /// Bytes that the bodies of a worker may take together.
-    pub(super) worker_limit: usize,
 }
 
 impl Filters {
@@ -35,7 +35,7 @@ impl Filters {
 }
 
 /// Which matches are replaced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Scope {
     Once,
@@ -44,12 +44,12 @@ pub(super) enum Scope {
 
 /// What happens to a body that cannot be filtered: it is over the limit, or encoded in a way that is
 /// not understood here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Unfiltered {
-    /// The response breaks off.
+    // The response breaks off.
     Cut,
-    /// It passes as it is; of one over the limit, what was held is filtered.
+    // It passes as it is; of one over the limit, what was held is filtered.
     Pass,
 }
 
@@ -106,6 +106,8 @@ const BROKEN: Fault = Fault::new(FaultKind::ResponseCoding, "the body is not enc
 /// Holds a body back up to the limit, and filters it when it is whole.
 pub(super) struct Filtering {
     filters: Arc<Filters>,
+    /// Bytes that the bodies of a worker may take together.
+    worker_bytes: usize,
     encoding: Encoding,
     held: Vec<u8>,
     /// Kept to the end of the exchange: what was passed on may wait for a slow client until then.
@@ -115,8 +117,20 @@ pub(super) struct Filtering {
 }
 
 impl Filtering {
-    pub(super) fn new(filters: Arc<Filters>, encoding: Encoding, held: Rc<Held>) -> Filtering {
-        Filtering { filters, encoding, held: Vec::new(), share: Share::new(held), passes: false }
+    pub(super) fn new(
+        filters: Arc<Filters>,
+        encoding: Encoding,
+        held: Rc<Held>,
+        worker_bytes: usize,
+    ) -> Filtering {
+        Filtering {
+            filters,
+            worker_bytes,
+            encoding,
+            held: Vec::new(),
+            share: Share::new(held),
+            passes: false,
+        }
     }
 
     /// Takes a piece; a fault gives the response up.
@@ -126,7 +140,7 @@ impl Filtering {
         }
         let room = self.filters.limit - self.held.len();
         let kept = &data[..data.len().min(room)];
-        if kept.len() > self.share.room(self.filters.worker_limit) {
+        if kept.len() > self.share.room(self.worker_bytes) {
             return Err(WORKER_FULL);
         }
         self.share.grow(kept.len());
@@ -161,7 +175,7 @@ impl Filtering {
         for (substitution, scope) in &self.filters.all {
             let matches = if *scope == Scope::Once { 1 } else { usize::MAX };
             // The text itself has its share already.
-            let limit = text.len() + self.share.room(self.filters.worker_limit);
+            let limit = text.len() + self.share.room(self.worker_bytes);
             let before = text.len();
             text = substitution.bounded(text, matches, limit).map_err(|TooLong| WORKER_FULL)?;
             self.share.grow(text.len().saturating_sub(before));
@@ -173,7 +187,7 @@ impl Filtering {
     fn decoded(&self, encoded: &[u8]) -> Result<Vec<u8>, Fault> {
         /// Room for the decoder's own output.
         const BROTLI_BUFFER_BYTES: usize = 16 * 1024;
-        let room = self.share.room(self.filters.worker_limit);
+        let room = self.share.room(self.worker_bytes);
         let limit = self.filters.limit.min(room);
         let mut plain = Vec::new();
         if encoded.is_empty() {
@@ -239,8 +253,8 @@ mod tests {
     ) -> Filtering {
         let substitution = Substitution::new("a", replacement, "").unwrap();
         let all = vec![(substitution, Scope::Global)];
-        let filters = Filters { all, limit: LIMIT, unfiltered, worker_limit: 2 * LIMIT };
-        Filtering::new(Arc::new(filters), encoding, Rc::clone(held))
+        let filters = Filters { all, limit: LIMIT, unfiltered };
+        Filtering::new(Arc::new(filters), encoding, Rc::clone(held), 2 * LIMIT)
     }
 
     /// What comes out, or why nothing more does.

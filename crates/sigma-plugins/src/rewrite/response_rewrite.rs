@@ -4,46 +4,42 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use sigma_config::described::schema_of;
 use sigma_config::expr::Expr;
 use sigma_http::{BodyLength, Chunk, HeaderId, Headers, Method};
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{
-    BodyFilter, Build, Context, Descriptor, Env, Phase, PhaseSet, Pieces, Plugin, ResponseStep, Step,
+    BodyFilter, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Pieces, Plugin, ResponseStep, Step,
     Transform,
 };
 
 use super::budget::{self, Held};
-use super::fields::FieldRules;
+use super::fields::{FieldRules, Lines, Notation};
 use super::response_body::{Encoding, Filtering, Filters, Scope, Unfiltered, ask_for_readable};
 use super::substitute::Substitution;
+use crate::condition;
 use crate::seldom::Seldom;
 
 /// The plugin.
 pub(crate) static RESPONSE_REWRITE: Descriptor = Descriptor {
     name: "response-rewrite",
     priority: 899,
-    doc: "Changes status, fields and body of responses, those of other plugins included.\n\n\
-Filters see bodies decoded if they are encoded with gzip or brotli. The node is asked for whole bodies \
-        (`Range` is removed) and for these encodings. A body of more than `max_resp_body_size` bytes, encoded or \
-        decoded, is cut off, and so is one that is encoded otherwise, unless `unfiltered` lets it pass, and one \
-        whose encoding is broken. All bodies that wait for \
-        their filters in one worker may take 256 MiB, or `plugin_attr.response-rewrite.worker_bytes`; what \
-        exceeds that is cut off too.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter, Phase::BodyFilter]),
-    schema,
-    check: Some(|conf| ResponseRewrite::new(conf, 0).map(|_| ())),
-    build,
-    attributes: Some(sigma_config::described::schema_of::<budget::Attributes>),
+    build: |build| {
+        let worker_bytes = budget::worker_bytes(build, "response-rewrite")?;
+        Ok(Arc::new(ResponseRewrite { worker_bytes, ..build.config()? }))
+    },
+    attributes: Some(schema_of::<budget::Attributes>),
     variables: &[
         VariablePlace::shown("vars", VariableForm::Condition),
         VariablePlace::shown("headers.*", VariableForm::Template),
         VariablePlace::shown("headers.*.*", VariableForm::Template),
         VariablePlace::shown("headers.*.*.*", VariableForm::Template),
     ],
-    ..Descriptor::BASE
+    ..Descriptor::of::<ResponseRewrite>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -70,130 +66,75 @@ X-Served-By: gateway
 ```
 "#;
 
-/// Bytes of a body that filters see, unless the operator says otherwise: APISIX's number.
-const MAX_BODY_BYTES: usize = 64 << 20;
-
-fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
-    let worker_bytes = budget::worker_bytes(build, "response-rewrite")?;
-    Ok(Arc::new(ResponseRewrite::new(build.conf, worker_bytes)?))
-}
-
-fn schema() -> Value {
-    let fields = |about: &str| {
-        json!({
-            "type": "object",
-            "minProperties": 1,
-            "patternProperties": {"^[^:]+$": {"oneOf": [{"type": "string"}, {"type": "number"}]}},
-            "description": about
-        })
-    };
-    let rules = json!({
-        "type": "object",
-        "minProperties": 1,
-        "additionalProperties": false,
-        "properties": {
-            "add": {
-                "type": "array",
-                "minItems": 1,
-                "items": {"type": "string", "pattern": "^[^:]+:[^:]*[^/]$"},
-                "description": "Fields to add, as `Name: value`."
-            },
-            "set": fields("Fields that replace those of the same name."),
-            "remove": {
-                "type": "array",
-                "minItems": 1,
-                "items": {"type": "string", "pattern": "^[^:]+$"},
-                "description": "Names of fields to remove."
-            }
-        }
-    });
-    json!({
-        "type": "object",
-        "minProperties": 1,
-        "properties": {
-            "headers": {
-                "anyOf": [rules, fields("Fields that replace those of the same name.")],
-                "description": "Rules for fields: `add`, `set` and `remove`, or just fields to set. Values may hold variables."
-            },
-            "body": {"type": "string", "description": "Replaces the body."},
-            "body_base64": {"type": "boolean", "default": false, "description": "`body` is base64."},
-            "status_code": {
-                "type": "integer",
-                "minimum": 200,
-                "maximum": 598,
-                "description": "Replaces the status."
-            },
-            "vars": {
-                "type": "array",
-                "description": "Conditions; only responses for which they hold are changed."
-            },
-            "filters": {
-                "type": "array",
-                "minItems": 1,
-                "items": filter_schema(),
-                "description": "Replacements in the body, in this order."
-            },
-            "max_resp_body_size": {
-                "type": "integer",
-                "minimum": 1,
-                "default": MAX_BODY_BYTES,
-                "description": "Bytes of a body that filters see, encoded and decoded."
-            },
-            "unfiltered": {
-                "type": "string",
-                "enum": ["cut", "pass"],
-                "default": "cut",
-                "description": "What happens to a body that is over that or encoded otherwise: it breaks off, or it passes, filtered as far as the limit. An encoded one over the limit always breaks off. Sigma's own."
-            }
-        },
-        "dependencies": {"body": {"not": {"required": ["filters"]}}, "filters": {"not": {"required": ["body"]}}}
-    })
-}
-
-fn filter_schema() -> Value {
-    json!({
-        "type": "object",
-        "required": ["regex", "replace"],
-        "properties": {
-            "regex": {"type": "string", "minLength": 1, "description": "What is looked for."},
-            "scope": {
-                "type": "string",
-                "enum": ["once", "global"],
-                "default": "once",
-                "description": "The first match, or all of them."
-            },
-            "replace": {"type": "string", "description": "What stands there then; `$1` for groups."},
-            "options": {"type": "string", "default": "jo", "description": "Flags, e.g. `i` for any case."}
-        }
-    })
-}
-
-#[derive(Debug, Deserialize)]
-struct Conf {
-    headers: Option<Value>,
+/// Changes status, fields and body of responses, those of other plugins included.
+///
+/// Filters see bodies decoded if they are encoded with gzip or brotli. The node is asked for whole bodies
+/// (`Range` is removed) and for these encodings. A body of more than `max_resp_body_size` bytes, encoded or
+/// decoded, is cut off, and so is one that is encoded otherwise, unless `unfiltered` lets it pass, and one
+/// whose encoding is broken. All bodies that wait for their filters in one worker may take 256 MiB, or
+/// `plugin_attr.response-rewrite.worker_bytes`; what exceeds that is cut off too.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(extend(
+    "minProperties" = 1,
+    "dependencies" = {"body": {"not": {"required": ["filters"]}}, "filters": {"not": {"required": ["body"]}}}
+))]
+struct Config {
+    /// Rules for fields: `add`, `set` and `remove`, or just fields to set. Values may hold variables.
+    #[serde(default, deserialize_with = "Notation::<Lines, false>::rules")]
+    #[schemars(with = "Notation<Lines, false>")]
+    headers: FieldRules,
+    /// Replaces the body.
     body: Option<String>,
+    /// `body` is base64.
+    #[schemars(extend("default" = false))]
     body_base64: bool,
+    /// Replaces the status.
+    #[schemars(range(min = 200, max = 598))]
     status_code: Option<u16>,
-    vars: Option<Value>,
-    filters: Option<Vec<FilterConf>>,
+    /// Conditions; only responses for which they hold are changed.
+    #[serde(default, deserialize_with = "condition::vars")]
+    vars: Option<Expr>,
+    /// Replacements in the body, in this order.
+    #[schemars(length(min = 1))]
+    filters: Option<Vec<FilterConfig>>,
+    /// Bytes of a body that filters see, encoded and decoded.
+    // APISIX's number.
+    #[schemars(range(min = 1), extend("default" = 64 << 20))]
     max_resp_body_size: usize,
+    /// What happens to a body that is over that or encoded otherwise: it breaks off, or it passes, filtered
+    /// as far as the limit. An encoded one over the limit always breaks off. Sigma's own.
+    #[schemars(extend("default" = "cut"))]
     unfiltered: Unfiltered,
 }
 
-#[derive(Debug, Deserialize)]
-struct FilterConf {
+#[derive(Deserialize, JsonSchema)]
+struct FilterConfig {
+    /// What is looked for.
+    #[schemars(length(min = 1))]
     regex: String,
+    /// The first match, or all of them.
+    #[schemars(extend("default" = "once"))]
     scope: Scope,
+    /// What stands there then; `$1` for groups.
     replace: String,
+    /// Flags, e.g. `i` for any case.
+    #[schemars(extend("default" = "jo"))]
     options: String,
 }
 
+#[derive(Deserialize, JsonSchema)]
+#[serde(try_from = "Config")]
+#[schemars(with = "Config")]
 struct ResponseRewrite {
     status: Option<u16>,
     headers: FieldRules,
-    vars: Expr,
+    vars: Option<Expr>,
     body: NewBody,
+    /// Bytes that the bodies of a worker may take together.
+    worker_bytes: usize,
 }
+
+impl Configuration for ResponseRewrite {}
 
 enum NewBody {
     Same,
@@ -206,36 +147,36 @@ struct Verdict {
     encoding: Encoding,
 }
 
-impl ResponseRewrite {
-    fn new(conf: &Value, worker_limit: usize) -> Result<ResponseRewrite, String> {
-        FieldRules::check(conf.get("headers"))?;
-        let conf = Conf::deserialize(conf).map_err(|error| error.to_string())?;
-        let vars = match &conf.vars {
-            Some(rule) => Expr::parse(rule)
-                .map_err(|error| format!("failed to validate the 'vars' expression: {error}"))?,
-            None => Expr::ALWAYS,
-        };
-        let body = match (&conf.body, &conf.filters) {
-            (Some(body), _) if conf.body_base64 => {
+impl TryFrom<Config> for ResponseRewrite {
+    type Error = String;
+
+    fn try_from(config: Config) -> Result<ResponseRewrite, String> {
+        let body = match (config.body, config.filters) {
+            (Some(body), _) if config.body_base64 => {
                 let decoded = STANDARD.decode(body).ok().filter(|bytes| !bytes.is_empty());
                 NewBody::Replaced(decoded.ok_or("invalid base64 content")?.into())
             }
-            (Some(body), _) => NewBody::Replaced(body.as_bytes().into()),
-            (None, _) if conf.body_base64 => return Err("invalid base64 content".into()),
+            (Some(body), _) => NewBody::Replaced(body.into_bytes().into()),
+            (None, _) if config.body_base64 => return Err("invalid base64 content".into()),
             (None, Some(filters)) => {
-                let compile = |filter: &FilterConf| {
-                    let made = Substitution::new(&filter.regex, &filter.replace, &filter.options);
-                    made.map(|made| (made, filter.scope))
-                        .map_err(|reason| format!("regex \"{}\" validation failed: {reason}", filter.regex))
+                let compile = |FilterConfig { regex, scope, replace, options }| {
+                    let made = Substitution::new(&regex, &replace, &options);
+                    made.map(|made| (made, scope))
+                        .map_err(|reason| format!("regex \"{regex}\" validation failed: {reason}"))
                 };
-                let all = filters.iter().map(compile).collect::<Result<_, String>>()?;
-                let (limit, unfiltered) = (conf.max_resp_body_size, conf.unfiltered);
-                NewBody::Filtered(Arc::new(Filters { all, limit, unfiltered, worker_limit }))
+                let all = filters.into_iter().map(compile).collect::<Result<_, String>>()?;
+                let (limit, unfiltered) = (config.max_resp_body_size, config.unfiltered);
+                NewBody::Filtered(Arc::new(Filters { all, limit, unfiltered }))
             }
             (None, None) => NewBody::Same,
         };
-        let headers = conf.headers.as_ref().map(FieldRules::of).unwrap_or_default();
-        Ok(ResponseRewrite { status: conf.status_code, headers, vars, body })
+        Ok(ResponseRewrite {
+            status: config.status_code,
+            headers: config.headers,
+            vars: config.vars,
+            body,
+            worker_bytes: 0,
+        })
     }
 }
 
@@ -248,7 +189,7 @@ impl Plugin for ResponseRewrite {
     }
 
     fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
-        if !self.vars.eval(ctx) {
+        if self.vars.as_ref().is_some_and(|vars| !vars.eval(ctx)) {
             return ResponseStep::Next;
         }
         if let Some(status) = self.status {
@@ -290,7 +231,7 @@ impl Plugin for ResponseRewrite {
             NewBody::Filtered(filters) if !filters.reads(encoding) => None,
             NewBody::Filtered(filters) => {
                 let held = env.local.part(Held::default);
-                Some(Filtering::new(Arc::clone(filters), encoding, held).filter())
+                Some(Filtering::new(Arc::clone(filters), encoding, held, self.worker_bytes).filter())
             }
         }
     }
@@ -327,7 +268,8 @@ impl Transform for Replacement {
 mod tests {
     use std::io::Write;
 
-    use super::*;
+    use serde_json::{Value, json};
+
     use crate::testing::{Case, entry, refusal};
 
     fn gzipped(text: &[u8]) -> Vec<u8> {
