@@ -8,7 +8,7 @@ use std::time::Duration;
 use sigma_config::settings::ListenAddress;
 use sigma_http::Chunk;
 use sigma_net::{Listening, Stream, deadline};
-use sigma_upstream::connection::h2::wire::FloodLimits;
+use sigma_wire::h2::wire::FloodLimits;
 
 use tokio::sync::Notify;
 

@@ -9,8 +9,8 @@ use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, RequestHe
 use sigma_net::{Deadline, Peer, deadline};
 use sigma_plugin::outbound::{Answer, Call, CallError, Calling, Outbound};
 use sigma_upstream::balance::Outcome;
-use sigma_upstream::connection::{Connection, HeadLimits};
 use sigma_upstream::endpoint::Endpoint;
+use sigma_wire::{Connection, HeadLimits};
 
 use crate::attempts::{Attempts, Decision, Failure, Progress, decide};
 use crate::downstream::Origin;

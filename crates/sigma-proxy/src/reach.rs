@@ -7,10 +7,11 @@ use sigma_http::proxy_protocol::{self, Header, Transport};
 use sigma_net::Peer;
 use sigma_net::tls::is_server_name;
 use sigma_plugin::variables::host_name;
-use sigma_upstream::connection::h2::TrunkLimits;
-use sigma_upstream::connection::{Dial, DialTls, HeadLimits};
+use sigma_upstream::dial::{Dial, DialTls};
 use sigma_upstream::endpoint::Endpoint;
 use sigma_upstream::pool::Target;
+use sigma_wire::HeadLimits;
+use sigma_wire::h2::TrunkLimits;
 
 use crate::downstream::{Origin, tolerance};
 use crate::snapshot::{Snapshot, Upstream};

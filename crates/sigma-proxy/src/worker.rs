@@ -13,9 +13,9 @@ use sigma_observe::date::Clock;
 use sigma_observe::log_buffer::LogSink;
 use sigma_plugin::{Chain, Consumer, Local, Node};
 use sigma_upstream::balance::Balancer;
-use sigma_upstream::connection::Connection;
 use sigma_upstream::health::HealthReporter;
 use sigma_upstream::pool::{self, Pools};
+use sigma_wire::Connection;
 use tokio::sync::Notify;
 
 use crate::downstream::h1::ServerLimits;

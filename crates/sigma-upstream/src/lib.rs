@@ -7,6 +7,6 @@ pub mod feed;
 pub mod health;
 pub mod identity;
 
-pub mod connection;
+pub mod dial;
 pub mod pool;
 pub mod watch;

@@ -8,10 +8,11 @@ use std::rc::{Rc, Weak};
 use sigma_http::Fault;
 use sigma_net::Deadline;
 use sigma_net::tls::ClientTls;
+use sigma_wire::Connection;
+use sigma_wire::h2::{Reused, Trunk};
 use tokio::sync::Notify;
 
-use crate::connection::h2::{Reused, Trunk};
-use crate::connection::{Connection, Dial, Dialled, dial, timed_out};
+use crate::dial::{Dial, Dialled, dial, timed_out};
 use crate::endpoint::{Address, Endpoint};
 use crate::identity::{EndpointId, LeaseWatch};
 
@@ -342,9 +343,9 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::connection::h2::TrunkLimits;
     use crate::health::Health;
     use crate::identity::EndpointIds;
+    use sigma_wire::h2::TrunkLimits;
 
     const LIMITS: PoolLimits = PoolLimits { size: 4, idle_timeout_ms: 60_000, requests: 1000 };
 

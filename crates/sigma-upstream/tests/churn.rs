@@ -11,8 +11,7 @@ use std::time::Duration;
 use sigma_config::checks::Checks;
 use sigma_config::resources::{Balance, Node, Scheme};
 use sigma_upstream::balance::{Balancer, InFlight, Outcome, PickContext, Tried};
-use sigma_upstream::connection::Dial;
-use sigma_upstream::connection::h2::TrunkLimits;
+use sigma_upstream::dial::Dial;
 use sigma_upstream::dns::Resolver;
 use sigma_upstream::endpoint::UpstreamCell;
 use sigma_upstream::feed::{Feed, NextNodes};
@@ -20,6 +19,7 @@ use sigma_upstream::health::{CheckerSpec, Checkers, Plan};
 use sigma_upstream::identity::EndpointIds;
 use sigma_upstream::pool::{PoolLimits, Pools, Target, connect};
 use sigma_upstream::watch::{Source, Watch};
+use sigma_wire::h2::TrunkLimits;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 

@@ -79,8 +79,8 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "a connection starts the exchange of each of its streams",
     ),
     (
-        "crates/sigma-upstream/src/connection/h2/trunk.rs",
-        "crates/sigma-upstream/src/connection/h2/stream.rs",
+        "crates/sigma-wire/src/h2/shared.rs",
+        "crates/sigma-wire/src/h2/client.rs",
         "a trunk makes its streams, which hold on to it",
     ),
     (

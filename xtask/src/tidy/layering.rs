@@ -69,8 +69,15 @@ const MEMBERS: &[Member] = &[
         forbids: "it forbids sockets in the contract of an extension",
     },
     Member {
-        name: "sigma-upstream",
+        name: "sigma-wire",
         layer: 2,
+        without: &["sigma-config", "sigma-observe", "serde", "serde_json", "socket2", "rustix"],
+        unnamed: &["std::fs", "std::net::Tcp", "Instant::now", "SystemTime::now"],
+        forbids: "it forbids routes, endpoints, plugins and configuration below the codec",
+    },
+    Member {
+        name: "sigma-upstream",
+        layer: 3,
         without: &[],
         unnamed: &["std::fs"],
         forbids: "it forbids the choice of an endpoint to know routes and clients",
@@ -256,6 +263,9 @@ mod tests {
         check("sigma-config", "[dependencies]\nsigma-net.workspace = true\n", 1);
         check("sigma-net", "[dependencies]\nsigma-buffer.workspace = true\n", 0);
         check("sigma-net", "[dependencies]\nsigma-http.workspace = true\n", 1);
+        check("sigma-wire", "[dependencies]\nsigma-upstream.workspace = true\n", 1);
+        check("sigma-wire", "[dependencies]\nsigma-config.workspace = true\n", 1);
+        check("sigma-upstream", "[dependencies]\nsigma-wire.workspace = true\n", 0);
         check("sigma-http", "[dependencies.tokio]\nversion = \"1\"\n", 1);
         check("sigma-http", "[dev-dependencies]\ntokio = \"1\"\n", 0);
         check("sigma-proxy", "[dependencies]\nsigma-testkit.workspace = true\n", 1);

@@ -7,7 +7,7 @@ use super::source::{Source, words};
 use super::{Finding, Repository};
 
 /// The crates whose code runs on workers.
-const CRATES: [&str; 8] = [
+const CRATES: [&str; 9] = [
     "crates/sigma-buffer/",
     "crates/sigma-http/",
     "crates/sigma-net/",
@@ -16,6 +16,7 @@ const CRATES: [&str; 8] = [
     "crates/sigma-plugins/",
     "crates/sigma-proxy/",
     "crates/sigma-upstream/",
+    "crates/sigma-wire/",
 ];
 
 /// Something that a worker may not do.

@@ -11,7 +11,7 @@ use sigma_http::{
     BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, ResponseHead, Version,
 };
 use sigma_net::{Deadline, Stream};
-use sigma_upstream::connection::flush;
+use sigma_wire::h1::flush;
 
 use super::secure::Secure;
 use super::{Departure, Origin, body_too_large, parse_fault, tolerance};

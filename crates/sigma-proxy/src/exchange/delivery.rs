@@ -6,7 +6,7 @@ use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame};
 use sigma_net::Deadline;
 use sigma_plugin::body::poll_filtered;
 use sigma_plugin::{BodyFilter, BodySource, Context, Frames};
-use sigma_upstream::connection::Connection;
+use sigma_wire::Connection;
 
 use crate::downstream::Downstream;
 

@@ -11,8 +11,8 @@ use sigma_net::{Deadline, deadline};
 use sigma_plugin::record::Attempt;
 use sigma_plugin::{Context, Phase};
 use sigma_upstream::balance::Outcome;
-use sigma_upstream::connection::{Connection, HeadLimits};
 use sigma_upstream::endpoint::Endpoint;
+use sigma_wire::{Connection, HeadLimits};
 
 use super::delivery::Delivery;
 use super::own::Own;

@@ -9,7 +9,7 @@ use std::task::{self, Poll};
 
 use sigma_http::{Fault, FaultKind, Frame, Method};
 use sigma_plugin::Context;
-use sigma_upstream::connection::{Connection, HeadLimits};
+use sigma_wire::{Connection, HeadLimits};
 
 use super::delivery::{Delivered, Delivery, OwnBody, Source};
 use super::upload::RequestBody;

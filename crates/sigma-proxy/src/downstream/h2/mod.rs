@@ -17,7 +17,7 @@ use http::Request;
 use sigma_http::h1::HeadLimits;
 use sigma_http::{Chunk, Fault};
 use sigma_net::{Deadline, Stream};
-use sigma_upstream::connection::h2::wire::{FloodLimits, Monitor, Wire};
+use sigma_wire::h2::wire::{FloodLimits, Monitor, Wire};
 
 use super::Origin;
 use super::secure::Secure;

@@ -16,8 +16,8 @@ use sigma_http::{
     BodyLength, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, RequestParts, ResponseHead, Version,
 };
 use sigma_net::Deadline;
-use sigma_upstream::connection::h2::body::{Broken, Inflow, Outflow};
-use sigma_upstream::connection::h2::fields::{field_map, fields};
+use sigma_wire::h2::body::{Broken, Inflow, Outflow};
+use sigma_wire::h2::fields::{field_map, fields};
 
 use super::{SessionLimits, gone};
 use crate::downstream::secure::Secure;

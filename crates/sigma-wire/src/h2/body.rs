@@ -7,18 +7,14 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use h2::{Error, Reason, RecvStream, SendStream};
+use sigma_http::h1::{HeadLimits, Tolerance};
 use sigma_http::{BodyLength, Chunk, Frame, Headers};
 
 use super::fields::{field_map, fields};
-use crate::connection::HeadLimits;
 
 /// Limits of trailer fields, as in the chunked coding.
-const TRAILER_LIMITS: HeadLimits = HeadLimits {
-    line_bytes: 0,
-    head_bytes: 8 * 1024,
-    fields: 64,
-    tolerance: sigma_http::h1::Tolerance::NONE,
-};
+const TRAILER_LIMITS: HeadLimits =
+    HeadLimits { line_bytes: 0, head_bytes: 8 * 1024, fields: 64, tolerance: Tolerance::NONE };
 
 /// Pieces up to this size are copied for the way out. A larger one keeps the buffer that it came
 /// in, which must not be held for a few bytes.

@@ -6,10 +6,11 @@ use sigma_config::resources::Scheme;
 use sigma_http::{Fault, FaultKind};
 use sigma_net::tls::{ClientTls, HandshakeError};
 use sigma_net::{Deadline, Stream};
+use sigma_wire::Connection;
+use sigma_wire::h1::Client;
+use sigma_wire::h2::{Trunk, TrunkLimits};
 use tokio::io::AsyncWriteExt;
 
-use super::h2::{Trunk, TrunkLimits};
-use super::{Client, Connection};
 use crate::endpoint::Address;
 
 /// How a node is to be reached.

@@ -9,9 +9,9 @@ use http::uri::Scheme;
 use sigma_http::{Fault, FaultKind};
 use sigma_net::Stream;
 
-use super::stream::ClientStream;
+use super::client::ClientStream;
 use super::wire::{Monitor, Wire};
-use crate::connection::INTERIM_MAX;
+use crate::fault::INTERIM_MAX;
 
 /// Heads that the answer to one request can have: interim ones with one too many, its own, and
 /// trailers.

@@ -6,7 +6,8 @@ use sigma_http::h1::{self, BodyReader, Framing, HeadLimits, Output};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, Method, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Stream};
 
-use super::{INTERIM_MAX, flush, parse_fault};
+use super::flush;
+use crate::fault::{self, INTERIM_MAX};
 
 /// A connection to a node, with at most one request on it.
 #[derive(Debug)]
@@ -16,7 +17,7 @@ pub struct Client {
     output: Output,
     reader: BodyReader,
     length: BodyLength,
-    pub(super) deadline: Deadline,
+    pub(crate) deadline: Deadline,
     /// Requests sent so far.
     requests: u32,
     /// Bytes that were written before the current request.
@@ -49,7 +50,7 @@ impl Client {
         }
     }
 
-    pub(super) fn send_head(
+    pub(crate) fn send_head(
         &mut self,
         head: &mut RequestHead,
         rewritten: Option<&[u8]>,
@@ -65,19 +66,19 @@ impl Client {
         h1::encode::request_head(head, rewritten, length, upgrade, self.output.front());
     }
 
-    pub(super) fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.output.has_room()
     }
 
-    pub(super) fn send(&mut self, frame: Frame) {
+    pub(crate) fn send(&mut self, frame: Frame) {
         self.output.push(frame);
     }
 
-    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         flush(&mut self.stream, &mut self.output, cx).map_err(|_| terminated())
     }
 
-    pub(super) fn poll_head(
+    pub(crate) fn poll_head(
         &mut self,
         cx: &mut Context<'_>,
         method: Method,
@@ -93,7 +94,7 @@ impl Client {
                         return Poll::Ready(self.accept_head(method, head));
                     }
                     Ok(None) => {}
-                    Err(error) => return Poll::Ready(Err(parse_fault(error))),
+                    Err(error) => return Poll::Ready(Err(fault::of_response(error))),
                 }
             }
             self.input.make_room(limits.head_bytes + 1);
@@ -121,11 +122,11 @@ impl Client {
         Ok(())
     }
 
-    pub(super) fn body_length(&self) -> BodyLength {
+    pub(crate) fn body_length(&self) -> BodyLength {
         self.length
     }
 
-    pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
         loop {
             match self.reader.next(&mut self.input) {
                 Ok(Some(frame)) => return Poll::Ready(Ok(frame)),
@@ -140,26 +141,26 @@ impl Client {
         }
     }
 
-    pub(super) fn upgrade(&mut self) {
+    pub(crate) fn upgrade(&mut self) {
         self.persists = false;
         self.reader = BodyReader::UntilClose;
         self.output.framing = Framing::Plain;
     }
 
-    pub(super) fn may_be_stale(&self) -> bool {
+    pub(crate) fn may_be_stale(&self) -> bool {
         self.requests > 1 && !self.answered
     }
 
-    pub(super) fn bytes_written(&self) -> u64 {
+    pub(crate) fn bytes_written(&self) -> u64 {
         self.output.total()
     }
 
-    pub(super) fn is_unsent(&self) -> bool {
+    pub(crate) fn is_unsent(&self) -> bool {
         // What waits in the queue does not count: after the first flush it is empty again.
         self.output.total() == self.sent_before
     }
 
-    pub(super) fn is_reusable(&self, requests_max: u32) -> bool {
+    pub(crate) fn is_reusable(&self, requests_max: u32) -> bool {
         self.headed
             && self.persists
             && self.reader.is_done()
@@ -168,7 +169,7 @@ impl Client {
             && self.requests < requests_max
     }
 
-    pub(super) fn is_quiet(&mut self) -> bool {
+    pub(crate) fn is_quiet(&mut self) -> bool {
         self.stream.is_quiet()
     }
 }

@@ -1,33 +1,21 @@
 //! One connection to a node, whatever protocol it speaks.
 //!
-//! The exchange loop sees heads and frames only; this is the upstream edge where they become
+//! The exchange loop sees heads and frames only; this is the edge towards nodes, where they become
 //! bytes.
-
-mod dial;
-mod h1;
-pub mod h2;
 
 use std::task::{Context, Poll};
 
-use sigma_http::h1::{Output, ParseError};
-use sigma_http::{BodyLength, Fault, FaultKind, Frame, Method, RequestHead, ResponseHead};
-use sigma_net::{Deadline, Stream};
+use sigma_http::h1::HeadLimits;
+use sigma_http::{BodyLength, Fault, Frame, Method, RequestHead, ResponseHead};
+use sigma_net::Deadline;
 
-pub(crate) use dial::timed_out;
-pub use dial::{Dial, DialTls, Dialled, dial};
-pub use h1::Client;
-
-/// Limits of a response head.
-pub use sigma_http::h1::HeadLimits;
-
-/// Interim responses to one request; a server that sends more is broken or hostile.
-const INTERIM_MAX: u8 = 32;
+use crate::{h1, h2};
 
 /// A connection with a request on it.
 #[derive(Debug)]
 pub enum Connection {
     /// HTTP/1.1
-    H1(Box<Client>),
+    H1(Box<h1::Client>),
     /// One stream of an HTTP/2 connection that others share.
     H2(Box<h2::ClientStream>),
 }
@@ -134,36 +122,6 @@ impl Connection {
         match self {
             Connection::H1(c) => c.is_quiet(),
             Connection::H2(_) => false,
-        }
-    }
-}
-
-/// Writes `output` to `stream`; ready when it is empty.
-///
-/// # Errors
-/// The operating system's.
-pub fn flush(stream: &mut Stream, output: &mut Output, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-    while !output.is_empty() {
-        let written = match output.single() {
-            Some(bytes) => stream.poll_write(cx, bytes),
-            None => stream.poll_write_vectored(cx, &output.slices()),
-        };
-        match written {
-            Poll::Ready(Ok(0)) => return Poll::Ready(Err(std::io::ErrorKind::WriteZero.into())),
-            Poll::Ready(Ok(n)) => output.advance(n),
-            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-            Poll::Pending => return Poll::Pending,
-        }
-    }
-    // What an encrypted stream took may still wait for room in its socket.
-    stream.poll_flush(cx)
-}
-
-fn parse_fault(error: ParseError) -> Fault {
-    match error {
-        ParseError::Invalid(reason) => Fault::new(FaultKind::BadResponse, reason),
-        ParseError::LineTooLong | ParseError::HeadTooLarge => {
-            Fault::new(FaultKind::ResponseHeadTooLarge, "the response head is over its limit")
         }
     }
 }

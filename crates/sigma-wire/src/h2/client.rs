@@ -8,20 +8,20 @@ use h2::{Error, Reason, RecvStream};
 use http::header::{HeaderValue, TE};
 use http::uri::Scheme;
 use http::{Method as HttpMethod, Request, Response, Uri};
-use sigma_http::h1::frame_request;
+use sigma_http::h1::{HeadLimits, frame_request};
 use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, ResponseHead, Version};
 use sigma_net::Deadline;
 
 use super::body::{Broken, Inflow, Outflow};
 use super::fields::{field_map, fields};
-use super::trunk::{Reused, Trunk};
-use crate::connection::{HeadLimits, INTERIM_MAX};
+use super::shared::{Reused, Trunk};
+use crate::fault::{self, INTERIM_MAX};
 
 /// A stream to a node, from the request's head to the response's end.
 #[derive(Debug)]
 pub struct ClientStream {
     trunk: Rc<Trunk>,
-    pub(in crate::connection) deadline: Deadline,
+    pub(crate) deadline: Deadline,
     reused: Reused,
     output: Option<Outflow>,
     response: Option<ResponseFuture>,
@@ -59,7 +59,7 @@ impl ClientStream {
         }
     }
 
-    pub(in crate::connection) fn send_head(
+    pub(crate) fn send_head(
         &mut self,
         head: &mut RequestHead,
         rewritten: Option<&[u8]>,
@@ -96,17 +96,17 @@ impl ClientStream {
         }
     }
 
-    pub(in crate::connection) fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.output.as_ref().is_none_or(Outflow::has_room)
     }
 
-    pub(in crate::connection) fn send(&mut self, frame: Frame) {
+    pub(crate) fn send(&mut self, frame: Frame) {
         if let Some(output) = &mut self.output {
             output.send(frame);
         }
     }
 
-    pub(in crate::connection) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         if let Some(fault) = self.refused {
             return Poll::Ready(Err(fault));
         }
@@ -117,7 +117,7 @@ impl ClientStream {
         }
     }
 
-    pub(in crate::connection) fn poll_head(
+    pub(crate) fn poll_head(
         &mut self,
         cx: &mut Context<'_>,
         method: Method,
@@ -154,8 +154,7 @@ impl ClientStream {
             return Err(bad_response("too many interim responses"));
         }
         let status = interim.status().as_u16();
-        head.assemble(Version::Http2, status, fields(interim.headers()), limits)
-            .map_err(crate::connection::parse_fault)
+        head.assemble(Version::Http2, status, fields(interim.headers()), limits).map_err(fault::of_response)
     }
 
     fn accept_head(
@@ -168,7 +167,7 @@ impl ClientStream {
         self.answered = true;
         let (parts, body) = response.into_parts();
         head.assemble(Version::Http2, parts.status.as_u16(), fields(&parts.headers), limits)
-            .map_err(crate::connection::parse_fault)?;
+            .map_err(fault::of_response)?;
         let input = Inflow::new(body);
         let declared = sigma_http::h1::response_body(head, method).map_err(bad_response)?;
         self.length = match declared {
@@ -181,11 +180,11 @@ impl ClientStream {
         Ok(())
     }
 
-    pub(in crate::connection) fn body_length(&self) -> BodyLength {
+    pub(crate) fn body_length(&self) -> BodyLength {
         self.length
     }
 
-    pub(in crate::connection) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
         let Some(input) = &mut self.input else {
             return Poll::Ready(Err(terminated()));
         };
@@ -199,15 +198,15 @@ impl ClientStream {
         })
     }
 
-    pub(in crate::connection) fn may_be_stale(&self) -> bool {
+    pub(crate) fn may_be_stale(&self) -> bool {
         self.reused == Reused::Yes && !self.answered
     }
 
-    pub(in crate::connection) fn is_unsent(&self) -> bool {
+    pub(crate) fn is_unsent(&self) -> bool {
         self.unprocessed
     }
 
-    pub(in crate::connection) fn bytes_written(&self) -> u64 {
+    pub(crate) fn bytes_written(&self) -> u64 {
         self.head_bytes + self.output.as_ref().map_or(0, Outflow::taken)
     }
 
