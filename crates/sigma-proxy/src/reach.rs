@@ -11,7 +11,7 @@ use sigma_upstream::dial::{Dial, DialTls};
 use sigma_upstream::endpoint::Endpoint;
 use sigma_upstream::pool::Target;
 use sigma_wire::HeadLimits;
-use sigma_wire::h2::TrunkLimits;
+use sigma_wire::h2::SharedLimits;
 
 use crate::downstream::{Origin, tolerance};
 use crate::snapshot::{Snapshot, Upstream};
@@ -52,7 +52,7 @@ pub(crate) fn target<'t>(
     demands: &'t Demands,
 ) -> Target<'t> {
     let (http2, limits) = (&snapshot.settings.http2, &snapshot.settings.limits);
-    let trunk = TrunkLimits {
+    let shared = SharedLimits {
         streams: http2.upstream_streams,
         stream_window_bytes: http2.stream_window_bytes,
         connection_window_bytes: http2.connection_window_bytes,
@@ -67,7 +67,7 @@ pub(crate) fn target<'t>(
     let dial = Dial {
         scheme: upstream.config.scheme,
         timeout_ms: demands.connect_ms,
-        trunk,
+        shared,
         tls,
         introduction: &demands.introduction,
     };

@@ -1,14 +1,14 @@
 //! Establishing a connection within a time.
 
 use std::io;
+use std::rc::Rc;
 
 use sigma_config::resources::Scheme;
 use sigma_http::{Fault, FaultKind};
 use sigma_net::tls::{ClientTls, HandshakeError};
 use sigma_net::{Deadline, Stream};
 use sigma_wire::Connection;
-use sigma_wire::h1::Client;
-use sigma_wire::h2::{Trunk, TrunkLimits};
+use sigma_wire::h2::{SharedConnection, SharedLimits};
 use tokio::io::AsyncWriteExt;
 
 use crate::endpoint::Address;
@@ -21,7 +21,7 @@ pub struct Dial<'d> {
     /// For the connection and what it takes until a request may be sent.
     pub timeout_ms: u64,
     /// If it becomes a connection for several exchanges.
-    pub trunk: TrunkLimits,
+    pub shared: SharedLimits,
     /// If it is to be encrypted.
     pub tls: Option<DialTls<'d>>,
     /// Bytes in front of everything else, such as a PROXY header; empty for none.
@@ -52,7 +52,7 @@ pub enum Dialled {
     /// For one exchange at a time.
     Single(Connection),
     /// For several.
-    Shared(std::rc::Rc<Trunk>),
+    Shared(Rc<SharedConnection>),
 }
 
 /// Connects to `addr` as `dial` says.
@@ -85,9 +85,10 @@ pub async fn dial(addr: &Address, dial: &Dial<'_>) -> Result<Dialled, Fault> {
     }
     let agreed = stream.tls().and_then(|facts| facts.alpn.as_deref());
     if agreed == Some(b"h2") || (agreed.is_none() && matches!(dial.scheme, Scheme::Grpc | Scheme::Grpcs)) {
-        return in_time(deadline.bound(Trunk::open(stream, &dial.trunk)).await).map(Dialled::Shared);
+        return in_time(deadline.bound(SharedConnection::open(stream, &dial.shared)).await)
+            .map(Dialled::Shared);
     }
-    Ok(Dialled::Single(Connection::H1(Box::new(Client::new(stream, deadline)))))
+    Ok(Dialled::Single(Connection::single(stream, deadline)))
 }
 
 fn in_time<T>(result: Option<Result<T, Fault>>) -> Result<T, Fault> {

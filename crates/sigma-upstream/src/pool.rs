@@ -1,5 +1,5 @@
 //! Connections of one worker that wait for requests, by endpoint: idle ones that serve one
-//! exchange at a time, and trunks that serve several.
+//! exchange at a time, and shared ones that serve several.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ use sigma_http::Fault;
 use sigma_net::Deadline;
 use sigma_net::tls::ClientTls;
 use sigma_wire::Connection;
-use sigma_wire::h2::{Reused, Trunk};
+use sigma_wire::h2::{Reused, SharedConnection};
 use tokio::sync::Notify;
 
 use crate::dial::{Dial, Dialled, dial, timed_out};
@@ -74,7 +74,7 @@ struct Idle {
 
 #[derive(Debug)]
 struct Shared {
-    trunk: Rc<Trunk>,
+    connection: Rc<SharedConnection>,
     made: Made,
     limits: PoolLimits,
     /// When it was last given to an exchange, or still had one in a sweep.
@@ -89,7 +89,7 @@ struct Pool {
     /// The least recently used first.
     idle: VecDeque<Idle>,
     shared: Vec<Shared>,
-    /// Trunks that are being dialled.
+    /// Shared connections that are being dialled.
     opening: Vec<Weak<Opening>>,
 }
 
@@ -121,13 +121,13 @@ impl Pools {
         self.by_endpoint.iter().filter(|pool| pool.owner.is_some()).count()
     }
 
-    /// Takes a place on a trunk, or an idle connection that is still open and silent. An idle one on
+    /// Takes a place on a shared connection, or an idle connection that is still open and silent. An idle one on
     /// which bytes came that nobody asked for is closed instead: they would be read as the next
     /// answer.
     pub fn checkout(&mut self, target: &Target<'_>, now_ms: u64) -> Option<Connection> {
         let id = target.endpoint.id();
         let pool = self.by_endpoint.get_mut(id.index()).filter(|pool| pool.is_of(id))?;
-        if let Some(stream) = pool.shared_stream(target, Reused::Yes, now_ms) {
+        if let Some(stream) = pool.shared_place(target, Reused::Yes, now_ms) {
             return Some(stream);
         }
         let mut end = pool.idle.len();
@@ -171,12 +171,12 @@ impl Pools {
             }
             pool.idle.retain_mut(|c| c.expires_ms > now_ms && c.connection.is_quiet());
             pool.shared.retain_mut(|shared| {
-                if !shared.trunk.is_idle() {
+                if !shared.connection.is_idle() {
                     shared.used_ms = now_ms;
                 }
                 let idle_ms = now_ms.saturating_sub(shared.used_ms);
-                // A spent trunk ends with its last exchange, which holds on to it.
-                !shared.trunk.is_spent(shared.limits.requests) && idle_ms < shared.limits.idle_timeout_ms
+                // A spent one ends with its last exchange, which holds on to it.
+                !shared.connection.is_spent(shared.limits.requests) && idle_ms < shared.limits.idle_timeout_ms
             });
             if let Some(size) = pool.shared.iter().map(|shared| shared.limits.size).max() {
                 pool.shrink_to(size);
@@ -207,11 +207,11 @@ impl Pool {
     /// Closes the connection that was not used for the longest time, of those that no exchange is
     /// on; false if there is none.
     fn evict(&mut self) -> bool {
-        let unused = self.shared.iter().enumerate().filter(|(_, shared)| shared.trunk.is_idle());
-        let trunk = unused.min_by_key(|(_, shared)| shared.used_ms).map(|(at, shared)| (at, shared.used_ms));
+        let unused = self.shared.iter().enumerate().filter(|(_, shared)| shared.connection.is_idle());
+        let shared = unused.min_by_key(|(_, shared)| shared.used_ms).map(|(at, shared)| (at, shared.used_ms));
         let idle = self.idle.front().map(|idle| idle.used_ms);
-        match (idle, trunk) {
-            (Some(idle_ms), Some((at, trunk_ms))) if trunk_ms < idle_ms => drop(self.shared.remove(at)),
+        match (idle, shared) {
+            (Some(idle_ms), Some((at, shared_ms))) if shared_ms < idle_ms => drop(self.shared.remove(at)),
             (Some(_), _) => drop(self.idle.pop_front()),
             (None, Some((at, _))) => drop(self.shared.remove(at)),
             (None, None) => return false,
@@ -219,13 +219,13 @@ impl Pool {
         true
     }
 
-    /// Trunks that exchanges are on stay, however many: they are no more than the exchanges.
+    /// Connections that exchanges are on stay, however many: they are no more than the exchanges.
     fn shrink_to(&mut self, size: usize) {
         while self.len() > size && self.evict() {}
     }
 
-    /// The trunk that is being dialled for such a target. Those who still wake up from an earlier
-    /// one hold on to it.
+    /// The shared connection that is being dialled for such a target. Those who still wake up from an
+    /// earlier one hold on to it.
     fn opening(&self, target: &Target<'_>) -> Option<Rc<Opening>> {
         let all = self.opening.iter().filter_map(Weak::upgrade);
         all.filter(|opening| !opening.over.get()).find(|opening| opening.made.fits(target))
@@ -244,30 +244,30 @@ impl Pool {
         Opener(opening)
     }
 
-    /// A connection for the exchange that dialled it; a trunk stays for others.
+    /// A connection for the exchange that dialled it; a shared one stays for others.
     fn adopt(&mut self, target: &Target<'_>, dialled: Dialled, now_ms: u64) -> Connection {
         match dialled {
             Dialled::Single(connection) => connection,
-            Dialled::Shared(trunk) => {
-                let stream = trunk.stream(Reused::No);
+            Dialled::Shared(connection) => {
+                let place = Connection::on(&connection, Reused::No);
                 let (made, limits) = (Made::of(target), target.limits);
-                self.shared.push(Shared { trunk, made, limits, used_ms: now_ms });
+                self.shared.push(Shared { connection, made, limits, used_ms: now_ms });
                 self.shrink_to(limits.size);
-                Connection::H2(Box::new(stream))
+                place
             }
         }
     }
 
-    fn shared_stream(&mut self, target: &Target<'_>, reused: Reused, now_ms: u64) -> Option<Connection> {
-        let fits = |s: &&mut Shared| s.made.fits(target) && s.trunk.has_room(s.limits.requests);
+    fn shared_place(&mut self, target: &Target<'_>, reused: Reused, now_ms: u64) -> Option<Connection> {
+        let fits = |s: &&mut Shared| s.made.fits(target) && s.connection.has_room(s.limits.requests);
         let shared = self.shared.iter_mut().rev().find(fits)?;
         shared.used_ms = now_ms;
-        Some(Connection::H2(Box::new(shared.trunk.stream(reused))))
+        Some(Connection::on(&shared.connection, reused))
     }
 }
 
-/// A connection to `target` that no earlier exchange has used. Exchanges that come while a trunk is
-/// being dialled wait for it instead of dialling more, and fail with it. All of it, the waiting
+/// A connection to `target` that no earlier exchange has used. Exchanges that come while a shared
+/// one is being dialled wait for it instead of dialling more, and fail with it. All of it, the waiting
 /// included, takes no longer than the target's connect timeout.
 ///
 /// # Errors
@@ -294,7 +294,7 @@ async fn share(pools: &RefCell<Pools>, target: &Target<'_>, now_ms: u64) -> Resu
             Some(fault) if opening.timeout_ms >= target.dial.timeout_ms => return Err(fault),
             _ => {}
         }
-        let stream = pools.borrow_mut().pool(endpoint).shared_stream(target, Reused::No, now_ms);
+        let stream = pools.borrow_mut().pool(endpoint).shared_place(target, Reused::No, now_ms);
         if let Some(stream) = stream {
             return Ok(stream);
         }
@@ -305,7 +305,7 @@ async fn share(pools: &RefCell<Pools>, target: &Target<'_>, now_ms: u64) -> Resu
     Ok(pools.borrow_mut().pool(endpoint).adopt(target, dialled, now_ms))
 }
 
-/// A trunk on its way.
+/// A shared connection on its way.
 #[derive(Debug)]
 struct Opening {
     made: Made,
@@ -317,7 +317,7 @@ struct Opening {
     told: Notify,
 }
 
-/// Whoever dials a trunk; tells those who wait for it, whatever became of it.
+/// Whoever dials a shared connection; tells those who wait for it, whatever became of it.
 struct Opener(Rc<Opening>);
 
 impl Opener {
@@ -345,7 +345,7 @@ mod tests {
     use super::*;
     use crate::health::Health;
     use crate::identity::EndpointIds;
-    use sigma_wire::h2::TrunkLimits;
+    use sigma_wire::h2::SharedLimits;
 
     const LIMITS: PoolLimits = PoolLimits { size: 4, idle_timeout_ms: 60_000, requests: 1000 };
 
@@ -363,7 +363,7 @@ mod tests {
     }
 
     fn target(endpoint: &Endpoint) -> Target<'_> {
-        let trunk = TrunkLimits {
+        let shared = SharedLimits {
             streams: 10,
             stream_window_bytes: 65_535,
             connection_window_bytes: 65_535,
@@ -371,7 +371,7 @@ mod tests {
             header_list_bytes: 16_384,
             send_buffer_bytes: 16_384,
         };
-        let dial = Dial { scheme: Scheme::Grpc, timeout_ms: 60_000, trunk, tls: None, introduction: b"" };
+        let dial = Dial { scheme: Scheme::Grpc, timeout_ms: 60_000, shared, tls: None, introduction: b"" };
         Target { endpoint, dial, limits: LIMITS }
     }
 

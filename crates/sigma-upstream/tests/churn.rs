@@ -19,7 +19,7 @@ use sigma_upstream::health::{CheckerSpec, Checkers, Plan};
 use sigma_upstream::identity::EndpointIds;
 use sigma_upstream::pool::{PoolLimits, Pools, Target, connect};
 use sigma_upstream::watch::{Source, Watch};
-use sigma_wire::h2::TrunkLimits;
+use sigma_wire::h2::SharedLimits;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
@@ -80,7 +80,7 @@ impl Worker {
             (balancer.endpoints().clone(), at)
         };
         let endpoint = &set.endpoints[at];
-        let trunk = TrunkLimits {
+        let shared = SharedLimits {
             streams: 10,
             stream_window_bytes: 65_535,
             connection_window_bytes: 65_535,
@@ -90,7 +90,7 @@ impl Worker {
         };
         let target = Target {
             endpoint,
-            dial: Dial { scheme: Scheme::Grpc, timeout_ms: 60_000, trunk, tls: None, introduction: b"" },
+            dial: Dial { scheme: Scheme::Grpc, timeout_ms: 60_000, shared, tls: None, introduction: b"" },
             limits: PoolLimits { size: 4, idle_timeout_ms: u64::MAX, requests: 1000 },
         };
         let in_flight = InFlight::begin(&self.balancer, endpoint.id(), random);

@@ -3,13 +3,15 @@
 //! The exchange loop sees heads and frames only; this is the edge towards nodes, where they become
 //! bytes.
 
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use sigma_http::h1::HeadLimits;
 use sigma_http::{BodyLength, Fault, Frame, Method, RequestHead, ResponseHead};
-use sigma_net::Deadline;
+use sigma_net::{Deadline, Stream};
 
-use crate::{h1, h2};
+use crate::h1;
+use crate::h2::{ClientStream, Reused, SharedConnection};
 
 /// A connection with a request on it.
 #[derive(Debug)]
@@ -17,7 +19,7 @@ pub enum Connection {
     /// HTTP/1.1
     H1(Box<h1::Client>),
     /// One stream of an HTTP/2 connection that others share.
-    H2(Box<h2::ClientStream>),
+    H2(Box<ClientStream>),
 }
 
 macro_rules! each {
@@ -30,6 +32,16 @@ macro_rules! each {
 }
 
 impl Connection {
+    /// A fresh connection for one exchange at a time.
+    pub fn single(stream: Stream, deadline: Deadline) -> Connection {
+        Connection::H1(Box::new(h1::Client::new(stream, deadline)))
+    }
+
+    /// A place for one exchange on a connection that has room for it.
+    pub fn on(shared: &Rc<SharedConnection>, reused: Reused) -> Connection {
+        Connection::H2(Box::new(ClientStream::new(Rc::clone(shared), reused)))
+    }
+
     /// Queues a request head. `rewritten` is what to ask for in place of the head's own target;
     /// `length` frames the body that follows, `upgrade` is the protocol to change to. The fields of
     /// the head that say so are replaced.

@@ -79,11 +79,6 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "a connection starts the exchange of each of its streams",
     ),
     (
-        "crates/sigma-wire/src/h2/shared.rs",
-        "crates/sigma-wire/src/h2/client.rs",
-        "a trunk makes its streams, which hold on to it",
-    ),
-    (
         "crates/sigma-upstream/src/health/",
         "crates/sigma-upstream/src/endpoint.rs",
         "an endpoint has its health, which is told by address",

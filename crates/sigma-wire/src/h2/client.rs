@@ -14,13 +14,13 @@ use sigma_net::Deadline;
 
 use super::body::{Broken, Inflow, Outflow};
 use super::fields::{field_map, fields};
-use super::shared::{Reused, Trunk};
+use super::shared::{Reused, SharedConnection};
 use crate::fault::{self, INTERIM_MAX};
 
 /// A stream to a node, from the request's head to the response's end.
 #[derive(Debug)]
 pub struct ClientStream {
-    trunk: Rc<Trunk>,
+    connection: Rc<SharedConnection>,
     pub(crate) deadline: Deadline,
     reused: Reused,
     output: Option<Outflow>,
@@ -40,10 +40,12 @@ pub struct ClientStream {
 }
 
 impl ClientStream {
-    pub(super) fn new(trunk: Rc<Trunk>, reused: Reused) -> ClientStream {
-        let read_before = trunk.monitor().read();
+    /// Takes a place on a connection. `reused`: it may have gone stale since its last exchange.
+    pub(crate) fn new(connection: Rc<SharedConnection>, reused: Reused) -> ClientStream {
+        connection.enter();
+        let read_before = connection.monitor().read();
         ClientStream {
-            trunk,
+            connection,
             deadline: Deadline::new(),
             reused,
             output: None,
@@ -73,7 +75,7 @@ impl ClientStream {
         }
         frame_request(&mut head.headers, length);
         let target = rewritten.unwrap_or_else(|| head.path_and_query());
-        let request = match request(head, target, self.trunk.scheme()) {
+        let request = match request(head, target, self.connection.scheme()) {
             Ok(request) => request,
             Err(reason) => {
                 self.refused = Some(Fault::new(FaultKind::Internal, reason));
@@ -82,7 +84,7 @@ impl ClientStream {
         };
         self.head_bytes = head.headers.iter().map(|(n, v)| (n.len() + v.len()) as u64).sum();
         let bodiless = length.is_empty();
-        match self.trunk.sender().send_request(request, bodiless) {
+        match self.connection.sender().send_request(request, bodiless) {
             Ok((response, stream)) => {
                 self.response = Some(response);
                 let output = if bodiless { Outflow::ended(stream) } else { Outflow::new(stream, length) };
@@ -215,7 +217,7 @@ impl ClientStream {
     fn fault(&mut self, error: &Error) -> Fault {
         tracing::debug!(%error, "a request to a node failed");
         if error.is_remote() && error.is_go_away() {
-            self.trunk.retire();
+            self.connection.retire();
             self.unprocessed = true;
         }
         if error.is_remote() && error.reason() == Some(Reason::REFUSED_STREAM) {
@@ -231,13 +233,13 @@ impl ClientStream {
 impl Drop for ClientStream {
     fn drop(&mut self) {
         let ended = self.input.as_ref().is_some_and(Inflow::is_ended);
-        self.trunk.leave(ended.then(|| u32::from(self.interims) + 2));
+        self.connection.leave(ended.then(|| u32::from(self.interims) + 2));
         // A connection on which not a byte came for the whole time that an answer was awaited may
         // lead nowhere; those who follow get a fresh one.
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let timed_out = !self.answered && self.deadline.poll_expired(&mut cx).is_ready();
-        if timed_out && self.trunk.monitor().read() == self.read_before {
-            self.trunk.retire();
+        if timed_out && self.connection.monitor().read() == self.read_before {
+            self.connection.retire();
         }
     }
 }

@@ -15,4 +15,4 @@ mod shared;
 pub mod wire;
 
 pub use client::ClientStream;
-pub use shared::{Reused, Trunk, TrunkLimits};
+pub use shared::{Reused, SharedConnection, SharedLimits};

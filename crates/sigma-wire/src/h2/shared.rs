@@ -9,7 +9,6 @@ use http::uri::Scheme;
 use sigma_http::{Fault, FaultKind};
 use sigma_net::Stream;
 
-use super::client::ClientStream;
 use super::wire::{Monitor, Wire};
 use crate::fault::INTERIM_MAX;
 
@@ -19,7 +18,7 @@ const HEADS_MAX: u32 = INTERIM_MAX as u32 + 3;
 
 /// What a worker allows itself and the node on one connection.
 #[derive(Debug, Clone, Copy)]
-pub struct TrunkLimits {
+pub struct SharedLimits {
     /// Streams at a time; the node may set fewer.
     pub streams: u32,
     /// Bytes of a response that the node may send ahead, per stream.
@@ -36,7 +35,7 @@ pub struct TrunkLimits {
 
 /// A connection with room for several exchanges.
 #[derive(Debug)]
-pub struct Trunk {
+pub struct SharedConnection {
     sender: RefCell<SendRequest<Bytes>>,
     scheme: Scheme,
     monitor: Rc<Monitor>,
@@ -48,13 +47,13 @@ pub struct Trunk {
     retired: Cell<bool>,
 }
 
-impl Trunk {
+impl SharedConnection {
     /// Speaks the preface on a fresh connection and drives it from then on, in a task of its own
-    /// that ends with the last stream once the trunk is dropped.
+    /// that ends with the last stream once the connection is dropped.
     ///
     /// # Errors
     /// [`FaultKind::ConnectRefused`] if the node does not take the preface.
-    pub async fn open(stream: Stream, limits: &TrunkLimits) -> Result<Rc<Trunk>, Fault> {
+    pub async fn open(stream: Stream, limits: &SharedLimits) -> Result<Rc<SharedConnection>, Fault> {
         let scheme = if stream.tls().is_some() { Scheme::HTTPS } else { Scheme::HTTP };
         let wire = Wire::of_server(stream);
         let monitor = wire.monitor();
@@ -70,7 +69,7 @@ impl Trunk {
             tracing::debug!(%error, "a node does not take the HTTP/2 preface");
             Fault::new(FaultKind::ConnectRefused, "the node does not speak HTTP/2")
         })?;
-        let trunk = Rc::new(Trunk {
+        let shared = Rc::new(SharedConnection {
             sender: RefCell::new(sender),
             scheme,
             monitor,
@@ -79,14 +78,14 @@ impl Trunk {
             begun: Cell::new(0),
             retired: Cell::new(false),
         });
-        let driven = Driven(Rc::downgrade(&trunk));
+        let driven = Driven(Rc::downgrade(&shared));
         tokio::task::spawn_local(async move {
             let _driven = driven;
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection to a node broke");
             }
         });
-        Ok(trunk)
+        Ok(shared)
     }
 
     /// Room for one more exchange, if there is some. `requests_max` is the most that one connection
@@ -114,12 +113,11 @@ impl Trunk {
         self.retired.set(true);
     }
 
-    /// A place for one exchange. `reused`: the connection may have gone stale since its last one.
-    pub fn stream(self: &Rc<Trunk>, reused: Reused) -> ClientStream {
+    /// A stream begins.
+    pub(super) fn enter(&self) {
         self.active.set(self.active.get() + 1);
         self.begun.set(self.begun.get() + 1);
         self.monitor.grant_heads(HEADS_MAX);
-        ClientStream::new(Rc::clone(self), reused)
     }
 
     /// A stream has ended that had this many heads. One that did not end in order may have had
@@ -142,13 +140,13 @@ impl Trunk {
     }
 }
 
-/// Retires a trunk when the task that drives it ends, however it ends.
-struct Driven(Weak<Trunk>);
+/// Retires a connection when the task that drives it ends, however it ends.
+struct Driven(Weak<SharedConnection>);
 
 impl Drop for Driven {
     fn drop(&mut self) {
-        if let Some(trunk) = self.0.upgrade() {
-            trunk.retire();
+        if let Some(connection) = self.0.upgrade() {
+            connection.retire();
         }
     }
 }
