@@ -10,7 +10,7 @@ use sigma_http::proxy_protocol::{self, Header};
 use sigma_net::{Deadline, Peer, Stream, tls};
 use sigma_observe::counters::Counter;
 
-use crate::downstream::Origin;
+use crate::connection::Origin;
 use crate::snapshot::edge::{Terms, TlsTerms};
 use crate::worker::Worker;
 

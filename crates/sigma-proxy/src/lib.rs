@@ -1,7 +1,7 @@
 //! The data plane: listen, route, exchange.
 //!
 //! A request's life in ten steps, and where each stands:
-//! accept (`listen`) → decode (`downstream`) → open (`exchange`) → route (`route`) → rewrite and
+//! accept (`listen`) → decode (`sigma-wire`) → open (`exchange`) → route (`route`) → rewrite and
 //! access (`exchange`) → balance and forward (`attempts`, `exchange/forward`) → pump (`exchange/transfer`) →
 //! answer (`exchange/response`, `exchange/delivery`) → fault (`attempts`, `exchange/reply`) → finish
 //! (`exchange/finish`).
@@ -9,7 +9,7 @@
 mod admit;
 mod attempts;
 pub mod compile;
-mod downstream;
+mod connection;
 mod exchange;
 mod explain;
 pub mod gateway;

@@ -8,14 +8,13 @@ use std::time::Duration;
 use sigma_config::settings::ListenAddress;
 use sigma_http::Chunk;
 use sigma_net::{Listening, Stream, deadline};
-use sigma_wire::h2::wire::FloodLimits;
-
+use sigma_wire::Downstream;
+use sigma_wire::h1::{NoRequest, Server};
+use sigma_wire::h2::{Incoming, ServerStream, Session};
 use tokio::sync::Notify;
 
 use crate::admit::{Admitted, admit};
-use crate::downstream::h1::{NoRequest, Server, ServerLimits};
-use crate::downstream::h2::{self, SessionLimits};
-use crate::downstream::{Downstream, Origin};
+use crate::connection::{ConnectionInfo, Origin, session_limits};
 use crate::exchange;
 use crate::snapshot::edge::Terms;
 use crate::worker::Worker;
@@ -141,7 +140,9 @@ async fn serve_on_terms(
     drop(terms);
     let Some(admitted) = admitted else { return };
     if admitted.stream.tls().is_some_and(|facts| facts.alpn.as_deref() == Some(b"h2")) {
-        Box::pin(multiplexed(entered, admitted, open)).await;
+        let Admitted { stream, early, origin } = admitted;
+        let info = ConnectionInfo::new(origin, &stream);
+        Box::pin(multiplexed(entered, (stream, early), info, open)).await;
     } else {
         Box::pin(serve(entered, admitted, open)).await;
     }
@@ -151,26 +152,31 @@ async fn serve_on_terms(
 fn serve(entered: Entered, admitted: Admitted, open: Rc<Cell<bool>>) -> impl Future<Output = ()> {
     let Admitted { stream, early, origin } = admitted;
     let limits = Rc::clone(&entered.0.view().server_limits);
-    converse(Box::new(Conversation { server: Server::new(stream, early, origin, limits), entered, open }))
+    let info = ConnectionInfo::new(origin, &stream);
+    converse(Box::new(Conversation { server: Server::new(stream, early, limits), info, entered, open }))
 }
 
 /// What an HTTP/1 connection is, in one piece, so that its task holds no more than a pointer to it.
 struct Conversation {
     server: Server,
+    info: ConnectionInfo,
     entered: Entered,
     open: Rc<Cell<bool>>,
 }
 
 async fn converse(mut conversation: Box<Conversation>) {
-    let Conversation { server, entered: Entered(worker), .. } = &mut *conversation;
-    while server.wait(|| worker.is_draining()).await.is_ok() {
+    loop {
+        let Conversation { server, entered: Entered(worker), .. } = &mut *conversation;
+        if server.wait(|| worker.is_draining()).await.is_err() {
+            break;
+        }
         if server.may_be_preface() && Box::pin(server.is_preface()).await {
-            let Conversation { server, entered, open } = *conversation;
-            let (stream, early, origin) = server.into_parts();
-            return Box::pin(multiplexed(entered, Admitted { stream, early, origin }, open)).await;
+            let Conversation { server, info, entered, open } = *conversation;
+            return Box::pin(multiplexed(entered, server.into_parts(), info, open)).await;
         }
         // Boxed, so that an idle connection's task does not hold room for an exchange.
-        Box::pin(exchange(worker, server)).await;
+        Box::pin(exchange(&mut conversation)).await;
+        let server = &mut conversation.server;
         if !server.is_between_requests() {
             Box::pin(server.discard_rest()).await;
         }
@@ -178,59 +184,54 @@ async fn converse(mut conversation: Box<Conversation>) {
             break;
         }
     }
-    if server.has_farewell() {
-        Box::pin(server.close()).await;
+    if conversation.server.has_farewell() {
+        Box::pin(conversation.server.close()).await;
     }
 }
 
-/// A connection that turned out to carry streams.
-async fn multiplexed(entered: Entered, admitted: Admitted, open: Rc<Cell<bool>>) {
-    let Admitted { stream, early, origin } = admitted;
+/// A connection that turned out to carry streams: a task for each of them, beside the connection's own.
+async fn multiplexed(
+    entered: Entered,
+    (stream, early): (Stream, Chunk),
+    info: ConnectionInfo,
+    open: Rc<Cell<bool>>,
+) {
     let worker = Rc::clone(&entered.0);
-    let limits = session_limits(&worker);
-    let stopping = Rc::clone(&worker);
-    let closing = move || stopping.is_draining() || !open.get();
-    h2::serve(worker, (stream, early), origin, limits, closing, Rc::new(entered)).await;
+    let limits = session_limits(&worker.view().snapshot.settings);
+    let Some(mut session) = Session::accept(stream, early, info.origin.peer, limits).await else { return };
+    // It is counted out when the last of its exchanges is over.
+    let (entered, info) = (Rc::new(entered), Rc::new(info));
+    while let Some(incoming) = session.next(|| worker.is_draining() || !open.get()).await {
+        let (entered, info) = (Rc::clone(&entered), Rc::clone(&info));
+        tokio::task::spawn_local(async move { exchange_of_stream(&entered.0, &info, incoming).await });
+    }
 }
 
-async fn exchange(worker: &Worker, server: &mut Server) {
+/// One exchange on a connection that has one at a time.
+async fn exchange(conversation: &mut Conversation) {
+    let Conversation { server, info, entered: Entered(worker), .. } = conversation;
     let mut scratch = worker.take_scratch();
     match server.read_head(&mut scratch.cx.request).await {
-        Ok(()) => exchange::run(worker, Downstream::H1(server), &mut scratch).await,
+        Ok(()) => exchange::run(worker, info, Downstream::H1(server), &mut scratch).await,
         Err(NoRequest::Refused(fault)) => {
-            exchange::refuse(worker, Downstream::H1(server), &mut scratch, fault).await;
+            exchange::refuse(worker, info, Downstream::H1(server), &mut scratch, fault).await;
         }
         Err(NoRequest::Closed) => Downstream::H1(server).abort(),
     }
     worker.give_scratch(scratch);
 }
 
-/// The limits in force when the connection was accepted, for one with streams.
-fn session_limits(worker: &Worker) -> SessionLimits {
-    let view = worker.view();
-    let settings = &view.snapshot.settings;
-    let (limits, timeouts, http2) = (&settings.limits, &settings.timeouts, &settings.http2);
-    let ServerLimits { head, body_bytes, requests, head_ms, idle_ms } =
-        ServerLimits::clone(&view.server_limits);
-    SessionLimits {
-        head,
-        body_bytes,
-        requests,
-        head_ms,
-        idle_ms,
-        send_ms: timeouts.response_send_ms.into(),
-        streams: http2.concurrent_streams,
-        header_list_bytes: http2.header_list_bytes,
-        frame_bytes: http2.frame_bytes,
-        stream_window_bytes: http2.stream_window_bytes,
-        connection_window_bytes: http2.connection_window_bytes,
-        send_buffer_bytes: limits.exchange_buffer_bytes as usize,
-        pending_resets: http2.pending_resets as usize,
-        flood: FloodLimits {
-            resets_per_minute: http2.resets_per_minute,
-            controls_per_second: http2.control_frames_per_second,
-        },
+/// The exchange of one stream, from its head to its end.
+async fn exchange_of_stream(worker: &Worker, info: &ConnectionInfo, incoming: Incoming) {
+    let mut scratch = worker.take_scratch();
+    let key = [worker.random(), worker.random()];
+    let (mut stream, accepted) = ServerStream::accept(incoming, key, &mut scratch.cx.request);
+    let down = Downstream::H2(&mut stream);
+    match accepted {
+        Ok(()) => exchange::run(worker, info, down, &mut scratch).await,
+        Err(fault) => exchange::refuse(worker, info, down, &mut scratch, fault).await,
     }
+    worker.give_scratch(scratch);
 }
 
 #[cfg(test)]
@@ -241,7 +242,7 @@ mod tests {
     use super::*;
 
     /// The room that the future of a function with these arguments takes.
-    fn room<'a, F: Future>(_: fn(&'a Worker, &'a mut Server) -> F) -> usize {
+    fn room<'a, F: Future>(_: fn(&'a mut Conversation) -> F) -> usize {
         size_of::<F>()
     }
 

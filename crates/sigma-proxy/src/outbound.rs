@@ -13,7 +13,7 @@ use sigma_upstream::endpoint::Endpoint;
 use sigma_wire::{Connection, HeadLimits};
 
 use crate::attempts::{Attempts, Decision, Failure, Progress, decide};
-use crate::downstream::Origin;
+use crate::connection::Origin;
 use crate::exchange::mark_pass;
 use crate::reach::{self, Demands};
 use crate::snapshot::Upstream;

@@ -13,7 +13,7 @@ use sigma_upstream::pool::Target;
 use sigma_wire::HeadLimits;
 use sigma_wire::h2::SharedLimits;
 
-use crate::downstream::{Origin, tolerance};
+use crate::connection::{Origin, tolerance};
 use crate::snapshot::{Snapshot, Upstream};
 
 /// What a request makes of a connection, beside its upstream.

@@ -16,9 +16,10 @@ use sigma_upstream::balance::Balancer;
 use sigma_upstream::health::HealthReporter;
 use sigma_upstream::pool::{self, Pools};
 use sigma_wire::Connection;
+use sigma_wire::h1::ServerLimits;
 use tokio::sync::Notify;
 
-use crate::downstream::h1::ServerLimits;
+use crate::connection::server_limits;
 use crate::exchange::{OwnName, Scratch};
 use crate::outbound::Calls;
 use crate::snapshot::{Snapshot, Upstream};
@@ -40,7 +41,7 @@ pub(crate) struct View {
 
 impl View {
     fn new(snapshot: Arc<Snapshot>) -> View {
-        let server_limits = Rc::new(ServerLimits::of(&snapshot.settings));
+        let server_limits = Rc::new(server_limits(&snapshot.settings));
         View { snapshot, server_limits, merged: RefCell::default() }
     }
 

@@ -45,6 +45,7 @@ impl Connection {
     /// Queues a request head. `rewritten` is what to ask for in place of the head's own target;
     /// `length` frames the body that follows, `upgrade` is the protocol to change to. The fields of
     /// the head that say so are replaced.
+    #[inline]
     pub fn send_head(
         &mut self,
         head: &mut RequestHead,
@@ -56,21 +57,25 @@ impl Connection {
     }
 
     /// Whether another frame may be queued.
+    #[inline]
     pub fn has_room(&self) -> bool {
         each!(self, c => c.has_room())
     }
 
     /// Queues a frame of the request's body. To be called only while there is room.
+    #[inline]
     pub fn send(&mut self, frame: Frame) {
         each!(self, c => c.send(frame))
     }
 
     /// Writes what is queued; ready when all of it left.
+    #[inline]
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         each!(self, c => c.poll_flush(cx))
     }
 
     /// The next response head, interim ones included.
+    #[inline]
     pub fn poll_head(
         &mut self,
         cx: &mut Context<'_>,
@@ -82,11 +87,13 @@ impl Connection {
     }
 
     /// How the body behind the final head is framed.
+    #[inline]
     pub fn body_length(&self) -> BodyLength {
         each!(self, c => c.body_length())
     }
 
     /// The next frame of the response's body.
+    #[inline]
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
         each!(self, c => c.poll_frame(cx))
     }
@@ -101,26 +108,31 @@ impl Connection {
     }
 
     /// Whether it served a request before, and not a byte of the answer to this one has come.
+    #[inline]
     pub fn may_be_stale(&self) -> bool {
         each!(self, c => c.may_be_stale())
     }
 
     /// Whether not a byte of the current request has left.
+    #[inline]
     pub fn is_unsent(&self) -> bool {
         each!(self, c => c.is_unsent())
     }
 
     /// Bytes written on this connection so far.
+    #[inline]
     pub fn bytes_written(&self) -> u64 {
         each!(self, c => c.bytes_written())
     }
 
     /// The deadline of waiting for this node.
+    #[inline]
     pub fn deadline(&self) -> &Deadline {
         each!(self, c => &c.deadline)
     }
 
     /// Whether the exchange left it fit for another.
+    #[inline]
     pub fn is_reusable(&self, requests_max: u32) -> bool {
         match self {
             Connection::H1(c) => c.is_reusable(requests_max),
@@ -130,6 +142,7 @@ impl Connection {
     }
 
     /// Whether an idle connection is open and silent.
+    #[inline]
     pub fn is_quiet(&mut self) -> bool {
         match self {
             Connection::H1(c) => c.is_quiet(),

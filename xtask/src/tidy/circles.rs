@@ -74,11 +74,6 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "a worker hands out calls, which use its connections",
     ),
     (
-        "crates/sigma-proxy/src/downstream/h2/",
-        "crates/sigma-proxy/src/exchange/",
-        "a connection starts the exchange of each of its streams",
-    ),
-    (
         "crates/sigma-upstream/src/health/",
         "crates/sigma-upstream/src/endpoint.rs",
         "an endpoint has its health, which is told by address",

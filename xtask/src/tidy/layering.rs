@@ -230,7 +230,7 @@ fn versions(source: &Source) -> Vec<Finding> {
     for (number, line) in source.code.iter().enumerate().filter(|&(number, _)| source.ships(number)) {
         for (_, word) in words(line).filter(|(_, word)| names_version(word)) {
             let remedy = format!(
-                "{word} names an HTTP version where none may be known: convert in downstream/ or upstream/ and pass frames"
+                "{word} names an HTTP version where none may be known: convert in sigma-wire and pass frames"
             );
             findings.push(Finding::at("convert at the edge", &source.path, number, remedy));
         }

@@ -7,8 +7,7 @@ use sigma_net::Deadline;
 use sigma_plugin::body::poll_filtered;
 use sigma_plugin::{BodyFilter, BodySource, Context, Frames};
 use sigma_wire::Connection;
-
-use crate::downstream::Downstream;
+use sigma_wire::Downstream;
 
 /// Where the body of an answer comes from.
 pub(super) trait Source {

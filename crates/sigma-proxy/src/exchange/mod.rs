@@ -28,8 +28,9 @@ use sigma_plugin::context::Client;
 use sigma_plugin::record::Source;
 use sigma_plugin::variables::host_name;
 use sigma_plugin::{Context, Reply};
+use sigma_wire::Downstream;
 
-use crate::downstream::{Downstream, Origin};
+use crate::connection::{ConnectionInfo, Origin};
 use crate::route::normalize::{NormalPath, normalized};
 use crate::route::{Outcome, Params};
 use crate::snapshot::{Route, Snapshot, Target};
@@ -69,22 +70,33 @@ pub(crate) struct Exchange<'x, 'c> {
 }
 
 /// Runs one exchange whose head is in `scratch.cx.request`.
-pub(crate) async fn run<'c>(worker: &'c Worker, down: Downstream<'c>, scratch: &mut Scratch) {
+pub(crate) fn run<'x, 'c: 'x>(
+    worker: &'c Worker,
+    info: &'c ConnectionInfo,
+    down: Downstream<'c>,
+    scratch: &'x mut Scratch,
+) -> impl Future<Output = ()> + 'x {
+    let down = websocket::Client::new(info, down, &worker.counters);
+    // Opened before the first poll, so that the future has room for the exchange and not for these too.
     let mut exchange = Exchange::open(worker, down, scratch);
-    if let Err(fault) = exchange.serve().await {
-        exchange.fail(fault).await;
+    async move {
+        if let Err(fault) = exchange.serve().await {
+            exchange.fail(fault).await;
+        }
+        exchange.finish();
     }
-    exchange.finish();
 }
 
 /// Answers a head that was refused before it became a request.
 pub(crate) async fn refuse<'c>(
     worker: &'c Worker,
+    info: &'c ConnectionInfo,
     down: Downstream<'c>,
     scratch: &mut Scratch,
     fault: Fault,
 ) {
     scratch.cx.request.clear();
+    let down = websocket::Client::new(info, down, &worker.counters);
     let mut exchange = Exchange::open(worker, down, scratch);
     exchange.down.close_after();
     exchange.fail(fault).await;
@@ -92,7 +104,7 @@ pub(crate) async fn refuse<'c>(
 }
 
 impl<'x, 'c> Exchange<'x, 'c> {
-    fn open(worker: &'c Worker, down: Downstream<'c>, scratch: &'x mut Scratch) -> Exchange<'x, 'c> {
+    fn open(worker: &'c Worker, down: websocket::Client<'c>, scratch: &'x mut Scratch) -> Exchange<'x, 'c> {
         let view = worker.view();
         worker.counters.add(Counter::Requests, 1);
         scratch.cx.begin();
@@ -101,14 +113,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         if view.snapshot.global.asks_for_course() || view.snapshot.access_format.is_some() {
             scratch.cx.record.started = Some(Instant::now());
         }
-        Exchange {
-            worker,
-            view,
-            down: websocket::Client::new(down, &worker.counters),
-            scratch,
-            stage: Stage::Opened,
-            asks_upgrade: false,
-        }
+        Exchange { worker, view, down, scratch, stage: Stage::Opened, asks_upgrade: false }
     }
 
     async fn serve(&mut self) -> Result<(), Fault> {
@@ -274,7 +279,7 @@ fn last_recipient(method: Method) -> Box<Draft> {
 }
 
 /// Where the request came from, for plugins.
-fn client(down: &Downstream<'_>) -> Client {
+fn client(down: &websocket::Client<'_>) -> Client {
     let origin = down.origin();
     Client {
         addr: origin.peer.ip(),

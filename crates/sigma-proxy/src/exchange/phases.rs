@@ -12,12 +12,12 @@ use std::time::Instant;
 use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId};
 use sigma_plugin::step::{BodyRead, Reply};
 use sigma_plugin::{Context, Entry, Env, Phase, Step};
+use sigma_wire::Departure;
 
 use super::Exchange;
 use super::own::Draft;
 use super::stage::{Stage, chains, env};
 use super::transfer::client_gone;
-use crate::downstream::Departure;
 use crate::worker::View;
 
 /// Calls the hook of a request phase.

@@ -11,7 +11,7 @@ use sigma_net::Peer;
 use sigma_plugin::context::Tls;
 use sigma_plugin::variables::{argument, basic_user, cookie, host_name, joined, of_process};
 
-use crate::downstream::Origin;
+use crate::connection::Origin;
 use crate::route::normalize::NormalPath;
 use crate::route::{Explanation, Request};
 use crate::snapshot::Snapshot;

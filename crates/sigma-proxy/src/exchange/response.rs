@@ -7,12 +7,12 @@ use std::task::Poll;
 use sigma_http::{BodyLength, Fault, HeaderId};
 use sigma_plugin::step::ResponseResume;
 use sigma_plugin::{BodyFilter, Context, Phase, Reply, ResponseStep};
+use sigma_wire::{Departure, Downstream};
 
 use super::own::{Draft, Own};
 use super::stage::{InForce, env};
 use super::transfer::client_gone;
 use super::{Exchange, own};
-use crate::downstream::{Departure, Downstream};
 use crate::worker::View;
 
 /// What becomes of a response.

@@ -9,13 +9,13 @@ use std::task::{self, Poll};
 
 use sigma_http::{Fault, FaultKind, Frame, Method};
 use sigma_plugin::Context;
+use sigma_wire::Departure;
 use sigma_wire::{Connection, HeadLimits};
 
 use super::delivery::{Delivered, Delivery, OwnBody, Source};
 use super::upload::RequestBody;
 use super::websocket::{Client, OpenSocket};
 use crate::attempts::Progress;
-use crate::downstream::Departure;
 use crate::snapshot::Timeouts;
 
 /// How far the request's body has got.

@@ -5,9 +5,9 @@ use std::task::{self, Poll, ready};
 use sigma_http::{BodyLength, Chunk, Fault, Frame};
 use sigma_plugin::body::poll_filtered;
 use sigma_plugin::{BodyFilter, Context, Frames};
+use sigma_wire::Downstream;
 
 use super::entrance;
-use crate::downstream::Downstream;
 
 /// What is sent of a request's body, and what is kept of it for another attempt; recycled.
 ///

@@ -2,23 +2,45 @@
 //! counters of exchanges get to know of it when it ends.
 
 use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
 
 use sigma_http::{HeaderId, ResponseHead};
 use sigma_observe::counters::{Counter, WorkerCounters};
+use sigma_plugin::context::Tls;
+use sigma_wire::Downstream;
 
-use crate::downstream::Downstream;
+use crate::connection::{ConnectionInfo, Origin, Secure};
 
 /// The client's side of an exchange, and where it is counted once it is a WebSocket.
 pub(super) struct Client<'c> {
     down: Downstream<'c>,
+    info: &'c ConnectionInfo,
     counters: &'c WorkerCounters,
     /// The node has agreed to a WebSocket, and not to some other protocol.
     agreed: bool,
 }
 
 impl<'c> Client<'c> {
-    pub(super) fn new(down: Downstream<'c>, counters: &'c WorkerCounters) -> Client<'c> {
-        Client { down, counters, agreed: false }
+    pub(super) fn new(
+        info: &'c ConnectionInfo,
+        down: Downstream<'c>,
+        counters: &'c WorkerCounters,
+    ) -> Client<'c> {
+        Client { down, info, counters, agreed: false }
+    }
+
+    pub(super) fn origin(&self) -> Origin {
+        self.info.origin
+    }
+
+    /// The TLS session that it came in.
+    pub(super) fn secure(&self) -> Option<&'c Secure> {
+        self.info.secure.as_deref()
+    }
+
+    /// What plugins and logs see of it.
+    pub(super) fn tls(&self) -> Option<Rc<Tls>> {
+        self.secure().map(|secure| Rc::clone(&secure.tls))
     }
 
     /// Queues an interim response.
@@ -31,7 +53,15 @@ impl<'c> Client<'c> {
     /// given back counts a WebSocket until it is dropped; none for other protocols.
     pub(super) fn upgrade(&mut self) -> Option<OpenSocket<'c>> {
         self.down.upgrade();
-        self.agreed.then(|| OpenSocket::new(self.counters, self.down.websocket_counters()))
+        self.agreed.then(|| OpenSocket::new(self.counters, self.opened_by()))
+    }
+
+    /// Where it is counted: all that were opened, and those open now.
+    fn opened_by(&self) -> (Counter, Counter) {
+        match self.down.upgrades_by_connect() {
+            false => (Counter::WebsocketsByUpgrade, Counter::WebsocketsByUpgradeActive),
+            true => (Counter::WebsocketsByConnect, Counter::WebsocketsByConnectActive),
+        }
     }
 }
 

@@ -3,8 +3,10 @@
 //! | file | role |
 //! |---|---|
 //! | `client` | a connection to a node |
+//! | `server` | a connection of a client |
 
 mod client;
+mod server;
 
 use std::task::{Context, Poll};
 
@@ -12,12 +14,13 @@ use sigma_http::h1::Output;
 use sigma_net::Stream;
 
 pub use client::Client;
+pub use server::{NoRequest, Server, ServerLimits};
 
 /// Writes `output` to `stream`; ready when it is empty.
 ///
 /// # Errors
 /// The operating system's.
-pub fn flush(stream: &mut Stream, output: &mut Output, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+fn flush(stream: &mut Stream, output: &mut Output, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
     while !output.is_empty() {
         let written = match output.single() {
             Some(bytes) => stream.poll_write(cx, bytes),

@@ -22,7 +22,7 @@ const COPY_BYTES: usize = 16 * 1024;
 
 /// Why the frames of a stream ended before their time.
 #[derive(Debug)]
-pub enum Broken {
+pub(super) enum Broken {
     /// The stream or its connection.
     Stream(Error),
     /// The rule that the peer broke.
@@ -31,7 +31,7 @@ pub enum Broken {
 
 /// The body that a peer sends.
 #[derive(Debug)]
-pub struct Inflow {
+pub(super) struct Inflow {
     stream: RecvStream,
     /// Bytes that were handed on, whose window is given back when more is asked for.
     unreleased: usize,
@@ -40,18 +40,18 @@ pub struct Inflow {
 
 impl Inflow {
     /// Of a message whose head has come.
-    pub fn new(stream: RecvStream) -> Inflow {
+    pub(super) fn new(stream: RecvStream) -> Inflow {
         let ended = stream.is_end_stream();
         Inflow { stream, unreleased: 0, ended }
     }
 
     /// Whether the message has ended, or ends without another frame.
-    pub fn is_ended(&self) -> bool {
+    pub(super) fn is_ended(&self) -> bool {
         self.ended
     }
 
     /// The next frame. Whoever asks has passed on the last one.
-    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Broken>> {
+    pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Broken>> {
         self.release();
         if self.ended {
             return Poll::Ready(Ok(Frame::End));
@@ -103,7 +103,7 @@ enum End {
 
 /// The body that a peer is sent; holds at most one piece.
 #[derive(Debug)]
-pub struct Outflow {
+pub(super) struct Outflow {
     stream: SendStream<Bytes>,
     piece: Bytes,
     end: End,
@@ -114,23 +114,23 @@ pub struct Outflow {
 
 impl Outflow {
     /// Of a message of `length` whose head was sent.
-    pub fn new(stream: SendStream<Bytes>, length: BodyLength) -> Outflow {
+    pub(super) fn new(stream: SendStream<Bytes>, length: BodyLength) -> Outflow {
         let left = if let BodyLength::Known(n) = length { Some(n) } else { None };
         Outflow { stream, piece: Bytes::new(), end: End::Open, left, taken: 0 }
     }
 
     /// Of a message that its head ended.
-    pub fn ended(stream: SendStream<Bytes>) -> Outflow {
+    pub(super) fn ended(stream: SendStream<Bytes>) -> Outflow {
         Outflow { end: End::Sent, ..Outflow::new(stream, BodyLength::None) }
     }
 
     /// Whether another frame may be queued.
-    pub fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.piece.is_empty()
     }
 
     /// Queues a frame. An end may follow a piece at once.
-    pub fn send(&mut self, frame: Frame) {
+    pub(super) fn send(&mut self, frame: Frame) {
         match frame {
             Frame::Data(data) if data.len() > COPY_BYTES => self.piece = Bytes::from_owner(Owned(data)),
             Frame::Data(data) => self.piece = Bytes::copy_from_slice(&data),
@@ -146,7 +146,7 @@ impl Outflow {
     ///
     /// # Errors
     /// The stream is over.
-    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         while !self.piece.is_empty() {
             let mut room = self.stream.capacity();
             if room == 0 {
@@ -186,19 +186,19 @@ impl Outflow {
     }
 
     /// Ready when the peer takes the stream back, or its connection ends.
-    pub fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.stream.poll_reset(cx).map(|_| ())
     }
 
     /// Takes the stream back.
-    pub fn reset(&mut self, reason: Reason) {
+    pub(super) fn reset(&mut self, reason: Reason) {
         self.piece = Bytes::new();
         self.end = End::Sent;
         self.stream.send_reset(reason);
     }
 
     /// Body bytes that the connection has taken.
-    pub fn taken(&self) -> u64 {
+    pub(super) fn taken(&self) -> u64 {
         self.taken
     }
 }

@@ -5,13 +5,13 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use sigma_http::{HeaderId, Headers};
 
 /// Names and values of a map, as [`sigma_http::parts`] takes them.
-pub fn fields(map: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
+pub(super) fn fields(map: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
     map.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
 }
 
 /// The fields that `keep` admits, without those that have no place in this version
 /// (RFC 9113 §8.2.2).
-pub fn field_map(headers: &Headers, keep: impl Fn(HeaderId) -> bool) -> HeaderMap {
+pub(super) fn field_map(headers: &Headers, keep: impl Fn(HeaderId) -> bool) -> HeaderMap {
     let mut map = HeaderMap::with_capacity(headers.len());
     // One piece of memory for all values instead of one each.
     let values: Vec<u8> = headers.iter().flat_map(|(_, value)| value.iter().copied()).collect();

@@ -34,7 +34,7 @@ impl FloodLimits {
 
 /// What is known of a [`Wire`] while the codec owns it.
 #[derive(Debug, Default)]
-pub struct Monitor {
+pub(super) struct Monitor {
     read: Cell<u64>,
     written: Cell<u64>,
     blocked: Cell<bool>,
@@ -46,37 +46,37 @@ pub struct Monitor {
 
 impl Monitor {
     /// Lets the peer begin this many heads more, where they are counted.
-    pub fn grant_heads(&self, heads: u32) {
+    pub(super) fn grant_heads(&self, heads: u32) {
         self.heads_left.set(self.heads_left.get().map(|left| left.saturating_add(heads)));
     }
 
     /// Takes back what a stream that has ended did not use of its grant.
-    pub fn withdraw_heads(&self, heads: u32) {
+    pub(super) fn withdraw_heads(&self, heads: u32) {
         self.heads_left.set(self.heads_left.get().map(|left| left.saturating_sub(heads)));
     }
 
     /// Bytes read so far.
-    pub fn read(&self) -> u64 {
+    pub(super) fn read(&self) -> u64 {
         self.read.get()
     }
 
     /// Bytes written so far.
-    pub fn written(&self) -> u64 {
+    pub(super) fn written(&self) -> u64 {
         self.written.get()
     }
 
     /// Whether the last write found no room.
-    pub fn is_blocked(&self) -> bool {
+    pub(super) fn is_blocked(&self) -> bool {
         self.blocked.get()
     }
 
     /// Whether the peer has begun a head and not ended it.
-    pub fn is_head_open(&self) -> bool {
+    pub(super) fn is_head_open(&self) -> bool {
         self.head_open.get()
     }
 
     /// Whether the peer is over its [`FloodLimits`]; nothing is read of it any more.
-    pub fn is_flooded(&self) -> bool {
+    pub(super) fn is_flooded(&self) -> bool {
         self.flooded.get()
     }
 }
@@ -109,7 +109,7 @@ impl Quota {
 
 /// A [`Stream`] as the codec wants it.
 #[derive(Debug)]
-pub struct Wire {
+pub(super) struct Wire {
     stream: Stream,
     /// Bytes that were read before the version was known.
     first: Chunk,
@@ -121,13 +121,13 @@ pub struct Wire {
 
 impl Wire {
     /// The server's end of a connection whose client has sent `first` already.
-    pub fn of_client(stream: Stream, first: Chunk, limits: FloodLimits) -> Wire {
+    pub(super) fn of_client(stream: Stream, first: Chunk, limits: FloodLimits) -> Wire {
         Wire::new(stream, first, FrameScanner::of_client(), limits)
     }
 
     /// The client's end of a connection. The server may begin as many heads as it is granted by
     /// [`Monitor::grant_heads`]: the codec keeps all that nobody has asked for yet.
-    pub fn of_server(stream: Stream) -> Wire {
+    pub(super) fn of_server(stream: Stream) -> Wire {
         let wire = Wire::new(stream, Chunk::empty(), FrameScanner::default(), FloodLimits::NONE);
         wire.monitor.heads_left.set(Some(0));
         wire
@@ -145,7 +145,7 @@ impl Wire {
     }
 
     /// What is to be known of it later.
-    pub fn monitor(&self) -> Rc<Monitor> {
+    pub(super) fn monitor(&self) -> Rc<Monitor> {
         Rc::clone(&self.monitor)
     }
 

@@ -35,7 +35,7 @@ use sigma_upstream::identity::{EndpointId, EndpointIds};
 use super::{Entered, Open, serve};
 use crate::admit::Admitted;
 use crate::compile::{Compiler, EndpointSource, NoFiles, NoSecrets, Sources};
-use crate::downstream::Origin;
+use crate::connection::Origin;
 use crate::snapshot::Snapshot;
 use crate::worker::Worker;
 use message::STALL_MS;

@@ -1,6 +1,5 @@
 //! The client's side of one exchange: a stream of its connection.
 
-use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use base64::Engine;
@@ -16,12 +15,12 @@ use sigma_http::{
     BodyLength, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, RequestParts, ResponseHead, Version,
 };
 use sigma_net::Deadline;
-use sigma_wire::h2::body::{Broken, Inflow, Outflow};
-use sigma_wire::h2::fields::{field_map, fields};
 
-use super::{SessionLimits, gone};
-use crate::downstream::secure::Secure;
-use crate::downstream::{Departure, Origin, body_too_large, parse_fault};
+use super::body::{Broken, Inflow, Outflow};
+use super::fields::{field_map, fields};
+use super::session::{Active, Incoming};
+use crate::Departure;
+use crate::fault::{self, body_too_large};
 
 /// RFC 6455 §1.3
 const WEBSOCKET_GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
@@ -50,15 +49,12 @@ enum Tunnel {
 
 /// One stream, with the one exchange that it is for.
 #[derive(Debug)]
-pub(crate) struct ServerStream {
+pub struct ServerStream {
     output: Output,
     input: Option<Inflow>,
     length: BodyLength,
     tunnel: Tunnel,
-    pub(in crate::downstream) deadline: Deadline,
-    pub(in crate::downstream) origin: Origin,
-    pub(in crate::downstream) secure: Option<Rc<Secure>>,
-    limits: SessionLimits,
+    pub(crate) deadline: Deadline,
     number: u32,
     /// The answer has no body whatever its head says.
     bodiless: bool,
@@ -66,37 +62,42 @@ pub(crate) struct ServerStream {
     body_received: u64,
     head_sent: u64,
     body_sent: u64,
+    // The last one, as the connection has to know when all the others are gone.
+    active: Active,
 }
 
 impl ServerStream {
-    /// The `number`-th stream of its connection.
-    pub(super) fn new(
-        respond: SendResponse<Bytes>,
-        (origin, secure): (Origin, Option<Rc<Secure>>),
-        limits: &SessionLimits,
-        number: u32,
-    ) -> ServerStream {
+    /// Turns the codec's request into `head`; what is wrong with it is to be answered on the stream.
+    /// `random` is for the key of a WebSocket handshake that the gateway makes on the client's behalf.
+    pub fn accept(
+        incoming: Incoming,
+        random: [u64; 2],
+        head: &mut RequestHead,
+    ) -> (ServerStream, Result<(), Fault>) {
+        let Incoming { request, respond, number, active } = incoming;
+        let mut stream = ServerStream::new(respond, number, active);
+        let accepted = stream.assemble(request, random, head);
+        (stream, accepted)
+    }
+
+    fn new(respond: SendResponse<Bytes>, number: u32, active: Active) -> ServerStream {
         ServerStream {
             output: Output::Head(respond),
             input: None,
             length: BodyLength::None,
             tunnel: Tunnel::None,
             deadline: Deadline::new(),
-            origin,
-            secure,
-            limits: *limits,
             number,
             bodiless: false,
             head_received: 0,
             body_received: 0,
             head_sent: 0,
             body_sent: 0,
+            active,
         }
     }
 
-    /// Turns the codec's request into `head`. `random` is for the key of a WebSocket handshake
-    /// that the gateway makes on the client's behalf.
-    pub(super) fn accept(
+    fn assemble(
         &mut self,
         request: Request<RecvStream>,
         random: [u64; 2],
@@ -115,8 +116,9 @@ impl ServerStream {
             return Err(Fault::new(FaultKind::BadRequest, "the :scheme is empty"));
         }
         self.bodiless = pseudo.method == b"HEAD";
-        let assembled = head.assemble(Version::Http2, &pseudo, fields(&parts.headers), &self.limits.head);
-        assembled.map_err(parse_fault)?;
+        let assembled =
+            head.assemble(Version::Http2, &pseudo, fields(&parts.headers), &self.active.limits().head);
+        assembled.map_err(fault::of_request)?;
         self.head_received = field_bytes(&parts.headers) + pseudo.path.map_or(0, |p| p.len() as u64);
         if let Some(protocol) = protocol {
             self.ask_tunnel(protocol.as_str(), random, head);
@@ -124,10 +126,9 @@ impl ServerStream {
             self.length = body_length(head, &input)?;
         }
         self.input = Some(input);
+        let limit = self.active.limits().body_bytes;
         match self.length {
-            BodyLength::Known(n) if self.limits.body_bytes > 0 && n > self.limits.body_bytes => {
-                Err(body_too_large())
-            }
+            BodyLength::Known(n) if limit > 0 && n > limit => Err(body_too_large()),
             _ => Ok(()),
         }
     }
@@ -145,12 +146,12 @@ impl ServerStream {
         self.tunnel = Tunnel::Asked(accept);
     }
 
-    pub(in crate::downstream) fn asks_tunnel(&self) -> bool {
+    pub(crate) fn asks_tunnel(&self) -> bool {
         matches!(self.tunnel, Tunnel::Asked(_))
     }
 
     /// Whether the final head of a node may answer what this client asked.
-    pub(in crate::downstream) fn check_answer(&self, head: &ResponseHead) -> Result<(), Fault> {
+    pub(crate) fn check_answer(&self, head: &ResponseHead) -> Result<(), Fault> {
         let Tunnel::Asked(accept) = &self.tunnel else { return Ok(()) };
         let failed = |reason| Err(Fault::new(FaultKind::UpgradeFailed, reason));
         match (head.status, accept) {
@@ -164,16 +165,16 @@ impl ServerStream {
         }
     }
 
-    pub(in crate::downstream) fn body_length(&self) -> BodyLength {
+    pub(crate) fn body_length(&self) -> BodyLength {
         self.length
     }
 
-    pub(in crate::downstream) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
         let Some(input) = &mut self.input else { return Poll::Ready(Ok(Frame::End)) };
         Poll::Ready(match ready!(input.poll_frame(cx)) {
             Ok(Frame::Data(data)) => {
                 self.body_received += data.len() as u64;
-                let limit = self.limits.body_bytes;
+                let limit = self.active.limits().body_bytes;
                 let over = limit > 0 && self.body_received > limit && !matches!(self.tunnel, Tunnel::Open);
                 if over { Err(body_too_large()) } else { Ok(Frame::Data(data)) }
             }
@@ -183,7 +184,7 @@ impl ServerStream {
         })
     }
 
-    pub(in crate::downstream) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<Departure> {
+    pub(crate) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<Departure> {
         match &mut self.output {
             Output::Head(respond) => respond.poll_reset(cx).map(|_| Departure::Gone),
             Output::Body(body) => body.poll_reset(cx).map(|()| Departure::Gone),
@@ -191,7 +192,7 @@ impl ServerStream {
         }
     }
 
-    pub(in crate::downstream) fn send_interim(&mut self, head: &mut ResponseHead) {
+    pub(crate) fn send_interim(&mut self, head: &mut ResponseHead) {
         if head.status == 101 {
             // RFC 8441 §5: what answers an upgrade in HTTP/1.1 is a plain success here.
             head.headers.remove_name(b"sec-websocket-accept");
@@ -207,12 +208,7 @@ impl ServerStream {
         }
     }
 
-    pub(in crate::downstream) fn send_head(
-        &mut self,
-        head: &mut ResponseHead,
-        length: BodyLength,
-        date: &[u8],
-    ) {
+    pub(crate) fn send_head(&mut self, head: &mut ResponseHead, length: BodyLength, date: &[u8]) {
         self.bodiless = frame_response(head, length, self.bodiless).is_empty();
         let mut map = field_map(&head.headers, |_| true);
         if !map.contains_key(DATE)
@@ -240,14 +236,14 @@ impl ServerStream {
         };
     }
 
-    pub(in crate::downstream) fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         match &self.output {
             Output::Body(body) => body.has_room(),
             Output::Head(_) | Output::Lost => true,
         }
     }
 
-    pub(in crate::downstream) fn send(&mut self, frame: Frame) {
+    pub(crate) fn send(&mut self, frame: Frame) {
         if self.bodiless {
             return;
         }
@@ -259,7 +255,7 @@ impl ServerStream {
         }
     }
 
-    pub(in crate::downstream) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         match &mut self.output {
             Output::Head(_) => Poll::Ready(Ok(())),
             Output::Body(body) => body.poll_flush(cx).map_err(|_| gone()),
@@ -267,11 +263,11 @@ impl ServerStream {
         }
     }
 
-    pub(in crate::downstream) fn upgrade(&mut self) {
+    pub(crate) fn upgrade(&mut self) {
         self.tunnel = Tunnel::Open;
     }
 
-    pub(in crate::downstream) fn abort(&mut self) {
+    pub(crate) fn abort(&mut self) {
         match &mut self.output {
             Output::Head(respond) => respond.send_reset(Reason::INTERNAL_ERROR),
             Output::Body(body) => body.reset(Reason::INTERNAL_ERROR),
@@ -280,7 +276,7 @@ impl ServerStream {
         self.output = Output::Lost;
     }
 
-    pub(in crate::downstream) fn bytes_written(&self) -> u64 {
+    pub(crate) fn bytes_written(&self) -> u64 {
         match &self.output {
             Output::Body(body) => self.head_sent + body.taken(),
             Output::Head(_) | Output::Lost => self.head_sent,
@@ -289,23 +285,28 @@ impl ServerStream {
 
     /// Heads are counted as they are before compression: what the codec makes of them depends on
     /// all heads before.
-    pub(in crate::downstream) fn bytes_sent(&self) -> (u64, u64) {
+    pub(crate) fn bytes_sent(&self) -> (u64, u64) {
         (self.head_sent + self.body_sent, self.body_sent)
     }
 
-    pub(in crate::downstream) fn bytes_received(&self) -> u64 {
+    pub(crate) fn bytes_received(&self) -> u64 {
         self.head_received + self.body_received
     }
 
-    pub(in crate::downstream) fn requests(&self) -> u32 {
+    pub(crate) fn requests(&self) -> u32 {
         self.number
     }
+}
+
+/// The fault of a client that went away, or that took its stream back.
+fn gone() -> Fault {
+    Fault::new(FaultKind::ClientGone, "the client closed the stream")
 }
 
 /// How the body is framed for everybody behind.
 fn body_length(head: &RequestHead, input: &Inflow) -> Result<BodyLength, Fault> {
     let declared = sigma_http::h1::request_body(head);
-    match declared.map_err(|reason| parse_fault(ParseError::Invalid(reason)))? {
+    match declared.map_err(|reason| fault::of_request(ParseError::Invalid(reason)))? {
         BodyLength::None if head.method == Method::Connect || input.is_ended() => Ok(BodyLength::None),
         BodyLength::None => Ok(BodyLength::Streamed),
         length => Ok(length),

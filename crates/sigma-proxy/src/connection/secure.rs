@@ -26,9 +26,9 @@ pub(crate) struct Secure {
 
 impl Secure {
     /// The session of `stream`, if it is encrypted.
-    pub(crate) fn of(stream: &Stream) -> Option<Rc<Secure>> {
+    pub(crate) fn of(stream: &Stream) -> Option<Secure> {
         let facts = stream.tls()?.clone();
-        Some(Rc::new(Secure { tls: Rc::new(shown(&facts)), facts }))
+        Some(Secure { tls: Rc::new(shown(&facts)), facts })
     }
 
     /// Whether the client may ask `host` for `path`, as far as its certificate goes (APISIX: mTLS).

@@ -1,9 +1,7 @@
-//! The server side of HTTP/2 (RFC 9113): one task per connection, one per stream.
+//! A client's connection, as the task that drives it sees it.
 //!
-//! The connection's task drives the codec and watches over what all streams share: how long the
-//! client may idle, what it may flood, when it has to go. Each stream runs the one exchange loop.
-
-mod stream;
+//! It drives the codec and watches over what all streams share: how long the client may idle, what
+//! it may flood, when it has to go. Each stream is for a task of its own.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -14,45 +12,51 @@ use bytes::Bytes;
 use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason, RecvStream};
 use http::Request;
+use sigma_http::Chunk;
 use sigma_http::h1::HeadLimits;
-use sigma_http::{Chunk, Fault};
-use sigma_net::{Deadline, Stream};
-use sigma_wire::h2::wire::{FloodLimits, Monitor, Wire};
+use sigma_net::{Deadline, Peer, Stream};
 
-use super::Origin;
-use super::secure::Secure;
-use crate::exchange;
-use crate::worker::Worker;
-
-pub(crate) use stream::ServerStream;
+use super::wire::{FloodLimits, Monitor, Wire};
 
 /// How long a client that was told to leave may take once it has no stream left.
 const LEAVE_MS: u64 = 2_000;
 
-/// What a connection needs to know of the settings; in force as long as it lasts.
+/// What a client's connection with streams is held to, as long as it lasts.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct SessionLimits {
-    pub(crate) head: HeadLimits,
-    pub(crate) body_bytes: u64,
-    pub(crate) requests: u32,
-    pub(crate) head_ms: u64,
-    pub(crate) idle_ms: u64,
-    pub(crate) send_ms: u64,
-    pub(crate) streams: u32,
-    pub(crate) header_list_bytes: u32,
-    pub(crate) frame_bytes: u32,
-    pub(crate) stream_window_bytes: u32,
-    pub(crate) connection_window_bytes: u32,
-    pub(crate) send_buffer_bytes: usize,
-    pub(crate) pending_resets: usize,
-    pub(crate) flood: FloodLimits,
+pub struct SessionLimits {
+    /// The head of a request.
+    pub head: HeadLimits,
+    /// Bytes of a request's body; 0 for any number.
+    pub body_bytes: u64,
+    /// Requests on one connection.
+    pub requests: u32,
+    /// Until the first request, and for the rest of a head.
+    pub head_ms: u64,
+    /// Until the next request.
+    pub idle_ms: u64,
+    /// For a client that does not read.
+    pub send_ms: u64,
+    /// Streams at a time.
+    pub streams: u32,
+    /// Largest list of request fields.
+    pub header_list_bytes: u32,
+    /// Largest frame that the client may send.
+    pub frame_bytes: u32,
+    /// Bytes of a request that the client may send ahead, per stream.
+    pub stream_window_bytes: u32,
+    /// Bytes that the client may send ahead on the connection.
+    pub connection_window_bytes: u32,
+    /// Bytes of an answer that may wait for the socket, per stream.
+    pub send_buffer_bytes: usize,
+    /// Streams taken back before anybody has looked at them.
+    pub pending_resets: usize,
+    /// What costs the client nothing.
+    pub flood: FloodLimits,
 }
 
 /// What the streams of a connection and its own task share.
 #[derive(Debug)]
 struct Shared {
-    origin: Origin,
-    secure: Option<Rc<Secure>>,
     limits: SessionLimits,
     /// Streams with an exchange on them.
     active: Cell<u32>,
@@ -61,12 +65,17 @@ struct Shared {
 }
 
 /// Counts a stream in while it lives, however it ends.
-struct Active(Rc<Shared>);
+#[derive(Debug)]
+pub(super) struct Active(Rc<Shared>);
 
 impl Active {
     fn new(shared: &Rc<Shared>) -> Active {
         shared.active.set(shared.active.get() + 1);
         Active(Rc::clone(shared))
+    }
+
+    pub(super) fn limits(&self) -> &SessionLimits {
+        &self.0.limits
     }
 }
 
@@ -80,6 +89,16 @@ impl Drop for Active {
             driver.wake();
         }
     }
+}
+
+/// A stream that the client has begun, with the head of its request.
+#[derive(Debug)]
+pub struct Incoming {
+    pub(super) request: Request<RecvStream>,
+    pub(super) respond: SendResponse<Bytes>,
+    /// Which one of its connection it is, from 1.
+    pub(super) number: u32,
+    pub(super) active: Active,
 }
 
 /// What a connection waits for; each has its own time.
@@ -99,8 +118,9 @@ enum Wait {
     Leaving,
 }
 
-/// A client's connection and what becomes of it.
-struct Session {
+/// A client's connection with streams.
+pub struct Session {
+    peer: Peer,
     codec: Connection<Wire, Bytes>,
     monitor: Rc<Monitor>,
     shared: Rc<Shared>,
@@ -112,83 +132,31 @@ struct Session {
     cut: bool,
 }
 
-/// Serves a connection whose client has sent `first`, the beginning of the preface, to its end.
-/// `closing` tells it to take no further streams; `guard` lives as long as any of its exchanges.
-pub(crate) async fn serve<G: 'static>(
-    worker: Rc<Worker>,
-    (stream, first): (Stream, Chunk),
-    origin: Origin,
-    limits: SessionLimits,
-    closing: impl Fn() -> bool,
-    guard: Rc<G>,
-) {
-    let secure = Secure::of(&stream);
-    let wire = Wire::of_client(stream, first, limits.flood);
-    let monitor = wire.monitor();
-    let deadline = Deadline::new();
-    deadline.set(limits.head_ms);
-    let mut handshake = builder(&limits).handshake::<_, Bytes>(wire);
-    let handshake = poll_fn(|cx| match std::pin::Pin::new(&mut handshake).poll(cx) {
-        Poll::Pending => deadline.poll_expired(cx).map(|()| None),
-        Poll::Ready(result) => Poll::Ready(result.ok()),
-    });
-    let Some(codec) = handshake.await else { return };
-    let shared = Rc::new(Shared { origin, secure, limits, active: Cell::new(0), driver: RefCell::default() });
-    let mut session =
-        Session { codec, monitor, shared, deadline, wait: Wait::First, begun: 0, leaving: false, cut: false };
-    while let Some((request, respond)) = session.next(&closing).await {
-        session.begun += 1;
-        let (worker, guard) = (Rc::clone(&worker), Rc::clone(&guard));
-        let active = Active::new(&session.shared);
-        let number = session.begun;
-        tokio::task::spawn_local(async move {
-            run(&worker, &active.0, request, respond, number).await;
-            drop((active, guard));
-        });
-    }
-}
-
-fn builder(limits: &SessionLimits) -> Builder {
-    let mut builder = Builder::new();
-    builder
-        .initial_window_size(limits.stream_window_bytes)
-        .initial_connection_window_size(limits.connection_window_bytes)
-        .max_frame_size(limits.frame_bytes)
-        .max_header_list_size(limits.header_list_bytes)
-        .max_concurrent_streams(limits.streams)
-        .max_send_buffer_size(limits.send_buffer_bytes)
-        .max_pending_accept_reset_streams(limits.pending_resets)
-        .enable_connect_protocol();
-    builder
-}
-
-/// One stream, from its head to its end.
-async fn run(
-    worker: &Worker,
-    shared: &Shared,
-    request: Request<RecvStream>,
-    respond: SendResponse<Bytes>,
-    number: u32,
-) {
-    let mut scratch = worker.take_scratch();
-    let mut stream =
-        ServerStream::new(respond, (shared.origin, shared.secure.clone()), &shared.limits, number);
-    let key = [worker.random(), worker.random()];
-    let down = |stream| super::Downstream::H2(stream);
-    match stream.accept(request, key, &mut scratch.cx.request) {
-        Ok(()) => exchange::run(worker, down(&mut stream), &mut scratch).await,
-        Err(fault) => exchange::refuse(worker, down(&mut stream), &mut scratch, fault).await,
-    }
-    worker.give_scratch(scratch);
-}
-
 impl Session {
-    /// The next stream; none when the connection is over.
-    async fn next(
-        &mut self,
-        closing: &impl Fn() -> bool,
-    ) -> Option<(Request<RecvStream>, SendResponse<Bytes>)> {
-        poll_fn(|cx| self.poll_next(cx, closing)).await
+    /// Takes a connection whose client has sent `first`, the beginning of the preface; None if the
+    /// rest of it does not come. `peer` is who a log names.
+    pub async fn accept(stream: Stream, first: Chunk, peer: Peer, limits: SessionLimits) -> Option<Session> {
+        let wire = Wire::of_client(stream, first, limits.flood);
+        let monitor = wire.monitor();
+        let deadline = Deadline::new();
+        deadline.set(limits.head_ms);
+        let mut handshake = builder(&limits).handshake::<_, Bytes>(wire);
+        let handshake = poll_fn(|cx| match std::pin::Pin::new(&mut handshake).poll(cx) {
+            Poll::Pending => deadline.poll_expired(cx).map(|()| None),
+            Poll::Ready(result) => Poll::Ready(result.ok()),
+        });
+        let codec = handshake.await?;
+        let shared = Rc::new(Shared { limits, active: Cell::new(0), driver: RefCell::default() });
+        let wait = Wait::First;
+        Some(Session { peer, codec, monitor, shared, deadline, wait, begun: 0, leaving: false, cut: false })
+    }
+
+    /// The next stream; None when the connection is over. `closing` tells it to take no further ones.
+    /// It also drives the connection: its streams go on only while somebody waits for the next one.
+    pub async fn next(&mut self, closing: impl Fn() -> bool) -> Option<Incoming> {
+        let (request, respond) = poll_fn(|cx| self.poll_next(cx, &closing)).await?;
+        self.begun += 1;
+        Some(Incoming { request, respond, number: self.begun, active: Active::new(&self.shared) })
     }
 
     fn poll_next(
@@ -210,7 +178,7 @@ impl Session {
                 Poll::Pending => {}
             }
             if self.monitor.is_flooded() && !self.cut {
-                tracing::info!(peer = ?self.shared.origin.peer, "a client floods its connection; closing it");
+                tracing::info!(peer = ?self.peer, "a client floods its connection; closing it");
                 self.cut(Reason::ENHANCE_YOUR_CALM);
                 continue;
             }
@@ -269,7 +237,16 @@ impl Session {
     }
 }
 
-/// The fault of a client that went away, or that took its stream back.
-fn gone() -> Fault {
-    Fault::new(sigma_http::FaultKind::ClientGone, "the client closed the stream")
+fn builder(limits: &SessionLimits) -> Builder {
+    let mut builder = Builder::new();
+    builder
+        .initial_window_size(limits.stream_window_bytes)
+        .initial_connection_window_size(limits.connection_window_bytes)
+        .max_frame_size(limits.frame_bytes)
+        .max_header_list_size(limits.header_list_bytes)
+        .max_concurrent_streams(limits.streams)
+        .max_send_buffer_size(limits.send_buffer_bytes)
+        .max_pending_accept_reset_streams(limits.pending_resets)
+        .enable_connect_protocol();
+    builder
 }

@@ -4,17 +4,16 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use sigma_config::settings::Settings;
 use sigma_http::frames::PREFACE;
 use sigma_http::h1::{self, BodyReader, Framing, HeadLimits, HeadScanner, Output};
 use sigma_http::{
     BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, ResponseHead, Version,
 };
 use sigma_net::{Deadline, Stream};
-use sigma_wire::h1::flush;
 
-use super::secure::Secure;
-use super::{Departure, Origin, body_too_large, parse_fault, tolerance};
+use super::flush;
+use crate::Departure;
+use crate::fault::{self, body_too_large};
 
 /// How long a refused sender is listened to after the answer, so that a reset does not destroy
 /// the answer on its way.
@@ -23,38 +22,24 @@ const LINGER_MS: u64 = 2_000;
 /// Unread body that is worth reading to keep the connection.
 const DISCARD_BYTES: u64 = 64 * 1024;
 
-/// What the connection needs to know of the settings.
+/// What a client's connection is held to.
 #[derive(Debug, Clone)]
-pub(crate) struct ServerLimits {
-    pub(crate) head: HeadLimits,
-    pub(crate) body_bytes: u64,
-    pub(crate) requests: u32,
-    pub(crate) head_ms: u64,
-    pub(crate) idle_ms: u64,
-}
-
-impl ServerLimits {
-    /// Those that the settings state.
-    pub(crate) fn of(settings: &Settings) -> ServerLimits {
-        let (limits, timeouts) = (&settings.limits, &settings.timeouts);
-        ServerLimits {
-            head: HeadLimits {
-                line_bytes: limits.request_line_bytes as usize,
-                head_bytes: limits.request_head_bytes as usize,
-                fields: usize::from(limits.request_headers),
-                tolerance: tolerance(settings),
-            },
-            body_bytes: limits.request_body_bytes,
-            requests: limits.keepalive_requests,
-            head_ms: timeouts.request_head_ms.into(),
-            idle_ms: timeouts.keepalive_ms.into(),
-        }
-    }
+pub struct ServerLimits {
+    /// The head of a request.
+    pub head: HeadLimits,
+    /// Bytes of a request's body; 0 for any number.
+    pub body_bytes: u64,
+    /// Requests on one connection.
+    pub requests: u32,
+    /// Until the first request, and for the rest of a head.
+    pub head_ms: u64,
+    /// Until the next request.
+    pub idle_ms: u64,
 }
 
 /// What came instead of a request head.
 #[derive(Debug)]
-pub(crate) enum NoRequest {
+pub enum NoRequest {
     /// The connection is over; nothing is to be answered.
     Closed,
     /// A head that is answered with an error.
@@ -63,16 +48,14 @@ pub(crate) enum NoRequest {
 
 /// A client's connection, with at most one request on it.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub struct Server {
     stream: Stream,
     input: Chunk,
     output: Output,
     reader: BodyReader,
     length: BodyLength,
     scanner: HeadScanner,
-    pub(super) deadline: Deadline,
-    pub(super) origin: Origin,
-    pub(super) secure: Option<Rc<Secure>>,
+    pub(crate) deadline: Deadline,
     /// As of when the connection was accepted; shared with the others of that time.
     limits: Rc<ServerLimits>,
     requests: u32,
@@ -92,9 +75,8 @@ pub(crate) struct Server {
 
 impl Server {
     /// A connection of which `input` was read already.
-    pub(crate) fn new(stream: Stream, input: Chunk, origin: Origin, limits: Rc<ServerLimits>) -> Server {
+    pub fn new(stream: Stream, input: Chunk, limits: Rc<ServerLimits>) -> Server {
         Server {
-            secure: Secure::of(&stream),
             stream,
             input,
             output: Output::default(),
@@ -102,7 +84,6 @@ impl Server {
             length: BodyLength::None,
             scanner: HeadScanner::default(),
             deadline: Deadline::new(),
-            origin,
             limits,
             requests: 0,
             version: Version::Http11,
@@ -119,7 +100,10 @@ impl Server {
 
     /// Waits for the next request; holds no buffer until its first byte. `closing` tells an idle
     /// connection to end.
-    pub(crate) async fn wait(&mut self, closing: impl Fn() -> bool) -> Result<(), NoRequest> {
+    ///
+    /// # Errors
+    /// Returns an error if there is none any more.
+    pub async fn wait(&mut self, closing: impl Fn() -> bool) -> Result<(), NoRequest> {
         if !self.input.is_empty() {
             return Ok(());
         }
@@ -140,13 +124,13 @@ impl Server {
     }
 
     /// Whether a connection may turn out to carry HTTP/2: costs a look at its first bytes.
-    pub(crate) fn may_be_preface(&self) -> bool {
+    pub fn may_be_preface(&self) -> bool {
         let seen = self.input.len().min(PREFACE.len());
         self.requests == 0 && self.input[..seen] == PREFACE[..seen]
     }
 
     /// Whether the bytes that [`Server::wait`] saw the beginning of are HTTP/2's preface.
-    pub(crate) async fn is_preface(&mut self) -> bool {
+    pub async fn is_preface(&mut self) -> bool {
         self.deadline.set(self.limits.head_ms);
         poll_fn(|cx| {
             loop {
@@ -165,13 +149,16 @@ impl Server {
         .await
     }
 
-    /// The connection, what was read of it, and where it came from, for another version to go on with.
-    pub(crate) fn into_parts(self) -> (Stream, Chunk, Origin) {
-        (self.stream, self.input, self.origin)
+    /// The connection and what was read of it, for another version to go on with.
+    pub fn into_parts(self) -> (Stream, Chunk) {
+        (self.stream, self.input)
     }
 
     /// Reads the head that [`Server::wait`] saw the beginning of.
-    pub(crate) async fn read_head(&mut self, head: &mut RequestHead) -> Result<(), NoRequest> {
+    ///
+    /// # Errors
+    /// Returns an error if it does not become a request.
+    pub async fn read_head(&mut self, head: &mut RequestHead) -> Result<(), NoRequest> {
         self.scanner = HeadScanner::default();
         // What is answered to a head that never becomes a request must not depend on the last one.
         self.version = Version::Http11;
@@ -230,7 +217,7 @@ impl Server {
             }
             Err(error) => {
                 self.refuse();
-                Some(Err(NoRequest::Refused(parse_fault(error))))
+                Some(Err(NoRequest::Refused(fault::of_request(error))))
             }
         }
     }
@@ -267,11 +254,11 @@ impl Server {
         }
     }
 
-    pub(super) fn body_length(&self) -> BodyLength {
+    pub(crate) fn body_length(&self) -> BodyLength {
         self.length
     }
 
-    pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
         loop {
             match self.reader.next(&mut self.input) {
                 Ok(Some(Frame::Data(data))) => {
@@ -299,7 +286,7 @@ impl Server {
         }
     }
 
-    pub(super) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<Departure> {
+    pub(crate) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<Departure> {
         if self.half_closed {
             return Poll::Ready(Departure::HalfClosed);
         }
@@ -317,7 +304,7 @@ impl Server {
         Poll::Pending
     }
 
-    pub(super) fn send_interim(&mut self, head: &mut ResponseHead) {
+    pub(crate) fn send_interim(&mut self, head: &mut ResponseHead) {
         // HTTP/1.0 knows no interim responses (RFC 9110 §15.2).
         if self.version == Version::Http10 {
             return;
@@ -335,7 +322,7 @@ impl Server {
         out.extend_from_slice(b"\r\n");
     }
 
-    pub(super) fn send_head(&mut self, head: &mut ResponseHead, length: BodyLength, date: &[u8]) {
+    pub(crate) fn send_head(&mut self, head: &mut ResponseHead, length: BodyLength, date: &[u8]) {
         let follows = h1::frame_response(head, length, self.bodiless);
         self.bodiless |= follows == BodyLength::None;
         let framing = match follows {
@@ -367,11 +354,11 @@ impl Server {
         self.output.framing = framing;
     }
 
-    pub(super) fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.output.has_room()
     }
 
-    pub(super) fn send(&mut self, frame: Frame) {
+    pub(crate) fn send(&mut self, frame: Frame) {
         if self.bodiless {
             return;
         }
@@ -381,11 +368,11 @@ impl Server {
         self.output.push(frame);
     }
 
-    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         flush(&mut self.stream, &mut self.output, cx).map_err(|_| gone())
     }
 
-    pub(super) fn upgrade(&mut self) {
+    pub(crate) fn upgrade(&mut self) {
         self.persists = false;
         self.bodiless = false;
         self.reader = BodyReader::UntilClose;
@@ -393,7 +380,7 @@ impl Server {
         Rc::make_mut(&mut self.limits).body_bytes = 0;
     }
 
-    pub(super) fn abort(&mut self) {
+    pub(crate) fn abort(&mut self) {
         self.aborted = true;
         self.persists = false;
         self.reader = BodyReader::Done;
@@ -401,29 +388,29 @@ impl Server {
         self.output = Output::default();
     }
 
-    pub(super) fn close_after(&mut self) {
+    pub(crate) fn close_after(&mut self) {
         self.persists = false;
     }
 
-    pub(super) fn bytes_written(&self) -> u64 {
+    pub(crate) fn bytes_written(&self) -> u64 {
         self.output.total()
     }
 
-    pub(super) fn bytes_sent(&self) -> (u64, u64) {
+    pub(crate) fn bytes_sent(&self) -> (u64, u64) {
         (self.sent + self.body_sent, self.body_sent)
     }
 
-    pub(super) fn bytes_received(&self) -> u64 {
+    pub(crate) fn bytes_received(&self) -> u64 {
         u64::from(self.head_received) + self.body_received
     }
 
-    pub(super) fn requests(&self) -> u32 {
+    pub(crate) fn requests(&self) -> u32 {
         self.requests
     }
 
     /// Reads what is left of a request that was answered without it, if it is little: cheaper
     /// for both sides than a new connection.
-    pub(crate) async fn discard_rest(&mut self) {
+    pub async fn discard_rest(&mut self) {
         if !self.persists || self.reader.is_done() || !self.output.is_empty() {
             return;
         }
@@ -444,18 +431,18 @@ impl Server {
     }
 
     /// Whether nothing of the last exchange is left.
-    pub(crate) fn is_between_requests(&self) -> bool {
+    pub fn is_between_requests(&self) -> bool {
         self.reader.is_done()
     }
 
     /// Whether another request may follow on this connection.
-    pub(crate) fn continues(&self) -> bool {
+    pub fn continues(&self) -> bool {
         self.persists && self.reader.is_done() && self.output.is_empty() && !self.half_closed
     }
 
     /// Whether there is more to ending the connection than to let go of it.
-    pub(crate) fn has_farewell(&self) -> bool {
-        !self.aborted && (self.secure.is_some() || self.is_unread())
+    pub fn has_farewell(&self) -> bool {
+        !self.aborted && (self.stream.tls().is_some() || self.is_unread())
     }
 
     /// Whether the client may still be sending.
@@ -466,7 +453,7 @@ impl Server {
     /// Ends the connection. A client that is still sending gets to see its answer first: closing
     /// over unread bytes would reset the connection and take the answer with it. One behind TLS is
     /// told that this is the end; without that it would have to fear that something was cut off.
-    pub(crate) async fn close(&mut self) {
+    pub async fn close(&mut self) {
         let lingers = self.is_unread();
         self.deadline.set(LINGER_MS);
         self.input = Chunk::empty();

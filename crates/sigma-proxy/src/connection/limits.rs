@@ -1,0 +1,54 @@
+//! What connections of clients are held to, as the settings say.
+
+use sigma_config::settings::{Settings, Tolerate};
+use sigma_http::h1::{HeadLimits, Tolerance};
+use sigma_wire::h1::ServerLimits;
+use sigma_wire::h2::{FloodLimits, SessionLimits};
+
+/// The limits of a connection.
+pub(crate) fn server_limits(settings: &Settings) -> ServerLimits {
+    let (limits, timeouts) = (&settings.limits, &settings.timeouts);
+    ServerLimits {
+        head: HeadLimits {
+            line_bytes: limits.request_line_bytes as usize,
+            head_bytes: limits.request_head_bytes as usize,
+            fields: usize::from(limits.request_headers),
+            tolerance: tolerance(settings),
+        },
+        body_bytes: limits.request_body_bytes,
+        requests: limits.keepalive_requests,
+        head_ms: timeouts.request_head_ms.into(),
+        idle_ms: timeouts.keepalive_ms.into(),
+    }
+}
+
+/// The limits of a connection with streams.
+pub(crate) fn session_limits(settings: &Settings) -> SessionLimits {
+    let (limits, timeouts, http2) = (&settings.limits, &settings.timeouts, &settings.http2);
+    let ServerLimits { head, body_bytes, requests, head_ms, idle_ms } = server_limits(settings);
+    SessionLimits {
+        head,
+        body_bytes,
+        requests,
+        head_ms,
+        idle_ms,
+        send_ms: timeouts.response_send_ms.into(),
+        streams: http2.concurrent_streams,
+        header_list_bytes: http2.header_list_bytes,
+        frame_bytes: http2.frame_bytes,
+        stream_window_bytes: http2.stream_window_bytes,
+        connection_window_bytes: http2.connection_window_bytes,
+        send_buffer_bytes: limits.exchange_buffer_bytes as usize,
+        pending_resets: http2.pending_resets as usize,
+        flood: FloodLimits {
+            resets_per_minute: http2.resets_per_minute,
+            controls_per_second: http2.control_frames_per_second,
+        },
+    }
+}
+
+/// What the settings take beyond the strict grammar.
+pub(crate) fn tolerance(settings: &Settings) -> Tolerance {
+    let Tolerate { lone_percent, raw_utf8, empty_host, bare_lf, equal_lengths } = settings.tolerate;
+    Tolerance { lone_percent, raw_utf8, empty_host, bare_lf, equal_lengths }
+}

@@ -1,0 +1,37 @@
+//! What is known of a client's connection, whatever its requests are.
+
+mod limits;
+mod secure;
+
+use std::net::SocketAddr;
+
+use sigma_net::{Peer, Stream};
+
+pub(crate) use limits::{server_limits, session_limits, tolerance};
+pub(crate) use secure::Secure;
+
+/// Where a request came from; the same for all requests of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Origin {
+    pub(crate) peer: Peer,
+    pub(crate) local: Option<SocketAddr>,
+    /// Number of the listener's name; see [`crate::snapshot::Snapshot::listener_number`].
+    pub(crate) listener: u16,
+    /// Number of the connection, unique in its worker.
+    pub(crate) connection: u64,
+}
+
+/// A client's connection as its exchanges know it.
+#[derive(Debug)]
+pub(crate) struct ConnectionInfo {
+    pub(crate) origin: Origin,
+    /// The TLS session, if there is one. Boxed, so that plain connections do not pay its size.
+    pub(crate) secure: Option<Box<Secure>>,
+}
+
+impl ConnectionInfo {
+    /// What is known of `stream` once it may carry requests.
+    pub(crate) fn new(origin: Origin, stream: &Stream) -> ConnectionInfo {
+        ConnectionInfo { origin, secure: Secure::of(stream).map(Box::new) }
+    }
+}
