@@ -4,45 +4,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use sigma_config::Problem;
 use sigma_plugin::counter::Shared;
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{Build, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, Step};
 
 use super::clock;
-use super::quota::{
-    self, Amount, Key, KeyType, Refusal, Space, Undetermined, allow_degradation_schema, amount_schema,
-    key_type_schema, rejected_code_schema, rejected_msg_schema,
-};
-use crate::redis::{
-    Connections, Policy, Script, SharedConnection, Target, check_target, idle_settings, policy_conditions,
-    schema_of_policies, target_of,
-};
+use super::quota::{self, Amount, Key, KeyType, Refusal, RefusalFields, Space};
+use crate::redis::{Connections, Policy, Script, SharedConnection, Target, idle_settings, policies};
 use crate::seldom::Seldom;
-
-const NAME: &str = "limit-conn";
-const POLICIES: &[&str] = &["local", "redis", "redis-cluster"];
 
 /// The plugin.
 pub(crate) static LIMIT_CONN: Descriptor = Descriptor {
-    name: NAME,
-    version: "0.1",
+    name: "limit-conn",
     priority: 1003,
-    doc: "Limits how many requests are served at the same time.\n\n\
-        Up to `conn` requests pass at once; up to `burst` more wait for `default_conn_delay` \
-        seconds, a multiple of it the more there are; what is beyond is refused. A request counts \
-        until its response has been sent.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::Log]),
-    schema,
-    secret_fields: &["redis_password"],
-    check: Some(check),
     warnings: Some(|_, conf| {
         [quota::idle_rules(conf), idle_settings(conf), forgotten_latency(conf)].concat()
     }),
-    build: |build| Ok(new(build)?),
+    build: |build| Ok(Arc::new(LimitConn::new(build)?)),
     variables: &[
         VariablePlace::guard("key", VariableForm::Key),
         VariablePlace::guard("rules.*.key", VariableForm::Template),
@@ -51,7 +35,7 @@ pub(crate) static LIMIT_CONN: Descriptor = Descriptor {
         VariablePlace::guard("rules.*.conn", VariableForm::Template),
         VariablePlace::guard("rules.*.burst", VariableForm::Template),
     ],
-    ..Descriptor::BASE
+    ..Descriptor::of::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -76,57 +60,77 @@ HTTP/1.1 429 Too Many Requests
 ```
 "#;
 
-fn schema() -> Value {
-    let rule = json!({
-        "type": "object",
-        "properties": {
-            "conn": amount_schema("exclusiveMinimum", 0, "Requests at the same time that pass at once."),
-            "burst": amount_schema("minimum", 0, "Further requests, which are delayed."),
-            "key": {"type": "string", "description": "A text with variables: whose requests are counted together."}
-        },
-        "required": ["conn", "burst", "key"]
-    });
-    let key_ttl = json!({"key_ttl": {"type": "integer", "default": 3600,
-        "description": "Seconds after which a request counts no longer, should its gateway have died."}});
-    let mut schema = json!({
-        "type": "object",
-        "properties": {
-            "conn": amount_schema("exclusiveMinimum", 0, "Requests at the same time that pass at once."),
-            "burst": amount_schema("minimum", 0, "Further requests, which are delayed."),
-            "default_conn_delay": {"type": "number", "exclusiveMinimum": 0, "description": "Seconds that a request beyond `conn` waits."},
-            "only_use_default_delay": {"type": "boolean", "default": false,
-                "description": "The delay is always `default_conn_delay`, as with `true`; APISIX, too, forgets the latencies that it measures."},
-            "key": {"type": "string", "description": "Whose requests are counted together; see `key_type`. \
-                If it has no value, the client's address; no value is ever taken for one."},
-            "key_type": key_type_schema(&["var", "var_combination"]),
-            "policy": schema_of_policies(POLICIES),
-            "rules": {"type": "array", "items": rule, "description": "Several limits in place of one; each counts."},
-            "rejected_code": rejected_code_schema(),
-            "rejected_msg": rejected_msg_schema(),
-            "allow_degradation": allow_degradation_schema()
-        },
-        "oneOf": [
-            {"required": ["conn", "burst", "default_conn_delay", "key"]},
-            {"required": ["default_conn_delay", "rules"]}
-        ]
-    });
-    if let Some(members) = schema.as_object_mut() {
-        members.extend(policy_conditions(POLICIES, &key_ttl));
-    }
-    schema
+/// Limits how many requests are served at the same time.
+///
+/// Up to `conn` requests pass at once; up to `burst` more wait for `default_conn_delay` seconds, a
+/// multiple of it the more there are; what is beyond is refused. A request counts until its response has
+/// been sent.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(extend("oneOf" = [
+    {"required": ["conn", "burst", "default_conn_delay", "key"]}, {"required": ["default_conn_delay", "rules"]}
+]))]
+struct Config {
+    /// Requests at the same time that pass at once. A text is a template that must make such a number for
+    /// each request.
+    conn: Option<Amount<1>>,
+    /// Further requests, which are delayed. A text is a template that must make such a number for each
+    /// request.
+    burst: Option<Amount<0>>,
+    /// Seconds that a request beyond `conn` waits.
+    #[schemars(with = "Option<f64>", extend("exclusiveMinimum" = 0))]
+    default_conn_delay: f64,
+    /// The delay is always `default_conn_delay`, as with `true`; APISIX, too, forgets the latencies that it
+    /// measures.
+    #[serde(rename = "only_use_default_delay")]
+    #[schemars(extend("default" = false))]
+    _only_default: bool,
+    /// Whose requests are counted together; see `key_type`. If it has no value, the client's address; no
+    /// value is ever taken for one.
+    key: Option<String>,
+    /// Whether `key` is the name of a variable, or a text with variables.
+    #[schemars(with = "String", extend("enum" = ["var", "var_combination"], "default" = "var"))]
+    key_type: KeyType,
+    #[serde(flatten)]
+    #[schemars(schema_with = "policies::<Expiry, false>")]
+    policy: Policy,
+    #[serde(flatten)]
+    #[schemars(skip)]
+    expiry: Expiry,
+    /// Several limits in place of one; each counts.
+    rules: Option<Vec<ListedLimit>>,
+    #[serde(flatten)]
+    refusal: RefusalFields,
 }
 
-fn check(conf: &Value) -> Result<(), String> {
-    let config = Config::deserialize(conf).map_err(|error| error.to_string())?;
-    let single = [(&config.conn, "conn", 1), (&config.burst, "burst", 0)];
-    for (amount, field, least) in single {
-        amount.iter().try_for_each(|amount| Amount::check(amount, field, least))?;
+/// What all policies with Redis have besides.
+#[derive(Deserialize, JsonSchema)]
+struct Expiry {
+    /// Seconds after which a request counts no longer, should its gateway have died.
+    #[schemars(extend("default" = 3600))]
+    key_ttl: Option<u64>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct ListedLimit {
+    /// Requests at the same time that pass at once. A text is a template that must make such a number for
+    /// each request.
+    conn: Amount<1>,
+    /// Further requests, which are delayed. A text is a template that must make such a number for each
+    /// request.
+    burst: Amount<0>,
+    /// A text with variables: whose requests are counted together.
+    key: String,
+}
+
+impl Configuration for Config {
+    fn check(&self) -> Result<(), String> {
+        self.conn.iter().try_for_each(|conn| conn.check("conn"))?;
+        self.burst.iter().try_for_each(|burst| burst.check("burst"))?;
+        self.rules.iter().flatten().enumerate().try_for_each(|(at, rule)| {
+            rule.conn.check(&format!("rules[{at}].conn"))?;
+            rule.burst.check(&format!("rules[{at}].burst"))
+        })
     }
-    for (at, rule) in config.rules.iter().flatten().enumerate() {
-        Amount::check(&rule.conn, &format!("rules[{at}].conn"), 1)?;
-        Amount::check(&rule.burst, &format!("rules[{at}].burst"), 0)?;
-    }
-    check_target(config.policy, conf)
 }
 
 /// APISIX measures latencies unless it is told not to, and forgets them with each request: the
@@ -141,66 +145,9 @@ fn forgotten_latency(conf: &Value) -> Vec<Problem> {
     is_off.then(told).into_iter().collect()
 }
 
-#[derive(Deserialize)]
-struct Config {
-    conn: Option<Value>,
-    burst: Option<Value>,
-    key: Option<String>,
-    key_type: KeyType,
-    policy: Policy,
-    rules: Option<Vec<RuleConfig>>,
-    default_conn_delay: f64,
-    #[serde(default)]
-    key_ttl: u64,
-    allow_degradation: bool,
-    #[serde(flatten)]
-    refusal: Refusal,
-}
-
-#[derive(Deserialize)]
-struct RuleConfig {
-    conn: Value,
-    burst: Value,
-    key: String,
-}
-
-/// An instance. It fails for what the schema cannot say; a sentence.
-fn new(build: &Build<'_>) -> Result<Arc<LimitConn>, String> {
-    check(build.conf)?;
-    let config: Config = build.config()?;
-    let space = || Space::of(build);
-    let listed = |(at, rule): (usize, &RuleConfig)| Rule::of_list(rule, space().rule(at + 1));
-    let rules = match (config.rules, config.key, config.conn, config.burst) {
-        (Some(rules), ..) => rules.iter().enumerate().map(listed).collect(),
-        (None, Some(key), Some(conn), Some(burst)) => vec![Rule {
-            conn: Amount::new(&conn),
-            burst: Amount::new(&burst),
-            key: Key::new(&key, config.key_type),
-            space: space(),
-            listed: false,
-        }],
-        _ => return Err("either conn, burst and key or rules are needed".to_owned()),
-    };
-    let slots = match target_of(config.policy, build.conf)? {
-        None => Slots::Local(build.node.part(Counts::default)),
-        Some(target) => {
-            let target = target.shared(build.node);
-            let control = build.node.part(Connections::default).to(&target);
-            Slots::Redis { target, control, ttl_s: config.key_ttl.max(1) }
-        }
-    };
-    Ok(Arc::new(LimitConn {
-        rules,
-        slots,
-        delay_s: config.default_conn_delay,
-        undetermined: Undetermined::new(NAME, build, config.allow_degradation),
-        refusal: Arc::new(config.refusal),
-    }))
-}
-
 struct Rule {
-    conn: Amount,
-    burst: Amount,
+    conn: Amount<1>,
+    burst: Amount<0>,
     key: Key,
     space: Space,
     /// It is one of `rules`: skipped where it does not apply.
@@ -208,23 +155,13 @@ struct Rule {
 }
 
 impl Rule {
-    fn of_list(config: &RuleConfig, space: Space) -> Rule {
-        Rule {
-            conn: Amount::new(&config.conn),
-            burst: Amount::new(&config.burst),
-            key: Key::template(&config.key),
-            space,
-            listed: true,
-        }
-    }
-
     /// The limit for a request.
     ///
     /// # Errors
     /// Why there is none.
     fn limit(&self, ctx: &Context) -> Result<Limit, &'static str> {
-        let conn = self.conn.resolve(ctx, 1).ok_or("`conn` makes no whole number from 1 on")?;
-        let burst = self.burst.resolve(ctx, 0).ok_or("`burst` makes no whole number from 0 on")?;
+        let conn = self.conn.resolve(ctx).ok_or("`conn` makes no whole number from 1 on")?;
+        let burst = self.burst.resolve(ctx).ok_or("`burst` makes no whole number from 0 on")?;
         let key = match self.listed {
             true => self.space.by_value(&self.key, ctx).ok_or("`key` has no value")?,
             false => self.space.by_value_or_address(&self.key, ctx),
@@ -338,11 +275,36 @@ struct LimitConn {
     rules: Vec<Rule>,
     slots: Slots,
     delay_s: f64,
-    undetermined: Undetermined,
     refusal: Arc<Refusal>,
 }
 
 impl LimitConn {
+    fn new(build: &Build<'_>) -> Result<LimitConn, String> {
+        let config: Config = build.config()?;
+        let space = || Space::of(build);
+        let listed = |(at, ListedLimit { conn, burst, key }): (usize, ListedLimit)| {
+            let (key, space) = (Key::template(&key), space().rule(at + 1));
+            Rule { conn, burst, key, space, listed: true }
+        };
+        let rules = match (config.rules, config.key, config.conn, config.burst) {
+            (Some(rules), ..) => rules.into_iter().enumerate().map(listed).collect(),
+            (None, Some(key), Some(conn), Some(burst)) => {
+                let key = Key::new(&key, config.key_type);
+                vec![Rule { conn, burst, key, space: space(), listed: false }]
+            }
+            _ => return Err("either conn, burst and key or rules are needed".to_owned()),
+        };
+        let slots = match config.policy.target() {
+            None => Slots::Local(build.node.part(Counts::default)),
+            Some(target) => {
+                let target = target.shared(build.node);
+                let control = build.node.part(Connections::default).to(&target);
+                Slots::Redis { target, control, ttl_s: config.expiry.key_ttl.unwrap_or_default().max(1) }
+            }
+        };
+        Ok(LimitConn { rules, slots, delay_s: config.default_conn_delay, refusal: config.refusal.of(build) })
+    }
+
     /// The limits for a request.
     ///
     /// # Errors
@@ -370,7 +332,7 @@ impl LimitConn {
             taken.push(Place::Local { counts: Arc::clone(counts), key });
         }
         ctx.keep(self, Entered(taken));
-        if over { self.refusal.step() } else { after(delay) }
+        if over { self.refusal.over() } else { after(delay) }
     }
 
     fn remote(
@@ -405,11 +367,11 @@ impl LimitConn {
             }
             Ok::<_, redis::RedisError>(Some(delay))
         };
-        let (refusal, undetermined) = (Arc::clone(&self.refusal), self.undetermined.clone());
+        let refusal = Arc::clone(&self.refusal);
         Step::wait(entered, move |entered, _, _| match entered {
             Ok(Some(delay)) => after(delay),
-            Ok(None) => refusal.step(),
-            Err(error) => undetermined.step(error),
+            Ok(None) => refusal.over(),
+            Err(error) => refusal.undetermined(error),
         })
     }
 }
@@ -447,7 +409,7 @@ impl Plugin for LimitConn {
     fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let limits = match self.limits(ctx) {
             Ok(limits) => limits,
-            Err(reason) => return self.undetermined.step(reason),
+            Err(reason) => return self.refusal.undetermined(reason),
         };
         match &self.slots {
             Slots::Local(counts) => self.local(counts, limits, ctx),
@@ -482,6 +444,7 @@ async fn leave(Remote { key, member, connection, control, .. }: Remote) {
 mod tests {
     use std::time::Instant;
 
+    use serde_json::json;
     use sigma_plugin::{Entry, Reply};
 
     use super::*;

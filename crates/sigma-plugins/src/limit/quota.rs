@@ -1,11 +1,14 @@
 //! What the limiting plugins have in common: whose quota a request uses, how large it is, and how
 //! a request over it is refused.
 
+use std::borrow::Cow;
 use std::fmt::Display;
+use std::sync::Arc;
 
 use aws_lc_rs::digest;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_config::Problem;
@@ -16,7 +19,7 @@ use sigma_plugin::{Build, Context, Reply, Step};
 use crate::seldom::Seldom;
 
 /// How `key` is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum KeyType {
     /// The name of a variable.
@@ -163,132 +166,126 @@ pub(crate) fn bounded(key: Vec<u8>) -> Vec<u8> {
     [&key[..SHOWN_KEY], b"~", digest.as_bytes()].concat()
 }
 
-/// A number, or a text with variables that makes one for each request.
-#[derive(Debug)]
-pub(super) enum Amount {
-    Fixed(u64),
-    Template(Template),
+/// A whole number from `LEAST` on, or a text with variables that makes one for each request.
+#[derive(Debug, Deserialize)]
+#[serde(from = "Value")]
+pub(super) struct Amount<const LEAST: u64> {
+    written: Value,
+    /// None for a number.
+    template: Option<Template>,
 }
 
 /// The largest number that every part of a chain of gateways counts exactly: 2^53 − 1.
 const LARGEST: f64 = 9_007_199_254_740_991.0;
 
-impl Amount {
-    /// Of a checked configuration: an integer or a string.
-    pub(super) fn new(value: &Value) -> Amount {
-        match value {
-            Value::String(text) => Amount::Template(Template::parse(text)),
-            number => Amount::Fixed(number.as_u64().unwrap_or(0)),
-        }
+impl<const LEAST: u64> From<Value> for Amount<LEAST> {
+    fn from(written: Value) -> Amount<LEAST> {
+        Amount { template: written.as_str().map(Template::parse), written }
+    }
+}
+
+impl<const LEAST: u64> JsonSchema for Amount<LEAST> {
+    fn inline_schema() -> bool {
+        true
     }
 
+    fn schema_name() -> Cow<'static, str> {
+        "Amount".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let (bound, value) = if LEAST == 0 { ("minimum", 0) } else { ("exclusiveMinimum", LEAST - 1) };
+        json_schema!({"oneOf": [{"type": "integer", bound: value}, {"type": "string"}]})
+    }
+}
+
+impl<const LEAST: u64> Amount<LEAST> {
     /// Checks what is the same for all requests: a number, or a text without variables.
     ///
     /// # Errors
-    /// It is no whole number from `least` on; `field` is where it stands.
-    pub(super) fn check(value: &Value, field: &str, least: u64) -> Result<(), String> {
-        let fits = match Amount::new(value) {
-            Amount::Template(template) if template.variables().next().is_some() => true,
-            // Nothing is asked for in a text without variables.
-            amount => amount.resolve(&Context::default(), least).is_some(),
-        };
-        if fits {
+    /// It is no whole number from `LEAST` on; `field` is where it stands.
+    pub(super) fn check(&self, field: &str) -> Result<(), String> {
+        let varies = self.template.as_ref().is_some_and(|text| text.variables().next().is_some());
+        // Nothing is asked for in a text without variables.
+        if varies || self.resolve(&Context::default()).is_some() {
             return Ok(());
         }
         Err(format!(
-            "property \"{field}\" validation failed: {value} is no whole number from {least} to {LARGEST}, \
-            and has no variable that could make one"
+            "property \"{field}\" validation failed: {} is no whole number from {LEAST} to {LARGEST}, \
+            and has no variable that could make one",
+            self.written
         ))
     }
 
-    /// The amount for this request; None if it is no whole number from `least` on.
-    pub(super) fn resolve(&self, ctx: &Context, least: u64) -> Option<u64> {
-        match self {
-            Amount::Fixed(amount) => {
-                Some(*amount).filter(|amount| *amount >= least && *amount as f64 <= LARGEST)
-            }
-            Amount::Template(template) => {
-                let mut text = Vec::new();
-                template.render(ctx, &mut text);
-                let number: f64 = std::str::from_utf8(&text).ok()?.trim().parse().ok()?;
-                let whole = number.fract() == 0.0 && (least as f64..=LARGEST).contains(&number);
-                whole.then_some(number as u64)
-            }
+    /// The number that stands there, if it is the same for all requests.
+    pub(super) fn constant(&self) -> Option<f64> {
+        self.written.as_f64().or_else(|| self.written.as_str()?.trim().parse().ok())
+    }
+
+    /// The amount for this request; None if it is no whole number from `LEAST` on.
+    pub(super) fn resolve(&self, ctx: &Context) -> Option<u64> {
+        let Some(template) = &self.template else {
+            return self.written.as_u64().filter(|amount| *amount >= LEAST && *amount as f64 <= LARGEST);
+        };
+        let mut text = Vec::new();
+        template.render(ctx, &mut text);
+        let number: f64 = std::str::from_utf8(&text).ok()?.trim().parse().ok()?;
+        let whole = number.fract() == 0.0 && (LEAST as f64..=LARGEST).contains(&number);
+        whole.then_some(number as u64)
+    }
+}
+
+/// What a configuration says of requests that do not pass.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct RefusalFields {
+    /// Status of requests over the limit.
+    #[schemars(range(min = 200, max = 599), extend("default" = 503))]
+    rejected_code: u16,
+    /// Text of the member `error_msg` in the body of such answers; none for a plain answer.
+    #[schemars(length(min = 1))]
+    rejected_msg: Option<String>,
+    /// Whether requests pass when the limit cannot be determined, e.g. without Redis. If not, they are
+    /// answered 500.
+    #[schemars(extend("default" = false))]
+    allow_degradation: bool,
+}
+
+/// How requests are answered that do not pass.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    fields: RefusalFields,
+    plugin: Box<str>,
+    resource: Box<str>,
+}
+
+impl RefusalFields {
+    /// That of an instance.
+    pub(super) fn of(self, build: &Build<'_>) -> Arc<Refusal> {
+        Arc::new(Refusal { fields: self, plugin: build.plugin.into(), resource: build.resource.into() })
+    }
+}
+
+impl Refusal {
+    /// Refuses a request that is over the limit.
+    pub(super) fn over(&self) -> Step {
+        match &self.fields.rejected_msg {
+            Some(message) => Step::json(self.fields.rejected_code, &json!({"error_msg": message})),
+            None => Reply::new(self.fields.rejected_code).into(),
         }
     }
-}
 
-/// The schema of an [`Amount`] above a bound, or from one on.
-pub(super) fn amount_schema(bound: &str, value: u64, about: &str) -> Value {
-    json!({
-        "oneOf": [{"type": "integer", bound: value}, {"type": "string"}],
-        "description": format!("{about} A text is a template that must make such a number for each request.")
-    })
-}
-
-/// What becomes of a request whose limit cannot be determined.
-#[derive(Debug, Clone)]
-pub(super) struct Undetermined {
-    plugin: &'static str,
-    resource: Box<str>,
-    passes: bool,
-}
-
-impl Undetermined {
-    /// `passes` is the setting `allow_degradation`.
-    pub(super) fn new(plugin: &'static str, build: &Build<'_>, passes: bool) -> Undetermined {
-        Undetermined { plugin, resource: build.resource.into(), passes }
-    }
-
-    /// Passes or refuses the request, and says why.
-    pub(super) fn step(&self, reason: impl Display) -> Step {
+    /// Passes or refuses a request whose limit cannot be determined, and says why.
+    pub(super) fn undetermined(&self, reason: impl Display) -> Step {
         static COMPLAINT: Seldom = Seldom::new();
-        let Undetermined { plugin, resource, passes } = self;
+        let (plugin, resource, passes) = (&self.plugin, &self.resource, self.fields.allow_degradation);
         if let Some(left_out) = COMPLAINT.due() {
             tracing::error!(%plugin, %resource, passes, %reason, left_out, "a limit cannot be determined");
         }
-        if *passes {
+        if passes {
             return Step::Next;
         }
         Step::json(500, &json!({"error_msg": format!("failed to {}", plugin.replace('-', " "))}))
     }
-}
-
-/// How a request over the limit is answered.
-#[derive(Debug, Deserialize)]
-pub(super) struct Refusal {
-    rejected_code: u16,
-    rejected_msg: Option<String>,
-}
-
-impl Refusal {
-    /// The answer.
-    pub(super) fn step(&self) -> Step {
-        match &self.rejected_msg {
-            Some(message) => Step::json(self.rejected_code, &json!({"error_msg": message})),
-            None => Reply::new(self.rejected_code).into(),
-        }
-    }
-}
-
-pub(super) fn rejected_code_schema() -> Value {
-    json!({"type": "integer", "minimum": 200, "maximum": 599, "default": 503,
-        "description": "Status of requests over the limit."})
-}
-
-pub(super) fn rejected_msg_schema() -> Value {
-    json!({"type": "string", "minLength": 1,
-        "description": "Text of the member `error_msg` in the body of such answers; none for a plain answer."})
-}
-
-pub(super) fn allow_degradation_schema() -> Value {
-    json!({"type": "boolean", "default": false,
-        "description": "Whether requests pass when the limit cannot be determined, e.g. without Redis. If not, they are answered 500."})
-}
-
-pub(super) fn key_type_schema(types: &[&str]) -> Value {
-    json!({"type": "string", "enum": types, "default": "var",
-        "description": "Whether `key` is the name of a variable, or a text with variables."})
 }
 
 #[cfg(test)]
@@ -341,12 +338,12 @@ mod tests {
     #[test]
     fn amounts_without_variables_are_checked() {
         for good in [json!(1), json!("7"), json!(" 60 "), json!("$http_x"), json!("${arg_a ?? x}")] {
-            assert_eq!(Amount::check(&good, "count", 1), Ok(()), "{good}");
+            assert_eq!(Amount::<1>::from(good.clone()).check("count"), Ok(()), "{good}");
         }
         for bad in
             [json!("1m"), json!(""), json!("0"), json!("1.5"), json!("\\$x"), json!(1e17), json!("inf")]
         {
-            let refusal = Amount::check(&bad, "count", 1).unwrap_err();
+            let refusal = Amount::<1>::from(bad).check("count").unwrap_err();
             assert!(refusal.starts_with("property \"count\" validation failed: "), "{refusal}");
         }
     }

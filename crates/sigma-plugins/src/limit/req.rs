@@ -3,49 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
 use sigma_plugin::counter::Shared;
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
 use super::clock;
-use super::quota::{
-    Key, KeyType, Refusal, Space, Undetermined, allow_degradation_schema, key_type_schema,
-    rejected_code_schema, rejected_msg_schema,
-};
-use crate::redis::{
-    Connections, Policy, Script, Target, check_target, idle_settings, policy_conditions, schema_of_policies,
-    target_of,
-};
-
-const POLICIES: &[&str] = &["local", "redis", "redis-cluster"];
-
-const NAME: &str = "limit-req";
+use super::quota::{Key, KeyType, Refusal, RefusalFields, Space};
+use crate::redis::{Connections, Policy, Script, Target, idle_settings, policies};
 
 /// The plugin.
 pub(crate) static LIMIT_REQ: Descriptor = Descriptor {
-    name: NAME,
-    version: "0.1",
+    name: "limit-req",
     priority: 1001,
-    doc: "Limits requests per second.\n\n\
-        Requests flow through a bucket that leaks `rate` of them per second. What comes faster is \
-        delayed until it fits, as long as no more than `burst` requests wait; beyond that it is \
-        refused. With `nodelay` the burst passes at once.\n\n\
-        This gateway remembers keys in 128 MiB at most, some 800,000 of them; beyond that those whose \
-        buckets are empty first are forgotten.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
-    schema,
-    secret_fields: &["redis_password"],
-    check: Some(|conf| {
-        let config = Config::deserialize(conf).map_err(|error| error.to_string())?;
-        check_target(config.policy, conf)
-    }),
     warnings: Some(|_, conf| idle_settings(conf)),
-    build,
+    build: |build| Ok(Arc::new(LimitReq::new(build)?)),
     variables: &[VariablePlace::guard("key", VariableForm::Key)],
-    ..Descriptor::BASE
+    ..Descriptor::of::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -67,58 +44,39 @@ HTTP/1.1 429 Too Many Requests
 ```
 "#;
 
-fn schema() -> Value {
-    let mut schema = json!({
-        "type": "object",
-        "properties": {
-            "rate": {"type": "number", "exclusiveMinimum": 0, "description": "Requests per second."},
-            "burst": {"type": "number", "minimum": 0, "description": "Requests beyond the rate that are tolerated."},
-            "key": {"type": "string", "description": "Whose requests are counted together; see `key_type`. \
-                If it has no value, the client's address; no value is ever taken for one."},
-            "key_type": key_type_schema(&["var", "var_combination"]),
-            "policy": schema_of_policies(POLICIES),
-            "rejected_code": rejected_code_schema(),
-            "rejected_msg": rejected_msg_schema(),
-            "nodelay": {"type": "boolean", "default": false, "description": "Whether requests within the burst pass at once."},
-            "allow_degradation": allow_degradation_schema()
-        },
-        "required": ["rate", "burst", "key"]
-    });
-    if let Some(members) = schema.as_object_mut() {
-        members.extend(policy_conditions(POLICIES, &Value::Null));
-    }
-    schema
-}
-
-#[derive(Deserialize)]
+/// Limits requests per second.
+///
+/// Requests flow through a bucket that leaks `rate` of them per second. What comes faster is delayed
+/// until it fits, as long as no more than `burst` requests wait; beyond that it is refused. With
+/// `nodelay` the burst passes at once.
+///
+/// This gateway remembers keys in 128 MiB at most, some 800,000 of them; beyond that those whose buckets
+/// are empty first are forgotten.
+#[derive(Deserialize, JsonSchema)]
 struct Config {
+    /// Requests per second.
+    #[schemars(extend("exclusiveMinimum" = 0))]
     rate: f64,
+    /// Requests beyond the rate that are tolerated.
+    #[schemars(extend("minimum" = 0))]
     burst: f64,
+    /// Whose requests are counted together; see `key_type`. If it has no value, the client's address; no
+    /// value is ever taken for one.
     key: String,
+    /// Whether `key` is the name of a variable, or a text with variables.
+    #[schemars(with = "String", extend("enum" = ["var", "var_combination"], "default" = "var"))]
     key_type: KeyType,
-    policy: Policy,
-    nodelay: bool,
-    allow_degradation: bool,
     #[serde(flatten)]
-    refusal: Refusal,
+    #[schemars(schema_with = "policies::<(), false>")]
+    policy: Policy,
+    #[serde(flatten)]
+    refusal: RefusalFields,
+    /// Whether requests within the burst pass at once.
+    #[schemars(extend("default" = false))]
+    nodelay: bool,
 }
 
-fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
-    let config: Config = build.config()?;
-    let store = match target_of(config.policy, build.conf)? {
-        None => Store::Local(build.node.part(Buckets::default)),
-        Some(target) => Store::Redis(target.shared(build.node)),
-    };
-    Ok(Arc::new(LimitReq {
-        bucket: Bucket { rate: config.rate, burst: config.burst },
-        key: Key::new(&config.key, config.key_type),
-        space: Space::of(build),
-        nodelay: config.nodelay,
-        undetermined: Undetermined::new(NAME, build, config.allow_degradation),
-        refusal: Arc::new(config.refusal),
-        store,
-    }))
-}
+impl Configuration for Config {}
 
 /// The buckets of all keys of this gateway.
 #[derive(Default)]
@@ -194,12 +152,26 @@ struct LimitReq {
     key: Key,
     space: Space,
     nodelay: bool,
-    undetermined: Undetermined,
     refusal: Arc<Refusal>,
     store: Store,
 }
 
 impl LimitReq {
+    fn new(build: &Build<'_>) -> Result<LimitReq, String> {
+        let config: Config = build.config()?;
+        Ok(LimitReq {
+            bucket: Bucket { rate: config.rate, burst: config.burst },
+            key: Key::new(&config.key, config.key_type),
+            space: Space::of(build),
+            nodelay: config.nodelay,
+            refusal: config.refusal.of(build),
+            store: match config.policy.target() {
+                None => Store::Local(build.node.part(Buckets::default)),
+                Some(target) => Store::Redis(target.shared(build.node)),
+            },
+        })
+    }
+
     /// How long a request with this excess waits.
     fn delay(&self, excess: f64) -> Option<Duration> {
         let delay_ms = excess / self.bucket.rate;
@@ -217,7 +189,7 @@ impl LimitReq {
             poured
         });
         match poured.map(|excess| self.delay(excess)) {
-            None => self.refusal.step(),
+            None => self.refusal.over(),
             Some(None) => Step::Next,
             Some(Some(delay)) => {
                 Step::wait(async move { tokio::time::sleep(delay).await }, |(), _, _| Step::Next)
@@ -231,7 +203,6 @@ impl LimitReq {
         let Bucket { rate, burst } = self.bucket;
         let args = [rate.to_string(), burst.to_string(), self.bucket.lifetime_ms().to_string()];
         let (nodelay, refusal) = (self.nodelay, Arc::clone(&self.refusal));
-        let undetermined = self.undetermined.clone();
         let poured = async move {
             let excess = POUR_SCRIPT.run::<Option<String>>(&connection, &key, &args).await;
             if let Ok(Some(excess)) = &excess
@@ -245,8 +216,8 @@ impl LimitReq {
         };
         Step::wait(poured, move |excess, _, _| match excess {
             Ok(Some(_)) => Step::Next,
-            Ok(None) => refusal.step(),
-            Err(error) => undetermined.step(error),
+            Ok(None) => refusal.over(),
+            Err(error) => refusal.undetermined(error),
         })
     }
 }
@@ -263,6 +234,8 @@ impl Plugin for LimitReq {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::testing::{Case, entry, refusal};
 

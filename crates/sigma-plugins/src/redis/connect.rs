@@ -70,8 +70,8 @@ fn info(target: &Target, place: &Place, login: &Login) -> RedisResult<Connection
         Encryption::Verified => info.set_addr(encrypted(false)),
     };
     let mut settings = info.redis_settings().clone().set_skip_set_lib_name();
-    if !login.password.is_empty() {
-        settings = settings.set_password(&login.password);
+    if !login.password.reveal().is_empty() {
+        settings = settings.set_password(login.password.reveal());
         if let Some(username) = &login.username {
             settings = settings.set_username(username);
         }
@@ -110,8 +110,9 @@ async fn cluster(target: &Target, places: &[Place]) -> RedisResult<Connection> {
         .response_timeout(target.answer_timeout)
         // Moved keys are followed; a node that is gone is the shared connection's matter.
         .retries(3);
-    if !target.login.password.is_empty() {
-        builder = builder.password(&target.login.password);
+    let password = target.login.password.reveal();
+    if !password.is_empty() {
+        builder = builder.password(password);
     }
     builder = match target.encryption {
         Encryption::Off => builder,

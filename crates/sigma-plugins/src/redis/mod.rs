@@ -21,7 +21,5 @@ mod tests;
 
 pub(crate) use connection::{Connections, SharedConnection};
 pub(crate) use script::Script;
-pub(crate) use settings::{
-    Policy, check_target, idle_settings, policy_conditions, schema_of_policies, target_of,
-};
+pub(crate) use settings::{Policy, idle_settings, policies};
 pub(crate) use target::Target;

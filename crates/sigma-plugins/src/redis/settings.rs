@@ -2,157 +2,191 @@
 
 use std::time::Duration;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sigma_config::Problem;
-use sigma_config::wording::is_secret_reference;
+use sigma_config::described::schema_of;
+use sigma_config::resources::Confidential;
 
 use super::target::{Deployment, Encryption, Login, Place, Role, Target};
 
-/// Where counters are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// Where counters are kept: the value of `policy`, with the fields that it brings along. The schema of
+/// a plugin has them from [`policies`].
+#[derive(Deserialize)]
+#[serde(tag = "policy", rename_all = "kebab-case")]
 pub(crate) enum Policy {
     Local,
-    Redis,
-    RedisCluster,
-    RedisSentinel,
+    Redis(Single),
+    RedisCluster(Cluster),
+    RedisSentinel(Sentinel),
 }
 
-#[derive(Deserialize)]
-struct Single {
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct Single {
+    /// Host of the Redis server.
+    #[schemars(length(min = 2))]
     redis_host: String,
+    /// Port of the Redis server.
+    #[schemars(range(min = 1), extend("default" = 6379))]
     redis_port: u16,
-    redis_username: Option<String>,
-    redis_password: Option<String>,
+    /// Number of the database.
+    #[schemars(range(min = 0), extend("default" = 0))]
     redis_database: i64,
-    redis_timeout: u64,
+    /// Whether the connection is encrypted.
+    #[schemars(extend("default" = false))]
     redis_ssl: bool,
+    /// Whether the server's certificate must be valid.
+    #[schemars(extend("default" = false))]
     redis_ssl_verify: bool,
-    redis_keepalive_timeout: u64,
-}
-
-#[derive(Deserialize)]
-struct Cluster {
-    redis_cluster_nodes: Vec<String>,
-    redis_password: Option<String>,
-    redis_timeout: u64,
-    redis_cluster_ssl: bool,
-    redis_cluster_ssl_verify: bool,
-    redis_keepalive_timeout: u64,
-}
-
-#[derive(Deserialize)]
-struct Sentinel {
-    redis_sentinels: Vec<SentinelPlace>,
-    redis_master_name: String,
-    redis_role: String,
-    redis_connect_timeout: u64,
-    redis_read_timeout: u64,
-    redis_keepalive_timeout: u64,
-    redis_database: i64,
+    /// User; without it the default user.
+    #[schemars(length(min = 1))]
     redis_username: Option<String>,
-    redis_password: Option<String>,
+    #[serde(flatten)]
+    usual: Usual,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct Cluster {
+    /// Some nodes of the cluster, as host:port.
+    #[schemars(length(min = 1), inner(length(min = 2, max = 100)))]
+    redis_cluster_nodes: Vec<ClusterNode>,
+    /// Name of the cluster, for people: APISIX asks for it.
+    #[serde(rename = "redis_cluster_name")]
+    _name: String,
+    /// Whether connections are encrypted.
+    #[schemars(extend("default" = false))]
+    redis_cluster_ssl: bool,
+    /// Whether the certificates of nodes must be valid.
+    #[schemars(extend("default" = false))]
+    redis_cluster_ssl_verify: bool,
+    #[serde(flatten)]
+    usual: Usual,
+}
+
+/// What is asked of a server and of a cluster alike.
+#[derive(Deserialize, JsonSchema)]
+struct Usual {
+    /// Password; empty for none.
+    #[schemars(length(min = 0))]
+    redis_password: Option<Confidential>,
+    /// Milliseconds to connect, and to wait for an answer.
+    #[schemars(range(min = 1), extend("default" = 1000))]
+    redis_timeout: u64,
+    /// Milliseconds of silence after which a connection is made anew.
+    #[schemars(range(min = 1000), extend("default" = 10000))]
+    redis_keepalive_timeout: u64,
+    /// Without effect: each worker has one connection, which all its requests share.
+    #[serde(rename = "redis_keepalive_pool")]
+    #[schemars(range(min = 1), extend("default" = 100))]
+    _pool: Option<u64>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct Sentinel {
+    /// The sentinels, asked in this order.
+    #[schemars(length(min = 1))]
+    redis_sentinels: Vec<Place>,
+    /// The name under which sentinels know the master.
+    #[schemars(length(min = 1))]
+    redis_master_name: String,
+    /// Whether the master or one of its replicas is asked.
+    #[schemars(extend("default" = "master"))]
+    redis_role: Role,
+    /// Milliseconds to connect.
+    #[schemars(range(min = 1), extend("default" = 1000))]
+    redis_connect_timeout: u64,
+    /// Milliseconds to wait for an answer.
+    #[schemars(range(min = 1), extend("default" = 1000))]
+    redis_read_timeout: u64,
+    /// Milliseconds of silence after which a connection is made anew.
+    #[schemars(range(min = 1), extend("default" = 60000))]
+    redis_keepalive_timeout: u64,
+    /// Number of the database.
+    #[schemars(range(min = 0), extend("default" = 0))]
+    redis_database: i64,
+    /// User; without it the default user.
+    #[schemars(length(min = 1))]
+    redis_username: Option<String>,
+    /// Password; empty for none.
+    redis_password: Option<Confidential>,
+    /// User at the sentinels.
+    #[schemars(length(min = 1))]
     sentinel_username: Option<String>,
-    sentinel_password: Option<String>,
+    /// Password at the sentinels; empty for none.
+    sentinel_password: Option<Confidential>,
 }
 
-#[derive(Deserialize)]
-struct SentinelPlace {
-    host: String,
-    port: u16,
-}
+/// A place in one text.
+#[derive(Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+struct ClusterNode(Place);
 
-/// Checks what the schema cannot say of a configuration with defaults filled in. What refers to a
-/// secret is not known yet.
-///
-/// # Errors
-/// As [`target_of`].
-pub(crate) fn check_target(policy: Policy, conf: &Value) -> Result<(), String> {
-    if policy != Policy::RedisCluster {
-        return target_of(policy, conf).map(drop);
-    }
-    let nodes = Cluster::deserialize(conf).map_err(text)?.redis_cluster_nodes;
-    nodes.iter().filter(|node| !is_secret_reference(node)).try_for_each(|node| place(node).map(drop))
-}
+impl TryFrom<String> for ClusterNode {
+    type Error = String;
 
-/// The target of a checked configuration with defaults filled in; None for the policy `local`.
-///
-/// # Errors
-/// A node of a cluster without a port; a sentence.
-pub(crate) fn target_of(policy: Policy, conf: &Value) -> Result<Option<Target>, String> {
-    let target = match policy {
-        Policy::Local => return Ok(None),
-        Policy::Redis => Single::deserialize(conf).map(Single::target),
-        Policy::RedisCluster => return Cluster::deserialize(conf).map_err(text)?.target().map(Some),
-        Policy::RedisSentinel => Sentinel::deserialize(conf).map(Sentinel::target),
-    };
-    target.map(Some).map_err(text)
-}
-
-fn text(error: serde_json::Error) -> String {
-    error.to_string()
-}
-
-fn login(username: Option<String>, password: Option<String>) -> Login {
-    Login { username: username.filter(|name| !name.is_empty()), password: password.unwrap_or_default() }
-}
-
-fn encryption(on: bool, verified: bool) -> Encryption {
-    match (on, verified) {
-        (false, _) => Encryption::Off,
-        (true, false) => Encryption::Unverified,
-        (true, true) => Encryption::Verified,
+    fn try_from(node: String) -> Result<ClusterNode, String> {
+        let parts = node.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        let parts = parts.map(|(host, port)| (host.trim_matches(['[', ']']), port));
+        match parts.filter(|(host, port)| !host.is_empty() && *port != 0) {
+            Some((host, port)) => Ok(ClusterNode(Place { host: host.to_owned(), port })),
+            None => Err(format!("redis_cluster_nodes: `{node}` is not of the form host:port")),
+        }
     }
 }
 
-impl Single {
-    fn target(self) -> Target {
+impl Policy {
+    /// Where commands go; None for the policy `local`.
+    pub(crate) fn target(self) -> Option<Target> {
+        match self {
+            Policy::Local => None,
+            Policy::Redis(single) => Some(single.target()),
+            Policy::RedisCluster(cluster) => Some(cluster.target()),
+            Policy::RedisSentinel(sentinel) => Some(sentinel.target()),
+        }
+    }
+}
+
+impl Usual {
+    fn target(self, deployment: Deployment, encryption: Encryption) -> Target {
+        let timeout = Duration::from_millis(self.redis_timeout);
         Target {
-            deployment: Deployment::Single(Place { host: self.redis_host, port: self.redis_port }),
-            login: login(self.redis_username, self.redis_password),
-            database: self.redis_database,
-            encryption: encryption(self.redis_ssl, self.redis_ssl_verify),
-            connect_timeout: Duration::from_millis(self.redis_timeout),
-            answer_timeout: Duration::from_millis(self.redis_timeout),
+            deployment,
+            login: login(None, self.redis_password),
+            database: 0,
+            encryption,
+            connect_timeout: timeout,
+            answer_timeout: timeout,
             idle_timeout: Duration::from_millis(self.redis_keepalive_timeout),
         }
     }
 }
 
-impl Cluster {
-    fn target(self) -> Result<Target, String> {
-        let places = self.redis_cluster_nodes.iter().map(|node| place(node)).collect::<Result<_, _>>()?;
-        Ok(Target {
-            deployment: Deployment::Cluster(places),
-            login: login(None, self.redis_password),
-            database: 0,
-            encryption: encryption(self.redis_cluster_ssl, self.redis_cluster_ssl_verify),
-            connect_timeout: Duration::from_millis(self.redis_timeout),
-            answer_timeout: Duration::from_millis(self.redis_timeout),
-            idle_timeout: Duration::from_millis(self.redis_keepalive_timeout),
-        })
+impl Single {
+    fn target(self) -> Target {
+        let place = Place { host: self.redis_host, port: self.redis_port };
+        let encryption = encryption(self.redis_ssl, self.redis_ssl_verify);
+        let target = self.usual.target(Deployment::Single(place), encryption);
+        let login = Login { username: self.redis_username, ..target.login };
+        Target { login, database: self.redis_database, ..target }
     }
 }
 
-fn place(node: &str) -> Result<Place, String> {
-    let parts = node.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
-    let parts = parts.map(|(host, port)| (host.trim_matches(['[', ']']), port));
-    match parts.filter(|(host, port)| !host.is_empty() && *port != 0) {
-        Some((host, port)) => Ok(Place { host: host.to_owned(), port }),
-        None => Err(format!("redis_cluster_nodes: `{node}` is not of the form host:port")),
+impl Cluster {
+    fn target(self) -> Target {
+        let places = self.redis_cluster_nodes.into_iter().map(|ClusterNode(place)| place).collect();
+        let encryption = encryption(self.redis_cluster_ssl, self.redis_cluster_ssl_verify);
+        self.usual.target(Deployment::Cluster(places), encryption)
     }
 }
 
 impl Sentinel {
     fn target(self) -> Target {
-        let sentinels = self.redis_sentinels.into_iter().map(|at| Place { host: at.host, port: at.port });
-        let role = if self.redis_role == "slave" { Role::Replica } else { Role::Master };
         Target {
             deployment: Deployment::Sentinel {
-                sentinels: sentinels.collect(),
+                sentinels: self.redis_sentinels,
                 master: self.redis_master_name,
-                role,
+                role: self.redis_role,
                 login: login(self.sentinel_username, self.sentinel_password),
             },
             login: login(self.redis_username, self.redis_password),
@@ -162,6 +196,18 @@ impl Sentinel {
             answer_timeout: Duration::from_millis(self.redis_read_timeout),
             idle_timeout: Duration::from_millis(self.redis_keepalive_timeout),
         }
+    }
+}
+
+fn login(username: Option<String>, password: Option<Confidential>) -> Login {
+    Login { username, password: password.unwrap_or_default() }
+}
+
+fn encryption(on: bool, verified: bool) -> Encryption {
+    match (on, verified) {
+        (false, _) => Encryption::Off,
+        (true, false) => Encryption::Unverified,
+        (true, true) => Encryption::Verified,
     }
 }
 
@@ -192,121 +238,36 @@ pub(crate) fn idle_settings(conf: &Value) -> Vec<Problem> {
     .collect()
 }
 
-/// The property `policy` with these values.
-pub(crate) fn schema_of_policies(policies: &[&str]) -> Value {
-    json!({
+/// The schema of a [`Policy`], to be flattened into a plugin's: the field `policy`, and for each of its
+/// values what that brings along (`if`, `then`, `else`), with the fields of `More` besides.
+/// Sentinels may be chosen where `SENTINELS` says so.
+pub(crate) fn policies<More: JsonSchema, const SENTINELS: bool>(_: &mut SchemaGenerator) -> Schema {
+    let mut known = vec![("redis", schema_of::<Single>()), ("redis-cluster", schema_of::<Cluster>())];
+    if SENTINELS {
+        known.push(("redis-sentinel", schema_of::<Sentinel>()));
+    }
+    let names: Vec<&str> = ["local"].into_iter().chain(known.iter().map(|(name, _)| *name)).collect();
+    let policy = json!({
         "type": "string",
-        "enum": policies,
+        "enum": names,
         "default": "local",
-        "description": "Where the counters are kept: in the memory of this gateway, or in Redis, \
-            where several gateways share them."
-    })
-}
-
-/// What a schema requires further for each policy: the members `if`, `then` and `else`. `extra`
-/// are properties that all policies with Redis have besides.
-pub(crate) fn policy_conditions(policies: &[&str], extra: &Value) -> Map<String, Value> {
-    let all = [("redis", single()), ("redis-cluster", cluster()), ("redis-sentinel", sentinel())];
-    let known = all.into_iter().filter(|(name, _)| policies.contains(name));
-    known.rev().fold(Map::new(), |otherwise, (name, mut schema)| {
-        if let (Some(Value::Object(fields)), Some(extra)) = (schema.get_mut("properties"), extra.as_object())
-        {
-            fields.extend(extra.clone());
-        }
-        let mut chain = Map::new();
+        "description": "Where the counters are kept: in the memory of this gateway, or in Redis, where several \
+            gateways share them."
+    });
+    let more = schema_of::<More>();
+    let more = more.get("properties").and_then(Value::as_object);
+    let conditions = known.into_iter().rev().fold(Map::new(), |otherwise, (name, brought)| {
+        let mut properties = brought["properties"].clone();
+        properties.as_object_mut().into_iter().for_each(|all| all.extend(more.cloned().unwrap_or_default()));
         let test = json!({"properties": {"policy": {"enum": [name]}}, "required": ["policy"]});
-        chain.insert("if".to_owned(), test);
-        chain.insert("then".to_owned(), schema);
+        let then = json!({"properties": properties, "required": brought["required"]});
+        let mut chain = Map::from_iter([("if".to_owned(), test), ("then".to_owned(), then)]);
         if !otherwise.is_empty() {
             chain.insert("else".to_owned(), Value::Object(otherwise));
         }
         chain
-    })
-}
-
-fn milliseconds(default: u64, least: u64, about: &str) -> Value {
-    json!({"type": "integer", "minimum": least, "default": default, "description": about})
-}
-
-fn flag(about: &str) -> Value {
-    json!({"type": "boolean", "default": false, "description": about})
-}
-
-/// Accepted because APISIX has it: all exchanges of a worker share one connection.
-fn pool() -> Value {
-    json!({"type": "integer", "minimum": 1, "default": 100,
-        "description": "Without effect: each worker has one connection, which all its requests share."})
-}
-
-const KEEPALIVE: &str = "Milliseconds of silence after which a connection is made anew.";
-const PASSWORD: &str = "Password; empty for none.";
-
-fn single() -> Value {
-    json!({
-        "properties": {
-            "redis_host": {"type": "string", "minLength": 2, "description": "Host of the Redis server."},
-            "redis_port": {"type": "integer", "minimum": 1, "maximum": 65535, "default": 6379,
-                "description": "Port of the Redis server."},
-            "redis_username": {"type": "string", "minLength": 1, "description": "User; without it the default user."},
-            "redis_password": {"type": "string", "minLength": 0, "description": PASSWORD},
-            "redis_database": {"type": "integer", "minimum": 0, "default": 0, "description": "Number of the database."},
-            "redis_timeout": milliseconds(1000, 1, "Milliseconds to connect, and to wait for an answer."),
-            "redis_ssl": flag("Whether the connection is encrypted."),
-            "redis_ssl_verify": flag("Whether the server's certificate must be valid."),
-            "redis_keepalive_timeout": milliseconds(10000, 1000, KEEPALIVE),
-            "redis_keepalive_pool": pool()
-        },
-        "required": ["redis_host"]
-    })
-}
-
-fn cluster() -> Value {
-    json!({
-        "properties": {
-            "redis_cluster_nodes": {"type": "array", "minItems": 1,
-                "items": {"type": "string", "minLength": 2, "maxLength": 100},
-                "description": "Some nodes of the cluster, as host:port."},
-            "redis_cluster_name": {"type": "string", "description": "Name of the cluster, for people: APISIX asks for it."},
-            "redis_password": {"type": "string", "minLength": 0, "description": PASSWORD},
-            "redis_timeout": milliseconds(1000, 1, "Milliseconds to connect, and to wait for an answer."),
-            "redis_cluster_ssl": flag("Whether connections are encrypted."),
-            "redis_cluster_ssl_verify": flag("Whether the certificates of nodes must be valid."),
-            "redis_keepalive_timeout": milliseconds(10000, 1000, KEEPALIVE),
-            "redis_keepalive_pool": pool()
-        },
-        "required": ["redis_cluster_nodes", "redis_cluster_name"]
-    })
-}
-
-fn sentinel() -> Value {
-    json!({
-        "properties": {
-            "redis_sentinels": {
-                "type": "array",
-                "minItems": 1,
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "host": {"type": "string", "minLength": 2, "description": "Host of a sentinel."},
-                        "port": {"type": "integer", "minimum": 1, "maximum": 65535, "description": "Its port."}
-                    },
-                    "required": ["host", "port"],
-                    "additionalProperties": false
-                },
-                "description": "The sentinels, asked in this order."
-            },
-            "redis_master_name": {"type": "string", "minLength": 1, "description": "The name under which sentinels know the master."},
-            "redis_role": {"type": "string", "enum": ["master", "slave"], "default": "master",
-                "description": "Whether the master or one of its replicas is asked."},
-            "redis_connect_timeout": milliseconds(1000, 1, "Milliseconds to connect."),
-            "redis_read_timeout": milliseconds(1000, 1, "Milliseconds to wait for an answer."),
-            "redis_keepalive_timeout": milliseconds(60000, 1, KEEPALIVE),
-            "redis_database": {"type": "integer", "minimum": 0, "default": 0, "description": "Number of the database."},
-            "redis_username": {"type": "string", "minLength": 1, "description": "User; without it the default user."},
-            "redis_password": {"type": "string", "description": PASSWORD},
-            "sentinel_username": {"type": "string", "minLength": 1, "description": "User at the sentinels."},
-            "sentinel_password": {"type": "string", "description": "Password at the sentinels; empty for none."}
-        },
-        "required": ["redis_sentinels", "redis_master_name"]
-    })
+    });
+    let mut schema = json_schema!({"type": "object", "properties": {"policy": policy}});
+    schema.ensure_object().extend(conditions);
+    schema
 }

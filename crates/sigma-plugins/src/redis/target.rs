@@ -3,12 +3,20 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+use sigma_config::resources::Confidential;
 use sigma_plugin::Node;
 
 /// Where a server listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub(crate) struct Place {
+    /// Host of a sentinel.
+    #[schemars(length(min = 2))]
     pub(crate) host: String,
+    /// Its port.
+    #[schemars(range(min = 1))]
     pub(crate) port: u16,
 }
 
@@ -16,7 +24,7 @@ pub(crate) struct Place {
 #[derive(Clone, PartialEq, Eq, Default)]
 pub(crate) struct Login {
     pub(crate) username: Option<String>,
-    pub(crate) password: String,
+    pub(crate) password: Confidential,
 }
 
 /// How servers are put together.
@@ -31,9 +39,11 @@ pub(crate) enum Deployment {
 }
 
 /// Which of the servers behind sentinels is asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 pub(crate) enum Role {
+    #[serde(rename = "master")]
     Master,
+    #[serde(rename = "slave")]
     Replica,
 }
 

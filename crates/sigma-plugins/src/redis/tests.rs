@@ -4,23 +4,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_plugin::Node;
 use sigma_testkit::Redis;
 
 use super::target::Target;
-use super::{Policy, Script, SharedConnection, target_of};
+use super::{Policy, Script, SharedConnection};
 
 const ADD: &str = "return redis.call('INCRBY', KEYS[1], ARGV[1])";
 static ADD_SCRIPT: Script = Script::new(ADD, || Script::digest_of(ADD));
 
 fn target(further: Value) -> Target {
     let mut conf = json!({
-        "redis_host": "127.0.0.1", "redis_database": 0, "redis_timeout": 1000, "redis_ssl": false,
+        "policy": "redis", "redis_host": "127.0.0.1", "redis_database": 0, "redis_timeout": 1000, "redis_ssl": false,
         "redis_ssl_verify": false, "redis_keepalive_timeout": 10000
     });
     conf.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
-    target_of(Policy::Redis, &conf).unwrap().unwrap()
+    Policy::deserialize(conf).unwrap().target().unwrap()
 }
 
 fn run<T>(work: impl Future<Output = T>) -> T {

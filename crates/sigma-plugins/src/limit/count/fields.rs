@@ -1,8 +1,8 @@
 //! What the client and the access log are told of a quota.
 
-use serde_json::Value;
 use sigma_http::Headers;
 
+use super::config::Metadata;
 use super::window::{Quota, Verdict};
 
 /// The names of the header fields of one rule.
@@ -15,18 +15,15 @@ pub(super) struct FieldNames {
 
 impl FieldNames {
     /// Names by the plugin's metadata. A prefix stands before `RateLimit-`.
-    pub(super) fn new(metadata: &Value, prefix: Option<&str>) -> FieldNames {
-        let name = |field: &str, default: &str| {
-            let name = metadata.get(field).and_then(Value::as_str).unwrap_or(default);
-            match (prefix, name.find("RateLimit-")) {
-                (Some(prefix), Some(at)) => format!("{}{prefix}-{}", &name[..at], &name[at..]),
-                _ => name.to_owned(),
-            }
+    pub(super) fn new(metadata: &Metadata, prefix: Option<&str>) -> FieldNames {
+        let name = |name: &str| match (prefix, name.find("RateLimit-")) {
+            (Some(prefix), Some(at)) => format!("{}{prefix}-{}", &name[..at], &name[at..]),
+            _ => name.to_owned(),
         };
         FieldNames {
-            limit: name("limit_header", "X-RateLimit-Limit"),
-            remaining: name("remaining_header", "X-RateLimit-Remaining"),
-            reset: name("reset_header", "X-RateLimit-Reset"),
+            limit: name(&metadata.limit_header),
+            remaining: name(&metadata.remaining_header),
+            reset: name(&metadata.reset_header),
         }
     }
 
@@ -67,19 +64,20 @@ pub(super) fn info(key: &[u8], quota: Quota, verdict: Verdict) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde::Deserialize;
+    use serde_json::{Value, json};
 
     use super::*;
 
     #[test]
     fn prefixes_stand_before_the_word() {
         let check = |metadata: Value, prefix: Option<&str>, expected: [&str; 3]| {
-            let names = FieldNames::new(&metadata, prefix);
+            let names = FieldNames::new(&Metadata::deserialize(&metadata).unwrap(), prefix);
             assert_eq!([&*names.limit, &*names.remaining, &*names.reset], expected, "{metadata} {prefix:?}");
         };
-        check(Value::Null, None, ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"]);
+        check(json!({}), None, ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"]);
         check(
-            Value::Null,
+            json!({}),
             Some("a"),
             ["X-a-RateLimit-Limit", "X-a-RateLimit-Remaining", "X-a-RateLimit-Reset"],
         );

@@ -19,38 +19,30 @@ mod window;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use redis::RedisResult;
+use serde::Deserialize;
 use serde_json::Value;
+use sigma_config::described::schema_of;
+use sigma_plugin::descriptor::parsed;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step};
 
-use super::quota::{self, Amount, Key, Refusal, Space, Undetermined};
-use crate::redis::{Connections, SharedConnection, Target, idle_settings, target_of};
-use config::Config;
+use super::quota::{self, Amount, Key, Refusal, Space};
+use crate::redis::{Connections, SharedConnection, Target, idle_settings};
+use config::{Config, Metadata};
 use delayed::Delayed;
 use fields::FieldNames;
 use window::{Counters, Quota, Verdict, WindowType};
 
-const NAME: &str = "limit-count";
-
 /// The plugin.
 pub(crate) static LIMIT_COUNT: Descriptor = Descriptor {
-    name: NAME,
+    name: "limit-count",
     version: "0.4",
     priority: 1002,
-    doc: "Limits requests per window of time.\n\n\
-        Each key may make `count` requests in `time_window` seconds. A fixed window begins with \
-        the first request of a key; a sliding one weighs the window before. Counters are kept in \
-        this gateway, or in Redis, where several gateways share them.\n\n\
-        This gateway remembers keys in 128 MiB at most, some 800,000 of them; beyond that those whose \
-        windows end first are forgotten.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
-    schema: config::schema,
-    metadata_schema: Some(config::metadata_schema),
-    secret_fields: &["redis_password", "sentinel_password"],
-    check: Some(config::check),
+    metadata_schema: Some(schema_of::<Metadata>),
     warnings: Some(|_, conf| [quota::idle_rules(conf), idle_settings(conf)].concat()),
-    build: |build| Ok(new(build)?),
+    build: |build| Ok(LimitCount::new(build)?),
     variables: &[
         VariablePlace::guard("key", VariableForm::Key),
         VariablePlace::guard("rules.*.key", VariableForm::Template),
@@ -59,7 +51,7 @@ pub(crate) static LIMIT_COUNT: Descriptor = Descriptor {
         VariablePlace::guard("rules.*.count", VariableForm::Template),
         VariablePlace::guard("rules.*.time_window", VariableForm::Template),
     ],
-    ..Descriptor::BASE
+    ..Descriptor::of::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -85,40 +77,6 @@ HTTP/1.1 429 Too Many Requests
 {"error_msg":"429 Too Many Requests"}
 ```
 "#;
-
-/// An instance. It fails for rules beyond the schema, and for a group that has another configuration.
-fn new(build: &Build<'_>) -> Result<Arc<LimitCount>, String> {
-    config::check(build.conf)?;
-    let config: Config = build.config()?;
-    let group = config.group.as_deref().map(|group| Membership::of(group, build)).transpose()?;
-    let store = match target_of(config.policy, build.conf)? {
-        None => Store::Local,
-        Some(target) => {
-            let target = target.shared(build.node);
-            let delayed = config
-                .sync_interval
-                .map(|interval| Delayed::new(interval, config.window_type, &target, build.node));
-            Store::Redis { target, delayed }
-        }
-    };
-    let space = match &config.group {
-        Some(group) => Space::named(group.clone()),
-        None => Space::of(build),
-    };
-    let rules: Vec<Rule> =
-        config.limits.into_iter().map(|limit| Rule::new(limit, space.clone(), build.metadata)).collect();
-    Ok(Arc::new_cyclic(|me| LimitCount {
-        me: Weak::clone(me),
-        store,
-        counters: build.node.part(Counters::default),
-        window_type: config.window_type,
-        undetermined: Undetermined::new(NAME, build, config.allow_degradation),
-        shown: config.show_limit_quota_header,
-        refusal: config.refusal,
-        rules,
-        _group: group,
-    }))
-}
 
 /// The configurations of groups, as long as somebody uses them.
 #[derive(Default)]
@@ -153,8 +111,8 @@ impl Membership {
 
 /// One limit.
 struct Rule {
-    count: Amount,
-    window: Amount,
+    count: Amount<1>,
+    window: Amount<1>,
     key: Key,
     space: Space,
     /// It is one of `rules`: skipped where its key has no value.
@@ -163,15 +121,6 @@ struct Rule {
 }
 
 impl Rule {
-    fn new(limit: config::Limit, space: Space, metadata: &Value) -> Rule {
-        let config::Limit { count, window, key, rule } = limit;
-        let prefix = rule.as_ref().map(|rule| &*rule.header_prefix);
-        let names = FieldNames::new(metadata, prefix);
-        let listed = rule.is_some();
-        let space = rule.map_or(space.clone(), |rule| space.rule(rule.number));
-        Rule { count, window, key, space, listed, names }
-    }
-
     /// The limit for a request; None if it does not apply.
     ///
     /// # Errors
@@ -182,8 +131,8 @@ impl Rule {
             false => Some(self.space.by_value_or_address(&self.key, ctx)),
         };
         let Some(key) = key else { return Ok(None) };
-        let limit = self.count.resolve(ctx, 1).ok_or("`count` makes no whole number from 1 on")?;
-        let window_s = self.window.resolve(ctx, 1).ok_or("`time_window` makes no whole number from 1 on")?;
+        let limit = self.count.resolve(ctx).ok_or("`count` makes no whole number from 1 on")?;
+        let window_s = self.window.resolve(ctx).ok_or("`time_window` makes no whole number from 1 on")?;
         Ok(Some((key, Quota { limit, window_s })))
     }
 }
@@ -200,9 +149,8 @@ struct LimitCount {
     store: Store,
     counters: Arc<Counters>,
     window_type: WindowType,
-    undetermined: Undetermined,
     shown: bool,
-    refusal: Refusal,
+    refusal: Arc<Refusal>,
     rules: Vec<Rule>,
     _group: Option<Membership>,
 }
@@ -222,6 +170,61 @@ struct Told(Vec<(usize, Quota, Verdict)>);
 const COST: u64 = 1;
 
 impl LimitCount {
+    fn new(build: &Build<'_>) -> Result<Arc<LimitCount>, String> {
+        let config: Config = parsed(build.conf)?;
+        let metadata = Option::<Metadata>::deserialize(build.metadata).map_err(|error| error.to_string())?;
+        let (metadata, counters) = (metadata.unwrap_or_default(), build.node.part(Counters::default));
+        let group = config.group.as_deref().map(|group| Membership::of(group, build)).transpose()?;
+        let store = match config.policy.target() {
+            None => Store::Local,
+            Some(target) => {
+                let target = target.shared(build.node);
+                let delayed = |interval| Delayed::new(interval, config.window_type, &target, build.node);
+                let delayed = config.sync.interval().map(delayed);
+                Store::Redis { target, delayed }
+            }
+        };
+        let space = config.group.map_or_else(|| Space::of(build), Space::named);
+        let rules = match (config.rules, config.count, config.time_window) {
+            (Some(rules), ..) => (1..)
+                .zip(rules)
+                .map(|(number, rule)| {
+                    let prefix = rule.header_prefix.unwrap_or_else(|| number.to_string());
+                    Rule {
+                        count: rule.count,
+                        window: rule.time_window,
+                        key: Key::template(&rule.key),
+                        space: space.clone().rule(number),
+                        listed: true,
+                        names: FieldNames::new(&metadata, Some(&prefix)),
+                    }
+                })
+                .collect(),
+            (None, Some(count), Some(window)) => {
+                let key = Key::new(&config.key, config.key_type);
+                vec![Rule {
+                    count,
+                    window,
+                    key,
+                    space,
+                    listed: false,
+                    names: FieldNames::new(&metadata, None),
+                }]
+            }
+            _ => return Err("either count and time_window or rules are needed".to_owned()),
+        };
+        Ok(Arc::new_cyclic(|me| LimitCount {
+            me: Weak::clone(me),
+            store,
+            counters,
+            window_type: config.window_type,
+            shown: config.show_limit_quota_header,
+            refusal: config.refusal.of(build),
+            rules,
+            _group: group,
+        }))
+    }
+
     /// The limits for a request.
     ///
     /// # Errors
@@ -294,7 +297,7 @@ impl LimitCount {
             ctx.keep(self, Told(told.collect()));
         }
         match verdicts.last() {
-            Some(last) if last.is_refusal() => self.refusal.step(),
+            Some(last) if last.is_refusal() => self.refusal.over(),
             _ => Step::Next,
         }
     }
@@ -315,7 +318,7 @@ impl LimitCount {
         };
         Step::wait(counted, |(this, applied, verdicts), ctx, _| match verdicts {
             Ok(verdicts) => this.conclude(ctx, &applied, &verdicts),
-            Err(error) => this.undetermined.step(error),
+            Err(error) => this.refusal.undetermined(error),
         })
     }
 }
@@ -324,7 +327,7 @@ impl Plugin for LimitCount {
     fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let applied = match self.applied(ctx) {
             Ok(applied) => applied,
-            Err(reason) => return self.undetermined.step(reason),
+            Err(reason) => return self.refusal.undetermined(reason),
         };
         match &self.store {
             Store::Local => {

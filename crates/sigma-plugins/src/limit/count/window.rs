@@ -1,12 +1,13 @@
 //! How requests are counted, in memory.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_plugin::counter::Shared;
 
 use super::super::clock;
 
 /// How windows follow each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum WindowType {
     /// A window begins with the first request after the last one.
