@@ -104,6 +104,19 @@ impl BodyCopy {
     }
 }
 
+/// Where one instance of a plugin keeps values in an exchange.
+///
+/// It is the place of the instance in memory, which is nobody else's while the exchange lasts: the
+/// configuration that it runs under holds its instances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot(usize);
+
+impl<P: Plugin> From<&P> for Slot {
+    fn from(plugin: &P) -> Slot {
+        Slot(std::ptr::from_ref(plugin).addr())
+    }
+}
+
 /// One exchange, as plugins see it. Reused for one exchange after another.
 #[derive(Default)]
 pub struct Context {
@@ -146,7 +159,7 @@ pub struct Context {
     /// Plugins that do not run any more in this exchange, by name.
     skipped: Vec<Box<str>>,
     /// What plugins keep over the phases of this exchange.
-    kept: Vec<(usize, Box<dyn Any>)>,
+    kept: Vec<(Slot, Box<dyn Any>)>,
 }
 
 /// Names of the fields that tell a node who the request is from.
@@ -282,16 +295,17 @@ impl Context {
         self.request_id = OnceCell::from(Box::from(id));
     }
 
-    /// Keeps a value for later phases of this exchange. `owner` is the plugin's `self`.
-    pub fn keep<P: Plugin, T: Any>(&mut self, owner: &P, value: T) {
-        let owner = std::ptr::from_ref(owner).addr();
+    /// Keeps a value for later phases of this exchange. `owner` is the plugin's `self`, or its [`Slot`]
+    /// where that has to be in a future.
+    pub fn keep<O: Into<Slot>, T: Any>(&mut self, owner: O, value: T) {
+        let owner = owner.into();
         self.kept.retain(|(known, kept)| *known != owner || !kept.is::<T>());
         self.kept.push((owner, Box::new(value)));
     }
 
     /// A value that the same instance kept in this exchange.
-    pub fn kept<P: Plugin, T: Any>(&mut self, owner: &P) -> Option<&mut T> {
-        let owner = std::ptr::from_ref(owner).addr();
+    pub fn kept<O: Into<Slot>, T: Any>(&mut self, owner: O) -> Option<&mut T> {
+        let owner = owner.into();
         let mine = self.kept.iter_mut().filter(|(known, _)| *known == owner);
         mine.filter_map(|(_, value)| value.downcast_mut()).next()
     }
@@ -302,8 +316,8 @@ impl Context {
     }
 
     /// Takes a kept value out.
-    pub fn take_kept<P: Plugin, T: Any>(&mut self, owner: &P) -> Option<T> {
-        let owner = std::ptr::from_ref(owner).addr();
+    pub fn take_kept<O: Into<Slot>, T: Any>(&mut self, owner: O) -> Option<T> {
+        let owner = owner.into();
         let at = self.kept.iter().position(|(known, value)| *known == owner && value.is::<T>())?;
         self.kept.swap_remove(at).1.downcast().ok().map(|value| *value)
     }

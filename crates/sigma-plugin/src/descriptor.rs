@@ -219,7 +219,7 @@ pub struct Descriptor {
     pub warnings: Option<fn(PluginScope, &Value) -> Vec<Problem>>,
     /// Where its configuration and its metadata name variables.
     pub variables: &'static [VariablePlace],
-    /// Upstreams inside its configuration.
+    /// Upstreams inside its configuration, whose defaults are filled in.
     pub upstreams: Option<fn(&Value) -> Vec<InlineUpstream>>,
     /// Plugins inside its configuration, which instances make with [`Build::child`].
     pub children: Option<fn(&Value) -> Vec<Child>>,

@@ -93,7 +93,7 @@ pub trait Kind: Send + Sync {
         &[]
     }
 
-    /// Upstreams inside a configuration.
+    /// Upstreams inside a configuration with defaults filled in.
     fn upstreams(&self, _conf: &Value) -> Vec<InlineUpstream> {
         Vec::new()
     }

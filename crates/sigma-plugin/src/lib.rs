@@ -43,7 +43,7 @@ pub mod variables;
 pub use body::{BodyFilter, Frames, Pieces, Transform};
 pub use chain::{Chain, Entry};
 pub use consumer::{Consumer, Consumers, Identity};
-pub use context::{Client, Context};
+pub use context::{Client, Context, Slot};
 pub use descriptor::{Auth, Build, Configuration, Descriptor, Phase, PhaseSet, RunPolicy};
 pub use env::{Env, Local, Node};
 pub use kind::Kind;

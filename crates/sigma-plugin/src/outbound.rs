@@ -12,6 +12,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sigma_http::{Headers, Method};
 
+use crate::Context;
+
 /// One call.
 #[derive(Debug)]
 pub struct Call {
@@ -133,6 +135,22 @@ impl Service {
             host: authority.into(),
             target: format!("{slash}{target}").into(),
         })
+    }
+
+    /// A call that asks the service what it says, for the request of `ctx`: GET, with at most 64 KiB of
+    /// answer. `upstream` is the key that the service has as an upstream.
+    pub fn get(&self, upstream: &str, ctx: &Context, timeout_ms: u64) -> Call {
+        Call {
+            upstream: upstream.into(),
+            method: Method::Get,
+            target: self.target.as_bytes().to_vec(),
+            host: self.host.clone(),
+            headers: Headers::default(),
+            passes: ctx.passes(),
+            body: None,
+            timeout_ms,
+            limit: 64 << 10,
+        }
     }
 
     /// The service as an upstream, for [`crate::descriptor::InlineUpstream`]. `verify` is about its certificate.

@@ -13,7 +13,7 @@ use sigma_config::problem::json_pointer;
 use sigma_config::stored::conform;
 use sigma_config::wording::{Schema, Unread, is_secret_reference};
 
-use crate::descriptor::{Child, Data, Family};
+use crate::descriptor::{Child, Data, Family, InlineUpstream};
 use crate::meta::Meta;
 use crate::places::{Missing, Unknown, missing};
 use crate::{Build, Entry, Kind, Node};
@@ -244,6 +244,15 @@ impl Roster {
             return Some(Err(reason));
         }
         Some(known.kind.identity(&filled).map(|data| (key.to_owned(), data)))
+    }
+
+    /// The upstreams that stand inside a configuration of a route; none if it is refused.
+    pub fn upstreams(&self, name: &str, mut conf: Value) -> Vec<InlineUpstream> {
+        let (Some(kind), Some(schema)) = (self.get(name), self.checked(name, PluginScope::Http)) else {
+            return Vec::new();
+        };
+        take_meta(&mut conf);
+        kind.upstreams(&schema.filled(conf))
     }
 
     fn checked(&self, name: &str, scope: PluginScope) -> Option<&Checked> {

@@ -159,8 +159,8 @@ impl Entries {
 
     /// The entry of an exchange that is over.
     pub(super) fn entry<P: Plugin>(&self, owner: &P, ctx: &mut Context, env: &Env<'_>) -> Map<String, Value> {
-        let collected = ctx.take_kept::<P, Collected>(owner).and_then(|collected| collected.0.take());
-        let coding = ctx.take_kept::<P, Coding>(owner);
+        let collected = ctx.take_kept::<_, Collected>(owner).and_then(|collected| collected.0.take());
+        let coding = ctx.take_kept::<_, Coding>(owner);
         let coding = coding.as_ref().map(|coding| &*coding.0);
         let response = collected.map(|body| text_of(&decoded(&body, coding, self.max_response)));
         let request = ctx.seen_request_body(self.max_request).map(|body| text_of(&body));

@@ -268,7 +268,7 @@ impl Plugin for Cors {
     }
 
     fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
-        let asked = ctx.kept::<Self, Asked>(self).cloned().unwrap_or_else(|| {
+        let asked = ctx.kept::<_, Asked>(self).cloned().unwrap_or_else(|| {
             // Another plugin has ended the exchange before.
             let asked = Asked::of(ctx);
             ctx.keep(self, asked.clone());

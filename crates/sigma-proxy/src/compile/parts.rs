@@ -222,7 +222,7 @@ impl Building<'_, '_> {
             }
             let mut revealed = Value::clone(conf);
             self.task.sources.secrets.reveal(&mut revealed);
-            for inline in kind.upstreams(&revealed) {
+            for inline in self.task.roster.upstreams(name, revealed) {
                 self.plugin_upstream(name, &inline);
             }
             entries.extend(self.entry(name, conf));

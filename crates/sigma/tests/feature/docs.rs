@@ -74,7 +74,7 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
 }
 
 /// What a page asks its reader to add first: a plugin of one's own.
-const OWN_PLUGIN: &str = "maintenance";
+const OWN_PLUGIN: &str = "notice";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
 const COMMANDS: [(&str, &str, &str); 15] = [
