@@ -6,9 +6,9 @@
 //! configuration, chooses a node or knows what a request is for.
 
 mod client;
-mod fault;
 pub mod h1;
 pub mod h2;
+mod rules;
 mod server;
 
 pub use client::Connection;

@@ -1,4 +1,4 @@
-//! What a broken rule of the wire means to an exchange.
+//! The rules that a peer is held to in every version, and the faults of those who break them.
 
 use sigma_http::h1::ParseError;
 use sigma_http::{Fault, FaultKind};
@@ -9,7 +9,7 @@ pub(crate) const INTERIM_MAX: u8 = 32;
 /// The fault of a node that sends no valid head.
 pub(crate) fn of_response(error: ParseError) -> Fault {
     match error {
-        ParseError::Invalid(reason) => Fault::new(FaultKind::BadResponse, reason),
+        ParseError::Invalid(reason) => bad_response(reason),
         ParseError::LineTooLong | ParseError::HeadTooLarge => {
             Fault::new(FaultKind::ResponseHeadTooLarge, "the response head is over its limit")
         }
@@ -27,7 +27,31 @@ pub(crate) fn of_request(error: ParseError) -> Fault {
     }
 }
 
-/// The fault of a client that sends more than it may.
-pub(crate) fn body_too_large() -> Fault {
-    Fault::new(FaultKind::RequestBodyTooLarge, "the request body is over its limit")
+/// The fault of a node that breaks a rule.
+pub(crate) fn bad_response(reason: &'static str) -> Fault {
+    Fault::new(FaultKind::BadResponse, reason)
+}
+
+/// Counts another interim response.
+///
+/// # Errors
+/// Returns an error if it is one too many.
+pub(crate) fn count_interim(interims: &mut u8) -> Result<(), Fault> {
+    *interims += 1;
+    if *interims > INTERIM_MAX {
+        return Err(bad_response("too many interim responses"));
+    }
+    Ok(())
+}
+
+/// Holds a request's body to its limit; 0 is none.
+///
+/// # Errors
+/// Returns an error if so many bytes are over it.
+#[inline]
+pub(crate) fn check_body(bytes: u64, limit: u64) -> Result<(), Fault> {
+    if limit > 0 && bytes > limit {
+        return Err(Fault::new(FaultKind::RequestBodyTooLarge, "the request body is over its limit"));
+    }
+    Ok(())
 }

@@ -7,7 +7,7 @@ use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, Method, RequestHead
 use sigma_net::{Deadline, Stream};
 
 use super::flush;
-use crate::fault::{self, INTERIM_MAX};
+use crate::rules::{self, bad_response};
 
 /// A connection to a node, with at most one request on it.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl Client {
                         return Poll::Ready(self.accept_head(method, head));
                     }
                     Ok(None) => {}
-                    Err(error) => return Poll::Ready(Err(fault::of_response(error))),
+                    Err(error) => return Poll::Ready(Err(rules::of_response(error))),
                 }
             }
             self.input.make_room(limits.head_bytes + 1);
@@ -108,11 +108,7 @@ impl Client {
     fn accept_head(&mut self, method: Method, head: &ResponseHead) -> Result<(), Fault> {
         let length = h1::response_body(head, method).map_err(bad_response)?;
         if head.is_interim() && head.status != 101 {
-            self.interims += 1;
-            if self.interims > INTERIM_MAX {
-                return Err(bad_response("too many interim responses"));
-            }
-            return Ok(());
+            return rules::count_interim(&mut self.interims);
         }
         self.headed = true;
         self.persists =
@@ -180,8 +176,4 @@ fn terminated() -> Fault {
 
 fn incomplete(reason: &'static str) -> Fault {
     Fault::new(FaultKind::ResponseIncomplete, reason)
-}
-
-fn bad_response(reason: &'static str) -> Fault {
-    Fault::new(FaultKind::BadResponse, reason)
 }

@@ -13,7 +13,7 @@ use sigma_net::{Deadline, Stream};
 
 use super::flush;
 use crate::Departure;
-use crate::fault::{self, body_too_large};
+use crate::rules::{self, check_body};
 
 /// How long a refused sender is listened to after the answer, so that a reset does not destroy
 /// the answer on its way.
@@ -217,7 +217,7 @@ impl Server {
             }
             Err(error) => {
                 self.refuse();
-                Some(Err(NoRequest::Refused(fault::of_request(error))))
+                Some(Err(NoRequest::Refused(rules::of_request(error))))
             }
         }
     }
@@ -247,9 +247,7 @@ impl Server {
             }
         }
         match self.length {
-            BodyLength::Known(n) if self.limits.body_bytes > 0 && n > self.limits.body_bytes => {
-                Err(body_too_large())
-            }
+            BodyLength::Known(n) => check_body(n, self.limits.body_bytes),
             _ => Ok(()),
         }
     }
@@ -263,10 +261,8 @@ impl Server {
             match self.reader.next(&mut self.input) {
                 Ok(Some(Frame::Data(data))) => {
                     self.body_received += data.len() as u64;
-                    if self.limits.body_bytes > 0 && self.body_received > self.limits.body_bytes {
-                        return Poll::Ready(Err(body_too_large()));
-                    }
-                    return Poll::Ready(Ok(Frame::Data(data)));
+                    let checked = check_body(self.body_received, self.limits.body_bytes);
+                    return Poll::Ready(checked.map(|()| Frame::Data(data)));
                 }
                 Ok(Some(end)) => return Poll::Ready(Ok(end)),
                 Ok(None) => {}

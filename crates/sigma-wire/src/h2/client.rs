@@ -15,7 +15,7 @@ use sigma_net::Deadline;
 use super::body::{Broken, Inflow, Outflow};
 use super::fields::{field_map, fields};
 use super::shared::{Reused, SharedConnection};
-use crate::fault::{self, INTERIM_MAX};
+use crate::rules::{self, bad_response};
 
 /// A stream to a node, from the request's head to the response's end.
 #[derive(Debug)]
@@ -151,12 +151,9 @@ impl ClientStream {
         head: &mut ResponseHead,
     ) -> Result<(), Fault> {
         self.answered = true;
-        self.interims += 1;
-        if self.interims > INTERIM_MAX {
-            return Err(bad_response("too many interim responses"));
-        }
+        rules::count_interim(&mut self.interims)?;
         let status = interim.status().as_u16();
-        head.assemble(Version::Http2, status, fields(interim.headers()), limits).map_err(fault::of_response)
+        head.assemble(Version::Http2, status, fields(interim.headers()), limits).map_err(rules::of_response)
     }
 
     fn accept_head(
@@ -169,7 +166,7 @@ impl ClientStream {
         self.answered = true;
         let (parts, body) = response.into_parts();
         head.assemble(Version::Http2, parts.status.as_u16(), fields(&parts.headers), limits)
-            .map_err(fault::of_response)?;
+            .map_err(rules::of_response)?;
         let input = Inflow::new(body);
         let declared = sigma_http::h1::response_body(head, method).map_err(bad_response)?;
         self.length = match declared {
@@ -286,10 +283,6 @@ fn sendable(target: &[u8]) -> std::borrow::Cow<'_, [u8]> {
 
 fn terminated() -> Fault {
     Fault::new(FaultKind::ConnectionTerminated, "the node ended the stream before its answer")
-}
-
-fn bad_response(reason: &'static str) -> Fault {
-    Fault::new(FaultKind::BadResponse, reason)
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use super::body::{Broken, Inflow, Outflow};
 use super::fields::{field_map, fields};
 use super::session::{Active, Incoming};
 use crate::Departure;
-use crate::fault::{self, body_too_large};
+use crate::rules::{self, check_body};
 
 /// RFC 6455 §1.3
 const WEBSOCKET_GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
@@ -118,7 +118,7 @@ impl ServerStream {
         self.bodiless = pseudo.method == b"HEAD";
         let assembled =
             head.assemble(Version::Http2, &pseudo, fields(&parts.headers), &self.active.limits().head);
-        assembled.map_err(fault::of_request)?;
+        assembled.map_err(rules::of_request)?;
         self.head_received = field_bytes(&parts.headers) + pseudo.path.map_or(0, |p| p.len() as u64);
         if let Some(protocol) = protocol {
             self.ask_tunnel(protocol.as_str(), random, head);
@@ -126,9 +126,8 @@ impl ServerStream {
             self.length = body_length(head, &input)?;
         }
         self.input = Some(input);
-        let limit = self.active.limits().body_bytes;
         match self.length {
-            BodyLength::Known(n) if limit > 0 && n > limit => Err(body_too_large()),
+            BodyLength::Known(n) => check_body(n, self.active.limits().body_bytes),
             _ => Ok(()),
         }
     }
@@ -174,9 +173,12 @@ impl ServerStream {
         Poll::Ready(match ready!(input.poll_frame(cx)) {
             Ok(Frame::Data(data)) => {
                 self.body_received += data.len() as u64;
-                let limit = self.active.limits().body_bytes;
-                let over = limit > 0 && self.body_received > limit && !matches!(self.tunnel, Tunnel::Open);
-                if over { Err(body_too_large()) } else { Ok(Frame::Data(data)) }
+                // What goes through a tunnel has no length.
+                let limit = match self.tunnel {
+                    Tunnel::Open => 0,
+                    Tunnel::None | Tunnel::Asked(_) => self.active.limits().body_bytes,
+                };
+                check_body(self.body_received, limit).map(|()| Frame::Data(data))
             }
             Ok(end) => Ok(end),
             Err(Broken::Rule(reason)) => Err(Fault::new(FaultKind::BadRequest, reason)),
@@ -306,7 +308,7 @@ fn gone() -> Fault {
 /// How the body is framed for everybody behind.
 fn body_length(head: &RequestHead, input: &Inflow) -> Result<BodyLength, Fault> {
     let declared = sigma_http::h1::request_body(head);
-    match declared.map_err(|reason| fault::of_request(ParseError::Invalid(reason)))? {
+    match declared.map_err(|reason| rules::of_request(ParseError::Invalid(reason)))? {
         BodyLength::None if head.method == Method::Connect || input.is_ended() => Ok(BodyLength::None),
         BodyLength::None => Ok(BodyLength::Streamed),
         length => Ok(length),

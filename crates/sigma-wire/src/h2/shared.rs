@@ -10,7 +10,7 @@ use sigma_http::{Fault, FaultKind};
 use sigma_net::Stream;
 
 use super::wire::{Monitor, Wire};
-use crate::fault::INTERIM_MAX;
+use crate::rules::INTERIM_MAX;
 
 /// Heads that the answer to one request can have: interim ones with one too many, its own, and
 /// trailers.
