@@ -14,8 +14,7 @@ fn the_document_shows_the_example() {
     let plain = |text: &str| {
         text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
     };
-    let (document, example) =
-        (read("docs/writing-a-plugin.md"), plain(&read("examples/plugin/notice.rs")));
+    let (document, example) = (read("docs/writing-a-plugin.md"), plain(&read("examples/plugin/notice.rs")));
     let pieces: Vec<&str> =
         document.split("```rust\n").skip(1).filter_map(|rest| Some(rest.split_once("```")?.0)).collect();
     assert!(pieces.len() >= 4, "the document has lost its pieces");
