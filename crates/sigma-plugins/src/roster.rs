@@ -210,6 +210,26 @@ mod tests {
         }
     }
 
+    /// What is parsed into a type of its own may refer to a secret all the same.
+    #[test]
+    fn references_are_parsed_when_they_are_known() {
+        let roster = Roster::new(kinds(), None);
+        for (plugin, conf, field, fits) in [
+            ("request-id", json!({"algorithm": "$env://NOWHERE"}), "algorithm", "ksuid"),
+            ("static-files", json!({"root": "/", "symlinks": "$env://NOWHERE"}), "symlinks", "deny"),
+            ("security-headers", json!({"frame": "$env://NOWHERE"}), "frame", "DENY"),
+        ] {
+            assert!(roster.check(plugin, PluginScope::Http, &conf).is_ok(), "{plugin}");
+            let build = |text: &str| {
+                let (conf, mut resolved) = (Arc::new(conf.clone()), conf.clone());
+                resolved[field] = text.into();
+                roster.build(plugin, &conf, resolved, "r", &|_| None, &Arc::default()).map(drop)
+            };
+            assert!(build(fits).is_ok(), "{plugin}");
+            assert!(build("other").is_err() && build("$env://NOWHERE").is_err(), "{plugin}");
+        }
+    }
+
     /// A secret that is empty, or whose reference is all that is known, is held by everybody.
     #[test]
     fn secrets_that_everybody_holds_are_refused() {
