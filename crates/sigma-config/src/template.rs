@@ -68,6 +68,14 @@ impl Template {
         })
     }
 
+    /// The text; an absent variable without default is empty.
+    #[must_use]
+    pub fn rendered(&self, variables: &dyn Variables) -> Vec<u8> {
+        let mut text = Vec::new();
+        self.render(variables, &mut text);
+        text
+    }
+
     /// Appends the text to `out`; an absent variable without default is empty. Returns how many
     /// variables had a value or a default, because a hash key without any counts as missing.
     pub fn render(&self, variables: &dyn Variables, out: &mut Vec<u8>) -> usize {

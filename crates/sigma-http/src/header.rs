@@ -295,6 +295,12 @@ impl Headers {
         self.add(id, value);
     }
 
+    /// Replaces all fields of a name by one.
+    pub fn replace(&mut self, name: &str, value: &[u8]) {
+        self.remove_name(name.as_bytes());
+        self.append(name, value);
+    }
+
     /// Removes all fields of a known name.
     pub fn remove(&mut self, id: HeaderId) {
         if self.has(id) {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
@@ -49,25 +49,18 @@ pub(super) struct Rules<A, const MANY: bool> {
 }
 
 /// Fields by their names; with `MANY` one may have several values.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
+#[schemars(
+    with = "Value",
+    extend("type" = "object", "minProperties" = 1, "patternProperties" = {"^[^:]+$": a_value(MANY)})
+)]
 pub(super) struct Fields<const MANY: bool>(Map<String, Value>);
 
-impl<const MANY: bool> JsonSchema for Fields<MANY> {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Fields".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let (text, number) = (json!({"type": "string"}), json!({"type": "number"}));
-        let one = json!({"oneOf": [text, number]});
-        let many = json!({"oneOf": [text, number, {"type": "array", "minItems": 1, "items": one}]});
-        let value = if MANY { many } else { one };
-        json_schema!({"type": "object", "minProperties": 1, "patternProperties": {"^[^:]+$": value}})
-    }
+fn a_value(or_many: bool) -> Value {
+    let (text, number) = (json!({"type": "string"}), json!({"type": "number"}));
+    let one = json!({"oneOf": [text, number]});
+    let many = || json!({"oneOf": [text, number, {"type": "array", "minItems": 1, "items": one}]});
+    if or_many { many() } else { one }
 }
 
 impl<const MANY: bool> Fields<MANY> {
@@ -195,9 +188,7 @@ fn template(text: &str) -> Template {
 }
 
 fn render(template: &Template, ctx: &Context, captures: &[Vec<u8>]) -> Vec<u8> {
-    let mut out = Vec::new();
-    template.render(&WithCaptures { ctx, captures }, &mut out);
-    out
+    template.rendered(&WithCaptures { ctx, captures })
 }
 
 /// The variables of an exchange, and the groups of a match under their numbers.

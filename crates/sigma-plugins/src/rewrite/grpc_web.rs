@@ -128,11 +128,6 @@ fn choose_target(ctx: &mut Context) {
     ctx.target = target;
 }
 
-fn set(headers: &mut Headers, name: &str, value: &[u8]) {
-    headers.remove_name(name.as_bytes());
-    headers.append(name, value);
-}
-
 impl Plugin for GrpcWeb {
     fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
         match ctx.request.method {
@@ -161,12 +156,12 @@ impl Plugin for GrpcWeb {
         let call = ctx.kept::<_, Call>(self).copied();
         let head = &mut ctx.response.headers;
         if ctx.request.method == Method::Options {
-            set(head, "Access-Control-Allow-Methods", b"POST");
-            set(head, "Access-Control-Allow-Headers", self.cors_allow_headers.as_bytes());
+            head.replace("Access-Control-Allow-Methods", b"POST");
+            head.replace("Access-Control-Allow-Headers", self.cors_allow_headers.as_bytes());
         }
-        set(head, "Access-Control-Expose-Headers", b"grpc-message,grpc-status");
+        head.replace("Access-Control-Expose-Headers", b"grpc-message,grpc-status");
         if !is_decided {
-            set(head, "Access-Control-Allow-Origin", b"*");
+            head.replace("Access-Control-Allow-Origin", b"*");
         }
         let Some(call) = call.filter(|_| !matches!(ctx.response.status, 204 | 304)) else {
             return ResponseStep::Next;

@@ -151,7 +151,7 @@ impl ProxyRewrite {
             (Some(NewUri { path, query }), _) => {
                 let query = query.as_ref().map(|query| query.rendered(ctx));
                 let is_fixed = path.variables().next().is_none();
-                let path = rendered(path, ctx);
+                let path = path.rendered(ctx);
                 if !is_fixed {
                     refuse_dot_segments(&path)?;
                 }
@@ -200,8 +200,8 @@ impl ProxyRewrite {
             }
             (Some(NewUri { path, query }), _) => {
                 // A value of a variable must not begin the query.
-                let mut target = percent_encoded(&rendered(path, ctx), |byte| byte == b'?');
-                let query = query.as_ref().map(|query| rendered(&query.whole, ctx));
+                let mut target = percent_encoded(&path.rendered(ctx), |byte| byte == b'?');
+                let query = query.as_ref().map(|query| query.whole.rendered(ctx));
                 append_queries(&mut target, [query.as_deref(), ctx.outgoing_query()]);
                 (target, Vec::new())
             }
@@ -302,12 +302,6 @@ impl Variables for Encoded<'_> {
 fn encode_component(text: &[u8], out: &mut Vec<u8>) {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:@!$'()*,?".contains(&byte);
     out.extend(percent_encoded(text, |byte| !is_plain(byte)));
-}
-
-fn rendered(template: &Template, ctx: &Context) -> Vec<u8> {
-    let mut out = Vec::new();
-    template.render(ctx, &mut out);
-    out
 }
 
 /// A template in two at the first such byte that is not inside `${…}`.

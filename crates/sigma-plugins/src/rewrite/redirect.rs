@@ -205,9 +205,7 @@ pub(super) fn percent_encoded(text: &[u8], is_escaped: impl Fn(u8) -> bool) -> V
 impl Plugin for Redirect {
     fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         if let Some(written) = &self.uri {
-            let mut target = Vec::new();
-            written.made_by.render(ctx, &mut target);
-            return self.finish(ctx, target, written);
+            return self.finish(ctx, written.made_by.rendered(ctx), written);
         }
         if let Some(written) = &self.regex_uri {
             let replaced = written.made_by.first(&ctx.uri);

@@ -107,8 +107,7 @@ impl Plugin for RequestId {
             Some(id) => String::from_utf8_lossy(id).into_owned(),
             None => {
                 let id = self.generate(env);
-                ctx.request.headers.remove_name(self.header_name.as_bytes());
-                ctx.request.headers.append(&self.header_name, id.as_bytes());
+                ctx.request.headers.replace(&self.header_name, id.as_bytes());
                 id
             }
         };

@@ -86,10 +86,7 @@ impl Plugin for SecurityHeaders {
     fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
         let is_https = ctx.client.tls.is_some();
         let headers = &mut ctx.response.headers;
-        let mut set = |name: &str, value: &str| {
-            headers.remove_name(name.as_bytes());
-            headers.append(name, value.as_bytes());
-        };
+        let mut set = |name: &str, value: &str| headers.replace(name, value.as_bytes());
         match self.frame {
             Some(Frame::Deny) => set("X-Frame-Options", "DENY"),
             Some(Frame::SameOrigin) => set("X-Frame-Options", "SAMEORIGIN"),

@@ -10,7 +10,7 @@ use sigma_config::template::Template;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
-use super::text::{Fields, rendered};
+use super::text::Fields;
 
 /// The plugin.
 pub(crate) static FAULT_INJECTION: Descriptor = Descriptor {
@@ -115,7 +115,7 @@ impl Abort {
             reply = fields.added_to(reply, ctx);
         }
         match &self.body {
-            Some(body) => reply.text(rendered(body, ctx)).into(),
+            Some(body) => reply.text(body.rendered(ctx)).into(),
             None => reply.into(),
         }
     }

@@ -12,7 +12,7 @@ use sigma_config::template::Template;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Local, Phase, PhaseSet, Plugin, Reply, Step};
 
-use super::text::{Fields, rendered};
+use super::text::Fields;
 
 /// The plugin.
 pub(crate) static MOCKING: Descriptor = Descriptor {
@@ -128,7 +128,7 @@ impl Mock {
 
     fn body(&self, ctx: &Context, local: &Local) -> Vec<u8> {
         if let Some(example) = &self.response_example {
-            return rendered(example, ctx);
+            return example.rendered(ctx);
         }
         let schema = self.response_schema.as_ref().unwrap_or(&Value::Null);
         let data = Invention { local, left: Cell::new(MOST_VALUES) }.object(schema, 0);
@@ -138,7 +138,7 @@ impl Mock {
             Form::Html => String::new(),
         };
         // Examples inside a schema may hold variables as well.
-        if text.contains('$') { rendered(&Template::parse(&text), ctx) } else { text.into_bytes() }
+        if text.contains('$') { Template::parse(&text).rendered(ctx) } else { text.into_bytes() }
     }
 }
 

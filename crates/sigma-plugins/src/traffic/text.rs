@@ -46,13 +46,6 @@ impl Fields {
 
     /// The answer with these fields.
     pub(super) fn added_to(&self, reply: Reply, ctx: &Context) -> Reply {
-        self.0.iter().fold(reply, |reply, (name, value)| reply.header(name.clone(), rendered(value, ctx)))
+        self.0.iter().fold(reply, |reply, (name, value)| reply.header(name.clone(), value.rendered(ctx)))
     }
-}
-
-/// The text of a template; absent variables are empty.
-pub(super) fn rendered(template: &Template, ctx: &Context) -> Vec<u8> {
-    let mut text = Vec::new();
-    template.render(ctx, &mut text);
-    text
 }
