@@ -12,7 +12,7 @@ use sigma_plugin::{
     BodyFilter, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep,
 };
 
-use super::budget;
+use super::budget::Budget;
 use super::coding::{self, Offer, Which};
 use super::encoder::{self, Ask, Compressor, Did, Encoder, Unsent};
 
@@ -22,11 +22,8 @@ pub(crate) static BROTLI: Descriptor = Descriptor {
     priority: 996,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
-    attributes: Some(schema_of::<budget::Attributes>),
-    build: |build| {
-        let worker_bytes = budget::worker_bytes(build, "brotli")?;
-        Ok(Arc::new(Brotli { worker_bytes, ..build.config()? }))
-    },
+    attributes: Some(schema_of::<Budget>),
+    build: |build| Ok(Arc::new(Brotli { budget: Budget::of(build)?, ..build.config()? })),
     ..Descriptor::of::<Brotli>()
 };
 
@@ -79,9 +76,8 @@ struct Brotli {
     lgblock: u32,
     #[serde(flatten)]
     which: Which,
-    /// Bytes that all compressors of the worker may take together.
     #[serde(skip)]
-    worker_bytes: usize,
+    budget: Budget,
 }
 
 impl Configuration for Brotli {}
@@ -101,7 +97,7 @@ impl Plugin for Brotli {
 
     fn body_filter(&self, ctx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
         let token = coding::chosen(self, ctx)?;
-        let share = encoder::share(env, self.bytes(), self.worker_bytes)?;
+        let share = encoder::share(env, self.bytes(), self.budget)?;
         let is_streamed = coding::encode_head(&mut ctx.response.headers, token);
         if ctx.request.client_method() == Method::Head {
             return Some(Box::new(Unsent));
@@ -170,11 +166,11 @@ impl Compressor for State {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
     use std::io::Read;
 
     use super::*;
     use crate::testing::{Case, entry, refusal};
+    use serde_json::{Value, json};
 
     const HTML: &str = "Content-Type: text/html; charset=utf-8\nETag: \"e\"";
 

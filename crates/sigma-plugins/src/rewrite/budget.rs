@@ -8,28 +8,35 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_plugin::Build;
 
-/// What `plugin_attr` may tell a plugin that has a budget.
-#[derive(Deserialize, JsonSchema)]
+/// What `plugin_attr` may tell a plugin that takes memory for bodies.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(default)]
-pub(super) struct Attributes {
+pub(super) struct Budget {
     /// Bytes that bodies may take in one worker.
     worker_bytes: usize,
 }
 
-impl Default for Attributes {
-    fn default() -> Attributes {
-        Attributes { worker_bytes: 256 << 20 }
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget { worker_bytes: 256 << 20 }
     }
 }
 
-/// What it tells this plugin.
-///
-/// # Errors
-/// Returns an error if it is no number of bytes.
-pub(super) fn worker_bytes(build: &Build<'_>, plugin: &str) -> Result<usize, String> {
-    let told = Option::<Attributes>::deserialize(build.node.attribute(plugin));
-    let told = told.map_err(|_| format!("plugin_attr.{plugin}.worker_bytes is no number of bytes"))?;
-    Ok(told.unwrap_or_default().worker_bytes)
+impl Budget {
+    /// That of the plugin that is built.
+    ///
+    /// # Errors
+    /// Returns an error if what it is told is no number of bytes.
+    pub(super) fn of(build: &Build<'_>) -> Result<Budget, String> {
+        let told = Option::<Budget>::deserialize(build.node.attribute(build.plugin));
+        let wrong = |_| format!("plugin_attr.{}.worker_bytes is no number of bytes", build.plugin);
+        Ok(told.map_err(wrong)?.unwrap_or_default())
+    }
+
+    /// A share without a byte.
+    pub(super) fn share(self, held: Rc<Held>) -> Share {
+        Share { held, limit: self.worker_bytes, bytes: 0 }
+    }
 }
 
 /// Bytes that are taken now; a part of the worker.
@@ -40,27 +47,15 @@ pub(super) struct Held(Cell<usize>);
 #[derive(Debug)]
 pub(super) struct Share {
     held: Rc<Held>,
+    /// Bytes that all shares may have together.
+    limit: usize,
     bytes: usize,
 }
 
 impl Share {
-    /// One without a byte.
-    pub(super) fn new(held: Rc<Held>) -> Share {
-        Share { held, bytes: 0 }
-    }
-
-    /// One of so many bytes; None if that is over what is left of `limit`.
-    pub(super) fn of(held: Rc<Held>, bytes: usize, limit: usize) -> Option<Share> {
-        let mut share = Share::new(held);
-        (bytes <= share.room(limit)).then(|| {
-            share.grow(bytes);
-            share
-        })
-    }
-
     /// Bytes that may be taken on top.
-    pub(super) fn room(&self, limit: usize) -> usize {
-        limit.saturating_sub(self.held.0.get())
+    pub(super) fn room(&self) -> usize {
+        self.limit.saturating_sub(self.held.0.get())
     }
 
     /// Takes bytes on top.
@@ -77,16 +72,25 @@ impl Drop for Share {
 }
 
 #[cfg(test)]
+impl Share {
+    /// One without a byte, where all have so many.
+    pub(super) fn within(limit: usize, held: &Rc<Held>) -> Share {
+        Budget { worker_bytes: limit }.share(Rc::clone(held))
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn shares_are_given_back() {
         let held = Rc::new(Held::default());
-        let share = |bytes| Share::of(Rc::clone(&held), bytes, 10);
-        let first = share(6).unwrap();
-        assert!(share(5).is_none() && share(4).is_some());
+        let mut first = Share::within(10, &held);
+        first.grow(6);
+        assert_eq!(Share::within(10, &held).room(), 4);
+        assert_eq!(Share::within(5, &held).room(), 0);
         drop(first);
-        assert!(share(10).is_some());
+        assert_eq!(Share::within(10, &held).room(), 10);
     }
 }

@@ -6,7 +6,7 @@ use std::task::{self, Poll};
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame};
 use sigma_plugin::{BodyFilter, Context, Env, Frames};
 
-use super::budget::{Held, Share};
+use super::budget::{Budget, Held, Share};
 
 /// What a compressor is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,10 +40,13 @@ pub(super) trait Compressor {
 struct Compressors(Rc<Held>);
 
 /// A share of the worker's memory for a compressor of about so many bytes. None if all of them
-/// would take more than `limit`: the response goes out as it is.
-pub(super) fn share(env: &Env<'_>, bytes: usize, limit: usize) -> Option<Share> {
-    let held = Rc::clone(&env.local.part(Compressors::default).0);
-    Share::of(held, bytes, limit)
+/// would take more than the budget: the response goes out as it is.
+pub(super) fn share(env: &Env<'_>, bytes: usize, budget: Budget) -> Option<Share> {
+    let mut share = budget.share(Rc::clone(&env.local.part(Compressors::default).0));
+    (bytes <= share.room()).then(|| {
+        share.grow(bytes);
+        share
+    })
 }
 
 /// A body on its way through a compressor, one buffer of output at a time: however much a piece
@@ -192,7 +195,7 @@ mod tests {
     fn what_a_piece_becomes_is_made_as_it_is_taken() {
         let pieces = vec![Frame::Data(Chunk::copy_of(b"b")), Frame::Data(Chunk::copy_of(&[b'a'; 100]))];
         let (mut input, mut cx) = (Given(pieces, 0), Context::default());
-        let mut filter = Encoder::filter(Longer { left: 0 }, Share::new(Rc::default()), true);
+        let mut filter = Encoder::filter(Longer { left: 0 }, Share::within(0, &Rc::default()), true);
         let mut task = task::Context::from_waker(task::Waker::noop());
         let (mut most, mut sum) = (0, 0);
         while let Poll::Ready(Ok(Frame::Data(data))) = filter.poll_frame(&mut input, &mut cx, &mut task) {
@@ -206,7 +209,7 @@ mod tests {
     #[test]
     fn what_fails_breaks_off() {
         let mut input = Given(vec![Frame::Data(Chunk::copy_of(b"!"))], 0);
-        let mut filter = Encoder::filter(Longer { left: 0 }, Share::new(Rc::default()), false);
+        let mut filter = Encoder::filter(Longer { left: 0 }, Share::within(0, &Rc::default()), false);
         let mut task = task::Context::from_waker(task::Waker::noop());
         let end = filter.poll_frame(&mut input, &mut Context::default(), &mut task);
         assert!(matches!(end, Poll::Ready(Err(_))));

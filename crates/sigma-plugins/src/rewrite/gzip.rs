@@ -14,7 +14,7 @@ use sigma_plugin::{
     BodyFilter, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep,
 };
 
-use super::budget;
+use super::budget::Budget;
 use super::coding::{self, Offer, Which};
 use super::encoder::{self, Ask, Compressor, Did, Encoder};
 
@@ -24,11 +24,8 @@ pub(crate) static GZIP: Descriptor = Descriptor {
     priority: 995,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
-    attributes: Some(schema_of::<budget::Attributes>),
-    build: |build| {
-        let worker_bytes = budget::worker_bytes(build, "gzip")?;
-        Ok(Arc::new(Gzip { worker_bytes, ..build.config()? }))
-    },
+    attributes: Some(schema_of::<Budget>),
+    build: |build| Ok(Arc::new(Gzip { budget: Budget::of(build)?, ..build.config()? })),
     ..Descriptor::of::<Gzip>()
 };
 
@@ -81,9 +78,8 @@ struct Gzip {
     deflate: bool,
     #[serde(flatten)]
     which: Which,
-    /// Bytes that all compressors of the worker may take together.
     #[serde(skip)]
-    worker_bytes: usize,
+    budget: Budget,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -137,7 +133,7 @@ impl Plugin for Gzip {
             return None;
         }
         // Four times the window, tables, and the output in the making (zlib's zconf.h).
-        let share = encoder::share(env, (4 << self.window_bits) + (192 << 10), self.worker_bytes)?;
+        let share = encoder::share(env, (4 << self.window_bits) + (192 << 10), self.budget)?;
         let is_streamed = coding::encode_head(&mut ctx.response.headers, token);
         let level = Compression::new(self.comp_level);
         let compress = match token {
@@ -172,9 +168,9 @@ impl Compressor for State {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
     use std::io::Read;
 
+    use serde_json::{Value, json};
     use sigma_plugin::Node;
 
     use super::*;

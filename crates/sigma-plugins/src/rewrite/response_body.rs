@@ -5,7 +5,6 @@
 //! that together in one worker.
 
 use std::io::Read;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -14,7 +13,7 @@ use sigma_http::header::list_items;
 use sigma_http::{Chunk, Fault, FaultKind, HeaderId, Headers};
 use sigma_plugin::{Context, Pieces, Transform};
 
-use super::budget::{Held, Share};
+use super::budget::Share;
 use super::substitute::{Substitution, TooLong};
 use crate::seldom::Seldom;
 
@@ -106,8 +105,6 @@ const BROKEN: Fault = Fault::new(FaultKind::ResponseCoding, "the body is not enc
 /// Holds a body back up to the limit, and filters it when it is whole.
 pub(super) struct Filtering {
     filters: Arc<Filters>,
-    /// Bytes that the bodies of a worker may take together.
-    worker_bytes: usize,
     encoding: Encoding,
     held: Vec<u8>,
     /// Kept to the end of the exchange: what was passed on may wait for a slow client until then.
@@ -117,20 +114,8 @@ pub(super) struct Filtering {
 }
 
 impl Filtering {
-    pub(super) fn new(
-        filters: Arc<Filters>,
-        encoding: Encoding,
-        held: Rc<Held>,
-        worker_bytes: usize,
-    ) -> Filtering {
-        Filtering {
-            filters,
-            worker_bytes,
-            encoding,
-            held: Vec::new(),
-            share: Share::new(held),
-            passes: false,
-        }
+    pub(super) fn new(filters: Arc<Filters>, encoding: Encoding, share: Share) -> Filtering {
+        Filtering { filters, encoding, held: Vec::new(), share, passes: false }
     }
 
     /// Takes a piece; a fault gives the response up.
@@ -140,7 +125,7 @@ impl Filtering {
         }
         let room = self.filters.limit - self.held.len();
         let kept = &data[..data.len().min(room)];
-        if kept.len() > self.share.room(self.worker_bytes) {
+        if kept.len() > self.share.room() {
             return Err(WORKER_FULL);
         }
         self.share.grow(kept.len());
@@ -175,7 +160,7 @@ impl Filtering {
         for (substitution, scope) in &self.filters.all {
             let matches = if *scope == Scope::Once { 1 } else { usize::MAX };
             // The text itself has its share already.
-            let limit = text.len() + self.share.room(self.worker_bytes);
+            let limit = text.len() + self.share.room();
             let before = text.len();
             text = substitution.bounded(text, matches, limit).map_err(|TooLong| WORKER_FULL)?;
             self.share.grow(text.len().saturating_sub(before));
@@ -187,7 +172,7 @@ impl Filtering {
     fn decoded(&self, encoded: &[u8]) -> Result<Vec<u8>, Fault> {
         /// Room for the decoder's own output.
         const BROTLI_BUFFER_BYTES: usize = 16 * 1024;
-        let room = self.share.room(self.worker_bytes);
+        let room = self.share.room();
         let limit = self.filters.limit.min(room);
         let mut plain = Vec::new();
         if encoded.is_empty() {
@@ -240,7 +225,9 @@ impl Transform for Filtering {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::rc::Rc;
 
+    use super::super::budget::Held;
     use super::*;
 
     const LIMIT: usize = 64 << 10;
@@ -254,7 +241,7 @@ mod tests {
         let substitution = Substitution::new("a", replacement, "").unwrap();
         let all = vec![(substitution, Scope::Global)];
         let filters = Filters { all, limit: LIMIT, unfiltered };
-        Filtering::new(Arc::new(filters), encoding, Rc::clone(held), 2 * LIMIT)
+        Filtering::new(Arc::new(filters), encoding, Share::within(2 * LIMIT, held))
     }
 
     /// What comes out, or why nothing more does.
@@ -318,7 +305,7 @@ mod tests {
             let mut filter = filtering(unfiltered, encoding, &held, replacement);
             assert_eq!(run(&mut filter, body), expected, "{unfiltered:?} {encoding:?} {replacement}");
             drop(filter);
-            assert_eq!(Share::new(held).room(LIMIT), LIMIT);
+            assert_eq!(Share::within(LIMIT, &held).room(), LIMIT);
         };
         let (whole, long) = (vec![b'x'; LIMIT], vec![b'x'; 64 * LIMIT]);
         let (cut, pass) = (Unfiltered::Cut, Unfiltered::Pass);

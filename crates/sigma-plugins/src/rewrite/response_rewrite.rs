@@ -15,7 +15,7 @@ use sigma_plugin::{
     Transform,
 };
 
-use super::budget::{self, Held};
+use super::budget::{Budget, Held};
 use super::fields::{FieldRules, Lines, Notation};
 use super::response_body::{Encoding, Filtering, Filters, Scope, Unfiltered, ask_for_readable};
 use super::substitute::Substitution;
@@ -28,11 +28,8 @@ pub(crate) static RESPONSE_REWRITE: Descriptor = Descriptor {
     priority: 899,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter, Phase::BodyFilter]),
-    build: |build| {
-        let worker_bytes = budget::worker_bytes(build, "response-rewrite")?;
-        Ok(Arc::new(ResponseRewrite { worker_bytes, ..build.config()? }))
-    },
-    attributes: Some(schema_of::<budget::Attributes>),
+    build: |build| Ok(Arc::new(ResponseRewrite { budget: Budget::of(build)?, ..build.config()? })),
+    attributes: Some(schema_of::<Budget>),
     variables: &[
         VariablePlace::shown("vars", VariableForm::Condition),
         VariablePlace::shown("headers.*", VariableForm::Template),
@@ -130,8 +127,7 @@ struct ResponseRewrite {
     headers: FieldRules,
     vars: Option<Expr>,
     body: NewBody,
-    /// Bytes that the bodies of a worker may take together.
-    worker_bytes: usize,
+    budget: Budget,
 }
 
 impl Configuration for ResponseRewrite {}
@@ -175,7 +171,7 @@ impl TryFrom<Config> for ResponseRewrite {
             headers: config.headers,
             vars: config.vars,
             body,
-            worker_bytes: 0,
+            budget: Budget::default(),
         })
     }
 }
@@ -230,8 +226,8 @@ impl Plugin for ResponseRewrite {
             NewBody::Replaced(body) => Some(Replacement { body: Arc::clone(body) }.filter()),
             NewBody::Filtered(filters) if !filters.reads(encoding) => None,
             NewBody::Filtered(filters) => {
-                let held = env.local.part(Held::default);
-                Some(Filtering::new(Arc::clone(filters), encoding, held, self.worker_bytes).filter())
+                let share = self.budget.share(env.local.part(Held::default));
+                Some(Filtering::new(Arc::clone(filters), encoding, share).filter())
             }
         }
     }

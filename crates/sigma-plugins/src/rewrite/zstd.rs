@@ -12,7 +12,7 @@ use sigma_plugin::{
 use zstd_safe::zstd_sys::ZSTD_EndDirective;
 use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer};
 
-use super::budget;
+use super::budget::Budget;
 use super::coding::{self, Offer, Which};
 use super::encoder::{self, Ask, Compressor, Did, Encoder, Unsent};
 
@@ -22,11 +22,8 @@ pub(crate) static ZSTD: Descriptor = Descriptor {
     priority: 997,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
-    attributes: Some(schema_of::<budget::Attributes>),
-    build: |build| {
-        let worker_bytes = budget::worker_bytes(build, "zstd")?;
-        Ok(Arc::new(Zstd { worker_bytes, ..build.config()? }))
-    },
+    attributes: Some(schema_of::<Budget>),
+    build: |build| Ok(Arc::new(Zstd { budget: Budget::of(build)?, ..build.config()? })),
     ..Descriptor::of::<Zstd>()
 };
 
@@ -79,9 +76,8 @@ struct Zstd {
     window_log: u32,
     #[serde(flatten)]
     which: Which,
-    /// Bytes that all compressors of the worker may take together.
     #[serde(skip)]
-    worker_bytes: usize,
+    budget: Budget,
 }
 
 impl Configuration for Zstd {}
@@ -103,7 +99,7 @@ impl Plugin for Zstd {
 
     fn body_filter(&self, ctx: &mut Context, env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
         let token = coding::chosen(self, ctx)?;
-        let share = encoder::share(env, self.bytes(), self.worker_bytes)?;
+        let share = encoder::share(env, self.bytes(), self.budget)?;
         let compressor = self.compressor()?;
         let is_streamed = coding::encode_head(&mut ctx.response.headers, token);
         if ctx.request.client_method() == Method::Head {
