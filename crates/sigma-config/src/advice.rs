@@ -83,7 +83,10 @@ fn paths(route: &Object, router: RouterKind, found: &mut Vec<Problem>) {
     const PARAMETERS: &str =
         "with `router.http: radixtree_uri_with_parameter` a segment `:name` is a parameter";
     for (place, path) in texts(route, "uri", "uris") {
-        if path.contains(['?', '#']) {
+        if !path.starts_with(['/', '*']) {
+            let message = format!("`{path}` never matches: a path begins with `/`");
+            found.push(never(place, message, "for example /hello, /api/* or *"));
+        } else if path.contains(['?', '#']) {
             let message =
                 format!("`{path}` never matches: a path has no `?` or `#`, the query is not part of it");
             found.push(never(place, message, "ask for arguments with `vars`: [[\"arg_x\", \"==\", \"1\"]]"));

@@ -9,19 +9,15 @@ use serde_json::Value;
 
 use crate::crypt::Keyring;
 use crate::document::Document;
-use crate::id::text_of_id;
+use crate::id::{Id, text_of_id};
 use crate::kind::Kind;
-use crate::plugins::{
-    EnabledPlugins, PluginRefusal, PluginSchemas, PluginScope, check_plugin, is_disabled, scope_of,
-};
-use crate::problem::{Problem, element, join, member};
-use crate::resources::{EnabledPlugin, SECTIONS, SecretProvider, split_credential};
-use crate::rules::{self, Object, Violation};
-use crate::schema::closest;
+use crate::plugins::{EnabledPlugins, PluginSchemas, PluginScope};
+use crate::problem::{Problem, closest, element, join, member};
+use crate::resources::{EnabledPlugin, SECTIONS, split_credential};
+use crate::rules::Object;
 use crate::settings::{RouterKind, UnknownFields};
-use crate::stored::{self, check_secret, duplicate_global_plugin, references, wrong_ssl_type};
-use crate::wording::{self, Unread};
-use crate::{ParseOptions, Surroundings};
+use crate::stored::{self, duplicate_global_plugin, references, wrong_ssl_type};
+use crate::{ParseOptions, Surroundings, schema, wording};
 
 /// The problems that were found so far.
 #[derive(Debug, Default)]
@@ -47,51 +43,26 @@ pub(crate) fn check(document: &Document, options: &ParseOptions<'_>, found: &mut
     rules.attributes();
     for section in SECTIONS {
         rules.unique_ids(section);
-    }
-    for (pointer, upstream) in objects(root, "upstreams") {
-        rules.upstream(&pointer, upstream);
-    }
-    for (pointer, service) in objects(root, "services") {
-        rules.violated(&pointer, rules::lua(service, "script"));
-        rules.target(Kind::Service, &pointer, service);
-    }
-    for (pointer, route) in objects(root, "routes") {
-        rules.route(&pointer, route);
-    }
-    for (pointer, consumer) in objects(root, "consumers") {
-        rules.consumer(&pointer, consumer);
-    }
-    for kind in [Kind::ConsumerGroup, Kind::PluginConfig] {
-        for (pointer, item) in objects(root, kind.section()) {
-            rules.plugins(kind, &pointer, item);
+        for (pointer, item) in items(root, section) {
+            rules.item(kind_of(section, item), &pointer, item);
         }
     }
     rules.global_rules();
-    for (pointer, item) in objects(root, "plugin_metadata") {
-        rules.plugin_metadata(&pointer, item);
+}
+
+/// The kind of an item of a section: credentials stand among the consumers.
+pub(crate) fn kind_of(section: &str, item: &Value) -> Kind {
+    let kind = Kind::ALL.into_iter().find(|kind| kind.section() == section && *kind != Kind::Credential);
+    let is_credential = || split_credential(item.get("id")?.as_str()?);
+    match kind {
+        Some(Kind::Consumer) if is_credential().is_some() => Kind::Credential,
+        // All sections are named in one list.
+        kind => kind.unwrap_or(Kind::Route),
     }
-    for (pointer, ssl) in objects(root, "ssls") {
-        rules.ssl(&pointer, ssl);
-    }
-    for (pointer, proto) in objects(root, "protos") {
-        rules.violated(&pointer, rules::proto(proto));
-    }
-    for (pointer, route) in objects(root, "stream_routes") {
-        rules.stream_route(&pointer, route);
-    }
-    for (pointer, secret) in items(root, "secrets") {
-        rules.secret(&pointer, secret);
-    }
-    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Credential) {
-        for (pointer, item) in items(root, kind.section()) {
-            rules.references(kind, &pointer, item);
-        }
-    }
-    rules.warnings();
 }
 
 /// The document's setting for fields that do not exist.
-pub(crate) fn unknown_fields(document: &Document) -> UnknownFields {
+fn unknown_fields(document: &Document) -> UnknownFields {
     let word = document.value.get("compat").and_then(|compat| compat.get("unknown_fields"));
     // The schema refuses any other word.
     word.and_then(|word| UnknownFields::deserialize(word).ok()).unwrap_or_default()
@@ -162,6 +133,7 @@ impl Rules<'_> {
     }
 
     fn settings(&mut self) {
+        self.found.errors.extend(schema::problems(self.document));
         let mut taken: HashMap<String, String> = HashMap::new();
         let listeners: Vec<(String, &Object)> = objects(self.root, "listeners").collect();
         let single = |key: &str| Some((key.to_owned(), self.root.get(key)?.as_object()?));
@@ -238,63 +210,22 @@ impl Rules<'_> {
         }
     }
 
-    /// The problems that a rule of one resource found, at the place of that resource.
-    fn violated(&mut self, pointer: &str, violations: impl IntoIterator<Item = Violation>) {
-        for violation in violations {
-            let place = join(pointer, &violation.place);
-            self.error(&place, violation.code, violation.message, violation.hint);
-        }
-    }
-
-    fn route(&mut self, pointer: &str, route: &Object) {
-        let has = |key: &str| route.contains_key(key);
-        self.violated(pointer, rules::route_before_schema(route));
-        match (has("uri"), has("uris")) {
-            (true, true) => {
-                let message = "only one of uri or uris is allowed";
-                self.error(&member(pointer, "uris"), "conflict", message, "move `uri` into `uris`");
-            }
-            (false, false) => {
-                self.error(pointer, "missing", "a route needs `uri` or `uris`", "add for example uri: /*");
-            }
+    /// Everything about one item, by itself and among the others.
+    fn item(&mut self, kind: Kind, pointer: &str, item: &Value) {
+        let refused = stored::problems(kind, item, self.plugins, self.unknown);
+        let refused = refused.into_iter().map(|problem| self.document.located(problem.within(pointer)));
+        self.found.errors.extend(refused.collect::<Vec<_>>());
+        let empty = Object::new();
+        let object = item.as_object().unwrap_or(&empty);
+        match kind {
+            Kind::Route => self.listeners(pointer, object),
+            Kind::Consumer => self.name(pointer, object),
+            Kind::Credential => self.owner(pointer, object),
+            Kind::Secret => self.identity(pointer, object),
             _ => {}
         }
-        if !["upstream", "upstream_id", "service_id", "plugins", "script"].into_iter().any(has) {
-            let message = "a route needs one of `upstream`, `upstream_id`, `service_id` or `plugins`";
-            self.error(pointer, "missing", message, "add for example upstream: \"http://127.0.0.1:8888\"");
-        }
-        self.violated(pointer, rules::route_conditions(route));
-        self.listeners(pointer, route);
-        self.target(Kind::Route, pointer, route);
-    }
-
-    /// The common part of routes and services: plugins and an upstream.
-    fn target(&mut self, kind: Kind, pointer: &str, item: &Object) {
-        self.plugins(kind, pointer, item);
-        if let Some(upstream) = item.get("upstream").and_then(Value::as_object) {
-            self.upstream(&member(pointer, "upstream"), upstream);
-        }
-    }
-
-    fn upstream(&mut self, pointer: &str, upstream: &Object) {
-        if !["nodes", "service_name", "discovery_type"].into_iter().any(|key| upstream.contains_key(key)) {
-            let hint = "add nodes: { \"127.0.0.1:80\": 1 }";
-            self.error(pointer, "missing", "an upstream needs `nodes`", hint);
-        }
-        let tls = upstream.get("tls").and_then(Value::as_object);
-        let has = |key: &str| tls.is_some_and(|tls| tls.contains_key(key));
-        for (one, other) in [("client_cert", "client_key"), ("client_key", "client_cert")] {
-            let place = member(pointer, "tls");
-            if has(one) && !has(other) {
-                let message = format!("`{one}` needs `{other}`");
-                self.error(&place, "missing", message, format!("add `{other}`"));
-            }
-        }
-        if has("client_cert") && has("client_cert_id") {
-            let message = "only one of client_cert or client_cert_id is allowed";
-            self.error(&member(pointer, "tls"), "conflict", message, "keep one of the two");
-        }
-        self.violated(pointer, rules::upstream(upstream));
+        self.references(kind, pointer, item);
+        self.warnings(kind, pointer, item);
     }
 
     fn listeners(&mut self, pointer: &str, route: &Object) {
@@ -347,47 +278,8 @@ impl Rules<'_> {
         }
     }
 
-    fn plugins(&mut self, kind: Kind, pointer: &str, item: &Object) {
-        let place = member(pointer, "plugins");
-        let known = self.plugins;
-        for (name, conf) in item.get("plugins").and_then(Value::as_object).into_iter().flatten() {
-            let prefix = match kind {
-                Kind::Consumer | Kind::Credential => "invalid plugins configuration: ",
-                _ => "",
-            };
-            let scope = scope_of(kind, name, known);
-            let here = member(&place, name);
-            if let Err(refused) = check_plugin(name, conf, scope, known) {
-                let hint = match refused.code {
-                    "unknown_plugin" => self.unknown_plugin(name),
-                    "type" => "write an object".to_owned(),
-                    "expression" => rules::EXPRESSION_HINT.to_owned(),
-                    "body_condition" => rules::BODY_HINT.to_owned(),
-                    "not_served" => "remove it".to_owned(),
-                    _ => format!("see the reference of the plugin `{name}`"),
-                };
-                self.error(&here, refused.code, format!("{prefix}{}", refused.message), hint);
-            } else if kind == Kind::Credential && !known.is_auth(name) {
-                let message = "only supports auth type plugins in consumer credential";
-                self.error(&here, "plugin", message, "name a plugin that authenticates, such as key-auth");
-            } else if !is_disabled(conf) {
-                let unread = known.unread(name, scope, conf);
-                self.unknown_fields(&here, unread);
-            }
-        }
-    }
-
-    /// Refuses what does not exist, unless it is only warned of, see [`Rules::warnings`].
-    fn unknown_fields(&mut self, pointer: &str, unread: Vec<Unread>) {
-        if self.unknown == UnknownFields::Refuse {
-            let unknown = unread.into_iter().filter(Unread::is_unknown);
-            let refused = unknown.map(|field| self.document.located(field.refused().within(pointer)));
-            self.found.errors.extend(refused.collect::<Vec<_>>());
-        }
-    }
-
-    /// The warnings about the resources, which stop nothing.
-    fn warnings(&mut self) {
+    /// The warnings about an item, which stop nothing.
+    fn warnings(&mut self, kind: Kind, pointer: &str, item: &Value) {
         let router = self.root.get("router").and_then(|router| router.get("http"));
         let around = Surroundings {
             plugins: self.plugins,
@@ -396,19 +288,9 @@ impl Rules<'_> {
             router: router.and_then(|router| RouterKind::deserialize(router).ok()).unwrap_or_default(),
             now: self.options.now,
         };
-        for section in SECTIONS {
-            let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.section() == section) else { continue };
-            for (pointer, item) in items(self.root, section) {
-                let id = id_of(item);
-                let kind = match id.as_deref().and_then(split_credential) {
-                    Some(_) if kind == Kind::Consumer => Kind::Credential,
-                    _ => kind,
-                };
-                let found = stored::warnings(kind, id.as_deref(), item, &around);
-                let found = found.into_iter().map(|problem| self.document.located(problem.within(&pointer)));
-                self.found.warnings.extend(found.collect::<Vec<_>>());
-            }
-        }
+        let found = stored::warnings(kind, id_of(item).as_deref(), item, &around);
+        let found = found.into_iter().map(|problem| self.document.located(problem.within(pointer)));
+        self.found.warnings.extend(found.collect::<Vec<_>>());
     }
 
     /// The settings of plugins for the process. A plugin that is not enabled may have some already.
@@ -443,55 +325,37 @@ impl Rules<'_> {
         }
     }
 
-    fn unknown_plugin(&self, name: &str) -> String {
-        match closest(name, self.plugins.names()) {
-            Some(close) => format!("did you mean `{close}`?"),
-            None => "remove it; this version has no such plugin, or it is not enabled".to_owned(),
+    fn name(&mut self, pointer: &str, consumer: &Object) {
+        let id = consumer.get("id").and_then(Value::as_str);
+        let name = consumer.get("username").and_then(Value::as_str);
+        if name.is_some() && id.is_some() && id != name {
+            self.error(&member(pointer, "id"), "conflict", "wrong username", "leave `id` out");
         }
     }
 
-    fn consumer(&mut self, pointer: &str, item: &Object) {
-        let id = item.get("id").and_then(Value::as_str).unwrap_or_default();
-        let Some((owner, _)) = split_credential(id) else {
-            match item.get("username").and_then(Value::as_str) {
-                None => self.error(pointer, "missing", "`username` is missing", "add `username`"),
-                Some(name) if !id.is_empty() && id != name => {
-                    let message = "wrong username";
-                    self.error(&member(pointer, "id"), "conflict", message, "leave `id` out");
-                }
-                Some(_) => {}
-            }
-            if item.contains_key("name") {
-                let place = member(pointer, "name");
-                self.error(&place, "unknown_key", "unknown field `name`", "did you mean `username`?");
-            }
-            return self.plugins(Kind::Consumer, pointer, item);
-        };
-        for key in ["username", "group_id"].into_iter().filter(|key| item.contains_key(*key)) {
-            let message = format!("a credential has no `{key}`");
-            self.error(&member(pointer, key), "unknown_key", message, "remove it");
-        }
-        if item.get("plugins").and_then(Value::as_object).is_some_and(|plugins| plugins.len() > 1) {
-            let message =
-                "property \"plugins\" validation failed: expect object to have at most 1 properties";
-            let hint = "make it several credentials";
-            self.error(&member(pointer, "plugins"), "length", message, hint);
-        }
+    fn owner(&mut self, pointer: &str, credential: &Object) {
+        let id = credential.get("id").and_then(Value::as_str).unwrap_or_default();
+        let Some((owner, _)) = split_credential(id) else { return };
         if !self.known.get(&Kind::Consumer).is_some_and(|known| known.contains_key(owner)) {
-            let place = member(pointer, "id");
             let message = format!("consumer not found: {owner}");
-            let hint = "add a consumer with this `username`";
-            let problem = self.document.problem(&place, "reference", message).hint(hint);
-            self.error_unless_standalone(problem);
+            let problem = self.document.problem(&member(pointer, "id"), "reference", message);
+            self.error_unless_standalone(problem.hint("add a consumer with this `username`"));
         }
-        self.plugins(Kind::Credential, pointer, item);
+    }
+
+    /// The manager may be right, and yet nothing be named there.
+    fn identity(&mut self, pointer: &str, secret: &Object) {
+        let Some(id) = secret.get("id").and_then(Value::as_str) else { return };
+        if id.split_once('/').is_none_or(|(_, own)| own.parse::<Id>().is_err()) {
+            let hint = "write `<manager>/<id>`, as in vault/1";
+            self.error(&member(pointer, "id"), "pattern", format!("invalid secret id: {id}"), hint);
+        }
     }
 
     /// Every plugin may stand in one global rule only; otherwise it would not be said which counts.
     fn global_rules(&mut self) {
         let mut seen: HashMap<&str, String> = HashMap::new();
         for (pointer, rule) in objects(self.root, "global_rules") {
-            self.plugins(Kind::GlobalRule, &pointer, rule);
             let id = rule.get("id").and_then(text_of_id).unwrap_or_default();
             for name in rule.get("plugins").and_then(Value::as_object).into_iter().flat_map(|p| p.keys()) {
                 if let Some(first) = seen.get(name.as_str()) {
@@ -502,66 +366,6 @@ impl Rules<'_> {
                     seen.insert(name, id.clone());
                 }
             }
-        }
-    }
-
-    fn plugin_metadata(&mut self, pointer: &str, item: &Object) {
-        // Without a name the schema refuses it.
-        let Some(name) = item.get("id").and_then(Value::as_str) else { return };
-        let conf = Value::Object(item.clone());
-        match self.plugins.check(name, PluginScope::Metadata, &conf) {
-            Ok(()) => {
-                let unread = self.plugins.unread(name, PluginScope::Metadata, &conf);
-                self.unknown_fields(pointer, unread);
-            }
-            Err(PluginRefusal::Unknown) => {
-                let hint = self.unknown_plugin(name);
-                self.error(&member(pointer, "id"), "unknown_plugin", "invalid plugin name", hint);
-            }
-            Err(PluginRefusal::Invalid(text)) => {
-                let hint = format!("see the reference of the plugin `{name}`");
-                self.error(pointer, "plugin", format!("invalid configuration: {text}"), hint);
-            }
-        }
-    }
-
-    fn ssl(&mut self, pointer: &str, ssl: &Object) {
-        let has = |key: &str| ssl.contains_key(key);
-        if ssl.get("type").and_then(Value::as_str) != Some("client") {
-            match (has("sni"), has("snis")) {
-                (true, true) => {
-                    let message = "only one of sni or snis is allowed";
-                    self.error(&member(pointer, "snis"), "conflict", message, "move `sni` into `snis`");
-                }
-                (false, false) => {
-                    let message = "a certificate for clients needs `sni` or `snis`";
-                    self.error(pointer, "missing", message, "add for example sni: \"*\"");
-                }
-                _ => {}
-            }
-        }
-        self.violated(pointer, rules::ssl(ssl));
-    }
-
-    fn stream_route(&mut self, pointer: &str, route: &Object) {
-        self.plugins(Kind::StreamRoute, pointer, route);
-        let id = route.get("id").and_then(text_of_id);
-        let mut violations = rules::stream_route(route, id.as_deref());
-        // The schema of a file says the one, and the upstream is looked at as everywhere.
-        violations.retain(|found| found.code != "format" && !found.place.starts_with("upstream"));
-        self.violated(pointer, violations);
-        if let Some(upstream) = route.get("upstream").and_then(Value::as_object) {
-            self.upstream(&member(pointer, "upstream"), upstream);
-        }
-    }
-
-    fn secret(&mut self, pointer: &str, item: &Value) {
-        let id = item.get("id").and_then(Value::as_str);
-        // Without a manager the schema refuses it.
-        let Some(manager) = id.and_then(|id| SecretProvider::of_name(id.split('/').next()?)) else { return };
-        if let Err(text) = check_secret(manager, item) {
-            let hint = format!("see the fields of `{}`", manager.name());
-            self.error(pointer, "secret", format!("invalid configuration: {text}"), hint);
         }
     }
 

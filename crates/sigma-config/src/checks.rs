@@ -43,14 +43,14 @@ pub struct Active {
     pub concurrency: u32,
     /// Host header of a probe; unset: the node's host.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("format" = "host-pattern"))]
+    #[schemars(with = "Option<crate::forms::HostPattern>")]
     pub host: Option<String>,
     /// Port to probe; unset: the node's.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub port: Option<u16>,
     /// Method of a probe.
-    #[schemars(extend("format" = "http-method"))]
+    #[schemars(with = "crate::forms::MethodName")]
     pub http_method: String,
     /// Path of a probe.
     pub http_path: String,

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-use crate::forms::FORMS;
+use crate::forms;
 use crate::schema;
 
 /// The JSON schema of a configuration in its full form (no shorthand), draft 2020-12.
@@ -135,7 +135,12 @@ fn type_of(property: &Value) -> String {
     }
     for key in ["anyOf", "oneOf"] {
         if let Some(branches) = object.get(key).and_then(Value::as_array) {
-            return either(branches.iter().map(type_of).filter(|name| name != "null"));
+            let mut kinds: Vec<String> = branches.iter().map(type_of).filter(|name| name != "null").collect();
+            // A form that is said in several ways is said once.
+            if kinds.iter().any(|kind| kind.starts_with("string (")) {
+                kinds.retain(|kind| kind != "string");
+            }
+            return either(kinds.into_iter());
         }
     }
     let words = words_of(property);
@@ -188,10 +193,14 @@ fn simple(name: &str, property: &Map<String, Value>) -> String {
             Some(values) if type_of(values) != "any" => format!("object of {}", plural(&type_of(values))),
             _ => "object".to_owned(),
         },
-        "string" => match text("format").and_then(|format| FORMS.iter().find(|form| form.name == format)) {
-            Some(form) => format!("string ({})", form.name.replace('-', " ")),
-            None => "string".to_owned(),
-        },
+        "string" => {
+            let form = text("format").and_then(forms::of_format);
+            let form = form.or_else(|| text("pattern").and_then(forms::of_pattern));
+            match form.and_then(|form| form.shown) {
+                Some(form) => format!("string ({form})"),
+                None => "string".to_owned(),
+            }
+        }
         "integer" | "number" => format!("{name}{}", range_of(property)),
         other => other.to_owned(),
     }

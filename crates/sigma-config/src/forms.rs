@@ -1,76 +1,87 @@
-//! Texts with a form of their own, as the schemas name them.
-//!
-//! A schema says `"format": "cidr"`; the checker looks the word up here, and a message is made
-//! from the same entry.
+//! Texts with a form of their own: their schemas, and the remedy for a text of another form.
 
 use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use crate::cidr::Cidr;
 use crate::settings::ListenAddress;
 
-/// One form: its name, its test, and what a text of another form is told.
+/// One form, as schemas say it.
 pub(crate) struct Form {
-    pub(crate) name: &'static str,
-    pub(crate) holds: fn(&str) -> bool,
-    pub(crate) expected: &'static str,
+    /// Its name in the reference, where that says more than its hint.
+    pub(crate) shown: Option<&'static str>,
+    pub(crate) said: Said,
+    /// The remedy for a text of another form.
     pub(crate) hint: &'static str,
+}
+
+/// How a schema says a form.
+pub(crate) enum Said {
+    /// By `format`, with this word and this test.
+    Format(&'static str, fn(&str) -> bool),
+    /// By `pattern`.
+    Pattern(&'static str),
 }
 
 /// The methods that a route may name.
 pub const METHODS: [&str; 10] =
     ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "CONNECT", "TRACE", "PURGE"];
 
-/// All forms.
-pub(crate) const FORMS: [Form; 6] = [
+/// A host, as APISIX has it.
+pub(crate) const HOST_PATTERN: &str = r"^\*$|^\*?[0-9a-zA-Z-._\[\]:]+$";
+
+/// A network of IPv4, as APISIX has it.
+pub(crate) const IPV4_NETWORK_PATTERN: &str = r"^([0-9]{1,3}\.){3}[0-9]{1,3}/([0-9]|[12][0-9]|3[0-2])$";
+
+/// An identity.
+pub(crate) const ID_PATTERN: &str = "^[a-zA-Z0-9-_.]+$";
+
+/// The name of a consumer.
+pub(crate) const USERNAME_PATTERN: &str = r"^[a-zA-Z0-9_\-]+$";
+
+/// The value of a label.
+pub(crate) const LABEL_PATTERN: &str = r"^\S+$";
+
+/// The address of a service.
+pub(crate) const URL_PATTERN: &str = r"^[^\/]+:\/\/([\da-zA-Z.-]+|\[[\da-fA-F:]+\])(:\d+)?";
+
+const FORMS: [Form; 8] = [
     Form {
-        name: "cidr",
-        holds: |text| text.parse::<Cidr>().is_ok(),
-        expected: "an IP address or a network",
-        hint: "for example 10.0.0.0/8",
-    },
-    Form {
-        name: "host-pattern",
-        holds: is_host_pattern,
-        expected: "a host pattern",
-        hint: "for example example.com, *.example.com or *",
-    },
-    Form {
-        name: "uri-pattern",
-        holds: |text| text.starts_with(['/', '*']),
-        expected: "a path pattern, which starts with `/` or `*`",
-        hint: "for example /hello or /api/*",
-    },
-    Form {
-        name: "http-method",
-        holds: |text| METHODS.contains(&text),
-        expected: "a method",
-        hint: "one of GET, POST, PUT, DELETE, PATCH, HEAD, OPTIONS, CONNECT, TRACE, PURGE",
-    },
-    Form {
-        name: "listen-address",
-        holds: |text| text.parse::<ListenAddress>().is_ok(),
-        expected: "an address to listen on",
+        shown: Some("listen address"),
+        said: Said::Format("listen-address", |text| text.parse::<ListenAddress>().is_ok()),
         hint: "write ip:port, [v6]:port, :port or unix:/path",
     },
     Form {
-        name: "socket-address",
-        holds: |text| text.parse::<std::net::SocketAddr>().is_ok(),
-        expected: "an address with a port",
+        shown: Some("socket address"),
+        said: Said::Format("socket-address", |text| text.parse::<std::net::SocketAddr>().is_ok()),
         hint: "for example 127.0.0.1:7085",
     },
+    Form { shown: Some("cidr"), said: Said::Pattern(IPV4_NETWORK_PATTERN), hint: "for example 10.0.0.0/8" },
+    Form {
+        shown: Some("host pattern"),
+        said: Said::Pattern(HOST_PATTERN),
+        hint: "for example example.com, *.example.com or *",
+    },
+    Form {
+        shown: None,
+        said: Said::Pattern(ID_PATTERN),
+        hint: "1 to 64 letters, digits, `-`, `_` or `.`, or an integer from 1",
+    },
+    Form { shown: None, said: Said::Pattern(USERNAME_PATTERN), hint: "1 to 256 letters, digits, `-` or `_`" },
+    Form { shown: None, said: Said::Pattern(LABEL_PATTERN), hint: "write it without spaces" },
+    Form { shown: None, said: Said::Pattern(URL_PATTERN), hint: "for example http://127.0.0.1:8200" },
 ];
 
-/// `^\*$|^\*?[0-9a-zA-Z-._\[\]:]+$`.
-fn is_host_pattern(text: &str) -> bool {
-    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'[' | b']' | b':');
-    let rest = text.strip_prefix('*').unwrap_or(text);
-    text == "*" || (!rest.is_empty() && rest.bytes().all(allowed))
+pub(crate) fn of_format(name: &str) -> Option<&'static Form> {
+    FORMS.iter().find(|form| matches!(form.said, Said::Format(word, _) if word == name))
+}
+
+pub(crate) fn of_pattern(source: &str) -> Option<&'static Form> {
+    FORMS.iter().find(|form| matches!(form.said, Said::Pattern(pattern) if pattern == source))
 }
 
 macro_rules! text_schema {
-    ($($(#[$doc:meta])* $name:ident => $format:literal;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident => $schema:tt;)*) => {$(
         $(#[$doc])*
         pub(crate) struct $name;
 
@@ -84,7 +95,7 @@ macro_rules! text_schema {
             }
 
             fn json_schema(_: &mut SchemaGenerator) -> Schema {
-                json_schema!({ "type": "string", "format": $format })
+                json_schema!($schema)
             }
         }
     )*};
@@ -92,15 +103,21 @@ macro_rules! text_schema {
 
 text_schema! {
     /// Schema of an address or network.
-    CidrText => "cidr";
+    CidrText => { "anyOf": [
+        { "type": "string", "format": "ipv4" },
+        { "type": "string", "pattern": IPV4_NETWORK_PATTERN },
+        { "type": "string", "format": "ipv6" },
+        {
+            "type": "string",
+            "pattern": r"^([a-fA-F0-9]{0,4}:){1,8}(:[a-fA-F0-9]{0,4}){0,8}([a-fA-F0-9]{0,4})?/[0-9]{1,3}$",
+        },
+    ] };
     /// Schema of a host pattern.
-    HostPattern => "host-pattern";
-    /// Schema of a path pattern.
-    UriPattern => "uri-pattern";
+    HostPattern => { "type": "string", "pattern": HOST_PATTERN };
     /// Schema of a method name.
-    MethodName => "http-method";
+    MethodName => { "type": "string", "enum": METHODS };
     /// Schema of a listening address.
-    ListenText => "listen-address";
+    ListenText => { "type": "string", "format": "listen-address" };
     /// Schema of an IP address with a port.
-    SocketText => "socket-address";
+    SocketText => { "type": "string", "format": "socket-address" };
 }

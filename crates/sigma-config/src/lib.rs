@@ -1,8 +1,8 @@
 //! The configuration that an operator writes, checked once into types that cannot be wrong.
 //!
 //! The way of a text: [`document`] (JSON or YAML, with lines) → [`seed`] (Sigma's and NiubiX's own
-//! formats are translated) → [`env`] (variables) → shorthands → schema → types → rules across
-//! fields. Every step reports all that it finds, as [`Problem`]s with path, line, reason and remedy.
+//! formats are translated) → [`env`] (variables) → shorthands → schema → rules across fields →
+//! types. Every step reports all that it finds, as [`Problem`]s with path, line, reason and remedy.
 //! No I/O happens here: the caller brings the text and the environment.
 
 mod advice;
@@ -45,13 +45,15 @@ pub use advice::Surroundings;
 pub use aside::SetAside;
 pub use problem::Problem;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use document::Document;
 use plugins::{NoPlugins, PluginSchemas};
-use resources::Resources;
+use resources::{Resources, SECTIONS};
+use rules::Object;
 use settings::Settings;
 
 /// Everything an operator wrote, checked.
@@ -136,15 +138,8 @@ impl Default for ParseOptions<'_> {
 /// Reads and checks one configuration file. Either everything is right, or all problems come back.
 pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Problem>> {
     let mut found = check::Findings::default();
-    let mut document = prepared(text, options, &mut found)?;
-    let (refused, ignored) = schema::validate(&document, check::unknown_fields(&document));
-    found.errors.extend(refused);
+    let document = prepared(text, options, &mut found)?;
     check::check(&document, options, &mut found);
-    for (object, name) in ignored {
-        if let Some(object) = document.value.pointer_mut(&object).and_then(Value::as_object_mut) {
-            object.shift_remove(&name);
-        }
-    }
     let set_aside = match options.skip_invalid && found.errors.iter().all(aside::is_in_item) {
         true => SetAside::take(&document, &mut found.errors),
         false => Vec::new(),
@@ -236,74 +231,44 @@ fn translate_seed(
 fn typed(document: &Document, set_aside: &[SetAside], found: &mut check::Findings) -> Config {
     let mut config = Config::default();
     let Some(root) = document.value.as_object() else { return config };
-    let mut settings = root.clone();
     let unsound: HashSet<(&str, usize)> = set_aside.iter().map(SetAside::place).collect();
-    let sound = |section: &'static str, list: Option<Value>| {
-        let mut items = numbered(list);
-        items.retain(|(index, _)| !unsound.contains(&(section, *index)));
-        items
-    };
-    macro_rules! sections {
-        ($($table:ident),*) => {$(
-            let list = sound(stringify!($table), settings.shift_remove(stringify!($table)));
-            items(document, list, stringify!($table), &mut config.resources.$table, found);
-        )*};
+    let mut settings = Object::new();
+    for (name, value) in root {
+        let Some(section) = SECTIONS.into_iter().find(|section| section == name) else {
+            settings.insert(name.clone(), value.clone());
+            continue;
+        };
+        let list = value.as_array().map(Vec::as_slice).unwrap_or_default().iter().enumerate();
+        let sound: Vec<_> = list.filter(|(index, _)| !unsound.contains(&(section, *index))).collect();
+        items(document, &sound, section, &mut config.resources, found);
     }
-    let is_credential = |item: &Value| {
-        item.get("id").and_then(Value::as_str).is_some_and(|id| resources::split_credential(id).is_some())
-    };
-    let (credentials, consumers): (Vec<_>, Vec<_>) = sound("consumers", settings.shift_remove("consumers"))
-        .into_iter()
-        .partition(|(_, item)| is_credential(item));
-    items(document, consumers, "consumers", &mut config.resources.consumers, found);
-    items(document, credentials, "consumers", &mut config.resources.credentials, found);
-    sections!(
-        routes,
-        services,
-        upstreams,
-        consumer_groups,
-        ssls,
-        global_rules,
-        plugin_configs,
-        plugin_metadata,
-        protos,
-        stream_routes,
-        secrets
-    );
-    match serde_json::from_value(Value::Object(settings)) {
+    match Settings::deserialize(&*stored::conform(&Value::Object(settings), schema::settings())) {
         Ok(settings) => config.settings = settings,
         Err(error) => found.errors.push(document.problem("", "invalid", error.to_string())),
     }
     config
 }
 
-/// The items of a list with their places in it.
-fn numbered(list: Option<Value>) -> Vec<(usize, Value)> {
-    match list {
-        Some(Value::Array(items)) => items.into_iter().enumerate().collect(),
-        _ => Vec::new(),
-    }
-}
-
 /// Of items with the same id the last stays; only standalone files get here with such.
-fn items<T: serde::de::DeserializeOwned + table::Resource>(
+fn items(
     document: &Document,
-    list: Vec<(usize, Value)>,
+    list: &[(usize, &Value)],
     section: &str,
-    into: &mut table::Table<T>,
+    into: &mut Resources,
     found: &mut check::Findings,
 ) {
-    let last: std::collections::HashMap<Option<String>, usize> =
+    let last: HashMap<Option<String>, usize> =
         list.iter().map(|(index, item)| (check::id_of(item), *index)).collect();
     for (index, item) in list {
-        if last.get(&check::id_of(&item)) != Some(&index) {
+        let id = check::id_of(item);
+        if last.get(&id) != Some(index) {
             continue;
         }
-        match serde_json::from_value(item) {
-            Ok(item) => into.push(item),
+        match stored::typed(check::kind_of(section, item), &id.unwrap_or_default(), item) {
+            Ok(item) => drop(into.put(item, *index as u64)),
             Err(error) => {
-                let pointer = problem::element(section, index);
-                found.errors.push(document.problem(&pointer, "invalid", error.to_string()));
+                let pointer = problem::element(section, *index);
+                found.errors.push(document.problem(&pointer, "invalid", error));
             }
         }
     }

@@ -119,6 +119,21 @@ pub fn json_pointer(mut place: &str) -> Option<String> {
     Some(pointer)
 }
 
+/// The name in `known` that `written` is most likely a slip of.
+pub(crate) fn closest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // A long text is no slip of a name, and the distance takes quadratic time.
+    if written.len() > 64 {
+        return None;
+    }
+    let lower = written.to_ascii_lowercase();
+    known
+        .into_iter()
+        .map(|name| (strsim::damerau_levenshtein(&lower, &name.to_ascii_lowercase()), name))
+        .filter(|(distance, name)| *distance <= (name.len().max(lower.len()) / 3).max(1))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, name)| name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,43 +11,19 @@ use crate::discovery::split_dns_service;
 use crate::expr::Expr;
 use crate::nodes::{split_address, split_node};
 use crate::pem;
-use crate::problem::{element, member};
+use crate::problem::{Problem, element, member};
 use crate::proto;
 use crate::reference::is_reference;
 
 pub(crate) type Object = Map<String, Value>;
 
-/// One rule that does not hold.
-#[derive(Debug)]
-pub(crate) struct Violation {
-    /// Pointer from the resource, e.g. `nodes[0].host`; empty for the resource itself.
-    pub(crate) place: String,
-    /// A stable word for programs.
-    pub(crate) code: &'static str,
-    /// APISIX's text where it has one.
-    pub(crate) message: String,
-    /// The remedy.
-    pub(crate) hint: &'static str,
-}
-
-impl Violation {
-    fn new(
-        place: impl Into<String>,
-        code: &'static str,
-        message: impl Into<String>,
-        hint: &'static str,
-    ) -> Violation {
-        Violation { place: place.into(), code, message: message.into(), hint }
-    }
-
-    /// The same one, seen from the object that has the resource as its member `key`.
-    fn within(mut self, key: &str) -> Violation {
-        self.place = match self.place.is_empty() {
-            true => key.to_owned(),
-            false => format!("{key}.{}", self.place),
-        };
-        self
-    }
+fn problem(
+    place: impl Into<String>,
+    code: &'static str,
+    message: impl Into<String>,
+    hint: &'static str,
+) -> Problem {
+    Problem::new(place, code, message).hint(hint)
 }
 
 fn word<'a>(object: &'a Object, key: &str) -> Option<&'a str> {
@@ -58,37 +34,32 @@ fn word<'a>(object: &'a Object, key: &str) -> Option<&'a str> {
 pub(crate) const EXPRESSION_HINT: &str = "a condition is [[variable, operator, value], …] with one of ==, ~=, >, >=, <, <=, ~~, ~*, in, has, ipmatch";
 
 /// Of a route, what APISIX looks at before the schema.
-pub(crate) fn route_before_schema(route: &Object) -> Vec<Violation> {
+pub(crate) fn route_before_schema(route: &Object) -> Vec<Problem> {
     let mut found = Vec::new();
     for (one, several) in [("host", "hosts"), ("remote_addr", "remote_addrs")] {
         if route.contains_key(one) && route.contains_key(several) {
             let message = format!("only one of {one} or {several} is allowed");
-            found.push(Violation::new(several, "conflict", message, "keep one of the two"));
+            found.push(problem(several, "conflict", message, "keep one of the two"));
         }
     }
     found
 }
 
 /// The inline upstream of a route or service.
-pub(crate) fn inline_upstream(item: &Object) -> Vec<Violation> {
+pub(crate) fn inline_upstream(item: &Object) -> Vec<Problem> {
     let Some(upstream) = item.get("upstream").and_then(Value::as_object) else { return Vec::new() };
-    self::upstream(upstream).into_iter().map(|violation| violation.within("upstream")).collect()
+    self::upstream(upstream).into_iter().map(|problem| problem.within("upstream")).collect()
 }
 
 /// Of a route, what APISIX looks at last.
-pub(crate) fn route_conditions(route: &Object) -> Vec<Violation> {
+pub(crate) fn route_conditions(route: &Object) -> Vec<Problem> {
     let mut found = Vec::new();
     found.extend(route.get("vars").and_then(vars));
     if let Some(pattern) = route.get("rewrite").and_then(|rewrite| rewrite.get("regex")?.as_str())
         && let Err(error) = regex::Regex::new(pattern)
     {
         let message = format!("invalid regex: {error}");
-        found.push(Violation::new(
-            "rewrite.regex",
-            "regex",
-            message,
-            "see the syntax of the Rust crate `regex`",
-        ));
+        found.push(problem("rewrite.regex", "regex", message, "see the syntax of the Rust crate `regex`"));
     }
     found.extend(lua(route, "filter_func"));
     found.extend(lua(route, "script"));
@@ -105,7 +76,7 @@ pub(crate) fn before_body(condition: &Expr) -> Option<String> {
 }
 
 /// The condition of a route.
-fn vars(vars: &Value) -> Option<Violation> {
+fn vars(vars: &Value) -> Option<Problem> {
     // The empty object is the empty list to Lua.
     if vars.as_object().is_some_and(Map::is_empty) {
         return None;
@@ -115,23 +86,23 @@ fn vars(vars: &Value) -> Option<Violation> {
         Ok(condition) => ("not_served", before_body(&condition)?, BODY_HINT),
     };
     let message = format!("failed to validate the 'vars' expression: {reason}");
-    Some(Violation::new("vars", code, message, hint))
+    Some(problem("vars", code, message, hint))
 }
 
 /// A field that needs the Lua engine.
-pub(crate) fn lua(item: &Object, field: &'static str) -> Option<Violation> {
+pub(crate) fn lua(item: &Object, field: &'static str) -> Option<Problem> {
     item.get(field)?;
     let message = format!("`{field}` needs the Lua engine, which this version does not have");
-    Some(Violation::new(field, "not_served", message, "remove it, or say it with `vars` and plugins"))
+    Some(problem(field, "not_served", message, "remove it, or say it with `vars` and plugins"))
 }
 
 /// An upstream, on its own or inline.
-pub(crate) fn upstream(upstream: &Object) -> Vec<Violation> {
+pub(crate) fn upstream(upstream: &Object) -> Vec<Problem> {
     let mut found = Vec::new();
     if let Some(nodes) = upstream.get("nodes") {
         found.extend(self::nodes(nodes).into_iter().map(|(place, message, hint)| {
             let place = format!("nodes{place}");
-            Violation::new(place, "node", message, hint)
+            problem(place, "node", message, hint)
         }));
     }
     found.extend(service(upstream));
@@ -139,7 +110,7 @@ pub(crate) fn upstream(upstream: &Object) -> Vec<Violation> {
         && word(upstream, "upstream_host").is_none_or(str::is_empty)
     {
         let message = "`upstream_host` can't be empty when `pass_host` is `rewrite`";
-        found.push(Violation::new("", "missing", message, "add `upstream_host`"));
+        found.push(problem("", "missing", message, "add `upstream_host`"));
     }
     if let Some(tls) = upstream.get("tls").and_then(Value::as_object) {
         let pair = (word(tls, "client_cert"), word(tls, "client_key"));
@@ -151,7 +122,7 @@ pub(crate) fn upstream(upstream: &Object) -> Vec<Violation> {
     }
     if word(upstream, "type") == Some("none") && word(upstream, "scheme") != Some("kafka") {
         let message = "`none` chooses no node; only upstreams with `scheme: kafka` have it";
-        found.push(Violation::new("type", "conflict", message, "write `roundrobin`, or leave `type` out"));
+        found.push(problem("type", "conflict", message, "write `roundrobin`, or leave `type` out"));
     }
     if word(upstream, "type") == Some("chash") {
         found.extend(hash_key(word(upstream, "hash_on").unwrap_or("vars"), word(upstream, "key")));
@@ -160,31 +131,20 @@ pub(crate) fn upstream(upstream: &Object) -> Vec<Violation> {
 }
 
 /// The service that an upstream takes its nodes from.
-fn service(upstream: &Object) -> Option<Violation> {
-    let fields = ["service_name", "discovery_type"];
-    let first = fields.into_iter().find(|field| upstream.contains_key(*field))?;
+fn service(upstream: &Object) -> Option<Problem> {
     match (word(upstream, "service_name"), word(upstream, "discovery_type")) {
-        (_, Some(other)) if other != "dns" => {
-            let message = format!("`{first}` needs service discovery, which this version does not have");
+        (name, Some(other)) if other != "dns" => {
+            let field = if name.is_some() { "service_name" } else { "discovery_type" };
+            let message = format!("`{field}` needs service discovery, which this version does not have");
             let hint = "name the `nodes`, or write discovery_type: dns";
-            Some(Violation::new(first, "not_served", message, hint))
-        }
-        (Some(name), Some(_)) if upstream.contains_key("nodes") => {
-            let message = format!("an upstream has `nodes` or the service `{name}`, not both");
-            Some(Violation::new(first, "conflict", message, "keep one of the two"))
+            Some(problem(field, "not_served", message, hint))
         }
         (Some(name), Some(_)) => {
             let message = split_dns_service(name).err()?;
-            Some(Violation::new("service_name", "service", message, "write host or host:port"))
+            Some(problem("service_name", "service", message, "write host or host:port"))
         }
-        // What is no text is refused for that.
-        _ if fields.into_iter().all(|field| upstream.contains_key(field)) => None,
-        (name, _) => {
-            let lacks = fields[usize::from(name.is_some())];
-            let message = format!("`{first}` needs `{lacks}`");
-            let hint = "write both, such as service_name: web.internal and discovery_type: dns";
-            Some(Violation::new(first, "missing", message, hint))
-        }
+        // The schema wants both.
+        _ => None,
     }
 }
 
@@ -222,9 +182,9 @@ fn quoted(place: String) -> String {
 }
 
 /// The key of consistent hashing.
-fn hash_key(hash_on: &str, key: Option<&str>) -> Option<Violation> {
+fn hash_key(hash_on: &str, key: Option<&str>) -> Option<Problem> {
     let Some(key) = key else {
-        let missing = Violation::new("", "missing", "missing key", "add `key`, for example remote_addr");
+        let missing = problem("", "missing", "missing key", "add `key`, for example remote_addr");
         return (hash_on != "consumer").then_some(missing);
     };
     let word = |text: &str| {
@@ -239,7 +199,7 @@ fn hash_key(hash_on: &str, key: Option<&str>) -> Option<Violation> {
     };
     let message = format!("invalid configuration: failed to match pattern \"{pattern}\" with \"{key}\"");
     let hint = "choose another key or another `hash_on`";
-    (!valid).then(|| Violation::new("key", "pattern", message, hint))
+    (!valid).then(|| problem("key", "pattern", message, hint))
 }
 
 pub(crate) const HASH_VARIABLES: [&str; 10] = [
@@ -259,12 +219,12 @@ const HASH_VARS_PATTERN: &str = r"^((uri|server_name|server_addr|request_uri|rem
 
 const PEM_HINT: &str = "write the text of a PEM file, or a reference such as $secret://vault/1/path/key";
 
-fn certificate(place: &str, text: &str) -> Option<Violation> {
+fn certificate(place: &str, text: &str) -> Option<Problem> {
     if is_reference(text) {
         return None;
     }
     let error = pem::certificates(text).err()?;
-    Some(Violation::new(
+    Some(problem(
         place,
         "certificate",
         format!("failed to parse cert: PEM_read_bio_X509_AUX() failed: {error}"),
@@ -272,17 +232,17 @@ fn certificate(place: &str, text: &str) -> Option<Violation> {
     ))
 }
 
-fn private_key(place: &str, text: &str) -> Option<Violation> {
+fn private_key(place: &str, text: &str) -> Option<Problem> {
     if is_reference(text) {
         return None;
     }
     if !text.starts_with("---") {
         // Fields that the store held encrypted are decrypted by now.
         let message = "failed to decrypt previous encrypted key";
-        return Some(Violation::new(place, "private_key", message, PEM_HINT));
+        return Some(problem(place, "private_key", message, PEM_HINT));
     }
     let error = pem::private_key(text).err()?;
-    Some(Violation::new(
+    Some(problem(
         place,
         "private_key",
         format!("failed to parse key: PEM_read_bio_PrivateKey() failed: {error}"),
@@ -291,7 +251,7 @@ fn private_key(place: &str, text: &str) -> Option<Violation> {
 }
 
 /// A certificate with its key.
-pub(crate) fn ssl(ssl: &Object) -> Vec<Violation> {
+pub(crate) fn ssl(ssl: &Object) -> Vec<Problem> {
     let mut found = Vec::new();
     found.extend(word(ssl, "cert").and_then(|cert| certificate("cert", cert)));
     found.extend(word(ssl, "key").and_then(|key| private_key("key", key)));
@@ -299,28 +259,27 @@ pub(crate) fn ssl(ssl: &Object) -> Vec<Violation> {
     let (certs, keys) = (list("certs"), list("keys"));
     if certs.len() != keys.len() {
         let message = "mismatched number of certs and keys";
-        found.push(Violation::new("keys", "length", message, "give each of `certs` its key in `keys`"));
+        found.push(problem("keys", "length", message, "give each of `certs` its key in `keys`"));
     }
     for (index, (cert, key)) in certs.iter().zip(keys).enumerate() {
         let cert = cert.as_str().and_then(|cert| certificate(&element("certs", index), cert));
         let key = key.as_str().and_then(|key| private_key(&element("keys", index), key));
-        found.extend(cert.into_iter().chain(key).map(|mut violation| {
-            violation.message =
-                format!("failed to handle cert-key pair[{}]: {}", index + 1, violation.message);
-            violation
+        found.extend(cert.into_iter().chain(key).map(|mut problem| {
+            problem.message = format!("failed to handle cert-key pair[{}]: {}", index + 1, problem.message);
+            problem
         }));
     }
     if let Some(ca) = ssl.get("client").and_then(|client| client.get("ca")?.as_str())
-        && let Some(mut violation) = certificate("client.ca", ca)
+        && let Some(mut problem) = certificate("client.ca", ca)
     {
-        violation.message = format!("failed to validate client_cert: {}", violation.message);
-        found.push(violation);
+        problem.message = format!("failed to validate client_cert: {}", problem.message);
+        found.push(problem);
     }
     let skipped = ssl.get("client").and_then(|client| client.get("skip_mtls_uri_regex")?.as_array());
     for (index, pattern) in skipped.into_iter().flatten().enumerate() {
         if let Some(Err(error)) = pattern.as_str().map(regex::Regex::new) {
             let place = element("client.skip_mtls_uri_regex", index);
-            found.push(Violation::new(
+            found.push(problem(
                 place,
                 "regex",
                 format!("invalid regex: {error}"),
@@ -332,38 +291,35 @@ pub(crate) fn ssl(ssl: &Object) -> Vec<Violation> {
 }
 
 /// A Protocol Buffers definition.
-pub(crate) fn proto(proto: &Object) -> Option<Violation> {
+pub(crate) fn proto(proto: &Object) -> Option<Problem> {
     let error = proto::check(word(proto, "content")?).err()?;
     let hint = "write the text of one .proto file, or the base64 of what `protoc --include_imports -o` makes";
-    Some(Violation::new("content", "proto", format!("invalid content: {error}"), hint))
+    Some(problem("content", "proto", format!("invalid content: {error}"), hint))
 }
 
 /// A stream route, apart from its plugins, which APISIX looks at before.
-pub(crate) fn stream_route(route: &Object, id: Option<&str>) -> Vec<Violation> {
+pub(crate) fn stream_route(route: &Object, id: Option<&str>) -> Vec<Problem> {
     let mut found = Vec::new();
     for field in ["remote_addr", "server_addr"] {
         if let Some(address) = word(route, field)
             && address.parse::<Cidr>().is_err()
         {
             let message = format!("invalid {field}: {address}");
-            found.push(Violation::new(field, "format", message, "for example 10.0.0.0/8"));
+            found.push(problem(field, "format", message, "for example 10.0.0.0/8"));
         }
     }
     if let Some(protocol) = route.get("protocol").and_then(Value::as_object) {
         let superior = protocol.get("superior_id").and_then(crate::id::text_of_id);
         if superior.is_some() && superior.as_deref() == id {
             let message = "stream route can not set itself as superior_id";
-            found.push(Violation::new("protocol.superior_id", "reference", message, "name another one"));
+            found.push(problem("protocol.superior_id", "reference", message, "name another one"));
         }
         if let Some(name) = word(protocol, "name") {
             let message = format!("unknown protocol [{name}]");
             let hint = "remove `protocol`; this version knows none";
-            found.push(Violation::new("protocol.name", "not_served", message, hint));
+            found.push(problem("protocol.name", "not_served", message, hint));
         }
     }
-    // Inline upstreams of stream routes get the schema only, as in APISIX; but what cannot be
-    // served must be said.
-    let discovered = inline_upstream(route).into_iter().filter(|violation| violation.code == "not_served");
-    found.extend(discovered);
+    found.extend(inline_upstream(route));
     found
 }

@@ -63,7 +63,7 @@ pub fn resources(
     mut document: Document,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Resources, Vec<Problem>> {
-    let known = schema::schema().get("properties").and_then(Value::as_object);
+    let known = schema::settings().get("properties").and_then(Value::as_object);
     let is_setting = |name: &str| {
         // The list of enabled plugins stands in both.
         !SECTIONS.contains(&name) && name != "plugins" && known.is_some_and(|k| k.contains_key(name))

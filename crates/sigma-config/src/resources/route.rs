@@ -14,7 +14,7 @@ use super::shared::{
 use super::upstream::Upstream;
 use crate::cidr::{Cidr, CidrSet};
 use crate::expr::Expr;
-use crate::forms::{CidrText, HostPattern, METHODS, MethodName, UriPattern};
+use crate::forms::{CidrText, HostPattern, METHODS, MethodName};
 use crate::id::Id;
 
 /// Selects requests, and says where they go.
@@ -43,11 +43,11 @@ pub struct Route {
     pub update_time: Option<UnixTime>,
     /// One path pattern; exactly one of `uri` and `uris`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<UriPattern>", length(max = 4096))]
+    #[schemars(with = "Option<String>", length(min = 1, max = 4096))]
     pub uri: Option<Box<str>>,
     /// Several path patterns.
     #[serde(skip_serializing_if = "Rare::is_unset")]
-    #[schemars(with = "Vec<UriPattern>", length(min = 1), extend("uniqueItems" = true))]
+    #[schemars(with = "Vec<String>", length(min = 1), extend("uniqueItems" = true))]
     pub uris: Rare<Vec<String>>,
     /// Order among routes with the same path key; higher first.
     pub priority: i64,

@@ -6,11 +6,11 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::warnings::refuse_unknown;
-use super::{checker, conform, invalid, provider_of, schema, secret_schema, table, verify};
+use super::{Subject, conform, invalid, provider_of, schema, secret_schema, table};
 use crate::id::Id;
 use crate::kind::{Kind, ResourceKey};
 use crate::nodes::bracketed;
-use crate::plugins::{PluginRefusal, PluginSchemas, PluginScope, is_disabled, scope_of};
+use crate::plugins::{PluginSchemas, is_disabled, scope_of};
 use crate::resources::{
     Consumer, ConsumerGroup, Credential, GlobalRule, PluginConfig, PluginMetadata, Proto, Resources, Route,
     Secret, Service, Ssl, StreamRoute, Upstream,
@@ -91,8 +91,9 @@ macro_rules! any_resource {
             }
         }
 
-        /// Reads `value` into the type of its kind, with the identity `id`.
-        pub(super) fn typed(kind: Kind, id: &str, value: &Value) -> Result<AnyResource, String> {
+        /// Reads `value`, which the schema and the rules of its kind accept, into its type, with the
+        /// identity `id`.
+        pub(crate) fn typed(kind: Kind, id: &str, value: &Value) -> Result<AnyResource, String> {
             Ok(match kind {
                 $(Kind::$kind => {
                     let mut resource: $kind = of_value(kind, id, value)?;
@@ -158,7 +159,7 @@ fn of_value<T: DeserializeOwned>(kind: Kind, id: &str, value: &Value) -> Result<
             conformed.to_mut()["plugins"][name] = Value::Object(serde_json::Map::new());
         }
     }
-    T::deserialize(&*conformed).map_err(|error| invalid(error.to_string()))
+    T::deserialize(&*conformed).map_err(|error| error.to_string())
 }
 
 /// The plugins whose configuration is the empty list, which is the empty object to Lua.
@@ -212,23 +213,16 @@ pub fn read(
         _ => {}
     }
     let value = held.as_ref().unwrap_or(value);
+    let subject = Subject { kind: key.kind, id: Some(&key.id), value, plugins };
     match key.kind {
         // It may belong to a plugin that is not there, which APISIX does not mind.
-        Kind::PluginMetadata => stored_metadata(&key.id, value, plugins)?,
-        kind => verify(kind, Some(&key.id), value, plugins)?,
+        Kind::PluginMetadata if !subject.metadata_of_nobody().is_empty() => {}
+        _ => subject.verify()?,
     }
     if unknown == UnknownFields::Refuse {
-        refuse_unknown(key.kind, Some(&key.id), value, plugins)?;
+        refuse_unknown(&subject)?;
     }
-    typed(key.kind, &key.id, value)
-}
-
-fn stored_metadata(plugin: &str, value: &Value, plugins: &dyn PluginSchemas) -> Result<(), String> {
-    checker(Kind::PluginMetadata, None).check(value).map_err(invalid)?;
-    match plugins.check(plugin, PluginScope::Metadata, value) {
-        Err(PluginRefusal::Invalid(text)) => Err(invalid(text)),
-        Ok(()) | Err(PluginRefusal::Unknown) => Ok(()),
-    }
+    typed(key.kind, &key.id, value).map_err(invalid)
 }
 
 /// Names of the plugins of an item that [`read`] leaves out although it does not know them: those

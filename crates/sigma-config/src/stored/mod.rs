@@ -11,21 +11,24 @@ mod references;
 pub(crate) mod tests;
 mod warnings;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 
 use serde_json::Value;
 
+pub(crate) use any::typed;
 pub use any::{AnyResource, read, skipped_plugins};
 pub use conform::conform;
 pub use outline::{has_place, may_stand_in, outline};
 pub use references::{Reference, references, wrong_ssl_type};
 pub use warnings::warnings;
 
+use crate::id::text_of_id;
 use crate::kind::Kind;
 use crate::plugins::{PluginRefusal, PluginSchemas, PluginScope, check_plugin, scope_of};
+use crate::problem::{Problem, closest, member};
 use crate::resources::{SecretProvider, apisix_schema, apisix_secret_schema};
-use crate::rules::{self, Object, Violation};
+use crate::rules::{self, Object};
 use crate::settings::UnknownFields;
 use crate::wording;
 
@@ -97,12 +100,39 @@ pub fn check(
         }
         (_, value) => value,
     };
-    verify(kind, id, value, plugins)?;
+    let subject = Subject { kind, id, value, plugins };
+    subject.verify()?;
     if unknown == UnknownFields::Refuse {
-        warnings::refuse_unknown(kind, id, value, plugins)?;
+        warnings::refuse_unknown(&subject)?;
     }
-    let id = id.or_else(|| value.get("id")?.as_str());
-    any::typed(kind, id.unwrap_or_default(), value).map(drop)
+    any::typed(kind, subject.id().unwrap_or_default(), value).map(drop).map_err(invalid)
+}
+
+/// Everything for which [`check`] refuses a resource of a file, each problem with its place in the
+/// resource and its remedy. The texts are the same ones, without what only names the place. Rules
+/// look at values, so that they find what is wrong in a resource that the schema refuses as well.
+pub(crate) fn problems(
+    kind: Kind,
+    value: &Value,
+    plugins: &dyn PluginSchemas,
+    unknown: UnknownFields,
+) -> Vec<Problem> {
+    let subject = Subject { kind, id: None, value, plugins };
+    let (before, after) = rules_of(kind);
+    let mut found = subject.violated(before).collect();
+    // What was refused is not told of twice.
+    fn add(found: &mut Vec<Problem>, more: impl Iterator<Item = Problem>) {
+        let told: HashSet<String> = found.iter().map(|problem| problem.pointer.clone()).collect();
+        found.extend(more.filter(|problem| problem.pointer.is_empty() || !told.contains(&problem.pointer)));
+    }
+    let schema = subject.checker().map(|checker| checker.problems(value));
+    add(&mut found, schema.into_iter().flatten());
+    add(&mut found, subject.violated(after));
+    if unknown == UnknownFields::Refuse {
+        let fields = warnings::unknown(&subject, &found);
+        add(&mut found, fields.into_iter().map(|field| field.refused()));
+    }
+    found
 }
 
 /// `value`; the empty object if it is the empty list, which is the same to Lua.
@@ -114,121 +144,165 @@ fn table(value: &Value) -> &Value {
     }
 }
 
-fn first(violations: impl IntoIterator<Item = Violation>) -> Result<(), String> {
-    violations.into_iter().next().map_or(Ok(()), |violation| Err(violation.message))
+fn invalid(text: String) -> String {
+    format!("invalid configuration: {text}")
 }
 
-/// Everything that is checked of a value before it is read into its type.
-fn verify(kind: Kind, id: Option<&str>, value: &Value, plugins: &dyn PluginSchemas) -> Result<(), String> {
-    let empty = Object::new();
-    // The schema refuses what is no object; rules see nothing of it.
-    let object = value.as_object().unwrap_or(&empty);
-    let shape = |manager| checker(kind, manager).check(value).map_err(invalid);
+/// A resource that is looked at.
+struct Subject<'a> {
+    kind: Kind,
+    /// The identity, if it is known from elsewhere than the value.
+    id: Option<&'a str>,
+    value: &'a Value,
+    plugins: &'a dyn PluginSchemas,
+}
+
+/// A rule across the fields of a resource.
+type Rule = fn(&Subject<'_>, &Object) -> Vec<Problem>;
+
+/// The rules of a kind that APISIX looks at before the schema, and those behind it, in its order.
+fn rules_of(kind: Kind) -> (&'static [Rule], &'static [Rule]) {
+    const PLUGINS: Rule = |subject, _| subject.wrong_plugins();
+    const UPSTREAM: Rule = |_, object| rules::inline_upstream(object);
     match kind {
-        Kind::Route => {
-            first(rules::route_before_schema(object))?;
-            shape(None)?;
-            first(rules::inline_upstream(object))?;
-            plugins_of(object, plugins)?;
-            first(rules::route_conditions(object))
-        }
+        Kind::Route => (
+            &[|_, object| rules::route_before_schema(object)],
+            &[UPSTREAM, PLUGINS, |_, object| rules::route_conditions(object)],
+        ),
         Kind::Service => {
-            shape(None)?;
-            first(rules::inline_upstream(object))?;
-            plugins_of(object, plugins)?;
-            first(rules::lua(object, "script"))
+            (&[], &[UPSTREAM, PLUGINS, |_, object| rules::lua(object, "script").into_iter().collect()])
         }
-        Kind::Upstream => {
-            shape(None)?;
-            first(rules::upstream(object))
+        Kind::Upstream => (&[], &[|_, object| rules::upstream(object)]),
+        Kind::Consumer | Kind::ConsumerGroup | Kind::GlobalRule | Kind::PluginConfig => (&[], &[PLUGINS]),
+        Kind::Credential => (&[], &[PLUGINS, |subject, _| subject.not_authenticating()]),
+        Kind::PluginMetadata => {
+            (&[|subject, _| subject.metadata_of_nobody()], &[|subject, _| subject.wrong_metadata()])
         }
-        Kind::Consumer => {
-            shape(None)?;
-            consumer_plugins(object, plugins)
-        }
-        Kind::Credential => {
-            shape(None)?;
-            consumer_plugins(object, plugins)?;
-            let mut names = named_plugins(object).map(|(name, _)| name);
-            match names.all(|name| plugins.is_auth(name)) {
-                true => Ok(()),
-                false => Err("only supports auth type plugins in consumer credential".to_owned()),
-            }
-        }
-        Kind::ConsumerGroup | Kind::GlobalRule | Kind::PluginConfig => {
-            shape(None)?;
-            plugins_of(object, plugins)
-        }
-        Kind::PluginMetadata => metadata(id, value, plugins),
-        Kind::Ssl => {
-            shape(None)?;
-            first(rules::ssl(object))
-        }
-        Kind::Proto => {
-            shape(None)?;
-            first(rules::proto(object))
-        }
+        Kind::Ssl => (&[], &[|_, object| rules::ssl(object)]),
+        Kind::Proto => (&[], &[|_, object| rules::proto(object).into_iter().collect()]),
         Kind::StreamRoute => {
-            shape(None)?;
-            for (name, conf) in named_plugins(object) {
-                check_plugin(name, conf, PluginScope::Stream, plugins).map_err(|refused| refused.message)?;
-            }
-            first(rules::stream_route(object, id))
+            (&[], &[PLUGINS, |subject, object| rules::stream_route(object, subject.text_of_id().as_deref())])
         }
-        Kind::Secret => {
-            let manager = provider_of(id.or_else(|| object.get("id")?.as_str()).unwrap_or_default())?;
-            shape(Some(manager))
-        }
+        Kind::Secret => (&[|subject, _| subject.unknown_manager()], &[]),
     }
 }
 
-fn invalid(text: String) -> String {
-    format!("invalid configuration: {text}")
+impl Subject<'_> {
+    fn id(&self) -> Option<&str> {
+        self.id.or_else(|| self.value.get("id")?.as_str())
+    }
+
+    /// The identity, which may be written as a number.
+    fn text_of_id(&self) -> Option<String> {
+        self.id.map(str::to_owned).or_else(|| text_of_id(self.value.get("id")?))
+    }
+
+    /// What the rules say; nothing of what is no object, which the schema refuses.
+    fn violated(&self, rules: &'static [Rule]) -> impl Iterator<Item = Problem> {
+        let object = self.value.as_object().into_iter();
+        object.flat_map(|object| rules.iter().flat_map(|rule| rule(self, object)))
+    }
+
+    /// The checker of its schema; None if there is no such secret manager.
+    fn checker(&self) -> Option<&'static wording::Schema> {
+        match self.kind {
+            Kind::Secret => Some(checker(self.kind, Some(provider_of(self.id()?).ok()?))),
+            kind => Some(checker(kind, None)),
+        }
+    }
+
+    /// Everything that is checked of a value before it is read into its type, up to the first refusal.
+    fn verify(&self) -> Result<(), String> {
+        let (before, after) = rules_of(self.kind);
+        let first = |rules| self.violated(rules).next().map_or(Ok(()), |problem| Err(problem.message));
+        first(before)?;
+        self.checker().map_or(Ok(()), |checker| checker.check(self.value).map_err(invalid))?;
+        first(after)
+    }
+
+    fn plugins(&self) -> impl Iterator<Item = (&str, &Value)> {
+        let plugins = self.value.get("plugins").and_then(Value::as_object);
+        plugins.into_iter().flatten().map(|(name, conf)| (name.as_str(), conf))
+    }
+
+    fn wrong_plugins(&self) -> Vec<Problem> {
+        let prefix = match self.kind {
+            Kind::Consumer | Kind::Credential => "invalid plugins configuration: ",
+            _ => "",
+        };
+        let wrong = |(name, conf)| {
+            let scope = scope_of(self.kind, name, self.plugins);
+            let refused = check_plugin(name, conf, scope, self.plugins).err()?;
+            let hint = match refused.code {
+                "unknown_plugin" => self.instead_of(name),
+                "type" => "write an object".to_owned(),
+                "expression" => rules::EXPRESSION_HINT.to_owned(),
+                "body_condition" => rules::BODY_HINT.to_owned(),
+                "not_served" => "remove it".to_owned(),
+                _ => reference_hint(name),
+            };
+            let message = format!("{prefix}{}", refused.message);
+            Some(Problem::new(member("plugins", name), refused.code, message).hint(hint))
+        };
+        self.plugins().filter_map(wrong).collect()
+    }
+
+    /// The remedy for a plugin that is not known.
+    fn instead_of(&self, name: &str) -> String {
+        match closest(name, self.plugins.names()) {
+            Some(close) => format!("did you mean `{close}`?"),
+            None => "remove it; this version has no such plugin, or it is not enabled".to_owned(),
+        }
+    }
+
+    fn not_authenticating(&self) -> Vec<Problem> {
+        let others = self.plugins().filter(|(name, _)| !self.plugins.is_auth(name));
+        let message = "only supports auth type plugins in consumer credential";
+        let hint = "name a plugin that authenticates, such as key-auth";
+        others.map(|(name, _)| Problem::new(member("plugins", name), "plugin", message).hint(hint)).collect()
+    }
+
+    fn metadata_of_nobody(&self) -> Vec<Problem> {
+        let Some(name) = self.id().filter(|name| !name.is_empty()) else {
+            let hint = "add `id`, the name of the plugin";
+            return vec![Problem::new("", "missing", "missing plugin name").hint(hint)];
+        };
+        match self.plugins.check(name, PluginScope::Metadata, self.value) {
+            Err(PluginRefusal::Unknown) => {
+                let problem = Problem::new("id", "unknown_plugin", "invalid plugin name");
+                vec![problem.hint(self.instead_of(name))]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn wrong_metadata(&self) -> Vec<Problem> {
+        let name = self.id().unwrap_or_default();
+        match self.plugins.check(name, PluginScope::Metadata, self.value) {
+            Err(PluginRefusal::Invalid(text)) => {
+                vec![Problem::new("", "plugin", invalid(text)).hint(reference_hint(name))]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn unknown_manager(&self) -> Vec<Problem> {
+        let Some(id) = self.id() else {
+            return vec![Problem::new("", "missing", "no secret id").hint("add `id`, as in vault/1")];
+        };
+        let hint = "begin it with vault, aws or gcp, as in vault/1";
+        let unknown = provider_of(id).err();
+        unknown.map(|text| Problem::new("id", "secret", text).hint(hint)).into_iter().collect()
+    }
+}
+
+fn reference_hint(plugin: &str) -> String {
+    format!("see the reference of the plugin `{plugin}`")
 }
 
 fn provider_of(id: &str) -> Result<SecretProvider, String> {
     let name = id.split('/').next().unwrap_or_default();
     SecretProvider::of_name(name).ok_or_else(|| format!("invalid secret manager: {name}"))
-}
-
-/// Checks an access to a secret manager by its schema.
-pub(crate) fn check_secret(manager: SecretProvider, value: &Value) -> Result<(), String> {
-    checker(Kind::Secret, Some(manager)).check(value)
-}
-
-fn named_plugins(object: &Object) -> impl Iterator<Item = (&str, &Value)> {
-    let plugins = object.get("plugins").and_then(Value::as_object);
-    plugins.into_iter().flatten().map(|(name, conf)| (name.as_str(), conf))
-}
-
-fn plugins_of(object: &Object, plugins: &dyn PluginSchemas) -> Result<(), String> {
-    for (name, conf) in named_plugins(object) {
-        check_plugin(name, conf, PluginScope::Http, plugins).map_err(|refused| refused.message)?;
-    }
-    Ok(())
-}
-
-fn consumer_plugins(object: &Object, plugins: &dyn PluginSchemas) -> Result<(), String> {
-    for (name, conf) in named_plugins(object) {
-        let scope = scope_of(Kind::Consumer, name, plugins);
-        check_plugin(name, conf, scope, plugins)
-            .map_err(|refused| format!("invalid plugins configuration: {}", refused.message))?;
-    }
-    Ok(())
-}
-
-fn metadata(id: Option<&str>, value: &Value, plugins: &dyn PluginSchemas) -> Result<(), String> {
-    let name = id.or_else(|| value.get("id")?.as_str()).filter(|name| !name.is_empty());
-    let name = name.ok_or("missing plugin name")?;
-    let refused = plugins.check(name, PluginScope::Metadata, value).err();
-    if refused == Some(PluginRefusal::Unknown) {
-        return Err("invalid plugin name".to_owned());
-    }
-    checker(Kind::PluginMetadata, None).check(value).map_err(invalid)?;
-    match refused {
-        Some(PluginRefusal::Invalid(text)) => Err(invalid(text)),
-        _ => Ok(()),
-    }
 }
 
 /// The text for a plugin that stands in another global rule already.

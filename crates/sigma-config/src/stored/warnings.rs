@@ -4,11 +4,11 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::{checker, invalid, named_plugins, provider_of};
+use super::{Subject, invalid};
 use crate::Problem;
 use crate::advice::{self, Surroundings};
 use crate::kind::Kind;
-use crate::plugins::{PluginSchemas, PluginScope, is_disabled, scope_of};
+use crate::plugins::{PluginScope, is_disabled, scope_of};
 use crate::problem::member;
 use crate::rules::Object;
 use crate::settings::UnknownFields;
@@ -17,23 +17,23 @@ use crate::wording::Unread;
 /// Names that stores and clients add to whatever they keep.
 const KEPT_WITH_ALL: [&str; 3] = ["id", "create_time", "update_time"];
 
-/// The fields of a resource, which [`super::check`] accepts otherwise, that nobody reads. Pointers
-/// begin in the resource: `plugins.limit-count.rejeted_code`.
-fn unread(kind: Kind, id: Option<&str>, value: &Value, plugins: &dyn PluginSchemas) -> Vec<Unread> {
-    let id = id.or_else(|| value.get("id")?.as_str()).unwrap_or_default();
+/// The fields of a resource that nobody reads. Pointers begin in the resource:
+/// `plugins.limit-count.rejeted_code`. Of plugins that are `refused` nothing is told.
+fn unread(subject: &Subject<'_>, refused: &[Problem]) -> Vec<Unread> {
+    let (kind, plugins) = (subject.kind, subject.plugins);
     let mut found = match kind {
         // Its fields are the plugin's.
-        Kind::PluginMetadata => plugins.unread(id, PluginScope::Metadata, value),
-        Kind::Secret => match provider_of(id) {
-            Ok(manager) => checker(kind, Some(manager)).unread(value, &KEPT_WITH_ALL),
-            Err(_) => Vec::new(),
-        },
-        kind => checker(kind, None).unread(value, &KEPT_WITH_ALL),
+        Kind::PluginMetadata => {
+            plugins.unread(subject.id().unwrap_or_default(), PluginScope::Metadata, subject.value)
+        }
+        _ => {
+            subject.checker().map(|checker| checker.unread(subject.value, &KEPT_WITH_ALL)).unwrap_or_default()
+        }
     };
-    for (name, conf) in value.as_object().into_iter().flat_map(named_plugins) {
+    for (name, conf) in subject.plugins() {
+        let place = member("plugins", name);
         // A disabled configuration is being prepared, or kept for reference.
-        if !is_disabled(conf) {
-            let place = member("plugins", name);
+        if !is_disabled(conf) && !refused.iter().any(|problem| problem.pointer == place) {
             let of_plugin = plugins.unread(name, scope_of(kind, name, plugins), conf);
             found.extend(of_plugin.into_iter().map(|field| field.within(&place)));
         }
@@ -41,15 +41,16 @@ fn unread(kind: Kind, id: Option<&str>, value: &Value, plugins: &dyn PluginSchem
     found
 }
 
+/// The fields of a resource that do not exist; of plugins that are `refused` none.
+pub(super) fn unknown(subject: &Subject<'_>, refused: &[Problem]) -> Vec<Unread> {
+    let mut unread = unread(subject, refused);
+    unread.retain(Unread::is_unknown);
+    unread
+}
+
 /// Refuses a resource that has fields which do not exist, all of them in one text.
-pub(super) fn refuse_unknown(
-    kind: Kind,
-    id: Option<&str>,
-    value: &Value,
-    plugins: &dyn PluginSchemas,
-) -> Result<(), String> {
-    let unknown = unread(kind, id, value, plugins).into_iter().filter(Unread::is_unknown);
-    let sentences: Vec<String> = unknown.map(|field| field.sentence()).collect();
+pub(super) fn refuse_unknown(subject: &Subject<'_>) -> Result<(), String> {
+    let sentences: Vec<String> = unknown(subject, &[]).iter().map(Unread::sentence).collect();
     if sentences.is_empty() { Ok(()) } else { Err(invalid(sentences.join("; "))) }
 }
 
@@ -57,19 +58,20 @@ pub(super) fn refuse_unknown(
 /// Pointers begin in the resource.
 pub fn warnings(kind: Kind, id: Option<&str>, value: &Value, around: &Surroundings<'_>) -> Vec<Problem> {
     let plugins = around.plugins;
-    let unread = unread(kind, id, value, plugins).into_iter();
+    let subject = Subject { kind, id, value, plugins };
+    let unread = unread(&subject, &[]).into_iter();
     // Fields that are refused are no warnings as well.
     let unread = unread.filter(|field| !field.is_unknown() || around.unknown == UnknownFields::Warn);
     let mut found: Vec<Problem> = unread.map(|field| field.ignored()).collect();
     let empty = Object::new();
     let object = value.as_object().unwrap_or(&empty);
     found.extend(advice::resource(kind, object, around));
-    for (name, conf) in named_plugins(object).filter(|(_, conf)| !is_disabled(conf)) {
+    for (name, conf) in subject.plugins().filter(|(_, conf)| !is_disabled(conf)) {
         let place = member("plugins", name);
         let of_plugin = plugins.warnings(name, scope_of(kind, name, plugins), conf);
         found.extend(of_plugin.into_iter().map(|problem| problem.within(&place)));
     }
-    if let (Kind::PluginMetadata, Some(name)) = (kind, id.or_else(|| value.get("id")?.as_str())) {
+    if let (Kind::PluginMetadata, Some(name)) = (kind, subject.id()) {
         found.extend(plugins.warnings(name, PluginScope::Metadata, value));
     }
     // A plugin may have something to say of a field that its schema calls idle already.

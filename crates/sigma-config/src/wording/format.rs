@@ -2,6 +2,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use crate::forms::{self, Said};
+
 /// A format that is checked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Format {
@@ -23,7 +25,11 @@ const FORMATS: [Format; 9] = [
 
 impl Format {
     pub(super) fn parse(name: &str) -> Option<Format> {
-        FORMATS.into_iter().find(|format| format.name == name)
+        let own = || match forms::of_format(name)?.said {
+            Said::Format(name, holds) => Some(Format { name, holds }),
+            Said::Pattern(_) => None,
+        };
+        FORMATS.into_iter().find(|format| format.name == name).or_else(own)
     }
 }
 

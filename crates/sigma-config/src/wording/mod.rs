@@ -17,8 +17,8 @@
 //! compared exactly; beyond that, and next to a number with a fraction, as double precision. In texts
 //! all are shown with 14 significant digits, as Lua shows them: `1e+15`.
 //!
-//! [`compile`] turns JSON into the nodes of [`node`], [`walk`] applies them to a value, [`strict`]
-//! finds what nobody reads of it.
+//! [`compile`] turns JSON into the nodes of [`node`], [`walk`] applies them to a value, until the first
+//! failure or for all of them, each with its remedy from [`remedy`]; [`strict`] finds what nobody reads.
 
 mod compile;
 mod equality;
@@ -26,6 +26,7 @@ mod format;
 mod node;
 mod number;
 pub mod pcre;
+mod remedy;
 mod strict;
 #[cfg(test)]
 mod tests;
@@ -35,6 +36,9 @@ mod walk;
 use std::borrow::Cow;
 
 use serde_json::Value;
+
+use crate::problem::Problem;
+use walk::{Place, Walk};
 
 pub use strict::{Unread, Why};
 
@@ -58,6 +62,13 @@ impl Schema {
         self.filled(value).map(drop)
     }
 
+    /// Every failure of `value`, each with its place, its text without what only names the place, and
+    /// its remedy. There is none exactly if [`Schema::check`] succeeds, and its text ends with the first.
+    #[must_use]
+    pub fn problems(&self, value: &Value) -> Vec<Problem> {
+        Walk::problems(&self.nodes, self.root, value, &Place::ROOT)
+    }
+
     /// The fields of `value`, which the schema accepts, that nobody reads; `also` are names that are
     /// known in the outermost object besides those of the schema.
     #[must_use]
@@ -70,7 +81,7 @@ impl Schema {
     /// adds any.
     pub fn filled<'v>(&self, value: &'v Value) -> Result<Cow<'v, Value>, String> {
         let mut filled = Cow::Borrowed(value);
-        walk::Walk::new(&self.nodes).node(self.root, &mut filled, 0)?;
+        Walk::new(&self.nodes).node(self.root, &mut filled, &Place::ROOT)?;
         Ok(filled)
     }
 

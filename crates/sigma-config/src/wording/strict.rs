@@ -14,9 +14,8 @@ use serde_json::{Map, Value};
 
 use super::Schema;
 use super::node::{Additional, Dependency, Items, JsonType, Node, NodeId, ObjectRules, Types};
-use super::walk::Walk;
-use crate::problem::{Problem, element, join, member};
-use crate::schema::closest;
+use super::walk::{Place, Walk};
+use crate::problem::{Problem, closest, element, join, member};
 
 /// Why nobody reads a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -174,7 +173,7 @@ impl<'s> Search<'s> {
     }
 
     fn matches(&self, id: NodeId, value: &Value) -> bool {
-        Walk::new(self.nodes).node(id, &mut Cow::Borrowed(value), 0).is_ok()
+        Walk::new(self.nodes).node(id, &mut Cow::Borrowed(value), &Place::ROOT).is_ok()
     }
 
     fn object(&mut self, parts: &[Part], members: &Map<String, Value>, filled: &Value, place: &str) {

@@ -12,8 +12,78 @@ fn compiled(schema: &Value) -> Schema {
 /// `expected` is the text of the failure; empty if there is none.
 #[track_caller]
 fn check(schema: &Value, value: &Value, expected: &str) {
-    let outcome = compiled(schema).check(value).err().unwrap_or_default();
+    let schema_of_it = compiled(schema);
+    let outcome = schema_of_it.check(value).err().unwrap_or_default();
     assert_eq!(outcome, expected, "{value} against {schema}");
+    // All problems begin with the one that a check ends with.
+    let problems = schema_of_it.problems(value);
+    let first = problems.first().map(|problem| problem.message.as_str());
+    assert_eq!(first.is_none(), expected.is_empty(), "{value} against {schema}: {problems:?}");
+    assert!(first.is_none_or(|text| expected.ends_with(text)), "{expected}: {problems:?}");
+}
+
+/// Every problem of a value: its place, its text and its remedy.
+#[test]
+fn all_problems_have_a_place_and_most_a_remedy() {
+    let id = json!({"anyOf": [
+        {"type": "string", "pattern": "^[a-zA-Z0-9-_.]+$"},
+        {"type": "integer", "minimum": 1},
+    ]});
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "id": id,
+            "kind": {"type": "string", "enum": ["plain", "other"], "default": "plain"},
+            "port": {"type": "integer", "minimum": 1, "maximum": 9, "multipleOf": 2},
+            "list": {"type": "array", "items": {"properties": {"a b": {"type": "boolean"}}}, "uniqueItems": true},
+            "one": {}, "other": {}, "never": {},
+        },
+        "required": ["port", "name"],
+        "additionalProperties": false,
+        "oneOf": [{"required": ["one"]}, {"required": ["other"]}],
+        "not": {"anyOf": [{"required": ["never"]}]},
+        "dependencies": {"one": ["list"], "never": {"required": ["id"]}},
+        "if": {"properties": {"kind": {"enum": ["plain"]}}},
+        "then": {"properties": {"port": {"maximum": 3}}},
+    });
+    let all = |value: Value| -> Vec<String> {
+        compiled(&schema).problems(&value).iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(
+        all(json!({"port": 2, "name": 1, "one": 1, "list": []})),
+        [
+            "name: additional properties forbidden, found name (known fields are id, kind, port, list, one, other, never)"
+        ]
+    );
+    let nothing = [
+        "property \"port\" is required (add `port`)",
+        "property \"name\" is required (add `name`)",
+        "value should match only one schema, but matches none (add `one` or `other`)",
+    ];
+    assert_eq!(all(json!({})), nothing);
+    let wrong = json!({"id": "a b", "kind": "plian", "port": 11, "prot": null, "never": 1, "one": 1, "other": 1,
+        "list": [{"a b": 1}, {"a b": null}, {"a b": 1}]});
+    let expected_of_wrong = [
+        "id: object matches none of the required (1 to 64 letters, digits, `-`, `_` or `.`, or an integer from 1)",
+        "kind: matches none of the enum values (did you mean `plain`?)",
+        "port: expected 11 to be at most 9",
+        "list[0][\"a b\"]: wrong type: expected boolean, got number",
+        "list[1][\"a b\"]: wrong type: expected boolean, got userdata (write a value, or remove it)",
+        "list[2][\"a b\"]: wrong type: expected boolean, got number",
+        "list: expected unique items but items 1 and 3 are equal (remove one)",
+        "property \"name\" is required (add `name`)",
+        "prot: additional properties forbidden, found prot (did you mean `port`?)",
+        "other: value should match only one schema, but matches both schemas 1 and 2 (keep one of `one` and `other`)",
+        "value wasn't supposed to match schema (remove `never`)",
+    ];
+    assert_eq!(all(wrong), expected_of_wrong);
+    let then = json!({"port": 4, "name": 1, "id": [], "other": 1});
+    let expected_of_then = [
+        "id: object matches none of the required (expected string or integer)",
+        "name: additional properties forbidden, found name (known fields are id, kind, port, list, one, other, never)",
+        "port: then clause did not match (expected 4 to be at most 3)",
+    ];
+    assert_eq!(all(then), expected_of_then);
 }
 
 /// One row for each cause in the Admin API's table of texts, and what satisfies the same schema.

@@ -5,6 +5,7 @@
 //! fails has added vanishes with it.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::cmp::Ordering;
 
 use serde_json::{Map, Number, Value};
@@ -13,65 +14,156 @@ use super::node::{
     Additional, ArrayRules, Condition, Dependency, Items, JsonType, Node, NodeId, NumberRules, ObjectRules,
     Property, StringRules, Types,
 };
-use super::{equality, is_secret_reference, number, text};
+use super::{equality, is_secret_reference, number, remedy, text};
+use crate::problem::{self, Problem};
 
 /// Schemas within schemas on the way to one value. Only a schema that contains itself comes near it;
 /// the number keeps the recursion within a small stack.
 const MAX_DEPTH: usize = 256;
 
+/// The way to a value, kept on the stack: most values are right, and nobody asks where they are.
+pub(super) struct Place<'p> {
+    outer: Option<&'p Place<'p>>,
+    step: Step<'p>,
+    depth: usize,
+}
+
+enum Step<'p> {
+    /// Another schema for the same value.
+    Same,
+    Member(&'p str),
+    Element(usize),
+}
+
+impl<'p> Place<'p> {
+    pub(super) const ROOT: Place<'static> = Place { outer: None, step: Step::Same, depth: 0 };
+
+    fn inner(&'p self, step: Step<'p>) -> Place<'p> {
+        Place { outer: Some(self), step, depth: self.depth + 1 }
+    }
+
+    fn same(&'p self) -> Place<'p> {
+        self.inner(Step::Same)
+    }
+
+    fn member(&'p self, name: &'p str) -> Place<'p> {
+        self.inner(Step::Member(name))
+    }
+
+    fn pointer(&self) -> String {
+        let outer = self.outer.map_or_else(String::new, Place::pointer);
+        match self.step {
+            Step::Same => outer,
+            Step::Member(name) => problem::member(&outer, name),
+            Step::Element(index) => problem::element(&outer, index),
+        }
+    }
+}
+
 pub(super) struct Walk<'s> {
     nodes: &'s [Node],
+    /// Where failures go if all of them are wanted; otherwise the first one ends the walk.
+    found: Option<&'s RefCell<Vec<Problem>>>,
 }
 
 type Outcome = Result<(), String>;
 
 impl<'s> Walk<'s> {
     pub(super) fn new(nodes: &'s [Node]) -> Self {
-        Walk { nodes }
+        Walk { nodes, found: None }
+    }
+
+    /// Every failure of a value.
+    pub(super) fn problems(nodes: &[Node], id: NodeId, value: &Value, at: &Place<'_>) -> Vec<Problem> {
+        let found = RefCell::new(Vec::new());
+        // With a place for failures the walk comes to its end.
+        let _ = Walk { nodes, found: Some(&found) }.node(id, &mut Cow::Borrowed(value), at);
+        found.into_inner()
+    }
+
+    /// Ends the walk with a text, or notes it with its place and its remedy and goes on.
+    fn fail(
+        &self,
+        at: &Place<'_>,
+        code: &'static str,
+        text: impl Into<String>,
+        remedy: impl FnOnce() -> Option<String>,
+    ) -> Outcome {
+        let Some(found) = self.found else { return Err(text.into()) };
+        let mut problem = Problem::new(at.pointer(), code, text);
+        problem.hint = remedy();
+        let mut found = found.borrow_mut();
+        // Several parts of a schema may want the same.
+        let again = |other: &Problem| {
+            other.pointer == problem.pointer
+                && if problem.hint.is_some() { other.hint == problem.hint } else { *other == problem }
+        };
+        if !found.iter().any(again) {
+            found.push(problem);
+        }
+        Ok(())
+    }
+
+    /// Fails with a text that says nothing of its cause, which is some failure of the schema `id`:
+    /// place and remedy are those of the cause.
+    fn fail_because(&self, at: &Place<'_>, text: &str, id: NodeId, value: &Value) -> Outcome {
+        let Some(found) = self.found else { return Err(text.to_owned()) };
+        for mut cause in Walk::problems(self.nodes, id, value, at) {
+            cause.hint = cause.hint.or(Some(cause.message));
+            cause.message = text.to_owned();
+            found.borrow_mut().push(cause);
+        }
+        Ok(())
     }
 
     /// Applies one schema. The order of the keywords is that of APISIX and decides which failure is
     /// reported.
-    pub(super) fn node(&self, id: NodeId, value: &mut Cow<'_, Value>, depth: usize) -> Outcome {
-        if depth > MAX_DEPTH {
-            return Err(format!("more than {MAX_DEPTH} nested schemas, simplify the schema or the value"));
+    pub(super) fn node(&self, id: NodeId, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
+        if at.depth > MAX_DEPTH {
+            let text = format!("more than {MAX_DEPTH} nested schemas, simplify the schema or the value");
+            return self.fail(at, "schema", text, || None);
         }
-        let depth = depth + 1;
         let node = &self.nodes[id];
         if node.never {
-            return Err("expect false always".to_owned());
+            return self.fail(at, "schema", "expect false always", || Some("remove it".to_owned()));
         }
-        check_type(&node.types, value)?;
+        if let Err(text) = check_type(&node.types, value) {
+            return self.fail(at, "type", text, || remedy::of_null(value));
+        }
         if let Some(rules) = &node.object
             && is(JsonType::Object, value)
         {
-            self.object(rules, value, depth)?;
+            self.object(rules, value, at)?;
         }
         if let Some(rules) = &node.array
             && is(JsonType::Array, value)
         {
-            self.array(rules, value, depth)?;
+            self.array(rules, value, at)?;
         }
         if let (Some(rules), Value::String(text)) = (&node.string, &**value) {
-            check_string(rules, text)?;
+            self.string(rules, text, at)?;
         }
-        if let (Some(rules), Value::Number(number)) = (&node.number, &**value) {
-            check_number(rules, number)?;
+        if let (Some(rules), Value::Number(number)) = (&node.number, &**value)
+            && let Err(text) = check_number(rules, number)
+        {
+            self.fail(at, "range", text, || None)?;
         }
         if let Some(allowed) = &node.enumeration
             && !allowed.iter().any(|candidate| equality::equal(candidate, value))
         {
-            return Err("matches none of the enum values".to_owned());
+            self.fail(at, "enum", "matches none of the enum values", || remedy::of_choice(allowed, value))?;
         }
-        self.combinations(node, value, depth)?;
+        self.combinations(node, value, at)?;
         if let (Some(format), Value::String(text)) = (node.format, &**value)
             && !(format.holds)(text)
         {
-            return Err(format!("expect valid {} format but got: {text}", format.name));
+            let message = format!("expect valid {} format but got: {text}", format.name);
+            self.fail(at, "format", message, || remedy::of_format(format.name))?;
         }
         match &node.constant {
             Some(constant) if !equality::equal(constant, value) => {
-                Err("failed to check const value".to_owned())
+                let only = std::slice::from_ref(constant);
+                self.fail(at, "enum", "failed to check const value", || remedy::of_choice(only, value))
             }
             _ => Ok(()),
         }
@@ -79,56 +171,65 @@ impl<'s> Walk<'s> {
 
     /// Applies the schema of a property or an item, where a reference to a secret stands for a text
     /// that is not known yet.
-    fn field(&self, id: NodeId, value: &mut Cow<'_, Value>, depth: usize) -> Outcome {
+    fn field(&self, id: NodeId, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
         let node = &self.nodes[id];
         let may_be_text = matches!(node.types, Types::Any | Types::One(JsonType::String)) && !node.boolean;
         match &**value {
             Value::String(text) if may_be_text && is_secret_reference(text) => Ok(()),
-            _ => self.node(id, value, depth),
+            _ => self.node(id, value, at),
         }
     }
 
-    fn object(&self, rules: &ObjectRules, value: &mut Cow<'_, Value>, depth: usize) -> Outcome {
+    fn object(&self, rules: &ObjectRules, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
         // Only the fields that were written count, not those that defaults add.
         let count = value.as_object().map_or(0, Map::len) as u64;
         for property in &rules.properties {
-            self.property(property, value, depth)?;
+            self.property(property, value, at)?;
         }
         for name in &rules.required {
-            if member(value, name).is_none() {
-                return Err(required(name));
-            }
+            self.required(name, value, at)?;
         }
         for (name, dependency) in &rules.dependencies {
             if member(value, name).is_some() {
-                self.dependency(name, dependency, value, depth)?;
+                self.dependency(name, dependency, value, at)?;
             }
         }
-        self.other_properties(rules, value, depth)?;
+        self.other_properties(rules, value, at)?;
         if let Some(min) = rules.min.filter(|min| count < *min) {
-            return Err(format!("expect object to have at least {min} properties"));
+            let text = format!("expect object to have at least {min} properties");
+            self.fail(at, "length", text, || None)?;
         }
         match rules.max.filter(|max| count > *max) {
-            Some(max) => Err(format!("expect object to have at most {max} properties")),
+            Some(max) => {
+                let text = format!("expect object to have at most {max} properties");
+                self.fail(at, "length", text, || None)
+            }
             None => Ok(()),
         }
     }
 
-    fn property(&self, property: &Property, value: &mut Cow<'_, Value>, depth: usize) -> Outcome {
+    fn required(&self, name: &str, value: &Value, at: &Place<'_>) -> Outcome {
+        match member(value, name) {
+            Some(_) => Ok(()),
+            None => self.fail(at, "missing", required(name), || Some(format!("add `{name}`"))),
+        }
+    }
+
+    fn property(&self, property: &Property, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
         let name = &property.name;
         let mut field = match (member(value, name), &self.nodes[property.node].default) {
             (Some(present), _) => Cow::Borrowed(present),
             (None, Some(default)) => Cow::Owned(default.clone()),
-            (None, None) if property.required => return Err(required(name)),
+            (None, None) if property.required => return self.required(name, value, at),
             (None, None) => return Ok(()),
         };
-        self.field(property.node, &mut field, depth)
+        self.field(property.node, &mut field, &at.member(name))
             .map_err(|cause| format!("property {} validation failed: {cause}", text::quoted(name)))?;
         if let Cow::Owned(field) = field {
             set(value, name, field);
         }
         match &property.dependency {
-            Some(dependency) => self.dependency(name, dependency, value, depth),
+            Some(dependency) => self.dependency(name, dependency, value, at),
             None => Ok(()),
         }
     }
@@ -138,48 +239,51 @@ impl<'s> Walk<'s> {
         name: &str,
         dependency: &Dependency,
         value: &mut Cow<'_, Value>,
-        depth: usize,
+        at: &Place<'_>,
     ) -> Outcome {
         let name = text::quoted(name);
         match dependency {
             Dependency::Names(names) => match names.iter().find(|needed| member(value, needed).is_none()) {
                 Some(needed) => {
-                    Err(format!("property {} is required when {name} is set", text::quoted(needed)))
+                    let text = format!("property {} is required when {name} is set", text::quoted(needed));
+                    self.fail(at, "missing", text, || Some(format!("add `{needed}`")))
                 }
                 None => Ok(()),
             },
             Dependency::Schema(id) => self
-                .node(*id, value, depth)
+                .node(*id, value, &at.same())
                 .map_err(|cause| format!("failed to validate dependent schema for {name}: {cause}")),
         }
     }
 
     /// `patternProperties`, `additionalProperties`, `propertyNames`.
-    fn other_properties(&self, rules: &ObjectRules, value: &mut Cow<'_, Value>, depth: usize) -> Outcome {
+    fn other_properties(&self, rules: &ObjectRules, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
         let unbound = matches!(rules.additional, Additional::Unsaid | Additional::Anything);
         if unbound && rules.patterns.is_empty() && rules.names.is_none() {
             return Ok(());
         }
         let mut changed = Vec::new();
         for (key, entry) in value.as_object().into_iter().flatten() {
+            let at = &at.member(key);
             if let Some(names) = rules.names {
-                self.node(names, &mut Cow::Owned(Value::from(key.as_str())), depth)
+                self.node(names, &mut Cow::Owned(Value::from(key.as_str())), &at.same())
                     .map_err(|cause| format!("failed to validate property name {key}: {cause}"))?;
             }
             let mut known = rules.properties.iter().any(|property| property.name == *key);
             let mut field = Cow::Borrowed(entry);
             for (pattern, id) in rules.patterns.iter().filter(|(pattern, _)| pattern.is_match(key)) {
                 known = true;
-                self.field(*id, &mut field, depth).map_err(|cause| {
+                self.field(*id, &mut field, &at.same()).map_err(|cause| {
                     format!("failed to validate {key} (matching {}): {cause}", text::quoted(pattern.source()))
                 })?;
             }
             match rules.additional {
                 Additional::Nothing if !known => {
-                    return Err(format!("additional properties forbidden, found {key}"));
+                    let text = format!("additional properties forbidden, found {key}");
+                    self.fail(at, "unknown_key", text, || remedy::of_unknown(key, &rules.properties))?;
                 }
                 Additional::Schema(id) if !known => self
-                    .field(id, &mut field, depth)
+                    .field(id, &mut field, &at.same())
                     .map_err(|cause| format!("failed to validate additional property {key}: {cause}"))?,
                 _ => {}
             }
@@ -193,35 +297,40 @@ impl<'s> Walk<'s> {
         Ok(())
     }
 
-    fn array(&self, rules: &ArrayRules, value: &mut Cow<'_, Value>, depth: usize) -> Outcome {
+    fn array(&self, rules: &ArrayRules, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
         // An empty object comes here as well.
         let items = value.as_array().map_or(&[][..], Vec::as_slice);
         let count = items.len() as u64;
         if let Some(min) = rules.min.filter(|min| count < *min) {
-            return Err(format!("expect array to have at least {min} items"));
+            self.fail(at, "length", format!("expect array to have at least {min} items"), || None)?;
         }
         if let Some(max) = rules.max.filter(|max| count > *max) {
-            return Err(format!("expect array to have at most {max} items"));
+            self.fail(at, "length", format!("expect array to have at most {max} items"), || None)?;
         }
         let mut changed = Vec::new();
         for (index, item) in items.iter().enumerate() {
-            let Some(id) = schema_of_item(&rules.items, index)? else { continue };
+            let id = match schema_of_item(&rules.items, index) {
+                Ok(Some(id)) => id,
+                Ok(None) => continue,
+                Err(text) => return self.fail(at, "length", text, || None),
+            };
             let mut field = Cow::Borrowed(item);
-            self.field(id, &mut field, depth)
+            self.field(id, &mut field, &at.inner(Step::Element(index)))
                 .map_err(|cause| format!("failed to validate item {}: {cause}", index + 1))?;
             if let Cow::Owned(field) = field {
                 changed.push((index, field));
             }
         }
         if let Some(id) = rules.contains
-            && !items.iter().any(|item| self.node(id, &mut Cow::Borrowed(item), depth).is_ok())
+            && !items.iter().any(|item| self.attempt(id, item, at).is_some())
         {
-            return Err("expect array to contain an item that matches the schema".to_owned());
+            self.fail(at, "schema", "expect array to contain an item that matches the schema", || None)?;
         }
         if rules.unique
             && let Some((first, second)) = equality::first_repeated(items)
         {
-            return Err(format!("expected unique items but items {first} and {second} are equal"));
+            let text = format!("expected unique items but items {first} and {second} are equal");
+            self.fail(at, "unique", text, || Some("remove one".to_owned()))?;
         }
         for (index, field) in changed {
             value.to_mut()[index] = field;
@@ -229,44 +338,75 @@ impl<'s> Walk<'s> {
         Ok(())
     }
 
-    /// `allOf`, `anyOf`, `oneOf`, `if`, `not`.
-    fn combinations(&self, node: &Node, value: &mut Cow<'_, Value>, depth: usize) -> Outcome {
-        for (index, id) in node.all_of.iter().enumerate() {
-            self.node(*id, value, depth).map_err(|cause| format!("allOf {} failed: {cause}", index + 1))?;
+    fn string(&self, rules: &StringRules, text: &str, at: &Place<'_>) -> Outcome {
+        if rules.min.is_some() || rules.max.is_some() {
+            let length = text.chars().count() as u64;
+            if let Some(min) = rules.min.filter(|min| length < *min) {
+                let text = format!("string too short, expected at least {min}, got {length}");
+                self.fail(at, "length", text, || None)?;
+            }
+            if let Some(max) = rules.max.filter(|max| length > *max) {
+                let text = format!("string too long, expected at most {max}, got {length}");
+                self.fail(at, "length", text, || None)?;
+            }
         }
-        if let Some(any) = &node.any_of
-            && !any.branches.iter().any(|id| self.adopt(*id, value, depth))
-        {
-            return Err(any.failure.clone());
-        }
-        if !node.one_of.is_empty() {
-            self.one_of(&node.one_of, value, depth)?;
-        }
-        if let Some(condition) = &node.condition {
-            self.condition(condition, value, depth)?;
-        }
-        match node.not {
-            Some(id) if self.attempt(id, value, depth).is_some() => {
-                Err("value wasn't supposed to match schema".to_owned())
+        match &rules.pattern {
+            Some(pattern) if !pattern.is_match(text) => {
+                let source = pattern.source();
+                let text =
+                    format!("failed to match pattern {} with {}", text::quoted(source), text::quoted(text));
+                self.fail(at, "pattern", text, || remedy::of_pattern(source))
             }
             _ => Ok(()),
         }
     }
 
-    fn one_of(&self, branches: &[NodeId], value: &mut Cow<'_, Value>, depth: usize) -> Outcome {
+    /// `allOf`, `anyOf`, `oneOf`, `if`, `not`.
+    fn combinations(&self, node: &Node, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
+        for (index, id) in node.all_of.iter().enumerate() {
+            self.node(*id, value, &at.same())
+                .map_err(|cause| format!("allOf {} failed: {cause}", index + 1))?;
+        }
+        if let Some(any) = &node.any_of
+            && !any.branches.iter().any(|id| self.adopt(*id, value, at))
+        {
+            self.no_branch(&any.branches, &any.failure, value, at)?;
+        }
+        if !node.one_of.is_empty() {
+            self.one_of(&node.one_of, value, at)?;
+        }
+        if let Some(condition) = &node.condition {
+            self.condition(condition, value, at)?;
+        }
+        match node.not {
+            Some(id) if self.attempt(id, value, at).is_some() => {
+                let text = "value wasn't supposed to match schema";
+                self.fail(at, "conflict", text, || remedy::of_excluded(self.nodes, id, value))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn one_of(&self, branches: &[NodeId], value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
         let mut matched = None;
         for (index, id) in branches.iter().enumerate() {
-            let Some(added) = self.attempt(*id, value, depth) else { continue };
+            let Some(added) = self.attempt(*id, value, at) else { continue };
             if let Some((earlier, _)) = matched {
-                return Err(format!(
+                let text = format!(
                     "value should match only one schema, but matches both schemas {earlier} and {}",
                     index + 1
-                ));
+                );
+                let [one, other] = [branches[earlier - 1], *id].map(|id| &self.nodes[id]);
+                let (Some(one), Some(other)) = (remedy::own(one, other), remedy::own(other, one)) else {
+                    return self.fail(at, "conflict", text, || None);
+                };
+                return self.fail(&at.member(other), "conflict", text, || remedy::of_several([one, other]));
             }
             matched = Some((index + 1, added));
         }
         let Some((_, added)) = matched else {
-            return Err("value should match only one schema, but matches none".to_owned());
+            let text = "value should match only one schema, but matches none";
+            return self.no_branch(branches, text, value, at);
         };
         if let Some(added) = added {
             *value = Cow::Owned(added);
@@ -274,20 +414,32 @@ impl<'s> Walk<'s> {
         Ok(())
     }
 
-    fn condition(&self, condition: &Condition, value: &mut Cow<'_, Value>, depth: usize) -> Outcome {
-        let (clause, id) = match self.adopt(condition.test, value, depth) {
+    /// The value matches no branch. If it can only have been meant for one, that one says why.
+    fn no_branch(&self, branches: &[NodeId], text: &str, value: &Value, at: &Place<'_>) -> Outcome {
+        let mut meant = branches.iter().filter(|id| check_type(&self.nodes[**id].types, value).is_ok());
+        match (meant.next(), meant.next()) {
+            (Some(only), None) => self.fail_because(at, text, *only, value),
+            (None, _) => self.fail(at, "type", text, || remedy::of_types(self.nodes, branches)),
+            _ => self.fail(at, "missing", text, || remedy::of_branches(self.nodes, branches, value)),
+        }
+    }
+
+    fn condition(&self, condition: &Condition, value: &mut Cow<'_, Value>, at: &Place<'_>) -> Outcome {
+        let (clause, id) = match self.adopt(condition.test, value, at) {
             true => ("then", condition.then),
             false => ("else", condition.otherwise),
         };
         match id {
-            Some(id) => self.node(id, value, depth).map_err(|_| format!("{clause} clause did not match")),
-            None => Ok(()),
+            Some(id) if !self.adopt(id, value, at) => {
+                self.fail_because(at, &format!("{clause} clause did not match"), id, value)
+            }
+            _ => Ok(()),
         }
     }
 
     /// Whether the schema matches; if so, `value` gets its defaults.
-    fn adopt(&self, id: NodeId, value: &mut Cow<'_, Value>, depth: usize) -> bool {
-        match self.attempt(id, value, depth) {
+    fn adopt(&self, id: NodeId, value: &mut Cow<'_, Value>, at: &Place<'_>) -> bool {
+        match self.attempt(id, value, at) {
             Some(Some(added)) => {
                 *value = Cow::Owned(added);
                 true
@@ -298,9 +450,9 @@ impl<'s> Walk<'s> {
 
     /// `None`: the schema does not match. `Some(Some(…))`: it does, and this is the value with its
     /// defaults.
-    fn attempt(&self, id: NodeId, value: &Value, depth: usize) -> Option<Option<Value>> {
+    fn attempt(&self, id: NodeId, value: &Value, at: &Place<'_>) -> Option<Option<Value>> {
         let mut trial = Cow::Borrowed(value);
-        self.node(id, &mut trial, depth).ok()?;
+        Walk::new(self.nodes).node(id, &mut trial, &at.same()).ok()?;
         match trial {
             Cow::Owned(added) => Some(Some(added)),
             Cow::Borrowed(_) => Some(None),
@@ -368,26 +520,6 @@ fn check_type(types: &Types, value: &Value) -> Outcome {
         }
     };
     Err(format!("wrong type: expected {expected}, got {}", text::lua_type(value)))
-}
-
-fn check_string(rules: &StringRules, text: &str) -> Outcome {
-    if rules.min.is_some() || rules.max.is_some() {
-        let length = text.chars().count() as u64;
-        if let Some(min) = rules.min.filter(|min| length < *min) {
-            return Err(format!("string too short, expected at least {min}, got {length}"));
-        }
-        if let Some(max) = rules.max.filter(|max| length > *max) {
-            return Err(format!("string too long, expected at most {max}, got {length}"));
-        }
-    }
-    match &rules.pattern {
-        Some(pattern) if !pattern.is_match(text) => Err(format!(
-            "failed to match pattern {} with {}",
-            text::quoted(pattern.source()),
-            text::quoted(text)
-        )),
-        _ => Ok(()),
-    }
 }
 
 fn check_number(rules: &NumberRules, value: &Number) -> Outcome {

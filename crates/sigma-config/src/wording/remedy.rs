@@ -1,0 +1,108 @@
+//! What the writer of a value that was refused may do about it.
+
+use serde_json::Value;
+
+use super::node::{Node, NodeId, Property, Types};
+use super::strict::Unread;
+use crate::forms;
+use crate::problem::closest;
+
+/// Nothing is written behind a key, as YAML allows.
+pub(super) fn of_null(value: &Value) -> Option<String> {
+    value.is_null().then(|| "write a value, or remove it".to_owned())
+}
+
+pub(super) fn of_unknown(key: &str, known: &[Property]) -> Option<String> {
+    let known = known.iter().map(|property| property.name.clone()).collect();
+    Some(Unread::unknown(key, known).remedy())
+}
+
+pub(super) fn of_choice(allowed: &[Value], value: &Value) -> Option<String> {
+    let words = allowed.iter().filter_map(Value::as_str);
+    match value.as_str().and_then(|written| closest(written, words)) {
+        Some(word) => Some(format!("did you mean `{word}`?")),
+        None => Some(format!("one of {}", listed(allowed.iter().map(Value::to_string), "or"))),
+    }
+}
+
+pub(super) fn of_pattern(source: &str) -> Option<String> {
+    forms::of_pattern(source).map(|form| form.hint.to_owned())
+}
+
+pub(super) fn of_format(name: &str) -> Option<String> {
+    forms::of_format(name).map(|form| form.hint.to_owned())
+}
+
+/// The types that branches take, of which the value has none.
+pub(super) fn of_types(nodes: &[Node], branches: &[NodeId]) -> Option<String> {
+    let names = branches.iter().flat_map(|id| match &nodes[*id].types {
+        Types::Any => Vec::new(),
+        Types::One(kind) => vec![kind.name()],
+        Types::Several(kinds) => kinds.iter().map(|kind| kind.name()).collect(),
+    });
+    Some(format!("expected {}", listed(names.map(str::to_owned), "or")))
+}
+
+/// Several branches may have been meant: the fields that some lack least of, or a known form.
+pub(super) fn of_branches(nodes: &[Node], branches: &[NodeId], value: &Value) -> Option<String> {
+    let form = |id: &NodeId| of_pattern(nodes[*id].string.as_ref()?.pattern.as_ref()?.source());
+    let lacking: Vec<Vec<&str>> = branches
+        .iter()
+        .map(|id| required(&nodes[*id]).filter(|name| value.get(name).is_none()).collect())
+        .filter(|lacking: &Vec<&str>| !lacking.is_empty())
+        .collect();
+    let Some(least) = lacking.iter().map(Vec::len).min() else { return branches.iter().find_map(form) };
+    let choices = lacking.into_iter().filter(|lacking| lacking.len() == least);
+    Some(format!("add {}", listed(choices.map(|names| listed(names.into_iter().map(code), "and")), "or")))
+}
+
+/// The first field that one branch wants and the other does not.
+pub(super) fn own<'n>(node: &'n Node, other: &Node) -> Option<&'n str> {
+    required(node).find(|name| !required(other).any(|theirs| theirs == *name))
+}
+
+/// Two branches match, of which only one may: these are the fields that they want.
+pub(super) fn of_several(both: [&str; 2]) -> Option<String> {
+    Some(keep_one(both))
+}
+
+/// The value matches a schema that it must not match.
+pub(super) fn of_excluded(nodes: &[Node], id: NodeId, value: &Value) -> Option<String> {
+    let branches = nodes[id].any_of.as_ref().map_or(&[][..], |any| &any.branches);
+    let all_there = |id: &&NodeId| required(&nodes[**id]).all(|name| value.get(name).is_some());
+    let names: Vec<&str> = required(&nodes[*branches.iter().find(all_there).unwrap_or(&id)]).collect();
+    match names[..] {
+        [] => None,
+        [name] => Some(format!("remove `{name}`")),
+        _ => Some(keep_one(names)),
+    }
+}
+
+fn keep_one<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
+    format!("keep one of {}", listed(names.into_iter().map(code), "and"))
+}
+
+fn required(node: &Node) -> impl Iterator<Item = &str> {
+    node.object.iter().flat_map(|rules| {
+        let named = rules.properties.iter().filter(|property| property.required);
+        named.map(|property| property.name.as_str()).chain(rules.required.iter().map(String::as_str))
+    })
+}
+
+fn code(name: &str) -> String {
+    format!("`{name}`")
+}
+
+/// `a, b or c`, each once.
+fn listed(items: impl Iterator<Item = String>, word: &str) -> String {
+    let mut all: Vec<String> = Vec::new();
+    items.for_each(|item| {
+        if !all.contains(&item) {
+            all.push(item);
+        }
+    });
+    match all.pop() {
+        Some(last) if !all.is_empty() => format!("{} {word} {last}", all.join(", ")),
+        last => last.unwrap_or_default(),
+    }
+}
