@@ -206,7 +206,7 @@ pub(crate) fn whole(
 }
 
 fn without_certificates(settings: &Settings, resources: &Resources, found: &mut Vec<Problem>) {
-    if resources.ssls.iter().any(|ssl| ssl.kind == SslType::Server && ssl.status != 0) {
+    if resources.ssls.iter().any(|ssl| ssl.kind == SslType::Server && ssl.status.is_on()) {
         return;
     }
     for (index, listener) in settings.listeners.iter().enumerate() {
@@ -250,7 +250,7 @@ fn without_consumers(resources: &Resources, identifies: &dyn Fn(&str) -> bool, f
 fn shadowed(resources: &Resources, found: &mut Vec<Problem>) {
     let mut taken: HashMap<(String, &str), Vec<&Route>> = HashMap::new();
     let mut routes: Vec<&Route> =
-        resources.routes.iter().map(AsRef::as_ref).filter(|route| route.status != 0).collect();
+        resources.routes.iter().map(AsRef::as_ref).filter(|route| route.status.is_on()).collect();
     // Stable: of equal ones the earlier stays first, as the router tries them.
     routes.sort_by_key(|route| std::cmp::Reverse(route.priority));
     for route in routes {

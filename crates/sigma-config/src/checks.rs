@@ -1,17 +1,28 @@
 //! Health checks of an upstream.
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
+
+use crate::described::without_defaults;
 
 /// Health checks. `passive` alone is not allowed.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[schemars(deny_unknown_fields)]
+#[schemars(
+    deny_unknown_fields,
+    transform = either,
+    extend("anyOf" = [{ "required": ["active"] }, { "required": ["active", "passive"] }])
+)]
 pub struct Checks {
-    /// Probes that the gateway sends.
+    /// Probes that the gateway sends; required.
     pub active: Active,
     /// Judging nodes by the answers to real requests; unset: off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passive: Option<Passive>,
+}
+
+/// Which of the two must be there is said by a condition.
+fn either(checks: &mut Schema) {
+    checks.remove("required");
 }
 
 /// The protocol of a probe.
@@ -30,7 +41,6 @@ pub enum CheckType {
 /// Probes that the gateway sends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(deny_unknown_fields)]
 pub struct Active {
     /// The protocol of a probe.
     #[serde(rename = "type")]
@@ -60,6 +70,7 @@ pub struct Active {
     pub https_verify_certificate: bool,
     /// Further header lines of a probe, each `Name: value`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1))]
     pub req_headers: Vec<String>,
     /// When a node counts as healthy again; unset: unhealthy nodes are not probed (interval 0).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -106,7 +117,6 @@ impl Active {
 /// When probes make a node healthy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(deny_unknown_fields)]
 pub struct ActiveHealthy {
     /// Seconds between probes of a healthy node.
     #[schemars(range(min = 1))]
@@ -128,7 +138,6 @@ impl Default for ActiveHealthy {
 /// When probes make a node unhealthy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(deny_unknown_fields)]
 pub struct ActiveUnhealthy {
     /// Seconds between probes of an unhealthy node.
     #[schemars(range(min = 1))]
@@ -162,7 +171,7 @@ impl Default for ActiveUnhealthy {
 /// Judging nodes by the answers to real requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(deny_unknown_fields)]
+#[schemars(transform = without_defaults("healthy unhealthy"))]
 pub struct Passive {
     /// Whether answers are judged, or only connections.
     #[serde(rename = "type")]
@@ -176,7 +185,6 @@ pub struct Passive {
 /// When answers make a node healthy. A threshold of 0 turns its counter off.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(deny_unknown_fields)]
 pub struct PassiveHealthy {
     /// Statuses that count as success.
     #[schemars(length(min = 1), inner(range(min = 200, max = 599)), extend("uniqueItems" = true))]
@@ -196,7 +204,6 @@ impl Default for PassiveHealthy {
 /// When answers make a node unhealthy. A threshold of 0 turns its counter off.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(deny_unknown_fields)]
 pub struct PassiveUnhealthy {
     /// Statuses that count as failure.
     #[schemars(length(min = 1), inner(range(min = 200, max = 599)), extend("uniqueItems" = true))]

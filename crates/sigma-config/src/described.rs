@@ -127,6 +127,17 @@ pub fn take_confidential(schema: &mut Value) -> Vec<String> {
     found
 }
 
+/// Takes the defaults of fields out of a schema: they are what the type has while nobody wrote them.
+/// `names` are separated by spaces.
+pub(crate) fn without_defaults(names: &str) -> impl Fn(&mut schemars::Schema) {
+    move |schema| {
+        for name in names.split(' ') {
+            let field = schema.pointer_mut(&format!("/properties/{name}"));
+            field.and_then(Value::as_object_mut).and_then(|field| field.shift_remove("default"));
+        }
+    }
+}
+
 /// Takes what the generator says beyond APISIX's dialect out of a schema and of those inside it.
 fn shape(schema: &mut Value) {
     match schema {
@@ -161,6 +172,7 @@ fn shape_own(schema: &mut Map<String, Value>) {
     without_null(schema);
     texts_as_enum(schema);
     bound(schema);
+    whole_default(schema);
     if let Some(Value::String(description)) = schema.get_mut("description") {
         *description = unwrapped(description);
     }
@@ -219,6 +231,14 @@ fn texts_as_enum(schema: &mut Map<String, Value>) {
         schema.shift_remove("oneOf");
         schema.insert("type".to_owned(), "string".into());
         schema.insert("enum".to_owned(), Value::Array(texts));
+    }
+}
+
+/// A default of a float without fraction is shown as an integer.
+fn whole_default(schema: &mut Map<String, Value>) {
+    let float = schema.get("default").filter(|default| default.is_f64()).and_then(Value::as_f64);
+    if let Some(float) = float.filter(|float| float.fract() == 0.0 && float.abs() < 1e15) {
+        schema.insert("default".to_owned(), json!(float as i64));
     }
 }
 

@@ -189,7 +189,11 @@ fn simple(name: &str, property: &Map<String, Value>) -> String {
             Some(items) => format!("list of {}", plural(&type_of(items))),
             None => "list".to_owned(),
         },
-        "object" => match property.get("additionalProperties").filter(|values| values.is_object()) {
+        "object" => match property
+            .get("additionalProperties")
+            .or_else(|| property.get("patternProperties")?.get(".*"))
+            .filter(|values| values.is_object())
+        {
             Some(values) if type_of(values) != "any" => format!("object of {}", plural(&type_of(values))),
             _ => "object".to_owned(),
         },

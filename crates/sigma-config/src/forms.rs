@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use crate::settings::ListenAddress;
+use crate::address::ListenAddress;
+use crate::id::{ID_PATTERN, MAX_ID_LENGTH};
 
 /// One form, as schemas say it.
 pub(crate) struct Form {
@@ -30,11 +31,11 @@ pub const METHODS: [&str; 10] =
 /// A host, as APISIX has it.
 pub(crate) const HOST_PATTERN: &str = r"^\*$|^\*?[0-9a-zA-Z-._\[\]:]+$";
 
+/// The host of a node; sockets of this machine are Sigma's own.
+pub(crate) const NODE_PATTERN: &str = r"^\*$|^\*?[0-9a-zA-Z-._\[\]:]+$|^unix:/.+$";
+
 /// A network of IPv4, as APISIX has it.
 pub(crate) const IPV4_NETWORK_PATTERN: &str = r"^([0-9]{1,3}\.){3}[0-9]{1,3}/([0-9]|[12][0-9]|3[0-2])$";
-
-/// An identity.
-pub(crate) const ID_PATTERN: &str = "^[a-zA-Z0-9-_.]+$";
 
 /// The name of a consumer.
 pub(crate) const USERNAME_PATTERN: &str = r"^[a-zA-Z0-9_\-]+$";
@@ -110,6 +111,24 @@ text_schema! {
         {
             "type": "string",
             "pattern": r"^([a-fA-F0-9]{0,4}:){1,8}(:[a-fA-F0-9]{0,4}){0,8}([a-fA-F0-9]{0,4})?/[0-9]{1,3}$",
+        },
+    ] };
+    /// Schema of labels.
+    LabelMap => {
+        "type": "object",
+        "patternProperties": {
+            ".*": { "type": "string", "pattern": LABEL_PATTERN, "minLength": 1, "maxLength": 256 },
+        },
+    };
+    /// Schema of the identity of a credential: its own, or with that of the consumer.
+    CredentialId => { "anyOf": [
+        { "type": "string", "minLength": 1, "maxLength": MAX_ID_LENGTH, "pattern": ID_PATTERN },
+        { "type": "integer", "minimum": 1 },
+        {
+            "type": "string",
+            "minLength": 15,
+            "maxLength": 128,
+            "pattern": "^[a-zA-Z0-9-_]+/credentials/[a-zA-Z0-9-_.]+$",
         },
     ] };
     /// Schema of a host pattern.

@@ -12,6 +12,9 @@ use serde_json::Value;
 /// Longest identity in characters.
 pub const MAX_ID_LENGTH: usize = 64;
 
+/// The characters of an identity.
+pub(crate) const ID_PATTERN: &str = "^[a-zA-Z0-9-_.]+$";
+
 /// The identity of a resource: 1 to 64 letters, digits, `-`, `_` or `.`; an integer from 1 stands
 /// for its digits. The default is the empty identity: not yet assigned.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -107,8 +110,8 @@ impl JsonSchema for Id {
         json_schema!({
             "description": "1 to 64 letters, digits, `-`, `_` or `.`, or an integer from 1.",
             "anyOf": [
-                { "type": "string", "minLength": 1, "maxLength": MAX_ID_LENGTH, "pattern": "^[a-zA-Z0-9-_.]+$" },
-                { "type": "integer", "minimum": 1, "maximum": u64::MAX }
+                { "type": "string", "minLength": 1, "maxLength": MAX_ID_LENGTH, "pattern": ID_PATTERN },
+                { "type": "integer", "minimum": 1 }
             ]
         })
     }

@@ -2,24 +2,34 @@
 //! list of objects. Both become a list; it is written back as a list.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::resources::Node;
 
-/// The two forms, for the schema.
-#[derive(JsonSchema)]
-#[serde(untagged)]
-#[allow(dead_code)]
-pub enum NodesForm {
-    /// `{"host:port": weight}`.
-    Weights(BTreeMap<String, u32>),
-    /// A list of objects.
-    List(Vec<Node>),
+/// The schema of the two forms.
+pub(crate) struct NodesForm;
+
+impl JsonSchema for NodesForm {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Nodes".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let weight = u32::json_schema(generator);
+        let node = generator.subschema_for::<Node>();
+        json_schema!({ "anyOf": [
+            { "type": "object", "patternProperties": { ".*": weight } },
+            { "type": "array", "items": node },
+        ] })
+    }
 }
 
 pub(crate) fn serialize<S: Serializer>(nodes: &[Node], serializer: S) -> Result<S::Ok, S::Error> {

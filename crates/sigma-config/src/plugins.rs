@@ -253,7 +253,7 @@ pub(crate) fn check_plugin(
     let meta = conf.get("_meta");
     let member = |key: &str| meta.and_then(|meta| meta.get(key));
     let own = plugins.check(name, scope, conf);
-    let shape = meta.map_or(Ok(()), |meta| meta_schema().check(meta));
+    let shape = meta.map_or(Ok(()), |meta| meta_checker().check(meta));
     let wrong = match (own, shape) {
         (Err(PluginRefusal::Unknown), _) => {
             return refused("unknown_plugin", format!("unknown plugin [{name}]"));
@@ -302,21 +302,23 @@ pub(crate) fn is_disabled(conf: &Value) -> bool {
 }
 
 /// The schema of `_meta`, which every plugin has.
-fn meta_schema() -> &'static wording::Schema {
-    static SCHEMA: OnceLock<wording::Schema> = OnceLock::new();
-    SCHEMA.get_or_init(|| {
-        let schema = json!({
-            "type": "object",
-            "properties": {
-                "disable": { "type": "boolean" },
-                "error_response": { "oneOf": [{ "type": "string" }, { "type": "object" }] },
-                "priority": { "type": "integer" },
-                "filter": { "type": "array" },
-                "pre_function": { "type": "string" },
-            },
-            "additionalProperties": false,
-        });
-        // It is the one above, which the tests compile.
-        wording::Schema::compile(&schema).expect("the schema of _meta is valid")
+#[must_use]
+pub fn meta_schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "disable": { "type": "boolean" },
+            "error_response": { "oneOf": [{ "type": "string" }, { "type": "object" }] },
+            "priority": { "type": "integer" },
+            "filter": { "type": "array" },
+            "pre_function": { "type": "string" },
+        },
+        "additionalProperties": false,
     })
+}
+
+fn meta_checker() -> &'static wording::Schema {
+    static SCHEMA: OnceLock<wording::Schema> = OnceLock::new();
+    // It is the one above, which the tests compile.
+    SCHEMA.get_or_init(|| wording::Schema::compile(&meta_schema()).expect("the schema of _meta is valid"))
 }

@@ -36,8 +36,18 @@ pub(crate) fn schema() -> &'static Value {
         whole["title"] = json!("Sigma configuration");
         whole["description"] = json!("Process settings and resources of one Sigma gateway.");
         bound_integers(&mut whole);
+        for definition in whole.get_mut("$defs").and_then(Value::as_object_mut).into_iter().flatten() {
+            close(definition.1);
+        }
         whole
     })
+}
+
+/// Fields that do not exist are refused, though APISIX's schemas do not say so.
+fn close(definition: &mut Value) {
+    if let Some(object) = definition.as_object_mut().filter(|object| object.contains_key("properties")) {
+        object.entry("additionalProperties").or_insert(json!(false));
+    }
 }
 
 /// Integers get the bounds of their Rust type, which the generator leaves out for wide ones.

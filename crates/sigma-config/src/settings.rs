@@ -10,13 +10,13 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::forms::{CidrText, ListenText};
 
+pub use crate::address::{InvalidListenAddress, ListenAddress};
 pub use compat::{Compat, UnknownFields};
 pub use operators::{Admin, AdminApiVersion, AdminKey, AdminRole, Control, NiubixAdmin, Operators, Status};
 pub use tolerance::Tolerate;
@@ -63,57 +63,6 @@ impl<'de> Deserialize<'de> for Workers {
             WorkersForm::Count(count) => Workers::Count(count),
             WorkersForm::Word(AutoWord::Auto) => Workers::Auto,
         })
-    }
-}
-
-/// Where a listener binds: `ip:port`, `[v6]:port` or `unix:/path`. (`:port` in a file stands for two
-/// listeners, one per address family.)
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum ListenAddress {
-    /// An IPv4 or IPv6 socket address.
-    Tcp(SocketAddr),
-    /// A Unix stream socket.
-    Unix(PathBuf),
-}
-
-/// The reason a text is no address to listen on.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not an address to listen on; write ip:port, [v6]:port or unix:/path")]
-pub struct InvalidListenAddress(String);
-
-impl FromStr for ListenAddress {
-    type Err = InvalidListenAddress;
-
-    fn from_str(text: &str) -> Result<Self, InvalidListenAddress> {
-        let invalid = || InvalidListenAddress(text.to_owned());
-        if let Some(path) = text.strip_prefix("unix:") {
-            // A relative path would depend on the folder that the process was started in.
-            let named = path.len() > 1 && path.starts_with('/');
-            return if named { Ok(ListenAddress::Unix(path.into())) } else { Err(invalid()) };
-        }
-        let address = text.parse().map_err(|_| invalid())?;
-        Ok(ListenAddress::Tcp(address))
-    }
-}
-
-impl fmt::Display for ListenAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ListenAddress::Tcp(address) => write!(f, "{address}"),
-            ListenAddress::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
-impl Serialize for ListenAddress {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for ListenAddress {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -595,34 +544,6 @@ impl Default for Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn listen_addresses_are_read_and_written() {
-        let check = |text: &str, expected: Option<&str>| {
-            assert_eq!(
-                text.parse::<ListenAddress>().ok().map(|a| a.to_string()).as_deref(),
-                expected,
-                "{text}"
-            );
-        };
-        check("127.0.0.1:9080", Some("127.0.0.1:9080"));
-        check("[::1]:80", Some("[::1]:80"));
-        check("unix:/run/sigma.sock", Some("unix:/run/sigma.sock"));
-        for bad in [
-            "",
-            "9080",
-            ":9080",
-            "localhost:9080",
-            "127.0.0.1",
-            "127.0.0.1:99999",
-            ":x",
-            "unix:",
-            "unix:/",
-            "unix:run",
-        ] {
-            check(bad, None);
-        }
-    }
 
     #[test]
     fn workers_are_a_number_or_auto() {

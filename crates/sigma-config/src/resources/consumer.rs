@@ -2,70 +2,47 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use super::rare::Rare;
-use super::shared::{Labels, Plugins, UnixTime, id_schema, plugins_schema, resource_schema, with};
+use super::shared::{Labels, Plugins, UnixTime};
+use crate::described::without_defaults;
+use crate::forms::{CredentialId, USERNAME_PATTERN};
 use crate::id::Id;
 
-/// Someone who calls through the gateway.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Consumer {
-    /// The name, which is the identity: letters, digits, `-` and `_`.
-    #[schemars(with = "String", length(min = 1, max = 256), extend("pattern" = "^[a-zA-Z0-9_\\-]+$"))]
-    pub username: Box<str>,
-    /// The name once more, if it is written.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub id: Option<Box<Id>>,
-    /// Description.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>", length(max = 256))]
-    pub desc: Option<Box<str>>,
-    /// Labels; `custom_id` is sent upstream as `X-Consumer-Custom-ID`.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    pub labels: Labels,
-    /// When it was created, in Unix seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub create_time: Option<UnixTime>,
-    /// When it was changed last, in Unix seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub update_time: Option<UnixTime>,
-    /// Reference to a consumer group.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub group_id: Option<Id>,
-    /// Its credentials, by authenticating plugin, and further plugins.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    pub plugins: Plugins,
+resource! {
+    /// Someone who calls through the gateway. The label `custom_id` is sent upstream as
+    /// `X-Consumer-Custom-ID`.
+    #[schemars(extend("required" = ["username"]), transform = without_defaults("username"))]
+    pub struct Consumer {
+        /// The name, which is the identity: letters, digits, `-` and `_`.
+        #[schemars(with = "String", length(min = 1, max = 256), extend("pattern" = USERNAME_PATTERN))]
+        pub username: Box<str>,
+        /// The name once more, if it is written.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub id: Option<Box<Id>>,
+    } [about times] {
+        /// Reference to a consumer group.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub group_id: Option<Id>,
+        /// Its credentials, by authenticating plugin, and further plugins.
+        #[serde(skip_serializing_if = "Rare::is_unset")]
+        pub plugins: Plugins,
+    }
 }
 
-/// Another way for a consumer to identify itself.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Credential {
-    /// The identity, with that of the consumer: `jack/credentials/c1`.
-    #[schemars(with = "String")]
-    pub id: Box<str>,
-    /// Name for people.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>", length(min = 1, max = 256))]
-    pub name: Option<Box<str>>,
-    /// Description.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>", length(max = 256))]
-    pub desc: Option<Box<str>>,
-    /// Labels.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    pub labels: Labels,
-    /// When it was created, in Unix seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub create_time: Option<UnixTime>,
-    /// When it was changed last, in Unix seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub update_time: Option<UnixTime>,
-    /// The credential, by authenticating plugin; one at most.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    pub plugins: Plugins,
+resource! {
+    /// Another way for a consumer to identify itself.
+    #[schemars(transform = without_defaults("id"))]
+    pub struct Credential {
+        /// The identity, with that of the consumer: `jack/credentials/c1`.
+        #[schemars(with = "CredentialId")]
+        pub id: Box<str>,
+    } [name about times] {
+        /// The credential, by authenticating plugin; one at most.
+        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[schemars(extend("maxProperties" = 1))]
+        pub plugins: Plugins,
+    }
 }
 
 impl Credential {
@@ -83,93 +60,18 @@ pub(crate) fn split_credential(id: &str) -> Option<(&str, &str)> {
 
 /// An item of the section `consumers` of a file: a consumer, or, by its `id`, a credential of one.
 #[derive(JsonSchema)]
-#[schemars(deny_unknown_fields, rename = "Consumer")]
+#[schemars(untagged, inline)]
 #[allow(dead_code, reason = "only its schema is used")]
-pub(crate) struct ConsumerItem {
-    /// The name of the consumer: letters, digits, `-` and `_`.
-    #[schemars(length(min = 1, max = 256), extend("pattern" = "^[a-zA-Z0-9_\\-]+$"))]
-    username: Option<String>,
-    /// For a credential: `<username>/credentials/<id>`.
-    #[schemars(extend("pattern" = "^([a-zA-Z0-9_\\-]{1,256}|[a-zA-Z0-9_\\-]{1,256}/credentials/[a-zA-Z0-9-_.]{1,64})$"))]
-    id: Option<String>,
-    /// Name of a credential for people.
-    #[schemars(length(min = 1, max = 256))]
-    name: Option<String>,
-    /// Description.
-    #[schemars(length(max = 256))]
-    desc: Option<String>,
-    /// Labels; `custom_id` is sent upstream as `X-Consumer-Custom-ID`.
-    #[schemars(default)]
-    labels: Labels,
-    /// When it was created, in Unix seconds.
-    create_time: Option<UnixTime>,
-    /// When it was changed last, in Unix seconds.
-    update_time: Option<UnixTime>,
-    /// Reference to a consumer group.
-    group_id: Option<Id>,
-    /// Its credentials, by authenticating plugin, and further plugins.
-    #[schemars(default)]
-    plugins: Plugins,
+pub(crate) enum ConsumerItem {
+    Consumer(Consumer),
+    Credential(Credential),
 }
 
-/// Plugins that several consumers share.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-#[schemars(extend("required" = ["plugins"]))]
-pub struct ConsumerGroup {
-    /// Identity.
-    pub id: Id,
-    /// Name for people.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>", length(min = 1, max = 256))]
-    pub name: Option<Box<str>>,
-    /// Description.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>", length(max = 256))]
-    pub desc: Option<Box<str>>,
-    /// Labels.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    pub labels: Labels,
-    /// When it was created, in Unix seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub create_time: Option<UnixTime>,
-    /// When it was changed last, in Unix seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub update_time: Option<UnixTime>,
-    /// Plugins by name.
-    pub plugins: Plugins,
-}
-
-/// APISIX's schema of a consumer.
-pub(super) fn consumer_schema() -> Value {
-    let properties = json!({
-        "username": { "type": "string", "minLength": 1, "maxLength": 256, "pattern": r"^[a-zA-Z0-9_\-]+$" },
-        "name": null,
-        "group_id": id_schema(),
-        "plugins": plugins_schema(),
-    });
-    with(resource_schema(properties), json!({ "required": ["username"] }))
-}
-
-/// APISIX's schema of a credential.
-pub(super) fn credential_schema() -> Value {
-    let whole = json!({
-        "type": "string",
-        "minLength": 15,
-        "maxLength": 128,
-        "pattern": "^[a-zA-Z0-9-_]+/credentials/[a-zA-Z0-9-_.]+$",
-    });
-    let mut id = id_schema();
-    if let Some(forms) = id.get_mut("anyOf").and_then(Value::as_array_mut) {
-        forms.push(whole);
+resource! {
+    /// Plugins that several consumers share.
+    #[schemars(extend("required" = ["id", "plugins"]), transform = without_defaults("plugins"))]
+    pub struct ConsumerGroup [id name about times] {
+        /// Plugins by name.
+        pub plugins: Plugins,
     }
-    resource_schema(json!({
-        "id": id,
-        "plugins": with(plugins_schema(), json!({ "maxProperties": 1 })),
-    }))
-}
-
-/// APISIX's schema of a consumer group.
-pub(super) fn group_schema() -> Value {
-    with(resource_schema(json!({ "plugins": plugins_schema() })), json!({ "required": ["id", "plugins"] }))
 }

@@ -4,6 +4,8 @@
 //! accepted in APISIX's format keep its names, defaults and ranges. The types are compact, because
 //! there may be hundreds of thousands of them: a field that few resources have is one pointer.
 
+#[macro_use]
+mod base;
 mod consumer;
 mod plugin;
 mod proto;
@@ -18,6 +20,7 @@ mod upstream;
 
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
@@ -29,7 +32,7 @@ pub use rare::{Rare, Unset};
 pub use route::{PathRewrite, Route, Script};
 pub use secret::{GcpAccount, Secret, SecretProvider};
 pub use service::Service;
-pub use shared::{Confidential, Labels, Plugins, Timeout, UnixTime};
+pub use shared::{Confidential, Labels, Plugins, Status, Timeout, UnixTime};
 pub use ssl::{Ssl, SslClient, SslType, TlsVersion};
 pub use stream::{Protocol, ProtocolLogger, StreamRoute};
 pub use upstream::{
@@ -37,6 +40,7 @@ pub use upstream::{
     UpstreamTls,
 };
 
+use crate::described::{schema_of, take_confidential};
 use crate::kind::{Kind, ResourceKey};
 use crate::table::{Resource, Table};
 
@@ -215,21 +219,28 @@ pub(crate) const SECTIONS: [&str; 12] = [
     "stream_routes",
 ];
 
+/// The schema of a type, which marks nothing.
+fn described<T: JsonSchema>() -> Value {
+    let mut schema = schema_of::<T>();
+    take_confidential(&mut schema);
+    schema
+}
+
 /// APISIX's schema of a kind, with Sigma's own fields; made anew at every call.
 pub(crate) fn apisix_schema(kind: Kind) -> Value {
     match kind {
-        Kind::Route => route::schema(),
-        Kind::Service => service::schema(),
-        Kind::Upstream => upstream::schema(),
-        Kind::Consumer => consumer::consumer_schema(),
-        Kind::Credential => consumer::credential_schema(),
-        Kind::ConsumerGroup => consumer::group_schema(),
-        Kind::Ssl => ssl::schema(),
-        Kind::GlobalRule => plugin::global_rule_schema(),
-        Kind::PluginConfig => plugin::config_schema(),
-        Kind::PluginMetadata => plugin::metadata_schema(),
-        Kind::Proto => proto::schema(),
-        Kind::StreamRoute => stream::schema(),
+        Kind::Route => described::<Route>(),
+        Kind::Service => described::<Service>(),
+        Kind::Upstream => described::<Upstream>(),
+        Kind::Consumer => described::<Consumer>(),
+        Kind::Credential => described::<Credential>(),
+        Kind::ConsumerGroup => described::<ConsumerGroup>(),
+        Kind::Ssl => described::<Ssl>(),
+        Kind::GlobalRule => described::<GlobalRule>(),
+        Kind::PluginConfig => described::<PluginConfig>(),
+        Kind::PluginMetadata => described::<PluginMetadata>(),
+        Kind::Proto => described::<Proto>(),
+        Kind::StreamRoute => described::<StreamRoute>(),
         Kind::Secret => {
             let forms: Vec<Value> = SecretProvider::ALL.map(secret::schema).into();
             serde_json::json!({ "type": "object", "oneOf": forms })

@@ -2,169 +2,108 @@
 
 use std::sync::Arc;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
 use super::rare::Rare;
-use super::shared::{
-    Labels, Plugins, Timeout, UnixTime, host_schema, hosts_schema, id_schema, ip_schema, plugins_schema,
-    resource_schema, timeout_schema, with,
-};
+use super::shared::{Labels, Plugins, Status, Timeout, UnixTime};
 use super::upstream::Upstream;
 use crate::cidr::{Cidr, CidrSet};
 use crate::expr::Expr;
-use crate::forms::{CidrText, HostPattern, METHODS, MethodName};
+use crate::forms::{CidrText, HostPattern, MethodName};
 use crate::id::Id;
 
-/// Selects requests, and says where they go.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Route {
-    /// Identity; unset in a file: the position (`arr_1`, …).
-    #[serde(skip_serializing_if = "Id::is_empty")]
-    pub id: Id,
-    /// Name for people.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>", length(min = 1, max = 256))]
-    pub name: Option<Box<str>>,
-    /// Description.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>", length(max = 256))]
-    pub desc: Option<Box<str>>,
-    /// Labels.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    pub labels: Labels,
-    /// When it was created, in Unix seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub create_time: Option<UnixTime>,
-    /// When it was changed last, in Unix seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub update_time: Option<UnixTime>,
-    /// One path pattern; exactly one of `uri` and `uris`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>", length(min = 1, max = 4096))]
-    pub uri: Option<Box<str>>,
-    /// Several path patterns.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    #[schemars(with = "Vec<String>", length(min = 1), extend("uniqueItems" = true))]
-    pub uris: Rare<Vec<String>>,
-    /// Order among routes with the same path key; higher first.
-    pub priority: i64,
-    /// Methods; empty for all.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    #[schemars(with = "Vec<MethodName>", extend("uniqueItems" = true))]
-    pub methods: Rare<Vec<String>>,
-    /// One host pattern: exact, `*.example.com` or `*`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<HostPattern>")]
-    pub host: Option<Box<str>>,
-    /// Several host patterns.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    #[schemars(with = "Vec<HostPattern>", length(min = 1), extend("uniqueItems" = true))]
-    pub hosts: Rare<Vec<String>>,
-    /// One client address or network.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<CidrText>")]
-    pub remote_addr: Option<Cidr>,
-    /// Several client addresses or networks.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    #[schemars(with = "Vec<CidrText>", length(min = 1), extend("uniqueItems" = true))]
-    pub remote_addrs: Rare<CidrSet>,
-    /// Upstream timeouts of this route; replaces the upstream's as a whole.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub timeout: Option<Box<Timeout>>,
-    /// Conditions on variables.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    #[schemars(with = "Vec<serde_json::Value>")]
-    pub vars: Rare<Expr>,
-    /// A condition in Lua; needs the Lua engine.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    pub filter_func: Rare<Script>,
-    /// A program in Lua that serves the request; needs the Lua engine.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    pub script: Rare<Script>,
-    /// Kept for APISIX; means nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub script_id: Option<Box<Id>>,
-    /// Media types a request body must have one of; another is answered 415.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    pub consumes: Rare<Vec<String>>,
-    /// Media types this route answers with; a request that accepts none of them is answered 406.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    pub produces: Rare<Vec<String>>,
-    /// Answer 405 with `Allow` rather than 404 when only the method does not fit.
-    pub method_not_allowed: bool,
-    /// Names of the listeners that this route serves; empty for all.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    pub listeners: Rare<Vec<String>>,
-    /// Changes the path on the way to the upstream.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rewrite: Option<Box<PathRewrite>>,
-    /// Plugins by name.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    pub plugins: Plugins,
-    /// Reference to a plugin config, whose plugins stand behind those of the route.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub plugin_config_id: Option<Id>,
-    /// Inline upstream: an object, or the short form `http://host:port`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub upstream: Option<Arc<Upstream>>,
-    /// Reference to an upstream; wins over `upstream`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub upstream_id: Option<Id>,
-    /// Reference to a service.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub service_id: Option<Id>,
-    /// Allow `Upgrade` (WebSocket); unset: the service's.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub enable_websocket: Option<bool>,
-    /// Other protocols that a connection may change to by `Upgrade`, such as `SPDY/3.1`. What passes
-    /// then is beyond plugins and limits.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    pub upgrade_protocols: Rare<Vec<String>>,
-    /// 1 enabled, 0 disabled.
-    #[schemars(range(min = 0, max = 1))]
-    pub status: u8,
-}
-
-impl Default for Route {
-    /// An empty route, enabled.
-    fn default() -> Self {
-        Route {
-            id: Default::default(),
-            name: Default::default(),
-            desc: Default::default(),
-            labels: Default::default(),
-            create_time: Default::default(),
-            update_time: Default::default(),
-            uri: Default::default(),
-            uris: Default::default(),
-            priority: Default::default(),
-            methods: Default::default(),
-            host: Default::default(),
-            hosts: Default::default(),
-            remote_addr: Default::default(),
-            remote_addrs: Default::default(),
-            timeout: Default::default(),
-            vars: Default::default(),
-            filter_func: Default::default(),
-            script: Default::default(),
-            script_id: Default::default(),
-            consumes: Default::default(),
-            produces: Default::default(),
-            method_not_allowed: Default::default(),
-            listeners: Default::default(),
-            rewrite: Default::default(),
-            plugins: Default::default(),
-            plugin_config_id: Default::default(),
-            upstream: Default::default(),
-            upstream_id: Default::default(),
-            service_id: Default::default(),
-            enable_websocket: Default::default(),
-            upgrade_protocols: Default::default(),
-            status: 1,
-        }
+resource! {
+    /// Selects requests, and says where they go.
+    #[schemars(transform = conditions)]
+    pub struct Route [id name about times] {
+        /// One path pattern, such as `/api/*`; exactly one of `uri` and `uris`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<String>", length(min = 1, max = 4096))]
+        pub uri: Option<Box<str>>,
+        /// Several path patterns.
+        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[schemars(with = "Vec<String>", length(min = 1), extend("uniqueItems" = true))]
+        pub uris: Rare<Vec<String>>,
+        /// Order among routes with the same path key; higher first.
+        pub priority: i64,
+        /// Methods; empty for all.
+        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[schemars(with = "Vec<MethodName>", extend("uniqueItems" = true))]
+        pub methods: Rare<Vec<String>>,
+        /// One host pattern: exact, `*.example.com` or `*`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<HostPattern>")]
+        pub host: Option<Box<str>>,
+        /// Several host patterns.
+        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[schemars(with = "Vec<HostPattern>", length(min = 1), extend("uniqueItems" = true))]
+        pub hosts: Rare<Vec<String>>,
+        /// One client address or network.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<CidrText>")]
+        pub remote_addr: Option<Cidr>,
+        /// Several client addresses or networks.
+        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[schemars(with = "Vec<CidrText>", length(min = 1), extend("uniqueItems" = true))]
+        pub remote_addrs: Rare<CidrSet>,
+        /// Upstream timeouts of this route; replaces the upstream's as a whole.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub timeout: Option<Box<Timeout>>,
+        /// Conditions on variables.
+        #[serde(skip_serializing_if = "Rare::is_unset")]
+            pub vars: Rare<Expr>,
+        /// A condition in Lua; needs the Lua engine.
+        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[schemars(length(min = 10), extend("pattern" = "^function"))]
+        pub filter_func: Rare<Script>,
+        /// A program in Lua that serves the request; needs the Lua engine.
+        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[schemars(length(min = 10, max = 102400))]
+        pub script: Rare<Script>,
+        /// Kept for APISIX; means nothing.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub script_id: Option<Box<Id>>,
+        /// Media types a request body must have one of; another is answered 415.
+        #[serde(skip_serializing_if = "Rare::is_unset")]
+        pub consumes: Rare<Vec<String>>,
+        /// Media types this route answers with; a request that accepts none of them is answered 406.
+        #[serde(skip_serializing_if = "Rare::is_unset")]
+        pub produces: Rare<Vec<String>>,
+        /// Answer 405 with `Allow` rather than 404 when only the method does not fit.
+        pub method_not_allowed: bool,
+        /// Names of the listeners that this route serves; empty for all.
+        #[serde(skip_serializing_if = "Rare::is_unset")]
+        pub listeners: Rare<Vec<String>>,
+        /// Changes the path on the way to the upstream.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub rewrite: Option<Box<PathRewrite>>,
+        /// Plugins by name.
+        #[serde(skip_serializing_if = "Rare::is_unset")]
+        pub plugins: Plugins,
+        /// Reference to a plugin config, whose plugins stand behind those of the route.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub plugin_config_id: Option<Id>,
+        /// Inline upstream: an object, or the short form `http://host:port`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub upstream: Option<Arc<Upstream>>,
+        /// Reference to an upstream; wins over `upstream`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub upstream_id: Option<Id>,
+        /// Reference to a service.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub service_id: Option<Id>,
+        /// Allow `Upgrade` (WebSocket); unset: the service's.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub enable_websocket: Option<bool>,
+        /// Other protocols that a connection may change to by `Upgrade`, such as `SPDY/3.1`. What passes
+        /// then is beyond plugins and limits.
+        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[schemars(inner(regex(pattern = UPGRADE_PROTOCOL)), extend("uniqueItems" = true))]
+        pub upgrade_protocols: Rare<Vec<String>>,
+        /// 1 enabled, 0 disabled.
+        pub status: Status,
     }
 }
 
@@ -194,11 +133,6 @@ fn compiling_regex<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String,
     Ok(source)
 }
 
-/// APISIX's schema of a script of a route or service.
-pub(super) fn script_schema() -> Value {
-    json!({ "type": "string", "minLength": 10, "maxLength": 102_400 })
-}
-
 /// Groups of fields one of which a route must have, in the order in which the failure names them.
 const ACTIONS: [[&str; 2]; 10] = [
     ["plugins", "uri"],
@@ -222,62 +156,16 @@ fn at_most_one(one: &str, several: &str) -> Value {
 /// A name and perhaps a version (RFC 9110 §7.8).
 const UPGRADE_PROTOCOL: &str = "^[A-Za-z0-9!#$%&'*+.^_`|~-]+(/[A-Za-z0-9!#$%&'*+.^_`|~-]+)?$";
 
-/// APISIX's schema of a route, with Sigma's own fields.
-pub(super) fn schema() -> Value {
-    let texts = json!({ "type": "array", "items": { "type": "string" } });
-    let properties = json!({
-        "uri": { "type": "string", "minLength": 1, "maxLength": 4096 },
-        "uris": { "type": "array", "items": { "type": "string" }, "minItems": 1, "uniqueItems": true },
-        "priority": { "type": "integer", "default": 0 },
-        "methods": {
-            "type": "array",
-            "items": { "type": "string", "enum": METHODS },
-            "uniqueItems": true,
-        },
-        "host": host_schema(),
-        "hosts": hosts_schema(),
-        "remote_addr": ip_schema(),
-        "remote_addrs": { "type": "array", "items": ip_schema(), "minItems": 1, "uniqueItems": true },
-        "timeout": timeout_schema(),
-        "vars": { "type": "array" },
-        "filter_func": { "type": "string", "minLength": 10, "pattern": "^function" },
-        "script": script_schema(),
-        "script_id": id_schema(),
-        "consumes": texts,
-        "produces": texts,
-        "method_not_allowed": { "type": "boolean", "default": false },
-        "listeners": texts,
-        "rewrite": {
-            "type": "object",
-            "properties": { "regex": { "type": "string" }, "replacement": { "type": "string" } },
-            "required": ["regex", "replacement"],
-            "additionalProperties": false,
-        },
-        "plugins": plugins_schema(),
-        "plugin_config_id": id_schema(),
-        "upstream": super::upstream::schema(),
-        "upstream_id": id_schema(),
-        "service_id": id_schema(),
-        "enable_websocket": { "type": "boolean" },
-        "upgrade_protocols": {
-            "type": "array",
-            "items": { "type": "string", "pattern": UPGRADE_PROTOCOL },
-            "uniqueItems": true,
-        },
-        "status": { "type": "integer", "enum": [1, 0], "default": 1 },
-    });
-    let actions: Vec<Value> = ACTIONS.iter().map(|fields| json!({ "required": fields })).collect();
-    let rules = json!({
-        "allOf": [
-            { "oneOf": [{ "required": ["uri"] }, { "required": ["uris"] }] },
-            at_most_one("host", "hosts"),
-            at_most_one("remote_addr", "remote_addrs"),
-        ],
-        "anyOf": actions,
-        "not": { "anyOf": [
-            { "required": ["script", "plugins"] },
-            { "required": ["script", "plugin_config_id"] },
-        ] },
-    });
-    with(resource_schema(properties), rules)
+/// What a route must have, and what it must not have together.
+fn conditions(route: &mut Schema) {
+    let required = |fields: &[&str]| json!({ "required": fields });
+    let all = json!([
+        { "oneOf": [required(&["uri"]), required(&["uris"])] },
+        at_most_one("host", "hosts"),
+        at_most_one("remote_addr", "remote_addrs"),
+    ]);
+    route.insert("allOf".to_owned(), all);
+    route.insert("anyOf".to_owned(), ACTIONS.iter().map(|fields| required(fields)).collect());
+    let beside_script = [required(&["script", "plugins"]), required(&["script", "plugin_config_id"])];
+    route.insert("not".to_owned(), json!({ "anyOf": beside_script }));
 }

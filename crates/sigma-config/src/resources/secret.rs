@@ -2,18 +2,20 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
+use super::described;
 use super::shared::{Confidential, UnixTime};
+use crate::described::without_defaults;
+use crate::forms::URL_PATTERN;
 
 /// An access to a secret manager. The first part of its identity names the manager.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(deny_unknown_fields)]
-#[schemars(extend("required" = ["id"]))]
+#[schemars(transform = without_defaults("id"))]
 pub struct Secret {
-    /// The identity: `<manager>/<id>`, for example `vault/1`.
-    #[schemars(with = "String", extend("pattern" = "^(vault|aws|gcp)/[a-zA-Z0-9-_.]{1,64}$"))]
+    /// The identity: `<manager>/<id>`, for example `vault/1`; required.
+    #[schemars(with = "String")]
     pub id: Box<str>,
     /// When it was created, in Unix seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -23,7 +25,7 @@ pub struct Secret {
     pub update_time: Option<UnixTime>,
     /// vault: its address, for example `http://127.0.0.1:8200`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>")]
+    #[schemars(with = "Option<String>", extend("pattern" = URL_PATTERN))]
     pub uri: Option<Box<str>>,
     /// vault: the path that every key is below.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,13 +48,13 @@ pub struct Secret {
     /// aws: the token of a temporary access key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_token: Option<Confidential>,
-    /// aws: the region; unset: `us-east-1`.
+    /// aws: the region.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>")]
+    #[schemars(with = "Option<String>", extend("default" = "us-east-1"))]
     pub region: Option<Box<str>>,
     /// aws: another address than that of the region.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>")]
+    #[schemars(with = "Option<String>", extend("pattern" = URL_PATTERN))]
     pub endpoint_url: Option<Box<str>>,
     /// gcp: the account; or `auth_file`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,14 +63,14 @@ pub struct Secret {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub auth_file: Option<Box<str>>,
-    /// gcp: whether the certificate must be valid; unset: true.
+    /// gcp: whether the certificate must be valid.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = true))]
     pub ssl_verify: Option<bool>,
 }
 
 /// A service account of Google Cloud.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(deny_unknown_fields)]
 pub struct GcpAccount {
     /// The account.
     pub client_email: String,
@@ -135,56 +137,26 @@ impl SecretProvider {
     }
 }
 
-/// APISIX's schema of an access to one manager.
+/// The schema of an access to one manager: its fields of the type, and what of them must be there.
 pub(super) fn schema(manager: SecretProvider) -> Value {
-    let text = json!({ "type": "string" });
-    let uri = json!({
-        "type": "string",
-        "pattern": r"^[^\/]+:\/\/([\da-zA-Z.-]+|\[[\da-fA-F:]+\])(:\d+)?",
-    });
-    let (mut properties, rules) = match manager {
-        SecretProvider::Vault => (
-            json!({ "uri": uri, "prefix": text, "token": text, "namespace": text }),
-            json!({ "required": ["uri", "prefix", "token"] }),
-        ),
+    let whole = described::<Secret>();
+    let (names, keyword, wanted): (&[&str], _, _) = match manager {
+        SecretProvider::Vault => {
+            (&["uri", "prefix", "token", "namespace"], "required", json!(["uri", "prefix", "token"]))
+        }
         SecretProvider::Aws => (
-            json!({
-                "access_key_id": text,
-                "secret_access_key": text,
-                "session_token": text,
-                "region": { "type": "string", "default": "us-east-1" },
-                "endpoint_url": uri,
-            }),
-            json!({ "required": ["access_key_id", "secret_access_key"] }),
+            &["access_key_id", "secret_access_key", "session_token", "region", "endpoint_url"],
+            "required",
+            json!(["access_key_id", "secret_access_key"]),
         ),
         SecretProvider::Gcp => (
-            json!({
-                "auth_config": gcp_account_schema(),
-                "auth_file": text,
-                "ssl_verify": { "type": "boolean", "default": true },
-            }),
-            json!({ "oneOf": [{ "required": ["auth_config"] }, { "required": ["auth_file"] }] }),
+            &["auth_config", "auth_file", "ssl_verify"],
+            "oneOf",
+            json!([{ "required": ["auth_config"] }, { "required": ["auth_file"] }]),
         ),
     };
-    let time = json!({ "type": "integer" });
-    for (name, schema) in [("id", text), ("create_time", time.clone()), ("update_time", time)] {
-        properties[name] = schema;
-    }
-    super::shared::with(json!({ "type": "object", "properties": properties }), rules)
-}
-
-fn gcp_account_schema() -> Value {
-    let text = json!({ "type": "string" });
-    json!({
-        "type": "object",
-        "properties": {
-            "client_email": text,
-            "private_key": text,
-            "project_id": text,
-            "token_uri": { "type": "string", "default": TOKEN_URI },
-            "scope": { "type": "array", "items": text, "default": [SCOPE] },
-            "entries_uri": { "type": "string", "default": ENTRIES_URI },
-        },
-        "required": ["client_email", "private_key", "project_id"],
-    })
+    let every = ["id", "create_time", "update_time"];
+    let named = |name: &&str| Some(((*name).to_owned(), whole.get("properties")?.get(*name)?.clone()));
+    let properties: Map<String, Value> = names.iter().chain(&every).filter_map(named).collect();
+    json!({ "type": "object", "properties": properties, keyword: wanted })
 }

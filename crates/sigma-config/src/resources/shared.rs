@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::rare::Rare;
 use crate::described::CONFIDENTIAL;
@@ -22,7 +22,6 @@ pub type Plugins = Rare<BTreeMap<Box<str>, Arc<Value>>>;
 
 /// Timeouts towards an upstream, in seconds (fractions allowed).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[schemars(deny_unknown_fields)]
 pub struct Timeout {
     /// To establish a connection.
     #[schemars(extend("exclusiveMinimum" = 0))]
@@ -91,8 +90,7 @@ impl JsonSchema for UnixTime {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        // One more than the smallest, which stands for no time.
-        json_schema!({ "type": "integer", "minimum": i64::MIN + 1, "maximum": i64::MAX })
+        json_schema!({ "type": "integer" })
     }
 }
 
@@ -137,85 +135,59 @@ impl JsonSchema for Confidential {
     }
 }
 
-/// The pattern of a host, as APISIX has it.
-pub(super) const HOST_PATTERN: &str = r"^\*$|^\*?[0-9a-zA-Z-._\[\]:]+$";
+/// Whether a resource is in force: 1, or 0 for one that is only kept. Unset, it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
+pub struct Status(bool);
 
-/// APISIX's schema of an identity.
-pub(super) fn id_schema() -> Value {
-    json!({ "anyOf": [
-        { "type": "string", "minLength": 1, "maxLength": 64, "pattern": "^[a-zA-Z0-9-_.]+$" },
-        { "type": "integer", "minimum": 1 },
-    ] })
+impl Status {
+    /// In force.
+    pub const ON: Status = Status(true);
+    /// Only kept.
+    pub const OFF: Status = Status(false);
+
+    /// Whether it is in force.
+    #[must_use]
+    pub fn is_on(self) -> bool {
+        self.0
+    }
 }
 
-pub(super) fn host_schema() -> Value {
-    json!({ "type": "string", "pattern": HOST_PATTERN })
+impl Default for Status {
+    fn default() -> Self {
+        Status::ON
+    }
 }
 
-pub(super) fn hosts_schema() -> Value {
-    json!({ "type": "array", "items": host_schema(), "minItems": 1, "uniqueItems": true })
+impl From<Status> for u8 {
+    fn from(status: Status) -> u8 {
+        status.0.into()
+    }
 }
 
-pub(super) fn name_schema() -> Value {
-    json!({ "type": "string", "minLength": 1, "maxLength": 256 })
-}
+impl TryFrom<u8> for Status {
+    type Error = &'static str;
 
-pub(super) fn plugins_schema() -> Value {
-    json!({ "type": "object" })
-}
-
-pub(super) fn timeout_schema() -> Value {
-    let seconds = json!({ "type": "number", "exclusiveMinimum": 0 });
-    json!({
-        "type": "object",
-        "properties": { "connect": seconds, "send": seconds, "read": seconds },
-        "required": ["connect", "send", "read"],
-    })
-}
-
-pub(super) fn ip_schema() -> Value {
-    json!({ "anyOf": [
-        { "type": "string", "format": "ipv4" },
-        { "type": "string", "pattern": r"^([0-9]{1,3}\.){3}[0-9]{1,3}/([0-9]|[12][0-9]|3[0-2])$" },
-        { "type": "string", "format": "ipv6" },
-        { "type": "string", "pattern": r"^([a-fA-F0-9]{0,4}:){1,8}(:[a-fA-F0-9]{0,4}){0,8}([a-fA-F0-9]{0,4})?/[0-9]{1,3}$" },
-    ] })
-}
-
-/// An object schema with the fields that nearly every resource has, and those given.
-pub(super) fn resource_schema(own: Value) -> Value {
-    let time = json!({ "type": "integer" });
-    let mut properties = json!({
-        "id": id_schema(),
-        "name": name_schema(),
-        "desc": { "type": "string", "maxLength": 256 },
-        "labels": {
-            "type": "object",
-            "patternProperties": {
-                ".*": { "type": "string", "pattern": r"^\S+$", "minLength": 1, "maxLength": 256 },
-            },
-        },
-        "create_time": time,
-        "update_time": time,
-    });
-    if let (Some(properties), Value::Object(own)) = (properties.as_object_mut(), own) {
-        for (name, schema) in own {
-            match schema {
-                // A field that this kind lacks.
-                Value::Null => drop(properties.shift_remove(&name)),
-                schema => drop(properties.insert(name, schema)),
-            }
+    fn try_from(number: u8) -> Result<Self, &'static str> {
+        match number {
+            0 | 1 => Ok(Status(number == 1)),
+            _ => Err("a status is 1 or 0"),
         }
     }
-    json!({ "type": "object", "properties": properties, "additionalProperties": false })
 }
 
-/// The same schema with further keywords.
-pub(super) fn with(mut schema: Value, keywords: Value) -> Value {
-    if let (Some(schema), Value::Object(keywords)) = (schema.as_object_mut(), keywords) {
-        schema.extend(keywords);
+impl JsonSchema for Status {
+    fn inline_schema() -> bool {
+        true
     }
-    schema
+
+    fn schema_name() -> Cow<'static, str> {
+        "Status".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "integer", "enum": [1, 0] })
+    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! Certificates with their keys.
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::rare::Rare;
-use super::shared::{Confidential, HOST_PATTERN, Labels, UnixTime, resource_schema, with};
+use super::shared::{Confidential, Labels, Status, UnixTime};
+use crate::described::without_defaults;
 use crate::forms::HostPattern;
 use crate::id::Id;
 
@@ -36,7 +37,6 @@ pub enum TlsVersion {
 
 /// The certificate that a client must show.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(deny_unknown_fields)]
 pub struct SslClient {
     /// The authorities that may have issued it, in PEM.
     #[schemars(with = "String", length(min = 128, max = 65536))]
@@ -54,84 +54,44 @@ fn default_depth() -> u32 {
     1
 }
 
-/// A certificate with its key.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-#[schemars(extend("required" = ["cert", "key"]))]
-pub struct Ssl {
-    /// Identity.
-    #[serde(skip_serializing_if = "Id::is_empty")]
-    pub id: Id,
-    /// Description.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>", length(max = 256))]
-    pub desc: Option<Box<str>>,
-    /// Labels.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    pub labels: Labels,
-    /// When it was created, in Unix seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub create_time: Option<UnixTime>,
-    /// When it was changed last, in Unix seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub update_time: Option<UnixTime>,
-    /// Its use.
-    #[serde(rename = "type")]
-    pub kind: SslType,
-    /// The certificate and its chain, in PEM.
-    #[schemars(with = "String", length(min = 128, max = 65536))]
-    pub cert: Box<str>,
-    /// Its private key, in PEM.
-    #[schemars(with = "String", length(min = 64, max = 65536))]
-    pub key: Confidential,
-    /// The server name that it is shown for: exact, `*.example.com` or `*`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<HostPattern>")]
-    pub sni: Option<Box<str>>,
-    /// Several server names.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    #[schemars(with = "Vec<HostPattern>", length(min = 1))]
-    pub snis: Rare<Vec<String>>,
-    /// Further certificates for the same names, for example with another kind of key.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    #[schemars(inner(length(min = 128, max = 65536)))]
-    pub certs: Rare<Vec<String>>,
-    /// The private keys of `certs`, in the same order.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    #[schemars(inner(length(min = 64, max = 65536)))]
-    pub keys: Rare<Vec<Confidential>>,
-    /// The certificate that a client must show; unset: none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub client: Option<Box<SslClient>>,
-    /// 1 enabled, 0 disabled.
-    #[schemars(range(min = 0, max = 1))]
-    pub status: u8,
-    /// Versions of TLS; unset: those of the listener.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    #[schemars(length(max = 3), extend("uniqueItems" = true))]
-    pub ssl_protocols: Rare<Vec<TlsVersion>>,
-}
-
-impl Default for Ssl {
-    /// Nothing for no name, enabled.
-    fn default() -> Self {
-        Ssl {
-            id: Default::default(),
-            desc: Default::default(),
-            labels: Default::default(),
-            create_time: Default::default(),
-            update_time: Default::default(),
-            kind: Default::default(),
-            cert: Default::default(),
-            key: Default::default(),
-            sni: Default::default(),
-            snis: Default::default(),
-            certs: Default::default(),
-            keys: Default::default(),
-            client: Default::default(),
-            status: 1,
-            ssl_protocols: Default::default(),
-        }
+resource! {
+    /// A certificate with its key.
+    #[schemars(transform = without_defaults("cert key"), transform = conditions)]
+    pub struct Ssl [id about times] {
+        /// Its use.
+        #[serde(rename = "type")]
+        pub kind: SslType,
+        /// The certificate and its chain, in PEM; required.
+        #[schemars(with = "String", length(min = 128, max = 65536))]
+        pub cert: Box<str>,
+        /// Its private key, in PEM; required.
+        #[schemars(with = "String", length(min = 64, max = 65536))]
+        pub key: Confidential,
+        /// The server name that it is shown for: exact, `*.example.com` or `*`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<HostPattern>")]
+        pub sni: Option<Box<str>>,
+        /// Several server names.
+        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[schemars(with = "Vec<HostPattern>", length(min = 1))]
+        pub snis: Rare<Vec<String>>,
+        /// Further certificates for the same names, for example with another kind of key.
+        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[schemars(inner(length(min = 128, max = 65536)))]
+        pub certs: Rare<Vec<String>>,
+        /// The private keys of `certs`, in the same order.
+        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[schemars(inner(length(min = 64, max = 65536)))]
+        pub keys: Rare<Vec<Confidential>>,
+        /// The certificate that a client must show; unset: none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub client: Option<Box<SslClient>>,
+        /// 1 enabled, 0 disabled.
+        pub status: Status,
+        /// Versions of TLS; unset: those of the listener.
+        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[schemars(length(max = 3), extend("uniqueItems" = true))]
+        pub ssl_protocols: Rare<Vec<TlsVersion>>,
     }
 }
 
@@ -148,50 +108,10 @@ impl Ssl {
     }
 }
 
-/// APISIX's schema of an ssl.
-pub(super) fn schema() -> Value {
-    let cert = json!({ "type": "string", "minLength": 128, "maxLength": 65536 });
-    let key = json!({ "type": "string", "minLength": 64, "maxLength": 65536 });
-    let name = json!({ "type": "string", "pattern": HOST_PATTERN });
-    let properties = json!({
-        "name": null,
-        "type": { "type": "string", "enum": ["server", "client"], "default": "server" },
-        "cert": cert,
-        "key": key,
-        "sni": name,
-        "snis": { "type": "array", "items": name, "minItems": 1 },
-        "certs": { "type": "array", "items": cert },
-        "keys": { "type": "array", "items": key },
-        "client": {
-            "type": "object",
-            "properties": {
-                "ca": cert,
-                "depth": { "type": "integer", "minimum": 0, "default": 1 },
-                "skip_mtls_uri_regex": {
-                    "type": "array",
-                    "items": { "type": "string" },
-                    "minItems": 1,
-                    "uniqueItems": true,
-                },
-            },
-            "required": ["ca"],
-        },
-        "status": { "type": "integer", "enum": [1, 0], "default": 1 },
-        "ssl_protocols": {
-            "type": "array",
-            "maxItems": 3,
-            "uniqueItems": true,
-            "items": { "type": "string", "enum": ["TLSv1.1", "TLSv1.2", "TLSv1.3"] },
-        },
-    });
-    let rules = json!({
-        // Also what has no type at all is of type server.
-        "if": { "properties": { "type": { "enum": ["server"] } } },
-        "then": { "oneOf": [
-            { "required": ["sni", "key", "cert"] },
-            { "required": ["snis", "key", "cert"] },
-        ] },
-        "else": { "required": ["key", "cert"] },
-    });
-    with(resource_schema(properties), rules)
+/// What a certificate must have: one for servers, which is also what names no type, a name too.
+fn conditions(ssl: &mut Schema) {
+    let names = ["sni", "snis"].map(|name| json!({ "required": [name, "key", "cert"] }));
+    ssl.insert("if".to_owned(), json!({ "properties": { "type": { "enum": ["server"] } } }));
+    ssl.insert("then".to_owned(), json!({ "oneOf": names }));
+    ssl.insert("else".to_owned(), json!({ "required": ["key", "cert"] }));
 }

@@ -183,7 +183,7 @@ fn rules_of(kind: Kind) -> (&'static [Rule], &'static [Rule]) {
         Kind::StreamRoute => {
             (&[], &[PLUGINS, |subject, object| rules::stream_route(object, subject.text_of_id().as_deref())])
         }
-        Kind::Secret => (&[|subject, _| subject.unknown_manager()], &[]),
+        Kind::Secret => (&[|subject, _| subject.without_provider()], &[]),
     }
 }
 
@@ -286,7 +286,7 @@ impl Subject<'_> {
         }
     }
 
-    fn unknown_manager(&self) -> Vec<Problem> {
+    fn without_provider(&self) -> Vec<Problem> {
         let Some(id) = self.id() else {
             return vec![Problem::new("", "missing", "no secret id").hint("add `id`, as in vault/1")];
         };

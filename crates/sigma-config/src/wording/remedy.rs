@@ -2,8 +2,7 @@
 
 use serde_json::Value;
 
-use super::node::{Node, NodeId, Property, Types};
-use super::strict::Unread;
+use super::node::{Node, NodeId, Types};
 use crate::forms;
 use crate::problem::closest;
 
@@ -12,9 +11,13 @@ pub(super) fn of_null(value: &Value) -> Option<String> {
     value.is_null().then(|| "write a value, or remove it".to_owned())
 }
 
-pub(super) fn of_unknown(key: &str, known: &[Property]) -> Option<String> {
-    let known = known.iter().map(|property| property.name.clone()).collect();
-    Some(Unread::unknown(key, known).remedy())
+/// No field is called so; those that exist are.
+pub(super) fn of_unknown(name: &str, known: &[&str]) -> String {
+    match closest(name, known.iter().copied()) {
+        Some(name) => format!("did you mean `{name}`?"),
+        None if known.is_empty() => "remove it".to_owned(),
+        None => format!("known fields are {}", known.join(", ")),
+    }
 }
 
 pub(super) fn of_choice(allowed: &[Value], value: &Value) -> Option<String> {

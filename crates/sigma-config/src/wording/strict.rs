@@ -12,10 +12,10 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use super::Schema;
 use super::node::{Additional, Dependency, Items, JsonType, Node, NodeId, ObjectRules, Types};
 use super::walk::{Place, Walk};
-use crate::problem::{Problem, closest, element, join, member};
+use super::{Schema, remedy};
+use crate::problem::{Problem, element, join, member};
 
 /// Why nobody reads a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,11 +69,10 @@ impl Unread {
     #[must_use]
     pub fn remedy(&self) -> String {
         match &self.why {
-            Why::Unknown(known) => match closest(&self.name, known.iter().map(String::as_str)) {
-                Some(name) => format!("did you mean `{name}`?"),
-                None if known.is_empty() => "remove it".to_owned(),
-                None => format!("known fields are {}", known.join(", ")),
-            },
+            Why::Unknown(known) => {
+                let known: Vec<&str> = known.iter().map(String::as_str).collect();
+                remedy::of_unknown(&self.name, &known)
+            }
             Why::Idle => "remove it, or write what it belongs to".to_owned(),
             Why::Inert(_) => "remove it".to_owned(),
         }

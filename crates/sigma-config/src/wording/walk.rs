@@ -280,7 +280,10 @@ impl<'s> Walk<'s> {
             match rules.additional {
                 Additional::Nothing if !known => {
                     let text = format!("additional properties forbidden, found {key}");
-                    self.fail(at, "unknown_key", text, || remedy::of_unknown(key, &rules.properties))?;
+                    self.fail(at, "unknown_key", text, || {
+                        let known: Vec<&str> = rules.properties.iter().map(|known| &*known.name).collect();
+                        Some(remedy::of_unknown(key, &known))
+                    })?;
                 }
                 Additional::Schema(id) if !known => self
                     .field(id, &mut field, &at.same())

@@ -69,7 +69,7 @@ impl Task<'_> {
         old: Option<&Arc<Certificate>>,
     ) -> Option<Arc<Certificate>> {
         let ssl = self.config.resources.ssls.get(&key.id)?;
-        if ssl.kind != SslType::Server || ssl.status == 0 {
+        if ssl.kind != SslType::Server || !ssl.status.is_on() {
             return None;
         }
         if let Some(same) = old.filter(|old| !old.identity.refuses())
@@ -93,7 +93,7 @@ impl Task<'_> {
     /// certificate either.
     pub(super) fn refused_names(&mut self, key: &ResourceKey) -> Option<Arc<Parts>> {
         let ssl = self.config.resources.ssls.get(&key.id)?;
-        if ssl.kind != SslType::Server || ssl.status == 0 {
+        if ssl.kind != SslType::Server || !ssl.status.is_on() {
             return None;
         }
         let certificate = Certificate {

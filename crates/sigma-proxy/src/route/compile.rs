@@ -80,7 +80,7 @@ impl<'a> RouteInput<'a> {
                 .iter()
                 .map(|name| listener_number(name).unwrap_or(Self::NO_LISTENER))
                 .collect(),
-            enabled: route.status != 0,
+            enabled: route.status.is_on(),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 use sigma_config::cidr::{Cidr, CidrSet};
 use sigma_config::expr::{Expr, VarName, VarValue, Variables};
-use sigma_config::resources::{Route, Service};
+use sigma_config::resources::{Route, Service, Status};
 use sigma_http::Method;
 
 use super::*;
@@ -422,7 +422,7 @@ fn inputs_come_from_resources() {
     let service = Service { hosts: strings(&["service.com"]).into(), ..Service::default() };
     let plain = Route {
         uri: Some("/a".into()),
-        status: 1,
+        status: Status::ON,
         listeners: strings(&["web", "gone"]).into(),
         ..Route::default()
     };
@@ -433,7 +433,7 @@ fn inputs_come_from_resources() {
     let own = Route {
         host: Some("own.com".into()),
         uris: strings(&["/a", "/b"]).into(),
-        status: 0,
+        status: Status::OFF,
         ..Route::default()
     };
     let input = RouteInput::of(&own, Some(&service), number);

@@ -72,7 +72,7 @@ fn problems_of_the_compilation_come_with_the_others() {
     }
     let log = "access_log: { path: a.log, format: \"$stats\" }\n";
     let kafka = "upstreams:\n  - id: k\n    scheme: kafka\n    nodes: { \"127.0.0.1:1\": 1 }\n";
-    let route = "routes:\n  - uri: a\n    upstream_id: k\n";
+    let route = "routes:\n  - uri: 7\n    upstream_id: k\n";
     let (log_problem, kafka_problem) = ("line 1: access_log.format: ", "upstreams[0].scheme: ");
     check(&format!("{log}{kafka}"), &[log_problem, &format!("line 4: {kafka_problem}")]);
     check(&format!("{log}{kafka}{route}"), &[log_problem, kafka_problem, "routes[0].uri: "]);

@@ -6,7 +6,7 @@ use serde_json::{Map, json};
 use super::*;
 
 /// The smallest resource of each kind that is accepted, and its identity.
-fn smallest(kind: Kind) -> (&'static str, Value) {
+pub(super) fn smallest(kind: Kind) -> (&'static str, Value) {
     let certificate = || json!({ "cert": pem("CERTIFICATE"), "key": pem("PRIVATE KEY"), "sni": "a.com" });
     match kind {
         Kind::Route => ("1", json!({ "uri": "/a", "plugins": {} })),

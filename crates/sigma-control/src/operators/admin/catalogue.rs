@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use axum::http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 use sigma_config::kind::Kind;
-use sigma_config::plugins::{PluginSchemas, PluginScope};
+use sigma_config::plugins::{PluginSchemas, PluginScope, meta_schema};
 use sigma_config::{stored, wording};
 
 use super::AdminState;
@@ -74,20 +74,7 @@ fn plugin_schema(plugins: &dyn PluginSchemas, name: &str, scope: PluginScope) ->
     object.insert("$comment".into(), MARK.into());
     let properties = object.entry("properties").or_insert_with(|| json!({}));
     if let Some(properties) = properties.as_object_mut() {
-        properties.insert(
-            "_meta".into(),
-            json!({
-                "type": "object",
-                "properties": {
-                    "disable": {"type": "boolean"},
-                    "error_response": {"oneOf": [{"type": "string"}, {"type": "object"}]},
-                    "priority": {"type": "integer"},
-                    "filter": {"type": "array"},
-                    "pre_function": {"type": "string"},
-                },
-                "additionalProperties": false,
-            }),
-        );
+        properties.insert("_meta".into(), meta_schema());
     }
     Some(schema)
 }

@@ -1,0 +1,192 @@
+//! A file, the Admin API and a store refuse the same resources with the same words.
+
+use serde_json::json;
+
+use super::bounds::smallest;
+use super::*;
+use crate::{ParseOptions, parse};
+
+/// The place that a file names, the words of all, and the remedy that a file adds.
+struct Refusal {
+    place: String,
+    words: String,
+    hint: String,
+}
+
+/// What a file with this one resource is refused for first.
+fn of_file(kind: Kind, value: &Value) -> Option<Refusal> {
+    let mut item = value.clone();
+    let (id, _) = smallest(kind);
+    if let Some(object) = item.as_object_mut().filter(|object| !object.contains_key("id")) {
+        match kind {
+            Kind::Consumer => {}
+            Kind::Credential => drop(object.insert("id".into(), format!("jack/credentials/{id}").into())),
+            _ => drop(object.insert("id".into(), id.into())),
+        }
+    }
+    let text = json!({ kind.section(): [item] }).to_string();
+    let options = ParseOptions { plugins: &TestPlugins, ..ParseOptions::default() };
+    // Whether others exist is no question of one resource by itself.
+    let problems = parse(&text, &options).err()?;
+    let first = problems.into_iter().find(|problem| problem.code != "reference")?;
+    assert_eq!(first.line, Some(1), "{first}");
+    let place = first.pointer.strip_prefix(&format!("{}[0]", kind.section())).expect("in the resource");
+    let place = place.strip_prefix('.').unwrap_or(place).to_owned();
+    Some(Refusal { place, words: first.message, hint: first.hint.unwrap_or_default() })
+}
+
+/// `value` is refused by all three for what is at `place`; the file adds a remedy with `hint` in it.
+#[track_caller]
+fn refused(kind: Kind, value: &Value, place: &str, hint: &str) {
+    let (id, _) = smallest(kind);
+    let written = super::super::check(kind, Some(id), value, &TestPlugins, UnknownFields::Refuse);
+    let key = match kind {
+        Kind::Credential => ResourceKey::new(kind, format!("jack/credentials/{id}")),
+        _ => ResourceKey::new(kind, id),
+    };
+    let stored = read(&key, value, &TestPlugins, UnknownFields::Refuse).map(drop);
+    let written = written.expect_err("the Admin API refuses it");
+    assert_eq!(stored.expect_err("a store refuses it"), written, "{kind:?} {value}");
+    let Some(file) = of_file(kind, value) else { panic!("a file takes {kind:?} {value}") };
+    assert!(written.contains(&file.words), "{kind:?} {value}\n{written}\n{}", file.words);
+    assert_eq!(file.place, place, "{kind:?} {value}: {}", file.words);
+    assert!(file.hint.contains(hint), "{kind:?} {value}: {} ({})", file.words, file.hint);
+}
+
+/// The smallest resource of a kind with these fields on top.
+fn with(kind: Kind, fields: Value) -> Value {
+    let (_, mut value) = smallest(kind);
+    value.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    value
+}
+
+#[test]
+fn routes_are_refused_alike() {
+    let check = |fields: Value, place: &str, hint: &str| {
+        refused(Kind::Route, &with(Kind::Route, fields), place, hint);
+    };
+    check(json!({ "priority": "x" }), "priority", "");
+    check(json!({ "uri": 7 }), "uri", "");
+    check(json!({ "uri": null }), "uri", "write a value, or remove it");
+    check(json!({ "uris": ["/b"] }), "uris", "keep one of `uri` and `uris`");
+    check(json!({ "urii": 1 }), "urii", "did you mean `uri`?");
+    check(json!({ "name": "" }), "name", "");
+    check(json!({ "desc": "d".repeat(257) }), "desc", "");
+    check(json!({ "labels": { "a": "b c" } }), "labels.a", "without spaces");
+    check(json!({ "labels": { "a": 1 } }), "labels.a", "");
+    check(json!({ "status": 2 }), "status", "one of 1 or 0");
+    check(json!({ "methods": ["GTE"] }), "methods[0]", "did you mean `GET`?");
+    check(json!({ "methods": ["GET", "GET"] }), "methods", "remove one");
+    check(json!({ "host": "a b" }), "host", "for example example.com");
+    check(json!({ "host": "a", "hosts": ["b"] }), "hosts", "keep one of the two");
+    check(json!({ "hosts": ["a", "**"] }), "hosts[1]", "for example example.com");
+    check(json!({ "remote_addr": "10.0.0.0/99" }), "remote_addr", "for example 10.0.0.0/8");
+    check(json!({ "remote_addrs": [] }), "remote_addrs", "");
+    check(json!({ "remote_addr": "::1/200" }), "", "");
+    check(json!({ "timeout": { "connect": 1, "send": 1 } }), "timeout", "add `read`");
+    check(json!({ "timeout": { "connect": 0, "send": 1, "read": 1 } }), "timeout.connect", "");
+    check(json!({ "upstream_id": "a b" }), "upstream_id", "1 to 64 letters");
+    check(json!({ "upstream_id": {} }), "upstream_id", "expected string or integer");
+    check(json!({ "script": "local _M = {}" }), "", "keep one of `script` and `plugins`");
+    check(json!({ "vars": ["arg_a", "==", "1"] }), "vars", "a condition is");
+    check(json!({ "plugins": { "corse": {} } }), "plugins.corse", "did you mean `cors`?");
+    check(json!({ "plugins": { "limit-count": {} } }), "plugins.limit-count", "see the reference");
+    check(
+        json!({ "plugins": { "limit-count": { "count": 1, "windows": 1 } } }),
+        "plugins.limit-count.windows",
+        "known fields",
+    );
+    check(json!({ "rewrite": { "regex": "(", "replacement": "" } }), "rewrite.regex", "see the syntax");
+    check(json!({ "upstream": { "nodes": {}, "tls": { "verfy": true } } }), "upstream.tls.verfy", "`verify`");
+    refused(Kind::Route, &json!({ "plugins": {} }), "", "add `uri` or `uris`");
+    refused(Kind::Route, &json!({ "uri": "/a" }), "", "add `plugins`, `upstream`,");
+}
+
+#[test]
+fn upstreams_and_services_are_refused_alike() {
+    let check = |fields: Value, place: &str, hint: &str| {
+        let value = with(Kind::Upstream, fields.clone());
+        refused(Kind::Upstream, &value, place, hint);
+        for kind in [Kind::Service, Kind::Route] {
+            let place = if place.is_empty() { "upstream".to_owned() } else { format!("upstream.{place}") };
+            refused(kind, &with(kind, json!({ "upstream": value })), &place, hint);
+        }
+    };
+    check(json!({ "type": "roundrobbin" }), "type", "did you mean `roundrobin`?");
+    check(json!({ "type": "chash" }), "", "add `key`");
+    check(json!({ "retries": -1 }), "retries", "");
+    check(json!({ "retries": 4_294_967_296_u64 }), "retries", "");
+    check(json!({ "nodes": 5 }), "nodes", "expected object or array");
+    check(json!({ "nodes": { "h": -1 } }), "nodes.h", "expected -1 to be at least 0");
+    check(json!({ "nodes": [{ "host": "h" }] }), "nodes[0]", "add `weight`");
+    check(json!({ "nodes": [{ "host": "h", "weight": 1, "port": 0 }] }), "nodes[0].port", "at least 1");
+    check(json!({ "nodes": [{ "host": "h", "weight": 1, "weigth": 1 }] }), "nodes[0].weigth", "did you mean");
+    check(json!({ "nodes": { "h:65536": 1 } }), "nodes[\"h:65536\"]", "write host:port");
+    check(json!({ "checks": { "passive": {} } }), "checks", "add `active`");
+    check(
+        json!({ "checks": { "active": { "healthy": { "successes": 255 } } } }),
+        "checks.active.healthy.successes",
+        "",
+    );
+    check(json!({ "keepalive_pool": { "sise": 1 } }), "keepalive_pool.sise", "did you mean `size`?");
+    check(json!({ "service_name": "a", "discovery_type": "dns" }), "service_name", "keep one of `nodes`");
+    check(json!({ "pass_host": "rewrite" }), "", "add `upstream_host`");
+    check(json!({ "tls": { "client_cert": pem("CERTIFICATE") } }), "tls", "add `client_key`");
+    check(json!({ "tls": { "client_cert": "short" } }), "tls.client_cert", "");
+    refused(Kind::Upstream, &json!({}), "", "add `nodes`");
+    refused(Kind::Service, &json!({ "hosts": [] }), "hosts", "");
+    refused(Kind::Service, &json!({ "enable_websocket": 1 }), "enable_websocket", "");
+}
+
+#[test]
+fn the_other_kinds_are_refused_alike() {
+    let check = |kind: Kind, fields: Value, place: &str, hint: &str| {
+        refused(kind, &with(kind, fields), place, hint);
+    };
+    check(Kind::Consumer, json!({ "username": "a b" }), "username", "letters, digits, `-` or `_`");
+    check(Kind::Consumer, json!({ "name": "n" }), "name", "known fields are username");
+    check(Kind::Consumer, json!({ "plugins": { "key-auth": {} } }), "plugins.key-auth", "see the reference");
+    check(Kind::Credential, json!({ "username": "jack" }), "username", "known fields are id");
+    check(Kind::Credential, json!({ "plugins": { "cors": {} } }), "plugins.cors", "key-auth");
+    let two = json!({ "plugins": { "key-auth": { "key": "k" }, "cors": {} } });
+    check(Kind::Credential, two, "plugins", "");
+    for kind in [Kind::ConsumerGroup, Kind::GlobalRule, Kind::PluginConfig] {
+        check(kind, json!({ "plugins": { "x": {} } }), "plugins.x", "remove it");
+        check(kind, json!({ "plugin": {} }), "plugin", "did you mean `plugins`?");
+        refused(kind, &json!({}), "", "add `plugins`");
+    }
+    refused(Kind::PluginMetadata, &json!({}), "", "see the reference of the plugin `cors`");
+    check(Kind::Ssl, json!({ "cert": "short" }), "cert", "");
+    check(Kind::Ssl, json!({ "key": format!("---{}", "x".repeat(64)) }), "key", "PEM");
+    check(Kind::Ssl, json!({ "sni": "a b" }), "sni", "for example example.com");
+    check(Kind::Ssl, json!({ "snis": ["a"] }), "snis", "keep one of `sni` and `snis`");
+    check(Kind::Ssl, json!({ "type": "clint" }), "type", "did you mean `client`?");
+    check(Kind::Ssl, json!({ "client": { "depth": 1 } }), "client", "add `ca`");
+    check(Kind::Ssl, json!({ "ssl_protocols": ["TLSv1.0"] }), "ssl_protocols[0]", "did you mean");
+    check(Kind::Ssl, json!({ "client": { "ca": pem("CERTIFICATE"), "dept": 1 } }), "client.dept", "`depth`");
+    refused(Kind::Proto, &json!({}), "", "add `content`");
+    check(Kind::Proto, json!({ "content": "message {}" }), "content", "write the text of one .proto file");
+    check(Kind::StreamRoute, json!({ "server_port": 0 }), "server_port", "");
+    check(Kind::StreamRoute, json!({ "remote_addr": "fe80::/129" }), "remote_addr", "for example 10.0.0.0/8");
+    check(Kind::StreamRoute, json!({ "protocol": {} }), "protocol", "add `name`");
+    let logged = json!({ "protocol": { "name": "a", "logger": [{ "name": "b" }] } });
+    check(Kind::StreamRoute, logged, "protocol.logger[0]", "add `conf`");
+    check(Kind::StreamRoute, json!({ "plugins": { "cors": {} } }), "plugins.cors", "");
+    check(Kind::StreamRoute, json!({ "upstream": {} }), "upstream", "add `nodes`");
+    check(Kind::Secret, json!({ "uri": "x" }), "uri", "for example http://127.0.0.1:8200");
+    check(Kind::Secret, json!({ "tokne": "t" }), "tokne", "did you mean `token`?");
+    refused(Kind::Secret, &json!({ "uri": "http://h", "prefix": "a" }), "", "add `token`");
+}
+
+/// What only nobody reads is warned of, if that is wished, by all three alike.
+#[test]
+fn unknown_fields_are_passed_over_alike() {
+    let value = json!({ "uri": "/a", "plugins": {}, "upstream": { "nodes": {}, "tls": { "verfy": true } } });
+    let unknown = UnknownFields::Warn;
+    assert_eq!(super::super::check(Kind::Route, Some("1"), &value, &TestPlugins, unknown), Ok(()));
+    assert!(read(&ResourceKey::new(Kind::Route, "1"), &value, &TestPlugins, unknown).is_ok());
+    let file = json!({ "compat": { "unknown_fields": "warn" }, "routes": [value] }).to_string();
+    let options = ParseOptions { plugins: &TestPlugins, ..ParseOptions::default() };
+    let warnings = parse(&file, &options).unwrap().warnings;
+    assert!(warnings.iter().any(|problem| problem.pointer == "routes[0].upstream.tls.verfy"), "{warnings:?}");
+}
