@@ -4,6 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sigma_config::Problem;
@@ -328,6 +329,15 @@ impl Build<'_> {
     /// The type does not fit the schema.
     pub fn config<T: DeserializeOwned>(&self) -> Result<T, String> {
         T::deserialize(self.conf).map_err(|error| error.to_string())
+    }
+
+    /// The plugin's metadata as a type; its default if there is none.
+    ///
+    /// # Errors
+    /// The type does not fit the schema.
+    pub fn metadata_as<T: DeserializeOwned + Default>(&self) -> Result<T, String> {
+        let metadata = Option::<T>::deserialize(self.metadata).map_err(|error| error.to_string())?;
+        Ok(metadata.unwrap_or_default())
     }
 
     /// For a configuration with defaults filled in, in which no other plugins stand.

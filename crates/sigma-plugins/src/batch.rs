@@ -11,12 +11,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
 use sigma_plugin::{Context, Env, Node};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::log::entry::Formats;
 use crate::seldom::Seldom;
 
 /// Most bytes that the entries of one plugin may hold in memory, all batches together. APISIX
@@ -27,54 +28,59 @@ const PENDING_BYTES: usize = 64 << 20;
 /// many as may wait, to a server that is slow already.
 const LANES: usize = 16;
 
-/// Entries waiting unless the plugin's metadata says otherwise.
-pub(crate) const DEFAULT_PENDING: u64 = 8192;
-
 /// The fields of a plugin's configuration that say how it batches.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub(crate) struct BatchSettings {
+    /// Name in the error log and in the metric `batch_process_entries`.
     name: String,
-    batch_max_size: usize,
-    inactive_timeout: u64,
-    buffer_duration: u64,
+    /// Further attempts after a failure.
+    #[schemars(with = "u64", extend("default" = 0))]
     max_retry_count: u32,
+    /// Seconds before each further attempt.
+    #[schemars(extend("default" = 1))]
     retry_delay: u64,
+    /// A batch is sent when its oldest entry is this old, in seconds.
+    #[schemars(range(min = 1), extend("default" = 60))]
+    buffer_duration: u64,
+    /// A batch is sent when no entry came for this long, in seconds.
+    #[schemars(range(min = 1), extend("default" = 5))]
+    inactive_timeout: u64,
+    /// A batch is sent when it has this many entries.
+    #[schemars(range(min = 1), extend("default" = 1000))]
+    batch_max_size: usize,
+}
+
+/// Gives `name` of [`BatchSettings`] its default in the schema of a plugin.
+pub(crate) fn named(name: &'static str) -> impl FnMut(&mut Schema) {
+    move |schema| {
+        if let Some(field) = schema.pointer_mut("/properties/name") {
+            field["default"] = name.into();
+        }
+    }
 }
 
 impl BatchSettings {
-    /// Adds the schema of these fields to a plugin's; `name` is the default name.
-    pub(crate) fn add_schema(properties: &mut Value, name: &str) {
-        let fields = json!({
-            "name": {"type": "string", "default": name, "description": "Name in the error log and in the metric `batch_process_entries`."},
-            "max_retry_count": {"type": "integer", "minimum": 0, "default": 0, "description": "Further attempts after a failure."},
-            "retry_delay": {"type": "integer", "minimum": 0, "default": 1, "description": "Seconds before each further attempt."},
-            "buffer_duration": {"type": "integer", "minimum": 1, "default": 60, "description": "A batch is sent when its oldest entry is this old, in seconds."},
-            "inactive_timeout": {"type": "integer", "minimum": 1, "default": 5, "description": "A batch is sent when no entry came for this long, in seconds."},
-            "batch_max_size": {"type": "integer", "minimum": 1, "default": 1000, "description": "A batch is sent when it has this many entries."},
-        });
-        if let (Some(all), Value::Object(fields)) = (properties.as_object_mut(), fields) {
-            all.extend(fields);
-        }
-    }
-
     /// Whether each entry is sent on its own.
     pub(crate) fn is_single(&self) -> bool {
         self.batch_max_size == 1
     }
 }
 
-/// The schema of a batching logger's metadata.
-pub(crate) fn metadata_schema() -> Value {
-    let mut properties = Map::new();
-    properties.extend(crate::log::entry::format_schema());
-    properties.insert(
-        "max_pending_entries".into(),
-        json!({
-            "type": "integer", "minimum": 1, "default": DEFAULT_PENDING,
-            "description": "Entries that may wait to be sent; more are dropped."
-        }),
-    );
-    json!({"type": "object", "properties": properties})
+/// The metadata of a batching logger.
+#[derive(Deserialize, JsonSchema)]
+#[serde(default)]
+pub(crate) struct Metadata {
+    #[serde(flatten)]
+    pub(crate) formats: Formats,
+    /// Entries that may wait to be sent; more are dropped.
+    #[schemars(range(min = 1))]
+    pub(crate) max_pending_entries: u64,
+}
+
+impl Default for Metadata {
+    fn default() -> Metadata {
+        Metadata { formats: Formats::default(), max_pending_entries: 8192 }
+    }
 }
 
 /// So many seconds, or thirty years: no timer goes on for longer, and none may overflow its clock.
@@ -451,6 +457,8 @@ impl Outgoing {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::testing::Case;
 

@@ -7,99 +7,79 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 use sigma_config::expr::Expr;
 use sigma_http::{BodyLength, Chunk, Headers};
 use sigma_plugin::{BodyFilter, Context, Env, Pieces, Plugin, Transform, variables};
 
-use super::template::{Bodies, Template, text_of};
+use super::format::{Bodies, LogFormat, text_of};
 use crate::seldom::Seldom;
 
 /// Header fields and query arguments that an entry shows at most.
 const MAX_FIELDS: usize = 100;
 
+/// What entries say, in a configuration or its metadata.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+pub(crate) struct Formats {
+    /// Fields of an entry in place of the usual ones; a value with `$` before it is a variable.
+    log_format: Option<LogFormat>,
+    /// Fields that join the usual ones, in the form of `log_format`.
+    log_format_extra: Option<LogFormat>,
+}
+
 /// The configuration that loggers have in common.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct EntryConfig {
-    log_format: Option<Value>,
-    log_format_extra: Option<Value>,
+    #[serde(flatten)]
+    formats: Formats,
+    /// Shows the request body.
+    #[schemars(extend("default" = false))]
     include_req_body: bool,
-    include_req_body_expr: Option<Value>,
+    /// Shows the request body only where these conditions hold.
+    #[serde(default, deserialize_with = "request_condition")]
+    #[schemars(length(min = 1), extend("items" = {"type": "array"}))]
+    include_req_body_expr: Option<Expr>,
+    /// Shows the response body.
+    #[schemars(extend("default" = false))]
     include_resp_body: bool,
-    include_resp_body_expr: Option<Value>,
+    /// Shows the response body only where these conditions hold.
+    #[serde(default, deserialize_with = "response_condition")]
+    #[schemars(length(min = 1), extend("items" = {"type": "array"}))]
+    include_resp_body_expr: Option<Expr>,
+    /// Bytes of the request body that are shown at most.
+    #[schemars(range(min = 1), extend("default" = 524_288))]
     max_req_body_bytes: usize,
+    /// Bytes of the response body that are shown at most.
+    #[schemars(range(min = 1), extend("default" = 524_288))]
     max_resp_body_bytes: usize,
 }
 
-/// Schema of the formats, in a configuration or its metadata.
-pub(crate) fn format_schema() -> Map<String, Value> {
-    let object = |description: &str| json!({"type": "object", "description": description});
-    [
-        (
-            "log_format".to_owned(),
-            object(
-                "Fields of an entry in place of the usual ones; a value with `$` before it is a variable.",
-            ),
-        ),
-        (
-            "log_format_extra".to_owned(),
-            object("Fields that join the usual ones, in the form of `log_format`."),
-        ),
-    ]
-    .into_iter()
-    .collect()
+fn request_condition<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Expr>, D::Error> {
+    expression("include_req_body_expr", &Value::deserialize(deserializer)?).map(Some)
 }
 
-/// Schema of the fields that loggers have in common.
-pub(super) fn entry_schema() -> Value {
-    let mut properties = format_schema();
-    let flag = |description: &str| json!({"type": "boolean", "default": false, "description": description});
-    let conditions = |description: &str| {
-        json!({
-            "type": "array", "minItems": 1, "items": {"type": "array"}, "description": description
-        })
-    };
-    let bytes = |description: &str| json!({"type": "integer", "minimum": 1, "default": 524_288, "description": description});
-    let own = [
-        ("include_req_body", flag("Shows the request body.")),
-        ("include_req_body_expr", conditions("Shows the request body only where these conditions hold.")),
-        ("include_resp_body", flag("Shows the response body.")),
-        ("include_resp_body_expr", conditions("Shows the response body only where these conditions hold.")),
-        ("max_req_body_bytes", bytes("Bytes of the request body that are shown at most.")),
-        ("max_resp_body_bytes", bytes("Bytes of the response body that are shown at most.")),
-    ];
-    properties.extend(own.map(|(name, schema)| (name.to_owned(), schema)));
-    Value::Object(properties)
+fn response_condition<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Expr>, D::Error> {
+    expression("include_resp_body_expr", &Value::deserialize(deserializer)?).map(Some)
 }
 
 /// Reads the expression in a field of a configuration.
 ///
 /// # Errors
 /// It is none; the text is APISIX's.
-pub(super) fn expression(field: &str, rule: Option<&Value>) -> Result<Option<Expr>, String> {
-    let parsed = rule.map(Expr::parse).transpose();
-    parsed.map_err(|error| format!("failed to validate the '{field}' expression: {error}"))
-}
-
-/// What the schema cannot say of the common fields.
-///
-/// # Errors
-/// An expression is none.
-pub(super) fn check(conf: &Value) -> Result<(), String> {
-    for field in ["include_req_body_expr", "include_resp_body_expr"] {
-        expression(field, conf.get(field))?;
-    }
-    Ok(())
+pub(super) fn expression<E: serde::de::Error>(field: &str, rule: &Value) -> Result<Expr, E> {
+    let parsed = Expr::parse(rule);
+    parsed.map_err(|error| E::custom(format!("failed to validate the '{field}' expression: {error}")))
 }
 
 /// How a logger makes its entries.
 #[derive(Debug)]
 pub(super) struct Entries {
     /// Replaces the usual fields.
-    format: Option<Template>,
+    format: Option<LogFormat>,
     /// Joins them.
-    extra: Template,
+    extra: LogFormat,
     request: Option<Expr>,
     response: Option<Arc<Expr>>,
     max_request: usize,
@@ -108,31 +88,24 @@ pub(super) struct Entries {
 
 impl Entries {
     /// From a logger's configuration and its metadata.
-    ///
-    /// # Errors
-    /// An expression is none.
-    pub(super) fn new(config: &EntryConfig, metadata: &Value) -> Result<Entries, String> {
-        let format = Template::parse(config.log_format.as_ref()).filter(|format| !format.is_empty());
-        let format = format
-            .or_else(|| Template::parse(metadata.get("log_format")).filter(|format| !format.is_empty()));
-        let extra = config.log_format_extra.as_ref().or(metadata.get("log_format_extra"));
-        let request = expression("include_req_body_expr", config.include_req_body_expr.as_ref())?;
-        let response = expression("include_resp_body_expr", config.include_resp_body_expr.as_ref())?;
+    pub(super) fn new(config: EntryConfig, metadata: Formats) -> Entries {
+        let says = |format: &LogFormat| !format.is_empty();
         let wanted = |flag: bool, expr: Option<Expr>| flag.then(|| expr.unwrap_or_default());
-        Ok(Entries {
-            format,
-            extra: Template::parse(extra).unwrap_or_default(),
-            request: wanted(config.include_req_body, request),
-            response: wanted(config.include_resp_body, response).map(Arc::new),
+        let (own, shared) = (config.formats, metadata);
+        Entries {
+            format: own.log_format.filter(says).or(shared.log_format.filter(says)),
+            extra: own.log_format_extra.or(shared.log_format_extra).unwrap_or_default(),
+            request: wanted(config.include_req_body, config.include_req_body_expr),
+            response: wanted(config.include_resp_body, config.include_resp_body_expr).map(Arc::new),
             max_request: config.max_req_body_bytes,
             max_response: config.max_resp_body_bytes,
-        })
+        }
     }
 
     /// In the access phase: has the request body copied if the entry will show it.
     pub(super) fn access(&self, ctx: &mut Context) {
         let formats = self.format.iter().chain([&self.extra]);
-        let named = formats.into_iter().any(Template::shows_request_body);
+        let named = formats.into_iter().any(LogFormat::shows_request_body);
         if named || self.request.as_ref().is_some_and(|expr| expr.eval(ctx)) {
             ctx.copy_request_body(self.max_request);
         }

@@ -10,15 +10,18 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use sigma_config::described::schema_of;
 use sigma_config::expr::Expr;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{
-    BodyFilter, Build, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, ResponseStep, Step,
+    BodyFilter, Build, Configuration, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, ResponseStep,
+    Step,
 };
 
-use super::entry::{self, Entries, EntryConfig, entry_schema, expression};
+use super::entry::{Entries, EntryConfig, Formats, expression};
 use crate::seldom::Seldom;
 
 /// Bytes of lines that may wait for the disk; more are dropped.
@@ -34,20 +37,11 @@ const OPEN_FILES: usize = 8;
 /// `file-logger`.
 pub(crate) static FILE_LOGGER: Descriptor = Descriptor {
     name: "file-logger",
-    version: "0.1",
     priority: 399,
-    doc: "Appends one JSON line per request to a file.\n\n\
-        The file is made if it is not there, with mode 0640; its folder is not. Lines are written one by one and whole, \
-        by a thread of their own: a slow disk holds up no request, and lines beyond 64 MiB that wait \
-        for it are dropped with a message in the error log. Lines that are dropped or cannot be written are \
-        counted in `sigma_access_lines_dropped_total`. A pipe is written to without waiting for its reader. The signal that reopens the access log \
-        (`USR1`) reopens these files too.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::BodyFilter, Phase::Log]),
-    schema,
-    metadata_schema: Some(metadata_schema),
-    check: Some(check),
-    build,
+    metadata_schema: Some(schema_of::<Metadata>),
+    build: |build| Ok(Arc::new(FileLogger::new(build)?)),
     variables: &[
         VariablePlace::shown("match", VariableForm::Condition),
         VariablePlace::shown("log_format", VariableForm::LogFormat),
@@ -55,7 +49,7 @@ pub(crate) static FILE_LOGGER: Descriptor = Descriptor {
         VariablePlace::shown("include_req_body_expr", VariableForm::Condition),
         VariablePlace::shown("include_resp_body_expr", VariableForm::Condition),
     ],
-    ..Descriptor::BASE
+    ..Descriptor::of::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -77,64 +71,38 @@ $ cat requests.log
 ```
 "#;
 
-fn schema() -> Value {
-    let mut properties = entry_schema();
-    properties["path"] = json!({
-        "type": "string",
-        "description": "The file; a relative path begins at the gateway's working directory. Here or in the metadata."
-    });
-    properties["match"] = json!({
-        "type": "array", "maxItems": 20, "items": {"type": "array"},
-        "description": "Lists of conditions; an entry is written if one of them holds."
-    });
-    json!({"type": "object", "properties": properties})
-}
-
-fn metadata_schema() -> Value {
-    let mut properties = entry::format_schema();
-    properties.insert(
-        "path".into(),
-        json!({"type": "string", "description": "The file of instances that name none."}),
-    );
-    json!({"type": "object", "properties": properties})
-}
-
-fn check(conf: &Value) -> Result<(), String> {
-    entry::check(conf)?;
-    conditions(conf.get("match")).map(|_| ())
-}
-
-fn conditions(value: Option<&Value>) -> Result<Option<Vec<Expr>>, String> {
-    let rules = value.and_then(Value::as_array);
-    rules
-        .map(|rules| {
-            rules.iter().map(|rule| Ok(expression("match", Some(rule))?.unwrap_or_default())).collect()
-        })
-        .transpose()
-}
-
-#[derive(Debug, Deserialize)]
+/// Appends one JSON line per request to a file.
+///
+/// The file is made if it is not there, with mode 0640; its folder is not. Lines are written one by one
+/// and whole, by a thread of their own: a slow disk holds up no request, and lines beyond 64 MiB that wait
+/// for it are dropped with a message in the error log. Lines that are dropped or cannot be written are
+/// counted in `sigma_access_lines_dropped_total`. A pipe is written to without waiting for its reader. The
+/// signal that reopens the access log (`USR1`) reopens these files too.
+#[derive(Deserialize, JsonSchema)]
 struct Config {
-    path: Option<PathBuf>,
-    #[serde(rename = "match")]
-    conditions: Option<Value>,
     #[serde(flatten)]
     entry: EntryConfig,
+    /// The file; a relative path begins at the gateway's working directory. Here or in the metadata.
+    path: Option<PathBuf>,
+    /// Lists of conditions; an entry is written if one of them holds.
+    #[serde(rename = "match", default, deserialize_with = "conditions")]
+    #[schemars(length(max = 20), extend("items" = {"type": "array"}))]
+    conditions: Option<Vec<Expr>>,
 }
 
-fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
-    let config: Config = build.config()?;
-    let shared = build.metadata.get("path").and_then(Value::as_str).map(PathBuf::from);
-    let path = config
-        .path
-        .or(shared)
-        .ok_or(r#"property "path" is not set in either the plugin conf or the metadata"#)?;
-    Ok(Arc::new(FileLogger {
-        path: path.into(),
-        conditions: conditions(config.conditions.as_ref())?,
-        entries: Entries::new(&config.entry, build.metadata)?,
-        lines: build.node.part(Lines::default),
-    }))
+impl Configuration for Config {}
+
+fn conditions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Expr>>, D::Error> {
+    let rules = Vec::<Value>::deserialize(deserializer)?;
+    rules.iter().map(|rule| expression("match", rule)).collect::<Result<_, _>>().map(Some)
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
+struct Metadata {
+    #[serde(flatten)]
+    formats: Formats,
+    /// The file of instances that name none.
+    path: Option<PathBuf>,
 }
 
 struct FileLogger {
@@ -143,6 +111,22 @@ struct FileLogger {
     conditions: Option<Vec<Expr>>,
     entries: Entries,
     lines: Arc<Lines>,
+}
+
+impl FileLogger {
+    fn new(build: &Build<'_>) -> Result<FileLogger, String> {
+        let (config, metadata): (Config, Metadata) = (build.config()?, build.metadata_as()?);
+        let path = config
+            .path
+            .or(metadata.path)
+            .ok_or(r#"property "path" is not set in either the plugin conf or the metadata"#)?;
+        Ok(FileLogger {
+            path: path.into(),
+            conditions: config.conditions,
+            entries: Entries::new(config.entry, metadata.formats),
+            lines: build.node.part(Lines::default),
+        })
+    }
 }
 
 impl Plugin for FileLogger {

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
-use sigma_config::wording::is_secret_reference;
+use serde_json::Value;
+use sigma_config::described::schema_of;
+use sigma_config::resources::Confidential;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{
-    BodyFilter, Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step,
+    BodyFilter, Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step,
 };
 use tokio::sync::OnceCell;
 
-use super::entry::{self, Entries, EntryConfig, entry_schema};
+use super::entry::{Entries, EntryConfig};
 use crate::batch::{self, BatchSettings, Batches, Destination, Processor, Refusal, Sending};
 
 const NAME: &str = "http-logger";
@@ -23,36 +25,18 @@ const SHOWN_ANSWER_BYTES: usize = 1024;
 /// `http-logger`.
 pub(crate) static HTTP_LOGGER: Descriptor = Descriptor {
     name: NAME,
-    version: "0.1",
     priority: 410,
-    doc: "Sends log entries in batches to an HTTP server.\n\n\
-        Each batch is one `POST` with a JSON array, or one object a line (`concat_method: new_line`). \
-        Requests never wait for it: what the server does not take is retried `max_retry_count` times \
-        and dropped then, and so is what exceeds `max_pending_entries` of the plugin metadata or 64 MiB. \
-        What is still buffered when the gateway stops is sent once.",
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::BodyFilter, Phase::Log]),
-    schema,
-    metadata_schema: Some(batch::metadata_schema),
-    secret_fields: &["auth_header"],
-    check: Some(|conf| {
-        entry::check(conf)?;
-        let authorization = conf.get("auth_header").and_then(Value::as_str).unwrap_or_default();
-        if reqwest::header::HeaderValue::from_str(authorization).is_err() {
-            return Err("auth_header: it holds what no field can".to_owned());
-        }
-        let uri = conf.get("uri").and_then(Value::as_str).unwrap_or_default();
-        // One that is kept elsewhere is not known yet.
-        if is_secret_reference(uri) { Ok(()) } else { address(uri).map(drop) }
-    }),
-    build,
+    metadata_schema: Some(schema_of::<batch::Metadata>),
+    build: |build| Ok(Arc::new(HttpLogger::new(build)?)),
     variables: &[
         VariablePlace::shown("log_format", VariableForm::LogFormat),
         VariablePlace::shown("log_format_extra", VariableForm::LogFormat),
         VariablePlace::shown("include_req_body_expr", VariableForm::Condition),
         VariablePlace::shown("include_resp_body_expr", VariableForm::Condition),
     ],
-    ..Descriptor::BASE
+    ..Descriptor::of::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -74,65 +58,83 @@ HTTP/1.1 200 OK
 ```
 "#;
 
-fn schema() -> Value {
-    let mut properties = entry_schema();
-    properties["uri"] = json!({
-        "type": "string",
-        "pattern": r"^[^\/]+:\/\/([\da-zA-Z.-]+|\[[\da-fA-F:]+\])(:\d+)?",
-        "description": "Where batches are sent to."
-    });
-    properties["auth_header"] =
-        json!({"type": "string", "description": "Value of the `Authorization` field."});
-    properties["timeout"] = json!({
-        "type": "integer", "minimum": 1, "default": 3,
-        "description": "Seconds that connecting may take, and the whole exchange after that."
-    });
-    properties["concat_method"] = json!({
-        "type": "string", "enum": ["json", "new_line"], "default": "json",
-        "description": "A batch is a JSON array (`json`), or one object a line (`new_line`)."
-    });
-    properties["ssl_verify"] =
-        json!({"type": "boolean", "default": false, "description": "Checks the server's certificate."});
-    BatchSettings::add_schema(&mut properties, "http logger");
-    json!({"type": "object", "properties": properties, "required": ["uri"]})
-}
-
-#[derive(Debug, Deserialize)]
+/// Sends log entries in batches to an HTTP server.
+///
+/// Each batch is one `POST` with a JSON array, or one object a line (`concat_method: new_line`). Requests
+/// never wait for it: what the server does not take is retried `max_retry_count` times and dropped then,
+/// and so is what exceeds `max_pending_entries` of the plugin metadata or 64 MiB. What is still buffered
+/// when the gateway stops is sent once.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(transform = batch::named("http logger"))]
 struct Config {
-    uri: String,
-    auth_header: Option<String>,
-    timeout: u64,
-    concat_method: Concat,
-    ssl_verify: bool,
     #[serde(flatten)]
     entry: EntryConfig,
+    /// Where batches are sent to.
+    #[schemars(regex(pattern = r"^[^\/]+:\/\/([\da-zA-Z.-]+|\[[\da-fA-F:]+\])(:\d+)?"))]
+    uri: Address,
+    /// Value of the `Authorization` field.
+    auth_header: Option<Confidential>,
+    /// Seconds that connecting may take, and the whole exchange after that.
+    #[schemars(range(min = 1), extend("default" = 3))]
+    timeout: u64,
+    /// A batch is a JSON array (`json`), or one object a line (`new_line`).
+    #[schemars(extend("default" = "json"))]
+    concat_method: Concat,
+    /// Checks the server's certificate.
+    #[schemars(extend("default" = false))]
+    ssl_verify: bool,
     #[serde(flatten)]
     batch: BatchSettings,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+impl Configuration for Config {
+    fn check(&self) -> Result<(), String> {
+        let value = self.auth_header.as_ref().map_or("", Confidential::reveal);
+        match reqwest::header::HeaderValue::from_str(value) {
+            Ok(_) => Ok(()),
+            Err(_) => Err("auth_header: it holds what no field can".to_owned()),
+        }
+    }
+}
+
+/// The place that batches are sent to.
+#[derive(Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+struct Address(#[schemars(with = "String")] reqwest::Url);
+
+impl TryFrom<String> for Address {
+    type Error = String;
+
+    fn try_from(uri: String) -> Result<Address, String> {
+        let url = reqwest::Url::parse(&uri).map_err(|error| format!("uri: {error}"))?;
+        match url.scheme() {
+            "http" | "https" => Ok(Address(url)),
+            other => Err(format!("uri: the scheme {other} is neither http nor https")),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Concat {
     Json,
     NewLine,
 }
 
-fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
-    let config: Config = build.config()?;
-    let entries = Entries::new(&config.entry, build.metadata)?;
-    let server = Server::new(&config)?;
-    let max_pending =
-        build.metadata.get("max_pending_entries").and_then(Value::as_u64).unwrap_or(batch::DEFAULT_PENDING);
-    let processor =
-        Batches::processor(build.node, NAME, build.conf_hash(), &config.batch, max_pending, || {
-            Arc::new(server)
-        });
-    Ok(Arc::new(HttpLogger { entries, processor }))
-}
-
 struct HttpLogger {
     entries: Entries,
     processor: Arc<Processor>,
+}
+
+impl HttpLogger {
+    fn new(build: &Build<'_>) -> Result<HttpLogger, String> {
+        let (config, metadata): (Config, batch::Metadata) = (build.config()?, build.metadata_as()?);
+        let (server, key) = (Server::new(&config), build.conf_hash());
+        let pending = metadata.max_pending_entries;
+        let make = || Arc::new(server) as Arc<dyn Destination>;
+        let processor = Batches::processor(build.node, NAME, key, &config.batch, pending, make);
+        Ok(HttpLogger { entries: Entries::new(config.entry, metadata.formats), processor })
+    }
 }
 
 impl Plugin for HttpLogger {
@@ -162,7 +164,7 @@ struct Server {
     url: reqwest::Url,
     host: String,
     port: u16,
-    authorization: Option<String>,
+    authorization: Option<Confidential>,
     timeout: Duration,
     verify: bool,
     concat: Concat,
@@ -172,36 +174,25 @@ struct Server {
     client: OnceCell<reqwest::Client>,
 }
 
-/// Reads the place that batches are sent to.
-fn address(uri: &str) -> Result<reqwest::Url, String> {
-    let url = reqwest::Url::parse(uri).map_err(|error| format!("uri: {error}"))?;
-    match url.scheme() {
-        "http" | "https" => Ok(url),
-        other => Err(format!("uri: the scheme {other} is neither http nor https")),
-    }
-}
-
 impl Server {
-    fn new(config: &Config) -> Result<Server, String> {
-        let url = address(&config.uri)?;
+    fn new(config: &Config) -> Server {
+        let url = config.uri.0.clone();
         if url.scheme() == "http" {
-            tracing::warn!("http-logger: entries are sent to {} in the clear", config.uri);
+            tracing::warn!("http-logger: entries are sent to {url} in the clear");
         } else if !config.ssl_verify {
-            tracing::warn!("http-logger: the certificate of {} is not checked (ssl_verify)", config.uri);
+            tracing::warn!("http-logger: the certificate of {url} is not checked (ssl_verify)");
         }
-        let (host, port) =
-            (url.host_str().unwrap_or_default().to_owned(), url.port_or_known_default().unwrap_or(80));
-        Ok(Server {
+        Server {
+            host: url.host_str().unwrap_or_default().to_owned(),
+            port: url.port_or_known_default().unwrap_or(80),
             url,
-            host,
-            port,
             authorization: config.auth_header.clone(),
             timeout: batch::seconds(config.timeout),
             verify: config.ssl_verify,
             concat: config.concat_method,
             single: config.batch.is_single(),
             client: OnceCell::new(),
-        })
+        }
     }
 
     async fn client(&self) -> Result<&reqwest::Client, String> {
@@ -241,7 +232,7 @@ impl Server {
             .header("Content-Type", content_type)
             .body(self.payload(entries));
         if let Some(authorization) = &self.authorization {
-            request = request.header("Authorization", authorization.as_str());
+            request = request.header("Authorization", authorization.reveal());
         }
         let (host, port) = (&self.host, self.port);
         let mut response = request.send().await.map_err(|error| self.failure(&error))?;

@@ -2,8 +2,8 @@
 
 pub(crate) mod entry;
 mod file_logger;
+mod format;
 mod http_logger;
-mod template;
 
 pub(crate) use file_logger::FILE_LOGGER;
 pub(crate) use http_logger::HTTP_LOGGER;

@@ -210,8 +210,7 @@ struct Cors {
 impl Cors {
     fn new(build: &Build<'_>) -> Result<Cors, String> {
         let mut config: Config = build.config()?;
-        let metadata = Option::<Metadata>::deserialize(build.metadata).map_err(|error| error.to_string())?;
-        let lists = metadata.unwrap_or_default().allow_origins.unwrap_or_default();
+        let lists = build.metadata_as::<Metadata>()?.allow_origins.unwrap_or_default();
         let names = config.allow_origins_by_metadata.as_deref().unwrap_or_default();
         let named = names.iter().filter_map(|name| lists.get(name)).map(|text| Origins::parse(text));
         // A `*` there would send the cookies of everybody's pages, which the check forbids elsewhere;

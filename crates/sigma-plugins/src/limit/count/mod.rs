@@ -19,7 +19,6 @@ mod window;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use redis::RedisResult;
-use serde::Deserialize;
 use serde_json::Value;
 use sigma_config::described::schema_of;
 use sigma_plugin::descriptor::parsed;
@@ -171,9 +170,8 @@ const COST: u64 = 1;
 
 impl LimitCount {
     fn new(build: &Build<'_>) -> Result<Arc<LimitCount>, String> {
-        let config: Config = parsed(build.conf)?;
-        let metadata = Option::<Metadata>::deserialize(build.metadata).map_err(|error| error.to_string())?;
-        let (metadata, counters) = (metadata.unwrap_or_default(), build.node.part(Counters::default));
+        let (config, metadata): (Config, Metadata) = (parsed(build.conf)?, build.metadata_as()?);
+        let counters = build.node.part(Counters::default);
         let group = config.group.as_deref().map(|group| Membership::of(group, build)).transpose()?;
         let store = match config.policy.target() {
             None => Store::Local,

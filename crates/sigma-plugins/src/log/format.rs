@@ -1,5 +1,9 @@
 //! `log_format`: an object whose values are variables, constants, or objects of such.
 
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
 use serde_json::{Map, Number, Value};
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_plugin::Context;
@@ -8,8 +12,9 @@ use sigma_plugin::Context;
 const MAX_DEPTH: usize = 5;
 
 /// Values of an entry by their names.
-#[derive(Debug, Default)]
-pub(super) struct Template(Vec<(String, Item)>);
+#[derive(Debug, Default, Deserialize)]
+#[serde(from = "Map<String, Value>")]
+pub(super) struct LogFormat(Vec<(String, Item)>);
 
 #[derive(Debug)]
 enum Item {
@@ -21,7 +26,7 @@ enum Item {
     /// A variable that is a number.
     Number(VarName),
     Literal(Value),
-    Object(Template),
+    Object(LogFormat),
 }
 
 /// Bodies that were collected for an entry.
@@ -31,14 +36,29 @@ pub(super) struct Bodies<'b> {
     pub(super) response: Option<&'b str>,
 }
 
-impl Template {
-    /// Reads a format; None if there is none.
-    pub(super) fn parse(format: Option<&Value>) -> Option<Template> {
-        format.and_then(Value::as_object).map(|format| Template::of(format, 1))
+impl From<Map<String, Value>> for LogFormat {
+    fn from(format: Map<String, Value>) -> LogFormat {
+        LogFormat::of(&format, 1)
+    }
+}
+
+impl JsonSchema for LogFormat {
+    fn inline_schema() -> bool {
+        true
     }
 
-    fn of(format: &Map<String, Value>, depth: usize) -> Template {
-        Template(format.iter().map(|(name, value)| (name.clone(), Item::of(value, depth))).collect())
+    fn schema_name() -> Cow<'static, str> {
+        "LogFormat".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "object"})
+    }
+}
+
+impl LogFormat {
+    fn of(format: &Map<String, Value>, depth: usize) -> LogFormat {
+        LogFormat(format.iter().map(|(name, value)| (name.clone(), Item::of(value, depth))).collect())
     }
 
     /// Whether it says nothing.
@@ -72,7 +92,7 @@ impl Item {
                 tracing::warn!("log_format nests deeper than {MAX_DEPTH} objects; what is below is left out");
                 Item::Literal(Value::Object(Map::new()))
             }
-            Value::Object(inner) => Item::Object(Template::of(inner, depth + 1)),
+            Value::Object(inner) => Item::Object(LogFormat::of(inner, depth + 1)),
             Value::String(text) => match text.strip_prefix('$') {
                 Some(name) => Item::variable(name),
                 None => Item::Literal(value.clone()),
