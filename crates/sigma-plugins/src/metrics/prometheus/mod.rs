@@ -9,16 +9,19 @@ mod tests;
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use sigma_config::described::schema_of;
 use sigma_http::Method;
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::descriptor::Endpoint;
-use sigma_plugin::{Build, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, Reply, RunPolicy, Step};
+use sigma_plugin::{
+    Build, Configuration, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, Reply, RunPolicy, Step,
+};
 
 use desk::{Desk, shared};
 use series::{Registry, Sample, Table, Values};
-use settings::{Disabled, Label, Settings};
+use settings::{Attributes, Disabled, Label, Metadata, Settings};
 
 const NAME: &str = "prometheus";
 
@@ -30,13 +33,7 @@ pub(crate) static PROMETHEUS: Descriptor = Descriptor {
     doc: include_str!("doc.md"),
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Log]),
-    schema: || {
-        json!({"type": "object", "properties": {"prefer_name": {
-            "type": "boolean", "default": false,
-            "description": "Shows the names of route and service in place of their ids, where they have one."
-        }}})
-    },
-    metadata_schema: Some(metadata_schema),
+    metadata_schema: Some(schema_of::<Metadata>),
     run_policy: RunPolicy::PreferRoute,
     endpoints: &[Endpoint {
         path: "/apisix/prometheus/metrics",
@@ -44,9 +41,9 @@ pub(crate) static PROMETHEUS: Descriptor = Descriptor {
         method: Method::Get,
         answer,
     }],
-    build,
-    attributes: Some(settings::schema),
-    ..Descriptor::BASE
+    build: |build| Ok(Arc::new(Prometheus::new(build)?)),
+    attributes: Some(schema_of::<Attributes>),
+    ..Descriptor::of::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -67,72 +64,14 @@ apisix_http_status{code="200",route="orders",matched_uri="/orders",…} 1
 ```
 "#;
 
-fn metadata_schema() -> Value {
-    let usual = ["route", "service", "consumer", "node", "request_type", "request_llm_model", "llm_model"];
-    let status = [
-        "route",
-        "matched_uri",
-        "matched_host",
-        "service",
-        "consumer",
-        "node",
-        "request_type",
-        "request_llm_model",
-        "llm_model",
-        "response_source",
-    ];
-    let tokens =
-        ["route_id", "service_id", "consumer", "node", "request_type", "request_llm_model", "llm_model"];
-    let full = [
-        "route",
-        "route_id",
-        "matched_uri",
-        "matched_host",
-        "service",
-        "service_id",
-        "consumer",
-        "node",
-        "request_type",
-        "request_llm_model",
-        "llm_model",
-    ];
-    let cache = [
-        "route",
-        "route_id",
-        "service",
-        "service_id",
-        "consumer",
-        "node",
-        "request_type",
-        "request_llm_model",
-        "llm_model",
-    ];
-    let metrics: [(&str, &[&str]); 13] = [
-        ("http_status", &status),
-        ("http_latency", &usual),
-        ("bandwidth", &usual),
-        ("llm_latency", &tokens),
-        ("llm_prompt_tokens", &tokens),
-        ("llm_completion_tokens", &tokens),
-        ("llm_active_connections", &full),
-        ("llm_prompt_tokens_dist", &tokens),
-        ("llm_completion_tokens_dist", &tokens),
-        ("ai_cache_hits_total", &cache),
-        ("ai_cache_misses_total", &cache),
-        ("ai_cache_bypasses_total", &cache),
-        ("ai_cache_embedding_latency", &cache),
-    ];
-    let list = |labels: &[&str]| {
-        let about = "Labels of this metric that are left empty.";
-        json!({"type": "array", "items": {"type": "string", "enum": labels}, "description": about})
-    };
-    let properties: Map<String, Value> =
-        metrics.into_iter().map(|(metric, labels)| (metric.to_owned(), list(labels))).collect();
-    json!({"type": "object", "properties": {"disabled_labels": {
-        "type": "object", "properties": properties, "additionalProperties": false,
-        "description": "Labels whose value is not told apart, by metric: they are there, and empty."
-    }}})
+#[derive(Deserialize, JsonSchema)]
+struct Config {
+    /// Shows the names of route and service in place of their ids, where they have one.
+    #[schemars(extend("default" = false))]
+    prefer_name: bool,
 }
+
+impl Configuration for Config {}
 
 /// The page, together with all who wait for it.
 fn answer(_: &mut Context, env: &Env<'_>) -> Step {
@@ -150,21 +89,18 @@ fn registry(node: &Node) -> Arc<Registry> {
     node.part(|| Registry::new(Settings::of(node.attribute(NAME))))
 }
 
-#[derive(Debug, Deserialize)]
-struct Config {
-    prefer_name: bool,
-}
-
-fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
-    let Config { prefer_name } = build.config()?;
-    let disabled = Disabled::of(build.metadata);
-    Ok(Arc::new(Prometheus { prefer_name, disabled, registry: registry(build.node) }))
-}
-
 struct Prometheus {
     prefer_name: bool,
     disabled: Disabled,
     registry: Arc<Registry>,
+}
+
+impl Prometheus {
+    fn new(build: &Build<'_>) -> Result<Prometheus, String> {
+        let Config { prefer_name } = build.config()?;
+        let disabled = Disabled::of(&build.metadata_as()?);
+        Ok(Prometheus { prefer_name, disabled, registry: registry(build.node) })
+    }
 }
 
 impl Plugin for Prometheus {

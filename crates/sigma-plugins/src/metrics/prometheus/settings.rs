@@ -1,14 +1,16 @@
-//! `plugin_attr.prometheus` and the names of labels.
+//! What the plugin may be told, and the names of metrics and labels.
 
-use serde_json::{Value, json};
+use std::collections::HashMap;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use sigma_config::described::schema_of;
 use sigma_config::expr::VarName;
 
 /// Upper bounds of latency buckets in milliseconds unless the attribute says otherwise.
 const DEFAULT_BUCKETS: [f64; 15] =
     [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 30000.0, 60000.0];
-
-/// Series of one worker unless the attribute says otherwise: some 80 MiB of histograms.
-const DEFAULT_MAX_SERIES: usize = 100_000;
 
 /// A metric with a series per route and more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,64 +94,150 @@ impl Label {
     }
 }
 
-/// What `plugin_attr.prometheus` may say.
-pub(super) fn schema() -> Value {
-    const NONE: &str = "Without effect: this gateway has no such metric.";
-    let bounds = |about: &str| json!({"type": "array", "minItems": 1, "items": {"type": "number"}, "description": about});
-    let metric = |about: &str| {
-        let labels = json!({
-            "type": "array",
-            "items": {"type": "object", "additionalProperties": {"type": "string"}},
-            "description": "Labels after its own, each `{name: \"$variable\"}`."
-        });
-        let expire = json!({
-            "type": "integer", "minimum": 0, "default": 0,
-            "description": "Seconds after which a series without news is forgotten; 0 for never."
-        });
-        json!({
-            "type": "object", "properties": {"extra_labels": labels, "expire": expire}, "description": about
-        })
-    };
-    let mut metrics = serde_json::Map::new();
-    for name in Metric::ALL.map(Metric::name) {
-        metrics.insert(name.to_owned(), metric("About this metric."));
-    }
-    let foreign = [
-        "upstream_status",
-        "llm_latency",
-        "llm_prompt_tokens",
-        "llm_completion_tokens",
+/// Metrics that APISIX has and this gateway does not, with the labels that they would have.
+const FOREIGN: [(&str, &str); 10] = [
+    ("llm_latency", OF_TOKENS),
+    ("llm_prompt_tokens", OF_TOKENS),
+    ("llm_completion_tokens", OF_TOKENS),
+    (
         "llm_active_connections",
-        "llm_prompt_tokens_dist",
-        "llm_completion_tokens_dist",
-        "ai_cache_hits_total",
-        "ai_cache_misses_total",
-        "ai_cache_bypasses_total",
-        "ai_cache_embedding_latency",
-    ];
-    for name in foreign {
-        metrics.insert(name.to_owned(), metric(NONE));
+        "route route_id matched_uri matched_host service service_id consumer node request_type \
+         request_llm_model llm_model",
+    ),
+    ("llm_prompt_tokens_dist", OF_TOKENS),
+    ("llm_completion_tokens_dist", OF_TOKENS),
+    ("ai_cache_hits_total", OF_CACHE),
+    ("ai_cache_misses_total", OF_CACHE),
+    ("ai_cache_bypasses_total", OF_CACHE),
+    ("ai_cache_embedding_latency", OF_CACHE),
+];
+const OF_TOKENS: &str = "route_id service_id consumer node request_type request_llm_model llm_model";
+const OF_CACHE: &str =
+    "route route_id service service_id consumer node request_type request_llm_model llm_model";
+
+#[derive(Default, Deserialize, JsonSchema)]
+pub(super) struct Metadata {
+    /// Labels whose value is not told apart, by metric: they are there, and empty.
+    #[serde(default)]
+    #[schemars(schema_with = "disabled_labels")]
+    disabled_labels: Option<HashMap<String, Vec<String>>>,
+}
+
+fn disabled_labels(_: &mut SchemaGenerator) -> Schema {
+    let own = Metric::ALL.map(|metric| {
+        let labels = metric.labels().iter().filter(|label| **label != Label::Code);
+        (metric.name(), labels.map(|label| label.name()).collect::<Vec<_>>())
+    });
+    let foreign = FOREIGN.map(|(name, labels)| (name, labels.split(' ').collect()));
+    let list = |(name, labels): (&str, Vec<&str>)| {
+        let about = "Labels of this metric that are left empty.";
+        let items = json!({"type": "string", "enum": labels});
+        (name.to_owned(), json!({"type": "array", "items": items, "description": about}))
+    };
+    let lists: Map<String, Value> = own.into_iter().chain(foreign).map(list).collect();
+    json_schema!({"type": "object", "properties": lists, "additionalProperties": false})
+}
+
+/// What `plugin_attr.prometheus` may say. What begins with an underscore here, others read or nobody.
+#[derive(Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct Attributes {
+    /// The path of the page.
+    #[serde(rename = "export_uri")]
+    #[schemars(regex(pattern = "^/"))]
+    _export_uri: Option<String>,
+    /// Whether the page has a listener of its own; unset: if it has an address.
+    #[serde(rename = "enable_export_server")]
+    _enable_export_server: Option<bool>,
+    /// The address of that listener.
+    #[serde(rename = "export_addr")]
+    _export_addr: Option<Address>,
+    /// Begins every name.
+    metric_prefix: String,
+    /// Seconds between two collections of what the control thread knows.
+    #[serde(rename = "refresh_interval")]
+    #[schemars(range(min = 1))]
+    _refresh_interval: u64,
+    /// Upper bounds of latency buckets in milliseconds, ascending.
+    #[schemars(length(min = 1))]
+    default_buckets: Option<Vec<f64>>,
+    /// Without effect: this gateway has no such metric.
+    #[serde(rename = "llm_latency_buckets")]
+    #[schemars(length(min = 1))]
+    _llm_latency: Option<Vec<f64>>,
+    /// Without effect: this gateway has no such metric.
+    #[serde(rename = "llm_prompt_tokens_buckets")]
+    #[schemars(length(min = 1))]
+    _llm_prompt_tokens: Option<Vec<f64>>,
+    /// Without effect: this gateway has no such metric.
+    #[serde(rename = "llm_completion_tokens_buckets")]
+    #[schemars(length(min = 1))]
+    _llm_completion_tokens: Option<Vec<f64>>,
+    /// Without effect: this gateway has no such metric.
+    #[serde(rename = "ai_cache_embedding_latency_buckets")]
+    #[schemars(length(min = 1))]
+    _ai_cache_embedding_latency: Option<Vec<f64>>,
+    /// Series of one worker and metric; requests that would need more are not shown.
+    #[schemars(range(min = 1))]
+    max_series: usize,
+    /// Single metrics.
+    #[schemars(schema_with = "metrics")]
+    metrics: Option<HashMap<String, MetricSettings>>,
+}
+
+impl Default for Attributes {
+    fn default() -> Attributes {
+        Attributes {
+            _export_uri: None,
+            _enable_export_server: None,
+            _export_addr: None,
+            metric_prefix: "apisix_".to_owned(),
+            _refresh_interval: 15,
+            default_buckets: None,
+            _llm_latency: None,
+            _llm_prompt_tokens: None,
+            _llm_completion_tokens: None,
+            _ai_cache_embedding_latency: None,
+            // Some 80 MiB of histograms.
+            max_series: 100_000,
+            metrics: None,
+        }
     }
-    json!({"type": "object", "properties": {
-        "export_uri": {"type": "string", "pattern": "^/", "description": "The path of the page."},
-        "enable_export_server": {"type": "boolean",
-            "description": "Whether the page has a listener of its own; unset: if it has an address."},
-        "export_addr": {"type": "object", "description": "The address of that listener.", "properties": {
-            "ip": {"type": "string", "default": "127.0.0.1", "description": "IP address."},
-            "port": {"type": "integer", "minimum": 0, "maximum": 65535, "default": 9091, "description": "Port."}
-        }},
-        "metric_prefix": {"type": "string", "default": "apisix_", "description": "Begins every name."},
-        "refresh_interval": {"type": "integer", "minimum": 1, "default": 15,
-            "description": "Seconds between two collections of what the control thread knows."},
-        "default_buckets": bounds("Upper bounds of latency buckets in milliseconds, ascending."),
-        "llm_latency_buckets": bounds(NONE),
-        "llm_prompt_tokens_buckets": bounds(NONE),
-        "llm_completion_tokens_buckets": bounds(NONE),
-        "ai_cache_embedding_latency_buckets": bounds(NONE),
-        "max_series": {"type": "integer", "minimum": 1, "default": DEFAULT_MAX_SERIES,
-            "description": "Series of one worker and metric; requests that would need more are not shown."},
-        "metrics": {"type": "object", "properties": metrics, "description": "Single metrics."}
-    }})
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Address {
+    /// IP address.
+    #[serde(rename = "ip")]
+    #[schemars(extend("default" = "127.0.0.1"))]
+    _ip: Option<String>,
+    /// Port.
+    #[serde(rename = "port")]
+    #[schemars(extend("default" = 9091))]
+    _port: Option<u16>,
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
+struct MetricSettings {
+    /// Labels after its own, each `{name: "$variable"}`.
+    #[schemars(extend("items" = {"type": "object", "additionalProperties": {"type": "string"}}))]
+    extra_labels: Option<Vec<Map<String, Value>>>,
+    /// Seconds after which a series without news is forgotten; 0 for never.
+    #[schemars(extend("default" = 0))]
+    expire: Option<u64>,
+}
+
+fn metrics(_: &mut SchemaGenerator) -> Schema {
+    let own = Metric::ALL.map(|metric| (metric.name(), "About this metric."));
+    let foreign = ["upstream_status"].into_iter().chain(FOREIGN.map(|(name, _)| name));
+    let foreign = foreign.map(|name| (name, "Without effect: this gateway has no such metric."));
+    let metric = |(name, about): (&str, &str)| {
+        let mut schema = schema_of::<MetricSettings>();
+        schema["description"] = about.into();
+        (name.to_owned(), schema)
+    };
+    let metrics: Map<String, Value> = own.into_iter().chain(foreign).map(metric).collect();
+    json_schema!({"type": "object", "properties": metrics})
 }
 
 /// What is the same for the whole process.
@@ -168,57 +256,55 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Reads the attribute. What is no setting is warned of and left out: a mistake in monitoring
-    /// must not stop the traffic.
+    /// Reads the attribute, which its schema has accepted. What is wrong all the same is warned of and
+    /// left out: a mistake in monitoring must not stop the traffic.
     pub(super) fn of(attribute: &Value) -> Settings {
-        let metric = |metric: Metric| attribute.get("metrics").and_then(|all| all.get(metric.name()));
-        let expire = |of: Metric| metric(of)?.get("expire")?.as_u64();
-        let extra = |of: Metric| metric(of)?.get("extra_labels").map(extra_labels);
-        let max = attribute.get("max_series").and_then(Value::as_u64);
+        let attributes = Option::<Attributes>::deserialize(attribute).unwrap_or_else(|error| {
+            tracing::warn!(%error, "plugin_attr.prometheus: the defaults are used");
+            None
+        });
+        let Attributes { metric_prefix, default_buckets, max_series, metrics, .. } =
+            attributes.unwrap_or_default();
+        let mut metrics = metrics.unwrap_or_default();
+        let of_metrics = Metric::ALL.map(|metric| metrics.remove(metric.name()).unwrap_or_default());
         Settings {
-            prefix: attribute.get("metric_prefix").and_then(Value::as_str).unwrap_or("apisix_").to_owned(),
-            buckets: buckets(attribute.get("default_buckets")),
-            extra: Metric::ALL.map(|of| extra(of).unwrap_or_default()),
-            expire_ms: Metric::ALL.map(|of| expire(of).unwrap_or_default().saturating_mul(1000)),
-            max_series: max.map_or(DEFAULT_MAX_SERIES, |max| max as usize),
+            prefix: metric_prefix,
+            buckets: default_buckets.map_or_else(|| DEFAULT_BUCKETS.into(), buckets),
+            expire_ms: of_metrics.each_ref().map(|of| of.expire.unwrap_or_default().saturating_mul(1000)),
+            extra: of_metrics.map(|of| extra_labels(of.extra_labels.unwrap_or_default())),
+            max_series,
         }
     }
 }
 
-fn buckets(value: Option<&Value>) -> Box<[f64]> {
-    let Some(value) = value else { return Box::new(DEFAULT_BUCKETS) };
-    let bounds: Option<Vec<f64>> = value.as_array().map(|all| all.iter().filter_map(Value::as_f64).collect());
-    match bounds.filter(|bounds| !bounds.is_empty() && bounds.is_sorted_by(|a, b| a < b)) {
-        Some(bounds) => bounds.into(),
-        None => {
-            tracing::warn!(
-                "plugin_attr.prometheus.default_buckets must be a list of ascending numbers; the default is used"
-            );
-            Box::new(DEFAULT_BUCKETS)
-        }
+fn buckets(bounds: Vec<f64>) -> Box<[f64]> {
+    if !bounds.is_empty() && bounds.is_sorted_by(|a, b| a < b) {
+        return bounds.into();
     }
+    tracing::warn!(
+        "plugin_attr.prometheus.default_buckets must be a list of ascending numbers; the default is used"
+    );
+    DEFAULT_BUCKETS.into()
 }
 
 /// `[{label: "$variable"}, …]`.
-fn extra_labels(value: &Value) -> Vec<(String, VarName)> {
-    let pairs = value.as_array().into_iter().flatten().filter_map(Value::as_object).flatten();
-    let mut labels = Vec::new();
-    for (name, variable) in pairs {
-        let variable = variable.as_str().unwrap_or_default();
-        if is_label_name(name) {
-            let variable = VarName::parse(variable.strip_prefix('$').unwrap_or(variable));
-            if let Some(reason) = variable.unknown() {
-                tracing::warn!(label = name, "plugin_attr.prometheus: {reason}");
-            }
-            labels.push((name.clone(), variable));
-        } else {
+fn extra_labels(labels: Vec<Map<String, Value>>) -> Vec<(String, VarName)> {
+    let label = |(name, variable): (String, Value)| {
+        if !is_label_name(&name) {
             tracing::warn!(
                 name,
                 "plugin_attr.prometheus: a label is letters, digits and _; this one is left out"
             );
+            return None;
         }
-    }
-    labels
+        let variable = variable.as_str().unwrap_or_default();
+        let variable = VarName::parse(variable.strip_prefix('$').unwrap_or(variable));
+        if let Some(reason) = variable.unknown() {
+            tracing::warn!(label = name, "plugin_attr.prometheus: {reason}");
+        }
+        Some((name, variable))
+    };
+    labels.into_iter().flatten().filter_map(label).collect()
 }
 
 fn is_label_name(name: &str) -> bool {
@@ -235,12 +321,12 @@ pub(super) struct Disabled([u16; 3]);
 
 impl Disabled {
     /// From `disabled_labels` of the metadata.
-    pub(super) fn of(metadata: &Value) -> Disabled {
+    pub(super) fn of(metadata: &Metadata) -> Disabled {
         let mut disabled = Disabled::default();
         for metric in Metric::ALL {
-            let names = metadata.get("disabled_labels").and_then(|all| all.get(metric.name()));
-            for name in names.and_then(Value::as_array).into_iter().flatten() {
-                for label in metric.labels().iter().filter(|label| Some(label.name()) == name.as_str()) {
+            let names = metadata.disabled_labels.as_ref().and_then(|all| all.get(metric.name()));
+            for name in names.into_iter().flatten() {
+                for label in metric.labels().iter().filter(|label| label.name() == name) {
                     disabled.0[metric as usize] |= 1 << *label as usize;
                 }
             }
