@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use crate::described::schema_of;
+use crate::described::{schema_of, take_confidential};
 use crate::document::Document;
 use crate::problem::Problem;
 use crate::resources::{SECTIONS, Sections};
@@ -36,8 +36,10 @@ pub(crate) fn schema() -> &'static Value {
         whole["title"] = json!("Sigma configuration");
         whole["description"] = json!("Process settings and resources of one Sigma gateway.");
         bound_integers(&mut whole);
-        for definition in whole.get_mut("$defs").and_then(Value::as_object_mut).into_iter().flatten() {
-            close(definition.1);
+        let definitions = whole.get_mut("$defs").and_then(Value::as_object_mut);
+        for definition in definitions.into_iter().flat_map(Map::values_mut) {
+            take_confidential(definition);
+            close(definition);
         }
         whole
     })

@@ -392,6 +392,26 @@ fn every_kind_of_resource_is_read() {
     reads_back(&checked);
 }
 
+/// It is of another draft than the one that files are checked against, made from the same types.
+#[test]
+fn the_schema_for_editors_takes_the_full_form_and_closes_every_object() {
+    let schema = docs::schema();
+    assert!(!schema.to_string().contains(described::CONFIDENTIAL));
+    let schema = wording::Schema::compile(&schema).unwrap();
+    for text in [every_kind().to_string(), PUBLISHED.to_owned()] {
+        assert_eq!(schema.check(&accepted(&text).normalized()), Ok(()), "{text}");
+    }
+    for wrong in [
+        json!({ "worker": 1 }),
+        json!({ "limits": { "request_header": 1 } }),
+        json!({ "upstreams": [{ "nodes": {}, "tls": { "verfy": true } }] }),
+        json!({ "upstreams": [{ "nodes": {}, "checks": { "active": { "healthy": { "succeses": 1 } } } }] }),
+        json!({ "ssls": [{ "type": "client", "cert": "a" }] }),
+    ] {
+        assert!(schema.check(&wrong).is_err(), "{wrong}");
+    }
+}
+
 #[test]
 fn every_kind_of_resource_is_refused_for_its_own_reason() {
     let text = r#"

@@ -689,7 +689,7 @@ mod generated {
 
     use super::*;
 
-    fn value() -> impl Strategy<Value = Value> {
+    pub(super) fn value() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Null),
             any::<bool>().prop_map(Value::from),

@@ -178,6 +178,31 @@ fn the_other_kinds_are_refused_alike() {
     refused(Kind::Secret, &json!({ "uri": "http://h", "prefix": "a" }), "", "add `token`");
 }
 
+/// Whatever stands in a field, all three refuse it or none does. (`upstream` and `plugins` have short
+/// forms in files.)
+mod generated {
+    use proptest::prelude::*;
+
+    use super::super::generated::value;
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_value_is_refused_alike(
+            kind in prop::sample::select(Kind::ALL.to_vec()),
+            field in "(uri|uris|methods|hosts|nodes|checks|vars|tls|cert|key|protocol|content|labels|timeout|client|desc|status|further|sni|remote_addr)",
+            value in value(),
+        ) {
+            let mut whole = smallest(kind).1;
+            whole[&field] = value;
+            let (id, unknown) = (smallest(kind).0, UnknownFields::Refuse);
+            let written = super::super::super::check(kind, Some(id), &whole, &TestPlugins, unknown);
+            let file = of_file(kind, &whole);
+            prop_assert_eq!(written.is_err(), file.is_some(), "{:?} {} {:?}", kind, whole, written);
+        }
+    }
+}
+
 /// What only nobody reads is warned of, if that is wished, by all three alike.
 #[test]
 fn unknown_fields_are_passed_over_alike() {
