@@ -127,6 +127,21 @@ pub fn take_confidential(schema: &mut Value) -> Vec<String> {
     found
 }
 
+/// Takes what only explains out of a schema.
+pub fn take_descriptions(schema: &mut Value) {
+    match schema {
+        Value::Array(schemas) => schemas.iter_mut().for_each(take_descriptions),
+        Value::Object(members) => {
+            // A member of that name would be an object.
+            if members.get("description").is_some_and(Value::is_string) {
+                members.shift_remove("description");
+            }
+            members.values_mut().for_each(take_descriptions);
+        }
+        _ => {}
+    }
+}
+
 /// Takes the defaults of fields out of a schema: they are what the type has while nobody wrote them.
 /// `names` are separated by spaces.
 pub(crate) fn without_defaults(names: &str) -> impl Fn(&mut schemars::Schema) {

@@ -133,7 +133,8 @@ fn type_of(property: &Value) -> String {
     if let Some(name) = object.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next()) {
         return reference(name);
     }
-    for key in ["anyOf", "oneOf"] {
+    // Beside a type they are conditions.
+    for key in ["anyOf", "oneOf"].into_iter().filter(|_| !object.contains_key("type")) {
         if let Some(branches) = object.get(key).and_then(Value::as_array) {
             let mut kinds: Vec<String> = branches.iter().map(type_of).filter(|name| name != "null").collect();
             // A form that is said in several ways is said once.

@@ -6,6 +6,7 @@ mod everywhere;
 use serde_json::json;
 
 use super::*;
+use crate::described::take_descriptions;
 use crate::kind::ResourceKey;
 use crate::plugins::NoPlugins;
 use crate::resources::*;
@@ -625,21 +626,6 @@ fn items_of_a_store_are_read_and_kept() {
     assert!(super::read(&metadata, &json!({ "a": 1 }), &NoPlugins, UnknownFields::Refuse).is_ok());
 }
 
-/// A schema without what only explains it.
-fn bare(schema: &mut Value) {
-    match schema {
-        Value::Array(items) => items.iter_mut().for_each(bare),
-        Value::Object(members) => {
-            // A member of that name would be an object.
-            if members.get("description").is_some_and(Value::is_string) {
-                members.shift_remove("description");
-            }
-            members.values_mut().for_each(bare);
-        }
-        _ => {}
-    }
-}
-
 /// Clients build forms and checks from them. `SIGMA_BLESS=1` writes the file anew.
 #[test]
 fn schemas_are_those_that_were_promised() {
@@ -651,7 +637,7 @@ fn schemas_are_those_that_were_promised() {
     all.extend(
         SecretProvider::ALL.map(|manager| (manager.name().to_owned(), secret_schema(manager).clone())),
     );
-    all.values_mut().for_each(bare);
+    all.values_mut().for_each(take_descriptions);
     for kind in [Kind::Route, Kind::Service, Kind::StreamRoute] {
         // Stands there as in a file of its own.
         let inline = all[kind.word()]["properties"]["upstream"].take();

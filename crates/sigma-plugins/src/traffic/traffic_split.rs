@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::Value;
+use sigma_config::described::take_descriptions;
 use sigma_config::expr::Expr;
 use sigma_config::id::Id;
 use sigma_config::kind::Kind;
@@ -94,8 +95,10 @@ struct Weighted {
 }
 
 fn as_upstream(schema: &mut Schema) {
-    let upstream = stored::schema(Kind::Upstream).as_object().cloned().unwrap_or_default();
-    schema.ensure_object().extend(upstream);
+    let mut upstream = stored::schema(Kind::Upstream).clone();
+    // Its fields are explained where upstreams are.
+    take_descriptions(&mut upstream);
+    schema.ensure_object().extend(upstream.as_object().cloned().unwrap_or_default());
 }
 
 impl Configuration for Config {
