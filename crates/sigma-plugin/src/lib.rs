@@ -18,6 +18,7 @@
 //! | [`counter`] | numbers that all workers share |
 //! | [`body`] | changing a response body while it passes |
 //! | [`outbound`] | calling other services |
+//! | [`takeover`] | having a connection for itself |
 //! | [`docs`] | what is written of a plugin for people |
 //! | [`facts`] | what the control plane tells plugins of the gateway |
 
@@ -38,6 +39,7 @@ pub mod places;
 pub mod record;
 pub mod roster;
 pub mod step;
+pub mod takeover;
 pub mod variables;
 
 pub use body::{BodyFilter, Frames, Pieces, Transform};
@@ -49,6 +51,7 @@ pub use env::{Env, Local, Node};
 pub use kind::Kind;
 pub use roster::Roster;
 pub use step::{BodySource, Reply, ResponseStep, Step, StreamBody};
+pub use takeover::Takeover;
 
 /// An instance of a plugin: one configuration, parsed. Hooks run on a worker's thread and must
 /// not block it; what takes time answers [`Step::Wait`].

@@ -9,7 +9,7 @@ use std::task::Poll;
 use serde_json::Value;
 use sigma_http::{BodyLength, Chunk};
 
-use crate::{Context, Env};
+use crate::{Context, Env, Takeover};
 
 /// Goes on with an exchange after waiting; runs where the hook ran.
 pub type Resume = Box<dyn FnOnce(&mut Context, &Env<'_>) -> Step>;
@@ -26,6 +26,10 @@ pub enum Step {
     /// As [`Step::Reply`], with a body that is made while it is sent. The reply must not have a
     /// body of its own.
     Stream(Box<Reply>, StreamBody),
+    /// The connection changes its protocol, and what comes over it from then on is the plugin's. The
+    /// reply's fields go into the 101; the protocol is the one that the client asks for. As with a node,
+    /// it has to be one that the route lets through, or the exchange fails with 501.
+    Takeover(Box<Reply>, Box<dyn Takeover>),
     /// Something takes time. The future owns what it needs, and gives back what to do with the
     /// exchange then. It is dropped when the client leaves.
     Wait(Pin<Box<dyn Future<Output = Resume>>>),
@@ -70,6 +74,8 @@ pub enum End {
     Reply(Box<Reply>),
     /// The same, with a body that is made while it is sent.
     Stream(Box<Reply>, StreamBody),
+    /// The connection is taken over.
+    Takeover(Box<Reply>, Box<dyn Takeover>),
 }
 
 impl From<End> for Step {
@@ -78,6 +84,7 @@ impl From<End> for Step {
             End::Next => Step::Next,
             End::Reply(reply) => Step::Reply(reply),
             End::Stream(reply, body) => Step::Stream(reply, body),
+            End::Takeover(reply, peer) => Step::Takeover(reply, peer),
         }
     }
 }
@@ -94,6 +101,7 @@ impl Step {
             Step::Next => then(End::Next, cx, env),
             Step::Reply(reply) => then(End::Reply(reply), cx, env),
             Step::Stream(reply, body) => then(End::Stream(reply, body), cx, env),
+            Step::Takeover(reply, peer) => then(End::Takeover(reply, peer), cx, env),
             Step::Wait(future) => Step::Wait(Box::pin(async move {
                 let resume = future.await;
                 let resume = move |cx: &mut Context, env: &Env<'_>| resume(cx, env).and_then(cx, env, then);
@@ -127,6 +135,8 @@ impl Step {
                 Step::Next => return Ok(None),
                 Step::Reply(reply) => return Ok(Some(*reply)),
                 Step::Stream(reply, body) => return body.collected(*reply).await.map(Some),
+                // There is no connection that it could have.
+                Step::Takeover(..) => return Ok(Some(Reply::new(501))),
                 Step::Wait(future) => future.await(ctx, env),
                 Step::ReadBody { limit, then } => {
                     let fits = body.take_if(|body| body.len() <= limit);
@@ -145,6 +155,11 @@ impl StreamBody {
         let mut bytes = Vec::new();
         while let Some(piece) = std::future::poll_fn(|task| self.source.poll_piece(task)).await? {
             bytes.extend_from_slice(&piece);
+        }
+        if let BodyLength::Known(length) = self.length
+            && length != bytes.len() as u64
+        {
+            return Err(io::Error::other("the body is not as long as it was said to be"));
         }
         reply.body = Some(bytes);
         Ok(reply)

@@ -8,11 +8,10 @@ use std::task::{self, Poll};
 use serde_json::Value;
 use sigma_config::plugins::{PluginSchemas, PluginScope};
 use sigma_http::h1::{HeadLimits, parse_request};
-use sigma_http::{BodyLength, Chunk, Fault, Frame};
-use sigma_plugin::step::BodyRead;
+use sigma_http::{Chunk, Fault, Frame};
 use sigma_plugin::{
     BodyFilter, Consumer, Consumers, Context, Entry, Env, Frames, Identity, Local, Node, Phase, Reply,
-    ResponseStep, Roster, Step, StreamBody,
+    ResponseStep, Roster,
 };
 
 /// The roster of all plugins, enabled.
@@ -119,29 +118,13 @@ impl Case {
     pub(crate) fn run(&mut self, entry: &Entry, phase: Phase) -> Option<Reply> {
         let env = Env { now_ms: self.now_ms, ..Env::new(&self.node, &self.local, &self.consumers) };
         let cx = &mut self.cx;
-        let mut step = match phase {
+        let step = match phase {
             Phase::Rewrite => entry.plugin.rewrite(cx, &env),
             Phase::Access => entry.plugin.access(cx, &env),
             _ => entry.plugin.before_proxy(cx, &env),
         };
-        loop {
-            step = match step {
-                Step::Next => return None,
-                Step::Reply(reply) => return Some(*reply),
-                Step::Stream(reply, body) => return Some(collected(*reply, body)),
-                Step::Wait(future) => {
-                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                    runtime.block_on(future)(cx, &env)
-                }
-                Step::ReadBody { limit, then } => {
-                    let read = if self.body.len() > limit { BodyRead::TooLarge } else { BodyRead::Whole };
-                    if read == BodyRead::Whole {
-                        cx.body = Some(self.body.clone());
-                    }
-                    then(cx, &env, read)
-                }
-            };
-        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(step.settled(cx, &env, self.body.clone())).unwrap()
     }
 
     /// What the header filter makes of the response that stands in the context.
@@ -220,22 +203,6 @@ impl Frames for Given {
     fn poll_frame(&mut self, _: &mut Context, _: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
         Poll::Ready(Ok(self.0.pop_front().unwrap_or(Frame::End)))
     }
-}
-
-/// A reply with its streamed body.
-fn collected(mut reply: Reply, mut body: StreamBody) -> Reply {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let mut bytes = Vec::new();
-    while let Some(piece) =
-        runtime.block_on(std::future::poll_fn(|task| body.source.poll_piece(task))).unwrap()
-    {
-        bytes.extend_from_slice(&piece);
-    }
-    if let BodyLength::Known(length) = body.length {
-        assert_eq!(length, bytes.len() as u64);
-    }
-    reply.body = Some(bytes);
-    reply
 }
 
 /// Status and body of a reply; `passed` if there is none.

@@ -157,7 +157,8 @@ impl Attempt {
         let Some(method) = self.methods.get(self.failures.len()).cloned() else { return self.refuse() };
         method.plugin.rewrite(ctx, env).and_then(ctx, env, move |end, ctx, env| match end {
             End::Next => Step::Next,
-            End::Reply(reply) | End::Stream(reply, _) => {
+            // Whoever does not let a request pass has not recognised anybody.
+            End::Reply(reply) | End::Stream(reply, _) | End::Takeover(reply, _) => {
                 self.before.restore(ctx);
                 self.failed(*reply);
                 self.go_on(ctx, env)

@@ -39,6 +39,32 @@ impl Source for Connection {
     }
 }
 
+/// The far end of a tunnel.
+pub(super) trait FarEnd: Source {
+    /// From here on it carries plain bytes.
+    fn upgrade(&mut self);
+
+    /// Queues bytes of the client. To be called only when the last ones were flushed.
+    fn send(&mut self, frame: Frame);
+
+    /// Passes on what is queued; ready when all of it left.
+    fn poll_flush(&mut self, task: &mut task::Context<'_>) -> Poll<Result<(), Fault>>;
+}
+
+impl FarEnd for Connection {
+    fn upgrade(&mut self) {
+        Connection::upgrade(self);
+    }
+
+    fn send(&mut self, frame: Frame) {
+        Connection::send(self, frame);
+    }
+
+    fn poll_flush(&mut self, task: &mut task::Context<'_>) -> Poll<Result<(), Fault>> {
+        Connection::poll_flush(self, task)
+    }
+}
+
 /// The body of an answer that no node gave.
 pub(super) enum OwnBody {
     /// It stands in memory; the number is how much of it was taken.

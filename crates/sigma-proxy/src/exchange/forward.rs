@@ -19,7 +19,7 @@ use super::own::Own;
 use super::response::Verdict;
 use super::transfer::{DownTimeouts, Transfer, Upload};
 use super::upload::RequestBody;
-use super::{Exchange, Scratch, answer, client, grpc, headers, reply, upgrade};
+use super::{Exchange, Scratch, answer, client, grpc, headers, reply, tunnel, upgrade};
 use crate::attempts::{Attempts, Decision, Failure, decide};
 use crate::reach::{self, Demands};
 use crate::snapshot::{HashKey, Route, Snapshot, Timeouts, Upstream};
@@ -303,7 +303,8 @@ impl Exchange<'_, '_> {
         transfer.down.check_answer(head)?;
         cx.record.answered(head.status);
         if head.status == 101 {
-            return tunnel(&mut transfer, cx).await;
+            tunnel::run(&mut transfer, cx).await?;
+            return Ok(Ended::Spent);
         }
         if self.worker.is_draining() {
             transfer.down.close_after();
@@ -336,15 +337,6 @@ impl Exchange<'_, '_> {
         }
         Ok(Ended::Whole(connection))
     }
-}
-
-/// The node has changed the protocol: plain bytes from here on.
-async fn tunnel(transfer: &mut Transfer<'_, '_, Connection>, cx: &mut Context) -> Result<Ended, Fault> {
-    cx.record.status = 101;
-    transfer.down.send_interim(&mut cx.response);
-    transfer.open_tunnel();
-    poll_fn(|task| transfer.poll_tunnel(task)).await?;
-    Ok(Ended::Spent)
 }
 
 /// The length of the body that the client gets when the node's is of `length`.

@@ -15,6 +15,7 @@ mod request;
 mod response;
 mod stage;
 mod transfer;
+mod tunnel;
 mod upgrade;
 mod upload;
 mod websocket;
@@ -243,7 +244,10 @@ impl<'x, 'c> Exchange<'x, 'c> {
     }
 
     /// Sends what a plugin answers.
-    async fn reply(&mut self, draft: Box<Draft>) -> Result<(), Fault> {
+    async fn reply(&mut self, mut draft: Box<Draft>) -> Result<(), Fault> {
+        if let Some(peer) = draft.peer.take() {
+            return Box::pin(self.hand_over(draft.reply, peer)).await;
+        }
         if self.down.asks_tunnel() && (200..300).contains(&draft.reply.status) {
             // A success would tell the client that its tunnel is open (RFC 8441 §5).
             return Err(Fault::new(

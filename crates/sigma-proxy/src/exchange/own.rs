@@ -1,7 +1,7 @@
 //! Answers of the gateway's own: their heads and bodies.
 
 use sigma_http::{BodyLength, HeaderId, Headers};
-use sigma_plugin::{Context, Reply, StreamBody};
+use sigma_plugin::{Context, Reply, StreamBody, Takeover};
 
 use super::delivery::OwnBody;
 use super::{answer, grpc};
@@ -12,11 +12,13 @@ pub(super) struct Draft {
     pub(super) reply: Reply,
     /// The body of a reply without one.
     pub(super) stream: Option<StreamBody>,
+    /// Who has the connection from the reply on.
+    pub(super) peer: Option<Box<dyn Takeover>>,
 }
 
 impl From<Reply> for Box<Draft> {
     fn from(reply: Reply) -> Box<Draft> {
-        Box::new(Draft { reply, stream: None })
+        Box::new(Draft { reply, stream: None, peer: None })
     }
 }
 
@@ -28,7 +30,7 @@ pub(super) struct Own {
 
 /// Puts the head of an answer of the gateway's own in its place, in the terms of gRPC where it ends a
 /// call; returns its body.
-pub(super) fn begin(Draft { reply, stream }: Draft, cx: &mut Context, view: &View) -> Own {
+pub(super) fn begin(Draft { reply, stream, .. }: Draft, cx: &mut Context, view: &View) -> Own {
     let refused = grpc::is_call(&cx.request) && !(200..300).contains(&reply.status);
     let mut reply = if refused { grpc::refusal(reply) } else { reply };
     let stream = stream.filter(|_| reply.body.is_none());

@@ -121,7 +121,10 @@ impl Exchange<'_, '_> {
                 Step::Next => return Ok(None),
                 Step::Reply(reply) => return Ok(Some((*reply).into())),
                 Step::Stream(reply, body) => {
-                    return Ok(Some(Box::new(Draft { reply: *reply, stream: Some(body) })));
+                    return Ok(Some(Box::new(Draft { stream: Some(body), ..*<Box<Draft>>::from(*reply) })));
+                }
+                Step::Takeover(reply, peer) => {
+                    return Ok(Some(Box::new(Draft { peer: Some(peer), ..*<Box<Draft>>::from(*reply) })));
                 }
                 Step::Wait(mut future) => {
                     let resume = poll_fn(|task| {

@@ -80,7 +80,7 @@ impl Exchange<'_, '_> {
             true => Reply::new(status).text(fault.reason),
             false => self.error_reply(status, fault),
         };
-        if Box::pin(self.send_reply(Draft { reply, stream: None })).await.is_err() {
+        if Box::pin(self.send_reply(Draft { reply, stream: None, peer: None })).await.is_err() {
             let record = &mut self.scratch.cx.record;
             if record.status == 0 {
                 record.status = CLIENT_GONE_STATUS;

@@ -101,7 +101,7 @@ impl InForce<'_, '_> {
 
     fn follow(&self, step: ResponseStep, cx: &mut Context, course: &mut Course) -> Option<Waiting> {
         let replaced = |reply: Reply, stream, cx: &mut Context| {
-            Verdict::Replaced(Box::new(own::begin(Draft { reply, stream }, cx, self.view)))
+            Verdict::Replaced(Box::new(own::begin(Draft { reply, stream, peer: None }, cx, self.view)))
         };
         match step {
             ResponseStep::Next => {}

@@ -12,7 +12,7 @@ use sigma_plugin::Context;
 use sigma_wire::Departure;
 use sigma_wire::{Connection, HeadLimits};
 
-use super::delivery::{Delivered, Delivery, OwnBody, Source};
+use super::delivery::{Delivered, Delivery, FarEnd, OwnBody, Source};
 use super::upload::RequestBody;
 use super::websocket::{Client, OpenSocket};
 use crate::attempts::Progress;
@@ -192,6 +192,76 @@ impl<'t, 'c> Transfer<'t, 'c, OwnBody> {
     }
 }
 
+impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
+    /// A connection that is the other side's from the head on that is queued already.
+    pub(super) fn handed_over(
+        down: &'t mut Client<'c>,
+        up: &'t mut S,
+        down_timeouts: DownTimeouts,
+    ) -> Transfer<'t, 'c, S> {
+        Transfer::new(down, up, Timeouts::default(), down_timeouts, Upload::Done)
+    }
+
+    /// After a 101: from here on both connections carry plain bytes.
+    pub(super) fn open_tunnel(&mut self) {
+        self.socket = self.down.upgrade();
+        self.up.upgrade();
+        if let Some(deadline) = self.up.deadline() {
+            deadline.clear();
+        }
+        self.progressed = true;
+    }
+
+    /// Plain bytes both ways after an upgrade; ready when either side has closed and what it
+    /// sent before was passed on.
+    pub(super) fn poll_tunnel(&mut self, task: &mut task::Context<'_>) -> Poll<Result<(), Fault>> {
+        let mut open = true;
+        let mut up_pending = self.up.poll_flush(task)?.is_pending();
+        while !up_pending && open {
+            match self.down.poll_frame(task) {
+                Poll::Ready(Ok(Frame::Data(data))) => {
+                    self.progressed = true;
+                    if let Some(socket) = &self.socket {
+                        socket.received(data.len());
+                    }
+                    self.up.send(Frame::Data(data));
+                    up_pending = self.up.poll_flush(task)?.is_pending();
+                }
+                Poll::Ready(_) => open = false,
+                Poll::Pending => break,
+            }
+        }
+        let mut down_pending = self.down.poll_flush(task)?.is_pending();
+        while !down_pending && open {
+            match self.up.poll_frame(task) {
+                Poll::Ready(Ok(Frame::Data(data))) => {
+                    self.progressed = true;
+                    if let Some(socket) = &self.socket {
+                        socket.sent(data.len());
+                    }
+                    self.down.send(Frame::Data(data));
+                    down_pending = self.down.poll_flush(task)?.is_pending();
+                }
+                Poll::Ready(Ok(_)) => {
+                    // Where the tunnel is a stream, an orderly end is said in it (RFC 8441 §5).
+                    self.down.send(Frame::End);
+                    down_pending = self.down.poll_flush(task)?.is_pending();
+                    open = false;
+                }
+                Poll::Ready(Err(_)) => open = false,
+                Poll::Pending => break,
+            }
+        }
+        if !open && !up_pending && !down_pending {
+            return Poll::Ready(Ok(()));
+        }
+        if std::mem::take(&mut self.progressed) {
+            self.down.deadline().set(self.down_timeouts.tunnel_ms);
+        }
+        self.down.deadline().poll_expired(task).map(|()| Ok(()))
+    }
+}
+
 impl<'t, 'c> Transfer<'t, 'c, Connection> {
     /// An attempt whose head is queued already.
     pub(super) fn begin(
@@ -281,63 +351,6 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
             Ok(up_pending) => self.poll_delivery(task, up_pending, delivery, cx),
             Err(fault) => Poll::Ready(Err(fault)),
         }
-    }
-
-    /// After a 101: from here on both connections carry plain bytes.
-    pub(super) fn open_tunnel(&mut self) {
-        self.socket = self.down.upgrade();
-        self.up.upgrade();
-        self.up.deadline().clear();
-        self.progressed = true;
-    }
-
-    /// Plain bytes both ways after an upgrade; ready when either side has closed and what it
-    /// sent before was passed on.
-    pub(super) fn poll_tunnel(&mut self, task: &mut task::Context<'_>) -> Poll<Result<(), Fault>> {
-        let mut open = true;
-        let mut up_pending = self.up.poll_flush(task)?.is_pending();
-        while !up_pending && open {
-            match self.down.poll_frame(task) {
-                Poll::Ready(Ok(Frame::Data(data))) => {
-                    self.progressed = true;
-                    if let Some(socket) = &self.socket {
-                        socket.received(data.len());
-                    }
-                    self.up.send(Frame::Data(data));
-                    up_pending = self.up.poll_flush(task)?.is_pending();
-                }
-                Poll::Ready(_) => open = false,
-                Poll::Pending => break,
-            }
-        }
-        let mut down_pending = self.down.poll_flush(task)?.is_pending();
-        while !down_pending && open {
-            match self.up.poll_frame(task) {
-                Poll::Ready(Ok(Frame::Data(data))) => {
-                    self.progressed = true;
-                    if let Some(socket) = &self.socket {
-                        socket.sent(data.len());
-                    }
-                    self.down.send(Frame::Data(data));
-                    down_pending = self.down.poll_flush(task)?.is_pending();
-                }
-                Poll::Ready(Ok(_)) => {
-                    // Where the tunnel is a stream, an orderly end is said in it (RFC 8441 §5).
-                    self.down.send(Frame::End);
-                    down_pending = self.down.poll_flush(task)?.is_pending();
-                    open = false;
-                }
-                Poll::Ready(Err(_)) => open = false,
-                Poll::Pending => break,
-            }
-        }
-        if !open && !up_pending && !down_pending {
-            return Poll::Ready(Ok(()));
-        }
-        if std::mem::take(&mut self.progressed) {
-            self.down.deadline().set(self.down_timeouts.tunnel_ms);
-        }
-        self.down.deadline().poll_expired(task).map(|()| Ok(()))
     }
 
     /// Moves frames of the request's body; returns whether the node has yet to take some.

@@ -15,6 +15,7 @@
 mod message;
 mod peers;
 mod stream;
+mod takeover;
 mod world;
 
 use std::rc::Rc;
@@ -48,6 +49,11 @@ fn transfers() {
     sigma_testkit::for_seeds("cargo test -p sigma-proxy --lib simulation::transfers", simulate);
 }
 
+#[test]
+fn takeovers() {
+    sigma_testkit::for_seeds("cargo test -p sigma-proxy --lib simulation::takeovers", takeover::simulate);
+}
+
 /// One run of a worker.
 fn simulate(seed: u64) -> Result<(), String> {
     let world = World::new(seed);
@@ -59,11 +65,7 @@ fn simulate(seed: u64) -> Result<(), String> {
     let clients = 1 + world.pick(0..4);
     for number in 0..clients {
         let (near, far) = connection(&world, play.mood());
-        let entered = Entered(Rc::clone(&worker));
-        let origin = Origin { peer: Peer::Unix, local: None, listener: 0, connection: worker.enter() };
-        let stream = Stream::Simulated(Box::new(near));
-        let admitted = Admitted { stream, early: Chunk::empty(), origin };
-        spawner.spawn(format!("connection {number}"), serve(entered, admitted, Rc::clone(&open.0)));
+        spawner.spawn(format!("connection {number}"), accepted(&worker, &open, near));
         let asks = (0..1 + world.pick(0..4)).map(|_| play.ask()).collect();
         spawner.spawn(format!("client {number}"), peers::client(Rc::clone(&play), far, asks));
     }
@@ -77,11 +79,21 @@ fn simulate(seed: u64) -> Result<(), String> {
     scheduler.run("node", 2 * STALL_MS, || {})
 }
 
+/// A connection that a worker has accepted, until it ends.
+fn accepted(worker: &Rc<Worker>, open: &Open, near: stream::GatewayEnd) -> impl Future<Output = ()> + use<> {
+    let origin = Origin { peer: Peer::Unix, local: None, listener: 0, connection: worker.enter() };
+    let stream = Stream::Simulated(Box::new(near));
+    serve(Entered(Rc::clone(worker)), Admitted { stream, early: Chunk::empty(), origin }, Rc::clone(&open.0))
+}
+
 /// A worker with one route to some nodes.
 fn worker(world: &World, seed: u64) -> Rc<Worker> {
     // Made once, as that takes longer than most simulations.
     static SNAPSHOTS: LazyLock<Vec<Arc<Snapshot>>> = LazyLock::new(snapshots);
-    let snapshot = Arc::clone(&SNAPSHOTS[world.pick(0..SNAPSHOTS.len())]);
+    serving(Arc::clone(&SNAPSHOTS[world.pick(0..SNAPSHOTS.len())]), seed)
+}
+
+fn serving(snapshot: Arc<Snapshot>, seed: u64) -> Rc<Worker> {
     let (health, _) = passive_channel(1);
     let plugins = (Arc::default(), Local::new(0, seed));
     Worker::new(snapshot, Arc::new(WorkerCounters::default()), None, health, plugins, seed)
@@ -110,8 +122,13 @@ fn snapshot(balance: &str, nodes: usize, buffer: usize, kept: usize) -> Arc<Snap
          routes: [{{id: r, uri: /*, upstream: {{type: {balance}, key: uri, nodes: [{}]}}}}]\n",
         (0..nodes).map(node).collect::<Vec<_>>().join(", "),
     );
-    let config = sigma_config::parse(&text, &ParseOptions::default()).unwrap().config;
-    let compiler = Compiler::new(Arc::new(Roster::new([], None)), Arc::default());
+    compiled(&text, Roster::new([], None))
+}
+
+fn compiled(text: &str, plugins: Roster) -> Arc<Snapshot> {
+    let options = ParseOptions { plugins: &plugins, ..ParseOptions::default() };
+    let config = sigma_config::parse(text, &options).unwrap().config;
+    let compiler = Compiler::new(Arc::new(plugins), Arc::default());
     let sources = Sources { endpoints: &mut Fixed, secrets: &NoSecrets, files: &mut NoFiles };
     compiler.compile(&config, 0, sources).unwrap().1
 }

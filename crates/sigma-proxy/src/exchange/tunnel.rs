@@ -1,0 +1,89 @@
+//! Connections that have changed their protocol: plain bytes between a client and whoever is at the far
+//! end, a node or a plugin.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{self, Poll, ready};
+
+use sigma_http::{Fault, FaultKind, Frame, HeaderId};
+use sigma_plugin::record::Source as AnsweredBy;
+use sigma_plugin::{Context, Reply, Takeover};
+
+use super::delivery::{FarEnd, Source};
+use super::transfer::{DownTimeouts, Transfer};
+use super::{Exchange, upgrade};
+
+/// A plugin that has taken a connection over.
+struct Plugged {
+    peer: Box<dyn Takeover>,
+    /// It takes nothing before something was taken from it.
+    full: bool,
+}
+
+fn broke_off(error: &std::io::Error) -> Fault {
+    tracing::debug!(%error, "a connection that a plugin has taken over broke off");
+    Fault::new(FaultKind::Internal, "the plugin gave the connection up")
+}
+
+impl Source for Plugged {
+    fn poll_frame(&mut self, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
+        let next = ready!(self.peer.poll_next(task));
+        if std::mem::take(&mut self.full) {
+            // It may have room now, and need not tell who has made it.
+            task.waker().wake_by_ref();
+        }
+        Poll::Ready(next.map(|data| data.map_or(Frame::End, Frame::Data)).map_err(|error| broke_off(&error)))
+    }
+}
+
+impl FarEnd for Plugged {
+    fn upgrade(&mut self) {}
+
+    fn send(&mut self, frame: Frame) {
+        if let Frame::Data(data) = frame {
+            self.peer.take(data);
+        }
+    }
+
+    fn poll_flush(&mut self, task: &mut task::Context<'_>) -> Poll<Result<(), Fault>> {
+        let ready = self.peer.poll_ready(task);
+        self.full = ready.is_pending();
+        ready.map_err(|error| broke_off(&error))
+    }
+}
+
+/// Tells the client that the protocol has changed, and carries bytes until one side has closed.
+pub(super) async fn run<S: FarEnd>(
+    transfer: &mut Transfer<'_, '_, S>,
+    ctx: &mut Context,
+) -> Result<(), Fault> {
+    ctx.record.status = 101;
+    transfer.down.send_interim(&mut ctx.response);
+    transfer.open_tunnel();
+    poll_fn(|task| transfer.poll_tunnel(task)).await
+}
+
+impl Exchange<'_, '_> {
+    /// The connection is a plugin's from here on, if it could be a node's.
+    pub(super) async fn hand_over(&mut self, reply: Reply, peer: Box<dyn Takeover>) -> Result<(), Fault> {
+        let view = Rc::clone(&self.view);
+        let ctx = &mut self.scratch.cx;
+        let route = self.stage.route(&view.snapshot).filter(|_| self.asks_upgrade);
+        let Some(protocol) = route.and_then(|route| upgrade::admitted(&ctx.request, route)) else {
+            let reason = "a plugin takes the connection over, and the route lets no other protocol through";
+            return Err(Fault::new(FaultKind::NotImplemented, reason));
+        };
+        let head = &mut ctx.response;
+        head.start(101);
+        head.headers.set(HeaderId::Upgrade, protocol);
+        for (name, value) in &reply.headers {
+            head.headers.append(name, value);
+        }
+        upgrade::check_agreement(head, protocol)?;
+        self.down.check_answer(head)?;
+        ctx.record.source = AnsweredBy::Gateway;
+        let timeouts = DownTimeouts::new(&view.snapshot.settings);
+        let mut far = Plugged { peer, full: false };
+        run(&mut Transfer::handed_over(&mut self.down, &mut far, timeouts), ctx).await
+    }
+}
