@@ -94,8 +94,21 @@ struct Config {
     /// Fields of the service's answer that a refused client gets.
     #[schemars(extend("default" = []))]
     client_headers: Vec<FieldName>,
-    #[serde(flatten)]
-    connections: Connections,
+    /// Milliseconds for the call.
+    #[schemars(range(min = 1, max = 60000), extend("default" = 3000))]
+    timeout: u64,
+    /// Whether connections are kept.
+    #[schemars(extend("default" = true))]
+    keepalive: bool,
+    /// Milliseconds that a kept connection may idle.
+    #[schemars(range(min = 1000), extend("default" = 60_000))]
+    keepalive_timeout: u64,
+    /// Connections that each worker keeps.
+    #[schemars(range(min = 1), extend("default" = 5))]
+    keepalive_pool: u64,
+    /// Whether the service's certificate is verified.
+    #[schemars(extend("default" = true))]
+    ssl_verify: bool,
     /// Whether requests pass where the service gives no answer.
     #[schemars(extend("default" = false))]
     allow_degradation: bool,
@@ -108,37 +121,6 @@ struct Config {
 }
 
 impl Configuration for Config {}
-
-/// How the service is reached. The defaults are here, for the upstream is made of what is written.
-#[derive(Deserialize, JsonSchema)]
-#[serde(default)]
-struct Connections {
-    /// Milliseconds for the call.
-    #[schemars(range(min = 1, max = 60000))]
-    timeout: u64,
-    /// Whether connections are kept.
-    keepalive: bool,
-    /// Milliseconds that a kept connection may idle.
-    #[schemars(range(min = 1000))]
-    keepalive_timeout: u64,
-    /// Connections that each worker keeps.
-    #[schemars(range(min = 1))]
-    keepalive_pool: u64,
-    /// Whether the service's certificate is verified.
-    ssl_verify: bool,
-}
-
-impl Default for Connections {
-    fn default() -> Connections {
-        Connections {
-            timeout: 3000,
-            keepalive: true,
-            keepalive_timeout: 60_000,
-            keepalive_pool: 5,
-            ssl_verify: true,
-        }
-    }
-}
 
 #[derive(Clone, Copy, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
@@ -206,14 +188,13 @@ fn warnings(conf: &Value) -> Vec<Problem> {
 
 /// The service as an upstream.
 fn upstream(conf: &Value) -> Option<InlineUpstream> {
-    let service = Service::parse(conf.get("uri")?.as_str()?).ok()?;
-    let about = Connections::deserialize(conf).ok()?;
-    let mut upstream = service.upstream(about.ssl_verify, about.timeout);
+    let config = Config::deserialize(conf).ok()?;
+    let mut upstream = config.uri.upstream(config.ssl_verify, config.timeout);
     let mut pool = json!({
-        "size": about.keepalive_pool,
-        "idle_timeout": about.keepalive_timeout as f64 / 1000.0,
+        "size": config.keepalive_pool,
+        "idle_timeout": config.keepalive_timeout as f64 / 1000.0,
     });
-    if !about.keepalive {
+    if !config.keepalive {
         pool["requests"] = 1.into();
     }
     upstream["keepalive_pool"] = pool;
@@ -291,7 +272,7 @@ impl Inquiry {
             headers,
             passes: ctx.passes(),
             body,
-            timeout_ms: config.connections.timeout,
+            timeout_ms: config.timeout,
             limit: ANSWER_BYTES,
         };
         let inquiry = Arc::clone(self);
@@ -396,7 +377,7 @@ mod tests {
     #[test]
     fn the_service_is_an_upstream() {
         let conf = json!({"uri": "https://auth:444/x?y", "keepalive": false, "ssl_verify": false});
-        let inline = upstream(&conf).unwrap();
+        let inline = crate::testing::roster().upstreams("forward-auth", conf).remove(0);
         assert_eq!(inline.upstream["tls"]["verify"], false);
         assert_eq!(
             inline.upstream["keepalive_pool"],
@@ -407,7 +388,8 @@ mod tests {
 
     fn plugin(conf: Value) -> ForwardAuth {
         let mut whole = json!({"uri": "http://a/c", "request_method": "GET", "request_headers": [],
-            "upstream_headers": ["X-User"], "client_headers": [], "timeout": 1, "allow_degradation": false,
+            "upstream_headers": ["X-User"], "client_headers": [], "timeout": 1, "keepalive": true,
+            "keepalive_timeout": 1000, "keepalive_pool": 1, "ssl_verify": true, "allow_degradation": false,
             "status_on_error": 403, "max_req_body_size": 9});
         whole.as_object_mut().unwrap().extend(conf.as_object().unwrap().clone());
         let node = Arc::default();
