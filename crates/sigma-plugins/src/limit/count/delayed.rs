@@ -10,7 +10,7 @@ use sigma_plugin::Node;
 use sigma_plugin::counter::Shared;
 
 use super::super::clock;
-use super::remote;
+use super::remote::{self, Counting};
 use super::window::{Counters, Quota, Verdict, WindowType};
 use crate::redis::{Connections, SharedConnection, Target};
 use crate::seldom::Seldom;
@@ -140,7 +140,8 @@ impl Delayed {
             state.told = state.delta;
             untold
         });
-        let verdict = match remote::add(connection, self.kind, key, quota, untold).await {
+        let verdict = match remote::count(connection, (self.kind, Counting::Always), key, quota, untold).await
+        {
             Ok(verdict) => verdict,
             Err(_) => self.local.count(self.kind, key, quota, untold),
         };

@@ -30,6 +30,7 @@ use crate::redis::{Connections, SharedConnection, Target, idle_settings};
 use config::{Config, Metadata};
 use delayed::Delayed;
 use fields::FieldNames;
+use remote::Counting;
 use window::{Counters, Quota, Verdict, WindowType};
 
 /// The plugin.
@@ -263,7 +264,10 @@ impl LimitCount {
             };
             let verdict = match delayed {
                 Some(delayed) => delayed.count(connection, &limit.key, limit.quota, COST).await,
-                None => remote::count(connection, self.window_type, &limit.key, limit.quota, COST).await?,
+                None => {
+                    let way = (self.window_type, Counting::IfRoom);
+                    remote::count(connection, way, &limit.key, limit.quota, COST).await?
+                }
             };
             verdicts.push(verdict);
             if verdict.is_refusal() {

@@ -35,37 +35,29 @@ return {1, current}
 static FIXED_SCRIPT: Script = Script::new(FIXED, || Script::digest_of(FIXED));
 static SLIDING_SCRIPT: Script = Script::new(SLIDING, || Script::digest_of(SLIDING));
 
+/// Which requests are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Counting {
+    /// Those that there is room for.
+    IfRoom,
+    /// All: they were let pass already. The verdict is on the next one.
+    Always,
+}
+
 /// Counts a request that costs so much.
 ///
 /// # Errors
 /// Redis did not answer.
 pub(super) async fn count(
     connection: &SharedConnection,
-    kind: WindowType,
+    (kind, counting): (WindowType, Counting),
     key: &[u8],
     quota: Quota,
     cost: u64,
 ) -> RedisResult<Verdict> {
     match kind {
         WindowType::Fixed => count_fixed(connection, key, quota, cost).await,
-        WindowType::Sliding => count_sliding(connection, key, quota, cost, "0").await,
-    }
-}
-
-/// Adds requests that were let pass already, whatever the limit; the verdict is on the next one.
-///
-/// # Errors
-/// Redis did not answer.
-pub(super) async fn add(
-    connection: &SharedConnection,
-    kind: WindowType,
-    key: &[u8],
-    quota: Quota,
-    cost: u64,
-) -> RedisResult<Verdict> {
-    match kind {
-        WindowType::Fixed => count_fixed(connection, key, quota, cost).await,
-        WindowType::Sliding => count_sliding(connection, key, quota, cost, "1").await,
+        WindowType::Sliding => count_sliding(connection, counting, key, quota, cost).await,
     }
 }
 
@@ -83,10 +75,10 @@ async fn count_fixed(
 
 async fn count_sliding(
     connection: &SharedConnection,
+    counting: Counting,
     key: &[u8],
     quota: Quota,
     cost: u64,
-    unconditional: &str,
 ) -> RedisResult<Verdict> {
     let moment = Moment::of(quota, clock::unix_ms());
     let name = |window: u64| [b"plugin-limit-count:", key, format!(".{window}.counter").as_bytes()].concat();
@@ -99,7 +91,7 @@ async fn count_sliding(
         estimate.weight.to_string(),
         cost.to_string(),
         quota.window_s.saturating_mul(2).min(LONGEST_S).to_string(),
-        unconditional.to_owned(),
+        u8::from(counting == Counting::Always).to_string(),
     ];
     let (counted, current): (u8, u64) = SLIDING_SCRIPT.run(connection, &name(moment.window), &args).await?;
     let refused = || estimate.refusal(quota, current).unwrap_or(estimate.admitted(quota, quota.limit));
