@@ -146,10 +146,6 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugin/src/variables.rs",
                 "only for those whose configuration names a variable of time",
             ),
-            (
-                "crates/sigma-plugins/src/auth/",
-                "whether a signature is valid now is not for a coarse clock to say",
-            ),
             ("crates/sigma-plugins/src/batch.rs", "on the control thread"),
             (
                 "crates/sigma-plugins/src/limit/clock.rs",

@@ -1,7 +1,7 @@
 //! `hmac-auth`: a request that its sender signed with a shared secret.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, UNIX_EPOCH};
 
 use aws_lc_rs::{digest, hmac};
 use base64::Engine;
@@ -249,7 +249,7 @@ impl Config {
         let identity = self.policy.find(env, key_id, "Invalid key_id").map_err(hidden)?;
         let is_allowed = |(named, _): &(Algorithm, _)| self.allowed_algorithms.contains(named);
         let (_, algorithm) = Algorithm::of(name).filter(is_allowed).ok_or(hidden("Invalid algorithm"))?;
-        self.check_date(ctx, SystemTime::now())?;
+        self.check_date(ctx, env.unix_time())?;
         let lists = |name: &String| signed.headers.iter().any(|listed| listed == name.as_bytes());
         if !self.signed_headers.iter().all(lists) {
             return Err(hidden("an expected header is missing in signing"));
@@ -266,7 +266,7 @@ impl Config {
         Ok(identity)
     }
 
-    fn check_date(&self, ctx: &Context, now: SystemTime) -> Result<(), Refusal> {
+    fn check_date(&self, ctx: &Context, now: Duration) -> Result<(), Refusal> {
         let date = ctx
             .request
             .headers
@@ -274,9 +274,8 @@ impl Config {
             .ok_or(hidden("Date header missing. failed to validate clock skew"))?;
         let date = std::str::from_utf8(date).ok().and_then(|date| httpdate::parse_http_date(date).ok());
         let date = date.ok_or(hidden("Invalid GMT format time"))?;
-        let seconds =
-            |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        if seconds(now).abs_diff(seconds(date)) > self.clock_skew {
+        let date = date.duration_since(UNIX_EPOCH).unwrap_or_default();
+        if now.as_secs().abs_diff(date.as_secs()) > self.clock_skew {
             return Err(hidden("Clock skew exceeded"));
         }
         Ok(())

@@ -9,7 +9,6 @@ mod key;
 mod token;
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -142,7 +141,7 @@ impl JwtAuth {
         let failed = |detail| Refusal { message: FAILED, detail };
         let verifier = identity.data::<Verifier>().ok_or(failed("the consumer has no key"))?;
         verifier.verify(token).map_err(failed)?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64().floor();
+        let now = env.unix_time().as_secs_f64().floor();
         let required = self.claims_to_verify.as_deref().unwrap_or_default();
         token.in_time(required, now, verifier.grace_s()).map_err(failed)?;
         Ok(identity)
