@@ -151,7 +151,6 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugins/src/limit/clock.rs",
                 "rates up to thousands a second need more than ticks of 50 ms",
             ),
-            ("crates/sigma-plugins/src/log/entry.rs", "entries tell the time to the millisecond"),
             (
                 "crates/sigma-plugins/src/metrics/prometheus/series.rs",
                 "once, when the first instance is built",

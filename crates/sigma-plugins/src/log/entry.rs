@@ -1,18 +1,17 @@
-//! One log entry: what all loggers say of an exchange, and the bodies they collect for it.
+//! What all loggers do: the entry of an exchange, and the bodies that are collected for it.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::io::Read;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 use sigma_config::expr::Expr;
 use sigma_http::{BodyLength, Chunk, Headers};
-use sigma_plugin::{BodyFilter, Context, Env, Pieces, Plugin, Transform, variables};
+use sigma_plugin::{BodyFilter, Context, Env, Pieces, Plugin, ResponseStep, Step, Transform, variables};
 
 use super::format::{Bodies, LogFormat, text_of};
 use crate::seldom::Seldom;
@@ -73,9 +72,20 @@ pub(super) fn expression<E: serde::de::Error>(field: &str, rule: &Value) -> Resu
     parsed.map_err(|error| E::custom(format!("failed to validate the '{field}' expression: {error}")))
 }
 
-/// How a logger makes its entries.
+/// Where the entries of a logger go.
+pub(super) trait Sink: Send + Sync + 'static {
+    /// Whether an exchange has an entry.
+    fn wants(&self, _: &Context) -> bool {
+        true
+    }
+
+    /// Takes an entry. Never waits.
+    fn take(&self, entry: Map<String, Value>, ctx: &Context, env: &Env<'_>);
+}
+
+/// A plugin that makes an entry of each exchange.
 #[derive(Debug)]
-pub(super) struct Entries {
+pub(super) struct Logger<S> {
     /// Replaces the usual fields.
     format: Option<LogFormat>,
     /// Joins them.
@@ -84,56 +94,30 @@ pub(super) struct Entries {
     response: Option<Arc<Expr>>,
     max_request: usize,
     max_response: usize,
+    sink: S,
 }
 
-impl Entries {
+impl<S: Sink> Logger<S> {
     /// From a logger's configuration and its metadata.
-    pub(super) fn new(config: EntryConfig, metadata: Formats) -> Entries {
+    pub(super) fn new(config: EntryConfig, metadata: Formats, sink: S) -> Logger<S> {
         let says = |format: &LogFormat| !format.is_empty();
         let wanted = |flag: bool, expr: Option<Expr>| flag.then(|| expr.unwrap_or_default());
         let (own, shared) = (config.formats, metadata);
-        Entries {
+        Logger {
             format: own.log_format.filter(says).or(shared.log_format.filter(says)),
             extra: own.log_format_extra.or(shared.log_format_extra).unwrap_or_default(),
             request: wanted(config.include_req_body, config.include_req_body_expr),
             response: wanted(config.include_resp_body, config.include_resp_body_expr).map(Arc::new),
             max_request: config.max_req_body_bytes,
             max_response: config.max_resp_body_bytes,
+            sink,
         }
-    }
-
-    /// In the access phase: has the request body copied if the entry will show it.
-    pub(super) fn access(&self, ctx: &mut Context) {
-        let formats = self.format.iter().chain([&self.extra]);
-        let named = formats.into_iter().any(LogFormat::shows_request_body);
-        if named || self.request.as_ref().is_some_and(|expr| expr.eval(ctx)) {
-            ctx.copy_request_body(self.max_request);
-        }
-    }
-
-    /// In the header filter: remembers how the node encoded the body. What the gateway itself encodes
-    /// later, on the way to the client, is collected before that.
-    pub(super) fn header_filter<P: Plugin>(&self, owner: &P, ctx: &mut Context) {
-        if self.response.is_some()
-            && let Some(coding) = ctx.response.headers.find(b"content-encoding")
-        {
-            let coding = Coding(coding.into());
-            ctx.keep(owner, coding);
-        }
-    }
-
-    /// A filter that collects the response body, if the entry may show it.
-    pub(super) fn body_filter<P: Plugin>(&self, owner: &P, ctx: &mut Context) -> Option<Box<dyn BodyFilter>> {
-        let condition = Arc::clone(self.response.as_ref()?);
-        let body = Rc::default();
-        ctx.keep(owner, Collected(Rc::clone(&body)));
-        Some(Collector { condition, wanted: None, body, limit: self.max_response }.filter())
     }
 
     /// The entry of an exchange that is over.
-    pub(super) fn entry<P: Plugin>(&self, owner: &P, ctx: &mut Context, env: &Env<'_>) -> Map<String, Value> {
-        let collected = ctx.take_kept::<_, Collected>(owner).and_then(|collected| collected.0.take());
-        let coding = ctx.take_kept::<_, Coding>(owner);
+    fn entry(&self, ctx: &mut Context, env: &Env<'_>) -> Map<String, Value> {
+        let collected = ctx.take_kept::<_, Collected>(self).and_then(|collected| collected.0.take());
+        let coding = ctx.take_kept::<_, Coding>(self);
         let coding = coding.as_ref().map(|coding| &*coding.0);
         let response = collected.map(|body| text_of(&decoded(&body, coding, self.max_response)));
         let request = ctx.seen_request_body(self.max_request).map(|body| text_of(&body));
@@ -157,6 +141,45 @@ impl Entries {
             }
         }
         out
+    }
+}
+
+impl<S: Sink> Plugin for Logger<S> {
+    /// Has the request body copied if the entry will show it.
+    fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
+        let formats = self.format.iter().chain([&self.extra]);
+        let named = formats.into_iter().any(LogFormat::shows_request_body);
+        if named || self.request.as_ref().is_some_and(|expr| expr.eval(ctx)) {
+            ctx.copy_request_body(self.max_request);
+        }
+        Step::Next
+    }
+
+    /// Remembers how the node encoded the body. What the gateway itself encodes later, on the way to the
+    /// client, is collected before that.
+    fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
+        if self.response.is_some()
+            && let Some(coding) = ctx.response.headers.find(b"content-encoding")
+        {
+            let coding = Coding(coding.into());
+            ctx.keep(self, coding);
+        }
+        ResponseStep::Next
+    }
+
+    /// Collects the response body, if the entry may show it.
+    fn body_filter(&self, ctx: &mut Context, _: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
+        let condition = Arc::clone(self.response.as_ref()?);
+        let body = Rc::default();
+        ctx.keep(self, Collected(Rc::clone(&body)));
+        Some(Collector { condition, wanted: None, body, limit: self.max_response }.filter())
+    }
+
+    fn log(&self, ctx: &mut Context, env: &Env<'_>) {
+        if self.sink.wants(ctx) {
+            let entry = self.entry(ctx, env);
+            self.sink.take(entry, ctx, env);
+        }
     }
 }
 
@@ -189,7 +212,7 @@ fn usual(ctx: &Context, env: &Env<'_>, bodies: Bodies<'_>, out: &mut Map<String,
         out.insert("consumer".into(), json!({"username": &*consumer.name}));
     }
     out.insert("client_ip".into(), ctx.remote_addr().into());
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    let now = env.unix_time().as_millis() as u64;
     out.insert("start_time".into(), now.saturating_sub(latency as u64).into());
     out.insert("latency".into(), latency.into());
     if record.attempts.is_empty() {

@@ -12,16 +12,13 @@ use std::thread::JoinHandle;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use sigma_config::described::schema_of;
 use sigma_config::expr::Expr;
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{
-    BodyFilter, Build, Configuration, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, ResponseStep,
-    Step,
-};
+use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Node, Phase, PhaseSet};
 
-use super::entry::{Entries, EntryConfig, Formats, expression};
+use super::entry::{EntryConfig, Formats, Logger, Sink, expression};
 use crate::seldom::Seldom;
 
 /// Bytes of lines that may wait for the disk; more are dropped.
@@ -41,7 +38,7 @@ pub(crate) static FILE_LOGGER: Descriptor = Descriptor {
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::BodyFilter, Phase::Log]),
     metadata_schema: Some(schema_of::<Metadata>),
-    build: |build| Ok(Arc::new(FileLogger::new(build)?)),
+    build: |build| Ok(Arc::new(logger(build)?)),
     variables: &[
         VariablePlace::shown("match", VariableForm::Condition),
         VariablePlace::shown("log_format", VariableForm::LogFormat),
@@ -105,50 +102,31 @@ struct Metadata {
     path: Option<PathBuf>,
 }
 
-struct FileLogger {
+fn logger(build: &Build<'_>) -> Result<Logger<FileSink>, String> {
+    let (config, metadata): (Config, Metadata) = (build.config()?, build.metadata_as()?);
+    let path = config
+        .path
+        .or(metadata.path)
+        .ok_or(r#"property "path" is not set in either the plugin conf or the metadata"#)?;
+    let lines = build.node.part(Lines::default);
+    let sink = FileSink { path: path.into(), conditions: config.conditions, lines };
+    Ok(Logger::new(config.entry, metadata.formats, sink))
+}
+
+struct FileSink {
     path: Arc<Path>,
     /// An entry is written if one of them holds; None for always.
     conditions: Option<Vec<Expr>>,
-    entries: Entries,
     lines: Arc<Lines>,
 }
 
-impl FileLogger {
-    fn new(build: &Build<'_>) -> Result<FileLogger, String> {
-        let (config, metadata): (Config, Metadata) = (build.config()?, build.metadata_as()?);
-        let path = config
-            .path
-            .or(metadata.path)
-            .ok_or(r#"property "path" is not set in either the plugin conf or the metadata"#)?;
-        Ok(FileLogger {
-            path: path.into(),
-            conditions: config.conditions,
-            entries: Entries::new(config.entry, metadata.formats),
-            lines: build.node.part(Lines::default),
-        })
-    }
-}
-
-impl Plugin for FileLogger {
-    fn access(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
-        self.entries.access(ctx);
-        Step::Next
+impl Sink for FileSink {
+    fn wants(&self, ctx: &Context) -> bool {
+        self.conditions.as_ref().is_none_or(|all| all.iter().any(|expr| expr.eval(ctx)))
     }
 
-    fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
-        self.entries.header_filter(self, ctx);
-        ResponseStep::Next
-    }
-
-    fn body_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
-        self.entries.body_filter(self, ctx)
-    }
-
-    fn log(&self, ctx: &mut Context, env: &Env<'_>) {
-        if self.conditions.as_ref().is_some_and(|all| !all.iter().any(|expr| expr.eval(ctx))) {
-            return;
-        }
-        let mut line = Value::Object(self.entries.entry(self, ctx, env)).to_string().into_bytes();
+    fn take(&self, entry: Map<String, Value>, _: &Context, env: &Env<'_>) {
+        let mut line = Value::Object(entry).to_string().into_bytes();
         line.push(b'\n');
         self.lines.write(&self.path, line, env);
     }

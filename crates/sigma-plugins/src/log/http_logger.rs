@@ -5,16 +5,14 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use sigma_config::described::schema_of;
 use sigma_config::resources::Confidential;
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{
-    BodyFilter, Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step,
-};
+use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet};
 use tokio::sync::OnceCell;
 
-use super::entry::{Entries, EntryConfig};
+use super::entry::{EntryConfig, Logger, Sink};
 use crate::batch::{self, BatchSettings, Batches, Destination, Processor, Refusal, Sending};
 
 const NAME: &str = "http-logger";
@@ -29,7 +27,7 @@ pub(crate) static HTTP_LOGGER: Descriptor = Descriptor {
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter, Phase::BodyFilter, Phase::Log]),
     metadata_schema: Some(schema_of::<batch::Metadata>),
-    build: |build| Ok(Arc::new(HttpLogger::new(build)?)),
+    build: |build| Ok(Arc::new(logger(build)?)),
     variables: &[
         VariablePlace::shown("log_format", VariableForm::LogFormat),
         VariablePlace::shown("log_format_extra", VariableForm::LogFormat),
@@ -121,41 +119,21 @@ enum Concat {
     NewLine,
 }
 
-struct HttpLogger {
-    entries: Entries,
-    processor: Arc<Processor>,
+fn logger(build: &Build<'_>) -> Result<Logger<HttpSink>, String> {
+    let (config, metadata): (Config, batch::Metadata) = (build.config()?, build.metadata_as()?);
+    let (server, key) = (Server::new(&config), build.conf_hash());
+    let pending = metadata.max_pending_entries;
+    let make = || Arc::new(server) as Arc<dyn Destination>;
+    let processor = Batches::processor(build.node, NAME, key, &config.batch, pending, make);
+    Ok(Logger::new(config.entry, metadata.formats, HttpSink(processor)))
 }
 
-impl HttpLogger {
-    fn new(build: &Build<'_>) -> Result<HttpLogger, String> {
-        let (config, metadata): (Config, batch::Metadata) = (build.config()?, build.metadata_as()?);
-        let (server, key) = (Server::new(&config), build.conf_hash());
-        let pending = metadata.max_pending_entries;
-        let make = || Arc::new(server) as Arc<dyn Destination>;
-        let processor = Batches::processor(build.node, NAME, key, &config.batch, pending, make);
-        Ok(HttpLogger { entries: Entries::new(config.entry, metadata.formats), processor })
-    }
-}
+struct HttpSink(Arc<Processor>);
 
-impl Plugin for HttpLogger {
-    fn access(&self, ctx: &mut Context, _env: &Env<'_>) -> Step {
-        self.entries.access(ctx);
-        Step::Next
-    }
-
-    fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
-        self.entries.header_filter(self, ctx);
-        ResponseStep::Next
-    }
-
-    fn body_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> Option<Box<dyn BodyFilter>> {
-        self.entries.body_filter(self, ctx)
-    }
-
-    fn log(&self, ctx: &mut Context, env: &Env<'_>) {
-        let mut entry = self.entries.entry(self, ctx, env);
+impl Sink for HttpSink {
+    fn take(&self, mut entry: Map<String, Value>, ctx: &Context, env: &Env<'_>) {
         entry.entry("route_id").or_insert_with(|| "no-matched".into());
-        self.processor.push(Value::Object(entry).to_string().into_bytes(), ctx, env);
+        self.0.push(Value::Object(entry).to_string().into_bytes(), ctx, env);
     }
 }
 
