@@ -134,6 +134,7 @@ pub struct Limits {
     /// Most header fields in a request; more is answered 431.
     pub request_headers: u16,
     /// Largest request body in bytes, 0 for no limit; larger is answered 413, chunked bodies included.
+    #[schemars(extend("maximum" = u64::MAX))]
     pub request_body_bytes: u64,
     /// Largest response head of an upstream in bytes; larger is answered 502.
     pub response_head_bytes: u32,

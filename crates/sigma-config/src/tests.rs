@@ -189,6 +189,14 @@ fn single_problems() {
         &[("routes[0].vars", 2, "the variable `graphql_name` is not known in this version")],
     );
     refused("workers: 0", &[("workers", 1, "at least 1")]);
+    // What no 64 bits hold has a place as well.
+    refused("limits: { request_body_bytes: 1e300 }", &[("limits.request_body_bytes", 1, "at most")]);
+    refused(
+        "routes:\n- { uri: /, upstream: \"http://h\", priority: -1e300 }",
+        &[("routes[0].priority", 2, "at least")],
+    );
+    // Nothing behind a key is no value.
+    refused("via:", &[("via", 1, "expected string, got userdata (write a value, or remove it)")]);
     refused("workers: all", &[("workers", 1, "auto")]);
     refused("\n\nstatus: x", &[("status.address", 3, "got: x (for example 127.0.0.1:7085)")]);
     refused("data_encryption: {keyring: [short]}", &[("data_encryption.keyring[0]", 1, "has 5 bytes")]);

@@ -27,6 +27,7 @@ resource! {
         #[schemars(with = "Vec<String>", length(min = 1), extend("uniqueItems" = true))]
         pub uris: Rare<Vec<String>>,
         /// Order among routes with the same path key; higher first.
+        #[schemars(extend("minimum" = i64::MIN, "maximum" = i64::MAX))]
         pub priority: i64,
         /// Methods; empty for all.
         #[serde(skip_serializing_if = "Rare::is_unset")]
