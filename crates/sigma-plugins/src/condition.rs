@@ -5,19 +5,27 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use sigma_config::expr::Expr;
 
-/// Reads the condition in a field. For `deserialize_with`, which does not tell the name.
+/// The condition in a field.
 ///
 /// # Errors
 /// Returns APISIX's text if it is none.
+pub(crate) fn parse<E: Error>(field: &str, rule: &Value) -> Result<Expr, E> {
+    let wrong = |error| E::custom(format!("failed to validate the '{field}' expression: {error}"));
+    Expr::parse(rule).map_err(wrong)
+}
+
+/// Reads the condition in a field; for `deserialize_with`, which does not tell the name.
+///
+/// # Errors
+/// As [`parse`].
 pub(crate) fn read<'de, D: Deserializer<'de>>(field: &str, deserializer: D) -> Result<Expr, D::Error> {
-    let wrong = |error| D::Error::custom(format!("failed to validate the '{field}' expression: {error}"));
-    Expr::parse(&Value::deserialize(deserializer)?).map_err(wrong)
+    parse(field, &Value::deserialize(deserializer)?)
 }
 
 /// Reads the condition in a field `vars`.
 ///
 /// # Errors
-/// As [`read`].
+/// As [`parse`].
 pub(crate) fn vars<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Expr>, D::Error> {
     read("vars", deserializer).map(Some)
 }

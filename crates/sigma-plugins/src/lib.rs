@@ -9,6 +9,7 @@ mod condition;
 mod limit;
 mod log;
 mod metrics;
+mod networks;
 mod redis;
 mod rewrite;
 pub mod roster;

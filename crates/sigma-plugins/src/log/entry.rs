@@ -14,6 +14,7 @@ use sigma_http::{BodyLength, Chunk, Headers};
 use sigma_plugin::{BodyFilter, Context, Env, Pieces, Plugin, ResponseStep, Step, Transform, variables};
 
 use super::format::{Bodies, LogFormat, text_of};
+use crate::condition;
 use crate::seldom::Seldom;
 
 /// Header fields and query arguments that an entry shows at most.
@@ -56,20 +57,11 @@ pub(super) struct EntryConfig {
 }
 
 fn request_condition<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Expr>, D::Error> {
-    expression("include_req_body_expr", &Value::deserialize(deserializer)?).map(Some)
+    condition::read("include_req_body_expr", deserializer).map(Some)
 }
 
 fn response_condition<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Expr>, D::Error> {
-    expression("include_resp_body_expr", &Value::deserialize(deserializer)?).map(Some)
-}
-
-/// Reads the expression in a field of a configuration.
-///
-/// # Errors
-/// It is none; the text is APISIX's.
-pub(super) fn expression<E: serde::de::Error>(field: &str, rule: &Value) -> Result<Expr, E> {
-    let parsed = Expr::parse(rule);
-    parsed.map_err(|error| E::custom(format!("failed to validate the '{field}' expression: {error}")))
+    condition::read("include_resp_body_expr", deserializer).map(Some)
 }
 
 /// Where the entries of a logger go.

@@ -18,7 +18,8 @@ use sigma_config::expr::Expr;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Node, Phase, PhaseSet};
 
-use super::entry::{EntryConfig, Formats, Logger, Sink, expression};
+use super::entry::{EntryConfig, Formats, Logger, Sink};
+use crate::condition;
 use crate::seldom::Seldom;
 
 /// Bytes of lines that may wait for the disk; more are dropped.
@@ -91,7 +92,7 @@ impl Configuration for Config {}
 
 fn conditions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Expr>>, D::Error> {
     let rules = Vec::<Value>::deserialize(deserializer)?;
-    rules.iter().map(|rule| expression("match", rule)).collect::<Result<_, _>>().map(Some)
+    rules.iter().map(|rule| condition::parse("match", rule)).collect::<Result<_, _>>().map(Some)
 }
 
 #[derive(Default, Deserialize, JsonSchema)]

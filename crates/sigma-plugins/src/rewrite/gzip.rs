@@ -68,8 +68,8 @@ struct Gzip {
     comp_level: u32,
     /// Without effect: compressed pieces do not wait in buffers here.
     #[schemars(extend("default" = {}))]
-    #[serde(rename = "buffers")]
-    _buffers: Buffers,
+    #[expect(dead_code, reason = "taken for APISIX's sake")]
+    buffers: Buffers,
     /// Binary logarithm of the window in bytes: memory against size.
     #[schemars(range(min = 9, max = 15), extend("default" = 15))]
     window_bits: u8,
@@ -83,15 +83,14 @@ struct Gzip {
 }
 
 #[derive(Deserialize, JsonSchema)]
+#[expect(dead_code, reason = "taken for APISIX's sake")]
 struct Buffers {
     /// Number of buffers.
     #[schemars(range(min = 1), extend("default" = 32))]
-    #[serde(rename = "number")]
-    _number: u64,
+    number: u64,
     /// Bytes of each.
     #[schemars(range(min = 1), extend("default" = 4096))]
-    #[serde(rename = "size")]
-    _size: u64,
+    size: u64,
 }
 
 impl Configuration for Gzip {}

@@ -3,14 +3,13 @@
 use std::net::IpAddr;
 
 use schemars::JsonSchema;
-use serde::de::Error;
-use serde::{Deserialize, Deserializer};
-use sigma_config::cidr::{Cidr, CidrSet};
+use serde::Deserialize;
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::HeaderId;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
+use crate::networks::Networks;
 use crate::seldom::Seldom;
 
 /// Characters of a wrong address that the error log shows.
@@ -60,23 +59,12 @@ struct RealIp {
     #[schemars(length(min = 1))]
     source: VarName,
     /// Peers that may say so; without it, all.
-    #[serde(default, deserialize_with = "networks")]
-    #[schemars(with = "Option<Vec<Network>>", length(min = 1))]
-    trusted_addresses: Option<CidrSet>,
+    #[schemars(length(min = 1))]
+    #[schemars(extend("items" = {"type": "string", "description": "An address or a network."}))]
+    trusted_addresses: Option<Networks>,
     /// For `X-Forwarded-For`: passes over trusted addresses from the right.
     #[schemars(extend("default" = false))]
     recursive: bool,
-}
-
-/// An address or a network.
-#[derive(Deserialize, JsonSchema)]
-struct Network(String);
-
-fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<CidrSet>, D::Error> {
-    let parse = |Network(text)| {
-        text.parse::<Cidr>().map_err(|_| D::Error::custom(format!("invalid ip address: {text}")))
-    };
-    Vec::deserialize(deserializer)?.into_iter().map(parse).collect::<Result<_, _>>().map(Some)
 }
 
 impl Configuration for RealIp {}

@@ -3,8 +3,9 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::cidr::{Cidr, CidrSet};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+
+use crate::networks::Networks;
 
 /// Allows or denies clients by their address.
 pub(crate) static IP_RESTRICTION: Descriptor = Descriptor {
@@ -47,32 +48,14 @@ struct IpRestriction {
     #[schemars(with = "i64", extend("enum" = [403, 404], "default" = 403))]
     response_code: u16,
     /// Addresses and networks that alone may pass.
-    #[schemars(with = "Option<Vec<String>>", length(min = 1), extend("items" = network_schema()))]
+    #[schemars(length(min = 1), extend("items" = network_schema()))]
     whitelist: Option<Networks>,
     /// Addresses and networks that may not pass.
-    #[schemars(with = "Option<Vec<String>>", length(min = 1), extend("items" = network_schema()))]
+    #[schemars(length(min = 1), extend("items" = network_schema()))]
     blacklist: Option<Networks>,
 }
 
 impl Configuration for IpRestriction {}
-
-/// Addresses and networks, some of which may only have the form of one.
-#[derive(Deserialize)]
-#[serde(try_from = "Vec<String>")]
-struct Networks(CidrSet);
-
-impl TryFrom<Vec<String>> for Networks {
-    type Error = String;
-
-    fn try_from(texts: Vec<String>) -> Result<Networks, String> {
-        let network = |text: String| text.parse().map_err(|_| format!("invalid ip address: {text}"));
-        texts
-            .into_iter()
-            .map(network)
-            .collect::<Result<Vec<Cidr>, _>>()
-            .map(|all| Networks(all.into_iter().collect()))
-    }
-}
 
 fn network_schema() -> Value {
     const V4: &str = r"^([0-9]{1,2}|1[0-9][0-9]|2[0-4][0-9]|25[0-5])(\.([0-9]{1,2}|1[0-9][0-9]|2[0-4][0-9]|25[0-5])){3}/([12]?[0-9]|3[0-2])$";
@@ -87,7 +70,7 @@ fn network_schema() -> Value {
 
 impl Plugin for IpRestriction {
     fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
-        let listed = |Networks(list): &Networks| ctx.client.addr.is_some_and(|addr| list.contains(addr));
+        let listed = |list: &Networks| ctx.client.addr.is_some_and(|addr| list.contains(addr));
         let refused = match (&self.whitelist, &self.blacklist) {
             (Some(list), _) => !listed(list),
             (None, Some(list)) => listed(list),

@@ -134,8 +134,7 @@ fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
     let rules = config.rules.unwrap_or_default().into_iter().enumerate();
     let rules: Vec<Rule> = rules.map(|(at, config)| Rule::new(build, at, config)).collect();
     let reads_form = rules.iter().any(|rule| rule.reads_form);
-    let split = Split { rules };
-    Ok(Arc::new(TrafficSplit { split: Arc::new(split), reads_form }))
+    Ok(Arc::new(TrafficSplit { rules: rules.into(), reads_form }))
 }
 
 struct Rule {
@@ -238,21 +237,16 @@ impl Turns {
     }
 }
 
-struct Split {
-    rules: Vec<Rule>,
-}
-
-impl Split {
-    fn choose(&self, ctx: &mut Context, env: &Env<'_>) {
-        let rule = self.rules.iter().find(|rule| rule.holds(ctx));
-        if let Some(key) = rule.and_then(|rule| Turns::next(env.local, &rule.entries)) {
-            ctx.upstream = Some(key);
-        }
+/// Has the first rule that holds choose the upstream.
+fn choose(rules: &[Rule], ctx: &mut Context, env: &Env<'_>) {
+    let rule = rules.iter().find(|rule| rule.holds(ctx));
+    if let Some(key) = rule.and_then(|rule| Turns::next(env.local, &rule.entries)) {
+        ctx.upstream = Some(key);
     }
 }
 
 struct TrafficSplit {
-    split: Arc<Split>,
+    rules: Arc<[Rule]>,
     /// Conditions look at the body.
     reads_form: bool,
 }
@@ -260,12 +254,12 @@ struct TrafficSplit {
 impl Plugin for TrafficSplit {
     fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         if !self.reads_form || ctx.body.is_some() {
-            self.split.choose(ctx, env);
+            choose(&self.rules, ctx, env);
             return Step::Next;
         }
-        let split = Arc::clone(&self.split);
+        let rules = Arc::clone(&self.rules);
         let then = move |ctx: &mut Context, env: &Env<'_>, _| {
-            split.choose(ctx, env);
+            choose(&rules, ctx, env);
             Step::Next
         };
         Step::ReadBody { limit: FORM_LIMIT, then: Box::new(then) }
