@@ -60,10 +60,13 @@ impl Which {
 
     /// Says that the response depends on what the client accepts, if that is wanted and not said yet.
     pub(super) fn add_vary(&self, headers: &mut Headers) {
+        if self.vary != Some(true) {
+            return;
+        }
         let lines = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"Vary"));
         let says = |item: &[u8]| item == b"*" || item.eq_ignore_ascii_case(b"Accept-Encoding");
         let is_said = lines.flat_map(|(_, value)| list_items(value)).any(says);
-        if self.vary == Some(true) && !is_said {
+        if !is_said {
             headers.append("Vary", b"Accept-Encoding");
         }
     }
