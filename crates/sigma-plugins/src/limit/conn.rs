@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sigma_config::Problem;
 use sigma_plugin::counter::Shared;
+use sigma_plugin::descriptor::parsed;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, Step};
 
@@ -280,7 +281,7 @@ struct LimitConn {
 
 impl LimitConn {
     fn new(build: &Build<'_>) -> Result<LimitConn, String> {
-        let config: Config = build.config()?;
+        let config: Config = parsed(build.conf)?;
         let space = || Space::of(build);
         let listed = |(at, ListedLimit { conn, burst, key }): (usize, ListedLimit)| {
             let (key, space) = (Key::template(&key), space().rule(at + 1));
