@@ -12,7 +12,7 @@ mod escape;
 pub mod field;
 pub mod gate;
 pub mod log_buffer;
-mod outlet;
+mod log_output;
 
 pub use access::{AccessFormat, Entry, FormatError};
 pub use counters::{Counter, Totals, WorkerCounters, merge};

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::counters::{Counter, WorkerCounters};
 use crate::error_lines::{self, Lines};
-use crate::outlet::Outlet;
+use crate::log_output::LogOutput;
 
 /// Buffers that may wait for their worker to take them back; more are freed.
 const RETURNED_BUFFERS: usize = 4;
@@ -111,10 +111,10 @@ impl LogWriter {
         let (queue, incoming) = sync_channel(queue_blocks.max(1));
         let (done, finished) = sync_channel(1);
         let requests = Arc::new(Requests::default());
-        let outlet = Outlet::open(&target)?;
+        let output = LogOutput::open(&target)?;
         let writer = Writer {
             target,
-            outlet,
+            output,
             incoming,
             requests: requests.clone(),
             failing: false,
@@ -253,7 +253,7 @@ impl Drop for LogSink {
 /// The writer thread's state.
 struct Writer {
     target: LogTarget,
-    outlet: Outlet,
+    output: LogOutput,
     incoming: Receiver<Message>,
     requests: Arc<Requests>,
     /// The last write failed; said once, not for every block.
@@ -285,8 +285,8 @@ impl Writer {
 
     fn handle(&mut self, message: Message) {
         if self.requests.reopen.swap(false, Ordering::AcqRel) {
-            match Outlet::open(&self.target) {
-                Ok(outlet) => (self.outlet, self.torn) = (outlet, false),
+            match LogOutput::open(&self.target) {
+                Ok(output) => (self.output, self.torn) = (output, false),
                 Err(error) => tracing::error!(%error, "log file not reopened, the old one stays in use"),
             }
         }
@@ -331,10 +331,10 @@ impl Writer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let requests = &self.requests;
         if self.torn {
-            self.outlet.write_all(b"\n", || requests.is_over())?;
+            self.output.write_all(b"\n", || requests.is_over())?;
             self.torn = false;
         }
-        self.outlet.write_all(bytes, || requests.is_over())
+        self.output.write_all(bytes, || requests.is_over())
     }
 }
 

@@ -39,7 +39,7 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "lines of errors go the way of the access log, which tells its own errors so",
     ),
     (
-        "crates/sigma-observe/src/outlet.rs",
+        "crates/sigma-observe/src/log_output.rs",
         "crates/sigma-observe/src/log_buffer.rs",
         "the errors and targets of a log are named where it is",
     ),

@@ -200,7 +200,7 @@ const BANS: &[Ban] = &[
             ("crates/sigma-net/src/tls/connect.rs", "on the control thread, when authorities are read"),
             ("crates/sigma-net/src/worker.rs", "this is the worker itself"),
             ("crates/sigma-observe/src/log_buffer.rs", "on the thread of the log"),
-            ("crates/sigma-observe/src/outlet.rs", "on the thread of the log"),
+            ("crates/sigma-observe/src/log_output.rs", "on the thread of the log"),
             ("crates/sigma-plugins/src/log/file_logger.rs", "on a thread of its own"),
             ("crates/sigma-plugins/src/rewrite/static_files/", "files are found and read in spawn_blocking"),
             (

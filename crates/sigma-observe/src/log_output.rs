@@ -1,4 +1,4 @@
-//! A descriptor that lines leave by, and what may stand at its other end.
+//! The descriptor that a log is written to. A pipe without a reader does not hold its writer up for ever.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -22,9 +22,9 @@ const PIECE_BYTES: usize = 4_096;
 /// How often a reader that stands still is looked after.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// Where a writer thread writes.
+/// The descriptor that the writer thread of a log writes to.
 #[derive(Debug)]
-pub(crate) struct Outlet {
+pub(crate) struct LogOutput {
     to: Descriptor,
     /// Its other end may stand still, as that of a pipe: it is asked for room before each write.
     may_stall: bool,
@@ -37,9 +37,9 @@ enum Descriptor {
     File(File),
 }
 
-impl Outlet {
+impl LogOutput {
     /// Opens `target`; does not wait for anybody to read it.
-    pub(crate) fn open(target: &LogTarget) -> Result<Outlet, LogError> {
+    pub(crate) fn open(target: &LogTarget) -> Result<LogOutput, LogError> {
         let to = match target {
             LogTarget::Stdout => Descriptor::Stdout,
             LogTarget::Stderr => Descriptor::Stderr,
@@ -54,14 +54,14 @@ impl Outlet {
         let is_file = to.with(|fd| {
             fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
         });
-        Ok(Outlet { to, may_stall: !is_file })
+        Ok(LogOutput { to, may_stall: !is_file })
     }
 
     /// Writes all of `bytes`. Waits for a reader that stands still until `is_over` says that it has
     /// been long enough.
     ///
     /// # Errors
-    /// Returns the error of the operating system; `TimedOut` for such a reader.
+    /// Returns an error if the operating system refuses the write: `TimedOut` for such a reader.
     pub(crate) fn write_all(&mut self, bytes: &[u8], is_over: impl Fn() -> bool) -> io::Result<()> {
         if let (Descriptor::File(file), false) = (&mut self.to, self.may_stall) {
             return file.write_all(bytes);
