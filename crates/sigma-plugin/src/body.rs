@@ -11,7 +11,7 @@ use crate::Context;
 pub trait Frames {
     /// The next frame. The last one is [`Frame::End`] or [`Frame::Trailers`]; it is not asked again
     /// after that, nor after a fault.
-    fn poll_frame(&mut self, cx: &mut Context, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>>;
+    fn poll_frame(&mut self, ctx: &mut Context, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>>;
 }
 
 /// Changes one body while it passes. Filters stand in a row, in the order of their plugins.
@@ -38,7 +38,7 @@ pub trait BodyFilter {
     fn poll_frame(
         &mut self,
         input: &mut dyn Frames,
-        cx: &mut Context,
+        ctx: &mut Context,
         task: &mut task::Context<'_>,
     ) -> Poll<Result<Frame, Fault>>;
 }
@@ -48,12 +48,12 @@ pub trait BodyFilter {
 pub fn poll_filtered(
     filters: &mut [Box<dyn BodyFilter>],
     source: &mut dyn Frames,
-    cx: &mut Context,
+    ctx: &mut Context,
     task: &mut task::Context<'_>,
 ) -> Poll<Result<Frame, Fault>> {
     match filters.split_last_mut() {
-        None => source.poll_frame(cx, task),
-        Some((last, before)) => last.poll_frame(&mut Row { filters: before, source }, cx, task),
+        None => source.poll_frame(ctx, task),
+        Some((last, before)) => last.poll_frame(&mut Row { filters: before, source }, ctx, task),
     }
 }
 
@@ -64,8 +64,8 @@ struct Row<'r> {
 }
 
 impl Frames for Row<'_> {
-    fn poll_frame(&mut self, cx: &mut Context, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
-        poll_filtered(self.filters, self.source, cx, task)
+    fn poll_frame(&mut self, ctx: &mut Context, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
+        poll_filtered(self.filters, self.source, ctx, task)
     }
 }
 
@@ -127,7 +127,7 @@ pub trait Transform {
     }
 
     /// One piece of the body.
-    fn data(&mut self, cx: &mut Context, data: Chunk, out: &mut Pieces);
+    fn data(&mut self, ctx: &mut Context, data: Chunk, out: &mut Pieces);
 
     /// The end of the body, with its trailers if there are some; called once. What is still held
     /// back goes to `out`; the end itself is passed on behind it.
@@ -162,7 +162,7 @@ impl<T: Transform> BodyFilter for Transformed<T> {
     fn poll_frame(
         &mut self,
         input: &mut dyn Frames,
-        cx: &mut Context,
+        ctx: &mut Context,
         task: &mut task::Context<'_>,
     ) -> Poll<Result<Frame, Fault>> {
         loop {
@@ -175,14 +175,14 @@ impl<T: Transform> BodyFilter for Transformed<T> {
             if let Some(end) = self.end.take() {
                 return Poll::Ready(Ok(end));
             }
-            match task::ready!(input.poll_frame(cx, task))? {
-                Frame::Data(data) => self.transform.data(cx, data, &mut self.pieces),
+            match task::ready!(input.poll_frame(ctx, task))? {
+                Frame::Data(data) => self.transform.data(ctx, data, &mut self.pieces),
                 Frame::Trailers(mut trailers) => {
-                    self.transform.end(cx, Some(&mut trailers), &mut self.pieces);
+                    self.transform.end(ctx, Some(&mut trailers), &mut self.pieces);
                     self.end = Some(Frame::Trailers(trailers));
                 }
                 Frame::End => {
-                    self.transform.end(cx, None, &mut self.pieces);
+                    self.transform.end(ctx, None, &mut self.pieces);
                     self.end = Some(Frame::End);
                 }
             }
@@ -227,9 +227,9 @@ mod tests {
         let mut source = Given(frames.collect());
         let mut filters: Vec<_> = (0..filters).map(|_| Doubled::default().filter()).collect();
         let mut task = task::Context::from_waker(task::Waker::noop());
-        let (mut cx, mut text) = (Context::default(), String::new());
+        let (mut ctx, mut text) = (Context::default(), String::new());
         loop {
-            match poll_filtered(&mut filters, &mut source, &mut cx, &mut task) {
+            match poll_filtered(&mut filters, &mut source, &mut ctx, &mut task) {
                 Poll::Ready(Ok(Frame::Data(data))) => text += std::str::from_utf8(&data).unwrap(),
                 Poll::Ready(Ok(_)) => return (text, true),
                 Poll::Ready(Err(_)) => return (text, false),

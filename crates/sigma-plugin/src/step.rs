@@ -51,7 +51,7 @@ impl Step {
     ) -> Step {
         Step::Wait(Box::pin(async move {
             let result = future.await;
-            Box::new(move |cx: &mut Context, env: &Env<'_>| then(result, cx, env)) as Resume
+            Box::new(move |ctx: &mut Context, env: &Env<'_>| then(result, ctx, env)) as Resume
         }))
     }
 
@@ -93,23 +93,24 @@ impl Step {
     /// Goes on with `then` once the step has come to its end: how a plugin that runs others decides what follows.
     pub fn and_then(
         self,
-        cx: &mut Context,
+        ctx: &mut Context,
         env: &Env<'_>,
         then: impl FnOnce(End, &mut Context, &Env<'_>) -> Step + 'static,
     ) -> Step {
         match self {
-            Step::Next => then(End::Next, cx, env),
-            Step::Reply(reply) => then(End::Reply(reply), cx, env),
-            Step::Stream(reply, body) => then(End::Stream(reply, body), cx, env),
-            Step::Takeover(reply, peer) => then(End::Takeover(reply, peer), cx, env),
+            Step::Next => then(End::Next, ctx, env),
+            Step::Reply(reply) => then(End::Reply(reply), ctx, env),
+            Step::Stream(reply, body) => then(End::Stream(reply, body), ctx, env),
+            Step::Takeover(reply, peer) => then(End::Takeover(reply, peer), ctx, env),
             Step::Wait(future) => Step::Wait(Box::pin(async move {
                 let resume = future.await;
-                let resume = move |cx: &mut Context, env: &Env<'_>| resume(cx, env).and_then(cx, env, then);
+                let resume =
+                    move |ctx: &mut Context, env: &Env<'_>| resume(ctx, env).and_then(ctx, env, then);
                 Box::new(resume) as Resume
             })),
             Step::ReadBody { limit, then: resume } => {
-                let resume = move |cx: &mut Context, env: &Env<'_>, read| {
-                    resume(cx, env, read).and_then(cx, env, then)
+                let resume = move |ctx: &mut Context, env: &Env<'_>, read| {
+                    resume(ctx, env, read).and_then(ctx, env, then)
                 };
                 Step::ReadBody { limit, then: Box::new(resume) }
             }
@@ -200,7 +201,7 @@ impl ResponseStep {
     ) -> ResponseStep {
         ResponseStep::Wait(Box::pin(async move {
             let result = future.await;
-            Box::new(move |cx: &mut Context, env: &Env<'_>| then(result, cx, env)) as ResponseResume
+            Box::new(move |ctx: &mut Context, env: &Env<'_>| then(result, ctx, env)) as ResponseResume
         }))
     }
 }

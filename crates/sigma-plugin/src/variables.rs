@@ -367,8 +367,8 @@ mod tests {
     /// An exchange that has everything.
     fn exchange() -> Context {
         set_hostname("node1");
-        let mut cx = Context::default();
-        cx.begin();
+        let mut ctx = Context::default();
+        ctx.begin();
         let head = "GET /p?x=1 HTTP/1.1\r\nHost: h\r\nContent-Type: application/x-www-form-urlencoded\r\n\
             Content-Length: 3\r\nCookie: x=1\r\nAuthorization: Basic amFjazpw\r\nX: 1\r\n\r\n";
         let limits = sigma_http::h1::HeadLimits {
@@ -377,12 +377,12 @@ mod tests {
             fields: 32,
             tolerance: sigma_http::h1::Tolerance::NONE,
         };
-        sigma_http::h1::parse_request(head.as_bytes(), &limits, &mut cx.request).unwrap().unwrap();
-        cx.uri = b"/p".to_vec();
-        cx.body = Some(b"x=1".to_vec());
-        cx.params.push(("x".to_owned(), b"1".to_vec()));
+        sigma_http::h1::parse_request(head.as_bytes(), &limits, &mut ctx.request).unwrap().unwrap();
+        ctx.uri = b"/p".to_vec();
+        ctx.body = Some(b"x=1".to_vec());
+        ctx.params.push(("x".to_owned(), b"1".to_vec()));
         let some = || Some("x".to_owned());
-        cx.client = crate::context::Client {
+        ctx.client = crate::context::Client {
             addr: Some([127, 0, 0, 1].into()),
             port: 1,
             peer: Some([127, 0, 0, 1].into()),
@@ -399,7 +399,7 @@ mod tests {
                 ..Tls::default()
             })),
         };
-        cx.route = Some(Arc::new(RouteFacts {
+        ctx.route = Some(Arc::new(RouteFacts {
             id: "1".into(),
             name: Some("r".into()),
             service_id: Some("1".into()),
@@ -407,13 +407,17 @@ mod tests {
             ..RouteFacts::default()
         }));
         let consumer = Consumer { group_id: Some("g".into()), ..Consumer::default() };
-        cx.attach(&Arc::new(Identity { consumer: Arc::new(consumer), credential: None, data: Arc::new(()) }));
-        cx.response.status = 200;
-        cx.response.headers.append("X", b"1");
-        cx.record.started = Some(Instant::now());
-        cx.record.status = 200;
-        cx.record.upstream_scheme = Some("https");
-        cx.record.attempts.push(Attempt {
+        ctx.attach(&Arc::new(Identity {
+            consumer: Arc::new(consumer),
+            credential: None,
+            data: Arc::new(()),
+        }));
+        ctx.response.status = 200;
+        ctx.response.headers.append("X", b"1");
+        ctx.record.started = Some(Instant::now());
+        ctx.record.status = 200;
+        ctx.record.upstream_scheme = Some("https");
+        ctx.record.attempts.push(Attempt {
             addr: "[::1]:443".into(),
             host: "node.test".into(),
             began: None,
@@ -422,7 +426,7 @@ mod tests {
             header_ms: Some(1.0),
             response_ms: Some(1.0),
         });
-        cx
+        ctx
     }
 
     /// What plugins set, or only their own entries have.
@@ -430,20 +434,20 @@ mod tests {
 
     #[test]
     fn every_variable_that_is_known_exists() {
-        let cx = exchange();
+        let ctx = exchange();
         let prefixed = PREFIXES.iter().map(|prefix| format!("{prefix}x"));
         for name in NAMES.iter().map(|name| (*name).to_owned()).chain(prefixed) {
             if !OF_PLUGINS.contains(&&*name) {
-                assert!(cx.get(&VarName::parse(&name)).is_some(), "{name}");
+                assert!(ctx.get(&VarName::parse(&name)).is_some(), "{name}");
             }
         }
     }
 
     #[test]
     fn what_some_are_worth() {
-        let cx = exchange();
+        let ctx = exchange();
         let check = |name: &str, expected: &str| {
-            let value = cx.get(&VarName::parse(name)).unwrap();
+            let value = ctx.get(&VarName::parse(name)).unwrap();
             assert_eq!(value, VarValue::text(expected), "{name}");
         };
         check("hostname", "node1");

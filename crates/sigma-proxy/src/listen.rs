@@ -211,7 +211,7 @@ async fn multiplexed(
 async fn exchange(conversation: &mut Conversation) {
     let Conversation { server, info, entered: Entered(worker), .. } = conversation;
     let mut scratch = worker.take_scratch();
-    match server.read_head(&mut scratch.cx.request).await {
+    match server.read_head(&mut scratch.ctx.request).await {
         Ok(()) => exchange::run(worker, info, Downstream::H1(server), &mut scratch).await,
         Err(NoRequest::Refused(fault)) => {
             exchange::refuse(worker, info, Downstream::H1(server), &mut scratch, fault).await;
@@ -225,7 +225,7 @@ async fn exchange(conversation: &mut Conversation) {
 async fn exchange_of_stream(worker: &Worker, info: &ConnectionInfo, incoming: Incoming) {
     let mut scratch = worker.take_scratch();
     let key = [worker.random(), worker.random()];
-    let (mut stream, accepted) = ServerStream::accept(incoming, key, &mut scratch.cx.request);
+    let (mut stream, accepted) = ServerStream::accept(incoming, key, &mut scratch.ctx.request);
     let down = Downstream::H2(&mut stream);
     match accepted {
         Ok(()) => exchange::run(worker, info, down, &mut scratch).await,

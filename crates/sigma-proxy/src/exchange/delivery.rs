@@ -131,7 +131,7 @@ impl Delivery {
         &mut self,
         source: &mut impl Source,
         down: &mut Downstream<'_>,
-        cx: &mut Context,
+        ctx: &mut Context,
         progressed: &mut bool,
         task: &mut task::Context<'_>,
     ) -> Result<Delivered, Fault> {
@@ -140,7 +140,7 @@ impl Delivery {
             // one queued may have left just now, with nobody registered for the source's next bytes.
             let mut starved = false;
             while !self.ended && self.fault.is_none() && down.has_room() {
-                match self.poll_frame(source, cx, progressed, task) {
+                match self.poll_frame(source, ctx, progressed, task) {
                     Poll::Ready(Ok(Frame::Data(data))) if data.is_empty() => {}
                     Poll::Ready(Ok(frame)) => {
                         self.ended = !matches!(frame, Frame::Data(_));
@@ -167,16 +167,16 @@ impl Delivery {
     fn poll_frame(
         &mut self,
         source: &mut impl Source,
-        cx: &mut Context,
+        ctx: &mut Context,
         progressed: &mut bool,
         task: &mut task::Context<'_>,
     ) -> Poll<Result<Frame, Fault>> {
         let Delivery { filters, exhausted, .. } = self;
         let mut outgoing = Outgoing { source, exhausted, progressed };
         if filters.is_empty() {
-            return outgoing.poll_frame(cx, task);
+            return outgoing.poll_frame(ctx, task);
         }
-        poll_filtered(filters, &mut outgoing, cx, task)
+        poll_filtered(filters, &mut outgoing, ctx, task)
     }
 }
 

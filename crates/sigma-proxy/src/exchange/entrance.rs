@@ -22,7 +22,7 @@ const OWNED: [&str; 5] = [
 impl Exchange<'_, '_> {
     /// Takes from the request what its sender has no right to say.
     pub(super) fn enter(&mut self, snapshot: &Snapshot) {
-        let head = &mut self.scratch.cx.request;
+        let head = &mut self.scratch.ctx.request;
         self.asks_upgrade = upgrade::is_asked_for(head, self.down.body_length());
         head.headers.remove_nominated();
         let drops_all = snapshot.settings.underscores_in_headers == Underscores::Drop;
@@ -39,7 +39,7 @@ impl Exchange<'_, '_> {
         let origin = self.down.origin();
         let trusted_peer = self.peer_is_trusted(snapshot);
         let scheme: &[u8] = if self.down.tls().is_some() { b"https" } else { b"http" };
-        let headers = &mut self.scratch.cx.request.headers;
+        let headers = &mut self.scratch.ctx.request.headers;
         if !trusted_peer {
             headers.remove(HeaderId::Forwarded);
             // While nobody is named, the chain is kept as in APISIX, where only its end is believed.
@@ -48,7 +48,7 @@ impl Exchange<'_, '_> {
                 headers.remove(HeaderId::XRealIp);
             }
         }
-        let head = &mut self.scratch.cx.request;
+        let head = &mut self.scratch.ctx.request;
         self.scratch.value.clear();
         self.scratch.value.extend_from_slice(head.authority());
         let host = &self.scratch.value;

@@ -16,7 +16,7 @@ use crate::snapshot::Target;
 
 impl Exchange<'_, '_> {
     pub(super) fn finish(&mut self) {
-        let record = &mut self.scratch.cx.record;
+        let record = &mut self.scratch.ctx.record;
         record.bytes_received = self.down.bytes_received();
         (record.bytes_sent, record.body_bytes_sent) = self.down.bytes_sent();
         let counters = &self.worker.counters;
@@ -35,7 +35,7 @@ impl Exchange<'_, '_> {
         {
             if !self.stage.is_guided() && format.asks_for_variables() {
                 // Left over from an exchange before, of somebody else.
-                self.scratch.cx.client = client(&self.down);
+                self.scratch.ctx.client = client(&self.down);
             }
             let clock = self.worker.clock.borrow();
             sink.line(|out| format.render(self, &clock, out));
@@ -43,13 +43,13 @@ impl Exchange<'_, '_> {
     }
 
     fn attempts(&self, out: &mut Vec<u8>, mut value: impl FnMut(&Attempt, &mut Vec<u8>)) -> bool {
-        for (n, attempt) in self.scratch.cx.record.attempts.iter().enumerate() {
+        for (n, attempt) in self.scratch.ctx.record.attempts.iter().enumerate() {
             if n > 0 {
                 out.extend_from_slice(b", ");
             }
             value(attempt, out);
         }
-        !self.scratch.cx.record.attempts.is_empty()
+        !self.scratch.ctx.record.attempts.is_empty()
     }
 }
 
@@ -96,7 +96,7 @@ impl Entry for Exchange<'_, '_> {
             | Field::UpstreamScheme
             | Field::UpstreamUri
             | Field::UpstreamHeader(_) => self.write_upstream(field, out),
-            Field::Variable(name) => match self.scratch.cx.get(&VarName::parse(name)) {
+            Field::Variable(name) => match self.scratch.ctx.get(&VarName::parse(name)) {
                 Some(VarValue::Text(text)) => bytes(out, &text),
                 Some(VarValue::Bool(truth)) => bytes(out, if truth { b"true" } else { b"false" }),
                 Some(VarValue::List(items)) => bytes(out, &items.join(&b", "[..])),
@@ -109,7 +109,7 @@ impl Entry for Exchange<'_, '_> {
 
 impl Exchange<'_, '_> {
     fn write_request(&self, field: &Field, out: &mut Vec<u8>) -> bool {
-        let head = &self.scratch.cx.request;
+        let head = &self.scratch.ctx.request;
         let known = !head.method_token().is_empty();
         match field {
             Field::RequestLength => number(out, self.down.bytes_received()),
@@ -125,8 +125,8 @@ impl Exchange<'_, '_> {
             Field::RequestMethod => bytes(out, head.method_token()),
             Field::RequestUri => bytes(out, head.path_and_query()),
             // A path that is not one was never normalised.
-            Field::Uri if self.scratch.cx.uri.is_empty() => bytes(out, head.raw_path()),
-            Field::Uri => bytes(out, &self.scratch.cx.uri),
+            Field::Uri if self.scratch.ctx.uri.is_empty() => bytes(out, head.raw_path()),
+            Field::Uri => bytes(out, &self.scratch.ctx.uri),
             Field::Args => head.query().is_some_and(|query| bytes(out, query)),
             Field::Host => bytes(out, &host_name(head.authority())),
             Field::HttpHeader(name) => header(out, &head.headers, name),
@@ -140,10 +140,10 @@ impl Exchange<'_, '_> {
     }
 
     fn write_upstream(&self, field: &Field, out: &mut Vec<u8>) -> bool {
-        if self.scratch.cx.record.attempts.is_empty() {
+        if self.scratch.ctx.record.attempts.is_empty() {
             return false;
         }
-        let head = &self.scratch.cx.request;
+        let head = &self.scratch.ctx.request;
         match field {
             Field::UpstreamAddr => self.attempts(out, |a, out| out.extend_from_slice(a.addr.as_bytes())),
             Field::UpstreamStatus => self.attempts(out, |a, out| {
@@ -165,10 +165,10 @@ impl Exchange<'_, '_> {
             Field::UpstreamHost => header(out, &head.headers, "host"),
             Field::UpstreamScheme => self.upstream_scheme().is_some_and(|scheme| bytes(out, scheme)),
             Field::UpstreamUri => {
-                let rewritten = &self.scratch.cx.target;
+                let rewritten = &self.scratch.ctx.target;
                 bytes(out, if rewritten.is_empty() { head.path_and_query() } else { rewritten })
             }
-            Field::UpstreamHeader(name) => header(out, &self.scratch.cx.response.headers, name),
+            Field::UpstreamHeader(name) => header(out, &self.scratch.ctx.response.headers, name),
             _ => false,
         }
     }
@@ -186,20 +186,20 @@ impl Exchange<'_, '_> {
         match field {
             Field::RemoteAddr => bytes(out, self.client_text().as_bytes()),
             Field::RemotePort if self.stage.is_guided() => {
-                let port = self.scratch.cx.client.port;
+                let port = self.scratch.ctx.client.port;
                 port != 0 && number(out, port.into())
             }
             Field::RemotePort => match origin.peer {
                 Peer::Ip(addr) => number(out, addr.port().into()),
                 Peer::Unix => false,
             },
-            Field::SentHttpHeader(name) => header(out, &self.scratch.cx.response.headers, name),
-            Field::Status => number(out, self.scratch.cx.record.status.into()),
+            Field::SentHttpHeader(name) => header(out, &self.scratch.ctx.response.headers, name),
+            Field::Status => number(out, self.scratch.ctx.record.status.into()),
             Field::BodyBytesSent => number(out, self.down.bytes_sent().1),
             Field::BytesSent => number(out, self.down.bytes_sent().0),
             Field::RequestTime => seconds(
                 out,
-                self.scratch.cx.record.started.map(|at: Instant| at.elapsed().as_secs_f64() * 1000.0),
+                self.scratch.ctx.record.started.map(|at: Instant| at.elapsed().as_secs_f64() * 1000.0),
             ),
             Field::ServerAddr => {
                 origin.local.is_some_and(|a| bytes(out, a.ip().to_canonical().to_string().as_bytes()))
@@ -222,7 +222,7 @@ impl Exchange<'_, '_> {
                 route.and_then(|r| r.facts.service_id.as_ref()).is_some_and(|id| bytes(out, id.as_bytes()))
             }
             Field::Fault => {
-                self.scratch.cx.record.fault.is_some_and(|f| bytes(out, f.kind.error_type().as_bytes()))
+                self.scratch.ctx.record.fault.is_some_and(|f| bytes(out, f.kind.error_type().as_bytes()))
             }
             _ => false,
         }

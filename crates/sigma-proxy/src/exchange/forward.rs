@@ -58,9 +58,9 @@ impl Exchange<'_, '_> {
         self.prepare_request(snapshot);
         let timeouts = route.timeouts.unwrap_or(upstream.timeouts);
         self.check_host(upstream)?;
-        let client_deadline = grpc::deadline(&self.scratch.cx.request);
+        let client_deadline = grpc::deadline(&self.scratch.ctx.request);
         let plan = Plan { view, snapshot, upstream, timeouts, client_deadline };
-        self.scratch.cx.record.upstream_scheme = Some(upstream.scheme_name());
+        self.scratch.ctx.record.upstream_scheme = Some(upstream.scheme_name());
         let mut attempts = Attempts::new(self.worker, number, upstream, key);
         let mut state = State::new();
         loop {
@@ -78,7 +78,7 @@ impl Exchange<'_, '_> {
                     return Box::pin(self.deliver_own(*own)).await;
                 }
                 Ok(_) => {
-                    attempts.answered(&node, self.scratch.cx.record.status);
+                    attempts.answered(&node, self.scratch.ctx.record.status);
                     return Ok(());
                 }
                 Err(fault) => {
@@ -92,14 +92,14 @@ impl Exchange<'_, '_> {
     }
 
     fn failure(&self, fault: Fault, state: &State) -> Failure {
-        let status = reply::status(fault.kind).filter(|_| self.scratch.cx.record.status == 0);
+        let status = reply::status(fault.kind).filter(|_| self.scratch.ctx.record.status == 0);
         Failure { fault, decision: state.decision, request_sent: state.request_sent, status }
     }
 
     /// A host that no node can be asked for over TLS is the fault of whoever named it: no node is
     /// tried for it.
     fn check_host(&self, upstream: &Upstream) -> Result<(), Fault> {
-        let host = headers::host_for_all(&self.scratch.cx, upstream);
+        let host = headers::host_for_all(&self.scratch.ctx, upstream);
         if upstream.over_tls().is_none() || host.is_none_or(reach::can_be_named) {
             return Ok(());
         }
@@ -114,7 +114,7 @@ impl Exchange<'_, '_> {
     fn choose_upgrade(&mut self, route: &Route, upstream: &Upstream) -> Result<(), Fault> {
         let can = !matches!(upstream.config.scheme, Scheme::Grpc | Scheme::Grpcs);
         let asked = self.asks_upgrade && can;
-        let protocol = if asked { upgrade::admitted(&self.scratch.cx.request, route) } else { None };
+        let protocol = if asked { upgrade::admitted(&self.scratch.ctx.request, route) } else { None };
         if protocol.is_none() && self.down.asks_tunnel() {
             let reason = "the route does not let this :protocol through";
             return Err(Fault::new(FaultKind::NotImplemented, reason));
@@ -127,19 +127,19 @@ impl Exchange<'_, '_> {
     fn open_body(&mut self, plan: &Plan<'_>) -> BodyLength {
         let length = self.request_length();
         let filters = self.request_filters(plan.view);
-        let Scratch { cx, body, .. } = &mut *self.scratch;
+        let Scratch { ctx, body, .. } = &mut *self.scratch;
         let limit = plan.snapshot.settings.limits.retry_body_bytes as usize;
-        let length = body.open(cx.body.is_some(), filters, limit, length);
+        let length = body.open(ctx.body.is_some(), filters, limit, length);
         // For those who ask for it as a variable; the codec writes what it knows.
-        if let (BodyLength::Known(bytes), Some(_)) = (length, &cx.body) {
-            cx.request.headers.set(HeaderId::ContentLength, itoa::Buffer::new().format(bytes).as_bytes());
+        if let (BodyLength::Known(bytes), Some(_)) = (length, &ctx.body) {
+            ctx.request.headers.set(HeaderId::ContentLength, itoa::Buffer::new().format(bytes).as_bytes());
         }
         length
     }
 
     /// How the body is framed that the client sent, or a plugin made of it.
     fn request_length(&self) -> BodyLength {
-        match &self.scratch.cx.body {
+        match &self.scratch.ctx.body {
             Some(body) if body.is_empty() => BodyLength::None,
             Some(body) => BodyLength::Known(body.len() as u64),
             None => self.down.body_length(),
@@ -149,9 +149,9 @@ impl Exchange<'_, '_> {
     fn hash_key(&mut self, upstream: &Upstream) -> Option<Vec<u8>> {
         let source = upstream.hash_key.as_ref()?;
         if !self.stage.is_guided() {
-            self.scratch.cx.client = client(&self.down);
+            self.scratch.ctx.client = client(&self.down);
         }
-        let request = &self.scratch.cx;
+        let request = &self.scratch.ctx;
         let key = match source {
             HashKey::Variable(name) => match Variables::get(request, name) {
                 Some(VarValue::Text(text)) => Some(text.into_owned()),
@@ -175,7 +175,7 @@ impl Exchange<'_, '_> {
     ) -> Result<Ended, Fault> {
         let in_flight = attempts.begin(endpoint);
         // A clock is read only for those who ask: the access log, and balancing by latency.
-        let timed = self.scratch.cx.record.started.is_some() || plan.upstream.balance == Balance::Ewma;
+        let timed = self.scratch.ctx.record.started.is_some() || plan.upstream.balance == Balance::Ewma;
         let began = timed.then(Instant::now);
         self.note_attempt(endpoint, began);
         state.request_sent = true;
@@ -193,7 +193,7 @@ impl Exchange<'_, '_> {
             state.request_sent = false;
         }
         let elapsed_ms = began.map(|at| at.elapsed().as_secs_f64() * 1000.0);
-        if let Some(attempt) = self.scratch.cx.record.attempts.last_mut() {
+        if let Some(attempt) = self.scratch.ctx.record.attempts.last_mut() {
             attempt.response_ms = elapsed_ms;
         }
         let latency_ms = if result.is_ok() { elapsed_ms } else { None };
@@ -202,9 +202,9 @@ impl Exchange<'_, '_> {
     }
 
     fn note_attempt(&mut self, endpoint: &Endpoint, began: Option<Instant>) {
-        self.scratch.cx.record.upstream_statuses.push(0);
-        if self.scratch.cx.record.started.is_some() {
-            self.scratch.cx.record.attempts.push(Attempt {
+        self.scratch.ctx.record.upstream_statuses.push(0);
+        if self.scratch.ctx.record.started.is_some() {
+            self.scratch.ctx.record.attempts.push(Attempt {
                 addr: endpoint.addr.to_string(),
                 host: endpoint.host.clone(),
                 began,
@@ -222,19 +222,19 @@ impl Exchange<'_, '_> {
         endpoint: &Endpoint,
         state: &mut State,
     ) -> Result<Ended, Fault> {
-        let cx = &mut self.scratch.cx;
-        match &cx.host {
+        let ctx = &mut self.scratch.ctx;
+        match &ctx.host {
             // APISIX: what the upstream says of Host goes before what plugins say.
             Some(host) if plan.upstream.pass_host == PassHost::Pass => {
-                cx.request.headers.set(HeaderId::Host, host);
+                ctx.request.headers.set(HeaderId::Host, host);
             }
-            _ => headers::set_host(&mut cx.request, plan.upstream, endpoint),
+            _ => headers::set_host(&mut ctx.request, plan.upstream, endpoint),
         }
         self.mark_pass(plan.snapshot, &endpoint.addr, &mut state.marked);
         let demands = Demands {
             connect_ms: plan.timeouts.connect_ms,
             upgrade: !self.scratch.upgrade.is_empty(),
-            ..Demands::of(&self.scratch.cx.request, plan.upstream, self.down.origin())
+            ..Demands::of(&self.scratch.ctx.request, plan.upstream, self.down.origin())
         };
         let target = reach::target(plan.snapshot, plan.upstream, endpoint, &demands);
         let mut idle_allowed = true;
@@ -248,7 +248,7 @@ impl Exchange<'_, '_> {
                     Box::pin(self.worker.connect(&target)).await?
                 }
             };
-            self.scratch.cx.record.connected();
+            self.scratch.ctx.record.connected();
             self.send_head(&mut connection, state.body.unwrap_or_default());
             match self.converse(plan, connection, state).await {
                 Ok(Ended::Whole(connection)) => {
@@ -263,10 +263,10 @@ impl Exchange<'_, '_> {
     }
 
     fn send_head(&mut self, connection: &mut Connection, length: BodyLength) {
-        let Scratch { cx, upgrade, .. } = &mut *self.scratch;
+        let Scratch { ctx, upgrade, .. } = &mut *self.scratch;
         let upgrade = (!upgrade.is_empty()).then_some(&upgrade[..]);
-        let rewritten = (!cx.target.is_empty()).then_some(&cx.target[..]);
-        connection.send_head(&mut cx.request, rewritten, length, upgrade);
+        let rewritten = (!ctx.target.is_empty()).then_some(&ctx.target[..]);
+        connection.send_head(&mut ctx.request, rewritten, length, upgrade);
     }
 
     /// Request up, response down, on one connection.
@@ -278,8 +278,8 @@ impl Exchange<'_, '_> {
     ) -> Result<Ended, Fault> {
         let settings = &plan.snapshot.settings;
         let limits = reach::answer_limits(settings);
-        let Scratch { cx, body, upgrade: asked, .. } = &mut *self.scratch;
-        let method = cx.request.method;
+        let Scratch { ctx, body, upgrade: asked, .. } = &mut *self.scratch;
+        let method = ctx.request.method;
         body.rewind();
         let mut transfer = Transfer::begin(
             &mut self.down,
@@ -288,7 +288,7 @@ impl Exchange<'_, '_> {
             DownTimeouts::new(settings),
             !state.body.unwrap_or_default().is_empty(),
         );
-        let result = await_head(&mut transfer, method, &limits, cx, body).await;
+        let result = await_head(&mut transfer, method, &limits, ctx, body).await;
         if let Err(fault) = result {
             state.request_sent = transfer.upload() == Upload::Done;
             state.decision = decide(fault, method, transfer.progress(body.is_repeatable()));
@@ -296,14 +296,14 @@ impl Exchange<'_, '_> {
         }
         state.decision = Decision::GiveUp;
         transfer.answered();
-        let head = &mut cx.response;
+        let head = &mut ctx.response;
         if head.status == 101 {
             upgrade::check_agreement(head, asked)?;
         }
         transfer.down.check_answer(head)?;
-        cx.record.answered(head.status);
+        ctx.record.answered(head.status);
         if head.status == 101 {
-            tunnel::run(&mut transfer, cx).await?;
+            tunnel::run(&mut transfer, ctx).await?;
             return Ok(Ended::Spent);
         }
         if self.worker.is_draining() {
@@ -311,23 +311,23 @@ impl Exchange<'_, '_> {
         }
         state.status = head.status;
         answer::prepare(head, plan.snapshot);
-        answer::tell_upstream_status(head, &cx.record.upstream_statuses, settings.upstream_status_header);
+        answer::tell_upstream_status(head, &ctx.record.upstream_statuses, settings.upstream_status_header);
         let coming = transfer.up.body_length();
-        let mut length = answer_length(coming, cx);
+        let mut length = answer_length(coming, ctx);
         let mut filters = Vec::new();
         if let Some(in_force) = self.stage.in_force(self.worker, plan.view) {
             let may_retry = state.may_follow && body.is_repeatable() && transfer.has_told_nothing();
-            match in_force.respond(cx, transfer.down, may_retry).await? {
+            match in_force.respond(ctx, transfer.down, may_retry).await? {
                 Verdict::Pass => {}
                 Verdict::Retry => return Ok(Ended::Declined(state.status)),
                 Verdict::Replaced(own) => return Ok(Ended::Replaced(own)),
             }
-            (filters, length) = in_force.body_filters(cx, length);
+            (filters, length) = in_force.body_filters(ctx, length);
         }
-        cx.record.status = cx.response.status;
-        transfer.down.send_head(&mut cx.response, length, self.worker.clock.borrow().http_date());
+        ctx.record.status = ctx.response.status;
+        transfer.down.send_head(&mut ctx.response, length, self.worker.clock.borrow().http_date());
         let mut delivery = Delivery::new(filters, coming);
-        let result = poll_fn(|task| transfer.poll_body(task, &mut delivery, cx, body)).await;
+        let result = poll_fn(|task| transfer.poll_body(task, &mut delivery, ctx, body)).await;
         let upload = transfer.upload();
         state.request_sent = upload == Upload::Done;
         result?;
@@ -340,12 +340,12 @@ impl Exchange<'_, '_> {
 }
 
 /// The length of the body that the client gets when the node's is of `length`.
-fn answer_length(length: BodyLength, cx: &mut Context) -> BodyLength {
-    if cx.request.method != Method::Head || cx.request.client_method() == Method::Head {
+fn answer_length(length: BodyLength, ctx: &mut Context) -> BodyLength {
+    if ctx.request.method != Method::Head || ctx.request.client_method() == Method::Head {
         return length;
     }
     // A plugin made a HEAD of it: the length is that of a body which nobody will send.
-    cx.response.headers.set(HeaderId::ContentLength, b"0");
+    ctx.response.headers.set(HeaderId::ContentLength, b"0");
     BodyLength::Known(0)
 }
 
@@ -354,15 +354,15 @@ async fn await_head(
     transfer: &mut Transfer<'_, '_, Connection>,
     method: Method,
     limits: &HeadLimits,
-    cx: &mut Context,
+    ctx: &mut Context,
     body: &mut RequestBody,
 ) -> Result<(), Fault> {
     loop {
-        poll_fn(|task| transfer.poll_head(task, method, limits, cx, body)).await?;
-        if !cx.response.is_interim() || cx.response.status == 101 {
+        poll_fn(|task| transfer.poll_head(task, method, limits, ctx, body)).await?;
+        if !ctx.response.is_interim() || ctx.response.status == 101 {
             return Ok(());
         }
-        transfer.down.send_interim(&mut cx.response);
+        transfer.down.send_interim(&mut ctx.response);
         transfer.informed();
     }
 }

@@ -13,11 +13,11 @@ impl Exchange<'_, '_> {
     /// Turns the client's fields into those sent upstream, all but Host.
     pub(super) fn prepare_request(&mut self, snapshot: &Snapshot) {
         let client = self.client_text();
-        let untouched = |id| self.scratch.cx.untouched.contains(&id);
+        let untouched = |id| self.scratch.ctx.untouched.contains(&id);
         let [tells_chain, tells_address] =
             [HeaderId::XForwardedFor, HeaderId::XRealIp].map(|id| !untouched(id));
         let keep_chain = snapshot.trusted().is_empty() || self.peer_is_trusted(snapshot);
-        let headers = &mut self.scratch.cx.request.headers;
+        let headers = &mut self.scratch.ctx.request.headers;
         headers.remove_connection_fields();
         if tells_chain {
             forwarded_for(headers, client.as_bytes(), keep_chain, &mut self.scratch.value);
@@ -25,13 +25,13 @@ impl Exchange<'_, '_> {
         if tells_address {
             headers.set(HeaderId::XRealIp, client.as_bytes());
         }
-        let version = self.scratch.cx.request.version;
-        add_via(&mut self.scratch.cx.request.headers, version, snapshot);
+        let version = self.scratch.ctx.request.version;
+        add_via(&mut self.scratch.ctx.request.headers, version, snapshot);
     }
 
     /// The client's address as the node is told it: a plugin may know better than the socket.
     pub(super) fn client_text(&self) -> PeerText {
-        let client = &self.scratch.cx.client;
+        let client = &self.scratch.ctx.client;
         match client.addr {
             Some(addr) if self.stage.is_guided() => PeerText::of_addr(addr),
             _ => PeerText::new(self.down.origin().peer),
@@ -56,13 +56,13 @@ fn forwarded_for(headers: &mut Headers, peer: &[u8], keep_chain: bool, value: &m
 }
 
 /// The Host that is sent to whichever node; None where each has its own.
-pub(super) fn host_for_all<'h>(cx: &'h Context, upstream: &'h Upstream) -> Option<&'h [u8]> {
+pub(super) fn host_for_all<'h>(ctx: &'h Context, upstream: &'h Upstream) -> Option<&'h [u8]> {
     match upstream.pass_host {
         PassHost::Node => None,
         PassHost::Rewrite => Some(upstream.upstream_host.as_bytes()),
         PassHost::Pass => {
-            let authority = Some(cx.request.authority()).filter(|host| !host.is_empty());
-            cx.host.as_deref().or(authority)
+            let authority = Some(ctx.request.authority()).filter(|host| !host.is_empty());
+            ctx.host.as_deref().or(authority)
         }
     }
 }

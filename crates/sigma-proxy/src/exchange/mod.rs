@@ -50,7 +50,7 @@ pub(crate) use request::{PeerText, explain};
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     /// The exchange as plugins see it.
-    pub(crate) cx: Context,
+    pub(crate) ctx: Context,
     params: Params,
     body: upload::RequestBody,
     /// A header value in the making.
@@ -70,7 +70,7 @@ pub(crate) struct Exchange<'x, 'c> {
     asks_upgrade: bool,
 }
 
-/// Runs one exchange whose head is in `scratch.cx.request`.
+/// Runs one exchange whose head is in `scratch.ctx.request`.
 pub(crate) fn run<'x, 'c: 'x>(
     worker: &'c Worker,
     info: &'c ConnectionInfo,
@@ -96,7 +96,7 @@ pub(crate) async fn refuse<'c>(
     scratch: &mut Scratch,
     fault: Fault,
 ) {
-    scratch.cx.request.clear();
+    scratch.ctx.request.clear();
     let down = websocket::Client::new(info, down, &worker.counters);
     let mut exchange = Exchange::open(worker, down, scratch);
     exchange.down.close_after();
@@ -108,11 +108,11 @@ impl<'x, 'c> Exchange<'x, 'c> {
     fn open(worker: &'c Worker, down: websocket::Client<'c>, scratch: &'x mut Scratch) -> Exchange<'x, 'c> {
         let view = worker.view();
         worker.counters.add(Counter::Requests, 1);
-        scratch.cx.begin();
+        scratch.ctx.begin();
         scratch.body.clear();
         scratch.upgrade.clear();
         if view.snapshot.global.asks_for_course() || view.snapshot.access_format.is_some() {
-            scratch.cx.record.started = Some(Instant::now());
+            scratch.ctx.record.started = Some(Instant::now());
         }
         Exchange { worker, view, down, scratch, stage: Stage::Opened, asks_upgrade: false }
     }
@@ -126,7 +126,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         self.enter(&view.snapshot);
         self.check_passes(&view.snapshot)?;
         if let Onward::No = self.count_forward() {
-            return self.reply(last_recipient(self.scratch.cx.request.method)).await;
+            return self.reply(last_recipient(self.scratch.ctx.request.method)).await;
         }
         let found = self.find_route();
         let route = match found {
@@ -157,7 +157,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
 
     /// The route's upstream, or the one that a plugin chose.
     fn target(&self, view: &View, route: &Route) -> Target {
-        match &self.scratch.cx.upstream {
+        match &self.scratch.ctx.upstream {
             Some(key) => view.snapshot.upstream_number(key).map_or(Target::NoUpstream, Target::Upstream),
             None => route.target,
         }
@@ -165,7 +165,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
 
     /// The answer where a plugin chose an upstream by an id that no upstream has any more.
     fn lost_upstream(&self, view: &View) -> Option<Box<Draft>> {
-        let key = self.scratch.cx.upstream.as_deref()?;
+        let key = self.scratch.ctx.upstream.as_deref()?;
         let id = key.strip_prefix("upstreams/").filter(|_| view.snapshot.upstream_number(key).is_none())?;
         let text = format!("failed to fetch upstream info by upstream id: {id}");
         Some(Reply::new(500).text(text).into())
@@ -174,19 +174,19 @@ impl<'x, 'c> Exchange<'x, 'c> {
     /// Fills in what plugins see of the exchange.
     fn open_to_plugins(&mut self, route: Option<&Route>) {
         self.stage.guide();
-        let cx = &mut self.scratch.cx;
-        cx.client = client(&self.down);
-        cx.record.connection_requests = self.down.request_number();
+        let ctx = &mut self.scratch.ctx;
+        ctx.client = client(&self.down);
+        ctx.record.connection_requests = self.down.request_number();
         let Some(route) = route else { return };
-        cx.route = Some(std::sync::Arc::clone(&route.facts));
-        if cx.record.started.is_none() && route.chain.asks_for_course() {
-            cx.record.started = Some(Instant::now());
+        ctx.route = Some(std::sync::Arc::clone(&route.facts));
+        if ctx.record.started.is_none() && route.chain.asks_for_course() {
+            ctx.record.started = Some(Instant::now());
         }
     }
 
     /// What no route may serve.
     fn admit(&mut self) -> Result<(), Fault> {
-        let head = &self.scratch.cx.request;
+        let head = &self.scratch.ctx.request;
         if head.method == Method::Connect {
             self.down.close_after();
             return Err(Fault::new(FaultKind::MethodRefused, "CONNECT is not served"));
@@ -204,21 +204,21 @@ impl<'x, 'c> Exchange<'x, 'c> {
     /// Finds the route and prepares the target that its node is asked for.
     fn find_route(&mut self) -> Result<u32, Fault> {
         let snapshot = &self.view.snapshot;
-        let Scratch { cx, params, value, .. } = &mut *self.scratch;
-        let path = normal_path(&cx.request, snapshot)?;
+        let Scratch { ctx, params, value, .. } = &mut *self.scratch;
+        let path = normal_path(&ctx.request, snapshot)?;
         if snapshot.shown.asks()
             && let Some(secure) = self.down.secure()
         {
-            let host = host_name(cx.request.authority());
+            let host = host_name(ctx.request.authority());
             let (host, path) = (String::from_utf8_lossy(&host), String::from_utf8_lossy(&path.uri));
             secure.judge(&snapshot.shown, &host, &path)?;
         }
         let tls = self.down.secure().map(|secure| &*secure.tls);
-        let request = RequestView::new(&cx.request, &path, self.down.origin()).within(tls);
+        let request = RequestView::new(&ctx.request, &path, self.down.origin()).within(tls);
         let number = match snapshot.router.find(&request, params) {
             Outcome::Route(number) => number,
             Outcome::NotFound => {
-                cx.uri.extend_from_slice(&path.uri);
+                ctx.uri.extend_from_slice(&path.uri);
                 return Err(Fault::new(FaultKind::NoRoute, "404 Route Not Found"));
             }
             Outcome::UnsupportedMediaType => {
@@ -233,12 +233,12 @@ impl<'x, 'c> Exchange<'x, 'c> {
             }
         };
         self.stage = Stage::Routed(number);
-        cx.uri.extend_from_slice(&path.uri);
+        ctx.uri.extend_from_slice(&path.uri);
         for (name, range) in params.iter() {
-            cx.params.push((name.to_owned(), path.matched()[range].to_vec()));
+            ctx.params.push((name.to_owned(), path.matched()[range].to_vec()));
         }
         if let Some(rewrite) = snapshot.route(number).and_then(|route| route.rewrite.as_ref()) {
-            rewrite_target(rewrite, &path, cx.request.query(), &mut cx.target);
+            rewrite_target(rewrite, &path, ctx.request.query(), &mut ctx.target);
         }
         Ok(number)
     }
@@ -255,7 +255,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
                 "a tunnel was asked for, and nothing opens one",
             ));
         }
-        self.scratch.cx.record.source = Source::Gateway;
+        self.scratch.ctx.record.source = Source::Gateway;
         // Boxed, so that exchanges that are proxied have no room for it.
         Box::pin(self.send_reply(*draft)).await
     }

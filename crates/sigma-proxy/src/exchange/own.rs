@@ -30,31 +30,31 @@ pub(super) struct Own {
 
 /// Puts the head of an answer of the gateway's own in its place, in the terms of gRPC where it ends a
 /// call; returns its body.
-pub(super) fn begin(Draft { reply, stream, .. }: Draft, cx: &mut Context, view: &View) -> Own {
-    let refused = grpc::is_call(&cx.request) && !(200..300).contains(&reply.status);
+pub(super) fn begin(Draft { reply, stream, .. }: Draft, ctx: &mut Context, view: &View) -> Own {
+    let refused = grpc::is_call(&ctx.request) && !(200..300).contains(&reply.status);
     let mut reply = if refused { grpc::refusal(reply) } else { reply };
     let stream = stream.filter(|_| reply.body.is_none());
     if stream.is_some() {
         reply.body = Some(Vec::new());
     }
-    let body = head(reply, cx, view);
+    let body = head(reply, ctx, view);
     match stream {
         None => {
             let length = BodyLength::Known(body.len() as u64);
             Own { body: OwnBody::Bytes(body, 0), length }
         }
         Some(StreamBody { length, source }) => {
-            declare_length(&mut cx.response.headers, length);
+            declare_length(&mut ctx.response.headers, length);
             Own { body: OwnBody::Made(source), length }
         }
     }
 }
 
 /// Makes the head; returns the body.
-fn head(reply: Reply, cx: &mut Context, view: &View) -> Vec<u8> {
+fn head(reply: Reply, ctx: &mut Context, view: &View) -> Vec<u8> {
     let settings = &view.snapshot.settings;
     let Reply { status, headers, body, .. } = reply;
-    let head = &mut cx.response;
+    let head = &mut ctx.response;
     head.start(status);
     for (name, value) in &headers {
         head.headers.append(name, value);
@@ -74,7 +74,7 @@ fn head(reply: Reply, cx: &mut Context, view: &View) -> Vec<u8> {
     if let Some(name) = server.or(Some("sigma")).filter(|name| !name.is_empty()) {
         head.headers.set(HeaderId::Server, name.as_bytes());
     }
-    answer::tell_upstream_status(head, &cx.record.upstream_statuses, settings.upstream_status_header);
+    answer::tell_upstream_status(head, &ctx.record.upstream_statuses, settings.upstream_status_header);
     body
 }
 

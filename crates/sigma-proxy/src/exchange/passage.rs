@@ -33,7 +33,7 @@ pub(super) enum Onward {
 impl Exchange<'_, '_> {
     /// Refuses a request that goes in a circle.
     pub(super) fn check_passes(&self, snapshot: &Snapshot) -> Result<(), Fault> {
-        let headers = &self.scratch.cx.request.headers;
+        let headers = &self.scratch.ctx.request.headers;
         let limit = usize::from(snapshot.settings.limits.loop_passes);
         if limit == 0 || !headers.has_any(&[HeaderId::CdnLoop, HeaderId::Via]) {
             return Ok(());
@@ -51,7 +51,7 @@ impl Exchange<'_, '_> {
 
     /// Counts `Max-Forwards` down where it has a meaning: for OPTIONS and TRACE.
     pub(super) fn count_forward(&mut self) -> Onward {
-        let head = &mut self.scratch.cx.request;
+        let head = &mut self.scratch.ctx.request;
         if !matches!(head.method, Method::Options | Method::Trace) {
             return Onward::Yes;
         }
@@ -71,7 +71,7 @@ impl Exchange<'_, '_> {
     /// whether it says so already: once for each pass, however many attempts it takes.
     pub(super) fn mark_pass(&mut self, snapshot: &Snapshot, node: &Address, marked: &mut bool) {
         if !*marked {
-            *marked = mark_pass(&mut self.scratch.cx.request.headers, &self.worker.own_name, snapshot, node);
+            *marked = mark_pass(&mut self.scratch.ctx.request.headers, &self.worker.own_name, snapshot, node);
         }
     }
 }

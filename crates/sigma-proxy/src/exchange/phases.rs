@@ -21,11 +21,11 @@ use super::transfer::client_gone;
 use crate::worker::View;
 
 /// Calls the hook of a request phase.
-fn hook(entry: &Entry, phase: Phase, cx: &mut Context, env: &Env<'_>) -> Step {
+fn hook(entry: &Entry, phase: Phase, ctx: &mut Context, env: &Env<'_>) -> Step {
     match phase {
-        Phase::Rewrite => entry.plugin.rewrite(cx, env),
-        Phase::Access => entry.plugin.access(cx, env),
-        _ => entry.plugin.before_proxy(cx, env),
+        Phase::Rewrite => entry.plugin.rewrite(ctx, env),
+        Phase::Access => entry.plugin.access(ctx, env),
+        _ => entry.plugin.before_proxy(ctx, env),
     }
 }
 
@@ -69,7 +69,7 @@ impl Exchange<'_, '_> {
     /// Once it is known who the request is from: the consumer's plugins join the route's, and
     /// those that the route did not have catch up with the rewrite phase.
     async fn merge_consumer(&mut self) -> Result<Option<Box<Draft>>, Fault> {
-        let Some(consumer) = self.scratch.cx.consumer().cloned() else { return Ok(None) };
+        let Some(consumer) = self.scratch.ctx.consumer().cloned() else { return Ok(None) };
         if consumer.group_missing || consumer.closed {
             return Ok(Some(Reply::new(503).into()));
         }
@@ -80,7 +80,7 @@ impl Exchange<'_, '_> {
         let Some(route) = self.stage.route(&view.snapshot) else { return Ok(None) };
         let route = &route.chain;
         let merged = view.merged_chain(route, &consumer);
-        let record = &mut self.scratch.cx.record;
+        let record = &mut self.scratch.ctx.record;
         if record.started.is_none() && merged.asks_for_course() {
             record.started = Some(Instant::now());
         }
@@ -97,11 +97,11 @@ impl Exchange<'_, '_> {
     async fn run_phase(&mut self, entries: &[Arc<Entry>], phase: Phase) -> Result<Option<Box<Draft>>, Fault> {
         let view = Rc::clone(&self.view);
         for entry in entries {
-            let cx = &mut self.scratch.cx;
-            if !cx.admits(entry) {
+            let ctx = &mut self.scratch.ctx;
+            if !ctx.admits(entry) {
                 continue;
             }
-            let step = match hook(entry, phase, cx, &env(self.worker, &view)) {
+            let step = match hook(entry, phase, ctx, &env(self.worker, &view)) {
                 Step::Next => continue,
                 Step::Reply(reply) => return Ok(Some(worded(entry, (*reply).into()))),
                 // Boxed, so that exchanges whose plugins never wait have no room for it.
@@ -137,11 +137,11 @@ impl Exchange<'_, '_> {
                         }
                     })
                     .await?;
-                    resume(&mut self.scratch.cx, &env(self.worker, view))
+                    resume(&mut self.scratch.ctx, &env(self.worker, view))
                 }
                 Step::ReadBody { limit, then } => {
                     let read = self.read_body(limit).await?;
-                    then(&mut self.scratch.cx, &env(self.worker, view), read)
+                    then(&mut self.scratch.ctx, &env(self.worker, view), read)
                 }
             };
         }
@@ -149,7 +149,7 @@ impl Exchange<'_, '_> {
 
     /// Reads the request body into memory, unless it was read before.
     async fn read_body(&mut self, limit: usize) -> Result<BodyRead, Fault> {
-        if let Some(body) = &self.scratch.cx.body {
+        if let Some(body) = &self.scratch.ctx.body {
             return Ok(if body.len() > limit { BodyRead::TooLarge } else { BodyRead::Whole });
         }
         if self.scratch.body.is_partly_read() {
@@ -168,7 +168,7 @@ impl Exchange<'_, '_> {
                 read.extend_from_slice(&data);
                 self.down.deadline().set(timeout_ms);
                 if read.len() > limit {
-                    if let Some(copy) = &self.scratch.cx.request_copy {
+                    if let Some(copy) = &self.scratch.ctx.request_copy {
                         copy.see(read);
                     }
                     return Ok(BodyRead::TooLarge);
@@ -176,16 +176,16 @@ impl Exchange<'_, '_> {
             }
             self.down.deadline().clear();
         }
-        self.scratch.cx.body = Some(self.scratch.body.take_read());
+        self.scratch.ctx.body = Some(self.scratch.body.take_read());
         Ok(BodyRead::Whole)
     }
 
     /// A client that waits for permission to send its body gets it (RFC 9110 §10.1.1).
     fn invite_body(&mut self) {
-        let head = &mut self.scratch.cx.request;
+        let head = &mut self.scratch.ctx.request;
         if head.headers.has(HeaderId::Expect) {
             head.headers.remove(HeaderId::Expect);
-            let interim = &mut self.scratch.cx.response;
+            let interim = &mut self.scratch.ctx.response;
             interim.start(100);
             self.down.send_interim(interim);
         }
@@ -212,12 +212,12 @@ impl Exchange<'_, '_> {
     pub(super) fn log_phase(&mut self) {
         let view = Rc::clone(&self.view);
         let Some(in_force) = self.stage.in_force(self.worker, &view) else { return };
-        let cx = &mut self.scratch.cx;
+        let ctx = &mut self.scratch.ctx;
         for entry in in_force.chains().flat_map(|chain| chain.phase(Phase::Log)) {
-            if cx.admits(entry) {
-                entry.plugin.log(cx, &env(self.worker, &view));
+            if ctx.admits(entry) {
+                entry.plugin.log(ctx, &env(self.worker, &view));
             }
         }
-        cx.drop_kept();
+        ctx.drop_kept();
     }
 }

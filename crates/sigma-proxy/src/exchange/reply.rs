@@ -54,7 +54,7 @@ const CLIENT_GONE_STATUS: u16 = 499;
 impl Exchange<'_, '_> {
     /// Ends the exchange with a fault: an answer if one can still be given, a cut if not.
     pub(super) async fn fail(&mut self, fault: Fault) {
-        let record = &mut self.scratch.cx.record;
+        let record = &mut self.scratch.ctx.record;
         record.fault.get_or_insert(fault);
         if record.status != 0 {
             // The answer has begun; only the cut tells the client that it is not whole.
@@ -76,12 +76,12 @@ impl Exchange<'_, '_> {
         if matches!(status, 400 | 408 | 413) {
             self.down.close_after();
         }
-        let reply = match grpc::is_call(&self.scratch.cx.request) {
+        let reply = match grpc::is_call(&self.scratch.ctx.request) {
             true => Reply::new(status).text(fault.reason),
             false => self.error_reply(status, fault),
         };
         if Box::pin(self.send_reply(Draft { reply, stream: None, peer: None })).await.is_err() {
-            let record = &mut self.scratch.cx.record;
+            let record = &mut self.scratch.ctx.record;
             if record.status == 0 {
                 record.status = CLIENT_GONE_STATUS;
             }
@@ -105,9 +105,9 @@ impl Exchange<'_, '_> {
     /// Sends a response of the gateway's own, through the plugins that see responses.
     pub(super) async fn send_reply(&mut self, draft: Draft) -> Result<(), Fault> {
         let view = Rc::clone(&self.view);
-        let mut own = own::begin(draft, &mut self.scratch.cx, &view);
+        let mut own = own::begin(draft, &mut self.scratch.ctx, &view);
         if let Some(in_force) = self.stage.in_force(self.worker, &view) {
-            let verdict = in_force.respond(&mut self.scratch.cx, &mut self.down, false).await?;
+            let verdict = in_force.respond(&mut self.scratch.ctx, &mut self.down, false).await?;
             if let Verdict::Replaced(other) = verdict {
                 own = *other;
             }
@@ -124,25 +124,25 @@ impl Exchange<'_, '_> {
         let view = Rc::clone(&self.view);
         let mut filters = Vec::new();
         if let Some(in_force) = self.stage.in_force(self.worker, &view) {
-            (filters, length) = in_force.body_filters(&mut self.scratch.cx, length);
+            (filters, length) = in_force.body_filters(&mut self.scratch.ctx, length);
         }
-        let cx = &mut self.scratch.cx;
+        let ctx = &mut self.scratch.ctx;
         // Whatever a plugin says: a body behind such a head would be read as the next answer
         // (RFC 9110 §6.4.1).
-        if matches!(cx.response.status, 204 | 304) {
+        if matches!(ctx.response.status, 204 | 304) {
             length = BodyLength::None;
-            cx.response.headers.remove(HeaderId::ContentLength);
+            ctx.response.headers.remove(HeaderId::ContentLength);
         }
-        cx.record.status = cx.response.status;
-        self.down.send_head(&mut cx.response, length, self.worker.clock.borrow().http_date());
-        if cx.request.client_method() == Method::Head {
+        ctx.record.status = ctx.response.status;
+        self.down.send_head(&mut ctx.response, length, self.worker.clock.borrow().http_date());
+        if ctx.request.client_method() == Method::Head {
             // Nobody makes what nobody is sent.
             body = OwnBody::EMPTY;
         }
         let timeouts = DownTimeouts::new(&view.snapshot.settings);
         let mut delivery = Delivery::new(filters, BodyLength::Streamed);
         let mut transfer = Transfer::own(&mut self.down, &mut body, timeouts);
-        poll_fn(|task| transfer.poll_body(task, &mut delivery, cx)).await
+        poll_fn(|task| transfer.poll_body(task, &mut delivery, ctx)).await
     }
 }
 

@@ -37,24 +37,24 @@ struct Course {
 type Waiting = Pin<Box<dyn Future<Output = ResponseResume>>>;
 
 impl InForce<'_, '_> {
-    /// Runs the header filters on the head in `cx`. `may_retry` says whether another node can be asked.
+    /// Runs the header filters on the head in `ctx`. `may_retry` says whether another node can be asked.
     pub(super) async fn respond(
         &self,
-        cx: &mut Context,
+        ctx: &mut Context,
         down: &mut Downstream<'_>,
         may_retry: bool,
     ) -> Result<Verdict, Fault> {
         let mut course = Course { verdict: Verdict::Pass, may_retry, next: 0 };
-        match self.go_on(cx, &mut course) {
+        match self.go_on(ctx, &mut course) {
             None => Ok(course.verdict),
             // Boxed, so that responses whose plugins never wait have no room for it.
-            Some(wait) => Box::pin(self.respond_waiting(cx, down, course, wait)).await,
+            Some(wait) => Box::pin(self.respond_waiting(ctx, down, course, wait)).await,
         }
     }
 
     async fn respond_waiting(
         &self,
-        cx: &mut Context,
+        ctx: &mut Context,
         down: &mut Downstream<'_>,
         mut course: Course,
         mut wait: Waiting,
@@ -70,8 +70,8 @@ impl InForce<'_, '_> {
                 }
             })
             .await?;
-            let step = resume(cx, &env(self.worker, self.view));
-            let waits = self.follow(step, cx, &mut course).or_else(|| self.go_on(cx, &mut course));
+            let step = resume(ctx, &env(self.worker, self.view));
+            let waits = self.follow(step, ctx, &mut course).or_else(|| self.go_on(ctx, &mut course));
             match waits {
                 Some(next) => wait = next,
                 None => return Ok(course.verdict),
@@ -80,18 +80,18 @@ impl InForce<'_, '_> {
     }
 
     /// Runs header filters until one has to wait.
-    fn go_on(&self, cx: &mut Context, course: &mut Course) -> Option<Waiting> {
+    fn go_on(&self, ctx: &mut Context, course: &mut Course) -> Option<Waiting> {
         if matches!(course.verdict, Verdict::Retry) {
             return None;
         }
         let entries = self.chains().flat_map(|chain| chain.phase(Phase::HeaderFilter));
         for entry in entries.skip(course.next) {
             course.next += 1;
-            if !cx.admits(entry) {
+            if !ctx.admits(entry) {
                 continue;
             }
-            let step = entry.plugin.header_filter(cx, &env(self.worker, self.view));
-            let waits = self.follow(step, cx, course);
+            let step = entry.plugin.header_filter(ctx, &env(self.worker, self.view));
+            let waits = self.follow(step, ctx, course);
             if waits.is_some() || matches!(course.verdict, Verdict::Retry) {
                 return waits;
             }
@@ -99,14 +99,14 @@ impl InForce<'_, '_> {
         None
     }
 
-    fn follow(&self, step: ResponseStep, cx: &mut Context, course: &mut Course) -> Option<Waiting> {
-        let replaced = |reply: Reply, stream, cx: &mut Context| {
-            Verdict::Replaced(Box::new(own::begin(Draft { reply, stream, peer: None }, cx, self.view)))
+    fn follow(&self, step: ResponseStep, ctx: &mut Context, course: &mut Course) -> Option<Waiting> {
+        let replaced = |reply: Reply, stream, ctx: &mut Context| {
+            Verdict::Replaced(Box::new(own::begin(Draft { reply, stream, peer: None }, ctx, self.view)))
         };
         match step {
             ResponseStep::Next => {}
-            ResponseStep::Replace(reply) => course.verdict = replaced(*reply, None, cx),
-            ResponseStep::Stream(reply, body) => course.verdict = replaced(*reply, Some(body), cx),
+            ResponseStep::Replace(reply) => course.verdict = replaced(*reply, None, ctx),
+            ResponseStep::Stream(reply, body) => course.verdict = replaced(*reply, Some(body), ctx),
             ResponseStep::Retry => {
                 if course.may_retry && matches!(course.verdict, Verdict::Pass) {
                     course.verdict = Verdict::Retry;
@@ -121,20 +121,20 @@ impl InForce<'_, '_> {
     /// what leaves them.
     pub(super) fn body_filters(
         &self,
-        cx: &mut Context,
+        ctx: &mut Context,
         length: BodyLength,
     ) -> (Vec<Box<dyn BodyFilter>>, BodyLength) {
         let mut filters = Vec::new();
         for entry in self.chains().flat_map(|chain| chain.phase(Phase::BodyFilter)) {
-            if cx.admits(entry) {
-                filters.extend(entry.plugin.body_filter(cx, &env(self.worker, self.view)));
+            if ctx.admits(entry) {
+                filters.extend(entry.plugin.body_filter(ctx, &env(self.worker, self.view)));
             }
         }
         // Stable: otherwise the order is that of the plugins.
         filters.sort_by_key(|filter| filter.encodes());
         let leaving = filters.iter().fold(length, |length, filter| filter.length(length));
         if leaving != length {
-            own::declare_length(&mut cx.response.headers, leaving);
+            own::declare_length(&mut ctx.response.headers, leaving);
         }
         (filters, leaving)
     }
@@ -145,15 +145,15 @@ impl Exchange<'_, '_> {
     pub(super) fn request_filters(&mut self, view: &View) -> Vec<Box<dyn BodyFilter>> {
         let mut filters = Vec::new();
         let Some(in_force) = self.stage.in_force(self.worker, view) else { return filters };
-        let cx = &mut self.scratch.cx;
+        let ctx = &mut self.scratch.ctx;
         for entry in in_force.chains().flat_map(|chain| chain.phase(Phase::RequestFilter)) {
-            if cx.admits(entry) {
-                filters.extend(entry.plugin.request_filter(cx, &env(self.worker, view)));
+            if ctx.admits(entry) {
+                filters.extend(entry.plugin.request_filter(ctx, &env(self.worker, view)));
             }
         }
         if !filters.is_empty() {
             // What the length was says nothing of what leaves.
-            cx.request.headers.remove(HeaderId::ContentLength);
+            ctx.request.headers.remove(HeaderId::ContentLength);
         }
         filters
     }

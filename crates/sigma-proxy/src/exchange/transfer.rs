@@ -97,9 +97,9 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
         task: &mut task::Context<'_>,
         up_pending: bool,
         delivery: &mut Delivery,
-        cx: &mut Context,
+        ctx: &mut Context,
     ) -> Poll<Result<(), Fault>> {
-        let down_pending = match delivery.poll(self.up, self.down, cx, &mut self.progressed, task) {
+        let down_pending = match delivery.poll(self.up, self.down, ctx, &mut self.progressed, task) {
             Ok(Delivered::Whole) => return Poll::Ready(Ok(())),
             Ok(delivered) => delivered == Delivered::ClientSlow,
             Err(fault) => return Poll::Ready(Err(fault)),
@@ -186,9 +186,9 @@ impl<'t, 'c> Transfer<'t, 'c, OwnBody> {
         &mut self,
         task: &mut task::Context<'_>,
         delivery: &mut Delivery,
-        cx: &mut Context,
+        ctx: &mut Context,
     ) -> Poll<Result<(), Fault>> {
-        self.poll_delivery(task, false, delivery, cx)
+        self.poll_delivery(task, false, delivery, ctx)
     }
 }
 
@@ -309,16 +309,16 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
         task: &mut task::Context<'_>,
         method: Method,
         limits: &HeadLimits,
-        cx: &mut Context,
+        ctx: &mut Context,
         body: &mut RequestBody,
     ) -> Poll<Result<(), Fault>> {
-        let up_pending = match self.poll_upload(task, cx, body) {
+        let up_pending = match self.poll_upload(task, ctx, body) {
             Ok(pending) => pending,
             Err(fault) => return Poll::Ready(Err(fault)),
         };
         // An interim response may still be on its way down; the next one waits for it.
         if self.down.poll_flush(task)?.is_ready()
-            && let Poll::Ready(result) = self.up.poll_head(task, method, limits, &mut cx.response)
+            && let Poll::Ready(result) = self.up.poll_head(task, method, limits, &mut ctx.response)
         {
             return Poll::Ready(result);
         }
@@ -344,11 +344,11 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
         &mut self,
         task: &mut task::Context<'_>,
         delivery: &mut Delivery,
-        cx: &mut Context,
+        ctx: &mut Context,
         body: &mut RequestBody,
     ) -> Poll<Result<(), Fault>> {
-        match self.poll_upload(task, cx, body) {
-            Ok(up_pending) => self.poll_delivery(task, up_pending, delivery, cx),
+        match self.poll_upload(task, ctx, body) {
+            Ok(up_pending) => self.poll_delivery(task, up_pending, delivery, ctx),
             Err(fault) => Poll::Ready(Err(fault)),
         }
     }
@@ -357,14 +357,14 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
     fn poll_upload(
         &mut self,
         task: &mut task::Context<'_>,
-        cx: &mut Context,
+        ctx: &mut Context,
         body: &mut RequestBody,
     ) -> Result<bool, Fault> {
         loop {
             // As in `Delivery::poll`: after a flush the client is asked again before it is waited for.
             let mut starved = false;
             while self.upload == Upload::Running && self.up.has_room() {
-                match body.poll_frame(self.down, cx, task) {
+                match body.poll_frame(self.down, ctx, task) {
                     Poll::Ready(Ok(frame)) => {
                         if !matches!(frame, Frame::Data(_)) {
                             self.upload = Upload::Done;

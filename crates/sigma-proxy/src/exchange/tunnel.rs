@@ -67,7 +67,7 @@ impl Exchange<'_, '_> {
     /// The connection is a plugin's from here on, if it could be a node's.
     pub(super) async fn hand_over(&mut self, reply: Reply, peer: Box<dyn Takeover>) -> Result<(), Fault> {
         let view = Rc::clone(&self.view);
-        let ctx = &mut self.scratch.cx;
+        let ctx = &mut self.scratch.ctx;
         let route = self.stage.route(&view.snapshot).filter(|_| self.asks_upgrade);
         let Some(protocol) = route.and_then(|route| upgrade::admitted(&ctx.request, route)) else {
             let reason = "a plugin takes the connection over, and the route lets no other protocol through";

@@ -93,7 +93,7 @@ impl RequestBody {
     pub(super) fn poll_frame(
         &mut self,
         down: &mut Downstream<'_>,
-        cx: &mut Context,
+        ctx: &mut Context,
         task: &mut task::Context<'_>,
     ) -> Poll<Result<Frame, Fault>> {
         if let Some(piece) = Chunk::next_of(&self.sent, &mut self.repeated) {
@@ -104,7 +104,7 @@ impl RequestBody {
         }
         let RequestBody { read, taken, in_memory, filters, .. } = self;
         let mut source = Incoming { read, taken, in_memory: *in_memory, down };
-        let frame = ready!(poll_filtered(filters, &mut source, cx, task))?;
+        let frame = ready!(poll_filtered(filters, &mut source, ctx, task))?;
         self.keep(&frame);
         Poll::Ready(Ok(frame))
     }
@@ -146,9 +146,9 @@ struct Incoming<'i, 'd, 'c> {
 }
 
 impl Frames for Incoming<'_, '_, '_> {
-    fn poll_frame(&mut self, cx: &mut Context, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
+    fn poll_frame(&mut self, ctx: &mut Context, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
         if self.in_memory {
-            let body = cx.body.as_deref().unwrap_or_default();
+            let body = ctx.body.as_deref().unwrap_or_default();
             let piece = Chunk::next_of(body, self.taken);
             return Poll::Ready(Ok(piece.map_or(Frame::End, Frame::Data)));
         }
@@ -158,7 +158,7 @@ impl Frames for Incoming<'_, '_, '_> {
         let mut frame = ready!(self.down.poll_frame(task))?;
         match &mut frame {
             Frame::Data(data) => {
-                if let Some(copy) = &cx.request_copy {
+                if let Some(copy) = &ctx.request_copy {
                     copy.see(data);
                 }
             }
