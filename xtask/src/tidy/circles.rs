@@ -50,8 +50,8 @@ const KNOWN: &[(&str, &str, &str)] = &[
     ),
     (
         "crates/sigma-proxy/src/compile/certificates.rs",
-        "crates/sigma-proxy/src/compile/parts.rs",
-        "certificates are parts, and parts hold certificates",
+        "crates/sigma-proxy/src/compile/compiled.rs",
+        "a certificate is compiled of an ssl, and what is compiled of a resource may hold one",
     ),
     (
         "crates/sigma-proxy/src/worker.rs",

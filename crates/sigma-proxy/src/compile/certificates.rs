@@ -15,7 +15,7 @@ use sigma_net::tls::{
     AcceptOptions, ClientAuth, Identity, Resumption, ServerIdentity, SessionCache, TicketKeys, Versions,
 };
 
-use super::parts::Parts;
+use super::compiled::Compiled;
 use super::sources::Sources;
 use super::{Failure, State, Task};
 use crate::snapshot::Snapshot;
@@ -91,7 +91,7 @@ impl Task<'_> {
 
     /// The names of an ssl that cannot be used: nobody is let in under them, by another ssl's
     /// certificate either.
-    pub(super) fn refused_names(&mut self, key: &ResourceKey) -> Option<Arc<Parts>> {
+    pub(super) fn refused_names(&mut self, key: &ResourceKey) -> Option<Arc<Compiled>> {
         let ssl = self.config.resources.ssls.get(&key.id)?;
         if ssl.kind != SslType::Server || !ssl.status.is_on() {
             return None;
@@ -103,7 +103,7 @@ impl Task<'_> {
             exempt: None,
             sessions: Arc::clone(&self.sessions),
         };
-        Some(Arc::new(Parts { certificate: Some(Arc::new(certificate)), ..Parts::default() }))
+        Some(Arc::new(Compiled { certificate: Some(Arc::new(certificate)), ..Compiled::default() }))
     }
 
     /// The terms of all listeners that have some.
@@ -137,8 +137,8 @@ impl State {
     /// Puts the table of names into its place.
     pub(super) fn place_certificates(&self, snapshot: &mut Snapshot, config: &Config) {
         let of = |ssl: &Arc<Ssl>| {
-            let parts = self.parts.get(&ResourceKey::new(Kind::Ssl, ssl.id.as_str()))?;
-            parts.certificate.as_deref()
+            let compiled = self.compiled.get(&ResourceKey::new(Kind::Ssl, ssl.id.as_str()))?;
+            compiled.certificate.as_deref()
         };
         let entries: Vec<edge::Entry<'_>> = config
             .resources

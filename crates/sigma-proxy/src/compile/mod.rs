@@ -7,18 +7,18 @@
 //!
 //! | file | makes |
 //! |---|---|
-//! | `parts` | plugins and upstreams of one resource |
+//! | `compiled` | plugins and upstreams of one resource |
 //! | `routes` | routes: what they merge, and where they stand |
 //! | `certificates` | who clients see, and what listeners demand |
 //! | `node_tls` | TLS towards the nodes of an upstream |
-//! | `people` | consumers and their identities |
+//! | `consumers` | consumers and their identities |
 //! | `sources` | nothing: what the others need from outside |
 //! | `trial` | nothing: tells whether a resource could be made |
 
 mod certificates;
+mod compiled;
+mod consumers;
 pub(crate) mod node_tls;
-mod parts;
-mod people;
 mod routes;
 mod sources;
 #[cfg(test)]
@@ -40,7 +40,7 @@ use crate::route::normalize::UriOptions;
 use crate::snapshot::slots::{Numbers, Slots};
 use crate::snapshot::{Snapshot, Upstream};
 
-use parts::Parts;
+use compiled::Compiled;
 use routes::Placed;
 
 pub(crate) use certificates::Sessions;
@@ -74,8 +74,8 @@ type Recognised = (Arc<dyn sigma_plugin::Kind>, Box<str>);
 /// What is known of the snapshot that was compiled last.
 #[derive(Clone, Default)]
 struct State {
-    /// Parts of resources that have plugins or inline upstreams, routes among them.
-    parts: HashMap<ResourceKey, Arc<Parts>>,
+    /// Compiled of resources that have plugins or inline upstreams, routes among them.
+    compiled: HashMap<ResourceKey, Arc<Compiled>>,
     routes: HashMap<Box<str>, Placed>,
     route_numbers: Numbers,
     /// Numbers of upstreams by key.
@@ -141,11 +141,11 @@ impl Compiler {
         let mut task = self.task(config, &sessions, sources.reborrow());
         let access_format = access_format(&config.settings, &mut task.failures);
         let terms = task.all_terms();
-        let parts = task.all_parts(&self.state);
+        let compiled = task.compile_all(&self.state);
         if !task.failures.is_empty() {
             return Err(task.failures);
         }
-        let mut state = State { parts, ..State::default() };
+        let mut state = State { compiled, ..State::default() };
         let sessions_kept = Some(Arc::clone(&sessions));
         let mut snapshot =
             Snapshot { revision, terms, sessions: sessions_kept, ..empty(config, access_format) };
@@ -179,14 +179,14 @@ impl Compiler {
         };
         let changed = self.state.with_dependents(changed);
         let mut task = self.task(config, &sessions, sources.reborrow());
-        let parts: Vec<(ResourceKey, Option<Arc<Parts>>)> =
-            changed.iter().map(|key| (key.clone(), task.parts_of(key, &self.state))).collect();
+        let compiled: Vec<(ResourceKey, Option<Arc<Compiled>>)> =
+            changed.iter().map(|key| (key.clone(), task.compile_one(key, &self.state))).collect();
         if !task.failures.is_empty() {
             return Err(task.failures);
         }
         let mut snapshot = Snapshot::clone(&before);
         snapshot.revision = revision;
-        let gone = self.state.place_changed(&mut snapshot, config, parts);
+        let gone = self.state.place_changed(&mut snapshot, config, compiled);
         Ok(Changed { snapshot: self.keep(snapshot), gone: Some(gone) })
     }
 
@@ -205,8 +205,8 @@ impl Compiler {
 impl State {
     /// Gives everything its place in an empty snapshot.
     fn place_all(&mut self, snapshot: &mut Snapshot, config: &Config) {
-        for parts in self.parts.values().cloned().collect::<Vec<_>>() {
-            self.place_upstreams(snapshot, &parts.upstreams);
+        for compiled in self.compiled.values().cloned().collect::<Vec<_>>() {
+            self.place_upstreams(snapshot, &compiled.upstreams);
         }
         self.place_global(snapshot, config);
         self.place_certificates(snapshot, config);
@@ -226,19 +226,19 @@ impl State {
         &mut self,
         snapshot: &mut Snapshot,
         config: &Config,
-        changed: Vec<(ResourceKey, Option<Arc<Parts>>)>,
+        changed: Vec<(ResourceKey, Option<Arc<Compiled>>)>,
     ) -> Vec<String> {
         let mut gone = Vec::new();
         let mut routes: BTreeSet<Box<str>> = BTreeSet::new();
         let mut consumers: BTreeSet<Box<str>> = BTreeSet::new();
         let (mut global, mut certificates) = (false, false);
-        for (key, parts) in changed {
-            let before = match parts {
-                Some(parts) => {
-                    self.place_upstreams(snapshot, &parts.upstreams);
-                    self.parts.insert(key.clone(), parts)
+        for (key, compiled) in changed {
+            let before = match compiled {
+                Some(compiled) => {
+                    self.place_upstreams(snapshot, &compiled.upstreams);
+                    self.compiled.insert(key.clone(), compiled)
                 }
-                None => self.parts.remove(&key),
+                None => self.compiled.remove(&key),
             };
             gone.extend(self.displace_upstreams(snapshot, &key, before.as_deref()));
             match key.kind {
@@ -248,7 +248,7 @@ impl State {
                 }
                 Kind::Consumer => drop(consumers.insert(key.id.into())),
                 Kind::Credential => consumers.extend(key.id.split('/').next().map(Box::from)),
-                Kind::ConsumerGroup => consumers.extend(people::members(config, &key.id)),
+                Kind::ConsumerGroup => consumers.extend(consumers::members(config, &key.id)),
                 Kind::GlobalRule => global = true,
                 Kind::Ssl => certificates = true,
                 _ => {}
@@ -277,7 +277,8 @@ impl State {
                 let tls = upstream.config.tls.as_deref();
                 tls.and_then(|tls| tls.client_cert_id.as_ref()).is_some_and(|id| id.as_str() == ssl.id)
             };
-            let dependents = self.parts.iter().filter(|(_, parts)| parts.upstreams.iter().any(shows));
+            let dependents =
+                self.compiled.iter().filter(|(_, compiled)| compiled.upstreams.iter().any(shows));
             all.extend(dependents.map(|(key, _)| key.clone()).filter(|key| !changed.contains(key)));
         }
         all
@@ -291,12 +292,13 @@ impl State {
 
     fn place_global(&self, snapshot: &mut Snapshot, config: &Config) {
         let rules = config.resources.global_rules.iter();
-        let parts =
-            rules.filter_map(|rule| self.parts.get(&ResourceKey::new(Kind::GlobalRule, rule.id.as_str())));
+        let compiled =
+            rules.filter_map(|rule| self.compiled.get(&ResourceKey::new(Kind::GlobalRule, rule.id.as_str())));
         let mut rules_kept = config.resources.global_rules.iter();
         snapshot.closed = rules_kept
             .any(|rule| config.resources.is_closed(&ResourceKey::new(Kind::GlobalRule, rule.id.as_str())));
-        snapshot.global = Arc::new(Chain::new(parts.flat_map(|parts| parts.entries.iter().cloned())));
+        snapshot.global =
+            Arc::new(Chain::new(compiled.flat_map(|compiled| compiled.entries.iter().cloned())));
     }
 
     fn place_upstreams(&mut self, snapshot: &mut Snapshot, upstreams: &[Arc<Upstream>]) {
@@ -314,11 +316,11 @@ impl State {
         &mut self,
         snapshot: &mut Snapshot,
         key: &ResourceKey,
-        before: Option<&Parts>,
+        before: Option<&Compiled>,
     ) -> Vec<String> {
         let mut gone = Vec::new();
-        let now = self.parts.get(key);
-        for upstream in before.map_or(&[][..], |parts| &parts.upstreams) {
+        let now = self.compiled.get(key);
+        for upstream in before.map_or(&[][..], |compiled| &compiled.upstreams) {
             if now.is_some_and(|now| now.upstreams.iter().any(|other| other.key == upstream.key)) {
                 continue;
             }
@@ -339,7 +341,7 @@ impl State {
     /// Takes the number back of an upstream that does not exist and that no route names any more.
     fn forget_absent_upstream(&mut self, key: &ResourceKey) {
         if key.kind == Kind::Upstream
-            && !self.parts.contains_key(key)
+            && !self.compiled.contains_key(key)
             && let Some(number) = self.upstreams.remove(key.to_string().as_str())
         {
             self.upstream_numbers.give(number);

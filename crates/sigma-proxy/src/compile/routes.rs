@@ -155,7 +155,7 @@ impl State {
         let chain = if target.is_unguarded() { Arc::clone(&self.no_plugins) } else { self.chain(route) };
         let global =
             snapshot.global.stands_back_for(&chain).then(|| snapshot.global.standing_back_for(&chain));
-        let regex = self.parts.get(&own).and_then(|parts| parts.rewrite.clone());
+        let regex = self.compiled.get(&own).and_then(|compiled| compiled.rewrite.clone());
         let rewrite = regex
             .zip(route.rewrite.as_ref())
             .map(|(regex, rewrite)| Rewrite { regex, replacement: rewrite.replacement.clone().into_bytes() });
@@ -183,7 +183,7 @@ impl State {
     /// Plugins: the route's before those of its plugin config, these before those of its service.
     fn chain(&self, route: &resources::Route) -> Arc<Chain> {
         let entries_of = |kind, id: &sigma_config::id::Id| -> &[Arc<Entry>] {
-            self.parts.get(&ResourceKey::new(kind, id.as_str())).map_or(&[], |parts| &parts.entries)
+            self.compiled.get(&ResourceKey::new(kind, id.as_str())).map_or(&[], |compiled| &compiled.entries)
         };
         let service = route.service_id.as_ref().map_or(&[][..], |id| entries_of(Kind::Service, id));
         let config = route.plugin_config_id.as_ref().map_or(&[][..], |id| entries_of(Kind::PluginConfig, id));

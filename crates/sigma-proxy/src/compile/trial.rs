@@ -12,7 +12,7 @@ use sigma_net::tls::pem::Pair;
 use sigma_plugin::{Node, Roster};
 
 use super::certificates::{self, Sessions};
-use super::parts::is_off;
+use super::compiled::is_off;
 use super::sources::Sources;
 use super::{State, Task};
 
@@ -39,7 +39,7 @@ pub fn try_out(
     let node = Arc::<Node>::default();
     let sources = sources.reborrow();
     let mut task = Task { config: &config, roster, node: &node, sessions, sources, failures: Vec::new() };
-    task.parts_of(&key, &State::default());
+    task.compile_one(&key, &State::default());
     if task.failures.is_empty() {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! What one resource brings along: its plugins' instances and its upstreams.
+//! What is compiled of one resource: its plugin instances, upstreams, identities and certificate.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use super::node_tls::NodeTls;
 use super::{Failure, State, Task};
 use crate::snapshot::Upstream;
 
-/// The compiled parts of one resource.
+/// What is compiled of one resource.
 #[derive(Default)]
-pub(super) struct Parts {
+pub(super) struct Compiled {
     /// Its plugins.
     pub(super) entries: Box<[Arc<Entry>]>,
     /// Its upstreams: itself, an inline one, those inside of plugins.
@@ -53,15 +53,15 @@ impl KeyOfIdentity {
 }
 
 impl Task<'_> {
-    /// The parts of all resources that have some.
-    pub(super) fn all_parts(&mut self, before: &State) -> HashMap<ResourceKey, Arc<Parts>> {
+    /// Compiles all resources that have plugins, upstreams, identities or a certificate.
+    pub(super) fn compile_all(&mut self, before: &State) -> HashMap<ResourceKey, Arc<Compiled>> {
         let keys = self.config.resources.keys().into_iter();
-        keys.filter_map(|key| Some((key.clone(), self.parts_of(&key, before)?))).collect()
+        keys.filter_map(|key| Some((key.clone(), self.compile_one(&key, before)?))).collect()
     }
 
     /// What is left of a resource that cannot be served: consumers are recognised as far as possible,
     /// so that they are told that it is not their fault.
-    fn closed_parts(&mut self, key: &ResourceKey) -> Option<Arc<Parts>> {
+    fn compile_closed(&mut self, key: &ResourceKey) -> Option<Arc<Compiled>> {
         let resources = &self.config.resources;
         let plugins = match key.kind {
             Kind::Consumer => &resources.consumers.get(&key.id)?.plugins,
@@ -69,28 +69,29 @@ impl Task<'_> {
             _ => return None,
         };
         let failed = self.failures.len();
-        let mut parts = Building { key, old: None, upstreams: Vec::new(), task: self };
+        let mut building = Building { key, old: None, upstreams: Vec::new(), task: self };
         let identities: Vec<KeyOfIdentity> = plugins
             .iter()
             .filter_map(|(name, conf)| {
-                let kind = parts.task.roster.get(name).filter(|kind| kind.identifying_field().is_some())?;
-                parts.identity(&Arc::clone(kind), conf)
+                let kind =
+                    building.task.roster.get(name).filter(|kind| kind.identifying_field().is_some())?;
+                building.identity(&Arc::clone(kind), conf)
             })
             .collect();
         // That it cannot be served is known.
         self.failures.truncate(failed);
-        Some(Arc::new(Parts { identities: identities.into_boxed_slice(), ..Parts::default() }))
+        Some(Arc::new(Compiled { identities: identities.into_boxed_slice(), ..Compiled::default() }))
     }
 
-    /// The parts of one resource, if it exists and has some. What did not change is taken over.
-    pub(super) fn parts_of(&mut self, key: &ResourceKey, before: &State) -> Option<Arc<Parts>> {
+    /// Compiles one resource. None if it does not exist or has nothing to compile. What did not change is taken over.
+    pub(super) fn compile_one(&mut self, key: &ResourceKey, before: &State) -> Option<Arc<Compiled>> {
         if self.config.resources.is_closed(key) {
-            return self.closed_parts(key);
+            return self.compile_closed(key);
         }
         if key.kind == Kind::Ssl {
-            let old = before.parts.get(key).and_then(|old| old.certificate.as_ref());
+            let old = before.compiled.get(key).and_then(|old| old.certificate.as_ref());
             let certificate = Some(self.certificate(key, old)?);
-            return Some(Arc::new(Parts { certificate, ..Parts::default() }));
+            return Some(Arc::new(Compiled { certificate, ..Compiled::default() }));
         }
         let resources = &self.config.resources;
         let id = key.id.as_str();
@@ -105,19 +106,19 @@ impl Task<'_> {
             Kind::Credential => (Some(&resources.credentials.get(id)?.plugins), None),
             _ => return None,
         };
-        let old = before.parts.get(key);
-        let mut parts = Building { key, old: old.map(|old| &**old), upstreams: Vec::new(), task: self };
+        let old = before.compiled.get(key);
+        let mut building = Building { key, old: old.map(|old| &**old), upstreams: Vec::new(), task: self };
         if let Some(upstream) = upstream {
-            parts.upstream(key.to_string(), upstream, false);
+            building.upstream(key.to_string(), upstream, false);
         }
-        let (entries, identities) = plugins.map(|plugins| parts.plugins(plugins)).unwrap_or_default();
-        let rewrite = parts.rewrite();
-        let upstreams = parts.upstreams.into_boxed_slice();
+        let (entries, identities) = plugins.map(|plugins| building.plugins(plugins)).unwrap_or_default();
+        let rewrite = building.rewrite();
+        let upstreams = building.upstreams.into_boxed_slice();
         if entries.is_empty() && upstreams.is_empty() && identities.is_empty() && rewrite.is_none() {
             return None;
         }
         let identities = identities.into_boxed_slice();
-        Some(Arc::new(Parts {
+        Some(Arc::new(Compiled {
             entries: entries.into_boxed_slice(),
             upstreams,
             identities,
@@ -150,7 +151,7 @@ fn same_terms(a: &Option<Arc<NodeTls>>, b: &Option<Arc<NodeTls>>) -> bool {
 
 struct Building<'b, 't> {
     key: &'b ResourceKey,
-    old: Option<&'b Parts>,
+    old: Option<&'b Compiled>,
     upstreams: Vec<Arc<Upstream>>,
     task: &'b mut Task<'t>,
 }

@@ -23,8 +23,8 @@ impl State {
         };
         let consumer = Arc::new(self.consumer(config, resource));
         let mut recognised = Vec::new();
-        let own = self.parts.get(&ResourceKey::new(Kind::Consumer, name));
-        for identity in own.iter().flat_map(|parts| parts.identities.iter()) {
+        let own = self.compiled.get(&ResourceKey::new(Kind::Consumer, name));
+        for identity in own.iter().flat_map(|compiled| compiled.identities.iter()) {
             recognised.push((Arc::clone(&identity.kind), identity.key.clone()));
             consumers.put_identity(
                 identity.kind.name(),
@@ -33,8 +33,8 @@ impl State {
             );
         }
         for (id, key) in credentials(config, name) {
-            let parts = self.parts.get(&key);
-            for identity in parts.iter().flat_map(|parts| parts.identities.iter()) {
+            let compiled = self.compiled.get(&key);
+            for identity in compiled.iter().flat_map(|compiled| compiled.identities.iter()) {
                 recognised.push((Arc::clone(&identity.kind), identity.key.clone()));
                 let found = Arc::new(identity.of(&consumer, Some(&id)));
                 consumers.put_identity(identity.kind.name(), &identity.key, found);
@@ -50,8 +50,8 @@ impl State {
         let name = &*resource.username;
         let group = resource.group_id.as_ref().map(|id| id.as_str());
         let entries_of = |kind, id: &str| {
-            let parts = self.parts.get(&ResourceKey::new(kind, id));
-            parts.map(|parts| parts.entries.to_vec()).unwrap_or_default()
+            let compiled = self.compiled.get(&ResourceKey::new(kind, id));
+            compiled.map(|compiled| compiled.entries.to_vec()).unwrap_or_default()
         };
         let is_closed = |kind, id: &str| config.resources.is_closed(&ResourceKey::new(kind, id));
         let mut entries = group.map(|id| entries_of(Kind::ConsumerGroup, id)).unwrap_or_default();
