@@ -11,7 +11,7 @@ use sigma_net::{Deadline, Peer, Stream, tls};
 use sigma_observe::counters::Counter;
 
 use crate::connection::Origin;
-use crate::snapshot::edge::{Terms, TlsTerms};
+use crate::snapshot::edge::{ListenerOptions, TlsOptions};
 use crate::worker::Worker;
 
 /// A connection that may send its first request.
@@ -28,10 +28,10 @@ pub(crate) async fn admit(
     worker: &Worker,
     mut stream: Stream,
     mut origin: Origin,
-    terms: &Terms,
+    listener: &ListenerOptions,
 ) -> Option<Admitted> {
     let mut early = Chunk::empty();
-    if let Some(rule) = &terms.proxy_protocol
+    if let Some(rule) = &listener.proxy_protocol
         && origin.peer.ip().is_none_or(|ip| rule.trusted.contains(ip))
     {
         let header = unless_draining(worker, read_header(&mut stream, &mut early, rule)).await?;
@@ -39,13 +39,13 @@ pub(crate) async fn admit(
             Ok(header) => believe(&header, &mut origin),
             Err(reason) => {
                 // A trusted peer that does this is set up wrongly.
-                tracing::warn!(peer = ?origin.peer, listener = %terms.address, reason, "no PROXY header");
+                tracing::warn!(peer = ?origin.peer, listener = %listener.address, reason, "no PROXY header");
                 return None;
             }
         }
     }
-    if let Some(terms) = &terms.tls {
-        stream = unless_draining(worker, shake(worker, stream, &early, origin, terms)).await??;
+    if let Some(options) = &listener.tls {
+        stream = unless_draining(worker, shake(worker, stream, &early, origin, options)).await??;
         early = Chunk::empty();
     }
     Some(Admitted { stream, early, origin })
@@ -111,16 +111,16 @@ async fn shake(
     stream: Stream,
     early: &[u8],
     origin: Origin,
-    terms: &TlsTerms,
+    tls: &TlsOptions,
 ) -> Option<Stream> {
     let handshakes = worker.handshakes();
     let choose = |name: Option<&str>| {
-        // Those in force now, not those of when the connection was accepted.
+        // The certificates in force now, and not those that were in force when the connection was accepted.
         let view = worker.view();
-        let named = view.snapshot.shown.certificates.choose(name);
-        named.or(terms.own.as_ref()).cloned()
+        let named = view.snapshot.certificates.by_name.choose(name);
+        named.or(tls.own.as_ref()).cloned()
     };
-    match tls::accept(stream, early, &terms.options, &handshakes, choose).await {
+    match tls::accept(stream, early, &tls.options, &handshakes, choose).await {
         Ok(stream) => {
             worker.counters.add(Counter::TlsHandshakes, 1);
             Some(stream)

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use crate::admit::{Admitted, admit};
 use crate::connection::{ConnectionInfo, Origin, session_limits};
 use crate::exchange;
-use crate::snapshot::edge::Terms;
+use crate::snapshot::edge::ListenerOptions;
 use crate::worker::Worker;
 
 /// Pause after a failed accept: the usual reason, no free file descriptor, needs time to pass.
@@ -53,13 +53,13 @@ pub(crate) async fn accept_loop(
                 let entered = Entered(Rc::clone(&worker));
                 let origin = Origin { peer, local, listener, connection: worker.enter() };
                 let open = Rc::clone(&open.0);
-                match view.snapshot.terms(&address).cloned() {
+                match view.snapshot.listener(&address).cloned() {
                     None => {
                         let admitted = Admitted { stream, early: Chunk::empty(), origin };
                         tokio::task::spawn_local(serve(entered, admitted, open));
                     }
-                    Some(terms) => {
-                        tokio::task::spawn_local(serve_on_terms(entered, stream, origin, terms, open));
+                    Some(listener) => {
+                        tokio::task::spawn_local(serve_admitted(entered, stream, origin, listener, open));
                     }
                 }
             }
@@ -127,17 +127,17 @@ impl Drop for Open {
     }
 }
 
-/// A connection that has to go through something before it is served.
-async fn serve_on_terms(
+/// Serves a connection that has to be admitted first: by its PROXY header, its TLS handshake or both.
+async fn serve_admitted(
     entered: Entered,
     stream: Stream,
     origin: Origin,
-    terms: Arc<Terms>,
+    listener: Arc<ListenerOptions>,
     open: Rc<Cell<bool>>,
 ) {
     // Boxed, so that what a handshake takes is free again when it is over.
-    let admitted = Box::pin(admit(&entered.0, stream, origin, &terms)).await;
-    drop(terms);
+    let admitted = Box::pin(admit(&entered.0, stream, origin, &listener)).await;
+    drop(listener);
     let Some(admitted) = admitted else { return };
     if admitted.stream.tls().is_some_and(|facts| facts.alpn.as_deref() == Some(b"h2")) {
         let Admitted { stream, early, origin } = admitted;

@@ -1,4 +1,4 @@
-//! Who clients see: from ssl resources and files to identities, and what listeners demand.
+//! Certificates for clients: from ssl resources and files to identities, and what listeners demand.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::compiled::Compiled;
 use super::sources::Sources;
 use super::{Failure, State, Task};
 use crate::snapshot::Snapshot;
-use crate::snapshot::edge::{self, Exempt, Shown, Terms, TlsTerms};
+use crate::snapshot::edge::{self, Exempt, ListenerOptions, ServerCertificates, TlsOptions};
 
 /// How sessions are resumed. One over all generations with the same settings, so that a reload
 /// makes no client shake hands anew.
@@ -106,21 +106,21 @@ impl Task<'_> {
         Some(Arc::new(Compiled { certificate: Some(Arc::new(certificate)), ..Compiled::default() }))
     }
 
-    /// The terms of all listeners that have some.
-    pub(super) fn all_terms(&mut self) -> Arc<[Arc<Terms>]> {
+    /// The options of all listeners whose connections are more than plain bytes.
+    pub(super) fn compile_listeners(&mut self) -> Arc<[Arc<ListenerOptions>]> {
         let config = self.config;
         let listeners = config.settings.listeners.iter().enumerate();
-        listeners.filter_map(|(index, listener)| self.terms(index, listener).map(Arc::new)).collect()
+        listeners.filter_map(|(index, listener)| self.listener(index, listener).map(Arc::new)).collect()
     }
 
-    fn terms(&mut self, index: usize, listener: &Listener) -> Option<Terms> {
+    fn listener(&mut self, index: usize, listener: &Listener) -> Option<ListenerOptions> {
         if listener.tls.is_none() && listener.proxy_protocol.is_none() {
             return None;
         }
         let tls = match &listener.tls {
             None => None,
-            Some(tls) => match tls_terms(tls, &self.sessions, &self.sources) {
-                Ok(terms) => Some(terms),
+            Some(tls) => match tls_options(tls, &self.sessions, &self.sources) {
+                Ok(options) => Some(options),
                 Err((place, reason)) => {
                     let problem = Problem::new(format!("listeners[{index}].tls.{place}"), "tls", reason);
                     self.failures.push(Failure { key: None, problem });
@@ -129,7 +129,7 @@ impl Task<'_> {
             },
         };
         let (address, proxy_protocol) = (listener.address.clone(), listener.proxy_protocol.clone());
-        Some(Terms { address, proxy_protocol, tls })
+        Some(ListenerOptions { address, proxy_protocol, tls })
     }
 }
 
@@ -147,7 +147,8 @@ impl State {
             .filter_map(of)
             .map(|c| edge::Entry { names: &c.names, identity: &c.identity, exempt: c.exempt.as_ref() })
             .collect();
-        snapshot.shown = Arc::new(Shown::new(&entries, config.settings.tls.fallback_sni.as_deref()));
+        snapshot.certificates =
+            Arc::new(ServerCertificates::new(&entries, config.settings.tls.fallback_sni.as_deref()));
     }
 }
 
@@ -234,11 +235,11 @@ pub(super) fn revealed(text: &str, sources: &Sources<'_>) -> Result<String, Stri
     }
 }
 
-fn tls_terms(
+fn tls_options(
     tls: &ListenerTls,
     sessions: &Sessions,
     sources: &Sources<'_>,
-) -> Result<TlsTerms, (String, String)> {
+) -> Result<TlsOptions, (String, String)> {
     let versions = versions(&tls.protocols).map_err(|reason| ("protocols".to_owned(), reason))?;
     let mut pairs = Vec::with_capacity(tls.certificates.len());
     for (index, files) in tls.certificates.iter().enumerate() {
@@ -259,7 +260,7 @@ fn tls_terms(
         hello_bytes: tls.hello_bytes as usize,
         timeout_ms: tls.handshake_timeout_ms.into(),
     };
-    Ok(TlsTerms { options, own })
+    Ok(TlsOptions { options, own })
 }
 
 fn pair_of_files(files: &CertificateFiles, sources: &Sources<'_>) -> Result<Pair, (&'static str, String)> {

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `compiled` | plugins and upstreams of one resource |
 //! | `routes` | routes: what they merge, and where they stand |
-//! | `certificates` | who clients see, and what listeners demand |
+//! | `certificates` | certificates for clients, and what listeners demand |
 //! | `node_tls` | TLS towards the nodes of an upstream |
 //! | `consumers` | consumers and their identities |
 //! | `sources` | nothing: what the others need from outside |
@@ -140,7 +140,7 @@ impl Compiler {
             .map_err(|problem| vec![Failure { key: None, problem }])?;
         let mut task = self.task(config, &sessions, sources.reborrow());
         let access_format = access_format(&config.settings, &mut task.failures);
-        let terms = task.all_terms();
+        let listeners = task.compile_listeners();
         let compiled = task.compile_all(&self.state);
         if !task.failures.is_empty() {
             return Err(task.failures);
@@ -148,7 +148,7 @@ impl Compiler {
         let mut state = State { compiled, ..State::default() };
         let sessions_kept = Some(Arc::clone(&sessions));
         let mut snapshot =
-            Snapshot { revision, terms, sessions: sessions_kept, ..empty(config, access_format) };
+            Snapshot { revision, listeners, sessions: sessions_kept, ..empty(config, access_format) };
         state.place_all(&mut snapshot, config);
         let snapshot = Arc::new(snapshot);
         state.snapshot = Some(Arc::clone(&snapshot));
@@ -379,8 +379,8 @@ fn empty(config: &Config, access_format: Option<Arc<AccessFormat>>) -> Snapshot 
         access_format,
         listener_names: listener_names(&config.settings),
         https_port: https_port(&config.settings),
-        terms: Arc::default(),
-        shown: Arc::default(),
+        listeners: Arc::default(),
+        certificates: Arc::default(),
         sessions: None,
     }
 }

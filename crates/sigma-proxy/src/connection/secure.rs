@@ -11,7 +11,7 @@ use sigma_net::Stream;
 use sigma_net::tls::{CertificateDer, ClientCertificate, Facts, ServerIdentity, certificate};
 use sigma_plugin::context::Tls;
 
-use crate::snapshot::edge::Shown;
+use crate::snapshot::edge::ServerCertificates;
 
 /// Characters in a line of PEM (RFC 7468 §2).
 const PEM_LINE: usize = 64;
@@ -32,18 +32,23 @@ impl Secure {
     }
 
     /// Whether the client may ask `host` for `path`, as far as its certificate goes (APISIX: mTLS).
-    /// Rules in force now apply, whatever those of the handshake were.
-    pub(crate) fn judge(&self, rules: &Shown, host: &str, path: &str) -> Result<(), Fault> {
-        let shown = rules.certificates.choose(self.facts.server_name.as_deref());
+    /// The rules in force now apply, and not those that were in force at the handshake.
+    pub(crate) fn judge(
+        &self,
+        certificates: &ServerCertificates,
+        host: &str,
+        path: &str,
+    ) -> Result<(), Fault> {
+        let shown = certificates.by_name.choose(self.facts.server_name.as_deref());
         if let Some(identity) = shown
-            && !self.passes(rules, identity, path)
+            && !self.passes(certificates, identity, path)
         {
             let reason = "client certificate verification is not passed";
             return Err(Fault::new(FaultKind::BadRequest, reason));
         }
         // Otherwise whoever may talk to one name could reach what another one protects.
-        if self.covers(rules, shown, host)
-            && rules.certificates.guard(host).is_none_or(|guard| self.passes(rules, guard, path))
+        if self.covers(certificates, shown, host)
+            && certificates.by_name.guard(host).is_none_or(|guard| self.passes(certificates, guard, path))
         {
             return Ok(());
         }
@@ -53,9 +58,14 @@ impl Secure {
     /// Whether a request for `host` belongs into this session (RFC 9110 §7.4): it is the name that
     /// the client asked for, or one of the same identity. Without a name to go by it is any host
     /// that asks for nothing.
-    fn covers(&self, rules: &Shown, shown: Option<&Arc<ServerIdentity>>, host: &str) -> bool {
-        let guarded = rules.certificates.guard(host).is_some_and(|guard| protects(guard));
-        let of_host = rules.certificates.find(host);
+    fn covers(
+        &self,
+        certificates: &ServerCertificates,
+        shown: Option<&Arc<ServerIdentity>>,
+        host: &str,
+    ) -> bool {
+        let guarded = certificates.by_name.guard(host).is_some_and(|guard| protects(guard));
+        let of_host = certificates.by_name.find(host);
         let same = matches!((shown, of_host), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
         match &self.facts.server_name {
             Some(name) if same_name(name, host) => true,
@@ -66,8 +76,8 @@ impl Secure {
     }
 
     /// Whether the client has shown what `identity` asks for, or asks `path`, which needs nothing.
-    fn passes(&self, rules: &Shown, identity: &Arc<ServerIdentity>, path: &str) -> bool {
-        self.is_trusted(identity) || rules.exempts(identity, path)
+    fn passes(&self, certificates: &ServerCertificates, identity: &Arc<ServerIdentity>, path: &str) -> bool {
+        self.is_trusted(identity) || certificates.exempts(identity, path)
     }
 
     /// Whether the client showed a certificate that `identity` trusts, or needs none.

@@ -206,12 +206,12 @@ impl<'x, 'c> Exchange<'x, 'c> {
         let snapshot = &self.view.snapshot;
         let Scratch { ctx, params, value, .. } = &mut *self.scratch;
         let path = normal_path(&ctx.request, snapshot)?;
-        if snapshot.shown.asks()
+        if snapshot.certificates.asks()
             && let Some(secure) = self.down.secure()
         {
             let host = host_name(ctx.request.authority());
             let (host, path) = (String::from_utf8_lossy(&host), String::from_utf8_lossy(&path.uri));
-            secure.judge(&snapshot.shown, &host, &path)?;
+            secure.judge(&snapshot.certificates, &host, &path)?;
         }
         let tls = self.down.secure().map(|secure| &*secure.tls);
         let request = RequestView::new(&ctx.request, &path, self.down.origin()).within(tls);

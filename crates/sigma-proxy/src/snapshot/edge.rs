@@ -9,26 +9,26 @@ use sigma_config::tls::ListenerProxyProtocol;
 use sigma_config::wording::pcre::Pattern;
 use sigma_net::tls::{AcceptOptions, Certificates, Demand, ServerIdentity};
 
-/// What a connection has to go through before its first request.
+/// What a listener demands of a connection before its first request.
 #[derive(Debug)]
-pub(crate) struct Terms {
+pub(crate) struct ListenerOptions {
     pub(crate) address: ListenAddress,
     pub(crate) proxy_protocol: Option<ListenerProxyProtocol>,
-    pub(crate) tls: Option<TlsTerms>,
+    pub(crate) tls: Option<TlsOptions>,
 }
 
 /// TLS on a listener.
 #[derive(Debug)]
-pub(crate) struct TlsTerms {
+pub(crate) struct TlsOptions {
     pub(crate) options: AcceptOptions,
-    /// Who clients see whose name no ssl has.
+    /// The certificates of the listener itself, for names that no ssl has.
     pub(crate) own: Option<Arc<ServerIdentity>>,
 }
 
-/// Who clients see, by name, and what is asked of them.
+/// The certificates that clients are shown, by name, and what clients are asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Shown {
-    pub(crate) certificates: Certificates,
+pub(crate) struct ServerCertificates {
+    pub(crate) by_name: Certificates,
     /// Whether any of them asks for certificates of clients, or refuses; without, no request is looked at.
     asks: bool,
     /// What is served without a certificate, by the place of the identity, which is held here.
@@ -45,18 +45,18 @@ pub(crate) struct Entry<'e> {
     pub(crate) exempt: Option<&'e Exempt>,
 }
 
-impl Shown {
-    /// The table of `entries`. `fallback` is the name that a client which gives none is taken to
+impl ServerCertificates {
+    /// Makes the table of `entries`. `fallback` is the name that a client which gives none is taken to
     /// ask for.
-    pub(crate) fn new(entries: &[Entry<'_>], fallback: Option<&str>) -> Shown {
+    pub(crate) fn new(entries: &[Entry<'_>], fallback: Option<&str>) -> ServerCertificates {
         let named =
             entries.iter().flat_map(|entry| entry.names.iter().map(move |name| (name, entry.identity)));
         let exempt = entries.iter().filter_map(|entry| {
             let rule = (Arc::clone(entry.identity), Arc::clone(entry.exempt?));
             Some((place(entry.identity), rule))
         });
-        Shown {
-            certificates: Certificates::new(named.map(|(name, id)| (&**name, Arc::clone(id))), fallback),
+        ServerCertificates {
+            by_name: Certificates::new(named.map(|(name, id)| (&**name, Arc::clone(id))), fallback),
             asks: entries
                 .iter()
                 .any(|entry| entry.identity.client_auth().is_some() || entry.identity.refuses()),

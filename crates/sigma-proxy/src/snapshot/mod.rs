@@ -23,7 +23,7 @@ use crate::compile::Sessions;
 use crate::compile::route_inputs;
 use crate::route::normalize::UriOptions;
 use crate::route::{Explanation, Request, Router};
-use edge::{Shown, Terms};
+use edge::{ListenerOptions, ServerCertificates};
 use slots::Slots;
 
 pub(crate) use upstream::HashKey;
@@ -52,10 +52,10 @@ pub struct Snapshot {
     pub(crate) listener_names: Arc<[String]>,
     /// The smallest port of the listeners with TLS, where redirects lead.
     pub(crate) https_port: Option<u16>,
-    /// Terms of the listeners whose connections are more than plain bytes.
-    pub(crate) terms: Arc<[Arc<Terms>]>,
-    /// Who clients see over TLS.
-    pub(crate) shown: Arc<Shown>,
+    /// The options of the listeners whose connections are more than plain bytes.
+    pub(crate) listeners: Arc<[Arc<ListenerOptions>]>,
+    /// The certificates that clients are shown over TLS.
+    pub(crate) certificates: Arc<ServerCertificates>,
     /// How their sessions are resumed; passes to the next generation.
     pub(crate) sessions: Option<Arc<Sessions>>,
 }
@@ -155,9 +155,9 @@ impl Snapshot {
         number_of(&self.listener_names, name)
     }
 
-    /// The terms of the listener at this address; None if its connections are plain.
-    pub(crate) fn terms(&self, address: &ListenAddress) -> Option<&Arc<Terms>> {
-        self.terms.iter().find(|terms| terms.address == *address)
+    /// The options of the listener at this address; None if its connections are plain.
+    pub(crate) fn listener(&self, address: &ListenAddress) -> Option<&Arc<ListenerOptions>> {
+        self.listeners.iter().find(|listener| listener.address == *address)
     }
 
     pub(crate) fn trusted(&self) -> &CidrSet {

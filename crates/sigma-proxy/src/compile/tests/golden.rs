@@ -65,8 +65,8 @@ fn dump((config, snapshot): &(Config, Arc<Snapshot>)) -> String {
 
 fn write_all(config: &Config, snapshot: &Snapshot, out: &mut String) -> fmt::Result {
     for listener in &snapshot.settings.listeners {
-        let terms = snapshot.terms(&listener.address);
-        let tls = terms.is_some_and(|terms| terms.tls.is_some());
+        let options = snapshot.listener(&listener.address);
+        let tls = options.is_some_and(|options| options.tls.is_some());
         writeln!(out, "listener {}{}", listener.address, if tls { ", TLS" } else { "" })?;
     }
     for (_, route) in snapshot.routes.iter() {
@@ -89,7 +89,7 @@ fn write_all(config: &Config, snapshot: &Snapshot, out: &mut String) -> fmt::Res
         }
     }
     for name in config.resources.ssls.iter().flat_map(|ssl| ssl.names()) {
-        let shown = snapshot.shown.certificates.find(name);
+        let shown = snapshot.certificates.by_name.find(name);
         let asks = shown.is_some_and(|identity| identity.client_auth().is_some());
         writeln!(out, "\nTLS {name}: {:?}, asks clients: {asks}", shown.map(|identity| identity.versions()))?;
     }
