@@ -16,9 +16,9 @@ pub mod gateway;
 pub mod inheritance;
 mod listen;
 mod outbound;
-mod reach;
 pub mod route;
 pub mod snapshot;
+mod target;
 mod worker;
 
 pub use compile::{Changed, Compiler, Failure};

@@ -15,8 +15,8 @@ use sigma_wire::{Connection, HeadLimits};
 use crate::attempts::{Attempts, Decision, Failure, Progress, decide};
 use crate::connection::Origin;
 use crate::exchange::mark_pass;
-use crate::reach::{self, Demands};
 use crate::snapshot::Upstream;
+use crate::target::{self, Demands};
 use crate::worker::{View, Worker};
 
 /// Makes calls of the plugins of one worker.
@@ -116,7 +116,7 @@ impl Course<'_> {
         let limits = HeadLimits {
             line_bytes: text.len(),
             head_bytes: text.len(),
-            ..reach::answer_limits(&self.view.snapshot.settings)
+            ..target::answer_limits(&self.view.snapshot.settings)
         };
         let mut head = RequestHead::default();
         match parse_request(&text, &limits, &mut head) {
@@ -136,7 +136,7 @@ impl Course<'_> {
         let own = Origin { peer: Peer::Unix, local: None, listener: 0, connection: 0 };
         let connect_ms = upstream.timeouts.connect_ms;
         let demands = Demands { connect_ms, ..Demands::of(head, upstream, own) };
-        let target = reach::target(&self.view.snapshot, upstream, node, &demands);
+        let target = target::target(&self.view.snapshot, upstream, node, &demands);
         let mut idle_allowed = true;
         loop {
             let kept = if idle_allowed { self.worker.checkout(&target) } else { None };
@@ -176,7 +176,7 @@ impl Course<'_> {
         connection.send_head(head, None, length, None);
         let mut upload =
             Upload { body: body.as_deref().unwrap_or_default(), taken: 0, ended: length.is_empty() };
-        let limits = reach::answer_limits(&self.view.snapshot.settings);
+        let limits = target::answer_limits(&self.view.snapshot.settings);
         let mut answer = ResponseHead::default();
         loop {
             poll_fn(|task| {

@@ -21,8 +21,8 @@ use super::transfer::{DownTimeouts, Transfer, Upload};
 use super::upload::RequestBody;
 use super::{Exchange, Scratch, answer, client, grpc, headers, reply, tunnel, upgrade};
 use crate::attempts::{Attempts, Decision, Failure, decide};
-use crate::reach::{self, Demands};
 use crate::snapshot::{HashKey, Route, Snapshot, Timeouts, Upstream};
+use crate::target::{self, Demands};
 use crate::worker::View;
 
 /// What stays the same over all attempts of one exchange.
@@ -100,7 +100,7 @@ impl Exchange<'_, '_> {
     /// tried for it.
     fn check_host(&self, upstream: &Upstream) -> Result<(), Fault> {
         let host = headers::host_for_all(&self.scratch.ctx, upstream);
-        if upstream.over_tls().is_none() || host.is_none_or(reach::can_be_named) {
+        if upstream.over_tls().is_none() || host.is_none_or(target::can_be_named) {
             return Ok(());
         }
         Err(match upstream.pass_host {
@@ -236,7 +236,7 @@ impl Exchange<'_, '_> {
             upgrade: !self.scratch.upgrade.is_empty(),
             ..Demands::of(&self.scratch.ctx.request, plan.upstream, self.down.origin())
         };
-        let target = reach::target(plan.snapshot, plan.upstream, endpoint, &demands);
+        let target = target::target(plan.snapshot, plan.upstream, endpoint, &demands);
         let mut idle_allowed = true;
         loop {
             let pooled = if idle_allowed { self.worker.checkout(&target) } else { None };
@@ -277,7 +277,7 @@ impl Exchange<'_, '_> {
         state: &mut State,
     ) -> Result<Ended, Fault> {
         let settings = &plan.snapshot.settings;
-        let limits = reach::answer_limits(settings);
+        let limits = target::answer_limits(settings);
         let Scratch { ctx, body, upgrade: asked, .. } = &mut *self.scratch;
         let method = ctx.request.method;
         body.rewind();

@@ -1,4 +1,4 @@
-//! How the nodes of an upstream are reached: from settings to the terms of a connection.
+//! The connection that a request needs to a node: from settings to what is dialled.
 
 use sigma_config::resources::ProxyProtocolVersion;
 use sigma_config::settings::Settings;
@@ -16,7 +16,7 @@ use sigma_wire::h2::SharedLimits;
 use crate::connection::{Origin, tolerance};
 use crate::snapshot::{Snapshot, Upstream};
 
-/// What a request makes of a connection, beside its upstream.
+/// What a request demands of a connection, besides its upstream.
 #[derive(Debug)]
 pub(crate) struct Demands {
     /// For the connection and what it takes until a request may be sent.
@@ -30,7 +30,7 @@ pub(crate) struct Demands {
 }
 
 impl Demands {
-    /// Those of a request to `upstream` that has its Host already.
+    /// The demands of a request to `upstream` that has its Host already.
     pub(crate) fn of(request: &RequestHead, upstream: &Upstream, origin: Origin) -> Demands {
         let mut demands =
             Demands { connect_ms: 0, upgrade: false, name: String::new(), introduction: Vec::new() };
@@ -44,7 +44,7 @@ impl Demands {
     }
 }
 
-/// What a connection to `endpoint` of `upstream` has to be.
+/// The connection to `endpoint` of `upstream` that fits `demands`.
 pub(crate) fn target<'t>(
     snapshot: &'t Snapshot,
     upstream: &'t Upstream,
@@ -74,7 +74,7 @@ pub(crate) fn target<'t>(
     Target { endpoint, dial, limits: upstream.pool }
 }
 
-/// What the heads of nodes' answers are held to.
+/// The limits of heads that nodes send.
 pub(crate) fn answer_limits(settings: &Settings) -> HeadLimits {
     let head_bytes = settings.limits.response_head_bytes as usize;
     HeadLimits {
