@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::call::Arguments;
 use super::collection::Collection;
-use super::reply::{Refusal, Reply, Shown};
+use super::reply::{Refusal, Reply, ResourceEntry};
 use sigma_config::kind::Kind;
 
 /// Largest compiled pattern in bytes: those that people write take a few thousand, and a larger one
@@ -69,7 +69,7 @@ impl Filter {
     }
 
     /// Leaves what is asked for; returns how many there are on all pages.
-    pub(crate) fn apply(&self, items: &mut Vec<Shown>) -> usize {
+    pub(crate) fn apply(&self, items: &mut Vec<ResourceEntry>) -> usize {
         items.retain(|item| self.holds(&item.value));
         let total = items.len();
         if let Some((skip, show)) = self.page {

@@ -8,7 +8,7 @@ use sigma_config::settings::{AdminApiVersion, AdminRole};
 use super::call::Call;
 use super::collection::{Class, Collection, Place};
 use super::filter::Filter;
-use super::reply::{self, Outcome, Refusal, Reply, Shown};
+use super::reply::{self, Outcome, Refusal, Reply, ResourceEntry};
 use super::{AdminState, secrecy};
 use crate::store::Record;
 
@@ -28,8 +28,8 @@ async fn one(state: &AdminState, place: &Place, id: &str, call: &Call) -> Outcom
         return Ok(Reply::empty(StatusCode::NOT_MODIFIED).at(modified));
     }
     call.preconditions.check(Some(modified))?;
-    let shown = show(state, place.collection, record, call.role)?;
-    Ok(Reply::json(StatusCode::OK, reply::one(state.settings.api_version, shown)).at(modified))
+    let entry = show(state, place.collection, record, call.role)?;
+    Ok(Reply::json(StatusCode::OK, reply::one(state.settings.api_version, entry)).at(modified))
 }
 
 async fn list(state: &AdminState, place: &Place, call: &Call) -> Outcome {
@@ -41,7 +41,7 @@ async fn list(state: &AdminState, place: &Place, call: &Call) -> Outcome {
     let records = state.store.list(&place.prefix()).await?;
     let own = records.into_iter().filter(|record| place.collection.owns(&record.key));
     // One value that cannot be read must not hide the others.
-    let mut items: Vec<Shown> =
+    let mut items: Vec<ResourceEntry> =
         own.filter_map(|record| show(state, place.collection, record, call.role).ok()).collect();
     // These two have no placeholder in APISIX's store: without items there is no collection.
     let is_below = place.collection.is(Kind::Credential) || place.collection.class == Class::Decoration;
@@ -59,12 +59,17 @@ pub(crate) fn show(
     collection: &Collection,
     record: Record,
     reader: AdminRole,
-) -> Result<Shown, Refusal> {
+) -> Result<ResourceEntry, Refusal> {
     let mut value = value_of(&record)?;
     if let Some(kind) = collection.kind() {
         secrecy::show(&state.keyring, kind, &mut value, &*state.plugins, reader);
     }
-    Ok(Shown { key: state.shown_key(&record.key), value, created: record.created, modified: record.modified })
+    Ok(ResourceEntry {
+        key: state.shown_key(&record.key),
+        value,
+        created: record.created,
+        modified: record.modified,
+    })
 }
 
 /// The JSON of a record; what other programs write may be none.

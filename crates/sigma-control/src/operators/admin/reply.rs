@@ -149,12 +149,12 @@ impl From<Refusal> for Reply {
     }
 }
 
-/// What most operations end with.
+/// The result of most operations.
 pub(crate) type Outcome = Result<Reply, Refusal>;
 
-/// A resource as it is shown.
+/// A resource as an answer shows it, with its place in the store.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Shown {
+pub(crate) struct ResourceEntry {
     /// The key, with the store's prefix.
     pub(crate) key: String,
     /// The resource.
@@ -165,7 +165,7 @@ pub(crate) struct Shown {
     pub(crate) modified: u64,
 }
 
-impl Shown {
+impl ResourceEntry {
     fn into_value(self) -> Value {
         json!({
             "key": self.key,
@@ -181,22 +181,27 @@ impl Shown {
 }
 
 /// One resource that was asked for.
-pub(crate) fn one(version: AdminApiVersion, shown: Shown) -> Value {
+pub(crate) fn one(version: AdminApiVersion, entry: ResourceEntry) -> Value {
     match version {
-        AdminApiVersion::V3 => shown.into_value(),
-        AdminApiVersion::V2 => json!({"action": "get", "node": shown.into_node()}),
+        AdminApiVersion::V3 => entry.into_value(),
+        AdminApiVersion::V2 => json!({"action": "get", "node": entry.into_node()}),
     }
 }
 
 /// A collection; `total` counts what paging left out too.
-pub(crate) fn list(version: AdminApiVersion, directory: &str, items: Vec<Shown>, total: usize) -> Value {
+pub(crate) fn list(
+    version: AdminApiVersion,
+    directory: &str,
+    items: Vec<ResourceEntry>,
+    total: usize,
+) -> Value {
     match version {
         AdminApiVersion::V3 => {
-            let list: Vec<Value> = items.into_iter().map(Shown::into_value).collect();
+            let list: Vec<Value> = items.into_iter().map(ResourceEntry::into_value).collect();
             json!({"list": list, "total": total})
         }
         AdminApiVersion::V2 => {
-            let nodes: Vec<Value> = items.into_iter().map(Shown::into_node).collect();
+            let nodes: Vec<Value> = items.into_iter().map(ResourceEntry::into_node).collect();
             json!({
                 "action": "get",
                 "count": total,
