@@ -34,12 +34,12 @@ mod schema;
 pub mod seed;
 pub mod settings;
 pub mod shorthand;
-pub mod sound;
 pub mod store;
 pub mod stored;
 pub mod table;
 pub mod template;
 pub mod tls;
+pub mod valid_part;
 pub mod wording;
 
 pub use advice::Surroundings;
@@ -159,7 +159,7 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
     if config.settings.store.is_none() && config.settings.admin.is_none() {
         let identifies = |name: &str| options.plugins.unique_attribute(name).is_some();
         let whole = advice::whole(&config.settings, &config.resources, &identifies).into_iter();
-        found.warnings.extend(whole.map(|problem| sound::located(&document, problem)));
+        found.warnings.extend(whole.map(|problem| valid_part::located(&document, problem)));
     }
     once_per_listener(&mut found.warnings, found.written_listeners);
     found.warnings.sort_by_key(|problem| problem.line);
@@ -232,7 +232,7 @@ fn translate_seed(
 fn typed(document: &Document, set_aside: &[SetAside], found: &mut check::Findings) -> Config {
     let mut config = Config::default();
     let Some(root) = document.value.as_object() else { return config };
-    let unsound: HashSet<(&str, usize)> = set_aside.iter().map(SetAside::place).collect();
+    let invalid: HashSet<(&str, usize)> = set_aside.iter().map(SetAside::place).collect();
     let mut settings = Object::new();
     for (name, value) in root {
         let Some(section) = SECTIONS.into_iter().find(|section| section == name) else {
@@ -240,8 +240,8 @@ fn typed(document: &Document, set_aside: &[SetAside], found: &mut check::Finding
             continue;
         };
         let list = value.as_array().map(Vec::as_slice).unwrap_or_default().iter().enumerate();
-        let sound: Vec<_> = list.filter(|(index, _)| !unsound.contains(&(section, *index))).collect();
-        items(document, &sound, section, &mut config.resources, found);
+        let valid: Vec<_> = list.filter(|(index, _)| !invalid.contains(&(section, *index))).collect();
+        items(document, &valid, section, &mut config.resources, found);
     }
     match Settings::deserialize(&*stored::conform(&Value::Object(settings), schema::settings())) {
         Ok(settings) => config.settings = settings,

@@ -10,7 +10,7 @@ use clap::CommandFactory;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal as SignalNumber, kill_process};
 use sigma_config::settings::{Limits, Settings, Workers};
-use sigma_config::sound::Sound;
+use sigma_config::valid_part::ValidPart;
 use sigma_config::{Config, ParseOptions, Problem};
 use sigma_control::{LIFE, LoadError, Options, Source, Supervisor, compile_only};
 use sigma_net::limits::Descriptors;
@@ -160,17 +160,17 @@ fn check(args: Check) -> Result<ExitCode> {
     let checked = match source.load(&*plugins) {
         Ok(checked) => checked,
         Err(LoadError::Invalid { problems, .. }) => {
-            let mut sound = sound_part(&source, &problems, &plugins);
-            let more = compile_problems(&std::mem::take(&mut sound.config), &plugins);
-            return Err(listed(&source, problems, more, &sound).into());
+            let mut valid_part = valid_part_of(&source, &problems, &plugins);
+            let more = compile_problems(&std::mem::take(&mut valid_part.config), &plugins);
+            return Err(listed(&source, problems, more, &valid_part).into());
         }
         Err(error) => return Err(error.into()),
     };
     let normalized = checked.normalized();
     let problems = compile_problems(&checked.config, &plugins);
     if !problems.is_empty() {
-        let sound = sound_part(&source, &[], &plugins);
-        return Err(listed(&source, Vec::new(), problems, &sound).into());
+        let valid_part = valid_part_of(&source, &[], &plugins);
+        return Err(listed(&source, Vec::new(), problems, &valid_part).into());
     }
     for warning in &checked.warnings {
         eprintln!("{}: warning: {warning}", path.display());
@@ -189,17 +189,22 @@ fn compile_problems(config: &Config, plugins: &Arc<Roster>) -> Vec<Problem> {
 }
 
 /// The part of the document that its problems leave, for compiling it all the same.
-fn sound_part(source: &Source, problems: &[Problem], plugins: &Arc<Roster>) -> Sound {
-    let Ok(text) = std::fs::read_to_string(&source.path) else { return Sound::default() };
+fn valid_part_of(source: &Source, problems: &[Problem], plugins: &Arc<Roster>) -> ValidPart {
+    let Ok(text) = std::fs::read_to_string(&source.path) else { return ValidPart::default() };
     let env = |name: &str| std::env::var(name).ok();
     let options =
         ParseOptions { env: &env, max_bytes: text.len(), plugins: &**plugins, ..ParseOptions::default() };
-    Sound::read(&text, &options, problems)
+    ValidPart::read(&text, &options, problems)
 }
 
 /// The problems of the document and those of its compilation, as one list in the document's order.
-fn listed(source: &Source, mut problems: Vec<Problem>, compile: Vec<Problem>, sound: &Sound) -> LoadError {
-    problems.extend(compile.into_iter().map(|problem| sound.located(problem)));
+fn listed(
+    source: &Source,
+    mut problems: Vec<Problem>,
+    compile: Vec<Problem>,
+    valid_part: &ValidPart,
+) -> LoadError {
+    problems.extend(compile.into_iter().map(|problem| valid_part.located(problem)));
     problems.sort_by_key(|problem| problem.line);
     source.invalid(problems)
 }

@@ -1,7 +1,7 @@
-//! The sound part of a refused file, so that later steps can look for problems in it too.
+//! The valid part of a refused file, so that later steps can look for problems in it too.
 //!
 //! Compiling finds what the check of a document cannot see. It needs types, and a document with
-//! problems has none; without its unsound parts it has.
+//! problems has none; without its invalid parts it has.
 
 use std::collections::HashSet;
 
@@ -14,21 +14,21 @@ use crate::{Config, ParseOptions, Problem, check, prepared, typed};
 
 /// The parts of a file that no problem lies in. For finding further problems, never for running.
 #[derive(Debug, Default)]
-pub struct Sound {
+pub struct ValidPart {
     /// The settings and items that are left.
     pub config: Config,
     document: Document,
 }
 
-impl Sound {
+impl ValidPart {
     /// Reads `text` without the parts that `problems`, which [`parse`](crate::parse) found in it, lie in.
     #[must_use]
-    pub fn read(text: &str, options: &ParseOptions<'_>, problems: &[Problem]) -> Sound {
+    pub fn read(text: &str, options: &ParseOptions<'_>, problems: &[Problem]) -> ValidPart {
         let mut found = check::Findings::default();
-        let Ok(document) = prepared(text, options, &mut found) else { return Sound::default() };
+        let Ok(document) = prepared(text, options, &mut found) else { return ValidPart::default() };
         // The positions of a translated document are those of another one.
         if document.positions.is_empty() && !problems.is_empty() {
-            return Sound::default();
+            return ValidPart::default();
         }
         let mut left = document.clone();
         for pointer in problems.iter().map(|problem| problem.pointer.as_str()) {
@@ -38,7 +38,7 @@ impl Sound {
             remove_items(&mut left, section, problems);
         }
         let config = typed(&left, &[], &mut found);
-        Sound { config, document }
+        ValidPart { config, document }
     }
 
     /// Gives a problem that names its item by id (`upstreams/1.scheme`) the place in the file.
@@ -48,7 +48,7 @@ impl Sound {
     }
 }
 
-/// See [`Sound::located`].
+/// See [`ValidPart::located`].
 pub(crate) fn located(document: &Document, problem: Problem) -> Problem {
     let Some((section, rest)) = problem.pointer.split_once('/') else {
         let line = document.line(&problem.pointer);
@@ -82,11 +82,11 @@ fn remove_items(document: &mut Document, section: &str, problems: &[Problem]) {
         let rest = problem.pointer.strip_prefix(section)?.strip_prefix('[')?;
         rest.split_once(']')?.0.parse::<usize>().ok()
     };
-    let unsound: HashSet<usize> = problems.iter().filter_map(index).collect();
+    let invalid: HashSet<usize> = problems.iter().filter_map(index).collect();
     let mut at = 0;
     items.retain(|_| {
         at += 1;
-        !unsound.contains(&(at - 1))
+        !invalid.contains(&(at - 1))
     });
 }
 
@@ -99,7 +99,7 @@ mod tests {
         let check = |text: &str, expected: [usize; 3]| {
             let options = ParseOptions::default();
             let problems = crate::parse(text, &options).expect_err(text);
-            let resources = Sound::read(text, &options, &problems).config.resources;
+            let resources = ValidPart::read(text, &options, &problems).config.resources;
             let got = [resources.routes.len(), resources.services.len(), resources.upstreams.len()];
             assert_eq!(got, expected, "{text}");
         };
@@ -115,9 +115,9 @@ mod tests {
     #[test]
     fn problems_of_items_get_their_place() {
         let text = "upstreams:\n  - id: a\n    nodes: { h: 1 }\n  - id: a.b\n    nodes: { h: 1 }\n    scheme: grpc\n";
-        let sound = Sound::read(text, &ParseOptions::default(), &[]);
+        let valid = ValidPart::read(text, &ParseOptions::default(), &[]);
         let check = |pointer: &str, expected: &str| {
-            let located = sound.located(Problem::new(pointer, "code", "message"));
+            let located = valid.located(Problem::new(pointer, "code", "message"));
             assert_eq!(located.to_string(), format!("{expected}: message"), "{pointer}");
         };
         check("upstreams/a.b.scheme", "line 6: upstreams[1].scheme");
