@@ -31,7 +31,7 @@ macro_rules! resource {
             #[schemars(with = "String", length(max = 256))]
             pub desc: Option<Box<str>>,
             /// Labels.
-            #[serde(skip_serializing_if = "Rare::is_unset")]
+            #[serde(skip_serializing_if = "Optional::is_unset")]
             #[schemars(with = "crate::forms::LabelMap")]
             pub labels: Labels,
         } $($rest)* }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rare::Rare;
+use super::optional::Optional;
 use super::shared::{Labels, Plugins, UnixTime};
 use crate::described::without_defaults;
 use crate::forms::{CredentialId, USERNAME_PATTERN};
@@ -25,7 +25,7 @@ resource! {
         #[serde(skip_serializing_if = "Option::is_none")]
         pub group_id: Option<Id>,
         /// Its credentials, by authenticating plugin, and further plugins.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[serde(skip_serializing_if = "Optional::is_unset")]
         pub plugins: Plugins,
     }
 }
@@ -39,7 +39,7 @@ resource! {
         pub id: Box<str>,
     } [name about times] {
         /// The credential, by authenticating plugin; one at most.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(extend("maxProperties" = 1))]
         pub plugins: Plugins,
     }

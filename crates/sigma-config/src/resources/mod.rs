@@ -7,9 +7,9 @@
 #[macro_use]
 mod base;
 mod consumer;
+mod optional;
 mod plugin;
 mod proto;
-mod rare;
 mod route;
 mod secret;
 mod service;
@@ -26,9 +26,9 @@ use serde_json::{Map, Value};
 
 pub use consumer::{Consumer, ConsumerGroup, Credential};
 pub(crate) use consumer::{ConsumerItem, split_credential};
+pub use optional::{Optional, Unset};
 pub use plugin::{EnabledPlugin, GlobalRule, PluginConfig, PluginMetadata};
 pub use proto::Proto;
-pub use rare::{Rare, Unset};
 pub use route::{PathRewrite, Route, Script};
 pub use secret::{GcpAccount, Secret, SecretProvider};
 pub use service::Service;

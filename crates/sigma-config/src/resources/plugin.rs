@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::rare::Rare;
+use super::optional::Optional;
 use super::shared::{Labels, Plugins, UnixTime};
 use crate::described::without_defaults;
 use crate::id::Id;

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rare::Rare;
+use super::optional::Optional;
 use super::shared::{Labels, UnixTime};
 use crate::described::without_defaults;
 use crate::id::Id;

@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
-use super::rare::Rare;
+use super::optional::Optional;
 use super::shared::{Labels, Plugins, Status, Timeout, UnixTime};
 use super::upstream::Upstream;
 use crate::cidr::{Cidr, CidrSet};
@@ -23,65 +23,65 @@ resource! {
         #[schemars(with = "Option<String>", length(min = 1, max = 4096))]
         pub uri: Option<Box<str>>,
         /// Several path patterns.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(with = "Vec<String>", length(min = 1), extend("uniqueItems" = true))]
-        pub uris: Rare<Vec<String>>,
+        pub uris: Optional<Vec<String>>,
         /// Order among routes with the same path key; higher first.
         #[schemars(extend("minimum" = i64::MIN, "maximum" = i64::MAX))]
         pub priority: i64,
         /// Methods; empty for all.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(with = "Vec<MethodName>", extend("uniqueItems" = true))]
-        pub methods: Rare<Vec<String>>,
+        pub methods: Optional<Vec<String>>,
         /// One host pattern: exact, `*.example.com` or `*`.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(with = "Option<HostPattern>")]
         pub host: Option<Box<str>>,
         /// Several host patterns.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(with = "Vec<HostPattern>", length(min = 1), extend("uniqueItems" = true))]
-        pub hosts: Rare<Vec<String>>,
+        pub hosts: Optional<Vec<String>>,
         /// One client address or network.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(with = "Option<CidrText>")]
         pub remote_addr: Option<Cidr>,
         /// Several client addresses or networks.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(with = "Vec<CidrText>", length(min = 1), extend("uniqueItems" = true))]
-        pub remote_addrs: Rare<CidrSet>,
+        pub remote_addrs: Optional<CidrSet>,
         /// Upstream timeouts of this route; replaces the upstream's as a whole.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub timeout: Option<Box<Timeout>>,
         /// Conditions on variables.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
-            pub vars: Rare<Expr>,
+        #[serde(skip_serializing_if = "Optional::is_unset")]
+            pub vars: Optional<Expr>,
         /// A condition in Lua; needs the Lua engine.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(length(min = 10), extend("pattern" = "^function"))]
-        pub filter_func: Rare<Script>,
+        pub filter_func: Optional<Script>,
         /// A program in Lua that serves the request; needs the Lua engine.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(length(min = 10, max = 102400))]
-        pub script: Rare<Script>,
+        pub script: Optional<Script>,
         /// Kept for APISIX; means nothing.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub script_id: Option<Box<Id>>,
         /// Media types a request body must have one of; another is answered 415.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
-        pub consumes: Rare<Vec<String>>,
+        #[serde(skip_serializing_if = "Optional::is_unset")]
+        pub consumes: Optional<Vec<String>>,
         /// Media types this route answers with; a request that accepts none of them is answered 406.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
-        pub produces: Rare<Vec<String>>,
+        #[serde(skip_serializing_if = "Optional::is_unset")]
+        pub produces: Optional<Vec<String>>,
         /// Answer 405 with `Allow` rather than 404 when only the method does not fit.
         pub method_not_allowed: bool,
         /// Names of the listeners that this route serves; empty for all.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
-        pub listeners: Rare<Vec<String>>,
+        #[serde(skip_serializing_if = "Optional::is_unset")]
+        pub listeners: Optional<Vec<String>>,
         /// Changes the path on the way to the upstream.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub rewrite: Option<Box<PathRewrite>>,
         /// Plugins by name.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[serde(skip_serializing_if = "Optional::is_unset")]
         pub plugins: Plugins,
         /// Reference to a plugin config, whose plugins stand behind those of the route.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,9 +100,9 @@ resource! {
         pub enable_websocket: Option<bool>,
         /// Other protocols that a connection may change to by `Upgrade`, such as `SPDY/3.1`. What passes
         /// then is beyond plugins and limits.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(inner(regex(pattern = UPGRADE_PROTOCOL)), extend("uniqueItems" = true))]
-        pub upgrade_protocols: Rare<Vec<String>>,
+        pub upgrade_protocols: Optional<Vec<String>>,
         /// 1 enabled, 0 disabled.
         pub status: Status,
     }
@@ -113,7 +113,7 @@ resource! {
 #[serde(transparent)]
 pub struct Script(String);
 
-impl super::rare::Unset for Script {
+impl super::optional::Unset for Script {
     const UNSET: &'static Self = &Script(String::new());
 }
 

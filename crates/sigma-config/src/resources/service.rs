@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rare::Rare;
+use super::optional::Optional;
 use super::route::Script;
 use super::shared::{Labels, Plugins, UnixTime};
 use super::upstream::Upstream;
@@ -16,7 +16,7 @@ resource! {
     /// Plugins, hosts and an upstream that several routes have in common.
     pub struct Service [id name about times] {
         /// Plugins by name.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[serde(skip_serializing_if = "Optional::is_unset")]
         pub plugins: Plugins,
         /// Inline upstream.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -25,15 +25,15 @@ resource! {
         #[serde(skip_serializing_if = "Option::is_none")]
         pub upstream_id: Option<Id>,
         /// A program in Lua that serves the request; needs the Lua engine.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(length(min = 10, max = 102400))]
-        pub script: Rare<Script>,
+        pub script: Optional<Script>,
         /// Allow `Upgrade` (WebSocket).
         #[serde(skip_serializing_if = "Option::is_none")]
         pub enable_websocket: Option<bool>,
         /// Host patterns of routes that have none of their own.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(with = "Vec<HostPattern>", length(min = 1), extend("uniqueItems" = true))]
-        pub hosts: Rare<Vec<String>>,
+        pub hosts: Optional<Vec<String>>,
     }
 }

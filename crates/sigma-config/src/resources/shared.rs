@@ -10,15 +10,15 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use super::rare::Rare;
+use super::optional::Optional;
 use crate::described::CONFIDENTIAL;
 
 /// Labels: free key-value pairs.
-pub type Labels = Rare<BTreeMap<Box<str>, Box<str>>>;
+pub type Labels = Optional<BTreeMap<Box<str>, Box<str>>>;
 
 /// Plugin configurations by plugin name. Shared, so that merging those of a route with those of
 /// its service copies pointers only; equality is that of the values.
-pub type Plugins = Rare<BTreeMap<Box<str>, Arc<Value>>>;
+pub type Plugins = Optional<BTreeMap<Box<str>, Arc<Value>>>;
 
 /// Timeouts towards an upstream, in seconds (fractions allowed).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -4,7 +4,7 @@ use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::rare::Rare;
+use super::optional::Optional;
 use super::shared::{Confidential, Labels, Status, UnixTime};
 use crate::described::without_defaults;
 use crate::forms::HostPattern;
@@ -45,9 +45,9 @@ pub struct SslClient {
     #[serde(default = "default_depth")]
     pub depth: u32,
     /// Paths that are served without a certificate.
-    #[serde(default, skip_serializing_if = "Rare::is_unset")]
+    #[serde(default, skip_serializing_if = "Optional::is_unset")]
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
-    pub skip_mtls_uri_regex: Rare<Vec<String>>,
+    pub skip_mtls_uri_regex: Optional<Vec<String>>,
 }
 
 fn default_depth() -> u32 {
@@ -72,26 +72,26 @@ resource! {
         #[schemars(with = "Option<HostPattern>")]
         pub sni: Option<Box<str>>,
         /// Several server names.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(with = "Vec<HostPattern>", length(min = 1))]
-        pub snis: Rare<Vec<String>>,
+        pub snis: Optional<Vec<String>>,
         /// Further certificates for the same names, for example with another kind of key.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(inner(length(min = 128, max = 65536)))]
-        pub certs: Rare<Vec<String>>,
+        pub certs: Optional<Vec<String>>,
         /// The private keys of `certs`, in the same order.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(inner(length(min = 64, max = 65536)))]
-        pub keys: Rare<Vec<Confidential>>,
+        pub keys: Optional<Vec<Confidential>>,
         /// The certificate that a client must show; unset: none.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub client: Option<Box<SslClient>>,
         /// 1 enabled, 0 disabled.
         pub status: Status,
         /// Versions of TLS; unset: those of the listener.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(length(max = 3), extend("uniqueItems" = true))]
-        pub ssl_protocols: Rare<Vec<TlsVersion>>,
+        pub ssl_protocols: Optional<Vec<TlsVersion>>,
     }
 }
 

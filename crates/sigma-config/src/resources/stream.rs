@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::rare::Rare;
+use super::optional::Optional;
 use super::shared::{Labels, Plugins, UnixTime};
 use super::upstream::Upstream;
 use crate::cidr::Cidr;
@@ -43,7 +43,7 @@ resource! {
         #[serde(skip_serializing_if = "Option::is_none")]
         pub service_id: Option<Id>,
         /// Stream plugins by name.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[serde(skip_serializing_if = "Optional::is_unset")]
         pub plugins: Plugins,
         /// The protocol on the connection.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,8 +76,8 @@ pub struct ProtocolLogger {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Which calls are logged.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
-    pub filter: Rare<Expr>,
+    #[serde(skip_serializing_if = "Optional::is_unset")]
+    pub filter: Optional<Expr>,
     /// The configuration of the plugin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conf: Option<Map<String, Value>>,

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::rare::Rare;
+use super::optional::Optional;
 use super::shared::{Confidential, Labels, Timeout, UnixTime};
 use crate::described::without_defaults;
 use crate::forms::{HostPattern, NODE_PATTERN};
@@ -151,9 +151,9 @@ pub struct UpstreamTls {
     pub ca: Option<Box<str>>,
     /// Protocols offered with `scheme: https`, the preferred first; unset: HTTP/1.1. With
     /// `scheme: grpcs` it is always HTTP/2.
-    #[serde(skip_serializing_if = "Rare::is_unset")]
+    #[serde(skip_serializing_if = "Optional::is_unset")]
     #[schemars(length(min = 1, max = 2), extend("uniqueItems" = true))]
-    pub alpn: Rare<Vec<AlpnProtocol>>,
+    pub alpn: Optional<Vec<AlpnProtocol>>,
 }
 
 /// A version of the PROXY protocol.
@@ -195,12 +195,12 @@ resource! {
         #[serde(with = "crate::nodes")]
         pub nodes: Box<[Node]>,
         /// The service in a registry whose nodes are used; instead of `nodes`. In DNS, `host` or `host:port`.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
+        #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(length(min = 1, max = 256))]
-        pub service_name: Rare<String>,
+        pub service_name: Optional<String>,
         /// The registry: `dns`.
-        #[serde(skip_serializing_if = "Rare::is_unset")]
-        pub discovery_type: Rare<String>,
+        #[serde(skip_serializing_if = "Optional::is_unset")]
+        pub discovery_type: Optional<String>,
         /// The settings of the registry.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub discovery_args: Option<Box<DiscoveryArgs>>,

@@ -1,4 +1,4 @@
-//! Fields that few resources have.
+//! Optional fields, which cost one pointer until they are set.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -40,28 +40,28 @@ impl Unset for Expr {
 /// A field that few of many resources have: it costs one pointer until it is set, and reads as
 /// the empty value until then. A field that was written stays written, even if it is empty.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Rare<T>(Option<Box<T>>);
+pub struct Optional<T>(Option<Box<T>>);
 
-impl<T> Rare<T> {
+impl<T> Optional<T> {
     /// Whether nothing was written.
     pub fn is_unset(&self) -> bool {
         self.0.is_none()
     }
 }
 
-impl<T> Default for Rare<T> {
+impl<T> Default for Optional<T> {
     fn default() -> Self {
-        Rare(None)
+        Optional(None)
     }
 }
 
-impl<T> From<T> for Rare<T> {
+impl<T> From<T> for Optional<T> {
     fn from(value: T) -> Self {
-        Rare(Some(Box::new(value)))
+        Optional(Some(Box::new(value)))
     }
 }
 
-impl<T: Unset> Deref for Rare<T> {
+impl<T: Unset> Deref for Optional<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -69,32 +69,32 @@ impl<T: Unset> Deref for Rare<T> {
     }
 }
 
-impl<T: Unset + Clone> Rare<T> {
+impl<T: Unset + Clone> Optional<T> {
     /// The value for a change; sets the field.
     pub fn set(&mut self) -> &mut T {
         self.0.get_or_insert_with(|| Box::new(T::UNSET.clone()))
     }
 }
 
-impl<T: Unset + fmt::Debug> fmt::Debug for Rare<T> {
+impl<T: Unset + fmt::Debug> fmt::Debug for Optional<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
     }
 }
 
-impl<T: Unset + Serialize> Serialize for Rare<T> {
+impl<T: Unset + Serialize> Serialize for Optional<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         (**self).serialize(serializer)
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Rare<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Optional<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        T::deserialize(deserializer).map(Rare::from)
+        T::deserialize(deserializer).map(Optional::from)
     }
 }
 
-impl<T: JsonSchema> JsonSchema for Rare<T> {
+impl<T: JsonSchema> JsonSchema for Optional<T> {
     fn inline_schema() -> bool {
         T::inline_schema()
     }
@@ -114,12 +114,12 @@ mod tests {
 
     #[test]
     fn an_unset_field_reads_as_empty_and_a_written_one_as_written() {
-        let unset = Rare::<Vec<u8>>::default();
+        let unset = Optional::<Vec<u8>>::default();
         assert!(unset.is_unset() && unset.is_empty());
-        let written: Rare<Vec<u8>> = serde_json::from_str("[]").unwrap();
+        let written: Optional<Vec<u8>> = serde_json::from_str("[]").unwrap();
         assert!(!written.is_unset() && written.is_empty());
-        assert_eq!(size_of::<Rare<Expr>>(), size_of::<usize>());
-        let mut changed = Rare::<Vec<u8>>::default();
+        assert_eq!(size_of::<Optional<Expr>>(), size_of::<usize>());
+        let mut changed = Optional::<Vec<u8>>::default();
         changed.set().push(1);
         assert_eq!(serde_json::to_string(&changed).unwrap(), "[1]");
     }
