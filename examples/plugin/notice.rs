@@ -32,9 +32,9 @@ routes:
 ```
 
 ```console
-$ curl -s http://127.0.0.1:9080/orders | grep '"path"'
-  "path": "/orders",
-  "path": "/notice",
+$ curl -s http://127.0.0.1:9080/orders | grep '"uri"'
+  "uri": "/orders",
+  "uri": "/notice",
 ```
 "#;
 

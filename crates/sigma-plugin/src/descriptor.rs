@@ -99,8 +99,6 @@ pub struct Auth {
     pub attribute: &'static str,
     /// The schema of a consumer's or credential's configuration.
     pub schema: fn() -> Value,
-    /// Fields of it that are encrypted at rest, besides those that the schema marks as confidential.
-    pub secret_fields: &'static [&'static str],
     /// Parses such a configuration, with defaults filled in, into what the plugin looks up later.
     pub parse: fn(&Value) -> Result<Data, String>,
 }
@@ -206,9 +204,6 @@ pub struct Descriptor {
     pub metadata_schema: Option<fn() -> Value>,
     /// The schema of what the setting `plugin_attr` may tell it once for the process.
     pub attributes: Option<fn() -> Value>,
-    /// Fields of its configuration that are encrypted at rest, besides those that the schema marks as
-    /// confidential.
-    pub secret_fields: &'static [&'static str],
     /// How it gets on with a global rule.
     pub run_policy: RunPolicy,
     /// Paths that it serves itself.
@@ -242,7 +237,6 @@ impl Descriptor {
         authenticates_by_children: false,
         metadata_schema: None,
         attributes: None,
-        secret_fields: &[],
         run_policy: RunPolicy::Both,
         endpoints: &[],
         check: None,
@@ -258,12 +252,7 @@ impl Auth {
     /// That of a plugin whose consumers' configurations are `C`; hooks find it as
     /// [`crate::Identity::data`].
     pub const fn of<C: Configuration + Send + Sync + 'static>(attribute: &'static str) -> Auth {
-        Auth {
-            attribute,
-            schema: schema_of::<C>,
-            secret_fields: &[],
-            parse: |conf| Ok(Arc::new(parsed::<C>(conf)?)),
-        }
+        Auth { attribute, schema: schema_of::<C>, parse: |conf| Ok(Arc::new(parsed::<C>(conf)?)) }
     }
 }
 

@@ -79,11 +79,8 @@ pub fn summary(plugin: &dyn Kind) -> String {
 
 fn secrets(out: &mut String, plugin: &dyn Kind) {
     let scopes = [PluginScope::Http, PluginScope::Consumer];
-    let fields = scopes.into_iter().flat_map(|scope| {
-        let marked =
-            plugin.schema(scope).map(|mut schema| take_confidential(&mut schema)).unwrap_or_default();
-        marked.into_iter().chain(plugin.secret_fields(scope).iter().map(|field| (*field).to_owned()))
-    });
+    let marked = scopes.into_iter().filter_map(|scope| plugin.schema(scope));
+    let fields = marked.flat_map(|mut schema| take_confidential(&mut schema));
     let fields: Vec<String> = fields.map(|field| format!("`{field}`")).collect();
     if !fields.is_empty() {
         let _ = writeln!(out, "\nEncrypted in the store, if encryption is on: {}.", fields.join(", "));
@@ -183,7 +180,7 @@ mod tests {
         phases: PhaseSet::of(&[Phase::Access, Phase::Log]),
         schema: || {
             json!({"type": "object", "required": ["a"], "properties": {
-                "a": {"type": "string", "description": "x|y"},
+                "a": {"type": "string", "confidential": true, "description": "x|y"},
                 "b": {"type": "array", "items": {"type": "object", "properties": {
                     "c": {"type": "integer", "minimum": 1, "default": 3, "description": "inner"}
                 }}, "description": "list"}
@@ -192,7 +189,6 @@ mod tests {
                "else": {"if": {"properties": {"a": {"const": "near"}}}, "then": {"properties": {
                    "hops": {"type": "integer", "default": 1, "description": "How near."}}}}})
         },
-        secret_fields: &["a"],
         ..Descriptor::BASE
     };
 

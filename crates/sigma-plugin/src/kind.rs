@@ -44,13 +44,9 @@ pub trait Kind: Send + Sync {
         ""
     }
 
-    /// The schema of a configuration of this scope; None if there is none.
+    /// The schema of a configuration of this scope; None if there is none. Fields with
+    /// [`sigma_config::described::CONFIDENTIAL`] are encrypted at rest and shown to nobody.
     fn schema(&self, scope: PluginScope) -> Option<Value>;
-
-    /// Fields of such a configuration that are encrypted at rest, besides those that the schema marks.
-    fn secret_fields(&self, _scope: PluginScope) -> &[&str] {
-        &[]
-    }
 
     /// The schema of what the setting `plugin_attr` may tell it; None if that is nothing.
     fn attributes(&self) -> Option<Value> {
@@ -166,14 +162,6 @@ impl Kind for Descriptor {
             PluginScope::Consumer => self.auth.map(|auth| (auth.schema)()),
             PluginScope::Metadata => self.metadata_schema.map(|schema| schema()),
             PluginScope::Stream => None,
-        }
-    }
-
-    fn secret_fields(&self, scope: PluginScope) -> &[&str] {
-        match scope {
-            PluginScope::Http => self.secret_fields,
-            PluginScope::Consumer => self.auth.map_or(&[], |auth| auth.secret_fields),
-            PluginScope::Metadata | PluginScope::Stream => &[],
         }
     }
 

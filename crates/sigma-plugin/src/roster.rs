@@ -60,8 +60,7 @@ fn countable(value: &mut Value) {
 impl Checked {
     fn new(kind: &dyn Kind, scope: PluginScope) -> Option<Checked> {
         let mut value = kind.schema(scope)?;
-        let mut secret = take_confidential(&mut value);
-        secret.extend(kind.secret_fields(scope).iter().map(|field| (*field).to_owned()));
+        let secret = take_confidential(&mut value);
         if let Some(schema) = value.as_object_mut().filter(|_| !secret.is_empty()) {
             // APISIX tells them there.
             schema.insert("encrypt_fields".to_owned(), secret.clone().into());

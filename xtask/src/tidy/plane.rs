@@ -139,7 +139,7 @@ const BANS: &[Ban] = &[
             ),
             (
                 "crates/sigma-plugin/src/machine.rs",
-                "plugins ask it where their answer depends on the time of day",
+                "plugins ask it where their answer depends on the time of day, or on finer ticks than 50 ms",
             ),
             ("crates/sigma-observe/src/log_buffer.rs", "at the end of the process"),
             (
@@ -148,10 +148,6 @@ const BANS: &[Ban] = &[
             ),
             ("crates/sigma-plugins/src/batch.rs", "on the control thread"),
             (
-                "crates/sigma-plugins/src/limit/clock.rs",
-                "rates up to thousands a second need more than ticks of 50 ms",
-            ),
-            (
                 "crates/sigma-plugins/src/metrics/prometheus/series.rs",
                 "once, when the first instance is built",
             ),
@@ -159,7 +155,6 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugins/src/redis/connection.rs",
                 "a request to Redis costs a thousand times as much",
             ),
-            ("crates/sigma-plugins/src/rewrite/request_id.rs", "ids that sort by time have the time in them"),
             ("crates/sigma-plugins/src/seldom.rs", "only where a warning is due"),
             (
                 "crates/sigma-proxy/src/exchange/",

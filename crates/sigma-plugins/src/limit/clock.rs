@@ -1,13 +1,13 @@
 //! Time, as counters need it: the same for all workers.
 
 use std::sync::LazyLock;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
-static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+use sigma_plugin::machine::{Host, Machine};
 
 /// Milliseconds of this process; they never go back.
 pub(crate) fn process_ms() -> u64 {
-    START.elapsed().as_millis() as u64
+    Host.uptime().as_millis() as u64
 }
 
 /// Milliseconds since 1970 as of the start of this process, and then of its own: for windows of this
@@ -19,5 +19,5 @@ pub(crate) fn steady_unix_ms() -> u64 {
 
 /// Milliseconds since 1970: for windows that several gateways share, which share no other clock.
 pub(crate) fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    Host.now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

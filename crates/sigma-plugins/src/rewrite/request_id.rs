@@ -1,12 +1,8 @@
 //! `request-id`: every request has an identity in a field.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use schemars::JsonSchema;
 use serde::Deserialize;
-use sigma_plugin::{
-    Configuration, Context, Descriptor, Env, Local, Phase, PhaseSet, Plugin, ResponseStep, Step,
-};
+use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, ResponseStep, Step};
 
 use super::fields::{frames, is_name};
 
@@ -147,32 +143,27 @@ impl RequestId {
     fn generate(&self, env: &Env<'_>) -> String {
         match self.algorithm {
             Algorithm::Uuid => {
-                let mut bytes = random::<16>(env.local);
+                let mut bytes = random::<16>(env);
                 bytes[6] = bytes[6] & 0x0f | 0x40;
                 hyphenated(bytes)
             }
-            Algorithm::Uuidv7 => hyphenated(env.local.part(Sequence::default).next(env.local)),
-            Algorithm::Nanoid => nanoid(&random::<21>(env.local)),
+            Algorithm::Uuidv7 => hyphenated(env.local.part(Sequence::default).next(env)),
+            Algorithm::Nanoid => nanoid(&random::<21>(env)),
             Algorithm::RangeId => {
                 let letters: Vec<char> = self.range_id.char_set.chars().collect();
                 let pick = |_| letters[(env.local.random() % letters.len() as u64) as usize];
                 (0..self.range_id.length).map(pick).collect()
             }
-            Algorithm::Ksuid => ksuid(now().as_secs(), random::<16>(env.local)),
+            Algorithm::Ksuid => ksuid(env.unix_time().as_secs(), random::<16>(env)),
         }
     }
 }
 
-fn now() -> std::time::Duration {
-    // A clock before 1970 makes poor identities, but they are still unique by their random part.
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
-}
-
 /// Random bytes of the operating system; of the worker's generator if it has none to give.
-fn random<const N: usize>(local: &Local) -> [u8; N] {
+fn random<const N: usize>(env: &Env<'_>) -> [u8; N] {
     let mut bytes = [0; N];
-    if getrandom::fill(&mut bytes).is_err() {
-        bytes.fill_with(|| (local.random() >> 32) as u8);
+    if env.machine.fill_random(&mut bytes).is_err() {
+        bytes.fill_with(|| (env.local.random() >> 32) as u8);
     }
     bytes
 }
@@ -226,16 +217,17 @@ struct Sequence {
 
 impl Sequence {
     /// 48 bits of milliseconds, 18 of a sequence, the rest random (RFC 9562 §5.7 and §6.2).
-    fn next(&self, local: &Local) -> [u8; 16] {
+    fn next(&self, env: &Env<'_>) -> [u8; 16] {
         let (last_ms, last) = self.last.get();
-        let ms = (now().as_millis() as u64).max(last_ms);
+        // A clock before 1970 makes poor identities, but they are still unique by their random part.
+        let ms = (env.unix_time().as_millis() as u64).max(last_ms);
         let (ms, sequence) = match ms == last_ms {
             true if last + 1 < 1 << 18 => (ms, last + 1),
             true => (ms + 1, 0),
             false => (ms, 0),
         };
         self.last.set((ms, sequence));
-        let mut bytes = random::<16>(local);
+        let mut bytes = random::<16>(env);
         bytes[..6].copy_from_slice(&ms.to_be_bytes()[2..]);
         // 12 bits beside the version, 6 beside the variant.
         bytes[6] = 0x70 | (sequence >> 14) as u8;
@@ -247,12 +239,34 @@ impl Sequence {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
     use serde_json::json;
+    use sigma_plugin::machine::Machine;
 
     use super::*;
     use crate::testing::{Case, entry, refusal};
 
     const REQUEST: &str = "GET / HTTP/1.1\nHost: x";
+
+    /// A machine whose time stands still.
+    #[derive(Debug)]
+    struct Stopped;
+
+    impl Machine for Stopped {
+        fn now(&self) -> SystemTime {
+            SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)
+        }
+
+        fn uptime(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn fill_random(&self, bytes: &mut [u8]) -> Result<(), String> {
+            bytes.fill(7);
+            Ok(())
+        }
+    }
 
     #[test]
     fn identities_have_their_forms() {
@@ -282,13 +296,15 @@ mod tests {
 
     #[test]
     fn versions_variants_and_order_of_uuids() {
-        let local = Local::new(0, 1);
+        // Time stands still, so that only the sequence tells ids apart.
+        let (node, local, consumers) = Default::default();
+        let env = Env { machine: &Stopped, ..Env::new(&node, &local, &consumers) };
         let sequence = Sequence::default();
-        let ids: Vec<String> = (0..1000).map(|_| hyphenated(sequence.next(&local))).collect();
+        let ids: Vec<String> = (0..1000).map(|_| hyphenated(sequence.next(&env))).collect();
         assert!(ids.windows(2).all(|pair| pair[0] < pair[1]));
         assert!(ids.iter().all(|id| id.as_bytes()[14] == b'7' && b"89ab".contains(&id.as_bytes()[19])));
         sequence.last.set((u64::MAX >> 17, (1 << 18) - 1));
-        assert!(hyphenated(sequence.next(&local)).starts_with("80000000-0000-7000-80"));
+        assert!(hyphenated(sequence.next(&env)).starts_with("80000000-0000-7000-80"));
         assert_eq!(ksuid(1_400_000_000, [0; 16]), "0".repeat(27));
         // The largest of the format's definition.
         assert_eq!(ksuid(1_400_000_000 + u64::from(u32::MAX), [0xff; 16]), "aWgEPTl1tmebfsQzFP4bxwgy80V");

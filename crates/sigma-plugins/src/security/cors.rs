@@ -255,8 +255,7 @@ impl Cors {
 }
 
 fn set(ctx: &mut Context, name: &str, value: &[u8]) {
-    ctx.response.headers.remove_name(name.as_bytes());
-    ctx.response.headers.append(name, value);
+    ctx.response.headers.replace(name, value);
 }
 
 impl Plugin for Cors {

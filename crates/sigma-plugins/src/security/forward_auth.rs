@@ -235,10 +235,8 @@ impl Inquiry {
         }
         let mut headers = Headers::default();
         for (FieldName(name), template) in &self.config.extra_headers.0 {
-            let mut value = Vec::new();
-            template.render(ctx, &mut value);
             fields.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
-            fields.push((name, value));
+            fields.push((name, template.rendered(ctx)));
         }
         for FieldName(name) in &self.config.request_headers {
             let is_set = fields.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
