@@ -153,7 +153,7 @@ impl Inheritance {
     }
 
     /// Whether this is to be the only one on a listener's port. Where it listens already, with other
-    /// terms or on another address, its own sockets would be in the way of the new ones.
+    /// options or on another address, its own sockets would be in the way of the new ones.
     fn claim(&self, listener: &Listener) -> Claim {
         let port = tcp_of(&listener.address).map(|addr| addr.port());
         let mut own = self.listening.iter().map(|held| &held.listener.address);
@@ -163,7 +163,7 @@ impl Inheritance {
 
     /// What was bound is in use, and `snapshot` in force.
     pub(crate) fn take_over(&mut self, bound: Bound, snapshot: &Snapshot) {
-        // By address: one that is bound on other terms takes the place of the one before.
+        // By address: one that is bound with other options takes the place of the one before.
         self.listening.retain(|held| !bound.closed.contains(&held.listener.address));
         self.listening.extend(bound.added);
         self.sessions.clone_from(&snapshot.sessions);

@@ -60,9 +60,9 @@ pub(crate) fn target<'t>(
         header_list_bytes: limits.response_head_bytes,
         send_buffer_bytes: limits.exchange_buffer_bytes as usize,
     };
-    let tls = upstream.over_tls().map(|terms| {
-        let terms = if demands.upgrade { &terms.upgradable } else { &terms.any };
-        DialTls { terms, name: &demands.name }
+    let tls = upstream.over_tls().map(|tls| {
+        let client = if demands.upgrade { &tls.upgradable } else { &tls.any };
+        DialTls { client, name: &demands.name }
     });
     let dial = Dial {
         scheme: upstream.config.scheme,

@@ -19,7 +19,7 @@ use crate::streams::{runtime, tokio_socket};
 /// The name that certificates of tests are for.
 const NAME: &str = "sealed.test";
 
-/// A certificate for both sides, as files and as terms.
+/// A certificate for both sides, as files and as settings.
 pub(crate) struct Seal {
     dir: TempDir,
     connector: TlsConnector,

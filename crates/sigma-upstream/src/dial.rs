@@ -28,11 +28,11 @@ pub struct Dial<'d> {
     pub introduction: &'d [u8],
 }
 
-/// The terms of an encrypted connection.
+/// The TLS of an encrypted connection.
 #[derive(Debug, Clone, Copy)]
 pub struct DialTls<'d> {
     /// What is offered and demanded; a node that agrees on `h2` is spoken to in HTTP/2.
-    pub terms: &'d ClientTls,
+    pub client: &'d ClientTls,
     /// The name that the node is asked for, without a port.
     pub name: &'d str,
 }
@@ -78,7 +78,7 @@ pub async fn dial(addr: &Address, dial: &Dial<'_>) -> Result<Dialled, Fault> {
     if let Some(tls) = &dial.tls {
         // One time for all of it: the handshake has what the connection left.
         let shaken = async {
-            let shaken = tls.terms.connect(stream, tls.name, dial.timeout_ms).await;
+            let shaken = tls.client.connect(stream, tls.name, dial.timeout_ms).await;
             shaken.map_err(|error| unshaken(addr, &error))
         };
         stream = in_time(deadline.bound(shaken).await)?;

@@ -28,7 +28,7 @@ pub struct PoolLimits {
     pub requests: u32,
 }
 
-/// Where a connection is to lead, and on which terms.
+/// Where a connection leads and how it is made.
 #[derive(Debug, Clone, Copy)]
 pub struct Target<'t> {
     /// The endpoint.
@@ -50,14 +50,14 @@ struct Made {
 
 impl Made {
     fn of(target: &Target<'_>) -> Made {
-        let tls = target.dial.tls.map(|tls| (tls.terms.clone(), tls.name.into()));
+        let tls = target.dial.tls.map(|tls| (tls.client.clone(), tls.name.into()));
         Made { addr: target.endpoint.addr.clone(), tls, introduction: target.dial.introduction.into() }
     }
 
     fn fits(&self, target: &Target<'_>) -> bool {
         let same_tls = match (&self.tls, &target.dial.tls) {
             (None, None) => true,
-            (Some((terms, name)), Some(wanted)) => terms.is_same(wanted.terms) && **name == *wanted.name,
+            (Some((client, name)), Some(wanted)) => client.is_same(wanted.client) && **name == *wanted.name,
             _ => false,
         };
         same_tls && *self.introduction == *target.dial.introduction && self.addr == target.endpoint.addr

@@ -19,7 +19,7 @@ use crate::stream::Stream;
 const PROTOCOL_VERSION: u8 = 70;
 const UNRECOGNIZED_NAME: u8 = 112;
 
-/// A listener's terms.
+/// The TLS options of a listener.
 #[derive(Debug, Clone)]
 pub struct AcceptOptions {
     /// Protocols above TLS, the preferred first; empty for no negotiation.

@@ -30,7 +30,7 @@ pub struct ClientAuth {
     subjects: Vec<DistinguishedName>,
     /// Intermediate certificates allowed between the client's own and an authority.
     depth: usize,
-    /// Tells these terms from all others; see [`super::resumption`].
+    /// Tells these demands from all others; see [`super::resumption`].
     pub(super) fingerprint: [u8; 32],
 }
 

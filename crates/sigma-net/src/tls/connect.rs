@@ -130,14 +130,15 @@ pub struct ClientSettings {
     pub versions: Versions,
 }
 
-/// The terms of TLS with one upstream. Sessions are resumed among connections that share it.
+/// The TLS settings towards one upstream, ready for handshakes. Sessions are resumed among connections
+/// that share them.
 #[derive(Debug, Clone)]
 pub struct ClientTls {
     config: Arc<ClientConfig>,
 }
 
 impl ClientTls {
-    /// Terms that are ready for handshakes.
+    /// Makes settings ready for handshakes.
     ///
     /// # Errors
     /// Returns an error if the authorities or versions cannot be used.
@@ -164,12 +165,12 @@ impl ClientTls {
         Ok(ClientTls { config: Arc::new(config) })
     }
 
-    /// Whether these are the very same terms, so that a connection made on one fits the other.
+    /// Whether both are one and the same object, so that a connection made on one fits the other.
     pub fn is_same(&self, other: &ClientTls) -> bool {
         Arc::ptr_eq(&self.config, &other.config)
     }
 
-    /// Terms that settings cannot express.
+    /// For tests, a configuration that settings cannot express.
     #[cfg(test)]
     pub(super) fn from_config(config: ClientConfig) -> ClientTls {
         ClientTls { config: Arc::new(config) }

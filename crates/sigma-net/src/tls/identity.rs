@@ -10,7 +10,7 @@ use super::client_auth::{ClientAuth, Verifier};
 use super::pem::Pair;
 use super::{PROVIDER, Resumption, Unusable, Versions};
 
-/// Listeners' terms that an identity keeps a prepared configuration for.
+/// How many listeners with options of their own an identity keeps a prepared configuration for.
 const PREPARED_MAX: usize = 8;
 
 /// The parts of a [`ServerIdentity`].
@@ -27,7 +27,7 @@ pub struct Identity {
     pub resumption: Resumption,
 }
 
-/// The server that clients see under some names, and its terms.
+/// The server that clients see under some names, and its TLS settings.
 #[derive(Debug)]
 pub struct ServerIdentity {
     certificates: Arc<Choice>,
@@ -118,8 +118,8 @@ impl ServerIdentity {
         let certificates: Arc<dyn ResolvesServerCert> = Arc::clone(&self.certificates) as _;
         let mut config = builder.with_cert_resolver(certificates);
         config.alpn_protocols = alpn.to_vec();
-        let terms = self.client_auth.as_ref().map_or([0; 32], |auth| auth.fingerprint);
-        self.resumption.apply(&mut config, terms);
+        let client_auth = self.client_auth.as_ref().map_or([0; 32], |auth| auth.fingerprint);
+        self.resumption.apply(&mut config, client_auth);
         Ok(config)
     }
 }

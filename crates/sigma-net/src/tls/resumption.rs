@@ -1,9 +1,9 @@
 //! Session resumption: what a server keeps, or gives the client to keep, to save a handshake.
 //!
 //! A resumed session carries the client's certificate of the first handshake. So a session counts
-//! only under the terms it was made under: the fingerprint of [`ClientAuth`](super::ClientAuth)
-//! is part of each ticket and of each key in the cache. Otherwise a session from before clients
-//! had to show a certificate would let them in without one.
+//! only under the demands on client certificates that it was made under: the fingerprint of
+//! [`ClientAuth`](super::ClientAuth) is part of each ticket and of each key in the cache. Otherwise a
+//! session from before clients had to show a certificate would let them in without one.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -29,7 +29,7 @@ pub enum Resumption {
     Cache(Arc<SessionCache>),
 }
 
-/// Terms of the client's certificate that a session was made under.
+/// Tells the demands on client certificates that a session was made under.
 type Fingerprint = [u8; 32];
 
 /// Length of the name of a key, which is in front of each ticket.
@@ -66,16 +66,16 @@ impl Key {
         Ok(Key { name, key: key? })
     }
 
-    fn aad(&self, terms: &Fingerprint) -> Aad<[u8; NAME_BYTES + 32]> {
+    fn aad(&self, client_auth: &Fingerprint) -> Aad<[u8; NAME_BYTES + 32]> {
         let mut aad = [0; NAME_BYTES + 32];
         aad[..NAME_BYTES].copy_from_slice(&self.name);
-        aad[NAME_BYTES..].copy_from_slice(terms);
+        aad[NAME_BYTES..].copy_from_slice(client_auth);
         Aad::from(aad)
     }
 
-    fn seal(&self, terms: &Fingerprint, plain: &[u8]) -> Option<Vec<u8>> {
+    fn seal(&self, client_auth: &Fingerprint, plain: &[u8]) -> Option<Vec<u8>> {
         let mut sealed = plain.to_vec();
-        let nonce = self.key.seal_in_place_append_tag(self.aad(terms), &mut sealed).ok()?;
+        let nonce = self.key.seal_in_place_append_tag(self.aad(client_auth), &mut sealed).ok()?;
         let mut ticket = Vec::with_capacity(NAME_BYTES + NONCE_LEN + sealed.len());
         ticket.extend_from_slice(&self.name);
         ticket.extend_from_slice(nonce.as_ref());
@@ -83,11 +83,11 @@ impl Key {
         Some(ticket)
     }
 
-    fn open(&self, terms: &Fingerprint, ticket: &[u8]) -> Option<Vec<u8>> {
+    fn open(&self, client_auth: &Fingerprint, ticket: &[u8]) -> Option<Vec<u8>> {
         let (nonce, sealed) = ticket.strip_prefix(&self.name)?.split_at_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let mut plain = sealed.to_vec();
-        let len = self.key.open_in_place(nonce, self.aad(terms), &mut plain).ok()?.len();
+        let len = self.key.open_in_place(nonce, self.aad(client_auth), &mut plain).ok()?.len();
         plain.truncate(len);
         Some(plain)
     }
@@ -103,17 +103,17 @@ impl TicketKeys {
         Ok(TicketKeys { period: period.max(Duration::from_secs(1)), ring: RwLock::new(ring) })
     }
 
-    fn seal(&self, terms: &Fingerprint, plain: &[u8], now: Instant) -> Option<Vec<u8>> {
+    fn seal(&self, client_auth: &Fingerprint, plain: &[u8], now: Instant) -> Option<Vec<u8>> {
         self.rotate(now)?;
-        self.ring.read().unwrap_or_else(PoisonError::into_inner).current.seal(terms, plain)
+        self.ring.read().unwrap_or_else(PoisonError::into_inner).current.seal(client_auth, plain)
     }
 
-    fn open(&self, terms: &Fingerprint, ticket: &[u8], now: Instant) -> Option<Vec<u8>> {
+    fn open(&self, client_auth: &Fingerprint, ticket: &[u8], now: Instant) -> Option<Vec<u8>> {
         self.rotate(now)?;
         let ring = self.ring.read().unwrap_or_else(PoisonError::into_inner);
         ring.current
-            .open(terms, ticket)
-            .or_else(|| ring.previous.as_ref().and_then(|key| key.open(terms, ticket)))
+            .open(client_auth, ticket)
+            .or_else(|| ring.previous.as_ref().and_then(|key| key.open(client_auth, ticket)))
     }
 
     /// Makes a new key if it is time. `None` if that fails: better no ticket than an old key.
@@ -152,11 +152,11 @@ impl SessionCache {
     }
 }
 
-/// Tickets under the terms of one identity.
+/// Tickets under the client authentication of one identity.
 #[derive(Debug)]
 struct ScopedTickets {
     keys: Arc<TicketKeys>,
-    terms: Fingerprint,
+    client_auth: Fingerprint,
 }
 
 impl ProducesTickets for ScopedTickets {
@@ -169,24 +169,24 @@ impl ProducesTickets for ScopedTickets {
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
-        self.keys.seal(&self.terms, plain, Instant::now())
+        self.keys.seal(&self.client_auth, plain, Instant::now())
     }
 
     fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
-        self.keys.open(&self.terms, cipher, Instant::now())
+        self.keys.open(&self.client_auth, cipher, Instant::now())
     }
 }
 
-/// Sessions under the terms of one identity.
+/// Sessions under the client authentication of one identity.
 #[derive(Debug)]
 struct ScopedCache {
     sessions: Arc<SessionCache>,
-    terms: Fingerprint,
+    client_auth: Fingerprint,
 }
 
 impl ScopedCache {
     fn key(&self, id: &[u8]) -> Vec<u8> {
-        [&self.terms, id].concat()
+        [&self.client_auth, id].concat()
     }
 }
 
@@ -209,16 +209,17 @@ impl StoresServerSessions for ScopedCache {
 }
 
 impl Resumption {
-    /// Makes `config` resume sessions made under `terms`.
-    pub(super) fn apply(&self, config: &mut rustls::ServerConfig, terms: Fingerprint) {
+    /// Makes `config` resume sessions made under `client_auth`.
+    pub(super) fn apply(&self, config: &mut rustls::ServerConfig, client_auth: Fingerprint) {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         match self {
             Resumption::Off => config.send_tls13_tickets = 0,
             Resumption::Tickets(keys) => {
-                config.ticketer = Arc::new(ScopedTickets { keys: Arc::clone(keys), terms });
+                config.ticketer = Arc::new(ScopedTickets { keys: Arc::clone(keys), client_auth });
             }
             Resumption::Cache(sessions) => {
-                config.session_storage = Arc::new(ScopedCache { sessions: Arc::clone(sessions), terms });
+                config.session_storage =
+                    Arc::new(ScopedCache { sessions: Arc::clone(sessions), client_auth });
             }
         }
     }
@@ -232,11 +233,11 @@ mod tests {
     fn tickets_open_under_their_terms_for_one_to_two_periods() {
         const PERIOD: Duration = Duration::from_secs(3600);
         let start = Instant::now();
-        let terms = [7; 32];
+        let client_auth = [7; 32];
         let check = |elapsed: f64, expected: bool| {
             let keys = TicketKeys::new(PERIOD).unwrap();
-            let ticket = keys.seal(&terms, b"session", start).unwrap();
-            let opened = keys.open(&terms, &ticket, start + PERIOD.mul_f64(elapsed));
+            let ticket = keys.seal(&client_auth, b"session", start).unwrap();
+            let opened = keys.open(&client_auth, &ticket, start + PERIOD.mul_f64(elapsed));
             assert_eq!(opened.as_deref(), expected.then_some(&b"session"[..]), "after {elapsed} periods");
         };
         check(0.0, true);
@@ -245,18 +246,18 @@ mod tests {
         check(2.5, false);
         check(1000.0, false);
         let keys = TicketKeys::new(PERIOD).unwrap();
-        let ticket = keys.seal(&terms, b"session", start).unwrap();
-        assert!(keys.open(&[8; 32], &ticket, start).is_none(), "other terms");
+        let ticket = keys.seal(&client_auth, b"session", start).unwrap();
+        assert!(keys.open(&[8; 32], &ticket, start).is_none(), "other client authentication");
         for at in 0..ticket.len() {
             let mut forged = ticket.clone();
             forged[at] ^= 1;
-            assert!(keys.open(&terms, &forged, start).is_none(), "byte {at} changed");
-            assert!(keys.open(&terms, &ticket[..at], start).is_none(), "cut at {at}");
+            assert!(keys.open(&client_auth, &forged, start).is_none(), "byte {at} changed");
+            assert!(keys.open(&client_auth, &ticket[..at], start).is_none(), "cut at {at}");
         }
         // Two rotations, each in use: the first key is gone.
-        assert!(keys.seal(&terms, b"", start + PERIOD.mul_f64(1.1)).is_some());
-        assert!(keys.open(&terms, &ticket, start + PERIOD.mul_f64(1.2)).is_some());
-        assert!(keys.open(&terms, &ticket, start + PERIOD.mul_f64(2.2)).is_none());
+        assert!(keys.seal(&client_auth, b"", start + PERIOD.mul_f64(1.1)).is_some());
+        assert!(keys.open(&client_auth, &ticket, start + PERIOD.mul_f64(1.2)).is_some());
+        assert!(keys.open(&client_auth, &ticket, start + PERIOD.mul_f64(2.2)).is_none());
     }
 
     #[test]

@@ -459,7 +459,7 @@ fn sessions_are_resumed_under_the_same_terms_only() {
                     facts(&far).client_certificate
                 };
                 connect(&identity(&resumption, None), false).await;
-                // A new certificate under the same terms is no reason for a full handshake.
+                // A new certificate with the same demands on clients is no reason for a full handshake.
                 connect(&identity(&resumption, None), resumes).await;
                 // The demand for a certificate is.
                 let demanding = identity(&resumption, Some(Demand::Required));

@@ -83,7 +83,8 @@ impl Task<'_> {
         Some(Arc::new(Compiled { identities: identities.into_boxed_slice(), ..Compiled::default() }))
     }
 
-    /// Compiles one resource. None if it does not exist or has nothing to compile. What did not change is taken over.
+    /// Compiles one resource. None if it does not exist or has nothing to compile. What did
+    /// not change is taken over.
     pub(super) fn compile_one(&mut self, key: &ResourceKey, before: &State) -> Option<Arc<Compiled>> {
         if self.config.resources.is_closed(key) {
             return self.compile_closed(key);
@@ -141,7 +142,7 @@ fn unknown_plugin_hint(is_built_in: bool) -> &'static str {
     }
 }
 
-fn same_terms(a: &Option<Arc<NodeTls>>, b: &Option<Arc<NodeTls>>) -> bool {
+fn same_tls(a: &Option<Arc<NodeTls>>, b: &Option<Arc<NodeTls>>) -> bool {
     match (a, b) {
         (Some(a), Some(b)) => Arc::ptr_eq(a, b),
         (None, None) => true,
@@ -167,7 +168,7 @@ impl Building<'_, '_> {
             Ok(tls) => tls,
             Err(problem) => return self.fail(problem),
         };
-        if let Some(same) = known.filter(|known| known.config == *config && same_terms(&known.tls, &tls)) {
+        if let Some(same) = known.filter(|known| known.config == *config && same_tls(&known.tls, &tls)) {
             return self.upstreams.push(Arc::clone(same));
         }
         match Upstream::compile(&key, config, bare_host, tls, self.task.sources.endpoints) {

@@ -13,8 +13,8 @@ use sigma_net::tls::{Authorities, ClientSettings, ClientTls, Trust, Versions};
 use super::certificates::{pairs, refers, revealed, versions};
 use super::sources::Sources;
 
-/// Terms of the connections to an upstream's nodes. Kept while what they are made from is the same,
-/// and with them pooled connections and sessions.
+/// The TLS settings of connections to the nodes of an upstream. Kept while what they are
+/// made from is the same, and with them pooled connections and sessions.
 #[derive(Debug)]
 pub(crate) struct NodeTls {
     inputs: Inputs,
@@ -24,7 +24,7 @@ pub(crate) struct NodeTls {
     pub(crate) probes: Option<ClientTls>,
 }
 
-/// Terms for requests.
+/// The TLS settings of requests.
 #[derive(Debug)]
 pub(crate) struct Requests {
     /// With all protocols that the upstream offers.
@@ -33,7 +33,7 @@ pub(crate) struct Requests {
     pub(crate) upgradable: ClientTls,
 }
 
-/// Everything that the terms depend on.
+/// Everything that the settings depend on.
 #[derive(Debug, Clone, PartialEq)]
 struct Inputs {
     scheme: Scheme,
@@ -54,8 +54,8 @@ enum Probes {
 }
 
 impl NodeTls {
-    /// The terms of `upstream`, which shows the certificate of `client`; those of `before` if they
-    /// are the same. None if nothing goes over TLS.
+    /// Compiles the settings of `upstream`, which shows the certificate of `client`. Returns
+    /// `before` if they are the same. None if nothing goes over TLS.
     pub(crate) fn compile(
         upstream: &resources::Upstream,
         client: Option<&Arc<Ssl>>,
@@ -98,11 +98,11 @@ impl Inputs {
             (_, None | Some([])) => &[AlpnProtocol::Http11],
             (_, Some(configured)) => configured,
         };
-        let any = self.terms(&trust, offered, sources)?;
+        let any = self.client_tls(&trust, offered, sources)?;
         let upgradable = match offered {
             // A node that knows HTTP/2 only declines an upgrade, as it does in cleartext.
             [AlpnProtocol::Http11] | [AlpnProtocol::H2] => any.clone(),
-            _ => self.terms(&trust, &[AlpnProtocol::Http11], sources)?,
+            _ => self.client_tls(&trust, &[AlpnProtocol::Http11], sources)?,
         };
         Ok(Requests { any, upgradable })
     }
@@ -113,10 +113,10 @@ impl Inputs {
             Some(Probes::Nothing) => Trust::Anyone,
             Some(Probes::Identity) => self.authorities(sources)?,
         };
-        self.terms(&trust, &[AlpnProtocol::Http11], sources).map(Some)
+        self.client_tls(&trust, &[AlpnProtocol::Http11], sources).map(Some)
     }
 
-    fn terms(
+    fn client_tls(
         &self,
         trust: &Trust,
         alpn: &[AlpnProtocol],
@@ -149,7 +149,7 @@ impl Inputs {
         Pair::parse(&cert, &key, None).map(Some).map_err(|error| error.to_string())
     }
 
-    /// The authorities that the upstream names, else those of the process.
+    /// The authorities that the upstream names, or else the authorities of the process.
     fn authorities(&self, sources: &mut Sources<'_>) -> Result<Trust, String> {
         let authorities = match self.tls.as_ref().and_then(|tls| tls.ca.as_deref()) {
             Some(ca) => Authorities::from_pem(&revealed(ca, sources)?).map_err(|error| error.to_string())?,

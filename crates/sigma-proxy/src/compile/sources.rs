@@ -12,7 +12,7 @@ use sigma_upstream::health::plan::Plan;
 
 /// Gives upstreams their endpoints.
 pub trait EndpointSource {
-    /// The cell and the checks of the upstream with this key. Probes over TLS are on the terms
+    /// The cell and the checks of the upstream with this key. Probes over TLS use the settings
     /// `probes`.
     ///
     /// # Errors

@@ -48,7 +48,7 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// The terms of TLS with its nodes; None in cleartext.
+    /// The TLS settings towards its nodes; None in cleartext.
     pub(crate) fn over_tls(&self) -> Option<&Requests> {
         self.tls.as_ref()?.requests.as_ref()
     }

@@ -31,7 +31,7 @@ pub enum Probe {
     },
 }
 
-/// Terms of TLS; equal if they are the very same.
+/// The TLS of probes. Two are equal if they are one and the same object.
 #[derive(Debug, Clone)]
 pub struct ProbeTls(pub ClientTls);
 
@@ -46,7 +46,7 @@ impl PartialEq for ProbeTls {
 pub struct Active {
     /// What is sent.
     pub probe: Probe,
-    /// Terms of TLS, for probes over it.
+    /// The TLS settings of probes over TLS.
     pub tls: Option<ProbeTls>,
     /// For each of connecting, sending and receiving.
     pub timeout: Duration,
@@ -162,10 +162,11 @@ impl Plan {
     ///
     /// `rewrite_host` is `upstream_host` if `pass_host` is `rewrite`. The Host header of a probe
     /// is that, else the node's host if it is a name, else `active.host`, else the node's host. Over
-    /// TLS the node is asked for the same name, on the terms `tls`.
+    /// TLS, which is set up as `tls`, the node is asked for the same name.
     ///
     /// # Errors
-    /// Header lines that would break a request, or probes over TLS without terms.
+    /// Returns an error if a header line would break a request, or if probes go over TLS and `tls`
+    /// is None.
     pub fn compile(
         checks: &Checks,
         rewrite_host: Option<&str>,
@@ -226,7 +227,7 @@ fn probe_tls(active: &checks::Active, tls: Option<&ClientTls>) -> Result<Option<
     match (active.kind, tls) {
         (CheckType::Https, Some(tls)) => Ok(Some(ProbeTls(tls.clone()))),
         (CheckType::Https, None) => {
-            let message = "https probes need terms of TLS; use `http` or `tcp` here".to_owned();
+            let message = "https probes need settings of TLS; use `http` or `tcp` here".to_owned();
             Err(PlanError { pointer: "/active/type", message })
         }
         (CheckType::Http | CheckType::Tcp, _) => Ok(None),

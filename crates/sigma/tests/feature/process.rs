@@ -261,7 +261,7 @@ fn a_second_gateway_on_the_same_port_is_refused() {
     let pid = format!("pid {}", gateway.pid());
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(said(&output).contains(&pid) && said(&output).contains("shared: true"), "{}", said(&output));
-    // A reload that changes the terms of a listener is no second gateway.
+    // A reload that changes the options of a listener is no second gateway.
     let reload = || sigma(&["reload", "--pid", &gateway.pid().to_string()]);
     gateway.rewrite(&config("").replace("{listen}\"", "{listen}\", backlog: 77")).unwrap();
     let output = reload();
