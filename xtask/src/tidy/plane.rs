@@ -80,7 +80,7 @@ const BANS: &[Ban] = &[
                 "one worker's own, held while a connection is copied; who waits for one that is made waits as a task",
             ),
             (
-                "crates/sigma-plugins/src/metrics/prometheus/desk.rs",
+                "crates/sigma-plugins/src/metrics/prometheus/shared_page.rs",
                 "requests for a page wait as tasks until it is made",
             ),
             (
@@ -118,7 +118,7 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugins/src/metrics/prometheus/series.rs",
                 "once for each name of a label that is refused",
             ),
-            ("crates/sigma-plugins/src/metrics/prometheus/desk.rs", "once for each page that is made"),
+            ("crates/sigma-plugins/src/metrics/prometheus/shared_page.rs", "once for each page that is made"),
             ("crates/sigma-plugins/src/seldom.rs", "only where a warning is due"),
             ("crates/sigma-upstream/src/endpoint.rs", "on the control thread"),
             (

@@ -1,9 +1,9 @@
 //! `prometheus`: requests counted by route, and the page that a Prometheus server scrapes.
 
-mod desk;
 mod render;
 mod series;
 mod settings;
+mod shared_page;
 #[cfg(test)]
 mod tests;
 
@@ -19,9 +19,9 @@ use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, Reply, RunPolicy, Step,
 };
 
-use desk::{Desk, shared};
 use series::{Registry, Sample, Table, Values};
 use settings::{Attributes, Disabled, Label, Metadata, Settings};
+use shared_page::{SharedPage, shared};
 
 const NAME: &str = "prometheus";
 
@@ -76,7 +76,7 @@ impl Configuration for Config {}
 /// The page, together with all who wait for it.
 fn answer(_: &mut Context, env: &Env<'_>) -> Step {
     let node = Arc::clone(env.node);
-    Step::wait(node.part(Desk::default).answer(move || scrape(&node)), |page, _, _| shared(&page))
+    Step::wait(node.part(SharedPage::default).answer(move || scrape(&node)), |page, _, _| shared(&page))
 }
 
 /// Takes time in proportion to the number of series.

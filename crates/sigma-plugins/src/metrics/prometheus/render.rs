@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use sigma_plugin::Node;
 use sigma_plugin::facts::{Facts, FactsBoard};
 
-use super::series::{Histogram, Registry, Shelf, WorkerSeries, write_label};
+use super::series::{Histogram, Registry, SeriesList, WorkerSeries, write_label};
 use super::settings::Metric;
 use crate::batch::Batches;
 
@@ -75,13 +75,13 @@ fn joined(labels: &[(&str, &str)]) -> String {
 fn merged<N, S: Default>(
     registry: &Registry,
     metric: Metric,
-    shelf: impl Fn(&WorkerSeries) -> &Shelf<N>,
+    list: impl Fn(&WorkerSeries) -> &SeriesList<N>,
     add: impl Fn(&mut S, &N),
 ) -> BTreeMap<Arc<str>, S> {
     let (now_ms, expire_ms) = (registry.now_ms(), registry.settings.expire_ms[metric as usize]);
     let mut sums: BTreeMap<Arc<str>, S> = BTreeMap::new();
     for worker in registry.workers() {
-        for series in shelf(&worker).current(now_ms, expire_ms) {
+        for series in list(&worker).current(now_ms, expire_ms) {
             add(sums.entry(Arc::clone(&series.labels)).or_default(), &series.numbers);
         }
     }

@@ -88,15 +88,15 @@ pub(super) struct Series<N> {
 
 /// The series of one worker and metric.
 #[derive(Debug)]
-pub(super) struct Shelf<N>(Mutex<Vec<Arc<Series<N>>>>);
+pub(super) struct SeriesList<N>(Mutex<Vec<Arc<Series<N>>>>);
 
-impl<N> Default for Shelf<N> {
+impl<N> Default for SeriesList<N> {
     fn default() -> Self {
-        Shelf(Mutex::default())
+        SeriesList(Mutex::default())
     }
 }
 
-impl<N> Shelf<N> {
+impl<N> SeriesList<N> {
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Series<N>>>> {
         // Nothing panics while it is held.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -126,9 +126,9 @@ impl<N> Shelf<N> {
 /// The series of one worker.
 #[derive(Debug, Default)]
 pub(super) struct WorkerSeries {
-    pub(super) status: Shelf<Cell>,
-    pub(super) latency: Shelf<Latency>,
-    pub(super) bandwidth: Shelf<Bandwidth>,
+    pub(super) status: SeriesList<Cell>,
+    pub(super) latency: SeriesList<Latency>,
+    pub(super) bandwidth: SeriesList<Bandwidth>,
 }
 
 /// All series; a part of the node. They outlive configurations, as counters must.
@@ -298,7 +298,7 @@ impl Table {
 
 fn series<N>(
     known: &mut HashMap<Arc<str>, Arc<Series<N>>>,
-    shelf: &Shelf<N>,
+    list: &SeriesList<N>,
     labels: String,
     max: usize,
     make: impl FnOnce() -> N,
@@ -320,7 +320,7 @@ fn series<N>(
         retired: AtomicBool::new(false),
     });
     known.insert(labels, Arc::clone(&series));
-    shelf.lock().push(Arc::clone(&series));
+    list.lock().push(Arc::clone(&series));
     Some(series)
 }
 

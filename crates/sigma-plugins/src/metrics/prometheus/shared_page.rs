@@ -1,4 +1,4 @@
-//! Who makes a page, and for how many.
+//! One page of metrics for all who ask at the same time.
 
 use std::future::Future;
 use std::io;
@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 /// A page may take longer than a worker can be spared and be as large as many megabytes.
 /// So who asks while one is made waits for the next one, and all who wait get the same.
 #[derive(Default)]
-pub(super) struct Desk {
+pub(super) struct SharedPage {
     /// How many answers were begun.
     begun: AtomicU64,
     last: Arc<Mutex<Last>>,
@@ -29,9 +29,9 @@ struct Last {
     reply: Weak<Reply>,
 }
 
-impl Desk {
+impl SharedPage {
     pub(super) fn answer(
-        self: Arc<Desk>,
+        self: Arc<SharedPage>,
         make: impl FnOnce() -> Reply + Send + 'static,
     ) -> impl Future<Output = Arc<Reply>> {
         // One that is begun from here on is as new as one of our own.
@@ -88,11 +88,11 @@ mod tests {
     #[test]
     fn one_answer_is_made_at_a_time_and_shared() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let desk = Arc::new(Desk::default());
+        let page = Arc::new(SharedPage::default());
         let (made, at_once) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let ask = || {
             let (made, at_once) = (Arc::clone(&made), Arc::clone(&at_once));
-            Arc::clone(&desk).answer(move || {
+            Arc::clone(&page).answer(move || {
                 assert_eq!(at_once.fetch_add(1, Ordering::SeqCst), 0, "two are made at once");
                 std::thread::yield_now();
                 let number = made.fetch_add(1, Ordering::SeqCst) + 1;
