@@ -10,9 +10,9 @@ pub mod date;
 pub mod error_lines;
 mod escape;
 pub mod field;
-pub mod gate;
 pub mod log_buffer;
 mod log_output;
+pub mod throttle;
 
 pub use access::{AccessFormat, Entry, FormatError};
 pub use counters::{Counter, Totals, WorkerCounters, merge};

@@ -17,7 +17,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use sigma_config::settings::ErrorLog;
 use sigma_control::{LIFE, LogControl};
 use sigma_observe::error_lines::Lines;
-use sigma_observe::gate::{Allowance, Gate};
+use sigma_observe::throttle::{Allowance, Throttle};
 use sigma_observe::{LogTarget, LogWriter};
 use tracing::callsite::Identifier;
 use tracing::{Event, Level, Subscriber};
@@ -42,7 +42,7 @@ const WORKER_ALLOWANCE: Allowance = Allowance { burst: 20, pause: Duration::from
 const CONTROL_ALLOWANCE: Allowance = Allowance { burst: 1_000, pause: Duration::from_millis(100) };
 
 thread_local! {
-    static GATES: RefCell<HashMap<Identifier, Gate>> = RefCell::default();
+    static THROTTLES: RefCell<HashMap<Identifier, Throttle>> = RefCell::default();
 }
 
 /// Keeps lines back that one place in the code says too often. A line at `debug` or `trace`
@@ -61,9 +61,12 @@ impl<S: Subscriber> Layer<S> for Allowances {
         let allowance = if is_control { CONTROL_ALLOWANCE } else { WORKER_ALLOWANCE };
         let now = Instant::now();
         // A thread that ends says the last it has to say.
-        let passed = GATES.try_with(|gates| {
-            let mut gates = gates.borrow_mut();
-            gates.entry(place.callsite()).or_insert_with(|| Gate::new(allowance, now)).pass(allowance, now)
+        let passed = THROTTLES.try_with(|throttles| {
+            let mut throttles = throttles.borrow_mut();
+            throttles
+                .entry(place.callsite())
+                .or_insert_with(|| Throttle::new(allowance, now))
+                .pass(allowance, now)
         });
         match passed {
             Ok(Some(0)) | Err(_) => true,

@@ -13,16 +13,16 @@ pub struct Allowance {
 
 /// Holds one place in the code to an [`Allowance`] and counts what it keeps back.
 #[derive(Debug)]
-pub struct Gate {
+pub struct Throttle {
     left: u32,
     since: Instant,
     kept_back: u64,
 }
 
-impl Gate {
-    /// A gate through which nothing has gone, at the time `now`.
-    pub fn new(allowance: Allowance, now: Instant) -> Gate {
-        Gate { left: allowance.burst, since: now, kept_back: 0 }
+impl Throttle {
+    /// A throttle through which nothing has gone, at the time `now`.
+    pub fn new(allowance: Allowance, now: Instant) -> Throttle {
+        Throttle { left: allowance.burst, since: now, kept_back: 0 }
     }
 
     /// Whether a line may be said `now`: the number of those like it that were kept back before.
@@ -51,9 +51,9 @@ mod tests {
     fn a_burst_passes_then_one_a_pause() {
         let allowance = Allowance { burst: 2, pause: Duration::from_secs(1) };
         let start = Instant::now();
-        let mut gate = Gate::new(allowance, start);
+        let mut throttle = Throttle::new(allowance, start);
         let mut check = |ms: u64, expected: Option<u64>| {
-            assert_eq!(gate.pass(allowance, start + Duration::from_millis(ms)), expected, "at {ms} ms");
+            assert_eq!(throttle.pass(allowance, start + Duration::from_millis(ms)), expected, "at {ms} ms");
         };
         check(0, Some(0));
         check(1, Some(0));
