@@ -3,7 +3,7 @@
 use sigma_config::settings::UpstreamStatusHeader;
 use sigma_http::{HeaderId, ResponseHead};
 
-use super::passage::add_via;
+use super::via::add_via;
 use crate::snapshot::Snapshot;
 
 const UPSTREAM_STATUS: &str = "X-APISIX-Upstream-Status";

@@ -5,7 +5,7 @@ use sigma_http::{HeaderId, Headers, RequestHead};
 use sigma_plugin::Context;
 use sigma_upstream::endpoint::Endpoint;
 
-use super::passage::add_via;
+use super::via::add_via;
 use super::{Exchange, PeerText};
 use crate::snapshot::{Snapshot, Upstream};
 

@@ -2,22 +2,22 @@
 
 mod answer;
 mod delivery;
-mod entrance;
 mod finish;
 mod forward;
 mod grpc;
 mod headers;
 mod own;
-mod passage;
 mod phases;
 mod reply;
 mod request;
 mod response;
+mod sanitize;
 mod stage;
 mod transfer;
 mod tunnel;
 mod upgrade;
 mod upload;
+mod via;
 mod websocket;
 
 use std::rc::Rc;
@@ -37,14 +37,14 @@ use crate::route::{Outcome, Params};
 use crate::snapshot::{Route, Snapshot, Target};
 use crate::worker::{View, Worker};
 use own::Draft;
-use passage::Onward;
 use request::RequestView;
 use stage::Stage;
+use via::Onward;
 
-pub(crate) use passage::{OwnName, mark_pass};
 #[cfg(test)]
 pub(crate) use request::find;
 pub(crate) use request::{PeerText, explain};
+pub(crate) use via::{OwnName, mark_pass};
 
 /// Memory that an exchange needs while it runs; recycled.
 #[derive(Debug, Default)]

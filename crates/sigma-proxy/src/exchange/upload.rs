@@ -7,7 +7,7 @@ use sigma_plugin::body::poll_filtered;
 use sigma_plugin::{BodyFilter, Context, Frames};
 use sigma_wire::Downstream;
 
-use super::entrance;
+use super::sanitize;
 
 /// What is sent of a request's body, and what is kept of it for another attempt; recycled.
 ///
@@ -162,7 +162,7 @@ impl Frames for Incoming<'_, '_, '_> {
                     copy.see(data);
                 }
             }
-            Frame::Trailers(trailers) => entrance::clear_trailers(trailers),
+            Frame::Trailers(trailers) => sanitize::clear_trailers(trailers),
             Frame::End => {}
         }
         Poll::Ready(Ok(frame))

@@ -1,4 +1,4 @@
-//! What a client may say of itself, before anybody behind sees its request.
+//! Takes from a request what its sender has no right to say, before anybody behind sees it.
 //!
 //! Later is too late: routes, conditions and plugins read fields, and what they and the gateway add
 //! must be neither forged nor taken away by the client.
