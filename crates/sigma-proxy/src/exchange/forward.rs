@@ -15,7 +15,7 @@ use sigma_upstream::endpoint::Endpoint;
 use sigma_wire::{Connection, HeadLimits};
 
 use super::delivery::Delivery;
-use super::own::Own;
+use super::local_reply::LocalReply;
 use super::response::Verdict;
 use super::transfer::{DownTimeouts, Transfer, Upload};
 use super::upload::RequestBody;
@@ -44,7 +44,7 @@ enum Ended {
     /// A plugin does not want the node's answer, with this status, and another node is to be asked.
     Declined(u16),
     /// A plugin has put this in the place of the node's answer.
-    Replaced(Box<Own>),
+    Replaced(Box<LocalReply>),
 }
 
 impl Exchange<'_, '_> {
@@ -75,7 +75,7 @@ impl Exchange<'_, '_> {
                 Ok(Ended::Declined(status)) => attempts.declined(&node, status),
                 Ok(Ended::Replaced(own)) => {
                     attempts.answered(&node, state.status);
-                    return Box::pin(self.deliver_own(*own)).await;
+                    return Box::pin(self.deliver_local(*own)).await;
                 }
                 Ok(_) => {
                     attempts.answered(&node, self.scratch.ctx.record.status);

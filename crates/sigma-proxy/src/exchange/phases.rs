@@ -15,7 +15,7 @@ use sigma_plugin::{Context, Entry, Env, Phase, Step};
 use sigma_wire::Departure;
 
 use super::Exchange;
-use super::own::Draft;
+use super::local_reply::Draft;
 use super::stage::{Stage, chains, env};
 use super::transfer::client_gone;
 use crate::worker::View;

@@ -8,7 +8,7 @@ use sigma_plugin::Reply;
 use sigma_plugin::record::Source;
 
 use super::delivery::{Delivery, OwnBody};
-use super::own::{self, Draft, Own};
+use super::local_reply::{self, Draft, LocalReply};
 use super::response::Verdict;
 use super::transfer::{DownTimeouts, Transfer};
 use super::{Exchange, grpc};
@@ -105,19 +105,19 @@ impl Exchange<'_, '_> {
     /// Sends a response of the gateway's own, through the plugins that see responses.
     pub(super) async fn send_reply(&mut self, draft: Draft) -> Result<(), Fault> {
         let view = Rc::clone(&self.view);
-        let mut own = own::begin(draft, &mut self.scratch.ctx, &view);
+        let mut own = local_reply::begin(draft, &mut self.scratch.ctx, &view);
         if let Some(in_force) = self.stage.in_force(self.worker, &view) {
             let verdict = in_force.respond(&mut self.scratch.ctx, &mut self.down, false).await?;
             if let Verdict::Replaced(other) = verdict {
                 own = *other;
             }
         }
-        self.deliver_own(own).await
+        self.deliver_local(own).await
     }
 
     /// Sends an answer of the gateway's own whose head the plugins have seen.
-    pub(super) async fn deliver_own(&mut self, own: Own) -> Result<(), Fault> {
-        let Own { mut body, mut length } = own;
+    pub(super) async fn deliver_local(&mut self, own: LocalReply) -> Result<(), Fault> {
+        let LocalReply { mut body, mut length } = own;
         if self.worker.is_draining() {
             self.down.close_after();
         }

@@ -9,10 +9,10 @@ use sigma_plugin::step::ResponseResume;
 use sigma_plugin::{BodyFilter, Context, Phase, Reply, ResponseStep};
 use sigma_wire::{Departure, Downstream};
 
-use super::own::{Draft, Own};
+use super::local_reply::{Draft, LocalReply};
 use super::stage::{InForce, env};
 use super::transfer::client_gone;
-use super::{Exchange, own};
+use super::{Exchange, local_reply};
 use crate::worker::View;
 
 /// What becomes of a response.
@@ -22,7 +22,7 @@ pub(super) enum Verdict {
     /// Another node is to be asked.
     Retry,
     /// This one takes its place; its head does already.
-    Replaced(Box<Own>),
+    Replaced(Box<LocalReply>),
 }
 
 /// How far a response has come among the plugins.
@@ -101,7 +101,11 @@ impl InForce<'_, '_> {
 
     fn follow(&self, step: ResponseStep, ctx: &mut Context, course: &mut Course) -> Option<Waiting> {
         let replaced = |reply: Reply, stream, ctx: &mut Context| {
-            Verdict::Replaced(Box::new(own::begin(Draft { reply, stream, peer: None }, ctx, self.view)))
+            Verdict::Replaced(Box::new(local_reply::begin(
+                Draft { reply, stream, peer: None },
+                ctx,
+                self.view,
+            )))
         };
         match step {
             ResponseStep::Next => {}
@@ -134,7 +138,7 @@ impl InForce<'_, '_> {
         filters.sort_by_key(|filter| filter.encodes());
         let leaving = filters.iter().fold(length, |length, filter| filter.length(length));
         if leaving != length {
-            own::declare_length(&mut ctx.response.headers, leaving);
+            local_reply::declare_length(&mut ctx.response.headers, leaving);
         }
         (filters, leaving)
     }

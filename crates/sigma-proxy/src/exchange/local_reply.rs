@@ -1,4 +1,4 @@
-//! Answers of the gateway's own: their heads and bodies.
+//! Local replies, which the gateway makes itself: their heads and bodies.
 
 use sigma_http::{BodyLength, HeaderId, Headers};
 use sigma_plugin::{Context, Reply, StreamBody, Takeover};
@@ -22,15 +22,15 @@ impl From<Reply> for Box<Draft> {
     }
 }
 
-/// An answer of the gateway's own whose head stands in [`Context::response`].
-pub(super) struct Own {
+/// A local reply, which the gateway makes itself, whose head stands in [`Context::response`].
+pub(super) struct LocalReply {
     pub(super) body: OwnBody,
     pub(super) length: BodyLength,
 }
 
 /// Puts the head of an answer of the gateway's own in its place, in the terms of gRPC where it ends a
 /// call; returns its body.
-pub(super) fn begin(Draft { reply, stream, .. }: Draft, ctx: &mut Context, view: &View) -> Own {
+pub(super) fn begin(Draft { reply, stream, .. }: Draft, ctx: &mut Context, view: &View) -> LocalReply {
     let refused = grpc::is_call(&ctx.request) && !(200..300).contains(&reply.status);
     let mut reply = if refused { grpc::refusal(reply) } else { reply };
     let stream = stream.filter(|_| reply.body.is_none());
@@ -41,11 +41,11 @@ pub(super) fn begin(Draft { reply, stream, .. }: Draft, ctx: &mut Context, view:
     match stream {
         None => {
             let length = BodyLength::Known(body.len() as u64);
-            Own { body: OwnBody::Bytes(body, 0), length }
+            LocalReply { body: OwnBody::Bytes(body, 0), length }
         }
         Some(StreamBody { length, source }) => {
             declare_length(&mut ctx.response.headers, length);
-            Own { body: OwnBody::Made(source), length }
+            LocalReply { body: OwnBody::Made(source), length }
         }
     }
 }
