@@ -1,14 +1,14 @@
 //! What is known of a client's connection, whatever its requests are.
 
 mod limits;
-mod secure;
+mod tls;
 
 use std::net::SocketAddr;
 
 use sigma_net::{Peer, Stream};
 
 pub(crate) use limits::{server_limits, session_limits, tolerance};
-pub(crate) use secure::Secure;
+pub(crate) use tls::TlsSession;
 
 /// Where a request came from; the same for all requests of a connection.
 #[derive(Debug, Clone, Copy)]
@@ -26,12 +26,12 @@ pub(crate) struct Origin {
 pub(crate) struct ConnectionInfo {
     pub(crate) origin: Origin,
     /// The TLS session, if there is one. Boxed, so that plain connections do not pay its size.
-    pub(crate) secure: Option<Box<Secure>>,
+    pub(crate) session: Option<Box<TlsSession>>,
 }
 
 impl ConnectionInfo {
     /// What is known of `stream` once it may carry requests.
     pub(crate) fn new(origin: Origin, stream: &Stream) -> ConnectionInfo {
-        ConnectionInfo { origin, secure: Secure::of(stream).map(Box::new) }
+        ConnectionInfo { origin, session: TlsSession::of(stream).map(Box::new) }
     }
 }

@@ -205,11 +205,11 @@ impl Exchange<'_, '_> {
                 origin.local.is_some_and(|a| bytes(out, a.ip().to_canonical().to_string().as_bytes()))
             }
             Field::ServerPort => number(out, origin.local_port().into()),
-            Field::Scheme if self.down.secure().is_some() => bytes(out, b"https"),
+            Field::Scheme if self.down.tls_session().is_some() => bytes(out, b"https"),
             Field::Scheme => bytes(out, b"http"),
-            Field::Https => self.down.secure().is_some() && bytes(out, b"on"),
+            Field::Https => self.down.tls_session().is_some() && bytes(out, b"on"),
             Field::Tls(name) => {
-                let fact = self.down.secure().and_then(|secure| secure.tls.fact(name));
+                let fact = self.down.tls_session().and_then(|session| session.tls.fact(name));
                 fact.is_some_and(|fact| bytes(out, fact.as_bytes()))
             }
             Field::Connection => number(out, origin.connection),

@@ -207,13 +207,13 @@ impl<'x, 'c> Exchange<'x, 'c> {
         let Scratch { ctx, params, value, .. } = &mut *self.scratch;
         let path = normal_path(&ctx.request, snapshot)?;
         if snapshot.certificates.asks()
-            && let Some(secure) = self.down.secure()
+            && let Some(session) = self.down.tls_session()
         {
             let host = host_name(ctx.request.authority());
             let (host, path) = (String::from_utf8_lossy(&host), String::from_utf8_lossy(&path.uri));
-            secure.judge(&snapshot.certificates, &host, &path)?;
+            session.judge(&snapshot.certificates, &host, &path)?;
         }
-        let tls = self.down.secure().map(|secure| &*secure.tls);
+        let tls = self.down.tls_session().map(|session| &*session.tls);
         let request = RequestView::new(&ctx.request, &path, self.down.origin()).within(tls);
         let number = match snapshot.router.find(&request, params) {
             Outcome::Route(number) => number,

@@ -9,7 +9,7 @@ use sigma_observe::counters::{Counter, WorkerCounters};
 use sigma_plugin::context::Tls;
 use sigma_wire::Downstream;
 
-use crate::connection::{ConnectionInfo, Origin, Secure};
+use crate::connection::{ConnectionInfo, Origin, TlsSession};
 
 /// The client's side of an exchange, and where it is counted once it is a WebSocket.
 pub(super) struct Client<'c> {
@@ -34,13 +34,13 @@ impl<'c> Client<'c> {
     }
 
     /// The TLS session that it came in.
-    pub(super) fn secure(&self) -> Option<&'c Secure> {
-        self.info.secure.as_deref()
+    pub(super) fn tls_session(&self) -> Option<&'c TlsSession> {
+        self.info.session.as_deref()
     }
 
     /// What plugins and logs see of it.
     pub(super) fn tls(&self) -> Option<Rc<Tls>> {
-        self.secure().map(|secure| Rc::clone(&secure.tls))
+        self.tls_session().map(|session| Rc::clone(&session.tls))
     }
 
     /// Queues an interim response.

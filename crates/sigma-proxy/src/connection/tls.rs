@@ -1,4 +1,4 @@
-//! What a connection's TLS session means for its requests.
+//! The TLS session of a connection, and the requests that it allows.
 
 use std::fmt::Write;
 use std::rc::Rc;
@@ -18,17 +18,17 @@ const PEM_LINE: usize = 64;
 
 /// The TLS session of a connection; one for all of its requests.
 #[derive(Debug)]
-pub(crate) struct Secure {
-    /// What plugins and logs see of it.
+pub(crate) struct TlsSession {
+    /// The facts that plugins and logs see.
     pub(crate) tls: Rc<Tls>,
     facts: Facts,
 }
 
-impl Secure {
+impl TlsSession {
     /// The session of `stream`, if it is encrypted.
-    pub(crate) fn of(stream: &Stream) -> Option<Secure> {
+    pub(crate) fn of(stream: &Stream) -> Option<TlsSession> {
         let facts = stream.tls()?.clone();
-        Some(Secure { tls: Rc::new(shown(&facts)), facts })
+        Some(TlsSession { tls: Rc::new(shown(&facts)), facts })
     }
 
     /// Whether the client may ask `host` for `path`, as far as its certificate goes (APISIX: mTLS).
