@@ -1,4 +1,4 @@
-//! Heads that come in parts: what is accepted is one well-formed HTTP/1 message, read back the same.
+//! Heads with pseudo-fields: what is accepted is one well-formed HTTP/1 message, read back the same.
 //!
 //! The input is text: method, authority, path and protocol a line each (empty for none), then fields
 //! as `name\tvalue`.
@@ -7,7 +7,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sigma_http::h1::{HeadLimits, encode, parse_request, request_body};
-use sigma_http::{BodyLength, HeaderId, RequestHead, RequestParts, TargetForm, Version};
+use sigma_http::{BodyLength, HeaderId, PseudoFields, RequestHead, TargetForm, Version};
 
 const LIMITS: HeadLimits = HeadLimits { line_bytes: 1024, head_bytes: 4096, fields: 32, tolerance: sigma_http::h1::Tolerance::NONE };
 /// What HTTP/1 adds to the same head: separators, and the fields of an upgrade.
@@ -16,7 +16,7 @@ const LARGER: HeadLimits = HeadLimits { line_bytes: 2048, head_bytes: 8192, fiel
 fuzz_target!(|data: &[u8]| {
     let mut lines = data.split(|b| *b == b'\n');
     let mut part = || lines.next().filter(|line| !line.is_empty());
-    let parts = RequestParts {
+    let pseudo = PseudoFields {
         method: part().unwrap_or_default(),
         authority: part(),
         path: part(),
@@ -27,13 +27,13 @@ fuzz_target!(|data: &[u8]| {
         Some((&line[..at], &line[at + 1..]))
     });
     let mut head = RequestHead::default();
-    if head.assemble(Version::Http2, &parts, fields, &LIMITS).is_err() {
+    if head.assemble(Version::Http2, &pseudo, fields, &LIMITS).is_err() {
         return;
     }
     let length = request_body(&head).expect("what was accepted has one length");
-    assert!(parts.protocol.is_none() || length == BodyLength::None, "a tunnel has no length");
+    assert!(pseudo.protocol.is_none() || length == BodyLength::None, "a tunnel has no length");
     let upgrade = head.headers.get(HeaderId::Upgrade).map(<[u8]>::to_vec);
-    assert_eq!(upgrade.as_deref(), parts.protocol, "an upgrade is asked for by :protocol alone");
+    assert_eq!(upgrade.as_deref(), pseudo.protocol, "an upgrade is asked for by :protocol alone");
     let before = head.clone();
     for length in [length, BodyLength::Streamed, BodyLength::Known(3)] {
         check(&before, length, upgrade.as_deref());

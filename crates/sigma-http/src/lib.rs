@@ -5,13 +5,13 @@
 
 pub mod fault;
 pub mod frame;
-pub mod frames;
 pub mod h1;
+pub mod h2_frames;
 pub mod head;
 pub mod header;
 pub mod method;
-pub mod parts;
 pub mod proxy_protocol;
+pub mod pseudo_fields;
 
 pub use fault::{Fault, FaultKind, Side};
 pub use frame::{BodyLength, Frame};
@@ -19,5 +19,5 @@ pub use h1::bytes::is_authority;
 pub use head::{RequestHead, ResponseHead, TargetForm, Version};
 pub use header::{HeaderId, Headers};
 pub use method::Method;
-pub use parts::RequestParts;
+pub use pseudo_fields::PseudoFields;
 pub use sigma_buffer::Chunk;

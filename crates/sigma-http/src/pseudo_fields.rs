@@ -1,4 +1,4 @@
-//! Heads that come in parts: pseudo-fields and fields, as HTTP/2 and HTTP/3 send them.
+//! Heads with pseudo-fields, as HTTP/2 and HTTP/3 send them.
 //!
 //! RFC 9113 §8 is held to strictly here, once for both directions: what leaves this file can be
 //! written out as HTTP/1 without a second thought.
@@ -11,7 +11,7 @@ use ParseError::Invalid;
 
 /// The pseudo-fields of a request (RFC 9113 §8.3.1, RFC 8441 §4).
 #[derive(Debug, Clone, Copy, Default)]
-pub struct RequestParts<'p> {
+pub struct PseudoFields<'p> {
     /// `:method`
     pub method: &'p [u8],
     /// `:authority`
@@ -23,7 +23,7 @@ pub struct RequestParts<'p> {
 }
 
 impl RequestHead {
-    /// Makes this the head of a request that came in parts. Names and values of `fields` come in
+    /// Makes this the head of a request that came in pseudo. Names and values of `fields` come in
     /// the order received.
     ///
     /// `:authority` becomes the Host field, cookie crumbs become one field. An extended CONNECT
@@ -35,14 +35,14 @@ impl RequestHead {
     pub fn assemble<'f>(
         &mut self,
         version: Version,
-        parts: &RequestParts<'_>,
+        pseudo: &PseudoFields<'_>,
         fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
         limits: &HeadLimits,
     ) -> Result<(), ParseError> {
         self.clear();
         self.version = version;
-        self.assemble_line(parts, limits)?;
-        if let Some(authority) = parts.authority {
+        self.assemble_line(pseudo, limits)?;
+        if let Some(authority) = pseudo.authority {
             if !is_authority(authority) {
                 return Err(Invalid("the :authority is invalid"));
             }
@@ -50,7 +50,7 @@ impl RequestHead {
         }
         let mut budget = Budget::new(limits, self.headers.arena().len());
         // The Host field that it stands for.
-        budget.fields = budget.fields.saturating_sub(usize::from(parts.authority.is_some()));
+        budget.fields = budget.fields.saturating_sub(usize::from(pseudo.authority.is_some()));
         let mut cookies = 0;
         for (name, value) in fields {
             budget.spend(name, value)?;
@@ -58,7 +58,7 @@ impl RequestHead {
             match id {
                 HeaderId::Te if value == b"trailers" => {}
                 HeaderId::Te => return Err(Invalid("TE is something else than trailers")),
-                HeaderId::Host if parts.authority.is_some() => {
+                HeaderId::Host if pseudo.authority.is_some() => {
                     let host = self.headers.get(HeaderId::Host).unwrap_or_default();
                     if !host.eq_ignore_ascii_case(value) {
                         return Err(Invalid("Host and :authority differ"));
@@ -67,7 +67,7 @@ impl RequestHead {
                 }
                 // Its stream is the tunnel: a length would be that of a body which never comes, and
                 // whoever writes it out would have the next request read as that body.
-                HeaderId::ContentLength if parts.protocol.is_some() => {
+                HeaderId::ContentLength if pseudo.protocol.is_some() => {
                     return Err(Invalid("an extended CONNECT has a Content-Length"));
                 }
                 HeaderId::Cookie => cookies += 1,
@@ -78,20 +78,20 @@ impl RequestHead {
         if cookies > 1 {
             self.headers.join_cookies();
         }
-        if parts.protocol.is_none() && self.form == TargetForm::Authority {
+        if pseudo.protocol.is_none() && self.form == TargetForm::Authority {
             return Ok(());
         }
         self.check_one_host()
     }
 
     /// Method and target; the fields follow.
-    fn assemble_line(&mut self, parts: &RequestParts<'_>, limits: &HeadLimits) -> Result<(), ParseError> {
-        if !is_token(parts.method) {
+    fn assemble_line(&mut self, pseudo: &PseudoFields<'_>, limits: &HeadLimits) -> Result<(), ParseError> {
+        if !is_token(pseudo.method) {
             return Err(Invalid("the :method is not a token"));
         }
-        let connect = parts.method == b"CONNECT";
-        let mended = parts.path.and_then(|path| limits.tolerance.mended_target(path));
-        let (method, target): (&[u8], &[u8]) = match (parts.protocol, parts.path) {
+        let connect = pseudo.method == b"CONNECT";
+        let mended = pseudo.path.and_then(|path| limits.tolerance.mended_target(path));
+        let (method, target): (&[u8], &[u8]) = match (pseudo.protocol, pseudo.path) {
             (Some(_), _) if !connect => return Err(Invalid(":protocol without CONNECT")),
             (Some(protocol), Some(path)) => {
                 if !is_token(protocol) {
@@ -99,8 +99,8 @@ impl RequestHead {
                 }
                 (b"GET", path)
             }
-            (None, Some(path)) if !connect => (parts.method, mended.as_deref().unwrap_or(path)),
-            (None, None) if connect => (parts.method, parts.authority.unwrap_or_default()),
+            (None, Some(path)) if !connect => (pseudo.method, mended.as_deref().unwrap_or(path)),
+            (None, None) if connect => (pseudo.method, pseudo.authority.unwrap_or_default()),
             (None, Some(_)) => return Err(Invalid("CONNECT with a :path")),
             _ => return Err(Invalid("there is no :path")),
         };
@@ -124,7 +124,7 @@ impl RequestHead {
         let at = method.len() as u32 + 1;
         self.method_range = 0..method.len() as u32;
         self.target = at..at + target.len() as u32;
-        if let Some(protocol) = parts.protocol {
+        if let Some(protocol) = pseudo.protocol {
             self.headers.add(HeaderId::Connection, b"upgrade");
             self.headers.add(HeaderId::Upgrade, protocol);
         }
@@ -143,7 +143,7 @@ impl RequestHead {
 }
 
 impl ResponseHead {
-    /// Makes this the head of a response that came in parts; see [`RequestHead::assemble`].
+    /// Makes this the head of a response that came with a pseudo-field; see [`RequestHead::assemble`].
     ///
     /// # Errors
     /// Returns an error if the head must not be forwarded or is over `limits`.
@@ -170,7 +170,7 @@ impl ResponseHead {
 }
 
 impl Headers {
-    /// Trailer fields that came in parts.
+    /// Trailer fields that came in pseudo.
     ///
     /// # Errors
     /// Returns an error if the fields must not be forwarded or are over `limits`.
@@ -214,7 +214,7 @@ const OF_THE_HEAD: [HeaderId; 11] = [
     HeaderId::Expect,
 ];
 
-/// The parts of a head that may still come.
+/// How much of a head may still come.
 struct Budget {
     bytes: usize,
     fields: usize,
@@ -262,12 +262,12 @@ mod tests {
     const LIMITS: HeadLimits =
         HeadLimits { line_bytes: 64, head_bytes: 256, fields: 4, tolerance: crate::h1::Tolerance::NONE };
 
-    /// `pseudo` is `method authority path protocol`, `-` for none; the result is the head as
+    /// `line` is `method authority path protocol`, `-` for none; the result is the head as
     /// HTTP/1 would show it.
-    fn check(pseudo: &str, fields: &[(&str, &str)], expected: Result<&str, &str>) {
+    fn check(line: &str, fields: &[(&str, &str)], expected: Result<&str, &str>) {
         let words: Vec<Option<&[u8]>> =
-            pseudo.split(' ').map(|word| (word != "-").then_some(word.as_bytes())).collect();
-        let parts = RequestParts {
+            line.split(' ').map(|word| (word != "-").then_some(word.as_bytes())).collect();
+        let pseudo = PseudoFields {
             method: words[0].unwrap_or_default(),
             authority: words[1],
             path: words[2],
@@ -275,7 +275,7 @@ mod tests {
         };
         let fields = fields.iter().map(|(n, v)| (n.as_bytes(), v.as_bytes()));
         let mut head = RequestHead::default();
-        let got = head.assemble(Version::Http2, &parts, fields, &LIMITS).map(|()| {
+        let got = head.assemble(Version::Http2, &pseudo, fields, &LIMITS).map(|()| {
             let mut out = Vec::new();
             out.extend_from_slice(
                 &[head.method_token(), b" ", head.path_and_query(), b" HTTP/1.1\r\n"].concat(),
@@ -285,10 +285,10 @@ mod tests {
         });
         match (got, expected) {
             (Ok(text), Ok(wanted)) => {
-                assert_eq!(text.trim_end().split("\r\n").collect::<Vec<_>>().join("|"), wanted, "{pseudo}");
+                assert_eq!(text.trim_end().split("\r\n").collect::<Vec<_>>().join("|"), wanted, "{line}");
             }
-            (Err(error), Err(part)) => assert!(format!("{error:?}").contains(part), "{pseudo}: {error:?}"),
-            (got, wanted) => panic!("{pseudo}: {got:?}, not {wanted:?}"),
+            (Err(error), Err(part)) => assert!(format!("{error:?}").contains(part), "{line}: {error:?}"),
+            (got, wanted) => panic!("{line}: {got:?}, not {wanted:?}"),
         }
     }
 

@@ -4,8 +4,8 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use sigma_http::frames::PREFACE;
 use sigma_http::h1::{self, BodyReader, Framing, HeadLimits, HeadScanner, Output};
+use sigma_http::h2_frames::PREFACE;
 use sigma_http::{
     BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, ResponseHead, Version,
 };

@@ -12,7 +12,7 @@ use http::{Request, Response, StatusCode};
 use sha1::{Digest, Sha1};
 use sigma_http::h1::{ParseError, frame_response};
 use sigma_http::{
-    BodyLength, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, RequestParts, ResponseHead, Version,
+    BodyLength, Fault, FaultKind, Frame, HeaderId, Method, PseudoFields, RequestHead, ResponseHead, Version,
 };
 use sigma_net::Deadline;
 
@@ -106,7 +106,7 @@ impl ServerStream {
         let (parts, body) = request.into_parts();
         let input = Inflow::new(body);
         let protocol = parts.extensions.get::<h2::ext::Protocol>();
-        let pseudo = RequestParts {
+        let pseudo = PseudoFields {
             method: parts.method.as_str().as_bytes(),
             authority: parts.uri.authority().map(|a| a.as_str().as_bytes()),
             path: parts.uri.path_and_query().map(|p| p.as_str().as_bytes()),

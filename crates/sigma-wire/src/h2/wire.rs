@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use sigma_http::Chunk;
-use sigma_http::frames::{FrameClass, FrameScanner};
+use sigma_http::h2_frames::{FrameClass, FrameScanner};
 use sigma_net::{Stream, deadline};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
