@@ -269,12 +269,12 @@ pub(crate) struct Processor {
 
 impl Processor {
     /// Takes an entry, or drops it. Never waits.
-    pub(crate) fn push(&self, entry: Vec<u8>, cx: &Context, env: &Env<'_>) {
+    pub(crate) fn push(&self, entry: Vec<u8>, ctx: &Context, env: &Env<'_>) {
         if !self.backlog.admit(entry.len(), self.max_pending.load(Ordering::Relaxed)) {
             env.node.lose_lines(1);
             return;
         }
-        let queue = self.queue.get_or_init(|| self.start(cx, env));
+        let queue = self.queue.get_or_init(|| self.start(ctx, env));
         self.gauge.fetch_add(1, Ordering::Relaxed);
         if let Err(mpsc::error::SendError(Message::Entry(entry))) = queue.sender.send(Message::Entry(entry)) {
             // The runtime is gone: the process ends.
@@ -283,12 +283,12 @@ impl Processor {
         }
     }
 
-    fn start(&self, cx: &Context, env: &Env<'_>) -> Queue {
+    fn start(&self, ctx: &Context, env: &Env<'_>) -> Queue {
         let (sender, inbox) = mpsc::unbounded_channel();
-        let labels = cx.route.as_ref().map(|route| BatchLabels {
+        let labels = ctx.route.as_ref().map(|route| BatchLabels {
             name: self.settings.name.clone(),
             route_id: route.id.to_string(),
-            server_addr: cx
+            server_addr: ctx
                 .client
                 .local
                 .map_or_else(String::new, |addr| addr.ip().to_canonical().to_string()),
@@ -517,7 +517,7 @@ mod tests {
             let processor = Batches::processor(&case.node, "t", 1, &settings, pending, || destination);
             for entry in entries {
                 let env = Env::new(&case.node, &case.local, &case.consumers);
-                processor.push(entry.as_bytes().to_vec(), &case.cx, &env);
+                processor.push(entry.as_bytes().to_vec(), &case.ctx, &env);
             }
             case.node.end().await;
             assert_eq!(processor.gauge.load(Ordering::Relaxed), 0);
@@ -584,7 +584,7 @@ mod tests {
             let processor = Batches::processor(&case.node, "t", 1, &settings, 100, || destination);
             let env = Env::new(&case.node, &case.local, &case.consumers);
             for _ in 0..110 {
-                processor.push(b"a".to_vec(), &case.cx, &env);
+                processor.push(b"a".to_vec(), &case.ctx, &env);
             }
             assert_eq!(case.node.lost_lines(), 10, "more than may wait");
             case.node.end().await;
@@ -623,7 +623,7 @@ mod tests {
             let mut clock = tokio::time::interval(Duration::from_secs(pause_s));
             loop {
                 clock.tick().await;
-                processor.push(b"a".to_vec(), &case.cx, &env);
+                processor.push(b"a".to_vec(), &case.ctx, &env);
             }
         };
         tokio::select! {

@@ -55,7 +55,7 @@ pub(crate) struct Case {
     pub(crate) local: Rc<Local>,
     pub(crate) consumers: Consumers,
     pub(crate) now_ms: u64,
-    pub(crate) cx: Context,
+    pub(crate) ctx: Context,
     /// The body that the client sends.
     pub(crate) body: Vec<u8>,
 }
@@ -68,7 +68,7 @@ impl Case {
             local: Rc::new(Local::new(0, 1)),
             consumers: Consumers::default(),
             now_ms: 0,
-            cx: Context::default(),
+            ctx: Context::default(),
             body: Vec::new(),
         };
         case.request(head);
@@ -84,13 +84,13 @@ impl Case {
             fields: 1000,
             tolerance: sigma_http::h1::Tolerance::NONE,
         };
-        let end = parse_request(text.as_bytes(), &limits, &mut self.cx.request).unwrap();
+        let end = parse_request(text.as_bytes(), &limits, &mut self.ctx.request).unwrap();
         assert_eq!(end, Some(text.len()), "{head}");
-        self.cx.begin();
-        let path = self.cx.request.raw_path().to_vec();
-        self.cx.uri = sigma_plugin::variables::percent_decoded(&path).into_owned();
-        self.cx.client.addr = Some(std::net::Ipv4Addr::LOCALHOST.into());
-        self.cx.client.peer = self.cx.client.addr;
+        self.ctx.begin();
+        let path = self.ctx.request.raw_path().to_vec();
+        self.ctx.uri = sigma_plugin::variables::percent_decoded(&path).into_owned();
+        self.ctx.client.addr = Some(std::net::Ipv4Addr::LOCALHOST.into());
+        self.ctx.client.peer = self.ctx.client.addr;
     }
 
     /// Adds a consumer that `plugin` recognises by `conf`.
@@ -117,20 +117,20 @@ impl Case {
     /// Runs one hook to its end, with the request's body if it asks for it; a reply, or None to go on.
     pub(crate) fn run(&mut self, entry: &Entry, phase: Phase) -> Option<Reply> {
         let env = Env { now_ms: self.now_ms, ..Env::new(&self.node, &self.local, &self.consumers) };
-        let cx = &mut self.cx;
+        let ctx = &mut self.ctx;
         let step = match phase {
-            Phase::Rewrite => entry.plugin.rewrite(cx, &env),
-            Phase::Access => entry.plugin.access(cx, &env),
-            _ => entry.plugin.before_proxy(cx, &env),
+            Phase::Rewrite => entry.plugin.rewrite(ctx, &env),
+            Phase::Access => entry.plugin.access(ctx, &env),
+            _ => entry.plugin.before_proxy(ctx, &env),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(step.settled(cx, &env, self.body.clone())).unwrap()
+        runtime.block_on(step.settled(ctx, &env, self.body.clone())).unwrap()
     }
 
     /// What the header filter makes of the response that stands in the context.
     pub(crate) fn response_step(&mut self, entry: &Entry) -> ResponseStep {
         let env = Env { now_ms: self.now_ms, ..Env::new(&self.node, &self.local, &self.consumers) };
-        entry.plugin.header_filter(&mut self.cx, &env)
+        entry.plugin.header_filter(&mut self.ctx, &env)
     }
 
     /// Runs a header filter that changes the head and no more.
@@ -144,22 +144,22 @@ impl Case {
     /// The filter that a plugin puts before the response's body, if it does.
     pub(crate) fn body_filter(&mut self, entry: &Entry) -> Option<Box<dyn BodyFilter>> {
         let env = Env { now_ms: self.now_ms, ..Env::new(&self.node, &self.local, &self.consumers) };
-        entry.plugin.body_filter(&mut self.cx, &env)
+        entry.plugin.body_filter(&mut self.ctx, &env)
     }
 
     /// Runs the log hook.
     pub(crate) fn log(&mut self, entry: &Entry) {
         let env = Env { now_ms: self.now_ms, ..Env::new(&self.node, &self.local, &self.consumers) };
-        entry.plugin.log(&mut self.cx, &env);
+        entry.plugin.log(&mut self.ctx, &env);
     }
 
     /// The response of a node: a status, and fields, one a line.
     pub(crate) fn respond(&mut self, status: u16, fields: &str) {
-        self.cx.response.start(status);
+        self.ctx.response.start(status);
         for (name, value) in fields.lines().filter_map(|field| field.split_once(':')) {
-            self.cx.response.headers.append(name, value.trim().as_bytes());
+            self.ctx.response.headers.append(name, value.trim().as_bytes());
         }
-        self.cx.record.status = status;
+        self.ctx.record.status = status;
     }
 
     /// Sends the response through header and body filter, its body in these pieces.
@@ -170,7 +170,7 @@ impl Case {
         let mut source = Given(frames.collect());
         let (mut task, mut out) = (task::Context::from_waker(task::Waker::noop()), Vec::new());
         loop {
-            match filter.poll_frame(&mut source, &mut self.cx, &mut task) {
+            match filter.poll_frame(&mut source, &mut self.ctx, &mut task) {
                 Poll::Ready(Ok(Frame::Data(data))) => out.extend_from_slice(&data),
                 Poll::Ready(Ok(_)) => return out,
                 other => panic!("the filter neither goes on nor ends: {other:?}"),
@@ -180,19 +180,19 @@ impl Case {
 
     /// A field of the request as it stands now.
     pub(crate) fn sent(&self, name: &str) -> Option<String> {
-        self.cx.request.headers.find(name.as_bytes()).map(text)
+        self.ctx.request.headers.find(name.as_bytes()).map(text)
     }
 
     /// All values of a field of the response, as a list.
     pub(crate) fn answered(&self, name: &str) -> String {
-        let fields = self.cx.response.headers.iter();
+        let fields = self.ctx.response.headers.iter();
         let values = fields.filter(|(n, _)| n.eq_ignore_ascii_case(name.as_bytes()));
         values.map(|(_, value)| text(value)).collect::<Vec<_>>().join(", ")
     }
 
     /// What the node would be asked for.
     pub(crate) fn target(&self) -> String {
-        text(self.cx.outgoing_target())
+        text(self.ctx.outgoing_target())
     }
 }
 

@@ -317,11 +317,11 @@ fn consumer_restriction_admits_and_refuses() {
         let entry = entry("consumer-restriction", conf.clone()).unwrap();
         let mut case = Case::new(&format!("{method} / HTTP/1.1\nHost: h"));
         let route = RouteFacts { id: "r1".into(), service_id: Some("s1".into()), ..RouteFacts::default() };
-        case.cx.route = Some(Arc::new(route));
+        case.ctx.route = Some(Arc::new(route));
         if let Some((name, group)) = consumer {
             let group_id = group.map(Box::from);
             let consumer = Arc::new(Consumer { name: name.into(), group_id, ..Consumer::default() });
-            case.cx.attach_anonymous(&consumer);
+            case.ctx.attach_anonymous(&consumer);
         }
         let reply = case.run(&entry, Phase::Access);
         assert_eq!(summary(reply.as_ref()), expected, "{conf} {method} {consumer:?}");

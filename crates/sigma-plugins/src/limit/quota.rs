@@ -298,7 +298,7 @@ mod tests {
         let key = |value: &str| {
             let case = Case::new(&format!("GET / HTTP/1.1\nHost: h\nX-Key: {value}"));
             let mut written = Vec::new();
-            assert!(Key::new("http_x-key", KeyType::Var).write(&case.cx, &mut written));
+            assert!(Key::new("http_x-key", KeyType::Var).write(&case.ctx, &mut written));
             written
         };
         let (long, longer) = ("k".repeat(LONGEST_KEY), "k".repeat(10_000));
@@ -314,18 +314,18 @@ mod tests {
         let with = |fields: &str| Case::new(&format!("GET / HTTP/1.1\nHost: h{fields}"));
         let absent = with("");
         let space = || Space::named("r".to_owned());
-        let address = space().by_value_or_address(&key, &absent.cx);
+        let address = space().by_value_or_address(&key, &absent.ctx);
         for value in ["127.0.0.1", "@:127.0.0.1", "@127.0.0.1", ":127.0.0.1", "#1:127.0.0.1"] {
             let claimed = with(&format!("\nX: {value}"));
-            assert_ne!(space().by_value_or_address(&key, &claimed.cx), address, "{value}");
+            assert_ne!(space().by_value_or_address(&key, &claimed.ctx), address, "{value}");
             assert_ne!(
-                space().by_value(&key, &claimed.cx),
-                space().rule(1).by_value(&key, &with("\nX: 127.0.0.1").cx),
+                space().by_value(&key, &claimed.ctx),
+                space().rule(1).by_value(&key, &with("\nX: 127.0.0.1").ctx),
                 "{value}"
             );
         }
-        assert_eq!(space().by_value(&key, &absent.cx), None);
-        assert_eq!(space().rule(2).by_value(&key, &with("\nX: a").cx).unwrap(), b"r#2:a");
+        assert_eq!(space().by_value(&key, &absent.ctx), None);
+        assert_eq!(space().rule(2).by_value(&key, &with("\nX: a").ctx).unwrap(), b"r#2:a");
     }
 
     #[test]

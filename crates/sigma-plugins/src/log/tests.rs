@@ -23,19 +23,19 @@ fn logged(conf: Value, metadata: Option<Value>, prepare: impl FnOnce(&mut Case))
     case.node =
         Arc::new(Node::new(crate::testing::spawning(runtime.handle()), Value::Null, "node1".to_owned()));
     case.body = b"question".to_vec();
-    case.cx.record.started = Some(std::time::Instant::now());
+    case.ctx.record.started = Some(std::time::Instant::now());
     prepare(&mut case);
     case.run(&entry, Phase::Access);
-    if let Some(copy) = &case.cx.request_copy {
+    if let Some(copy) = &case.ctx.request_copy {
         copy.see(b"ques");
         copy.see(b"tion");
     }
     case.respond(200, "Content-Type: text/plain");
     case.filter(&entry, &[b"ans", b"wer"]);
-    case.cx.record.bytes_sent = 230;
-    case.cx.record.bytes_received = 85;
+    case.ctx.record.bytes_sent = 230;
+    case.ctx.record.bytes_received = 85;
     let env = Env::new(&case.node, &case.local, &case.consumers);
-    entry.plugin.log(&mut case.cx, &env);
+    entry.plugin.log(&mut case.ctx, &env);
     runtime.block_on(case.node.end());
     let text = std::fs::read_to_string(&path).unwrap_or_default();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -63,8 +63,8 @@ fn one(conf: Value, metadata: Option<Value>, prepare: impl FnOnce(&mut Case)) ->
 }
 
 fn routed(case: &mut Case) {
-    case.cx.route = Some(Arc::new(RouteFacts { id: "1".into(), ..RouteFacts::default() }));
-    case.cx.client.local = Some("127.0.0.1:9080".parse().unwrap());
+    case.ctx.route = Some(Arc::new(RouteFacts { id: "1".into(), ..RouteFacts::default() }));
+    case.ctx.client.local = Some("127.0.0.1:9080".parse().unwrap());
     let attempt = |port: u16| Attempt {
         addr: format!("127.0.0.1:{port}"),
         host: String::new(),
@@ -74,7 +74,7 @@ fn routed(case: &mut Case) {
         header_ms: Some(2.0),
         response_ms: Some(5.2),
     };
-    case.cx.record.attempts = vec![attempt(1980), attempt(1981)];
+    case.ctx.record.attempts = vec![attempt(1980), attempt(1981)];
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn the_usual_entry() {
 
 #[test]
 fn hidden_arguments_are_not_listed() {
-    let entry = one(json!({}), None, |case| case.cx.hide_argument("z"));
+    let entry = one(json!({}), None, |case| case.ctx.hide_argument("z"));
     assert_eq!(entry["request"]["querystring"], json!({"x": ["1", "2"], "y": true}));
 }
 
@@ -193,7 +193,7 @@ fn files_are_reopened() {
     case.node = Arc::new(Node::new(crate::testing::spawning(runtime.handle()), Value::Null, String::new()));
     let log = |case: &mut Case| {
         let env = Env::new(&case.node, &case.local, &case.consumers);
-        logger.plugin.log(&mut case.cx, &env);
+        logger.plugin.log(&mut case.ctx, &env);
     };
     log(&mut case);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);

@@ -194,11 +194,11 @@ mod tests {
     #[test]
     fn what_a_piece_becomes_is_made_as_it_is_taken() {
         let pieces = vec![Frame::Data(Chunk::copy_of(b"b")), Frame::Data(Chunk::copy_of(&[b'a'; 100]))];
-        let (mut input, mut cx) = (Given(pieces, 0), Context::default());
+        let (mut input, mut ctx) = (Given(pieces, 0), Context::default());
         let mut filter = Encoder::filter(Longer { left: 0 }, Share::within(0, &Rc::default()), true);
         let mut task = task::Context::from_waker(task::Waker::noop());
         let (mut most, mut sum) = (0, 0);
-        while let Poll::Ready(Ok(Frame::Data(data))) = filter.poll_frame(&mut input, &mut cx, &mut task) {
+        while let Poll::Ready(Ok(Frame::Data(data))) = filter.poll_frame(&mut input, &mut ctx, &mut task) {
             (most, sum) = (most.max(data.len()), sum + data.len());
             assert!(sum > 100_000 || input.1 == 1, "the next piece is asked for when this one is through");
         }

@@ -143,7 +143,7 @@ mod tests {
             let entry = entry_with("error-page", json!({}), metadata).unwrap();
             let mut case = Case::new("GET / HTTP/1.1\nHost: h");
             case.respond(status, "Retry-After: 7\nContent-Type: application/json\nContent-Length: 3");
-            case.cx.record.source = source;
+            case.ctx.record.source = source;
             let step = case.response_step(&entry);
             match (step, expected) {
                 (ResponseStep::Next, None) => {}

@@ -70,6 +70,6 @@ mod tests {
         let plugin = entry("forwarded-fields", json!({"x_real_ip": false})).unwrap();
         let mut case = Case::new("GET / HTTP/1.1\nHost: h");
         assert!(case.run(&plugin, Phase::Rewrite).is_none());
-        assert_eq!(case.cx.untouched, [HeaderId::XRealIp]);
+        assert_eq!(case.ctx.untouched, [HeaderId::XRealIp]);
     }
 }

@@ -350,7 +350,7 @@ mod tests {
     /// What leaves a filter: its bytes, and whether trailers do; or why it gives up.
     fn passed(
         mut filter: Box<dyn BodyFilter>,
-        cx: &mut Context,
+        ctx: &mut Context,
         pieces: &[&[u8]],
         trailers: &[(&str, &str)],
     ) -> Result<(Vec<u8>, bool), &'static str> {
@@ -364,7 +364,7 @@ mod tests {
         let (mut source, mut out) = (Given(frames), Vec::new());
         let mut task = task::Context::from_waker(task::Waker::noop());
         loop {
-            match filter.poll_frame(&mut source, cx, &mut task) {
+            match filter.poll_frame(&mut source, ctx, &mut task) {
                 Poll::Ready(Ok(Frame::Data(data))) => out.extend_from_slice(&data),
                 Poll::Ready(Ok(end)) => return Ok((out, matches!(end, Frame::Trailers(_)))),
                 Poll::Ready(Err(fault)) => return Err(fault.reason),
@@ -388,8 +388,8 @@ mod tests {
         let entry = plugin(conf);
         let mut case = call(&entry, media_type);
         let env = Env::new(&case.node, &case.local, &case.consumers);
-        let filter = entry.plugin.request_filter(&mut case.cx, &env).unwrap();
-        let passed = passed(filter, &mut case.cx, pieces, &[]);
+        let filter = entry.plugin.request_filter(&mut case.ctx, &env).unwrap();
+        let passed = passed(filter, &mut case.ctx, pieces, &[]);
         let expected = if passed.is_ok() { "application/grpc" } else { media_type };
         assert_eq!(case.sent("content-type").as_deref(), Some(expected));
         passed.map(|(body, _)| body)
@@ -453,11 +453,11 @@ mod tests {
         let entry = plugin(json!({}));
         let mut case = call(&entry, media_type);
         case.respond(200, fields);
-        case.cx.record.source = Source::Upstream;
+        case.ctx.record.source = Source::Upstream;
         case.header_filter(&entry);
         let env = Env::new(&case.node, &case.local, &case.consumers);
-        let filter = entry.plugin.body_filter(&mut case.cx, &env).unwrap();
-        let (body, has_trailers) = passed(filter, &mut case.cx, pieces, trailers).unwrap();
+        let filter = entry.plugin.body_filter(&mut case.ctx, &env).unwrap();
+        let (body, has_trailers) = passed(filter, &mut case.ctx, pieces, trailers).unwrap();
         (case.answered("content-type"), body, has_trailers)
     }
 
@@ -507,7 +507,7 @@ mod tests {
             case.respond(status, fields);
             case.header_filter(&entry);
             let env = Env::new(&case.node, &case.local, &case.consumers);
-            assert!(entry.plugin.body_filter(&mut case.cx, &env).is_none());
+            assert!(entry.plugin.body_filter(&mut case.ctx, &env).is_none());
             assert_eq!(case.answered("content-type"), expected);
         };
         check(400, "Content-Type: application/json", "application/json");
@@ -548,7 +548,7 @@ mod tests {
         let check = |rest: Option<&[u8]>, expected: &str| {
             let mut case =
                 Case::new("POST /p/a.B/C?q=1 HTTP/1.1\nHost: h\nContent-Type: application/grpc-web");
-            case.cx.params.extend(rest.map(|rest| (REST.to_owned(), rest.to_vec())));
+            case.ctx.params.extend(rest.map(|rest| (REST.to_owned(), rest.to_vec())));
             assert!(case.run(&entry, Phase::Access).is_none());
             assert_eq!(case.target(), expected);
         };

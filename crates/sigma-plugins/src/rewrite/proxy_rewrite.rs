@@ -429,7 +429,7 @@ mod tests {
             let mut case = Case::new(&format!("GET {target} HTTP/1.1\nHost: h"));
             let reply = case.run(&plugin, Phase::Rewrite);
             assert_eq!(summary(reply.as_ref()), expected, "{target}");
-            assert_eq!(case.cx.host.as_deref(), host.map(str::as_bytes), "{target}");
+            assert_eq!(case.ctx.host.as_deref(), host.map(str::as_bytes), "{target}");
         };
         let refused = "400 {\"error_msg\":\"the rewritten host is no name of a host\"}";
         check("/?h=n.test:81", "passed", Some("n.test:81"));
@@ -454,14 +454,14 @@ mod tests {
             "POST /a/b?q=7 HTTP/1.1\nHost: h\nX-Had: o\nX-Gone: g\nX-Empty: e\nX-Old: o\nX-Many: 0\nContent-Length: 3",
         );
         let mut fields = Vec::new();
-        case.cx.request.headers.write_to(&mut fields);
+        case.ctx.request.headers.write_to(&mut fields);
         let expected = "Host: h\r\nX-Many: 0\r\nContent-Length: 3\r\nX-Many: 1\r\nX-Many: 2\r\nX-One: axb-7-\r\n\
             X-Set: s\r\nX-Had: n\r\nX-Had: m\r\nX-Num: 5\r\n";
         assert_eq!(String::from_utf8(fields).unwrap(), expected);
-        assert_eq!(case.cx.request.method_token(), b"MKCOL");
-        assert_eq!(case.cx.host.as_deref(), Some(&b"other.example:81"[..]));
+        assert_eq!(case.ctx.request.method_token(), b"MKCOL");
+        assert_eq!(case.ctx.host.as_deref(), Some(&b"other.example:81"[..]));
         let case = run(&json!({"headers": {"Host": "$arg_h", "set": "x"}}), "GET /?h=n HTTP/1.1\nHost: h");
-        assert_eq!(case.cx.host.as_deref(), Some(&b"n"[..]));
+        assert_eq!(case.ctx.host.as_deref(), Some(&b"n"[..]));
         assert_eq!(case.sent("set").as_deref(), Some("x"));
     }
 

@@ -178,10 +178,10 @@ mod tests {
     fn check(conf: Value, fields: &str, expected: &str) {
         let plugin = entry("real-ip", conf.clone()).unwrap();
         let mut case = Case::new(&format!("GET /?ip=9.9.9.9 HTTP/1.1\nHost: x\n{fields}"));
-        case.cx.client.port = 1000;
+        case.ctx.client.port = 1000;
         case.run(&plugin, Phase::Rewrite);
-        let client = &case.cx.client;
-        assert_eq!(format!("{} {}", case.cx.remote_addr(), client.port), expected, "{conf} {fields}");
+        let client = &case.ctx.client;
+        assert_eq!(format!("{} {}", case.ctx.remote_addr(), client.port), expected, "{conf} {fields}");
         assert_eq!(client.peer, "127.0.0.1".parse().ok());
     }
 

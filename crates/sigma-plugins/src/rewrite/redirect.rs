@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(answer(&conf, "GET / HTTP/1.1\nHost: h\nX-Forwarded-Proto: https"), "passed");
         let plugin = entry("redirect", conf).unwrap();
         let mut case = Case::new("GET / HTTP/1.1\nHost: h");
-        case.cx.client.tls = Some(Default::default());
+        case.ctx.client.tls = Some(Default::default());
         assert!(case.run(&plugin, Phase::Rewrite).is_none());
     }
 

@@ -280,7 +280,7 @@ mod tests {
                 let id = case.sent("X-Request-Id").unwrap();
                 assert_eq!(id.chars().count(), length, "{id}");
                 assert!(id.chars().all(valid), "{id}");
-                assert_eq!(case.cx.request_id(), id);
+                assert_eq!(case.ctx.request_id(), id);
                 assert!(seen.insert(id), "{conf}");
             }
         };

@@ -246,12 +246,12 @@ mod tests {
 
     /// What comes out, or why nothing more does.
     fn run(filter: &mut Filtering, body: &[u8]) -> Result<usize, &'static str> {
-        let (mut cx, mut out) = (Context::default(), Pieces::default());
+        let (mut ctx, mut out) = (Context::default(), Pieces::default());
         for piece in body.chunks(16 * 1024) {
-            filter.data(&mut cx, Chunk::copy_of(piece), &mut out);
+            filter.data(&mut ctx, Chunk::copy_of(piece), &mut out);
         }
         if out.fault().is_none() {
-            filter.end(&mut cx, None, &mut out);
+            filter.end(&mut ctx, None, &mut out);
         }
         match out.fault() {
             Some(fault) => Err(fault.reason),

@@ -323,8 +323,8 @@ mod tests {
             "Content-Length: 3\nETag: e\nLast-Modified: l\nContent-Encoding: gzip\nX-Gone: 1\nX-Set: o";
         let (case, _) = run(conf, fields, &[b"old"]);
         let mut left = Vec::new();
-        case.cx.response.headers.write_to(&mut left);
-        assert_eq!(case.cx.response.status, 201);
+        case.ctx.response.headers.write_to(&mut left);
+        assert_eq!(case.ctx.response.status, 201);
         assert_eq!(String::from_utf8(left).unwrap(), "X-Add: 7\r\nX-Add: b\r\nX-Set: /p\r\nX-N: 3\r\n");
         let (case, _) = run(json!({"headers": {"X-A": "v"}}), "ETag: e\nContent-Length: 3", &[b"old"]);
         assert_eq!((case.answered("X-A"), case.answered("ETag")), ("v".into(), "e".into()));

@@ -121,7 +121,7 @@ mod tests {
         let plugin = entry("security-headers", conf).unwrap();
         for (tls, hsts) in [(false, ""), (true, "max-age=15768000; includeSubDomains")] {
             let mut case = Case::new("GET / HTTP/1.1\nHost: x");
-            case.cx.client.tls = tls.then(Default::default);
+            case.ctx.client.tls = tls.then(Default::default);
             case.respond(200, "x-frame-options: ALLOW");
             case.header_filter(&plugin);
             assert_eq!(case.answered("X-Frame-Options"), "DENY");

@@ -299,9 +299,9 @@ mod tests {
         let entry = entry_with("cors", conf.clone(), metadata).unwrap();
         let mut case = Case::new(&format!("GET / HTTP/1.1\nHost: h\n{fields}"));
         assert_eq!(summary(case.run(&entry, Phase::Rewrite).as_ref()), "passed");
-        case.cx.request.headers.remove_name(b"origin");
-        case.cx.response.start(200);
-        case.cx.response.headers.append("access-control-allow-origin", b"node");
+        case.ctx.request.headers.remove_name(b"origin");
+        case.ctx.response.start(200);
+        case.ctx.response.headers.append("access-control-allow-origin", b"node");
         case.header_filter(&entry);
         let short = [
             "Allow-Origin",

@@ -401,7 +401,7 @@ mod tests {
         let plugin = plugin(conf);
         let case =
             Case::new("PUT /a?b=1 HTTP/1.1\nHost: h.test:81\nAuthorization: x\nX-Forwarded-For: 9.9.9.9");
-        let fields = plugin.0.fields(&case.cx).unwrap();
+        let fields = plugin.0.fields(&case.ctx).unwrap();
         let text: Vec<String> = fields
             .iter()
             .map(|(name, value)| {
@@ -421,7 +421,7 @@ mod tests {
             ]
         );
         let torn = Case::new("GET /?a=%0d%0aX-User:root HTTP/1.1\nHost: h");
-        let fields = plugin.0.fields(&torn.cx);
+        let fields = plugin.0.fields(&torn.ctx);
         assert!(fields.is_none_or(|fields| fields.find(b"X-User").is_none()));
     }
 
@@ -450,12 +450,12 @@ mod tests {
             Answer { status, headers, body: body.into() }
         };
         let mut case = Case::new("GET / HTTP/1.1\nHost: h\nX-User: root");
-        let passed = plugin.0.settle(Ok(answer(204, &[("x-user", "jack")], "")), &mut case.cx);
+        let passed = plugin.0.settle(Ok(answer(204, &[("x-user", "jack")], "")), &mut case.ctx);
         assert!(matches!(passed, Step::Next));
         assert_eq!(case.sent("X-User").as_deref(), Some("jack"));
-        assert!(matches!(plugin.0.settle(Ok(answer(200, &[], "")), &mut case.cx), Step::Next));
+        assert!(matches!(plugin.0.settle(Ok(answer(200, &[], "")), &mut case.ctx), Step::Next));
         assert_eq!(case.sent("X-User"), None);
-        let step = plugin.0.settle(Ok(answer(302, &[("location", "/login"), ("x", "y")], "")), &mut case.cx);
+        let step = plugin.0.settle(Ok(answer(302, &[("location", "/login"), ("x", "y")], "")), &mut case.ctx);
         let Step::Reply(reply) = step else { panic!("a redirect is a refusal") };
         assert_eq!((reply.status, reply.headers.len(), reply.body), (302, 1, None));
     }

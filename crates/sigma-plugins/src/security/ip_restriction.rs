@@ -94,7 +94,7 @@ mod tests {
         let check = |conf: Value, addr: &str, expected: &str| {
             let entry = entry("ip-restriction", conf.clone()).unwrap();
             let mut case = Case::new("GET / HTTP/1.1\nHost: h");
-            case.cx.client.addr = (!addr.is_empty()).then(|| addr.parse().unwrap());
+            case.ctx.client.addr = (!addr.is_empty()).then(|| addr.parse().unwrap());
             let reply = case.run(&entry, Phase::Access);
             assert_eq!(summary(reply.as_ref()), expected, "{conf} {addr}");
         };

@@ -251,8 +251,8 @@ mod tests {
             header_ms: None,
             response_ms: None,
         };
-        case.cx.record.attempts = vec![attempt];
-        case.cx.record.status = status;
+        case.ctx.record.attempts = vec![attempt];
+        case.ctx.record.status = status;
     }
 
     #[test]
@@ -290,11 +290,11 @@ mod tests {
         let entry =
             entry("api-breaker", json!({"break_response_code": 502, "unhealthy": {"failures": 1}})).unwrap();
         let mut case = Case::new("GET / HTTP/1.1\nHost: h\n");
-        case.cx.record.status = 500;
+        case.ctx.record.status = 500;
         case.log(&entry);
         assert!(case.run(&entry, Phase::Access).is_none());
         answered(&mut case, 0);
-        case.cx.record.status = 500;
+        case.ctx.record.status = 500;
         case.log(&entry);
         let reply = case.run(&entry, Phase::Access).unwrap();
         assert_eq!((reply.status, reply.body), (502, None));

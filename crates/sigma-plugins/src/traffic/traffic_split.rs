@@ -283,7 +283,7 @@ mod tests {
         for _ in 0..requests {
             case.request(head);
             assert!(case.run(&entry, Phase::Access).is_none());
-            let upstream = case.cx.upstream.as_deref().unwrap_or("own");
+            let upstream = case.ctx.upstream.as_deref().unwrap_or("own");
             *counts.entry(upstream.to_owned()).or_default() += 1;
         }
         counts.into_iter().collect()
@@ -328,7 +328,7 @@ mod tests {
             let mut case = Case::new(head);
             case.body = body.as_bytes().to_vec();
             assert!(case.run(&entry, Phase::Access).is_none());
-            assert_eq!(case.cx.upstream.as_deref().unwrap_or("own"), expected, "{head}");
+            assert_eq!(case.ctx.upstream.as_deref().unwrap_or("own"), expected, "{head}");
         };
         check("GET /?a=1 HTTP/1.1\nHost: h\nX-B: 2\n", "", "upstreams/one");
         check("GET /?a=1 HTTP/1.1\nHost: h\n", "", "upstreams/rest");

@@ -295,7 +295,7 @@ mod tests {
         let mut case = Case::new(HEAD);
         let mut check = |head: &str, expected: &str, runs: bool| {
             assert_eq!(answer(&mut case, &flow, head), expected, "{head}");
-            assert_eq!((case.cx.admits(&direct), case.cx.admits(&other)), (runs, true), "{head}");
+            assert_eq!((case.ctx.admits(&direct), case.ctx.admits(&other)), (runs, true), "{head}");
             case.respond(200, "");
             case.header_filter(&flow);
             case.answered("x-ratelimit-remaining")

@@ -252,7 +252,7 @@ fn the_key_claim_names_the_consumer() {
     let named = json!({"key_claim_name": "iss", "store_in_ctx": true});
     check(named, json!({"iss": "user", "n": 1}), "jack");
     let name = sigma_config::expr::VarName::parse("jwt_auth_payload");
-    let kept = sigma_config::expr::Variables::get(&case.cx, &name);
+    let kept = sigma_config::expr::Variables::get(&case.ctx, &name);
     assert!(format!("{kept:?}").contains("Text"), "{kept:?}");
 }
 

@@ -89,7 +89,7 @@ fn nobody_spends_the_quota_of_an_address_or_of_another_rule() {
 }
 
 fn variable(case: &Case, name: &str) -> String {
-    match sigma_config::expr::Variables::get(&case.cx, &sigma_config::expr::VarName::parse(name)) {
+    match sigma_config::expr::Variables::get(&case.ctx, &sigma_config::expr::VarName::parse(name)) {
         Some(sigma_config::expr::VarValue::Text(text)) => String::from_utf8(text.into_owned()).unwrap(),
         _ => String::new(),
     }
@@ -98,7 +98,7 @@ fn variable(case: &Case, name: &str) -> String {
 fn fields(case: &mut Case, entry: &Entry) -> String {
     case.respond(200, "");
     case.header_filter(entry);
-    let fields = case.cx.response.headers.iter();
+    let fields = case.ctx.response.headers.iter();
     let fields = fields.filter(|(name, _)| !name.ends_with(b"Reset"));
     let fields = fields
         .map(|(name, value)| format!("{}={}", String::from_utf8_lossy(name), String::from_utf8_lossy(value)));
@@ -193,10 +193,10 @@ impl Worker {
         let mut case = Case::new(head);
         let consumers = Consumers::default();
         let env = Env::new(&self.node, &self.local, &consumers);
-        let mut step = entry.plugin.access(&mut case.cx, &env);
+        let mut step = entry.plugin.access(&mut case.ctx, &env);
         loop {
             step = match step {
-                Step::Wait(future) => self.runtime.block_on(future)(&mut case.cx, &env),
+                Step::Wait(future) => self.runtime.block_on(future)(&mut case.ctx, &env),
                 Step::Reply(reply) => return Some(*reply),
                 _ => return None,
             };

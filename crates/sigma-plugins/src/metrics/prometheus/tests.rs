@@ -43,7 +43,7 @@ impl World {
     /// A request of route `id` that a node answered with `status`.
     fn request(&mut self, id: &str, status: u16) {
         let text = |text: &str| Box::<str>::from(text);
-        let ctx = &mut self.case.cx;
+        let ctx = &mut self.case.ctx;
         ctx.route = Some(Arc::new(RouteFacts {
             id: text(id),
             name: Some(text(&format!("name-{id}"))),
@@ -66,11 +66,11 @@ impl World {
     }
 
     fn finish(&mut self, status: u16) {
-        let ctx = &mut self.case.cx;
+        let ctx = &mut self.case.ctx;
         ctx.record.status = status;
         ctx.record.started = Instant::now().checked_sub(std::time::Duration::from_millis(7));
         (ctx.record.bytes_received, ctx.record.bytes_sent) = (10, 100);
-        let Case { cx: ctx, node, local, consumers, .. } = &mut self.case;
+        let Case { ctx, node, local, consumers, .. } = &mut self.case;
         let env = Env::new(node, local, consumers);
         self.plugin.log(ctx, &env);
     }
