@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::log::entry::Formats;
-use crate::seldom::Seldom;
+use crate::log_throttle::LogThrottle;
 
 /// Most bytes that the entries of one plugin may hold in memory, all batches together. APISIX
 /// counts entries only; with bodies in them their number says little about memory.
@@ -120,7 +120,7 @@ struct Backlog {
     processed: AtomicU64,
     discarded: AtomicU64,
     bytes: AtomicUsize,
-    complaint: Seldom,
+    complaint: LogThrottle,
 }
 
 impl Backlog {
@@ -399,8 +399,8 @@ struct Outgoing {
 /// Lines of the error log; a batch may be as small as a request.
 #[derive(Default)]
 struct Complaints {
-    failed: Seldom,
-    dropped: Seldom,
+    failed: LogThrottle,
+    dropped: LogThrottle,
 }
 
 impl Outgoing {

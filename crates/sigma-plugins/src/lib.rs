@@ -8,13 +8,13 @@ mod batch;
 mod condition;
 mod limit;
 mod log;
+mod log_throttle;
 mod metrics;
 mod networks;
 mod redis;
 mod rewrite;
 pub mod roster;
 mod security;
-mod seldom;
 #[cfg(test)]
 pub(crate) mod testing;
 mod traffic;

@@ -119,7 +119,7 @@ const BANS: &[Ban] = &[
                 "once for each name of a label that is refused",
             ),
             ("crates/sigma-plugins/src/metrics/prometheus/shared_page.rs", "once for each page that is made"),
-            ("crates/sigma-plugins/src/seldom.rs", "only where a warning is due"),
+            ("crates/sigma-plugins/src/log_throttle.rs", "only where a warning is due"),
             ("crates/sigma-upstream/src/endpoint.rs", "on the control thread"),
             (
                 "crates/sigma-upstream/src/health/",
@@ -155,7 +155,7 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugins/src/redis/connection.rs",
                 "a request to Redis costs a thousand times as much",
             ),
-            ("crates/sigma-plugins/src/seldom.rs", "only where a warning is due"),
+            ("crates/sigma-plugins/src/log_throttle.rs", "only where a warning is due"),
             (
                 "crates/sigma-proxy/src/exchange/",
                 "only for an access log, a plugin that asks for the course, or balancing by latency",

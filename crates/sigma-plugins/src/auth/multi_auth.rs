@@ -12,7 +12,7 @@ use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Entry, Env, Identity, Phase, PhaseSet, Plugin, Reply, Step,
 };
 
-use crate::seldom::Seldom;
+use crate::log_throttle::LogThrottle;
 
 /// Asks other plugins who a request is from.
 pub(crate) static MULTI_AUTH: Descriptor = Descriptor {
@@ -179,7 +179,7 @@ impl Attempt {
 
     /// Nobody was recognised; every way to authenticate is named (RFC 9110 §11.6.1).
     fn refuse(self) -> Step {
-        static REFUSED: Seldom = Seldom::new();
+        static REFUSED: LogThrottle = LogThrottle::new();
         if let Some(left_out) = REFUSED.due() {
             for (method, Failure { status, reason }) in self.methods.iter().zip(&self.failures) {
                 let plugin = method.name();

@@ -12,7 +12,7 @@ use sigma_http::{HeaderId, Headers};
 use sigma_plugin::variables::pairs;
 use sigma_plugin::{Context, Env, Identity, Reply, Step};
 
-use crate::seldom::Seldom;
+use crate::log_throttle::LogThrottle;
 
 /// An authentication scheme (RFC 9110 §11.1).
 pub(super) trait Scheme {
@@ -95,8 +95,8 @@ impl<S: Scheme> AuthPolicy<S> {
     }
 
     fn refuse(&self, ctx: &mut Context, env: &Env<'_>, refusal: Refusal) -> Step {
-        static REFUSED: Seldom = Seldom::new();
-        static ABSENT: Seldom = Seldom::new();
+        static REFUSED: LogThrottle = LogThrottle::new();
+        static ABSENT: LogThrottle = LogThrottle::new();
         let (plugin, reason) = (S::PLUGIN, refusal.detail);
         if let Some(left_out) = REFUSED.due() {
             tracing::info!(plugin, reason, left_out, "a request is not authenticated");

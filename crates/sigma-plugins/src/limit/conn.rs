@@ -15,8 +15,8 @@ use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Node, Phase, 
 
 use super::clock;
 use super::quota::{self, Amount, Key, KeyType, Refusal, RefusalFields, Space};
+use crate::log_throttle::LogThrottle;
 use crate::redis::{Connections, Policy, Script, SharedConnection, Target, idle_settings, policies};
-use crate::seldom::Seldom;
 
 /// The plugin.
 pub(crate) static LIMIT_CONN: Descriptor = Descriptor {
@@ -434,7 +434,7 @@ async fn leave(Remote { key, member, connection, control, .. }: Remote) {
         return;
     }
     if let Err(error) = control.ask(&command).await {
-        static COMPLAINT: Seldom = Seldom::new();
+        static COMPLAINT: LogThrottle = LogThrottle::new();
         if let Some(left_out) = COMPLAINT.due() {
             tracing::error!(%error, left_out, "limit-conn: a request that is over still counts until its key_ttl");
         }

@@ -16,7 +16,7 @@ use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::template::Template;
 use sigma_plugin::{Build, Context, Reply, Step};
 
-use crate::seldom::Seldom;
+use crate::log_throttle::LogThrottle;
 
 /// How `key` is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -276,7 +276,7 @@ impl Refusal {
 
     /// Passes or refuses a request whose limit cannot be determined, and says why.
     pub(super) fn undetermined(&self, reason: impl Display) -> Step {
-        static COMPLAINT: Seldom = Seldom::new();
+        static COMPLAINT: LogThrottle = LogThrottle::new();
         let (plugin, resource, passes) = (&self.plugin, &self.resource, self.fields.allow_degradation);
         if let Some(left_out) = COMPLAINT.due() {
             tracing::error!(%plugin, %resource, passes, %reason, left_out, "a limit cannot be determined");

@@ -15,7 +15,7 @@ use sigma_plugin::{BodyFilter, Context, Env, Pieces, Plugin, ResponseStep, Step,
 
 use super::format::{Bodies, LogFormat, text_of};
 use crate::condition;
-use crate::seldom::Seldom;
+use crate::log_throttle::LogThrottle;
 
 /// Header fields and query arguments that an entry shows at most.
 const MAX_FIELDS: usize = 100;
@@ -308,7 +308,7 @@ fn decoded<'b>(body: &'b [u8], coding: Option<&[u8]>, limit: usize) -> Cow<'b, [
     match result {
         Ok(_) => Cow::Owned(out),
         Err(error) => {
-            static COMPLAINT: Seldom = Seldom::new();
+            static COMPLAINT: LogThrottle = LogThrottle::new();
             if let Some(left_out) = COMPLAINT.due() {
                 let coding = text_of(coding);
                 tracing::warn!(left_out, %error, ?coding, "a response body is logged as it was sent");

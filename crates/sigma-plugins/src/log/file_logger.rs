@@ -20,7 +20,7 @@ use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Node, Phase, 
 
 use super::entry::{EntryConfig, Formats, Logger, Sink};
 use crate::condition;
-use crate::seldom::Seldom;
+use crate::log_throttle::LogThrottle;
 
 /// Bytes of lines that may wait for the disk; more are dropped.
 const PENDING_BYTES: usize = 64 << 20;
@@ -164,7 +164,7 @@ impl Lines {
         let length = bytes.len();
         if self.waiting.load(Ordering::Relaxed) + length > PENDING_BYTES {
             env.node.lose_lines(1);
-            static COMPLAINT: Seldom = Seldom::new();
+            static COMPLAINT: LogThrottle = LogThrottle::new();
             if let Some(left_out) = COMPLAINT.due() {
                 tracing::error!(left_out, "file-logger: the disk is too slow, lines are dropped");
             }
@@ -223,7 +223,7 @@ fn write_all(inbox: &Receiver<Option<Line>>, waiting: &AtomicUsize, node: &Node)
         }
         if let Err((what, error)) = append(&mut files, &line) {
             node.lose_lines(1);
-            static COMPLAINT: Seldom = Seldom::new();
+            static COMPLAINT: LogThrottle = LogThrottle::new();
             if let Some(left_out) = COMPLAINT.due() {
                 let path = line.path.display();
                 tracing::error!(left_out, "failed to {what} file: {path}, error info: {error}");

@@ -9,7 +9,7 @@ use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 
 use super::connect::{self, Connection};
 use super::target::Target;
-use crate::seldom::Seldom;
+use crate::log_throttle::LogThrottle;
 
 /// The first pause after an attempt that came to nothing; doubled with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -111,7 +111,7 @@ impl SharedConnection {
     }
 
     async fn give_up(&self, number: u64, error: &RedisError) {
-        static COMPLAINT: Seldom = Seldom::new();
+        static COMPLAINT: LogThrottle = LogThrottle::new();
         if let Some(left_out) = COMPLAINT.due() {
             tracing::warn!(target = %self.target, %error, left_out, "the connection to Redis is given up");
         }
@@ -168,7 +168,7 @@ impl SharedConnection {
                 Ok((connection, number))
             }
             Err(error) => {
-                static COMPLAINT: Seldom = Seldom::new();
+                static COMPLAINT: LogThrottle = LogThrottle::new();
                 if let Some(left_out) = COMPLAINT.due() {
                     tracing::error!(target = %self.target, %error, left_out, "Redis cannot be used");
                 }

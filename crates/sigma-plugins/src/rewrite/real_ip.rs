@@ -9,8 +9,8 @@ use sigma_http::HeaderId;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
 
+use crate::log_throttle::LogThrottle;
 use crate::networks::Networks;
-use crate::seldom::Seldom;
 
 /// Characters of a wrong address that the error log shows.
 const SHOWN_CHARS: usize = 64;
@@ -110,7 +110,7 @@ impl RealIp {
 
 /// Clients decide how often this happens.
 fn complain(reason: &str) {
-    static COMPLAINT: Seldom = Seldom::new();
+    static COMPLAINT: LogThrottle = LogThrottle::new();
     if let Some(left_out) = COMPLAINT.due() {
         tracing::warn!(left_out, "real-ip: {reason}");
     }

@@ -15,7 +15,7 @@ use sigma_plugin::{Context, Pieces, Transform};
 
 use super::budget::Share;
 use super::substitute::{Substitution, TooLong};
-use crate::seldom::Seldom;
+use crate::log_throttle::LogThrottle;
 
 /// Replacements, in their order.
 #[derive(Debug)]
@@ -137,7 +137,7 @@ impl Filtering {
         if self.filters.unfiltered == Unfiltered::Cut || self.encoding != Encoding::Identity {
             return Err(TOO_LONG);
         }
-        static COMPLAINT: Seldom = Seldom::new();
+        static COMPLAINT: LogThrottle = LogThrottle::new();
         if let Some(left_out) = COMPLAINT.due() {
             tracing::warn!(
                 left_out,
@@ -197,7 +197,7 @@ impl Filtering {
 }
 
 fn give_up(fault: Fault, out: &mut Pieces) {
-    static COMPLAINT: Seldom = Seldom::new();
+    static COMPLAINT: LogThrottle = LogThrottle::new();
     if let Some(left_out) = COMPLAINT.due() {
         tracing::error!(left_out, "response-rewrite: a response is cut off: {}", fault.reason);
     }

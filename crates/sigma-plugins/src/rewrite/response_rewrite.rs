@@ -20,7 +20,7 @@ use super::fields::{FieldRules, Lines, Notation};
 use super::response_body::{Encoding, Filtering, Filters, Scope, Unfiltered, ask_for_readable};
 use super::substitute::Substitution;
 use crate::condition;
-use crate::seldom::Seldom;
+use crate::log_throttle::LogThrottle;
 
 /// The plugin.
 pub(crate) static RESPONSE_REWRITE: Descriptor = Descriptor {
@@ -203,7 +203,7 @@ impl Plugin for ResponseRewrite {
                 ctx.response.headers.remove_name(name.as_bytes());
             }
         } else if matches!(self.body, NewBody::Filtered(_)) {
-            static COMPLAINT: Seldom = Seldom::new();
+            static COMPLAINT: LogThrottle = LogThrottle::new();
             if let Some(left_out) = COMPLAINT.due() {
                 tracing::error!(left_out, "response-rewrite: filters cannot read the encoding of a body");
             }

@@ -15,8 +15,8 @@ use sigma_plugin::step::BodyRead;
 use sigma_plugin::variables::host_name;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
+use crate::log_throttle::LogThrottle;
 use crate::rewrite::fields::{frames, is_name};
-use crate::seldom::Seldom;
 
 /// The plugin.
 pub(crate) static FORWARD_AUTH: Descriptor = Descriptor {
@@ -283,7 +283,7 @@ impl Inquiry {
             Ok(answer) if answer.status >= 300 => return self.refuse(answer).into(),
             Ok(answer) => Some(answer),
             Err(error) => {
-                static COMPLAINT: Seldom = Seldom::new();
+                static COMPLAINT: LogThrottle = LogThrottle::new();
                 if let Some(left_out) = COMPLAINT.due() {
                     tracing::error!(left_out, %error, "forward-auth: the service gave no answer");
                 }

@@ -12,8 +12,8 @@ use sigma_plugin::counter::Shared;
 use super::super::clock;
 use super::remote::{self, Counting};
 use super::window::{Counters, Quota, Verdict, WindowType};
+use crate::log_throttle::LogThrottle;
 use crate::redis::{Connections, SharedConnection, Target};
-use crate::seldom::Seldom;
 
 /// Keys that wait to be told; what is beyond is told when its window is over.
 const MOST_WAITING: usize = 10_000;
@@ -122,7 +122,7 @@ impl Delayed {
         } else if waiting.len() < MOST_WAITING {
             waiting.insert(key.into(), quota);
         } else {
-            static COMPLAINT: Seldom = Seldom::new();
+            static COMPLAINT: LogThrottle = LogThrottle::new();
             if let Some(left_out) = COMPLAINT.due() {
                 tracing::warn!(
                     left_out,

@@ -1,4 +1,4 @@
-//! Lines of the error log that a request can cause.
+//! Holds back lines of the error log that a request can cause.
 //!
 //! Who sends requests must not decide how much is logged: of each such line one a second is
 //! written, and it says how many were left out before it.
@@ -11,15 +11,15 @@ const PERIOD_MS: u64 = 1000;
 
 /// One line of the source that may be written now and then; a `static` beside it.
 #[derive(Debug, Default)]
-pub(crate) struct Seldom {
+pub(crate) struct LogThrottle {
     /// When the last one was written, in Unix milliseconds.
     last_ms: AtomicU64,
     left_out: AtomicU64,
 }
 
-impl Seldom {
-    pub(crate) const fn new() -> Seldom {
-        Seldom { last_ms: AtomicU64::new(0), left_out: AtomicU64::new(0) }
+impl LogThrottle {
+    pub(crate) const fn new() -> LogThrottle {
+        LogThrottle { last_ms: AtomicU64::new(0), left_out: AtomicU64::new(0) }
     }
 
     /// Whether to write now; if so, how many were left out since the last one.
@@ -47,12 +47,12 @@ mod tests {
 
     #[test]
     fn one_a_second_is_written_and_the_others_are_counted() {
-        let seldom = Seldom::new();
-        assert_eq!(seldom.due_at(5000), Some(0));
-        assert_eq!(seldom.due_at(5001), None);
-        assert_eq!(seldom.due_at(5999), None);
-        assert_eq!(seldom.due_at(6000), Some(2));
-        assert_eq!(seldom.due_at(6500), None);
-        assert_eq!(seldom.due_at(100), Some(1), "the clock was set back");
+        let throttle = LogThrottle::new();
+        assert_eq!(throttle.due_at(5000), Some(0));
+        assert_eq!(throttle.due_at(5001), None);
+        assert_eq!(throttle.due_at(5999), None);
+        assert_eq!(throttle.due_at(6000), Some(2));
+        assert_eq!(throttle.due_at(6500), None);
+        assert_eq!(throttle.due_at(100), Some(1), "the clock was set back");
     }
 }
