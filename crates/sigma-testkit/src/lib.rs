@@ -17,10 +17,10 @@ mod peer;
 mod ports;
 mod redis;
 mod relay;
-mod seal;
 mod seeds;
 mod socket;
 mod streams;
+mod tls;
 pub mod wire;
 
 pub use case::{Action, Case, Check, Expect, Side, Step, parse_cases};

@@ -13,9 +13,9 @@ use crate::message::{Framing, Head, Message};
 use crate::origin::Origin;
 use crate::peer::Peer;
 use crate::ports::free_port;
-use crate::seal::{Above, Seal};
 use crate::socket::Address;
 use crate::streams::{StreamClient, StreamOrigin};
+use crate::tls::{Above, TestTls};
 use crate::{DEADLINE, Gateway, until};
 
 /// A version that one side of the gateway is spoken to in.
@@ -255,7 +255,7 @@ fn configuration(cases: &[(String, Case)], scenes: &[Scene], pair: Pair) -> Stri
         let address = scene.port.map_or("{listen}".to_owned(), |port| format!("127.0.0.1:{port}"));
         yaml.push_str(&format!("  - address: \"{address}\"\n    name: listener-{number}\n"));
         if pair.transport == Transport::Tls {
-            let [cert, key] = Seal::get().files();
+            let [cert, key] = TestTls::get().files();
             let files = format!("{{cert: {}, key: {}}}", cert.display(), key.display());
             yaml.push_str(&format!("    tls:\n      certificates: [{files}]\n"));
         }
@@ -477,7 +477,7 @@ impl Stage<'_> {
     fn accept(&mut self) -> Result<()> {
         let mut peer = self.origin.accept()?;
         if self.pair.transport == Transport::Tls {
-            peer = Peer::over(Seal::get().origin(peer.into_socket(), self.pair.upstream.above())?);
+            peer = Peer::over(TestTls::get().origin(peer.into_socket(), self.pair.upstream.above())?);
         }
         self.origins.push(Some(match self.pair.upstream {
             Protocol::H1 => Box::new(peer),
@@ -494,7 +494,7 @@ impl Stage<'_> {
                     let mut peer = Peer::connect(&self.address)?;
                     if self.pair.transport == Transport::Tls {
                         let above = self.pair.downstream.above();
-                        peer = Peer::over(Seal::get().client(peer.into_socket(), above)?);
+                        peer = Peer::over(TestTls::get().client(peer.into_socket(), above)?);
                     }
                     let end: Box<dyn End> = match self.pair.downstream {
                         Protocol::H1 => Box::new(peer),

@@ -20,7 +20,7 @@ use crate::streams::{runtime, tokio_socket};
 const NAME: &str = "sealed.test";
 
 /// A certificate for both sides, as files and as settings.
-pub(crate) struct Seal {
+pub(crate) struct TestTls {
     dir: TempDir,
     connector: TlsConnector,
     acceptors: [TlsAcceptor; 2],
@@ -42,14 +42,14 @@ impl Above {
     }
 }
 
-impl Seal {
+impl TestTls {
     /// The one of this process.
-    pub(crate) fn get() -> &'static Seal {
-        static SEAL: OnceLock<Seal> = OnceLock::new();
-        SEAL.get_or_init(|| Seal::make().expect("a certificate for the tests"))
+    pub(crate) fn get() -> &'static TestTls {
+        static TEST_TLS: OnceLock<TestTls> = OnceLock::new();
+        TEST_TLS.get_or_init(|| TestTls::make().expect("a certificate for the tests"))
     }
 
-    fn make() -> Result<Seal> {
+    fn make() -> Result<TestTls> {
         let key = KeyPair::generate()?;
         let cert = CertificateParams::new(vec![NAME.to_owned()])?.self_signed(&key)?;
         let dir = tempfile::tempdir()?;
@@ -72,7 +72,7 @@ impl Seal {
             Ok(TlsAcceptor::from(Arc::new(config)))
         };
         let acceptors = [acceptor(Above::H1)?, acceptor(Above::H2)?];
-        Ok(Seal { connector: TlsConnector::from(Arc::new(connector)), dir, acceptors })
+        Ok(TestTls { connector: TlsConnector::from(Arc::new(connector)), dir, acceptors })
     }
 
     /// The files of the certificate and of its key.
