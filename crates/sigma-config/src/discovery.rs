@@ -81,7 +81,7 @@ pub(crate) fn breaches(discovery: &Map<String, Value>) -> Vec<(&'static str, &'s
 /// The name and the port of a service of DNS: `host` or `host:port`.
 ///
 /// # Errors
-/// It is no such text; a sentence.
+/// Returns an error, which is a sentence, if the text does not name a service.
 pub fn split_dns_service(text: &str) -> Result<(&str, Option<u16>), String> {
     let (host, port) = split_address(text)?;
     let label = |label: &str| !label.is_empty() && label.len() <= 63;

@@ -106,7 +106,7 @@ impl AccessFormat {
     /// the variables that an exchange has besides the fields of the log.
     ///
     /// # Errors
-    /// Returns the place of a part that cannot be rendered.
+    /// Returns an error, with the place, if a part cannot be rendered.
     pub fn compile(format: &str, is_variable: fn(&str) -> bool) -> Result<AccessFormat, FormatError> {
         match format {
             "" => Err(FormatError::Empty),

@@ -154,7 +154,7 @@ pub trait Configuration: DeserializeOwned + JsonSchema {
     /// Checks what neither the schema nor parsing does.
     ///
     /// # Errors
-    /// The whole reason for which the configuration is refused.
+    /// Returns an error, which is the whole reason, if the configuration is refused.
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
@@ -163,7 +163,7 @@ pub trait Configuration: DeserializeOwned + JsonSchema {
 /// Parses a configuration with defaults filled in.
 ///
 /// # Errors
-/// The whole reason for which it is refused.
+/// Returns an error, which is the whole reason, if the configuration is refused.
 pub fn parsed<C: Configuration>(conf: &Value) -> Result<C, String> {
     let parsed = C::deserialize(conf).map_err(|error| error.to_string())?;
     parsed.check().map(|()| parsed)
@@ -315,7 +315,7 @@ impl Build<'_> {
     /// The configuration as a type.
     ///
     /// # Errors
-    /// The type does not fit the schema.
+    /// Returns an error if the type does not fit the schema.
     pub fn config<T: DeserializeOwned>(&self) -> Result<T, String> {
         T::deserialize(self.conf).map_err(|error| error.to_string())
     }
@@ -323,7 +323,7 @@ impl Build<'_> {
     /// The plugin's metadata as a type; its default if there is none.
     ///
     /// # Errors
-    /// The type does not fit the schema.
+    /// Returns an error if the type does not fit the schema.
     pub fn metadata_as<T: DeserializeOwned + Default>(&self) -> Result<T, String> {
         let metadata = Option::<T>::deserialize(self.metadata).map_err(|error| error.to_string())?;
         Ok(metadata.unwrap_or_default())
@@ -344,7 +344,8 @@ impl Build<'_> {
     /// `place`. For the outer plugin to run: the gateway does not.
     ///
     /// # Errors
-    /// The plugin is not enabled, or refuses the configuration; a sentence.
+    /// Returns an error, which is a sentence, if the plugin is not enabled or refuses the
+    /// configuration.
     pub fn child(&self, name: &str, conf: &Value, place: &str) -> Result<Arc<Entry>, String> {
         self.family.child(name, conf, &format!("{}#{place}", self.resource), self.node)
     }

@@ -66,7 +66,7 @@ pub trait Kind: Send + Sync {
     /// Parses a consumer's configuration, with defaults filled in, into what the plugin looks up later.
     ///
     /// # Errors
-    /// The whole reason for which it is refused.
+    /// Returns an error, which is the whole reason, if the configuration is refused.
     fn identity(&self, _conf: &Value) -> Result<Data, String> {
         Err(format!("plugin {} identifies nobody", self.name()))
     }
@@ -74,7 +74,7 @@ pub trait Kind: Send + Sync {
     /// Checks a configuration of a route, with defaults filled in, beyond its schema.
     ///
     /// # Errors
-    /// The whole reason for which it is refused.
+    /// Returns an error, which is the whole reason, if the configuration is refused.
     fn check(&self, _conf: &Value) -> Result<(), String> {
         Ok(())
     }
@@ -112,7 +112,7 @@ pub trait Kind: Send + Sync {
     /// Makes an instance. Must neither block nor reach out.
     ///
     /// # Errors
-    /// The configuration is refused after all; a sentence.
+    /// Returns an error, which is a sentence, if the configuration is refused after all.
     fn build(&self, build: &Build<'_>) -> Result<Arc<dyn Plugin>, String>;
 }
 

@@ -15,7 +15,7 @@ pub trait Machine: Debug {
     /// Fills `bytes` with what nobody can guess.
     ///
     /// # Errors
-    /// The system has none; a sentence.
+    /// Returns an error, which is a sentence, if the system has no random bytes.
     fn fill_random(&self, bytes: &mut [u8]) -> Result<(), String>;
 }
 

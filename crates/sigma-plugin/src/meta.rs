@@ -22,7 +22,7 @@ impl Meta {
     /// Reads `_meta` out of a plugin's configuration.
     ///
     /// # Errors
-    /// A sentence about what is wrong with it.
+    /// Returns an error, which is a sentence, if `_meta` is wrong.
     pub fn of(conf: &Value) -> Result<Meta, String> {
         match conf.get("_meta") {
             None => Ok(Meta::default()),

@@ -109,7 +109,7 @@ impl Service {
     /// Reads `http://host[:port][/path[?query]]`, or the same with `https`.
     ///
     /// # Errors
-    /// A sentence about what is wrong with it.
+    /// Returns an error, which is a sentence, if the URL cannot be called.
     pub fn parse(url: &str) -> Result<Service, String> {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| format!("`{url}` has no scheme"))?;
         let port = match scheme {

@@ -174,7 +174,8 @@ impl Roster {
     /// Makes an instance.
     ///
     /// # Errors
-    /// The plugin is not enabled, or refuses the configuration; a sentence.
+    /// Returns an error, which is a sentence, if the plugin is not enabled or refuses the
+    /// configuration.
     pub fn build(
         &self,
         name: &str,
@@ -221,7 +222,7 @@ impl Roster {
     /// attribute it is found by. None for plugins that do not authenticate.
     ///
     /// # Errors
-    /// The configuration is refused, or lacks its attribute; a sentence.
+    /// Returns an error, which is a sentence, if the configuration is refused or lacks its attribute.
     pub fn identity(&self, name: &str, conf: &Value) -> Option<Result<(String, Data), String>> {
         let known = self.plugins.get(name)?;
         let field = known.kind.identifying_field()?;

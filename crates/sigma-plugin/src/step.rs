@@ -123,7 +123,7 @@ impl Step {
     /// operators; `body` is the request's. None if it leaves the request to others.
     ///
     /// # Errors
-    /// A body that is made while it is sent broke off.
+    /// Returns an error if a body that is made while it is sent broke off.
     pub async fn settled(
         mut self,
         ctx: &mut Context,

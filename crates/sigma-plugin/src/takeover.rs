@@ -12,13 +12,13 @@ pub trait Takeover {
     /// while the client has yet to take earlier ones.
     ///
     /// # Errors
-    /// The tunnel breaks off.
+    /// Returns an error if the tunnel breaks off.
     fn poll_next(&mut self, task: &mut Context<'_>) -> Poll<io::Result<Option<Chunk>>>;
 
     /// Whether it takes bytes of the client now. As long as it does not, the client is not read.
     ///
     /// # Errors
-    /// It takes none any more; the tunnel ends.
+    /// Returns an error if it takes no more bytes; the tunnel ends.
     fn poll_ready(&mut self, _task: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

@@ -8,7 +8,7 @@ use sigma_config::expr::Expr;
 /// The condition in a field.
 ///
 /// # Errors
-/// Returns APISIX's text if it is none.
+/// Returns an error, in APISIX's words, if the value is not a condition.
 pub(crate) fn parse<E: Error>(field: &str, rule: &Value) -> Result<Expr, E> {
     let wrong = |error| E::custom(format!("failed to validate the '{field}' expression: {error}"));
     Expr::parse(rule).map_err(wrong)
@@ -17,7 +17,7 @@ pub(crate) fn parse<E: Error>(field: &str, rule: &Value) -> Result<Expr, E> {
 /// Reads the condition in a field; for `deserialize_with`, which does not tell the name.
 ///
 /// # Errors
-/// As [`parse`].
+/// Returns an error in the cases in which [`parse`] does.
 pub(crate) fn read<'de, D: Deserializer<'de>>(field: &str, deserializer: D) -> Result<Expr, D::Error> {
     parse(field, &Value::deserialize(deserializer)?)
 }
@@ -25,7 +25,7 @@ pub(crate) fn read<'de, D: Deserializer<'de>>(field: &str, deserializer: D) -> R
 /// Reads the condition in a field `vars`.
 ///
 /// # Errors
-/// As [`parse`].
+/// Returns an error in the cases in which [`parse`] does.
 pub(crate) fn vars<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Expr>, D::Error> {
     read("vars", deserializer).map(Some)
 }

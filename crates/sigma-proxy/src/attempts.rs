@@ -70,7 +70,7 @@ impl<'a> Attempts<'a> {
     /// The node of the next attempt.
     ///
     /// # Errors
-    /// There is none that may be used and was not tried.
+    /// Returns an error if every node was tried or may not be used.
     pub(crate) fn pick(&self) -> Result<Picked, Fault> {
         let mut balancer = self.balancer.borrow_mut();
         let context = PickContext {

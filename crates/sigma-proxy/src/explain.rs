@@ -12,7 +12,7 @@ use crate::snapshot::Snapshot;
 /// serve a request; with the route's id.
 ///
 /// # Errors
-/// The rule that the request breaks.
+/// Returns an error, which is the broken rule, if the request breaks one.
 pub fn explain(
     snapshot: &Snapshot,
     config: &Config,

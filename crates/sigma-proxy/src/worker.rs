@@ -239,7 +239,7 @@ impl Worker {
     /// A new connection for one request.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// Returns an error if the connection cannot be made.
     pub(crate) async fn connect(&self, target: &pool::Target<'_>) -> Result<Connection, Fault> {
         self.counters.add(Counter::UpstreamConnects, 1);
         pool::connect(&self.pools, target, deadline::now_ms()).await

@@ -58,8 +58,9 @@ pub enum Dialled {
 /// Connects to `addr` as `dial` says.
 ///
 /// # Errors
-/// [`FaultKind::ConnectTimeout`], [`FaultKind::OutOfSockets`] for what this machine lacks itself, or
-/// [`FaultKind::ConnectRefused`] for every answer of the network that is not a connection.
+/// Returns an error: [`FaultKind::ConnectTimeout`], [`FaultKind::OutOfSockets`] if this machine lacks
+/// something, or [`FaultKind::ConnectRefused`] for every answer of the network that is not a
+/// connection.
 pub async fn dial(addr: &Address, dial: &Dial<'_>) -> Result<Dialled, Fault> {
     let deadline = Deadline::new();
     deadline.set(dial.timeout_ms);

@@ -271,7 +271,7 @@ impl Pool {
 /// included, takes no longer than the target's connect timeout.
 ///
 /// # Errors
-/// As [`dial`].
+/// Returns an error in the cases in which [`dial`] does.
 pub async fn connect(pools: &RefCell<Pools>, target: &Target<'_>, now_ms: u64) -> Result<Connection, Fault> {
     let endpoint = target.endpoint;
     if !target.dial.is_shared() {

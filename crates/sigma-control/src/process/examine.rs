@@ -23,7 +23,8 @@ use crate::serving::secret::{Limits, Secrets, Unresolved};
 /// managers that the configuration names. Blocks meanwhile; not to be called within a runtime.
 ///
 /// # Errors
-/// Everything that the check of the document could not see.
+/// Returns an error if the configuration cannot be compiled: every problem that the check of the
+/// document could not see.
 pub fn compile_only(config: &Config, plugins: &Arc<Roster>) -> Result<Arc<Snapshot>, Vec<Problem>> {
     let unfit = unfit(config, plugins);
     if !unfit.is_empty() {

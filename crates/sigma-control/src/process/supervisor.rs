@@ -58,7 +58,7 @@ pub trait LogControl {
     /// Puts another filter into force.
     ///
     /// # Errors
-    /// The filter is not understood.
+    /// Returns an error if the filter is not understood.
     fn set_level(&self, filter: &str) -> Result<(), String>;
     /// Opens the file anew, after it was renamed.
     fn reopen(&self);
@@ -146,7 +146,7 @@ impl Supervisor {
     /// Starts everything. Must be called within a runtime.
     ///
     /// # Errors
-    /// Any [`StartError`]; nothing keeps running then.
+    /// Returns an error if the process cannot start; nothing keeps running then.
     pub async fn start(
         options: Options,
         checked: Checked,
@@ -219,8 +219,8 @@ impl Supervisor {
     /// Runs until told to stop, then drains.
     ///
     /// # Errors
-    /// A worker has ended by itself: what is left serves its open exchanges to their end, and whoever
-    /// watches the process is to start it anew.
+    /// Returns an error if a worker has ended by itself: the others serve their open exchanges to the
+    /// end, and whoever watches the process is to start it anew.
     pub async fn run(mut self) -> Result<(), WorkerLost> {
         let Some(mut signals) = self.signals.take() else { return Ok(()) };
         sigma_net::worker::yield_to_workers();

@@ -70,7 +70,7 @@ impl Source {
     /// Reads and checks. `plugins` are those of the build.
     ///
     /// # Errors
-    /// The file cannot be read, or has problems.
+    /// Returns an error if the file cannot be read or has problems.
     pub fn load(&self, plugins: &dyn PluginSchemas) -> Result<Checked, LoadError> {
         self.check(&self.read()?, plugins)
     }

@@ -32,7 +32,7 @@ impl Trial {
     /// Tries a resource that has passed its check.
     ///
     /// # Errors
-    /// Why it could not be served; a sentence.
+    /// Returns an error, which is a sentence, if the resource could not be served.
     pub fn run(&self, kind: Kind, id: &str, value: &Value) -> Result<(), String> {
         let key = ResourceKey::new(kind, id);
         let Some(resource) = stored::outline(&key, value) else { return Ok(()) };

@@ -37,7 +37,7 @@ impl BodyReader {
     /// in `input`. After [`Frame::End`] or [`Frame::Trailers`] the reader is done.
     ///
     /// # Errors
-    /// Returns the broken rule; the connection cannot be used further.
+    /// Returns an error, which is the broken rule; the connection cannot be used further.
     pub fn next(&mut self, input: &mut Chunk) -> Result<Option<Frame>, &'static str> {
         match self {
             BodyReader::Done => Ok(Some(Frame::End)),

@@ -73,7 +73,7 @@ impl ChunkedDecoder {
     /// `data`. Bytes beyond `consumed` belong to what follows the message.
     ///
     /// # Errors
-    /// Returns the broken rule; the connection cannot be used further.
+    /// Returns an error, which is the broken rule; the connection cannot be used further.
     pub fn decode(&mut self, data: &mut [u8]) -> Result<Decoded, &'static str> {
         let (mut at, mut payload) = (0, 0);
         while at < data.len() && self.state != State::Done {

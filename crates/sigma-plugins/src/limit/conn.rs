@@ -159,7 +159,7 @@ impl Rule {
     /// The limit for a request.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Returns an error, which is the reason, if there is no limit.
     fn limit(&self, ctx: &Context) -> Result<Limit, &'static str> {
         let conn = self.conn.resolve(ctx).ok_or("`conn` makes no whole number from 1 on")?;
         let burst = self.burst.resolve(ctx).ok_or("`burst` makes no whole number from 0 on")?;
@@ -309,7 +309,7 @@ impl LimitConn {
     /// The limits for a request.
     ///
     /// # Errors
-    /// One is not to be determined, or none applies; why.
+    /// Returns an error, which is the reason, if a limit cannot be determined or if none applies.
     fn limits(&self, ctx: &Context) -> Result<Vec<Limit>, &'static str> {
         let mut limits = Vec::with_capacity(self.rules.len());
         for rule in &self.rules {

@@ -203,7 +203,7 @@ impl<const LEAST: u64> Amount<LEAST> {
     /// Checks what is the same for all requests: a number, or a text without variables.
     ///
     /// # Errors
-    /// It is no whole number from `LEAST` on; `field` is where it stands.
+    /// Returns an error, which names `field`, if it is not a whole number from `LEAST` on.
     pub(super) fn check(&self, field: &str) -> Result<(), String> {
         let varies = self.template.as_ref().is_some_and(|text| text.variables().next().is_some());
         // Nothing is asked for in a text without variables.

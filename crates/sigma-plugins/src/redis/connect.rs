@@ -34,7 +34,8 @@ impl Connection {
 /// Makes a connection, logged in and with its database chosen.
 ///
 /// # Errors
-/// Nobody there, a refused login, no such database; no master that sentinels agree on.
+/// Returns an error if nobody answers, the login is refused, the database does not exist, or the
+/// sentinels agree on no master.
 pub(super) async fn connect(target: &Target) -> RedisResult<Connection> {
     match &target.deployment {
         Deployment::Single(place) => single(target, place).await,

@@ -74,8 +74,8 @@ impl SharedConnection {
     /// Runs a command. It may run twice if the connection was lost under it.
     ///
     /// # Errors
-    /// No connection, no answer in time, or what the server finds wrong. Errors that are no
-    /// answers of the server were logged.
+    /// Returns an error if there is no connection or no answer in time, or if the server answers with
+    /// one. Errors that are no answers of the server were logged.
     pub(crate) async fn ask(&self, command: &Cmd) -> RedisResult<Value> {
         if let Some((mut connection, number)) = self.held() {
             match self.ask_on(&mut connection, number, command).await {
@@ -92,7 +92,8 @@ impl SharedConnection {
     /// commands that were sent before.
     ///
     /// # Errors
-    /// As [`SharedConnection::ask`]; None if there is no connection.
+    /// Returns an error in the cases in which [`SharedConnection::ask`] does; None if there is no
+    /// connection.
     pub(crate) async fn ask_in_order(&self, command: &Cmd) -> Option<RedisResult<Value>> {
         let (mut connection, number) = self.held()?;
         Some(self.ask_on(&mut connection, number, command).await)

@@ -27,7 +27,8 @@ impl Script {
     /// Runs it on one key: with one, it also runs on a cluster.
     ///
     /// # Errors
-    /// As [`SharedConnection::ask`]; an answer of another shape.
+    /// Returns an error in the cases in which [`SharedConnection::ask`] does, and if the answer has
+    /// another shape.
     pub(crate) async fn run<T: FromRedisValue>(
         &self,
         connection: &SharedConnection,

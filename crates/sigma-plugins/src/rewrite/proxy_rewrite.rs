@@ -142,7 +142,7 @@ impl ProxyRewrite {
     /// The new target, and the groups of the pattern that matched.
     ///
     /// # Errors
-    /// The client made the path lead elsewhere.
+    /// Returns an error if the client made the path lead elsewhere.
     fn target(&self, ctx: &Context) -> Result<(Vec<u8>, Vec<Vec<u8>>), DotSegment> {
         if self.use_real_request_uri_unsafe {
             return Ok(self.raw_target(ctx));

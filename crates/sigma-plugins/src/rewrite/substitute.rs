@@ -122,7 +122,8 @@ impl Substitution {
     /// The text with its first `matches` matches replaced, of `limit` bytes at most.
     ///
     /// # Errors
-    /// It would be longer: a replacement may be longer than what it replaces, and stand for a byte.
+    /// Returns an error if the result would be longer than `limit`: a replacement may be longer than
+    /// what it replaces, and stand for a byte.
     pub(super) fn bounded(&self, text: Vec<u8>, matches: usize, limit: usize) -> Result<Vec<u8>, TooLong> {
         let (mut out, mut copied, mut at, mut left) = (Vec::new(), 0, 0, matches);
         while left > 0

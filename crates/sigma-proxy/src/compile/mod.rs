@@ -129,7 +129,8 @@ impl Compiler {
     /// force. Instances and upstreams that did not change are taken over with all their state.
     ///
     /// # Errors
-    /// Everything that the check of the configuration could not see.
+    /// Returns an error if the configuration cannot be compiled: every problem that its check could not
+    /// see.
     pub fn compile(
         &self,
         config: &Config,
@@ -160,7 +161,7 @@ impl Compiler {
     /// Compiles a configuration that differs from the one before in these resources only.
     ///
     /// # Errors
-    /// Why some of them cannot be compiled; the compiler is as it was before.
+    /// Returns an error if some of them cannot be compiled; the compiler is as it was before.
     pub fn change(
         &mut self,
         config: &Config,

@@ -16,7 +16,7 @@ pub trait EndpointSource {
     /// `probes`.
     ///
     /// # Errors
-    /// Returns what the check of the configuration could not see.
+    /// Returns an error if there is a problem that the check of the configuration could not see.
     fn endpoints(
         &mut self,
         key: &str,
@@ -40,13 +40,13 @@ pub trait FileSource {
     /// The authorities that may vouch for nodes: those in a file (PEM), else those of the system.
     ///
     /// # Errors
-    /// Returns a sentence if they cannot be read.
+    /// Returns an error, which is a sentence, if they cannot be read.
     fn authorities(&mut self, file: Option<&Path>) -> Result<Authorities, String>;
 
     /// The content of a file.
     ///
     /// # Errors
-    /// Returns a sentence, with the file's name, if it cannot be read.
+    /// Returns an error, which is a sentence with the file's name, if it cannot be read.
     fn read(&self, path: &Path) -> Result<Vec<u8>, String>;
 }
 

@@ -20,7 +20,7 @@ use super::{State, Task};
 /// are kept elsewhere, is left out: they may come later, and change.
 ///
 /// # Errors
-/// What the check of the resource by itself could not see.
+/// Returns an error if there is a problem that the check of the resource by itself could not see.
 pub fn try_out(
     resource: AnyResource,
     roster: &Arc<Roster>,

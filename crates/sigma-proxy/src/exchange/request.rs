@@ -178,7 +178,7 @@ impl Variables for RequestView<'_> {
 /// Why each route does or does not serve the request with this head.
 ///
 /// # Errors
-/// The path of its target is invalid.
+/// Returns an error if the path of its target is invalid.
 pub(crate) fn explain(
     head: &RequestHead,
     snapshot: &Snapshot,

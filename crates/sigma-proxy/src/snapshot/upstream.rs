@@ -67,7 +67,7 @@ impl Upstream {
     /// plugin, whose nodes are sent their host without the port (APISIX: traffic-split).
     ///
     /// # Errors
-    /// What the check of the configuration could not see.
+    /// Returns an error if there is a problem that the check of the configuration could not see.
     pub(crate) fn compile(
         key: &str,
         config: &Arc<resources::Upstream>,

@@ -95,7 +95,7 @@ impl Resolver {
     /// A resolver by the system's configuration.
     ///
     /// # Errors
-    /// The configuration cannot be read.
+    /// Returns an error if the configuration cannot be read.
     pub fn from_system() -> Result<Resolver, DnsError> {
         let (config, options) = read_system_conf().map_err(|error| {
             DnsError(format!("the system's resolver configuration (/etc/resolv.conf): {error}"))
@@ -106,7 +106,7 @@ impl Resolver {
     /// A resolver by a text in the form of `/etc/resolv.conf`.
     ///
     /// # Errors
-    /// The text names no server.
+    /// Returns an error if the text names no server.
     pub fn with_conf(text: &[u8]) -> Result<Resolver, DnsError> {
         let (config, options) = parse_resolv_conf(text).map_err(|error| DnsError(error.to_string()))?;
         Resolver::build(config, options)
@@ -115,7 +115,7 @@ impl Resolver {
     /// A resolver that asks these servers.
     ///
     /// # Errors
-    /// The resolver cannot be built.
+    /// Returns an error if the resolver cannot be built.
     pub fn with_servers(servers: &[SocketAddr]) -> Result<Resolver, DnsError> {
         let server = |addr: &SocketAddr| {
             let on_port = |mut connection: ConnectionConfig| {
@@ -153,7 +153,7 @@ impl Resolver {
     /// The addresses of `name`. `localhost` and IP addresses are answered without a query.
     ///
     /// # Errors
-    /// There is no address, or nobody could tell.
+    /// Returns an error if there is no address or if no server answered.
     pub async fn addresses(&self, name: &str) -> Result<Answer, DnsError> {
         let known = match name {
             "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),

@@ -19,7 +19,7 @@ pub use server::{NoRequest, Server, ServerLimits};
 /// Writes `output` to `stream`; ready when it is empty.
 ///
 /// # Errors
-/// The operating system's.
+/// Returns an error if the operating system does.
 fn flush(stream: &mut Stream, output: &mut Output, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
     while !output.is_empty() {
         let written = match output.single() {

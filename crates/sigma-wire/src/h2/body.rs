@@ -145,7 +145,7 @@ impl Outflow {
     /// Hands what is queued to the connection as the window allows; ready when it has all.
     ///
     /// # Errors
-    /// The stream is over.
+    /// Returns an error if the stream is over.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         while !self.piece.is_empty() {
             let mut room = self.stream.capacity();

@@ -52,7 +52,7 @@ impl SharedConnection {
     /// that ends with the last stream once the connection is dropped.
     ///
     /// # Errors
-    /// [`FaultKind::ConnectRefused`] if the node does not take the preface.
+    /// Returns an error, [`FaultKind::ConnectRefused`], if the node does not take the preface.
     pub async fn open(stream: Stream, limits: &SharedLimits) -> Result<Rc<SharedConnection>, Fault> {
         let scheme = if stream.tls().is_some() { Scheme::HTTPS } else { Scheme::HTTP };
         let wire = Wire::of_server(stream);

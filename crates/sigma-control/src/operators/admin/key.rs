@@ -40,7 +40,7 @@ pub struct KeyFile {
 /// where the settings have keys of their own.
 ///
 /// # Errors
-/// The file can be neither read nor made.
+/// Returns an error if the file can be neither read nor made.
 pub fn settle_key(settings: &mut Admin, folder: &Path) -> Result<Option<KeyFile>, KeyFileError> {
     if !settings.key_required || !settings.keys.is_empty() {
         return Ok(None);

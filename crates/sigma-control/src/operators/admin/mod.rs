@@ -162,7 +162,7 @@ impl AdminState {
     /// Checks a resource by itself, see [`stored::check`]; returns what its writer should know.
     ///
     /// # Errors
-    /// The whole text of the refusal.
+    /// Returns an error, which is the whole text of the answer, if the value is refused.
     fn check(&self, kind: Kind, id: Option<&str>, value: &Value) -> Result<Vec<Problem>, String> {
         stored::check(kind, id, value, &*self.plugins, self.unknown_fields)?;
         let (plugins, unknown) = (&*self.plugins, self.unknown_fields);

@@ -120,7 +120,7 @@ impl Verifier {
     /// That of a consumer.
     ///
     /// # Errors
-    /// What is missing or wrong, as APISIX words it.
+    /// Returns an error, worded as APISIX words it, if something is missing or wrong.
     pub(super) fn new(consumer: Consumer) -> Result<Verifier, String> {
         let key = match consumer.algorithm.shared() {
             Some(algorithm) => secret_key(&consumer, algorithm)?,
@@ -139,7 +139,7 @@ impl Verifier {
     /// Whether the consumer signed the token.
     ///
     /// # Errors
-    /// Why it did not; a text for the log.
+    /// Returns an error, which is a text for the log, if the signature does not hold.
     pub(super) fn verify(&self, token: &Token) -> Result<(), &'static str> {
         // The token never chooses the algorithm (RFC 8725 §3.1).
         let named = token.header.get("alg").and_then(|name| Algorithm::deserialize(name).ok());

@@ -32,7 +32,7 @@ impl Token {
     /// Reads a token.
     ///
     /// # Errors
-    /// Where it is no token; a text for the log.
+    /// Returns an error, which is a text for the log, if the text is not a token.
     pub(super) fn parse(text: Vec<u8>) -> Result<Token, &'static str> {
         let parts: Vec<&[u8]> = text.split(|b| *b == b'.').collect();
         let [header, claims, signature] = parts[..] else {
@@ -56,7 +56,7 @@ impl Token {
     /// Claims of `required` must be present; without any, those that are present are looked at.
     ///
     /// # Errors
-    /// Which claim does not hold; a text for the log.
+    /// Returns an error, which is a text for the log, if a claim does not hold.
     pub(super) fn in_time(&self, required: &[Claim], now: f64, grace_s: f64) -> Result<(), &'static str> {
         if required.is_empty() {
             self.expires_after(now - grace_s, false)?;

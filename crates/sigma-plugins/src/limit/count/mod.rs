@@ -124,7 +124,7 @@ impl Rule {
     /// The limit for a request; None if it does not apply.
     ///
     /// # Errors
-    /// Why it is not to be determined.
+    /// Returns an error, which is the reason, if the quota cannot be determined.
     fn quota(&self, ctx: &Context) -> Result<Option<(Vec<u8>, Quota)>, &'static str> {
         let key = match self.listed {
             true => self.space.by_value(&self.key, ctx),
@@ -227,7 +227,7 @@ impl LimitCount {
     /// The limits for a request.
     ///
     /// # Errors
-    /// One is not to be determined, or none applies; why.
+    /// Returns an error, which is the reason, if a quota cannot be determined or if none applies.
     fn applied(&self, ctx: &Context) -> Result<Vec<Applied>, &'static str> {
         let mut applied = Vec::with_capacity(self.rules.len());
         for (rule, limit) in self.rules.iter().enumerate() {
@@ -254,7 +254,7 @@ impl LimitCount {
     /// Counts in Redis, up to the first limit that refuses.
     ///
     /// # Errors
-    /// Redis did not answer.
+    /// Returns an error if Redis did not answer.
     async fn ask(&self, connection: &SharedConnection, applied: &[Applied]) -> RedisResult<Vec<Verdict>> {
         let mut verdicts = Vec::with_capacity(applied.len());
         for limit in applied {

@@ -47,7 +47,7 @@ pub(super) enum Counting {
 /// Counts a request that costs so much.
 ///
 /// # Errors
-/// Redis did not answer.
+/// Returns an error if Redis did not answer.
 pub(super) async fn count(
     connection: &SharedConnection,
     (kind, counting): (WindowType, Counting),
