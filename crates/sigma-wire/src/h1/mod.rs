@@ -19,7 +19,7 @@ pub use server::{NoRequest, Server, ServerLimits};
 /// Writes `output` to `stream`; ready when it is empty.
 ///
 /// # Errors
-/// Returns an error if the operating system does.
+/// Returns an error if the operating system refuses the bytes.
 fn flush(stream: &mut Stream, output: &mut Output, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
     while !output.is_empty() {
         let written = match output.single() {
