@@ -26,7 +26,7 @@ const LARGEST_KEPT: usize = 4;
 /// For how long after it was told to end a writer waits for a reader that stands still.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
-/// Where lines go.
+/// The destination of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogTarget {
     /// Standard output.
@@ -71,7 +71,7 @@ pub(crate) struct Block {
 
 /// The owner of a block.
 pub(crate) struct Sender {
-    /// Where the buffer goes once written.
+    /// The queue to which the buffer returns once it is written.
     home: SyncSender<Vec<u8>>,
     counters: Arc<WorkerCounters>,
 }

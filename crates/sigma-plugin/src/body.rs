@@ -57,7 +57,7 @@ pub fn poll_filtered(
     }
 }
 
-/// What stands before a filter.
+/// The filters and the source in front of a filter.
 struct Row<'r> {
     filters: &'r mut [Box<dyn BodyFilter>],
     source: &'r mut dyn Frames,

@@ -1,4 +1,4 @@
-//! What a hook sees and changes of one exchange.
+//! The data of one exchange that hooks see and change.
 
 use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -12,7 +12,7 @@ use crate::consumer::{Consumer, Identity};
 use crate::record::Record;
 use crate::{Entry, Plugin};
 
-/// Where a request came from.
+/// The client of a request, as far as it is known.
 #[derive(Debug, Clone, Default)]
 pub struct Client {
     /// The client's address: the direct peer's, unless a plugin believed a proxy before it. None
@@ -26,7 +26,7 @@ pub struct Client {
     pub local: Option<SocketAddr>,
     /// Number of the connection, unique in its worker.
     pub connection: u64,
-    /// What is known of the TLS session, if there is one.
+    /// The facts about the TLS session, if there is one.
     pub tls: Option<Rc<Tls>>,
 }
 
@@ -71,7 +71,7 @@ impl Tls {
     }
 }
 
-/// What is known of the matched route.
+/// The facts about the matched route.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RouteFacts {
     /// Its identity.
@@ -104,7 +104,7 @@ impl BodyCopy {
     }
 }
 
-/// Where one instance of a plugin keeps values in an exchange.
+/// The place where one instance of a plugin keeps values in an exchange.
 ///
 /// It is the place of the instance in memory, which is nobody else's while the exchange lasts: the
 /// configuration that it runs under holds its instances.
@@ -140,13 +140,13 @@ pub struct Context {
     pub body: Option<Vec<u8>>,
     /// A copy of what passes of the request body, for plugins that only look.
     pub request_copy: Option<Rc<BodyCopy>>,
-    /// Where the request came from.
+    /// The client of the request.
     pub client: Client,
     /// The matched route.
     pub route: Option<Arc<RouteFacts>>,
     /// Parameters of the matched path pattern: names and values.
     pub params: Vec<(String, Vec<u8>)>,
-    /// Who the request is from, once authenticated.
+    /// The consumer that the request is from, once it is authenticated.
     pub identity: Option<Arc<Identity>>,
     /// How it went.
     pub record: Record,
@@ -154,11 +154,11 @@ pub struct Context {
     pub(crate) request_id: OnceCell<Box<str>>,
     /// Variables that plugins set, by name.
     pub(crate) variables: Vec<(Box<str>, Vec<u8>)>,
-    /// What [`Entry`]'s filters said, evaluated once per exchange.
+    /// The verdicts of the filters of each [`Entry`], evaluated once per exchange.
     verdicts: Vec<(usize, bool)>,
     /// Plugins that do not run any more in this exchange, by name.
     skipped: Vec<Box<str>>,
-    /// What plugins keep over the phases of this exchange.
+    /// The values that plugins keep over the phases of this exchange.
     kept: Vec<(Slot, Box<dyn Any>)>,
 }
 

@@ -1,4 +1,4 @@
-//! What a hook answers.
+//! The answers of hooks.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -17,7 +17,7 @@ pub type Resume = Box<dyn FnOnce(&mut Context, &Env<'_>) -> Step>;
 /// Goes on once the request body was read, see [`Step::ReadBody`].
 pub type BodyResume = Box<dyn FnOnce(&mut Context, &Env<'_>, BodyRead) -> Step>;
 
-/// What a hook answers. Only waiting allocates.
+/// The answer of a hook. Only waiting allocates.
 pub enum Step {
     /// The next plugin, please.
     Next,
@@ -38,7 +38,7 @@ pub enum Step {
     ReadBody {
         /// Most bytes to hold in memory.
         limit: usize,
-        /// What to do then.
+        /// The rest of the hook, which runs then.
         then: BodyResume,
     },
 }
@@ -176,7 +176,7 @@ impl From<Reply> for Step {
 /// Goes on with a response after waiting.
 pub type ResponseResume = Box<dyn FnOnce(&mut Context, &Env<'_>) -> ResponseStep>;
 
-/// What a hook makes of a response whose head is known and has not left.
+/// The answer of a hook to a response whose head is known and has not left.
 pub enum ResponseStep {
     /// It goes on, as it stands in [`Context::response`] now.
     Next,
@@ -210,7 +210,7 @@ impl ResponseStep {
 pub struct StreamBody {
     /// How long it will be.
     pub length: BodyLength,
-    /// Who makes it.
+    /// The source that makes it.
     pub source: Box<dyn BodySource>,
 }
 

@@ -17,7 +17,7 @@ use crate::worker::Worker;
 /// A connection that may send its first request.
 pub(crate) struct Admitted {
     pub(crate) stream: Stream,
-    /// What was read of it already.
+    /// The bytes that were read of it already.
     pub(crate) early: Chunk,
     pub(crate) origin: Origin,
 }
@@ -51,7 +51,7 @@ pub(crate) async fn admit(
     Some(Admitted { stream, early, origin })
 }
 
-/// What `work` comes to; None once the worker is stopping. A connection without a request has
+/// The result of `work`; None once the worker is stopping. A connection without a request has
 /// nothing to lose.
 async fn unless_draining<F: Future>(worker: &Worker, work: F) -> Option<F::Output> {
     let mut work = pin!(work);

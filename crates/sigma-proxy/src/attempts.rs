@@ -21,7 +21,7 @@ pub(crate) struct Attempts<'a> {
     worker: &'a Worker,
     upstream: &'a Arc<Upstream>,
     balancer: Rc<RefCell<Balancer>>,
-    /// What consistent hashing goes by.
+    /// The value that consistent hashing uses.
     key: Option<Vec<u8>>,
     tried: Tried,
     retries: usize,
@@ -46,7 +46,7 @@ impl std::ops::Deref for Picked {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Failure {
     pub(crate) fault: Fault,
-    /// What is to follow, as far as the attempt itself decides it.
+    /// The next step, as far as the attempt itself decides it.
     pub(crate) decision: Decision,
     /// The node had all that it could wait for: neither the client's slowness nor the end of the
     /// client's own time made the attempt fail.
@@ -175,7 +175,7 @@ pub(crate) struct Progress {
     pub(crate) answered: bool,
 }
 
-/// What follows.
+/// The next step after an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// A fresh connection to the same node; does not count as an attempt.
@@ -204,7 +204,7 @@ pub(crate) fn decide(fault: Fault, method: Method, progress: Progress) -> Decisi
     }
 }
 
-/// What the fault says about the node, for passive health checks. A node that had not got the
+/// The verdict of the fault on the node, for passive health checks. A node that had not got the
 /// whole request may have waited for the client, so its patience says nothing about it. Nothing
 /// that the client or the gateway did wrong ever counts here.
 pub(crate) fn verdict(fault: Fault, request_sent: bool) -> Option<Event> {

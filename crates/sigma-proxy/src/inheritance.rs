@@ -1,4 +1,4 @@
-//! What outlives a generation of workers and passes to the next one.
+//! The state that outlives a generation of workers and passes to the next one.
 //!
 //! Listening sockets, the keys of TLS tickets, counters and health are one value. A start, a reload and
 //! whatever takes the place of workers are the same two steps over it: [`Inheritance::bind`] what is
@@ -80,7 +80,7 @@ struct Held {
     _file: Option<SocketFile>,
 }
 
-/// What passes from one generation to the next.
+/// The state that passes from one generation to the next.
 pub struct Inheritance {
     listening: Vec<Held>,
     sessions: Option<Arc<Sessions>>,
@@ -116,12 +116,12 @@ impl Inheritance {
         Compiler::new(roster, Arc::clone(&self.node)).resuming(self.sessions.clone())
     }
 
-    /// Where workers report what they see of nodes.
+    /// The place where workers report what they see of nodes.
     pub(crate) fn health(&self) -> &HealthReporter {
         &self.health
     }
 
-    /// What plugins of all workers share.
+    /// The data that plugins of all workers share.
     pub(crate) fn node(&self) -> &Arc<Node> {
         &self.node
     }

@@ -156,7 +156,7 @@ fn serve(entered: Entered, admitted: Admitted, open: Rc<Cell<bool>>) -> impl Fut
     converse(Box::new(Conversation { server: Server::new(stream, early, limits), info, entered, open }))
 }
 
-/// What an HTTP/1 connection is, in one piece, so that its task holds no more than a pointer to it.
+/// The state of an HTTP/1 connection in one piece, so that its task holds no more than a pointer to it.
 struct Conversation {
     server: Server,
     info: ConnectionInfo,

@@ -26,7 +26,7 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Those of the worker that `worker` leads to.
+    /// Makes the calls of the worker that `worker` leads to.
     pub(crate) fn new(worker: Weak<Worker>) -> Calls {
         Calls { worker }
     }

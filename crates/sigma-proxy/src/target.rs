@@ -16,7 +16,7 @@ use sigma_wire::h2::SharedLimits;
 use crate::connection::{Origin, tolerance};
 use crate::snapshot::{Snapshot, Upstream};
 
-/// What a request demands of a connection, besides its upstream.
+/// The demands of a request on a connection, besides its upstream.
 #[derive(Debug)]
 pub(crate) struct Demands {
     /// For the connection and what it takes until a request may be sent.

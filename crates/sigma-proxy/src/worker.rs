@@ -1,4 +1,4 @@
-//! What one worker thread owns. Nothing here is shared: cells, not locks.
+//! The state that one worker thread owns. Nothing here is shared: cells, not locks.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ const MERGED_KEPT: usize = 10_000;
 /// One generation of configuration as one worker sees it.
 pub(crate) struct View {
     pub(crate) snapshot: Arc<Snapshot>,
-    /// What connections that are accepted now are held to.
+    /// The limits of connections that are accepted now.
     pub(crate) server_limits: Rc<ServerLimits>,
     /// Routes' chains with the plugins of consumers, made when the two first meet.
     merged: RefCell<HashMap<(usize, usize), Rc<Chain>>>,
@@ -92,11 +92,11 @@ pub(crate) struct Worker {
     view: RefCell<Rc<View>>,
     /// By upstream number; made when the upstream is first used.
     balancers: RefCell<Vec<Option<Balanced>>>,
-    /// What plugins share with the other workers, and what is this worker's alone.
+    /// The data of plugins that all workers share, and the data of this worker alone.
     pub(crate) node: Arc<Node>,
     pub(crate) local: Rc<Local>,
     pub(crate) calls: Calls,
-    /// What this process is called by those who look for loops.
+    /// The name of this process in fields that detect loops.
     pub(crate) own_name: Arc<OwnName>,
     pub(crate) pools: RefCell<Pools>,
     pub(crate) counters: Arc<WorkerCounters>,
@@ -167,7 +167,7 @@ impl Worker {
         self.view.replace(Rc::new(View::new(snapshot)));
     }
 
-    /// What bounds the TLS handshakes of this worker.
+    /// The bound on TLS handshakes of this worker.
     pub(crate) fn handshakes(&self) -> Rc<Handshakes> {
         Rc::clone(&self.handshakes.borrow())
     }

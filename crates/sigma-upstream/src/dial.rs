@@ -31,7 +31,7 @@ pub struct Dial<'d> {
 /// The TLS of an encrypted connection.
 #[derive(Debug, Clone, Copy)]
 pub struct DialTls<'d> {
-    /// What is offered and demanded; a node that agrees on `h2` is spoken to in HTTP/2.
+    /// The settings of the handshake; a node that agrees on `h2` is spoken to in HTTP/2.
     pub client: &'d ClientTls,
     /// The name that the node is asked for, without a port.
     pub name: &'d str,

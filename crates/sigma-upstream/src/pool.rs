@@ -39,7 +39,7 @@ pub struct Target<'t> {
     pub limits: PoolLimits,
 }
 
-/// What a connection was made for. Upstreams that share an endpoint may differ in whom they trust
+/// The target that a connection was made for. Upstreams that share an endpoint may differ in whom they trust
 /// and what they ask for, so that only the same serves again.
 #[derive(Debug)]
 struct Made {

@@ -30,7 +30,7 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// Those before, if the settings are the same.
+    /// Makes the sessions of `tls`. Returns `before` if the settings are the same.
     pub(super) fn of(tls: &Tls, before: Option<&Arc<Sessions>>) -> Result<Arc<Sessions>, Problem> {
         let settings = (tls.resumption, tls.ticket_rotation_s, tls.cached_sessions);
         if let Some(same) = before.filter(|before| before.settings == settings) {
@@ -62,7 +62,8 @@ pub(super) struct Certificate {
 }
 
 impl Task<'_> {
-    /// What clients see by an ssl, if it is for them and enabled. What did not change is taken over.
+    /// Compiles the certificate of an ssl that is for clients and enabled. An ssl that did not change keeps
+    /// its certificate.
     pub(super) fn certificate(
         &mut self,
         key: &ResourceKey,
@@ -222,7 +223,7 @@ pub(super) fn pairs(ssl: &Ssl, sources: &Sources<'_>) -> Result<Vec<Pair>, Strin
     ssl.pairs().enumerate().map(pair).collect()
 }
 
-/// What a text stands for, if it is a reference to a secret.
+/// The secret that a text refers to, or the text itself.
 pub(super) fn revealed(text: &str, sources: &Sources<'_>) -> Result<String, String> {
     if !is_reference(text) {
         return Ok(text.to_owned());

@@ -1,4 +1,4 @@
-//! What is compiled of one resource: its plugin instances, upstreams, identities and certificate.
+//! The compiled form of one resource: its plugin instances, upstreams, identities and certificate.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::node_tls::NodeTls;
 use super::{Failure, State, Task};
 use crate::snapshot::Upstream;
 
-/// What is compiled of one resource.
+/// The compiled form of one resource.
 #[derive(Default)]
 pub(super) struct Compiled {
     /// Its plugins.
@@ -59,7 +59,7 @@ impl Task<'_> {
         keys.filter_map(|key| Some((key.clone(), self.compile_one(&key, before)?))).collect()
     }
 
-    /// What is left of a resource that cannot be served: consumers are recognised as far as possible,
+    /// Compiles the rest of a resource that cannot be served: consumers are recognised as far as possible,
     /// so that they are told that it is not their fault.
     fn compile_closed(&mut self, key: &ResourceKey) -> Option<Arc<Compiled>> {
         let resources = &self.config.resources;
@@ -134,7 +134,7 @@ pub(super) fn is_off(conf: &Value) -> bool {
     conf.pointer("/_meta/disable") == Some(&Value::Bool(true))
 }
 
-/// What to do about a plugin that is not there.
+/// The remedy for a plugin that is not there.
 fn unknown_plugin_hint(is_built_in: bool) -> &'static str {
     match is_built_in {
         true => "name it in `plugins`, or in `compat.ignored_plugins` if it may be left out",

@@ -50,7 +50,7 @@ pub(crate) use sources::NoFiles;
 pub use sources::{EndpointSource, FileSource, NoSecrets, SecretSource, Sources};
 pub use trial::try_out;
 
-/// What a resource is refused for. The key is that of the resource that is to be left as it was.
+/// The reason for which a resource is refused. The key names the resource that is to be left as it was.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// The resource; None for the settings.
@@ -71,7 +71,7 @@ pub struct Compiler {
 /// How a consumer is recognised: by which plugin, and the key it is found by there.
 type Recognised = (Arc<dyn sigma_plugin::Kind>, Box<str>);
 
-/// What is known of the snapshot that was compiled last.
+/// The compiler's knowledge of the snapshot that was compiled last.
 #[derive(Clone, Default)]
 struct State {
     /// Compiled of resources that have plugins or inline upstreams, routes among them.
@@ -83,7 +83,7 @@ struct State {
     upstream_numbers: Numbers,
     /// Routes that name a service, an upstream or a plugin config.
     referrers: HashMap<ResourceKey, BTreeSet<Box<str>>>,
-    /// What each consumer is recognised by: plugin and key.
+    /// The plugins and keys by which each consumer is recognised.
     recognised: HashMap<Box<str>, Vec<Recognised>>,
     /// The chain that all routes without plugins share.
     no_plugins: Arc<Chain>,
@@ -99,7 +99,7 @@ pub struct Changed {
     pub gone: Option<Vec<String>>,
 }
 
-/// What a step works with.
+/// The inputs of one compilation, and the failures so far.
 struct Task<'a> {
     config: &'a Config,
     roster: &'a Arc<Roster>,

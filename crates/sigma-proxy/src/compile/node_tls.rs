@@ -44,10 +44,10 @@ struct Inputs {
     trusted: Option<PathBuf>,
 }
 
-/// What a node has to prove to a health probe over TLS.
+/// The proof that a health probe over TLS demands of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Probes {
-    /// Who it is.
+    /// Its identity.
     Identity,
     /// Nothing.
     Nothing,
@@ -135,7 +135,7 @@ impl Inputs {
         ClientTls::new(settings).map_err(|error| error.to_string())
     }
 
-    /// What is shown to nodes that ask.
+    /// The certificate for nodes that ask for one.
     fn pair(&self, sources: &Sources<'_>) -> Result<Option<Pair>, String> {
         if let Some(client) = &self.client {
             return Ok(pairs(client, sources)?.into_iter().next());

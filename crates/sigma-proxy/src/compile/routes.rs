@@ -52,7 +52,7 @@ fn service_of<'c>(config: &'c Config, route: &resources::Route) -> Option<&'c Ar
     config.resources.services.get(route.service_id.as_ref()?.as_str())
 }
 
-/// What a route refers to.
+/// The resources that a route refers to.
 fn references(route: &resources::Route) -> impl Iterator<Item = ResourceKey> {
     let of =
         |kind, id: &Option<sigma_config::id::Id>| id.as_ref().map(|id| ResourceKey::new(kind, id.as_str()));

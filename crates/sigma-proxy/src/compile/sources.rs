@@ -1,4 +1,4 @@
-//! What compiling needs from outside: three ports, which the control side implements.
+//! The inputs of compiling from outside: three ports, which the control side implements.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What connections of clients are held to, as the settings say.
+//! The limits of clients' connections, from the settings.
 
 use sigma_config::settings::{Settings, Tolerate};
 use sigma_http::h1::{HeadLimits, Tolerance};
@@ -47,7 +47,7 @@ pub(crate) fn session_limits(settings: &Settings) -> SessionLimits {
     }
 }
 
-/// What the settings take beyond the strict grammar.
+/// The forms beyond the strict grammar that the settings accept.
 pub(crate) fn tolerance(settings: &Settings) -> Tolerance {
     let Tolerate { lone_percent, raw_utf8, empty_host, bare_lf, equal_lengths } = settings.tolerate;
     Tolerance { lone_percent, raw_utf8, empty_host, bare_lf, equal_lengths }

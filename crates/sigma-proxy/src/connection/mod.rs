@@ -1,4 +1,4 @@
-//! What is known of a client's connection, whatever its requests are.
+//! The facts about a client's connection that hold for all of its requests.
 
 mod limits;
 mod tls;
@@ -10,7 +10,7 @@ use sigma_net::{Peer, Stream};
 pub(crate) use limits::{server_limits, session_limits, tolerance};
 pub(crate) use tls::TlsSession;
 
-/// Where a request came from; the same for all requests of a connection.
+/// The addresses that a request came from and to; the same for all requests of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin {
     pub(crate) peer: Peer,
@@ -30,7 +30,7 @@ pub(crate) struct ConnectionInfo {
 }
 
 impl ConnectionInfo {
-    /// What is known of `stream` once it may carry requests.
+    /// The facts about `stream` once it may carry requests.
     pub(crate) fn new(origin: Origin, stream: &Stream) -> ConnectionInfo {
         ConnectionInfo { origin, session: TlsSession::of(stream).map(Box::new) }
     }

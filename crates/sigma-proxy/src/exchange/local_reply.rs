@@ -12,7 +12,7 @@ pub(super) struct Draft {
     pub(super) reply: Reply,
     /// The body of a reply without one.
     pub(super) stream: Option<StreamBody>,
-    /// Who has the connection from the reply on.
+    /// The plugin that takes the connection over after the reply.
     pub(super) peer: Option<Box<dyn Takeover>>,
 }
 

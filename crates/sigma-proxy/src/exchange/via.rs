@@ -22,7 +22,7 @@ impl Default for OwnName {
     }
 }
 
-/// What becomes of a request by its `Max-Forwards`.
+/// The outcome of `Max-Forwards` for a request.
 pub(super) enum Onward {
     /// It goes on.
     Yes,

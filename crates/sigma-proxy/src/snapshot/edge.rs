@@ -9,7 +9,7 @@ use sigma_config::tls::ListenerProxyProtocol;
 use sigma_config::wording::pcre::Pattern;
 use sigma_net::tls::{AcceptOptions, Certificates, Demand, ServerIdentity};
 
-/// What a listener demands of a connection before its first request.
+/// The demands of a listener on a connection before its first request.
 #[derive(Debug)]
 pub(crate) struct ListenerOptions {
     pub(crate) address: ListenAddress,
@@ -31,7 +31,7 @@ pub(crate) struct ServerCertificates {
     pub(crate) by_name: Certificates,
     /// Whether any of them asks for certificates of clients, or refuses; without, no request is looked at.
     asks: bool,
-    /// What is served without a certificate, by the place of the identity, which is held here.
+    /// The paths that are served without a certificate, by the address of the identity, which is held here.
     exempt: HashMap<usize, (Arc<ServerIdentity>, Exempt)>,
 }
 

@@ -28,7 +28,7 @@ pub(crate) enum HashKey {
 pub struct Upstream {
     /// `upstreams/1`, or `routes/1` for an inline one; unique and stable.
     pub key: String,
-    /// What it was compiled from.
+    /// The resource that it was compiled from.
     pub config: Arc<resources::Upstream>,
     /// Its endpoints.
     pub cell: Arc<UpstreamCell>,
@@ -101,7 +101,7 @@ impl Upstream {
     }
 }
 
-/// What a node is chosen by with `chash` (APISIX: `hash_on`, `key`).
+/// The value by which `chash` chooses a node (APISIX: `hash_on`, `key`).
 fn hash_key(upstream: &str, config: &resources::Upstream) -> Option<HashKey> {
     if config.balance != Balance::Chash {
         return None;

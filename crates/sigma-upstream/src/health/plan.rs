@@ -17,7 +17,7 @@ pub struct Plan {
     pub passive: Passive,
 }
 
-/// What a probe sends.
+/// The bytes that a probe sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Probe {
     /// Nothing; a connection is success.
@@ -44,7 +44,7 @@ impl PartialEq for ProbeTls {
 /// Compiled active checks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Active {
-    /// What is sent.
+    /// The bytes to send.
     pub probe: Probe,
     /// The TLS settings of probes over TLS.
     pub tls: Option<ProbeTls>,
@@ -134,9 +134,9 @@ impl FromIterator<u16> for StatusSet {
 /// Why checks cannot be compiled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanError {
-    /// Where, as pointer below `checks`.
+    /// The place, as a pointer below `checks`.
     pub pointer: &'static str,
-    /// What is wrong and what to do.
+    /// The reason and the remedy.
     pub message: String,
 }
 

@@ -88,7 +88,7 @@ fn merged<N, S: Default>(
     sums
 }
 
-/// What is known per route.
+/// The metrics of routes.
 fn requests(page: &mut Page<'_>, registry: &Registry) {
     let status =
         merged(registry, Metric::Status, |worker| &worker.status, |sum: &mut u64, n| *sum += n.get());
@@ -172,7 +172,7 @@ fn histogram(page: &mut Page<'_>, registry: &Registry, labels: &str, summed: &Su
     page.line("http_latency_sum", labels, summed.sum);
 }
 
-/// What is known of the gateway as a whole.
+/// The metrics of the gateway as a whole.
 fn gateway(page: &mut Page<'_>, registry: &Registry, node: &Node, facts: &Facts) {
     page.gauge(
         "http_requests_total",

@@ -157,7 +157,7 @@ impl Registry {
     }
 }
 
-/// What a request adds.
+/// The numbers that a request adds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sample {
     pub(super) request_ms: f64,
@@ -170,7 +170,7 @@ pub(super) struct Sample {
 /// The values of a request's labels, by [`Label`].
 pub(super) type Values<'v> = [&'v str; Label::COUNT];
 
-/// Where a request is counted. None where the series would be too many.
+/// The series in which a request is counted. None where the series would be too many.
 #[derive(Debug, Clone)]
 struct Cells {
     status: Option<Arc<Series<Cell>>>,
