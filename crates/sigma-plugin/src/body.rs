@@ -53,17 +53,17 @@ pub fn poll_filtered(
 ) -> Poll<Result<Frame, Fault>> {
     match filters.split_last_mut() {
         None => source.poll_frame(ctx, task),
-        Some((last, before)) => last.poll_frame(&mut Row { filters: before, source }, ctx, task),
+        Some((last, before)) => last.poll_frame(&mut FilteredSource { filters: before, source }, ctx, task),
     }
 }
 
-/// The filters and the source in front of a filter.
-struct Row<'r> {
+/// The source of a filter: the filters in front of it, and the source of the first of them.
+struct FilteredSource<'r> {
     filters: &'r mut [Box<dyn BodyFilter>],
     source: &'r mut dyn Frames,
 }
 
-impl Frames for Row<'_> {
+impl Frames for FilteredSource<'_> {
     fn poll_frame(&mut self, ctx: &mut Context, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
         poll_filtered(self.filters, self.source, ctx, task)
     }

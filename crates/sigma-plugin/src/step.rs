@@ -210,7 +210,7 @@ impl ResponseStep {
 pub struct StreamBody {
     /// How long it will be.
     pub length: BodyLength,
-    /// The source that makes it.
+    /// The source of its pieces.
     pub source: Box<dyn BodySource>,
 }
 

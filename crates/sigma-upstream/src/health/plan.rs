@@ -11,9 +11,9 @@ use super::state::{Event, Limits};
 /// Compiled checks of one upstream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// Probes.
+    /// The checks that send probes.
     pub active: Active,
-    /// What traffic shows.
+    /// The checks that judge by traffic.
     pub passive: Passive,
 }
 
