@@ -71,21 +71,18 @@ pub(crate) struct Exchange<'x, 'c> {
 }
 
 /// Runs one exchange whose head is in `scratch.ctx.request`.
-pub(crate) fn run<'x, 'c: 'x>(
+pub(crate) async fn run<'c>(
     worker: &'c Worker,
     info: &'c ConnectionInfo,
     down: Downstream<'c>,
-    scratch: &'x mut Scratch,
-) -> impl Future<Output = ()> + 'x {
+    scratch: &mut Scratch,
+) {
     let down = websocket::Client::new(info, down, &worker.counters);
-    // Opened before the first poll, so that the future has room for the exchange and not for these too.
     let mut exchange = Exchange::open(worker, down, scratch);
-    async move {
-        if let Err(fault) = exchange.serve().await {
-            exchange.fail(fault).await;
-        }
-        exchange.finish();
+    if let Err(fault) = exchange.serve().await {
+        exchange.fail(fault).await;
     }
+    exchange.finish();
 }
 
 /// Answers a head that was refused before it became a request.
