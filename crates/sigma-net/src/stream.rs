@@ -133,23 +133,24 @@ impl Stream {
     /// # Errors
     /// Returns the error of the operating system.
     pub fn poll_fill(&mut self, cx: &mut Context<'_>, chunk: &mut Chunk) -> Poll<io::Result<usize>> {
-        if !chunk.is_empty() || !chunk.spare().is_empty() {
-            chunk.make_room(0);
-            return self.poll_behind(cx, chunk);
+        if chunk.is_empty() && chunk.spare().is_empty() {
+            // A wait takes no memory.
+            let mut taken = Chunk::take();
+            let read = self.poll_read(cx, taken.spare());
+            if let Poll::Ready(Ok(n)) = read
+                && n > 0
+            {
+                taken.filled(n);
+                *chunk = taken;
+            }
+            return read;
         }
-        let mut taken = Chunk::take();
-        let read = self.poll_behind(cx, &mut taken);
-        if !taken.is_empty() {
-            *chunk = taken;
+        chunk.make_room(0);
+        let read = self.poll_read(cx, chunk.spare());
+        if let Poll::Ready(Ok(n)) = read {
+            chunk.filled(n);
         }
         read
-    }
-
-    #[inline]
-    fn poll_behind(&mut self, cx: &mut Context<'_>, chunk: &mut Chunk) -> Poll<io::Result<usize>> {
-        let n = ready!(self.poll_read(cx, chunk.spare()))?;
-        chunk.filled(n);
-        Poll::Ready(Ok(n))
     }
 
     /// Writes some of `buf`.
