@@ -22,6 +22,7 @@ use sigma_http::h1::{HeadLimits, Tolerance, parse_request};
 use sigma_observe::counters::{Counter, merge};
 use sigma_plugin::facts::{Facts, FactsBoard, NodeHealth, Websockets};
 use sigma_plugin::{Consumers, Context, Env, Local, Node, Reply};
+use tokio::sync::Semaphore;
 
 use super::{OpenError, listen};
 use crate::operators::control_api::Inspect;
@@ -34,6 +35,10 @@ const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHO
 
 /// Largest body of a request to an endpoint; none of them has use for more.
 const MAX_BODY_BYTES: usize = 1 << 20;
+
+/// Requests that are answered at a time. Each holds a thread that blocks while it waits, and what it waits for
+/// needs one too: were all of them held, nobody would ever be answered.
+static TURNS: Semaphore = Semaphore::const_new(64);
 
 /// How old facts become where nobody asks for them on a listener.
 const DEFAULT_REFRESH: Duration = Duration::from_secs(15);
@@ -116,6 +121,7 @@ async fn answer(State(pages): State<Pages>, request: Request) -> Response {
         Ok(body) => Vec::from(body),
         Err(_) => return StatusCode::PAYLOAD_TOO_LARGE.into_response(),
     };
+    let Ok(_turn) = TURNS.acquire().await else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
     let runtime = tokio::runtime::Handle::current();
     // What a hook waits for stays on the thread of the hook, and this one is for all operators.
     let made = tokio::task::spawn_blocking(move || runtime.block_on(pages.settled(at, head, body)));

@@ -242,6 +242,30 @@ fn prometheus_shows_its_page_on_a_listener_and_on_a_route() {
     assert!(public.text().contains(&counted), "{}", public.text());
 }
 
+/// Many who ask for the page at once all get it, however few threads there are.
+#[test]
+fn more_scrapers_than_threads_are_answered() {
+    /// More than the threads for blocking work that a runtime has.
+    const SCRAPERS: usize = 540;
+    let port = free_port();
+    let config = format!(
+        "workers: 1\nlisteners:\n  - address: \"{{listen}}\"\noperators: {{ connections: 600 }}\n\
+         plugin_attr: {{ prometheus: {{ export_addr: {{ ip: 127.0.0.1, port: {port} }} }} }}\n"
+    );
+    let _gateway = Gateway::start(SIGMA, &config).unwrap();
+    let address = Address::loopback(port);
+    let ask = |_| {
+        let mut peer = Peer::connect(&address).unwrap().with_deadline(PATIENCE);
+        peer.send("GET /apisix/prometheus/metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
+        peer
+    };
+    let scrapers: Vec<Peer> = (0..SCRAPERS).map(ask).collect();
+    for (at, mut scraper) in scrapers.into_iter().enumerate() {
+        let page = scraper.read_response("GET").unwrap_or_else(|error| panic!("scraper {at}: {error:#}"));
+        assert_eq!(page.status(), 200, "scraper {at}");
+    }
+}
+
 #[test]
 fn the_program_tells_of_its_plugins() {
     let output = |args: &[&str]| Command::new(SIGMA).args(args).output().unwrap();
