@@ -222,10 +222,12 @@ impl Building<'_, '_> {
                 identities.extend(self.identity(&kind, conf));
                 continue;
             }
-            let mut revealed = Value::clone(conf);
-            self.task.sources.secrets.reveal(&mut revealed);
-            for inline in self.task.roster.upstreams(name, revealed) {
-                self.plugin_upstream(name, &inline);
+            if kind.has_upstreams() {
+                let mut revealed = Value::clone(conf);
+                self.task.sources.secrets.reveal(&mut revealed);
+                for inline in self.task.roster.upstreams(name, revealed) {
+                    self.plugin_upstream(name, &inline);
+                }
             }
             entries.extend(self.entry(name, conf));
         }
