@@ -12,7 +12,7 @@ use sigma_config::described::schema_of;
 use sigma_config::plugins::PluginScope;
 
 use crate::places::VariablePlace;
-use crate::{Context, Entry, Env, Node, Plugin, Step};
+use crate::{Context, Entry, Env, Kind, Node, Plugin, Step};
 
 /// A phase of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -294,6 +294,8 @@ pub struct Build<'a> {
 pub(crate) trait Family {
     fn child(&self, name: &str, conf: &Value, resource: &str, node: &Arc<Node>)
     -> Result<Arc<Entry>, String>;
+
+    fn kinds(&self) -> Vec<Arc<dyn Kind>>;
 }
 
 /// Has no plugins.
@@ -302,6 +304,10 @@ struct Childless;
 impl Family for Childless {
     fn child(&self, name: &str, _: &Value, _: &str, _: &Arc<Node>) -> Result<Arc<Entry>, String> {
         Err(format!("unknown plugin [{name}]"))
+    }
+
+    fn kinds(&self) -> Vec<Arc<dyn Kind>> {
+        Vec::new()
     }
 }
 
@@ -348,6 +354,11 @@ impl Build<'_> {
     /// configuration.
     pub fn child(&self, name: &str, conf: &Value, place: &str) -> Result<Arc<Entry>, String> {
         self.family.child(name, conf, &format!("{}#{place}", self.resource), self.node)
+    }
+
+    /// The plugins that may be used, in the order of their names.
+    pub fn kinds(&self) -> Vec<Arc<dyn Kind>> {
+        self.family.kinds()
     }
 
     /// The key under which an [`InlineUpstream`] is found, see [`crate::Context::upstream`].

@@ -12,9 +12,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::Value;
 
+use crate::Consumers;
 use crate::machine::{Host, Machine};
 use crate::outbound::{Nowhere, Outbound};
-use crate::{Consumers, Kind};
 
 /// The world around one call of a hook.
 #[derive(Clone, Copy)]
@@ -56,8 +56,6 @@ pub struct Node {
     /// The setting `plugin_attr`: what a plugin is told once for the whole process.
     attributes: OnceLock<Value>,
     hostname: OnceLock<String>,
-    /// The plugins that may be used.
-    enabled: OnceLock<Vec<Arc<dyn Kind>>>,
     /// How often operators asked for log files to be opened anew.
     log_generation: AtomicU64,
     /// Lines of logs that plugins could not keep.
@@ -110,16 +108,6 @@ impl Node {
     /// What `plugin_attr` says for a plugin; `null` if nothing.
     pub fn attribute(&self, plugin: &str) -> &Value {
         self.attributes.get().and_then(|all| all.get(plugin)).unwrap_or(&Value::Null)
-    }
-
-    /// The plugins that may be used, in the order of their names; none before the first instance.
-    pub fn enabled(&self) -> &[Arc<dyn Kind>] {
-        self.enabled.get().map_or(&[], Vec::as_slice)
-    }
-
-    /// Tells which plugins may be used; the first to say it counts, as it is the same for all.
-    pub(crate) fn know_enabled<'k>(&self, kinds: impl Iterator<Item = &'k Arc<dyn Kind>>) {
-        self.enabled.get_or_init(|| kinds.cloned().collect());
     }
 
     /// Files that plugins write to are to be opened anew, because somebody renamed them.

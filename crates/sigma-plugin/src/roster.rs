@@ -209,7 +209,6 @@ impl Roster {
         if let Some(schema) = known.checked(PluginScope::Metadata) {
             meta_value = schema.filled(meta_value);
         }
-        node.know_enabled(self.kinds());
         let children = Children { roster: self, metadata_of, made: RefCell::default() };
         let build =
             Build { plugin: name, conf: &filled, resource, metadata: &meta_value, node, family: &children };
@@ -280,6 +279,10 @@ impl Family for Children<'_> {
         let entry = Arc::new(entry);
         self.made.borrow_mut().push(Arc::clone(&entry));
         Ok(entry)
+    }
+
+    fn kinds(&self) -> Vec<Arc<dyn Kind>> {
+        self.roster.kinds().cloned().collect()
     }
 }
 

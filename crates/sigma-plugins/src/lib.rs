@@ -19,4 +19,5 @@ mod security;
 pub(crate) mod testing;
 mod traffic;
 
+pub(crate) use roster::built_in;
 pub use roster::kinds;

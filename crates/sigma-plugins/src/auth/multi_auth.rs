@@ -9,7 +9,8 @@ use sigma_http::Headers;
 use sigma_plugin::descriptor::{Child, parsed};
 use sigma_plugin::step::End;
 use sigma_plugin::{
-    Build, Configuration, Context, Descriptor, Entry, Env, Identity, Phase, PhaseSet, Plugin, Reply, Step,
+    Build, Configuration, Context, Descriptor, Entry, Env, Identity, Kind, Phase, PhaseSet, Plugin, Reply,
+    Step,
 };
 
 use crate::log_throttle::LogThrottle;
@@ -67,16 +68,17 @@ struct Config {
 impl Configuration for Config {
     /// Only what authenticates may admit a request.
     fn check(&self) -> Result<(), String> {
-        let kinds = crate::kinds();
-        let authenticates = |name: &str| {
-            // Of a plugin that is not there the roster says so.
-            kinds.iter().find(|known| known.name() == name).is_none_or(|known| known.authenticates())
-        };
+        // Of a plugin that does not come with the gateway the instance says so.
+        let authenticates = |name: &str| crate::built_in(name).is_none_or(|kind| kind.authenticates());
         match self.auth_plugins.iter().flat_map(Map::keys).find(|name| !authenticates(name)) {
-            Some(name) => Err(format!("{name} plugin is not supported")),
+            Some(name) => Err(not_supported(name)),
             None => Ok(()),
         }
     }
+}
+
+fn not_supported(plugin: &str) -> String {
+    format!("{plugin} plugin is not supported")
 }
 
 /// The field that names a way to authenticate.
@@ -109,8 +111,11 @@ struct MultiAuth {
 impl MultiAuth {
     fn new(build: &Build<'_>) -> Result<MultiAuth, String> {
         parsed::<Config>(build.conf)?;
-        let methods = methods(build.conf).map(|(place, name, conf)| build.child(name, conf, &place));
-        Ok(MultiAuth { methods: methods.collect::<Result<_, _>>()? })
+        let method = |(place, name, conf): (String, &String, &Value)| {
+            let method = build.child(name, conf, &place)?;
+            method.kind.authenticates().then_some(method).ok_or_else(|| not_supported(name))
+        };
+        Ok(MultiAuth { methods: methods(build.conf).map(method).collect::<Result<_, _>>()? })
     }
 }
 

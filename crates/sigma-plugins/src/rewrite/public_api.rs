@@ -1,9 +1,13 @@
 //! `public-api`: a route reaches what another plugin serves itself.
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_plugin::descriptor::Endpoint;
-use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_plugin::{
+    Build, Configuration, Context, Descriptor, Env, Kind, Phase, PhaseSet, Plugin, Reply, Step,
+};
 
 /// The plugin.
 pub(crate) static PUBLIC_API: Descriptor = Descriptor {
@@ -11,7 +15,8 @@ pub(crate) static PUBLIC_API: Descriptor = Descriptor {
     priority: 501,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
-    ..Descriptor::itself::<PublicApi>()
+    build: |build| Ok(Arc::new(PublicApi { served: Served::all(build), ..build.config()? })),
+    ..Descriptor::of::<PublicApi>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -34,12 +39,41 @@ apisix_node_info{hostname="…",version="…"} 1
 /// Serves, on this route, what another plugin serves under a path of its own.
 ///
 /// The other plugin must be enabled; it need not be on any route. Plugins of this route that run earlier
-/// guard the path. The route needs no upstream. One answer is made at a time: who asks meanwhile gets the
-/// next one, together with all others.
+/// guard the path. The route needs no upstream. One page of metrics is made at a time: who asks meanwhile
+/// gets the next one, together with all others.
 #[derive(Deserialize, JsonSchema)]
 struct PublicApi {
     /// The path that the other plugin serves; unset: the request's.
     uri: Option<String>,
+    #[serde(skip)]
+    served: Vec<Served>,
+}
+
+/// A path that a plugin serves itself.
+struct Served {
+    path: String,
+    kind: Arc<dyn Kind>,
+    /// The place among its endpoints.
+    at: usize,
+}
+
+impl Served {
+    /// Those of all plugins that may be used, where `plugin_attr` has them.
+    fn all(build: &Build<'_>) -> Vec<Served> {
+        let mut all = Vec::new();
+        for kind in build.kinds() {
+            let attribute = build.node.attribute(kind.name());
+            for (at, endpoint) in kind.endpoints().iter().enumerate() {
+                let path = endpoint.path_in(attribute).to_owned();
+                all.push(Served { path, kind: Arc::clone(&kind), at });
+            }
+        }
+        all
+    }
+
+    fn endpoint(&self) -> &Endpoint {
+        &self.kind.endpoints()[self.at]
+    }
 }
 
 impl Configuration for PublicApi {}
@@ -48,15 +82,10 @@ impl Plugin for PublicApi {
     fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let path = self.uri.as_deref().map_or(&ctx.uri[..], str::as_bytes);
         let method = ctx.request.method;
-        let found = env.node.enabled().iter().find_map(|kind| {
-            let attribute = env.node.attribute(kind.name());
-            let is_asked = |endpoint: &&Endpoint| {
-                endpoint.path_in(attribute).as_bytes() == path && endpoint.method == method
-            };
-            Some((kind, kind.endpoints().iter().find(is_asked)?))
-        });
-        if let Some((kind, endpoint)) = found {
-            return kind.answer(endpoint, ctx, env);
+        let is_asked =
+            |served: &&Served| served.path.as_bytes() == path && served.endpoint().method == method;
+        if let Some(served) = self.served.iter().find(is_asked) {
+            return served.kind.answer(served.endpoint(), ctx, env);
         }
         Reply::new(404).text("").into()
     }
@@ -64,11 +93,9 @@ impl Plugin for PublicApi {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use serde_json::{Value, json};
     use sigma_http::Method;
-    use sigma_plugin::{Kind, Node, Roster};
+    use sigma_plugin::{Node, Roster};
 
     use super::*;
     use crate::testing::{Case, summary};
