@@ -187,8 +187,19 @@ impl Headers {
         value: std::ops::Range<usize>,
         end: usize,
     ) {
+        let id = HeaderId::of(&self.arena[line..line + name_len]);
+        self.push_known(id, line, name_len, value, end);
+    }
+
+    fn push_known(
+        &mut self,
+        id: HeaderId,
+        line: usize,
+        name_len: usize,
+        value: std::ops::Range<usize>,
+        end: usize,
+    ) {
         let name = &self.arena[line..line + name_len];
-        let id = HeaderId::of(name);
         self.underscored |= id == HeaderId::Other && memchr::memchr(b'_', name).is_some();
         self.mark(id);
         self.fields.push(Field {
@@ -248,6 +259,11 @@ impl Headers {
         self.fields.iter().filter(|f| f.live).map(|f| (self.name_of(f), self.value_of(f)))
     }
 
+    /// Names and values in order, with what each name means to the gateway.
+    pub fn fields(&self) -> impl Iterator<Item = (HeaderId, &[u8], &[u8])> {
+        self.fields.iter().filter(|f| f.live).map(|f| (f.id, self.name_of(f), self.value_of(f)))
+    }
+
     /// Number of fields.
     pub fn len(&self) -> usize {
         self.fields.iter().filter(|f| f.live).count()
@@ -266,6 +282,17 @@ impl Headers {
 
     /// As [`Headers::append`], the value given in parts.
     pub fn append_parts(&mut self, name: &[u8], parts: &[&[u8]]) {
+        self.append_line(HeaderId::of(name), name, parts);
+    }
+
+    /// As [`Headers::append`], by a caller that knows already what `name` is: `id` must be
+    /// [`HeaderId::of`] it.
+    pub fn append_known(&mut self, id: HeaderId, name: &[u8], value: &[u8]) {
+        debug_assert_eq!(id, HeaderId::of(name), "the id is not that of the name");
+        self.append_line(id, name, &[value]);
+    }
+
+    fn append_line(&mut self, id: HeaderId, name: &[u8], parts: &[&[u8]]) {
         let line = self.arena.len();
         self.arena.extend_from_slice(name);
         self.arena.extend_from_slice(b": ");
@@ -281,12 +308,12 @@ impl Headers {
         }
         self.arena.extend_from_slice(b"\r\n");
         let end = self.arena.len();
-        self.push_line(line, name.len(), value..value_end, end);
+        self.push_known(id, line, name.len(), value..value_end, end);
     }
 
     /// Adds a known field at the end.
     pub fn add(&mut self, id: HeaderId, value: &[u8]) {
-        self.append(id.name(), value);
+        self.append_line(id, id.name().as_bytes(), &[value]);
     }
 
     /// Replaces all fields of a known name by one.
@@ -465,6 +492,21 @@ mod tests {
         }
         assert_eq!(HeaderId::of(b"X-Other"), HeaderId::Other);
         assert_eq!(HeaderId::of(b""), HeaderId::Other);
+    }
+
+    #[test]
+    fn fields_say_what_their_names_are() {
+        let mut h = Headers::default();
+        h.append_known(HeaderId::Host, b"host", b"x");
+        h.append_known(HeaderId::Other, b"a_b", b"1\r\n2");
+        h.append("COOKIE", b"c");
+        let fields: Vec<_> = h.fields().collect();
+        assert_eq!(fields[0], (HeaderId::Host, &b"host"[..], &b"x"[..]));
+        assert_eq!(fields[1], (HeaderId::Other, &b"a_b"[..], &b"1  2"[..]));
+        assert_eq!(fields[2], (HeaderId::Cookie, &b"COOKIE"[..], &b"c"[..]));
+        h.remove_underscored(|twin| twin == b"a-b");
+        assert_eq!(h.get(HeaderId::Host), Some(&b"x"[..]));
+        assert_eq!(h.find(b"a_b"), None);
     }
 
     #[test]
