@@ -16,8 +16,8 @@ macro_rules! header_ids {
         }
 
         impl HeaderId {
-            const NAMES: &[&str] = &[$($text,)*];
-            const IDS: &[HeaderId] = &[$(HeaderId::$name,)*];
+            pub(crate) const NAMES: &[&str] = &[$($text,)*];
+            pub(crate) const IDS: &[HeaderId] = &[$(HeaderId::$name,)*];
         }
     };
 }

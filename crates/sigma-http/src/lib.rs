@@ -6,6 +6,7 @@
 pub mod fault;
 pub mod frame;
 pub mod h1;
+pub mod h2;
 pub mod h2_frames;
 pub mod head;
 pub mod header;

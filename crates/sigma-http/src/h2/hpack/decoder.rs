@@ -1,0 +1,206 @@
+//! Blocks to fields.
+
+use std::ops::Range;
+
+use super::error::HpackError;
+use super::table::Table;
+use super::{fixed, huffman, integer};
+use crate::HeaderId;
+
+/// Size that every table begins with (RFC 9113 §6.5.2).
+const FIRST_TABLE_BYTES: u32 = 4096;
+/// First memory for texts that come coded.
+const LEAST_DECODED_BYTES: usize = 256;
+/// Memory for texts that is kept from block to block; one with longer ones frees the rest.
+const KEPT_DECODED_BYTES: usize = 2048;
+
+/// One field of a block that is being decoded; borrowed until the callback returns.
+#[derive(Debug, Clone, Copy)]
+pub struct Field<'a> {
+    /// [`HeaderId::Other`] for unknown names and for pseudo-fields.
+    pub id: HeaderId,
+    /// The name as it came: a capital letter is for the caller to refuse.
+    pub name: &'a [u8],
+    /// The value as it came.
+    pub value: &'a [u8],
+}
+
+/// Decodes the blocks of one connection, in the order in which they come.
+#[derive(Debug, Clone)]
+pub struct Decoder {
+    /// Greatest size that the peer may choose.
+    announced: u32,
+    table: Table<HeaderId>,
+    /// The texts of one field that came coded: a name, then a value.
+    decoded: Vec<u8>,
+}
+
+/// Where the text of a field is.
+enum Text<'a> {
+    Plain(&'a [u8]),
+    Decoded(Range<usize>),
+}
+
+impl Text<'_> {
+    fn plain<'a>(&'a self, decoded: &'a [u8]) -> &'a [u8] {
+        match self {
+            Text::Plain(text) => text,
+            Text::Decoded(range) => &decoded[range.clone()],
+        }
+    }
+
+    /// End of what is taken of the memory for texts that come coded.
+    fn decoded(&self) -> usize {
+        match self {
+            Text::Plain(_) => 0,
+            Text::Decoded(range) => range.end,
+        }
+    }
+}
+
+impl Decoder {
+    /// `table_bytes`: the SETTINGS_HEADER_TABLE_SIZE that this side has announced (4096 by default).
+    ///
+    /// The table begins with 4096 whatever was announced: the peer may not have read that yet, and
+    /// says in a block when it changes to another size.
+    pub fn new(table_bytes: u32) -> Decoder {
+        Decoder { announced: table_bytes, table: Table::new(FIRST_TABLE_BYTES), decoded: Vec::new() }
+    }
+
+    /// Decodes one whole block; calls `field` for each field in order. The table follows the peer's
+    /// even where the callback ignores a field.
+    ///
+    /// Returns an error if the block breaks the rules; no later one can be decoded then.
+    pub fn decode(&mut self, block: &[u8], mut field: impl FnMut(Field<'_>)) -> Result<(), HpackError> {
+        let mut rest = block;
+        let mut begun = false;
+        while let Some(first) = rest.first() {
+            match first.leading_zeros() {
+                // 1xxxxxxx: a field of a table.
+                0 => {
+                    let index = integer::take(&mut rest, 7)?;
+                    field(find(&self.table, index)?);
+                }
+                // 01xxxxxx: a literal that is added to the table.
+                1 => self.literal(&mut rest, 6, true, &mut field)?,
+                // 001xxxxx: a size.
+                2 => {
+                    self.resize(integer::take(&mut rest, 5)?, begun)?;
+                    continue;
+                }
+                // 000xxxxx: a literal that is not, and may never be, which is all the same here.
+                _ => self.literal(&mut rest, 4, false, &mut field)?,
+            }
+            begun = true;
+        }
+        if self.decoded.len() > KEPT_DECODED_BYTES {
+            self.decoded.truncate(KEPT_DECODED_BYTES);
+            self.decoded.shrink_to_fit();
+        }
+        Ok(())
+    }
+
+    fn resize(&mut self, bytes: u32, begun: bool) -> Result<(), HpackError> {
+        if begun {
+            return Err(HpackError::LateSize);
+        }
+        if bytes > self.announced {
+            return Err(HpackError::LargeSize);
+        }
+        self.table.set_limit(bytes);
+        Ok(())
+    }
+
+    /// Takes a literal whose index has `bits` of the first byte; adds it to the table if `add`.
+    fn literal(
+        &mut self,
+        rest: &mut &[u8],
+        bits: u32,
+        add: bool,
+        field: &mut impl FnMut(Field<'_>),
+    ) -> Result<(), HpackError> {
+        let index = integer::take(rest, bits)?;
+        if index != 0 {
+            return self.named(index, rest, add, field);
+        }
+        let name = self.text(rest, 0)?;
+        let value = self.text(rest, name.decoded())?;
+        let (name, value) = (name.plain(&self.decoded), value.plain(&self.decoded));
+        let id = HeaderId::of(name);
+        field(Field { id, name, value });
+        if add {
+            self.table.add(name, value, id);
+        }
+        Ok(())
+    }
+
+    /// Takes the value of a literal whose name has an index.
+    fn named(
+        &mut self,
+        index: u32,
+        rest: &mut &[u8],
+        add: bool,
+        field: &mut impl FnMut(Field<'_>),
+    ) -> Result<(), HpackError> {
+        let text = self.text(rest, 0)?;
+        let value = text.plain(&self.decoded);
+        let named = find(&self.table, index)?;
+        field(Field { value, ..named });
+        if !add {
+            return Ok(());
+        }
+        if let Some(fixed) = fixed::field(index as usize) {
+            self.table.add(fixed.name, value, fixed.id);
+            return Ok(());
+        }
+        // The entry that gives its name may be evicted by the new one: the name is put aside.
+        let (id, start, end) = (named.id, text.decoded(), text.decoded() + named.name.len());
+        grow(&mut self.decoded, end);
+        self.decoded[start..end].copy_from_slice(named.name);
+        self.table.add(&self.decoded[start..end], text.plain(&self.decoded), id);
+        Ok(())
+    }
+
+    /// Takes a string (RFC 7541 §5.2); a coded one is decoded to `at` in the memory for that.
+    fn text<'a>(&mut self, rest: &mut &'a [u8], at: usize) -> Result<Text<'a>, HpackError> {
+        let coded = rest.first().is_some_and(|first| first & 0x80 != 0);
+        let length = integer::take(rest, 7)? as usize;
+        let (text, after) = rest.split_at_checked(length).ok_or(HpackError::Truncated)?;
+        *rest = after;
+        if !coded {
+            return Ok(Text::Plain(text));
+        }
+        grow(&mut self.decoded, at + huffman::longest(length));
+        let length = huffman::decode(text, &mut self.decoded[at..])?;
+        Ok(Text::Decoded(at..at + length))
+    }
+}
+
+/// The field of an index, in the static table or behind it (RFC 7541 §2.3.3).
+fn find(table: &Table<HeaderId>, index: u32) -> Result<Field<'_>, HpackError> {
+    let index = index as usize;
+    if let Some(fixed) = fixed::field(index) {
+        return Ok(Field { id: fixed.id, name: fixed.name, value: fixed.value });
+    }
+    let age = index.checked_sub(fixed::COUNT + 1).ok_or(HpackError::Index)?;
+    let (name, value, id) = table.get(age).ok_or(HpackError::Index)?;
+    Ok(Field { id, name, value })
+}
+
+fn grow(decoded: &mut Vec<u8>, needed: usize) {
+    if decoded.len() < needed {
+        decoded.resize(needed.next_power_of_two().max(LEAST_DECODED_BYTES), 0);
+    }
+}
+
+#[cfg(test)]
+impl Decoder {
+    pub(super) fn table(&self) -> &Table<HeaderId> {
+        &self.table
+    }
+
+    /// Memory of texts that came coded.
+    pub(super) fn decoded_bytes(&self) -> usize {
+        self.decoded.capacity()
+    }
+}

@@ -1,0 +1,290 @@
+//! Fields to blocks.
+//!
+//! The dynamic table learns: a field enters it when it is seen the second time, so that one which
+//! differs each time never does, and one that repeats costs a byte from the third time on. A name
+//! that no table has enters with its field when it is seen again, and is an index afterwards.
+//!
+//! Hashes look at a few bytes of a text. Two texts with one hash are compared where it matters; where
+//! it does not, a field enters the table early.
+
+use super::fixed::{self, Key, Pseudo};
+use super::table::{self, Table};
+use super::{huffman, integer};
+use crate::HeaderId;
+
+/// Size that every table begins with (RFC 9113 §6.5.2).
+const FIRST_TABLE_BYTES: u32 = 4096;
+/// Most that is used of a table, whatever is allowed: its places are looked up by 16 bits.
+const MOST_TABLE_BYTES: u32 = 1 << 16;
+/// A cookie below this length could be guessed by watching sizes (RFC 7541 §7.1.3).
+const GUESSABLE_COOKIE: usize = 20;
+
+const INDEXED: (u8, u32) = (0x80, 7);
+const ADDED: (u8, u32) = (0x40, 6);
+const SIZE: (u8, u32) = (0x20, 5);
+const NEVER_INDEXED: (u8, u32) = (0x10, 4);
+const NOT_INDEXED: (u8, u32) = (0x00, 4);
+
+/// Encodes the blocks of one connection, in the order in which they leave.
+#[derive(Debug, Clone)]
+pub struct Encoder {
+    /// Most that this side uses.
+    own: u32,
+    /// The table's next size, and the smallest that was asked for in between.
+    resize: Option<(u32, u32)>,
+    table: Table<Key>,
+    /// Allocated with the first field that no static entry holds.
+    memory: Option<Box<Memory>>,
+}
+
+impl Encoder {
+    /// `table_bytes`: most that this side uses of what the peer allows; at most 64 KiB are used.
+    pub fn new(table_bytes: u32) -> Encoder {
+        let own = table_bytes.min(MOST_TABLE_BYTES);
+        let mut encoder = Encoder { own, resize: None, table: Table::new(FIRST_TABLE_BYTES), memory: None };
+        encoder.set_peer_table_bytes(FIRST_TABLE_BYTES);
+        encoder
+    }
+
+    /// The peer's SETTINGS_HEADER_TABLE_SIZE changed; told in the next block (RFC 7541 §4.2, both
+    /// the smallest and the last).
+    pub fn set_peer_table_bytes(&mut self, bytes: u32) {
+        let last = bytes.min(self.own);
+        let (smallest, before) = self.resize.unwrap_or((self.table.limit(), self.table.limit()));
+        if last != before || self.resize.is_some() {
+            self.resize = Some((smallest.min(last), last));
+        }
+    }
+
+    /// Begins a block: writes pending table size updates.
+    pub fn begin(&mut self, out: &mut Vec<u8>) {
+        let Some((smallest, last)) = self.resize.take() else { return };
+        for size in [smallest, last] {
+            if size != self.table.limit() {
+                self.table.set_limit(size);
+                integer::put(SIZE.0, SIZE.1, size as usize, out);
+            }
+        }
+    }
+
+    /// `name` in any case; written in lower case. `id` is `HeaderId::of(name)`, a hint for the
+    /// static table.
+    pub fn encode(&mut self, id: HeaderId, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+        let key = Key::of(id, name);
+        if is_secret(key, value) {
+            literal(NEVER_INDEXED, key.index(), name, value, out);
+            return;
+        }
+        if key == Key::ACCEPT_ENCODING && value == b"gzip, deflate" {
+            out.push(INDEXED.0 | key.index() as u8);
+            return;
+        }
+        self.field(key, name, value, out);
+    }
+
+    /// Writes `:status`.
+    pub fn status(&mut self, status: u16, out: &mut Vec<u8>) {
+        let known = match status {
+            200 => 8,
+            204 => 9,
+            206 => 10,
+            304 => 11,
+            400 => 12,
+            404 => 13,
+            500 => 14,
+            _ => {
+                let digit = |place: u16| b'0' + (status / place % 10) as u8;
+                self.field(Key::STATUS, b":status", &[digit(100), digit(10), digit(1)], out);
+                return;
+            }
+        };
+        out.push(INDEXED.0 | known);
+    }
+
+    /// Writes a pseudo-field of a request.
+    pub fn pseudo(&mut self, name: Pseudo, value: &[u8], out: &mut Vec<u8>) {
+        let (key, text): (Key, &[u8]) = match name {
+            Pseudo::Method => (Key::METHOD, b":method"),
+            Pseudo::Scheme => (Key::SCHEME, b":scheme"),
+            Pseudo::Authority => (Key::AUTHORITY, b":authority"),
+            Pseudo::Path => (Key::PATH, b":path"),
+            Pseudo::Protocol => (Key::PROTOCOL, b":protocol"),
+        };
+        let known = match (name, value) {
+            (Pseudo::Method, b"GET") => 2,
+            (Pseudo::Method, b"POST") => 3,
+            (Pseudo::Path, b"/") => 4,
+            (Pseudo::Path, b"/index.html") => 5,
+            (Pseudo::Scheme, b"http") => 6,
+            (Pseudo::Scheme, b"https") => 7,
+            _ => {
+                self.field(key, text, value, out);
+                return;
+            }
+        };
+        out.push(INDEXED.0 | known);
+    }
+
+    /// Writes a field that is not in the static table.
+    fn field(&mut self, key: Key, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+        // One that would take half of the table drives too much out of it.
+        if table::size(name, value) > self.table.limit() as usize / 2 {
+            literal(NOT_INDEXED, key.index(), name, value, out);
+            return;
+        }
+        let memory = self.memory.get_or_insert_default();
+        let name_hash = hash_of_name(key, name);
+        let hash = mix(name_hash, sample(value, 0));
+        let is_named =
+            |own: &[u8], number: Key| number == key && (key != Key::OTHER || own.eq_ignore_ascii_case(name));
+        let table = &self.table;
+        if let Some(age) =
+            memory.find(hash, table, |own, text, number| text == value && is_named(own, number))
+        {
+            integer::put(INDEXED.0, INDEXED.1, fixed::COUNT + 1 + age, out);
+            return;
+        }
+        let mut index = key.index();
+        if index == 0 {
+            let age = memory.find(name_hash, table, |own, _, number| is_named(own, number));
+            index = age.map_or(0, |age| fixed::COUNT + 1 + age);
+        }
+        let again = memory.notice(hash) | (index == 0 && memory.notice(name_hash));
+        literal(if again { ADDED } else { NOT_INDEXED }, index, name, value, out);
+        if again && self.table.add(name, value, key) {
+            memory.added = memory.added.wrapping_add(1);
+            memory.register(hash);
+            if key.index() == 0 {
+                memory.register(name_hash);
+            }
+        }
+    }
+}
+
+/// Whether a field's value must never be found by trying which one makes a block short.
+fn is_secret(key: Key, value: &[u8]) -> bool {
+    match key {
+        Key::AUTHORIZATION | Key::PROXY_AUTHORIZATION | Key::SET_COOKIE => true,
+        Key::COOKIE => value.len() < GUESSABLE_COOKIE,
+        _ => false,
+    }
+}
+
+/// Writes a literal (RFC 7541 §6.2), whose name is written too if it has no index.
+fn literal(kind: (u8, u32), index: usize, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    integer::put(kind.0, kind.1, index, out);
+    if index == 0 {
+        huffman::put::<true>(name, out);
+    }
+    huffman::put::<false>(value, out);
+}
+
+const SETS: usize = 16;
+const WAYS: usize = 4;
+const NOTICED: usize = 64;
+
+/// Where fields are in the dynamic table, and what was seen lately.
+#[derive(Debug, Clone)]
+struct Memory {
+    /// By a part of the hash, the last few entries with it: another part of it, and the entry's number.
+    places: [[(u16, u16); WAYS]; SETS],
+    /// By a part of the hash, the last field with it: another part of it.
+    noticed: [u16; NOTICED],
+    /// Entries that were ever added; the last one's number.
+    added: u16,
+}
+
+impl Default for Memory {
+    fn default() -> Memory {
+        Memory { places: [[(0, 0); WAYS]; SETS], noticed: [0; NOTICED], added: 0 }
+    }
+}
+
+impl Memory {
+    /// The age of an entry that is registered with the hash and fits.
+    fn find(&self, hash: u32, table: &Table<Key>, fits: impl Fn(&[u8], &[u8], Key) -> bool) -> Option<usize> {
+        let (set, tag) = split(hash);
+        for &(own, number) in &self.places[set] {
+            if own != tag {
+                continue;
+            }
+            // A number of long ago is a great age, or that of another entry, which does not fit.
+            let age = usize::from(self.added.wrapping_sub(number));
+            if let Some((name, value, key)) = table.get(age)
+                && fits(name, value, key)
+            {
+                return Some(age);
+            }
+        }
+        None
+    }
+
+    /// Registers the last entry, in the place of one with the same hash or of the oldest.
+    fn register(&mut self, hash: u32) {
+        let (set, tag) = split(hash);
+        let added = self.added;
+        let rank = |place: &(u16, u16)| if place.0 == tag { u16::MAX } else { added.wrapping_sub(place.1) };
+        if let Some(place) = self.places[set].iter_mut().max_by_key(|place| rank(place)) {
+            *place = (tag, added);
+        }
+    }
+
+    /// Whether this hash was seen lately; it is from now on.
+    fn notice(&mut self, hash: u32) -> bool {
+        let (_, tag) = split(hash);
+        let place = &mut self.noticed[hash as usize / SETS % NOTICED];
+        let seen = *place == tag;
+        *place = tag;
+        seen
+    }
+}
+
+fn split(hash: u32) -> (usize, u16) {
+    (hash as usize % SETS, (hash >> 16) as u16 | 1)
+}
+
+/// Hashes a name, in any case.
+fn hash_of_name(key: Key, name: &[u8]) -> u32 {
+    const SMALL: u64 = u64::from_ne_bytes([0x20; 8]);
+    match key {
+        Key::OTHER => mix(0, sample(name, SMALL)),
+        _ => mix(key.number().into(), 0),
+    }
+}
+
+/// A few bytes of a text and its length; all of them if there are not more than 16. `set` is set in
+/// every eight bytes.
+fn sample(text: &[u8], set: u64) -> u64 {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let length = text.len() as u64;
+    let (first, last) = match (text.first_chunk(), text.last_chunk()) {
+        (Some(first), Some(last)) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
+        _ => match (text.first_chunk(), text.last_chunk()) {
+            (Some(first), Some(last)) => {
+                (u32::from_le_bytes(*first).into(), u32::from_le_bytes(*last).into())
+            }
+            _ => (text.iter().fold(0, |bytes, &byte| bytes << 8 | u64::from(byte)), 0),
+        },
+    };
+    let mut hash = (first | set).wrapping_mul(FACTOR).rotate_left(29) ^ (last | set) ^ length << 56;
+    if let Some(rest) = text.get(8..)
+        && rest.len() > 8
+        && let Some(middle) = rest[rest.len() / 2 - 4..].first_chunk()
+    {
+        hash = hash.wrapping_mul(FACTOR).rotate_left(29) ^ (u64::from_le_bytes(*middle) | set);
+    }
+    hash
+}
+
+fn mix(seed: u32, hash: u64) -> u32 {
+    const FACTOR: u64 = 0xd6e8_feb8_6659_fd93;
+    let mixed = (hash ^ u64::from(seed) << 17).wrapping_mul(FACTOR);
+    (mixed >> 32 ^ mixed >> 13) as u32
+}
+
+#[cfg(test)]
+impl Encoder {
+    pub(super) fn table(&self) -> &Table<Key> {
+        &self.table
+    }
+}

@@ -1,0 +1,136 @@
+//! The dynamic table (RFC 7541 §2.3.2 and §4), of either side.
+
+use std::collections::VecDeque;
+
+/// What an entry counts beside its name and value (RFC 7541 §4.1).
+pub(super) const OVERHEAD: usize = 32;
+/// First memory of a table's texts.
+const LEAST_BYTES: usize = 256;
+
+/// Fields by age. `T` is what a side notes with each.
+///
+/// The texts lie in one run of bytes in the order of the fields. Evicting moves the start of what
+/// counts, and only where room is needed behind it what counts moves to the front.
+#[derive(Debug, Clone)]
+pub(super) struct Table<T> {
+    entries: VecDeque<Entry<T>>,
+    bytes: Vec<u8>,
+    /// Bytes that have left at the front, so that positions stay as they are.
+    moved: u32,
+    size: u32,
+    limit: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry<T> {
+    /// Position of the name, among all bytes that were ever added. The value follows it.
+    start: u32,
+    name: u32,
+    value: u32,
+    note: T,
+}
+
+impl<T> Entry<T> {
+    fn length(&self) -> usize {
+        self.name as usize + self.value as usize
+    }
+}
+
+/// What a field of this length counts.
+pub(super) fn size(name: &[u8], value: &[u8]) -> usize {
+    name.len() + value.len() + OVERHEAD
+}
+
+impl<T: Copy> Table<T> {
+    pub(super) fn new(limit: u32) -> Table<T> {
+        Table { entries: VecDeque::new(), bytes: Vec::new(), moved: 0, size: 0, limit }
+    }
+
+    pub(super) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Name, value and note of an entry; the last one added has the age zero.
+    pub(super) fn get(&self, age: usize) -> Option<(&[u8], &[u8], T)> {
+        let at = self.entries.len().checked_sub(age + 1)?;
+        let entry = self.entries.get(at)?;
+        let start = entry.start.wrapping_sub(self.moved) as usize;
+        let (name, value) = self.bytes[start..start + entry.length()].split_at(entry.name as usize);
+        Some((name, value, entry.note))
+    }
+
+    /// Changes the size that the entries may have together, evicting what is too much.
+    pub(super) fn set_limit(&mut self, limit: u32) {
+        self.limit = limit;
+        self.evict(limit as usize);
+        if self.entries.is_empty() {
+            *self = Table::new(limit);
+        }
+    }
+
+    /// Adds a field, evicting the oldest ones as far as needed, and even if it is too large to be
+    /// added itself (RFC 7541 §4.4). The name is kept in small letters. Returns whether it was added.
+    pub(super) fn add(&mut self, name: &[u8], value: &[u8], note: T) -> bool {
+        let size = size(name, value);
+        let Some(others) = (self.limit as usize).checked_sub(size) else {
+            self.evict(0);
+            return false;
+        };
+        self.evict(others);
+        self.make_room(name.len() + value.len());
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(name);
+        self.bytes[at..].make_ascii_lowercase();
+        self.bytes.extend_from_slice(value);
+        self.size += size as u32;
+        self.entries.push_back(Entry {
+            start: self.moved.wrapping_add(at as u32),
+            name: name.len() as u32,
+            value: value.len() as u32,
+            note,
+        });
+        true
+    }
+
+    fn evict(&mut self, most: usize) {
+        while self.size as usize > most {
+            let Some(oldest) = self.entries.pop_front() else { return };
+            self.size -= (oldest.length() + OVERHEAD) as u32;
+        }
+    }
+
+    /// Lets `more` bytes fit behind the last text.
+    fn make_room(&mut self, more: usize) {
+        if self.bytes.len() + more <= self.bytes.capacity() {
+            return;
+        }
+        let end = self.bytes.len();
+        let dead = match self.entries.front() {
+            Some(oldest) => oldest.start.wrapping_sub(self.moved) as usize,
+            None => end,
+        };
+        self.bytes.drain(..dead);
+        self.moved = self.moved.wrapping_add(dead as u32);
+        // Half as much again as is alive, so that a move is not needed for each field.
+        let needed = self.bytes.len() + more;
+        let most = self.limit as usize + self.limit as usize / 2;
+        let wanted = (needed + needed / 2).next_power_of_two().max(LEAST_BYTES).min(most.max(needed));
+        if self.bytes.capacity() < wanted {
+            self.bytes.reserve_exact(wanted - self.bytes.len());
+        }
+    }
+}
+
+#[cfg(test)]
+impl<T: Copy> Table<T> {
+    /// Names and values, the newest first.
+    pub(super) fn entries(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let all = (0..self.entries.len()).filter_map(|age| self.get(age));
+        all.map(|(name, value, _)| (name.to_vec(), value.to_vec())).collect()
+    }
+
+    /// The size that the entries count, and the memory of their texts.
+    pub(super) fn sizes(&self) -> (usize, usize) {
+        (self.size as usize, self.bytes.capacity())
+    }
+}
