@@ -119,25 +119,16 @@ impl Step {
 }
 
 impl Step {
-    /// The reply that a step comes to where there is no exchange around it, such as on a listener for
-    /// operators; `body` is the request's. None if it leaves the request to others.
-    ///
-    /// # Errors
-    /// Returns an error if a body that is made while it is sent broke off.
-    pub async fn settled(
-        mut self,
-        ctx: &mut Context,
-        env: &Env<'_>,
-        body: Vec<u8>,
-    ) -> io::Result<Option<Reply>> {
+    /// How a step ends where there is no exchange around it, such as on a listener for operators; `body` is the
+    /// request's.
+    pub async fn ended(mut self, ctx: &mut Context, env: &Env<'_>, body: Vec<u8>) -> End {
         let mut body = Some(body);
         loop {
             self = match self {
-                Step::Next => return Ok(None),
-                Step::Reply(reply) => return Ok(Some(*reply)),
-                Step::Stream(reply, body) => return body.collected(*reply).await.map(Some),
-                // There is no connection that it could have.
-                Step::Takeover(..) => return Ok(Some(Reply::new(501))),
+                Step::Next => return End::Next,
+                Step::Reply(reply) => return End::Reply(reply),
+                Step::Stream(reply, body) => return End::Stream(reply, body),
+                Step::Takeover(reply, peer) => return End::Takeover(reply, peer),
                 Step::Wait(future) => future.await(ctx, env),
                 Step::ReadBody { limit, then } => {
                     let fits = body.take_if(|body| body.len() <= limit);
@@ -146,6 +137,20 @@ impl Step {
                     then(ctx, env, read)
                 }
             };
+        }
+    }
+
+    /// As [`Step::ended`], as a reply with its whole body. None if the step leaves the request to others.
+    ///
+    /// # Errors
+    /// Returns an error if a body that is made while it is sent broke off.
+    pub async fn settled(self, ctx: &mut Context, env: &Env<'_>, body: Vec<u8>) -> io::Result<Option<Reply>> {
+        match self.ended(ctx, env, body).await {
+            End::Next => Ok(None),
+            End::Reply(reply) => Ok(Some(*reply)),
+            End::Stream(reply, body) => body.collected(*reply).await.map(Some),
+            // There is no connection that it could have.
+            End::Takeover(..) => Ok(Some(Reply::new(501))),
         }
     }
 }

@@ -81,7 +81,7 @@ const BANS: &[Ban] = &[
             ),
             (
                 "crates/sigma-plugins/src/metrics/prometheus/shared_page.rs",
-                "requests for a page wait as tasks until it is made",
+                "held while a piece is moved; who asks for a page waits as a task",
             ),
             (
                 "crates/sigma-upstream/src/endpoint.rs",
@@ -118,7 +118,6 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugins/src/metrics/prometheus/series.rs",
                 "once for each name of a label that is refused",
             ),
-            ("crates/sigma-plugins/src/metrics/prometheus/shared_page.rs", "once for each page that is made"),
             ("crates/sigma-plugins/src/log_throttle.rs", "only where a warning is due"),
             ("crates/sigma-upstream/src/endpoint.rs", "on the control thread"),
             (

@@ -4,13 +4,17 @@
 //! `enable_export_server: true`. Answers are made on threads beside the control thread: a page of
 //! ten thousand routes takes a while.
 
+use std::future::poll_fn;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{self, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -21,8 +25,10 @@ use sigma_http::RequestHead;
 use sigma_http::h1::{HeadLimits, Tolerance, parse_request};
 use sigma_observe::counters::{Counter, merge};
 use sigma_plugin::facts::{Facts, FactsBoard, NodeHealth, Websockets};
+use sigma_plugin::step::{End, StreamBody};
 use sigma_plugin::{Consumers, Context, Env, Local, Node, Reply};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio_stream::Stream;
 
 use super::{OpenError, listen};
 use crate::operators::control_api::Inspect;
@@ -121,26 +127,79 @@ async fn answer(State(pages): State<Pages>, request: Request) -> Response {
         Ok(body) => Vec::from(body),
         Err(_) => return StatusCode::PAYLOAD_TOO_LARGE.into_response(),
     };
-    let Ok(_turn) = TURNS.acquire().await else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
+    let Ok(turn) = TURNS.acquire().await else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
+    let (delivery, answered) = oneshot::channel();
     let runtime = tokio::runtime::Handle::current();
     // What a hook waits for stays on the thread of the hook, and this one is for all operators.
-    let made = tokio::task::spawn_blocking(move || runtime.block_on(pages.settled(at, head, body)));
-    made.await.map_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response(), response)
+    tokio::task::spawn_blocking(move || {
+        runtime.block_on(pages.deliver(at, head, body, delivery));
+        drop(turn);
+    });
+    answered.await.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
 }
 
 impl Pages {
-    /// The answer of one endpoint, which is asked as workers ask it; it can call nobody from here.
-    async fn settled(self, at: usize, head: RequestHead, body: Vec<u8>) -> Reply {
+    /// Answers as one endpoint says, which is asked as workers ask it; it can call nobody from here. Stays until
+    /// the last piece of a body that is made while it is sent.
+    async fn deliver(self, at: usize, head: RequestHead, body: Vec<u8>, answered: oneshot::Sender<Response>) {
         let (local, consumers) = (Rc::new(Local::default()), Consumers::default());
         let env = Env::new(&self.facts.node, &local, &consumers);
         let mut ctx = Context::default();
         ctx.uri = head.raw_path().to_vec();
         ctx.request = head;
         let step = self.kind.answer(&self.kind.endpoints()[at], &mut ctx, &env);
-        match step.settled(&mut ctx, &env, body).await {
-            Ok(reply) => reply.unwrap_or_else(|| Reply::new(404)),
-            Err(_) => Reply::new(500),
+        match step.ended(&mut ctx, &env, body).await {
+            End::Next => drop(answered.send(response(Reply::new(404)))),
+            End::Reply(reply) => drop(answered.send(response(*reply))),
+            // There is no connection that it could have.
+            End::Takeover(..) => drop(answered.send(response(Reply::new(501)))),
+            End::Stream(reply, body) => {
+                let (pieces, sent) = mpsc::channel(1);
+                let body_sent = Body::from_stream(Pieces { sent, is_whole: false });
+                if answered.send(response(*reply).map(|_| body_sent)).is_ok() {
+                    send_all(body, &pieces).await;
+                }
+            }
         }
+    }
+}
+
+/// A piece of a body, None at its end.
+type Piece = io::Result<Option<Bytes>>;
+
+/// Sends a body as it is made, as fast as it is read; until its reader has gone.
+async fn send_all(mut body: StreamBody, pieces: &mpsc::Sender<Piece>) {
+    loop {
+        let next = tokio::select! {
+            next = poll_fn(|task| body.source.poll_piece(task)) => next,
+            () = pieces.closed() => return,
+        };
+        let is_last = !matches!(next, Ok(Some(_)));
+        let next = next.map(|piece| piece.map(|piece| Bytes::copy_from_slice(&piece)));
+        if pieces.send(next).await.is_err() || is_last {
+            return;
+        }
+    }
+}
+
+/// The body as it arrives from the thread that makes it.
+struct Pieces {
+    sent: mpsc::Receiver<Piece>,
+    is_whole: bool,
+}
+
+impl Stream for Pieces {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        if self.is_whole {
+            return Poll::Ready(None);
+        }
+        let piece = task::ready!(self.sent.poll_recv(task));
+        // A thread that panics says nothing: the body must not look whole.
+        let piece = piece.unwrap_or_else(|| Err(io::Error::other("the body broke off")));
+        self.is_whole = matches!(piece, Ok(None));
+        Poll::Ready(piece.transpose())
     }
 }
 

@@ -78,7 +78,7 @@ fn known_length(headers: &Headers) -> Option<u64> {
 
 /// How much a client wants a coding, in thousandths: 0 if it refuses it, None if it does not name
 /// it. Of several weights the first counts.
-pub(super) fn weight(request: &Headers, coding: &str) -> Option<u16> {
+pub(crate) fn weight(request: &Headers, coding: &str) -> Option<u16> {
     request.get_all(HeaderId::AcceptEncoding).flat_map(list_items).find_map(|item| {
         let mut parts = item.split(|b| *b == b';').map(<[u8]>::trim_ascii);
         if !parts.next()?.eq_ignore_ascii_case(coding.as_bytes()) {
@@ -91,7 +91,7 @@ pub(super) fn weight(request: &Headers, coding: &str) -> Option<u16> {
 
 /// As [`weight`], with what the client says of all codings that it does not name; 0 if it says
 /// nothing of them.
-pub(super) fn weight_or_any(request: &Headers, coding: &str) -> u16 {
+pub(crate) fn weight_or_any(request: &Headers, coding: &str) -> u16 {
     weight(request, coding).or_else(|| weight(request, "*")).unwrap_or(0)
 }
 

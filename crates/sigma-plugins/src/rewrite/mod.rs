@@ -2,7 +2,7 @@
 
 pub(crate) mod brotli;
 mod budget;
-mod coding;
+pub(crate) mod coding;
 mod encoder;
 pub(crate) mod error_page;
 pub(crate) mod fields;

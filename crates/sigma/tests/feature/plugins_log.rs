@@ -242,6 +242,90 @@ fn prometheus_shows_its_page_on_a_listener_and_on_a_route() {
     assert!(public.text().contains(&counted), "{}", public.text());
 }
 
+/// A gateway with the series of so many routes, and the port of its metrics.
+fn gateway_of_routes(routes: usize, origin: &Origin) -> (Gateway, u16) {
+    let port = free_port();
+    let mut config = format!(
+        "workers: 1\nlisteners:\n  - address: \"{{listen}}\"\n\
+         plugin_attr: {{ prometheus: {{ export_addr: {{ ip: 127.0.0.1, port: {port} }} }} }}\n\
+         global_rules:\n  - id: 1\n    plugins: {{prometheus: {{}}}}\n\
+         upstreams: [ {{ id: \"1\", nodes: {} }} ]\nroutes:\n  - id: metrics\n    \
+         uri: /metrics\n    plugins: {{public-api: {{uri: /apisix/prometheus/metrics}}}}\n",
+        nodes(&[origin])
+    );
+    for number in 0..routes {
+        config.push_str(&format!("  - {{ id: r{number}, uri: /r/{number}, upstream_id: \"1\" }}\n"));
+    }
+    let gateway = Gateway::start(SIGMA, &config).unwrap();
+    let mut client = gateway.connect().unwrap();
+    for number in 0..routes {
+        assert_eq!(client.get(&format!("/r/{number}")).unwrap().status(), 200);
+    }
+    (gateway, port)
+}
+
+/// The page of many routes as a scraper gets it: in pieces, and compressed if it takes that.
+#[test]
+fn curl_scrapes_many_routes() {
+    const ROUTES: usize = 400;
+    let origin = Origin::echo("a").unwrap();
+    let (gateway, port) = gateway_of_routes(ROUTES, &origin);
+    let curl = |options: &[&str], port: u16, path: &str| {
+        let url = format!("http://127.0.0.1:{port}{path}");
+        let output =
+            Command::new("curl").args(["-sf", "-w", "\n%{size_download}"]).args(options).arg(url).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "curl {options:?} {path}: {}", output.status);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let (page, size) = text.rsplit_once('\n').unwrap();
+        (page.to_owned(), size.parse::<usize>().unwrap())
+    };
+    let public = gateway.address().port().unwrap();
+    for (port, path) in [(port, "/apisix/prometheus/metrics"), (public, "/metrics")] {
+        for options in [&["--compressed"][..], &[]] {
+            let (page, size) = curl(options, port, path);
+            for number in [0, ROUTES - 1] {
+                assert!(page.contains(&format!("route=\"r{number}\"")), "{options:?} {path}: {page}");
+            }
+            assert!(page.contains("\napisix_node_info{"), "{options:?} {path}");
+            let is_small = size < page.len() / 8;
+            assert_eq!(is_small, !options.is_empty(), "{options:?} {path}: {size} of {}", page.len());
+        }
+    }
+}
+
+/// Scrapers that read slowly, or go away in the middle, hold nobody up.
+#[test]
+fn slow_scrapers_hold_nobody_up() {
+    const ASK: &str =
+        "GET /apisix/prometheus/metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
+    let origin = Origin::echo("a").unwrap();
+    // More than sockets hold.
+    let (gateway, port) = gateway_of_routes(1500, &origin);
+    let before_kib = gateway.peak_memory_kib().unwrap();
+    let address = Address::loopback(port);
+    let begun = |_| {
+        let mut peer = Peer::connect(&address).unwrap().with_deadline(PATIENCE);
+        peer.send(ASK).unwrap();
+        assert_eq!(peer.read_head().unwrap().status().unwrap(), 200);
+        peer
+    };
+    let slow: Vec<Peer> = (0..3).map(begun).collect();
+    (0..3).map(begun).for_each(drop);
+    let mut whole = Peer::connect(&address).unwrap().with_deadline(PATIENCE);
+    let page = whole.get("/apisix/prometheus/metrics").unwrap().text();
+    assert!(page.contains("route=\"r1499\"") && page.contains("\napisix_node_info{"), "{}", page.len());
+    let grown_kib = gateway.peak_memory_kib().unwrap() - before_kib;
+    assert!(grown_kib < page.len() as u64 / 1024, "{grown_kib} KiB for pages of {} bytes", page.len());
+    // The slow ones get a page or a break, never a part that looks whole.
+    for mut peer in slow {
+        if let Ok(bytes) = peer.read_to_close() {
+            let text = String::from_utf8_lossy(&bytes);
+            assert_eq!(text.ends_with("\r\n0\r\n\r\n"), text.contains("\napisix_node_info{"));
+        }
+    }
+}
+
 /// Many who ask for the page at once all get it, however few threads there are.
 #[test]
 fn more_scrapers_than_threads_are_answered() {

@@ -193,6 +193,7 @@ fn scrape(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
     let mut quiet = Vec::new();
     let mut scraped = Vec::new();
     let mut times = Vec::new();
+    let compressed = scraped_by_curl(metrics)?.bytes;
     for _ in 0..options.rounds() {
         quiet.push(trial::load(&SMALL, &target, &gateway, folders, options.seconds())?);
         scraped.push(while_scraping(metrics, &mut times, || {
@@ -211,10 +212,11 @@ fn scrape(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
     };
     let mut text = format!(
         "\n## metrics of {SCRAPED_ROUTES} routes, read under load\n\nSmall GET, 100 kept connections, every route with \
-         its own series; a scrape each {} s. A scrape has {} and takes {} (median).\n\n\
+         its own series; a scrape each {} s. A scrape has {}, compressed {}, and takes {} (median).\n\n\
          | traffic | requests/s | CPU µs | p50 | p99 |\n|---|--:|--:|--:|--:|\n",
         SCRAPE_PAUSE.as_secs(),
         report::memory(size as f64 / 1024.0),
+        report::memory(compressed / 1024.0),
         report::duration(report::median(times)),
     );
     text.push_str(&row("quiet", &quiet));
@@ -263,7 +265,7 @@ fn while_scraping<T>(
         let scraper = scope.spawn(|| -> anyhow::Result<Vec<f64>> {
             let mut times = Vec::new();
             while !over.load(Ordering::Relaxed) {
-                times.push(scraped_by_curl(metrics)?);
+                times.push(scraped_by_curl(metrics)?.micros);
                 std::thread::sleep(SCRAPE_PAUSE);
             }
             Ok(times)
@@ -276,15 +278,25 @@ fn while_scraping<T>(
     })
 }
 
-/// Reads the metrics as a client that leaves the CPU to the load generator beside it; gives the time in µs.
-fn scraped_by_curl(metrics: u16) -> anyhow::Result<f64> {
-    let curl = ["nice", "-n", "19", "curl", "-sf", "-o", "/dev/null", "-w", "%{time_total}"];
+/// A reading of the metrics.
+struct Scraped {
+    micros: f64,
+    /// What came over the connection.
+    bytes: f64,
+}
+
+/// Reads the metrics as Prometheus does, which takes them compressed, and leaves the CPU to the load generator
+/// beside it.
+fn scraped_by_curl(metrics: u16) -> anyhow::Result<Scraped> {
+    let curl = ["nice", "-n", "19", "curl", "-sf", "-H", "Accept-Encoding: gzip", "-o", "/dev/null"];
+    let told = ["-w", "%{time_total} %{size_download}"].map(str::to_owned);
     let url = format!("http://127.0.0.1:{metrics}{METRICS_PATH}");
-    let curl: Vec<String> = curl.into_iter().map(str::to_owned).chain([url]).collect();
+    let curl: Vec<String> = curl.into_iter().map(str::to_owned).chain(told).chain([url]).collect();
     let output = pinned(LOAD_CORE, &curl).output().context("cannot run curl: install it")?;
     ensure!(output.status.success(), "the metrics cannot be read: {}", output.status);
-    let seconds: f64 = String::from_utf8_lossy(&output.stdout).trim().parse().context("curl told no time")?;
-    Ok(seconds * 1e6)
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (seconds, bytes) = told.trim().split_once(' ').context("curl told no time")?;
+    Ok(Scraped { micros: seconds.parse::<f64>()? * 1e6, bytes: bytes.parse()? })
 }
 
 #[cfg(test)]

@@ -1,27 +1,33 @@
 //! `prometheus`: requests counted by route, and the page that a Prometheus server scrapes.
 
+mod gzip;
 mod render;
 mod series;
 mod settings;
 mod shared_page;
 #[cfg(test)]
 mod tests;
+mod text;
 
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sigma_config::described::schema_of;
-use sigma_http::Method;
+use sigma_http::{BodyLength, Method};
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::descriptor::Endpoint;
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, Reply, RunPolicy, Step,
+    StreamBody,
 };
 
 use series::{Registry, Sample, Table, Values};
 use settings::{Attributes, Disabled, Label, Metadata, Settings};
-use shared_page::{SharedPage, shared};
+use shared_page::{Pieces, SharedPages};
+use text::Coding;
+
+use crate::rewrite::coding;
 
 const NAME: &str = "prometheus";
 
@@ -74,15 +80,27 @@ struct Config {
 impl Configuration for Config {}
 
 /// The page, together with all who wait for it.
-fn answer(_: &mut Context, env: &Env<'_>) -> Step {
+fn answer(ctx: &mut Context, env: &Env<'_>) -> Step {
+    let headers = &ctx.request.headers;
+    let gzip = coding::weight_or_any(headers, "gzip");
+    let is_wanted = gzip > 0 && gzip >= coding::weight(headers, "identity").unwrap_or(0);
+    let coding = if is_wanted { Coding::Gzip } else { Coding::Identity };
     let node = Arc::clone(env.node);
-    Step::wait(node.part(SharedPage::default).answer(move || scrape(&node)), |page, _, _| shared(&page))
+    let pieces = move || -> Pieces { Box::new(render::pieces(registry(&node), node, coding)) };
+    let reader = env.node.part(SharedPages::default).read(env.node, coding, pieces);
+    Step::wait(reader, move |reader, _, _| {
+        let body = StreamBody { length: BodyLength::Streamed, source: Box::new(reader) };
+        Step::Stream(Box::new(head(coding)), body)
+    })
 }
 
-/// Takes time in proportion to the number of series.
-fn scrape(node: &Node) -> Reply {
-    let text = render::text(&registry(node), node);
-    Reply::new(200).header("content-type", "text/plain; charset=utf-8").text(text)
+fn head(coding: Coding) -> Reply {
+    let head =
+        Reply::new(200).header("content-type", "text/plain; charset=utf-8").header("vary", "accept-encoding");
+    match coding {
+        Coding::Gzip => head.header("content-encoding", "gzip"),
+        Coding::Identity => head,
+    }
 }
 
 fn registry(node: &Node) -> Arc<Registry> {

@@ -1,65 +1,153 @@
 //! The text that is scraped.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sigma_plugin::Node;
 use sigma_plugin::facts::{Facts, FactsBoard};
 
-use super::series::{Histogram, Registry, SeriesList, WorkerSeries, write_label};
+use super::series::{
+    Bandwidth, Cell, Histogram, Latency, Registry, Series, SeriesList, WorkerSeries, write_label,
+};
 use super::settings::Metric;
-use crate::batch::Batches;
+use super::text::{Coding, Repeated, Text};
+use crate::batch::{BatchLabels, Batches};
 
-/// Everything, in the Prometheus text format. May take a while; holds no lock for long.
-pub(super) fn text(registry: &Registry, node: &Node) -> String {
-    let mut page = Page { prefix: &registry.settings.prefix, out: String::new() };
-    let facts = node.part(FactsBoard::default).read();
-    requests(&mut page, registry);
-    gateway(&mut page, registry, node, &facts);
-    upstreams(&mut page, &facts);
-    let buffered = node.part(Batches::default).buffered();
-    if !buffered.is_empty() {
-        page.begin("batch_process_entries", "gauge", "batch process remaining entries");
-        // Two configurations of one name on one route would be one series twice.
-        let mut sums: BTreeMap<String, usize> = BTreeMap::new();
-        for (labels, count) in buffered {
-            let all = [
-                ("name", &labels.name),
-                ("route_id", &labels.route_id),
-                ("server_addr", &labels.server_addr),
-            ];
-            *sums.entry(joined(&all.map(|(name, value)| (name, value.as_str())))).or_default() += count;
+/// Everything, in the Prometheus text format, piece by piece; None at the end. A piece may take a while,
+/// and holds no lock for long.
+pub(super) fn pieces(
+    registry: Arc<Registry>,
+    node: Arc<Node>,
+    coding: Coding,
+) -> impl FnMut() -> Option<Vec<u8>> + Send {
+    let mut page = Page::new(&registry, coding);
+    // None before the beginning and behind the end.
+    let (mut sections, mut is_begun) = (None, false);
+    move || {
+        if !std::mem::replace(&mut is_begun, true) {
+            sections = Some(all(&registry, &node));
         }
-        for (labels, count) in sums {
-            page.line("batch_process_entries", &labels, count);
+        let left = sections.as_mut()?;
+        while !left.is_empty() {
+            page.fill(left);
+            // Somebody else may need the CPU more.
+            std::thread::yield_now();
+            let piece = page.text.settle();
+            if piece.is_some() {
+                return piece;
+            }
+        }
+        sections = None;
+        Some(page.text.finish()).filter(|last| !last.is_empty())
+    }
+}
+
+/// A part of the page that is written a little at a time.
+trait Section: Send {
+    /// Writes the next lines. False if there are none left.
+    fn write(&mut self, page: &mut Page) -> bool;
+}
+
+/// All sections, the last one first.
+fn all(registry: &Arc<Registry>, node: &Arc<Node>) -> Vec<Box<dyn Section>> {
+    let rest = Rest { registry: Arc::clone(registry), node: Arc::clone(node) };
+    let status = merged(registry, Metric::Status, |worker| &worker.status);
+    let latency = merged(registry, Metric::Latency, |worker| &worker.latency);
+    let bandwidth = merged(registry, Metric::Bandwidth, |worker| &worker.bandwidth);
+    vec![
+        Box::new(rest),
+        Box::new(Rows {
+            heading: [
+                "http_latency",
+                "histogram",
+                "HTTP request latency in milliseconds per service in APISIX",
+            ],
+            series: latency,
+            at: 0,
+            types: &["apisix", "request", "upstream"],
+            write: write_latency,
+        }),
+        Box::new(Rows {
+            heading: ["bandwidth", "counter", "Total bandwidth in bytes consumed per service in APISIX"],
+            series: bandwidth,
+            at: 0,
+            types: &["egress", "ingress"],
+            write: write_bandwidth,
+        }),
+        Box::new(Rows {
+            heading: ["http_status", "counter", "HTTP status codes per service in APISIX"],
+            series: status,
+            at: 0,
+            types: &[""],
+            write: write_status,
+        }),
+    ]
+}
+
+/// The page in the making.
+struct Page {
+    prefix: Box<str>,
+    text: Text,
+    /// Name and labels of a line.
+    head: Repeated,
+    /// The same of histograms' lines, up to the bound for those of buckets.
+    bucket: Repeated,
+    count: Repeated,
+    sum: Repeated,
+    /// The ends of heads of buckets, by bound.
+    bounds: Vec<Repeated>,
+    /// The buckets of the histogram at hand, added up over workers.
+    sums: Vec<u64>,
+}
+
+impl Page {
+    fn new(registry: &Registry, coding: Coding) -> Page {
+        let bounds = registry.settings.buckets.iter().map(|bound| bound.to_string());
+        let bounds =
+            bounds.chain(["+Inf".to_owned()]).map(|bound| Repeated::of(format!(",le=\"{bound}\"}} ")));
+        Page {
+            prefix: registry.settings.prefix.as_str().into(),
+            text: Text::new(coding),
+            head: Repeated::default(),
+            bucket: Repeated::default(),
+            count: Repeated::default(),
+            sum: Repeated::default(),
+            bounds: bounds.collect(),
+            sums: Vec::new(),
         }
     }
-    page.out
-}
 
-struct Page<'p> {
-    prefix: &'p str,
-    out: String,
-}
+    /// Writes so much that the CPU is held for a fraction of a millisecond.
+    fn fill(&mut self, sections: &mut Vec<Box<dyn Section>>) {
+        /// Bytes of text.
+        const TURN_BYTES: usize = 64 * 1024;
+        while self.text.unsettled() < TURN_BYTES
+            && let Some(section) = sections.last_mut()
+        {
+            if !section.write(self) {
+                sections.pop();
+            }
+        }
+    }
 
-impl Page<'_> {
     fn begin(&mut self, name: &str, kind: &str, help: &str) {
-        let prefix = self.prefix;
-        // Writing to a String cannot fail, here and below.
-        let _ = writeln!(self.out, "# HELP {prefix}{name} {help}\n# TYPE {prefix}{name} {kind}");
+        let prefix = &self.prefix;
+        self.text.show(format_args!("# HELP {prefix}{name} {help}\n# TYPE {prefix}{name} {kind}\n"));
     }
 
-    fn line(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
-        let prefix = self.prefix;
-        let _ = match labels {
-            "" => writeln!(self.out, "{prefix}{name} {value}"),
-            labels => writeln!(self.out, "{prefix}{name}{{{labels}}} {value}"),
-        };
+    fn line(&mut self, name: &str, labels: &str, value: impl Display) {
+        match labels {
+            "" => self.head.set(&[&self.prefix, name, " "]),
+            labels => self.head.set(&[&self.prefix, name, "{", labels, "} "]),
+        }
+        self.text.repeat(&mut self.head);
+        self.text.show(value);
+        self.text.write(b"\n");
     }
 
-    fn gauge(&mut self, name: &str, help: &str, value: impl std::fmt::Display) {
+    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
         self.begin(name, "gauge", help);
         self.line(name, "", value);
     }
@@ -71,109 +159,141 @@ fn joined(labels: &[(&str, &str)]) -> String {
     out
 }
 
-/// Sums over all workers by labels; the order of a map is the order of the lines.
-fn merged<N, S: Default>(
+/// The series of all workers, those with the same labels beside each other.
+fn merged<N>(
     registry: &Registry,
     metric: Metric,
     list: impl Fn(&WorkerSeries) -> &SeriesList<N>,
-    add: impl Fn(&mut S, &N),
-) -> BTreeMap<Arc<str>, S> {
+) -> Vec<Arc<Series<N>>> {
     let (now_ms, expire_ms) = (registry.now_ms(), registry.settings.expire_ms[metric as usize]);
-    let mut sums: BTreeMap<Arc<str>, S> = BTreeMap::new();
-    for worker in registry.workers() {
-        for series in list(&worker).current(now_ms, expire_ms) {
-            add(sums.entry(Arc::clone(&series.labels)).or_default(), &series.numbers);
+    let workers = registry.workers();
+    let mut all: Vec<_> = workers.iter().flat_map(|worker| list(worker).current(now_ms, expire_ms)).collect();
+    if workers.len() > 1 {
+        // Each worker's are in order, so this merges.
+        all.sort_by(|one, other| one.labels.cmp(&other.labels));
+    }
+    all
+}
+
+/// A metric of routes: lines for each set of labels, one `type` after the other.
+struct Rows<N> {
+    /// Name, kind and help.
+    heading: [&'static str; 3],
+    series: Vec<Arc<Series<N>>>,
+    /// The next of them.
+    at: usize,
+    /// The values of `type` that are left, the one at hand first.
+    types: &'static [&'static str],
+    /// Writes the lines of one `type` and one set of labels, which series of several workers may have.
+    write: fn(&mut Page, &str, &[Arc<Series<N>>]),
+}
+
+impl<N: Send + Sync> Section for Rows<N> {
+    fn write(&mut self, page: &mut Page) -> bool {
+        let (Some(first), Some(kind)) = (self.series.get(self.at), self.types.first()) else { return false };
+        let [name, of, help] = std::mem::take(&mut self.heading);
+        if !name.is_empty() {
+            page.begin(name, of, help);
         }
-    }
-    sums
-}
-
-/// The metrics of routes.
-fn requests(page: &mut Page<'_>, registry: &Registry) {
-    let status =
-        merged(registry, Metric::Status, |worker| &worker.status, |sum: &mut u64, n| *sum += n.get());
-    if !status.is_empty() {
-        page.begin("http_status", "counter", "HTTP status codes per service in APISIX");
-        status.iter().for_each(|(labels, count)| page.line("http_status", labels, count));
-    }
-    let bandwidth = merged(
-        registry,
-        Metric::Bandwidth,
-        |worker| &worker.bandwidth,
-        |sum: &mut [u64; 2], n| {
-            *sum = [sum[0] + n.egress.get(), sum[1] + n.ingress.get()];
-        },
-    );
-    if !bandwidth.is_empty() {
-        page.begin("bandwidth", "counter", "Total bandwidth in bytes consumed per service in APISIX");
-    }
-    for (at, kind) in ["egress", "ingress"].into_iter().enumerate() {
-        for (labels, sums) in &bandwidth {
-            page.line("bandwidth", &format!("type=\"{kind}\",{labels}"), sums[at]);
+        let same = self.series[self.at..].iter().take_while(|series| series.labels == first.labels);
+        let end = self.at + same.count();
+        (self.write)(page, kind, &self.series[self.at..end]);
+        self.at = end;
+        if end == self.series.len() {
+            (self.at, self.types) = (0, &self.types[1..]);
         }
-    }
-    latency(page, registry);
-}
-
-/// A histogram's buckets and sum, added up over workers.
-#[derive(Default)]
-struct Summed {
-    buckets: Vec<u64>,
-    sum: f64,
-}
-
-impl Summed {
-    fn add(&mut self, histogram: &Histogram) {
-        self.buckets.resize(histogram.buckets.len(), 0);
-        for (sum, cell) in self.buckets.iter_mut().zip(&histogram.buckets) {
-            *sum += cell.get();
-        }
-        self.sum += histogram.sum();
+        !self.types.is_empty()
     }
 }
 
-fn latency(page: &mut Page<'_>, registry: &Registry) {
-    let all = merged(
-        registry,
-        Metric::Latency,
-        |worker| &worker.latency,
-        |sums: &mut [Summed; 3], numbers| {
-            for (sum, histogram) in
-                sums.iter_mut().zip([&numbers.apisix, &numbers.request, &numbers.upstream])
-            {
-                sum.add(histogram);
-            }
-        },
-    );
-    if !all.is_empty() {
-        page.begin("http_latency", "histogram", "HTTP request latency in milliseconds per service in APISIX");
-    }
-    for (at, kind) in ["apisix", "request", "upstream"].into_iter().enumerate() {
-        for (labels, sums) in &all {
-            histogram(page, registry, &format!("type=\"{kind}\",{labels}"), &sums[at]);
-        }
-    }
+fn write_status(page: &mut Page, _: &str, same: &[Arc<Series<Cell>>]) {
+    let count: u64 = same.iter().map(|series| series.numbers.get()).sum();
+    page.line("http_status", &same[0].labels, count);
 }
 
-fn histogram(page: &mut Page<'_>, registry: &Registry, labels: &str, summed: &Summed) {
-    let (bounds, mut count) = (&registry.settings.buckets, 0);
-    if summed.buckets.iter().all(|count| *count == 0) {
+fn write_bandwidth(page: &mut Page, kind: &str, same: &[Arc<Series<Bandwidth>>]) {
+    let of =
+        |numbers: &Bandwidth| if kind == "egress" { numbers.egress.get() } else { numbers.ingress.get() };
+    let bytes: u64 = same.iter().map(|series| of(&series.numbers)).sum();
+    page.head.set(&[&page.prefix, "bandwidth{type=\"", kind, "\",", &same[0].labels, "} "]);
+    page.text.repeat(&mut page.head);
+    page.text.number(bytes);
+    page.text.write(b"\n");
+}
+
+fn write_latency(page: &mut Page, kind: &str, same: &[Arc<Series<Latency>>]) {
+    let of: fn(&Latency) -> &Histogram = match kind {
+        "apisix" => |numbers| &numbers.apisix,
+        "request" => |numbers| &numbers.request,
+        _ => |numbers| &numbers.upstream,
+    };
+    let Page { prefix, text, bucket, count, sum, bounds, sums, .. } = page;
+    let mut total = 0.0;
+    sums.clear();
+    sums.resize(bounds.len(), 0);
+    for histogram in same.iter().map(|series| of(&series.numbers)) {
+        sums.iter_mut().zip(&histogram.buckets).for_each(|(sum, cell)| *sum += cell.get());
+        total += histogram.sum();
+    }
+    if sums.iter().all(|count| *count == 0) {
         // No node answered under these labels.
         return;
     }
-    for (at, of_bucket) in summed.buckets.iter().enumerate() {
-        count += of_bucket;
-        match bounds.get(at) {
-            Some(bound) => page.line("http_latency_bucket", &format!("{labels},le=\"{bound}\""), count),
-            None => page.line("http_latency_bucket", &format!("{labels},le=\"+Inf\""), count),
-        }
+    let labels = &*same[0].labels;
+    let mut observed = 0;
+    bucket.set(&[prefix, "http_latency_bucket{type=\"", kind, "\",", labels]);
+    for (bound, of_bucket) in bounds.iter_mut().zip(&*sums) {
+        observed += of_bucket;
+        text.repeat(bucket);
+        text.repeat(bound);
+        text.number(observed);
+        text.write(b"\n");
     }
-    page.line("http_latency_count", labels, count);
-    page.line("http_latency_sum", labels, summed.sum);
+    count.set(&[prefix, "http_latency_count{type=\"", kind, "\",", labels, "} "]);
+    text.repeat(count);
+    text.number(observed);
+    text.write(b"\n");
+    sum.set(&[prefix, "http_latency_sum{type=\"", kind, "\",", labels, "} "]);
+    text.repeat(sum);
+    text.show(total);
+    text.write(b"\n");
+}
+
+/// The metrics that are not of routes. There are so few of them that they are written at once.
+struct Rest {
+    registry: Arc<Registry>,
+    node: Arc<Node>,
+}
+
+impl Section for Rest {
+    fn write(&mut self, page: &mut Page) -> bool {
+        let facts = self.node.part(FactsBoard::default).read();
+        gateway(page, &self.registry, &self.node, &facts);
+        upstreams(page, &facts);
+        buffered(page, self.node.part(Batches::default).buffered());
+        false
+    }
+}
+
+fn buffered(page: &mut Page, buffered: Vec<(BatchLabels, usize)>) {
+    let name = "batch_process_entries";
+    if !buffered.is_empty() {
+        page.begin(name, "gauge", "batch process remaining entries");
+    }
+    // Two configurations of one name on one route would be one series twice.
+    let mut sums: BTreeMap<String, usize> = BTreeMap::new();
+    for (labels, count) in buffered {
+        let all =
+            [("name", &labels.name), ("route_id", &labels.route_id), ("server_addr", &labels.server_addr)];
+        *sums.entry(joined(&all.map(|(name, value)| (name, value.as_str())))).or_default() += count;
+    }
+    for (labels, count) in sums {
+        page.line(name, &labels, count);
+    }
 }
 
 /// The metrics of the gateway as a whole.
-fn gateway(page: &mut Page<'_>, registry: &Registry, node: &Node, facts: &Facts) {
+fn gateway(page: &mut Page, registry: &Registry, node: &Node, facts: &Facts) {
     page.gauge(
         "http_requests_total",
         "The total number of client requests since APISIX started",
@@ -211,7 +331,7 @@ fn gateway(page: &mut Page<'_>, registry: &Registry, node: &Node, facts: &Facts)
 }
 
 /// WebSockets by how clients opened them. APISIX has nothing like it.
-fn websockets(page: &mut Page<'_>, facts: &Facts) {
+fn websockets(page: &mut Page, facts: &Facts) {
     let kinds = [("upgrade", facts.websockets_by_upgrade), ("connect", facts.websockets_by_connect)];
     let name = "websocket_connections";
     page.begin(name, "gauge", "WebSockets open now, by how they were opened");
@@ -235,7 +355,7 @@ const KINDS: [&str; 8] =
     ["routes", "services", "ssls", "consumers", "global_rules", "upstreams", "stream_routes", "protos"];
 
 /// Revisions of the store, under the names that etcd's have in APISIX.
-fn revisions(page: &mut Page<'_>, facts: &Facts, revision: u64) {
+fn revisions(page: &mut Page, facts: &Facts, revision: u64) {
     let name = "etcd_modify_indexes";
     page.begin(name, "gauge", "Etcd modify index for APISIX keys");
     let highest = facts.modified.iter().map(|(_, revision)| *revision).max().unwrap_or_default();
@@ -248,7 +368,7 @@ fn revisions(page: &mut Page<'_>, facts: &Facts, revision: u64) {
 }
 
 /// Objects of the store that are not served as they were written.
-fn quarantine(page: &mut Page<'_>, facts: &Facts) {
+fn quarantine(page: &mut Page, facts: &Facts) {
     let name = "quarantined_objects";
     page.begin(name, "gauge", "Objects that cannot be served as they were written, by kind");
     for (kind, count) in &facts.quarantined {
@@ -256,7 +376,7 @@ fn quarantine(page: &mut Page<'_>, facts: &Facts) {
     }
 }
 
-fn upstreams(page: &mut Page<'_>, facts: &Facts) {
+fn upstreams(page: &mut Page, facts: &Facts) {
     if facts.nodes.is_empty() {
         return;
     }

@@ -102,24 +102,37 @@ impl<N> SeriesList<N> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All series that are not older than `expire_ms`; older ones are forgotten.
+    /// All series that are not older than `expire_ms`, in the order of their labels; older ones are forgotten.
     pub(super) fn current(&self, now_ms: u64, expire_ms: u64) -> Vec<Arc<Series<N>>> {
         let mut all = self.lock().clone();
-        if expire_ms == 0 {
-            return all;
+        let known = all.len();
+        let is_sorted = all.is_sorted_by(|one, other| one.labels <= other.labels);
+        if !is_sorted {
+            all.sort_by(|one, other| one.labels.cmp(&other.labels));
         }
-        let before = all.len();
-        all.retain(|series| {
-            let stays = series.used_ms.load(Ordering::Relaxed).saturating_add(expire_ms) > now_ms;
-            if !stays {
-                series.retired.store(true, Ordering::Relaxed);
-            }
-            stays
-        });
-        if all.len() < before {
-            self.lock().retain(|series| !series.retired.load(Ordering::Relaxed));
+        if expire_ms != 0 {
+            all.retain(|series| {
+                let stays = series.used_ms.load(Ordering::Relaxed).saturating_add(expire_ms) > now_ms;
+                if !stays {
+                    series.retired.store(true, Ordering::Relaxed);
+                }
+                stays
+            });
+        }
+        if !is_sorted || all.len() < known {
+            self.put_back(all.clone(), known);
         }
         all
+    }
+
+    /// Puts the first `known` series in the order of `all`, so that the next page finds them so.
+    fn put_back(&self, mut all: Vec<Arc<Series<N>>>, known: usize) {
+        let mut list = self.lock();
+        all.extend_from_slice(list.get(known..).unwrap_or_default());
+        let before = std::mem::replace(&mut *list, all);
+        // Freed when the worker may have the lock again.
+        drop(list);
+        drop(before);
     }
 }
 

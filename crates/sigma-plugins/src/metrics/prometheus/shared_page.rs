@@ -1,119 +1,516 @@
-//! One page of metrics for all who ask at the same time.
+//! Pages of metrics, made piece by piece for all who ask at the same time.
+//!
+//! A page of many routes has as many megabytes and takes as long as a worker can never be spared. So one thread
+//! for the whole gateway makes the pieces, behind everything else that wants the CPU; a page is never there as a
+//! whole, and who asks while one is made waits for the next one, together with all others who do.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::task::Poll;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
+use std::task::{self, Poll, Waker};
+use std::time::Duration;
 
-use sigma_http::{BodyLength, Chunk};
-use sigma_plugin::{BodySource, Reply, Step, StreamBody};
-use tokio::sync::Mutex;
+use sigma_http::Chunk;
+use sigma_plugin::{BodySource, Node};
+use tokio::sync::Notify;
+use tokio::time::Sleep;
 
-/// Makes pages of metrics, one at a time for the whole gateway; a part of the node.
-///
-/// A page may take longer than a worker can be spared and be as large as many megabytes.
-/// So who asks while one is made waits for the next one, and all who wait get the same.
+use super::text::Coding;
+
+/// Pieces that are kept for readers who have yet to take them.
+const WINDOW: usize = 16;
+/// How long a reader who takes nothing may hold up the others of its page, and a page the next one.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Pages that are not read to their end. The oldest breaks off when there would be more: its readers have had
+/// seconds, and each page holds memory.
+const PAGES: usize = 8;
+/// How far the thread stands back: where it shares a CPU with a busy worker, a twentieth is left for it.
+const NICENESS: i32 = 13;
+
+/// Makes the next piece; None at the end.
+pub(super) type Pieces = Box<dyn FnMut() -> Option<Vec<u8>> + Send>;
+
+/// A page whose next piece is due, for the thread. What makes its pieces is there only once, and so is a page in
+/// the queue.
+type Work = (Arc<Page>, Pieces);
+
+/// All pages of the gateway; a part of the node.
 #[derive(Default)]
-pub(super) struct SharedPage {
-    /// How many answers were begun.
-    begun: AtomicU64,
-    last: Arc<Mutex<Last>>,
+pub(super) struct SharedPages {
+    open: Mutex<Open>,
+    /// Who has it begins the next page. It was the one before that began last.
+    turn: Arc<tokio::sync::Mutex<Weak<Page>>>,
+    work: OnceLock<mpsc::Sender<Work>>,
 }
 
 #[derive(Default)]
-struct Last {
-    /// Which one it was, from 1.
-    number: u64,
-    /// Gone when everybody has it.
-    reply: Weak<Reply>,
+struct Open {
+    /// The pages that have not begun, by coding: who asks joins them.
+    waiting: Vec<(Coding, Weak<Page>)>,
+    /// Those that have, the oldest first.
+    begun: VecDeque<Weak<Page>>,
 }
 
-impl SharedPage {
-    pub(super) fn answer(
-        self: Arc<SharedPage>,
-        make: impl FnOnce() -> Reply + Send + 'static,
-    ) -> impl Future<Output = Arc<Reply>> {
-        // One that is begun from here on is as new as one of our own.
-        let arrived = self.begun.load(Ordering::SeqCst);
+impl SharedPages {
+    /// A page as new as one that is begun now. `pieces` makes it, unless there is one that has yet to begin.
+    pub(super) fn read<F: FnOnce() -> Pieces>(
+        self: Arc<SharedPages>,
+        node: &Node,
+        coding: Coding,
+        pieces: F,
+    ) -> impl Future<Output = Reader> + use<F> {
+        let reader = self.join(node, coding, pieces);
         async move {
-            // Moved to the thread that makes the answer: who leaves meanwhile starts no second one.
-            let mut last = Arc::clone(&self.last).lock_owned().await;
-            if last.number > arrived
-                && let Some(reply) = last.reply.upgrade()
-            {
-                return reply;
+            let mut last = Arc::clone(&self.turn).lock_owned().await;
+            let is_begun = reader.page.lock().is_begun;
+            if !is_begun {
+                if let Some(before) = last.upgrade() {
+                    // One whose readers are slow goes on beside the next.
+                    drop(tokio::time::timeout(PATIENCE, before.over()).await);
+                }
+                *last = Arc::downgrade(&reader.page);
+                self.begin(&reader.page);
             }
-            let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
-            let making = move || {
-                let reply = Arc::new(make());
-                *last = Last { number, reply: Arc::downgrade(&reply) };
-                reply
-            };
-            let made = tokio::task::spawn_blocking(making).await;
-            made.unwrap_or_else(|_| Arc::new(Reply::new(500)))
+            reader
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        // Nothing that holds the lock can leave the lists half changed.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn join(&self, node: &Node, coding: Coding, pieces: impl FnOnce() -> Pieces) -> Reader {
+        let mut open = self.lock();
+        let waiting = open.waiting.iter().find(|(of, _)| *of == coding);
+        if let Some(reader) = waiting.and_then(|(_, page)| page.upgrade()?.reader()) {
+            return reader;
+        }
+        let state = State {
+            pieces: Some(pieces()),
+            is_begun: false,
+            end: None,
+            made: VecDeque::new(),
+            first: 0,
+            readers: vec![Some(Place::default())],
+        };
+        let page = Arc::new(Page { state: Mutex::new(state), over: Notify::new(), work: self.thread(node) });
+        open.waiting.retain(|(of, _)| *of != coding);
+        open.waiting.push((coding, Arc::downgrade(&page)));
+        Reader { page, number: 0, piece: Arc::default(), sent: 0, patience: None }
+    }
+
+    fn begin(&self, page: &Arc<Page>) {
+        let mut open = self.lock();
+        open.waiting.retain(|(_, waiting)| !std::ptr::eq(waiting.as_ptr(), Arc::as_ptr(page)));
+        open.begun.retain(|page| page.strong_count() > 0);
+        open.begun.push_back(Arc::downgrade(page));
+        let oldest = if open.begun.len() > PAGES { open.begun.pop_front() } else { None };
+        drop(open);
+        if let Some(oldest) = oldest.and_then(|page| page.upgrade()) {
+            oldest.break_off();
+        }
+        let mut state = page.lock();
+        state.is_begun = true;
+        page.go_on(&mut state);
+    }
+
+    /// The way to the thread that makes pages, which is started with the first one.
+    fn thread(&self, node: &Node) -> mpsc::Sender<Work> {
+        let start = || {
+            let (work, due) = mpsc::channel();
+            // The control thread starts it: those of a worker may be bound to the worker's CPU.
+            node.spawn(async move {
+                let thread = std::thread::Builder::new().name("metrics".to_owned());
+                if let Err(error) = thread.spawn(move || make_all(&due)) {
+                    tracing::error!(%error, "the thread for pages of metrics cannot be started");
+                }
+            });
+            work
+        };
+        self.work.get_or_init(start).clone()
+    }
+}
+
+/// The thread: one piece after the other, whatever page it is of.
+fn make_all(due: &mpsc::Receiver<Work>) {
+    stand_back();
+    for (page, mut pieces) in due {
+        let piece = catch_unwind(AssertUnwindSafe(&mut pieces));
+        page.take(piece.map_err(drop), pieces);
+    }
+}
+
+fn stand_back() {
+    let this = rustix::thread::gettid();
+    if let Err(error) = rustix::process::setpriority_process(Some(this), NICENESS) {
+        tracing::debug!(%error, "the thread for pages of metrics keeps its priority");
+    }
+}
+
+/// One page, and all who read it.
+struct Page {
+    state: Mutex<State>,
+    /// Told when the page is over.
+    over: Notify,
+    work: mpsc::Sender<Work>,
+}
+
+struct State {
+    /// None while the next piece is due, and when the page is over.
+    pieces: Option<Pieces>,
+    is_begun: bool,
+    end: Option<End>,
+    /// What was made, and which piece the first of them is.
+    made: VecDeque<Arc<[u8]>>,
+    first: usize,
+    /// By number; None for those who have left or were left behind.
+    readers: Vec<Option<Place>>,
+}
+
+/// How a page came to be over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Whole,
+    Broken,
+}
+
+/// How far a reader is.
+#[derive(Default)]
+struct Place {
+    /// The piece that it takes next.
+    next: usize,
+    waker: Option<Waker>,
+}
+
+impl State {
+    /// Forgets the pieces that everybody has.
+    fn forget(&mut self) {
+        let slowest = self.readers.iter().flatten().map(|place| place.next).min().unwrap_or(usize::MAX);
+        while self.first < slowest && self.made.pop_front().is_some() {
+            self.first += 1;
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.made.len() >= WINDOW
+    }
+}
+
+impl Page {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing that holds the lock panics but for want of memory, which ends the process.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more who reads it; None if all others have just left.
+    fn reader(self: Arc<Page>) -> Option<Reader> {
+        let mut state = self.lock();
+        if state.end.is_some() {
+            return None;
+        }
+        let number = state.readers.len();
+        state.readers.push(Some(Place::default()));
+        drop(state);
+        Some(Reader { page: self, number, piece: Arc::default(), sent: 0, patience: None })
+    }
+
+    /// Has the next piece made, unless it is being made or there is no room for it.
+    fn go_on(self: &Arc<Page>, state: &mut State) {
+        if state.is_begun
+            && !state.is_full()
+            && let Some(pieces) = state.pieces.take()
+            && self.work.send((Arc::clone(self), pieces)).is_err()
+        {
+            state.end = Some(End::Broken);
+        }
+    }
+
+    /// Takes the piece that was made, or an error if that failed.
+    fn take(self: &Arc<Page>, piece: Result<Option<Vec<u8>>, ()>, pieces: Pieces) {
+        let mut state = self.lock();
+        match piece {
+            // Nobody reads it any more.
+            _ if state.end.is_some() => {}
+            Ok(Some(piece)) => {
+                state.made.push_back(piece.into());
+                state.pieces = Some(pieces);
+                self.go_on(&mut state);
+            }
+            Ok(None) => state.end = Some(End::Whole),
+            Err(()) => state.end = Some(End::Broken),
+        }
+        self.tell(state);
+    }
+
+    /// Gives the page up.
+    fn break_off(&self) {
+        let mut state = self.lock();
+        state.made.clear();
+        state.end = Some(End::Broken);
+        state.pieces = None;
+        self.tell(state);
+    }
+
+    /// Wakes all who wait for what has changed.
+    fn tell(&self, mut state: MutexGuard<'_, State>) {
+        let wakers: Vec<Waker> =
+            state.readers.iter_mut().flatten().filter_map(|place| place.waker.take()).collect();
+        let is_over = state.end.is_some();
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+        if is_over {
+            self.over.notify_waiters();
+        }
+    }
+
+    /// Waits until the page is made or given up.
+    async fn over(&self) {
+        loop {
+            let told = self.over.notified();
+            if self.lock().end.is_some() {
+                return;
+            }
+            told.await;
         }
     }
 }
 
-/// An answer whose body is not copied for each who gets it.
-pub(super) fn shared(reply: &Arc<Reply>) -> Step {
-    let Some(body) = &reply.body else { return Reply::clone(reply).into() };
-    let head = Reply { headers: reply.headers.clone(), ..Reply::new(reply.status) };
-    let length = BodyLength::Known(body.len() as u64);
-    let source = Box::new(SharedBody { reply: Arc::clone(reply), sent: 0 });
-    Step::Stream(Box::new(head), StreamBody { length, source })
-}
-
-struct SharedBody {
-    reply: Arc<Reply>,
+/// One who reads a page, at its own pace as long as nobody has to wait for it.
+pub(super) struct Reader {
+    page: Arc<Page>,
+    number: usize,
+    piece: Arc<[u8]>,
     sent: usize,
+    /// Until the others are left behind.
+    patience: Option<Pin<Box<Sleep>>>,
 }
 
-impl BodySource for SharedBody {
-    fn poll_piece(&mut self, _task: &mut std::task::Context<'_>) -> Poll<io::Result<Option<Chunk>>> {
-        /// Bytes that are copied at a time.
-        const PIECE_BYTES: usize = 16 * 1024;
-        let rest = &self.reply.body.as_deref().unwrap_or_default()[self.sent..];
-        let piece = &rest[..rest.len().min(PIECE_BYTES)];
-        self.sent += piece.len();
-        Poll::Ready(Ok((!piece.is_empty()).then(|| Chunk::copy_of(piece))))
+impl Reader {
+    fn poll_next(&mut self, task: &mut task::Context<'_>) -> Poll<io::Result<Option<Arc<[u8]>>>> {
+        loop {
+            let mut state = self.page.lock();
+            if state.end == Some(End::Broken) {
+                return Poll::Ready(Err(io::Error::other("the page of metrics was given up")));
+            }
+            let State { readers, made, first, end, .. } = &mut *state;
+            let Some(place) = &mut readers[self.number] else {
+                return Poll::Ready(Err(io::Error::other("others had to wait for this reader of metrics")));
+            };
+            if let Some(piece) = made.get(place.next - *first).cloned() {
+                place.next += 1;
+                self.patience = None;
+                state.forget();
+                self.page.go_on(&mut state);
+                return Poll::Ready(Ok(Some(piece)));
+            }
+            if end.is_some() {
+                return Poll::Ready(Ok(None));
+            }
+            place.waker = Some(task.waker().clone());
+            if !state.is_full() {
+                return Poll::Pending;
+            }
+            drop(state);
+            let patience = self.patience.get_or_insert_with(|| Box::pin(tokio::time::sleep(PATIENCE)));
+            task::ready!(patience.as_mut().poll(task));
+            self.leave_behind();
+        }
+    }
+
+    /// Goes on without those who have taken nothing for so long.
+    fn leave_behind(&mut self) {
+        self.patience = None;
+        let mut state = self.page.lock();
+        if !state.is_full() {
+            return;
+        }
+        let first = state.first;
+        let slow = state.readers.iter_mut().filter_map(|place| place.take_if(|place| place.next == first));
+        let slow: Vec<Waker> = slow.filter_map(|place| place.waker).collect();
+        state.forget();
+        self.page.go_on(&mut state);
+        drop(state);
+        slow.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl BodySource for Reader {
+    fn poll_piece(&mut self, task: &mut task::Context<'_>) -> Poll<io::Result<Option<Chunk>>> {
+        loop {
+            if let Some(chunk) = Chunk::next_of(&self.piece, &mut self.sent) {
+                return Poll::Ready(Ok(Some(chunk)));
+            }
+            match task::ready!(self.poll_next(task))? {
+                Some(piece) => (self.piece, self.sent) = (piece, 0),
+                None => return Poll::Ready(Ok(None)),
+            }
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut state = self.page.lock();
+        state.readers[self.number] = None;
+        if state.readers.iter().all(Option::is_none) {
+            drop(state);
+            return self.page.break_off();
+        }
+        state.forget();
+        self.page.go_on(&mut state);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use serde_json::Value;
+
     use super::*;
 
-    #[test]
-    fn one_answer_is_made_at_a_time_and_shared() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let page = Arc::new(SharedPage::default());
-        let (made, at_once) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let ask = || {
-            let (made, at_once) = (Arc::clone(&made), Arc::clone(&at_once));
-            Arc::clone(&page).answer(move || {
-                assert_eq!(at_once.fetch_add(1, Ordering::SeqCst), 0, "two are made at once");
-                std::thread::yield_now();
-                let number = made.fetch_add(1, Ordering::SeqCst) + 1;
-                at_once.fetch_sub(1, Ordering::SeqCst);
-                Reply::new(200).text(number.to_string())
-            })
-        };
-        let body = |reply: &Arc<Reply>| String::from_utf8(reply.body.clone().unwrap()).unwrap();
-        runtime.block_on(async {
-            // All have asked before the first is begun.
-            let all: Vec<_> = (0..100).map(|_| ask()).collect();
-            let mut replies = Vec::new();
-            for asking in all {
-                replies.push(asking.await);
+    /// A gateway whose work beside the traffic is done, and pages of so many pieces.
+    struct World {
+        runtime: tokio::runtime::Runtime,
+        node: Node,
+        pages: Arc<SharedPages>,
+        pieces: usize,
+        /// Pages that were begun, and pieces that were made.
+        begun: Arc<AtomicUsize>,
+        made: Arc<AtomicUsize>,
+    }
+
+    impl World {
+        fn new(pieces: usize) -> World {
+            let at_once = |work| {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                runtime.block_on(work);
+            };
+            let count = Arc::<AtomicUsize>::default;
+            World {
+                runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
+                node: Node::new(
+                    move |work| drop(std::thread::spawn(move || at_once(work)).join()),
+                    Value::Null,
+                    String::new(),
+                ),
+                pages: Arc::default(),
+                pieces,
+                begun: count(),
+                made: count(),
             }
-            assert!(replies.iter().all(|reply| body(reply) == "1"));
-            // Who asks later gets a newer one, even while the old one is still being sent.
-            assert_eq!(body(&ask().await), "2");
+        }
+
+        /// Its pieces have the number of the page.
+        fn ask(&self) -> impl Future<Output = Reader> + use<> {
+            let (begun, made, all) = (Arc::clone(&self.begun), Arc::clone(&self.made), self.pieces);
+            let (mut number, mut left) = (0, all);
+            let pieces = move || {
+                if left == all {
+                    number = begun.fetch_add(1, Ordering::SeqCst) + 1;
+                }
+                left = left.checked_sub(1)?;
+                made.fetch_add(1, Ordering::SeqCst);
+                Some(vec![number as u8; 3])
+            };
+            Arc::clone(&self.pages).read(&self.node, Coding::Gzip, move || Box::new(pieces))
+        }
+    }
+
+    async fn rest(reader: &mut Reader) -> io::Result<Vec<u8>> {
+        let mut all = Vec::new();
+        while let Some(piece) = std::future::poll_fn(|task| reader.poll_piece(task)).await? {
+            all.extend_from_slice(&piece);
+        }
+        Ok(all)
+    }
+
+    #[test]
+    fn a_page_is_for_all_who_wait_for_it() {
+        let world = World::new(3);
+        world.runtime.block_on(async {
+            // All have asked before the first page is begun.
+            let asking: Vec<_> = (0..100).map(|_| world.ask()).collect();
+            let mut readers = Vec::new();
+            for one in asking {
+                readers.push(one.await);
+            }
+            let mut late = world.ask().await;
+            for reader in &mut readers {
+                assert_eq!(rest(reader).await.unwrap(), [1; 9]);
+            }
+            // Who asks later gets a newer one.
+            assert_eq!(rest(&mut late).await.unwrap(), [2; 9]);
             // Who has left holds nobody up.
-            drop(ask());
-            assert_eq!(body(&ask().await), "3");
+            drop(world.ask());
+            drop(world.ask().await);
+            let mut last = world.ask().await;
+            let page = rest(&mut last).await.unwrap();
+            assert!(page == [3; 9] || page == [4; 9], "{page:?}");
+        });
+    }
+
+    #[test]
+    fn what_nobody_takes_is_not_made() {
+        let world = World::new(1000);
+        world.runtime.block_on(async {
+            let mut reader = world.ask().await;
+            let one = std::future::poll_fn(|task| reader.poll_piece(task)).await.unwrap();
+            assert_eq!(&*one.unwrap(), [1; 3]);
+            // Whatever the threads do meanwhile: no more than the window is ahead.
+            for _ in 0..1000 {
+                tokio::task::yield_now().await;
+                assert!(world.made.load(Ordering::SeqCst) <= WINDOW + 2);
+            }
+            assert_eq!(rest(&mut reader).await.unwrap().len(), 999 * 3);
+        });
+    }
+
+    #[test]
+    fn a_slow_reader_is_left_behind() {
+        let world = World::new(100);
+        world.runtime.block_on(async {
+            let (slow, fast) = (world.ask(), world.ask());
+            let (mut slow, mut fast) = (slow.await, fast.await);
+            assert_eq!(rest(&mut fast).await.unwrap().len(), 300);
+            assert!(rest(&mut slow).await.is_err());
+            // Alone it may be as slow as it likes; the next page does not wait for it for ever.
+            let mut slow = world.ask().await;
+            let mut next = world.ask().await;
+            assert_eq!(rest(&mut next).await.unwrap().len(), 300);
+            assert_eq!(rest(&mut slow).await.unwrap().len(), 300);
+        });
+    }
+
+    #[test]
+    fn the_oldest_page_makes_room() {
+        let world = World::new(100);
+        world.runtime.block_on(async {
+            tokio::time::pause();
+            let mut readers = Vec::new();
+            for _ in 0..=PAGES {
+                readers.push(world.ask().await);
+            }
+            assert!(rest(&mut readers[0]).await.is_err());
+            for reader in &mut readers[1..] {
+                assert_eq!(rest(reader).await.unwrap().len(), 300);
+            }
+        });
+    }
+
+    #[test]
+    fn a_page_that_fails_breaks_off() {
+        let world = World::new(1);
+        world.runtime.block_on(async {
+            let failing = || -> Pieces { Box::new(|| panic!("on purpose")) };
+            let asked = Arc::clone(&world.pages).read(&world.node, Coding::Identity, failing);
+            let mut reader = asked.await;
+            assert!(rest(&mut reader).await.is_err());
+            assert_eq!(rest(&mut world.ask().await).await.unwrap(), [1; 3]);
         });
     }
 }

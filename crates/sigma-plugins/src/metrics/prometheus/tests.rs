@@ -25,7 +25,11 @@ impl World {
     fn new(conf: Value, metadata: Value, attribute: Value) -> World {
         let mut case = Case::new("GET /foo/1?a=b HTTP/1.1\nHost: foo.com");
         let attributes = json!({"prometheus": attribute});
-        case.node = Arc::new(Node::new(|_| {}, attributes, "node\"1".to_owned()));
+        case.node = Arc::new(Node::new(
+            |work| drop(std::thread::spawn(move || runtime().block_on(work)).join()),
+            attributes,
+            "node\"1".to_owned(),
+        ));
         let roster = Roster::new(crate::kinds(), None);
         let metadata = (!metadata.is_null()).then(|| Arc::new(metadata));
         let conf = Arc::new(conf);
@@ -76,7 +80,7 @@ impl World {
     }
 
     fn page(&self) -> String {
-        let reply = scrape(&self.case.node);
+        let reply = scraped(&self.case.node, "identity");
         assert_eq!(reply.status, 200);
         assert_eq!(crate::testing::field(&reply, "content-type").unwrap(), "text/plain; charset=utf-8");
         String::from_utf8(reply.body.unwrap()).unwrap()
@@ -88,6 +92,20 @@ impl World {
             assert!(page.lines().any(|known| known == *line), "{line} is missing in\n{page}");
         }
     }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// The whole page, as a request with this `Accept-Encoding` gets it.
+fn scraped(node: &Arc<Node>, accept: &str) -> Reply {
+    let (local, consumers) = (Rc::new(Local::default()), sigma_plugin::Consumers::default());
+    let env = Env::new(node, &local, &consumers);
+    let mut ctx = Context::default();
+    ctx.request.headers.append("Accept-Encoding", accept.as_bytes());
+    let step = answer(&mut ctx, &env);
+    runtime().block_on(step.settled(&mut ctx, &env, Vec::new())).unwrap().unwrap()
 }
 
 const ROUTE_1: &str = r#"route="1",service="s",consumer="",node="127.0.0.1",request_type="traditional_http",request_llm_model="",llm_model="""#;
@@ -259,7 +277,7 @@ fn a_scrape_of_ten_thousand_routes_holds_nobody_up() {
         world.request(&id.to_string(), 200);
     }
     let node = Arc::clone(&world.case.node);
-    let scraper = std::thread::spawn(move || scrape(&node).body.unwrap().len());
+    let scraper = std::thread::spawn(move || scraped(&node, "identity").body.unwrap().len());
     let mut counted = 0_u64;
     while !scraper.is_finished() {
         world.request(&counted.to_string(), 200);
@@ -267,6 +285,41 @@ fn a_scrape_of_ten_thousand_routes_holds_nobody_up() {
     }
     assert!(scraper.join().unwrap() > ROUTES * 100);
     assert!(counted > 0);
+}
+
+#[test]
+fn who_accepts_it_gets_the_same_page_compressed() {
+    let check = |accept: &str, expected: Option<&str>| {
+        let world = World::new(json!({}), Value::Null, Value::Null);
+        let reply = scraped(&world.case.node, accept);
+        assert_eq!(crate::testing::field(&reply, "content-encoding").as_deref(), expected, "{accept}");
+        assert_eq!(crate::testing::field(&reply, "vary").unwrap(), "accept-encoding");
+    };
+    check("gzip", Some("gzip"));
+    check("zstd, gzip;q=0.5", Some("gzip"));
+    check("*", Some("gzip"));
+    check("", None);
+    check("br", None);
+    check("gzip;q=0", None);
+    check("gzip;q=0.5, identity", None);
+
+    let mut world = World::new(json!({}), Value::Null, Value::Null);
+    // Labels that share much, little and nothing with those before them, some longer than a repetition.
+    for id in 0..3000_usize {
+        let name = match id % 3 {
+            0 => id.to_string(),
+            1 => format!("{id}{}", "long\\ \"name\"".repeat(id % 200)),
+            _ => format!("ü{}", usize::MAX / (id + 1)),
+        };
+        world.request(&name, 200);
+        world.request(&id.to_string(), 200 + (id % 5) as u16);
+    }
+    let plain = world.page();
+    let compressed = scraped(&world.case.node, "gzip").body.unwrap();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(&compressed[..]), &mut text).unwrap();
+    assert!(text == plain);
+    assert!(compressed.len() < plain.len() / 8, "{} of {}", compressed.len(), plain.len());
 }
 
 /// `promtool` reads the page. It advises other names than APISIX's, which is not for Sigma to change.

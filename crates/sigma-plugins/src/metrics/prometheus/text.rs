@@ -1,0 +1,156 @@
+//! The text of a page, made a little at a time, in plain or compressed.
+
+use std::fmt::Display;
+use std::io::Write as _;
+
+use super::gzip::{Gzip, SHORTEST, WINDOW};
+
+/// Bytes of a piece that leaves, about.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// How a page is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Coding {
+    Identity,
+    Gzip,
+}
+
+/// The text that was written and has not left.
+pub(super) struct Text {
+    plain: Vec<u8>,
+    /// Where `plain` begins in the whole text.
+    start: u64,
+    gzip: Option<Gzip>,
+}
+
+impl Text {
+    pub(super) fn new(coding: Coding) -> Text {
+        let gzip = (coding == Coding::Gzip).then(Gzip::new);
+        Text { plain: Vec::with_capacity(PIECE_BYTES), start: 0, gzip }
+    }
+
+    pub(super) fn write(&mut self, bytes: &[u8]) {
+        self.plain.extend_from_slice(bytes);
+        if let Some(gzip) = &mut self.gzip {
+            gzip.literals(bytes);
+        }
+    }
+
+    /// A value that is shown.
+    pub(super) fn show(&mut self, value: impl Display) {
+        let from = self.plain.len();
+        // Writing to a Vec cannot fail.
+        let _ = write!(self.plain, "{value}");
+        if let Some(gzip) = &mut self.gzip {
+            gzip.literals(&self.plain[from..]);
+        }
+    }
+
+    pub(super) fn number(&mut self, number: u64) {
+        self.write(itoa::Buffer::new().format(number).as_bytes());
+    }
+
+    /// A part that was written before, or one like it.
+    pub(super) fn repeat(&mut self, part: &mut Repeated) {
+        let here = self.start + self.plain.len() as u64;
+        let text = part.text.as_bytes();
+        self.plain.extend_from_slice(text);
+        if let Some(gzip) = &mut self.gzip {
+            let known = part.known;
+            known.write(gzip, here, text);
+        }
+        part.is_written = true;
+        part.known = Known { at: Some(here), before: text.len(), prefix: text.len(), suffix: 0 };
+    }
+
+    /// Bytes that were written since [`Text::settle`].
+    pub(super) fn unsettled(&self) -> usize {
+        self.plain.len()
+    }
+
+    /// Sums up what was written. A piece of what leaves, once there is enough for one.
+    pub(super) fn settle(&mut self) -> Option<Vec<u8>> {
+        let out = match &mut self.gzip {
+            Some(gzip) => {
+                gzip.sum_up(&self.plain);
+                self.start += self.plain.len() as u64;
+                self.plain.clear();
+                gzip.made()
+            }
+            None => &mut self.plain,
+        };
+        (out.len() >= PIECE_BYTES).then(|| std::mem::replace(out, Vec::with_capacity(PIECE_BYTES + 8192)))
+    }
+
+    /// The last piece, which may be empty. Everything was settled before.
+    pub(super) fn finish(&mut self) -> Vec<u8> {
+        match &mut self.gzip {
+            Some(gzip) => {
+                gzip.finish();
+                std::mem::take(gzip.made())
+            }
+            None => std::mem::take(&mut self.plain),
+        }
+    }
+}
+
+/// A part of lines that is written again and again, as it was or with little that differs.
+#[derive(Default)]
+pub(super) struct Repeated {
+    text: String,
+    known: Known,
+    /// Whether it was written since it was set.
+    is_written: bool,
+    /// The text before this one.
+    before: String,
+}
+
+/// Where a part, or one like it, was written last.
+#[derive(Debug, Clone, Copy, Default)]
+struct Known {
+    at: Option<u64>,
+    /// Bytes of what was written there.
+    before: usize,
+    /// How many of them this part begins with.
+    prefix: usize,
+    /// And how many it ends with.
+    suffix: usize,
+}
+
+impl Known {
+    fn write(self, gzip: &mut Gzip, here: u64, text: &[u8]) {
+        let (middle, tail) = (self.prefix, text.len() - self.suffix);
+        let mut copy = |from: usize, to: usize, at: Option<u64>| match at.map(|at| here + from as u64 - at) {
+            Some(distance) if to - from >= SHORTEST && distance <= WINDOW => gzip.repeat(distance, to - from),
+            _ => gzip.literals(&text[from..to]),
+        };
+        copy(0, middle, self.at);
+        copy(middle, tail, None);
+        copy(tail, text.len(), self.at.map(|at| at + (self.before - self.suffix) as u64));
+    }
+}
+
+impl Repeated {
+    pub(super) fn of(text: String) -> Repeated {
+        Repeated { text, ..Repeated::default() }
+    }
+
+    /// Takes the place of what the part was before.
+    pub(super) fn set(&mut self, parts: &[&str]) {
+        std::mem::swap(&mut self.text, &mut self.before);
+        self.text.clear();
+        parts.iter().for_each(|part| self.text.push_str(part));
+        if !std::mem::take(&mut self.is_written) {
+            self.known = Known::default();
+            return;
+        }
+        let (new, old) = (self.text.as_bytes(), self.before.as_bytes());
+        let prefix = shared(new.iter().zip(old));
+        let suffix = shared(new[prefix..].iter().rev().zip(old[prefix..].iter().rev()));
+        self.known = Known { prefix, suffix, ..self.known };
+    }
+}
+
+fn shared<'b>(pairs: impl Iterator<Item = (&'b u8, &'b u8)>) -> usize {
+    pairs.take_while(|(one, other)| one == other).count()
+}
