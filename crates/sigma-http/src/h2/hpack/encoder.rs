@@ -4,6 +4,11 @@
 //! differs each time never does, and one that repeats costs a byte from the third time on. A name
 //! that no table has enters with its field when it is seen again, and is an index afterwards.
 //!
+//! Strings are coded by Huffman where that is shorter, but only the first ones of a connection. A byte
+//! less costs more instructions than everything else that is done for it, so it is worth them on a
+//! connection that ends soon, while its heads still cross in a round trip or two. On a long one the
+//! table saves what can be saved cheaply.
+//!
 //! Hashes look at a few bytes of a text. Two texts with one hash are compared where it matters; where
 //! it does not, a field enters the table early.
 
@@ -16,6 +21,8 @@ use crate::HeaderId;
 const FIRST_TABLE_BYTES: u32 = 4096;
 /// Most that is used of a table, whatever is allowed: its places are looked up by 16 bits.
 const MOST_TABLE_BYTES: u32 = 1 << 16;
+/// How many bytes of strings are coded on a connection: those of its first ten heads or so.
+const CODED_BYTES: u32 = 4096;
 /// A cookie below this length could be guessed by watching sizes (RFC 7541 §7.1.3).
 const GUESSABLE_COOKIE: usize = 20;
 
@@ -32,6 +39,8 @@ pub struct Encoder {
     own: u32,
     /// The table's next size, and the smallest that was asked for in between.
     resize: Option<(u32, u32)>,
+    /// Bytes of strings that will still be coded.
+    coded: u32,
     table: Table<Key>,
     /// Allocated with the first field that no static entry holds.
     memory: Option<Box<Memory>>,
@@ -41,7 +50,8 @@ impl Encoder {
     /// `table_bytes`: most that this side uses of what the peer allows; at most 64 KiB are used.
     pub fn new(table_bytes: u32) -> Encoder {
         let own = table_bytes.min(MOST_TABLE_BYTES);
-        let mut encoder = Encoder { own, resize: None, table: Table::new(FIRST_TABLE_BYTES), memory: None };
+        let table = Table::new(FIRST_TABLE_BYTES);
+        let mut encoder = Encoder { own, resize: None, coded: CODED_BYTES, table, memory: None };
         encoder.set_peer_table_bytes(FIRST_TABLE_BYTES);
         encoder
     }
@@ -58,6 +68,10 @@ impl Encoder {
 
     /// Begins a block: writes pending table size updates.
     pub fn begin(&mut self, out: &mut Vec<u8>) {
+        if let Some(memory) = &mut self.memory {
+            memory.next = memory.first;
+            memory.is_first = true;
+        }
         let Some((smallest, last)) = self.resize.take() else { return };
         for size in [smallest, last] {
             if size != self.table.limit() {
@@ -72,7 +86,7 @@ impl Encoder {
     pub fn encode(&mut self, id: HeaderId, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
         let key = Key::of(id, name);
         if is_secret(key, value) {
-            literal(NEVER_INDEXED, key.index(), name, value, out);
+            literal(NEVER_INDEXED, key.index(), name, value, &mut self.coded, out);
             return;
         }
         if key == Key::ACCEPT_ENCODING && value == b"gzip, deflate" {
@@ -126,31 +140,42 @@ impl Encoder {
     }
 
     /// Writes a field that is not in the static table.
+    #[inline]
     fn field(&mut self, key: Key, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+        if let Some(memory) = &mut self.memory
+            && let Some(age) = memory.guess(&self.table, &Wanted { key, name, value })
+        {
+            integer::put(INDEXED.0, INDEXED.1, fixed::COUNT + 1 + age, out);
+        } else {
+            self.look_up(key, name, value, out);
+        }
+    }
+
+    /// Writes a field that does not follow the one before it in the table.
+    #[inline(never)]
+    fn look_up(&mut self, key: Key, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
         // One that would take half of the table drives too much out of it.
         if table::size(name, value) > self.table.limit() as usize / 2 {
-            literal(NOT_INDEXED, key.index(), name, value, out);
+            literal(NOT_INDEXED, key.index(), name, value, &mut self.coded, out);
             return;
         }
         let memory = self.memory.get_or_insert_default();
+        let wanted = Wanted { key, name, value };
         let name_hash = hash_of_name(key, name);
         let hash = mix(name_hash, sample(value, 0));
-        let is_named =
-            |own: &[u8], number: Key| number == key && (key != Key::OTHER || own.eq_ignore_ascii_case(name));
-        let table = &self.table;
-        if let Some(age) =
-            memory.find(hash, table, |own, text, number| text == value && is_named(own, number))
-        {
+        if let Some(age) = memory.find(hash, &self.table, |field| wanted.is(field)) {
+            memory.follow(age);
             integer::put(INDEXED.0, INDEXED.1, fixed::COUNT + 1 + age, out);
             return;
         }
         let mut index = key.index();
         if index == 0 {
-            let age = memory.find(name_hash, table, |own, _, number| is_named(own, number));
+            let age = memory.find(name_hash, &self.table, |field| wanted.is_named(field));
             index = age.map_or(0, |age| fixed::COUNT + 1 + age);
         }
         let again = memory.notice(hash) | (index == 0 && memory.notice(name_hash));
-        literal(if again { ADDED } else { NOT_INDEXED }, index, name, value, out);
+        let kind = if again { ADDED } else { NOT_INDEXED };
+        literal(kind, index, name, value, &mut self.coded, out);
         if again && self.table.add(name, value, key) {
             memory.added = memory.added.wrapping_add(1);
             memory.register(hash);
@@ -158,6 +183,24 @@ impl Encoder {
                 memory.register(name_hash);
             }
         }
+    }
+}
+
+/// A field that is looked for in the table.
+struct Wanted<'a> {
+    key: Key,
+    name: &'a [u8],
+    value: &'a [u8],
+}
+
+impl Wanted<'_> {
+    fn is(&self, field: (&[u8], &[u8], Key)) -> bool {
+        field.2 == self.key && field.1 == self.value && self.is_named(field)
+    }
+
+    fn is_named(&self, (name, _, key): (&[u8], &[u8], Key)) -> bool {
+        // The table's names are in small letters, as most are that come.
+        key == self.key && (key != Key::OTHER || name == self.name || name.eq_ignore_ascii_case(self.name))
     }
 }
 
@@ -170,39 +213,102 @@ fn is_secret(key: Key, value: &[u8]) -> bool {
     }
 }
 
-/// Writes a literal (RFC 7541 §6.2), whose name is written too if it has no index.
-fn literal(kind: (u8, u32), index: usize, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+/// Writes a literal (RFC 7541 §6.2), whose name is written too if it has no index. `coded` is what
+/// may still be coded.
+fn literal(kind: (u8, u32), index: usize, name: &[u8], value: &[u8], coded: &mut u32, out: &mut Vec<u8>) {
     integer::put(kind.0, kind.1, index, out);
     if index == 0 {
-        huffman::put::<true>(name, out);
+        string::<true>(name, coded, out);
     }
-    huffman::put::<false>(value, out);
+    string::<false>(value, coded, out);
+}
+
+/// Writes a string; its capital letters become small ones if `LOWER`.
+#[inline]
+fn string<const LOWER: bool>(text: &[u8], coded: &mut u32, out: &mut Vec<u8>) {
+    if *coded > 0 {
+        *coded = coded.saturating_sub(text.len() as u32);
+        huffman::put::<LOWER>(text, out);
+        return;
+    }
+    integer::put(0, 7, text.len(), out);
+    let start = out.len();
+    out.extend_from_slice(text);
+    if LOWER {
+        out[start..].make_ascii_lowercase();
+    }
 }
 
 const SETS: usize = 16;
 const WAYS: usize = 4;
-const NOTICED: usize = 64;
+const NOTICED_SETS: usize = 32;
+const NOTICED_WAYS: usize = 2;
 
 /// Where fields are in the dynamic table, and what was seen lately.
 #[derive(Debug, Clone)]
 struct Memory {
     /// By a part of the hash, the last few entries with it: another part of it, and the entry's number.
     places: [[(u16, u16); WAYS]; SETS],
-    /// By a part of the hash, the last field with it: another part of it.
-    noticed: [u16; NOTICED],
+    /// By a part of the hash, what was seen with it: another part of it.
+    noticed: [[u16; NOTICED_WAYS]; NOTICED_SETS],
+    /// What was seen for the first time; chooses which of a set gives way. By turns, so that fields
+    /// which meet in one set do not drive out each other in every block.
+    turn: u8,
     /// Entries that were ever added; the last one's number.
     added: u16,
+    /// The entry that the next field is tried with first. Heads of one kind have their fields in one
+    /// order, in which they came into the table, so most are found without a look-up.
+    next: u16,
+    /// The entry of the first field of a block that had one.
+    first: u16,
+    /// No field of this block had one so far.
+    is_first: bool,
 }
 
 impl Default for Memory {
     fn default() -> Memory {
-        Memory { places: [[(0, 0); WAYS]; SETS], noticed: [0; NOTICED], added: 0 }
+        Memory {
+            places: [[(0, 0); WAYS]; SETS],
+            noticed: [[0; NOTICED_WAYS]; NOTICED_SETS],
+            turn: 0,
+            added: 0,
+            next: 0,
+            first: 0,
+            is_first: true,
+        }
     }
 }
 
 impl Memory {
+    /// The age of the entry behind the last one that was used, if it fits.
+    #[inline]
+    fn guess(&mut self, table: &Table<Key>, wanted: &Wanted<'_>) -> Option<usize> {
+        let age = usize::from(self.added.wrapping_sub(self.next));
+        if !wanted.is(table.get(age)?) {
+            return None;
+        }
+        self.follow(age);
+        Some(age)
+    }
+
+    /// The next field is tried with the entry behind this one.
+    #[inline]
+    fn follow(&mut self, age: usize) {
+        let number = self.added.wrapping_sub(age as u16);
+        if self.is_first {
+            self.first = number;
+            self.is_first = false;
+        }
+        self.next = number.wrapping_add(1);
+    }
+
     /// The age of an entry that is registered with the hash and fits.
-    fn find(&self, hash: u32, table: &Table<Key>, fits: impl Fn(&[u8], &[u8], Key) -> bool) -> Option<usize> {
+    fn find(
+        &self,
+        hash: u32,
+        table: &Table<Key>,
+        fits: impl Fn((&[u8], &[u8], Key)) -> bool,
+    ) -> Option<usize> {
         let (set, tag) = split(hash);
         for &(own, number) in &self.places[set] {
             if own != tag {
@@ -210,9 +316,7 @@ impl Memory {
             }
             // A number of long ago is a great age, or that of another entry, which does not fit.
             let age = usize::from(self.added.wrapping_sub(number));
-            if let Some((name, value, key)) = table.get(age)
-                && fits(name, value, key)
-            {
+            if table.get(age).is_some_and(&fits) {
                 return Some(age);
             }
         }
@@ -232,10 +336,14 @@ impl Memory {
     /// Whether this hash was seen lately; it is from now on.
     fn notice(&mut self, hash: u32) -> bool {
         let (_, tag) = split(hash);
-        let place = &mut self.noticed[hash as usize / SETS % NOTICED];
-        let seen = *place == tag;
-        *place = tag;
-        seen
+        let set = &mut self.noticed[hash as usize / SETS % NOTICED_SETS];
+        if set.contains(&tag) {
+            return true;
+        }
+        // Not one after the other: three fields that meet in one set would never be seen twice.
+        self.turn = self.turn.wrapping_mul(5).wrapping_add(3);
+        set[usize::from(self.turn >> 6) % NOTICED_WAYS] = tag;
+        false
     }
 }
 

@@ -106,7 +106,7 @@ impl Key {
         let (Some(first), Some(last)) = (name.first(), name.last()) else { return Key::OTHER };
         let index = UNNAMED[place(name.len(), *first, *last)];
         match field(index.into()) {
-            Some(fixed) if fixed.name.eq_ignore_ascii_case(name) => Key(index),
+            Some(fixed) if fixed.name == name || fixed.name.eq_ignore_ascii_case(name) => Key(index),
             _ => Key::OTHER,
         }
     }

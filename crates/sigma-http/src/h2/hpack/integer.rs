@@ -9,36 +9,39 @@ const MORE: u32 = 5;
 ///
 /// Returns an error if the bytes end within it, or if it has more than 32 bits or needless zeros
 /// beyond five bytes.
+#[inline]
 pub(super) fn take(rest: &mut &[u8], bits: u32) -> Result<u32, HpackError> {
-    let (&first, mut tail) = rest.split_first().ok_or(HpackError::Truncated)?;
+    let (&first, tail) = rest.split_first().ok_or(HpackError::Truncated)?;
+    *rest = tail;
     let most = (1 << bits) - 1;
-    let mut value = u64::from(first & most);
-    if first & most == most {
-        for step in 0.. {
-            if step == MORE {
-                return Err(HpackError::Integer);
-            }
-            let (&byte, after) = tail.split_first().ok_or(HpackError::Truncated)?;
-            tail = after;
-            value += u64::from(byte & 0x7f) << (7 * step);
-            if byte & 0x80 == 0 {
-                break;
-            }
+    if first & most < most { Ok((first & most).into()) } else { take_more(rest, most) }
+}
+
+/// Takes the bytes behind the first, which says `most`.
+#[inline(never)]
+fn take_more(rest: &mut &[u8], most: u8) -> Result<u32, HpackError> {
+    let mut value = u64::from(most);
+    for step in 0..MORE {
+        let (&byte, tail) = rest.split_first().ok_or(HpackError::Truncated)?;
+        *rest = tail;
+        value += u64::from(byte & 0x7f) << (7 * step);
+        if byte & 0x80 == 0 {
+            return u32::try_from(value).map_err(|_| HpackError::Integer);
         }
     }
-    *rest = tail;
-    u32::try_from(value).map_err(|_| HpackError::Integer)
+    Err(HpackError::Integer)
 }
 
 /// Writes an integer behind `flags`, which leave `bits` of the first byte to it.
+#[inline]
 pub(super) fn put(flags: u8, bits: u32, value: usize, out: &mut Vec<u8>) {
     let most = (1 << bits) - 1;
-    if value < most {
-        out.push(flags | value as u8);
-        return;
-    }
-    out.push(flags | most as u8);
-    let mut left = value - most;
+    if value < most { out.push(flags | value as u8) } else { put_more(flags | most as u8, value - most, out) }
+}
+
+#[inline(never)]
+fn put_more(first: u8, mut left: usize, out: &mut Vec<u8>) {
+    out.push(first);
     while left >= 0x80 {
         out.push(left as u8 | 0x80);
         left >>= 7;

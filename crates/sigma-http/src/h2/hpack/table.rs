@@ -51,6 +51,7 @@ impl<T: Copy> Table<T> {
     }
 
     /// Name, value and note of an entry; the last one added has the age zero.
+    #[inline]
     pub(super) fn get(&self, age: usize) -> Option<(&[u8], &[u8], T)> {
         let at = self.entries.len().checked_sub(age + 1)?;
         let entry = self.entries.get(at)?;
