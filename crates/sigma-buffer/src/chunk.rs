@@ -95,6 +95,19 @@ impl Chunk {
         self.end += n;
     }
 
+    /// Appends `data` if there is room for all of it behind the window; returns whether there was.
+    #[inline]
+    pub fn try_append(&mut self, data: &[u8]) -> bool {
+        match self.spare().get_mut(..data.len()) {
+            Some(room) => {
+                room.copy_from_slice(data);
+                self.end += data.len();
+                true
+            }
+            None => false,
+        }
+    }
+
     /// Removes `n` bytes from the front of the window; a chunk emptied so gives its memory back.
     ///
     /// # Panics
@@ -252,7 +265,9 @@ mod tests {
         let mut chunk = Chunk::copy_of(&[b'x'; CHUNK_BYTES]);
         chunk.make_room(0);
         assert!(!chunk.spare().is_empty(), "room for one more at least");
+        assert!(chunk.try_append(b"y") && chunk.ends_with(b"xy"));
         let mut chunk = Chunk::copy_of(&[b'x'; CHUNK_BYTES]);
+        assert!(!chunk.try_append(b"y") && chunk.len() == CHUNK_BYTES);
         chunk.make_room(3 * CHUNK_BYTES);
         assert_eq!((chunk.len(), chunk.spare().len()), (CHUNK_BYTES, 2 * CHUNK_BYTES));
         chunk.make_room(9 * CHUNK_BYTES);

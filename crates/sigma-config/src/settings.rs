@@ -196,12 +196,16 @@ pub struct Http2 {
     /// The same for all streams of a connection together.
     #[schemars(range(min = 65_535, max = 2_147_483_647))]
     pub connection_window_bytes: u32,
-    /// Streams that a client may take back per minute and connection (rapid reset); more closes it.
+    /// Streams that a client may take back per minute and connection (rapid reset), or that it may have
+    /// taken back by breaking a rule; more closes it. One budget with `control_frames_per_second`: who has
+    /// used up half of one has half of the other left.
     pub resets_per_minute: u32,
-    /// Streams that a client may take back before they were looked at; more closes the connection.
+    /// Streams that a client may have taken back while their exchanges are not over yet; more closes the
+    /// connection.
     pub pending_resets: u32,
-    /// SETTINGS, PING, PRIORITY, WINDOW_UPDATE and unknown frames that a client may send per second,
-    /// besides one for each KiB that it was sent; more closes the connection.
+    /// Frames without a part of a message that a client may send per second, besides one for each KiB that
+    /// it was sent: SETTINGS, PING, priorities, WINDOW_UPDATE, empty and unknown ones, and each CONTINUATION;
+    /// more closes the connection.
     pub control_frames_per_second: u32,
     /// Requests at a time on one upstream connection; a further one is opened beyond it. Upstreams may set fewer.
     #[schemars(range(min = 1))]

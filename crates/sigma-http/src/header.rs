@@ -175,6 +175,11 @@ impl Headers {
         start..self.arena.len() as u32
     }
 
+    /// Bytes of memory that the list holds.
+    pub(crate) fn memory(&self) -> usize {
+        self.arena.capacity() + self.fields.capacity() * size_of::<Field>()
+    }
+
     pub(crate) fn arena(&self) -> &[u8] {
         &self.arena
     }

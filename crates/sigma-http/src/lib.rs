@@ -1,4 +1,4 @@
-//! The message model that every part of Sigma shares, and the HTTP/1 wire as pure state machines.
+//! The message model that every part of Sigma shares, and the wire of HTTP/1 and HTTP/2 as pure state machines.
 //!
 //! Nothing here does I/O, reads a clock or waits: bytes go in, messages come out, and the other
 //! way round. That is what lets every codec be fuzzed, replayed and tested byte by byte.
@@ -7,7 +7,6 @@ pub mod fault;
 pub mod frame;
 pub mod h1;
 pub mod h2;
-pub mod h2_frames;
 pub mod head;
 pub mod header;
 pub mod method;
@@ -20,5 +19,5 @@ pub use h1::bytes::is_authority;
 pub use head::{RequestHead, ResponseHead, TargetForm, Version};
 pub use header::{HeaderId, Headers};
 pub use method::Method;
-pub use pseudo_fields::PseudoFields;
+pub use pseudo_fields::{Assembly, PseudoFields};
 pub use sigma_buffer::Chunk;

@@ -22,8 +22,17 @@ pub struct PseudoFields<'p> {
     pub protocol: Option<&'p [u8]>,
 }
 
+/// A head in the making: its fields come one by one.
+#[derive(Debug)]
+pub struct Assembly {
+    budget: Budget,
+    cookies: u32,
+    has_authority: bool,
+    is_tunnel: bool,
+}
+
 impl RequestHead {
-    /// Makes this the head of a request that came in pseudo. Names and values of `fields` come in
+    /// Makes this the head of a request that came with pseudo-fields. Names and values of the fields come in
     /// the order received.
     ///
     /// `:authority` becomes the Host field, cookie crumbs become one field. An extended CONNECT
@@ -36,9 +45,25 @@ impl RequestHead {
         &mut self,
         version: Version,
         pseudo: &PseudoFields<'_>,
-        fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
+        mut fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
         limits: &HeadLimits,
     ) -> Result<(), ParseError> {
+        let mut assembly = self.begin_assembly(version, pseudo, limits)?;
+        fields
+            .try_for_each(|(name, value)| self.add_field(&mut assembly, HeaderId::of(name), name, value))?;
+        self.end_assembly(&assembly)
+    }
+
+    /// The first step of [`RequestHead::assemble`], for whoever has its fields one by one.
+    ///
+    /// # Errors
+    /// Returns an error if it would.
+    pub fn begin_assembly(
+        &mut self,
+        version: Version,
+        pseudo: &PseudoFields<'_>,
+        limits: &HeadLimits,
+    ) -> Result<Assembly, ParseError> {
         self.clear();
         self.version = version;
         self.assemble_line(pseudo, limits)?;
@@ -51,34 +76,55 @@ impl RequestHead {
         let mut budget = Budget::new(limits, self.headers.arena().len());
         // The Host field that it stands for.
         budget.fields = budget.fields.saturating_sub(usize::from(pseudo.authority.is_some()));
-        let mut cookies = 0;
-        for (name, value) in fields {
-            budget.spend(name, value)?;
-            let id = check_field(name, value)?;
-            match id {
-                HeaderId::Te if value == b"trailers" => {}
-                HeaderId::Te => return Err(Invalid("TE is something else than trailers")),
-                HeaderId::Host if pseudo.authority.is_some() => {
-                    let host = self.headers.get(HeaderId::Host).unwrap_or_default();
-                    if !host.eq_ignore_ascii_case(value) {
-                        return Err(Invalid("Host and :authority differ"));
-                    }
-                    continue;
-                }
-                // Its stream is the tunnel: a length would be that of a body which never comes, and
-                // whoever writes it out would have the next request read as that body.
-                HeaderId::ContentLength if pseudo.protocol.is_some() => {
-                    return Err(Invalid("an extended CONNECT has a Content-Length"));
-                }
-                HeaderId::Cookie => cookies += 1,
-                _ => {}
+        let (has_authority, is_tunnel) = (pseudo.authority.is_some(), pseudo.protocol.is_some());
+        Ok(Assembly { budget, cookies: 0, has_authority, is_tunnel })
+    }
+
+    /// The next field of a head in the making. `id` must be that of `name`.
+    ///
+    /// # Errors
+    /// Returns an error if the field must not be forwarded or is one too many.
+    pub fn add_field(
+        &mut self,
+        assembly: &mut Assembly,
+        id: HeaderId,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<(), ParseError> {
+        assembly.budget.spend(name, value)?;
+        check_field(id, name, value)?;
+        match id {
+            HeaderId::Te if value != b"trailers" => {
+                return Err(Invalid("TE is something else than trailers"));
             }
-            self.headers.append_parts(name, &[value]);
+            HeaderId::Host if assembly.has_authority => {
+                let host = self.headers.get(HeaderId::Host).unwrap_or_default();
+                if !host.eq_ignore_ascii_case(value) {
+                    return Err(Invalid("Host and :authority differ"));
+                }
+                return Ok(());
+            }
+            // Its stream is the tunnel: a length would be that of a body which never comes, and
+            // whoever writes it out would have the next request read as that body.
+            HeaderId::ContentLength if assembly.is_tunnel => {
+                return Err(Invalid("an extended CONNECT has a Content-Length"));
+            }
+            HeaderId::Cookie => assembly.cookies += 1,
+            _ => {}
         }
-        if cookies > 1 {
+        self.headers.append_known(id, name, value);
+        Ok(())
+    }
+
+    /// The last step: there are no more fields.
+    ///
+    /// # Errors
+    /// Returns an error if the head is not one that may be forwarded.
+    pub fn end_assembly(&mut self, assembly: &Assembly) -> Result<(), ParseError> {
+        if assembly.cookies > 1 {
             self.headers.join_cookies();
         }
-        if pseudo.protocol.is_none() && self.form == TargetForm::Authority {
+        if !assembly.is_tunnel && self.form == TargetForm::Authority {
             return Ok(());
         }
         self.check_one_host()
@@ -151,42 +197,73 @@ impl ResponseHead {
         &mut self,
         version: Version,
         status: u16,
-        fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
+        mut fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
         limits: &HeadLimits,
     ) -> Result<(), ParseError> {
+        let mut assembly = self.begin_assembly(version, status, limits)?;
+        fields.try_for_each(|(name, value)| {
+            self.headers.add_assembled(&mut assembly, HeaderId::of(name), name, value)
+        })
+    }
+
+    /// The first step of [`ResponseHead::assemble`]; [`Headers::add_assembled`] takes the fields.
+    ///
+    /// # Errors
+    /// Returns an error if it would.
+    pub fn begin_assembly(
+        &mut self,
+        version: Version,
+        status: u16,
+        limits: &HeadLimits,
+    ) -> Result<Assembly, ParseError> {
         self.start(status);
         self.version = version;
         if !(100..=999).contains(&status) || status == 101 {
             return Err(Invalid("the :status is invalid"));
         }
-        let mut budget = Budget::new(limits, 0);
-        for (name, value) in fields {
-            budget.spend(name, value)?;
-            check_field(name, value)?;
-            self.headers.append_parts(name, &[value]);
-        }
-        Ok(())
+        Ok(Assembly::of_fields(limits))
+    }
+}
+
+impl Assembly {
+    /// Of a message without pseudo-fields of a request.
+    pub fn of_fields(limits: &HeadLimits) -> Assembly {
+        Assembly { budget: Budget::new(limits, 0), cookies: 0, has_authority: false, is_tunnel: false }
     }
 }
 
 impl Headers {
-    /// Trailer fields that came in pseudo.
+    /// Trailer fields that came in an assembled message.
     ///
     /// # Errors
     /// Returns an error if the fields must not be forwarded or are over `limits`.
     pub fn assemble_trailers<'f>(
-        fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
+        mut fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
         limits: &HeadLimits,
     ) -> Result<Headers, ParseError> {
-        let mut headers = Headers::default();
-        let mut budget = Budget::new(limits, 0);
-        for (name, value) in fields {
-            budget.spend(name, value)?;
-            check_field(name, value)?;
-            headers.append_parts(name, &[value]);
-        }
+        let (mut headers, mut assembly) = (Headers::default(), Assembly::of_fields(limits));
+        fields.try_for_each(|(name, value)| {
+            headers.add_assembled(&mut assembly, HeaderId::of(name), name, value)
+        })?;
         headers.check_trailers()?;
         Ok(headers)
+    }
+
+    /// The next field of a response, or of trailers. `id` must be that of `name`.
+    ///
+    /// # Errors
+    /// Returns an error if the field must not be forwarded or is one too many.
+    pub fn add_assembled(
+        &mut self,
+        assembly: &mut Assembly,
+        id: HeaderId,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<(), ParseError> {
+        assembly.budget.spend(name, value)?;
+        check_field(id, name, value)?;
+        self.append_known(id, name, value);
+        Ok(())
     }
 
     /// Framing, routing and the connection are settled by the head (RFC 9110 §6.5.1), whatever
@@ -215,6 +292,7 @@ const OF_THE_HEAD: [HeaderId; 11] = [
 ];
 
 /// How much of a head may still come.
+#[derive(Debug)]
 struct Budget {
     bytes: usize,
     fields: usize,
@@ -236,7 +314,7 @@ impl Budget {
 }
 
 /// RFC 9113 §8.2.1 and §8.2.2
-fn check_field(name: &[u8], value: &[u8]) -> Result<HeaderId, ParseError> {
+fn check_field(id: HeaderId, name: &[u8], value: &[u8]) -> Result<(), ParseError> {
     if !is_token(name) || name.iter().any(u8::is_ascii_uppercase) || name.len() > usize::from(u16::MAX) {
         return Err(Invalid("a field name is not a lower-case token"));
     }
@@ -244,14 +322,13 @@ fn check_field(name: &[u8], value: &[u8]) -> Result<HeaderId, ParseError> {
     if !is_value(value) || space(value.first()) || space(value.last()) {
         return Err(Invalid("a field value contains a control byte or white space around it"));
     }
-    let id = HeaderId::of(name);
     match id {
         HeaderId::Connection
         | HeaderId::KeepAlive
         | HeaderId::ProxyConnection
         | HeaderId::TransferEncoding
         | HeaderId::Upgrade => Err(Invalid("a connection field where connections have none")),
-        _ => Ok(id),
+        _ => Ok(()),
     }
 }
 

@@ -65,6 +65,22 @@ pub enum Counter {
     WebsocketBytesIn,
     /// Bytes for clients in WebSockets, counted as they pass.
     WebsocketBytesOut,
+    /// Streams of HTTP/2 that clients took back.
+    GlitchesReset,
+    /// Streams of HTTP/2 that ended because the client broke a rule.
+    GlitchesStreamError,
+    /// Heads in HTTP/2 that were over a limit or against a rule.
+    GlitchesHead,
+    /// Streams of HTTP/2 beyond the number that a client may have.
+    GlitchesRefused,
+    /// Frames of HTTP/2 that change or ask something: PING, SETTINGS, priorities, unknown ones.
+    GlitchesControl,
+    /// WINDOW_UPDATE frames of clients.
+    GlitchesWindow,
+    /// Frames of HTTP/2 that should carry something and do not.
+    GlitchesEmpty,
+    /// CONTINUATION frames of clients.
+    GlitchesContinuation,
 }
 
 impl Counter {
@@ -80,7 +96,7 @@ impl Counter {
 }
 
 /// Every counter with the name it is shown under, in the order of [`Counter`].
-const NAMES: [(Counter, &str); 24] = [
+const NAMES: [(Counter, &str); 32] = [
     (Counter::Requests, "requests"),
     (Counter::ExchangesEnded, "exchanges_ended"),
     (Counter::Responses1xx, "responses_1xx"),
@@ -105,6 +121,14 @@ const NAMES: [(Counter, &str); 24] = [
     (Counter::WebsocketsByConnectActive, "websockets_by_connect_active"),
     (Counter::WebsocketBytesIn, "websocket_bytes_in"),
     (Counter::WebsocketBytesOut, "websocket_bytes_out"),
+    (Counter::GlitchesReset, "http2_glitches_reset"),
+    (Counter::GlitchesStreamError, "http2_glitches_stream_error"),
+    (Counter::GlitchesHead, "http2_glitches_head"),
+    (Counter::GlitchesRefused, "http2_glitches_refused"),
+    (Counter::GlitchesControl, "http2_glitches_control"),
+    (Counter::GlitchesWindow, "http2_glitches_window"),
+    (Counter::GlitchesEmpty, "http2_glitches_empty"),
+    (Counter::GlitchesContinuation, "http2_glitches_continuation"),
 ];
 
 /// One worker's counters. Written by that worker only, readable by anybody.

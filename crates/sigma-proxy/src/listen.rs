@@ -8,9 +8,10 @@ use std::time::Duration;
 use sigma_config::settings::ListenAddress;
 use sigma_http::Chunk;
 use sigma_net::{Listening, Stream, deadline};
+use sigma_observe::counters::Counter;
 use sigma_wire::Downstream;
 use sigma_wire::h1::{NoRequest, Server};
-use sigma_wire::h2::{Incoming, ServerStream, Session};
+use sigma_wire::h2::{Glitch, Incoming, ServerStream, Session};
 use tokio::sync::Notify;
 
 use crate::admit::{Admitted, admit};
@@ -198,12 +199,31 @@ async fn multiplexed(
 ) {
     let worker = Rc::clone(&entered.0);
     let limits = session_limits(&worker.view().snapshot.settings);
-    let Some(mut session) = Session::accept(stream, early, info.origin.peer, limits).await else { return };
+    let mut session = Session::accept(stream, early, info.origin.peer, limits);
     // It is counted out when the last of its exchanges is over.
     let (entered, info) = (Rc::new(entered), Rc::new(info));
     while let Some(incoming) = session.next(|| worker.is_draining() || !open.get()).await {
         let (entered, info) = (Rc::clone(&entered), Rc::clone(&info));
         tokio::task::spawn_local(async move { exchange_of_stream(&entered.0, &info, incoming).await });
+        count_glitches(&worker, &mut session);
+    }
+    count_glitches(&worker, &mut session);
+}
+
+fn count_glitches(worker: &Worker, session: &mut Session) {
+    for (glitch, n) in Glitch::ALL.into_iter().zip(session.take_glitches()) {
+        let counter = match glitch {
+            _ if n == 0 => continue,
+            Glitch::Reset => Counter::GlitchesReset,
+            Glitch::StreamError => Counter::GlitchesStreamError,
+            Glitch::Head => Counter::GlitchesHead,
+            Glitch::Refused => Counter::GlitchesRefused,
+            Glitch::Control => Counter::GlitchesControl,
+            Glitch::Window => Counter::GlitchesWindow,
+            Glitch::Empty => Counter::GlitchesEmpty,
+            Glitch::Continuation => Counter::GlitchesContinuation,
+        };
+        worker.counters.add(counter, n.into());
     }
 }
 

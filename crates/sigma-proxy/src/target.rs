@@ -53,12 +53,12 @@ pub(crate) fn target<'t>(
 ) -> Target<'t> {
     let (http2, limits) = (&snapshot.settings.http2, &snapshot.settings.limits);
     let shared = SharedLimits {
+        head: answer_limits(&snapshot.settings),
         streams: http2.upstream_streams,
         stream_window_bytes: http2.stream_window_bytes,
         connection_window_bytes: http2.connection_window_bytes,
         frame_bytes: http2.frame_bytes,
         header_list_bytes: limits.response_head_bytes,
-        send_buffer_bytes: limits.exchange_buffer_bytes as usize,
     };
     let tls = upstream.over_tls().map(|tls| {
         let client = if demands.upgrade { &tls.upgradable } else { &tls.any };

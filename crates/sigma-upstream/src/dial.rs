@@ -86,8 +86,7 @@ pub async fn dial(addr: &Address, dial: &Dial<'_>) -> Result<Dialled, Fault> {
     }
     let agreed = stream.tls().and_then(|facts| facts.alpn.as_deref());
     if agreed == Some(b"h2") || (agreed.is_none() && matches!(dial.scheme, Scheme::Grpc | Scheme::Grpcs)) {
-        return in_time(deadline.bound(SharedConnection::open(stream, &dial.shared)).await)
-            .map(Dialled::Shared);
+        return Ok(Dialled::Shared(SharedConnection::open(stream, &dial.shared)));
     }
     Ok(Dialled::Single(Connection::single(stream, deadline)))
 }

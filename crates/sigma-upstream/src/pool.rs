@@ -339,6 +339,7 @@ mod tests {
     use std::time::Duration;
 
     use sigma_config::resources::Scheme;
+    use sigma_http::h1::{HeadLimits, Tolerance};
     use tokio::io::AsyncReadExt;
     use tokio::net::TcpListener;
 
@@ -364,12 +365,12 @@ mod tests {
 
     fn target(endpoint: &Endpoint) -> Target<'_> {
         let shared = SharedLimits {
+            head: HeadLimits { line_bytes: 1_000, head_bytes: 1_000, fields: 10, tolerance: Tolerance::NONE },
             streams: 10,
             stream_window_bytes: 65_535,
             connection_window_bytes: 65_535,
             frame_bytes: 16_384,
             header_list_bytes: 16_384,
-            send_buffer_bytes: 16_384,
         };
         let dial = Dial { scheme: Scheme::Grpc, timeout_ms: 60_000, shared, tls: None, introduction: b"" };
         Target { endpoint, dial, limits: LIMITS }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use sigma_config::checks::Checks;
 use sigma_config::resources::{Balance, Node, Scheme};
+use sigma_http::h1::{HeadLimits, Tolerance};
 use sigma_upstream::balance::{Balancer, InFlight, Outcome, PickContext, Tried};
 use sigma_upstream::dial::Dial;
 use sigma_upstream::dns::Resolver;
@@ -81,12 +82,12 @@ impl Worker {
         };
         let endpoint = &set.endpoints[at];
         let shared = SharedLimits {
+            head: HeadLimits { line_bytes: 1_000, head_bytes: 1_000, fields: 10, tolerance: Tolerance::NONE },
             streams: 10,
             stream_window_bytes: 65_535,
             connection_window_bytes: 65_535,
             frame_bytes: 16_384,
             header_list_bytes: 16_384,
-            send_buffer_bytes: 16_384,
         };
         let target = Target {
             endpoint,

@@ -83,7 +83,11 @@ impl Connection {
         limits: &HeadLimits,
         head: &mut ResponseHead,
     ) -> Poll<Result<(), Fault>> {
-        each!(self, c => c.poll_head(cx, method, limits, head))
+        match self {
+            Connection::H1(c) => c.poll_head(cx, method, limits, head),
+            // Its heads come with those of others: the limits of its connection hold.
+            Connection::H2(c) => c.poll_head(cx, method, head),
+        }
     }
 
     /// How the body behind the final head is framed.

@@ -34,18 +34,17 @@ const SESSION: SessionLimits = SessionLimits {
     frame_bytes: 16_384,
     stream_window_bytes: 65_535,
     connection_window_bytes: 65_535,
-    send_buffer_bytes: 65_536,
     pending_resets: 10,
     flood: FloodLimits::NONE,
 };
 
 const SHARED: SharedLimits = SharedLimits {
+    head: HEAD,
     streams: 10,
     stream_window_bytes: 65_535,
     connection_window_bytes: 65_535,
     frame_bytes: 16_384,
     header_list_bytes: 1_000,
-    send_buffer_bytes: 65_536,
 };
 
 fn pair() -> (Stream, Stream) {
@@ -138,7 +137,7 @@ async fn one_exchange_at_a_time() {
 #[tokio::test]
 async fn several_at_a_time_share_a_connection() {
     let serve = async |far| {
-        let mut session = Session::accept(far, Chunk::empty(), Peer::Unix, SESSION).await.expect("a preface");
+        let mut session = Session::accept(far, Chunk::empty(), Peer::Unix, SESSION);
         let mut served = 0;
         while let Some(incoming) = session.next(|| false).await {
             served += 1;
@@ -152,7 +151,7 @@ async fn several_at_a_time_share_a_connection() {
         assert_eq!(served, 2);
     };
     let ask_twice = async |near| {
-        let shared = SharedConnection::open(near, &SHARED).await.expect("a connection");
+        let shared = SharedConnection::open(near, &SHARED);
         tokio::join!(ask(Connection::on(&shared, Reused::No)), ask(Connection::on(&shared, Reused::No)),);
         assert!(shared.is_idle());
     };

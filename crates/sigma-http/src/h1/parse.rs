@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Tolerance;
 use super::bytes::{is_authority, is_target, is_value, token_len};
-use crate::{HeaderId, Headers, Method, RequestHead, ResponseHead, TargetForm, Version};
+use crate::{Fault, FaultKind, HeaderId, Headers, Method, RequestHead, ResponseHead, TargetForm, Version};
 
 /// Limits of a head.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +31,31 @@ pub enum ParseError {
 }
 
 use ParseError::Invalid;
+
+impl ParseError {
+    /// The fault of a client that sends such a head.
+    pub fn of_request(self) -> Fault {
+        match self {
+            Invalid(reason) => Fault::new(FaultKind::BadRequest, reason),
+            ParseError::LineTooLong => {
+                Fault::new(FaultKind::UriTooLong, "the request line is over its limit")
+            }
+            ParseError::HeadTooLarge => {
+                Fault::new(FaultKind::RequestHeadTooLarge, "the request head is over its limit")
+            }
+        }
+    }
+
+    /// The fault of a node that sends such a head.
+    pub fn of_response(self) -> Fault {
+        match self {
+            Invalid(reason) => Fault::new(FaultKind::BadResponse, reason),
+            ParseError::LineTooLong | ParseError::HeadTooLarge => {
+                Fault::new(FaultKind::ResponseHeadTooLarge, "the response head is over its limit")
+            }
+        }
+    }
+}
 
 /// Finds the end of a head that arrives in pieces, looking at every byte once.
 ///

@@ -24,7 +24,7 @@ pub(crate) fn server_limits(settings: &Settings) -> ServerLimits {
 
 /// The limits of a connection with streams.
 pub(crate) fn session_limits(settings: &Settings) -> SessionLimits {
-    let (limits, timeouts, http2) = (&settings.limits, &settings.timeouts, &settings.http2);
+    let (timeouts, http2) = (&settings.timeouts, &settings.http2);
     let ServerLimits { head, body_bytes, requests, head_ms, idle_ms } = server_limits(settings);
     SessionLimits {
         head,
@@ -38,7 +38,6 @@ pub(crate) fn session_limits(settings: &Settings) -> SessionLimits {
         frame_bytes: http2.frame_bytes,
         stream_window_bytes: http2.stream_window_bytes,
         connection_window_bytes: http2.connection_window_bytes,
-        send_buffer_bytes: limits.exchange_buffer_bytes as usize,
         pending_resets: http2.pending_resets as usize,
         flood: FloodLimits {
             resets_per_minute: http2.resets_per_minute,

@@ -94,7 +94,7 @@ impl Client {
                         return Poll::Ready(self.accept_head(method, head));
                     }
                     Ok(None) => {}
-                    Err(error) => return Poll::Ready(Err(rules::of_response(error))),
+                    Err(error) => return Poll::Ready(Err(error.of_response())),
                 }
             }
             self.input.make_room(limits.head_bytes + 1);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use sigma_http::h1::{self, BodyReader, Framing, HeadLimits, HeadScanner, Output};
-use sigma_http::h2_frames::PREFACE;
+use sigma_http::h2::frame::PREFACE;
 use sigma_http::{
     BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Method, RequestHead, ResponseHead, Version,
 };
@@ -13,7 +13,7 @@ use sigma_net::{Deadline, Stream};
 
 use super::flush;
 use crate::Departure;
-use crate::rules::{self, check_body};
+use crate::rules::check_body;
 
 /// How long a refused sender is listened to after the answer, so that a reset does not destroy
 /// the answer on its way.
@@ -217,7 +217,7 @@ impl Server {
             }
             Err(error) => {
                 self.refuse();
-                Some(Err(NoRequest::Refused(rules::of_request(error))))
+                Some(Err(NoRequest::Refused(error.of_request())))
             }
         }
     }

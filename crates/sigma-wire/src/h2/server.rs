@@ -1,37 +1,46 @@
 //! The client's side of one exchange: a stream of its connection.
 
-use std::task::{Context, Poll, ready};
+use std::rc::Rc;
+use std::task::{Context, Poll};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
-use h2::server::SendResponse;
-use h2::{Reason, RecvStream};
-use http::header::{DATE, HeaderMap, HeaderValue};
-use http::{Request, Response, StatusCode};
 use sha1::{Digest, Sha1};
-use sigma_http::h1::{ParseError, frame_response};
-use sigma_http::{
-    BodyLength, Fault, FaultKind, Frame, HeaderId, Method, PseudoFields, RequestHead, ResponseHead, Version,
-};
+use sigma_http::h1::frame_response;
+use sigma_http::h2::{Arrival, ErrorCode, StreamKey, recycle_request};
+use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId, Headers, Method, RequestHead, ResponseHead};
 use sigma_net::Deadline;
 
-use super::body::{Broken, Inflow, Outflow};
-use super::fields::{field_map, fields};
-use super::session::{Active, Incoming};
+use super::mux::Mux;
 use crate::Departure;
-use crate::rules::{self, check_body};
+use crate::rules::check_body;
 
 /// RFC 6455 §1.3
 const WEBSOCKET_GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// The answer's way out.
+/// What the streams of a connection share.
 #[derive(Debug)]
-enum Output {
+pub(super) struct Shared {
+    pub(super) mux: Rc<Mux>,
+    /// Bytes of a request's body; 0 for any number.
+    pub(super) body_bytes: u64,
+}
+
+/// A stream that the client has begun, with the head of its request.
+#[derive(Debug)]
+pub struct Incoming {
+    pub(super) stream: ServerStream,
+    pub(super) head: RequestHead,
+    pub(super) length: Result<BodyLength, Fault>,
+}
+
+/// How far the answer has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
     /// Its head was not sent yet.
-    Head(SendResponse<Bytes>),
+    Awaited,
     /// The head is out, the body follows.
-    Body(Outflow),
+    Begun,
     /// There is nobody to answer any more.
     Lost,
 }
@@ -50,92 +59,69 @@ enum Tunnel {
 /// One stream, with the one exchange that it is for.
 #[derive(Debug)]
 pub struct ServerStream {
-    output: Output,
-    input: Option<Inflow>,
+    shared: Rc<Shared>,
+    key: StreamKey,
+    number: u32,
+    answer: Answer,
     length: BodyLength,
     tunnel: Tunnel,
     pub(crate) deadline: Deadline,
-    number: u32,
     /// The answer has no body whatever its head says.
     bodiless: bool,
     head_received: u64,
     body_received: u64,
     head_sent: u64,
     body_sent: u64,
-    // The last one, as the connection has to know when all the others are gone.
-    active: Active,
 }
 
 impl ServerStream {
-    /// Turns the codec's request into `head`; what is wrong with it is to be answered on the stream.
+    pub(super) fn new(shared: Rc<Shared>, key: StreamKey, number: u32) -> ServerStream {
+        ServerStream {
+            shared,
+            key,
+            number,
+            answer: Answer::Awaited,
+            length: BodyLength::None,
+            tunnel: Tunnel::None,
+            deadline: Deadline::new(),
+            bodiless: false,
+            head_received: 0,
+            body_received: 0,
+            head_sent: 0,
+            body_sent: 0,
+        }
+    }
+
+    /// Puts the request of a stream into `head`; what is wrong with it is to be answered on the stream.
     /// `random` is for the key of a WebSocket handshake that the gateway makes on the client's behalf.
     pub fn accept(
         incoming: Incoming,
         random: [u64; 2],
         head: &mut RequestHead,
     ) -> (ServerStream, Result<(), Fault>) {
-        let Incoming { request, respond, number, active } = incoming;
-        let mut stream = ServerStream::new(respond, number, active);
-        let accepted = stream.assemble(request, random, head);
+        let Incoming { mut stream, head: received, length } = incoming;
+        recycle_request(std::mem::replace(head, received));
+        stream.bodiless = head.method == Method::Head;
+        stream.head_received = field_bytes(&head.headers) + head.path_and_query().len() as u64;
+        let accepted = length.and_then(|length| {
+            // No other request has such a field in this version.
+            if head.headers.has(HeaderId::Upgrade) {
+                stream.ask_tunnel(random, head);
+                return Ok(());
+            }
+            stream.length = length;
+            match length {
+                BodyLength::Known(n) => check_body(n, stream.shared.body_bytes),
+                _ => Ok(()),
+            }
+        });
         (stream, accepted)
     }
 
-    fn new(respond: SendResponse<Bytes>, number: u32, active: Active) -> ServerStream {
-        ServerStream {
-            output: Output::Head(respond),
-            input: None,
-            length: BodyLength::None,
-            tunnel: Tunnel::None,
-            deadline: Deadline::new(),
-            number,
-            bodiless: false,
-            head_received: 0,
-            body_received: 0,
-            head_sent: 0,
-            body_sent: 0,
-            active,
-        }
-    }
-
-    fn assemble(
-        &mut self,
-        request: Request<RecvStream>,
-        random: [u64; 2],
-        head: &mut RequestHead,
-    ) -> Result<(), Fault> {
-        let (parts, body) = request.into_parts();
-        let input = Inflow::new(body);
-        let protocol = parts.extensions.get::<h2::ext::Protocol>();
-        let pseudo = PseudoFields {
-            method: parts.method.as_str().as_bytes(),
-            authority: parts.uri.authority().map(|a| a.as_str().as_bytes()),
-            path: parts.uri.path_and_query().map(|p| p.as_str().as_bytes()),
-            protocol: protocol.map(|p| p.as_str().as_bytes()),
-        };
-        if parts.uri.scheme_str().is_some_and(str::is_empty) {
-            return Err(Fault::new(FaultKind::BadRequest, "the :scheme is empty"));
-        }
-        self.bodiless = pseudo.method == b"HEAD";
-        let assembled =
-            head.assemble(Version::Http2, &pseudo, fields(&parts.headers), &self.active.limits().head);
-        assembled.map_err(rules::of_request)?;
-        self.head_received = field_bytes(&parts.headers) + pseudo.path.map_or(0, |p| p.len() as u64);
-        if let Some(protocol) = protocol {
-            self.ask_tunnel(protocol.as_str(), random, head);
-        } else {
-            self.length = body_length(head, &input)?;
-        }
-        self.input = Some(input);
-        match self.length {
-            BodyLength::Known(n) => check_body(n, self.active.limits().body_bytes),
-            _ => Ok(()),
-        }
-    }
-
     /// RFC 8441 §5: the key and its answer have no place in this version and are the gateway's.
-    fn ask_tunnel(&mut self, protocol: &str, random: [u64; 2], head: &mut RequestHead) {
+    fn ask_tunnel(&mut self, random: [u64; 2], head: &mut RequestHead) {
         let mut accept = None;
-        if protocol.eq_ignore_ascii_case("websocket") {
+        if head.headers.has_token(HeaderId::Upgrade, b"websocket") {
             let key = STANDARD.encode([random[0].to_ne_bytes(), random[1].to_ne_bytes()].concat());
             head.headers.remove_name(b"sec-websocket-key");
             head.headers.append("Sec-WebSocket-Key", key.as_bytes());
@@ -169,29 +155,36 @@ impl ServerStream {
     }
 
     pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Frame, Fault>> {
-        let Some(input) = &mut self.input else { return Poll::Ready(Ok(Frame::End)) };
-        Poll::Ready(match ready!(input.poll_frame(cx)) {
-            Ok(Frame::Data(data)) => {
+        let mux = &self.shared.mux;
+        match mux.with(|codec| codec.take_frame(self.key)) {
+            Arrival::Frame(Frame::Data(data)) => {
                 self.body_received += data.len() as u64;
                 // What goes through a tunnel has no length.
                 let limit = match self.tunnel {
                     Tunnel::Open => 0,
-                    Tunnel::None | Tunnel::Asked(_) => self.active.limits().body_bytes,
+                    Tunnel::None | Tunnel::Asked(_) => self.shared.body_bytes,
                 };
-                check_body(self.body_received, limit).map(|()| Frame::Data(data))
+                Poll::Ready(check_body(self.body_received, limit).map(|()| Frame::Data(data)))
             }
-            Ok(end) => Ok(end),
-            Err(Broken::Rule(reason)) => Err(Fault::new(FaultKind::BadRequest, reason)),
-            Err(Broken::Stream(_)) => Err(gone()),
-        })
+            Arrival::Frame(end) => Poll::Ready(Ok(end)),
+            Arrival::Cut(fate) => Poll::Ready(Err(fate.broken().unwrap_or_else(gone))),
+            Arrival::Nothing => {
+                mux.wait(self.key, cx);
+                Poll::Pending
+            }
+        }
     }
 
     pub(crate) fn poll_departure(&mut self, cx: &mut Context<'_>) -> Poll<Departure> {
-        match &mut self.output {
-            Output::Head(respond) => respond.poll_reset(cx).map(|_| Departure::Gone),
-            Output::Body(body) => body.poll_reset(cx).map(|()| Departure::Gone),
-            Output::Lost => Poll::Ready(Departure::Gone),
+        if self.answer == Answer::Lost || self.is_cut() {
+            return Poll::Ready(Departure::Gone);
         }
+        self.shared.mux.wait(self.key, cx);
+        Poll::Pending
+    }
+
+    fn is_cut(&self) -> bool {
+        self.shared.mux.look(|codec| codec.fate(self.key).is_some())
     }
 
     pub(crate) fn send_interim(&mut self, head: &mut ResponseHead) {
@@ -199,69 +192,62 @@ impl ServerStream {
             // RFC 8441 §5: what answers an upgrade in HTTP/1.1 is a plain success here.
             head.headers.remove_name(b"sec-websocket-accept");
             head.headers.remove(HeaderId::ContentLength);
-            self.respond(200, field_map(&head.headers, |_| true), BodyLength::Streamed);
+            self.respond(200, &head.headers, b"", BodyLength::Streamed);
             return;
         }
-        let Output::Head(respond) = &mut self.output else { return };
-        frame_response(head, BodyLength::None, false);
-        let Ok(response) = response(head.status, field_map(&head.headers, |_| true)) else { return };
-        if respond.send_informational(response).is_err() {
-            self.output = Output::Lost;
+        if self.answer == Answer::Awaited {
+            frame_response(head, BodyLength::None, false);
+            self.shared.mux.with(|codec| codec.send_interim(self.key, head.status, &head.headers));
         }
     }
 
     pub(crate) fn send_head(&mut self, head: &mut ResponseHead, length: BodyLength, date: &[u8]) {
         self.bodiless = frame_response(head, length, self.bodiless).is_empty();
-        let mut map = field_map(&head.headers, |_| true);
-        if !map.contains_key(DATE)
-            && let Ok(date) = HeaderValue::from_bytes(date)
-        {
-            map.insert(DATE, date);
-        }
-        self.respond(head.status, map, length);
+        self.respond(head.status, &head.headers, date, length);
     }
 
-    fn respond(&mut self, status: u16, map: HeaderMap, length: BodyLength) {
-        let Output::Head(respond) = &mut self.output else { return };
-        self.head_sent = field_bytes(&map);
-        let Ok(response) = response(status, map) else {
-            self.output = Output::Lost;
+    fn respond(&mut self, status: u16, headers: &Headers, date: &[u8], length: BodyLength) {
+        if self.answer != Answer::Awaited {
             return;
-        };
-        self.output = match respond.send_response(response, self.bodiless) {
-            Ok(stream) if self.bodiless => Output::Body(Outflow::ended(stream)),
-            Ok(stream) => Output::Body(Outflow::new(stream, length)),
-            Err(error) => {
-                tracing::debug!(%error, "a stream took no answer");
-                Output::Lost
-            }
-        };
+        }
+        self.answer = Answer::Begun;
+        self.head_sent = field_bytes(headers);
+        let bodiless = self.bodiless;
+        self.shared.mux.with(|codec| codec.send_answer(self.key, status, headers, date, length, bodiless));
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        match &self.output {
-            Output::Body(body) => body.has_room(),
-            Output::Head(_) | Output::Lost => true,
-        }
+        self.answer != Answer::Begun || self.shared.mux.look(|codec| codec.has_room(self.key))
     }
 
     pub(crate) fn send(&mut self, frame: Frame) {
-        if self.bodiless {
+        if self.bodiless || self.answer != Answer::Begun {
             return;
         }
-        if let Output::Body(body) = &mut self.output {
-            if let Frame::Data(data) = &frame {
-                self.body_sent += data.len() as u64;
-            }
-            body.send(frame);
+        if let Frame::Data(data) = &frame {
+            self.body_sent += data.len() as u64;
         }
+        self.shared.mux.with(|codec| codec.queue(self.key, frame));
     }
 
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
-        match &mut self.output {
-            Output::Head(_) => Poll::Ready(Ok(())),
-            Output::Body(body) => body.poll_flush(cx).map_err(|_| gone()),
-            Output::Lost => Poll::Ready(Err(gone())),
+        match self.answer {
+            Answer::Awaited => return Poll::Ready(Ok(())),
+            Answer::Lost => return Poll::Ready(Err(gone())),
+            Answer::Begun => {}
+        }
+        let mux = &self.shared.mux;
+        let flushed = mux.with(|codec| {
+            codec.flush(self.key);
+            codec.fate(self.key).map_or_else(|| Ok(codec.is_flushed(self.key)), |_| Err(gone()))
+        });
+        match flushed {
+            Ok(false) => {
+                mux.wait(self.key, cx);
+                Poll::Pending
+            }
+            Ok(true) => Poll::Ready(Ok(())),
+            Err(fault) => Poll::Ready(Err(fault)),
         }
     }
 
@@ -270,19 +256,12 @@ impl ServerStream {
     }
 
     pub(crate) fn abort(&mut self) {
-        match &mut self.output {
-            Output::Head(respond) => respond.send_reset(Reason::INTERNAL_ERROR),
-            Output::Body(body) => body.reset(Reason::INTERNAL_ERROR),
-            Output::Lost => {}
-        }
-        self.output = Output::Lost;
+        self.shared.mux.with(|codec| codec.reset(self.key, ErrorCode::INTERNAL_ERROR));
+        self.answer = Answer::Lost;
     }
 
     pub(crate) fn bytes_written(&self) -> u64 {
-        match &self.output {
-            Output::Body(body) => self.head_sent + body.taken(),
-            Output::Head(_) | Output::Lost => self.head_sent,
-        }
+        self.head_sent + self.shared.mux.look(|codec| codec.taken(self.key))
     }
 
     /// Heads are counted as they are before compression: what the codec makes of them depends on
@@ -300,31 +279,19 @@ impl ServerStream {
     }
 }
 
+impl Drop for ServerStream {
+    fn drop(&mut self) {
+        self.shared.mux.release(self.key);
+    }
+}
+
 /// The fault of a client that went away, or that took its stream back.
 fn gone() -> Fault {
     Fault::new(FaultKind::ClientGone, "the client closed the stream")
 }
 
-/// How the body is framed for everybody behind.
-fn body_length(head: &RequestHead, input: &Inflow) -> Result<BodyLength, Fault> {
-    let declared = sigma_http::h1::request_body(head);
-    match declared.map_err(|reason| rules::of_request(ParseError::Invalid(reason)))? {
-        BodyLength::None if head.method == Method::Connect || input.is_ended() => Ok(BodyLength::None),
-        BodyLength::None => Ok(BodyLength::Streamed),
-        length => Ok(length),
-    }
-}
-
-fn response(status: u16, map: HeaderMap) -> Result<Response<()>, http::status::InvalidStatusCode> {
-    let mut response = Response::new(());
-    *response.status_mut() = StatusCode::from_u16(status)?;
-    *response.version_mut() = http::Version::HTTP_2;
-    *response.headers_mut() = map;
-    Ok(response)
-}
-
-fn field_bytes(map: &HeaderMap) -> u64 {
-    fields(map).map(|(name, value)| (name.len() + value.len()) as u64).sum()
+fn field_bytes(headers: &Headers) -> u64 {
+    headers.iter().map(|(name, value)| (name.len() + value.len()) as u64).sum()
 }
 
 #[cfg(test)]

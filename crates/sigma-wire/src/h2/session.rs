@@ -1,22 +1,19 @@
 //! A client's connection, as the task that drives it sees it.
 //!
-//! It drives the codec and watches over what all streams share: how long the client may idle, what
+//! It drives the transport and watches over what all streams share: how long the client may idle, what
 //! it may flood, when it has to go. Each stream is for a task of its own.
 
-use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
-use bytes::Bytes;
-use h2::server::{Builder, Connection, SendResponse};
-use h2::{Reason, RecvStream};
-use http::Request;
 use sigma_http::Chunk;
 use sigma_http::h1::HeadLimits;
+use sigma_http::h2::{Codec, Config, ErrorCode, FloodLimits, GLITCHES, Role};
 use sigma_net::{Deadline, Peer, Stream};
 
-use super::wire::{FloodLimits, Monitor, Wire};
+use super::mux::{Mux, Progress, Transport};
+use super::server::{Incoming, ServerStream, Shared};
 
 /// How long a client that was told to leave may take once it has no stream left.
 const LEAVE_MS: u64 = 2_000;
@@ -46,59 +43,10 @@ pub struct SessionLimits {
     pub stream_window_bytes: u32,
     /// Bytes that the client may send ahead on the connection.
     pub connection_window_bytes: u32,
-    /// Bytes of an answer that may wait for the socket, per stream.
-    pub send_buffer_bytes: usize,
-    /// Streams taken back before anybody has looked at them.
+    /// Streams taken back whose exchanges are not over yet.
     pub pending_resets: usize,
     /// What costs the client nothing.
     pub flood: FloodLimits,
-}
-
-/// What the streams of a connection and its own task share.
-#[derive(Debug)]
-struct Shared {
-    limits: SessionLimits,
-    /// Streams with an exchange on them.
-    active: Cell<u32>,
-    /// Of the connection's task, which has to know when the last exchange is over.
-    driver: RefCell<Option<Waker>>,
-}
-
-/// Counts a stream in while it lives, however it ends.
-#[derive(Debug)]
-pub(super) struct Active(Rc<Shared>);
-
-impl Active {
-    fn new(shared: &Rc<Shared>) -> Active {
-        shared.active.set(shared.active.get() + 1);
-        Active(Rc::clone(shared))
-    }
-
-    pub(super) fn limits(&self) -> &SessionLimits {
-        &self.0.limits
-    }
-}
-
-impl Drop for Active {
-    fn drop(&mut self) {
-        let left = self.0.active.get() - 1;
-        self.0.active.set(left);
-        if left == 0
-            && let Some(driver) = self.0.driver.take()
-        {
-            driver.wake();
-        }
-    }
-}
-
-/// A stream that the client has begun, with the head of its request.
-#[derive(Debug)]
-pub struct Incoming {
-    pub(super) request: Request<RecvStream>,
-    pub(super) respond: SendResponse<Bytes>,
-    /// Which one of its connection it is, from 1.
-    pub(super) number: u32,
-    pub(super) active: Active,
 }
 
 /// What a connection waits for; each has its own time.
@@ -119,109 +67,117 @@ enum Wait {
 }
 
 /// A client's connection with streams.
+#[derive(Debug)]
 pub struct Session {
     peer: Peer,
-    codec: Connection<Wire, Bytes>,
-    monitor: Rc<Monitor>,
+    transport: Transport,
     shared: Rc<Shared>,
+    limits: SessionLimits,
     deadline: Deadline,
     wait: Wait,
-    /// Streams begun so far.
-    begun: u32,
-    leaving: bool,
-    cut: bool,
+    /// Nothing is left to say; the client may still be sending.
+    closing: bool,
 }
 
 impl Session {
-    /// Takes a connection whose client has sent `first`, the beginning of the preface; None if the
-    /// rest of it does not come. `peer` is who a log names.
-    pub async fn accept(stream: Stream, first: Chunk, peer: Peer, limits: SessionLimits) -> Option<Session> {
-        let wire = Wire::of_client(stream, first, limits.flood);
-        let monitor = wire.monitor();
+    /// Takes a connection whose client has sent `first`, the beginning of the preface. `peer` is who a log
+    /// names.
+    pub fn accept(stream: Stream, first: Chunk, peer: Peer, limits: SessionLimits) -> Session {
+        let mux = Mux::new(config(&limits));
+        let transport = Transport::new(stream, first, Rc::clone(&mux));
+        let shared = Rc::new(Shared { mux, body_bytes: limits.body_bytes });
         let deadline = Deadline::new();
         deadline.set(limits.head_ms);
-        let mut handshake = builder(&limits).handshake::<_, Bytes>(wire);
-        let handshake = poll_fn(|cx| match std::pin::Pin::new(&mut handshake).poll(cx) {
-            Poll::Pending => deadline.poll_expired(cx).map(|()| None),
-            Poll::Ready(result) => Poll::Ready(result.ok()),
-        });
-        let codec = handshake.await?;
-        let shared = Rc::new(Shared { limits, active: Cell::new(0), driver: RefCell::default() });
-        let wait = Wait::First;
-        Some(Session { peer, codec, monitor, shared, deadline, wait, begun: 0, leaving: false, cut: false })
+        Session { peer, transport, shared, limits, deadline, wait: Wait::First, closing: false }
     }
 
     /// The next stream; None when the connection is over. `closing` tells it to take no further ones.
     /// It also drives the connection: its streams go on only while somebody waits for the next one.
     pub async fn next(&mut self, closing: impl Fn() -> bool) -> Option<Incoming> {
-        let (request, respond) = poll_fn(|cx| self.poll_next(cx, &closing)).await?;
-        self.begun += 1;
-        Some(Incoming { request, respond, number: self.begun, active: Active::new(&self.shared) })
+        poll_fn(|cx| self.poll_next(cx, &closing)).await
     }
 
-    fn poll_next(
-        &mut self,
-        cx: &mut Context<'_>,
-        closing: &impl Fn() -> bool,
-    ) -> Poll<Option<(Request<RecvStream>, SendResponse<Bytes>)>> {
+    /// How often the client did what costs it nothing since this was asked last, in the order of
+    /// [`Glitch::ALL`](sigma_http::h2::Glitch::ALL).
+    pub fn take_glitches(&mut self) -> [u32; GLITCHES] {
+        self.shared.mux.drive(Codec::take_glitches)
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>, closing: &impl Fn() -> bool) -> Poll<Option<Incoming>> {
         loop {
-            if closing() || self.begun >= self.shared.limits.requests {
-                self.leave();
+            if self.closing {
+                let closed = self.transport.poll_close(cx).is_ready();
+                return if closed || self.poll_wait(cx).is_ready() {
+                    Poll::Ready(None)
+                } else {
+                    Poll::Pending
+                };
             }
-            match self.codec.poll_accept(cx) {
-                Poll::Ready(Some(Ok(stream))) => return Poll::Ready(Some(stream)),
-                Poll::Ready(Some(Err(error))) => {
-                    tracing::debug!(%error, "a client's connection broke");
-                    return Poll::Ready(None);
-                }
-                Poll::Ready(None) => return Poll::Ready(None),
-                Poll::Pending => {}
+            if let Some(incoming) = self.take_incoming() {
+                return Poll::Ready(Some(incoming));
             }
-            if self.monitor.is_flooded() && !self.cut {
-                tracing::info!(peer = ?self.peer, "a client floods its connection; closing it");
-                self.cut(Reason::ENHANCE_YOUR_CALM);
+            if closing() || self.shared.mux.look(Codec::begun) >= self.limits.requests {
+                self.shared.mux.drive(Codec::leave);
+            }
+            let over = self.transport.poll_drive(cx).is_ready();
+            if let Some(incoming) = self.take_incoming() {
+                return Poll::Ready(Some(incoming));
+            }
+            if over || (self.shared.mux.look(Codec::is_done) && self.transport.progress() == Progress::Idle) {
+                self.tell();
+                self.closing = true;
                 continue;
             }
-            self.shared.driver.replace(Some(cx.waker().clone()));
             if self.poll_wait(cx).is_pending() {
                 return Poll::Pending;
             }
             match self.wait {
-                Wait::First | Wait::Idle => self.leave(),
-                Wait::Head if !self.cut => self.cut(Reason::ENHANCE_YOUR_CALM),
-                Wait::Head | Wait::Room(_) | Wait::Leaving => return Poll::Ready(None),
+                Wait::First | Wait::Idle => self.shared.mux.drive(Codec::leave),
+                Wait::Head => self.cut("a head did not come in time"),
+                Wait::Room(_) | Wait::Leaving => {
+                    self.shared.mux.drive(Codec::lose);
+                    return Poll::Ready(None);
+                }
                 Wait::Streams => {}
             }
         }
     }
 
-    /// No further streams; the client is told which were its last.
-    fn leave(&mut self) {
-        if !self.leaving {
-            self.leaving = true;
-            self.codec.graceful_shutdown();
-        }
+    fn take_incoming(&mut self) -> Option<Incoming> {
+        let incoming = self.shared.mux.drive(Codec::next_incoming)?;
+        let stream = ServerStream::new(Rc::clone(&self.shared), incoming.key, incoming.number);
+        Some(Incoming { stream, head: incoming.head, length: incoming.length })
     }
 
     /// Ends the connection with all its streams.
-    fn cut(&mut self, reason: Reason) {
-        self.cut = true;
-        self.leaving = true;
-        self.codec.abrupt_shutdown(reason);
+    fn cut(&mut self, reason: &'static str) {
+        self.shared.mux.drive(|codec| codec.fail(ErrorCode::ENHANCE_YOUR_CALM, reason));
+    }
+
+    /// Says why the connection ended, where somebody has to know.
+    fn tell(&self) {
+        match self.shared.mux.look(Codec::failure) {
+            Some((ErrorCode::ENHANCE_YOUR_CALM, reason)) => {
+                tracing::info!(peer = ?self.peer, reason, "a client costs too much; closing its connection");
+            }
+            Some((ErrorCode(code), reason)) => tracing::debug!(code, reason, "a client's connection broke"),
+            None => {}
+        }
     }
 
     /// Ready when the time of what is waited for is over.
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let limits = &self.shared.limits;
-        let idle = self.shared.active.get() == 0;
-        let wait = match () {
-            () if self.monitor.is_blocked() => Wait::Room(self.monitor.written()),
-            () if self.cut || (self.leaving && idle) => Wait::Leaving,
-            () if self.monitor.is_head_open() => Wait::Head,
-            () if !idle => Wait::Streams,
-            () if self.begun == 0 => Wait::First,
+        let limits = &self.limits;
+        let blocked = self.transport.progress() == Progress::Blocked;
+        let wait = self.shared.mux.look(|codec| match () {
+            () if self.closing => Wait::Leaving,
+            () if blocked => Wait::Room(codec.bytes_written()),
+            () if codec.failure().is_some() || (codec.is_leaving() && codec.held() == 0) => Wait::Leaving,
+            () if codec.is_head_open() => Wait::Head,
+            () if codec.held() > 0 => Wait::Streams,
+            () if codec.begun() == 0 => Wait::First,
             () => Wait::Idle,
-        };
+        });
         if wait != self.wait {
             self.wait = wait;
             match wait {
@@ -237,16 +193,23 @@ impl Session {
     }
 }
 
-fn builder(limits: &SessionLimits) -> Builder {
-    let mut builder = Builder::new();
-    builder
-        .initial_window_size(limits.stream_window_bytes)
-        .initial_connection_window_size(limits.connection_window_bytes)
-        .max_frame_size(limits.frame_bytes)
-        .max_header_list_size(limits.header_list_bytes)
-        .max_concurrent_streams(limits.streams)
-        .max_send_buffer_size(limits.send_buffer_bytes)
-        .max_pending_accept_reset_streams(limits.pending_resets)
-        .enable_connect_protocol();
-    builder
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Exchanges that are left have nobody to drive them any more.
+        self.shared.mux.drive(Codec::lose);
+    }
+}
+
+fn config(limits: &SessionLimits) -> Config {
+    Config {
+        role: Role::Server,
+        streams: limits.streams,
+        pending_resets: limits.pending_resets,
+        stream_window: limits.stream_window_bytes,
+        connection_window: limits.connection_window_bytes,
+        frame_bytes: limits.frame_bytes,
+        header_list_bytes: limits.header_list_bytes,
+        head: limits.head,
+        flood: limits.flood,
+    }
 }

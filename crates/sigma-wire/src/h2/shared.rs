@@ -1,24 +1,22 @@
 //! One connection to a node, shared by the exchanges of its worker.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
+use std::future::poll_fn;
 use std::rc::{Rc, Weak};
+use std::task::Poll;
 
-use bytes::Bytes;
-use h2::client::{Builder, SendRequest};
-use http::uri::Scheme;
-use sigma_http::{Fault, FaultKind};
+use sigma_http::Chunk;
+use sigma_http::h1::HeadLimits;
+use sigma_http::h2::{Codec, Config, FloodLimits, Role};
 use sigma_net::Stream;
 
-use super::wire::{Monitor, Wire};
-use crate::rules::INTERIM_MAX;
-
-/// Heads that the answer to one request can have: interim ones with one too many, its own, and
-/// trailers.
-const HEADS_MAX: u32 = INTERIM_MAX as u32 + 3;
+use super::mux::{Mux, Progress, Transport};
 
 /// What a worker allows itself and the node on one connection.
 #[derive(Debug, Clone, Copy)]
 pub struct SharedLimits {
+    /// The head of a response.
+    pub head: HeadLimits,
     /// Streams at a time; the node may set fewer.
     pub streams: u32,
     /// Bytes of a response that the node may send ahead, per stream.
@@ -29,16 +27,13 @@ pub struct SharedLimits {
     pub frame_bytes: u32,
     /// Largest list of response fields.
     pub header_list_bytes: u32,
-    /// Bytes of a request body that may wait for the socket, per stream.
-    pub send_buffer_bytes: usize,
 }
 
 /// A connection with room for several exchanges.
 #[derive(Debug)]
 pub struct SharedConnection {
-    sender: RefCell<SendRequest<Bytes>>,
-    scheme: Scheme,
-    monitor: Rc<Monitor>,
+    mux: Rc<Mux>,
+    scheme: &'static [u8],
     streams_max: u32,
     active: Cell<u32>,
     /// Streams begun so far.
@@ -50,57 +45,32 @@ pub struct SharedConnection {
 impl SharedConnection {
     /// Speaks the preface on a fresh connection and drives it from then on, in a task of its own
     /// that ends with the last stream once the connection is dropped.
-    ///
-    /// # Errors
-    /// Returns an error, [`FaultKind::ConnectRefused`], if the node does not take the preface.
-    pub async fn open(stream: Stream, limits: &SharedLimits) -> Result<Rc<SharedConnection>, Fault> {
-        let scheme = if stream.tls().is_some() { Scheme::HTTPS } else { Scheme::HTTP };
-        let wire = Wire::of_server(stream);
-        let monitor = wire.monitor();
-        let handshake = Builder::new()
-            .enable_push(false)
-            .initial_window_size(limits.stream_window_bytes)
-            .initial_connection_window_size(limits.connection_window_bytes)
-            .max_frame_size(limits.frame_bytes)
-            .max_header_list_size(limits.header_list_bytes)
-            .max_send_buffer_size(limits.send_buffer_bytes)
-            .handshake::<_, Bytes>(wire);
-        let (sender, connection) = handshake.await.map_err(|error| {
-            tracing::debug!(%error, "a node does not take the HTTP/2 preface");
-            Fault::new(FaultKind::ConnectRefused, "the node does not speak HTTP/2")
-        })?;
+    pub fn open(stream: Stream, limits: &SharedLimits) -> Rc<SharedConnection> {
+        let scheme: &[u8] = if stream.tls().is_some() { b"https" } else { b"http" };
+        let mux = Mux::new(config(limits));
+        let transport = Transport::new(stream, Chunk::empty(), Rc::clone(&mux));
         let shared = Rc::new(SharedConnection {
-            sender: RefCell::new(sender),
+            mux,
             scheme,
-            monitor,
             streams_max: limits.streams,
             active: Cell::new(0),
             begun: Cell::new(0),
             retired: Cell::new(false),
         });
-        let driven = Driven(Rc::downgrade(&shared));
-        tokio::task::spawn_local(async move {
-            let _driven = driven;
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection to a node broke");
-            }
-        });
-        Ok(shared)
+        tokio::task::spawn_local(drive(transport, Rc::clone(&shared.mux), Driven(Rc::downgrade(&shared))));
+        shared
     }
 
     /// Room for one more exchange, if there is some. `requests_max` is the most that one connection
     /// serves.
     pub fn has_room(&self, requests_max: u32) -> bool {
-        let peer_max = self.sender.borrow().current_max_send_streams();
-        !self.retired.get()
-            && self.begun.get() < requests_max
-            && self.active.get() < self.streams_max
-            && (self.active.get() as usize) < peer_max
+        let node_max = self.mux.look(Codec::streams_max);
+        !self.is_spent(requests_max) && self.active.get() < self.streams_max.min(node_max)
     }
 
     /// Whether it is of no use to anybody any more.
     pub fn is_spent(&self, requests_max: u32) -> bool {
-        self.retired.get() || self.begun.get() >= requests_max
+        self.retired.get() || self.begun.get() >= requests_max || self.mux.look(Codec::is_spent)
     }
 
     /// Whether no exchange is on it.
@@ -117,26 +87,26 @@ impl SharedConnection {
     pub(super) fn enter(&self) {
         self.active.set(self.active.get() + 1);
         self.begun.set(self.begun.get() + 1);
-        self.monitor.grant_heads(HEADS_MAX);
     }
 
-    /// A stream has ended that had this many heads. One that did not end in order may have had
-    /// others that it has not seen, so it keeps its whole grant.
-    pub(super) fn leave(&self, heads: Option<u32>) {
+    /// A stream has ended.
+    pub(super) fn leave(&self) {
         self.active.set(self.active.get() - 1);
-        self.monitor.withdraw_heads(heads.map_or(0, |heads| HEADS_MAX.saturating_sub(heads)));
     }
 
-    pub(super) fn sender(&self) -> SendRequest<Bytes> {
-        self.sender.borrow().clone()
+    pub(super) fn mux(&self) -> &Mux {
+        &self.mux
     }
 
-    pub(super) fn scheme(&self) -> Scheme {
-        self.scheme.clone()
+    pub(super) fn scheme(&self) -> &'static [u8] {
+        self.scheme
     }
+}
 
-    pub(super) fn monitor(&self) -> &Monitor {
-        &self.monitor
+impl Drop for SharedConnection {
+    fn drop(&mut self) {
+        self.mux.with(Codec::leave);
+        self.mux.wake_driver();
     }
 }
 
@@ -147,7 +117,26 @@ impl Drop for Driven {
     fn drop(&mut self) {
         if let Some(connection) = self.0.upgrade() {
             connection.retire();
+            // Nobody reads or writes for those who are left.
+            connection.mux.with(Codec::lose);
         }
+    }
+}
+
+/// Drives a connection until it is over, or until everybody has let go of it and it has said so.
+async fn drive(mut transport: Transport, mux: Rc<Mux>, _driven: Driven) {
+    poll_fn(|cx| {
+        if transport.poll_drive(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        match mux.look(Codec::is_done) && transport.progress() == Progress::Idle {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    })
+    .await;
+    if let Some((code, reason)) = mux.look(Codec::failure) {
+        tracing::debug!(code = code.0, reason, "a connection to a node broke");
     }
 }
 
@@ -158,4 +147,19 @@ pub enum Reused {
     Yes,
     /// It was opened for this exchange.
     No,
+}
+
+fn config(limits: &SharedLimits) -> Config {
+    Config {
+        role: Role::Client,
+        streams: 0,
+        pending_resets: 0,
+        stream_window: limits.stream_window_bytes,
+        connection_window: limits.connection_window_bytes,
+        frame_bytes: limits.frame_bytes,
+        header_list_bytes: limits.header_list_bytes,
+        head: limits.head,
+        // A node was chosen.
+        flood: FloodLimits::NONE,
+    }
 }

@@ -1,0 +1,297 @@
+//! From decoded fields to heads, as they come, without another map in between.
+
+use std::ops::Range;
+
+use super::hpack::Field;
+use super::priority::Priority;
+use crate::h1::{HeadLimits, ParseError, Tolerance};
+use crate::pseudo_fields::Assembly;
+use crate::{Headers, PseudoFields, RequestHead, ResponseHead, Version};
+
+use ParseError::Invalid;
+
+/// Bytes that a field counts beyond its name and value (RFC 9113 §6.5.2).
+const FIELD_OVERHEAD: usize = 32;
+
+/// A list that decodes to so many times its limit is an attack, and costs the connection.
+const BOMB_FACTOR: usize = 8;
+
+/// Limits of trailer fields, as in the chunked coding.
+const TRAILER_LIMITS: HeadLimits =
+    HeadLimits { line_bytes: 0, head_bytes: 8 * 1024, fields: 64, tolerance: Tolerance::NONE };
+
+const REPEATED: ParseError = Invalid("a pseudo-field comes twice");
+const UNKNOWN: ParseError = Invalid("a pseudo-field that has no place here");
+const LATE: ParseError = Invalid("a pseudo-field behind a field");
+
+/// What the limit of a list of fields has left.
+#[derive(Debug)]
+struct ListSize {
+    bytes: usize,
+    limit: usize,
+}
+
+impl ListSize {
+    fn new(limit: u32) -> ListSize {
+        ListSize { bytes: 0, limit: limit as usize }
+    }
+
+    fn add(&mut self, field: &Field<'_>) -> Result<(), ParseError> {
+        self.bytes = self.bytes.saturating_add(field.name.len() + field.value.len() + FIELD_OVERHEAD);
+        if self.bytes > self.limit { Err(ParseError::HeadTooLarge) } else { Ok(()) }
+    }
+
+    fn is_bomb(&self) -> bool {
+        self.bytes > self.limit.saturating_mul(BOMB_FACTOR)
+    }
+}
+
+/// The pseudo-fields of a request, kept until the first field that is none.
+#[derive(Debug, Default)]
+pub(super) struct Pseudo {
+    bytes: Vec<u8>,
+    method: Option<Range<usize>>,
+    scheme: Option<Range<usize>>,
+    authority: Option<Range<usize>>,
+    path: Option<Range<usize>>,
+    protocol: Option<Range<usize>>,
+}
+
+impl Pseudo {
+    fn clear(&mut self) {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.clear();
+        *self = Pseudo { bytes, ..Pseudo::default() };
+    }
+
+    fn add(&mut self, name: &[u8], value: &[u8]) -> Result<(), ParseError> {
+        let place = match name {
+            b":method" => &mut self.method,
+            b":scheme" => &mut self.scheme,
+            b":authority" => &mut self.authority,
+            b":path" => &mut self.path,
+            b":protocol" => &mut self.protocol,
+            _ => return Err(UNKNOWN),
+        };
+        let start = self.bytes.len();
+        if place.replace(start..start + value.len()).is_some() {
+            return Err(REPEATED);
+        }
+        self.bytes.extend_from_slice(value);
+        Ok(())
+    }
+
+    /// Begins the head that they belong to.
+    fn begin(&self, head: &mut RequestHead, limits: &HeadLimits) -> Result<Assembly, ParseError> {
+        let of = |range: &Option<Range<usize>>| range.clone().map(|range| &self.bytes[range]);
+        let fields = PseudoFields {
+            method: of(&self.method).ok_or(Invalid("there is no :method"))?,
+            authority: of(&self.authority),
+            path: of(&self.path),
+            protocol: of(&self.protocol),
+        };
+        let plain_connect = fields.method == b"CONNECT" && fields.protocol.is_none();
+        match of(&self.scheme) {
+            None if plain_connect => {}
+            Some(_) if plain_connect => return Err(Invalid("CONNECT with a :scheme")),
+            None => return Err(Invalid("there is no :scheme")),
+            Some(b"") => return Err(Invalid("the :scheme is empty")),
+            Some(scheme) => {
+                let fits = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.');
+                if !scheme.iter().all(fits) {
+                    return Err(Invalid("the :scheme is invalid"));
+                }
+            }
+        }
+        head.begin_assembly(Version::Http2, &fields, limits)
+    }
+}
+
+/// Takes the fields of a request.
+pub(super) struct RequestFields<'a> {
+    head: &'a mut RequestHead,
+    pseudo: &'a mut Pseudo,
+    limits: &'a HeadLimits,
+    size: ListSize,
+    assembly: Option<Assembly>,
+    error: Option<ParseError>,
+    pub(super) priority: Priority,
+}
+
+impl<'a> RequestFields<'a> {
+    pub(super) fn new(
+        head: &'a mut RequestHead,
+        pseudo: &'a mut Pseudo,
+        limits: &'a HeadLimits,
+        list_bytes: u32,
+    ) -> RequestFields<'a> {
+        head.clear();
+        head.version = Version::Http2;
+        pseudo.clear();
+        let size = ListSize::new(list_bytes);
+        RequestFields {
+            head,
+            pseudo,
+            limits,
+            size,
+            assembly: None,
+            error: None,
+            priority: Priority::default(),
+        }
+    }
+
+    /// Takes the next one.
+    pub(super) fn add(&mut self, field: &Field<'_>) {
+        let taken = self.size.add(field);
+        if self.error.is_none() {
+            self.error = taken.and_then(|()| self.take(field)).err();
+        }
+    }
+
+    fn take(&mut self, field: &Field<'_>) -> Result<(), ParseError> {
+        if field.name.first() == Some(&b':') {
+            return match self.assembly {
+                None => self.pseudo.add(field.name, field.value),
+                Some(_) => Err(LATE),
+            };
+        }
+        let assembly = match &mut self.assembly {
+            Some(assembly) => assembly,
+            None => self.assembly.insert(self.pseudo.begin(self.head, self.limits)?),
+        };
+        if field.name == b"priority" {
+            self.priority = Priority::parse(field.value);
+        }
+        self.head.add_field(assembly, field.id, field.name, field.value)
+    }
+
+    /// Whether it decodes to so much more than it may that nothing of it is worth an answer.
+    pub(super) fn is_bomb(&self) -> bool {
+        self.size.is_bomb()
+    }
+
+    /// The head is complete, or not what it should be.
+    pub(super) fn end(mut self) -> Result<(), ParseError> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        let assembly = match self.assembly.take() {
+            Some(assembly) => assembly,
+            None => self.pseudo.begin(self.head, self.limits)?,
+        };
+        self.head.end_assembly(&assembly)
+    }
+}
+
+/// Takes the fields of a response.
+pub(super) struct ResponseFields<'a> {
+    head: &'a mut ResponseHead,
+    limits: &'a HeadLimits,
+    size: ListSize,
+    assembly: Option<Assembly>,
+    error: Option<ParseError>,
+}
+
+impl<'a> ResponseFields<'a> {
+    pub(super) fn new(
+        head: &'a mut ResponseHead,
+        limits: &'a HeadLimits,
+        list_bytes: u32,
+    ) -> ResponseFields<'a> {
+        head.clear();
+        ResponseFields { head, limits, size: ListSize::new(list_bytes), assembly: None, error: None }
+    }
+
+    /// Takes the next one.
+    pub(super) fn add(&mut self, field: &Field<'_>) {
+        let taken = self.size.add(field);
+        if self.error.is_none() {
+            self.error = taken.and_then(|()| self.take(field)).err();
+        }
+    }
+
+    fn take(&mut self, field: &Field<'_>) -> Result<(), ParseError> {
+        match (&mut self.assembly, field.name) {
+            (None, b":status") => {
+                let status = status(field.value).ok_or(Invalid("the :status is invalid"))?;
+                self.assembly = Some(self.head.begin_assembly(Version::Http2, status, self.limits)?);
+                Ok(())
+            }
+            (Some(_), b":status") => Err(REPEATED),
+            (_, [b':', ..]) => Err(UNKNOWN),
+            (None, _) => Err(Invalid("there is no :status")),
+            (Some(assembly), name) => self.head.headers.add_assembled(assembly, field.id, name, field.value),
+        }
+    }
+
+    /// As [`RequestFields::is_bomb`].
+    pub(super) fn is_bomb(&self) -> bool {
+        self.size.is_bomb()
+    }
+
+    /// The head is complete, or not what it should be.
+    pub(super) fn end(self) -> Result<(), ParseError> {
+        match (self.error, self.assembly) {
+            (Some(error), _) => Err(error),
+            (None, None) => Err(Invalid("there is no :status")),
+            (None, Some(_)) => Ok(()),
+        }
+    }
+}
+
+fn status(value: &[u8]) -> Option<u16> {
+    match value {
+        [a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9'] => {
+            Some(u16::from(a - b'0') * 100 + u16::from(b - b'0') * 10 + u16::from(c - b'0'))
+        }
+        _ => None,
+    }
+}
+
+/// Takes the fields of trailers.
+pub(super) struct TrailerFields {
+    headers: Headers,
+    size: ListSize,
+    assembly: Assembly,
+    error: Option<ParseError>,
+}
+
+impl TrailerFields {
+    pub(super) fn new(list_bytes: u32) -> TrailerFields {
+        TrailerFields {
+            headers: Headers::default(),
+            size: ListSize::new(list_bytes),
+            assembly: Assembly::of_fields(&TRAILER_LIMITS),
+            error: None,
+        }
+    }
+
+    /// Takes the next one.
+    pub(super) fn add(&mut self, field: &Field<'_>) {
+        let taken = self.size.add(field);
+        if self.error.is_none() {
+            self.error = taken.and_then(|()| self.take(field)).err();
+        }
+    }
+
+    fn take(&mut self, field: &Field<'_>) -> Result<(), ParseError> {
+        if field.name.first() == Some(&b':') {
+            return Err(UNKNOWN);
+        }
+        self.headers.add_assembled(&mut self.assembly, field.id, field.name, field.value)
+    }
+
+    /// As [`RequestFields::is_bomb`].
+    pub(super) fn is_bomb(&self) -> bool {
+        self.size.is_bomb()
+    }
+
+    /// The trailers, if they are what they should be.
+    pub(super) fn end(self) -> Result<Headers, ParseError> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        self.headers.check_trailers()?;
+        Ok(self.headers)
+    }
+}

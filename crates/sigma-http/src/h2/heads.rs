@@ -1,0 +1,47 @@
+//! Heads between decoding and their exchange, on recycled memory.
+
+use std::cell::RefCell;
+
+use crate::{RequestHead, ResponseHead};
+
+/// Heads of a kind that a thread keeps for reuse.
+const FREE_LIST_MAX: usize = 64;
+
+/// Largest head that is kept for reuse.
+const KEPT_BYTES_MAX: usize = 16 * 1024;
+
+thread_local! {
+    static REQUESTS: RefCell<Vec<RequestHead>> = const { RefCell::new(Vec::new()) };
+    static RESPONSES: RefCell<Vec<ResponseHead>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A head with whatever its last user left in it.
+pub(super) fn take_request() -> RequestHead {
+    REQUESTS.with_borrow_mut(Vec::pop).unwrap_or_default()
+}
+
+/// As [`take_request`].
+pub(super) fn take_response() -> ResponseHead {
+    RESPONSES.with_borrow_mut(Vec::pop).unwrap_or_default()
+}
+
+/// Keeps the memory of a head that is of no use any more.
+pub fn recycle_request(head: RequestHead) {
+    if head.headers.memory() <= KEPT_BYTES_MAX {
+        // When a thread ends the list may be gone; then the head is simply freed.
+        let _ = REQUESTS.try_with(|free| keep(&mut free.borrow_mut(), head));
+    }
+}
+
+/// As [`recycle_request`].
+pub fn recycle_response(head: ResponseHead) {
+    if head.headers.memory() <= KEPT_BYTES_MAX {
+        let _ = RESPONSES.try_with(|free| keep(&mut free.borrow_mut(), head));
+    }
+}
+
+fn keep<T>(free: &mut Vec<T>, head: T) {
+    if free.len() < FREE_LIST_MAX {
+        free.push(head);
+    }
+}

@@ -1,0 +1,218 @@
+//! Frames that carry no part of a message.
+
+use super::{Broken, PROTOCOL, SIZE, number, parent};
+use crate::h2::budget::Glitch;
+use crate::h2::connection::{Codec, LEAVING, Leaving, Role};
+use crate::h2::frame::{self, ErrorCode, FrameHeader, MAX_31_BITS, MAX_FRAME_BYTES, flag, kind, setting};
+use crate::h2::priority::Priority;
+use crate::h2::stream::Fate;
+
+/// The longest that a priority may be; all that is known has a dozen bytes.
+const PRIORITY_BYTES: usize = 1024;
+
+impl Codec {
+    pub(super) fn on_priority(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), Broken> {
+        if header.stream == 0 {
+            return Err((PROTOCOL, "PRIORITY for the connection"));
+        }
+        self.spend(Glitch::Control)?;
+        if self.streams.find(header.stream).is_none() {
+            // Streams that are over, and those that are yet to come, have no priority.
+            return if payload.len() == 5 && parent(payload) != header.stream {
+                Ok(())
+            } else {
+                Err((PROTOCOL, "PRIORITY is not what it should be"))
+            };
+        }
+        if payload.len() != 5 {
+            return self.stream_error(header.stream, SIZE, "PRIORITY has not five bytes");
+        }
+        if parent(payload) == header.stream {
+            return self.stream_error(header.stream, PROTOCOL, "a stream that depends on itself");
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_priority_update(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), Broken> {
+        if self.config.role == Role::Client || header.stream != 0 {
+            return Err((PROTOCOL, "PRIORITY_UPDATE where there is none"));
+        }
+        let (stream, value) = payload.split_at_checked(4).ok_or((SIZE, "PRIORITY_UPDATE is cut short"))?;
+        self.spend(Glitch::Control)?;
+        let id = u32::from_be_bytes([stream[0], stream[1], stream[2], stream[3]]) & MAX_31_BITS;
+        if id == 0 {
+            return Err((PROTOCOL, "PRIORITY_UPDATE for the connection"));
+        }
+        // Before its request, which is rare, it would have to be kept: RFC 9218 §7.1 lets it go.
+        if let Some(slot) = self.streams.find(id)
+            && value.len() <= PRIORITY_BYTES
+        {
+            self.prioritize(slot, Priority::parse(value));
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_reset(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), Broken> {
+        let code = ErrorCode(number(payload).ok_or((SIZE, "RST_STREAM has not four bytes"))?);
+        if header.stream == 0 || self.is_idle(header.stream) {
+            return Err((PROTOCOL, "RST_STREAM for what was not begun"));
+        }
+        let Some(slot) = self.streams.find(header.stream) else { return self.spend(Glitch::Control) };
+        let fate = match (self.config.role, code) {
+            // §8.7: nothing was done with it.
+            (Role::Client, ErrorCode::REFUSED_STREAM) => Fate::Unprocessed,
+            _ => Fate::Reset(code),
+        };
+        self.end_early(slot, fate);
+        self.spend(Glitch::Reset)
+    }
+
+    pub(super) fn on_settings(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), Broken> {
+        if header.stream != 0 {
+            return Err((PROTOCOL, "SETTINGS for a stream"));
+        }
+        if header.has(flag::ACK) {
+            if !payload.is_empty() {
+                return Err((SIZE, "an answer to SETTINGS with a payload"));
+            }
+            return self.settle();
+        }
+        if !payload.len().is_multiple_of(6) {
+            return Err((SIZE, "SETTINGS are cut short"));
+        }
+        self.spend(Glitch::Control)?;
+        if self.first_settings {
+            // Without a word there is no limit.
+            self.first_settings = false;
+            self.peer.streams = u32::MAX;
+        }
+        for (id, value) in frame::settings_in(payload) {
+            self.set(id, value)?;
+        }
+        frame::write(self.out.control(), kind::SETTINGS, flag::ACK, 0, &[]);
+        Ok(())
+    }
+
+    /// The peer knows this side's settings.
+    fn settle(&mut self) -> Result<(), Broken> {
+        if std::mem::replace(&mut self.settled, true) {
+            return self.spend(Glitch::Control);
+        }
+        let change = i64::from(self.config.stream_window) - i64::from(frame::DEFAULT_WINDOW);
+        for slot in self.streams.alive_slots() {
+            self.streams.at(slot).recv_window += change;
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, id: u16, value: u32) -> Result<(), Broken> {
+        match id {
+            setting::HEADER_TABLE_SIZE => self.encoder.set_peer_table_bytes(value),
+            setting::ENABLE_PUSH if value > 1 || (value == 1 && self.config.role == Role::Client) => {
+                return Err((PROTOCOL, "ENABLE_PUSH has a value that it cannot have"));
+            }
+            setting::MAX_CONCURRENT_STREAMS => self.peer.streams = value,
+            setting::INITIAL_WINDOW_SIZE => {
+                if value > MAX_31_BITS {
+                    return Err((ErrorCode::FLOW_CONTROL_ERROR, "a window beyond the largest"));
+                }
+                let change = i64::from(value) - i64::from(self.peer.initial_window);
+                self.peer.initial_window = value;
+                for slot in self.streams.alive_slots() {
+                    let stream = self.streams.at(slot);
+                    stream.send_window += change;
+                    if stream.send_window > i64::from(MAX_31_BITS) {
+                        return Err((ErrorCode::FLOW_CONTROL_ERROR, "a window beyond the largest"));
+                    }
+                    self.enqueue_if_ready(slot, false);
+                }
+            }
+            setting::MAX_FRAME_SIZE => {
+                if !(frame::DEFAULT_FRAME_BYTES..=MAX_FRAME_BYTES).contains(&value) {
+                    return Err((PROTOCOL, "MAX_FRAME_SIZE has a value that it cannot have"));
+                }
+                self.peer.frame_bytes = value;
+            }
+            setting::ENABLE_CONNECT_PROTOCOL => match (value, self.peer.extended_connect) {
+                (1, _) => self.peer.extended_connect = true,
+                (0, false) => {}
+                _ => return Err((PROTOCOL, "ENABLE_CONNECT_PROTOCOL has a value that it cannot have")),
+            },
+            setting::NO_RFC7540_PRIORITIES if value > 1 => {
+                return Err((PROTOCOL, "NO_RFC7540_PRIORITIES has a value that it cannot have"));
+            }
+            // Advice on the size of heads, and what nobody knows.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_ping(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), Broken> {
+        if header.stream != 0 {
+            return Err((PROTOCOL, "PING for a stream"));
+        }
+        if payload.len() != 8 {
+            return Err((SIZE, "PING has not eight bytes"));
+        }
+        if header.has(flag::ACK) {
+            if self.leaving == Leaving::Announced && payload == LEAVING {
+                self.leaving = Leaving::Told;
+                let last = self.last_peer_stream;
+                frame::write_go_away(self.out.control(), last, ErrorCode::NO_ERROR);
+                return Ok(());
+            }
+            return self.spend(Glitch::Control);
+        }
+        self.spend(Glitch::Control)?;
+        frame::write(self.out.control(), kind::PING, flag::ACK, 0, &[payload]);
+        Ok(())
+    }
+
+    pub(super) fn on_go_away(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), Broken> {
+        if header.stream != 0 {
+            return Err((PROTOCOL, "GOAWAY for a stream"));
+        }
+        let last = payload.get(..4).and_then(number).filter(|_| payload.len() >= 8);
+        let last = last.ok_or((SIZE, "GOAWAY is cut short"))? & MAX_31_BITS;
+        self.spend(Glitch::Control)?;
+        self.peer_leaves = true;
+        if self.config.role == Role::Client {
+            for slot in self.streams.alive_slots() {
+                if self.streams.at(slot).id > last {
+                    self.end_early(slot, Fate::Unprocessed);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_window_update(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), Broken> {
+        let bytes = number(payload).ok_or((SIZE, "WINDOW_UPDATE has not four bytes"))? & MAX_31_BITS;
+        let id = header.stream;
+        self.spend(Glitch::Window)?;
+        if id == 0 {
+            self.out.window += i64::from(bytes);
+            return match bytes {
+                0 => Err((PROTOCOL, "a window that does not open")),
+                _ if self.out.window > i64::from(MAX_31_BITS) => {
+                    Err((ErrorCode::FLOW_CONTROL_ERROR, "a window beyond the largest"))
+                }
+                _ => Ok(()),
+            };
+        }
+        if self.is_idle(id) {
+            return Err((PROTOCOL, "WINDOW_UPDATE for a stream that was not begun"));
+        }
+        let Some(slot) = self.streams.find(id) else { return Ok(()) };
+        if bytes == 0 {
+            return self.stream_error(id, PROTOCOL, "a window that does not open");
+        }
+        let stream = self.streams.at(slot);
+        stream.send_window += i64::from(bytes);
+        if stream.send_window > i64::from(MAX_31_BITS) {
+            return self.stream_error(id, ErrorCode::FLOW_CONTROL_ERROR, "a window beyond the largest");
+        }
+        self.enqueue_if_ready(slot, false);
+        Ok(())
+    }
+}

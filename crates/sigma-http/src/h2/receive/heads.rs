@@ -1,0 +1,229 @@
+//! Frames with heads and trailers.
+
+use super::{Broken, PROTOCOL, SIZE, parent};
+use crate::h1::ParseError;
+use crate::h2::budget::Glitch;
+use crate::h2::connection::{Codec, Config, Incoming, Leaving, Role};
+use crate::h2::fields::{RequestFields, ResponseFields, TrailerFields};
+use crate::h2::frame::{self, ErrorCode, FrameHeader, flag};
+use crate::h2::heads;
+use crate::h2::hpack::HpackError;
+use crate::h2::reading::{Block, Reading};
+use crate::h2::stream::{Fate, StreamKey};
+use crate::{BodyLength, Fault, Method, ResponseHead};
+
+/// Interim heads of one answer; a server that sends more is broken or hostile.
+const INTERIM_MAX: usize = 32;
+
+/// A piece of a head beyond its list's limit that is kept, as Huffman coding and the tables make it smaller.
+const BLOCK_FACTOR: usize = 4;
+
+/// A block that cannot be decoded leaves the two tables apart.
+fn undecodable(_: HpackError) -> Broken {
+    (ErrorCode::COMPRESSION_ERROR, "the fields cannot be decoded")
+}
+
+impl Codec {
+    pub(super) fn on_headers(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), Broken> {
+        let id = header.stream;
+        if id.is_multiple_of(2) {
+            return Err((PROTOCOL, "a head on a stream that no client begins"));
+        }
+        let mut fragment = payload;
+        if header.has(flag::PADDED) {
+            let (padding, rest) = fragment.split_first().ok_or((SIZE, "padding without a length"))?;
+            let left = rest.len().checked_sub(usize::from(*padding));
+            fragment = &rest[..left.ok_or((PROTOCOL, "more padding than payload"))?];
+        }
+        let mut own_parent = false;
+        if header.has(flag::PRIORITY) {
+            let (priority, rest) = fragment.split_at_checked(5).ok_or((SIZE, "a priority is cut short"))?;
+            own_parent = parent(priority) == id;
+            fragment = rest;
+        }
+        let block = Block { stream: id, ends: header.has(flag::END_STREAM), own_parent };
+        if header.has(flag::END_HEADERS) {
+            return self.on_block(block, fragment);
+        }
+        if fragment.is_empty() {
+            self.spend(Glitch::Empty)?;
+        }
+        self.block.extend_from_slice(fragment);
+        self.reading = Reading::Block(block);
+        Ok(())
+    }
+
+    pub(super) fn on_continuation(
+        &mut self,
+        header: &FrameHeader,
+        block: Block,
+        payload: &[u8],
+    ) -> Result<(), Broken> {
+        self.spend(if payload.is_empty() { Glitch::Empty } else { Glitch::Continuation })?;
+        let most = (self.config.header_list_bytes as usize).saturating_mul(BLOCK_FACTOR);
+        if self.block.len() + payload.len() > most.max(frame::DEFAULT_FRAME_BYTES as usize) {
+            return Err((ErrorCode::ENHANCE_YOUR_CALM, "a head without end"));
+        }
+        self.block.extend_from_slice(payload);
+        if !header.has(flag::END_HEADERS) {
+            self.reading = Reading::Block(block);
+            return Ok(());
+        }
+        let bytes = std::mem::take(&mut self.block);
+        self.on_block(block, &bytes)
+    }
+
+    /// A whole head, or whole trailers. Whatever becomes of it, it is decoded: the table is the connection's.
+    fn on_block(&mut self, block: Block, bytes: &[u8]) -> Result<(), Broken> {
+        let id = block.stream;
+        let found = self.streams.find(id);
+        if let Some(slot) = found {
+            if self.streams.at(slot).remote_ended {
+                return Err((ErrorCode::STREAM_CLOSED, "a head behind the end of a message"));
+            }
+            return match self.config.role {
+                Role::Client if !self.streams.at(slot).head_done => self.on_response(slot, block, bytes),
+                _ => self.on_trailers(slot, block, bytes),
+            };
+        }
+        if self.is_idle(id) {
+            return match self.config.role {
+                Role::Server => self.on_request(block, bytes),
+                Role::Client => Err((PROTOCOL, "a head on a stream that was not begun")),
+            };
+        }
+        self.skip(bytes)?;
+        if self.config.role == Role::Client || self.recent_resets.contains(&id) {
+            return Ok(());
+        }
+        Err((ErrorCode::STREAM_CLOSED, "a head on a stream that has ended"))
+    }
+
+    /// Decodes a block that nobody needs.
+    fn skip(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+        self.decoder.decode(bytes, |_| {}).map_err(undecodable)?;
+        Ok(())
+    }
+
+    fn on_request(&mut self, block: Block, bytes: &[u8]) -> Result<(), Broken> {
+        let id = block.stream;
+        self.last_peer_stream = id;
+        if self.leaving == Leaving::Told {
+            // It comes from before the client knew.
+            return self.skip(bytes);
+        }
+        if block.own_parent {
+            self.skip(bytes)?;
+            return self.stream_error(id, PROTOCOL, "a stream that depends on itself");
+        }
+        if self.streams.alive() >= self.config.streams as usize {
+            self.skip(bytes)?;
+            self.send_reset(id, ErrorCode::REFUSED_STREAM);
+            return self.spend(Glitch::Refused);
+        }
+        let most = (self.config.streams as usize).saturating_add(self.config.pending_resets);
+        if self.streams.held() >= most {
+            return Err((ErrorCode::ENHANCE_YOUR_CALM, "too many streams were taken back"));
+        }
+        let mut head = heads::take_request();
+        let Config { head: limits, header_list_bytes, .. } = &self.config;
+        let mut fields = RequestFields::new(&mut head, &mut self.pseudo, limits, *header_list_bytes);
+        self.decoder.decode(bytes, |field| fields.add(&field)).map_err(undecodable)?;
+        if fields.is_bomb() {
+            return Err((ErrorCode::ENHANCE_YOUR_CALM, "a list of fields far beyond its limit"));
+        }
+        let priority = fields.priority;
+        let length = fields.end().and_then(|()| request_length(&head, block.ends));
+        self.begun += 1;
+        let key = self.streams.begin(id, self.stream_recv_window(), self.peer.initial_window);
+        let stream = self.streams.get(key);
+        stream.priority = priority;
+        stream.remote_ended = block.ends;
+        stream.malformed = matches!(length, Err(ParseError::Invalid(_)));
+        stream.expected = match length {
+            Ok(BodyLength::Known(n)) => Some(n),
+            _ => None,
+        };
+        let refused = length.is_err();
+        let length = length.map_err(ParseError::of_request);
+        self.incoming.push_back(Incoming { key, head, length, number: self.begun });
+        if refused { self.spend(Glitch::Head) } else { Ok(()) }
+    }
+
+    fn on_response(&mut self, slot: u32, block: Block, bytes: &[u8]) -> Result<(), Broken> {
+        let mut head = heads::take_response();
+        let Config { head: limits, header_list_bytes, .. } = &self.config;
+        let mut fields = ResponseFields::new(&mut head, limits, *header_list_bytes);
+        self.decoder.decode(bytes, |field| fields.add(&field)).map_err(undecodable)?;
+        if fields.is_bomb() {
+            return Err((ErrorCode::ENHANCE_YOUR_CALM, "a list of fields far beyond its limit"));
+        }
+        let assembled = fields.end().map_err(ParseError::of_response);
+        let id = block.stream;
+        let checked = assembled.and_then(|()| self.check_response(slot, block.ends, &head));
+        if let Err(fault) = checked {
+            self.reset_slot(slot, PROTOCOL, Fate::Broken(fault));
+            return self.spend(Glitch::Head);
+        }
+        let stream = self.streams.at(slot);
+        stream.head_done = !head.is_interim();
+        stream.heads.push_back(head);
+        self.woken.push(slot);
+        if block.ends { self.end_input(StreamKey { slot, id }) } else { Ok(()) }
+    }
+
+    fn check_response(&mut self, slot: u32, ends: bool, head: &ResponseHead) -> Result<(), Fault> {
+        let stream = self.streams.at(slot);
+        if head.is_interim() {
+            return match ends {
+                true => Err(bad_response("an interim response ends the stream")),
+                false if stream.heads.len() >= INTERIM_MAX => Err(bad_response("too many interim responses")),
+                false => Ok(()),
+            };
+        }
+        let method = if stream.to_head { Method::Head } else { Method::Get };
+        let length = crate::h1::response_body(head, method).map_err(bad_response)?;
+        stream.expected = match length {
+            BodyLength::Known(n) => Some(n),
+            // An answer to HEAD has no body, and neither has 204 or 304.
+            BodyLength::None => Some(0),
+            BodyLength::Streamed | BodyLength::UntilClose => None,
+        };
+        Ok(())
+    }
+
+    fn on_trailers(&mut self, slot: u32, block: Block, bytes: &[u8]) -> Result<(), Broken> {
+        let mut fields = TrailerFields::new(self.config.header_list_bytes);
+        self.decoder.decode(bytes, |field| fields.add(&field)).map_err(undecodable)?;
+        if fields.is_bomb() {
+            return Err((ErrorCode::ENHANCE_YOUR_CALM, "a list of fields far beyond its limit"));
+        }
+        let id = block.stream;
+        if !block.ends {
+            return self.stream_error(id, PROTOCOL, "trailers that do not end the stream");
+        }
+        match fields.end() {
+            Ok(trailers) => {
+                self.streams.at(slot).trailers = Some(Box::new(trailers));
+                self.end_input(StreamKey { slot, id })
+            }
+            Err(_) => self.stream_error(id, PROTOCOL, "a trailer field is invalid"),
+        }
+    }
+}
+
+/// How a request's body is framed for everybody behind.
+fn request_length(head: &crate::RequestHead, ended: bool) -> Result<BodyLength, ParseError> {
+    match crate::h1::request_body(head).map_err(ParseError::Invalid)? {
+        BodyLength::Known(n) if ended && n > 0 => {
+            Err(ParseError::Invalid("fewer bytes than Content-Length says"))
+        }
+        BodyLength::None if head.method == Method::Connect || ended => Ok(BodyLength::None),
+        BodyLength::None => Ok(BodyLength::Streamed),
+        length => Ok(length),
+    }
+}
+
+fn bad_response(reason: &'static str) -> Fault {
+    ParseError::Invalid(reason).of_response()
+}

@@ -1,0 +1,188 @@
+//! What comes in: frames, checked in the order of RFC 9113, §4 to §6.
+
+mod bodies;
+mod control;
+mod heads;
+
+use super::budget::Glitch;
+use super::connection::{Codec, Role};
+use super::frame::{self, ErrorCode, FrameHeader, HEADER_BYTES, MAX_31_BITS, PREFACE, flag, kind};
+use super::reading::{Block, Reading};
+use super::stream::Fate;
+use crate::{Chunk, Fault, FaultKind};
+
+/// Why reading stops.
+type Broken = (ErrorCode, &'static str);
+
+const SIZE: ErrorCode = ErrorCode::FRAME_SIZE_ERROR;
+const PROTOCOL: ErrorCode = ErrorCode::PROTOCOL_ERROR;
+
+impl Codec {
+    /// Takes what the peer has sent, as far as it is complete; the rest stays in `input`. `now_ms` is any
+    /// clock that goes on.
+    pub fn receive(&mut self, input: &mut Chunk, now_ms: u64) {
+        self.now_ms = now_ms;
+        if let Err((code, reason)) = self.receive_all(input) {
+            self.fail(code, reason);
+        }
+        if matches!(self.reading, Reading::Over) {
+            input.advance(input.len());
+        }
+    }
+
+    fn receive_all(&mut self, input: &mut Chunk) -> Result<(), Broken> {
+        loop {
+            let goes_on = match self.reading {
+                Reading::Preface => self.receive_preface(input)?,
+                Reading::Data(data) => self.receive_data(data, input)?,
+                Reading::FirstSettings | Reading::Frame { .. } | Reading::Block(_) => {
+                    self.receive_frame(input)?
+                }
+                Reading::Over => false,
+            };
+            if !goes_on {
+                return Ok(());
+            }
+        }
+    }
+
+    fn receive_preface(&mut self, input: &mut Chunk) -> Result<bool, Broken> {
+        let n = input.len().min(PREFACE.len());
+        if input[..n] != PREFACE[..n] {
+            return Err((PROTOCOL, "the preface is not that of HTTP/2"));
+        }
+        if n < PREFACE.len() {
+            return Ok(false);
+        }
+        input.advance(n);
+        self.reading = Reading::FirstSettings;
+        Ok(true)
+    }
+
+    /// Takes one whole frame, or the beginning of a DATA frame; false if it is not there yet.
+    fn receive_frame(&mut self, input: &mut Chunk) -> Result<bool, Broken> {
+        let Some(header) = FrameHeader::parse(input) else {
+            self.pause(None);
+            return Ok(false);
+        };
+        self.check_order(&header)?;
+        if header.length > self.config.frame_bytes {
+            return Err((SIZE, "a frame is larger than this side takes"));
+        }
+        if header.kind == kind::DATA {
+            input.advance(HEADER_BYTES);
+            self.begin_data(&header)?;
+            return Ok(true);
+        }
+        let length = HEADER_BYTES + header.length as usize;
+        if input.len() < length {
+            input.reserve_total(length);
+            self.pause(Some(header.kind));
+            return Ok(false);
+        }
+        let block = if let Reading::Block(block) = self.reading { Some(block) } else { None };
+        self.reading = Reading::Frame { in_head: false };
+        self.take_frame_of(&header, block, &input[HEADER_BYTES..length])?;
+        input.advance(length);
+        Ok(true)
+    }
+
+    /// The rest of a frame is missing.
+    fn pause(&mut self, kind: Option<u8>) {
+        if let Reading::Frame { in_head } = &mut self.reading {
+            *in_head = matches!(kind, Some(kind::HEADERS | kind::CONTINUATION));
+        }
+    }
+
+    /// Whether such a frame may come here at all.
+    fn check_order(&self, header: &FrameHeader) -> Result<(), Broken> {
+        match (&self.reading, header.kind) {
+            (Reading::FirstSettings, kind::SETTINGS) if !header.has(flag::ACK) => Ok(()),
+            (Reading::FirstSettings, _) => Err((PROTOCOL, "the first frame is not SETTINGS")),
+            (Reading::Block(block), kind::CONTINUATION) if block.stream == header.stream => Ok(()),
+            (Reading::Block(_), _) => Err((PROTOCOL, "something else than the rest of a head")),
+            (_, kind::CONTINUATION) => Err((PROTOCOL, "the rest of a head that was not begun")),
+            _ => Ok(()),
+        }
+    }
+
+    fn take_frame_of(
+        &mut self,
+        header: &FrameHeader,
+        block: Option<Block>,
+        payload: &[u8],
+    ) -> Result<(), Broken> {
+        match header.kind {
+            kind::HEADERS => self.on_headers(header, payload),
+            kind::CONTINUATION => match block {
+                Some(block) => self.on_continuation(header, block, payload),
+                None => Ok(()),
+            },
+            kind::PRIORITY => self.on_priority(header, payload),
+            kind::RST_STREAM => self.on_reset(header, payload),
+            kind::SETTINGS => self.on_settings(header, payload),
+            kind::PUSH_PROMISE => Err((PROTOCOL, "a promise that nobody asked for")),
+            kind::PING => self.on_ping(header, payload),
+            kind::GOAWAY => self.on_go_away(header, payload),
+            kind::WINDOW_UPDATE => self.on_window_update(header, payload),
+            kind::PRIORITY_UPDATE => self.on_priority_update(header, payload),
+            // §5.5: types that nobody knows mean nothing.
+            _ => self.spend(Glitch::Control),
+        }
+    }
+
+    /// Pays for what costs the peer nothing.
+    pub(super) fn spend(&mut self, glitch: Glitch) -> Result<(), Broken> {
+        let written = self.out.written();
+        if self.budget.pays(glitch, self.now_ms, written) {
+            return Ok(());
+        }
+        Err((ErrorCode::ENHANCE_YOUR_CALM, "the peer floods the connection"))
+    }
+
+    /// Takes back a stream on which the peer broke a rule.
+    pub(super) fn stream_error(
+        &mut self,
+        id: u32,
+        code: ErrorCode,
+        reason: &'static str,
+    ) -> Result<(), Broken> {
+        match self.streams.find(id) {
+            Some(slot) => self.reset_slot(slot, code, Fate::Broken(self.broken(reason))),
+            None => self.send_reset(id, code),
+        }
+        self.spend(Glitch::StreamError)
+    }
+
+    fn broken(&self, reason: &'static str) -> Fault {
+        match self.config.role {
+            Role::Client => Fault::new(FaultKind::BadResponse, reason),
+            Role::Server => Fault::new(FaultKind::BadRequest, reason),
+        }
+    }
+
+    /// Whether a stream has never been begun.
+    pub(super) fn is_idle(&self, id: u32) -> bool {
+        match (self.config.role, id % 2) {
+            (Role::Server, 1) => id > self.last_peer_stream,
+            (Role::Client, 1) => id >= self.next_stream,
+            // Nobody promises anything here.
+            _ => true,
+        }
+    }
+
+    /// The window that a stream begins with.
+    pub(in crate::h2) fn stream_recv_window(&self) -> u32 {
+        // As long as the peer does not know the settings, it goes by the default.
+        if self.settled { self.config.stream_window } else { frame::DEFAULT_WINDOW }
+    }
+}
+
+/// The stream that a priority of RFC 7540 names.
+pub(super) fn parent(priority: &[u8]) -> u32 {
+    priority.get(..4).and_then(number).unwrap_or_default() & MAX_31_BITS
+}
+
+pub(super) fn number(bytes: &[u8]) -> Option<u32> {
+    bytes.try_into().ok().map(u32::from_be_bytes)
+}

@@ -1,0 +1,290 @@
+//! What leaves: heads and control frames at once, bodies as windows and priorities allow.
+
+use super::connection::Codec;
+use super::frame::{self, FrameHeader, HEADER_BYTES, flag, kind};
+use super::hpack::Pseudo as PseudoName;
+use super::output::OUT_BYTES;
+use super::priority::Priority;
+use super::stream::{End, StreamKey};
+use crate::{BodyLength, Chunk, HeaderId, Headers, Method, RequestHead};
+
+/// Bytes that may wait for the socket before nothing more is read from a peer that does not read either.
+const OUT_MAX: usize = 256 * 1024;
+
+/// Most bytes of a stream in one turn, so that none keeps others waiting for long.
+const TURN_BYTES: usize = 16 * 1024;
+
+/// The request line of HTTP/2.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestLine<'l> {
+    /// `http` or `https`.
+    pub scheme: &'l [u8],
+    /// Path and query.
+    pub target: &'l [u8],
+}
+
+/// Fields of the connection, which have no place in this version (RFC 9113 §8.2.2).
+fn is_of_connection(id: HeaderId) -> bool {
+    matches!(
+        id,
+        HeaderId::Connection
+            | HeaderId::KeepAlive
+            | HeaderId::ProxyConnection
+            | HeaderId::TransferEncoding
+            | HeaderId::Upgrade
+            | HeaderId::Te
+    )
+}
+
+impl Codec {
+    /// Sends the head of a request; `length` says whether a body follows. None if no stream can be opened.
+    pub fn open(
+        &mut self,
+        head: &RequestHead,
+        line: RequestLine<'_>,
+        length: BodyLength,
+    ) -> Option<StreamKey> {
+        if !self.may_open() {
+            return None;
+        }
+        let id = self.next_stream;
+        self.next_stream += 2;
+        self.begun += 1;
+        let key = self.streams.begin(id, self.stream_recv_window(), self.peer.initial_window);
+        let ended = length.is_empty();
+        let stream = self.streams.get(key);
+        stream.to_head = head.method == Method::Head;
+        begin_body(stream, length, ended);
+        self.write_block(id, ended, |encoder, out| {
+            encoder.pseudo(PseudoName::Method, head.method_token(), out);
+            encoder.pseudo(PseudoName::Scheme, line.scheme, out);
+            if let Some(host) = head.headers.get(HeaderId::Host) {
+                encoder.pseudo(PseudoName::Authority, host, out);
+            }
+            encoder.pseudo(PseudoName::Path, line.target, out);
+            for (id, name, value) in head.headers.fields() {
+                if id != HeaderId::Host && !is_of_connection(id) {
+                    encoder.encode(id, name, value, out);
+                }
+            }
+            // The gateway passes trailers on to every version, and gRPC asks for them.
+            encoder.encode(HeaderId::Te, b"te", b"trailers", out);
+        });
+        Some(key)
+    }
+
+    /// Sends an interim head of an answer.
+    pub fn send_interim(&mut self, key: StreamKey, status: u16, headers: &Headers) {
+        if self.streams.get(key).alive {
+            self.write_answer(key.id, false, status, headers, b"");
+        }
+    }
+
+    /// Sends the final head of an answer, with `date` if it has none. `length` is that of the body that
+    /// follows; with `ended` there is none.
+    pub fn send_answer(
+        &mut self,
+        key: StreamKey,
+        status: u16,
+        headers: &Headers,
+        date: &[u8],
+        length: BodyLength,
+        ended: bool,
+    ) {
+        let stream = self.streams.get(key);
+        if !stream.alive || stream.local_ended() {
+            return;
+        }
+        begin_body(stream, length, ended);
+        let date = if headers.has(HeaderId::Date) { b"" } else { date };
+        self.write_answer(key.id, ended, status, headers, date);
+        self.end_if_both(key.slot);
+    }
+
+    fn write_answer(&mut self, id: u32, ended: bool, status: u16, headers: &Headers, date: &[u8]) {
+        self.write_block(id, ended, |encoder, out| {
+            encoder.status(status, out);
+            for (id, name, value) in headers.fields() {
+                if !is_of_connection(id) {
+                    encoder.encode(id, name, value, out);
+                }
+            }
+            if !date.is_empty() {
+                encoder.encode(HeaderId::Date, b"date", date, out);
+            }
+        });
+    }
+
+    /// Writes a HEADERS frame, and as many CONTINUATION frames as the peer's largest frame makes necessary.
+    fn write_block(
+        &mut self,
+        stream: u32,
+        ended: bool,
+        fields: impl FnOnce(&mut super::hpack::Encoder, &mut Vec<u8>),
+    ) {
+        let most = self.peer.frame_bytes as usize;
+        let out = self.out.control();
+        let at = out.len();
+        out.extend_from_slice(&[0; HEADER_BYTES]);
+        self.encoder.begin(out);
+        fields(&mut self.encoder, out);
+        let block = out.len() - at - HEADER_BYTES;
+        let rest = if block > most { out.split_off(at + HEADER_BYTES + most) } else { Vec::new() };
+        let end_stream = if ended { flag::END_STREAM } else { 0 };
+        let end_headers = if rest.is_empty() { flag::END_HEADERS } else { 0 };
+        let length = block.min(most) as u32;
+        let header = FrameHeader { length, kind: kind::HEADERS, flags: end_stream | end_headers, stream };
+        out[at..at + HEADER_BYTES].copy_from_slice(&header.bytes());
+        let pieces = rest.chunks(most);
+        let last = pieces.len();
+        for (n, piece) in pieces.enumerate() {
+            let flags = if n + 1 == last { flag::END_HEADERS } else { 0 };
+            frame::write(out, kind::CONTINUATION, flags, stream, &[piece]);
+        }
+    }
+
+    /// Sends what a stream has queued, as far as nothing keeps it waiting; the rest follows by itself.
+    pub fn flush(&mut self, key: StreamKey) {
+        let stream = self.streams.get(key);
+        if !stream.alive || stream.queued || !stream.has_output() {
+            return;
+        }
+        // Whoever waits already has its turn first.
+        if !self.out.has_ready() {
+            while self.out.waiting() < OUT_BYTES && self.may_send(key.slot) {
+                self.send_some(key.slot);
+            }
+        }
+        self.enqueue_if_ready(key.slot, false);
+    }
+
+    /// Whether a stream has something that may leave now.
+    fn may_send(&mut self, slot: u32) -> bool {
+        let window = self.out.window;
+        let stream = self.streams.at(slot);
+        let open = stream.piece.is_empty() || (stream.send_window > 0 && window > 0);
+        stream.alive && stream.has_output() && open
+    }
+
+    /// Puts a stream into its queue, if it waits for its turn alone. One that waits for its own window comes
+    /// back with that; one that waits for the connection's stays in its place.
+    pub(super) fn enqueue_if_ready(&mut self, slot: u32, next: bool) {
+        let stream = self.streams.at(slot);
+        let own = stream.piece.is_empty() || stream.send_window > 0;
+        if stream.alive && stream.has_output() && own && !stream.queued {
+            stream.queued = true;
+            let (key, priority) = (StreamKey { slot, id: stream.id }, stream.priority);
+            self.out.enqueue(key, priority, next);
+        }
+    }
+
+    /// Sends one frame of a body, and the end of the message if that is all.
+    fn send_some(&mut self, slot: u32) {
+        let most = TURN_BYTES.min(self.peer.frame_bytes as usize) as i64;
+        let stream = self.streams.at(slot);
+        let id = stream.id;
+        if !stream.piece.is_empty() {
+            let room = most.min(stream.send_window).min(self.out.window).max(0) as usize;
+            let bytes = room.min(stream.piece.len());
+            let all = bytes == stream.piece.len();
+            if let Some(left) = &mut stream.left {
+                *left = left.saturating_sub(bytes as u64);
+            }
+            // A body that has its declared length ends with its last byte, not in a frame of its own.
+            let ended = all
+                && match stream.end {
+                    End::Open => stream.left == Some(0),
+                    End::Queued(None) => true,
+                    End::Queued(Some(_)) | End::Sent => false,
+                };
+            let flags = if ended { flag::END_STREAM } else { 0 };
+            frame::write(self.out.control(), kind::DATA, flags, id, &[&stream.piece[..bytes]]);
+            stream.piece.advance(bytes);
+            stream.send_window -= bytes as i64;
+            self.out.window -= bytes as i64;
+            stream.taken += bytes as u64;
+            if ended {
+                stream.end = End::Sent;
+            }
+            if !all {
+                return;
+            }
+        }
+        match std::mem::replace(&mut stream.end, End::Sent) {
+            End::Open => stream.end = End::Open,
+            End::Queued(None) => frame::write(self.out.control(), kind::DATA, flag::END_STREAM, id, &[]),
+            End::Queued(Some(trailers)) => self.write_block(id, true, |encoder, out| {
+                for (id, name, value) in trailers.fields() {
+                    if !is_of_connection(id) {
+                        encoder.encode(id, name, value, out);
+                    }
+                }
+            }),
+            End::Sent => {}
+        }
+        self.end_if_both(slot);
+    }
+
+    /// The bytes to write next; empty if there are none.
+    pub fn output(&mut self) -> &[u8] {
+        while self.out.waiting() < OUT_BYTES {
+            let Some(key) = self.out.dequeue() else { break };
+            if !self.streams.is_alive(key) {
+                continue;
+            }
+            let slot = key.slot;
+            if !self.may_send(slot) {
+                let stream = self.streams.at(slot);
+                if stream.alive && stream.has_output() && stream.send_window > 0 {
+                    // The connection's window is used up: it keeps its place, as all others do.
+                    let priority = stream.priority;
+                    self.out.enqueue(key, Priority { incremental: false, ..priority }, true);
+                    break;
+                }
+                stream.queued = false;
+                continue;
+            }
+            self.send_some(slot);
+            let stream = self.streams.at(slot);
+            stream.queued = false;
+            if stream.has_output() {
+                self.enqueue_if_ready(slot, true);
+            } else {
+                self.woken.push(slot);
+            }
+        }
+        self.out.bytes()
+    }
+
+    /// Takes note that the first `n` bytes of the output were written.
+    pub fn advance(&mut self, n: usize) {
+        self.out.advance(n);
+    }
+
+    /// Whether something waits to be written, or would if it were asked for.
+    pub fn has_output(&self) -> bool {
+        self.out.waiting() > 0 || (self.out.has_ready() && self.out.window > 0)
+    }
+
+    /// Bytes written so far.
+    pub fn bytes_written(&self) -> u64 {
+        self.out.written()
+    }
+
+    /// Whether the peer may be read from: one that does not read what it causes to be sent is not.
+    pub fn may_receive(&self) -> bool {
+        self.out.waiting() < OUT_MAX && self.failed.is_none()
+    }
+
+    /// A stream changes its priority.
+    pub(super) fn prioritize(&mut self, slot: u32, priority: Priority) {
+        // One that waits moves on with its next frame.
+        self.streams.at(slot).priority = priority;
+    }
+}
+
+fn begin_body(stream: &mut super::stream::Stream, length: BodyLength, ended: bool) {
+    stream.left = if let BodyLength::Known(n) = length { Some(n) } else { None };
+    stream.piece = Chunk::empty();
+    stream.end = if ended { End::Sent } else { End::Open };
+}

@@ -1,0 +1,574 @@
+//! Both roles against each other, and each against frames that no codec of ours writes.
+
+use super::frame::{ErrorCode, FrameHeader, HEADER_BYTES, PREFACE, flag, kind, setting};
+use super::*;
+use crate::h1::{HeadLimits, Tolerance, parse_request};
+use crate::{BodyLength, Chunk, FaultKind, Frame, Headers, RequestHead};
+
+const CONFIG: Config = Config {
+    role: Role::Server,
+    streams: 4,
+    pending_resets: 3,
+    stream_window: 1_000,
+    connection_window: 100_000,
+    frame_bytes: 16_384,
+    header_list_bytes: 2_000,
+    head: HeadLimits { line_bytes: 500, head_bytes: 1_000, fields: 20, tolerance: Tolerance::NONE },
+    flood: FloodLimits { resets_per_minute: 10, controls_per_second: 20 },
+};
+
+/// `GET /` of `h`.
+const GET: &[u8] = b"\x82\x86\x84\x41\x01h";
+/// `POST /` of `h`.
+const POST: &[u8] = b"\x83\x86\x84\x41\x01h";
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    super::frame::write(&mut out, kind, flags, stream, &[payload]);
+    out
+}
+
+/// A server whose client has said hello.
+fn server(config: Config) -> Codec {
+    let mut codec = Codec::new(config);
+    feed(&mut codec, &[PREFACE, &frame(kind::SETTINGS, 0, 0, &[])].concat());
+    feed(&mut codec, &frame(kind::SETTINGS, flag::ACK, 0, &[]));
+    frames(&mut codec);
+    codec
+}
+
+/// A client that has opened streams for GET, and whose server has said hello.
+fn client(streams: u32) -> (Codec, Vec<StreamKey>) {
+    let mut codec = Codec::new(Config { role: Role::Client, flood: FloodLimits::NONE, ..CONFIG });
+    feed(&mut codec, &frame(kind::SETTINGS, 0, 0, &[]));
+    let head = request("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    let keys = (0..streams).map(|_| open(&mut codec, &head, BodyLength::None)).collect();
+    drain(&mut codec);
+    (codec, keys)
+}
+
+fn open(codec: &mut Codec, head: &RequestHead, length: BodyLength) -> StreamKey {
+    let line = RequestLine { scheme: b"http", target: head.path_and_query() };
+    codec.open(head, line, length).expect("a stream")
+}
+
+fn request(text: &str) -> RequestHead {
+    let mut head = RequestHead::default();
+    parse_request(text.as_bytes(), &CONFIG.head, &mut head).expect("valid").expect("whole");
+    head
+}
+
+fn feed(codec: &mut Codec, bytes: &[u8]) {
+    let mut input = Chunk::copy_of(bytes);
+    codec.receive(&mut input, 1_000);
+    assert!(input.is_empty(), "{} bytes are left", input.len());
+}
+
+/// All that a codec has to say.
+fn drain(codec: &mut Codec) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        let bytes = codec.output().to_vec();
+        if bytes.is_empty() {
+            return all;
+        }
+        codec.advance(bytes.len());
+        all.extend(bytes);
+    }
+}
+
+fn frames(codec: &mut Codec) -> Vec<(FrameHeader, Vec<u8>)> {
+    let bytes = drain(codec);
+    let (mut rest, mut all) = (&bytes[..], Vec::new());
+    while let Some(header) = FrameHeader::parse(rest) {
+        let end = HEADER_BYTES + header.length as usize;
+        all.push((header, rest[HEADER_BYTES..end].to_vec()));
+        rest = &rest[end..];
+    }
+    all
+}
+
+/// Kinds and streams of frames, in order.
+fn sent(codec: &mut Codec) -> Vec<(u8, u32)> {
+    frames(codec).iter().map(|(header, _)| (header.kind, header.stream)).collect()
+}
+
+fn failure(codec: &Codec) -> Option<ErrorCode> {
+    codec.failure().map(|(code, _)| code)
+}
+
+/// The code of the stream's RST_STREAM, if one was sent.
+fn reset_of(codec: &mut Codec, stream: u32) -> Option<u32> {
+    let is_reset =
+        |(header, _): &&(FrameHeader, Vec<u8>)| (header.kind, header.stream) == (kind::RST_STREAM, stream);
+    let frames = frames(codec);
+    frames.iter().find(is_reset).map(|(_, payload)| u32::from_be_bytes(payload[..].try_into().unwrap()))
+}
+
+fn exchange(from: &mut Codec, to: &mut Codec) {
+    let bytes = drain(from);
+    for piece in bytes.chunks(7_000) {
+        let mut input = Chunk::copy_of(piece);
+        to.receive(&mut input, 1_000);
+        assert!(input.is_empty() || failure(to).is_none());
+        // What is not complete comes again with the next piece.
+        assert!(input.is_empty(), "a piece ends within a frame");
+    }
+}
+
+fn data(bytes: &[u8]) -> Frame {
+    Frame::Data(Chunk::copy_of(bytes))
+}
+
+#[test]
+fn a_request_and_its_answer() {
+    let mut client = Codec::new(Config { role: Role::Client, flood: FloodLimits::NONE, ..CONFIG });
+    let mut server = Codec::new(CONFIG);
+    let head = request("POST /a?b HTTP/1.1\r\nHost: h:81\r\nX-A: 1\r\nConnection: x\r\nCookie: a=1\r\n\r\n");
+    let asked = open(&mut client, &head, BodyLength::Known(5));
+    client.queue(asked, data(b"hello"));
+    client.flush(asked);
+    assert!(client.is_flushed(asked) && client.taken(asked) == 5);
+    exchange(&mut client, &mut server);
+    let incoming = server.next_incoming().expect("a request");
+    assert_eq!((incoming.number, incoming.length), (1, Ok(BodyLength::Streamed)));
+    let mut text = Vec::new();
+    incoming.head.headers.write_to(&mut text);
+    assert_eq!(incoming.head.path_and_query(), b"/a?b");
+    assert_eq!(String::from_utf8(text).unwrap(), "Host: h:81\r\nx-a: 1\r\ncookie: a=1\r\nte: trailers\r\n");
+    assert!(matches!(server.take_frame(incoming.key), Arrival::Frame(Frame::Data(d)) if &d[..] == b"hello"));
+    assert!(matches!(server.take_frame(incoming.key), Arrival::Frame(Frame::End)));
+
+    let (mut headers, mut trailers) = (Headers::default(), Headers::default());
+    headers.append("Link", b"</x>");
+    trailers.append("Grpc-Status", b"0");
+    server.send_interim(incoming.key, 103, &headers);
+    server.send_answer(incoming.key, 200, &headers, b"now", BodyLength::Streamed, false);
+    server.queue(incoming.key, data(b"world"));
+    server.queue(incoming.key, Frame::Trailers(Box::new(trailers)));
+    server.flush(incoming.key);
+    server.release(incoming.key);
+    exchange(&mut server, &mut client);
+    let statuses: Vec<u16> =
+        std::iter::from_fn(|| client.take_head(asked).ok().flatten()).map(|head| head.status).collect();
+    assert_eq!(statuses, [103, 200]);
+    assert!(matches!(client.take_frame(asked), Arrival::Frame(Frame::Data(d)) if &d[..] == b"world"));
+    let Arrival::Frame(Frame::Trailers(got)) = client.take_frame(asked) else { panic!("no trailers") };
+    assert_eq!(got.find(b"grpc-status"), Some(&b"0"[..]));
+    client.release(asked);
+    assert_eq!((client.held(), server.held()), (0, 0));
+    assert_eq!((client.failure(), server.failure()), (None, None));
+}
+
+/// The bytes of a conversation mean the same in whatever pieces they come.
+#[test]
+fn pieces_of_any_size() {
+    let trailers = frame(kind::HEADERS, flag::END_STREAM, 1, b"\x00\x01t");
+    let whole = [
+        PREFACE.to_vec(),
+        frame(kind::SETTINGS, 0, 0, &[]),
+        frame(
+            kind::HEADERS,
+            flag::PADDED | flag::PRIORITY,
+            1,
+            &[&[2, 0, 0, 0, 0, 9][..], &POST[..3], &[0; 2]].concat(),
+        ),
+        frame(kind::CONTINUATION, flag::END_HEADERS, 1, &POST[3..]),
+        frame(kind::DATA, flag::PADDED, 1, &[&[3][..], b"body", &[0; 3]].concat()),
+        frame(0xfa, 0xff, 7, b"nobody knows"),
+        frame(kind::DATA, 0, 1, b"more"),
+        trailers,
+        frame(kind::CONTINUATION, flag::END_HEADERS, 1, b"\x01u"),
+    ]
+    .concat();
+    for size in 1..whole.len() {
+        let (mut codec, mut input) = (Codec::new(CONFIG), Chunk::empty());
+        for piece in whole.chunks(size) {
+            let together = [&input[..], piece].concat();
+            input = Chunk::copy_of(&together);
+            codec.receive(&mut input, 1_000);
+        }
+        assert_eq!((input.len(), codec.failure()), (0, None), "{size}");
+        let key = codec.next_incoming().expect("a request").key;
+        let mut body = Vec::new();
+        let trailers = loop {
+            match codec.take_frame(key) {
+                Arrival::Frame(Frame::Data(data)) => body.extend_from_slice(&data),
+                Arrival::Frame(Frame::Trailers(trailers)) => break trailers,
+                other => panic!("{size}: {other:?}"),
+            }
+        };
+        assert_eq!((&body[..], trailers.find(b"t")), (&b"bodymore"[..], Some(&b"u"[..])), "{size}");
+    }
+}
+
+#[test]
+fn windows_hold_both_sides() {
+    let mut codec = server(CONFIG);
+    feed(&mut codec, &frame(kind::HEADERS, flag::END_HEADERS, 1, POST));
+    let key = codec.next_incoming().expect("a request").key;
+    // What comes in is announced in halves of the window.
+    for _ in 0..3 {
+        feed(&mut codec, &frame(kind::DATA, 0, 1, &[b'x'; 250]));
+        assert!(matches!(codec.take_frame(key), Arrival::Frame(Frame::Data(_))));
+    }
+    assert!(matches!(codec.take_frame(key), Arrival::Nothing));
+    assert_eq!(sent(&mut codec), [(kind::WINDOW_UPDATE, 1)]);
+    feed(&mut codec, &frame(kind::DATA, 0, 1, &[b'x'; 751]));
+    assert_eq!(reset_of(&mut codec, 1), Some(ErrorCode::FLOW_CONTROL_ERROR.0));
+    assert!(matches!(codec.take_frame(key), Arrival::Cut(Fate::Broken(_))));
+    codec.release(key);
+
+    // What leaves waits for the windows, and goes on with them; a smaller one may be less than nothing.
+    feed(&mut codec, &frame(kind::HEADERS, 5, 3, GET));
+    let key = codec.next_incoming().expect("a request").key;
+    codec.send_answer(key, 200, &Headers::default(), b"", BodyLength::Known(70_000), false);
+    codec.queue(key, data(&[b'y'; 60_000]));
+    codec.flush(key);
+    assert!(codec.is_flushed(key));
+    codec.queue(key, data(&[b'y'; 10_000]));
+    codec.flush(key);
+    assert!(!codec.is_flushed(key) && codec.taken(key) == 65_535);
+    drain(&mut codec);
+    let window = |id: u16, value: u32| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat();
+    feed(&mut codec, &frame(kind::SETTINGS, 0, 0, &window(setting::INITIAL_WINDOW_SIZE, 65_000)));
+    feed(&mut codec, &frame(kind::WINDOW_UPDATE, 0, 0, &100_000u32.to_be_bytes()));
+    feed(&mut codec, &frame(kind::WINDOW_UPDATE, 0, 3, &535u32.to_be_bytes()));
+    drain(&mut codec);
+    assert_eq!(codec.taken(key), 65_535);
+    feed(&mut codec, &frame(kind::WINDOW_UPDATE, 0, 3, &5_000u32.to_be_bytes()));
+    let last = frames(&mut codec).pop().expect("a frame").0;
+    assert_eq!((last.kind, last.flags, codec.taken(key)), (kind::DATA, flag::END_STREAM, 70_000));
+    assert!(codec.is_flushed(key));
+}
+
+/// A body in frames of one byte takes the memory of a body.
+#[test]
+fn small_pieces_share_a_buffer() {
+    let mut codec = server(CONFIG);
+    feed(&mut codec, &frame(kind::HEADERS, flag::END_HEADERS, 1, POST));
+    let key = codec.next_incoming().expect("a request").key;
+    for _ in 0..1_000 {
+        feed(&mut codec, &frame(kind::DATA, 0, 1, b"x"));
+    }
+    assert!(matches!(codec.take_frame(key), Arrival::Frame(Frame::Data(d)) if d.len() == 1_000));
+}
+
+#[test]
+fn the_urgent_come_first() {
+    let mut codec = server(Config { streams: 10, ..CONFIG });
+    let ask = |codec: &mut Codec, stream: u32, priority: &[u8]| {
+        let field = [GET, b"\x00\x08priority", &[priority.len() as u8], priority].concat();
+        feed(codec, &frame(kind::HEADERS, 5, stream, &field));
+        let key = codec.next_incoming().expect("a request").key;
+        codec.send_answer(key, 200, &Headers::default(), b"", BodyLength::Streamed, false);
+        key
+    };
+    feed(&mut codec, &frame(kind::WINDOW_UPDATE, 0, 0, &1_000_000u32.to_be_bytes()));
+    let first = ask(&mut codec, 1, b"u=5");
+    drain(&mut codec);
+    // It fills what may wait for the socket; the others come in turn from here on.
+    codec.queue(first, data(&[b'a'; 65_535]));
+    codec.flush(first);
+    let keys: Vec<StreamKey> =
+        [(3, b"u=4, i"), (5, b"u=4, i"), (7, b"u=1   "), (9, b"u=1   "), (11, b"u=7   ")]
+            .iter()
+            .map(|(stream, priority)| ask(&mut codec, *stream, priority.trim_ascii()))
+            .collect();
+    for key in &keys {
+        codec.queue(*key, data(&[b'b'; 40_000]));
+        codec.flush(*key);
+    }
+    feed(&mut codec, &frame(kind::PRIORITY_UPDATE, 0, 0, &[&11u32.to_be_bytes()[..], b"u=0"].concat()));
+    let turns = |codec: &mut Codec| {
+        let sent = frames(codec);
+        let data = sent.iter().filter(|(header, _)| header.kind == kind::DATA && header.stream != 1);
+        data.map(|(header, _)| header.stream).collect::<Vec<_>>()
+    };
+    // 11 was in its place when it became urgent, and moves on with its next turn.
+    assert_eq!(turns(&mut codec), [7, 7, 7, 9, 9, 9, 3, 5, 3, 5, 3, 5, 11, 11, 11]);
+}
+
+#[test]
+fn a_head_beyond_a_frame_goes_on_in_others() {
+    let (mut codec, mut server) = (client(0).0, Codec::new(Config { header_list_bytes: 100_000, ..CONFIG }));
+    server.config.head = HeadLimits { head_bytes: 100_000, ..CONFIG.head };
+    let mut head = request("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    head.headers.append("X-Long", &[b'{'; 40_000]);
+    open(&mut codec, &head, BodyLength::None);
+    let out = [PREFACE, &frame(kind::SETTINGS, 0, 0, &[]), &drain(&mut codec)].concat();
+    let mut input = Chunk::copy_of(&out);
+    server.receive(&mut input, 1);
+    assert_eq!(server.failure(), None);
+    let got = server.next_incoming().expect("a request").head;
+    assert_eq!(got.headers.find(b"x-long").map(<[u8]>::len), Some(40_000));
+}
+
+#[test]
+fn a_server_leaves_in_two_steps() {
+    let mut codec = server(CONFIG);
+    feed(&mut codec, &frame(kind::HEADERS, 5, 1, GET));
+    let key = codec.next_incoming().expect("a request").key;
+    codec.leave();
+    assert_eq!(sent(&mut codec), [(kind::GOAWAY, 0), (kind::PING, 0)]);
+    feed(&mut codec, &frame(kind::HEADERS, 5, 3, GET));
+    let late = codec.next_incoming().expect("it did not know yet").key;
+    feed(&mut codec, &frame(kind::PING, flag::ACK, 0, &connection::LEAVING));
+    let told = frames(&mut codec);
+    assert_eq!((told.len(), &told[0].1[..]), (1, &[0, 0, 0, 3, 0, 0, 0, 0][..]));
+    feed(&mut codec, &frame(kind::HEADERS, 5, 5, GET));
+    assert!(codec.next_incoming().is_none() && !codec.is_done());
+    for key in [key, late] {
+        codec.send_answer(key, 200, &Headers::default(), b"", BodyLength::None, true);
+        codec.release(key);
+    }
+    assert!(codec.is_done() && codec.failure().is_none());
+}
+
+#[test]
+fn a_node_that_leaves_did_nothing_with_later_streams() {
+    let (mut codec, keys) = client(3);
+    feed(&mut codec, &frame(kind::GOAWAY, 0, 0, &[0, 0, 0, 3, 0, 0, 0, 0]));
+    let fates: Vec<_> = keys.iter().map(|key| codec.fate(*key)).collect();
+    assert_eq!(fates, [None, None, Some(Fate::Unprocessed)]);
+    assert!(codec.is_spent() && !codec.may_open());
+    feed(&mut codec, &frame(kind::RST_STREAM, 0, 1, &7u32.to_be_bytes()));
+    assert_eq!(codec.fate(keys[0]), Some(Fate::Unprocessed), "REFUSED_STREAM");
+    codec.lose();
+    assert_eq!(codec.fate(keys[1]), Some(Fate::Lost));
+}
+
+/// A server may have said all before it says that it needs no more of the request.
+#[test]
+fn a_complete_answer_stays_complete() {
+    let (mut codec, _) = client(0);
+    let head = request("POST / HTTP/1.1\r\nHost: h\r\n\r\n");
+    let key = open(&mut codec, &head, BodyLength::Streamed);
+    feed(&mut codec, &frame(kind::HEADERS, 4, 1, b"\x88"));
+    feed(&mut codec, &frame(kind::DATA, flag::END_STREAM, 1, b"done"));
+    feed(&mut codec, &frame(kind::RST_STREAM, 0, 1, &[0; 4]));
+    codec.queue(key, data(b"nobody needs it"));
+    codec.flush(key);
+    assert!(codec.is_flushed(key) && codec.fate(key).is_none());
+    assert!(matches!(codec.take_frame(key), Arrival::Frame(Frame::Data(_))));
+    assert!(matches!(codec.take_frame(key), Arrival::Frame(Frame::End)));
+}
+
+#[test]
+fn answers_that_break_a_rule() {
+    let name = |name: &str, value: &str| {
+        [&[0, name.len() as u8][..], name.as_bytes(), &[value.len() as u8], value.as_bytes()].concat()
+    };
+    let ok = b"\x88".to_vec();
+    let broken = [
+        (
+            vec![frame(kind::HEADERS, 5, 1, &[ok.clone(), name(":path", "/")].concat())],
+            "a pseudo-field in a head",
+        ),
+        (vec![frame(kind::HEADERS, 5, 1, &[ok.clone(), ok.clone()].concat())], "two statuses"),
+        (vec![frame(kind::HEADERS, 5, 1, &name("a", "b"))], "no status"),
+        (vec![frame(kind::HEADERS, 5, 1, &name(":status", "20"))], "a short status"),
+        (vec![frame(kind::HEADERS, 5, 1, &name(":status", "101"))], "a switch of protocols"),
+        (vec![frame(kind::HEADERS, 5, 1, &name(":status", "103"))], "an interim head that ends"),
+        (
+            vec![frame(kind::HEADERS, 4, 1, &ok), frame(kind::HEADERS, 5, 1, &ok)],
+            "a pseudo-field in trailers",
+        ),
+        (
+            vec![frame(kind::HEADERS, 4, 1, &ok), frame(kind::HEADERS, 4, 1, &name("a", "b"))],
+            "trailers without end",
+        ),
+        (
+            vec![frame(kind::HEADERS, 5, 1, &[ok.clone(), name("content-length", "1")].concat())],
+            "a byte is missing",
+        ),
+        (vec![frame(kind::HEADERS, 5, 1, &[ok.clone(), name("Upper", "1")].concat())], "an upper-case name"),
+        (
+            vec![frame(kind::HEADERS, 5, 1, &[ok.clone(), name("connection", "x")].concat())],
+            "a connection's field",
+        ),
+        (vec![frame(kind::DATA, 1, 1, b"x")], "a body without a head"),
+    ];
+    for (bytes, what) in broken {
+        let (mut codec, keys) = client(1);
+        feed(&mut codec, &bytes.concat());
+        let fault = codec.fate(keys[0]).and_then(Fate::broken).unwrap_or_else(|| panic!("{what}"));
+        assert_eq!((fault.kind, codec.failure()), (FaultKind::BadResponse, None), "{what}");
+        assert_eq!(reset_of(&mut codec, 1), Some(ErrorCode::PROTOCOL_ERROR.0), "{what}");
+    }
+}
+
+#[test]
+fn requests_that_break_a_rule_are_answered_and_then_reset() {
+    let block = |block: &[u8]| frame(kind::HEADERS, 5, 1, block);
+    for (bytes, kind) in [
+        (block(b"\x86\x84\x41\x01h"), FaultKind::BadRequest),
+        (block(b"\x82\x84\x41\x01h"), FaultKind::BadRequest),
+        (block(b"\x82\x86\x41\x01h"), FaultKind::BadRequest),
+        (block(b"\x82\x82\x86\x84\x41\x01h"), FaultKind::BadRequest),
+        (block(b"\x82\x86\x84\x41\x01h\x00\x01a\x01b\x84"), FaultKind::BadRequest),
+        (block(b"\x82\x86\x84\x41\x01h\x00\x04:new\x01b"), FaultKind::BadRequest),
+        (block(b"\x82\x86\x84\x41\x01h\x0f\x0d\x015"), FaultKind::BadRequest),
+        (
+            block(&[GET, b"\x00\x01a\x7f\xb1\x07", &[b'x'; 1_072][..]].concat()),
+            FaultKind::RequestHeadTooLarge,
+        ),
+    ] {
+        let mut codec = server(CONFIG);
+        feed(&mut codec, &bytes);
+        let incoming = codec.next_incoming().expect("a request");
+        assert_eq!(incoming.length.map_err(|fault| fault.kind), Err(kind), "{bytes:?}");
+        codec.send_answer(incoming.key, 400, &Headers::default(), b"", BodyLength::None, true);
+        codec.release(incoming.key);
+        let reset = (kind == FaultKind::BadRequest).then_some(ErrorCode::PROTOCOL_ERROR.0);
+        assert_eq!(reset_of(&mut codec, 1), reset, "{bytes:?}");
+    }
+}
+
+#[test]
+fn trailers_of_a_request_have_no_pseudo_fields() {
+    let mut codec = server(CONFIG);
+    feed(&mut codec, &frame(kind::HEADERS, 4, 1, POST));
+    let key = codec.next_incoming().expect("a request").key;
+    feed(&mut codec, &frame(kind::HEADERS, 5, 1, b"\x84"));
+    assert!(matches!(codec.take_frame(key), Arrival::Cut(Fate::Broken(_))));
+    assert_eq!(reset_of(&mut codec, 1), Some(ErrorCode::PROTOCOL_ERROR.0));
+}
+
+/// What costs a peer nothing ends its connection, and is counted.
+#[test]
+fn floods() {
+    let calm = Some(ErrorCode::ENHANCE_YOUR_CALM);
+    let head = |n: u32| frame(kind::HEADERS, 5, 2 * n + 1, GET);
+    type Flood<'f> = (&'f dyn Fn(u32) -> Vec<u8>, u32, Glitch);
+    let all: [Flood<'_>; 9] = [
+        (&|_| frame(kind::PING, 0, 0, &[0; 8]), 20, Glitch::Control),
+        (&|_| frame(kind::SETTINGS, 0, 0, &[]), 20, Glitch::Control),
+        (&|_| frame(kind::PRIORITY, 0, 9, &[0; 5]), 20, Glitch::Control),
+        (&|_| frame(0xee, 0, 0, &[]), 20, Glitch::Control),
+        (&|_| frame(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]), 20, Glitch::Window),
+        (
+            &|n| if n == 0 { frame(kind::HEADERS, 4, 1, POST) } else { frame(kind::DATA, 0, 1, &[]) },
+            21,
+            Glitch::Empty,
+        ),
+        (
+            &|n| {
+                if n == 0 {
+                    frame(kind::HEADERS, 1, 1, GET)
+                } else {
+                    frame(kind::CONTINUATION, 0, 1, b"\x84")
+                }
+            },
+            21,
+            Glitch::Continuation,
+        ),
+        (&|n| [head(n), frame(kind::RST_STREAM, 0, 2 * n + 1, &[0; 4])].concat(), 10, Glitch::Reset),
+        // The peer makes this side take back its streams.
+        (&|n| [head(n), frame(kind::WINDOW_UPDATE, 0, 2 * n + 1, &[0; 4])].concat(), 6, Glitch::StreamError),
+    ];
+    for (flood, allowed, glitch) in all {
+        let mut codec = server(CONFIG);
+        // The hello counts.
+        codec.receive(&mut Chunk::empty(), 3_000);
+        let mut rounds = 0;
+        while codec.failure().is_none() && rounds < 100 {
+            let mut input = Chunk::copy_of(&flood(rounds));
+            codec.receive(&mut input, 3_000);
+            // Whoever drives it releases at once what was taken back.
+            assert!(codec.next_incoming().is_none_or(|incoming| glitch == Glitch::Empty || {
+                codec.release(incoming.key);
+                true
+            }));
+            rounds += 1;
+        }
+        assert_eq!(failure(&codec), calm, "{glitch:?}");
+        assert_eq!(rounds, allowed + 1, "{glitch:?}");
+        let place = Glitch::ALL.iter().position(|kind| *kind == glitch).expect("a kind");
+        assert!(codec.take_glitches()[place] >= rounds.min(allowed), "{glitch:?}");
+    }
+}
+
+#[test]
+fn streams_are_counted() {
+    let mut codec = server(CONFIG);
+    for n in 0..5 {
+        feed(&mut codec, &frame(kind::HEADERS, 4, 2 * n + 1, POST));
+    }
+    let keys: Vec<StreamKey> = std::iter::from_fn(|| codec.next_incoming()).map(|it| it.key).collect();
+    assert_eq!((keys.len(), reset_of(&mut codec, 9)), (4, Some(ErrorCode::REFUSED_STREAM.0)));
+    // Streams taken back make room for others, as long as their exchanges end too.
+    for n in 0..4 {
+        feed(&mut codec, &frame(kind::RST_STREAM, 0, 2 * n + 1, &[0, 0, 0, 8]));
+        let mut input = Chunk::copy_of(&frame(kind::HEADERS, 4, 2 * n + 11, POST));
+        codec.receive(&mut input, 1_000);
+        assert_eq!(failure(&codec), (n == 3).then_some(ErrorCode::ENHANCE_YOUR_CALM), "{n}");
+    }
+    assert!(keys.iter().all(|key| codec.fate(*key).is_some()));
+}
+
+#[test]
+fn bombs_and_heads_without_end() {
+    let mut codec = server(CONFIG);
+    let mut block = [GET, b"\x40\x01a\x7f\x81\x1e", &[b'x'; 4_000]].concat();
+    block.extend([0xbe; 200]);
+    feed(&mut codec, &frame(kind::HEADERS, 5, 1, &block));
+    assert_eq!(failure(&codec), Some(ErrorCode::ENHANCE_YOUR_CALM));
+    let mut codec = server(CONFIG);
+    feed(&mut codec, &frame(kind::HEADERS, 1, 1, GET));
+    assert!(codec.is_head_open());
+    for _ in 0..2 {
+        feed(&mut codec, &frame(kind::CONTINUATION, 0, 1, &[b'x'; 16_000]));
+    }
+    assert_eq!(failure(&codec), Some(ErrorCode::ENHANCE_YOUR_CALM));
+}
+
+/// A peer that asks and does not read is not read from either.
+#[test]
+fn what_nobody_reads_has_a_bound() {
+    let mut codec = server(Config { flood: FloodLimits::NONE, ..CONFIG });
+    let mut asked = 0;
+    while codec.may_receive() && asked < 100_000 {
+        feed(&mut codec, &frame(kind::PING, 0, 0, &[7; 8]));
+        asked += 1;
+    }
+    assert!((10_000..20_000).contains(&asked), "{asked}");
+    drain(&mut codec);
+    assert!(codec.may_receive());
+}
+
+#[test]
+fn connection_errors() {
+    let hello = |rest: &[u8]| [PREFACE, &frame(kind::SETTINGS, 0, 0, &[]), rest].concat();
+    let setting = |id: u16, value: u32| {
+        frame(kind::SETTINGS, 0, 0, &[&id.to_be_bytes()[..], &value.to_be_bytes()].concat())
+    };
+    for (bytes, code) in [
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), ErrorCode::PROTOCOL_ERROR),
+        ([PREFACE, &frame(kind::PING, 0, 0, &[0; 8])].concat(), ErrorCode::PROTOCOL_ERROR),
+        (hello(&frame(kind::HEADERS, 5, 2, GET)), ErrorCode::PROTOCOL_ERROR),
+        (hello(&frame(kind::HEADERS, 5, 1, b"\xff")), ErrorCode::COMPRESSION_ERROR),
+        (hello(&frame(kind::DATA, 0, 0, b"x")), ErrorCode::PROTOCOL_ERROR),
+        (hello(&frame(kind::DATA, 0, 1, b"x")), ErrorCode::PROTOCOL_ERROR),
+        (hello(&frame(kind::CONTINUATION, 4, 1, b"")), ErrorCode::PROTOCOL_ERROR),
+        (hello(&frame(kind::PUSH_PROMISE, 4, 1, &[0; 8])), ErrorCode::PROTOCOL_ERROR),
+        (hello(&frame(kind::PING, 0, 0, &[0; 7])), ErrorCode::FRAME_SIZE_ERROR),
+        (hello(&frame(kind::RST_STREAM, 0, 1, &[0; 4])), ErrorCode::PROTOCOL_ERROR),
+        (hello(&frame(kind::WINDOW_UPDATE, 0, 0, &[0; 4])), ErrorCode::PROTOCOL_ERROR),
+        (hello(&frame(kind::WINDOW_UPDATE, 0, 0, &[0x7f, 255, 255, 255])), ErrorCode::FLOW_CONTROL_ERROR),
+        (hello(&frame(kind::SETTINGS, 1, 0, b"x")), ErrorCode::FRAME_SIZE_ERROR),
+        (hello(&frame(kind::GOAWAY, 0, 0, &[0; 7])), ErrorCode::FRAME_SIZE_ERROR),
+        (hello(&setting(setting::ENABLE_PUSH, 2)), ErrorCode::PROTOCOL_ERROR),
+        (hello(&setting(setting::MAX_FRAME_SIZE, 1)), ErrorCode::PROTOCOL_ERROR),
+        (hello(&setting(setting::INITIAL_WINDOW_SIZE, 1 << 31)), ErrorCode::FLOW_CONTROL_ERROR),
+        (hello(&[0, 64, 1, 6, 0, 0, 0, 0, 0]), ErrorCode::FRAME_SIZE_ERROR),
+        (hello(&frame(kind::HEADERS, 0x0c, 1, &[9, 0])), ErrorCode::PROTOCOL_ERROR),
+    ] {
+        let mut codec = Codec::new(CONFIG);
+        let mut input = Chunk::copy_of(&bytes);
+        codec.receive(&mut input, 1_000);
+        assert_eq!(failure(&codec), Some(code), "{bytes:?}");
+        let (last, payload) = frames(&mut codec).pop().expect("a frame");
+        assert_eq!((last.kind, payload[7]), (kind::GOAWAY, code.0 as u8));
+    }
+}

@@ -1,0 +1,228 @@
+//! One connection with streams: its codec, its transport, and the tasks that wait for one of both.
+//!
+//! Everything of a connection belongs to one thread. Exchanges reach the codec through [`Mux`]; one task drives
+//! the [`Transport`]. What many streams have to say leaves in one write, because the driver runs when all
+//! exchanges that are ready have had their turn.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use sigma_http::Chunk;
+use sigma_http::h2::{Codec, Config, StreamKey};
+use sigma_net::{Stream, deadline};
+
+/// Rest of the input buffer below which an incomplete frame moves to its front.
+const LEAST_SPARE_BYTES: usize = 16 * 1024;
+
+/// A connection as its streams see it.
+#[derive(Debug)]
+pub(super) struct Mux {
+    codec: RefCell<Codec>,
+    /// Of the exchanges, by slot of their stream.
+    wakers: RefCell<Vec<Option<Waker>>>,
+    /// Of the task that drives the transport.
+    driver: RefCell<Option<Waker>>,
+    /// Bytes read so far.
+    read: Cell<u64>,
+}
+
+impl Mux {
+    pub(super) fn new(config: Config) -> Rc<Mux> {
+        Rc::new(Mux {
+            codec: RefCell::new(Codec::new(config)),
+            wakers: RefCell::default(),
+            driver: RefCell::default(),
+            read: Cell::new(0),
+        })
+    }
+
+    /// Does something with the codec, and wakes the driver if that causes output.
+    pub(super) fn with<R>(&self, act: impl FnOnce(&mut Codec) -> R) -> R {
+        let mut codec = self.codec.borrow_mut();
+        let result = act(&mut codec);
+        self.wake_streams(&mut codec);
+        if codec.has_output() {
+            self.wake_driver();
+        }
+        result
+    }
+
+    /// As [`Mux::with`], by the driver itself, who goes on anyway.
+    pub(super) fn drive<R>(&self, act: impl FnOnce(&mut Codec) -> R) -> R {
+        let mut codec = self.codec.borrow_mut();
+        let result = act(&mut codec);
+        self.wake_streams(&mut codec);
+        result
+    }
+
+    /// Looks at the codec.
+    pub(super) fn look<R>(&self, look: impl FnOnce(&Codec) -> R) -> R {
+        look(&self.codec.borrow())
+    }
+
+    /// Wakes this task when something happens to a stream.
+    pub(super) fn wait(&self, key: StreamKey, cx: &Context<'_>) {
+        let mut wakers = self.wakers.borrow_mut();
+        if wakers.len() <= key.slot() {
+            wakers.resize_with(key.slot() + 1, || None);
+        }
+        match &mut wakers[key.slot()] {
+            Some(waker) if waker.will_wake(cx.waker()) => {}
+            waker => *waker = Some(cx.waker().clone()),
+        }
+    }
+
+    /// The exchange of a stream is over.
+    pub(super) fn release(&self, key: StreamKey) {
+        if let Some(waker) = self.wakers.borrow_mut().get_mut(key.slot()) {
+            *waker = None;
+        }
+        let last = self.with(|codec| {
+            codec.release(key);
+            codec.held() == 0
+        });
+        if last {
+            // It may have waited for just that.
+            self.wake_driver();
+        }
+    }
+
+    /// Bytes read so far.
+    pub(super) fn read(&self) -> u64 {
+        self.read.get()
+    }
+
+    fn wake_streams(&self, codec: &mut Codec) {
+        let mut wakers = self.wakers.borrow_mut();
+        codec.take_woken(|slot| {
+            if let Some(waker) = wakers.get_mut(slot).and_then(Option::take) {
+                waker.wake();
+            }
+        });
+        if codec.held() == 0 && wakers.capacity() > KEPT_WAKERS {
+            *wakers = Vec::new();
+        }
+    }
+
+    /// Has the driver look around.
+    pub(super) fn wake_driver(&self) {
+        if let Some(waker) = self.driver.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+}
+
+/// Wakers that a connection without streams has room for.
+const KEPT_WAKERS: usize = 16;
+
+/// How far the bytes of a connection have come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// All was written that is to be.
+    Idle,
+    /// The peer does not take what is to be written.
+    Blocked,
+}
+
+/// The bytes of a connection, and its end of the codec.
+#[derive(Debug)]
+pub(super) struct Transport {
+    stream: Stream,
+    input: Chunk,
+    mux: Rc<Mux>,
+    /// Nobody has looked at what came before the version was known.
+    fresh: bool,
+}
+
+impl Transport {
+    /// Drives `mux` over `stream`, whose peer has sent `first` already.
+    pub(super) fn new(stream: Stream, first: Chunk, mux: Rc<Mux>) -> Transport {
+        mux.read.set(first.len() as u64);
+        Transport { stream, input: first, mux, fresh: true }
+    }
+
+    /// Writes what is to be written and reads what has come, until there is no more of either. Ready when the
+    /// connection is over. Requests that have come are to be taken after each call.
+    pub(super) fn poll_drive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mux = Rc::clone(&self.mux);
+        let mut codec = mux.codec.borrow_mut();
+        // What somebody causes from here on finds this task running.
+        match &mut *mux.driver.borrow_mut() {
+            Some(waker) if waker.will_wake(cx.waker()) => {}
+            waker => *waker = Some(cx.waker().clone()),
+        }
+        if std::mem::take(&mut self.fresh) {
+            codec.receive(&mut self.input, deadline::now_ms());
+        }
+        let outcome = self.exchange_bytes(cx, &mut codec);
+        mux.wake_streams(&mut codec);
+        outcome
+    }
+
+    fn exchange_bytes(&mut self, cx: &mut Context<'_>, codec: &mut Codec) -> Poll<()> {
+        loop {
+            let written = self.write(cx, codec);
+            if matches!(written, Poll::Ready(false)) {
+                codec.lose();
+                return Poll::Ready(());
+            }
+            if codec.failure().is_some() && written.is_ready() {
+                return Poll::Ready(());
+            }
+            if !codec.may_receive() {
+                return Poll::Pending;
+            }
+            match self.stream.poll_fill(cx, &mut self.input) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(0) | Err(_)) => {
+                    codec.lose();
+                    return Poll::Ready(());
+                }
+                Poll::Ready(Ok(n)) => {
+                    self.mux.read.set(self.mux.read.get() + n as u64);
+                    codec.receive(&mut self.input, deadline::now_ms());
+                    if self.input.spare().len() < LEAST_SPARE_BYTES {
+                        self.input.compact();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ready when all was written, with false if the transport is broken.
+    fn write(&mut self, cx: &mut Context<'_>, codec: &mut Codec) -> Poll<bool> {
+        loop {
+            let bytes = codec.output();
+            if bytes.is_empty() {
+                return self.stream.poll_flush(cx).map(|flushed| flushed.is_ok());
+            }
+            match self.stream.poll_write(cx, bytes) {
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(false),
+                Poll::Ready(Ok(n)) => codec.advance(n),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    /// Whether what is to be written waits for the peer, as far as the last [`Transport::poll_drive`] knows.
+    pub(super) fn progress(&self) -> Progress {
+        if self.mux.look(Codec::has_output) { Progress::Blocked } else { Progress::Idle }
+    }
+
+    /// Closes the sending side, and reads what still comes until the peer has closed its own: bytes that
+    /// nobody has read would make the system break off, and what was said last would be lost.
+    pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.stream.poll_shutdown(cx).is_pending() {
+            return Poll::Pending;
+        }
+        loop {
+            self.input = Chunk::empty();
+            match self.stream.poll_fill(cx, &mut self.input) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
+                Poll::Ready(Ok(_)) => {}
+            }
+        }
+    }
+}
