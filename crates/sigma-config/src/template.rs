@@ -68,6 +68,16 @@ impl Template {
         })
     }
 
+    /// The text, if it is the same for all: it has no variable.
+    #[must_use]
+    pub fn literal(&self) -> Option<&str> {
+        match &self.parts[..] {
+            [] => Some(""),
+            [Part::Literal(text)] => Some(text),
+            _ => None,
+        }
+    }
+
     /// The text; an absent variable without default is empty.
     #[must_use]
     pub fn rendered(&self, variables: &dyn Variables) -> Vec<u8> {

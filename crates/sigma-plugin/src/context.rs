@@ -1,6 +1,7 @@
 //! The data of one exchange that hooks see and change.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -117,6 +118,13 @@ impl<P: Plugin> From<&P> for Slot {
     }
 }
 
+/// The value of a variable that a plugin set.
+enum Held {
+    Text(Vec<u8>),
+    /// Made for each who reads it.
+    Made(Box<dyn Fn() -> Vec<u8>>),
+}
+
 /// One exchange, as plugins see it. Reused for one exchange after another.
 #[derive(Default)]
 pub struct Context {
@@ -153,7 +161,7 @@ pub struct Context {
     /// The request's id, once somebody asked for it or set it.
     pub(crate) request_id: OnceCell<Box<str>>,
     /// Variables that plugins set, by name.
-    pub(crate) variables: Vec<(Box<str>, Vec<u8>)>,
+    variables: Vec<(Cow<'static, str>, Held)>,
     /// The verdicts of the filters of each [`Entry`], evaluated once per exchange.
     verdicts: Vec<(usize, bool)>,
     /// Plugins that do not run any more in this exchange, by name.
@@ -274,10 +282,28 @@ impl Context {
 
     /// Sets a variable that templates and conditions can read.
     pub fn set_variable(&mut self, name: &str, value: impl Into<Vec<u8>>) {
-        let value = value.into();
-        match self.variables.iter_mut().find(|(known, _)| **known == *name) {
+        self.hold(Cow::Owned(name.to_owned()), Held::Text(value.into()));
+    }
+
+    /// As [`Context::set_variable`], with a value that is made when somebody reads it: most exchanges end
+    /// without.
+    pub fn set_variable_with(&mut self, name: &'static str, make: impl Fn() -> Vec<u8> + 'static) {
+        self.hold(Cow::Borrowed(name), Held::Made(Box::new(make)));
+    }
+
+    /// The value of a variable that a plugin set.
+    pub(crate) fn held(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        let (_, value) = self.variables.iter().find(|(known, _)| *known == name)?;
+        Some(match value {
+            Held::Text(value) => Cow::Borrowed(value),
+            Held::Made(make) => Cow::Owned(make()),
+        })
+    }
+
+    fn hold(&mut self, name: Cow<'static, str>, value: Held) {
+        match self.variables.iter_mut().find(|(known, _)| *known == name) {
             Some((_, old)) => *old = value,
-            None => self.variables.push((name.into(), value)),
+            None => self.variables.push((name, value)),
         }
     }
 

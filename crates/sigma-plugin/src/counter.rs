@@ -1,8 +1,9 @@
 //! Numbers that all workers of this gateway share.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hashbrown::HashTable;
 
 /// Shards; a power of two. Workers meet at one lock only if their keys fall into one shard.
 const SHARDS: usize = 64;
@@ -20,11 +21,19 @@ pub struct Shared<V> {
 
 #[derive(Debug)]
 struct Shard<V> {
-    slots: HashMap<Box<[u8]>, Slot<V>>,
+    slots: HashTable<Entry<V>>,
     /// What keys and values take up together, see [`cost`].
     bytes: usize,
     /// Number of entries at which expired ones are looked for.
     sweep_at: usize,
+}
+
+/// A value under its key, whose hash finds shard and entry.
+#[derive(Debug)]
+struct Entry<V> {
+    hash: u64,
+    key: Box<[u8]>,
+    slot: Slot<V>,
 }
 
 /// A value and the time at which it is forgotten.
@@ -43,7 +52,7 @@ pub const DEFAULT_LIMIT_BYTES: usize = 128 << 20;
 
 /// What an entry takes up besides its key and value: its share of a table that is not full, and the
 /// overhead of two allocations.
-const OVERHEAD: usize = 64;
+const OVERHEAD: usize = 72;
 
 fn cost<V>(key: &[u8]) -> usize {
     key.len() + size_of::<Slot<V>>() + OVERHEAD
@@ -58,7 +67,7 @@ impl<V: Default> Default for Shared<V> {
 impl<V: Default> Shared<V> {
     /// A table of at most about so many bytes; beyond that those that expire first are forgotten.
     pub fn with_limit(limit_bytes: usize) -> Shared<V> {
-        let shard = || Mutex::new(Shard { slots: HashMap::new(), bytes: 0, sweep_at: 64 });
+        let shard = || Mutex::new(Shard { slots: HashTable::new(), bytes: 0, sweep_at: 64 });
         Shared {
             shards: (0..SHARDS).map(|_| shard()).collect(),
             hasher: RandomState::new(),
@@ -69,10 +78,8 @@ impl<V: Default> Shared<V> {
     /// Runs `change` on the value of `key`; an absent or expired value is the default one, that
     /// never expires unless `change` says when. `change` must be quick: other keys wait.
     pub fn with<R>(&self, key: &[u8], now_ms: u64, change: impl FnOnce(&mut Slot<V>) -> R) -> R {
-        let shard = &self.shards[self.hasher.hash_one(key) as usize % SHARDS];
-        // A panic in `change` leaves a value that is at worst outdated.
-        let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(slot) = shard.slots.get_mut(key) {
+        let (hash, mut shard) = self.shard(key);
+        if let Some(Entry { slot, .. }) = shard.slots.find_mut(hash, |entry| *entry.key == *key) {
             if slot.expires_ms <= now_ms {
                 *slot = Slot { value: V::default(), expires_ms: u64::MAX };
             }
@@ -80,24 +87,34 @@ impl<V: Default> Shared<V> {
         }
         shard.make_room(now_ms, self.limit_bytes.saturating_sub(cost::<V>(key)));
         shard.bytes += cost::<V>(key);
-        let slot =
-            shard.slots.entry(key.into()).or_insert(Slot { value: V::default(), expires_ms: u64::MAX });
-        change(slot)
+        let slot = Slot { value: V::default(), expires_ms: u64::MAX };
+        let entry = Entry { hash, key: key.into(), slot };
+        let mut entry = shard.slots.insert_unique(hash, entry, |entry| entry.hash);
+        change(&mut entry.get_mut().slot)
     }
 
     /// As [`Shared::with`], but only if there is a value: nothing is added for keys that are asked
     /// for in vain.
     pub fn peek<R>(&self, key: &[u8], now_ms: u64, change: impl FnOnce(&mut Slot<V>) -> R) -> Option<R> {
-        let shard = &self.shards[self.hasher.hash_one(key) as usize % SHARDS];
-        let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-        shard.slots.get_mut(key).filter(|slot| slot.expires_ms > now_ms).map(change)
+        let (hash, mut shard) = self.shard(key);
+        let slot = shard.slots.find_mut(hash, |entry| *entry.key == *key).map(|entry| &mut entry.slot);
+        slot.filter(|slot| slot.expires_ms > now_ms).map(change)
+    }
+
+    /// The hash of a key, and its shard.
+    fn shard(&self, key: &[u8]) -> (u64, MutexGuard<'_, Shard<V>>) {
+        let hash = self.hasher.hash_one(key);
+        // Bits that the tables have no use for: they take the lowest and the highest.
+        let shard = &self.shards[(hash >> 32) as usize % SHARDS];
+        // A panic in a change leaves a value that is at worst outdated.
+        (hash, shard.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Forgets a value.
     pub fn remove(&self, key: &[u8]) {
-        let shard = &self.shards[self.hasher.hash_one(key) as usize % SHARDS];
-        let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-        if shard.slots.remove(key).is_some() {
+        let (hash, mut shard) = self.shard(key);
+        if let Ok(entry) = shard.slots.find_entry(hash, |entry| *entry.key == *key) {
+            entry.remove();
             shard.bytes -= cost::<V>(key);
         }
     }
@@ -122,7 +139,7 @@ impl<V> Shard<V> {
         }
         self.retain(|slot| slot.expires_ms > now_ms);
         if self.bytes > limit_bytes && !self.slots.is_empty() {
-            let mut ends: Vec<u64> = self.slots.values().map(|slot| slot.expires_ms).collect();
+            let mut ends: Vec<u64> = self.slots.iter().map(|entry| entry.slot.expires_ms).collect();
             // A quarter at once, so that the next sweep is far.
             let at = ends.len() / 4;
             let bound = *ends.select_nth_unstable(at).1;
@@ -138,9 +155,9 @@ impl<V> Shard<V> {
 
     fn retain(&mut self, mut keep: impl FnMut(&Slot<V>) -> bool) {
         let mut bytes = 0;
-        self.slots.retain(|key, slot| {
-            let kept = keep(slot);
-            bytes += if kept { cost::<V>(key) } else { 0 };
+        self.slots.retain(|entry| {
+            let kept = keep(&entry.slot);
+            bytes += if kept { cost::<V>(&entry.key) } else { 0 };
             kept
         });
         self.bytes = bytes;

@@ -160,7 +160,8 @@ impl std::fmt::Debug for Node {
 #[derive(Default)]
 pub struct Local {
     worker: usize,
-    parts: RefCell<HashMap<TypeId, Rc<dyn Any>>>,
+    /// So few that a look at each costs less than a hash.
+    parts: RefCell<Vec<(TypeId, Rc<dyn Any>)>>,
     random: Cell<u64>,
 }
 
@@ -178,10 +179,12 @@ impl Local {
 
     /// The one part of type `T`, made when first asked for.
     pub fn part<T: Any>(&self, make: impl FnOnce() -> T) -> Rc<T> {
-        let known = self.parts.borrow().get(&TypeId::of::<T>()).cloned();
+        let of = TypeId::of::<T>();
+        let known =
+            self.parts.borrow().iter().find(|(known, _)| *known == of).map(|(_, part)| Rc::clone(part));
         let part = known.unwrap_or_else(|| {
             let made: Rc<dyn Any> = Rc::new(make());
-            self.parts.borrow_mut().insert(TypeId::of::<T>(), Rc::clone(&made));
+            self.parts.borrow_mut().push((of, Rc::clone(&made)));
             made
         });
         // The key is the type, so the part is of it.

@@ -20,8 +20,10 @@
 //! | [`outbound`] | calling other services |
 //! | [`takeover`] | having a connection for itself |
 //! | [`docs`] | what is written of a plugin for people |
+//! | [`address`] | addresses as text |
 //! | [`facts`] | what the control plane tells plugins of the gateway |
 
+pub mod address;
 pub mod body;
 pub mod chain;
 pub mod consumer;

@@ -1,5 +1,6 @@
 //! What plugins get from the machine: time and unpredictable bytes.
 
+use std::cell::RefCell;
 use std::fmt::Debug;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime};
@@ -23,6 +24,39 @@ pub trait Machine: Debug {
 #[derive(Debug, Clone, Copy)]
 pub struct Host;
 
+/// Bytes that a thread asks the system for at a time: a system call for each request costs more than
+/// what is made of them.
+const POOL_BYTES: usize = 512;
+
+thread_local! {
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool { bytes: [0; POOL_BYTES], left: 0 }) };
+}
+
+/// Random bytes of one thread. Each is given once, and not kept.
+struct Pool {
+    bytes: [u8; POOL_BYTES],
+    /// How many were not given yet, at the beginning.
+    left: usize,
+}
+
+impl Pool {
+    fn fill(&mut self, out: &mut [u8]) -> Result<(), String> {
+        if self.left < out.len() {
+            from_system(&mut self.bytes)?;
+            self.left = POOL_BYTES;
+        }
+        let given = &mut self.bytes[self.left - out.len()..self.left];
+        out.copy_from_slice(given);
+        given.fill(0);
+        self.left -= out.len();
+        Ok(())
+    }
+}
+
+fn from_system(bytes: &mut [u8]) -> Result<(), String> {
+    getrandom::fill(bytes).map_err(|error| format!("the system gives no random bytes: {error}"))
+}
+
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 impl Machine for Host {
@@ -35,6 +69,9 @@ impl Machine for Host {
     }
 
     fn fill_random(&self, bytes: &mut [u8]) -> Result<(), String> {
-        getrandom::fill(bytes).map_err(|error| format!("the system gives no random bytes: {error}"))
+        match bytes.len() {
+            0..=POOL_BYTES => POOL.with_borrow_mut(|pool| pool.fill(bytes)),
+            _ => from_system(bytes),
+        }
     }
 }

@@ -4,6 +4,8 @@ use std::time::Instant;
 
 use sigma_http::Fault;
 
+use crate::address::NodeAddr;
+
 /// Who made a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Source {
@@ -92,8 +94,8 @@ impl Record {
 /// One attempt on a node.
 #[derive(Debug, Clone)]
 pub struct Attempt {
-    /// The node, `address:port` or `unix:/path`.
-    pub addr: String,
+    /// The node.
+    pub addr: NodeAddr,
     /// The node's host as it was configured: a name, or an address.
     pub host: String,
     /// When it began.

@@ -13,6 +13,7 @@ use sigma_http::{HeaderId, Headers, RequestHead};
 use sigma_observe::date::Clock;
 
 use crate::Context;
+use crate::address::{IpText, NodeAddr};
 use crate::record::{Attempt, Source};
 
 fn text(value: &[u8]) -> Option<VarValue<'_>> {
@@ -21,6 +22,14 @@ fn text(value: &[u8]) -> Option<VarValue<'_>> {
 
 fn owned<'a>(value: impl Into<Vec<u8>>) -> Option<VarValue<'a>> {
     Some(VarValue::Text(Cow::Owned(value.into())))
+}
+
+/// `unix:` for a peer without an address, as nginx shows it.
+fn address<'a>(addr: Option<IpAddr>) -> Option<VarValue<'a>> {
+    match addr {
+        Some(addr) => owned(IpText::of(addr).as_bytes()),
+        None => text(b"unix:"),
+    }
 }
 
 fn number<'a>(value: impl itoa::Integer) -> Option<VarValue<'a>> {
@@ -81,17 +90,15 @@ impl Context {
 
     /// The client's address as text; `unix:` for a peer without one, as nginx shows it.
     pub fn remote_addr(&self) -> String {
-        self.client.addr.map_or_else(|| "unix:".to_owned(), |addr| addr.to_string())
+        self.client.addr.map_or_else(|| "unix:".to_owned(), |addr| IpText::of(addr).as_str().to_owned())
     }
 
     fn connection_variable(&self, name: &VarName) -> Option<VarValue<'_>> {
         let client = &self.client;
         match name {
             VarName::Scheme => text(self.scheme().as_bytes()),
-            VarName::RemoteAddr => owned(self.remote_addr()),
-            VarName::RealipRemoteAddr => {
-                owned(client.peer.map_or_else(|| "unix:".to_owned(), |addr| addr.to_string()))
-            }
+            VarName::RemoteAddr => address(client.addr),
+            VarName::RealipRemoteAddr => address(client.peer),
             VarName::RemotePort if client.port != 0 => number(client.port),
             VarName::ServerAddr => owned(client.local?.ip().to_canonical().to_string()),
             VarName::ServerPort => number(client.local.map_or(0, |addr| addr.port())),
@@ -116,8 +123,8 @@ impl Context {
 
     /// Variables that are asked for too seldom to have a name of their own.
     fn other(&self, name: &str) -> Option<VarValue<'_>> {
-        if let Some((_, value)) = self.variables.iter().find(|(known, _)| **known == *name) {
-            return text(value);
+        if let Some(value) = self.held(name) {
+            return Some(VarValue::Text(value));
         }
         if let Some(name) = name.strip_prefix("upstream_http_").or_else(|| name.strip_prefix("sent_http_")) {
             return joined(&self.response.headers, &name.replace('_', "-")).map(VarValue::Text);
@@ -175,7 +182,7 @@ impl Context {
 
     fn upstream_variable(&self, name: &str) -> Option<VarValue<'_>> {
         match name {
-            "addr" => self.attempts(|attempt| attempt.addr.clone()),
+            "addr" => self.attempts(|attempt| attempt.addr.to_string()),
             // Attempts are kept only for those who log.
             "status" if self.record.attempts.is_empty() && self.record.source == Source::Upstream => {
                 number(self.response.status)
@@ -210,10 +217,8 @@ impl Context {
     }
 
     fn balancer(&self, name: &str) -> Option<VarValue<'_>> {
-        let addr = &self.record.attempts.last()?.addr;
-        let (ip, port) = addr.rsplit_once(':').filter(|_| !addr.starts_with("unix:"))?;
-        let ip = ip.trim_start_matches('[').trim_end_matches(']');
-        text(if name == "balancer_ip" { ip } else { port }.as_bytes())
+        let NodeAddr::Tcp(addr) = &self.record.attempts.last()?.addr else { return None };
+        if name == "balancer_ip" { owned(IpText::of(addr.ip()).as_bytes()) } else { number(addr.port()) }
     }
 }
 
@@ -418,7 +423,7 @@ mod tests {
         ctx.record.status = 200;
         ctx.record.upstream_scheme = Some("https");
         ctx.record.attempts.push(Attempt {
-            addr: "[::1]:443".into(),
+            addr: NodeAddr::Tcp("[::1]:443".parse().unwrap()),
             host: "node.test".into(),
             began: None,
             status: 200,

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use sigma_config::Problem;
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::template::Template;
+use sigma_plugin::address::IpText;
 use sigma_plugin::{Build, Context, Reply, Step};
 
 use crate::log_throttle::LogThrottle;
@@ -56,6 +57,11 @@ impl Key {
     fn write(&self, ctx: &Context, out: &mut Vec<u8>) -> bool {
         let begin = out.len();
         let found = match self {
+            // By far the most frequent key.
+            Key::Variable(VarName::RemoteAddr) if ctx.client.addr.is_some() => {
+                ctx.client.addr.iter().for_each(|addr| out.extend_from_slice(IpText::of(*addr).as_bytes()));
+                true
+            }
             Key::Variable(name) => match ctx.get(name) {
                 Some(VarValue::Text(text)) => {
                     out.extend_from_slice(&text);

@@ -210,7 +210,7 @@ fn usual(ctx: &Context, env: &Env<'_>, bodies: Bodies<'_>, out: &mut Map<String,
     if record.attempts.is_empty() {
         out.insert("apisix_latency".into(), latency.into());
     } else {
-        let addresses: Vec<&str> = record.attempts.iter().map(|attempt| attempt.addr.as_str()).collect();
+        let addresses: Vec<String> = record.attempts.iter().map(|attempt| attempt.addr.to_string()).collect();
         out.insert("upstream".into(), addresses.join(", ").into());
         let upstream = record.attempts.iter().filter_map(|attempt| attempt.response_ms).sum::<f64>().round();
         out.insert("upstream_latency".into(), (upstream as u64).into());

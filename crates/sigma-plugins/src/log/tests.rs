@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use sigma_plugin::address::NodeAddr;
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::record::Attempt;
 use sigma_plugin::{Env, Node, Phase};
@@ -66,7 +67,7 @@ fn routed(case: &mut Case) {
     case.ctx.route = Some(Arc::new(RouteFacts { id: "1".into(), ..RouteFacts::default() }));
     case.ctx.client.local = Some("127.0.0.1:9080".parse().unwrap());
     let attempt = |port: u16| Attempt {
-        addr: format!("127.0.0.1:{port}"),
+        addr: NodeAddr::Tcp(([127, 0, 0, 1], port).into()),
         host: String::new(),
         began: None,
         status: 200,

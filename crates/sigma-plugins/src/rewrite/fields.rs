@@ -15,7 +15,7 @@ use sigma_plugin::Context;
 const FRAMING: [HeaderId; 4] =
     [HeaderId::ContentLength, HeaderId::TransferEncoding, HeaderId::Connection, HeaderId::Trailer];
 
-/// The rules of one `headers`, in the order in which they apply.
+/// The rules of one `headers`, in the order in which they apply; none is about a field that frames messages.
 #[derive(Debug, Default)]
 pub(super) struct FieldRules {
     add: Vec<(Box<str>, Template)>,
@@ -121,7 +121,14 @@ impl<A: Into<Vec<(Box<str>, Template)>>, const MANY: bool> Notation<A, MANY> {
         if names.chain(&rules.remove).any(|name| !is_name(name)) {
             return Err(D::Error::custom("invalid field character in header"));
         }
-        if is_torn { Err(D::Error::custom("invalid value character in header")) } else { Ok(rules) }
+        if is_torn {
+            return Err(D::Error::custom("invalid value character in header"));
+        }
+        let FieldRules { mut add, mut set, mut remove } = rules;
+        add.retain(|(name, _)| !frames(name));
+        set.retain(|(name, _)| !frames(name));
+        remove.retain(|name| !frames(name));
+        Ok(FieldRules { add, set, remove })
     }
 }
 
@@ -134,20 +141,30 @@ impl FieldRules {
     /// Applies the rules to one side's fields. `captures` stand behind `$1` and so on. A field
     /// without a value is not there, as with nginx: to add it does nothing, to set it removes it.
     pub(super) fn apply(&self, ctx: &mut Context, captures: &[Vec<u8>], side: Side) {
-        for (name, value) in self.add.iter().filter(|(name, _)| !frames(name)) {
+        for (name, value) in &self.add {
             let value = render(value, ctx, captures);
             if !value.is_empty() {
                 side(ctx).append(name, &value);
             }
         }
-        for (name, values) in self.set.iter().filter(|(name, _)| !frames(name)) {
-            let values: Vec<Vec<u8>> = values.iter().map(|value| render(value, ctx, captures)).collect();
+        for (name, values) in &self.set {
+            if let [value] = &values[..] {
+                let value = render(value, ctx, captures);
+                side(ctx).remove_name(name.as_bytes());
+                if !value.is_empty() {
+                    side(ctx).append(name, &value);
+                }
+                continue;
+            }
+            // All of them before the field that they may be made of goes.
+            let values: Vec<Cow<'_, [u8]>> =
+                values.iter().map(|value| render(value, ctx, captures)).collect();
             side(ctx).remove_name(name.as_bytes());
             for value in values.iter().filter(|value| !value.is_empty()) {
                 side(ctx).append(name, value);
             }
         }
-        for name in self.remove.iter().filter(|name| !frames(name)) {
+        for name in &self.remove {
             side(ctx).remove_name(name.as_bytes());
         }
     }
@@ -187,8 +204,11 @@ fn template(text: &str) -> Template {
     Template::parse(&spelled)
 }
 
-fn render(template: &Template, ctx: &Context, captures: &[Vec<u8>]) -> Vec<u8> {
-    template.rendered(&WithCaptures { ctx, captures })
+fn render<'t>(template: &'t Template, ctx: &Context, captures: &[Vec<u8>]) -> Cow<'t, [u8]> {
+    match template.literal() {
+        Some(text) => Cow::Borrowed(text.as_bytes()),
+        None => Cow::Owned(template.rendered(&WithCaptures { ctx, captures })),
+    }
 }
 
 /// The variables of an exchange, and the groups of a match under their numbers.

@@ -117,23 +117,20 @@ impl Plugin for RequestId {
             return ResponseStep::Next;
         }
         let name = self.header_name.as_bytes();
-        if ctx.response.headers.find(name).is_some_and(|value| !value.is_empty()) {
-            return ResponseStep::Next;
+        match ctx.response.headers.find(name) {
+            Some(value) if !value.is_empty() => return ResponseStep::Next,
+            Some(_) => ctx.response.headers.remove_name(name),
+            None => {}
         }
-        let mut ids: Vec<Vec<u8>> = ctx
-            .request
-            .headers
-            .iter()
-            .filter(|(known, _)| known.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value.to_vec())
-            .collect();
-        if ids.is_empty() {
+        let Context { request, response, .. } = ctx;
+        let mut is_there = false;
+        for (_, id) in request.headers.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name)) {
+            response.headers.append(&self.header_name, id);
+            is_there = true;
+        }
+        if !is_there && let Some(Known(id)) = ctx.take_kept(self) {
             // A later plugin took it out of the request.
-            ids.extend(ctx.kept::<_, Known>(self).map(|known| known.0.clone().into_bytes()));
-        }
-        ctx.response.headers.remove_name(name);
-        for id in ids {
-            ctx.response.headers.append(&self.header_name, &id);
+            ctx.response.headers.append(&self.header_name, id.as_bytes());
         }
         ResponseStep::Next
     }
@@ -170,17 +167,17 @@ fn random<const N: usize>(env: &Env<'_>) -> [u8; N] {
 
 /// A UUID's text (RFC 9562 §4); sets its variant.
 fn hyphenated(mut bytes: [u8; 16]) -> String {
-    use std::fmt::Write;
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     bytes[8] = bytes[8] & 0x3f | 0x80;
-    let mut text = String::with_capacity(36);
+    let mut text = [b'-'; 36];
+    let mut place = 0;
     for (at, byte) in bytes.iter().enumerate() {
-        if matches!(at, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
+        place += usize::from(matches!(at, 4 | 6 | 8 | 10));
+        text[place] = DIGITS[usize::from(byte >> 4)];
+        text[place + 1] = DIGITS[usize::from(byte & 0xf)];
+        place += 2;
     }
-    text
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 fn nanoid(random: &[u8]) -> String {

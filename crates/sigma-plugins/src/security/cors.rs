@@ -239,7 +239,7 @@ impl Cors {
             methods => methods,
         };
         set(ctx, "Access-Control-Allow-Methods", methods.as_bytes());
-        set(ctx, "Access-Control-Max-Age", config.max_age.to_string().as_bytes());
+        set(ctx, "Access-Control-Max-Age", itoa::Buffer::new().format(config.max_age).as_bytes());
         if let Some(names) = config.expose_headers.as_deref().filter(|names| !names.is_empty()) {
             set(ctx, "Access-Control-Expose-Headers", names.as_bytes());
         }

@@ -221,6 +221,7 @@ mod tests {
 
     use super::*;
     use crate::testing::{Case, entry, refusal};
+    use sigma_plugin::address::NodeAddr;
     use sigma_plugin::record::Attempt;
 
     #[test]
@@ -243,7 +244,7 @@ mod tests {
 
     fn answered(case: &mut Case, status: u16) {
         let attempt = Attempt {
-            addr: "127.0.0.1:1".into(),
+            addr: NodeAddr::Tcp(([127, 0, 0, 1], 1).into()),
             host: String::new(),
             began: None,
             status,

@@ -1,5 +1,6 @@
 //! The end of an exchange: counters and the access line.
 
+use std::io::Write;
 use std::time::Instant;
 
 use sigma_config::expr::{VarName, VarValue, Variables};
@@ -145,7 +146,10 @@ impl Exchange<'_, '_> {
         }
         let head = &self.scratch.ctx.request;
         match field {
-            Field::UpstreamAddr => self.attempts(out, |a, out| out.extend_from_slice(a.addr.as_bytes())),
+            Field::UpstreamAddr => self.attempts(out, |a, out| {
+                // Writing to memory cannot fail.
+                let _ = write!(out, "{}", a.addr);
+            }),
             Field::UpstreamStatus => self.attempts(out, |a, out| {
                 if a.status == 0 {
                     out.push(b'-');

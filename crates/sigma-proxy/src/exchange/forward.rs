@@ -8,10 +8,11 @@ use sigma_config::resources::{Balance, PassHost, Scheme};
 use sigma_config::settings::Settings;
 use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method};
 use sigma_net::{Deadline, deadline};
+use sigma_plugin::address::NodeAddr;
 use sigma_plugin::record::Attempt;
 use sigma_plugin::{Context, Phase};
 use sigma_upstream::balance::Outcome;
-use sigma_upstream::endpoint::Endpoint;
+use sigma_upstream::endpoint::{Address, Endpoint};
 use sigma_wire::{Connection, HeadLimits};
 
 use super::delivery::Delivery;
@@ -205,7 +206,10 @@ impl Exchange<'_, '_> {
         self.scratch.ctx.record.upstream_statuses.push(0);
         if self.scratch.ctx.record.started.is_some() {
             self.scratch.ctx.record.attempts.push(Attempt {
-                addr: endpoint.addr.to_string(),
+                addr: match &endpoint.addr {
+                    Address::Tcp(addr) => NodeAddr::Tcp(*addr),
+                    Address::Unix(path) => NodeAddr::Unix(path.clone()),
+                },
                 host: endpoint.host.clone(),
                 began,
                 status: 0,

@@ -57,9 +57,15 @@ impl Exchange<'_, '_> {
     /// Runs the hooks of a request phase, if plugins take part. A reply ends the exchange.
     pub(super) async fn run_chains(&mut self, phase: Phase) -> Result<Option<Box<Draft>>, Fault> {
         let Stage::Guided { route, merged } = &self.stage else { return Ok(None) };
+        if chains(&self.view, *route, merged.as_deref()).all(|chain| chain.phase(phase).is_empty()) {
+            return Ok(None);
+        }
         let (view, route, merged) = (Rc::clone(&self.view), *route, merged.clone());
         for chain in chains(&view, route, merged.as_deref()) {
-            if let Some(reply) = self.run_phase(chain.phase(phase), phase).await? {
+            let entries = chain.phase(phase);
+            if !entries.is_empty()
+                && let Some(reply) = self.run_phase(entries, phase).await?
+            {
                 return Ok(Some(reply));
             }
         }
@@ -91,7 +97,7 @@ impl Exchange<'_, '_> {
             .filter(|entry| !entry.kind.authenticates() && route.get(entry.name()).is_none())
             .cloned()
             .collect();
-        self.run_phase(&added, Phase::Rewrite).await
+        if added.is_empty() { Ok(None) } else { self.run_phase(&added, Phase::Rewrite).await }
     }
 
     async fn run_phase(&mut self, entries: &[Arc<Entry>], phase: Phase) -> Result<Option<Box<Draft>>, Fault> {

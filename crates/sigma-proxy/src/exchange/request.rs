@@ -1,13 +1,13 @@
 //! A request as conditions and templates see it: variables by name.
 
 use std::borrow::Cow;
-use std::io::Write;
 use std::net::IpAddr;
 
 use sigma_config::Config;
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{HeaderId, Method, RequestHead};
 use sigma_net::Peer;
+use sigma_plugin::address::IpText;
 use sigma_plugin::context::Tls;
 use sigma_plugin::variables::{argument, basic_user, cookie, host_name, joined, of_process};
 
@@ -17,33 +17,30 @@ use crate::route::{Explanation, Request};
 use crate::snapshot::Snapshot;
 
 /// A peer's address as text, formatted once per use on the stack.
-pub(crate) struct PeerText {
-    bytes: [u8; 46],
-    len: usize,
+pub(crate) enum PeerText {
+    Ip(IpText),
+    /// `unix:` for a peer without an address, as nginx shows it.
+    Unix,
 }
 
 impl PeerText {
-    /// `unix:` for a peer without an address, as nginx shows it.
     pub(crate) fn new(peer: Peer) -> PeerText {
-        let mut text = PeerText { bytes: [0; 46], len: 0 };
-        let mut room = &mut text.bytes[..];
-        // The longest IPv6 text is 45 bytes.
-        let _ = match peer {
-            Peer::Ip(addr) => write!(room, "{}", addr.ip()),
-            Peer::Unix => write!(room, "unix:"),
-        };
-        let left = room.len();
-        text.len = text.bytes.len() - left;
-        text
+        match peer {
+            Peer::Ip(addr) => PeerText::of_addr(addr.ip()),
+            Peer::Unix => PeerText::Unix,
+        }
     }
 
     /// An address that is not the peer's own.
     pub(crate) fn of_addr(addr: IpAddr) -> PeerText {
-        PeerText::new(Peer::Ip((addr, 0).into()))
+        PeerText::Ip(IpText::of(addr))
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        match self {
+            PeerText::Ip(text) => text.as_bytes(),
+            PeerText::Unix => b"unix:",
+        }
     }
 }
 

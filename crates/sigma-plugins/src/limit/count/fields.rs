@@ -36,10 +36,18 @@ impl FieldNames {
         };
         set(&self.limit, digits.format(quota.limit));
         set(&self.remaining, digits.format(verdict.remaining.unwrap_or(0)));
-        match verdict.reset_s.fract() == 0.0 {
-            true => set(&self.reset, digits.format(verdict.reset_s as u64)),
-            false => set(&self.reset, &verdict.reset_s.to_string()),
-        }
+        // Made of hundredths, see `Verdict::new`: text of floats takes longer than all the rest.
+        let hundredths = (verdict.reset_s * 100.0).round() as u64;
+        let whole = digits.format(hundredths / 100);
+        let [tenths, rest] = [hundredths / 10 % 10, hundredths % 10].map(|digit| b'0' + digit as u8);
+        let fraction = [b'.', tenths, rest];
+        let shown = match (tenths, rest) {
+            (b'0', b'0') => 0,
+            (_, b'0') => 2,
+            _ => 3,
+        };
+        headers.remove_name(self.reset.as_bytes());
+        headers.append_parts(self.reset.as_bytes(), &[whole.as_bytes(), &fraction[..shown]]);
     }
 }
 

@@ -163,8 +163,14 @@ struct Applied {
     quota: Quota,
 }
 
-/// What the client is to be told: of which rule, and how it went.
-struct Told(Vec<(usize, Quota, Verdict)>);
+/// What the client is to be told: of which rule, and how it went. Most configurations have one rule.
+struct Told {
+    first: (usize, Quota, Verdict),
+    others: Vec<(usize, Quota, Verdict)>,
+}
+
+/// Why a request is not counted.
+const NONE_APPLIES: &str = "no rule applies";
 
 /// The cost of a request.
 const COST: u64 = 1;
@@ -235,7 +241,7 @@ impl LimitCount {
                 applied.push(Applied { rule, key, quota });
             }
         }
-        if applied.is_empty() { Err("no rule applies") } else { Ok(applied) }
+        if applied.is_empty() { Err(NONE_APPLIES) } else { Ok(applied) }
     }
 
     /// Counts in memory, up to the first limit that refuses.
@@ -288,25 +294,34 @@ impl LimitCount {
         delayed.count_here(&limit.key, limit.quota, COST).map(|verdict| vec![verdict])
     }
 
+    /// Counts in memory for the only rule.
+    fn only(&self, rule: &Rule, ctx: &mut Context) -> Result<Step, &'static str> {
+        let (key, quota) = rule.quota(ctx)?.ok_or(NONE_APPLIES)?;
+        let verdict = self.counters.count(self.window_type, &key, quota, COST);
+        Ok(self.conclude(ctx, [(Applied { rule: 0, key, quota }, verdict)]))
+    }
+
     /// Tells the client and the access log, and refuses what is over.
-    fn conclude(&self, ctx: &mut Context, applied: &[Applied], verdicts: &[Verdict]) -> Step {
-        if let Some((limit, verdict)) = applied.iter().zip(verdicts).next_back() {
-            ctx.set_variable("rate_limiting_info", fields::info(&limit.key, limit.quota, *verdict));
+    fn conclude(&self, ctx: &mut Context, counted: impl IntoIterator<Item = (Applied, Verdict)>) -> Step {
+        let (mut told, mut last) = (None::<Told>, None);
+        for (Applied { rule, key, quota }, verdict) in counted {
+            match &mut told {
+                None => told = Some(Told { first: (rule, quota, verdict), others: Vec::new() }),
+                Some(told) => told.others.push((rule, quota, verdict)),
+            }
+            last = Some((key, quota, verdict));
         }
-        if self.shown {
-            let told =
-                applied.iter().zip(verdicts).map(|(limit, verdict)| (limit.rule, limit.quota, *verdict));
-            ctx.keep(self, Told(told.collect()));
+        let Some((key, quota, verdict)) = last else { return Step::Next };
+        ctx.set_variable_with("rate_limiting_info", move || fields::info(&key, quota, verdict));
+        if let Some(told) = told.filter(|_| self.shown) {
+            ctx.keep(self, told);
         }
-        match verdicts.last() {
-            Some(last) if last.is_refusal() => self.refusal.over(),
-            _ => Step::Next,
-        }
+        if verdict.is_refusal() { self.refusal.over() } else { Step::Next }
     }
 
     fn remote(&self, target: &Arc<Target>, applied: Vec<Applied>, ctx: &mut Context, env: &Env<'_>) -> Step {
         if let Some(verdicts) = self.known(&applied) {
-            return self.conclude(ctx, &applied, &verdicts);
+            return self.conclude(ctx, applied.into_iter().zip(verdicts));
         }
         if let Store::Redis { delayed: Some(delayed), .. } = &self.store {
             delayed.keep_telling(env.node);
@@ -319,7 +334,7 @@ impl LimitCount {
             (this, applied, verdicts)
         };
         Step::wait(counted, |(this, applied, verdicts), ctx, _| match verdicts {
-            Ok(verdicts) => this.conclude(ctx, &applied, &verdicts),
+            Ok(verdicts) => this.conclude(ctx, applied.into_iter().zip(verdicts)),
             Err(error) => this.refusal.undetermined(error),
         })
     }
@@ -327,22 +342,22 @@ impl LimitCount {
 
 impl Plugin for LimitCount {
     fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
-        let applied = match self.applied(ctx) {
-            Ok(applied) => applied,
-            Err(reason) => return self.refusal.undetermined(reason),
-        };
-        match &self.store {
-            Store::Local => {
+        let counted = match (&self.store, &self.rules[..]) {
+            (Store::Local, [rule]) => self.only(rule, ctx),
+            (Store::Local, _) => self.applied(ctx).map(|applied| {
                 let verdicts = self.local(&applied);
-                self.conclude(ctx, &applied, &verdicts)
+                self.conclude(ctx, applied.into_iter().zip(verdicts))
+            }),
+            (Store::Redis { target, .. }, _) => {
+                self.applied(ctx).map(|applied| self.remote(target, applied, ctx, env))
             }
-            Store::Redis { target, .. } => self.remote(target, applied, ctx, env),
-        }
+        };
+        counted.unwrap_or_else(|reason| self.refusal.undetermined(reason))
     }
 
     fn header_filter(&self, ctx: &mut Context, _env: &Env<'_>) -> ResponseStep {
-        let Some(Told(told)) = ctx.take_kept(self) else { return ResponseStep::Next };
-        for (rule, quota, verdict) in told {
+        let Some(Told { first, others }) = ctx.take_kept(self) else { return ResponseStep::Next };
+        for (rule, quota, verdict) in std::iter::once(first).chain(others) {
             self.rules[rule].names.set(&mut ctx.response.headers, quota, verdict);
         }
         ResponseStep::Next

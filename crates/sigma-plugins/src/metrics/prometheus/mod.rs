@@ -1,6 +1,7 @@
 //! `prometheus`: requests counted by route, and the page that a Prometheus server scrapes.
 
 mod gzip;
+mod labels;
 mod render;
 mod series;
 mod settings;
@@ -22,8 +23,9 @@ use sigma_plugin::{
     StreamBody,
 };
 
-use series::{Registry, Sample, Table, Values};
-use settings::{Attributes, Disabled, Label, Metadata, Settings};
+use labels::Labels;
+use series::{Registry, Sample, Table};
+use settings::{Attributes, Disabled, Metadata, Settings};
 use shared_page::{Pieces, SharedPages};
 use text::Coding;
 
@@ -124,23 +126,26 @@ impl Prometheus {
 impl Plugin for Prometheus {
     fn log(&self, ctx: &mut Context, env: &Env<'_>) {
         let record = &ctx.record;
-        let mut digits = itoa::Buffer::new();
-        let mut values: Values<'_> = [""; Label::COUNT];
-        let mut set = |label: Label, value| values[label as usize] = value;
-        set(Label::Code, digits.format(record.status));
-        set(Label::RequestType, "traditional_http");
-        set(Label::ResponseSource, record.source.as_str());
-        set(Label::Node, record.attempts.last().map_or("", |attempt| ip_of(&attempt.addr)));
-        set(Label::Consumer, ctx.consumer().map_or("", |consumer| &consumer.name));
+        let mut labels = Labels {
+            status: record.status,
+            source: record.source,
+            node: record.attempts.last().map(|attempt| &attempt.addr),
+            consumer: ctx.consumer().map_or("", |consumer| &consumer.name),
+            ..Labels::default()
+        };
+        let host;
         if let Some(route) = ctx.route.as_deref() {
             let (name, service_name) = match self.prefer_name {
                 true => (route.name.as_deref(), route.service_name.as_deref()),
                 false => (None, None),
             };
-            set(Label::Route, name.unwrap_or(&route.id));
-            set(Label::Service, service_name.or(route.service_id.as_deref()).unwrap_or_default());
-            set(Label::MatchedUri, matched_uri(route, &ctx.uri));
-            set(Label::MatchedHost, matched_host(route, &ctx.host_name()));
+            labels.route = name.unwrap_or(&route.id);
+            labels.service = service_name.or(route.service_id.as_deref()).unwrap_or_default();
+            labels.matched_uri = matched_uri(route, &ctx.uri);
+            if !route.hosts.is_empty() {
+                host = ctx.host_name();
+                labels.matched_host = matched_host(route, &host);
+            }
         }
         let answered = record.attempts.iter().any(|attempt| attempt.status != 0);
         let sample = Sample {
@@ -151,14 +156,8 @@ impl Plugin for Prometheus {
             egress: record.bytes_sent,
         };
         let table = env.local.part(|| Table::new(&self.registry));
-        table.count(&values, self.disabled, ctx, &sample);
+        table.count(&labels, self.disabled, ctx, &sample);
     }
-}
-
-/// `127.0.0.1` of `127.0.0.1:80`, `::1` of `[::1]:80`; a Unix socket stays as it is.
-fn ip_of(address: &str) -> &str {
-    let ip = address.rsplit_once(':').filter(|_| !address.starts_with("unix:")).map_or(address, |(ip, _)| ip);
-    ip.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')).unwrap_or(ip)
 }
 
 /// Which of a route's patterns a path meets. The router does not tell, and most routes have one.

@@ -8,9 +8,8 @@ use std::sync::atomic::Ordering;
 use sigma_plugin::Node;
 use sigma_plugin::facts::{Facts, FactsBoard};
 
-use super::series::{
-    Bandwidth, Cell, Histogram, Latency, Registry, Series, SeriesList, WorkerSeries, write_label,
-};
+use super::labels::write_label;
+use super::series::{Bandwidth, Cell, Histogram, Latency, Registry, Series, SeriesList, WorkerSeries};
 use super::settings::Metric;
 use super::text::{Coding, Repeated, Text};
 use crate::batch::{BatchLabels, Batches};

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use sigma_config::expr::{VarValue, Variables};
+use foldhash::fast::RandomState;
 use sigma_plugin::Context;
 
-use super::settings::{Disabled, Label, Metric, Settings};
+use super::labels::{ExtraValues, Labels, extra_values};
+use super::settings::{Disabled, Metric, Settings};
 
 /// A number that one thread writes.
 #[derive(Debug, Default)]
@@ -180,9 +181,6 @@ pub(super) struct Sample {
     pub(super) egress: u64,
 }
 
-/// The values of a request's labels, by [`Label`].
-pub(super) type Values<'v> = [&'v str; Label::COUNT];
-
 /// The series in which a request is counted. None where the series would be too many.
 #[derive(Debug, Clone)]
 struct Cells {
@@ -214,7 +212,7 @@ pub(super) struct Table {
 #[derive(Default)]
 struct Known {
     /// By all values of a request: one look-up for all metrics.
-    cells: HashMap<Box<[u8]>, Cells>,
+    cells: HashMap<Box<[u8]>, Cells, RandomState>,
     status: HashMap<Arc<str>, Arc<Series<Cell>>>,
     latency: HashMap<Arc<str>, Arc<Series<Latency>>>,
     bandwidth: HashMap<Arc<str>, Arc<Series<Bandwidth>>>,
@@ -230,16 +228,16 @@ impl Table {
     }
 
     /// Counts a request.
-    pub(super) fn count(&self, values: &Values<'_>, disabled: Disabled, ctx: &Context, sample: &Sample) {
+    pub(super) fn count(&self, labels: &Labels<'_>, disabled: Disabled, ctx: &Context, sample: &Sample) {
         let settings = &self.registry.settings;
         let mut known = self.inner.borrow_mut();
-        let extra = settings.extra.each_ref().map(|labels| extra_values(labels, ctx));
+        let extra = if settings.has_extra { extra_values(settings, ctx) } else { ExtraValues::default() };
         let mut key = std::mem::take(&mut known.key);
-        write_key(&mut key, disabled, values, &extra);
+        labels.write_key(disabled, &extra, &mut key);
         match known.cells.get(&key[..]).filter(|cells| !cells.is_retired()) {
             Some(cells) => self.add(cells, sample),
             None => {
-                let cells = self.cells(&mut known, values, disabled, &extra);
+                let cells = self.cells(&mut known, labels, disabled, &extra);
                 self.add(&cells, sample);
                 if cells.is_complete() {
                     known.cells.insert(key[..].into(), cells);
@@ -280,12 +278,12 @@ impl Table {
     fn cells(
         &self,
         known: &mut Known,
-        values: &Values<'_>,
+        labels: &Labels<'_>,
         disabled: Disabled,
-        extra: &[Vec<String>; 3],
+        extra: &ExtraValues,
     ) -> Cells {
         let settings = &self.registry.settings;
-        let text = |metric: Metric| labels(metric, values, disabled, settings, &extra[metric as usize]);
+        let text = |metric: Metric| labels.text(metric, disabled, settings, extra);
         let max = settings.max_series;
         let histogram = || Histogram::new(settings.buckets.len());
         let latency = || Latency { request: histogram(), upstream: histogram(), apisix: histogram() };
@@ -335,69 +333,4 @@ fn series<N>(
     known.insert(labels, Arc::clone(&series));
     list.lock().push(Arc::clone(&series));
     Some(series)
-}
-
-fn extra_values(labels: &[(String, sigma_config::expr::VarName)], ctx: &Context) -> Vec<String> {
-    let value = |name| match ctx.get(name) {
-        Some(VarValue::Text(text)) => valid_start(&text).to_owned(),
-        Some(VarValue::Bool(truth)) => truth.to_string(),
-        _ => String::new(),
-    };
-    labels.iter().map(|(_, name)| value(name)).collect()
-}
-
-/// Bytes of a value that a variable gives: the number of series is limited, and so must be their size.
-const VALUE_BYTES: usize = 256;
-
-/// Text up to the first byte that is no UTF-8, or to its limit.
-fn valid_start(bytes: &[u8]) -> &str {
-    let bytes = &bytes[..bytes.len().min(VALUE_BYTES)];
-    bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid())
-}
-
-/// Values with their lengths: no two requests share a key by accident.
-fn write_key(key: &mut Vec<u8>, disabled: Disabled, values: &Values<'_>, extra: &[Vec<String>; 3]) {
-    key.clear();
-    key.extend_from_slice(&disabled.bytes());
-    for value in values.iter().copied().chain(extra.iter().flatten().map(String::as_str)) {
-        key.extend_from_slice(&(value.len() as u32).to_le_bytes());
-        key.extend_from_slice(value.as_bytes());
-    }
-}
-
-/// Labels as the text format writes them.
-fn labels(
-    metric: Metric,
-    values: &Values<'_>,
-    disabled: Disabled,
-    settings: &Settings,
-    extra: &[String],
-) -> String {
-    let mut out = String::with_capacity(160);
-    for label in metric.labels() {
-        let value = if disabled.has(metric, *label) { "" } else { values[*label as usize] };
-        write_label(&mut out, label.name(), value);
-    }
-    for ((name, _), value) in settings.extra[metric as usize].iter().zip(extra) {
-        write_label(&mut out, name, value);
-    }
-    out
-}
-
-/// Appends `name="value"`, after a comma if something is before it.
-pub(super) fn write_label(out: &mut String, name: &str, value: &str) {
-    if !out.is_empty() {
-        out.push(',');
-    }
-    out.push_str(name);
-    out.push_str("=\"");
-    for c in value.chars() {
-        match c {
-            '\\' => out.push_str("\\\\"),
-            '"' => out.push_str("\\\""),
-            '\n' => out.push_str("\\n"),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
 }

@@ -74,9 +74,6 @@ pub(super) enum Label {
 }
 
 impl Label {
-    /// How many there are.
-    pub(super) const COUNT: usize = Label::ResponseSource as usize + 1;
-
     pub(super) fn name(self) -> &'static str {
         match self {
             Label::Code => "code",
@@ -247,6 +244,8 @@ pub(super) struct Settings {
     pub(super) prefix: String,
     /// Upper bounds of latency buckets, ascending.
     pub(super) buckets: Box<[f64]>,
+    /// Whether any metric has labels after the built-in ones.
+    pub(super) has_extra: bool,
     /// Labels after the built-in ones, by metric.
     pub(super) extra: [Vec<(String, VarName)>; 3],
     /// Milliseconds after which a series without news is forgotten; 0 for never.
@@ -267,11 +266,14 @@ impl Settings {
             attributes.unwrap_or_default();
         let mut metrics = metrics.unwrap_or_default();
         let of_metrics = Metric::ALL.map(|metric| metrics.remove(metric.name()).unwrap_or_default());
+        let expire_ms = of_metrics.each_ref().map(|of| of.expire.unwrap_or_default().saturating_mul(1000));
+        let extra = of_metrics.map(|of| extra_labels(of.extra_labels.unwrap_or_default()));
         Settings {
             prefix: metric_prefix,
             buckets: default_buckets.map_or_else(|| DEFAULT_BUCKETS.into(), buckets),
-            expire_ms: of_metrics.each_ref().map(|of| of.expire.unwrap_or_default().saturating_mul(1000)),
-            extra: of_metrics.map(|of| extra_labels(of.extra_labels.unwrap_or_default())),
+            expire_ms,
+            has_extra: extra.iter().any(|labels| !labels.is_empty()),
+            extra,
             max_series,
         }
     }
