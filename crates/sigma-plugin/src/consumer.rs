@@ -1,12 +1,10 @@
 //! Who a request is from: consumers, their credentials, and the index that finds them.
 
 use std::any::Any;
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use rpds::HashTrieMapSync;
-
 use crate::Entry;
+use crate::index::Index;
 
 /// A consumer, compiled.
 #[derive(Debug, Default)]
@@ -58,9 +56,9 @@ impl std::fmt::Debug for Identity {
 /// All consumers of a configuration. A copy costs little and shares what did not change.
 #[derive(Debug, Clone, Default)]
 pub struct Consumers {
-    by_name: HashTrieMapSync<Box<str>, Arc<Consumer>>,
-    /// By plugin, then by the attribute that identifies.
-    identities: HashMap<Box<str>, HashTrieMapSync<Box<str>, Arc<Identity>>>,
+    by_name: Index<Arc<Consumer>>,
+    /// By plugin, of which there are few, then by the attribute that identifies.
+    identities: Vec<(Box<str>, Index<Arc<Identity>>)>,
 }
 
 impl Consumers {
@@ -71,40 +69,49 @@ impl Consumers {
 
     /// Who has `key` as the identifying attribute of `plugin`.
     pub fn find(&self, plugin: &str, key: &str) -> Option<&Arc<Identity>> {
-        self.identities.get(plugin)?.get(key)
+        self.of(plugin)?.get(key)
     }
 
     /// Whether anybody can be recognised by `plugin`.
     pub fn has_any(&self, plugin: &str) -> bool {
-        self.identities.get(plugin).is_some_and(|index| !index.is_empty())
+        self.of(plugin).is_some_and(|index| !index.is_empty())
     }
 
     /// All who can be recognised by `plugin`, in no order.
     pub fn all(&self, plugin: &str) -> impl Iterator<Item = &Arc<Identity>> {
-        self.identities.get(plugin).into_iter().flat_map(|index| index.values())
+        self.of(plugin).into_iter().flat_map(|index| index.values())
     }
 
     /// Puts a consumer in.
     pub fn put(&mut self, consumer: Arc<Consumer>) {
-        self.by_name.insert_mut(consumer.name.clone(), consumer);
+        let name = consumer.name.clone();
+        self.by_name.insert(&name, consumer);
     }
 
     /// Takes a consumer out; its identities are to be taken out one by one.
     pub fn remove(&mut self, name: &str) {
-        self.by_name.remove_mut(name);
+        self.by_name.remove(name);
     }
 
     /// Puts an identity in. One with the same key is replaced: the last one loaded counts.
     pub fn put_identity(&mut self, plugin: &str, key: &str, identity: Arc<Identity>) {
-        self.identities.entry(plugin.into()).or_default().insert_mut(key.into(), identity);
+        let at = self.identities.iter().position(|(known, _)| **known == *plugin).unwrap_or_else(|| {
+            self.identities.push((plugin.into(), Index::default()));
+            self.identities.len() - 1
+        });
+        self.identities[at].1.insert(key, identity);
     }
 
     /// Takes an identity out, if it still is that of `consumer`.
     pub fn remove_identity(&mut self, plugin: &str, key: &str, consumer: &str) {
-        if let Some(index) = self.identities.get_mut(plugin)
+        if let Some((_, index)) = self.identities.iter_mut().find(|(known, _)| **known == *plugin)
             && index.get(key).is_some_and(|identity| *identity.consumer.name == *consumer)
         {
-            index.remove_mut(key);
+            index.remove(key);
         }
+    }
+
+    fn of(&self, plugin: &str) -> Option<&Index<Arc<Identity>>> {
+        self.identities.iter().find(|(known, _)| **known == *plugin).map(|(_, index)| index)
     }
 }
