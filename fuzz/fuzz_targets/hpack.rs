@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
     let (own, peer) = (u32::from(sizes & 0x0f) * 400, u32::from(sizes >> 4) * 300);
     let mut first = Decoder::new(4096);
     let mut encoder = Encoder::new(own);
-    let mut second = Decoder::new(4096);
+    let mut second = Decoder::new(peer.max(4096));
     while let Some((&length, tail)) = rest.split_first() {
         let (block, after) = tail.split_at(tail.len().min(length.into()));
         rest = after;
