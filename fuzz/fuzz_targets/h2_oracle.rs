@@ -1,0 +1,17 @@
+//! HTTP/2 beside the `h2` crate: what a client says, right or wrong, both understand the same.
+//!
+//! The input chooses what the client says and how the server behaves; `sigma-http/tests/h2_oracle` makes a
+//! conversation of it, and runs the same comparison on fixed seeds.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../crates/sigma-http/tests/h2_oracle/oracle/mod.rs"]
+mod oracle;
+
+fuzz_target!(|data: &[u8]| {
+    if let Err(difference) = oracle::compare(data) {
+        panic!("{difference}");
+    }
+});
