@@ -207,7 +207,8 @@ pub struct Http2 {
     /// it was sent: SETTINGS, PING, priorities, WINDOW_UPDATE, empty and unknown ones, and each CONTINUATION;
     /// more closes the connection.
     pub control_frames_per_second: u32,
-    /// Requests at a time on one upstream connection; a further one is opened beyond it. Upstreams may set fewer.
+    /// Requests at a time on one upstream connection; a further one is opened beyond it, up to
+    /// `keepalive_pool.size`. Upstreams may set fewer.
     #[schemars(range(min = 1))]
     pub upstream_streams: u32,
 }
@@ -245,6 +246,10 @@ pub struct Timeouts {
     pub half_close_ms: u32,
     /// An upgraded connection (WebSocket) without a byte in either direction is closed after this.
     pub tunnel_idle_ms: u32,
+    /// Connections to a node beyond `keepalive_pool.size` are kept idle for this long, but no more than a
+    /// recent peak had in use at once: bursts do not dial anew each time. The peak is forgotten by half
+    /// every 5 seconds. 0 keeps none beyond the size.
+    pub upstream_burst_ms: u32,
     /// Time for open exchanges to finish after SIGTERM.
     pub drain_ms: u32,
 }
@@ -258,6 +263,7 @@ impl Default for Timeouts {
             response_send_ms: 60_000,
             half_close_ms: 1_000,
             tunnel_idle_ms: 300_000,
+            upstream_burst_ms: 10_000,
             drain_ms: 30_000,
         }
     }

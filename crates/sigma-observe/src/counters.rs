@@ -41,8 +41,16 @@ pub enum Counter {
     BytesOut,
     /// Connections opened to upstream nodes.
     UpstreamConnects,
-    /// Exchanges that found an idle upstream connection.
+    /// Exchanges that found an idle upstream connection, or one with room.
     UpstreamReuses,
+    /// Exchanges that had to wait for a place on a shared upstream connection.
+    UpstreamWaits,
+    /// Upstream connections that no exchange is on; goes up and down.
+    UpstreamIdle,
+    /// Those of them that are kept beyond their pool's size for a recent peak; goes up and down.
+    UpstreamIdleBeyondSize,
+    /// Idle upstream connections that were closed because there were too many.
+    UpstreamClosedForRoom,
     /// Attempts after an exchange's first.
     UpstreamRetries,
     /// Access lines given up because the writer was behind, or lost in a write that failed.
@@ -89,6 +97,8 @@ impl Counter {
         matches!(
             self,
             Counter::ConnectionsActive
+                | Counter::UpstreamIdle
+                | Counter::UpstreamIdleBeyondSize
                 | Counter::WebsocketsByUpgradeActive
                 | Counter::WebsocketsByConnectActive
         )
@@ -96,7 +106,7 @@ impl Counter {
 }
 
 /// Every counter with the name it is shown under, in the order of [`Counter`].
-const NAMES: [(Counter, &str); 32] = [
+const NAMES: [(Counter, &str); 36] = [
     (Counter::Requests, "requests"),
     (Counter::ExchangesEnded, "exchanges_ended"),
     (Counter::Responses1xx, "responses_1xx"),
@@ -110,6 +120,10 @@ const NAMES: [(Counter, &str); 32] = [
     (Counter::BytesOut, "bytes_out"),
     (Counter::UpstreamConnects, "upstream_connects"),
     (Counter::UpstreamReuses, "upstream_reuses"),
+    (Counter::UpstreamWaits, "upstream_waits"),
+    (Counter::UpstreamIdle, "upstream_idle"),
+    (Counter::UpstreamIdleBeyondSize, "upstream_idle_beyond_size"),
+    (Counter::UpstreamClosedForRoom, "upstream_closed_for_room"),
     (Counter::UpstreamRetries, "upstream_retries"),
     (Counter::AccessLinesDropped, "access_lines_dropped"),
     (Counter::ErrorLinesDropped, "error_lines_dropped"),
@@ -176,6 +190,11 @@ impl WorkerCounters {
     pub fn lower(&self, counter: Counter, n: u64) {
         let cell = &self.values[counter as usize];
         cell.store(cell.load(Ordering::Relaxed).saturating_sub(n), Ordering::Relaxed);
+    }
+
+    /// Sets a counter that goes both ways. Owning worker only.
+    pub fn set(&self, counter: Counter, value: u64) {
+        self.values[counter as usize].store(value, Ordering::Relaxed);
     }
 
     /// Counts a response by the class of its status. Owning worker only.

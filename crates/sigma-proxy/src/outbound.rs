@@ -149,7 +149,7 @@ impl Course<'_> {
             };
             match self.exchange(&mut connection, head).await {
                 Ok(answer) => {
-                    self.worker.pools.borrow_mut().checkin(&target, connection, deadline::now_ms());
+                    connection.give_back(&target, deadline::now_ms());
                     return Ok(answer);
                 }
                 Err(fault) => {

@@ -9,7 +9,7 @@ use sigma_net::tls::is_server_name;
 use sigma_plugin::variables::host_name;
 use sigma_upstream::dial::{Dial, DialTls};
 use sigma_upstream::endpoint::Endpoint;
-use sigma_upstream::pool::Target;
+use sigma_upstream::pool::{PoolLimits, Target};
 use sigma_wire::HeadLimits;
 use sigma_wire::h2::SharedLimits;
 
@@ -71,7 +71,8 @@ pub(crate) fn target<'t>(
         tls,
         introduction: &demands.introduction,
     };
-    Target { endpoint, dial, limits: upstream.pool }
+    let burst_ms = u64::from(snapshot.settings.timeouts.upstream_burst_ms);
+    Target { endpoint, dial, limits: PoolLimits { burst_ms, ..upstream.pool } }
 }
 
 /// The limits of heads that nodes send.

@@ -14,8 +14,7 @@ use sigma_observe::log_buffer::LogSink;
 use sigma_plugin::{Chain, Consumer, Local, Node};
 use sigma_upstream::balance::Balancer;
 use sigma_upstream::health::HealthReporter;
-use sigma_upstream::pool::{self, Pools};
-use sigma_wire::Connection;
+use sigma_upstream::pool::{self, InUse, Pools};
 use sigma_wire::h1::ServerLimits;
 use tokio::sync::Notify;
 
@@ -136,7 +135,7 @@ impl Worker {
             own_name: plugins.0.part(OwnName::default),
             node: plugins.0,
             local: Rc::new(plugins.1),
-            pools: RefCell::default(),
+            pools: RefCell::new(Pools::new(Arc::clone(&counters))),
             counters,
             clock: RefCell::new(Clock::new(0)),
             log: RefCell::new(log),
@@ -230,18 +229,17 @@ impl Worker {
     }
 
     /// A kept connection for one request.
-    pub(crate) fn checkout(&self, target: &pool::Target<'_>) -> Option<Connection> {
-        let connection = self.pools.borrow_mut().checkout(target, deadline::now_ms())?;
+    pub(crate) fn checkout(&self, target: &pool::Target<'_>) -> Option<InUse> {
+        let connection = self.pools.borrow().checkout(target, deadline::now_ms())?;
         self.counters.add(Counter::UpstreamReuses, 1);
         Some(connection)
     }
 
-    /// A new connection for one request.
+    /// A new connection for one request, or a place on a shared one.
     ///
     /// # Errors
     /// Returns an error if the connection cannot be made.
-    pub(crate) async fn connect(&self, target: &pool::Target<'_>) -> Result<Connection, Fault> {
-        self.counters.add(Counter::UpstreamConnects, 1);
+    pub(crate) async fn connect(&self, target: &pool::Target<'_>) -> Result<InUse, Fault> {
         pool::connect(&self.pools, target, deadline::now_ms()).await
     }
 

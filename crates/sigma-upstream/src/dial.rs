@@ -38,6 +38,17 @@ pub struct DialTls<'d> {
 }
 
 impl Dial<'_> {
+    /// The manner alone, without whom the node takes the gateway for.
+    pub(crate) fn in_general(&self) -> Dial<'static> {
+        let Dial { scheme, timeout_ms, shared, .. } = *self;
+        Dial { scheme, timeout_ms, shared, tls: None, introduction: b"" }
+    }
+
+    /// Whether the node has the choice between connections of this kind and others.
+    pub(crate) fn may_be_shared(&self) -> bool {
+        self.introduction.is_empty() && self.tls.is_some_and(|tls| tls.client.offers_http2())
+    }
+
     /// Whether connections of this kind serve several exchanges at a time, as far as can be told
     /// before they are there.
     pub fn is_shared(&self) -> bool {
@@ -86,7 +97,8 @@ pub async fn dial(addr: &Address, dial: &Dial<'_>) -> Result<Dialled, Fault> {
     }
     let agreed = stream.tls().and_then(|facts| facts.alpn.as_deref());
     if agreed == Some(b"h2") || (agreed.is_none() && matches!(dial.scheme, Scheme::Grpc | Scheme::Grpcs)) {
-        return Ok(Dialled::Shared(SharedConnection::open(stream, &dial.shared)));
+        let opening = SharedConnection::open(stream, &dial.shared);
+        return in_time(deadline.bound(opening).await).map(Dialled::Shared);
     }
     Ok(Dialled::Single(Connection::single(stream, deadline)))
 }

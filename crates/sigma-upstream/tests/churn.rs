@@ -21,6 +21,7 @@ use sigma_upstream::identity::EndpointIds;
 use sigma_upstream::pool::{PoolLimits, Pools, Target, connect};
 use sigma_upstream::watch::{Source, Watch};
 use sigma_wire::h2::SharedLimits;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
@@ -92,7 +93,7 @@ impl Worker {
         let target = Target {
             endpoint,
             dial: Dial { scheme: Scheme::Grpc, timeout_ms: 60_000, shared, tls: None, introduction: b"" },
-            limits: PoolLimits { size: 4, idle_timeout_ms: u64::MAX, requests: 1000 },
+            limits: PoolLimits { size: 4, idle_timeout_ms: u64::MAX, burst_ms: 0, requests: 1000 },
         };
         let in_flight = InFlight::begin(&self.balancer, endpoint.id(), random);
         drop(connect(&self.pools, &target, 0).await.expect("a connection"));
@@ -104,10 +105,14 @@ impl Worker {
     }
 }
 
-/// Takes connections and drops those that ended, as a node would.
+/// Takes connections of HTTP/2 and drops those that ended, as a node would.
 async fn serve(listener: TcpListener) {
+    const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     while let Ok((mut stream, _)) = listener.accept().await {
-        tokio::spawn(async move { tokio::io::copy(&mut stream, &mut tokio::io::sink()).await });
+        tokio::spawn(async move {
+            stream.write_all(&SETTINGS).await?;
+            tokio::io::copy(&mut stream, &mut tokio::io::sink()).await
+        });
     }
 }
 

@@ -151,7 +151,7 @@ async fn several_at_a_time_share_a_connection() {
         assert_eq!(served, 2);
     };
     let ask_twice = async |near| {
-        let shared = SharedConnection::open(near, &SHARED);
+        let shared = SharedConnection::open(near, &SHARED).await.expect("a connection");
         tokio::join!(ask(Connection::on(&shared, Reused::No)), ask(Connection::on(&shared, Reused::No)),);
         assert!(shared.is_idle());
     };

@@ -274,6 +274,11 @@ impl Codec {
         self.leaving != Leaving::No
     }
 
+    /// Whether the peer has said in SETTINGS how much it takes.
+    pub fn is_greeted(&self) -> bool {
+        !self.first_settings
+    }
+
     /// Whether no stream can be opened here any more.
     pub fn is_spent(&self) -> bool {
         self.failed.is_some()

@@ -170,6 +170,11 @@ impl ClientTls {
         Arc::ptr_eq(&self.config, &other.config)
     }
 
+    /// Whether a server may agree on HTTP/2.
+    pub fn offers_http2(&self) -> bool {
+        self.config.alpn_protocols.iter().any(|protocol| protocol == b"h2")
+    }
+
     /// For tests, a configuration that settings cannot express.
     #[cfg(test)]
     pub(super) fn from_config(config: ClientConfig) -> ClientTls {

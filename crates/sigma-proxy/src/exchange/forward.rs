@@ -13,6 +13,7 @@ use sigma_plugin::record::Attempt;
 use sigma_plugin::{Context, Phase};
 use sigma_upstream::balance::Outcome;
 use sigma_upstream::endpoint::{Address, Endpoint};
+use sigma_upstream::pool::InUse;
 use sigma_wire::{Connection, HeadLimits};
 
 use super::delivery::Delivery;
@@ -39,7 +40,7 @@ struct Plan<'p> {
 /// How an attempt ended that did not fail.
 enum Ended {
     /// The connection, if it may serve again.
-    Whole(Connection),
+    Whole(InUse),
     /// The connection was used up.
     Spent,
     /// A plugin does not want the node's answer, with this status, and another node is to be asked.
@@ -256,7 +257,7 @@ impl Exchange<'_, '_> {
             self.send_head(&mut connection, state.body.unwrap_or_default());
             match self.converse(plan, connection, state).await {
                 Ok(Ended::Whole(connection)) => {
-                    self.worker.pools.borrow_mut().checkin(&target, connection, deadline::now_ms());
+                    connection.give_back(&target, deadline::now_ms());
                     return Ok(Ended::Spent);
                 }
                 Ok(ended) => return Ok(ended),
@@ -277,7 +278,7 @@ impl Exchange<'_, '_> {
     async fn converse(
         &mut self,
         plan: &Plan<'_>,
-        mut connection: Connection,
+        mut connection: InUse,
         state: &mut State,
     ) -> Result<Ended, Fault> {
         let settings = &plan.snapshot.settings;

@@ -88,6 +88,7 @@ impl Upstream {
             pool: PoolLimits {
                 size: pool.size as usize,
                 idle_timeout_ms: (pool.idle_timeout * 1000.0) as u64,
+                burst_ms: 0,
                 requests: pool.requests,
             },
             retries: config.retries,

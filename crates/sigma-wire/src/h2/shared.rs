@@ -5,9 +5,9 @@ use std::future::poll_fn;
 use std::rc::{Rc, Weak};
 use std::task::Poll;
 
-use sigma_http::Chunk;
 use sigma_http::h1::HeadLimits;
 use sigma_http::h2::{Codec, Config, FloodLimits, Role};
+use sigma_http::{Chunk, Fault, FaultKind};
 use sigma_net::Stream;
 
 use super::mux::{Mux, Progress, Transport};
@@ -43,12 +43,23 @@ pub struct SharedConnection {
 }
 
 impl SharedConnection {
-    /// Speaks the preface on a fresh connection and drives it from then on, in a task of its own
-    /// that ends with the last stream once the connection is dropped.
-    pub fn open(stream: Stream, limits: &SharedLimits) -> Rc<SharedConnection> {
+    /// Speaks the preface on a fresh connection, waits for the node's, and drives it from then on, in a
+    /// task of its own that ends with the last stream once the connection is dropped. The node's preface
+    /// says how many streams there may be, and that somebody is there.
+    ///
+    /// # Errors
+    /// Returns an error, [`FaultKind::ConnectRefused`], if the node answers with something else or closes
+    /// the connection.
+    pub async fn open(stream: Stream, limits: &SharedLimits) -> Result<Rc<SharedConnection>, Fault> {
         let scheme: &[u8] = if stream.tls().is_some() { b"https" } else { b"http" };
         let mux = Mux::new(config(limits));
-        let transport = Transport::new(stream, Chunk::empty(), Rc::clone(&mux));
+        let mut transport = Transport::new(stream, Chunk::empty(), Rc::clone(&mux));
+        poll_fn(|cx| match transport.poll_drive(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(no_http2())),
+            Poll::Pending if mux.look(Codec::is_greeted) => Poll::Ready(Ok(())),
+            Poll::Pending => Poll::Pending,
+        })
+        .await?;
         let shared = Rc::new(SharedConnection {
             mux,
             scheme,
@@ -58,7 +69,7 @@ impl SharedConnection {
             retired: Cell::new(false),
         });
         tokio::task::spawn_local(drive(transport, Rc::clone(&shared.mux), Driven(Rc::downgrade(&shared))));
-        shared
+        Ok(shared)
     }
 
     /// Room for one more exchange, if there is some. `requests_max` is the most that one connection
@@ -147,6 +158,10 @@ pub enum Reused {
     Yes,
     /// It was opened for this exchange.
     No,
+}
+
+fn no_http2() -> Fault {
+    Fault::new(FaultKind::ConnectRefused, "the node does not speak HTTP/2")
 }
 
 fn config(limits: &SharedLimits) -> Config {

@@ -27,6 +27,7 @@ mod plugins_limit;
 mod plugins_log;
 mod plugins_rewrite;
 mod plugins_traffic;
+mod pool;
 mod process;
 mod quarantine;
 mod reader;

@@ -1,0 +1,423 @@
+//! The connections of a worker to one endpoint.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+use sigma_http::{Fault, FaultKind};
+use sigma_net::{Deadline, deadline};
+use sigma_observe::counters::{Counter, WorkerCounters};
+use sigma_wire::Connection;
+use sigma_wire::h2::Reused;
+use tokio::sync::oneshot;
+
+use super::demand::Demand;
+use super::shared::{Member, Order, Shared, Told};
+use super::target::{Made, PoolLimits, Target};
+use crate::dial::{Dialled, dial, timed_out};
+use crate::identity::LeaseWatch;
+
+/// A connection that an exchange is on. The pool learns when it is over.
+#[derive(Debug)]
+pub struct InUse {
+    // Before the place, which tells those who wait that it is free.
+    connection: Connection,
+    place: Place,
+}
+
+impl InUse {
+    /// Keeps the connection for the next request if the exchange left it fit. In a full pool the one
+    /// that was not used for the longest time gives way.
+    pub fn give_back(self, target: &Target<'_>, now_ms: u64) {
+        let InUse { connection, place } = self;
+        if target.limits.size > 0 && connection.is_reusable(target.limits.requests) {
+            connection.deadline().clear();
+            place.node.keep(target, connection, now_ms);
+        }
+    }
+}
+
+impl Deref for InUse {
+    type Target = Connection;
+
+    #[inline]
+    fn deref(&self) -> &Connection {
+        &self.connection
+    }
+}
+
+impl DerefMut for InUse {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+}
+
+/// The room that an exchange takes among the connections of a node.
+#[derive(Debug)]
+struct Place {
+    node: Rc<Node>,
+    /// The shared connection; None for one of its own.
+    member: Option<Rc<Member>>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        match &self.member {
+            None => self.node.demand.fall(),
+            Some(member) => self.node.freed(member),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Idle {
+    connection: Connection,
+    made: Made,
+    used_ms: u64,
+    expires_ms: u64,
+}
+
+/// The connections of a worker to one endpoint.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) owner: LeaseWatch,
+    counters: Arc<WorkerCounters>,
+    /// Of connections that serve one exchange at a time.
+    demand: Demand,
+    /// The node was offered HTTP/2 beside HTTP/1 and declined it.
+    declines: Cell<bool>,
+    /// The limits of the connection that came back last.
+    limits: Cell<Option<PoolLimits>>,
+    kept: RefCell<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// The least recently used first.
+    idle: VecDeque<Idle>,
+    shared: Shared,
+}
+
+/// What a sweep found.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Census {
+    /// Connections that no exchange is on.
+    pub(super) idle: usize,
+    /// Those of them that are kept for the sake of the recent peak.
+    pub(super) beyond: usize,
+}
+
+impl Node {
+    pub(super) fn new(owner: LeaseWatch, counters: Arc<WorkerCounters>) -> Node {
+        Node {
+            owner,
+            counters,
+            demand: Demand::default(),
+            declines: Cell::new(false),
+            limits: Cell::new(None),
+            kept: RefCell::default(),
+        }
+    }
+
+    pub(super) fn checkout(self: &Rc<Self>, target: &Target<'_>, now_ms: u64) -> Option<InUse> {
+        let mut kept = self.kept.borrow_mut();
+        if let Some((connection, member)) = kept.shared.place(target, now_ms) {
+            return Some(self.placed(connection, member));
+        }
+        let idle = &mut kept.idle;
+        let mut end = idle.len();
+        while let Some(at) = idle.range(..end).rposition(|idle| idle.made.fits(target)) {
+            let mut candidate = idle.remove(at)?;
+            if candidate.expires_ms > now_ms && candidate.connection.is_quiet() {
+                return Some(InUse { connection: candidate.connection, place: self.occupy() });
+            }
+            end = at;
+        }
+        None
+    }
+
+    /// Keeps a connection, which still counts as in use, for the next exchange.
+    fn keep(&self, target: &Target<'_>, connection: Connection, now_ms: u64) {
+        let limits = target.limits;
+        self.limits.set(Some(limits));
+        let mut kept = self.kept.borrow_mut();
+        let room = Node::room(limits, self.demand.spare() + 1);
+        while kept.len() >= room {
+            if !self.close_longest_idle(&mut kept) {
+                return;
+            }
+        }
+        let expires_ms = now_ms + limits.idle_timeout_ms;
+        kept.idle.push_back(Idle { connection, made: Made::of(target), used_ms: now_ms, expires_ms });
+    }
+
+    /// How many connections may idle. Beyond the size there are, those in use included, never more
+    /// than were in use at the recent peak: who asks for ever other names gains nothing by it.
+    fn room(limits: PoolLimits, spare: usize) -> usize {
+        match limits.burst_ms {
+            0 => limits.size,
+            _ => limits.size.max(spare),
+        }
+    }
+
+    /// Makes room for another connection; false if none gives way.
+    fn close_longest_idle(&self, kept: &mut Kept) -> bool {
+        let closed = kept.close_longest_idle();
+        if closed {
+            self.counters.add(Counter::UpstreamClosedForRoom, 1);
+        }
+        closed
+    }
+
+    pub(super) fn sweep(self: &Rc<Self>, now_ms: u64) -> Census {
+        self.demand.settle(now_ms);
+        let mut census = Census::default();
+        {
+            let mut kept = self.kept.borrow_mut();
+            kept.idle.retain_mut(|c| c.expires_ms > now_ms && c.connection.is_quiet());
+            kept.shared.sweep(now_ms);
+            if let Some(limits) = self.limits.get() {
+                let room = Node::room(limits, self.demand.spare());
+                while kept.len() > room && self.close_longest_idle(&mut kept) {}
+                kept.close_beyond(limits.size, now_ms.saturating_sub(limits.burst_ms));
+                census.beyond = kept.idle.len().saturating_sub(limits.size);
+            }
+            census.idle = kept.idle.len() + kept.shared.idle();
+        }
+        self.open_more();
+        census
+    }
+
+    /// Closes the connections that are kept for the sake of the recent peak. Whether there were any.
+    pub(super) fn close_beyond_size(&self) -> bool {
+        let Some(limits) = self.limits.get() else { return false };
+        self.kept.borrow_mut().close_beyond(limits.size, u64::MAX) > 0
+    }
+
+    fn occupy(self: &Rc<Self>) -> Place {
+        self.demand.rise();
+        Place { node: Rc::clone(self), member: None }
+    }
+
+    fn placed(self: &Rc<Self>, connection: Connection, member: Rc<Member>) -> InUse {
+        InUse { connection, place: Place { node: Rc::clone(self), member: Some(member) } }
+    }
+
+    fn freed(self: &Rc<Self>, member: &Rc<Member>) {
+        let more = self.kept.borrow_mut().shared.freed(member, deadline::now_ms());
+        if more {
+            self.open_more();
+        }
+    }
+
+    /// Whether connections to `target` are to be shared, as far as is known before they are there.
+    pub(super) fn is_shared(&self, target: &Target<'_>) -> bool {
+        target.dial.is_shared() || (target.dial.may_be_shared() && !self.declines.get())
+    }
+
+    /// A place on a shared connection, from now on or when there is one; None if the node shares none.
+    /// First come, first served, and for no longer than the target's connect timeout.
+    pub(super) async fn wait(self: &Rc<Self>, target: &Target<'_>) -> Result<Option<InUse>, Fault> {
+        let (made, told) = self.kept.borrow_mut().shared.join(target);
+        let mut waiting = Waiting { node: Rc::clone(self), made, told, over: false };
+        self.counters.add(Counter::UpstreamWaits, 1);
+        self.open_more();
+        let limit = Deadline::new();
+        limit.set(target.dial.timeout_ms);
+        let told = limit.bound(&mut waiting.told).await;
+        waiting.over = told.is_some();
+        match told {
+            Some(Ok(Told::Place(connection, member))) => Ok(Some(self.placed(connection, member))),
+            Some(Ok(Told::Own(connection))) => Ok(Some(InUse { connection, place: self.occupy() })),
+            Some(Ok(Told::NotShared)) => Ok(None),
+            Some(Ok(Told::Failed(fault))) => Err(fault),
+            Some(Err(_)) => Err(Fault::new(FaultKind::Internal, "the pool was closed")),
+            None if self.kept.borrow().shared.is_opening(&waiting.made) => Err(timed_out()),
+            None => Err(full()),
+        }
+    }
+
+    /// The connection of an exchange that dialled for itself. None if it is one too many: the node turned
+    /// out to share connections, and there are as many as there may be.
+    pub(super) fn adopt(
+        self: &Rc<Self>,
+        target: &Target<'_>,
+        dialled: Dialled,
+        dialling: Dialling,
+        now_ms: u64,
+    ) -> Option<InUse> {
+        let connection = match dialled {
+            Dialled::Single(connection) => {
+                self.declines.set(target.dial.may_be_shared());
+                return Some(InUse { connection, place: dialling.0 });
+            }
+            Dialled::Shared(connection) => connection,
+        };
+        drop(dialling);
+        self.declines.set(false);
+        let mut kept = self.kept.borrow_mut();
+        if !target.is_private() {
+            if let Some((connection, member)) = kept.shared.place(target, now_ms) {
+                return Some(self.placed(connection, member));
+            }
+            if !self.has_room_for_shared(&mut kept, target.limits) {
+                return None;
+            }
+        }
+        let place = Connection::on(&connection, Reused::No);
+        let member = kept.shared.adopt(target, connection, now_ms);
+        while kept.len() > target.limits.size && self.close_longest_idle(&mut kept) {}
+        Some(self.placed(place, member))
+    }
+
+    /// Counts a connection that is being dialled as one in use.
+    pub(super) fn dialling(self: &Rc<Self>) -> Dialling {
+        self.counters.add(Counter::UpstreamConnects, 1);
+        Dialling(self.occupy())
+    }
+
+    /// Whether there may be another shared connection. An idle one of another kind gives way to it.
+    fn has_room_for_shared(&self, kept: &mut Kept, limits: PoolLimits) -> bool {
+        let size = limits.size.max(1);
+        if kept.bounded() < size {
+            return true;
+        }
+        kept.shared.remove_spent();
+        while kept.bounded() >= size {
+            if !self.close_longest_idle(kept) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Opens connections as long as somebody needs one more and there may be one more.
+    fn open_more(self: &Rc<Self>) {
+        loop {
+            let mut kept = self.kept.borrow_mut();
+            let Some(limits) = kept.shared.wanted() else { return };
+            if !self.has_room_for_shared(&mut kept, limits) {
+                kept.shared.make_do(deadline::now_ms());
+                return;
+            }
+            let Some(order) = kept.shared.order() else { return };
+            drop(kept);
+            self.counters.add(Counter::UpstreamConnects, 1);
+            tokio::task::spawn_local(Opening { node: Rc::downgrade(self), order, over: false }.run());
+        }
+    }
+
+    /// Tells those who wait what became of a connection that was ordered.
+    fn opened(self: &Rc<Self>, order: &Order, result: Result<Dialled, Fault>) {
+        let mut kept = self.kept.borrow_mut();
+        match result {
+            Ok(Dialled::Shared(connection)) => {
+                self.declines.set(false);
+                kept.shared.opened(order, connection, deadline::now_ms());
+            }
+            Ok(Dialled::Single(connection)) => {
+                self.declines.set(true);
+                kept.shared.not_shared(order, connection);
+            }
+            Err(fault) => kept.shared.failed(order, fault),
+        }
+        drop(kept);
+        self.open_more();
+    }
+}
+
+impl Kept {
+    fn len(&self) -> usize {
+        self.idle.len() + self.shared.len()
+    }
+
+    /// Connections that the bound on shared ones counts.
+    fn bounded(&self) -> usize {
+        self.idle.len() + self.shared.bounded()
+    }
+
+    /// Closes the connection that was not used for the longest time, of those that no exchange is
+    /// on; false if there is none.
+    fn close_longest_idle(&mut self) -> bool {
+        let idle_ms = self.idle.front().map(|idle| idle.used_ms);
+        match (idle_ms, self.shared.longest_idle()) {
+            (Some(idle_ms), Some((member, used_ms))) if used_ms < idle_ms => self.shared.close(&member),
+            (Some(_), _) => drop(self.idle.pop_front()),
+            (None, Some((member, _))) => self.shared.close(&member),
+            (None, None) => return false,
+        }
+        true
+    }
+
+    /// Closes the idle connections beyond `size` that were not used since. Returns how many.
+    fn close_beyond(&mut self, size: usize, since_ms: u64) -> usize {
+        let beyond = self.idle.len().saturating_sub(size);
+        let over = self.idle.iter().take(beyond).take_while(|idle| idle.used_ms <= since_ms).count();
+        self.idle.drain(..over).count()
+    }
+}
+
+/// A connection that an exchange dials for itself.
+#[derive(Debug)]
+pub(super) struct Dialling(Place);
+
+/// A shared connection on its way, in a task of its own: the exchange that asked first may go.
+struct Opening {
+    node: Weak<Node>,
+    order: Order,
+    over: bool,
+}
+
+impl Opening {
+    async fn run(mut self) {
+        let (addr, to_dial) = self.order.made.redial(&self.order.dial);
+        let result = dial(addr, &to_dial).await;
+        self.tell(result);
+    }
+
+    fn tell(&mut self, result: Result<Dialled, Fault>) {
+        self.over = true;
+        if let Some(node) = self.node.upgrade() {
+            node.opened(&self.order, result);
+        }
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        if !self.over {
+            self.tell(Err(Fault::new(FaultKind::Internal, "a connection was given up while it was opened")));
+        }
+    }
+}
+
+/// An exchange in the queue for a place.
+struct Waiting {
+    node: Rc<Node>,
+    made: Rc<Made>,
+    told: oneshot::Receiver<Told>,
+    /// It has its answer.
+    over: bool,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // It may have been given a place that it did not come to take.
+        self.told.close();
+        let missed = self.told.try_recv().ok();
+        self.node.kept.borrow_mut().shared.left(&self.made, self.over || missed.is_some());
+        if let Some(Told::Place(connection, member)) = missed {
+            drop(self.node.placed(connection, member));
+        }
+    }
+}
+
+fn full() -> Fault {
+    Fault::new(
+        FaultKind::OutOfSockets,
+        "all connections to the node are in use, and there are as many as keepalive_pool.size allows",
+    )
+}

@@ -1,0 +1,452 @@
+//! Connections to one endpoint that several exchanges share, and those who wait for a place on one.
+//!
+//! Nothing here dials or waits: [`Shared`] says which connection is to be opened next, and is told
+//! what became of it.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use sigma_http::{Fault, FaultKind};
+use sigma_wire::Connection;
+use sigma_wire::h2::{Reused, SharedConnection};
+use tokio::sync::oneshot;
+
+use super::target::{Made, PoolLimits, Target};
+use crate::dial::Dial;
+
+/// Most connections of one target that are opened at a time. Up to here as many are as there are
+/// open ones, so that the number doubles with each round while streams wait.
+const OPENINGS_MAX: usize = 16;
+
+/// What those who wait are told.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// A place on a shared connection.
+    Place(Connection, Rc<Member>),
+    /// A connection of one's own: the node shares none.
+    Own(Connection),
+    /// The node shares no connections.
+    NotShared,
+    /// No connection could be opened.
+    Failed(Fault),
+}
+
+/// A shared connection of the pool.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) connection: Rc<SharedConnection>,
+    made: Rc<Made>,
+    limits: PoolLimits,
+    /// When it was last given to an exchange, or still had one in a sweep.
+    used_ms: Cell<u64>,
+    /// What [`Shared::now`] was when it was opened.
+    opened: u64,
+    /// It is among those that may have room.
+    listed: Cell<bool>,
+}
+
+impl Member {
+    fn has_room(&self) -> bool {
+        self.connection.has_room(self.limits.requests)
+    }
+
+    fn is_spent(&self) -> bool {
+        self.connection.is_spent(self.limits.requests)
+    }
+}
+
+/// An exchange that waits for a place.
+#[derive(Debug)]
+struct Waiter {
+    /// What [`Shared::now`] was when it came.
+    came: u64,
+    /// It takes no connection that was opened before it came.
+    fresh: bool,
+    timeout_ms: u64,
+    tell: oneshot::Sender<Told>,
+}
+
+impl Waiter {
+    fn accepts(&self, member: &Member) -> bool {
+        !self.fresh || member.opened > self.came
+    }
+}
+
+/// What is there for one target.
+#[derive(Debug)]
+struct Group {
+    made: Rc<Made>,
+    dial: Dial<'static>,
+    limits: PoolLimits,
+    members: Vec<Rc<Member>>,
+    /// The members that may have room; all others have none.
+    roomy: Vec<Rc<Member>>,
+    /// In the order in which they came.
+    waiting: VecDeque<Waiter>,
+    /// Those of the waiting who have given up.
+    gone: usize,
+    openings: usize,
+    /// The places of a connection, as the last one that was filled had them; 0 if none was.
+    places: usize,
+    /// The node allows no stream on a connection that it keeps open. Another would be no better.
+    stalled: bool,
+}
+
+impl Group {
+    fn is_empty(&self) -> bool {
+        self.members.is_empty() && self.waiting.is_empty() && self.openings == 0
+    }
+
+    /// A member with room, if there is one.
+    fn room(&mut self) -> Option<&Rc<Member>> {
+        while let Some(last) = self.roomy.last() {
+            if last.has_room() {
+                break;
+            }
+            last.listed.set(false);
+            self.roomy.pop();
+        }
+        self.roomy.last()
+    }
+
+    fn list(&mut self, member: &Rc<Member>) {
+        if !member.listed.replace(true) {
+            self.roomy.push(Rc::clone(member));
+        }
+    }
+
+    /// Gives the places of a member to those who wait, first come, first served. Returns how many.
+    fn hand_out(&mut self, member: &Rc<Member>, now_ms: u64) -> usize {
+        let mut given = 0;
+        while member.has_room() {
+            let next = self.waiting.iter().position(|w| w.tell.is_closed() || w.accepts(member));
+            let Some(waiter) = next.and_then(|at| self.waiting.remove(at)) else { break };
+            if waiter.tell.is_closed() {
+                self.gone = self.gone.saturating_sub(1);
+                continue;
+            }
+            member.used_ms.set(now_ms);
+            let place = Connection::on(&member.connection, Reused::No);
+            // It is not closed, and nobody else runs meanwhile.
+            let _ = waiter.tell.send(Told::Place(place, Rc::clone(member)));
+            given += 1;
+        }
+        given
+    }
+
+    fn hand_out_all(&mut self, now_ms: u64) {
+        for member in self.members.clone() {
+            if self.waiting.is_empty() {
+                return;
+            }
+            self.hand_out(&member, now_ms);
+        }
+    }
+
+    /// How many connections should be on their way.
+    fn openings_wanted(&self) -> usize {
+        let waiting = self.waiting.len().saturating_sub(self.gone);
+        if waiting == 0 || self.stalled {
+            return 0;
+        }
+        let needed = waiting.div_ceil(self.places.max(1));
+        needed.min(self.members.len().clamp(1, OPENINGS_MAX))
+    }
+
+    fn remove_spent(&mut self) {
+        self.members.retain(|member| !member.is_spent());
+        self.roomy.retain(|member| !member.is_spent());
+    }
+}
+
+/// The connection that is to be opened next.
+#[derive(Debug)]
+pub(super) struct Order {
+    pub(super) made: Rc<Made>,
+    pub(super) dial: Dial<'static>,
+}
+
+/// The shared connections to one endpoint.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    groups: Vec<Group>,
+    /// Grows with everyone who comes to wait and with every connection.
+    now: u64,
+    /// Of all groups.
+    waiting: usize,
+}
+
+impl Shared {
+    fn group(&mut self, made: &Rc<Made>) -> Option<&mut Group> {
+        self.groups.iter_mut().find(|group| Rc::ptr_eq(&group.made, made))
+    }
+
+    fn group_of(&mut self, target: &Target<'_>) -> &mut Group {
+        let at = self.groups.iter().position(|group| group.made.fits(target)).unwrap_or_else(|| {
+            self.groups.push(Group {
+                made: Rc::new(Made::of(target)),
+                dial: target.dial.in_general(),
+                limits: target.limits,
+                members: Vec::new(),
+                roomy: Vec::new(),
+                waiting: VecDeque::new(),
+                gone: 0,
+                openings: 0,
+                places: 0,
+                stalled: false,
+            });
+            self.groups.len() - 1
+        });
+        let group = &mut self.groups[at];
+        group.limits = target.limits;
+        group
+    }
+
+    fn remove_if_empty(&mut self, made: &Rc<Made>) {
+        self.groups.retain(|group| !Rc::ptr_eq(&group.made, made) || !group.is_empty());
+    }
+
+    /// Connections that take exchanges, whatever they were made for.
+    pub(super) fn len(&self) -> usize {
+        self.groups.iter().map(|group| group.members.len()).sum()
+    }
+
+    /// Connections that count against the bound: those there are and those on their way. One that is a
+    /// client's own is there as long as the client.
+    pub(super) fn bounded(&self) -> usize {
+        let shared = self.groups.iter().filter(|group| !group.made.is_private());
+        shared.map(|group| group.members.len() + group.openings).sum()
+    }
+
+    /// Connections that no exchange is on.
+    pub(super) fn idle(&self) -> usize {
+        let members = self.groups.iter().flat_map(|group| &group.members);
+        members.filter(|member| member.connection.is_idle()).count()
+    }
+
+    /// A place for an exchange, if there is one.
+    pub(super) fn place(&mut self, target: &Target<'_>, now_ms: u64) -> Option<(Connection, Rc<Member>)> {
+        let group = self.groups.iter_mut().find(|group| group.made.fits(target))?;
+        let member = group.room()?;
+        member.used_ms.set(now_ms);
+        Some((Connection::on(&member.connection, Reused::Yes), Rc::clone(member)))
+    }
+
+    /// Takes someone in who waits for a place. Who comes although there is one has tried it in vain, and
+    /// gets one on a connection that is yet to be opened.
+    pub(super) fn join(&mut self, target: &Target<'_>) -> (Rc<Made>, oneshot::Receiver<Told>) {
+        let (tell, told) = oneshot::channel();
+        self.now += 1;
+        let (came, timeout_ms) = (self.now, target.dial.timeout_ms);
+        let group = self.group_of(target);
+        if group.waiting.is_empty() || timeout_ms > group.dial.timeout_ms {
+            group.dial = target.dial.in_general();
+        }
+        let fresh = group.room().is_some();
+        group.waiting.push_back(Waiter { came, fresh, timeout_ms, tell });
+        let made = Rc::clone(&group.made);
+        self.waiting += 1;
+        (made, told)
+    }
+
+    /// Someone does not wait any more: was told, or is tired of it.
+    pub(super) fn left(&mut self, made: &Rc<Made>, was_told: bool) {
+        self.waiting -= 1;
+        if was_told {
+            return;
+        }
+        let Some(group) = self.group(made) else { return };
+        group.gone += 1;
+        if group.gone * 2 > group.waiting.len() {
+            group.waiting.retain(|waiter| !waiter.tell.is_closed());
+            group.gone = 0;
+        }
+        self.remove_if_empty(made);
+    }
+
+    /// Whether an opening for such a target is under way.
+    pub(super) fn is_opening(&self, made: &Rc<Made>) -> bool {
+        self.groups.iter().any(|group| Rc::ptr_eq(&group.made, made) && group.openings > 0)
+    }
+
+    /// An exchange has left a connection. Whether more may have to be opened.
+    pub(super) fn freed(&mut self, member: &Rc<Member>, now_ms: u64) -> bool {
+        let waits = self.waiting > 0;
+        let Some(group) = self.group(&member.made) else { return waits };
+        if member.is_spent() {
+            group.members.retain(|other| !Rc::ptr_eq(other, member));
+            self.remove_if_empty(&member.made);
+            return waits;
+        }
+        group.hand_out(member, now_ms);
+        if member.has_room() {
+            group.list(member);
+        }
+        // An idle one may give way to another.
+        waits && member.connection.is_idle()
+    }
+
+    /// The group that should open the next connection: that of whoever has waited longest.
+    fn wanting(&mut self) -> Option<&mut Group> {
+        if self.waiting == 0 {
+            return None;
+        }
+        let wanting = self.groups.iter_mut().filter(|group| group.openings < group.openings_wanted());
+        wanting.min_by_key(|group| group.waiting.front().map_or(u64::MAX, |waiter| waiter.came))
+    }
+
+    /// The limits under which the next connection is to be opened, if one is.
+    pub(super) fn wanted(&mut self) -> Option<PoolLimits> {
+        self.wanting().map(|group| group.limits)
+    }
+
+    /// Counts the next connection as on its way.
+    pub(super) fn order(&mut self) -> Option<Order> {
+        let group = self.wanting()?;
+        group.openings += 1;
+        Some(Order { made: Rc::clone(&group.made), dial: group.dial })
+    }
+
+    /// No further connection may be opened: every place is as good as a fresh one.
+    pub(super) fn make_do(&mut self, now_ms: u64) {
+        for group in &mut self.groups {
+            if group.waiting.iter().any(|waiter| waiter.fresh) {
+                group.waiting.iter_mut().for_each(|waiter| waiter.fresh = false);
+                group.hand_out_all(now_ms);
+            }
+        }
+    }
+
+    /// Connections that take no more exchanges are no longer counted.
+    pub(super) fn remove_spent(&mut self) {
+        self.groups.iter_mut().for_each(Group::remove_spent);
+    }
+
+    /// A connection that was ordered is there. One on which the node takes nothing is none.
+    pub(super) fn opened(&mut self, order: &Order, connection: Rc<SharedConnection>, now_ms: u64) {
+        self.now += 1;
+        let opened = self.now;
+        let Some(group) = self.group(&order.made) else { return };
+        if connection.is_spent(group.limits.requests) {
+            let reason = "the node closes its connections before they serve";
+            return self.failed(order, Fault::new(FaultKind::ConnectRefused, reason));
+        }
+        group.openings -= 1;
+        group.admit(connection, opened, now_ms);
+    }
+
+    /// Takes in a connection that nobody ordered.
+    pub(super) fn adopt(
+        &mut self,
+        target: &Target<'_>,
+        connection: Rc<SharedConnection>,
+        now_ms: u64,
+    ) -> Rc<Member> {
+        self.now += 1;
+        let opened = self.now;
+        self.group_of(target).admit(connection, opened, now_ms)
+    }
+
+    /// A connection that was ordered could not be opened. Those who wait fail together, unless another
+    /// opening is under way; but who would have given it more time waits on.
+    pub(super) fn failed(&mut self, order: &Order, fault: Fault) {
+        let (made, timeout_ms) = (&order.made, order.dial.timeout_ms);
+        let Some(group) = self.group(made) else { return };
+        group.openings -= 1;
+        if group.openings > 0 {
+            return;
+        }
+        for waiter in std::mem::take(&mut group.waiting) {
+            if waiter.timeout_ms > timeout_ms {
+                group.dial.timeout_ms = group.dial.timeout_ms.max(waiter.timeout_ms);
+                group.waiting.push_back(waiter);
+            } else {
+                // Who has gone needs no word.
+                let _ = waiter.tell.send(Told::Failed(fault));
+            }
+        }
+        group.gone = 0;
+        self.remove_if_empty(made);
+    }
+
+    /// The node shares no connection: `own` is for the first who waits, all others see for themselves.
+    pub(super) fn not_shared(&mut self, order: &Order, own: Connection) {
+        let made = &order.made;
+        let Some(group) = self.group(made) else { return };
+        group.openings -= 1;
+        let mut told = Told::Own(own);
+        for waiter in std::mem::take(&mut group.waiting) {
+            if !waiter.tell.is_closed() {
+                let _ = waiter.tell.send(std::mem::replace(&mut told, Told::NotShared));
+            }
+        }
+        group.gone = 0;
+        self.remove_if_empty(made);
+    }
+
+    /// The connection that was not used for the longest time, of those that no exchange is on, and when
+    /// it was used.
+    pub(super) fn longest_idle(&self) -> Option<(Rc<Member>, u64)> {
+        let members = self.groups.iter().flat_map(|group| &group.members);
+        let idle = members.filter(|member| member.connection.is_idle());
+        let longest = idle.min_by_key(|member| member.used_ms.get())?;
+        Some((Rc::clone(longest), longest.used_ms.get()))
+    }
+
+    /// Closes a connection.
+    pub(super) fn close(&mut self, member: &Rc<Member>) {
+        let Some(group) = self.group(&member.made) else { return };
+        group.members.retain(|other| !Rc::ptr_eq(other, member));
+        group.roomy.retain(|other| !Rc::ptr_eq(other, member));
+        self.remove_if_empty(&member.made);
+    }
+
+    /// Closes what idled too long or takes no more exchanges; a spent one ends with its last exchange,
+    /// which holds on to it. Finds the room that nodes have made by a change of their settings.
+    pub(super) fn sweep(&mut self, now_ms: u64) {
+        for group in &mut self.groups {
+            group.remove_spent();
+            group.members.retain(|member| {
+                if !member.connection.is_idle() {
+                    member.used_ms.set(now_ms);
+                }
+                now_ms.saturating_sub(member.used_ms.get()) < member.limits.idle_timeout_ms
+            });
+            group.roomy.clear();
+            group.members.iter().for_each(|member| member.listed.set(false));
+            group.hand_out_all(now_ms);
+            for member in &group.members {
+                if member.has_room() {
+                    member.listed.set(true);
+                    group.roomy.push(Rc::clone(member));
+                }
+            }
+            group.stalled = group.members.iter().any(|m| m.connection.is_idle() && !m.has_room());
+        }
+        self.groups.retain(|group| !group.is_empty());
+    }
+}
+
+impl Group {
+    /// Takes in a new connection, and lets those who wait have its places.
+    fn admit(&mut self, connection: Rc<SharedConnection>, opened: u64, now_ms: u64) -> Rc<Member> {
+        let member = Rc::new(Member {
+            connection,
+            made: Rc::clone(&self.made),
+            limits: self.limits,
+            used_ms: Cell::new(now_ms),
+            opened,
+            listed: Cell::new(false),
+        });
+        self.members.push(Rc::clone(&member));
+        let given = self.hand_out(&member, now_ms);
+        if member.has_room() {
+            self.list(&member);
+        } else {
+            self.places = given;
+        }
+        self.stalled = given == 0 && !member.has_room();
+        member
+    }
+}

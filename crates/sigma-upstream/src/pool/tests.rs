@@ -1,0 +1,355 @@
+//! Pools in front of nodes that say little: who gets a place, who waits, and what becomes of those who wait.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use sigma_config::resources::Scheme;
+use sigma_http::h1::{HeadLimits, Tolerance};
+use sigma_net::deadline;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, LocalSet, spawn_local};
+
+use super::*;
+use crate::dial::Dial;
+use crate::endpoint::Address;
+use crate::health::Health;
+use crate::identity::EndpointIds;
+use sigma_wire::h2::SharedLimits;
+
+const LIMITS: PoolLimits = PoolLimits { size: 4, idle_timeout_ms: 60_000, burst_ms: 10_000, requests: 1000 };
+
+fn endpoint(ids: &EndpointIds, host: &str, addr: &Address) -> Endpoint {
+    Endpoint {
+        lease: ids.lease(Scheme::Grpc, host, 80, None),
+        host: host.to_owned(),
+        port: 80,
+        addr: addr.clone(),
+        host_header: String::new(),
+        weight: 1,
+        priority: 0,
+        health: Arc::new(Health::unchecked()),
+    }
+}
+
+fn target(endpoint: &Endpoint) -> Target<'_> {
+    let shared = SharedLimits {
+        head: HeadLimits { line_bytes: 1_000, head_bytes: 1_000, fields: 10, tolerance: Tolerance::NONE },
+        streams: 10,
+        stream_window_bytes: 65_535,
+        connection_window_bytes: 65_535,
+        frame_bytes: 16_384,
+        header_list_bytes: 16_384,
+    };
+    let dial = Dial { scheme: Scheme::Grpc, timeout_ms: 60_000, shared, tls: None, introduction: b"" };
+    Target { endpoint, dial, limits: LIMITS }
+}
+
+async fn connections_of_the_former_are_not_used() {
+    let (ids, node) = (EndpointIds::default(), far(Manner::Places(PLACES)).await);
+    let pools = RefCell::new(Pools::default());
+    let former = endpoint(&ids, "former", &node.addr);
+    drop(connect(&pools, &target(&former), 0).await.expect("a connection"));
+    assert!(pools.borrow().checkout(&target(&former), 1).is_some());
+
+    let number = former.id().index();
+    drop(former);
+    assert_eq!(ids.live(), 0);
+    let next = endpoint(&ids, "next", &node.addr);
+    assert_eq!(next.id().index(), number);
+    assert!(pools.borrow().checkout(&target(&next), 2).is_none());
+    pools.borrow_mut().sweep(3);
+    assert_eq!(pools.borrow().endpoints(), 0);
+    // The node sees the end of its connection.
+    tokio::time::timeout(PATIENCE, node.until_open(0)).await.expect("in time");
+
+    // The endpoint that is there has a place, and loses it when it is gone too.
+    drop(connect(&pools, &target(&next), 4).await.expect("a connection"));
+    pools.borrow_mut().sweep(5);
+    assert_eq!(pools.borrow().endpoints(), 1);
+    drop(next);
+    pools.borrow_mut().sweep(6);
+    assert_eq!((pools.borrow().endpoints(), pools.borrow().by_endpoint.len()), (0, 0));
+}
+
+#[test]
+fn a_number_that_is_given_again_brings_no_connections() {
+    run(connections_of_the_former_are_not_used());
+}
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const PLACES: u32 = 10;
+
+/// An empty GOAWAY with the highest stream.
+const GOAWAY: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0];
+
+/// What a node does with a connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    /// It allows some streams.
+    Places(u32),
+    /// It says nothing.
+    Mute,
+    /// It allows some streams, and takes back the first connections as soon as it is told to.
+    Leaves(usize),
+}
+
+/// A node that takes connections and looks at nothing that comes on them.
+struct Far {
+    addr: Address,
+    connections: Rc<Cell<usize>>,
+    /// Those that the gateway has not closed.
+    open: Rc<Cell<usize>>,
+    leave: Rc<tokio::sync::Notify>,
+    task: JoinHandle<()>,
+}
+
+impl Far {
+    async fn until_open(&self, count: usize) {
+        while self.open.get() != count {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn far(manner: Manner) -> Far {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+    let addr = Address::Tcp(listener.local_addr().expect("address"));
+    let (connections, open) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0usize)));
+    let leave = Rc::new(tokio::sync::Notify::new());
+    let (count, still, leaving) = (Rc::clone(&connections), Rc::clone(&open), Rc::clone(&leave));
+    let task = spawn_local(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            count.set(count.get() + 1);
+            let (number, leaving, still) = (count.get(), Rc::clone(&leaving), Rc::clone(&still));
+            still.set(still.get() + 1);
+            spawn_local(async move {
+                hold(socket, manner, number, leaving).await;
+                still.set(still.get() - 1);
+            });
+        }
+    });
+    Far { addr, connections, open, leave, task }
+}
+
+async fn hold(mut socket: TcpStream, manner: Manner, number: usize, leave: Rc<tokio::sync::Notify>) {
+    let places = match manner {
+        Manner::Places(places) => Some(places),
+        Manner::Leaves(_) => Some(PLACES),
+        Manner::Mute => None,
+    };
+    if let Some(places) = places {
+        let mut settings = vec![0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3];
+        settings.extend_from_slice(&places.to_be_bytes());
+        let _ = socket.write_all(&settings).await;
+    }
+    if matches!(manner, Manner::Leaves(first) if number <= first) {
+        leave.notified().await;
+        let _ = socket.write_all(&GOAWAY).await;
+    }
+    let mut rest = Vec::new();
+    let _ = socket.read_to_end(&mut rest).await;
+}
+
+/// Exchanges that come at once, hold their places for some turns of the scheduler, and say in which order
+/// they got them.
+struct Crowd {
+    pools: Rc<RefCell<Pools>>,
+    endpoint: Rc<Endpoint>,
+    size: usize,
+    timeout_ms: u64,
+    /// The scheduler's turns for which a place is held; None for as long as the place is kept.
+    turns: Option<usize>,
+    served: Rc<RefCell<Vec<usize>>>,
+}
+
+impl Crowd {
+    fn of(far: &Far, ids: &EndpointIds, size: usize) -> Crowd {
+        Crowd {
+            pools: Rc::default(),
+            endpoint: Rc::new(endpoint(ids, "node", &far.addr)),
+            size,
+            timeout_ms: 60_000,
+            turns: None,
+            served: Rc::default(),
+        }
+    }
+
+    fn target(&self) -> Target<'_> {
+        let target = target(&self.endpoint);
+        let dial = Dial { timeout_ms: self.timeout_ms, ..target.dial };
+        Target { dial, limits: PoolLimits { size: self.size, ..LIMITS }, ..target }
+    }
+
+    fn come(self: &Rc<Self>, number: usize) -> JoinHandle<Result<Option<InUse>, Fault>> {
+        let crowd = Rc::clone(self);
+        spawn_local(async move {
+            let target = crowd.target();
+            let kept = crowd.pools.borrow().checkout(&target, deadline::now_ms());
+            let in_use = match kept {
+                Some(kept) => kept,
+                None => connect(&crowd.pools, &target, deadline::now_ms()).await?,
+            };
+            crowd.served.borrow_mut().push(number);
+            let Some(turns) = crowd.turns else { return Ok(Some(in_use)) };
+            for _ in 0..turns {
+                tokio::task::yield_now().await;
+            }
+            Ok(None)
+        })
+    }
+
+    async fn all(self: &Rc<Self>, count: usize) -> Vec<Result<Option<InUse>, Fault>> {
+        let tasks: Vec<_> = (0..count).map(|number| self.come(number)).collect();
+        let mut results = Vec::new();
+        for task in tasks {
+            let result = tokio::time::timeout(PATIENCE, task).await.expect("in time");
+            results.push(result.expect("no panic"));
+        }
+        results
+    }
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    LocalSet::new().block_on(&runtime, async {
+        let wheel = spawn_local(deadline::drive(|| {}));
+        test.await;
+        wheel.abort();
+    });
+}
+
+#[test]
+fn a_thousand_streams_get_as_many_connections_as_they_need() {
+    run(async {
+        let (ids, far) = (EndpointIds::default(), far(Manner::Places(PLACES)).await);
+        let crowd = Rc::new(Crowd::of(&far, &ids, 320));
+        let held = crowd.all(1_000).await;
+        assert!(held.iter().all(Result::is_ok));
+        assert_eq!(far.connections.get(), 100, "each is filled before the next is opened");
+        drop(held);
+        let again = crowd.all(1_000).await;
+        assert!(again.iter().all(Result::is_ok));
+        assert_eq!(far.connections.get(), 100, "all of them serve again");
+    });
+}
+
+#[test]
+fn who_finds_no_place_waits_and_is_served_in_turn() {
+    run(async {
+        let (ids, far) = (EndpointIds::default(), far(Manner::Places(PLACES)).await);
+        let crowd = Rc::new(Crowd { turns: Some(3), ..Crowd::of(&far, &ids, 5) });
+        let results = crowd.all(1_000).await;
+        assert!(results.iter().all(Result::is_ok));
+        assert_eq!(far.connections.get(), 5, "no more than the pool may have");
+        let served = crowd.served.borrow();
+        assert!(served.is_sorted(), "first come, first served: {served:?}");
+    });
+}
+
+#[test]
+fn who_waits_in_vain_is_told_that_there_is_no_place() {
+    run(async {
+        let (ids, far) = (EndpointIds::default(), far(Manner::Places(PLACES)).await);
+        let crowd = Rc::new(Crowd { timeout_ms: 300, ..Crowd::of(&far, &ids, 1) });
+        let held = crowd.all(11).await;
+        let (got, failed): (Vec<_>, Vec<_>) = held.into_iter().partition(Result::is_ok);
+        assert_eq!((got.len(), failed.len()), (10, 1));
+        let kind = failed.into_iter().next().and_then(Result::err).map(|fault| fault.kind);
+        assert_eq!(kind, Some(FaultKind::OutOfSockets));
+    });
+}
+
+#[test]
+fn who_is_tired_of_waiting_leaves_no_gap() {
+    run(async {
+        let (ids, far) = (EndpointIds::default(), far(Manner::Places(PLACES)).await);
+        let crowd = Rc::new(Crowd::of(&far, &ids, 1));
+        let mut held = crowd.all(10).await;
+        let (tired, patient, late) = (crowd.come(10), crowd.come(11), crowd.come(12));
+        tokio::task::yield_now().await;
+        tired.abort();
+        held.truncate(8);
+        for waits in [patient, late] {
+            let got = tokio::time::timeout(PATIENCE, waits).await.expect("in time").expect("no panic");
+            held.push(got);
+        }
+        assert!(held.iter().all(Result::is_ok));
+        assert_eq!((held.len(), far.connections.get()), (10, 1));
+    });
+}
+
+#[test]
+fn a_place_that_its_owner_does_not_take_goes_to_the_next() {
+    run(async {
+        let (ids, far) = (EndpointIds::default(), far(Manner::Places(1)).await);
+        let crowd = Rc::new(Crowd::of(&far, &ids, 1));
+        let held = crowd.all(1).await;
+        let (first, second) = (crowd.come(1), crowd.come(2));
+        tokio::task::yield_now().await;
+        // The place is given to the first, who is aborted before it runs.
+        drop(held);
+        first.abort();
+        let got = tokio::time::timeout(PATIENCE, second).await.expect("in time").expect("no panic");
+        assert!(got.is_ok());
+        assert_eq!(far.connections.get(), 1);
+    });
+}
+
+#[test]
+fn all_fail_with_a_node_that_refuses_or_says_nothing() {
+    run(async {
+        let ids = EndpointIds::default();
+        let mut refusing = far(Manner::Mute).await;
+        let closed = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        refusing.addr = Address::Tcp(closed.local_addr().expect("address"));
+        drop(closed);
+        let mute = far(Manner::Mute).await;
+        for (far, timeout_ms, kind) in
+            [(&refusing, 60_000, FaultKind::ConnectRefused), (&mute, 300, FaultKind::ConnectTimeout)]
+        {
+            let counters = Arc::new(WorkerCounters::default());
+            let pools = Rc::new(RefCell::new(Pools::new(Arc::clone(&counters))));
+            let crowd = Rc::new(Crowd { timeout_ms, pools, ..Crowd::of(far, &ids, 320) });
+            for result in crowd.all(1_000).await {
+                assert_eq!(result.err().map(|fault| fault.kind), Some(kind));
+            }
+            assert_eq!(counters.get(Counter::UpstreamConnects), 1, "one attempt for all: {kind:?}");
+        }
+    });
+}
+
+#[test]
+fn streams_that_wait_get_over_connections_that_are_taken_back() {
+    run(async {
+        let (ids, far) = (EndpointIds::default(), far(Manner::Leaves(3)).await);
+        let crowd = Rc::new(Crowd { turns: Some(20), ..Crowd::of(&far, &ids, 4) });
+        let (results, ()) = tokio::join!(crowd.all(1_000), async {
+            while crowd.served.borrow().len() < 100 {
+                tokio::task::yield_now().await;
+            }
+            far.leave.notify_waiters();
+        });
+        assert!(results.iter().all(Result::is_ok));
+        assert!((4..=7).contains(&far.connections.get()), "{} connections", far.connections.get());
+    });
+}
+
+#[test]
+fn a_node_without_places_is_not_asked_for_ever() {
+    run(async {
+        let (ids, far) = (EndpointIds::default(), far(Manner::Places(0)).await);
+        let crowd = Rc::new(Crowd { timeout_ms: 300, ..Crowd::of(&far, &ids, 320) });
+        let results = crowd.all(20).await;
+        assert!(results.iter().all(Result::is_err));
+        assert_eq!(far.connections.get(), 1, "another connection would be no better");
+    });
+}
