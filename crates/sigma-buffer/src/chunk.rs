@@ -11,11 +11,18 @@ pub const CHUNK_BYTES: usize = 64 * 1024;
 /// Buffers a thread keeps for reuse; beyond it they are freed, so a burst does not stay resident.
 const FREE_LIST_MAX: usize = 64;
 
+/// Size of a buffer for a copy of little, which must not take the memory of a read.
+const SMALL_BYTES: usize = 2 * 1024;
+
+/// Small buffers a thread keeps for reuse.
+const SMALL_FREE_LIST_MAX: usize = 256;
+
 /// A shrunk chunk has room for this much: most heads in all.
 const LEAST_SHRUNK_BYTES: usize = 1024;
 
 thread_local! {
     static FREE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
+    static SMALL_FREE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
     static SIZE: Cell<usize> = const { Cell::new(CHUNK_BYTES) };
 }
 
@@ -54,6 +61,11 @@ impl Chunk {
         Chunk { bytes, start: 0, end: 0 }
     }
 
+    fn take_small() -> Chunk {
+        let bytes = SMALL_FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| zeroed(SMALL_BYTES));
+        Chunk { bytes, start: 0, end: 0 }
+    }
+
     /// A chunk with the next piece of `bytes`, of which `taken` were taken; None at their end.
     pub fn next_of(bytes: &[u8], taken: &mut usize) -> Option<Chunk> {
         /// Largest piece: what goes to a socket at once, and little to hold for a slow peer.
@@ -64,15 +76,13 @@ impl Chunk {
         Some(piece)
     }
 
-    /// A chunk with a copy of `data`.
+    /// A chunk with a copy of `data`, in memory that fits.
     pub fn copy_of(data: &[u8]) -> Chunk {
-        if data.is_empty() {
-            return Chunk::empty();
-        }
-        let mut chunk = if data.len() <= SIZE.get() {
-            Chunk::take()
-        } else {
-            Chunk { bytes: zeroed(data.len()), start: 0, end: 0 }
+        let mut chunk = match data.len() {
+            0 => return Chunk::empty(),
+            1..=SMALL_BYTES => Chunk::take_small(),
+            len if len <= SIZE.get() => Chunk::take(),
+            len => Chunk { bytes: zeroed(len), start: 0, end: 0 },
         };
         chunk.bytes[..data.len()].copy_from_slice(data);
         chunk.end = data.len();
@@ -206,16 +216,20 @@ impl DerefMut for Chunk {
 impl Drop for Chunk {
     #[inline]
     fn drop(&mut self) {
-        if !self.bytes.is_empty() && self.bytes.len() == SIZE.try_with(Cell::get).unwrap_or(0) {
-            let bytes = std::mem::take(&mut self.bytes);
-            // During thread shutdown the list may be gone; then the buffer is simply freed.
-            let _ = FREE.try_with(|free| {
-                let mut free = free.borrow_mut();
-                if free.len() < FREE_LIST_MAX {
-                    free.push(bytes);
-                }
-            });
-        }
+        // During thread shutdown the lists may be gone; then the buffer is simply freed.
+        let (free, most) = match self.bytes.len() {
+            0 => return,
+            SMALL_BYTES => (&SMALL_FREE, SMALL_FREE_LIST_MAX),
+            len if len == SIZE.try_with(Cell::get).unwrap_or(0) => (&FREE, FREE_LIST_MAX),
+            _ => return,
+        };
+        let bytes = std::mem::take(&mut self.bytes);
+        let _ = free.try_with(|free| {
+            let mut free = free.borrow_mut();
+            if free.len() < most {
+                free.push(bytes);
+            }
+        });
     }
 }
 
@@ -258,6 +272,15 @@ mod tests {
             chunk.reserve_total(CHUNK_BYTES);
             assert_eq!(&chunk[..], &data[1..]);
         }
+    }
+
+    #[test]
+    fn a_copy_of_little_takes_little() {
+        for (len, room) in [(1, SMALL_BYTES), (SMALL_BYTES, SMALL_BYTES), (SMALL_BYTES + 1, CHUNK_BYTES)] {
+            let chunk = Chunk::copy_of(&vec![b'x'; len]);
+            assert_eq!((chunk.len(), chunk.bytes.len()), (len, room));
+        }
+        assert!(SMALL_FREE.with_borrow(Vec::len) > 0, "it is kept for the next one");
     }
 
     #[test]
