@@ -297,6 +297,19 @@ impl Headers {
         self.append_line(id, name, &[value]);
     }
 
+    /// As [`Headers::append_known`], of a value that was found to have no control character.
+    pub(crate) fn append_sound(&mut self, id: HeaderId, name: &[u8], value: &[u8]) {
+        let line = self.arena.len();
+        self.arena.reserve(name.len() + value.len() + ": \r\n".len());
+        self.arena.extend_from_slice(name);
+        self.arena.extend_from_slice(b": ");
+        let start = self.arena.len();
+        self.arena.extend_from_slice(value);
+        let value_end = self.arena.len();
+        self.arena.extend_from_slice(b"\r\n");
+        self.push_known(id, line, name.len(), start..value_end, self.arena.len());
+    }
+
     fn append_line(&mut self, id: HeaderId, name: &[u8], parts: &[&[u8]]) {
         let line = self.arena.len();
         self.arena.extend_from_slice(name);

@@ -19,5 +19,5 @@ pub use h1::bytes::is_authority;
 pub use head::{RequestHead, ResponseHead, TargetForm, Version};
 pub use header::{HeaderId, Headers};
 pub use method::Method;
-pub use pseudo_fields::{Assembly, PseudoFields};
+pub use pseudo_fields::{Assembly, Field, PseudoFields};
 pub use sigma_buffer::Chunk;

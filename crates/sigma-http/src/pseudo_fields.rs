@@ -22,6 +22,31 @@ pub struct PseudoFields<'p> {
     pub protocol: Option<&'p [u8]>,
 }
 
+/// A field as it comes.
+#[derive(Debug, Clone, Copy)]
+pub struct Field<'f> {
+    /// [`HeaderId::of`] the name; [`HeaderId::Other`] for pseudo-fields.
+    pub id: HeaderId,
+    /// The name as it came: a capital letter is for the caller to refuse.
+    pub name: &'f [u8],
+    /// The value as it came.
+    pub value: &'f [u8],
+    /// Whether [`is_sound`] was asked already, and said so: tables ask once for all times.
+    pub sound: bool,
+}
+
+impl<'f> Field<'f> {
+    /// A field of which nothing is known.
+    pub fn new(name: &'f [u8], value: &'f [u8]) -> Field<'f> {
+        Field { id: HeaderId::of(name), name, value, sound: false }
+    }
+}
+
+/// Whether name and value have nothing but what may stand there (RFC 9113 §8.2.1).
+pub fn is_sound(name: &[u8], value: &[u8]) -> bool {
+    check_bytes(name, value).is_ok()
+}
+
 /// A head in the making: its fields come one by one.
 #[derive(Debug)]
 pub struct Assembly {
@@ -49,8 +74,7 @@ impl RequestHead {
         limits: &HeadLimits,
     ) -> Result<(), ParseError> {
         let mut assembly = self.begin_assembly(version, pseudo, limits)?;
-        fields
-            .try_for_each(|(name, value)| self.add_field(&mut assembly, HeaderId::of(name), name, value))?;
+        fields.try_for_each(|(name, value)| self.add_field(&mut assembly, &Field::new(name, value)))?;
         self.end_assembly(&assembly)
     }
 
@@ -80,19 +104,14 @@ impl RequestHead {
         Ok(Assembly { budget, cookies: 0, has_authority, is_tunnel })
     }
 
-    /// The next field of a head in the making. `id` must be that of `name`.
+    /// The next field of a head in the making.
     ///
     /// # Errors
     /// Returns an error if the field must not be forwarded or is one too many.
-    pub fn add_field(
-        &mut self,
-        assembly: &mut Assembly,
-        id: HeaderId,
-        name: &[u8],
-        value: &[u8],
-    ) -> Result<(), ParseError> {
+    pub fn add_field(&mut self, assembly: &mut Assembly, field: &Field<'_>) -> Result<(), ParseError> {
+        let Field { id, name, value, .. } = *field;
         assembly.budget.spend(name, value)?;
-        check_field(id, name, value)?;
+        check_field(field)?;
         match id {
             HeaderId::Te if value != b"trailers" => {
                 return Err(Invalid("TE is something else than trailers"));
@@ -112,7 +131,7 @@ impl RequestHead {
             HeaderId::Cookie => assembly.cookies += 1,
             _ => {}
         }
-        self.headers.append_known(id, name, value);
+        self.headers.append_sound(id, name, value);
         Ok(())
     }
 
@@ -201,9 +220,8 @@ impl ResponseHead {
         limits: &HeadLimits,
     ) -> Result<(), ParseError> {
         let mut assembly = self.begin_assembly(version, status, limits)?;
-        fields.try_for_each(|(name, value)| {
-            self.headers.add_assembled(&mut assembly, HeaderId::of(name), name, value)
-        })
+        fields
+            .try_for_each(|(name, value)| self.headers.add_assembled(&mut assembly, &Field::new(name, value)))
     }
 
     /// The first step of [`ResponseHead::assemble`]; [`Headers::add_assembled`] takes the fields.
@@ -242,27 +260,20 @@ impl Headers {
         limits: &HeadLimits,
     ) -> Result<Headers, ParseError> {
         let (mut headers, mut assembly) = (Headers::default(), Assembly::of_fields(limits));
-        fields.try_for_each(|(name, value)| {
-            headers.add_assembled(&mut assembly, HeaderId::of(name), name, value)
-        })?;
+        fields
+            .try_for_each(|(name, value)| headers.add_assembled(&mut assembly, &Field::new(name, value)))?;
         headers.check_trailers()?;
         Ok(headers)
     }
 
-    /// The next field of a response, or of trailers. `id` must be that of `name`.
+    /// The next field of a response, or of trailers.
     ///
     /// # Errors
     /// Returns an error if the field must not be forwarded or is one too many.
-    pub fn add_assembled(
-        &mut self,
-        assembly: &mut Assembly,
-        id: HeaderId,
-        name: &[u8],
-        value: &[u8],
-    ) -> Result<(), ParseError> {
-        assembly.budget.spend(name, value)?;
-        check_field(id, name, value)?;
-        self.append_known(id, name, value);
+    pub fn add_assembled(&mut self, assembly: &mut Assembly, field: &Field<'_>) -> Result<(), ParseError> {
+        assembly.budget.spend(field.name, field.value)?;
+        check_field(field)?;
+        self.append_sound(field.id, field.name, field.value);
         Ok(())
     }
 
@@ -314,15 +325,11 @@ impl Budget {
 }
 
 /// RFC 9113 §8.2.1 and §8.2.2
-fn check_field(id: HeaderId, name: &[u8], value: &[u8]) -> Result<(), ParseError> {
-    if !is_token(name) || name.iter().any(u8::is_ascii_uppercase) || name.len() > usize::from(u16::MAX) {
-        return Err(Invalid("a field name is not a lower-case token"));
+fn check_field(field: &Field<'_>) -> Result<(), ParseError> {
+    if !field.sound {
+        check_bytes(field.name, field.value)?;
     }
-    let space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
-    if !is_value(value) || space(value.first()) || space(value.last()) {
-        return Err(Invalid("a field value contains a control byte or white space around it"));
-    }
-    match id {
+    match field.id {
         HeaderId::Connection
         | HeaderId::KeepAlive
         | HeaderId::ProxyConnection
@@ -330,6 +337,18 @@ fn check_field(id: HeaderId, name: &[u8], value: &[u8]) -> Result<(), ParseError
         | HeaderId::Upgrade => Err(Invalid("a connection field where connections have none")),
         _ => Ok(()),
     }
+}
+
+/// RFC 9113 §8.2.1
+fn check_bytes(name: &[u8], value: &[u8]) -> Result<(), ParseError> {
+    if !is_token(name) || name.iter().any(u8::is_ascii_uppercase) || name.len() > usize::from(u16::MAX) {
+        return Err(Invalid("a field name is not a lower-case token"));
+    }
+    let space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    if !is_value(value) || space(value.first()) || space(value.last()) {
+        return Err(Invalid("a field value contains a control byte or white space around it"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -229,6 +229,11 @@ impl Codec {
         None
     }
 
+    /// Whether there are such streams as [`Codec::take_woken`] tells.
+    pub fn has_woken(&self) -> bool {
+        !self.woken.is_empty()
+    }
+
     /// Streams for which something has happened since this was asked last. `wake` gets their slots, some of
     /// them more than once.
     pub fn take_woken(&mut self, wake: impl FnMut(usize)) {

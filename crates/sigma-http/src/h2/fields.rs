@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use super::hpack::Field;
 use super::priority::Priority;
 use crate::h1::{HeadLimits, ParseError, Tolerance};
-use crate::pseudo_fields::Assembly;
+use crate::pseudo_fields::{Assembly, Field};
 use crate::{Headers, PseudoFields, RequestHead, ResponseHead, Version};
 
 use ParseError::Invalid;
@@ -162,7 +161,7 @@ impl<'a> RequestFields<'a> {
         if field.name == b"priority" {
             self.priority = Priority::parse(field.value);
         }
-        self.head.add_field(assembly, field.id, field.name, field.value)
+        self.head.add_field(assembly, field)
     }
 
     /// Whether it decodes to so much more than it may that nothing of it is worth an answer.
@@ -220,7 +219,7 @@ impl<'a> ResponseFields<'a> {
             (Some(_), b":status") => Err(REPEATED),
             (_, [b':', ..]) => Err(UNKNOWN),
             (None, _) => Err(Invalid("there is no :status")),
-            (Some(assembly), name) => self.head.headers.add_assembled(assembly, field.id, name, field.value),
+            (Some(assembly), _) => self.head.headers.add_assembled(assembly, field),
         }
     }
 
@@ -278,7 +277,7 @@ impl TrailerFields {
         if field.name.first() == Some(&b':') {
             return Err(UNKNOWN);
         }
-        self.headers.add_assembled(&mut self.assembly, field.id, field.name, field.value)
+        self.headers.add_assembled(&mut self.assembly, field)
     }
 
     /// As [`RequestFields::is_bomb`].

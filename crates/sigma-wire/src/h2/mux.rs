@@ -83,6 +83,11 @@ impl Mux {
             codec.held() == 0
         });
         if last {
+            let mut wakers = self.wakers.borrow_mut();
+            if wakers.capacity() > KEPT_WAKERS {
+                *wakers = Vec::new();
+            }
+            drop(wakers);
             // It may have waited for just that.
             self.wake_driver();
         }
@@ -94,15 +99,15 @@ impl Mux {
     }
 
     fn wake_streams(&self, codec: &mut Codec) {
+        if !codec.has_woken() {
+            return;
+        }
         let mut wakers = self.wakers.borrow_mut();
         codec.take_woken(|slot| {
             if let Some(waker) = wakers.get_mut(slot).and_then(Option::take) {
                 waker.wake();
             }
         });
-        if codec.held() == 0 && wakers.capacity() > KEPT_WAKERS {
-            *wakers = Vec::new();
-        }
     }
 
     /// Has the driver look around.

@@ -6,6 +6,7 @@ use super::error::HpackError;
 use super::table::Table;
 use super::{fixed, huffman, integer};
 use crate::HeaderId;
+use crate::pseudo_fields::{Field, is_sound};
 
 /// Size that every table begins with (RFC 9113 §6.5.2).
 const FIRST_TABLE_BYTES: u32 = 4096;
@@ -14,15 +15,11 @@ const LEAST_DECODED_BYTES: usize = 256;
 /// Memory for texts that is kept from block to block; one with longer ones frees the rest.
 const KEPT_DECODED_BYTES: usize = 2048;
 
-/// One field of a block that is being decoded; borrowed until the callback returns.
+/// What is known of a field in the table.
 #[derive(Debug, Clone, Copy)]
-pub struct Field<'a> {
-    /// [`HeaderId::Other`] for unknown names and for pseudo-fields.
-    pub id: HeaderId,
-    /// The name as it came: a capital letter is for the caller to refuse.
-    pub name: &'a [u8],
-    /// The value as it came.
-    pub value: &'a [u8],
+pub(super) struct Note {
+    id: HeaderId,
+    sound: bool,
 }
 
 /// Decodes the blocks of one connection, in the order in which they come.
@@ -30,7 +27,7 @@ pub struct Field<'a> {
 pub struct Decoder {
     /// Greatest size that the peer may choose.
     announced: u32,
-    table: Table<HeaderId>,
+    table: Table<Note>,
     /// The texts of one field that came coded: a name, then a value.
     decoded: Vec<u8>,
 }
@@ -127,9 +124,10 @@ impl Decoder {
         let value = self.text(rest, name.decoded())?;
         let (name, value) = (name.plain(&self.decoded), value.plain(&self.decoded));
         let id = HeaderId::of(name);
-        field(Field { id, name, value });
+        let sound = add && is_sound(name, value);
+        field(Field { id, name, value, sound });
         if add {
-            self.table.add(name, value, id);
+            self.table.add(name, value, Note { id, sound });
         }
         Ok(())
     }
@@ -145,19 +143,21 @@ impl Decoder {
         let text = self.text(rest, 0)?;
         let value = text.plain(&self.decoded);
         let named = find(&self.table, index)?;
-        field(Field { value, ..named });
+        let sound = add && is_sound(named.name, value);
+        field(Field { value, sound, ..named });
         if !add {
             return Ok(());
         }
+        let note = Note { id: named.id, sound };
         if let Some(fixed) = fixed::field(index as usize) {
-            self.table.add(fixed.name, value, fixed.id);
+            self.table.add(fixed.name, value, note);
             return Ok(());
         }
         // The entry that gives its name may be evicted by the new one: the name is put aside.
-        let (id, start, end) = (named.id, text.decoded(), text.decoded() + named.name.len());
+        let (start, end) = (text.decoded(), text.decoded() + named.name.len());
         grow(&mut self.decoded, end);
         self.decoded[start..end].copy_from_slice(named.name);
-        self.table.add(&self.decoded[start..end], text.plain(&self.decoded), id);
+        self.table.add(&self.decoded[start..end], text.plain(&self.decoded), note);
         Ok(())
     }
 
@@ -177,14 +177,14 @@ impl Decoder {
 }
 
 /// The field of an index, in the static table or behind it (RFC 7541 §2.3.3).
-fn find(table: &Table<HeaderId>, index: u32) -> Result<Field<'_>, HpackError> {
+fn find(table: &Table<Note>, index: u32) -> Result<Field<'_>, HpackError> {
     let index = index as usize;
     if let Some(fixed) = fixed::field(index) {
-        return Ok(Field { id: fixed.id, name: fixed.name, value: fixed.value });
+        return Ok(Field { id: fixed.id, name: fixed.name, value: fixed.value, sound: true });
     }
     let age = index.checked_sub(fixed::COUNT + 1).ok_or(HpackError::Index)?;
-    let (name, value, id) = table.get(age).ok_or(HpackError::Index)?;
-    Ok(Field { id, name, value })
+    let (name, value, Note { id, sound }) = table.get(age).ok_or(HpackError::Index)?;
+    Ok(Field { id, name, value, sound })
 }
 
 fn grow(decoded: &mut Vec<u8>, needed: usize) {
@@ -195,7 +195,7 @@ fn grow(decoded: &mut Vec<u8>, needed: usize) {
 
 #[cfg(test)]
 impl Decoder {
-    pub(super) fn table(&self) -> &Table<HeaderId> {
+    pub(super) fn table(&self) -> &Table<Note> {
         &self.table
     }
 

@@ -23,7 +23,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use decoder::{Decoder, Field};
+pub use crate::pseudo_fields::Field;
+pub use decoder::Decoder;
 pub use encoder::Encoder;
 pub use error::HpackError;
 pub use fixed::Pseudo;
