@@ -1,5 +1,7 @@
 //! Accept: from a listening socket to exchanges, one task per connection.
 
+mod streams;
+
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,17 +10,16 @@ use std::time::Duration;
 use sigma_config::settings::ListenAddress;
 use sigma_http::Chunk;
 use sigma_net::{Listening, Stream, deadline};
-use sigma_observe::counters::Counter;
 use sigma_wire::Downstream;
 use sigma_wire::h1::{NoRequest, Server};
-use sigma_wire::h2::{Glitch, Incoming, ServerStream, Session};
 use tokio::sync::Notify;
 
 use crate::admit::{Admitted, admit};
-use crate::connection::{ConnectionInfo, Origin, session_limits};
+use crate::connection::{ConnectionInfo, Origin};
 use crate::exchange;
 use crate::snapshot::edge::ListenerOptions;
-use crate::worker::Worker;
+use crate::worker::{Entered, Worker};
+use streams::multiplexed;
 
 /// Pause after a failed accept: the usual reason, no free file descriptor, needs time to pass.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -102,15 +103,6 @@ async fn wait_for_descriptors(worker: &Worker, listening: &Listening) {
     }
 }
 
-/// Counts a connection out however its task ends, a panic included.
-struct Entered(Rc<Worker>);
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        self.0.leave();
-    }
-}
-
 /// Whether a listener still accepts; its connections ask.
 struct Open(Rc<Cell<bool>>);
 
@@ -190,43 +182,6 @@ async fn converse(mut conversation: Box<Conversation>) {
     }
 }
 
-/// A connection that turned out to carry streams: a task for each of them, beside the connection's own.
-async fn multiplexed(
-    entered: Entered,
-    (stream, early): (Stream, Chunk),
-    info: ConnectionInfo,
-    open: Rc<Cell<bool>>,
-) {
-    let worker = Rc::clone(&entered.0);
-    let limits = session_limits(&worker.view().snapshot.settings);
-    let mut session = Session::accept(stream, early, info.origin.peer, limits);
-    // It is counted out when the last of its exchanges is over.
-    let (entered, info) = (Rc::new(entered), Rc::new(info));
-    while let Some(incoming) = session.next(|| worker.is_draining() || !open.get()).await {
-        let (entered, info) = (Rc::clone(&entered), Rc::clone(&info));
-        tokio::task::spawn_local(async move { exchange_of_stream(&entered.0, &info, incoming).await });
-        count_glitches(&worker, &mut session);
-    }
-    count_glitches(&worker, &mut session);
-}
-
-fn count_glitches(worker: &Worker, session: &mut Session) {
-    for (glitch, n) in Glitch::ALL.into_iter().zip(session.take_glitches()) {
-        let counter = match glitch {
-            _ if n == 0 => continue,
-            Glitch::Reset => Counter::GlitchesReset,
-            Glitch::StreamError => Counter::GlitchesStreamError,
-            Glitch::Head => Counter::GlitchesHead,
-            Glitch::Refused => Counter::GlitchesRefused,
-            Glitch::Control => Counter::GlitchesControl,
-            Glitch::Window => Counter::GlitchesWindow,
-            Glitch::Empty => Counter::GlitchesEmpty,
-            Glitch::Continuation => Counter::GlitchesContinuation,
-        };
-        worker.counters.add(counter, n.into());
-    }
-}
-
 /// One exchange on a connection that has one at a time.
 async fn exchange(conversation: &mut Conversation) {
     let Conversation { server, info, entered: Entered(worker), .. } = conversation;
@@ -237,19 +192,6 @@ async fn exchange(conversation: &mut Conversation) {
             exchange::refuse(worker, info, Downstream::H1(server), &mut scratch, fault).await;
         }
         Err(NoRequest::Closed) => Downstream::H1(server).abort(),
-    }
-    worker.give_scratch(scratch);
-}
-
-/// The exchange of one stream, from its head to its end.
-async fn exchange_of_stream(worker: &Worker, info: &ConnectionInfo, incoming: Incoming) {
-    let mut scratch = worker.take_scratch();
-    let key = [worker.random(), worker.random()];
-    let (mut stream, accepted) = ServerStream::accept(incoming, key, &mut scratch.ctx.request);
-    let down = Downstream::H2(&mut stream);
-    match accepted {
-        Ok(()) => exchange::run(worker, info, down, &mut scratch).await,
-        Err(fault) => exchange::refuse(worker, info, down, &mut scratch, fault).await,
     }
     worker.give_scratch(scratch);
 }

@@ -115,6 +115,15 @@ pub(crate) struct Worker {
     pub(crate) released: Notify,
 }
 
+/// Counts a connection out however its task ends, a panic included.
+pub(crate) struct Entered(pub(crate) Rc<Worker>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
 impl Worker {
     pub(crate) fn new(
         snapshot: Arc<Snapshot>,

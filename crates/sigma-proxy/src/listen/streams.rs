@@ -1,0 +1,131 @@
+//! Connections with streams, and the exchanges on them.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::{Rc, Weak};
+use std::task::{Poll, Waker};
+
+use sigma_http::Chunk;
+use sigma_net::Stream;
+use sigma_observe::counters::Counter;
+use sigma_wire::Downstream;
+use sigma_wire::h2::{Glitch, Incoming, ServerStream, Session};
+
+use crate::connection::{ConnectionInfo, session_limits};
+use crate::exchange;
+use crate::worker::{Entered, Worker};
+
+/// Runners of a worker that wait for work; those beyond end. Each holds the memory of an exchange.
+const IDLE_RUNNERS_MAX: usize = 128;
+
+/// A connection that turned out to carry streams: a runner for each of them, beside the connection's own task.
+pub(super) async fn multiplexed(
+    entered: Entered,
+    (stream, early): (Stream, Chunk),
+    info: ConnectionInfo,
+    open: Rc<Cell<bool>>,
+) {
+    let worker = Rc::clone(&entered.0);
+    let limits = session_limits(&worker.view().snapshot.settings);
+    let mut session = Session::accept(stream, early, info.origin.peer, limits);
+    // It is counted out when the last of its exchanges is over.
+    let connection = Rc::new((entered, info));
+    let runners = worker.local.part(Runners::default);
+    while let Some(incoming) = session.next(|| worker.is_draining() || !open.get()).await {
+        runners.run(Job { connection: Rc::clone(&connection), incoming });
+        count_glitches(&worker, &mut session);
+    }
+    count_glitches(&worker, &mut session);
+}
+
+fn count_glitches(worker: &Worker, session: &mut Session) {
+    for (glitch, n) in Glitch::ALL.into_iter().zip(session.take_glitches()) {
+        let counter = match glitch {
+            _ if n == 0 => continue,
+            Glitch::Reset => Counter::GlitchesReset,
+            Glitch::StreamError => Counter::GlitchesStreamError,
+            Glitch::Head => Counter::GlitchesHead,
+            Glitch::Refused => Counter::GlitchesRefused,
+            Glitch::Control => Counter::GlitchesControl,
+            Glitch::Window => Counter::GlitchesWindow,
+            Glitch::Empty => Counter::GlitchesEmpty,
+            Glitch::Continuation => Counter::GlitchesContinuation,
+        };
+        worker.counters.add(counter, n.into());
+    }
+}
+
+/// One exchange, with what it needs of its connection.
+struct Job {
+    connection: Rc<(Entered, ConnectionInfo)>,
+    incoming: Incoming,
+}
+
+/// Tasks that run exchanges, one after another: to make a task for each costs more than to wake one that is
+/// there.
+#[derive(Default)]
+struct Runners {
+    idle: RefCell<Vec<Rc<Runner>>>,
+}
+
+/// Where a task waits for its next exchange.
+#[derive(Default)]
+struct Runner {
+    job: Cell<Option<Job>>,
+    waker: Cell<Option<Waker>>,
+}
+
+impl Runners {
+    /// Runs an exchange in a task of its own.
+    fn run(self: &Rc<Self>, job: Job) {
+        let idle = self.idle.borrow_mut().pop();
+        let known = idle.is_some();
+        let runner = idle.unwrap_or_default();
+        runner.job.set(Some(job));
+        if !known {
+            tokio::task::spawn_local(run(runner, Rc::downgrade(self)));
+        } else if let Some(waker) = runner.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// Keeps a runner for the next exchange; false if there are enough.
+    fn keep(&self, runner: &Rc<Runner>) -> bool {
+        let mut idle = self.idle.borrow_mut();
+        let wanted = idle.len() < IDLE_RUNNERS_MAX;
+        if wanted {
+            idle.push(Rc::clone(runner));
+        }
+        wanted
+    }
+}
+
+async fn run(runner: Rc<Runner>, runners: Weak<Runners>) {
+    loop {
+        let job = poll_fn(|cx| match runner.job.take() {
+            Some(job) => Poll::Ready(job),
+            None => {
+                runner.waker.set(Some(cx.waker().clone()));
+                Poll::Pending
+            }
+        });
+        exchange_of_stream(job.await).await;
+        if !runners.upgrade().is_some_and(|runners| runners.keep(&runner)) {
+            return;
+        }
+    }
+}
+
+/// The exchange of one stream, from its head to its end.
+async fn exchange_of_stream(Job { connection, incoming }: Job) {
+    let (Entered(worker), info) = &*connection;
+    let mut scratch = worker.take_scratch();
+    let key = [worker.random(), worker.random()];
+    let (mut stream, accepted) = ServerStream::accept(incoming, key, &mut scratch.ctx.request);
+    let down = Downstream::H2(&mut stream);
+    match accepted {
+        Ok(()) => exchange::run(worker, info, down, &mut scratch).await,
+        Err(fault) => exchange::refuse(worker, info, down, &mut scratch, fault).await,
+    }
+    worker.give_scratch(scratch);
+}
