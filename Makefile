@@ -73,6 +73,7 @@ tools:
 	test -s /etc/ssl/certs/ca-certificates.crt || missing+=(ca-certificates); \
 	command -v curl >/dev/null || missing+=(curl); \
 	command -v ab >/dev/null || missing+=(apache2-utils); \
+	command -v h2load >/dev/null || missing+=(nghttp2-client); \
 	command -v openssl >/dev/null || missing+=(openssl); \
 	command -v sslscan >/dev/null || missing+=(sslscan); \
 	command -v jq >/dev/null || missing+=(jq); \

@@ -1,11 +1,12 @@
-//! The project's own tools: `cargo xtask tidy`, `cargo xtask docs`, `cargo xtask bench` and
-//! `cargo xtask fuzz`.
+//! The project's own tools: `cargo xtask tidy`, `cargo xtask docs`, `cargo xtask bench`,
+//! `cargo xtask fuzz` and `cargo xtask soak`.
 //!
 //! They are plain code beside the code they serve, so that no script outlives what it checks.
 
 mod bench;
 mod docs;
 mod fuzz;
+mod soak;
 mod tidy;
 
 use std::path::PathBuf;
@@ -30,6 +31,8 @@ enum Task {
     Bench(bench::Options),
     /// Run the simulations with many seeds, then the fuzz targets for a bounded time
     Fuzz(fuzz::Options),
+    /// Run HTTP/2 for long and with many of everything
+    Soak(soak::Options),
 }
 
 /// The repository's root: the folder that holds `xtask/`.
@@ -45,5 +48,6 @@ fn main() -> anyhow::Result<()> {
         Task::Docs => docs::run(&root),
         Task::Bench(options) => bench::run(&root, &options),
         Task::Fuzz(options) => fuzz::run(&root, &options),
+        Task::Soak(options) => soak::run(&root, &options),
     }
 }

@@ -12,6 +12,7 @@ mod go;
 mod h2;
 mod h2_grpc;
 mod h2_limits;
+mod h2_load;
 mod h2_nodes;
 mod live;
 mod load;
