@@ -259,6 +259,18 @@ impl Headers {
         self.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v)
     }
 
+    /// As [`Headers::find`], of a name in small letters that no [`HeaderId`] has.
+    pub(crate) fn find_other(&self, name: &[u8]) -> Option<&[u8]> {
+        let length = name.len();
+        let same = |f: &&Field| {
+            f.live
+                && f.id == HeaderId::Other
+                && usize::from(f.name_len) == length
+                && self.name_of(f).eq_ignore_ascii_case(name)
+        };
+        self.fields.iter().find(same).map(|f| self.value_of(f))
+    }
+
     /// Names and values in order.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.fields.iter().filter(|f| f.live).map(|f| (self.name_of(f), self.value_of(f)))

@@ -24,7 +24,12 @@ impl Priority {
     /// fields, of which `u` and `i` mean something. What is not understood leaves the default, as it
     /// should (RFC 9218 §4.1, §4.2).
     pub fn parse(value: &[u8]) -> Priority {
-        let mut priority = Priority::default();
+        Priority::default().updated(value)
+    }
+
+    /// With what a server says in its answer, which stands before what the client asked for (RFC 9218 §8).
+    pub fn updated(self, value: &[u8]) -> Priority {
+        let mut priority = self;
         for member in value.split(|byte| *byte == b',') {
             let member = member.trim_ascii();
             // Parameters of a member mean nothing here.
@@ -61,5 +66,7 @@ mod tests {
         ] {
             assert_eq!(Priority::parse(value.as_bytes()), Priority { urgency, incremental }, "{value}");
         }
+        let asked = Priority { urgency: 5, incremental: true };
+        assert_eq!(asked.updated(b"u=1"), Priority { urgency: 1, incremental: true });
     }
 }

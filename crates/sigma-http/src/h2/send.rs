@@ -96,6 +96,9 @@ impl Codec {
             return;
         }
         begin_body(stream, length, ended);
+        if let Some(value) = headers.find_other(b"priority") {
+            stream.priority = stream.priority.updated(value);
+        }
         let date = if headers.has(HeaderId::Date) { b"" } else { date };
         self.write_answer(key.id, ended, status, headers, date);
         self.end_if_both(key.slot);

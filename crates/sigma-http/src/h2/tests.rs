@@ -289,6 +289,43 @@ fn the_urgent_come_first() {
     assert_eq!(turns(&mut codec), [7, 7, 7, 9, 9, 9, 3, 5, 3, 5, 3, 5, 11, 11, 11]);
 }
 
+/// A node knows what its answers are good for.
+#[test]
+fn an_answer_may_say_how_urgent_it_is() {
+    let mut codec = server(CONFIG);
+    let mut keys = Vec::new();
+    for (stream, priority) in [(1, &b"u=6, i"[..]), (3, b"u=2")] {
+        feed(&mut codec, &frame(kind::HEADERS, 5, stream, GET));
+        let key = codec.next_incoming().expect("a request").key;
+        let mut headers = Headers::default();
+        headers.append("Priority", priority);
+        codec.send_answer(key, 200, &headers, b"", BodyLength::Streamed, false);
+        keys.push(key);
+    }
+    for key in &keys {
+        codec.queue(*key, data(&[b'x'; 65_000]));
+        codec.flush(*key);
+    }
+    feed(&mut codec, &frame(kind::WINDOW_UPDATE, 0, 0, &1_000_000u32.to_be_bytes()));
+    feed(&mut codec, &frame(kind::WINDOW_UPDATE, 0, 1, &1_000_000u32.to_be_bytes()));
+    let first = keys[0];
+    drain(&mut codec);
+    codec.queue(first, data(&[b'y'; 100_000]));
+    codec.flush(first);
+    assert!(!codec.is_flushed(first), "it fills what may wait for the socket");
+    feed(&mut codec, &frame(kind::HEADERS, 5, 5, GET));
+    let urgent = codec.next_incoming().expect("a request").key;
+    let mut headers = Headers::default();
+    headers.append("Priority", b"u=0");
+    codec.send_answer(urgent, 200, &headers, b"", BodyLength::Streamed, false);
+    codec.queue(urgent, data(b"now"));
+    codec.flush(urgent);
+    let order: Vec<u32> =
+        sent(&mut codec).iter().filter(|(k, _)| *k == kind::DATA).map(|(_, id)| *id).collect();
+    let place = order.iter().position(|id| *id == 5).expect("it is sent");
+    assert!(order[place..].contains(&1), "before the rest of the other: {order:?}");
+}
+
 #[test]
 fn a_head_beyond_a_frame_goes_on_in_others() {
     let (mut codec, mut server) = (client(0).0, Codec::new(Config { header_list_bytes: 100_000, ..CONFIG }));
