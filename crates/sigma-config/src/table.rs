@@ -1,6 +1,9 @@
 //! Resources of one kind, found by identity and walked in order.
 
-use std::collections::{BTreeMap, HashMap};
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, HashSet};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
@@ -42,60 +45,133 @@ impl Order {
 
 /// Resources of one kind. Each has an [`Order`]. Among routes that are otherwise equal the smaller
 /// order is tried first.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Table<T> {
-    in_order: BTreeMap<(Order, Arc<str>), Arc<T>>,
-    by_id: HashMap<Arc<str>, (Order, Arc<T>)>,
+    in_order: BTreeSet<InOrder<T>>,
+    by_id: HashSet<ById<T>>,
+}
+
+/// A resource by its order, and by its identity among those of the same order. Identities stand in the
+/// resources only, as there may be hundreds of thousands of them.
+#[derive(Debug)]
+struct InOrder<T>(Order, Arc<T>);
+
+/// A resource by its identity.
+#[derive(Debug)]
+struct ById<T>(Order, Arc<T>);
+
+impl<T> Clone for InOrder<T> {
+    fn clone(&self) -> Self {
+        InOrder(self.0, Arc::clone(&self.1))
+    }
+}
+
+impl<T: Resource> InOrder<T> {
+    fn rank(&self) -> (Order, &str) {
+        (self.0, self.1.id())
+    }
+}
+
+impl<T: Resource> PartialEq for InOrder<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.rank() == other.rank()
+    }
+}
+
+impl<T: Resource> Eq for InOrder<T> {}
+
+impl<T: Resource> PartialOrd for InOrder<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T: Resource> Ord for InOrder<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+impl<T> Clone for ById<T> {
+    fn clone(&self) -> Self {
+        ById(self.0, Arc::clone(&self.1))
+    }
+}
+
+impl<T: Resource> Borrow<str> for ById<T> {
+    fn borrow(&self) -> &str {
+        self.1.id()
+    }
+}
+
+impl<T: Resource> PartialEq for ById<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.1.id() == other.1.id()
+    }
+}
+
+impl<T: Resource> Eq for ById<T> {}
+
+impl<T: Resource> Hash for ById<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.1.id().hash(state);
+    }
+}
+
+impl<T> Clone for Table<T> {
+    fn clone(&self) -> Self {
+        Table { in_order: self.in_order.clone(), by_id: self.by_id.clone() }
+    }
 }
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
-        Table { in_order: BTreeMap::new(), by_id: HashMap::new() }
+        Table { in_order: BTreeSet::new(), by_id: HashSet::new() }
     }
 }
 
 impl<T: Resource> Table<T> {
     /// The resource with this identity.
     pub fn get(&self, id: &str) -> Option<&Arc<T>> {
-        self.by_id.get(id).map(|(_, item)| item)
+        self.by_id.get(id).map(|ById(_, item)| item)
     }
 
     /// The order of the resource with this identity.
     pub fn order(&self, id: &str) -> Option<Order> {
-        self.by_id.get(id).map(|(order, _)| *order)
+        self.by_id.get(id).map(|ById(order, _)| *order)
     }
 
     /// Puts a resource in, in place of the one with its identity; returns that one.
     pub fn put(&mut self, created: u64, item: Arc<T>) -> Option<Arc<T>> {
         let before = self.remove(item.id());
-        let (order, id) = (Order::new(created, item.id()), Arc::<str>::from(item.id()));
-        self.by_id.insert(Arc::clone(&id), (order, Arc::clone(&item)));
-        self.in_order.insert((order, id), item);
+        let order = Order::new(created, item.id());
+        self.by_id.insert(ById(order, Arc::clone(&item)));
+        self.in_order.insert(InOrder(order, item));
         before
     }
 
     /// Appends a resource after all others, or replaces the one with its identity in its place.
     pub fn push(&mut self, item: T) {
-        let last = self.in_order.last_key_value().map_or(0, |((order, _), _)| order.created() + 1);
+        let last = self.in_order.last().map_or(0, |InOrder(order, _)| order.created() + 1);
         let created = self.order(item.id()).map_or(last, Order::created);
         self.put(created, Arc::new(item));
     }
 
     /// Takes a resource out.
     pub fn remove(&mut self, id: &str) -> Option<Arc<T>> {
-        let (id, (order, item)) = self.by_id.remove_entry(id)?;
-        self.in_order.remove(&(order, id));
+        let ById(order, item) = self.by_id.take(id)?;
+        self.in_order.remove(&InOrder(order, Arc::clone(&item)));
         Some(item)
     }
 
     /// The resources in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Arc<T>> {
-        self.in_order.values()
+        self.in_order.iter().map(|InOrder(_, item)| item)
     }
 
     /// The resources with their orders, in order.
     pub fn ordered(&self) -> impl ExactSizeIterator<Item = (Order, &Arc<T>)> {
-        self.in_order.iter().map(|((order, _), item)| (*order, item))
+        self.in_order.iter().map(|InOrder(order, item)| (*order, item))
     }
 
     /// How many there are.
@@ -120,13 +196,15 @@ impl<T: Resource> FromIterator<T> for Table<T> {
 /// Equal are tables of the same resources in the same succession; the numbers do not matter.
 impl<T: PartialEq> PartialEq for Table<T> {
     fn eq(&self, other: &Self) -> bool {
-        self.in_order.len() == other.in_order.len() && self.in_order.values().eq(other.in_order.values())
+        let mut pairs = self.in_order.iter().zip(&other.in_order);
+        self.in_order.len() == other.in_order.len()
+            && pairs.all(|(InOrder(_, one), InOrder(_, other))| one == other)
     }
 }
 
 impl<T: Serialize> Serialize for Table<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.in_order.values().map(Arc::as_ref))
+        serializer.collect_seq(self.in_order.iter().map(|InOrder(_, item)| &**item))
     }
 }
 

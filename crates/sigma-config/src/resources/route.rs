@@ -44,7 +44,7 @@ resource! {
         /// One client address or network.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(with = "Option<CidrText>")]
-        pub remote_addr: Option<Cidr>,
+        pub remote_addr: Option<Box<Cidr>>,
         /// Several client addresses or networks.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(with = "Vec<CidrText>", length(min = 1), extend("uniqueItems" = true))]

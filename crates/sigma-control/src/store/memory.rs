@@ -1,9 +1,9 @@
 //! A store that lives as long as the process.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::feed::{Fed, Feed};
+use super::records::Records;
 use super::{
     Change, Condition, Contents, Pending, Record, Store, StoreError, StoreStatus, Transaction, Watch, Write,
 };
@@ -18,7 +18,7 @@ pub struct Memory {
 #[derive(Debug, Default)]
 struct State {
     revision: u64,
-    records: BTreeMap<String, Record>,
+    records: Records,
 }
 
 impl Default for Memory {
@@ -40,11 +40,11 @@ impl State {
         match write {
             Write::Put { key, value, ttl: _ } => {
                 let created = self.records.get(&key).map_or(revision, |record| record.created);
-                let record = Record { key: key.clone(), value, created, modified: revision };
-                self.records.insert(key, record.clone());
+                let record = Record { key, value, created, modified: revision };
+                self.records.put(record.clone());
                 Some(Change::Put(record))
             }
-            Write::Delete { key } => self.records.remove(&key).map(|_| Change::Delete { key, revision }),
+            Write::Delete { key } => self.records.remove(&key).then_some(Change::Delete { key, revision }),
         }
     }
 }
@@ -59,7 +59,7 @@ impl Store for Memory {
     fn load(&self) -> Pending<'_, Contents> {
         let state = self.state();
         let contents =
-            Contents { revision: state.revision, records: state.records.values().cloned().collect() };
+            Contents { revision: state.revision, records: state.records.iter().cloned().collect() };
         Box::pin(std::future::ready(Ok(contents)))
     }
 
@@ -69,7 +69,7 @@ impl Store for Memory {
     }
 
     fn list<'a>(&'a self, prefix: &'a str) -> Pending<'a, Vec<Record>> {
-        let records = with_prefix(&self.state().records, prefix);
+        let records = self.state().records.with_prefix(prefix);
         Box::pin(std::future::ready(Ok(records)))
     }
 
@@ -103,10 +103,4 @@ impl Store for Memory {
     fn status(&self) -> StoreStatus {
         StoreStatus { kind: "memory", revision: self.state().revision, lost: None, copied: None }
     }
-}
-
-/// The records whose key begins with `prefix`.
-pub(super) fn with_prefix(records: &BTreeMap<String, Record>, prefix: &str) -> Vec<Record> {
-    let from = records.range(prefix.to_owned()..);
-    from.take_while(|(key, _)| key.starts_with(prefix)).map(|(_, record)| record.clone()).collect()
 }

@@ -16,6 +16,7 @@ pub mod embedded;
 pub mod etcd;
 mod feed;
 pub mod memory;
+mod records;
 
 use std::future::Future;
 use std::path::Path;

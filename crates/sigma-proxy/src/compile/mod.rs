@@ -25,7 +25,7 @@ mod sources;
 pub(crate) mod tests;
 mod trial;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use sigma_config::expr::VarName;
@@ -76,13 +76,14 @@ type Recognised = (Arc<dyn sigma_plugin::Kind>, Box<str>);
 struct State {
     /// Compiled of resources that have plugins or inline upstreams, routes among them.
     compiled: HashMap<ResourceKey, Arc<Compiled>>,
-    routes: HashMap<Box<str>, Placed>,
+    /// By id.
+    routes: HashSet<Placed>,
     route_numbers: Numbers,
     /// Numbers of upstreams by key.
     upstreams: HashMap<Box<str>, u32>,
     upstream_numbers: Numbers,
-    /// Routes that name a service, an upstream or a plugin config.
-    referrers: HashMap<ResourceKey, BTreeSet<Box<str>>>,
+    /// The numbers of routes that name a service, an upstream or a plugin config.
+    referrers: HashMap<ResourceKey, BTreeSet<u32>>,
     /// The plugins and keys by which each consumer is recognised.
     recognised: HashMap<Box<str>, Vec<Recognised>>,
     /// The chain that all routes without plugins share.
@@ -245,7 +246,9 @@ impl State {
             match key.kind {
                 Kind::Route => drop(routes.insert(key.id.into())),
                 Kind::Service | Kind::PluginConfig => {
-                    routes.extend(self.referrers.get(&key).into_iter().flatten().cloned());
+                    let numbers = self.referrers.get(&key).into_iter().flatten();
+                    routes
+                        .extend(numbers.filter_map(|number| Some(snapshot.route(*number)?.facts.id.clone())));
                 }
                 Kind::Consumer => drop(consumers.insert(key.id.into())),
                 Kind::Credential => consumers.extend(key.id.split('/').next().map(Box::from)),
@@ -263,7 +266,8 @@ impl State {
         }
         if global {
             self.place_global(snapshot, config);
-            routes.extend(self.routes.keys().filter(|id| self.has_plugins(id)).cloned());
+            routes
+                .extend(self.routes.iter().map(Placed::id).filter(|id| self.has_plugins(id)).map(Box::from));
         }
         self.replace_routes(snapshot, config, &routes);
         gone

@@ -1,6 +1,8 @@
 //! Routes: what they merge from service and plugin config, and their place in the router.
 
+use std::borrow::Borrow;
 use std::collections::BTreeSet;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use sigma_config::Config;
@@ -12,7 +14,7 @@ use sigma_plugin::{Chain, Entry};
 
 use super::State;
 use crate::route::{Change, RouteInput};
-use crate::snapshot::{Rewrite, Route, Snapshot, Target, Timeouts, number_of};
+use crate::snapshot::{Rare, Rewrite, Route, Snapshot, Target, Timeouts, number_of};
 
 /// Where a route stands, and what the router was told of it.
 #[derive(Clone)]
@@ -23,7 +25,32 @@ pub(super) struct Placed {
     service: Option<Arc<resources::Service>>,
 }
 
+/// Placed routes are found by their ids, which stand in the routes only: there may be hundreds of thousands.
+impl Borrow<str> for Placed {
+    fn borrow(&self) -> &str {
+        self.source.id.as_str()
+    }
+}
+
+impl PartialEq for Placed {
+    fn eq(&self, other: &Placed) -> bool {
+        self.source.id == other.source.id
+    }
+}
+
+impl Eq for Placed {}
+
+impl Hash for Placed {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.source.id.as_str().hash(state);
+    }
+}
+
 impl Placed {
+    pub(super) fn id(&self) -> &str {
+        self.source.id.as_str()
+    }
+
     fn input(&self, listener_names: &[String]) -> (u64, RouteInput<'_>) {
         (self.order.rank(), RouteInput::of(&self.source, self.service.as_deref(), numbering(listener_names)))
     }
@@ -76,13 +103,12 @@ impl State {
         order: Order,
     ) {
         for key in references(route) {
-            self.referrers.entry(key).or_default().insert(route.id.as_str().into());
+            self.referrers.entry(key).or_default().insert(number);
         }
         let service = service_of(config, route).cloned();
         let compiled = self.route(snapshot, config, route, service.as_deref());
         snapshot.routes.set(number, Some(Arc::new(compiled)));
-        let placed = Placed { number, order, source: Arc::clone(route), service };
-        self.routes.insert(route.id.as_str().into(), placed);
+        self.routes.replace(Placed { number, order, source: Arc::clone(route), service });
     }
 
     /// Puts routes that changed, came or went into their places, and tells the router.
@@ -114,7 +140,7 @@ impl State {
             .iter()
             .zip(&before)
             .filter_map(|(id, before)| {
-                let after = self.routes.get(id);
+                let after = self.routes.get(&**id);
                 let number = after.or(before.as_ref())?.number;
                 Some(Change {
                     number,
@@ -130,11 +156,11 @@ impl State {
 
     /// Forgets where a route stood and what it referred to.
     fn take_out(&mut self, id: &str) -> Option<Placed> {
-        let placed = self.routes.remove(id)?;
+        let placed = self.routes.take(id)?;
         for key in references(&placed.source) {
-            if let Some(ids) = self.referrers.get_mut(&key) {
-                ids.remove(id);
-                if ids.is_empty() {
+            if let Some(numbers) = self.referrers.get_mut(&key) {
+                numbers.remove(&placed.number);
+                if numbers.is_empty() {
                     self.referrers.remove(&key);
                     self.forget_absent_upstream(&key);
                 }
@@ -159,6 +185,11 @@ impl State {
         let rewrite = regex
             .zip(route.rewrite.as_ref())
             .map(|(regex, rewrite)| Rewrite { regex, replacement: rewrite.replacement.clone().into_bytes() });
+        let rare = Rare {
+            upgrades: route.upgrade_protocols.iter().map(|name| name.as_str().into()).collect(),
+            timeouts: route.timeout.as_deref().map(|timeout| Timeouts::from(*timeout)),
+            rewrite,
+        };
         let websocket = route.enable_websocket.or(service.and_then(|s| s.enable_websocket));
         let input = RouteInput::of(route, service, |_| None);
         Route {
@@ -172,9 +203,7 @@ impl State {
             }),
             target,
             websocket: websocket.unwrap_or(false),
-            upgrades: route.upgrade_protocols.iter().map(|name| name.as_str().into()).collect(),
-            timeouts: route.timeout.as_deref().map(|timeout| Timeouts::from(*timeout)),
-            rewrite,
+            rare: rare.kept(),
             chain,
             global: global.map(Arc::new),
         }

@@ -58,7 +58,7 @@ impl Exchange<'_, '_> {
         let key = self.hash_key(upstream);
         self.choose_upgrade(route, upstream)?;
         self.prepare_request(snapshot);
-        let timeouts = route.timeouts.unwrap_or(upstream.timeouts);
+        let timeouts = route.timeouts().unwrap_or(upstream.timeouts);
         self.check_host(upstream)?;
         let client_deadline = grpc::deadline(&self.scratch.ctx.request);
         let plan = Plan { view, snapshot, upstream, timeouts, client_deadline };

@@ -234,7 +234,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         for (name, range) in params.iter() {
             ctx.params.push((name.to_owned(), path.matched()[range].to_vec()));
         }
-        if let Some(rewrite) = snapshot.route(number).and_then(|route| route.rewrite.as_ref()) {
+        if let Some(rewrite) = snapshot.route(number).and_then(|route| route.rewrite()) {
             rewrite_target(rewrite, &path, ctx.request.query(), &mut ctx.target);
         }
         Ok(number)

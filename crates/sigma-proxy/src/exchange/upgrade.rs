@@ -29,7 +29,7 @@ pub(super) fn admitted<'h>(head: &'h RequestHead, route: &Route) -> Option<&'h [
         let shakes = head.headers.find(b"sec-websocket-key").is_some();
         return (shakes && route.websocket).then_some(offer);
     }
-    route.upgrades.iter().any(|name| named(name)).then_some(offer)
+    route.upgrades().iter().any(|name| named(name)).then_some(offer)
 }
 
 /// Whether a node's 101 agrees to `protocol`; an empty one was not asked for.

@@ -63,7 +63,9 @@ impl<'a> RouteInput<'a> {
         };
         let remote_addrs = match route.remote_addr {
             None => CidrSet::clone(&route.remote_addrs),
-            Some(_) => route.remote_addrs.as_slice().iter().chain(&route.remote_addr).cloned().collect(),
+            Some(_) => {
+                route.remote_addrs.as_slice().iter().chain(route.remote_addr.as_deref()).cloned().collect()
+            }
         };
         RouteInput {
             uris: route.uris.iter().map(String::as_str).chain(route.uri.as_deref()).collect(),

@@ -66,15 +66,47 @@ pub(crate) struct Route {
     pub(crate) facts: Arc<RouteFacts>,
     pub(crate) target: Target,
     pub(crate) websocket: bool,
+    /// What few of many routes have.
+    pub(crate) rare: Option<Box<Rare>>,
+    /// The plugins of the route, its plugin config and its service.
+    pub(crate) chain: Arc<Chain>,
+    /// The global rules' plugins, where some of them stand back for the route's.
+    pub(crate) global: Option<Arc<Chain>>,
+}
+
+/// The parts of a route that few have: without them it is one pointer larger.
+#[derive(Debug, Default)]
+pub(crate) struct Rare {
     /// Other protocols that a connection may change to.
     pub(crate) upgrades: Box<[Box<str>]>,
     /// Replaces the upstream's.
     pub(crate) timeouts: Option<Timeouts>,
     pub(crate) rewrite: Option<Rewrite>,
-    /// The plugins of the route, its plugin config and its service.
-    pub(crate) chain: Arc<Chain>,
-    /// The global rules' plugins, where some of them stand back for the route's.
-    pub(crate) global: Option<Arc<Chain>>,
+}
+
+impl Rare {
+    fn is_empty(&self) -> bool {
+        self.upgrades.is_empty() && self.timeouts.is_none() && self.rewrite.is_none()
+    }
+
+    /// As a route keeps them.
+    pub(crate) fn kept(self) -> Option<Box<Rare>> {
+        (!self.is_empty()).then(|| Box::new(self))
+    }
+}
+
+impl Route {
+    pub(crate) fn upgrades(&self) -> &[Box<str>] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.upgrades)
+    }
+
+    pub(crate) fn timeouts(&self) -> Option<Timeouts> {
+        self.rare.as_ref()?.timeouts
+    }
+
+    pub(crate) fn rewrite(&self) -> Option<&Rewrite> {
+        self.rare.as_ref()?.rewrite.as_ref()
+    }
 }
 
 /// Where a route leads.

@@ -33,7 +33,7 @@ const LAYOUT: &str = "layout";
 const LAYOUT_HERE: u64 = 1;
 
 /// Pages that redb keeps in memory, in bytes. The records are in memory anyway.
-const CACHE_BYTES: usize = 16 << 20;
+const CACHE_BYTES: usize = 2 << 20;
 
 /// A record and when it expires, in Unix milliseconds.
 #[derive(Debug, Clone, PartialEq)]

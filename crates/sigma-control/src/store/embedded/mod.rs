@@ -13,7 +13,6 @@ mod fault;
 mod file;
 mod writer;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc};
 use std::thread::JoinHandle;
@@ -22,7 +21,7 @@ use std::time::SystemTime;
 use tokio::sync::oneshot;
 
 use super::feed::{Fed, Feed};
-use super::memory::with_prefix;
+use super::records::Records;
 use super::{Contents, Pending, Record, Store, StoreError, StoreStatus, Transaction, Watch};
 use writer::{Order, Writer};
 
@@ -45,7 +44,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     revision: u64,
-    records: BTreeMap<String, Record>,
+    records: Records,
     lost: Option<(SystemTime, String)>,
 }
 
@@ -118,7 +117,7 @@ impl Store for Embedded {
     fn load(&self) -> Pending<'_, Contents> {
         let state = self.shared.read();
         let contents =
-            Contents { revision: state.revision, records: state.records.values().cloned().collect() };
+            Contents { revision: state.revision, records: state.records.iter().cloned().collect() };
         Box::pin(std::future::ready(Ok(contents)))
     }
 
@@ -128,7 +127,7 @@ impl Store for Embedded {
     }
 
     fn list<'a>(&'a self, prefix: &'a str) -> Pending<'a, Vec<Record>> {
-        let records = with_prefix(&self.shared.read().records, prefix);
+        let records = self.shared.read().records.with_prefix(prefix);
         Box::pin(std::future::ready(Ok(records)))
     }
 

@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::file::{Everything, Kept, StoreFile};
@@ -118,6 +119,8 @@ impl Draft<'_> {
         match write {
             Write::Put { key, value, ttl } => {
                 let created = self.record(&key).map_or(revision, |record| record.created);
+                // It stays for long: without the room that it was written into.
+                let value = Bytes::copy_from_slice(&value);
                 let record = Record { key: key.clone(), value, created, modified: revision };
                 let expires = ttl.map(|ttl| self.now.unix_ms.saturating_add(milliseconds(ttl)).max(1));
                 self.changed.insert(key, Some(Kept { record: record.clone(), expires }));
@@ -238,7 +241,7 @@ impl Writer {
         for (key, kept) in changed {
             self.deadlines.set(&key, kept.as_ref().and_then(|kept| kept.expires), now);
             match kept {
-                Some(kept) => drop(state.records.insert(key, kept.record)),
+                Some(kept) => state.records.put(kept.record),
                 None => drop(state.records.remove(&key)),
             }
         }
@@ -275,9 +278,10 @@ impl Writer {
 
     fn undo(&self, file: &StoreFile) -> Result<(), StoreError> {
         let (found, state) = (file.read()?, self.shared.read());
-        let surplus = found.records.keys().filter(|key| !state.records.contains_key(*key));
+        let surplus = found.records.keys().filter(|key| state.records.get(key).is_none());
         let mut changed: BTreeMap<String, Option<Kept>> = surplus.map(|key| (key.clone(), None)).collect();
-        for (key, record) in &state.records {
+        for record in state.records.iter() {
+            let key = &record.key;
             let kept = Kept { record: record.clone(), expires: self.deadlines.expires(key) };
             if found.records.get(key) != Some(&kept) {
                 changed.insert(key.clone(), Some(kept));
@@ -299,7 +303,7 @@ impl Writer {
         state.records.clear();
         for (key, kept) in everything.records {
             self.deadlines.set(&key, kept.expires, now);
-            state.records.insert(key, kept.record);
+            state.records.put(kept.record);
         }
         self.shared.feed.restart(everything.revision);
     }
@@ -346,7 +350,7 @@ mod tests {
                 // The next write that succeeds has the disk agree with what readers have seen.
                 writer.write(put("routes/3", "{}")).unwrap();
             }
-            let shown: Vec<String> = shared.read().records.keys().cloned().collect();
+            let shown: Vec<String> = shared.read().records.iter().map(|record| record.key.clone()).collect();
             let revision = shared.read().revision;
             assert!(!shown.contains(&"routes/2".to_owned()), "{shown:?}");
             assert!(shared.read().lost.is_none());

@@ -106,13 +106,13 @@ fn write_route(snapshot: &Snapshot, route: &Route, out: &mut String) -> fmt::Res
         }
         nowhere => writeln!(out, "  to {nowhere:?}")?,
     }
-    if let Some(timeouts) = route.timeouts {
+    if let Some(timeouts) = route.timeouts() {
         writeln!(out, "  {timeouts:?}")?;
     }
-    if route.websocket || !route.upgrades.is_empty() {
-        writeln!(out, "  WebSocket: {}, upgrades: {:?}", route.websocket, route.upgrades)?;
+    if route.websocket || !route.upgrades().is_empty() {
+        writeln!(out, "  WebSocket: {}, upgrades: {:?}", route.websocket, route.upgrades())?;
     }
-    if let Some(rewrite) = &route.rewrite {
+    if let Some(rewrite) = route.rewrite() {
         writeln!(out, "  {} becomes {}", rewrite.regex, String::from_utf8_lossy(&rewrite.replacement))?;
     }
     write_chain(&route.chain, out)?;
