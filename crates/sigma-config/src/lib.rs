@@ -21,6 +21,7 @@ pub mod env;
 pub mod expr;
 pub mod forms;
 pub mod id;
+pub mod io;
 pub mod kind;
 pub mod nodes;
 mod pem;

@@ -393,6 +393,10 @@ pub struct Settings {
     pub workers: Workers,
     /// Pin worker i to the i-th CPU that this process may use.
     pub pin_workers: bool,
+    /// What moves bytes between workers and their connections: `epoll`, `io_uring` or `auto`.
+    pub io: crate::io::Io,
+    /// Sizes of io_uring, if that moves them.
+    pub io_uring: crate::io::IoUring,
     /// Where downstream connections are accepted; default `0.0.0.0:9080` and `[::]:9080`.
     pub listeners: Vec<Listener>,
     /// Limits on what peers may send.
@@ -520,6 +524,8 @@ impl Default for Settings {
         Settings {
             workers: Workers::default(),
             pin_workers: false,
+            io: crate::io::Io::default(),
+            io_uring: crate::io::IoUring::default(),
             listeners: default_listeners(),
             limits: Limits::default(),
             http2: Http2::default(),

@@ -12,6 +12,7 @@ pub mod signals;
 pub mod simulation;
 pub mod stream;
 pub mod tls;
+pub mod uring;
 pub mod worker;
 
 pub use deadline::Deadline;

@@ -3,16 +3,20 @@
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
-use socket2::{Domain, Protocol, Socket, Type};
+use rustix::net::{SocketFlags, acceptfrom_with};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpListener, UnixListener};
 
 use crate::stream::{Peer, Stream};
+use crate::uring::{self, UringStream};
 
 /// A bound, listening socket on its way to a worker.
 #[derive(Debug)]
@@ -95,6 +99,13 @@ impl BoundSocket {
     /// # Errors
     /// Returns the error of the operating system.
     pub fn into_listening(self) -> io::Result<Listening> {
+        if uring::is_active() {
+            let socket: OwnedFd = match self {
+                BoundSocket::Tcp(socket) => socket.into(),
+                BoundSocket::Unix(socket) => socket.into(),
+            };
+            return Ok(Listening::Uring(uring::watch(socket)?));
+        }
         Ok(match self {
             BoundSocket::Tcp(socket) => Listening::Tcp(TcpListener::from_std(socket)?),
             BoundSocket::Unix(socket) => Listening::Unix(UnixListener::from_std(socket)?),
@@ -109,15 +120,21 @@ pub enum Listening {
     Tcp(TcpListener),
     /// Unix domain
     Unix(UnixListener),
+    /// Either, on a worker whose connections go by io_uring.
+    Uring(AsyncFd<OwnedFd>),
 }
 
 impl Listening {
     /// The one address that connections arrive at; `None` if it differs between them.
     pub fn fixed_addr(&self) -> Option<SocketAddr> {
-        match self {
-            Listening::Tcp(listener) => listener.local_addr().ok().filter(|addr| !addr.ip().is_unspecified()),
+        let addr = match self {
+            Listening::Tcp(listener) => listener.local_addr().ok(),
             Listening::Unix(_) => None,
-        }
+            Listening::Uring(listener) => {
+                SockRef::from(listener.get_ref()).local_addr().ok().and_then(|addr| addr.as_socket())
+            }
+        };
+        addr.filter(|addr| !addr.ip().is_unspecified())
     }
 
     /// Whether a client may have a descriptor; see [`crate::limits::Descriptors`].
@@ -138,6 +155,14 @@ impl Listening {
             Listening::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
                 Ok((Stream::Unix(stream), Peer::Unix))
+            }
+            // The ring could accept as well, but does not tell the peer's address: that would take the
+            // system call that this is.
+            Listening::Uring(listener) => {
+                let accept = |socket: &OwnedFd| Ok(acceptfrom_with(socket, SocketFlags::CLOEXEC)?);
+                let (socket, addr) = listener.async_io(Interest::READABLE, accept).await?;
+                let addr = addr.and_then(|addr| SocketAddr::try_from(addr).ok());
+                Ok((Stream::Uring(UringStream::adopt(socket)?), addr.map_or(Peer::Unix, Peer::from_tcp)))
             }
         }
     }
@@ -191,6 +216,7 @@ impl AsFd for Listening {
         match self {
             Listening::Tcp(listener) => listener.as_fd(),
             Listening::Unix(listener) => listener.as_fd(),
+            Listening::Uring(listener) => listener.get_ref().as_fd(),
         }
     }
 }

@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
 use crate::tls::{Facts, TlsStream};
+use crate::uring::{self, UringStream};
 
 /// A connected byte stream. All operations are polled, so that one task can drive both sides of
 /// an exchange without splitting either.
@@ -21,6 +22,8 @@ pub enum Stream {
     Tcp(TcpStream),
     /// Unix domain
     Unix(UnixStream),
+    /// TCP or Unix domain, by io_uring.
+    Uring(UringStream),
     /// Encrypted, over another stream. Boxed, so that plain streams do not pay its size.
     Tls(Box<TlsStream>),
     /// Made up by a test.
@@ -85,6 +88,9 @@ impl Stream {
         crate::limits::leave_reserve(&socket)?;
         let stream = socket.connect(addr).await?;
         stream.set_nodelay(true)?;
+        if uring::is_active() {
+            return Ok(Stream::Uring(UringStream::adopt(stream.into_std()?.into())?));
+        }
         Ok(Stream::Tcp(stream))
     }
 
@@ -95,6 +101,9 @@ impl Stream {
     pub async fn dial_unix(path: &Path) -> io::Result<Stream> {
         let stream = UnixStream::connect(path).await?;
         crate::limits::leave_reserve(&stream)?;
+        if uring::is_active() {
+            return Ok(Stream::Uring(UringStream::adopt(stream.into_std()?.into())?));
+        }
         Ok(Stream::Unix(stream))
     }
 
@@ -119,6 +128,7 @@ impl Stream {
         let ready = match self {
             Stream::Tcp(s) => Pin::new(s).poll_read(cx, &mut buf),
             Stream::Unix(s) => Pin::new(s).poll_read(cx, &mut buf),
+            Stream::Uring(s) => return s.poll_read(cx, buf.initialized_mut()),
             #[cfg(feature = "simulation")]
             Stream::Simulated(s) => Pin::new(s).poll_read(cx, &mut buf),
             Stream::Tls(s) => return s.poll_read(cx, buf.initialized_mut()),
@@ -162,6 +172,7 @@ impl Stream {
         match self {
             Stream::Tcp(s) => Pin::new(s).poll_write(cx, buf),
             Stream::Unix(s) => Pin::new(s).poll_write(cx, buf),
+            Stream::Uring(s) => s.poll_write(cx, buf),
             #[cfg(feature = "simulation")]
             Stream::Simulated(s) => Pin::new(s).poll_write(cx, buf),
             Stream::Tls(s) => s.poll_write(cx, buf),
@@ -181,15 +192,16 @@ impl Stream {
         match self {
             Stream::Tcp(s) => Pin::new(s).poll_write_vectored(cx, bufs),
             Stream::Unix(s) => Pin::new(s).poll_write_vectored(cx, bufs),
+            Stream::Uring(s) => s.poll_write_vectored(cx, bufs),
             #[cfg(feature = "simulation")]
             Stream::Simulated(s) => Pin::new(s).poll_write_vectored(cx, bufs),
             Stream::Tls(s) => s.poll_write_vectored(cx, bufs),
         }
     }
 
-    /// Ready when everything that was written has been handed to the system. Only an encrypted
-    /// stream holds bytes back: what it took was encrypted at once, and the socket may not have
-    /// had room for it.
+    /// Ready when everything that was written has been handed to the system, or leaves with the
+    /// worker's turn. An encrypted stream holds bytes back: what it took was encrypted at once, and
+    /// the socket may not have had room for it. So may one by io_uring.
     ///
     /// # Errors
     /// Returns the error of the operating system.
@@ -197,6 +209,7 @@ impl Stream {
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Stream::Tcp(_) | Stream::Unix(_) => Poll::Ready(Ok(())),
+            Stream::Uring(s) => s.poll_flush(cx),
             #[cfg(feature = "simulation")]
             Stream::Simulated(s) => Pin::new(s).poll_flush(cx),
             Stream::Tls(s) => s.poll_flush(cx),
@@ -212,6 +225,7 @@ impl Stream {
         match self {
             Stream::Tcp(s) => Pin::new(s).poll_shutdown(cx),
             Stream::Unix(s) => Pin::new(s).poll_shutdown(cx),
+            Stream::Uring(s) => s.poll_shutdown(cx),
             #[cfg(feature = "simulation")]
             Stream::Simulated(s) => Pin::new(s).poll_shutdown(cx),
             Stream::Tls(s) => s.poll_shutdown(cx),
@@ -231,6 +245,7 @@ impl Stream {
         match self {
             Stream::Tcp(s) => crate::limits::is_last_for_clients(s.as_fd()),
             Stream::Unix(s) => crate::limits::is_last_for_clients(s.as_fd()),
+            Stream::Uring(s) => s.with_socket(crate::limits::is_last_for_clients).unwrap_or(false),
             #[cfg(feature = "simulation")]
             Stream::Simulated(_) => false,
             Stream::Tls(s) => s.socket().is_last_for_clients(),
@@ -242,6 +257,7 @@ impl Stream {
         match self {
             Stream::Tcp(s) => s.local_addr().ok(),
             Stream::Unix(_) => None,
+            Stream::Uring(s) => s.local_addr(),
             #[cfg(feature = "simulation")]
             Stream::Simulated(_) => None,
             Stream::Tls(s) => s.socket().local_addr(),
@@ -252,7 +268,7 @@ impl Stream {
     pub fn tls(&self) -> Option<&Facts> {
         match self {
             Stream::Tls(s) => Some(s.facts()),
-            Stream::Tcp(_) | Stream::Unix(_) => None,
+            Stream::Tcp(_) | Stream::Unix(_) | Stream::Uring(_) => None,
             #[cfg(feature = "simulation")]
             Stream::Simulated(_) => None,
         }
@@ -264,6 +280,11 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Stream::Tcp(s) => Pin::new(s).poll_read(cx, buf),
             Stream::Unix(s) => Pin::new(s).poll_read(cx, buf),
+            Stream::Uring(s) => {
+                let n = ready!(s.poll_read(cx, buf.initialize_unfilled()))?;
+                buf.advance(n);
+                Poll::Ready(Ok(()))
+            }
             #[cfg(feature = "simulation")]
             Stream::Simulated(s) => Pin::new(s).poll_read(cx, buf),
             Stream::Tls(s) => {

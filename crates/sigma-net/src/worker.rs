@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, LocalOptions};
 
+use crate::uring::{self, Sizes};
+
 /// Events handled between two looks at the timer and at what other threads tell.
 const EVENTS_PER_TURN: usize = 256;
 
@@ -18,13 +20,26 @@ const EVENTS_PER_TURN: usize = 256;
 /// these wait their turn, and a disk is hardly faster with more.
 const BLOCKING_THREADS: usize = 16;
 
-/// Starts a worker thread that runs the future `main` makes, on a runtime of its own.
+/// What moves bytes between a worker and its connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Io {
+    /// The stream itself, when epoll says that its socket is ready.
+    Epoll,
+    /// The kernel, by a ring of these sizes; as [`Io::Epoll`] where that is not to be had, which is logged.
+    Auto(Sizes),
+    /// As [`Io::Auto`], but nobody expects it not to be had: what is logged is a warning.
+    Uring(Sizes),
+}
+
+/// Starts a worker thread that runs the future `main` makes, on a runtime of its own. Connections that
+/// it accepts and dials go by `io`.
 ///
 /// # Errors
 /// Returns the error of the operating system if the thread cannot be started.
 pub fn spawn<F>(
     name: String,
     cpu: Option<usize>,
+    io: Io,
     main: impl FnOnce() -> F + Send + 'static,
 ) -> io::Result<JoinHandle<()>>
 where
@@ -42,10 +57,24 @@ where
             .max_blocking_threads(BLOCKING_THREADS)
             .build_local(LocalOptions::default());
         match runtime {
-            Ok(runtime) => runtime.block_on(main()),
+            Ok(runtime) => runtime.block_on(run(io, main)),
             Err(error) => tracing::error!(%error, "cannot start a worker's runtime"),
         }
     })
+}
+
+async fn run<F: Future<Output = ()>>(io: Io, main: impl FnOnce() -> F) {
+    const NOT_HAD: &str =
+        "io_uring is not to be had here: using epoll (Linux 6.1 has it; a container may forbid it)";
+    if let Io::Auto(sizes) | Io::Uring(sizes) = io {
+        match uring::start(sizes) {
+            Ok(()) => drop(tokio::task::spawn_local(kept_up("io_uring", move || uring::run(sizes)))),
+            Err(error) if io == Io::Auto(sizes) => tracing::info!(%error, "{NOT_HAD}"),
+            Err(error) => tracing::warn!(%error, "{NOT_HAD}"),
+        }
+    }
+    main().await;
+    uring::settle().await;
 }
 
 /// Pause before what panicked is started anew: it may do so again at once.
@@ -104,5 +133,15 @@ mod tests {
         })
         .await;
         assert_eq!((output, starts), (3, 3));
+    }
+
+    #[test]
+    fn a_worker_without_io_uring_serves_by_epoll() {
+        // No kernel sets up a ring of no entries.
+        let sizes = Sizes { entries: 0, buffers: 1, buffer_bytes: 512 };
+        for io in [Io::Auto(sizes), Io::Uring(sizes), Io::Epoll] {
+            let thread = spawn("test".into(), None, io, async || assert!(!uring::is_active()));
+            thread.expect("a thread").join().expect("it serves");
+        }
     }
 }

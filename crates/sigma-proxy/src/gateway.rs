@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use sigma_config::settings::ListenAddress;
+use sigma_config::settings::{ListenAddress, Settings};
 use sigma_net::deadline;
 use sigma_net::latest::{Taker, Teller, latest};
-use sigma_net::worker::kept_up;
+use sigma_net::uring::Sizes;
+use sigma_net::worker::{Io, kept_up};
 use sigma_observe::counters::WorkerCounters;
 use sigma_observe::log_buffer::{LogSink, LogWriter};
 use sigma_plugin::Local;
@@ -53,6 +54,21 @@ impl Orders {
             }
             None => self.change = Some(later),
         }
+    }
+}
+
+/// What the settings say about the workers' connections.
+fn io_of(settings: &Settings) -> Io {
+    let sizes = Sizes {
+        entries: settings.io_uring.entries,
+        // No larger than 2^15.
+        buffers: settings.io_uring.buffers.next_power_of_two(),
+        buffer_bytes: settings.io_uring.buffer_bytes,
+    };
+    match settings.io {
+        sigma_config::io::Io::Auto => Io::Auto(sizes),
+        sigma_config::io::Io::Epoll => Io::Epoll,
+        sigma_config::io::Io::IoUring => Io::Uring(sizes),
     }
 }
 
@@ -124,7 +140,8 @@ impl Gateway {
         let (snapshot, health) = (Arc::clone(snapshot), self.inheritance.health().clone());
         let seed = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(std::process::id());
         let node = Arc::clone(self.inheritance.node());
-        let thread = sigma_net::worker::spawn(format!("sigma-worker-{number}"), cpu, move || async move {
+        let (name, io) = (format!("sigma-worker-{number}"), io_of(&snapshot.settings));
+        let thread = sigma_net::worker::spawn(name, cpu, io, move || async move {
             let local = Local::new(number, seed);
             let worker = Worker::new(snapshot, counters, log, health, (node, local), seed);
             run(worker, inbox, listeners).await;

@@ -43,7 +43,7 @@ impl Gateway {
     ///
     /// In `config`, `{listen}` becomes the gateway's address (`127.0.0.1:port`), `{port}` its port,
     /// `{status}`, `{admin}` and `{control}` addresses for the status listener, the Admin API and the
-    /// Control API, and `{dir}` the gateway's folder.
+    /// Control API, and `{dir}` the gateway's folder. `SIGMA_IO=io_uring` runs all gateways on it.
     pub fn start(binary: &str, config: &str) -> Result<Gateway> {
         Gateway::start_file(binary, "sigma.yaml", config)
     }
@@ -79,7 +79,11 @@ impl Gateway {
         let ports =
             Ports { listen: free_port(), status: free_port(), admin: free_port(), control: free_port() };
         let path = dir.path().join(name);
-        fs::write(&path, fill(config, ports, dir.path()))?;
+        let config = match std::env::var("SIGMA_IO") {
+            Ok(io) if name == "sigma.yaml" => with_io(config, &io),
+            _ => config.to_owned(),
+        };
+        fs::write(&path, fill(&config, ports, dir.path()))?;
         let program: Vec<String> = program.iter().map(|&part| part.to_owned()).collect();
         let child = run(&program, &path, dir.path())?;
         Ok(Gateway { program, child, dir, config: path, ports })
@@ -243,6 +247,19 @@ fn run(program: &[String], config: &Path, dir: &Path) -> Result<Child> {
         .stderr(File::create(dir.join("stderr"))?)
         .spawn()
         .with_context(|| format!("start {binary}"))
+}
+
+/// `config` with the setting `io`, in YAML or JSON, unless it has it.
+fn with_io(config: &str, io: &str) -> String {
+    if config.lines().any(|line| line.trim_start().starts_with("io:")) {
+        return config.to_owned();
+    }
+    if let Some(rest) = config.trim_start().strip_prefix('{') {
+        return format!("{{ \"io\": \"{io}\", {rest}");
+    }
+    let first = config.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let indent = &first[..first.len() - first.trim_start().len()];
+    format!("{indent}io: {io}\n{config}")
 }
 
 fn fill(config: &str, ports: Ports, dir: &Path) -> String {

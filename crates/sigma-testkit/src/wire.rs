@@ -43,7 +43,8 @@ impl fmt::Display for Pair {
             Protocol::H2 => "h2",
         };
         let sealed = if self.transport == Transport::Tls { " over TLS" } else { "" };
-        write!(f, "{}-{}{sealed}", name(self.downstream), name(self.upstream))
+        let moved = if self.io_uring { " by io_uring" } else { "" };
+        write!(f, "{}-{}{sealed}{moved}", name(self.downstream), name(self.upstream))
     }
 }
 
@@ -75,6 +76,8 @@ pub struct Pair {
     pub upstream: Protocol,
     /// What over.
     pub transport: Transport,
+    /// Whether the gateway's connections go by io_uring.
+    pub io_uring: bool,
 }
 
 impl Pair {
@@ -91,7 +94,13 @@ impl Pair {
     ];
 
     const fn new(downstream: Protocol, upstream: Protocol, transport: Transport) -> Pair {
-        Pair { downstream, upstream, transport }
+        Pair { downstream, upstream, transport, io_uring: false }
+    }
+
+    /// The same by io_uring, or by epoll on a machine that has none.
+    #[must_use]
+    pub fn by_io_uring(self) -> Pair {
+        Pair { io_uring: true, ..self }
     }
 
     /// Whether `case` says something about this pair.
@@ -259,6 +268,9 @@ fn configuration(cases: &[(String, Case)], scenes: &[Scene], pair: Pair) -> Stri
             let files = format!("{{cert: {}, key: {}}}", cert.display(), key.display());
             yaml.push_str(&format!("    tls:\n      certificates: [{files}]\n"));
         }
+    }
+    if pair.io_uring {
+        yaml.push_str("io: auto\n");
     }
     let config: String = cases.iter().map(|(_, case)| &*case.config).collect();
     if !has(&config, "error_log:") {

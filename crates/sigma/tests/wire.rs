@@ -3,7 +3,8 @@
 //!
 //! Cases without settings of their own share gateways; see [`groups`].
 //!
-//! `SIGMA_CASE=part` runs only the cases whose `file/name` contains `part`.
+//! `SIGMA_CASE=part` runs only the cases whose `file/name` contains `part`. `SIGMA_IO=io_uring` has the
+//! gateways of every test use it; the cases of `wire/` run by epoll and by io_uring in any case.
 
 #![allow(clippy::unwrap_used, reason = "a failed step of a test may panic")]
 
@@ -52,6 +53,12 @@ fn names_are_unique() {
 #[test]
 fn wire() {
     run_all(cases(GENERAL), Pair::ALL);
+}
+
+#[test]
+fn wire_by_io_uring() {
+    let pairs: Vec<Pair> = Pair::ALL.iter().map(|pair| pair.by_io_uring()).collect();
+    run_all(cases(GENERAL), &pairs);
 }
 
 #[test]

@@ -96,6 +96,8 @@ pub(super) fn warn_of_restart(old: &Settings, new: &Settings) {
     let changed = [
         ("workers", old.workers != new.workers),
         ("pin_workers", old.pin_workers != new.pin_workers),
+        ("io", old.io != new.io),
+        ("io_uring", old.io_uring != new.io_uring),
         ("status", old.status != new.status),
         ("operators", old.operators != new.operators),
         ("niubix_admin", old.niubix_admin != new.niubix_admin),

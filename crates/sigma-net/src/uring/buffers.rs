@@ -1,0 +1,181 @@
+//! Buffers that the kernel fills as bytes arrive, whoever they are for.
+
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use io_uring::types::BufRingEntry;
+
+use super::Sizes;
+use super::kernel::Kernel;
+
+/// No buffer: there are at most 2^15.
+const NONE: u16 = u16::MAX;
+
+/// The bytes that a connection has received and nobody has read, in order.
+#[derive(Debug)]
+pub(super) struct Received {
+    first: u16,
+    last: u16,
+    count: u16,
+}
+
+impl Received {
+    /// Nothing.
+    pub(super) const EMPTY: Received = Received { first: NONE, last: NONE, count: 0 };
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Buffers that hold them.
+    pub(super) fn buffers(&self) -> u16 {
+        self.count
+    }
+}
+
+/// What a buffer holds while a connection has it.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    start: u32,
+    end: u32,
+    next: u16,
+}
+
+/// Pages that are the process's own, zeroed, and resident once they are touched.
+#[derive(Debug)]
+struct Pages {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+impl Pages {
+    #[expect(unsafe_code)]
+    fn new(bytes: usize) -> io::Result<Pages> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
+        let start = unsafe {
+            libc::mmap(ptr::null_mut(), bytes, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Pages { start, bytes })
+    }
+}
+
+impl Drop for Pages {
+    #[expect(unsafe_code)]
+    fn drop(&mut self) {
+        // SAFETY: this is the mapping that `new` has made, and whoever drops it uses it no more. It cannot
+        // fail for such a mapping.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// The group: each buffer is either the kernel's, in the ring, or a connection's.
+pub(super) struct Buffers {
+    ring: Pages,
+    memory: Pages,
+    pieces: Vec<Piece>,
+    size: u32,
+    tail: u16,
+}
+
+impl Buffers {
+    /// Registers buffers with `kernel`.
+    ///
+    /// # Errors
+    /// Returns the error of the operating system.
+    #[expect(unsafe_code)]
+    pub(super) fn new(kernel: &Kernel, sizes: Sizes) -> io::Result<Buffers> {
+        let count = usize::from(sizes.buffers);
+        let ring = Pages::new(count * size_of::<BufRingEntry>())?;
+        let memory = Pages::new(count * sizes.buffer_bytes as usize)?;
+        // SAFETY: `Ring` drops the buffers only once the kernel is quiet, and leaks them otherwise.
+        unsafe { kernel.register_buffers(ring.start.as_ptr() as u64, sizes.buffers) }?;
+        let pieces = vec![Piece { start: 0, end: 0, next: NONE }; count];
+        let mut buffers = Buffers { ring, memory, pieces, size: sizes.buffer_bytes, tail: 0 };
+        (0..sizes.buffers).for_each(|buffer| buffers.give_back(buffer));
+        Ok(buffers)
+    }
+
+    /// Adds the first `length` bytes of `buffer`, which the kernel has filled, to `received`.
+    pub(super) fn add(&mut self, received: &mut Received, buffer: u16, length: u32) {
+        self.pieces[usize::from(buffer)] = Piece { start: 0, end: length.min(self.size), next: NONE };
+        match received.count {
+            0 => received.first = buffer,
+            _ => self.pieces[usize::from(received.last)].next = buffer,
+        }
+        received.last = buffer;
+        received.count += 1;
+    }
+
+    /// Moves bytes from the front of `received` to `to`; how many.
+    pub(super) fn read(&mut self, received: &mut Received, to: &mut [u8]) -> usize {
+        let mut read = 0;
+        while received.count > 0 && read < to.len() {
+            let buffer = received.first;
+            let held = self.bytes(buffer);
+            let n = held.len().min(to.len() - read);
+            to[read..read + n].copy_from_slice(&held[..n]);
+            read += n;
+            let piece = &mut self.pieces[usize::from(buffer)];
+            // No more than the piece has, whose length has 32 bits.
+            piece.start += n as u32;
+            if piece.start == piece.end {
+                self.drop_first(received);
+            }
+        }
+        read
+    }
+
+    /// Drops what nobody will read.
+    pub(super) fn clear(&mut self, received: &mut Received) {
+        while received.count > 0 {
+            self.drop_first(received);
+        }
+    }
+
+    fn drop_first(&mut self, received: &mut Received) {
+        let buffer = received.first;
+        received.first = self.pieces[usize::from(buffer)].next;
+        received.count -= 1;
+        self.give_back(buffer);
+    }
+
+    #[expect(unsafe_code)]
+    fn bytes(&self, buffer: u16) -> &[u8] {
+        let piece = self.pieces[usize::from(buffer)];
+        let start = usize::from(buffer) * self.size as usize + piece.start as usize;
+        // SAFETY: the bytes are within the mapping, and the kernel writes to no buffer that is not in its
+        // ring. A connection's buffer is put there when it has given it back.
+        unsafe {
+            std::slice::from_raw_parts(
+                self.memory.start.as_ptr().add(start),
+                (piece.end - piece.start) as usize,
+            )
+        }
+    }
+
+    /// Gives the kernel a buffer that no connection has.
+    #[expect(unsafe_code)]
+    pub(super) fn give_back(&mut self, buffer: u16) {
+        // The number of buffers is a power of two.
+        let mask = self.pieces.len() - 1;
+        let entries: *mut BufRingEntry = self.ring.start.as_ptr().cast();
+        // SAFETY: the index is within the ring, and the kernel reads no entry at or behind the tail. The
+        // address is that of a whole buffer. The tail lies in the first entry, in two bytes that the setters
+        // leave alone; it is stored last.
+        unsafe {
+            let entry = &mut *entries.add(usize::from(self.tail) & mask);
+            entry.set_addr(self.memory.start.as_ptr().add(usize::from(buffer) * self.size as usize) as u64);
+            entry.set_len(self.size);
+            entry.set_bid(buffer);
+            self.tail = self.tail.wrapping_add(1);
+            let tail: *const AtomicU16 = BufRingEntry::tail(entries).cast();
+            (*tail).store(self.tail, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! The two queues that a worker shares with the kernel.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
+
+use io_uring::types::{CancelBuilder, Fd, Timespec};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+
+use super::Sizes;
+
+/// The one group of buffers.
+const GROUP: u16 = 0;
+
+/// Completions that fit for each entry of the submission queue: one receive ends many times.
+const COMPLETIONS_PER_ENTRY: u32 = 4;
+
+/// How long bytes that were written to a stream may take to leave once it was dropped.
+const LINGER: Timespec = if cfg!(test) { Timespec::new().nsec(50_000_000) } else { Timespec::new().sec(10) };
+
+/// `IORING_ENTER_GETEVENTS`: the call also does the work that the kernel has put off.
+const GET_EVENTS: u32 = 1;
+
+/// What the kernel was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Op {
+    /// Receive into buffers of the group, message after message.
+    Receive,
+    /// Tell when there is something to read.
+    Readable,
+    /// Tell when there is room to write.
+    Writable,
+    /// Send bytes.
+    Send,
+    /// Tell when [`LINGER`] is over.
+    Linger,
+    /// Cancel something: its end tells what came of it.
+    Cancel,
+}
+
+/// Names one operation. The generation tells an operation of a connection from those of the one
+/// before that had the same slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Token {
+    pub(super) op: Op,
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+}
+
+/// Slots have the bits that operations and generations leave.
+pub(super) const MOST_SLOTS: usize = 1 << 28;
+
+impl Token {
+    fn to_bits(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.slot) << 4 | self.op as u64
+    }
+
+    fn from_bits(bits: u64) -> Token {
+        let op = match bits & 15 {
+            0 => Op::Receive,
+            1 => Op::Readable,
+            2 => Op::Writable,
+            3 => Op::Send,
+            4 => Op::Linger,
+            _ => Op::Cancel,
+        };
+        // Both are cut to their bits.
+        Token { op, slot: (bits as u32) >> 4, generation: (bits >> 32) as u32 }
+    }
+}
+
+/// What an operation has come to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Completion {
+    pub(super) token: Token,
+    /// Bytes, or what happened; an error number below 0.
+    pub(super) result: i32,
+    /// Whether the operation goes on.
+    pub(super) more: bool,
+    /// The buffer of the group that was filled.
+    pub(super) buffer: Option<u16>,
+}
+
+/// A ring, and what is not yet in it.
+pub(super) struct Kernel {
+    ring: IoUring,
+    /// Written to by the kernel when there is work and the worker may be asleep.
+    alarm: OwnedFd,
+    /// Entries that the submission queue had no room for.
+    backlog: VecDeque<squeue::Entry>,
+    /// Operations that the kernel has, each of which may still use memory.
+    in_kernel: usize,
+}
+
+impl Kernel {
+    /// Sets up a ring for the calling thread alone.
+    ///
+    /// # Errors
+    /// Returns the error of the operating system, for example of a kernel before 6.1, or of one that
+    /// forbids it.
+    #[expect(unsafe_code)]
+    pub(super) fn new(sizes: Sizes) -> io::Result<Kernel> {
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_coop_taskrun()
+            .setup_taskrun_flag()
+            .setup_submit_all()
+            .setup_clamp()
+            .setup_cqsize(sizes.entries.saturating_mul(COMPLETIONS_PER_ENTRY))
+            .build(sizes.entries)?;
+        // SAFETY: it takes no pointers; the result is checked.
+        let alarm = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+        if alarm < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: it has just been opened, and nobody else has it.
+        let alarm = unsafe { OwnedFd::from_raw_fd(alarm) };
+        ring.submitter().register_eventfd(alarm.as_raw_fd())?;
+        Ok(Kernel { ring, alarm, backlog: VecDeque::new(), in_kernel: 0 })
+    }
+
+    /// Readable, edge by edge, while [`Kernel::set_alarm`] is on and there is work.
+    pub(super) fn alarm(&self) -> BorrowedFd<'_> {
+        self.alarm.as_fd()
+    }
+
+    /// Whether the kernel raises the alarm; only a worker that is about to sleep needs it.
+    pub(super) fn set_alarm(&mut self, on: bool) {
+        let completions = self.ring.completion();
+        match on {
+            true => completions.enable_eventfd(),
+            false => completions.disable_eventfd(),
+        }
+        // What is looked at next must be newer than this: the kernel notes work first and raises the alarm
+        // after it.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Gives the kernel a ring of `entries` buffers at `ring`.
+    ///
+    /// # Safety
+    /// The memory at `ring`, and whatever its entries name, stays until [`Kernel::quiesce`] has
+    /// returned true.
+    ///
+    /// # Errors
+    /// Returns the error of the operating system.
+    // SAFETY is the caller's: the kernel uses the memory after this call.
+    #[expect(unsafe_code)]
+    pub(super) unsafe fn register_buffers(&self, ring: u64, entries: u16) -> io::Result<()> {
+        // SAFETY: what the caller has promised.
+        unsafe { self.ring.submitter().register_buf_ring_with_flags(ring, entries, GROUP, 0) }
+    }
+
+    /// Receives from `socket` into the group's buffers until it ends or is cancelled.
+    pub(super) fn receive(&mut self, socket: BorrowedFd<'_>, token: Token) {
+        let entry = opcode::RecvMulti::new(Fd(socket.as_raw_fd()), GROUP).build();
+        self.queue(entry, token);
+    }
+
+    /// Waits until `socket` has what `token` names.
+    pub(super) fn poll(&mut self, socket: BorrowedFd<'_>, token: Token) {
+        let events = match token.op {
+            Op::Writable => libc::POLLOUT,
+            _ => libc::POLLIN | libc::POLLRDHUP,
+        };
+        // The events are small positive numbers.
+        let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), events as u32).build();
+        self.queue(entry, token);
+    }
+
+    /// Sends `bytes`.
+    ///
+    /// # Safety
+    /// The bytes stay where they are, unchanged, until the completion has come.
+    // SAFETY is the caller's: the kernel reads the bytes after this call.
+    #[expect(unsafe_code)]
+    pub(super) unsafe fn send(&mut self, socket: BorrowedFd<'_>, bytes: &[u8], token: Token) {
+        // No caller has that much.
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let entry = opcode::Send::new(Fd(socket.as_raw_fd()), bytes.as_ptr(), length)
+            .flags(libc::MSG_NOSIGNAL)
+            .build();
+        self.queue(entry, token);
+    }
+
+    /// Asks for the end of an operation, which then completes; of none that has already.
+    pub(super) fn cancel(&mut self, token: Token) {
+        let entry = opcode::AsyncCancel::new(token.to_bits()).build();
+        self.queue(entry, Token { op: Op::Cancel, ..token });
+    }
+
+    /// Completes when [`LINGER`] is over.
+    pub(super) fn linger(&mut self, token: Token) {
+        static SPAN: Timespec = LINGER;
+        self.queue(opcode::Timeout::new(&raw const SPAN).build(), token);
+    }
+
+    fn queue(&mut self, entry: squeue::Entry, token: Token) {
+        self.in_kernel += 1;
+        let entry = entry.user_data(token.to_bits());
+        if !self.backlog.is_empty() || !self.push(&entry) {
+            self.backlog.push_back(entry);
+        }
+    }
+
+    #[expect(unsafe_code)]
+    fn push(&mut self, entry: &squeue::Entry) -> bool {
+        // SAFETY: those who queue an entry have promised that what it names stays: sockets are closed and
+        // bytes are freed after the completion, and the span of a timeout is static.
+        unsafe { self.ring.submission().push(entry) }.is_ok()
+    }
+
+    /// Whether a call of [`Kernel::enter`] has something to do.
+    pub(super) fn has_work(&mut self) -> bool {
+        let submissions = self.ring.submission();
+        !submissions.is_empty() || submissions.taskrun() || submissions.cq_overflow()
+    }
+
+    /// Submits what is queued and lets the kernel do what it has put off: one system call, or more if the
+    /// queue was too small, or none if there is nothing to do.
+    ///
+    /// # Errors
+    /// Returns the error of the operating system; what was queued is still queued.
+    #[expect(unsafe_code)]
+    pub(super) fn enter(&mut self) -> io::Result<()> {
+        loop {
+            while let Some(entry) = self.backlog.pop_front() {
+                if !self.push(&entry) {
+                    self.backlog.push_front(entry);
+                    break;
+                }
+            }
+            if !self.has_work() {
+                return Ok(());
+            }
+            // No longer than the queue, whose length has 32 bits.
+            let queued = self.ring.submission().len() as u32;
+            // SAFETY: no pointer is passed.
+            unsafe { self.ring.submitter().enter::<libc::sigset_t>(queued, 0, GET_EVENTS, None) }?;
+            if self.backlog.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The next completion.
+    pub(super) fn completion(&mut self) -> Option<Completion> {
+        let entry = self.ring.completion().next()?;
+        let (flags, more) = (entry.flags(), cqueue::more(entry.flags()));
+        if !more {
+            self.in_kernel -= 1;
+        }
+        let token = Token::from_bits(entry.user_data());
+        Some(Completion { token, result: entry.result(), more, buffer: cqueue::buffer_select(flags) })
+    }
+
+    /// Cancels everything. True if nothing is left that uses memory of this process.
+    pub(super) fn quiesce(&mut self) -> bool {
+        /// Cancelled operations end at once, in as many calls as their number takes.
+        const MOST_CALLS: usize = 10_000;
+        self.in_kernel -= self.backlog.len();
+        self.backlog.clear();
+        for _ in 0..MOST_CALLS {
+            // An operation that has ended meanwhile is no fault.
+            let _ = self.ring.submitter().register_sync_cancel(Some(Timespec::new()), CancelBuilder::any());
+            if self.enter().is_err() {
+                return false;
+            }
+            let before = self.in_kernel;
+            while self.completion().is_some() {}
+            if self.in_kernel == 0 {
+                return true;
+            }
+            if self.in_kernel == before && !self.has_work() {
+                return false;
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_come_back_whole() {
+        for op in [Op::Receive, Op::Readable, Op::Writable, Op::Send, Op::Linger, Op::Cancel] {
+            for (slot, generation) in [(0, 0), (7, u32::MAX), (MOST_SLOTS as u32 - 1, 1)] {
+                let token = Token { op, slot, generation };
+                assert_eq!(Token::from_bits(token.to_bits()), token);
+            }
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! A worker's ring: its connections, and the turns in which the kernel is called.
+
+use std::io::{self, IoSlice};
+use std::mem::ManuallyDrop;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::task::{Context, Poll, Waker};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
+
+use super::Sizes;
+use super::buffers::Buffers;
+use super::connection::{Connection, End, Incoming, Outgoing, register};
+use super::kernel::{Completion, Kernel, MOST_SLOTS, Op};
+
+/// Buffers that a connection may hold unread before the kernel is asked to stop receiving for it.
+const MOST_HELD: u16 = 4;
+
+/// Bytes that wait in a connection for the worker's next turn; larger writes go straight to the socket,
+/// which spares them a copy.
+const MOST_QUEUED: usize = 16 * 1024;
+
+/// Memory of sent bytes that is kept for the next ones.
+const MOST_SPARE: usize = 64;
+
+pub(super) struct Ring {
+    /// Dropped by hand: the kernel must let go of the memory first.
+    kernel: ManuallyDrop<Kernel>,
+    buffers: ManuallyDrop<Buffers>,
+    connections: ManuallyDrop<Vec<Connection>>,
+    vacant: Vec<u32>,
+    /// Connections that have something to send in the next turn.
+    queued: Vec<u32>,
+    /// Connections that were left in this turn and have not sent everything.
+    leaving: Vec<u32>,
+    spare: Vec<Vec<u8>>,
+    /// Wakes the task that takes the turns, while it sleeps.
+    driver: Option<Waker>,
+}
+
+fn failure(errno: i32) -> io::Error {
+    io::Error::from_raw_os_error(errno)
+}
+
+fn vacancy() -> io::Error {
+    io::ErrorKind::NotConnected.into()
+}
+
+impl Ring {
+    /// # Errors
+    /// Returns the error of the operating system, for example of a kernel before 6.1.
+    pub(super) fn new(sizes: Sizes) -> io::Result<Ring> {
+        let kernel = Kernel::new(sizes)?;
+        let buffers = Buffers::new(&kernel, sizes)?;
+        Ok(Ring {
+            kernel: ManuallyDrop::new(kernel),
+            buffers: ManuallyDrop::new(buffers),
+            connections: ManuallyDrop::default(),
+            vacant: Vec::new(),
+            queued: Vec::new(),
+            leaving: Vec::new(),
+            spare: Vec::new(),
+            driver: None,
+        })
+    }
+
+    /// What becomes readable when there is work for a sleeping driver.
+    pub(super) fn alarm(&self) -> BorrowedFd<'_> {
+        self.kernel.alarm()
+    }
+
+    /// Takes a connected socket; its slot.
+    ///
+    /// # Errors
+    /// Returns an error if the ring is full.
+    pub(super) fn adopt(&mut self, socket: OwnedFd) -> io::Result<u32> {
+        let slot = match self.vacant.pop() {
+            Some(slot) => slot,
+            None if self.connections.len() >= MOST_SLOTS => return Err(Errno::MFILE.into()),
+            None => {
+                // Below the bound, which has 28 bits.
+                let slot = self.connections.len() as u32;
+                self.connections.push(Connection::vacant(slot));
+                slot
+            }
+        };
+        self.connections[slot as usize].occupy(socket);
+        Ok(slot)
+    }
+
+    /// The socket of a slot.
+    pub(super) fn socket(&self, slot: u32) -> io::Result<BorrowedFd<'_>> {
+        self.connections.get(slot as usize).and_then(Connection::socket).ok_or_else(vacancy)
+    }
+
+    /// Reads into `to`, which has room.
+    pub(super) fn read(&mut self, slot: u32, cx: &Context<'_>, to: &mut [u8]) -> Poll<io::Result<usize>> {
+        let connection = &mut self.connections[slot as usize];
+        if !connection.received.is_empty() {
+            return Poll::Ready(Ok(self.buffers.read(&mut connection.received, to)));
+        }
+        match connection.end {
+            Some(End::Closed) => return Poll::Ready(Ok(0)),
+            Some(End::Error(errno)) => return Poll::Ready(Err(failure(errno))),
+            None => {}
+        }
+        register(&mut connection.reader, cx);
+        if connection.incoming != Incoming::Idle {
+            return Poll::Pending;
+        }
+        if connection.unread
+            && let Some(read) = read_now(connection, to)
+        {
+            return Poll::Ready(read);
+        }
+        let Some(socket) = connection.socket() else { return Poll::Ready(Err(vacancy())) };
+        if connection.bulk {
+            self.kernel.poll(socket, connection.token(Op::Readable));
+            connection.incoming = Incoming::Watched;
+        } else {
+            self.kernel.receive(socket, connection.token(Op::Receive));
+            connection.incoming = Incoming::Receiving;
+        }
+        self.wake_driver();
+        Poll::Pending
+    }
+
+    /// Writes some of `from`, which is not empty: small writes leave together with the next turn.
+    pub(super) fn write(
+        &mut self,
+        slot: u32,
+        cx: &Context<'_>,
+        from: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let connection = &mut self.connections[slot as usize];
+        if let Some(errno) = connection.broken {
+            return Poll::Ready(Err(failure(errno)));
+        }
+        let length: usize = from.iter().map(|slice| slice.len()).sum();
+        let is_small = connection.out.len() + length <= MOST_QUEUED;
+        match connection.outgoing {
+            Outgoing::Queued if is_small => {
+                from.iter().for_each(|slice| connection.out.extend_from_slice(slice));
+                return Poll::Ready(Ok(length));
+            }
+            Outgoing::Idle if is_small => {
+                connection.out = self.spare.pop().unwrap_or_default();
+                from.iter().for_each(|slice| connection.out.extend_from_slice(slice));
+                connection.outgoing = Outgoing::Queued;
+                self.queued.push(slot);
+                self.wake_driver();
+                return Poll::Ready(Ok(length));
+            }
+            Outgoing::Idle => {}
+            Outgoing::Queued | Outgoing::Sending | Outgoing::Full => {
+                register(&mut connection.writer, cx);
+                return Poll::Pending;
+            }
+        }
+        let Some(socket) = connection.socket() else { return Poll::Ready(Err(vacancy())) };
+        match send_now(socket, from) {
+            Ok(n) => Poll::Ready(Ok(n)),
+            Err(Errno::AGAIN) => {
+                self.kernel.poll(socket, connection.token(Op::Writable));
+                connection.outgoing = Outgoing::Full;
+                register(&mut connection.writer, cx);
+                self.wake_driver();
+                Poll::Pending
+            }
+            Err(errno) => Poll::Ready(Err(errno.into())),
+        }
+    }
+
+    /// Ready unless the socket has no room for what was written.
+    pub(super) fn flush(&mut self, slot: u32, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        let connection = &mut self.connections[slot as usize];
+        match (connection.broken, connection.outgoing) {
+            (Some(errno), _) => Poll::Ready(Err(failure(errno))),
+            (None, Outgoing::Sending) => {
+                register(&mut connection.writer, cx);
+                Poll::Pending
+            }
+            // What is queued leaves whatever becomes of the stream.
+            (None, Outgoing::Idle | Outgoing::Queued | Outgoing::Full) => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Closes the sending side behind what was written.
+    pub(super) fn shutdown(&mut self, slot: u32, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        let connection = &mut self.connections[slot as usize];
+        if let Some(errno) = connection.broken {
+            return Poll::Ready(Err(failure(errno)));
+        }
+        if matches!(connection.outgoing, Outgoing::Queued | Outgoing::Sending) {
+            register(&mut connection.writer, cx);
+            return Poll::Pending;
+        }
+        match rustix::net::shutdown(self.socket(slot)?, Shutdown::Write) {
+            // The peer was faster.
+            Ok(()) | Err(Errno::NOTCONN) => Poll::Ready(Ok(())),
+            Err(errno) => Poll::Ready(Err(errno.into())),
+        }
+    }
+
+    /// The stream is gone. What it has written is still sent; the socket closes behind it.
+    pub(super) fn leave(&mut self, slot: u32) {
+        let connection = &mut self.connections[slot as usize];
+        connection.left = true;
+        (connection.reader, connection.writer) = (None, None);
+        self.buffers.clear(&mut connection.received);
+        if let Some(token) = connection.incoming_token() {
+            self.kernel.cancel(token);
+        }
+        match connection.outgoing {
+            Outgoing::Idle => {}
+            Outgoing::Full => self.kernel.cancel(connection.token(Op::Writable)),
+            Outgoing::Queued | Outgoing::Sending => self.leaving.push(slot),
+        }
+        self.vacate_at_rest(slot);
+        self.wake_driver();
+    }
+
+    /// Whether nothing is left of connections.
+    pub(super) fn is_deserted(&self) -> bool {
+        self.vacant.len() == self.connections.len()
+    }
+
+    /// Connections whose bytes wait in the kernel, behind those that nobody reads here.
+    #[cfg(test)]
+    pub(super) fn stopped(&self) -> usize {
+        let is_stopped = |connection: &&Connection| {
+            connection.incoming == Incoming::Idle && !connection.received.is_empty()
+        };
+        self.connections.iter().filter(is_stopped).count()
+    }
+
+    /// Slots, taken or not.
+    #[cfg(test)]
+    pub(super) fn slots(&self) -> usize {
+        self.connections.len()
+    }
+
+    fn vacate_at_rest(&mut self, slot: u32) {
+        let connection = &mut self.connections[slot as usize];
+        if connection.left && connection.is_at_rest() {
+            connection.left = false;
+            connection.vacate();
+            self.vacant.push(slot);
+        }
+    }
+
+    fn wake_driver(&mut self) {
+        if let Some(driver) = self.driver.take() {
+            self.kernel.set_alarm(false);
+            driver.wake();
+        }
+    }
+
+    /// Has `driver` woken, by the alarm or when a stream asks for something; false if there is already
+    /// something to do.
+    pub(super) fn sleep(&mut self, driver: &Waker) -> bool {
+        self.kernel.set_alarm(true);
+        if !self.queued.is_empty() || self.kernel.has_work() {
+            self.kernel.set_alarm(false);
+            return false;
+        }
+        self.driver = Some(driver.clone());
+        true
+    }
+
+    /// Sends what is queued, lets the kernel work, and takes what it has done. Whether there was any.
+    ///
+    /// # Errors
+    /// Returns the error of the operating system if the ring is of no more use.
+    pub(super) fn turn(&mut self) -> io::Result<bool> {
+        let mut queued = std::mem::take(&mut self.queued);
+        queued.drain(..).for_each(|slot| self.send(slot));
+        self.queued = queued;
+        let entered = self.kernel.enter();
+        let mut any = false;
+        while let Some(completion) = self.kernel.completion() {
+            any = true;
+            self.complete(completion);
+        }
+        match entered {
+            Ok(()) => {}
+            // The kernel lacks memory or is interrupted: what is queued waits for the next turn.
+            Err(error) if is_passing(&error) => any = true,
+            Err(error) => return Err(error),
+        }
+        for slot in std::mem::take(&mut self.leaving) {
+            let connection = &self.connections[slot as usize];
+            if connection.left && connection.outgoing == Outgoing::Sending {
+                self.kernel.linger(connection.token(Op::Linger));
+            }
+        }
+        Ok(any)
+    }
+
+    /// Wakes whoever waits for a connection.
+    pub(super) fn wake_all(&mut self) {
+        for connection in self.connections.iter_mut() {
+            connection.wake_reader();
+            connection.wake_writer();
+        }
+    }
+
+    #[expect(unsafe_code)]
+    fn send(&mut self, slot: u32) {
+        let connection = &mut self.connections[slot as usize];
+        connection.outgoing = Outgoing::Sending;
+        let Some(socket) = connection.socket() else { return };
+        let (rest, token) = (&connection.out[connection.sent..], connection.token(Op::Send));
+        // SAFETY: nothing touches `out` while `outgoing` is `Sending`, which it is until the completion
+        // has come; the memory stays if the connection moves, and `Ring` leaks it rather than drop it
+        // before the kernel is quiet.
+        unsafe { self.kernel.send(socket, rest, token) };
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        let Completion { token, .. } = completion;
+        let connection = &mut self.connections[token.slot as usize];
+        if connection.generation != token.generation {
+            // Only a span or a cancellation outlives its connection.
+            return;
+        }
+        match token.op {
+            Op::Receive => self.has_received(token.slot, completion),
+            Op::Readable => {
+                connection.incoming = Incoming::Idle;
+                connection.unread = true;
+                connection.wake_reader();
+            }
+            Op::Writable => {
+                connection.outgoing = Outgoing::Idle;
+                connection.wake_writer();
+            }
+            Op::Send => self.has_sent(token.slot, completion.result),
+            Op::Linger if connection.left && connection.outgoing == Outgoing::Sending => {
+                self.kernel.cancel(connection.token(Op::Send));
+            }
+            Op::Linger | Op::Cancel => {}
+        }
+        self.vacate_at_rest(token.slot);
+    }
+
+    fn has_received(&mut self, slot: u32, completion: Completion) {
+        let connection = &mut self.connections[slot as usize];
+        let was_stopping = connection.incoming == Incoming::Stopping;
+        if !completion.more {
+            connection.incoming = Incoming::Idle;
+        }
+        if let Some(buffer) = completion.buffer {
+            match u32::try_from(completion.result) {
+                Ok(length) if length > 0 && !connection.left => {
+                    self.buffers.add(&mut connection.received, buffer, length);
+                }
+                _ => self.buffers.give_back(buffer),
+            }
+        }
+        match completion.result {
+            1.. => {
+                if connection.received.buffers() >= MOST_HELD && connection.incoming == Incoming::Receiving {
+                    self.kernel.cancel(connection.token(Op::Receive));
+                    connection.incoming = Incoming::Stopping;
+                }
+            }
+            0 => connection.end = Some(End::Closed),
+            error => match Errno::from_raw_os_error(-error) {
+                // Much data, or none of the group's buffers is left: the reader gets the rest itself.
+                Errno::CANCELED | Errno::NOBUFS => (connection.unread, connection.bulk) = (true, true),
+                Errno::INTR | Errno::AGAIN => connection.unread = true,
+                errno => connection.end = Some(End::Error(errno.raw_os_error())),
+            },
+        }
+        if was_stopping && !completion.more {
+            (connection.unread, connection.bulk) = (true, true);
+        }
+        connection.wake_reader();
+    }
+
+    fn has_sent(&mut self, slot: u32, result: i32) {
+        let connection = &mut self.connections[slot as usize];
+        match result {
+            1.. => connection.sent += result.unsigned_abs() as usize,
+            0 => connection.broken = Some(Errno::PIPE.raw_os_error()),
+            error => match Errno::from_raw_os_error(-error) {
+                Errno::INTR | Errno::AGAIN => {}
+                errno => connection.broken = Some(errno.raw_os_error()),
+            },
+        }
+        if connection.broken.is_none() && connection.sent < connection.out.len() {
+            self.send(slot);
+            return;
+        }
+        let mut out = std::mem::take(&mut connection.out);
+        connection.sent = 0;
+        connection.outgoing = Outgoing::Idle;
+        connection.wake_writer();
+        if self.spare.len() < MOST_SPARE {
+            out.clear();
+            self.spare.push(out);
+        }
+    }
+}
+
+impl Drop for Ring {
+    #[expect(unsafe_code)]
+    fn drop(&mut self) {
+        if self.kernel.quiesce() {
+            // SAFETY: each is dropped once, here, and not used afterwards. The kernel's end goes first.
+            unsafe {
+                ManuallyDrop::drop(&mut self.kernel);
+                ManuallyDrop::drop(&mut self.buffers);
+                ManuallyDrop::drop(&mut self.connections);
+            }
+        } else {
+            tracing::warn!("io_uring does not end; memory that it may use is left to it");
+        }
+    }
+}
+
+/// Errors of a call that the next one need not have.
+fn is_passing(error: &io::Error) -> bool {
+    let passing = [Errno::INTR, Errno::AGAIN, Errno::BUSY, Errno::NOMEM];
+    passing.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// Reads what the socket holds; None if that is nothing. A read that does not fill `to` is taken as
+/// the end of what is there.
+fn read_now(connection: &mut Connection, to: &mut [u8]) -> Option<io::Result<usize>> {
+    let socket = connection.socket()?;
+    let room = to.len();
+    let read = loop {
+        match rustix::net::recv(socket, &mut *to, RecvFlags::DONTWAIT) {
+            Err(Errno::INTR) => {}
+            read => break read.map(|(n, _)| n),
+        }
+    };
+    match read {
+        Ok(0) => connection.end = Some(End::Closed),
+        Ok(n) if n < room => {
+            connection.unread = false;
+            connection.bulk = n > MOST_QUEUED;
+        }
+        Ok(_) => {}
+        Err(Errno::AGAIN) => {
+            connection.unread = false;
+            return None;
+        }
+        Err(errno) => connection.end = Some(End::Error(errno.raw_os_error())),
+    }
+    Some(read.map_err(io::Error::from))
+}
+
+fn send_now(socket: BorrowedFd<'_>, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    loop {
+        match rustix::net::sendmsg(socket, from, &mut rustix::net::SendAncillaryBuffer::default(), flags) {
+            Err(Errno::INTR) => {}
+            sent => return sent,
+        }
+    }
+}
