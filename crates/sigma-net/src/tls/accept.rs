@@ -9,9 +9,10 @@ use rustls::server::{Acceptor, UnbufferedServerConnection};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::buffer::Buffer;
+use super::identity::Order;
 use super::session::{RECORD_BYTES, Session, Side};
 use super::stream::{TlsStream, poll_drain, poll_fill};
-use super::{ClientCertificate, Demand, Facts, HandshakeError, ServerIdentity, Versions};
+use super::{ClientCertificate, Demand, Facts, HandshakeError, ServerIdentity, Versions, prefers_chacha};
 use crate::deadline::Deadline;
 use crate::stream::Stream;
 
@@ -126,7 +127,7 @@ pub async fn accept(
     deadline.set(options.timeout_ms);
     let handshake = async {
         let mut socket = socket;
-        let (hello, name) = read_hello(&mut socket, early, options.hello_bytes).await?;
+        let (hello, name, order) = read_hello(&mut socket, early, options.hello_bytes).await?;
         let _place = handshakes.place().await;
         let identity = match choose(name.as_deref()) {
             Some(identity) if !identity.refuses() => identity,
@@ -140,7 +141,7 @@ pub async fn accept(
             alert(&mut socket, PROTOCOL_VERSION);
             return Err(HandshakeError::NoVersion);
         }
-        let config = identity.config(versions, &options.alpn).map_err(HandshakeError::Protocol)?;
+        let config = identity.config(versions, &options.alpn, order).map_err(HandshakeError::Protocol)?;
         let connection = UnbufferedServerConnection::new(config).map_err(HandshakeError::Protocol)?;
         let mut session = Session::new(Side::Server(connection), hello);
         let patience = Deadline::new();
@@ -180,12 +181,12 @@ pub(super) async fn shake(socket: &mut Stream, session: &mut Session) -> Result<
     .await
 }
 
-/// Reads until the ClientHello is complete; all bytes read, and the name asked for.
+/// Reads until the ClientHello is complete; all bytes read, the name asked for, and whose ciphers go first.
 async fn read_hello(
     socket: &mut Stream,
     early: &[u8],
     limit: usize,
-) -> Result<(Buffer, Option<Arc<str>>), HandshakeError> {
+) -> Result<(Buffer, Option<Arc<str>>, Order), HandshakeError> {
     let mut acceptor = Acceptor::default();
     let mut hello = Buffer::default();
     hello.extend(early);
@@ -198,8 +199,10 @@ async fn read_hello(
                 seen += n;
                 match acceptor.accept() {
                     Ok(Some(accepted)) => {
-                        let name = accepted.client_hello().server_name().map(Arc::from);
-                        return Poll::Ready(Ok(name));
+                        let client = accepted.client_hello();
+                        let order =
+                            if prefers_chacha(client.cipher_suites()) { Order::Clients } else { Order::Ours };
+                        return Poll::Ready(Ok((client.server_name().map(Arc::from), order)));
                     }
                     Ok(None) if n > 0 => {}
                     Ok(None) => return Poll::Ready(Err(HandshakeError::HelloTooLarge)),
@@ -228,7 +231,7 @@ async fn read_hello(
         }
     })
     .await
-    .map(|name| (hello, name))
+    .map(|(name, order)| (hello, name, order))
 }
 
 fn server_facts(

@@ -10,8 +10,18 @@ use super::client_auth::{ClientAuth, Verifier};
 use super::pem::Pair;
 use super::{PROVIDER, Resumption, Unusable, Versions};
 
-/// How many listeners with options of their own an identity keeps a prepared configuration for.
-const PREPARED_MAX: usize = 8;
+/// How many prepared configurations an identity keeps: two for each of eight listeners with options of
+/// their own.
+const PREPARED_MAX: usize = 16;
+
+/// Whose order of ciphers decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// The gateway's, which spares it work.
+    Ours,
+    /// The client's, which knows its hardware.
+    Clients,
+}
 
 /// The parts of a [`ServerIdentity`].
 #[derive(Debug)]
@@ -55,7 +65,7 @@ impl ServerIdentity {
             resumption,
             prepared: RwLock::default(),
         };
-        identity.config(versions, &[]).map_err(|error| Unusable::new(error.to_string()))?;
+        identity.config(versions, &[], Order::Ours).map_err(|error| Unusable::new(error.to_string()))?;
         Ok(identity)
     }
 
@@ -86,20 +96,25 @@ impl ServerIdentity {
         self.versions
     }
 
-    /// The configuration for a listener that allows `versions` and offers `alpn`.
+    /// The configuration for a listener that allows `versions` and offers `alpn`, and for clients whose order of
+    /// ciphers counts as `order` says.
     pub(super) fn config(
         &self,
         versions: Versions,
         alpn: &[Vec<u8>],
+        order: Order,
     ) -> Result<Arc<ServerConfig>, rustls::Error> {
         let find = |prepared: &[(Versions, Arc<ServerConfig>)]| {
-            let found = prepared.iter().find(|(v, config)| *v == versions && config.alpn_protocols == alpn);
+            let fits = |config: &ServerConfig| {
+                config.alpn_protocols == alpn && config.ignore_client_order == (order == Order::Ours)
+            };
+            let found = prepared.iter().find(|(v, config)| *v == versions && fits(config));
             found.map(|(_, config)| Arc::clone(config))
         };
         if let Some(config) = find(&self.prepared.read().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(config);
         }
-        let config = Arc::new(self.build(versions, alpn)?);
+        let config = Arc::new(self.build(versions, alpn, order)?);
         let mut prepared = self.prepared.write().unwrap_or_else(PoisonError::into_inner);
         if prepared.len() == PREPARED_MAX {
             prepared.remove(0);
@@ -108,7 +123,12 @@ impl ServerIdentity {
         Ok(config)
     }
 
-    fn build(&self, versions: Versions, alpn: &[Vec<u8>]) -> Result<ServerConfig, rustls::Error> {
+    fn build(
+        &self,
+        versions: Versions,
+        alpn: &[Vec<u8>],
+        order: Order,
+    ) -> Result<ServerConfig, rustls::Error> {
         let builder = ServerConfig::builder_with_provider(Arc::clone(&PROVIDER))
             .with_protocol_versions(versions.supported())?;
         let builder = match &self.client_auth {
@@ -118,6 +138,7 @@ impl ServerIdentity {
         let certificates: Arc<dyn ResolvesServerCert> = Arc::clone(&self.certificates) as _;
         let mut config = builder.with_cert_resolver(certificates);
         config.alpn_protocols = alpn.to_vec();
+        config.ignore_client_order = order == Order::Ours;
         let client_auth = self.client_auth.as_ref().map_or([0; 32], |auth| auth.fingerprint);
         self.resumption.apply(&mut config, client_auth);
         Ok(config)

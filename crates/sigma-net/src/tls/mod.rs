@@ -33,6 +33,7 @@ use std::io;
 use std::sync::{Arc, LazyLock};
 
 use rustls::crypto::CryptoProvider;
+use rustls::{CipherSuite, SupportedCipherSuite};
 
 pub use accept::{AcceptOptions, Handshakes, accept};
 pub use certificates::Certificates;
@@ -49,7 +50,23 @@ pub use rustls::pki_types::CertificateDer;
 
 /// The one provider of cryptography.
 static PROVIDER: LazyLock<Arc<CryptoProvider>> =
-    LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
+    LazyLock::new(|| Arc::new(thrifty(rustls::crypto::aws_lc_rs::default_provider())));
+
+/// AES-128 with SHA-256 goes first: it is no weaker than the keys of the handshake, and processors hash with
+/// SHA-256 in hardware. With AES-256 goes SHA-384, which is a quarter of the instructions of a handshake.
+fn thrifty(mut provider: CryptoProvider) -> CryptoProvider {
+    let is_aes_128 =
+        |suite: &SupportedCipherSuite| suite.suite().as_str().is_some_and(|name| name.contains("_AES_128_"));
+    provider.cipher_suites.sort_by_key(|suite| (suite.tls13().is_none(), !is_aes_128(suite)));
+    provider
+}
+
+/// Whether a client prefers ChaCha20: it has no hardware for AES, and every record would cost it dearly.
+fn prefers_chacha(offered: &[CipherSuite]) -> bool {
+    let ours = |offered: &&CipherSuite| PROVIDER.cipher_suites.iter().any(|own| own.suite() == **offered);
+    let first = offered.iter().find(ours).and_then(CipherSuite::as_str);
+    first.is_some_and(|name| name.contains("_CHACHA20_"))
+}
 
 /// TLS material that cannot be used; the text says what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq)]

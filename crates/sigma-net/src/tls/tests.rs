@@ -174,6 +174,46 @@ fn a_stream_over_loopback() {
 }
 
 #[test]
+fn the_cheaper_cipher_is_chosen_unless_it_is_dear_to_the_client() {
+    run(async {
+        let root = Authority::root("root");
+        let certificates = table(vec![("a.test", root.identity(&["a.test"]))]);
+        let check = async |order: &[&str], versions: Versions, expected: &str| {
+            let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+            let rank = |suite: &rustls::SupportedCipherSuite| {
+                order.iter().position(|part| suite.suite().as_str().is_some_and(|name| name.contains(part)))
+            };
+            provider.cipher_suites.retain(|suite| rank(suite).is_some());
+            provider.cipher_suites.sort_by_key(rank);
+            let config = rustls::ClientConfig::builder_with_provider(Arc::new(provider))
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(Only(vec![
+                    rustls::SignatureScheme::ECDSA_NISTP256_SHA256,
+                ])))
+                .with_no_client_auth();
+            let client = ClientTls::from_config(config);
+            let options = AcceptOptions { versions, ..AcceptOptions::default() };
+            let (near, far) = shake_with(&client, "a.test", &certificates, &options).await;
+            let (near, far) = (near.unwrap(), far.unwrap());
+            assert!(facts(&far).cipher.contains(expected), "{order:?}: {}", facts(&far).cipher);
+            assert_eq!(facts(&near).cipher, facts(&far).cipher);
+        };
+        for (versions, cheap, chacha, strong) in [
+            (Versions::ONLY_13, "AES_128", "CHACHA20", "AES_256"),
+            (Versions::ONLY_12, "AES128", "CHACHA20", "AES256"),
+        ] {
+            check(&["AES_256", "AES_128", "CHACHA20"], versions, cheap).await;
+            check(&["AES_256", "CHACHA20", "AES_128"], versions, cheap).await;
+            check(&["CHACHA20", "AES_256", "AES_128"], versions, chacha).await;
+            check(&["AES_256", "CHACHA20"], versions, strong).await;
+            check(&["AES_256"], versions, strong).await;
+        }
+    });
+}
+
+#[test]
 fn the_name_decides_the_identity() {
     let root = Authority::root("root");
     let names = ["a.test", "*.b.test", "x.b.test", "*"];
