@@ -224,7 +224,7 @@ async fn until_reloaded(watch: &mut sigma_control::store::Watch, round: u32) {
     let records = contents.await.records;
     assert_eq!(keys(&records), ["routes/0", "routes/1", "routes/2", "routes/3", "routes/4"]);
     let expected = format!("{{\"round\":{round}}}");
-    assert!(records.iter().all(|record| record.value == expected.as_bytes()), "{records:?}");
+    assert!(records.iter().all(|record| *record.value == *expected.as_bytes()), "{records:?}");
 }
 
 /// A backup takes etcd back to an older revision, and others write on from there before the gateway

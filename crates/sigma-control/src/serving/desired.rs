@@ -110,8 +110,8 @@ pub(crate) struct Desired {
     plugins: Arc<dyn PluginSchemas>,
     keyring: Keyring,
     revision: u64,
-    /// How each resource was written, to tell on a reload what has changed.
-    written: HashMap<ResourceKey, Written>,
+    /// How each resource was written, by kind and id, to tell on a reload what has changed.
+    written: BTreeMap<Kind, HashMap<Box<str>, Written>>,
     hasher: RandomState,
     quarantine: BTreeMap<ResourceKey, Quarantined>,
     /// Of these, what is valid by itself but could not be compiled: it may fit when something else
@@ -139,7 +139,7 @@ impl Desired {
             plugins,
             keyring,
             revision: 0,
-            written: HashMap::new(),
+            written: BTreeMap::new(),
             hasher: RandomState::new(),
             quarantine: BTreeMap::new(),
             refused: HashMap::new(),
@@ -182,17 +182,18 @@ impl Desired {
 
     /// The revision in which a resource was written; 0 for one of the file.
     pub(crate) fn modified(&self, key: &ResourceKey) -> u64 {
-        self.written.get(key).map_or(0, |written| written.revision)
+        self.written(key).map_or(0, |written| written.revision)
     }
 
     /// The highest revision among the resources of each kind that has some.
     pub(crate) fn newest(&self) -> Vec<(Kind, u64)> {
-        let mut newest: BTreeMap<Kind, u64> = BTreeMap::new();
-        for (key, written) in &self.written {
-            let highest = newest.entry(key.kind).or_default();
-            *highest = (*highest).max(written.revision);
-        }
-        newest.into_iter().collect()
+        let highest =
+            |of_kind: &HashMap<Box<str>, Written>| of_kind.values().map(|written| written.revision).max();
+        self.written.iter().filter_map(|(kind, of_kind)| Some((*kind, highest(of_kind)?))).collect()
+    }
+
+    fn written(&self, key: &ResourceKey) -> Option<&Written> {
+        self.written.get(&key.kind)?.get(&*key.id)
     }
 
     fn created(&self, key: &ResourceKey) -> Option<u64> {
@@ -232,9 +233,13 @@ impl Desired {
     /// Takes over everything that is in a store.
     pub(crate) fn reload(&mut self, contents: &Contents, batch: &mut Batch) {
         let present: HashSet<&str> = contents.records.iter().map(|record| record.key.as_str()).collect();
-        let known = self.written.keys().chain(self.quarantine.keys());
+        let written = self
+            .written
+            .iter()
+            .flat_map(|(kind, of_kind)| of_kind.keys().map(|id| ResourceKey::new(*kind, &**id)));
+        let known = written.chain(self.quarantine.keys().cloned());
         let gone: Vec<String> =
-            known.map(ResourceKey::to_string).filter(|key| !present.contains(key.as_str())).collect();
+            known.map(|key| key.to_string()).filter(|key| !present.contains(key.as_str())).collect();
         gone.iter().for_each(|key| self.delete(key, batch));
         for record in &contents.records {
             self.put(record, batch);
@@ -245,7 +250,8 @@ impl Desired {
     fn put(&mut self, record: &Record, batch: &mut Batch) {
         let Some(key) = ResourceKey::parse(&record.key) else { return };
         let written = Written { revision: record.modified, value: self.hasher.hash_one(&record.value) };
-        if self.written.insert(key.clone(), written) == Some(written) {
+        let of_kind = self.written.entry(key.kind).or_default();
+        if of_kind.insert(key.id.as_str().into(), written) == Some(written) {
             return;
         }
         self.refused.remove(&key);
@@ -349,7 +355,9 @@ impl Desired {
         self.quarantine.remove(&key);
         self.refused.remove(&key);
         self.warnings.remove(&key);
-        self.written.remove(&key);
+        if let Some(of_kind) = self.written.get_mut(&key.kind) {
+            of_kind.remove(&*key.id);
+        }
         let former = self.former(&key);
         if self.config.resources.remove(&key).is_some() {
             batch.before.entry(key).or_insert(former);
@@ -386,7 +394,7 @@ impl Desired {
                 self.standing(key)
             }
         };
-        let revision = self.written.get(key).map_or(self.revision, |written| written.revision);
+        let revision = self.written(key).map_or(self.revision, |written| written.revision);
         self.set_aside(key.clone(), reason, revision, standing);
     }
 
@@ -396,7 +404,7 @@ impl Desired {
         let Some(Former { resource, created, closed: false }) = self.former(key) else { return false };
         self.refused.insert(key.clone(), (resource, created));
         self.keep_place(key);
-        let revision = self.written.get(key).map_or(self.revision, |written| written.revision);
+        let revision = self.written(key).map_or(self.revision, |written| written.revision);
         let standing = self.standing(key);
         self.set_aside(key.clone(), reason, revision, standing);
         true
@@ -443,7 +451,8 @@ impl Desired {
         let origin = if revision == 0 { "file" } else { "store" };
         tracing::error!(%key, reason, revision, served, "an object of the {origin} is quarantined");
         // The same revision is not read again; a later one is.
-        self.written.entry(key.clone()).or_default().revision = revision;
+        let of_kind = self.written.entry(key.kind).or_default();
+        of_kind.entry(key.id.as_str().into()).or_default().revision = revision;
         let since = SystemTime::now();
         let quarantined = Quarantined { key: key.clone(), reason, since, revision, standing };
         self.quarantine.insert(key, quarantined);
@@ -456,7 +465,7 @@ mod tests {
     use sigma_config::plugins::NoPlugins;
 
     fn record(key: &str, value: &str, modified: u64) -> Record {
-        Record { key: key.into(), value: value.to_owned().into(), created: 1, modified }
+        Record { key: key.into(), value: value.as_bytes().into(), created: 1, modified }
     }
 
     fn changed(revision: u64, changes: Vec<Change>) -> Event {

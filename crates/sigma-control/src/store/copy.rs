@@ -541,7 +541,7 @@ impl Reader {
         let mut records = Vec::new();
         for _ in 0..self.number()? {
             let (created, modified) = (self.number()?, self.number()?);
-            let (key, value) = (self.text()?, self.bytes()?);
+            let (key, value) = (self.text()?, Arc::from(&*self.bytes()?));
             records.push(Record { key, value, created, modified });
         }
         Some(records)
@@ -567,9 +567,9 @@ mod tests {
     use super::*;
 
     fn records() -> Vec<Record> {
-        let value = Bytes::from_static(b"{\"a\":\n1}");
+        let value = Arc::from(&b"{\"a\":\n1}"[..]);
         let one = Record { key: "routes/1".into(), value, created: 3, modified: 7 };
-        let two = Record { key: "ssls/\u{fc}".into(), value: Bytes::new(), created: 9, modified: 9 };
+        let two = Record { key: "ssls/\u{fc}".into(), value: Arc::default(), created: 9, modified: 9 };
         vec![one, two]
     }
 

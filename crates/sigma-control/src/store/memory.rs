@@ -40,7 +40,7 @@ impl State {
         match write {
             Write::Put { key, value, ttl: _ } => {
                 let created = self.records.get(&key).map_or(revision, |record| record.created);
-                let record = Record { key, value, created, modified: revision };
+                let record = Record { key, value: Arc::from(&*value), created, modified: revision };
                 self.records.put(record.clone());
                 Some(Change::Put(record))
             }

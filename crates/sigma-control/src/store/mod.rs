@@ -42,8 +42,9 @@ pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + S
 pub struct Record {
     /// E.g. `routes/1`.
     pub key: String,
-    /// JSON text; in a store that others write to, it may be anything.
-    pub value: Bytes,
+    /// JSON text; in a store that others write to, it may be anything. Without room to spare: records are
+    /// kept for long.
+    pub value: Arc<[u8]>,
     /// The revision in which the key came into being.
     pub created: u64,
     /// The revision in which the value was written.

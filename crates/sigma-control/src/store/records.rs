@@ -51,6 +51,18 @@ impl Records {
         self.0.replace(ByKey(record));
     }
 
+    /// Puts records in, whose keys ascend. Many of them at a time are packed more densely than one after the
+    /// other.
+    pub(super) fn put_all(&mut self, records: Vec<Record>) {
+        if records.len() < self.0.len() / 8 {
+            return records.into_iter().for_each(|record| self.put(record));
+        }
+        for record in &records {
+            self.0.remove(&*record.key);
+        }
+        self.0.append(&mut records.into_iter().map(ByKey).collect());
+    }
+
     /// Takes a record out; whether it was there.
     pub(super) fn remove(&mut self, key: &str) -> bool {
         self.0.remove(key)
@@ -71,5 +83,32 @@ impl Records {
         let from =
             self.0.range::<str, _>((Bound::Included(prefix), Bound::Unbounded)).map(|ByKey(record)| record);
         from.take_while(|record| record.key.starts_with(prefix)).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_found_by_their_keys() {
+        let record =
+            |key: &str, modified| Record { key: key.into(), value: b"{}"[..].into(), created: 1, modified };
+        let all = |prefix: &str, records: &Records| -> Vec<(String, u64)> {
+            records.with_prefix(prefix).into_iter().map(|record| (record.key, record.modified)).collect()
+        };
+        let mut records = Records::default();
+        records.put_all(vec![record("routes/1", 1), record("routes/2", 1), record("ssls/1", 1)]);
+        // As many as there are, then one among many: each takes the place of the one with its key.
+        records.put_all(vec![record("routes/2", 2), record("routes/3", 2), record("upstreams/1", 2)]);
+        records.put_all((10..50).map(|n| record(&format!("zones/{n}"), 3)).collect());
+        records.put_all(vec![record("routes/3", 4)]);
+        let routes = [("routes/1", 1), ("routes/2", 2), ("routes/3", 4)].map(|(key, n)| (key.to_owned(), n));
+        assert_eq!(all("routes/", &records), routes);
+        assert_eq!(
+            (records.iter().count(), records.get("ssls/1").map(|record| record.modified)),
+            (45, Some(1))
+        );
+        assert!(records.remove("ssls/1") && !records.remove("ssls/1") && records.get("ssls/1").is_none());
     }
 }

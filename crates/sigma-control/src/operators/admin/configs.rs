@@ -7,6 +7,7 @@
 //! written in another way, the digest is no longer that of the configuration.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use aws_lc_rs::digest::{Context, SHA256};
 use axum::http::{HeaderMap, Method, StatusCode, header};
@@ -88,7 +89,7 @@ impl Present {
 }
 
 /// Changes with any resource; records come in the order of their keys.
-fn fingerprint<'a>(records: impl Iterator<Item = (&'a str, &'a Bytes)>) -> String {
+fn fingerprint<'a>(records: impl Iterator<Item = (&'a str, &'a Arc<[u8]>)>) -> String {
     let mut context = Context::new(&SHA256);
     for (key, value) in records.filter(|(key, _)| is_resource(key)) {
         for part in [key.as_bytes(), value] {
@@ -444,7 +445,7 @@ async fn replace(state: &AdminState, call: &Call, digest: &str, sent: &Map<Strin
 /// What is going to be there, and how it comes about.
 struct Plan {
     /// All resources afterwards.
-    after: BTreeMap<String, Bytes>,
+    after: BTreeMap<String, Arc<[u8]>>,
     versions: BTreeMap<String, f64>,
     transaction: Transaction,
 }
@@ -530,7 +531,7 @@ impl Plan {
             }
         }
         let value = Bytes::from(value.to_string());
-        self.after.insert(key.clone(), value.clone());
+        self.after.insert(key.clone(), Arc::from(&*value));
         self.transaction.conditions.push(match present {
             Some(record) => unchanged(record),
             None => Condition::Absent { key: key.clone() },

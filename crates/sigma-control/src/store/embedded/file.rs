@@ -6,7 +6,6 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use bytes::Bytes;
 use redb::{
     Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageError, TableDefinition,
 };
@@ -114,7 +113,7 @@ impl StoreFile {
             let (key, value) = entry?;
             let (created, modified, expires, value) = value.value();
             let key = key.value().to_owned();
-            let record = Record { key: key.clone(), value: Bytes::copy_from_slice(value), created, modified };
+            let record = Record { key: key.clone(), value: value.into(), created, modified };
             everything.records.insert(key, Kept { record, expires: (expires != 0).then_some(expires) });
         }
         Ok(Ok(everything))

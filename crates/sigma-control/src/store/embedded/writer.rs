@@ -6,7 +6,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::file::{Everything, Kept, StoreFile};
@@ -119,9 +118,8 @@ impl Draft<'_> {
         match write {
             Write::Put { key, value, ttl } => {
                 let created = self.record(&key).map_or(revision, |record| record.created);
-                // It stays for long: without the room that it was written into.
-                let value = Bytes::copy_from_slice(&value);
-                let record = Record { key: key.clone(), value, created, modified: revision };
+                let record =
+                    Record { key: key.clone(), value: Arc::from(&*value), created, modified: revision };
                 let expires = ttl.map(|ttl| self.now.unix_ms.saturating_add(milliseconds(ttl)).max(1));
                 self.changed.insert(key, Some(Kept { record: record.clone(), expires }));
                 Some(Change::Put(record))
@@ -238,13 +236,15 @@ impl Writer {
         let mut state = self.shared.write();
         state.revision = revision;
         state.lost = None;
+        let mut put = Vec::new();
         for (key, kept) in changed {
             self.deadlines.set(&key, kept.as_ref().and_then(|kept| kept.expires), now);
             match kept {
-                Some(kept) => state.records.put(kept.record),
+                Some(kept) => put.push(kept.record),
                 None => drop(state.records.remove(&key)),
             }
         }
+        state.records.put_all(put);
         // Under the lock, so that nobody loads a revision that the feed does not know.
         for (revision, changes) in told {
             self.shared.feed.push(revision, changes);
@@ -301,10 +301,12 @@ impl Writer {
         let mut state = self.shared.write();
         state.revision = everything.revision;
         state.records.clear();
-        for (key, kept) in everything.records {
-            self.deadlines.set(&key, kept.expires, now);
-            state.records.put(kept.record);
-        }
+        let deadlines = &mut self.deadlines;
+        let records = everything.records.into_iter().map(|(key, kept)| {
+            deadlines.set(&key, kept.expires, now);
+            kept.record
+        });
+        state.records.put_all(records.collect());
         self.shared.feed.restart(everything.revision);
     }
 }

@@ -1,6 +1,5 @@
 //! Reading many keys at one revision, in pages.
 
-use bytes::Bytes;
 use tonic::Status;
 
 use super::PLACEHOLDER;
@@ -156,7 +155,7 @@ pub(super) fn short_key(root: &str, key: &[u8]) -> Option<String> {
 pub(super) fn record(key: String, kv: KeyValue) -> Option<Record> {
     let is_placeholder = !key.contains('/') && kv.value == PLACEHOLDER.as_bytes();
     let (created, modified) = (unsigned(kv.create_revision), unsigned(kv.mod_revision));
-    (!is_placeholder).then(|| Record { key, value: Bytes::from(kv.value), created, modified })
+    (!is_placeholder).then(|| Record { key, value: kv.value.into(), created, modified })
 }
 
 #[cfg(test)]

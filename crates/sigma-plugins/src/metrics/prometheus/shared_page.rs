@@ -27,8 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Pages that are not read to their end. The oldest breaks off when there would be more: its readers have had
 /// seconds, and each page holds memory.
 const PAGES: usize = 8;
-/// How far the thread stands back: where it shares a CPU with a busy worker, a twentieth is left for it.
-const NICENESS: i32 = 13;
+/// How far the thread stands back: where it shares a CPU with a busy worker, a tenth is left for it. With less,
+/// a large page on a machine that has much else to do would be later than scrapers wait.
+const NICENESS: i32 = 10;
 
 /// Makes the next piece; None at the end.
 pub(super) type Pieces = Box<dyn FnMut() -> Option<Vec<u8>> + Send>;
