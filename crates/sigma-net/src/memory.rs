@@ -1,4 +1,9 @@
-//! The memory that the allocator holds.
+//! The memory that the process holds: the allocator's, and that of its own code.
+
+use std::path::Path;
+use std::{fs, io, ptr};
+
+use rustix::mm::{Advice, madvise};
 
 /// Gives the system back what was freed and what the allocator keeps for its next use, in the pages
 /// of this thread and in those that no thread uses.
@@ -13,8 +18,86 @@ pub fn give_back() {
     unsafe { libmimalloc_sys::mi_collect(true) }
 }
 
+/// Takes the program's code and constants out of this process's memory; what is needed again comes back from
+/// the system's cache of the file, some pages at a time. Returns the bytes that were mapped.
+///
+/// Most of what a start has run through is never run again: reading configurations, building tables,
+/// handshakes with stores. To be called when that is over.
+///
+/// # Errors
+/// Returns an error if `/proc` cannot be read or the system refuses.
+#[expect(unsafe_code)]
+pub fn release_code() -> io::Result<usize> {
+    let program = fs::read_link("/proc/self/exe")?;
+    let mut released = 0;
+    for (start, len) in unchanged(&fs::read_to_string("/proc/self/smaps")?, &program) {
+        // SAFETY: the mapping is one of the program's own file, which stay where they are until the process
+        // ends. It is not writable, and no page of it differs from the file, so that a page that is
+        // read again has the content that it has now.
+        unsafe { madvise(ptr::without_provenance_mut(start), len, Advice::LinuxDontNeed) }?;
+        released += len;
+    }
+    Ok(released)
+}
+
+/// The private mappings of the file `program` that are not writable and have no page that differs from the file, in the kernel's list of a process: their addresses and lengths. Those that
+/// hold relocated pointers are made read-only after they were changed; these are left out.
+fn unchanged(smaps: &str, program: &Path) -> Vec<(usize, usize)> {
+    let Some(program) = program.to_str().map(|path| format!(" {path}")) else { return Vec::new() };
+    let mut found = Vec::new();
+    let mut candidate = None;
+    for line in smaps.lines() {
+        let mut fields = line.split_ascii_whitespace();
+        let Some(first) = fields.next() else { continue };
+        if let Some((start, end)) = first.split_once('-') {
+            let rights = fields.next().unwrap_or_default();
+            let range = usize::from_str_radix(start, 16).ok().zip(usize::from_str_radix(end, 16).ok());
+            candidate = range.filter(|_| line.ends_with(&program) && matches!(rights, "r-xp" | "r--p"));
+        } else if first == "Anonymous:" && fields.next() == Some("0") {
+            found.extend(candidate.take().map(|(start, end)| (start, end - start)));
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    const SMAPS: &str = "\
+1000-3000 r--p 00000000 fe:00 77 /bin/sigma
+Rss:                   8 kB
+Anonymous:             0 kB
+3000-8000 r-xp 00002000 fe:00 77 /bin/sigma
+Anonymous:             0 kB
+8000-9000 r--p 00007000 fe:00 77 /bin/sigma
+Anonymous:             4 kB
+9000-a000 rw-p 00008000 fe:00 77 /bin/sigma
+Anonymous:             0 kB
+b000-c000 r-xp 00000000 fe:00 78 /lib/libc.so
+Anonymous:             0 kB
+d000-e000 r--p 00000000 00:00 0
+Anonymous:             0 kB
+";
+
+    #[test]
+    fn only_what_is_as_in_the_file_is_released() {
+        assert_eq!(unchanged(SMAPS, Path::new("/bin/sigma")), [(0x1000, 0x2000), (0x3000, 0x5000)]);
+        assert_eq!(unchanged(SMAPS, Path::new("/sigma")), []);
+        assert_eq!(unchanged("1000 r--p\nx-y r-xp /bin/sigma\nAnonymous: 0 kB", Path::new("/bin/sigma")), []);
+    }
+
+    #[test]
+    fn a_program_goes_on_without_its_code() {
+        let make: [fn(i32) -> Box<dyn std::fmt::Display>; 2] =
+            [|n| Box::new(n), |n| Box::new(format!("{n} times"))];
+        for n in 0..3 {
+            assert!(release_code().expect("own mappings") > 0);
+            let texts = make.map(|make| make(n).to_string());
+            assert_eq!(texts, [format!("{n}"), format!("{n} times")]);
+        }
+    }
+
     #[test]
     fn can_be_called_with_any_allocator() {
         let held = vec![1_u8; 1 << 20];

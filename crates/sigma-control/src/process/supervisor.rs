@@ -34,6 +34,10 @@ use crate::store::{Event, Store, Watch};
 
 /// How often `--watch` looks at the file.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
+
+/// Periods after which nothing of the start runs any more.
+const SETTLING_PERIODS: u32 = 5;
+
 /// How long what plugins have buffered may take to leave at the end.
 const ENDING_TIMEOUT: Duration = Duration::from_secs(5);
 /// By how much of `secret_lookup.refresh_ms` the pauses differ at random, so that gateways which started
@@ -119,6 +123,8 @@ pub struct Supervisor {
     pid_file: Option<PathBuf>,
     /// Something was read since memory was last given back.
     has_changed: bool,
+    /// Periods until the start counts as over; 0 when it is.
+    until_settled: u32,
     /// Taken by [`Supervisor::run`].
     signals: Option<Signals>,
 }
@@ -210,6 +216,7 @@ impl Supervisor {
             commands,
             pid_file,
             has_changed: true,
+            until_settled: SETTLING_PERIODS,
             signals: Some(signals),
         };
         supervisor.tell_store();
@@ -288,6 +295,13 @@ impl Supervisor {
     /// Gives back what nobody needs any more.
     fn tidy(&mut self) {
         self.gateway.sweep();
+        let left = self.until_settled;
+        self.until_settled = left.saturating_sub(1);
+        if left == 1
+            && let Err(error) = sigma_net::memory::release_code()
+        {
+            tracing::debug!(%error, "the code of the start stays in memory");
+        }
         if std::mem::take(&mut self.has_changed) {
             sigma_net::memory::give_back();
         }
