@@ -1,8 +1,8 @@
 //! The floor of the benchmarks: `bench-floor PORT ORIGIN_PORT`.
 //!
 //! The least that a forwarding HTTP/1.1 proxy on tokio can do and still be one: parse both heads, drop the
-//! hop-by-hop header, add `X-Real-IP` and `X-Forwarded-For`, keep upstream connections, copy bodies framed by
-//! `Content-Length`. It has no routes, no timeouts, no limits, no log and no chunked coding: what a real gateway
+//! hop-by-hop header, add the five forwarding fields that Sigma adds, keep upstream connections, copy bodies framed
+//! by `Content-Length`. It has no routes, no timeouts, no limits, no log and no chunked coding: what a real gateway
 //! costs above it is the price of those. It is a measure, not a proxy to run.
 
 use std::cell::RefCell;
@@ -114,12 +114,20 @@ fn malformed() -> io::Error {
     io::ErrorKind::InvalidData.into()
 }
 
+/// What a message's headers say about it.
+struct Meaning<'h> {
+    /// The length of the body.
+    body: usize,
+    keep: bool,
+    host: &'h [u8],
+}
+
 /// Copies end-to-end headers to `out` and reads the framing from them; refuses what the floor does not speak.
-fn copy_headers(headers: &[httparse::Header<'_>], out: &mut Vec<u8>) -> io::Result<(usize, bool)> {
-    let (mut body, mut keep) = (0, true);
+fn copy_headers<'h>(headers: &[httparse::Header<'h>], out: &mut Vec<u8>) -> io::Result<Meaning<'h>> {
+    let mut meaning = Meaning { body: 0, keep: true, host: b"" };
     for header in headers {
         if header.name.eq_ignore_ascii_case("connection") {
-            keep = !header.value.eq_ignore_ascii_case(b"close");
+            meaning.keep = !header.value.eq_ignore_ascii_case(b"close");
             continue;
         }
         if header.name.eq_ignore_ascii_case("transfer-encoding") {
@@ -127,18 +135,30 @@ fn copy_headers(headers: &[httparse::Header<'_>], out: &mut Vec<u8>) -> io::Resu
         }
         if header.name.eq_ignore_ascii_case("content-length") {
             let text = std::str::from_utf8(header.value).map_err(|_| malformed())?;
-            body = text.parse().map_err(|_| malformed())?;
+            meaning.body = text.parse().map_err(|_| malformed())?;
+        }
+        if header.name.eq_ignore_ascii_case("host") {
+            meaning.host = header.value;
         }
         out.extend_from_slice(header.name.as_bytes());
         out.extend_from_slice(b": ");
         out.extend_from_slice(header.value);
         out.extend_from_slice(b"\r\n");
     }
-    Ok((body, keep))
+    Ok(meaning)
 }
 
-/// Rewrites a request head; `peer` is the client's address as text.
-fn rewrite_request(bytes: &[u8], peer: &str, out: &mut Vec<u8>) -> io::Result<Option<Frame>> {
+/// The forwarding fields of a connection, made once for all of its requests; the value of the last is the request's.
+fn forwarding_fields(peer: SocketAddr, port: u16) -> String {
+    let ip = peer.ip();
+    format!(
+        "X-Real-IP: {ip}\r\nX-Forwarded-For: {ip}\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Port: {port}\r\n\
+         X-Forwarded-Host: "
+    )
+}
+
+/// Rewrites a request head; `forwarding` is what [`forwarding_fields`] made for its connection.
+fn rewrite_request(bytes: &[u8], forwarding: &str, out: &mut Vec<u8>) -> io::Result<Option<Frame>> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     let httparse::Status::Complete(head) = request.parse(bytes).map_err(io::Error::other)? else {
@@ -149,11 +169,9 @@ fn rewrite_request(bytes: &[u8], peer: &str, out: &mut Vec<u8>) -> io::Result<Op
     out.push(b' ');
     out.extend_from_slice(request.path.unwrap_or_default().as_bytes());
     out.extend_from_slice(b" HTTP/1.1\r\n");
-    let (body, keep) = copy_headers(request.headers, out)?;
-    for name in [b"X-Real-IP: ".as_slice(), b"\r\nX-Forwarded-For: "] {
-        out.extend_from_slice(name);
-        out.extend_from_slice(peer.as_bytes());
-    }
+    let Meaning { body, keep, host } = copy_headers(request.headers, out)?;
+    out.extend_from_slice(forwarding.as_bytes());
+    out.extend_from_slice(host);
     out.extend_from_slice(b"\r\n\r\n");
     Ok(Some(Frame { head, body, keep }))
 }
@@ -169,17 +187,17 @@ fn rewrite_response(bytes: &[u8], keep: bool, out: &mut Vec<u8>) -> io::Result<O
     out.extend_from_slice(format!("HTTP/1.1 {} ", response.code.unwrap_or_default()).as_bytes());
     out.extend_from_slice(response.reason.unwrap_or_default().as_bytes());
     out.extend_from_slice(b"\r\n");
-    let (body, upstream_keeps) = copy_headers(response.headers, out)?;
+    let Meaning { body, keep: upstream_keeps, .. } = copy_headers(response.headers, out)?;
     out.extend_from_slice(if keep { b"\r\n".as_slice() } else { b"Connection: close\r\n\r\n" });
     Ok(Some(Frame { head, body, keep: upstream_keeps }))
 }
 
 /// Forwards the requests of one client connection, one after the other.
-async fn converse(mut client: TcpStream, peer: String, pool: Rc<Pool>) -> io::Result<()> {
+async fn converse(mut client: TcpStream, forwarding: String, pool: Rc<Pool>) -> io::Result<()> {
     let (mut requests, mut responses) = (Inbox::new(), Inbox::new());
     let mut out = Vec::with_capacity(1024);
     loop {
-        let parse = |bytes: &[u8], out: &mut Vec<u8>| rewrite_request(bytes, &peer, out);
+        let parse = |bytes: &[u8], out: &mut Vec<u8>| rewrite_request(bytes, &forwarding, out);
         let Some(request) = requests.head(&mut client, &mut out, parse).await? else { return Ok(()) };
         let mut upstream = pool.take().await?;
         requests.forward(request, &mut out, &mut client, &mut upstream).await?;
@@ -209,8 +227,9 @@ async fn accept(port: u16, origin_port: u16) -> io::Result<()> {
         let (client, peer) = listener.accept().await?;
         client.set_nodelay(true)?;
         let pool = Rc::clone(&pool);
+        let forwarding = forwarding_fields(peer, port);
         // A broken exchange closes its connection; the load generator counts it.
-        tokio::task::spawn_local(async move { drop(converse(client, peer.ip().to_string(), pool).await) });
+        tokio::task::spawn_local(async move { drop(converse(client, forwarding, pool).await) });
     }
 }
 

@@ -1,9 +1,9 @@
 //! The gateways that are measured: their configuration and how they are started.
 //!
 //! All of them do the same work: one worker, kept connections to the origin, `X-Real-IP` and `X-Forwarded-For`
-//! added, no access log, bodies streamed; the protocols are those of the trial's [`Edge`]. Where a default would
-//! cost a peer time that the comparison is not about (a limit of requests per connection, temporary files), it is
-//! lifted.
+//! added (by Sigma and the bare forwarder three more fields), no access log, bodies streamed; the protocols are
+//! those of the trial's [`Edge`]. Where a default would cost a peer time that the comparison is not about (a limit
+//! of requests per connection, temporary files), it is lifted.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -24,11 +24,12 @@ times depend on the machine and on what else it does, ratios much less.
 - *memory*: resident, pages shared between a gateway's processes counted once.
 - *errors*: answers outside 2xx and 3xx, socket errors and time-outs; anything but 0 makes a row void.
 - *bare forwarder* (`bench/floor`): the least that a proxy on tokio can do, without routes, limits, time-outs or
-  logs. It is the floor of CPU time under Sigma, not a gateway; it makes no effort to save memory.
+  logs; it adds the same five forwarding fields as Sigma. It is the floor of CPU time under Sigma, not a gateway; it
+  makes no effort to save memory.
 
-All gateways do the same: kept connections to the origin, `X-Real-IP` and `X-Forwarded-For` added, no access log,
-bodies streamed; HTTP/1.1 in the clear on both sides where a table says nothing else. Their configurations are in
-`xtask/src/bench/contender.rs`.
+All gateways do the same: kept connections to the origin, `X-Real-IP` and `X-Forwarded-For` added (by Sigma and the
+bare forwarder `X-Forwarded-Proto`, `-Host` and `-Port` as well), no access log, bodies streamed; HTTP/1.1 in the
+clear on both sides where a table says nothing else. Their configurations are in `xtask/src/bench/contender.rs`.
 
 ![CPU time per request relative to nginx](benchmarks.svg)
 ";
