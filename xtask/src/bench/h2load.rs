@@ -28,6 +28,28 @@ pub(super) struct Call {
     pub(super) answer_bytes: u64,
 }
 
+/// A number of requests, whatever time they take.
+pub(super) struct Batch<'b> {
+    pub(super) connections: u32,
+    pub(super) requests: u64,
+    pub(super) url: String,
+    /// Further options of h2load.
+    pub(super) options: &'b [String],
+}
+
+/// Sends the requests of `batch`. An answer that is no success is an error.
+pub(super) fn run(batch: &Batch<'_>) -> anyhow::Result<()> {
+    let Batch { connections, requests, url, options } = batch;
+    let mut command = vec!["h2load".to_owned(), format!("-c{connections}"), format!("-n{requests}")];
+    command.extend_from_slice(options);
+    command.push(url.clone());
+    let output = pinned(LOAD_CORE, &command).output().context("cannot run h2load: install it")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let succeeded = requests_that(&text, " succeeded").unwrap_or(0);
+    ensure!(succeeded == *requests, "{succeeded} of {requests} requests to {url} succeeded: {text}");
+    Ok(())
+}
+
 /// Runs h2load against `gateway`, which `label` names in messages, for `seconds`.
 pub(super) fn load(
     streams: &Streams,
@@ -92,22 +114,23 @@ struct Summary {
     data_bytes: u64,
 }
 
+/// How many requests ended so, by h2load's word for it.
+fn requests_that(text: &str, word: &str) -> Option<u64> {
+    let requests = text.lines().find_map(|line| line.strip_prefix("requests: "))?;
+    requests.split(", ").find_map(|part| part.strip_suffix(word))?.trim().parse().ok()
+}
+
 impl Summary {
     fn read(text: &str) -> Option<Self> {
         let line = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));
-        let requests = line("requests: ")?;
-        let count = |name: &str| {
-            let part = requests.split(", ").find_map(|part| part.strip_suffix(name))?;
-            part.trim().parse().ok()
-        };
         // `finished in 2.01s, 31415.50 req/s, 1.20MB/s`; in the first millisecond the unit is another one.
         let seconds: f64 = line("finished in ")?.split_once("s,")?.0.parse().ok()?;
         // `traffic: 2.1MB (2101 ) total, 9.1KB (910) headers (space savings 95.55%), 1.3MB (1310) data`
         let data = line("traffic: ")?.rsplit_once('(')?.1;
         Some(Self {
             seconds: (seconds > 0.0).then_some(seconds)?,
-            succeeded: count(" succeeded")?,
-            failed: count(" failed")?,
+            succeeded: requests_that(text, " succeeded")?,
+            failed: requests_that(text, " failed")?,
             data_bytes: data.strip_suffix(") data")?.parse().ok()?,
         })
     }

@@ -10,13 +10,14 @@ use super::suite::Suite;
 use super::{Folders, Options};
 
 /// Program and the Debian package that brings it.
-const PACKAGES: [(&str, &str); 6] = [
+const PACKAGES: [(&str, &str); 7] = [
     ("wrk", "wrk"),
     ("nginx", "nginx"),
     ("haproxy", "haproxy"),
     ("h2load", "nghttp2-client"),
     ("nghttpd", "nghttp2-server"),
     ("openssl", "openssl"),
+    ("valgrind", "valgrind"),
 ];
 
 /// Builds or finds Sigma, the origin, and what `suite` needs of the peers that `options` asks for.

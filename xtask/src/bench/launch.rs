@@ -68,6 +68,12 @@ impl Launch {
         Ok(Self { label: format!("Sigma, {label}"), command, log: place.folder.join("log"), port })
     }
 
+    /// The same with the command `tool` in front.
+    pub(super) fn behind(mut self, tool: &[&str]) -> Self {
+        self.command.splice(..0, tool.iter().map(|&word| word.to_owned()));
+        self
+    }
+
     /// Starts the gateway; gives the time until its first answer as well.
     pub(super) fn start(&self) -> anyhow::Result<(Running, Duration)> {
         self.start_with_key("")

@@ -11,8 +11,10 @@
 //! - [`shape`]: which traffic they get.
 //! - [`launch`] and [`process`]: how programs are started.
 //! - [`trial`] and [`h2load`]: one measurement, over HTTP/1.1 and HTTP/2.
-//! - [`report`] and [`plot`]: `docs/benchmarks.md` and `docs/benchmarks.svg`.
+//! - [`callgrind`]: one measurement in instructions.
+//! - [`report`] and [`plot`]: `docs/benchmarks.md` and `docs/benchmarks.svg`, and the tables of other pages.
 
+mod callgrind;
 mod client;
 mod contender;
 mod edge;
@@ -40,7 +42,7 @@ const OPEN_FILES: u64 = 20_000;
 /// What one run of the benchmarks does.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// What to compare: gateways, tls, h2, plugins or config
+    /// What to compare: gateways, tls, h2, plugins, config or count
     #[arg(default_value = "gateways")]
     suite: String,
     /// One round of 2 seconds, printed and not written to docs/
@@ -117,7 +119,7 @@ struct Bench<'a> {
     programs: Programs,
 }
 
-/// Runs one suite and, unless quick, rewrites `docs/benchmarks.md` and `docs/benchmarks.svg`.
+/// Runs one suite and, unless quick, rewrites the pages that its results stand in.
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     for peer in &options.peers {
         let known = contender::FAMILIES;
@@ -143,7 +145,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         failed += outcome.errors;
     }
     if !options.quick {
-        report::write(&folders)?;
+        (suite.publish)(&folders)?;
     }
     if failed > 0 {
         bail!(

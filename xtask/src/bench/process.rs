@@ -43,6 +43,11 @@ impl Pinned {
         Ok(Self { child })
     }
 
+    /// Its number: that of the command itself, as what binds it to the core becomes the command.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// CPU time, user and system, that the process and its descendants have used so far.
     pub(super) fn cpu(&self) -> Duration {
         let ticks: u64 = self.family().iter().filter_map(|&pid| ticks(pid)).sum();

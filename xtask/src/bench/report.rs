@@ -36,8 +36,8 @@ clear on both sides where a table says nothing else. Their configurations are in
 
 /// The shape whose table is shown in the README, and where.
 const README_SHAPE: &str = "keepalive-100";
-const README_START: &str = "<!-- bench:start -->";
-const README_END: &str = "<!-- bench:end -->";
+const TABLE_START: &str = "<!-- bench:start -->";
+const TABLE_END: &str = "<!-- bench:end -->";
 
 const REFERENCES: [&str; 2] = ["nginx", "HAProxy"];
 
@@ -57,21 +57,19 @@ pub(super) fn write(folders: &Folders) -> anyhow::Result<()> {
         let path = docs.join(name);
         fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    fill_readme(root, &all)
+    let Some(results) = all.iter().find(|results| results.shape == README_SHAPE) else { return Ok(()) };
+    fill(&root.join("README.md"), &format!("{}:\n\n{}", results.title, load_table("gateway", results)))
 }
 
-/// Puts the table of [`README_SHAPE`] between the marks in `README.md`.
-fn fill_readme(root: &Path, all: &[Results]) -> anyhow::Result<()> {
-    let Some(results) = all.iter().find(|results| results.shape == README_SHAPE) else { return Ok(()) };
-    let path = root.join("README.md");
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let marked = text
-        .split_once(README_START)
-        .and_then(|(before, rest)| Some((before, rest.split_once(README_END)?.1)));
-    let (before, after) = marked.context("README.md has lost its marks for the bench table")?;
-    let table = load_table("gateway", results);
-    let filled = format!("{before}{README_START}\n{}:\n\n{table}{README_END}{after}", results.title);
-    fs::write(&path, filled).with_context(|| format!("cannot write {}", path.display()))
+/// Puts `table` between the marks in the page at `path`.
+pub(super) fn fill(path: &Path, table: &str) -> anyhow::Result<()> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let marked =
+        text.split_once(TABLE_START).and_then(|(before, rest)| Some((before, rest.split_once(TABLE_END)?.1)));
+    let (before, after) =
+        marked.with_context(|| format!("{} has lost its marks for the bench table", path.display()))?;
+    let filled = format!("{before}{TABLE_START}\n{table}{TABLE_END}{after}");
+    fs::write(path, filled).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// What the figures were measured on and how to measure them again.
@@ -118,6 +116,7 @@ fn environment(folders: &Folders) -> String {
          cargo xtask bench tls                      # TLS 1.3: kept connections and full handshakes\n\
          cargo xtask bench h2                       # HTTP/2 and gRPC\n\
          cargo xtask bench plugins                  # what plugins cost; `config`: what changes cost\n\
+         cargo xtask bench count                    # instructions per request, for docs/performance.md\n\
          cargo xtask bench --quick --peers nginx    # one short round, printed only\n\
          ```\n",
     );

@@ -13,8 +13,15 @@ use crate::bench::shape::SMALL;
 use crate::bench::trial::{self, LoadMeasure, Target};
 use crate::bench::{Bench, Folders, report};
 
-pub(super) const SUITE: Suite =
-    Suite { name: "config", peers: &[], tools: &["wrk"], trials, measure, report: whole_report };
+pub(super) const SUITE: Suite = Suite {
+    name: "config",
+    peers: &[],
+    tools: &["wrk"],
+    trials,
+    measure,
+    report: whole_report,
+    publish: report::write,
+};
 
 /// New routes put into 10,000 and into 100,000 routes, and changes under traffic.
 const TRIALS: [&str; 3] = ["put-10000", "put-100000", "changes"];

@@ -13,6 +13,7 @@ pub(super) const SUITE: Suite = Suite {
     trials,
     measure: measure_trial,
     report: whole_report,
+    publish: report::write,
 };
 
 fn trials() -> Vec<&'static str> {

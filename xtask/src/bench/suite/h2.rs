@@ -19,6 +19,7 @@ pub(super) const SUITE: Suite = Suite {
     trials,
     measure,
     report: whole_report,
+    publish: report::write,
 };
 
 /// HTTP/2 in the clear and over TLS, both to an origin of HTTP/1.1; gRPC calls over 1 and 100 connections.

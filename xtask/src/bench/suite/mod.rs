@@ -4,6 +4,7 @@
 //! it found under [`Folders::results`], and writes the section of the report that its kept results make.
 
 mod config;
+mod count;
 mod gateways;
 mod h2;
 mod plugins;
@@ -34,6 +35,8 @@ pub(super) struct Suite {
     pub(super) measure: fn(&Bench<'_>, &str) -> anyhow::Result<Outcome>,
     /// Its part of `docs/benchmarks.md`, from the results that were kept; empty without any.
     pub(super) report: fn(&Folders) -> anyhow::Result<String>,
+    /// Writes the pages that its results stand in.
+    pub(super) publish: fn(&Folders) -> anyhow::Result<()>,
 }
 
 /// What a trial found.
@@ -45,7 +48,8 @@ pub(super) struct Outcome {
 }
 
 /// All suites, in the order of the report.
-pub(super) static ALL: [Suite; 5] = [gateways::SUITE, tls::SUITE, h2::SUITE, plugins::SUITE, config::SUITE];
+pub(super) static ALL: [Suite; 6] =
+    [gateways::SUITE, tls::SUITE, h2::SUITE, plugins::SUITE, config::SUITE, count::SUITE];
 
 /// The suite of this name.
 pub(super) fn named(name: &str) -> anyhow::Result<&'static Suite> {
@@ -146,7 +150,7 @@ mod tests {
         let unknown = named("routers").err().map(|error| error.to_string());
         assert_eq!(
             unknown.as_deref(),
-            Some("no suite \"routers\": use one of gateways, tls, h2, plugins, config")
+            Some("no suite \"routers\": use one of gateways, tls, h2, plugins, config, count")
         );
     }
 }

@@ -14,8 +14,15 @@ use crate::bench::shape::SMALL;
 use crate::bench::trial::{self, Measure, Results, Target};
 use crate::bench::{Bench, Folders, process, report};
 
-pub(super) const SUITE: Suite =
-    Suite { name: "plugins", peers: &[], tools: &["wrk"], trials, measure, report: whole_report };
+pub(super) const SUITE: Suite = Suite {
+    name: "plugins",
+    peers: &[],
+    tools: &["wrk"],
+    trials,
+    measure,
+    report: whole_report,
+    publish: report::write,
+};
 
 /// Configurations of one route that are compared with the first, and metrics read under load.
 const TRIALS: [&str; 2] = ["cost", "scrape"];

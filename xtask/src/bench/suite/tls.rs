@@ -13,6 +13,7 @@ pub(super) const SUITE: Suite = Suite {
     trials,
     measure,
     report: whole_report,
+    publish: report::write,
 };
 
 /// Requests on kept connections, and a full handshake for each request.

@@ -1,0 +1,205 @@
+//! What a request costs in instructions: the baseline that a change of the request path is compared with.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+use super::{Outcome, Suite};
+use crate::bench::callgrind::Counted;
+use crate::bench::contender::Contender;
+use crate::bench::edge::{Certificate, Edge};
+use crate::bench::h2load::{self, Batch};
+use crate::bench::launch::{Launch, Running, Workplace};
+use crate::bench::process::free_port;
+use crate::bench::{Bench, Folders, process, report};
+
+pub(super) const SUITE: Suite = Suite {
+    name: "count",
+    peers: &["floor"],
+    tools: &["valgrind", "h2load", "openssl"],
+    trials,
+    measure,
+    report: |_| Ok(String::new()),
+    publish,
+};
+
+/// Requests of the two loads of a count. Their difference is what is counted: connecting, handshakes and the first
+/// use of everything are in both.
+const LOADS: [u64; 2] = [1_000, 3_000];
+
+/// Clients of a load.
+const CONNECTIONS: u32 = 10;
+
+/// Each does its work on every request and refuses none.
+const FOUR: &str = r#""cors": {}, "request-id": {},
+    "limit-count": { "count": 1000000000, "time_window": 60, "key": "remote_addr" },
+    "response-rewrite": { "headers": { "set": { "X-Served-By": "bench" } } }"#;
+
+/// A kind of request, by its name on the command line and in the table.
+struct Shape {
+    name: &'static str,
+    title: &'static str,
+    /// Members of `plugins` of the route, as JSON.
+    plugins: &'static str,
+    tls: bool,
+    /// The bare forwarder is counted as well.
+    floor: bool,
+    options: &'static [&'static str],
+    body_bytes: usize,
+}
+
+const SMALL: Shape = Shape {
+    name: "small-get",
+    title: "small GET",
+    plugins: "",
+    tls: false,
+    floor: true,
+    options: &["--h1"],
+    body_bytes: 0,
+};
+
+static SHAPES: [Shape; 6] = [
+    SMALL,
+    Shape { name: "post-1k", title: "POST of 1 KiB", body_bytes: 1024, ..SMALL },
+    Shape {
+        name: "four-plugins",
+        title: "small GET; cors, request-id, limit-count, response-rewrite",
+        plugins: FOUR,
+        floor: false,
+        ..SMALL
+    },
+    Shape {
+        name: "h2-clear",
+        title: "small GET, HTTP/2 in the clear, 10 streams",
+        floor: false,
+        options: &["-m10"],
+        ..SMALL
+    },
+    Shape {
+        name: "new-connection",
+        title: "small GET, a new connection for each request",
+        options: &["--h1", "-HConnection: close"],
+        ..SMALL
+    },
+    Shape { name: "tls-keepalive", title: "small GET, TLS 1.3", tls: true, floor: false, ..SMALL },
+];
+
+fn trials() -> Vec<&'static str> {
+    SHAPES.iter().map(|shape| shape.name).collect()
+}
+
+/// Instructions for each request.
+#[derive(Serialize, Deserialize)]
+struct Count {
+    sigma: u64,
+    floor: Option<u64>,
+}
+
+fn measure(bench: &Bench<'_>, trial: &str) -> anyhow::Result<Outcome> {
+    let shape = SHAPES.iter().find(|shape| shape.name == trial).context("no such trial")?;
+    eprintln!("{trial}: {}", shape.title);
+    let origin = process::origin(&bench.programs, &bench.folders.work)?;
+    let sigma = count(bench, shape, sigma(bench, shape, origin.port)?)?;
+    let floor = match bench.programs.floor {
+        Some(_) if shape.floor => {
+            let launch = Contender::Floor.prepare(&bench.programs, &bench.folders.work, origin.port)?;
+            Some(count(bench, shape, launch)?)
+        }
+        _ => None,
+    };
+    let count = Count { sigma, floor };
+    if !bench.options.quick {
+        let path = kept(bench.folders, shape);
+        fs::write(&path, serde_json::to_vec_pretty(&count)?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(Outcome { section: row(shape, &count), errors: 0 })
+}
+
+/// Sigma as `shape` wants it.
+fn sigma(bench: &Bench<'_>, shape: &Shape, origin: u16) -> anyhow::Result<Launch> {
+    let Bench { folders, programs, .. } = bench;
+    if shape.plugins.is_empty() {
+        let certificate = if shape.tls { Some(Certificate::make(&folders.work)?) } else { None };
+        let edge = Edge { certificate, pool: 512, ..Edge::PLAIN };
+        return Contender::Sigma { routes: 1 }.prepare_edge(programs, &folders.work, origin, &edge);
+    }
+    let port = free_port()?;
+    let text = format!(
+        "workers: 1\n\
+         listeners: [ {{ address: \"127.0.0.1:{port}\" }} ]\n\
+         access_log: \"off\"\n\
+         upstreams: [ {{ id: \"1\", type: roundrobin, nodes: {{ \"127.0.0.1:{origin}\": 1 }} }} ]\n\
+         routes: [ {{ id: \"1\", uri: \"/*\", upstream_id: \"1\", plugins: {{ {} }} }} ]\n",
+        shape.plugins
+    );
+    Launch::sigma(programs, &folders.work, shape.name, port, &text)
+}
+
+fn count(bench: &Bench<'_>, shape: &Shape, launch: Launch) -> anyhow::Result<u64> {
+    let place = Workplace::new(&bench.folders.work, "count")?;
+    let mut options: Vec<String> = shape.options.iter().map(|&option| option.to_owned()).collect();
+    if shape.body_bytes > 0 {
+        options.push(format!("--data={}", place.write("body", &"x".repeat(shape.body_bytes))?));
+    }
+    let mut counted = Counted::start(launch, &place.folder)?;
+    let Running { port, .. } = counted.gateway;
+    let scheme = if shape.tls { "https" } else { "http" };
+    let batch = |requests| Batch {
+        connections: CONNECTIONS,
+        requests,
+        url: format!("{scheme}://127.0.0.1:{port}/"),
+        options: &options,
+    };
+    h2load::run(&batch(500))?;
+    let [few, many] = LOADS;
+    let least = counted.during(|| h2load::run(&batch(few)))?;
+    let most = counted.during(|| h2load::run(&batch(many)))?;
+    Ok(most.saturating_sub(least) / (many - few))
+}
+
+fn kept(folders: &Folders, shape: &Shape) -> PathBuf {
+    folders.results().join(format!("count-{}.json", shape.name))
+}
+
+fn row(shape: &Shape, count: &Count) -> String {
+    let floor = count.floor.map_or_else(|| "–".to_owned(), grouped);
+    format!("| {} | {} | {floor} |\n", shape.title, grouped(count.sigma))
+}
+
+/// With a comma before every third digit.
+fn grouped(n: u64) -> String {
+    match n {
+        0..1_000 => n.to_string(),
+        _ => format!("{},{:03}", grouped(n / 1_000), n % 1_000),
+    }
+}
+
+/// Puts the table of all counts that were kept into `docs/performance.md`.
+fn publish(folders: &Folders) -> anyhow::Result<()> {
+    let mut rows = String::new();
+    for shape in &SHAPES {
+        let path = kept(folders, shape);
+        let Ok(bytes) = fs::read(&path) else { continue };
+        let count: Count = serde_json::from_slice(&bytes)
+            .with_context(|| format!("{} cannot be read: remove it and count again", path.display()))?;
+        let _ = write!(rows, "{}", row(shape, &count));
+    }
+    let head = "| request | Sigma | bare forwarder |\n|---|--:|--:|\n";
+    report::fill(&folders.root.join("docs/performance.md"), &format!("{head}{rows}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_tell_the_counts() {
+        let row = |sigma, floor| row(&SMALL, &Count { sigma, floor });
+        assert_eq!(row(12_034, Some(999)), "| small GET | 12,034 | 999 |\n");
+        assert_eq!(row(1_000_007, None), "| small GET | 1,000,007 | – |\n");
+    }
+}
