@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::{Headers, Method};
+use crate::swar::find_near;
+use crate::{HeaderId, Headers, Method};
 
 /// The version a message was sent in, as far as it matters beyond the codec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -105,23 +106,32 @@ impl RequestHead {
     /// The path as it was sent, without the query.
     pub fn raw_path(&self) -> &[u8] {
         let target = self.path_and_query();
-        memchr::memchr(b'?', target).map_or(target, |at| &target[..at])
+        find_near(b'?', target, 0).map_or(target, |at| &target[..at])
     }
 
     /// The query without its `?`, if there is one.
     pub fn query(&self) -> Option<&[u8]> {
         let target = self.path_and_query();
-        memchr::memchr(b'?', target).map(|at| &target[at + 1..])
+        find_near(b'?', target, 0).map(|at| &target[at + 1..])
     }
 
     /// Host and port that the request is for: the target's authority, else the Host field
     /// (RFC 9112 §3.3). Empty when an HTTP/1.0 request names none.
     pub fn authority(&self) -> &[u8] {
         let from_target = self.slice(&self.authority);
-        if from_target.is_empty() {
-            self.headers.get(crate::HeaderId::Host).unwrap_or(b"")
-        } else {
-            from_target
+        if from_target.is_empty() { self.headers.get(HeaderId::Host).unwrap_or(b"") } else { from_target }
+    }
+
+    /// Makes the field `id` say what [`RequestHead::authority`] is. Where there is none, there is no
+    /// such field.
+    pub fn tell_authority(&mut self, id: HeaderId) {
+        let value = match self.authority.is_empty() {
+            true => self.headers.place_of(HeaderId::Host),
+            false => Some(self.authority.clone()),
+        };
+        self.headers.remove(id);
+        if let Some(value) = value.filter(|value| !value.is_empty()) {
+            self.headers.add_again(id, value);
         }
     }
 
@@ -220,6 +230,26 @@ pub fn reason_phrase(status: u16) -> &'static str {
 mod tests {
     use super::*;
     use crate::h1::{HeadLimits, parse_request};
+
+    #[test]
+    fn the_authority_is_told_in_another_field() {
+        let limits =
+            HeadLimits { line_bytes: 99, head_bytes: 999, fields: 9, tolerance: crate::h1::Tolerance::NONE };
+        let check = |line: &str, expected: Option<&[u8]>| {
+            let mut head = RequestHead::default();
+            let wire = format!("{line}\r\nX-Forwarded-Host: forged\r\n\r\n");
+            parse_request(wire.as_bytes(), &limits, &mut head).unwrap();
+            head.tell_authority(HeaderId::XForwardedHost);
+            assert_eq!(head.headers.get(HeaderId::XForwardedHost), expected, "{line}");
+            assert_eq!(
+                head.headers.get_all(HeaderId::XForwardedHost).count(),
+                usize::from(expected.is_some())
+            );
+        };
+        check("GET / HTTP/1.1\r\nHost: a:1", Some(b"a:1"));
+        check("GET http://b/ HTTP/1.1\r\nHost: a", Some(b"b"));
+        check("GET / HTTP/1.0", None);
+    }
 
     #[test]
     fn a_replaced_method_leaves_target_and_fields() {

@@ -4,6 +4,8 @@
 //! arena; removing marks the line, adding appends a line. Writing the head out copies the live
 //! lines in runs, so an untouched head costs one copy.
 
+use crate::swar;
+
 macro_rules! header_ids {
     ($($name:ident $text:literal;)*) => {
         /// Field names that the gateway itself looks at; all others are [`HeaderId::Other`].
@@ -17,6 +19,8 @@ macro_rules! header_ids {
 
         impl HeaderId {
             pub(crate) const NAMES: &[&str] = &[$($text,)*];
+            /// Each name as a line begins with it.
+            const LINE_STARTS: &[&str] = &[$(concat!($text, ": "),)*];
             pub(crate) const IDS: &[HeaderId] = &[$(HeaderId::$name,)*];
         }
     };
@@ -59,20 +63,13 @@ header_ids! {
 
 impl HeaderId {
     /// Classifies a field name, in any case.
+    #[inline]
     pub fn of(name: &[u8]) -> HeaderId {
-        // Length and first letter leave at most three candidates to compare.
-        let Some(first) = name.first() else { return HeaderId::Other };
-        let candidates = &LOOKUP[(first & 0x1f) as usize];
-        for &index in candidates {
-            if index == NONE {
-                break;
-            }
-            let text = HeaderId::NAMES[index as usize].as_bytes();
-            if text.len() == name.len() && text.eq_ignore_ascii_case(name) {
-                return HeaderId::IDS[index as usize];
-            }
-        }
-        HeaderId::Other
+        let [.., before_last, _] = name else { return HeaderId::Other };
+        let slot = slot(name.len(), name[0], *before_last);
+        // An empty slot holds what has no name: its length is 0.
+        let known = &KNOWN[slot];
+        if known.len as usize == name.len() && known.words.are_of(name) { known.id } else { HeaderId::Other }
     }
 
     /// The name in its usual spelling; empty for [`HeaderId::Other`].
@@ -80,25 +77,100 @@ impl HeaderId {
         HeaderId::NAMES.get(self as usize).copied().unwrap_or("")
     }
 
+    /// The name, and what stands between it and the value.
+    fn line_start(self) -> &'static str {
+        HeaderId::LINE_STARTS.get(self as usize).copied().unwrap_or(LINE_COLON)
+    }
+
     const fn bit(self) -> u64 {
         1 << (self as u8)
     }
 }
 
-const NONE: u8 = u8::MAX;
-/// Known names by the low five bits of their first letter; built at compile time.
-const LOOKUP: [[u8; 8]; 32] = build_lookup();
+const LINE_COLON: &str = ": ";
 
-const fn build_lookup() -> [[u8; 8]; 32] {
-    let mut table = [[NONE; 8]; 32];
+/// The bits of all names that are known.
+const ALL_KNOWN: u64 = HeaderId::Other.bit() - 1;
+
+const SLOTS: usize = 128;
+
+/// A place of its own for each known name, by its length and two of its letters; whatever their case.
+const fn slot(len: usize, first: u8, before_last: u8) -> usize {
+    (len + (first & 0x1f) as usize * 40 + (before_last & 0x1f) as usize) % SLOTS
+}
+
+/// A known name.
+#[derive(Clone, Copy)]
+struct Known {
+    words: Words,
+    len: u8,
+    id: HeaderId,
+}
+
+/// The text of a known name, to be compared eight bytes at a time.
+#[derive(Clone, Copy)]
+struct Words {
+    /// In lower case.
+    lower: [u64; 3],
+    /// The bit of the case for each letter: a letter is the same with and without it, and no other
+    /// byte becomes a letter by it that it is compared with.
+    case: [u64; 3],
+}
+
+impl Words {
+    /// Whether they are those of `name`, which has their length.
+    #[inline]
+    fn are_of(&self, name: &[u8]) -> bool {
+        let words = words(name);
+        let differing = |n: usize| (words[n] | self.case[n]) ^ self.lower[n];
+        differing(0) | differing(1) | differing(2) == 0
+    }
+}
+
+/// The bytes of a name as numbers; those of names from 4 bytes on may overlap. Of one that is longer
+/// than any known name some are left out.
+#[inline]
+const fn words(name: &[u8]) -> [u64; 3] {
+    if let (Some(first), Some(last)) = (name.first_chunk::<8>(), name.last_chunk::<8>()) {
+        let (first, last) = (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
+        return match name.first_chunk::<16>() {
+            Some(both) => [first, (u128::from_le_bytes(*both) >> 64) as u64, last],
+            None => [first, last, 0],
+        };
+    }
+    if let (Some(first), Some(last)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) {
+        return [u32::from_le_bytes(*first) as u64 | (u32::from_le_bytes(*last) as u64) << 32, 0, 0];
+    }
+    let mut word = 0;
+    let mut at = 0;
+    while at < name.len() {
+        word = word << 8 | name[at] as u64;
+        at += 1;
+    }
+    [word, 0, 0]
+}
+
+/// Known names by their slot; built at compile time.
+static KNOWN: [Known; SLOTS] = build_known();
+
+const fn build_known() -> [Known; SLOTS] {
+    let none = Words { lower: [0; 3], case: [0; 3] };
+    let mut table = [Known { words: none, len: 0, id: HeaderId::Other }; SLOTS];
     let mut i = 0;
     while i < HeaderId::NAMES.len() {
-        let row = (HeaderId::NAMES[i].as_bytes()[0] & 0x1f) as usize;
-        let mut slot = 0;
-        while table[row][slot] != NONE {
-            slot += 1;
+        let name = HeaderId::NAMES[i].as_bytes();
+        let len = name.len();
+        let (mut lower, mut case) = ([0; 24], [0; 24]);
+        let mut at = 0;
+        while at < len {
+            lower[at] = name[at].to_ascii_lowercase();
+            case[at] = if name[at].is_ascii_alphabetic() { 0x20 } else { 0 };
+            at += 1;
         }
-        table[row][slot] = i as u8;
+        let place = &mut table[slot(len, name[0], name[len - 2])];
+        assert!(place.len == 0, "two known names have the same slot: choose another factor");
+        let (lower, case) = (words(lower.split_at(len).0), words(case.split_at(len).0));
+        *place = Known { words: Words { lower, case }, len: len as u8, id: HeaderId::IDS[i] };
         i += 1;
     }
     table
@@ -148,9 +220,8 @@ impl Headers {
         self.underscored = false;
     }
 
-    /// Starts from the raw bytes of a head; the parser then adds lines with [`Headers::push_line`].
-    pub(crate) fn load(&mut self, head: &[u8]) {
-        self.clear();
+    /// Takes over the bytes of a head whose lines were told by [`Headers::push_line`].
+    pub(crate) fn hold(&mut self, head: &[u8]) {
         self.arena.extend_from_slice(head);
     }
 
@@ -184,47 +255,31 @@ impl Headers {
         &self.arena
     }
 
-    /// Registers a line of the loaded head, by positions in it.
+    /// Registers a line by positions in the head. `underscored` is whether its name has an
+    /// underscore, which no known one has.
+    #[inline]
     pub(crate) fn push_line(
         &mut self,
-        line: usize,
+        (id, underscored): (HeaderId, bool),
+        line: std::ops::Range<usize>,
         name_len: usize,
         value: std::ops::Range<usize>,
-        end: usize,
     ) {
-        let id = HeaderId::of(&self.arena[line..line + name_len]);
-        self.push_known(id, line, name_len, value, end);
-    }
-
-    fn push_known(
-        &mut self,
-        id: HeaderId,
-        line: usize,
-        name_len: usize,
-        value: std::ops::Range<usize>,
-        end: usize,
-    ) {
-        let name = &self.arena[line..line + name_len];
-        self.underscored |= id == HeaderId::Other && memchr::memchr(b'_', name).is_some();
-        self.mark(id);
+        self.underscored |= underscored;
+        self.present |= id.bit() & ALL_KNOWN;
         self.fields.push(Field {
-            line: line as u32,
+            line: line.start as u32,
             value: value.start as u32,
             value_end: value.end as u32,
-            end: end as u32,
+            end: line.end as u32,
             name_len: name_len as u16,
             id,
             live: true,
         });
     }
 
-    fn mark(&mut self, id: HeaderId) {
-        if id != HeaderId::Other {
-            self.present |= id.bit();
-        }
-    }
-
     /// Whether a field of this name is present.
+    #[inline]
     pub fn has(&self, id: HeaderId) -> bool {
         self.present & id.bit() != 0
     }
@@ -240,6 +295,12 @@ impl Headers {
 
     fn name_of(&self, field: &Field) -> &[u8] {
         &self.arena[field.line as usize..field.line as usize + usize::from(field.name_len)]
+    }
+
+    /// Where the first value of a known name stands in the arena.
+    pub(crate) fn place_of(&self, id: HeaderId) -> Option<std::ops::Range<u32>> {
+        let field = self.fields.iter().find(|f| f.live && f.id == id)?;
+        Some(field.value..field.value_end)
     }
 
     /// The first value of a known name.
@@ -324,29 +385,53 @@ impl Headers {
 
     fn append_line(&mut self, id: HeaderId, name: &[u8], parts: &[&[u8]]) {
         let line = self.arena.len();
+        let value_len: usize = parts.iter().map(|part| part.len()).sum();
+        self.arena.reserve(name.len() + LINE_COLON.len() + value_len + 2);
         self.arena.extend_from_slice(name);
-        self.arena.extend_from_slice(b": ");
-        let value = self.arena.len();
-        for part in parts {
-            self.arena.extend_from_slice(part);
-        }
-        let value_end = self.arena.len();
-        for byte in &mut self.arena[value..value_end] {
-            if (*byte < b' ' && *byte != b'\t') || *byte == 0x7f {
-                *byte = b' ';
-            }
+        self.arena.extend_from_slice(LINE_COLON.as_bytes());
+        parts.iter().for_each(|part| self.arena.extend_from_slice(part));
+        let underscored = id == HeaderId::Other && memchr::memchr(b'_', name).is_some();
+        self.end_line((id, underscored), line, name.len());
+    }
+
+    /// Ends the line that was begun at `line`, of which name, colon and value stand in the arena.
+    fn end_line(&mut self, named: (HeaderId, bool), line: usize, name_len: usize) {
+        let value = line + name_len + LINE_COLON.len()..self.arena.len();
+        if swar::may_have_control(&self.arena, value.start) {
+            self.blank_controls(value.clone());
         }
         self.arena.extend_from_slice(b"\r\n");
-        let end = self.arena.len();
-        self.push_known(id, line, name.len(), value..value_end, end);
+        self.push_line(named, line..self.arena.len(), name_len, value);
+    }
+
+    #[cold]
+    fn blank_controls(&mut self, value: std::ops::Range<usize>) {
+        for byte in self.arena[value].iter_mut().filter(|byte| swar::is_control(**byte)) {
+            *byte = b' ';
+        }
     }
 
     /// Adds a known field at the end.
+    #[inline]
     pub fn add(&mut self, id: HeaderId, value: &[u8]) {
-        self.append_line(id, id.name().as_bytes(), &[value]);
+        let (line, start) = (self.arena.len(), id.line_start());
+        self.arena.reserve(start.len() + value.len() + 2);
+        self.arena.extend_from_slice(start.as_bytes());
+        self.arena.extend_from_slice(value);
+        self.end_line((id, false), line, start.len() - LINE_COLON.len());
+    }
+
+    /// Adds a known field at the end whose value stands in the arena already.
+    pub(crate) fn add_again(&mut self, id: HeaderId, value: std::ops::Range<u32>) {
+        let (line, start) = (self.arena.len(), id.line_start());
+        self.arena.reserve(start.len() + value.len() + 2);
+        self.arena.extend_from_slice(start.as_bytes());
+        self.arena.extend_from_within(value.start as usize..value.end as usize);
+        self.end_line((id, false), line, start.len() - LINE_COLON.len());
     }
 
     /// Replaces all fields of a known name by one.
+    #[inline]
     pub fn set(&mut self, id: HeaderId, value: &[u8]) {
         self.remove(id);
         self.add(id, value);
@@ -359,11 +444,16 @@ impl Headers {
     }
 
     /// Removes all fields of a known name.
+    #[inline]
     pub fn remove(&mut self, id: HeaderId) {
         if self.has(id) {
-            self.fields.iter_mut().filter(|f| f.id == id).for_each(|f| f.live = false);
-            self.present &= !id.bit();
+            self.remove_present(id);
         }
+    }
+
+    fn remove_present(&mut self, id: HeaderId) {
+        self.fields.iter_mut().filter(|f| f.id == id).for_each(|f| f.live = false);
+        self.present &= !id.bit();
     }
 
     /// Removes all fields of a name, compared without case.
@@ -516,12 +606,29 @@ mod tests {
 
     #[test]
     fn every_known_name_is_found_in_any_case() {
-        for (index, name) in HeaderId::NAMES.iter().enumerate() {
-            assert_eq!(HeaderId::of(name.to_ascii_uppercase().as_bytes()), HeaderId::IDS[index]);
-            assert_eq!(HeaderId::of(name.to_ascii_lowercase().as_bytes()), HeaderId::IDS[index]);
+        for id in HeaderId::IDS {
+            assert_eq!(HeaderId::of(id.name().to_ascii_uppercase().as_bytes()), *id);
+            assert_eq!(HeaderId::of(id.name().to_ascii_lowercase().as_bytes()), *id);
         }
-        assert_eq!(HeaderId::of(b"X-Other"), HeaderId::Other);
-        assert_eq!(HeaderId::of(b""), HeaderId::Other);
+        for name in ["X-Other", "", "T", "X-Forwarded-Fort", "X-A-Name-Longer-Than-Any-Known-One"] {
+            assert_eq!(HeaderId::of(name.as_bytes()), HeaderId::Other, "{name}");
+        }
+    }
+
+    /// A byte that differs from that of a name by the bit of the case, or by any other, is another
+    /// name, unless both are letters.
+    #[test]
+    fn no_other_name_is_taken_for_a_known_one() {
+        for id in HeaderId::IDS {
+            let name = id.name().as_bytes();
+            for (at, byte) in (0..name.len()).flat_map(|at| (0..=255).map(move |byte| (at, byte))) {
+                let mut other = name.to_vec();
+                other[at] = byte;
+                let known = HeaderId::IDS.iter().find(|id| id.name().as_bytes().eq_ignore_ascii_case(&other));
+                let expected = known.copied().unwrap_or(HeaderId::Other);
+                assert_eq!(HeaderId::of(&other), expected, "{}", other.escape_ascii());
+            }
+        }
     }
 
     #[test]

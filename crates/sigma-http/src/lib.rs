@@ -12,6 +12,7 @@ pub mod header;
 pub mod method;
 pub mod proxy_protocol;
 pub mod pseudo_fields;
+mod swar;
 
 pub use fault::{Fault, FaultKind, Side};
 pub use frame::{BodyLength, Frame};

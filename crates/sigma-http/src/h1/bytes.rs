@@ -1,9 +1,9 @@
 //! Which bytes may stand where in an HTTP/1 message.
 
+use crate::swar::{find_control, is_visible_without_hash};
+
 const TOKEN: u8 = 1;
-const VALUE: u8 = 2;
-const TARGET: u8 = 4;
-const HOST: u8 = 8;
+const HOST: u8 = 2;
 
 static CLASSES: [u8; 256] = classes();
 
@@ -35,15 +35,6 @@ const fn classes() -> [u8; 256] {
             )
         {
             class |= TOKEN;
-        }
-        // RFC 9110 §5.5: visible, space, tab and obs-text.
-        if b == b'\t' || (b >= 0x20 && b != 0x7f) {
-            class |= VALUE;
-        }
-        // RFC 3986 allows less, but clients in the field send `|`, `"`, `{` and the like raw.
-        // None of those is ambiguous to a parser; space, controls, `#` and non-ASCII are.
-        if b > 0x20 && b < 0x7f && b != b'#' {
-            class |= TARGET;
         }
         // RFC 3986 §3.2.2 without userinfo; brackets and colon are placed by `is_authority`.
         if alnum
@@ -91,26 +82,28 @@ pub(super) fn token_len(bytes: &[u8]) -> usize {
     bytes.iter().position(|b| CLASSES[usize::from(*b)] & TOKEN == 0).unwrap_or(bytes.len())
 }
 
-/// Bytes that a field value may consist of (RFC 9110 §5.5).
+/// Bytes that a field value may consist of: visible, space, tab and obs-text (RFC 9110 §5.5).
 #[inline]
 pub fn is_value(bytes: &[u8]) -> bool {
-    // Folding the classes keeps the loop free of branches, so that it vectorises.
-    bytes.iter().fold(VALUE, |seen, b| seen & CLASSES[usize::from(*b)]) != 0
+    find_control(bytes, 0) == bytes.len()
 }
 
 /// Bytes that a request target may consist of.
+///
+/// RFC 3986 allows less, but clients in the field send `|`, `"`, `{` and the like raw. None of those
+/// is ambiguous to a parser; space, controls, `#` and non-ASCII are.
 #[inline]
 pub fn is_target(bytes: &[u8]) -> bool {
-    !bytes.is_empty() && all(bytes, TARGET)
+    !bytes.is_empty() && is_visible_without_hash(bytes)
 }
 
 /// At most 65535; empty stands for the default (RFC 3986 §3.2.3).
 fn is_port(digits: &[u8]) -> bool {
-    let value = digits.iter().try_fold(0u16, |n, digit| {
-        let digit = digit.is_ascii_digit().then(|| u16::from(digit - b'0'))?;
-        n.checked_mul(10)?.checked_add(digit)
+    // More than 65535 of anything is too many; what is over stays over.
+    let value = digits.iter().try_fold(0u32, |n, digit| {
+        digit.is_ascii_digit().then(|| (n * 10 + u32::from(digit - b'0')).min(u32::from(u16::MAX) + 1))
     });
-    value.is_some()
+    value.is_some_and(|value| value <= u32::from(u16::MAX))
 }
 
 /// `host`, `host:port`, `[v6]` or `[v6]:port` (RFC 3986 §3.2 without userinfo, which HTTP forbids).
@@ -124,11 +117,8 @@ pub fn is_authority(bytes: &[u8]) -> bool {
         }
         (&bytes[..=close], &bytes[close + 1..])
     } else {
-        let end = memchr::memchr(b':', bytes).unwrap_or(bytes.len());
-        if !all(&bytes[..end], HOST) {
-            return false;
-        }
-        (&bytes[..end], &bytes[end..])
+        let end = bytes.iter().position(|b| CLASSES[usize::from(*b)] & HOST == 0).unwrap_or(bytes.len());
+        bytes.split_at(end)
     };
     let port_ok = match rest {
         [] => true,

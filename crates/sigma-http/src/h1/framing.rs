@@ -116,11 +116,14 @@ fn content_length(headers: &Headers) -> Result<Option<u64>, &'static str> {
 }
 
 fn decimal(text: &[u8]) -> Option<u64> {
+    /// Digits that no number of them is too large for.
+    const SAFE_DIGITS: usize = 19;
+    let digit = |byte: &u8| byte.is_ascii_digit().then(|| u64::from(byte - b'0'));
     if text.is_empty() {
         return None;
     }
-    text.iter().try_fold(0u64, |n, digit| {
-        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
-        n.checked_mul(10)?.checked_add(digit)
-    })
+    if text.len() <= SAFE_DIGITS {
+        return text.iter().try_fold(0u64, |n, byte| Some(n * 10 + digit(byte)?));
+    }
+    text.iter().try_fold(0u64, |n, byte| n.checked_mul(10)?.checked_add(digit(byte)?))
 }

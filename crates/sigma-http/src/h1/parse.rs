@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::Tolerance;
-use super::bytes::{is_authority, is_target, is_value, token_len};
+use super::bytes::{is_authority, is_target, is_token, is_value, token_len};
+use crate::swar::{find_control, find_near};
 use crate::{Fault, FaultKind, HeaderId, Headers, Method, RequestHead, ResponseHead, TargetForm, Version};
 
 /// Limits of a head.
@@ -99,8 +100,8 @@ pub fn parse_request(
     limits: &HeadLimits,
     head: &mut RequestHead,
 ) -> Result<Option<usize>, ParseError> {
-    let start = if bytes.starts_with(b"\r\n") { 2 } else { 0 };
-    if bytes[start..].starts_with(b"\r\n") {
+    let start = if let [b'\r', b'\n', ..] = bytes { 2 } else { 0 };
+    if let [b'\r', b'\n', ..] = bytes[start..] {
         return Err(Invalid("there is more than one empty line before the request line"));
     }
     let Some(line) = next_line(bytes, start)? else {
@@ -203,7 +204,7 @@ struct Line {
 }
 
 fn next_line(bytes: &[u8], start: usize) -> Result<Option<Line>, ParseError> {
-    let Some(lf) = memchr::memchr(b'\n', &bytes[start..]).map(|i| i + start) else { return Ok(None) };
+    let Some(lf) = find_near(b'\n', bytes, start) else { return Ok(None) };
     if lf == start || bytes[lf - 1] != b'\r' {
         return Err(BARE_LF);
     }
@@ -214,70 +215,104 @@ fn incomplete<T>(have: usize, limit: usize, error: ParseError) -> Result<Option<
     if have > limit { Err(error) } else { Ok(None) }
 }
 
-/// Parses field lines from `start` to the empty line. Loads the head into the arena only once it
-/// is complete, so an incomplete parse copies nothing.
+/// Parses field lines from `start` to the empty line, in one pass. Loads the head into the arena only
+/// once it is complete, so an incomplete parse copies nothing.
 fn parse_fields(
     bytes: &[u8],
     start: usize,
     limits: &HeadLimits,
     headers: &mut Headers,
 ) -> Result<Option<usize>, ParseError> {
-    // First pass: find the end and refuse malformed line ends. Heads are short; the second pass
-    // finds them in cache.
-    let mut at = start;
-    let end = loop {
-        let Some(line) = next_line(bytes, at)? else { return Ok(None) };
-        at = line.next;
-        if line.text.is_empty() {
-            break at;
+    headers.clear();
+    let error = match parse_lines(bytes, start, limits.fields, headers) {
+        Ok(end) if end <= limits.head_bytes => {
+            headers.hold(&bytes[..end]);
+            return Ok(Some(end));
         }
+        Ok(_) => ParseError::HeadTooLarge,
+        Err(error) => error,
     };
-    if end > limits.head_bytes {
-        return Err(ParseError::HeadTooLarge);
+    // The lines that were told have no bytes behind them.
+    headers.clear();
+    // A line that is not whole yet breaks the grammar too; a head is judged when it is complete.
+    match end_of_head(bytes, start)? {
+        None => Ok(None),
+        Some(end) if end > limits.head_bytes => Err(ParseError::HeadTooLarge),
+        Some(_) => Err(error),
     }
-    headers.load(&bytes[..end]);
-    let mut at = start;
-    let mut count = 0;
-    while end - at > 2 {
-        count += 1;
-        if count > limits.fields {
-            return Err(ParseError::HeadTooLarge);
-        }
-        at = parse_field(bytes, at, end, headers)?;
-    }
-    Ok(Some(end))
 }
 
-fn parse_field(bytes: &[u8], at: usize, end: usize, headers: &mut Headers) -> Result<usize, ParseError> {
-    let name_len = token_len(&bytes[at..end]);
-    match bytes[at + name_len] {
-        b':' if name_len > 0 && name_len <= usize::from(u16::MAX) => {}
-        b' ' | b'\t' if name_len == 0 => return Err(Invalid("a field is folded over lines (obs-fold)")),
-        b' ' | b'\t' => return Err(Invalid("white space before the colon of a field")),
-        _ => return Err(Invalid("a field name is empty or not a token")),
+/// Where the head ends whose field lines begin at `start`, if it is complete.
+fn end_of_head(bytes: &[u8], start: usize) -> Result<Option<usize>, ParseError> {
+    let mut at = start;
+    while let Some(line) = next_line(bytes, at)? {
+        at = line.next;
+        if line.text.is_empty() {
+            return Ok(Some(at));
+        }
     }
-    let from = at + name_len + 1;
-    // The first pass saw a CRLF for every line.
-    let cr = from + memchr::memchr(b'\n', &bytes[from..end]).ok_or(Invalid("a field line does not end"))? - 1;
-    if cr < from {
-        return Err(BARE_LF);
+    Ok(None)
+}
+
+/// Parses field lines until the empty one and returns where that ends.
+fn parse_lines(
+    bytes: &[u8],
+    start: usize,
+    fields: usize,
+    headers: &mut Headers,
+) -> Result<usize, ParseError> {
+    let mut at = start;
+    for _ in 0..=fields {
+        if let [b'\r', b'\n', ..] = bytes[at..] {
+            return Ok(at + 2);
+        }
+        at = parse_field(bytes, at, headers)?;
     }
-    let raw = &bytes[from..cr];
-    if !is_value(raw) {
+    Err(ParseError::HeadTooLarge)
+}
+
+fn parse_field(bytes: &[u8], at: usize, headers: &mut Headers) -> Result<usize, ParseError> {
+    let (named, colon) = parse_name(bytes, at)?;
+    let is_ows = |b: u8| matches!(b, b' ' | b'\t');
+    // White space around the value is not part of it (RFC 9110 §5.6.3).
+    let mut value = colon + 1;
+    while bytes.get(value).is_some_and(|b| is_ows(*b)) {
+        value += 1;
+    }
+    let cr = find_control(bytes, value);
+    let [b'\r', b'\n', ..] = bytes[cr..] else {
         return Err(Invalid("a field value contains a control byte"));
+    };
+    let mut value_end = cr;
+    while value_end > value && is_ows(bytes[value_end - 1]) {
+        value_end -= 1;
     }
-    let value = trim(raw);
-    let value_start = from + value.start;
-    headers.push_line(at, name_len, value_start..from + value.end, cr + 2);
+    headers.push_line(named, at..cr + 2, colon - at, value..value_end);
     Ok(cr + 2)
 }
 
-/// Without optional white space (RFC 9110 §5.6.3).
-fn trim(raw: &[u8]) -> Range<usize> {
-    let is_ows = |b: &u8| matches!(b, b' ' | b'\t');
-    let start = raw.iter().position(|b| !is_ows(b)).unwrap_or(raw.len());
-    let end = raw.iter().rposition(|b| !is_ows(b)).map_or(start, |last| last + 1);
-    start..end
+/// The field name at `at`: its meaning and whether it has an underscore, and where its colon is.
+fn parse_name(bytes: &[u8], at: usize) -> Result<((HeaderId, bool), usize), ParseError> {
+    let broken = || Err(broken_name(bytes, at));
+    let Some(colon) = find_near(b':', bytes, at) else { return broken() };
+    let name = &bytes[at..colon];
+    match HeaderId::of(name) {
+        HeaderId::Other if name.len() <= usize::from(u16::MAX) && is_token(name) => {
+            Ok(((HeaderId::Other, memchr::memchr(b'_', name).is_some()), colon))
+        }
+        HeaderId::Other => broken(),
+        known => Ok(((known, false), colon)),
+    }
+}
+
+/// Why what stands at `at` is no field name.
+fn broken_name(bytes: &[u8], at: usize) -> ParseError {
+    let name_len = token_len(&bytes[at..]);
+    match bytes.get(at + name_len) {
+        Some(b' ' | b'\t') if name_len == 0 => Invalid("a field is folded over lines (obs-fold)"),
+        Some(b' ' | b'\t') => Invalid("white space before the colon of a field"),
+        _ => Invalid("a field name is empty or not a token"),
+    }
 }
 
 fn parse_request_line(
@@ -287,8 +322,9 @@ fn parse_request_line(
     head: &mut RequestHead,
 ) -> Result<(), ParseError> {
     let text = &bytes[line.clone()];
-    let method_len = token_len(text);
-    if method_len == 0 || text.get(method_len) != Some(&b' ') {
+    let method_len = find_near(b' ', text, 0).unwrap_or_default();
+    head.method = Method::parse(&text[..method_len]);
+    if head.method == Method::Other && !is_token(&text[..method_len]) {
         return Err(Invalid("the request line does not start with a method and a space"));
     }
     let rest = &text[method_len + 1..];
@@ -306,7 +342,6 @@ fn parse_request_line(
     if !is_target(target) {
         return Err(Invalid("the request target is empty or contains a forbidden byte"));
     }
-    head.method = Method::parse(&text[..method_len]);
     head.method_range = line.start as u32..(line.start + method_len) as u32;
     let at = match &mended {
         Some(mended) => head.headers.keep(mended).start as usize,
