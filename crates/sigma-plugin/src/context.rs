@@ -105,6 +105,40 @@ impl BodyCopy {
     }
 }
 
+/// Parameters of a matched path pattern, in order. Recycled: it keeps the memory of its texts.
+#[derive(Debug, Default)]
+pub struct PathParams {
+    texts: Vec<(String, Vec<u8>)>,
+    /// How many of `texts` are of this exchange.
+    len: usize,
+}
+
+impl PathParams {
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Adds a parameter.
+    pub fn push(&mut self, name: &str, value: &[u8]) {
+        if self.len == self.texts.len() {
+            self.texts.push(Default::default());
+        }
+        let (own_name, own_value) = &mut self.texts[self.len];
+        own_name.clear();
+        own_name.push_str(name);
+        own_value.clear();
+        own_value.extend_from_slice(value);
+        self.len += 1;
+    }
+
+    /// The value of this name; of equal names in one pattern the last one counts.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        let params = &self.texts[..self.len];
+        params.iter().rev().find(|(known, _)| known == name).map(|(_, value)| &value[..])
+    }
+}
+
 /// The place where one instance of a plugin keeps values in an exchange.
 ///
 /// It is the place of the instance in memory, which is nobody else's while the exchange lasts: the
@@ -152,8 +186,8 @@ pub struct Context {
     pub client: Client,
     /// The matched route.
     pub route: Option<Arc<RouteFacts>>,
-    /// Parameters of the matched path pattern: names and values.
-    pub params: Vec<(String, Vec<u8>)>,
+    /// Parameters of the matched path pattern.
+    pub params: PathParams,
     /// The consumer that the request is from, once it is authenticated.
     pub identity: Option<Arc<Identity>>,
     /// How it went.

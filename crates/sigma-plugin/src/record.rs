@@ -59,11 +59,13 @@ pub struct Record {
 impl Record {
     /// Empties it, keeping its memory.
     pub fn clear(&mut self) {
-        let mut attempts = std::mem::take(&mut self.attempts);
-        let mut upstream_statuses = std::mem::take(&mut self.upstream_statuses);
+        let Record { attempts, upstream_statuses, .. } = self;
         attempts.clear();
         upstream_statuses.clear();
-        *self = Record { attempts, upstream_statuses, ..Record::default() };
+        // Each in its place: a record made anew would be moved here through another one.
+        (self.started, self.fault, self.upstream_scheme) = (None, None, None);
+        (self.status, self.source, self.connection_requests) = (0, Source::default(), 0);
+        (self.bytes_sent, self.body_bytes_sent, self.bytes_received) = (0, 0, 0);
     }
 
     /// The node of the last attempt has answered.

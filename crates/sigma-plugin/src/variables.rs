@@ -49,10 +49,7 @@ impl Variables for Context {
             VarName::Arg(name) => argument(self.request.query()?, name),
             VarName::Cookie(name) => cookie(&self.request.headers, name).and_then(text),
             VarName::Http(name) => joined(&self.request.headers, name).map(VarValue::Text),
-            VarName::UriParam(name) => {
-                // Of equal names in one pattern the last one counts.
-                self.params.iter().rev().find(|(known, _)| known == name).and_then(|(_, value)| text(value))
-            }
+            VarName::UriParam(name) => self.params.get(name).and_then(text),
             VarName::RouteId
             | VarName::RouteName
             | VarName::ServiceId
@@ -262,8 +259,12 @@ pub fn host_name(authority: &[u8]) -> Cow<'_, [u8]> {
         Some(b'[') => authority.iter().position(|b| *b == b']').map_or(authority.len(), |at| at + 1),
         _ => authority.iter().position(|b| *b == b':').unwrap_or(authority.len()),
     };
-    let host = authority[..end].strip_suffix(b".").unwrap_or(&authority[..end]);
-    if host.iter().any(u8::is_ascii_uppercase) {
+    let host = match &authority[..end] {
+        [host @ .., b'.'] => host,
+        host => host,
+    };
+    // Without a branch for each byte.
+    if host.iter().fold(false, |seen, b| seen | b.is_ascii_uppercase()) {
         return Cow::Owned(host.to_ascii_lowercase());
     }
     Cow::Borrowed(host)
@@ -385,7 +386,7 @@ mod tests {
         sigma_http::h1::parse_request(head.as_bytes(), &limits, &mut ctx.request).unwrap().unwrap();
         ctx.uri = b"/p".to_vec();
         ctx.body = Some(b"x=1".to_vec());
-        ctx.params.push(("x".to_owned(), b"1".to_vec()));
+        ctx.params.push("x", b"1");
         let some = || Some("x".to_owned());
         ctx.client = crate::context::Client {
             addr: Some([127, 0, 0, 1].into()),

@@ -118,7 +118,7 @@ impl GrpcWeb {
 
 /// Has the node asked for what the `*` of the route stands for.
 fn choose_target(ctx: &mut Context) {
-    let Some((_, rest)) = ctx.params.iter().find(|(name, _)| name == REST) else { return };
+    let Some(rest) = ctx.params.get(REST) else { return };
     let mut target = b"/".to_vec();
     percent_encode_path(rest, &mut target);
     if let Some(query) = ctx.outgoing_query() {
@@ -548,7 +548,7 @@ mod tests {
         let check = |rest: Option<&[u8]>, expected: &str| {
             let mut case =
                 Case::new("POST /p/a.B/C?q=1 HTTP/1.1\nHost: h\nContent-Type: application/grpc-web");
-            case.ctx.params.extend(rest.map(|rest| (REST.to_owned(), rest.to_vec())));
+            rest.iter().for_each(|rest| case.ctx.params.push(REST, rest));
             assert!(case.run(&entry, Phase::Access).is_none());
             assert_eq!(case.target(), expected);
         };

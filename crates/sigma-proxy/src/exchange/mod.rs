@@ -71,18 +71,22 @@ pub(crate) struct Exchange<'x, 'c> {
 }
 
 /// Runs one exchange whose head is in `scratch.ctx.request`.
-pub(crate) async fn run<'c>(
+#[inline]
+pub(crate) fn run<'c>(
     worker: &'c Worker,
     info: &'c ConnectionInfo,
     down: Downstream<'c>,
     scratch: &mut Scratch,
-) {
+) -> impl Future<Output = ()> {
     let down = websocket::Client::new(info, down, &worker.counters);
+    // Opened here, so that the future has no room for what it is made of as well.
     let mut exchange = Exchange::open(worker, down, scratch);
-    if let Err(fault) = exchange.serve().await {
-        exchange.fail(fault).await;
+    async move {
+        if let Err(fault) = exchange.serve().await {
+            exchange.fail(fault).await;
+        }
+        exchange.finish();
     }
-    exchange.finish();
 }
 
 /// Answers a head that was refused before it became a request.
@@ -211,7 +215,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
             session.judge(&snapshot.certificates, &host, &path)?;
         }
         let tls = self.down.tls_session().map(|session| &*session.tls);
-        let request = RequestView::new(&ctx.request, &path, self.down.origin()).within(tls);
+        let request = RequestView::new(&ctx.request, &path, *self.down.origin()).within(tls);
         let number = match snapshot.router.find(&request, params) {
             Outcome::Route(number) => number,
             Outcome::NotFound => {
@@ -232,7 +236,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         self.stage = Stage::Routed(number);
         ctx.uri.extend_from_slice(&path.uri);
         for (name, range) in params.iter() {
-            ctx.params.push((name.to_owned(), path.matched()[range].to_vec()));
+            ctx.params.push(name, &path.matched()[range]);
         }
         if let Some(rewrite) = snapshot.route(number).and_then(|route| route.rewrite()) {
             rewrite_target(rewrite, &path, ctx.request.query(), &mut ctx.target);

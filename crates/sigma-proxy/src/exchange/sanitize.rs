@@ -49,19 +49,13 @@ impl Exchange<'_, '_> {
             }
         }
         let head = &mut self.scratch.ctx.request;
-        self.scratch.value.clear();
-        self.scratch.value.extend_from_slice(head.authority());
-        let host = &self.scratch.value;
         let trusted = |headers: &Headers, id| trusted_peer && headers.get(id).is_some_and(|v| !v.is_empty());
         if !trusted(&head.headers, HeaderId::XForwardedProto) {
             head.headers.set(HeaderId::XForwardedProto, scheme);
         }
         if !trusted(&head.headers, HeaderId::XForwardedHost) {
-            match &host[..] {
-                // Only HTTP/1.0 may leave it out; an empty field would say that there is such a host.
-                b"" => head.headers.remove(HeaderId::XForwardedHost),
-                host => head.headers.set(HeaderId::XForwardedHost, host),
-            }
+            // Only HTTP/1.0 may leave it out; an empty field would say that there is such a host.
+            head.tell_authority(HeaderId::XForwardedHost);
         }
         if !trusted(&head.headers, HeaderId::XForwardedPort) {
             // Not the port of the client's Host, which the client can choose.

@@ -29,8 +29,8 @@ impl<'c> Client<'c> {
         Client { down, info, counters, agreed: false }
     }
 
-    pub(super) fn origin(&self) -> Origin {
-        self.info.origin
+    pub(super) fn origin(&self) -> &'c Origin {
+        &self.info.origin
     }
 
     /// The TLS session that it came in.
