@@ -373,14 +373,15 @@ impl Headers {
     /// As [`Headers::append_known`], of a value that was found to have no control character.
     pub(crate) fn append_sound(&mut self, id: HeaderId, name: &[u8], value: &[u8]) {
         let line = self.arena.len();
-        self.arena.reserve(name.len() + value.len() + ": \r\n".len());
+        self.arena.reserve(name.len() + LINE_COLON.len() + value.len() + 2);
         self.arena.extend_from_slice(name);
-        self.arena.extend_from_slice(b": ");
+        self.arena.extend_from_slice(LINE_COLON.as_bytes());
         let start = self.arena.len();
         self.arena.extend_from_slice(value);
-        let value_end = self.arena.len();
+        let value = start..self.arena.len();
         self.arena.extend_from_slice(b"\r\n");
-        self.push_known(id, line, name.len(), start..value_end, self.arena.len());
+        let underscored = id == HeaderId::Other && memchr::memchr(b'_', name).is_some();
+        self.push_line((id, underscored), line..self.arena.len(), name.len(), value);
     }
 
     fn append_line(&mut self, id: HeaderId, name: &[u8], parts: &[&[u8]]) {
@@ -397,7 +398,7 @@ impl Headers {
     /// Ends the line that was begun at `line`, of which name, colon and value stand in the arena.
     fn end_line(&mut self, named: (HeaderId, bool), line: usize, name_len: usize) {
         let value = line + name_len + LINE_COLON.len()..self.arena.len();
-        if swar::may_have_control(&self.arena, value.start) {
+        if swar::find_control(&self.arena, value.start) < value.end {
             self.blank_controls(value.clone());
         }
         self.arena.extend_from_slice(b"\r\n");

@@ -67,20 +67,6 @@ pub(crate) fn find_control(bytes: &[u8], from: usize) -> usize {
     at
 }
 
-/// Whether there is a control byte at or behind `from`, tabs included. Looks at whole words, and so
-/// perhaps at what stands before `from` as well.
-#[inline]
-pub(crate) fn may_have_control(bytes: &[u8], from: usize) -> bool {
-    let Some(last) = bytes.last_chunk() else { return true };
-    let mut controls = below_or_del(u64::from_le_bytes(*last), b' ');
-    let mut at = from;
-    while let Some(word) = word(bytes, at) {
-        controls |= below_or_del(word, b' ');
-        at += 8;
-    }
-    controls != 0
-}
-
 /// The place of the first `wanted` at or behind `from`, for one that is expected to be near.
 #[inline]
 pub(crate) fn find_near(wanted: u8, bytes: &[u8], from: usize) -> Option<usize> {
@@ -133,7 +119,6 @@ mod tests {
                     let control = text.iter().position(|b| is_control(*b)).unwrap_or(len);
                     assert_eq!(find_control(&text, 0), control, "{text:?}");
                     assert_eq!(find_control(&text, len), len);
-                    assert!(control == len || may_have_control(&text, 0), "{text:?}");
                     let near = text.iter().position(|b| *b == byte);
                     assert_eq!(find_near(byte, &text, 0), near, "{text:?}");
                     let visible = text.iter().all(|b| (0x21..0x7f).contains(b) && *b != b'#');

@@ -24,9 +24,15 @@ impl IpText {
             IpAddr::V4(addr) => {
                 for (at, octet) in addr.octets().into_iter().enumerate() {
                     if at > 0 {
-                        text.push(b".");
+                        text.push(b'.');
                     }
-                    text.push(itoa::Buffer::new().format(octet).as_bytes());
+                    if octet >= 100 {
+                        text.push(b'0' + octet / 100);
+                    }
+                    if octet >= 10 {
+                        text.push(b'0' + octet / 10 % 10);
+                    }
+                    text.push(b'0' + octet % 10);
                 }
             }
             IpAddr::V6(addr) => {
@@ -40,10 +46,9 @@ impl IpText {
         text
     }
 
-    fn push(&mut self, part: &[u8]) {
-        let at = usize::from(self.len);
-        self.bytes[at..at + part.len()].copy_from_slice(part);
-        self.len += part.len() as u8;
+    fn push(&mut self, byte: u8) {
+        self.bytes[usize::from(self.len)] = byte;
+        self.len += 1;
     }
 
     /// The text.

@@ -22,7 +22,7 @@ pub(crate) struct Attempts<'a> {
     upstream: &'a Arc<Upstream>,
     balancer: Rc<RefCell<Balancer>>,
     /// The value that consistent hashing uses.
-    key: Option<Vec<u8>>,
+    key: Option<Box<[u8]>>,
     tried: Tried,
     retries: usize,
     began_ms: u64,
@@ -61,7 +61,7 @@ impl<'a> Attempts<'a> {
         worker: &'a Worker,
         number: u32,
         upstream: &'a Arc<Upstream>,
-        key: Option<Vec<u8>>,
+        key: Option<Box<[u8]>>,
     ) -> Attempts<'a> {
         let (balancer, began_ms) = (worker.balancer(number, upstream), deadline::now_ms());
         Attempts { worker, upstream, balancer, key, tried: Tried::default(), retries: 0, began_ms }

@@ -113,11 +113,7 @@ impl Course<'_> {
             text.extend_from_slice(b"\r\n");
         }
         text.extend_from_slice(b"\r\n");
-        let limits = HeadLimits {
-            line_bytes: text.len(),
-            head_bytes: text.len(),
-            ..target::answer_limits(&self.view.snapshot.settings)
-        };
+        let limits = HeadLimits { line_bytes: text.len(), head_bytes: text.len(), ..self.view.answer_limits };
         let mut head = RequestHead::default();
         match parse_request(&text, &limits, &mut head) {
             Ok(Some(end)) if end == text.len() => Ok(head),
@@ -176,12 +172,11 @@ impl Course<'_> {
         connection.send_head(head, None, length, None);
         let mut upload =
             Upload { body: body.as_deref().unwrap_or_default(), taken: 0, ended: length.is_empty() };
-        let limits = target::answer_limits(&self.view.snapshot.settings);
         let mut answer = ResponseHead::default();
         loop {
             poll_fn(|task| {
                 upload.send(connection, task);
-                connection.poll_head(task, *method, &limits, &mut answer)
+                connection.poll_head(task, *method, &self.view.answer_limits, &mut answer)
             })
             .await?;
             if !answer.is_interim() {

@@ -1,7 +1,6 @@
 //! The connection that a request needs to a node: from settings to what is dialled.
 
 use sigma_config::resources::ProxyProtocolVersion;
-use sigma_config::settings::Settings;
 use sigma_http::RequestHead;
 use sigma_http::proxy_protocol::{self, Header, Transport};
 use sigma_net::Peer;
@@ -10,10 +9,9 @@ use sigma_plugin::variables::host_name;
 use sigma_upstream::dial::{Dial, DialTls};
 use sigma_upstream::endpoint::Endpoint;
 use sigma_upstream::pool::{PoolLimits, Target};
-use sigma_wire::HeadLimits;
 use sigma_wire::h2::SharedLimits;
 
-use crate::connection::{Origin, tolerance};
+use crate::connection::{Origin, answer_limits};
 use crate::snapshot::{Snapshot, Upstream};
 
 /// The demands of a request on a connection, besides its upstream.
@@ -24,21 +22,24 @@ pub(crate) struct Demands {
     /// The connection is to change its protocol.
     pub(crate) upgrade: bool,
     /// The name that the node is asked for over TLS; empty in cleartext.
-    pub(crate) name: String,
+    pub(crate) name: Box<str>,
     /// The PROXY header in front; empty for none.
-    pub(crate) introduction: Vec<u8>,
+    pub(crate) introduction: Box<[u8]>,
 }
 
 impl Demands {
     /// The demands of a request to `upstream` that has its Host already.
     pub(crate) fn of(request: &RequestHead, upstream: &Upstream, origin: Origin) -> Demands {
         let mut demands =
-            Demands { connect_ms: 0, upgrade: false, name: String::new(), introduction: Vec::new() };
+            Demands { connect_ms: 0, upgrade: false, name: Box::default(), introduction: Box::default() };
         if upstream.over_tls().is_some() {
-            demands.name = server_name(request.headers.get(sigma_http::HeaderId::Host).unwrap_or_default());
+            let host = request.headers.get(sigma_http::HeaderId::Host).unwrap_or_default();
+            demands.name = server_name(host).into();
         }
         if let Some(version) = upstream.config.proxy_protocol {
-            introduce(version, origin, &mut demands.introduction);
+            let mut header = Vec::new();
+            introduce(version, origin, &mut header);
+            demands.introduction = header.into();
         }
         demands
     }
@@ -73,17 +74,6 @@ pub(crate) fn target<'t>(
     };
     let burst_ms = u64::from(snapshot.settings.timeouts.upstream_burst_ms);
     Target { endpoint, dial, limits: PoolLimits { burst_ms, ..upstream.pool } }
-}
-
-/// The limits of heads that nodes send.
-pub(crate) fn answer_limits(settings: &Settings) -> HeadLimits {
-    let head_bytes = settings.limits.response_head_bytes as usize;
-    HeadLimits {
-        line_bytes: head_bytes,
-        head_bytes,
-        fields: usize::from(settings.limits.response_headers),
-        tolerance: tolerance(settings),
-    }
 }
 
 /// Whether a node can be asked over TLS for the host of `authority`.

@@ -15,10 +15,11 @@ use sigma_plugin::{Chain, Consumer, Local, Node};
 use sigma_upstream::balance::Balancer;
 use sigma_upstream::health::HealthReporter;
 use sigma_upstream::pool::{self, InUse, Pools};
+use sigma_wire::HeadLimits;
 use sigma_wire::h1::ServerLimits;
 use tokio::sync::Notify;
 
-use crate::connection::server_limits;
+use crate::connection::{answer_limits, server_limits};
 use crate::exchange::{OwnName, Scratch};
 use crate::outbound::Calls;
 use crate::snapshot::{Snapshot, Upstream};
@@ -34,6 +35,8 @@ pub(crate) struct View {
     pub(crate) snapshot: Arc<Snapshot>,
     /// The limits of connections that are accepted now.
     pub(crate) server_limits: Rc<ServerLimits>,
+    /// The limits of heads that nodes send.
+    pub(crate) answer_limits: HeadLimits,
     /// Routes' chains with the plugins of consumers, made when the two first meet.
     merged: RefCell<HashMap<(usize, usize), Rc<Chain>>>,
 }
@@ -41,7 +44,8 @@ pub(crate) struct View {
 impl View {
     fn new(snapshot: Arc<Snapshot>) -> View {
         let server_limits = Rc::new(server_limits(&snapshot.settings));
-        View { snapshot, server_limits, merged: RefCell::default() }
+        let answer_limits = answer_limits(&snapshot.settings);
+        View { snapshot, server_limits, answer_limits, merged: RefCell::default() }
     }
 
     /// A route's chain together with the plugins of a consumer.

@@ -22,6 +22,17 @@ pub(crate) fn server_limits(settings: &Settings) -> ServerLimits {
     }
 }
 
+/// The limits of heads that nodes send.
+pub(crate) fn answer_limits(settings: &Settings) -> HeadLimits {
+    let head_bytes = settings.limits.response_head_bytes as usize;
+    HeadLimits {
+        line_bytes: head_bytes,
+        head_bytes,
+        fields: usize::from(settings.limits.response_headers),
+        tolerance: tolerance(settings),
+    }
+}
+
 /// The limits of a connection with streams.
 pub(crate) fn session_limits(settings: &Settings) -> SessionLimits {
     let (timeouts, http2) = (&settings.timeouts, &settings.http2);
@@ -47,7 +58,7 @@ pub(crate) fn session_limits(settings: &Settings) -> SessionLimits {
 }
 
 /// The forms beyond the strict grammar that the settings accept.
-pub(crate) fn tolerance(settings: &Settings) -> Tolerance {
+fn tolerance(settings: &Settings) -> Tolerance {
     let Tolerate { lone_percent, raw_utf8, empty_host, bare_lf, equal_lengths } = settings.tolerate;
     Tolerance { lone_percent, raw_utf8, empty_host, bare_lf, equal_lengths }
 }

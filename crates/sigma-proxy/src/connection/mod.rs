@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use sigma_net::{Peer, Stream};
 
-pub(crate) use limits::{server_limits, session_limits, tolerance};
+pub(crate) use limits::{answer_limits, server_limits, session_limits};
 pub(crate) use tls::TlsSession;
 
 /// The addresses that a request came from and to; the same for all requests of a connection.

@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use sigma_config::expr::{VarValue, Variables};
 use sigma_config::resources::{Balance, PassHost, Scheme};
-use sigma_config::settings::Settings;
 use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method};
 use sigma_net::{Deadline, deadline};
 use sigma_plugin::address::NodeAddr;
@@ -13,34 +12,31 @@ use sigma_plugin::record::Attempt;
 use sigma_plugin::{Context, Phase};
 use sigma_upstream::balance::Outcome;
 use sigma_upstream::endpoint::{Address, Endpoint};
-use sigma_upstream::pool::InUse;
-use sigma_wire::{Connection, HeadLimits};
+use sigma_wire::Connection;
 
 use super::delivery::Delivery;
 use super::local_reply::LocalReply;
 use super::response::Verdict;
-use super::transfer::{DownTimeouts, Transfer, Upload};
-use super::upload::RequestBody;
+use super::transfer::{Transfer, Upload};
 use super::{Exchange, Scratch, answer, client, grpc, headers, reply, tunnel, upgrade};
 use crate::attempts::{Attempts, Decision, Failure, decide};
-use crate::snapshot::{HashKey, Route, Snapshot, Timeouts, Upstream};
+use crate::snapshot::{HashKey, Route, Timeouts, Upstream};
 use crate::target::{self, Demands};
 use crate::worker::View;
 
 /// What stays the same over all attempts of one exchange.
 struct Plan<'p> {
     view: &'p View,
-    snapshot: &'p Snapshot,
     upstream: &'p Upstream,
-    timeouts: Timeouts,
+    timeouts: &'p Timeouts,
     /// The end of the time that the client gives the exchange, if it gives one.
     client_deadline: Option<Deadline>,
 }
 
 /// How an attempt ended that did not fail.
 enum Ended {
-    /// The connection, if it may serve again.
-    Whole(InUse),
+    /// The connection may serve again.
+    Whole,
     /// The connection was used up.
     Spent,
     /// A plugin does not want the node's answer, with this status, and another node is to be asked.
@@ -55,17 +51,17 @@ impl Exchange<'_, '_> {
         let Some(upstream) = snapshot.upstream(number) else {
             return Err(Fault::new(FaultKind::NoUpstream, "the route's upstream does not exist"));
         };
-        let key = self.hash_key(upstream);
+        let key = self.hash_key(upstream).map(Vec::into_boxed_slice);
         self.choose_upgrade(route, upstream)?;
         self.prepare_request(snapshot);
-        let timeouts = route.timeouts().unwrap_or(upstream.timeouts);
+        let timeouts = route.timeouts().unwrap_or(&upstream.timeouts);
         self.check_host(upstream)?;
         let client_deadline = grpc::deadline(&self.scratch.ctx.request);
-        let plan = Plan { view, snapshot, upstream, timeouts, client_deadline };
+        let plan = Plan { view, upstream, timeouts, client_deadline };
         self.scratch.ctx.record.upstream_scheme = Some(upstream.scheme_name());
         let mut attempts = Attempts::new(self.worker, number, upstream, key);
         let mut state = State::new();
-        loop {
+        let own = loop {
             let node = attempts.pick()?;
             if let Some(draft) = self.run_chains(Phase::BeforeProxy).await? {
                 return self.reply(draft).await;
@@ -77,7 +73,7 @@ impl Exchange<'_, '_> {
                 Ok(Ended::Declined(status)) => attempts.declined(&node, status),
                 Ok(Ended::Replaced(own)) => {
                     attempts.answered(&node, state.status);
-                    return Box::pin(self.deliver_local(*own)).await;
+                    break own;
                 }
                 Ok(_) => {
                     attempts.answered(&node, self.scratch.ctx.record.status);
@@ -90,7 +86,8 @@ impl Exchange<'_, '_> {
                     }
                 }
             }
-        }
+        };
+        Box::pin(self.deliver_local(*own)).await
     }
 
     fn failure(&self, fault: Fault, state: &State) -> Failure {
@@ -130,7 +127,7 @@ impl Exchange<'_, '_> {
         let length = self.request_length();
         let filters = self.request_filters(plan.view);
         let Scratch { ctx, body, .. } = &mut *self.scratch;
-        let limit = plan.snapshot.settings.limits.retry_body_bytes as usize;
+        let limit = plan.view.snapshot.settings.limits.retry_body_bytes as usize;
         let length = body.open(ctx.body.is_some(), filters, limit, length);
         // For those who ask for it as a variable; the codec writes what it knows.
         if let (BodyLength::Known(bytes), Some(_)) = (length, &ctx.body) {
@@ -235,29 +232,29 @@ impl Exchange<'_, '_> {
             }
             _ => headers::set_host(&mut ctx.request, plan.upstream, endpoint),
         }
-        self.mark_pass(plan.snapshot, &endpoint.addr, &mut state.marked);
+        self.mark_pass(&plan.view.snapshot, &endpoint.addr, &mut state.marked);
         let demands = Demands {
             connect_ms: plan.timeouts.connect_ms,
             upgrade: !self.scratch.upgrade.is_empty(),
-            ..Demands::of(&self.scratch.ctx.request, plan.upstream, self.down.origin())
+            ..Demands::of(&self.scratch.ctx.request, plan.upstream, *self.down.origin())
         };
-        let target = target::target(plan.snapshot, plan.upstream, endpoint, &demands);
+        // Made when it is asked for: it is large, and would be kept for the whole of the exchange.
+        let target = || target::target(&plan.view.snapshot, plan.upstream, endpoint, &demands);
         let mut idle_allowed = true;
         loop {
-            let pooled = if idle_allowed { self.worker.checkout(&target) } else { None };
-            let mut connection = match pooled {
+            let mut connection = match idle_allowed.then(|| self.worker.checkout(&target())).flatten() {
                 Some(connection) => connection,
                 None => {
                     state.decision = Decision::NextNode;
                     // Boxed, as handshakes need much room and most exchanges make none.
-                    Box::pin(self.worker.connect(&target)).await?
+                    Box::pin(async { self.worker.connect(&target()).await }).await?
                 }
             };
             self.scratch.ctx.record.connected();
             self.send_head(&mut connection, state.body.unwrap_or_default());
-            match self.converse(plan, connection, state).await {
-                Ok(Ended::Whole(connection)) => {
-                    connection.give_back(&target, deadline::now_ms());
+            match self.converse(plan, &mut connection, state).await {
+                Ok(Ended::Whole) => {
+                    connection.give_back(&target(), deadline::now_ms());
                     return Ok(Ended::Spent);
                 }
                 Ok(ended) => return Ok(ended),
@@ -278,22 +275,22 @@ impl Exchange<'_, '_> {
     async fn converse(
         &mut self,
         plan: &Plan<'_>,
-        mut connection: InUse,
+        connection: &mut Connection,
         state: &mut State,
     ) -> Result<Ended, Fault> {
-        let settings = &plan.snapshot.settings;
-        let limits = target::answer_limits(settings);
+        let settings = &plan.view.snapshot.settings;
         let Scratch { ctx, body, upgrade: asked, .. } = &mut *self.scratch;
         let method = ctx.request.method;
         body.rewind();
         let mut transfer = Transfer::begin(
             &mut self.down,
-            &mut connection,
+            connection,
             plan.timeouts,
-            DownTimeouts::new(settings),
+            &settings.timeouts,
             !state.body.unwrap_or_default().is_empty(),
         );
-        let result = await_head(&mut transfer, method, &limits, ctx, body).await;
+        let limits = &plan.view.answer_limits;
+        let result = poll_fn(|task| transfer.poll_final_head(task, method, limits, ctx, body)).await;
         if let Err(fault) = result {
             state.request_sent = transfer.upload() == Upload::Done;
             state.decision = decide(fault, method, transfer.progress(body.is_repeatable()));
@@ -315,23 +312,25 @@ impl Exchange<'_, '_> {
             transfer.down.close_after();
         }
         state.status = head.status;
-        answer::prepare(head, plan.snapshot);
+        answer::prepare(head, &plan.view.snapshot);
         answer::tell_upstream_status(head, &ctx.record.upstream_statuses, settings.upstream_status_header);
-        let coming = transfer.up.body_length();
-        let mut length = answer_length(coming, ctx);
-        let mut filters = Vec::new();
-        if let Some(in_force) = self.stage.in_force(self.worker, plan.view) {
-            let may_retry = state.may_follow && body.is_repeatable() && transfer.has_told_nothing();
-            match in_force.respond(ctx, transfer.down, may_retry).await? {
-                Verdict::Pass => {}
-                Verdict::Retry => return Ok(Ended::Declined(state.status)),
-                Verdict::Replaced(own) => return Ok(Ended::Replaced(own)),
+        let length = answer_length(transfer.up.body_length(), ctx);
+        let (filters, length) = match self.stage.in_force(self.worker, plan.view) {
+            None => (Vec::new(), length),
+            Some(in_force) => {
+                let may_retry = state.may_follow && body.is_repeatable() && transfer.has_told_nothing();
+                // Boxed, as exchanges without plugins need no room for it.
+                match Box::pin(in_force.respond(ctx, transfer.down, may_retry)).await? {
+                    Verdict::Pass => {}
+                    Verdict::Retry => return Ok(Ended::Declined(state.status)),
+                    Verdict::Replaced(own) => return Ok(Ended::Replaced(own)),
+                }
+                in_force.body_filters(ctx, length)
             }
-            (filters, length) = in_force.body_filters(ctx, length);
-        }
+        };
         ctx.record.status = ctx.response.status;
         transfer.down.send_head(&mut ctx.response, length, self.worker.clock.borrow().http_date());
-        let mut delivery = Delivery::new(filters, coming);
+        let mut delivery = Delivery::new(filters, transfer.up.body_length());
         let result = poll_fn(|task| transfer.poll_body(task, &mut delivery, ctx, body)).await;
         let upload = transfer.upload();
         state.request_sent = upload == Upload::Done;
@@ -340,7 +339,7 @@ impl Exchange<'_, '_> {
             self.down.close_after();
             return Ok(Ended::Spent);
         }
-        Ok(Ended::Whole(connection))
+        Ok(Ended::Whole)
     }
 }
 
@@ -352,24 +351,6 @@ fn answer_length(length: BodyLength, ctx: &mut Context) -> BodyLength {
     // A plugin made a HEAD of it: the length is that of a body which nobody will send.
     ctx.response.headers.set(HeaderId::ContentLength, b"0");
     BodyLength::Known(0)
-}
-
-/// Waits for the final head, or a 101; passes interim ones on.
-async fn await_head(
-    transfer: &mut Transfer<'_, '_, Connection>,
-    method: Method,
-    limits: &HeadLimits,
-    ctx: &mut Context,
-    body: &mut RequestBody,
-) -> Result<(), Fault> {
-    loop {
-        poll_fn(|task| transfer.poll_head(task, method, limits, ctx, body)).await?;
-        if !ctx.response.is_interim() || ctx.response.status == 101 {
-            return Ok(());
-        }
-        transfer.down.send_interim(&mut ctx.response);
-        transfer.informed();
-    }
 }
 
 /// What one attempt leaves to the next.
@@ -398,18 +379,6 @@ impl State {
             request_sent: true,
             may_follow: false,
             marked: false,
-        }
-    }
-}
-
-impl DownTimeouts {
-    pub(super) fn new(settings: &Settings) -> DownTimeouts {
-        let timeouts = &settings.timeouts;
-        DownTimeouts {
-            body_ms: timeouts.request_body_ms.into(),
-            send_ms: timeouts.response_send_ms.into(),
-            half_close_ms: timeouts.half_close_ms.into(),
-            tunnel_ms: timeouts.tunnel_idle_ms.into(),
         }
     }
 }

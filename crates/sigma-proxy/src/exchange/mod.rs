@@ -70,43 +70,15 @@ pub(crate) struct Exchange<'x, 'c> {
     asks_upgrade: bool,
 }
 
-/// Runs one exchange whose head is in `scratch.ctx.request`.
-#[inline]
-pub(crate) fn run<'c>(
-    worker: &'c Worker,
-    info: &'c ConnectionInfo,
-    down: Downstream<'c>,
-    scratch: &mut Scratch,
-) -> impl Future<Output = ()> {
-    let down = websocket::Client::new(info, down, &worker.counters);
-    // Opened here, so that the future has no room for what it is made of as well.
-    let mut exchange = Exchange::open(worker, down, scratch);
-    async move {
-        if let Err(fault) = exchange.serve().await {
-            exchange.fail(fault).await;
-        }
-        exchange.finish();
-    }
-}
-
-/// Answers a head that was refused before it became a request.
-pub(crate) async fn refuse<'c>(
-    worker: &'c Worker,
-    info: &'c ConnectionInfo,
-    down: Downstream<'c>,
-    scratch: &mut Scratch,
-    fault: Fault,
-) {
-    scratch.ctx.request.clear();
-    let down = websocket::Client::new(info, down, &worker.counters);
-    let mut exchange = Exchange::open(worker, down, scratch);
-    exchange.down.close_after();
-    exchange.fail(fault).await;
-    exchange.finish();
-}
-
 impl<'x, 'c> Exchange<'x, 'c> {
-    fn open(worker: &'c Worker, down: websocket::Client<'c>, scratch: &'x mut Scratch) -> Exchange<'x, 'c> {
+    /// An exchange whose head is in `scratch.ctx.request`.
+    pub(crate) fn open(
+        worker: &'c Worker,
+        info: &'c ConnectionInfo,
+        down: Downstream<'c>,
+        scratch: &'x mut Scratch,
+    ) -> Exchange<'x, 'c> {
+        let down = websocket::Client::new(info, down, &worker.counters);
         let view = worker.view();
         worker.counters.add(Counter::Requests, 1);
         scratch.ctx.begin();
@@ -116,6 +88,22 @@ impl<'x, 'c> Exchange<'x, 'c> {
             scratch.ctx.record.started = Some(Instant::now());
         }
         Exchange { worker, view, down, scratch, stage: Stage::Opened, asks_upgrade: false }
+    }
+
+    /// Runs it to its end.
+    pub(crate) async fn run(&mut self) {
+        if let Err(fault) = self.serve().await {
+            self.fail(fault).await;
+        }
+        self.finish();
+    }
+
+    /// Answers a head that was refused before it became a request.
+    pub(crate) async fn refuse(&mut self, fault: Fault) {
+        self.scratch.ctx.request.clear();
+        self.down.close_after();
+        self.fail(fault).await;
+        self.finish();
     }
 
     async fn serve(&mut self) -> Result<(), Fault> {
@@ -129,19 +117,21 @@ impl<'x, 'c> Exchange<'x, 'c> {
         if let Onward::No = self.count_forward() {
             return self.reply(last_recipient(self.scratch.ctx.request.method)).await;
         }
-        let found = self.find_route();
-        let route = match found {
-            Ok(number) => view.snapshot.route(number),
-            Err(_) => None,
+        // Boxed, as all that follows would have room for it.
+        let (route, missed) = match self.find_route() {
+            Ok(number) => (view.snapshot.route(number), None),
+            Err(fault) => (None, Some(Box::new(fault))),
         };
         let plugins = !view.snapshot.global.is_empty() || route.is_some_and(|route| !route.chain.is_empty());
-        if plugins && (found.is_ok() || matches!(&found, Err(fault) if fault.kind == FaultKind::NoRoute)) {
+        if plugins && missed.as_ref().is_none_or(|fault| fault.kind == FaultKind::NoRoute) {
             self.open_to_plugins(route);
             if let Some(reply) = self.request_phases().await? {
                 return self.reply(reply).await;
             }
         }
-        found?;
+        if let Some(fault) = missed {
+            return Err(*fault);
+        }
         // The router and the routes are of one snapshot: what was found is there.
         let Some(route) = route else { return Err(Fault::new(FaultKind::Internal, "the route is gone")) };
         if route.target.is_unguarded() {

@@ -10,7 +10,7 @@ use sigma_plugin::record::Source;
 use super::delivery::{Delivery, OwnBody};
 use super::local_reply::{self, Draft, LocalReply};
 use super::response::Verdict;
-use super::transfer::{DownTimeouts, Transfer};
+use super::transfer::Transfer;
 use super::{Exchange, grpc};
 
 /// The body of a request without a route; scripts of APISIX's users compare it.
@@ -139,7 +139,7 @@ impl Exchange<'_, '_> {
             // Nobody makes what nobody is sent.
             body = OwnBody::EMPTY;
         }
-        let timeouts = DownTimeouts::new(&view.snapshot.settings);
+        let timeouts = &view.snapshot.settings.timeouts;
         let mut delivery = Delivery::new(filters, BodyLength::Streamed);
         let mut transfer = Transfer::own(&mut self.down, &mut body, timeouts);
         poll_fn(|task| transfer.poll_body(task, &mut delivery, ctx)).await

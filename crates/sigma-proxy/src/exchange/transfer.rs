@@ -7,6 +7,7 @@
 
 use std::task::{self, Poll};
 
+use sigma_config::settings;
 use sigma_http::{Fault, FaultKind, Frame, Method};
 use sigma_plugin::Context;
 use sigma_wire::Departure;
@@ -38,21 +39,17 @@ enum Wait {
     HalfClosed,
 }
 
-/// Deadlines of the client's side.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct DownTimeouts {
-    pub(super) body_ms: u64,
-    pub(super) send_ms: u64,
-    pub(super) half_close_ms: u64,
-    pub(super) tunnel_ms: u64,
-}
+/// Nobody waits for a node where there is none.
+static NO_NODE: Timeouts = Timeouts { connect_ms: 0, send_ms: 0, read_ms: 0 };
 
 /// An answer on its way, with the request that it is for as long as that is on its own.
 pub(super) struct Transfer<'t, 'c, S> {
     pub(super) down: &'t mut Client<'c>,
     pub(super) up: &'t mut S,
-    timeouts: Timeouts,
-    down_timeouts: DownTimeouts,
+    /// Towards the node.
+    timeouts: &'t Timeouts,
+    /// Towards the client.
+    settings: &'t settings::Timeouts,
     upload: Upload,
     up_wait: Wait,
     down_wait: Wait,
@@ -69,15 +66,15 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
     fn new(
         down: &'t mut Client<'c>,
         up: &'t mut S,
-        timeouts: Timeouts,
-        down_timeouts: DownTimeouts,
+        timeouts: &'t Timeouts,
+        settings: &'t settings::Timeouts,
         upload: Upload,
     ) -> Transfer<'t, 'c, S> {
         Transfer {
             down,
             up,
             timeouts,
-            down_timeouts,
+            settings,
             upload,
             up_wait: Wait::Nothing,
             down_wait: Wait::Nothing,
@@ -141,14 +138,13 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
         if progressed || down != self.down_wait {
             self.down_wait = down;
             match down {
-                Wait::Send => self.down.deadline().set(self.down_timeouts.send_ms),
-                Wait::Receive => self.down.deadline().set(self.down_timeouts.body_ms),
+                Wait::Send => self.down.deadline().set(self.settings.response_send_ms.into()),
+                Wait::Receive => self.down.deadline().set(self.settings.request_body_ms.into()),
                 Wait::HalfClosed if !self.half_closed => {
                     self.half_closed = true;
-                    self.down.deadline().set(self.down_timeouts.half_close_ms);
+                    self.down.deadline().set(self.settings.half_close_ms.into());
                 }
-                Wait::HalfClosed => {}
-                Wait::Nothing => self.down.deadline().clear(),
+                Wait::HalfClosed | Wait::Nothing => {}
             }
         }
         if self.up.deadline().is_some_and(|deadline| deadline.poll_expired(task).is_ready()) {
@@ -159,7 +155,8 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
                 _ => Fault::new(FaultKind::ResponseTimeout, "the response did not arrive in time"),
             }));
         }
-        if self.down.deadline().poll_expired(task).is_ready() {
+        // What was set when the client was waited for last is of no account while it is not.
+        if down != Wait::Nothing && self.down.deadline().poll_expired(task).is_ready() {
             return Poll::Ready(Err(match down {
                 Wait::Receive => Fault::new(FaultKind::RequestBodyTimeout, "the request body stalled"),
                 Wait::HalfClosed => client_gone(),
@@ -175,10 +172,10 @@ impl<'t, 'c> Transfer<'t, 'c, OwnBody> {
     pub(super) fn own(
         down: &'t mut Client<'c>,
         body: &'t mut OwnBody,
-        down_timeouts: DownTimeouts,
+        settings: &'t settings::Timeouts,
     ) -> Transfer<'t, 'c, OwnBody> {
         // Whatever comes up of the request now, nobody is there to take it.
-        Transfer::new(down, body, Timeouts::default(), down_timeouts, Upload::Done)
+        Transfer::new(down, body, &NO_NODE, settings, Upload::Done)
     }
 
     /// Ready when the client has all of it.
@@ -197,9 +194,9 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
     pub(super) fn handed_over(
         down: &'t mut Client<'c>,
         up: &'t mut S,
-        down_timeouts: DownTimeouts,
+        settings: &'t settings::Timeouts,
     ) -> Transfer<'t, 'c, S> {
-        Transfer::new(down, up, Timeouts::default(), down_timeouts, Upload::Done)
+        Transfer::new(down, up, &NO_NODE, settings, Upload::Done)
     }
 
     /// After a 101: from here on both connections carry plain bytes.
@@ -256,7 +253,7 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
             return Poll::Ready(Ok(()));
         }
         if std::mem::take(&mut self.progressed) {
-            self.down.deadline().set(self.down_timeouts.tunnel_ms);
+            self.down.deadline().set(self.settings.tunnel_idle_ms.into());
         }
         self.down.deadline().poll_expired(task).map(|()| Ok(()))
     }
@@ -267,12 +264,12 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
     pub(super) fn begin(
         down: &'t mut Client<'c>,
         up: &'t mut Connection,
-        timeouts: Timeouts,
-        down_timeouts: DownTimeouts,
+        timeouts: &'t Timeouts,
+        settings: &'t settings::Timeouts,
         has_body: bool,
     ) -> Transfer<'t, 'c, Connection> {
         let upload = if has_body { Upload::Running } else { Upload::Done };
-        Transfer::new(down, up, timeouts, down_timeouts, upload)
+        Transfer::new(down, up, timeouts, settings, upload)
     }
 
     pub(super) fn upload(&self) -> Upload {
@@ -282,11 +279,6 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
     /// A head of an answer has come.
     pub(super) fn answered(&mut self) {
         self.answered = true;
-    }
-
-    /// An interim response was passed on.
-    pub(super) fn informed(&mut self) {
-        (self.answered, self.informed) = (true, true);
     }
 
     /// Whether the client was told nothing of this answer yet.
@@ -303,8 +295,27 @@ impl<'t, 'c> Transfer<'t, 'c, Connection> {
         }
     }
 
+    /// The final head, or that of a 101; interim ones are passed on.
+    pub(super) fn poll_final_head(
+        &mut self,
+        task: &mut task::Context<'_>,
+        method: Method,
+        limits: &HeadLimits,
+        ctx: &mut Context,
+        body: &mut RequestBody,
+    ) -> Poll<Result<(), Fault>> {
+        loop {
+            task::ready!(self.poll_head(task, method, limits, ctx, body))?;
+            if !ctx.response.is_interim() || ctx.response.status == 101 {
+                return Poll::Ready(Ok(()));
+            }
+            self.down.send_interim(&mut ctx.response);
+            (self.answered, self.informed) = (true, true);
+        }
+    }
+
     /// The next response head, while the request's body goes up.
-    pub(super) fn poll_head(
+    fn poll_head(
         &mut self,
         task: &mut task::Context<'_>,
         method: Method,

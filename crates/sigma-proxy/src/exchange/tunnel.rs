@@ -10,7 +10,7 @@ use sigma_plugin::record::Source as AnsweredBy;
 use sigma_plugin::{Context, Reply, Takeover};
 
 use super::delivery::{FarEnd, Source};
-use super::transfer::{DownTimeouts, Transfer};
+use super::transfer::Transfer;
 use super::{Exchange, upgrade};
 
 /// A plugin that has taken a connection over.
@@ -82,7 +82,7 @@ impl Exchange<'_, '_> {
         upgrade::check_agreement(head, protocol)?;
         self.down.check_answer(head)?;
         ctx.record.source = AnsweredBy::Gateway;
-        let timeouts = DownTimeouts::new(&view.snapshot.settings);
+        let timeouts = &view.snapshot.settings.timeouts;
         let mut far = Plugged { peer, full: false };
         run(&mut Transfer::handed_over(&mut self.down, &mut far, timeouts), ctx).await
     }

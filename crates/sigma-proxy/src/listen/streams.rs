@@ -12,7 +12,7 @@ use sigma_wire::Downstream;
 use sigma_wire::h2::{Glitch, Incoming, ServerStream, Session};
 
 use crate::connection::{ConnectionInfo, session_limits};
-use crate::exchange;
+use crate::exchange::Exchange;
 use crate::worker::{Entered, Worker};
 
 /// Runners of a worker that wait for work; those beyond end. Each holds the memory of an exchange.
@@ -124,8 +124,8 @@ async fn exchange_of_stream(Job { connection, incoming }: Job) {
     let (mut stream, accepted) = ServerStream::accept(incoming, key, &mut scratch.ctx.request);
     let down = Downstream::H2(&mut stream);
     match accepted {
-        Ok(()) => exchange::run(worker, info, down, &mut scratch).await,
-        Err(fault) => exchange::refuse(worker, info, down, &mut scratch, fault).await,
+        Ok(()) => Exchange::open(worker, info, down, &mut scratch).run().await,
+        Err(fault) => Exchange::open(worker, info, down, &mut scratch).refuse(fault).await,
     }
     worker.give_scratch(scratch);
 }

@@ -100,8 +100,8 @@ impl Route {
         self.rare.as_ref().map_or(&[], |rare| &rare.upgrades)
     }
 
-    pub(crate) fn timeouts(&self) -> Option<Timeouts> {
-        self.rare.as_ref()?.timeouts
+    pub(crate) fn timeouts(&self) -> Option<&Timeouts> {
+        self.rare.as_ref()?.timeouts.as_ref()
     }
 
     pub(crate) fn rewrite(&self) -> Option<&Rewrite> {

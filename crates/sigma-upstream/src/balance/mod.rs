@@ -35,7 +35,8 @@ pub use chash::crc32;
 #[derive(Debug, Clone, Default)]
 pub struct Tried {
     inline: [Option<EndpointId>; Tried::INLINE],
-    more: Vec<EndpointId>,
+    /// Grown one by one: it is there for the whole of an exchange, and mostly empty.
+    more: Box<[EndpointId]>,
 }
 
 impl Tried {
@@ -48,7 +49,11 @@ impl Tried {
         }
         match self.inline.iter_mut().find(|place| place.is_none()) {
             Some(place) => *place = Some(id),
-            None => self.more.push(id),
+            None => {
+                let mut more = std::mem::take(&mut self.more).into_vec();
+                more.push(id);
+                self.more = more.into_boxed_slice();
+            }
         }
     }
 
