@@ -23,7 +23,7 @@ pub(crate) struct Options {
     /// Requests while memory is watched
     #[arg(long, default_value_t = 10_000_000)]
     requests: u64,
-    /// Requests of each pair of connections and streams; 0 leaves them out
+    /// Requests of each pair of connections and streams, or as many as are open at a time; 0 leaves them out
     #[arg(long, default_value_t = 20_000)]
     each: u32,
     /// Connections at a time while memory is watched
