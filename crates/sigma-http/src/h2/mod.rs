@@ -36,6 +36,7 @@ pub use budget::{FloodLimits, GLITCHES, Glitch};
 pub use connection::{Arrival, Codec, Config, Incoming, Role};
 pub use frame::ErrorCode;
 pub use heads::{recycle_request, recycle_response};
+pub use output::SLICES_MAX;
 pub use priority::Priority;
 pub use send::RequestLine;
 pub use stream::{Fate, StreamKey};

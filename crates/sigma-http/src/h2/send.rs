@@ -1,9 +1,11 @@
 //! What leaves: heads and control frames at once, bodies as windows and priorities allow.
 
+use std::io::IoSlice;
+
 use super::connection::Codec;
 use super::frame::{self, FrameHeader, HEADER_BYTES, flag, kind};
 use super::hpack::Pseudo as PseudoName;
-use super::output::OUT_BYTES;
+use super::output::{Output, SLICES_MAX};
 use super::priority::Priority;
 use super::stream::{End, StreamKey};
 use crate::{BodyLength, Chunk, HeaderId, Headers, Method, RequestHead};
@@ -11,8 +13,11 @@ use crate::{BodyLength, Chunk, HeaderId, Headers, Method, RequestHead};
 /// Bytes that may wait for the socket before nothing more is read from a peer that does not read either.
 const OUT_MAX: usize = 256 * 1024;
 
-/// Most bytes of a stream in one turn, so that none keeps others waiting for long.
+/// Most bytes of a stream in one turn while others wait, so that none keeps them waiting for long.
 const TURN_BYTES: usize = 16 * 1024;
+
+/// Pieces of a body from this size on are not copied.
+const LARGE_BYTES: usize = 8 * 1024;
 
 /// The request line of HTTP/2.
 #[derive(Debug, Clone, Copy)]
@@ -154,7 +159,7 @@ impl Codec {
         }
         // Whoever waits already has its turn first.
         if !self.out.has_ready() {
-            while self.out.waiting() < OUT_BYTES && self.may_send(key.slot) {
+            while self.out.has_room() && self.may_send(key.slot) {
                 self.send_some(key.slot);
             }
         }
@@ -181,9 +186,10 @@ impl Codec {
         }
     }
 
-    /// Sends one frame of a body, and the end of the message if that is all.
+    /// Sends a piece of a body, and the end of the message if that is all.
     fn send_some(&mut self, slot: u32) {
-        let most = TURN_BYTES.min(self.peer.frame_bytes as usize) as i64;
+        let frame_bytes = TURN_BYTES.min(self.peer.frame_bytes as usize);
+        let most = if self.out.has_ready() { frame_bytes } else { Output::most(frame_bytes) } as i64;
         let stream = self.streams.at(slot);
         let id = stream.id;
         if !stream.piece.is_empty() {
@@ -201,13 +207,17 @@ impl Codec {
                     End::Queued(Some(_)) | End::Sent => false,
                 };
             let flags = if ended { flag::END_STREAM } else { 0 };
-            frame::write(self.out.control(), kind::DATA, flags, id, &[&stream.piece[..bytes]]);
-            stream.piece.advance(bytes);
             stream.send_window -= bytes as i64;
             self.out.window -= bytes as i64;
             stream.taken += bytes as u64;
             if ended {
                 stream.end = End::Sent;
+            }
+            if bytes >= LARGE_BYTES {
+                self.out.push_body(stream.piece.split_to(bytes), frame_bytes, id, flags);
+            } else {
+                frame::write(self.out.control(), kind::DATA, flags, id, &[&stream.piece[..bytes]]);
+                stream.piece.advance(bytes);
             }
             if !all {
                 return;
@@ -228,9 +238,9 @@ impl Codec {
         self.end_if_both(slot);
     }
 
-    /// The bytes to write next; empty if there are none.
-    pub fn output(&mut self) -> &[u8] {
-        while self.out.waiting() < OUT_BYTES {
+    /// Has bodies leave, as far as there is room for them.
+    fn fill(&mut self) {
+        while self.out.has_room() {
             let Some(key) = self.out.dequeue() else { break };
             if !self.streams.is_alive(key) {
                 continue;
@@ -256,7 +266,23 @@ impl Codec {
                 self.woken.push(slot);
             }
         }
-        self.out.bytes()
+    }
+
+    /// The bytes to write next, in one piece; empty if there are none.
+    pub fn output(&mut self) -> &[u8] {
+        self.fill();
+        self.out.slices().next().unwrap_or_default()
+    }
+
+    /// All bytes to write, in as many pieces as there are; returns their number.
+    pub fn slices<'s>(&'s mut self, slices: &mut [IoSlice<'s>; SLICES_MAX]) -> usize {
+        self.fill();
+        let mut count = 0;
+        for (slice, bytes) in slices.iter_mut().zip(self.out.slices()) {
+            *slice = IoSlice::new(bytes);
+            count += 1;
+        }
+        count
     }
 
     /// Takes note that the first `n` bytes of the output were written.

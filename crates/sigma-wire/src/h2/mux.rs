@@ -5,11 +5,12 @@
 //! exchanges that are ready have had their turn.
 
 use std::cell::{Cell, RefCell};
+use std::io::IoSlice;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use sigma_http::Chunk;
-use sigma_http::h2::{Codec, Config, StreamKey};
+use sigma_http::h2::{Codec, Config, SLICES_MAX, StreamKey};
 use sigma_net::{Stream, deadline};
 
 /// Rest of the input buffer below which an incomplete frame moves to its front.
@@ -198,11 +199,13 @@ impl Transport {
     /// Ready when all was written, with false if the transport is broken.
     fn write(&mut self, cx: &mut Context<'_>, codec: &mut Codec) -> Poll<bool> {
         loop {
-            let bytes = codec.output();
-            if bytes.is_empty() {
-                return self.stream.poll_flush(cx).map(|flushed| flushed.is_ok());
-            }
-            match self.stream.poll_write(cx, bytes) {
+            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            let written = match codec.slices(&mut slices) {
+                0 => return self.stream.poll_flush(cx).map(|flushed| flushed.is_ok()),
+                1 => self.stream.poll_write(cx, &slices[0]),
+                n => self.stream.poll_write_vectored(cx, &slices[..n]),
+            };
+            match written {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(false),
                 Poll::Ready(Ok(n)) => codec.advance(n),
                 Poll::Pending => return Poll::Pending,
