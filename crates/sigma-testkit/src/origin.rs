@@ -14,6 +14,7 @@ use crate::DEADLINE;
 use crate::message::Message;
 use crate::peer::Peer;
 use crate::socket::{Address, Socket};
+use crate::streams::StreamOrigin;
 
 /// How long an answering origin keeps a silent connection.
 const IDLE: Duration = Duration::from_secs(120);
@@ -55,6 +56,18 @@ impl Origin {
             // The receiver goes with the origin; a connection after that is simply closed.
             let _ = sender.send(peer);
         })
+    }
+
+    /// As [`Origin::scripted`], for HTTP/2 in the clear: a connection is greeted as soon as it is there, as
+    /// servers do, and then waits to be taken.
+    pub(crate) fn streams() -> Result<(Origin, Receiver<StreamOrigin>)> {
+        let (sender, streams) = channel();
+        let origin = Origin::listen(tcp("127.0.0.1:0")?, Arc::default(), channel().1, move |peer| {
+            if let Ok(greeted) = StreamOrigin::over(peer.into_socket()) {
+                let _ = sender.send(greeted);
+            }
+        })?;
+        Ok((origin, streams))
     }
 
     /// An origin on 127.0.0.1 that runs `serve` in a thread for every connection.

@@ -5,6 +5,7 @@
 //! the notation itself are marked `only: h1`.
 
 use std::fmt;
+use std::sync::mpsc::Receiver;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -207,9 +208,9 @@ pub fn run(cases: &[(String, Case)], binary: &str, pair: Pair) -> Vec<String> {
     let (mut failed, mut played) = (Vec::new(), Vec::new());
     for ((name, case), scene) in cases.iter().zip(scenes) {
         let address = scene.port.map_or(gateway.address(), Address::loopback);
-        let origin = scene.origin;
-        let mut stage =
-            Stage { pair, gateway: &gateway, address, origin, clients: Vec::new(), origins: Vec::new() };
+        let Scene { origin, streams, .. } = scene;
+        let (clients, origins) = (Vec::new(), Vec::new());
+        let mut stage = Stage { pair, gateway: &gateway, address, origin, streams, clients, origins };
         for step in &case.steps {
             let place = || format!("line {}: {}", step.line, clip(&step.text, 120));
             if let Err(error) = stage.step(step).with_context(place) {
@@ -228,6 +229,8 @@ pub fn run(cases: &[(String, Case)], binary: &str, pair: Pair) -> Vec<String> {
 /// What a case has for itself.
 struct Scene {
     origin: Origin,
+    /// Its connections, if they are greeted before a step names them.
+    streams: Option<Receiver<StreamOrigin>>,
     /// Nobody listens there.
     refused: u16,
     /// That of its listener; None for the first one, which the gateway chooses.
@@ -241,7 +244,11 @@ fn start(cases: &[(String, Case)], binary: &str, pair: Pair) -> Result<(Gateway,
     for _ in 0..3 {
         let scene = |number: usize| {
             let port = (number > 0).then(free_port);
-            Ok(Scene { origin: Origin::scripted()?, refused: free_port(), port })
+            let (origin, streams) = match (pair.upstream, pair.transport) {
+                (Protocol::H2, Transport::Clear) => Origin::streams().map(|(it, all)| (it, Some(all)))?,
+                _ => (Origin::scripted()?, None),
+            };
+            Ok(Scene { origin, streams, refused: free_port(), port })
         };
         let scenes = (0..cases.len()).map(scene).collect::<Result<Vec<_>>>()?;
         match Gateway::start(binary, &configuration(cases, &scenes, pair)) {
@@ -336,6 +343,7 @@ struct Stage<'g> {
     /// Of its listener.
     address: Address,
     origin: Origin,
+    streams: Option<Receiver<StreamOrigin>>,
     clients: Vec<Option<Box<dyn End>>>,
     origins: Vec<Option<Box<dyn End>>>,
 }
@@ -487,6 +495,12 @@ impl Stage<'_> {
     }
 
     fn accept(&mut self) -> Result<()> {
+        if let Some(streams) = &self.streams {
+            let greeted = streams.recv_timeout(DEADLINE);
+            let greeted = greeted.context("the gateway opened no connection to the origin")?;
+            self.origins.push(Some(Box::new(greeted)));
+            return Ok(());
+        }
         let mut peer = self.origin.accept()?;
         if self.pair.transport == Transport::Tls {
             peer = Peer::over(TestTls::get().origin(peer.into_socket(), self.pair.upstream.above())?);
