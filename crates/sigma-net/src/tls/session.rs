@@ -99,11 +99,6 @@ impl Session {
             && self.common().protocol_version() == Some(ProtocolVersion::TLSv1_3)
     }
 
-    /// Whether a read has something to look at without further records.
-    pub(super) fn has_input(&self) -> bool {
-        !self.plain.is_empty() || !self.incoming.is_empty() || self.peer_closed || self.failure.is_some()
-    }
-
     /// Decrypts into `into`; 0 if more records are needed or the peer has closed.
     pub(super) fn read(&mut self, into: &mut [u8]) -> Result<usize, Error> {
         let filled = self.plain.len().min(into.len());
@@ -237,8 +232,7 @@ fn handle<Data>(
                 keep(record.payload, task, plain);
             }
             match task {
-                // What is left, an alert perhaps, is looked at by the next read.
-                Task::Read(_, filled) if *filled > 0 => Ok(Step::Stop(Stop::Done)),
+                Task::Read(into, filled) if *filled == into.len() => Ok(Step::Stop(Stop::Done)),
                 _ => Ok(Step::Again),
             }
         }

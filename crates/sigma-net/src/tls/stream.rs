@@ -61,16 +61,14 @@ impl TlsStream {
             return Poll::Ready(Ok(0));
         }
         loop {
-            if self.session.has_input() {
-                match self.session.read(buf) {
-                    Ok(0) if self.session.peer_closed() => return Poll::Ready(Ok(0)),
-                    Ok(0) => {}
-                    Ok(n) => return Poll::Ready(Ok(n)),
-                    Err(error) => {
-                        // The alert may or may not reach the peer; the connection is over either way.
-                        let _ = poll_drain(&mut self.socket, &mut self.session, cx);
-                        return Poll::Ready(Err(invalid(error)));
-                    }
+            match self.session.read(buf) {
+                Ok(0) if self.session.peer_closed() => return Poll::Ready(Ok(0)),
+                Ok(0) => {}
+                Ok(n) => return Poll::Ready(Ok(n)),
+                Err(error) => {
+                    // The alert may or may not reach the peer; the connection is over either way.
+                    let _ = poll_drain(&mut self.socket, &mut self.session, cx);
+                    return Poll::Ready(Err(invalid(error)));
                 }
             }
             match poll_fill(&mut self.socket, &mut self.session, cx) {
