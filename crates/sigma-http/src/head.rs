@@ -142,6 +142,9 @@ impl RequestHead {
     }
 }
 
+/// Interim responses to one request; a server that sends more is broken or hostile.
+pub const INTERIM_MAX: u8 = 32;
+
 /// A response head.
 #[derive(Debug, Clone, Default)]
 pub struct ResponseHead {

@@ -40,8 +40,9 @@ pub fn release_code() -> io::Result<usize> {
     Ok(released)
 }
 
-/// The private mappings of the file `program` that are not writable and have no page that differs from the file, in the kernel's list of a process: their addresses and lengths. Those that
-/// hold relocated pointers are made read-only after they were changed; these are left out.
+/// The private mappings of the file `program` that are not writable and have no page that differs from the
+/// file, in the kernel's list of a process: their addresses and lengths. Those that hold relocated pointers
+/// are made read-only after they were changed; these are left out.
 fn unchanged(smaps: &str, program: &Path) -> Vec<(usize, usize)> {
     let Some(program) = program.to_str().map(|path| format!(" {path}")) else { return Vec::new() };
     let mut found = Vec::new();

@@ -1,9 +1,7 @@
 //! The rules that a peer is held to in every version, and the faults of those who break them.
 
+use sigma_http::head::INTERIM_MAX;
 use sigma_http::{Fault, FaultKind};
-
-/// Interim responses to one request; a server that sends more is broken or hostile.
-pub(crate) const INTERIM_MAX: u8 = 32;
 
 /// The fault of a node that breaks a rule.
 pub(crate) fn bad_response(reason: &'static str) -> Fault {

@@ -21,27 +21,47 @@ const TRAILER_LIMITS: HeadLimits =
 
 const REPEATED: ParseError = Invalid("a pseudo-field comes twice");
 const UNKNOWN: ParseError = Invalid("a pseudo-field that has no place here");
+const NO_STATUS: ParseError = Invalid("there is no :status");
 const LATE: ParseError = Invalid("a pseudo-field behind a field");
 
-/// What the limit of a list of fields has left.
-#[derive(Debug)]
-struct ListSize {
-    bytes: usize,
-    limit: usize,
+/// A head, or trailers, that takes fields one by one.
+pub(super) trait Take {
+    /// Takes the next one.
+    fn take(&mut self, field: &Field<'_>) -> Result<(), ParseError>;
 }
 
-impl ListSize {
-    fn new(limit: u32) -> ListSize {
-        ListSize { bytes: 0, limit: limit as usize }
+/// The fields of one block on their way into `T`, held to the limit of their list. The first fault counts;
+/// what follows it is only measured, as the whole block has to be decoded.
+pub(super) struct FieldList<T> {
+    into: T,
+    bytes: usize,
+    limit: usize,
+    error: Option<ParseError>,
+}
+
+impl<T: Take> FieldList<T> {
+    pub(super) fn new(into: T, limit: u32) -> FieldList<T> {
+        FieldList { into, bytes: 0, limit: limit as usize, error: None }
     }
 
-    fn add(&mut self, field: &Field<'_>) -> Result<(), ParseError> {
+    /// Takes the next field.
+    pub(super) fn add(&mut self, field: &Field<'_>) {
         self.bytes = self.bytes.saturating_add(field.name.len() + field.value.len() + FIELD_OVERHEAD);
-        if self.bytes > self.limit { Err(ParseError::HeadTooLarge) } else { Ok(()) }
+        if self.error.is_some() {
+            return;
+        }
+        let fits = self.bytes <= self.limit;
+        self.error = if fits { self.into.take(field).err() } else { Some(ParseError::HeadTooLarge) };
     }
 
-    fn is_bomb(&self) -> bool {
+    /// Whether it decodes to so much more than it may that nothing of it is worth an answer.
+    pub(super) fn is_bomb(&self) -> bool {
         self.bytes > self.limit.saturating_mul(BOMB_FACTOR)
+    }
+
+    /// What has taken the fields, if nothing is wrong with any of them.
+    pub(super) fn end(self) -> Result<T, ParseError> {
+        self.error.map_or(Ok(self.into), Err)
     }
 }
 
@@ -111,9 +131,7 @@ pub(super) struct RequestFields<'a> {
     head: &'a mut RequestHead,
     pseudo: &'a mut Pseudo,
     limits: &'a HeadLimits,
-    size: ListSize,
     assembly: Option<Assembly>,
-    error: Option<ParseError>,
     pub(super) priority: Priority,
 }
 
@@ -122,31 +140,24 @@ impl<'a> RequestFields<'a> {
         head: &'a mut RequestHead,
         pseudo: &'a mut Pseudo,
         limits: &'a HeadLimits,
-        list_bytes: u32,
     ) -> RequestFields<'a> {
         head.clear();
         head.version = Version::Http2;
         pseudo.clear();
-        let size = ListSize::new(list_bytes);
-        RequestFields {
-            head,
-            pseudo,
-            limits,
-            size,
-            assembly: None,
-            error: None,
-            priority: Priority::default(),
-        }
+        RequestFields { head, pseudo, limits, assembly: None, priority: Priority::default() }
     }
 
-    /// Takes the next one.
-    pub(super) fn add(&mut self, field: &Field<'_>) {
-        let taken = self.size.add(field);
-        if self.error.is_none() {
-            self.error = taken.and_then(|()| self.take(field)).err();
-        }
+    /// The head is complete, or not what it should be.
+    pub(super) fn end(mut self) -> Result<(), ParseError> {
+        let assembly = match self.assembly.take() {
+            Some(assembly) => assembly,
+            None => self.pseudo.begin(self.head, self.limits)?,
+        };
+        self.head.end_assembly(&assembly)
     }
+}
 
+impl Take for RequestFields<'_> {
     fn take(&mut self, field: &Field<'_>) -> Result<(), ParseError> {
         if field.name.first() == Some(&b':') {
             return match self.assembly {
@@ -163,52 +174,28 @@ impl<'a> RequestFields<'a> {
         }
         self.head.add_field(assembly, field)
     }
-
-    /// Whether it decodes to so much more than it may that nothing of it is worth an answer.
-    pub(super) fn is_bomb(&self) -> bool {
-        self.size.is_bomb()
-    }
-
-    /// The head is complete, or not what it should be.
-    pub(super) fn end(mut self) -> Result<(), ParseError> {
-        if let Some(error) = self.error {
-            return Err(error);
-        }
-        let assembly = match self.assembly.take() {
-            Some(assembly) => assembly,
-            None => self.pseudo.begin(self.head, self.limits)?,
-        };
-        self.head.end_assembly(&assembly)
-    }
 }
 
 /// Takes the fields of a response.
 pub(super) struct ResponseFields<'a> {
     head: &'a mut ResponseHead,
     limits: &'a HeadLimits,
-    size: ListSize,
     assembly: Option<Assembly>,
-    error: Option<ParseError>,
 }
 
 impl<'a> ResponseFields<'a> {
-    pub(super) fn new(
-        head: &'a mut ResponseHead,
-        limits: &'a HeadLimits,
-        list_bytes: u32,
-    ) -> ResponseFields<'a> {
+    pub(super) fn new(head: &'a mut ResponseHead, limits: &'a HeadLimits) -> ResponseFields<'a> {
         head.clear();
-        ResponseFields { head, limits, size: ListSize::new(list_bytes), assembly: None, error: None }
+        ResponseFields { head, limits, assembly: None }
     }
 
-    /// Takes the next one.
-    pub(super) fn add(&mut self, field: &Field<'_>) {
-        let taken = self.size.add(field);
-        if self.error.is_none() {
-            self.error = taken.and_then(|()| self.take(field)).err();
-        }
+    /// The head is complete, or not what it should be.
+    pub(super) fn end(self) -> Result<(), ParseError> {
+        self.assembly.map(|_| ()).ok_or(NO_STATUS)
     }
+}
 
+impl Take for ResponseFields<'_> {
     fn take(&mut self, field: &Field<'_>) -> Result<(), ParseError> {
         match (&mut self.assembly, field.name) {
             (None, b":status") => {
@@ -218,22 +205,8 @@ impl<'a> ResponseFields<'a> {
             }
             (Some(_), b":status") => Err(REPEATED),
             (_, [b':', ..]) => Err(UNKNOWN),
-            (None, _) => Err(Invalid("there is no :status")),
+            (None, _) => Err(NO_STATUS),
             (Some(assembly), _) => self.head.headers.add_assembled(assembly, field),
-        }
-    }
-
-    /// As [`RequestFields::is_bomb`].
-    pub(super) fn is_bomb(&self) -> bool {
-        self.size.is_bomb()
-    }
-
-    /// The head is complete, or not what it should be.
-    pub(super) fn end(self) -> Result<(), ParseError> {
-        match (self.error, self.assembly) {
-            (Some(error), _) => Err(error),
-            (None, None) => Err(Invalid("there is no :status")),
-            (None, Some(_)) => Ok(()),
         }
     }
 }
@@ -250,47 +223,26 @@ fn status(value: &[u8]) -> Option<u16> {
 /// Takes the fields of trailers.
 pub(super) struct TrailerFields {
     headers: Headers,
-    size: ListSize,
     assembly: Assembly,
-    error: Option<ParseError>,
 }
 
 impl TrailerFields {
-    pub(super) fn new(list_bytes: u32) -> TrailerFields {
-        TrailerFields {
-            headers: Headers::default(),
-            size: ListSize::new(list_bytes),
-            assembly: Assembly::of_fields(&TRAILER_LIMITS),
-            error: None,
-        }
+    pub(super) fn new() -> TrailerFields {
+        TrailerFields { headers: Headers::default(), assembly: Assembly::of_fields(&TRAILER_LIMITS) }
     }
 
-    /// Takes the next one.
-    pub(super) fn add(&mut self, field: &Field<'_>) {
-        let taken = self.size.add(field);
-        if self.error.is_none() {
-            self.error = taken.and_then(|()| self.take(field)).err();
-        }
+    /// The trailers, if they are what they should be.
+    pub(super) fn end(self) -> Result<Headers, ParseError> {
+        self.headers.check_trailers()?;
+        Ok(self.headers)
     }
+}
 
+impl Take for TrailerFields {
     fn take(&mut self, field: &Field<'_>) -> Result<(), ParseError> {
         if field.name.first() == Some(&b':') {
             return Err(UNKNOWN);
         }
         self.headers.add_assembled(&mut self.assembly, field)
-    }
-
-    /// As [`RequestFields::is_bomb`].
-    pub(super) fn is_bomb(&self) -> bool {
-        self.size.is_bomb()
-    }
-
-    /// The trailers, if they are what they should be.
-    pub(super) fn end(self) -> Result<Headers, ParseError> {
-        if let Some(error) = self.error {
-            return Err(error);
-        }
-        self.headers.check_trailers()?;
-        Ok(self.headers)
     }
 }

@@ -11,6 +11,7 @@ use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, Request, Response};
 use sigma_testkit::{Gateway, Origin, Peer, checksum};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::{PATIENCE, SIGMA, catch_all, in_front_of, nodes};
@@ -149,6 +150,21 @@ impl Node {
             }
         });
         Node { port, connections, task }
+    }
+
+    /// A node that allows two requests on a connection and answers none before the gate is opened.
+    pub(crate) async fn behind_a_gate() -> (Node, watch::Sender<bool>) {
+        let mut builder = h2::server::Builder::new();
+        builder.max_concurrent_streams(2);
+        let (gate, open) = watch::channel(false);
+        let serve = move |_: Request<RecvStream>, mut respond: SendResponse<Bytes>| {
+            let mut open = open.clone();
+            async move {
+                open.wait_for(|open| *open).await.unwrap();
+                respond.send_response(Response::new(()), true).unwrap();
+            }
+        };
+        (Node::start(builder, serve).await, gate)
     }
 
     pub(crate) fn connections(&self) -> usize {

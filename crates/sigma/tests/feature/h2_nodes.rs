@@ -45,17 +45,7 @@ fn streams_that_a_node_refuses_are_repeated() {
 #[test]
 fn streams_beyond_the_nodes_limit_get_another_connection() {
     within(async {
-        let mut builder = h2::server::Builder::new();
-        builder.max_concurrent_streams(2);
-        let (gate, open) = tokio::sync::watch::channel(false);
-        let serve = move |_: Request<RecvStream>, mut respond: SendResponse<Bytes>| {
-            let mut open = open.clone();
-            async move {
-                open.wait_for(|open| *open).await.unwrap();
-                respond.send_response(Response::new(()), true).unwrap();
-            }
-        };
-        let node = Node::start(builder, serve).await;
+        let (node, gate) = Node::behind_a_gate().await;
         let gateway = node.gateway("http2: { upstream_streams: 2 }\n");
         let (sender, _driver) = connect(&gateway).await;
         let asks: Vec<_> = (0..6)

@@ -3,9 +3,6 @@
 use std::sync::{Arc, Barrier};
 
 use bytes::Bytes;
-use h2::RecvStream;
-use h2::server::SendResponse;
-use http::{Request, Response};
 use sigma_testkit::{Gateway, Origin, Peer, until};
 
 use crate::h2::{Node, connect, get, within};
@@ -100,17 +97,7 @@ fn in_front_of(node: &Node, connect_s: u32) -> Gateway {
 #[test]
 fn streams_wait_for_a_place_and_are_answered_when_there_is_none() {
     within(async {
-        let mut builder = h2::server::Builder::new();
-        builder.max_concurrent_streams(2);
-        let (gate, open) = tokio::sync::watch::channel(false);
-        let serve = move |_: Request<RecvStream>, mut respond: SendResponse<Bytes>| {
-            let mut open = open.clone();
-            async move {
-                open.wait_for(|open| *open).await.unwrap();
-                respond.send_response(Response::new(()), true).unwrap();
-            }
-        };
-        let node = Node::start(builder, serve).await;
+        let (node, gate) = Node::behind_a_gate().await;
         let (patient, hasty) = (in_front_of(&node, 100), in_front_of(&node, 1));
         let (to_patient, _driver) = connect(&patient).await;
         let (to_hasty, _driver) = connect(&hasty).await;

@@ -4,16 +4,15 @@ use super::{Broken, PROTOCOL, SIZE, parent};
 use crate::h1::ParseError;
 use crate::h2::budget::Glitch;
 use crate::h2::connection::{Codec, Config, Incoming, Leaving, Role};
-use crate::h2::fields::{RequestFields, ResponseFields, TrailerFields};
+use crate::h2::fields::{FieldList, RequestFields, ResponseFields, Take, TrailerFields};
 use crate::h2::frame::{self, ErrorCode, FrameHeader, flag};
 use crate::h2::heads;
-use crate::h2::hpack::HpackError;
+use crate::h2::hpack::{Decoder, HpackError};
+use crate::h2::priority::Priority;
 use crate::h2::reading::{Block, Reading};
 use crate::h2::stream::{Fate, StreamKey};
+use crate::head::INTERIM_MAX;
 use crate::{BodyLength, Fault, Method, ResponseHead};
-
-/// Interim heads of one answer; a server that sends more is broken or hostile.
-const INTERIM_MAX: usize = 32;
 
 /// A piece of a head beyond its list's limit that is kept, as Huffman coding and the tables make it smaller.
 const BLOCK_FACTOR: usize = 4;
@@ -21,6 +20,21 @@ const BLOCK_FACTOR: usize = 4;
 /// A block that cannot be decoded leaves the two tables apart.
 fn undecodable(_: HpackError) -> Broken {
     (ErrorCode::COMPRESSION_ERROR, "the fields cannot be decoded")
+}
+
+/// Decodes a block into `to`; a fault of the fields costs the stream, one of the block the connection.
+fn decode<T: Take>(
+    decoder: &mut Decoder,
+    bytes: &[u8],
+    list_bytes: u32,
+    to: T,
+) -> Result<Result<T, ParseError>, Broken> {
+    let mut list = FieldList::new(to, list_bytes);
+    decoder.decode(bytes, |field| list.add(&field)).map_err(undecodable)?;
+    if list.is_bomb() {
+        return Err((ErrorCode::ENHANCE_YOUR_CALM, "a list of fields far beyond its limit"));
+    }
+    Ok(list.end())
 }
 
 impl Codec {
@@ -127,13 +141,11 @@ impl Codec {
         }
         let mut head = heads::take_request();
         let Config { head: limits, header_list_bytes, .. } = &self.config;
-        let mut fields = RequestFields::new(&mut head, &mut self.pseudo, limits, *header_list_bytes);
-        self.decoder.decode(bytes, |field| fields.add(&field)).map_err(undecodable)?;
-        if fields.is_bomb() {
-            return Err((ErrorCode::ENHANCE_YOUR_CALM, "a list of fields far beyond its limit"));
-        }
-        let priority = fields.priority;
-        let length = fields.end().and_then(|()| request_length(&head, block.ends));
+        let fields = RequestFields::new(&mut head, &mut self.pseudo, limits);
+        let fields = decode(&mut self.decoder, bytes, *header_list_bytes, fields)?;
+        let priority = fields.as_ref().map_or_else(|_| Priority::default(), |fields| fields.priority);
+        let assembled = fields.and_then(RequestFields::end);
+        let length = assembled.and_then(|()| request_length(&head, block.ends));
         self.begun += 1;
         let key = self.streams.begin(id, self.stream_recv_window(), self.peer.initial_window);
         let stream = self.streams.get(key);
@@ -153,12 +165,9 @@ impl Codec {
     fn on_response(&mut self, slot: u32, block: Block, bytes: &[u8]) -> Result<(), Broken> {
         let mut head = heads::take_response();
         let Config { head: limits, header_list_bytes, .. } = &self.config;
-        let mut fields = ResponseFields::new(&mut head, limits, *header_list_bytes);
-        self.decoder.decode(bytes, |field| fields.add(&field)).map_err(undecodable)?;
-        if fields.is_bomb() {
-            return Err((ErrorCode::ENHANCE_YOUR_CALM, "a list of fields far beyond its limit"));
-        }
-        let assembled = fields.end().map_err(ParseError::of_response);
+        let fields = ResponseFields::new(&mut head, limits);
+        let fields = decode(&mut self.decoder, bytes, *header_list_bytes, fields)?;
+        let assembled = fields.and_then(ResponseFields::end).map_err(ParseError::of_response);
         let id = block.stream;
         let checked = assembled.and_then(|()| self.check_response(slot, block.ends, &head));
         if let Err(fault) = checked {
@@ -177,7 +186,9 @@ impl Codec {
         if head.is_interim() {
             return match ends {
                 true => Err(bad_response("an interim response ends the stream")),
-                false if stream.heads.len() >= INTERIM_MAX => Err(bad_response("too many interim responses")),
+                false if stream.heads.len() >= usize::from(INTERIM_MAX) => {
+                    Err(bad_response("too many interim responses"))
+                }
                 false => Ok(()),
             };
         }
@@ -193,16 +204,13 @@ impl Codec {
     }
 
     fn on_trailers(&mut self, slot: u32, block: Block, bytes: &[u8]) -> Result<(), Broken> {
-        let mut fields = TrailerFields::new(self.config.header_list_bytes);
-        self.decoder.decode(bytes, |field| fields.add(&field)).map_err(undecodable)?;
-        if fields.is_bomb() {
-            return Err((ErrorCode::ENHANCE_YOUR_CALM, "a list of fields far beyond its limit"));
-        }
+        let list_bytes = self.config.header_list_bytes;
+        let fields = decode(&mut self.decoder, bytes, list_bytes, TrailerFields::new())?;
         let id = block.stream;
         if !block.ends {
             return self.stream_error(id, PROTOCOL, "trailers that do not end the stream");
         }
-        match fields.end() {
+        match fields.and_then(TrailerFields::end) {
             Ok(trailers) => {
                 self.streams.at(slot).trailers = Some(Box::new(trailers));
                 self.end_input(StreamKey { slot, id })
