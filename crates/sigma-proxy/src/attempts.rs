@@ -11,8 +11,8 @@ use sigma_net::deadline;
 use sigma_observe::counters::Counter;
 use sigma_upstream::balance::{Balancer, InFlight, PickContext, Tried};
 use sigma_upstream::endpoint::{Endpoint, LocalSet};
-use sigma_upstream::health::state::Event;
 
+use crate::judge::{Judge, Seen};
 use crate::snapshot::Upstream;
 use crate::worker::Worker;
 
@@ -105,7 +105,10 @@ impl<'a> Attempts<'a> {
             return false;
         }
         let follows = failure.decision == Decision::NextNode && self.may_follow();
-        self.report(node, failure, !follows);
+        let Failure { fault, request_sent, status, .. } = *failure;
+        // The status is the node's only if the client gets it.
+        let status = status.filter(|_| !follows);
+        self.judge().failed(node, Seen { fault, request_sent, status });
         if follows {
             self.count_retry(node);
         }
@@ -121,11 +124,11 @@ impl<'a> Attempts<'a> {
 
     /// Tells health checks what the client was answered for a node.
     pub(crate) fn answered(&self, node: &Endpoint, status: u16) {
-        if let Some(checks) = &self.upstream.checks
-            && let Some(event) = checks.passive.judge(status)
-        {
-            self.worker.health.report(&node.health, event, checks.passive.limits);
-        }
+        self.judge().answered(node, status);
+    }
+
+    fn judge(&self) -> Judge<'_> {
+        Judge::new(self.worker, self.upstream)
     }
 
     /// Whether another attempt may follow the present one.
@@ -141,23 +144,6 @@ impl<'a> Attempts<'a> {
         self.retries += 1;
         self.worker.counters.add(Counter::UpstreamRetries, 1);
         tracing::debug!(upstream = %self.upstream.key, node = %node.addr, "trying the next node");
-    }
-
-    /// Tells health checks of an attempt that failed: of what happened on the connection, and, as for
-    /// any other answer, of the status that the `last` one comes to.
-    fn report(&self, node: &Endpoint, failure: &Failure, last: bool) {
-        let Some(checks) = &self.upstream.checks else { return };
-        let Failure { fault, request_sent, .. } = *failure;
-        let tell = |event| self.worker.health.report(&node.health, event, checks.passive.limits);
-        let seen = verdict(fault, request_sent);
-        if let Some(event) = seen {
-            tell(event);
-        }
-        let excused = fault.side() != Side::Upstream || !request_sent && seen.is_none();
-        let status = failure.status.filter(|_| last && !excused);
-        if let Some(event @ Event::HttpFailure) = status.and_then(|status| checks.passive.judge(status)) {
-            tell(event);
-        }
     }
 }
 
@@ -204,21 +190,6 @@ pub(crate) fn decide(fault: Fault, method: Method, progress: Progress) -> Decisi
     }
 }
 
-/// The verdict of the fault on the node, for passive health checks. A node that had not got the
-/// whole request may have waited for the client, so its patience says nothing about it. Nothing
-/// that the client or the gateway did wrong ever counts here.
-pub(crate) fn verdict(fault: Fault, request_sent: bool) -> Option<Event> {
-    match fault.kind {
-        FaultKind::ConnectRefused => Some(Event::TcpFailure),
-        FaultKind::ConnectTimeout | FaultKind::UpstreamSendTimeout => Some(Event::Timeout),
-        FaultKind::ConnectionTerminated | FaultKind::ResponseIncomplete if request_sent => {
-            Some(Event::TcpFailure)
-        }
-        FaultKind::ResponseTimeout if request_sent => Some(Event::Timeout),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,24 +199,6 @@ mod tests {
         let progress =
             Progress { unsent: has('u'), stale: has('s'), replayable: !has('b'), answered: has('a') };
         assert_eq!(decide(Fault::new(kind, ""), method, progress), expected, "{kind:?} {method:?} {flags}");
-    }
-
-    #[test]
-    fn what_is_held_against_a_node() {
-        let check = |kind, request_sent, expected| {
-            assert_eq!(verdict(Fault::new(kind, ""), request_sent), expected, "{kind:?} {request_sent}");
-        };
-        check(FaultKind::ConnectRefused, false, Some(Event::TcpFailure));
-        check(FaultKind::ConnectTimeout, false, Some(Event::Timeout));
-        check(FaultKind::UpstreamSendTimeout, false, Some(Event::Timeout));
-        check(FaultKind::ConnectionTerminated, true, Some(Event::TcpFailure));
-        check(FaultKind::ConnectionTerminated, false, None);
-        check(FaultKind::ResponseIncomplete, true, Some(Event::TcpFailure));
-        check(FaultKind::ResponseTimeout, true, Some(Event::Timeout));
-        check(FaultKind::ResponseTimeout, false, None);
-        for kind in FaultKind::ALL.iter().filter(|kind| kind.side() != sigma_http::Side::Upstream) {
-            check(*kind, true, None);
-        }
     }
 
     #[test]

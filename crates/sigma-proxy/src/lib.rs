@@ -14,6 +14,7 @@ mod exchange;
 mod explain;
 pub mod gateway;
 pub mod inheritance;
+mod judge;
 mod listen;
 mod outbound;
 pub mod route;

@@ -210,6 +210,7 @@ const BANS: &[Ban] = &[
 const FAULT_READERS: &[(&str, &str)] = &[
     ("crates/sigma-proxy/src/exchange/reply.rs", "it decides on the answer"),
     ("crates/sigma-proxy/src/attempts.rs", "it decides on another attempt"),
+    ("crates/sigma-proxy/src/judge.rs", "it decides what is held against a node"),
     ("crates/sigma-proxy/src/exchange/mod.rs", "a request without a route still meets the global rules"),
 ];
 

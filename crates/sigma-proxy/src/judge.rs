@@ -1,0 +1,97 @@
+//! Judging nodes by what attempts on them have shown, for passive health checks.
+
+use sigma_http::{Fault, FaultKind, Side};
+use sigma_upstream::endpoint::Endpoint;
+use sigma_upstream::health::state::Event;
+
+use crate::snapshot::Upstream;
+use crate::worker::Worker;
+
+/// Tells the health checks of one upstream what was seen of its nodes.
+pub(crate) struct Judge<'a> {
+    worker: &'a Worker,
+    upstream: &'a Upstream,
+}
+
+/// An attempt that failed, as far as it may be held against its node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    pub(crate) fault: Fault,
+    /// The node had all that it could wait for: neither the client's slowness nor the end of the
+    /// client's own time made the attempt fail.
+    pub(crate) request_sent: bool,
+    /// The status that the client is answered for it; None if another attempt follows, or if the client
+    /// has an answer already.
+    pub(crate) status: Option<u16>,
+}
+
+impl<'a> Judge<'a> {
+    /// The judge of an upstream's nodes.
+    pub(crate) fn new(worker: &'a Worker, upstream: &'a Upstream) -> Judge<'a> {
+        Judge { worker, upstream }
+    }
+
+    /// The client was answered with this status for a node.
+    pub(crate) fn answered(&self, node: &Endpoint, status: u16) {
+        if let Some(checks) = &self.upstream.checks
+            && let Some(event) = checks.passive.judge(status)
+        {
+            self.worker.health.report(&node.health, event, checks.passive.limits);
+        }
+    }
+
+    /// An attempt on a node failed. What happened on the connection counts, and, as for any other answer,
+    /// the status that it comes to.
+    pub(crate) fn failed(&self, node: &Endpoint, seen: Seen) {
+        let Some(checks) = &self.upstream.checks else { return };
+        let Seen { fault, request_sent, status } = seen;
+        let tell = |event| self.worker.health.report(&node.health, event, checks.passive.limits);
+        let happened = verdict(fault, request_sent);
+        if let Some(event) = happened {
+            tell(event);
+        }
+        let excused = fault.side() != Side::Upstream || !request_sent && happened.is_none();
+        let status = status.filter(|_| !excused);
+        if let Some(event @ Event::HttpFailure) = status.and_then(|status| checks.passive.judge(status)) {
+            tell(event);
+        }
+    }
+}
+
+/// The verdict of the fault on the node. A node that had not got the whole request may have waited for
+/// the client, so its patience says nothing about it. Nothing that the client or the gateway did wrong
+/// ever counts here.
+fn verdict(fault: Fault, request_sent: bool) -> Option<Event> {
+    match fault.kind {
+        FaultKind::ConnectRefused => Some(Event::TcpFailure),
+        FaultKind::ConnectTimeout | FaultKind::UpstreamSendTimeout => Some(Event::Timeout),
+        FaultKind::ConnectionTerminated | FaultKind::ResponseIncomplete if request_sent => {
+            Some(Event::TcpFailure)
+        }
+        FaultKind::ResponseTimeout if request_sent => Some(Event::Timeout),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_against_a_node() {
+        let check = |kind, request_sent, expected| {
+            assert_eq!(verdict(Fault::new(kind, ""), request_sent), expected, "{kind:?} {request_sent}");
+        };
+        check(FaultKind::ConnectRefused, false, Some(Event::TcpFailure));
+        check(FaultKind::ConnectTimeout, false, Some(Event::Timeout));
+        check(FaultKind::UpstreamSendTimeout, false, Some(Event::Timeout));
+        check(FaultKind::ConnectionTerminated, true, Some(Event::TcpFailure));
+        check(FaultKind::ConnectionTerminated, false, None);
+        check(FaultKind::ResponseIncomplete, true, Some(Event::TcpFailure));
+        check(FaultKind::ResponseTimeout, true, Some(Event::Timeout));
+        check(FaultKind::ResponseTimeout, false, None);
+        for kind in FaultKind::ALL.iter().filter(|kind| kind.side() != Side::Upstream) {
+            check(*kind, true, None);
+        }
+    }
+}
