@@ -11,7 +11,7 @@ use crate::pem;
 use crate::plugins::{PluginSchemas, is_disabled};
 use crate::problem::{Problem, element, member};
 use crate::resources::{Resources, Route, SslType};
-use crate::rules::Object;
+use crate::rules::{self, Object};
 use crate::settings::{RouterKind, Settings, UnknownFields};
 
 /// The surroundings that a resource is looked at with.
@@ -125,7 +125,7 @@ fn upstream(place: &str, upstream: &Object, found: &mut Vec<Problem>) {
             format!("`tls` has no effect with `scheme: {scheme}`, unless a plugin changes the scheme");
         found.push(no_effect(at("tls"), message, &format!("write `scheme: {scheme}s`, or remove it")));
     }
-    if word("type") != Some("chash") {
+    if !word("type").is_some_and(rules::hashes) {
         for field in ["key", "hash_on"].into_iter().filter(|field| upstream.contains_key(*field)) {
             // Tools write defaults out.
             if word(field) != Some("vars") {

@@ -4,6 +4,8 @@
 //! other problems are reported at the same time. Each yields what is violated in the order in
 //! which APISIX looks; a file reports all of it, the Admin API the first.
 
+mod balancing;
+
 use serde_json::{Map, Value};
 
 use crate::cidr::Cidr;
@@ -124,10 +126,16 @@ pub(crate) fn upstream(upstream: &Object) -> Vec<Problem> {
         let message = "`none` chooses no node; only upstreams with `scheme: kafka` have it";
         found.push(problem("type", "conflict", message, "write `roundrobin`, or leave `type` out"));
     }
-    if word(upstream, "type") == Some("chash") {
+    if word(upstream, "type").is_some_and(hashes) {
         found.extend(hash_key(word(upstream, "hash_on").unwrap_or("vars"), word(upstream, "key")));
     }
+    found.extend(balancing::rules(upstream));
     found
+}
+
+/// Whether a type hashes a key.
+pub(crate) fn hashes(balance: &str) -> bool {
+    matches!(balance, "chash" | "maglev")
 }
 
 /// The service that an upstream takes its nodes from.

@@ -73,7 +73,7 @@ impl Balanced {
         if Arc::ptr_eq(&self.upstream, upstream) {
             return true;
         }
-        if self.upstream.key != upstream.key || self.upstream.balance != upstream.balance {
+        if self.upstream.key != upstream.key || self.upstream.balancing != upstream.balancing {
             return false;
         }
         self.balancer.borrow_mut().follow(Arc::clone(&upstream.cell));
@@ -198,7 +198,8 @@ impl Worker {
         {
             return Rc::clone(&known.balancer);
         }
-        let balancer = Balancer::new(upstream.balance, Arc::clone(&upstream.cell), self.random());
+        let (rules, cell) = (upstream.balancing.clone(), Arc::clone(&upstream.cell));
+        let balancer = Balancer::new(rules, cell, self.random());
         let balancer = Rc::new(RefCell::new(balancer));
         *slot = Some(Balanced { upstream: Arc::clone(upstream), balancer: Rc::clone(&balancer) });
         balancer

@@ -22,8 +22,14 @@ pub enum Balance {
     Chash,
     /// Peak EWMA of latency, power of two choices.
     Ewma,
+    /// Consistent hashing by a table, whose parts are more even (Maglev).
+    Maglev,
     /// Fewest active requests for the weight.
     LeastConn,
+    /// Of two nodes drawn by weight, the one with fewer active requests for its weight.
+    LeastRequest,
+    /// Of two nodes drawn by weight, the one with the lower product of latency and pending requests.
+    PeakEwma,
     /// A weighted random node (NiubiX's `random`).
     Random,
     /// None: the client of a Kafka bridge names the broker.
@@ -213,6 +219,11 @@ resource! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(with = "Option<String>")]
         pub key: Option<Box<str>>,
+        /// With `type: chash` or `maglev`: the percentage of the mean number of requests, by weight,
+        /// that a node may have; what hashes to a node that has them goes to another one.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(range(min = 100, max = 10000))]
+        pub bounded_load: Option<u16>,
         /// Health checks.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub checks: Option<Box<crate::checks::Checks>>,

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::time::Instant;
 
 use sigma_config::expr::{VarValue, Variables};
-use sigma_config::resources::{Balance, PassHost, Scheme};
+use sigma_config::resources::{PassHost, Scheme};
 use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method};
 use sigma_net::{Deadline, deadline};
 use sigma_plugin::address::NodeAddr;
@@ -174,7 +174,7 @@ impl Exchange<'_, '_> {
     ) -> Result<Ended, Fault> {
         let in_flight = attempts.begin(endpoint);
         // A clock is read only for those who ask: the access log, and balancing by latency.
-        let timed = self.scratch.ctx.record.started.is_some() || plan.upstream.balance == Balance::Ewma;
+        let timed = self.scratch.ctx.record.started.is_some() || plan.upstream.balancing.needs_latency();
         let began = timed.then(Instant::now);
         self.note_attempt(endpoint, began);
         state.request_sent = true;

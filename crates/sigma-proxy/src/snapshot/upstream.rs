@@ -6,6 +6,7 @@ use sigma_config::Problem;
 use sigma_config::expr::VarName;
 use sigma_config::resources::{self, Balance, HashOn, PassHost, Scheme};
 use sigma_config::template::Template;
+use sigma_upstream::balance::Rules;
 use sigma_upstream::endpoint::UpstreamCell;
 use sigma_upstream::health::plan::Plan;
 use sigma_upstream::pool::PoolLimits;
@@ -34,7 +35,7 @@ pub struct Upstream {
     pub cell: Arc<UpstreamCell>,
     /// Its health checks.
     pub checks: Option<Arc<Plan>>,
-    pub(crate) balance: Balance,
+    pub(crate) balancing: Rules,
     pub(crate) hash_key: Option<HashKey>,
     pub(crate) timeouts: Timeouts,
     pub(crate) pool: PoolLimits,
@@ -82,7 +83,7 @@ impl Upstream {
             key: key.to_owned(),
             cell,
             checks,
-            balance: config.balance,
+            balancing: Rules::from(&**config),
             hash_key: hash_key(key, config),
             timeouts: config.timeout.as_deref().copied().unwrap_or_default().into(),
             pool: PoolLimits {
@@ -102,9 +103,9 @@ impl Upstream {
     }
 }
 
-/// The value by which `chash` chooses a node (APISIX: `hash_on`, `key`).
+/// The value by which hashing chooses a node (APISIX: `hash_on`, `key`).
 fn hash_key(upstream: &str, config: &resources::Upstream) -> Option<HashKey> {
-    if config.balance != Balance::Chash {
+    if !matches!(config.balance, Balance::Chash | Balance::Maglev) {
         return None;
     }
     let name = config.key.as_deref().unwrap_or("remote_addr");

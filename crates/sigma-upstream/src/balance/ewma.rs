@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use super::{Group, Member, Outcome, PickContext, Policy, below};
+use crate::endpoint::EndpointSet;
 use crate::identity::EndpointId;
 
 /// Time in which an old measurement loses all but 1/e of its weight.
@@ -47,7 +48,7 @@ impl Stat {
 }
 
 impl Policy for Ewma {
-    fn rebuild(&mut self, groups: &[Group]) {
+    fn rebuild(&mut self, _: &EndpointSet, groups: &[Group]) {
         let old_stats = std::mem::take(&mut self.stats);
         let old_slots = std::mem::take(&mut self.slot_of);
         let mut slot = |id: EndpointId| {

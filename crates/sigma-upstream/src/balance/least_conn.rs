@@ -2,26 +2,18 @@
 //!
 //! Score = (active + 1) / weight; weight 0 is infinite. A pick is one pass over the group, O(n):
 //! for the group sizes in use that is cheaper than keeping a heap ordered at every start and end.
-//! Counts are kept per identity, so a node that is listed in two groups has one count.
+//! For thousands of nodes there is `least_request`.
 
-use std::collections::HashMap;
-
-use super::{Group, Outcome, PickContext, Policy};
+use super::active::Active;
+use super::{Group, Member, Outcome, PickContext, Policy};
+use crate::endpoint::EndpointSet;
 use crate::identity::EndpointId;
 
 /// Fewest active requests for the weight.
 #[derive(Debug, Default)]
 pub(super) struct LeastConn {
-    /// Active requests and whether the node is in the set.
-    slots: Vec<Slot>,
-    slot_of: HashMap<EndpointId, usize>,
+    active: Active,
     groups: Vec<Vec<Candidate>>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Slot {
-    id: EndpointId,
-    active: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -33,25 +25,16 @@ struct Candidate {
 }
 
 impl Policy for LeastConn {
-    fn rebuild(&mut self, groups: &[Group]) {
-        // Idle slots of nodes that left go; busy ones stay until their requests end, and count
-        // again if the node comes back.
-        self.slots.retain(|slot| slot.active > 0);
-        self.slot_of = self.slots.iter().enumerate().map(|(at, s)| (s.id, at)).collect();
-        let mut slot = |id: EndpointId| {
-            *self.slot_of.entry(id).or_insert_with(|| {
-                self.slots.push(Slot { id, active: 0 });
-                self.slots.len() - 1
-            })
-        };
+    fn rebuild(&mut self, _: &EndpointSet, groups: &[Group]) {
+        let usable = |group: &Group| group.iter().filter(|m| m.usable).copied().collect();
+        let groups: Vec<Vec<Member>> = groups.iter().map(usable).collect();
+        let slots = self.active.rebuild(groups.iter().map(Vec::as_slice));
+        let candidate =
+            |(m, slot): (&Member, usize)| Candidate { index: m.index, id: m.id, weight: m.weight, slot };
         self.groups = groups
             .iter()
-            .map(|group| {
-                let usable = group.iter().filter(|m| m.usable);
-                usable
-                    .map(|m| Candidate { index: m.index, id: m.id, weight: m.weight, slot: slot(m.id) })
-                    .collect()
-            })
+            .zip(slots)
+            .map(|(group, slots)| group.iter().zip(slots).map(candidate).collect())
             .collect();
     }
 
@@ -60,7 +43,7 @@ impl Policy for LeastConn {
         let left = candidates.iter().filter(|c| !context.tried.contains(c.id));
         let mut best: Option<(u64, &Candidate)> = None;
         for candidate in left {
-            let load = u64::from(self.slots[candidate.slot].active) + 1;
+            let load = u64::from(self.active.at(candidate.slot)) + 1;
             if best.is_none_or(|(least, b)| less((load, candidate.weight), (least, b.weight))) {
                 best = Some((load, candidate));
             }
@@ -69,20 +52,11 @@ impl Policy for LeastConn {
     }
 
     fn start(&mut self, id: EndpointId) {
-        if let Some(&slot) = self.slot_of.get(&id) {
-            self.slots[slot].active += 1;
-        } else {
-            // Picked from a set that was replaced before the attempt began.
-            self.slot_of.insert(id, self.slots.len());
-            self.slots.push(Slot { id, active: 1 });
-        }
+        self.active.start(id);
     }
 
     fn end(&mut self, id: EndpointId, _outcome: Outcome) {
-        if let Some(&slot) = self.slot_of.get(&id) {
-            let active = &mut self.slots[slot].active;
-            *active = active.saturating_sub(1);
-        }
+        self.active.end(id);
     }
 }
 

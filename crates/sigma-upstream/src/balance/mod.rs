@@ -7,18 +7,26 @@
 //!
 //! To add a policy: one file with a type that implements [`Policy`], one line in [`policy`].
 
+mod active;
+mod bounded;
 mod chash;
 mod ewma;
+mod kept;
 mod least_conn;
+mod least_request;
+mod maglev;
+mod names;
+mod peak_ewma;
 mod random;
 mod roundrobin;
+mod rules;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
 mod tests;
+mod urn;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use sigma_config::resources::Balance;
@@ -27,6 +35,7 @@ use crate::endpoint::{EndpointSet, EndpointView, LocalSet, UpstreamCell};
 use crate::identity::EndpointId;
 
 pub use chash::crc32;
+pub use rules::Rules;
 
 /// Endpoint identities that a request has tried already.
 ///
@@ -93,7 +102,7 @@ pub struct Outcome {
 }
 
 /// A node within its priority group.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
     /// Position in the [`EndpointSet`].
     pub index: usize,
@@ -103,9 +112,6 @@ pub struct Member {
     pub weight: u32,
     /// Whether it may be used now.
     pub usable: bool,
-    /// The name that consistent hashing places on its ring: `host:port`, or the address where the
-    /// host has several.
-    pub name: String,
 }
 
 /// Nodes of one priority; at least one of them is usable.
@@ -113,9 +119,9 @@ pub type Group = Vec<Member>;
 
 /// A way to choose among the nodes of a group.
 pub trait Policy {
-    /// Takes over new groups, highest priority first. State of nodes that stay is carried over
-    /// by identity.
-    fn rebuild(&mut self, groups: &[Group]);
+    /// Takes over new groups of `set`, highest priority first. State of nodes that stay is carried
+    /// over by identity.
+    fn rebuild(&mut self, set: &EndpointSet, groups: &[Group]);
 
     /// A usable node of group number `group` that was not tried, as position in the set; none
     /// if there is none left.
@@ -129,13 +135,16 @@ pub trait Policy {
 }
 
 /// The policy for a configured type. `seed` varies the first pick between workers.
-pub fn policy(balance: Balance, seed: u64) -> Box<dyn Policy> {
-    match balance {
+fn policy(rules: &Rules, seed: u64) -> Box<dyn Policy> {
+    match rules.balance {
         // Upstreams of a Kafka bridge are checked and kept, and nobody balances among them.
         Balance::Roundrobin | Balance::None => Box::new(roundrobin::RoundRobin::new(seed)),
-        Balance::Chash => Box::new(chash::ConsistentHash::default()),
+        Balance::Chash => Box::new(chash::ConsistentHash::new(rules.bounded_load)),
+        Balance::Maglev => Box::new(maglev::Maglev::new(rules.bounded_load)),
         Balance::Ewma => Box::new(ewma::Ewma::default()),
+        Balance::PeakEwma => Box::new(peak_ewma::PeakEwma::default()),
         Balance::LeastConn => Box::new(least_conn::LeastConn::default()),
+        Balance::LeastRequest => Box::new(least_request::LeastRequest::default()),
         Balance::Random => Box::new(random::Random::default()),
     }
 }
@@ -144,37 +153,32 @@ pub fn policy(balance: Balance, seed: u64) -> Box<dyn Policy> {
 pub struct Balancer {
     view: EndpointView,
     policy: Box<dyn Policy>,
-    balance: Balance,
+    rules: Rules,
     groups: usize,
     health_seen: u64,
 }
 
 impl std::fmt::Debug for Balancer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Balancer").field("balance", &self.balance).field("view", &self.view).finish()
+        f.debug_struct("Balancer").field("rules", &self.rules).field("view", &self.view).finish()
     }
 }
 
 impl Balancer {
     /// A balancer of the endpoints in `cell`. `seed` should differ between workers.
-    pub fn new(balance: Balance, cell: Arc<UpstreamCell>, seed: u64) -> Balancer {
-        let view = EndpointView::new(cell);
-        let policy = policy(balance, seed);
-        let mut balancer = Balancer { view, policy, balance, groups: 0, health_seen: 0 };
+    pub fn new(rules: impl Into<Rules>, cell: Arc<UpstreamCell>, seed: u64) -> Balancer {
+        let (view, rules) = (EndpointView::new(cell), rules.into());
+        let policy = policy(&rules, seed);
+        let mut balancer = Balancer { view, policy, rules, groups: 0, health_seen: 0 };
         balancer.rebuild();
         balancer
     }
 
     /// Follows another cell and keeps what is known of nodes that stay, for a reload that
-    /// changed the upstream but not its type.
+    /// changed the upstream but not its rules.
     pub fn follow(&mut self, cell: Arc<UpstreamCell>) {
         self.view = EndpointView::new(cell);
         self.rebuild();
-    }
-
-    /// The configured type.
-    pub fn balance(&self) -> Balance {
-        self.balance
     }
 
     /// The endpoints that the last pick was made from.
@@ -218,7 +222,7 @@ impl Balancer {
         self.health_seen = set.health_epoch.get();
         let groups = groups(set);
         self.groups = groups.len();
-        self.policy.rebuild(&groups);
+        self.policy.rebuild(set, &groups);
     }
 }
 
@@ -262,38 +266,24 @@ fn groups(set: &EndpointSet) -> Vec<Group> {
     if !any && endpoints.len() > 1 {
         tracing::warn!("all upstream nodes are unhealthy; using all of them");
     }
-    let mut addresses: HashMap<(i32, &str, u16), usize> = HashMap::with_capacity(endpoints.len());
-    for endpoint in endpoints {
-        *addresses.entry((endpoint.priority, &endpoint.host, endpoint.port)).or_default() += 1;
-    }
     let mut order: Vec<usize> = (0..endpoints.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(endpoints[index].priority));
     let same = |a: &usize, b: &usize| endpoints[*a].priority == endpoints[*b].priority;
-    let groups = order.chunk_by(same).map(|chunk| {
-        let member = |&index: &usize| {
-            let endpoint = &endpoints[index];
-            // A name with one address keeps its place on a ring when the address changes; several
-            // addresses must not share one place.
-            let of_several = addresses[&(endpoint.priority, &*endpoint.host, endpoint.port)] > 1;
-            Member {
-                index,
-                id: endpoint.id(),
-                weight: endpoint.weight,
-                usable: !any || endpoint.health.usable(),
-                name: if of_several { endpoint.addr.to_string() } else { endpoint.name() },
-            }
-        };
-        chunk.iter().map(member).collect::<Group>()
-    });
+    let member = |&index: &usize| {
+        let endpoint = &endpoints[index];
+        let usable = !any || endpoint.health.usable();
+        Member { index, id: endpoint.id(), weight: endpoint.weight, usable }
+    };
+    let groups = order.chunk_by(same).map(|chunk| chunk.iter().map(member).collect::<Group>());
     groups.filter(|group| group.iter().any(|m| m.usable)).collect()
 }
 
 /// The usable members that take part where weight 0 means "only if all are 0".
-fn weighted(group: &Group) -> Vec<Member> {
-    let usable = group.iter().filter(|m| m.usable);
-    let mut members: Vec<Member> = usable.clone().filter(|m| m.weight > 0).cloned().collect();
+fn weighted(group: &[Member]) -> Vec<Member> {
+    let usable = group.iter().filter(|m| m.usable).copied();
+    let mut members: Vec<Member> = usable.clone().filter(|m| m.weight > 0).collect();
     if members.is_empty() {
-        members = usable.cloned().map(|m| Member { weight: 1, ..m }).collect();
+        members = usable.map(|m| Member { weight: 1, ..m }).collect();
     }
     members
 }
@@ -308,4 +298,13 @@ fn gcd(a: u32, b: u32) -> u32 {
 #[inline]
 fn below(random: u64, bound: u64) -> u64 {
     ((u128::from(random) * u128::from(bound)) >> 64) as u64
+}
+
+/// Other random bits made of `random`: each `salt` gives others (SplitMix64).
+#[inline]
+fn mix(random: u64, salt: u64) -> u64 {
+    let mut bits = random.wrapping_add(salt.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
 }

@@ -1,9 +1,20 @@
 //! Smooth weighted round robin: over Σ(weights)/gcd picks every node gets exactly weight/gcd, and
 //! the picks of a node are spread evenly over that period (the algorithm of nginx).
 //!
-//! A pick is O(1) for equal weights and O(n) otherwise. Excluding tried nodes also takes O(n).
+//! A pick is O(1) for equal weights. Otherwise it is O(n) up to [`SMOOTH_MAX`] nodes; beyond, nodes
+//! take turns in planes, one for each bit of the weights, which keeps the shares exact and makes a
+//! pick O(bits), however many nodes there are.
 
-use super::{Group, Member, PickContext, Policy, below, weighted};
+use super::{Group, Member, PickContext, Policy, below, gcd, weighted};
+use crate::endpoint::EndpointSet;
+use crate::identity::EndpointId;
+
+/// Most nodes of different weights that are gone through for each pick: fewer than it would cost to
+/// find one in planes.
+const SMOOTH_MAX: usize = 32;
+
+/// Turns that a pick may lose to nodes that were tried, before the nodes are gone through.
+const TURNS: usize = 8;
 
 /// Smooth weighted round robin.
 #[derive(Debug)]
@@ -15,12 +26,98 @@ pub(super) struct RoundRobin {
 #[derive(Debug)]
 struct Wheel {
     members: Vec<Member>,
-    /// What each member is owed; the sum is 0 between picks.
+    turns: Turns,
+}
+
+/// Whose turn it is.
+#[derive(Debug)]
+enum Turns {
+    /// One after the other, which is what the algorithm yields for equal weights.
+    Equal(Rotation),
+    /// By weight.
+    Smooth(Owed),
+    /// The plane by its weight, then one member of it after the other.
+    Planes(Owed, Vec<Plane>),
+}
+
+/// The members whose weight has a bit; the plane has 2^bit of weight for each.
+#[derive(Debug)]
+struct Plane {
+    bit: u32,
+    rotation: Rotation,
+}
+
+/// Some members, who take turns.
+#[derive(Debug)]
+struct Rotation {
+    /// Positions.
+    members: Vec<usize>,
+    next: usize,
+}
+
+impl Rotation {
+    fn turn(&mut self) -> usize {
+        let at = self.members[self.next];
+        self.next = if self.next + 1 == self.members.len() { 0 } else { self.next + 1 };
+        at
+    }
+}
+
+/// What each of several is owed by its weight; the sum is 0 between picks.
+#[derive(Debug)]
+struct Owed {
+    weights: Vec<i64>,
     owed: Vec<i64>,
     total: i64,
-    /// Plain rotation, which is what the algorithm yields for equal weights.
-    equal: bool,
-    next: usize,
+}
+
+impl Owed {
+    fn new(weights: Vec<i64>) -> Owed {
+        Owed { owed: vec![0; weights.len()], total: weights.iter().sum(), weights }
+    }
+
+    /// Goes on from what they were owed elsewhere, where the weights added up to `total`.
+    fn resume(&mut self, total: i64, owed: impl Fn(usize) -> Option<i64>) {
+        for (at, own) in self.owed.iter_mut().enumerate() {
+            let carried =
+                i128::from(owed(at).unwrap_or(0)) * i128::from(self.total) / i128::from(total.max(1));
+            *own = i64::try_from(carried).unwrap_or(0);
+        }
+        let count = self.owed.len() as i64;
+        if count > 0 {
+            let sum: i64 = self.owed.iter().sum();
+            self.owed.iter_mut().for_each(|own| *own -= sum / count);
+            self.owed[0] -= sum % count;
+        }
+    }
+
+    /// The one that is owed most. There is one.
+    fn turn(&mut self) -> usize {
+        let mut best = 0;
+        for at in 0..self.owed.len() {
+            self.owed[at] += self.weights[at];
+            if self.owed[at] > self.owed[best] {
+                best = at;
+            }
+        }
+        self.owed[best] -= self.total;
+        best
+    }
+
+    /// The same among some: only they gain and pay, so that the others are owed what they were.
+    fn turn_among(&mut self, fits: impl Fn(usize) -> bool) -> Option<usize> {
+        let mut best: Option<usize> = None;
+        let mut total = 0;
+        for at in (0..self.owed.len()).filter(|&at| fits(at)) {
+            self.owed[at] += self.weights[at];
+            total += self.weights[at];
+            if best.is_none_or(|b| self.owed[at] > self.owed[b]) {
+                best = Some(at);
+            }
+        }
+        self.owed[best?] -= total;
+        best
+    }
 }
 
 impl RoundRobin {
@@ -31,87 +128,106 @@ impl RoundRobin {
 }
 
 impl Policy for RoundRobin {
-    fn rebuild(&mut self, groups: &[Group]) {
-        let mut old = std::mem::take(&mut self.groups);
-        self.groups = groups
-            .iter()
-            .map(|group| {
-                let fresh = Wheel::new(group, self.seed);
-                // The same members (only an address changed, say): go on where we were.
-                match old.iter().position(|wheel| wheel.members == fresh.members) {
-                    Some(at) => old.swap_remove(at),
-                    None => fresh,
-                }
-            })
-            .collect();
+    fn rebuild(&mut self, _: &EndpointSet, groups: &[Group]) {
+        let old = std::mem::take(&mut self.groups);
+        let wheel = |(number, group): (usize, &Group)| {
+            let mut wheel = Wheel::new(group, self.seed);
+            if let Some(old) = old.get(number) {
+                wheel.resume(old);
+            }
+            wheel
+        };
+        self.groups = groups.iter().enumerate().map(wheel).collect();
     }
 
     #[inline]
     fn pick(&mut self, group: usize, context: &PickContext<'_>) -> Option<usize> {
         let wheel = self.groups.get_mut(group)?;
-        if wheel.equal { wheel.rotate(context) } else { wheel.settle(context) }
+        let at = wheel.turn(context)?;
+        Some(wheel.members[at].index)
     }
 }
 
 impl Wheel {
-    fn new(group: &Group, seed: u64) -> Wheel {
+    fn new(group: &[Member], seed: u64) -> Wheel {
         let mut members = weighted(group);
         let start = below(seed, members.len() as u64) as usize;
         members.rotate_left(start);
-        Wheel {
-            owed: vec![0; members.len()],
-            total: members.iter().map(|m| i64::from(m.weight)).sum(),
-            equal: members.windows(2).all(|pair| pair[0].weight == pair[1].weight),
-            next: 0,
-            members,
+        let equal = members.windows(2).all(|pair| pair[0].weight == pair[1].weight);
+        let turns = if equal {
+            Turns::Equal(Rotation { members: (0..members.len()).collect(), next: 0 })
+        } else if members.len() <= SMOOTH_MAX {
+            Turns::Smooth(Owed::new(members.iter().map(|m| i64::from(m.weight)).collect()))
+        } else {
+            planes(&members)
+        };
+        Wheel { members, turns }
+    }
+
+    /// Goes on where `old` was, as far as it has the same members.
+    fn resume(&mut self, old: &Wheel) {
+        match (&mut self.turns, &old.turns) {
+            (Turns::Equal(own), Turns::Equal(old_turns)) => {
+                own.resume(&self.members, old_turns, &old.members);
+            }
+            (Turns::Smooth(own), Turns::Smooth(known)) => {
+                let place = |id: EndpointId| old.members.iter().position(|m| m.id == id);
+                own.resume(known.total, |at| Some(known.owed[place(self.members[at].id)?]));
+            }
+            (Turns::Planes(own, planes), Turns::Planes(known, old_planes)) => {
+                let place = |bit: u32| old_planes.iter().position(|old| old.bit == bit);
+                own.resume(known.total, |at| Some(known.owed[place(planes[at].bit)?]));
+                for plane in planes {
+                    if let Some(at) = place(plane.bit) {
+                        plane.rotation.resume(&self.members, &old_planes[at].rotation, &old.members);
+                    }
+                }
+            }
+            _ => {}
         }
     }
 
+    /// The position whose turn it is.
     #[inline]
-    fn rotate(&mut self, context: &PickContext<'_>) -> Option<usize> {
-        for _ in 0..self.members.len() {
-            let at = self.next;
-            self.next = if at + 1 == self.members.len() { 0 } else { at + 1 };
-            let member = &self.members[at];
-            if !context.tried.contains(member.id) {
-                return Some(member.index);
+    fn turn(&mut self, context: &PickContext<'_>) -> Option<usize> {
+        let members = &self.members;
+        let fits = |at: usize| !context.tried.contains(members[at].id);
+        match &mut self.turns {
+            Turns::Smooth(owed) if context.tried.is_empty() => Some(owed.turn()),
+            Turns::Smooth(owed) => owed.turn_among(fits),
+            Turns::Equal(rotation) => {
+                (0..rotation.members.len()).map(|_| rotation.turn()).find(|&at| fits(at))
+            }
+            Turns::Planes(owed, planes) => {
+                let mut turns = (0..TURNS).map(|_| planes[owed.turn()].rotation.turn());
+                turns.find(|&at| fits(at)).or_else(|| (0..members.len()).find(|&at| fits(at)))
             }
         }
-        None
     }
+}
 
-    fn settle(&mut self, context: &PickContext<'_>) -> Option<usize> {
-        if !context.tried.is_empty() {
-            return self.settle_among(context);
+impl Rotation {
+    /// Begins with the member that was next elsewhere, or with one of those behind it.
+    fn resume(&mut self, members: &[Member], old: &Rotation, old_members: &[Member]) {
+        let next = old.members[old.next..].iter().chain(&old.members).take(TURNS);
+        let place = |at: &usize| self.members.iter().position(|&own| members[own].id == old_members[*at].id);
+        if let Some(next) = next.into_iter().find_map(place) {
+            self.next = next;
         }
-        let mut best = 0;
-        for at in 0..self.members.len() {
-            self.owed[at] += i64::from(self.members[at].weight);
-            if self.owed[at] > self.owed[best] {
-                best = at;
-            }
-        }
-        *self.owed.get_mut(best)? -= self.total;
-        Some(self.members[best].index)
     }
+}
 
-    /// A retry: only nodes not tried gain and pay, so that the others are owed what they were.
-    fn settle_among(&mut self, context: &PickContext<'_>) -> Option<usize> {
-        let mut best: Option<usize> = None;
-        let mut total = 0;
-        for (at, member) in self.members.iter().enumerate() {
-            if context.tried.contains(member.id) {
-                continue;
-            }
-            let weight = i64::from(member.weight);
-            self.owed[at] += weight;
-            total += weight;
-            if best.is_none_or(|b| self.owed[at] > self.owed[b]) {
-                best = Some(at);
-            }
-        }
-        let best = best?;
-        self.owed[best] -= total;
-        Some(self.members[best].index)
-    }
+/// The planes of members of different weights.
+fn planes(members: &[Member]) -> Turns {
+    let divisor = members.iter().fold(0, |d, m| gcd(d, m.weight)).max(1);
+    let has = |at: usize, bit: u32| ((members[at].weight / divisor) >> bit) & 1 == 1;
+    let plane = |bit: u32| {
+        let members = (0..members.len()).filter(|&at| has(at, bit)).collect();
+        Plane { bit, rotation: Rotation { members, next: 0 } }
+    };
+    let planes: Vec<Plane> =
+        (0..u32::BITS).map(plane).filter(|plane| !plane.rotation.members.is_empty()).collect();
+    // At most 2^31 for each member, and a set has far fewer than 2^31.
+    let weight = |plane: &Plane| (plane.rotation.members.len() as i64) << plane.bit;
+    Turns::Planes(Owed::new(planes.iter().map(weight).collect()), planes)
 }

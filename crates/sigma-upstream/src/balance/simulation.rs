@@ -13,8 +13,16 @@ use crate::endpoint::{Address, Endpoint};
 use crate::health::{Event, Health, HealthEpoch, Limits};
 use crate::identity::{EndpointId, Lease};
 
-const KINDS: [Balance; 5] =
-    [Balance::Roundrobin, Balance::Chash, Balance::Ewma, Balance::LeastConn, Balance::Random];
+const KINDS: [Balance; 8] = [
+    Balance::Roundrobin,
+    Balance::Chash,
+    Balance::Maglev,
+    Balance::Ewma,
+    Balance::PeakEwma,
+    Balance::LeastConn,
+    Balance::LeastRequest,
+    Balance::Random,
+];
 
 /// How many nodes there are in all.
 const NODES: usize = 8;
@@ -228,9 +236,11 @@ impl World {
             let share = node.weight * rounds;
             let off = f64::from(count.abs_diff(share));
             let allowed = match self.kind {
-                Balance::Roundrobin | Balance::LeastConn => 0.0,
-                // Six standard deviations.
-                Balance::Random => 6.0 * f64::from(share).sqrt(),
+                Balance::LeastConn => 0.0,
+                // It goes on from what nodes were owed before.
+                Balance::Roundrobin => 2.0,
+                // Six standard deviations; of two the less busy one evens that out.
+                Balance::Random | Balance::LeastRequest | Balance::Maglev => 6.0 * f64::from(share).sqrt(),
                 // The ring adds the chance of where its points lie.
                 Balance::Chash => 6.0 * f64::from(share).sqrt() + 0.5 * f64::from(share),
                 // It goes by latency alone.

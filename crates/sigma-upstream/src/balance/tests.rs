@@ -1,5 +1,7 @@
 //! The balance policies against the sequences and shares that they promise.
 
+mod policies;
+
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -107,7 +109,7 @@ proptest! {
     #[test]
     fn every_node_is_tried_once_and_groups_in_order(
         nodes in prop::collection::vec((1u32..9, -2i32..3), 2..12),
-        kind in 0usize..5,
+        kind in 0usize..KINDS.len(),
     ) {
         let kind = KINDS[kind];
         let (mut balancer, _) = balancer(kind, &nodes);
@@ -118,8 +120,16 @@ proptest! {
     }
 }
 
-const KINDS: [Balance; 5] =
-    [Balance::Roundrobin, Balance::Chash, Balance::Ewma, Balance::LeastConn, Balance::Random];
+const KINDS: [Balance; 8] = [
+    Balance::Roundrobin,
+    Balance::Chash,
+    Balance::Maglev,
+    Balance::Ewma,
+    Balance::PeakEwma,
+    Balance::LeastConn,
+    Balance::LeastRequest,
+    Balance::Random,
+];
 
 #[test]
 fn unhealthy_nodes_are_left_out_unless_all_are() {

@@ -114,6 +114,9 @@ fn upstreams_and_services_are_refused_alike() {
     };
     check(json!({ "type": "roundrobbin" }), "type", "did you mean `roundrobin`?");
     check(json!({ "type": "chash" }), "", "add `key`");
+    check(json!({ "type": "maglev" }), "", "add `key`");
+    check(json!({ "bounded_load": 125 }), "bounded_load", "write type: chash or maglev");
+    check(json!({ "type": "maglev", "key": "uri", "bounded_load": 99 }), "bounded_load", "");
     check(json!({ "retries": -1 }), "retries", "");
     check(json!({ "retries": 4_294_967_296_u64 }), "retries", "");
     check(json!({ "nodes": 5 }), "nodes", "expected object or array");

@@ -144,7 +144,7 @@ fn write_entry(entry: &Entry, indent: &str, out: &mut String) -> fmt::Result {
 }
 
 fn write_upstream(upstream: &Upstream, out: &mut String) -> fmt::Result {
-    writeln!(out, "\nupstream {}: {:?}, {}", upstream.key, upstream.balance, upstream.scheme_name())?;
+    writeln!(out, "\nupstream {}: {:?}, {}", upstream.key, upstream.config.balance, upstream.scheme_name())?;
     if let Some(key) = &upstream.hash_key {
         writeln!(out, "  by {key:?}")?;
     }

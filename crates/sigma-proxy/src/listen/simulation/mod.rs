@@ -189,7 +189,7 @@ fn account(worker: &Rc<Worker>, clients: usize) -> Result<(), String> {
     }
     let snapshot = Arc::clone(&worker.view().snapshot);
     let Some(upstream) = snapshot.upstream(0) else { return Err("no upstream".into()) };
-    if upstream.balance != resources::Balance::LeastConn {
+    if upstream.config.balance != resources::Balance::LeastConn {
         return Ok(());
     }
     // Requests that stay are dealt out in turns only if all nodes begin with as many.

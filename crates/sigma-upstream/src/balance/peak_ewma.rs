@@ -1,0 +1,130 @@
+//! Of two nodes that are drawn by weight, the one that costs less: its latency times the requests
+//! that would wait for it (linkerd's and Finagle's peak EWMA). A pick is O(1).
+//!
+//! A latency above the estimate becomes the estimate at once (the peak); one below it moves the
+//! estimate by its age. While nothing is measured the estimate decays, so that a node which was slow
+//! is asked again. Pending requests count by weight: a node of twice the mean weight may have twice
+//! as many.
+
+use super::kept::Kept;
+use super::urn::Urn;
+use super::{Group, Outcome, PickContext, Policy};
+use crate::endpoint::EndpointSet;
+use crate::identity::EndpointId;
+
+/// Time in which an estimate loses all but 1/e.
+const DECAY_MS: f64 = 10_000.0;
+
+/// The estimate of a node that was never measured.
+const INITIAL_MS: f64 = 30.0;
+
+/// Power of two choices on latency and pending requests.
+#[derive(Debug, Default)]
+pub(super) struct PeakEwma {
+    stats: Kept<Stat>,
+    groups: Vec<Drawn>,
+}
+
+#[derive(Debug)]
+struct Drawn {
+    urn: Urn,
+    /// Of the urn's members.
+    slots: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Stat {
+    estimate_ms: f64,
+    /// When the estimate was made; unset until the node is first looked at.
+    at_ms: Option<u64>,
+    pending: u32,
+}
+
+impl Default for Stat {
+    fn default() -> Stat {
+        Stat { estimate_ms: INITIAL_MS, at_ms: None, pending: 0 }
+    }
+}
+
+impl Stat {
+    /// The part of the estimate that is left at `now_ms`. It begins to age with the first look.
+    fn kept(&mut self, now_ms: u64) -> f64 {
+        let age_ms = now_ms.saturating_sub(*self.at_ms.get_or_insert(now_ms));
+        (-(age_ms as f64) / DECAY_MS).exp()
+    }
+
+    fn measured(&mut self, latency_ms: f64, now_ms: u64) {
+        let kept = self.kept(now_ms);
+        let average = self.estimate_ms * kept + latency_ms * (1.0 - kept);
+        self.estimate_ms = average.max(latency_ms);
+        self.at_ms = Some(now_ms);
+    }
+
+    /// What one more request would cost; `weight` is relative to the mean.
+    fn cost(&mut self, weight: f64, now_ms: u64) -> f64 {
+        self.estimate_ms * self.kept(now_ms) * (f64::from(self.pending) / weight + 1.0)
+    }
+}
+
+impl Policy for PeakEwma {
+    fn rebuild(&mut self, _: &EndpointSet, groups: &[Group]) {
+        self.stats.begin();
+        let drawn = |group: &Group| {
+            let urn = Urn::new(group);
+            let slots = urn.members().iter().map(|m| self.stats.stay(m.id)).collect();
+            Drawn { urn, slots }
+        };
+        self.groups = groups.iter().map(drawn).collect();
+        self.stats.forget(|stat| stat.pending > 0);
+    }
+
+    fn pick(&mut self, group: usize, context: &PickContext<'_>) -> Option<usize> {
+        let Drawn { urn, slots } = self.groups.get(group)?;
+        let members = urn.members();
+        let (first, second) = urn.draw_two(context)?;
+        let Some(second) = second else { return Some(members[first].index) };
+        let mean = urn.total() as f64 / members.len() as f64;
+        let mut cost = |at: usize| {
+            self.stats.at_mut(slots[at]).cost(f64::from(members[at].weight) / mean, context.now_ms)
+        };
+        let at = if cost(second) < cost(first) { second } else { first };
+        Some(members[at].index)
+    }
+
+    fn start(&mut self, id: EndpointId) {
+        let slot = self.stats.slot(id);
+        self.stats.at_mut(slot).pending += 1;
+    }
+
+    fn end(&mut self, id: EndpointId, outcome: Outcome) {
+        let Some(stat) = self.stats.of(id) else { return };
+        stat.pending = stat.pending.saturating_sub(1);
+        if let Some(latency_ms) = outcome.latency_ms {
+            stat.measured(latency_ms, outcome.now_ms);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn estimates_jump_up_and_glide_down() {
+        let mut stat = Stat::default();
+        stat.measured(50.0, 1_000);
+        assert_eq!(stat.estimate_ms, 50.0);
+        // At the same moment nothing has aged.
+        stat.measured(10.0, 1_000);
+        assert_eq!(stat.estimate_ms, 50.0);
+        stat.measured(10.0, 11_000);
+        let w = (-1.0f64).exp();
+        assert!((stat.estimate_ms - (50.0 * w + 10.0 * (1.0 - w))).abs() < 1e-9);
+        // A reader sees it decay, twice the pending requests of the doubled weight cost the same.
+        assert!((stat.cost(1.0, 21_000) - stat.estimate_ms * w).abs() < 1e-9);
+        stat.pending = 4;
+        let doubled = stat.cost(2.0, 21_000);
+        stat.pending = 2;
+        assert_eq!(doubled, stat.cost(1.0, 21_000));
+    }
+}

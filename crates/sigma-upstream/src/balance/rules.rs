@@ -1,0 +1,31 @@
+//! How the nodes of an upstream are chosen, as its configuration says.
+
+use sigma_config::resources::{Balance, Upstream};
+
+/// The rules of one upstream.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rules {
+    pub(super) balance: Balance,
+    /// Percent of the mean load that a node may have before keys that hash to it go elsewhere.
+    pub(super) bounded_load: Option<u16>,
+}
+
+impl Rules {
+    /// Whether latencies are asked for: they cost reading a clock.
+    pub fn needs_latency(&self) -> bool {
+        matches!(self.balance, Balance::Ewma | Balance::PeakEwma)
+    }
+}
+
+/// The type alone.
+impl From<Balance> for Rules {
+    fn from(balance: Balance) -> Rules {
+        Rules { balance, bounded_load: None }
+    }
+}
+
+impl From<&Upstream> for Rules {
+    fn from(config: &Upstream) -> Rules {
+        Rules { balance: config.balance, bounded_load: config.bounded_load }
+    }
+}

@@ -1,0 +1,157 @@
+//! Draws members in proportion to their weights, in constant time however many there are
+//! (Walker's alias method, with integers).
+
+use super::{Member, PickContext, below, mix, weighted};
+
+/// Draws until one fits, before the members are gone through. A draw misses when it meets what was
+/// tried or excluded, which are few.
+const DRAWS: u64 = 8;
+
+/// Between the draws of one pick.
+const SALTS: u64 = 64;
+
+/// The usable members of a group, of which some have weight.
+#[derive(Debug)]
+pub(super) struct Urn {
+    members: Vec<Member>,
+    /// By member; empty if all weights are equal.
+    cells: Vec<Cell>,
+    /// Sum of the weights, which is also what each cell holds.
+    total: u64,
+}
+
+/// An equal part of all draws, shared by two members.
+#[derive(Debug, Clone, Copy)]
+struct Cell {
+    /// The part of `total` that belongs to the cell's own member.
+    own: u64,
+    /// Whose the rest is.
+    other: usize,
+}
+
+impl Urn {
+    /// Members without weight take part only if there are no others.
+    pub(super) fn new(group: &[Member]) -> Urn {
+        let members = weighted(group);
+        let total = members.iter().map(|m| u64::from(m.weight)).sum();
+        let equal = members.windows(2).all(|pair| pair[0].weight == pair[1].weight);
+        let cells = if equal { Vec::new() } else { cells(&members, total) };
+        Urn { members, cells, total }
+    }
+
+    /// Those that can be drawn.
+    pub(super) fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// Sum of the weights.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Position of a member that was not tried; none if all were.
+    #[inline]
+    pub(super) fn draw(&self, context: &PickContext<'_>) -> Option<usize> {
+        self.draw_but(context, 0, None)
+    }
+
+    /// Positions of two different ones; the second is none if only one is left.
+    #[inline]
+    pub(super) fn draw_two(&self, context: &PickContext<'_>) -> Option<(usize, Option<usize>)> {
+        let first = self.draw(context)?;
+        Some((first, self.draw_but(context, SALTS, Some(first))))
+    }
+
+    fn draw_but(&self, context: &PickContext<'_>, salt: u64, but: Option<usize>) -> Option<usize> {
+        let fits = |at: usize| Some(at) != but && !context.tried.contains(self.members[at].id);
+        if self.members.len() <= usize::from(but.is_some()) {
+            return None;
+        }
+        let mut at = 0;
+        for again in 0..DRAWS {
+            let first = salt == 0 && again == 0;
+            at = self.toss(if first { context.random } else { mix(context.random, salt + again) });
+            if fits(at) {
+                return Some(at);
+            }
+        }
+        (at..self.members.len()).chain(0..at).find(|&at| fits(at))
+    }
+
+    /// There is a member.
+    #[inline]
+    fn toss(&self, random: u64) -> usize {
+        let scaled = u128::from(random) * self.members.len() as u128;
+        let (at, rest) = ((scaled >> 64) as usize, scaled as u64);
+        match self.cells.get(at) {
+            Some(cell) if below(rest, self.total) >= cell.own => cell.other,
+            _ => at,
+        }
+    }
+}
+
+/// Fills cells of `total` each: what is light is filled up by what is heavy.
+fn cells(members: &[Member], total: u64) -> Vec<Cell> {
+    let parts = members.len() as u64;
+    let share = |m: &Member| u64::from(m.weight) * parts;
+    let mut cells: Vec<Cell> =
+        members.iter().enumerate().map(|(at, m)| Cell { own: share(m), other: at }).collect();
+    let (mut light, mut heavy): (Vec<usize>, Vec<usize>) =
+        (0..members.len()).partition(|&at| cells[at].own < total);
+    while let (Some(&giver), Some(taker)) = (heavy.last(), light.pop()) {
+        let lacking = total - cells[taker].own;
+        cells[taker].other = giver;
+        cells[giver].own -= lacking;
+        if cells[giver].own < total {
+            heavy.pop();
+            light.push(giver);
+        }
+    }
+    cells
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::balance::Tried;
+    use crate::identity::EndpointId;
+
+    fn member(at: usize, weight: u32) -> Member {
+        Member { index: at, id: EndpointId::numbered(at), weight, usable: true }
+    }
+
+    #[test]
+    fn cells_add_up_to_the_weights() {
+        for weights in [vec![1, 3], vec![5, 1, 1], vec![u32::MAX, 1, 7, 0, 100], vec![1; 4], vec![9, 2, 2, 9]]
+        {
+            let members: Vec<Member> = weights.iter().enumerate().map(|(at, &w)| member(at, w)).collect();
+            let urn = Urn::new(&members);
+            let mut parts = vec![0u64; urn.members.len()];
+            for (at, cell) in urn.cells.iter().enumerate() {
+                parts[at] += cell.own;
+                parts[cell.other] += urn.total - cell.own;
+            }
+            if !urn.cells.is_empty() {
+                let n = urn.members.len() as u64;
+                let want: Vec<u64> = urn.members.iter().map(|m| u64::from(m.weight) * n).collect();
+                assert_eq!(parts, want, "{weights:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_tried_is_not_drawn() {
+        let urn = Urn::new(&[member(0, 1000), member(1, 1), member(2, 1)]);
+        let mut tried = Tried::default();
+        for want in [3, 2, 1] {
+            let context = PickContext { key: None, tried: &tried, now_ms: 0, random: 99 };
+            let (first, second) = urn.draw_two(&context).unwrap();
+            assert_eq!((Some(first) != second, second.is_some()), (true, want > 1));
+            assert!(!tried.contains(urn.members[first].id));
+            tried.insert(urn.members[first].id);
+        }
+        let context = PickContext { key: None, tried: &tried, now_ms: 0, random: 99 };
+        assert_eq!(urn.draw_two(&context), None);
+        assert_eq!(Urn::new(&[]).draw_two(&context), None);
+    }
+}
