@@ -5,6 +5,7 @@
 //! which APISIX looks; a file reports all of it, the Admin API the first.
 
 mod balancing;
+mod resilience;
 
 use serde_json::{Map, Value};
 
@@ -63,6 +64,7 @@ pub(crate) fn route_conditions(route: &Object) -> Vec<Problem> {
         let message = format!("invalid regex: {error}");
         found.push(problem("rewrite.regex", "regex", message, "see the syntax of the Rust crate `regex`"));
     }
+    found.extend(resilience::breaches(route));
     found.extend(lua(route, "filter_func"));
     found.extend(lua(route, "script"));
     found
@@ -130,6 +132,7 @@ pub(crate) fn upstream(upstream: &Object) -> Vec<Problem> {
         found.extend(hash_key(word(upstream, "hash_on").unwrap_or("vars"), word(upstream, "key")));
     }
     found.extend(balancing::rules(upstream));
+    found.extend(resilience::breaches(upstream));
     found
 }
 

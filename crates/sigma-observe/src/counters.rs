@@ -53,6 +53,8 @@ pub enum Counter {
     UpstreamClosedForRoom,
     /// Attempts after an exchange's first.
     UpstreamRetries,
+    /// Attempts that a retry budget did not let begin.
+    UpstreamRetriesOverBudget,
     /// Access lines given up because the writer was behind, or lost in a write that failed.
     AccessLinesDropped,
     /// Lines of the error log that were given up or lost; the process counts them, no worker does.
@@ -106,7 +108,7 @@ impl Counter {
 }
 
 /// Every counter with the name it is shown under, in the order of [`Counter`].
-const NAMES: [(Counter, &str); 36] = [
+const NAMES: [(Counter, &str); 37] = [
     (Counter::Requests, "requests"),
     (Counter::ExchangesEnded, "exchanges_ended"),
     (Counter::Responses1xx, "responses_1xx"),
@@ -125,6 +127,7 @@ const NAMES: [(Counter, &str); 36] = [
     (Counter::UpstreamIdleBeyondSize, "upstream_idle_beyond_size"),
     (Counter::UpstreamClosedForRoom, "upstream_closed_for_room"),
     (Counter::UpstreamRetries, "upstream_retries"),
+    (Counter::UpstreamRetriesOverBudget, "upstream_retries_over_budget"),
     (Counter::AccessLinesDropped, "access_lines_dropped"),
     (Counter::ErrorLinesDropped, "error_lines_dropped"),
     (Counter::TlsHandshakes, "tls_handshakes"),

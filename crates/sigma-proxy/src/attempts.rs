@@ -2,29 +2,31 @@
 //! stop (APISIX: `retries`, `retry_timeout`). Whatever is sent to a node, a request or the bytes of a
 //! session, goes through here.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use sigma_http::{Fault, FaultKind, Method, Side};
 use sigma_net::deadline;
 use sigma_observe::counters::Counter;
-use sigma_upstream::balance::{Balancer, InFlight, PickContext, Tried};
+use sigma_upstream::balance::{InFlight, PickContext, Tried};
 use sigma_upstream::endpoint::{Endpoint, LocalSet};
 
 use crate::judge::{Judge, Seen};
+use crate::retry::{Missing, RetryPolicy};
 use crate::snapshot::Upstream;
-use crate::worker::Worker;
+use crate::worker::{Towards, Worker};
 
 /// The attempts that one request or session makes on an upstream.
 pub(crate) struct Attempts<'a> {
     worker: &'a Worker,
-    upstream: &'a Arc<Upstream>,
-    balancer: Rc<RefCell<Balancer>>,
+    pub(crate) upstream: &'a Arc<Upstream>,
+    /// In place of the rule that holds without one.
+    pub(crate) policy: Option<&'a RetryPolicy>,
+    towards: Rc<Towards>,
     /// The value that consistent hashing uses.
     key: Option<Box<[u8]>>,
     tried: Tried,
-    retries: usize,
+    retries: u32,
     began_ms: u64,
 }
 
@@ -56,30 +58,35 @@ pub(crate) struct Failure {
 }
 
 impl<'a> Attempts<'a> {
-    /// On the upstream with this number, which hashes `key` if it hashes.
+    /// On the upstream with this number, which hashes `key` if it hashes, by the rules of `policy`.
     pub(crate) fn new(
         worker: &'a Worker,
         number: u32,
         upstream: &'a Arc<Upstream>,
+        policy: Option<&'a RetryPolicy>,
         key: Option<Box<[u8]>>,
     ) -> Attempts<'a> {
-        let (balancer, began_ms) = (worker.balancer(number, upstream), deadline::now_ms());
-        Attempts { worker, upstream, balancer, key, tried: Tried::default(), retries: 0, began_ms }
+        let (towards, began_ms) = (worker.towards(number, upstream), deadline::now_ms());
+        towards.load.begin();
+        Attempts { worker, upstream, policy, towards, key, tried: Tried::default(), retries: 0, began_ms }
     }
 
     /// The node of the next attempt.
     ///
     /// # Errors
     /// Returns an error if every node was tried or may not be used.
-    pub(crate) fn pick(&self) -> Result<Picked, Fault> {
-        let mut balancer = self.balancer.borrow_mut();
-        let context = PickContext {
-            key: self.key.as_deref(),
-            tried: &self.tried,
-            now_ms: deadline::now_ms(),
-            random: self.worker.random(),
-        };
-        match balancer.pick(&context) {
+    pub(crate) fn pick(&mut self) -> Result<Picked, Fault> {
+        let mut balancer = self.towards.balancer.borrow_mut();
+        let (key, random) = (self.key.as_deref(), self.worker.random());
+        let mut pick =
+            |tried: &Tried| balancer.pick(&PickContext { key, tried, now_ms: deadline::now_ms(), random });
+        let mut picked = pick(&self.tried);
+        if picked.is_none() && self.policy.is_some() && !self.tried.is_empty() {
+            // Whoever writes a policy waits between attempts: a node that failed is worth another one.
+            self.tried = Tried::default();
+            picked = pick(&self.tried);
+        }
+        match picked {
             Some(index) => Ok(Picked { set: Rc::clone(balancer.endpoints()), index }),
             None if balancer.endpoints().endpoints.is_empty() => {
                 Err(Fault::new(FaultKind::NoNode, "the upstream has no node"))
@@ -93,7 +100,7 @@ impl<'a> Attempts<'a> {
 
     /// The node counts as busy with the attempt until what is returned is dropped.
     pub(crate) fn begin(&self, node: &Endpoint) -> InFlight<'_> {
-        InFlight::begin(&self.balancer, node.id(), deadline::now_ms())
+        InFlight::begin(&self.towards.balancer, node.id(), deadline::now_ms())
     }
 
     /// Takes note of an attempt that failed, and tells health checks. Whether another one follows,
@@ -104,7 +111,7 @@ impl<'a> Attempts<'a> {
         if failure.fault.side() == Side::Gateway {
             return false;
         }
-        let follows = failure.decision == Decision::NextNode && self.may_follow();
+        let follows = failure.decision == Decision::NextNode && self.claims_another();
         let Failure { fault, request_sent, status, .. } = *failure;
         // The status is the node's only if the client gets it.
         let status = status.filter(|_| !follows);
@@ -133,17 +140,53 @@ impl<'a> Attempts<'a> {
 
     /// Whether another attempt may follow the present one.
     pub(crate) fn may_follow(&self) -> bool {
-        let nodes = self.balancer.borrow().endpoints().endpoints.len();
-        let retries = self.upstream.retries.map_or(nodes.saturating_sub(1), |n| n as usize);
+        self.has_retries() && self.is_within_budget()
+    }
+
+    /// The same, where another one is wanted.
+    pub(crate) fn claims_another(&self) -> bool {
+        if !self.has_retries() {
+            return false;
+        }
+        let within = self.is_within_budget();
+        if !within {
+            self.worker.counters.add(Counter::UpstreamRetriesOverBudget, 1);
+        }
+        within
+    }
+
+    fn has_retries(&self) -> bool {
+        let nodes = || self.towards.balancer.borrow().endpoints().endpoints.len();
+        let retries = self.upstream.retries.map_or_else(|| nodes().saturating_sub(1), |n| n as usize);
         let late = self.upstream.retry_timeout_ms > 0
             && deadline::now_ms().saturating_sub(self.began_ms) > self.upstream.retry_timeout_ms;
-        self.retries < retries && !late
+        (self.retries as usize) < retries && !late
+    }
+
+    fn is_within_budget(&self) -> bool {
+        // One that is in a further attempt already has its share.
+        let budget = self.policy.and_then(|policy| policy.budget).filter(|_| self.retries == 0);
+        budget.is_none_or(|budget| self.towards.load.may_retry(budget))
+    }
+
+    /// Milliseconds to wait before the attempt that follows; `asked_ms` is what the last node asked for.
+    pub(crate) fn pause_ms(&self, asked_ms: Option<u64>) -> u64 {
+        self.policy.map_or(0, |policy| policy.pause_ms(self.retries, asked_ms, self.worker.random()))
     }
 
     fn count_retry(&mut self, node: &Endpoint) {
+        if self.retries == 0 {
+            self.towards.load.begin_retry();
+        }
         self.retries += 1;
         self.worker.counters.add(Counter::UpstreamRetries, 1);
         tracing::debug!(upstream = %self.upstream.key, node = %node.addr, "trying the next node");
+    }
+}
+
+impl Drop for Attempts<'_> {
+    fn drop(&mut self) {
+        self.towards.load.end(self.retries > 0);
     }
 }
 
@@ -172,21 +215,40 @@ pub(crate) enum Decision {
     GiveUp,
 }
 
-pub(crate) fn decide(fault: Fault, method: Method, progress: Progress) -> Decision {
+/// The step after an attempt that failed, by `policy` or by the rule that holds without one.
+pub(crate) fn decide(
+    fault: Fault,
+    method: Method,
+    progress: Progress,
+    policy: Option<&RetryPolicy>,
+) -> Decision {
     if progress.answered || !progress.replayable {
         return Decision::GiveUp;
     }
-    let repeatable = progress.unsent || method.is_idempotent();
-    match fault.kind {
+    let may_repeat = policy.map_or(method.is_idempotent(), |policy| policy.may_repeat(method));
+    let repeatable = progress.unsent || may_repeat;
+    let missing = match fault.kind {
         // Nothing was sent.
-        FaultKind::ConnectRefused | FaultKind::ConnectTimeout => Decision::NextNode,
-        FaultKind::ConnectionTerminated if progress.stale && repeatable => Decision::SameNode,
+        FaultKind::ConnectRefused | FaultKind::ConnectTimeout => Missing::Connection,
+        FaultKind::ConnectionTerminated if progress.stale && repeatable => return Decision::SameNode,
         FaultKind::ConnectionTerminated | FaultKind::ResponseTimeout | FaultKind::UpstreamSendTimeout
             if repeatable =>
         {
-            Decision::NextNode
+            Missing::Answer { unsent: progress.unsent }
         }
-        _ => Decision::GiveUp,
+        FaultKind::BadResponse | FaultKind::ResponseHeadTooLarge if repeatable && policy.is_some() => {
+            Missing::Answer { unsent: false }
+        }
+        _ => return Decision::GiveUp,
+    };
+    after(missing, policy)
+}
+
+/// The step after an attempt that could not get what is missing and may be repeated.
+pub(crate) fn after(missing: Missing, policy: Option<&RetryPolicy>) -> Decision {
+    match policy.is_none_or(|policy| policy.wants(missing)) {
+        true => Decision::NextNode,
+        false => Decision::GiveUp,
     }
 }
 
@@ -198,7 +260,8 @@ mod tests {
         let has = |flag| flags.contains(flag);
         let progress =
             Progress { unsent: has('u'), stale: has('s'), replayable: !has('b'), answered: has('a') };
-        assert_eq!(decide(Fault::new(kind, ""), method, progress), expected, "{kind:?} {method:?} {flags}");
+        let decision = decide(Fault::new(kind, ""), method, progress, None);
+        assert_eq!(decision, expected, "{kind:?} {method:?} {flags}");
     }
 
     #[test]
@@ -216,5 +279,26 @@ mod tests {
         check(FaultKind::ResponseTimeout, Method::Post, "", GiveUp);
         check(FaultKind::BadResponse, Method::Get, "s", GiveUp);
         check(FaultKind::ClientGone, Method::Get, "", GiveUp);
+    }
+    #[test]
+    fn what_a_policy_repeats() {
+        use Decision::{GiveUp, NextNode, SameNode};
+        let config: sigma_config::resources::RetryPolicy =
+            serde_json::from_str(r#"{ "retry_on": ["reset"], "methods": ["POST"] }"#).expect("a policy");
+        let policy = RetryPolicy::from(&config);
+        let check = |kind, method, stale, expected| {
+            let progress = Progress { unsent: false, stale, replayable: true, answered: false };
+            let decision = decide(Fault::new(kind, ""), method, progress, Some(&policy));
+            assert_eq!(decision, expected, "{kind:?} {method:?}");
+        };
+        check(FaultKind::ConnectRefused, Method::Post, false, GiveUp);
+        check(FaultKind::ConnectionTerminated, Method::Post, false, NextNode);
+        check(FaultKind::ConnectionTerminated, Method::Get, false, GiveUp);
+        // What the pool found dead says nothing of the node.
+        check(FaultKind::ConnectionTerminated, Method::Post, true, SameNode);
+        check(FaultKind::BadResponse, Method::Post, false, NextNode);
+        for kind in FaultKind::ALL.iter().filter(|kind| kind.side() != Side::Upstream) {
+            check(*kind, Method::Post, true, GiveUp);
+        }
     }
 }

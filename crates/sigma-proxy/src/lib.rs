@@ -17,9 +17,11 @@ pub mod inheritance;
 mod judge;
 mod listen;
 mod outbound;
+mod retry;
 pub mod route;
 pub mod snapshot;
 mod target;
+mod time_limit;
 mod worker;
 
 pub use compile::{Changed, Compiler, Failure};

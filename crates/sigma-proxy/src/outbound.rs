@@ -64,7 +64,8 @@ impl Course<'_> {
             return Err(CallError("the service is not part of the configuration any more".to_owned()));
         };
         let mut head = self.head()?;
-        let mut attempts = Attempts::new(self.worker, number, upstream, None);
+        // A call has one short time: it follows no policy, as nobody would wait for its pauses.
+        let mut attempts = Attempts::new(self.worker, number, upstream, None, None);
         let mut marked = false;
         loop {
             let node = attempts.pick().map_err(said)?;
@@ -155,7 +156,7 @@ impl Course<'_> {
                         replayable: true,
                         answered: false,
                     };
-                    *decision = decide(fault, self.call.method, progress);
+                    *decision = decide(fault, self.call.method, progress, None);
                     if *decision != Decision::SameNode {
                         return Err(fault);
                     }

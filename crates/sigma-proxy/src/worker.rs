@@ -22,6 +22,7 @@ use tokio::sync::Notify;
 use crate::connection::{answer_limits, server_limits};
 use crate::exchange::{OwnName, Scratch};
 use crate::outbound::Calls;
+use crate::retry::Load;
 use crate::snapshot::{Snapshot, Upstream};
 
 /// Scratch memory kept for reuse; one is in use per exchange in flight.
@@ -61,13 +62,19 @@ impl View {
     }
 }
 
-/// The balancer of an upstream, and the upstream that it follows.
-struct Balanced {
-    upstream: Arc<Upstream>,
-    balancer: Rc<RefCell<Balancer>>,
+/// What one worker keeps of an upstream from request to request.
+pub(crate) struct Towards {
+    pub(crate) balancer: RefCell<Balancer>,
+    pub(crate) load: Load,
 }
 
-impl Balanced {
+/// The same, with the upstream that it follows.
+struct Following {
+    upstream: Arc<Upstream>,
+    towards: Rc<Towards>,
+}
+
+impl Following {
     /// Takes over another compilation of the same upstream; false if `upstream` is not that.
     fn follow(&mut self, upstream: &Arc<Upstream>) -> bool {
         if Arc::ptr_eq(&self.upstream, upstream) {
@@ -76,7 +83,7 @@ impl Balanced {
         if self.upstream.key != upstream.key || self.upstream.balancing != upstream.balancing {
             return false;
         }
-        self.balancer.borrow_mut().follow(Arc::clone(&upstream.cell));
+        self.towards.balancer.borrow_mut().follow(Arc::clone(&upstream.cell));
         self.upstream = Arc::clone(upstream);
         true
     }
@@ -94,7 +101,7 @@ fn handshakes_max(snapshot: &Snapshot) -> usize {
 pub(crate) struct Worker {
     view: RefCell<Rc<View>>,
     /// By upstream number; made when the upstream is first used.
-    balancers: RefCell<Vec<Option<Balanced>>>,
+    upstreams: RefCell<Vec<Option<Following>>>,
     /// The data of plugins that all workers share, and the data of this worker alone.
     pub(crate) node: Arc<Node>,
     pub(crate) local: Rc<Local>,
@@ -144,7 +151,7 @@ impl Worker {
             calls: Calls::new(Weak::clone(own)),
             handshakes: RefCell::new(Rc::new(handshakes)),
             view: RefCell::new(Rc::new(View::new(snapshot))),
-            balancers: RefCell::default(),
+            upstreams: RefCell::default(),
             own_name: plugins.0.part(OwnName::default),
             node: plugins.0,
             local: Rc::new(plugins.1),
@@ -184,37 +191,37 @@ impl Worker {
         Rc::clone(&self.handshakes.borrow())
     }
 
-    /// The balancer of the upstream with this number. One whose configuration changed takes over
-    /// what is known of its nodes.
-    pub(crate) fn balancer(&self, number: u32, upstream: &Arc<Upstream>) -> Rc<RefCell<Balancer>> {
-        let mut balancers = self.balancers.borrow_mut();
+    /// What this worker keeps of the upstream with this number. One whose configuration changed takes
+    /// over what is known of its nodes.
+    pub(crate) fn towards(&self, number: u32, upstream: &Arc<Upstream>) -> Rc<Towards> {
+        let mut upstreams = self.upstreams.borrow_mut();
         let number = number as usize;
-        if number >= balancers.len() {
-            balancers.resize_with(number + 1, || None);
+        if number >= upstreams.len() {
+            upstreams.resize_with(number + 1, || None);
         }
-        let slot = &mut balancers[number];
+        let slot = &mut upstreams[number];
         if let Some(known) = slot
             && known.follow(upstream)
         {
-            return Rc::clone(&known.balancer);
+            return Rc::clone(&known.towards);
         }
         let (rules, cell) = (upstream.balancing.clone(), Arc::clone(&upstream.cell));
         let balancer = Balancer::new(rules, cell, self.random());
-        let balancer = Rc::new(RefCell::new(balancer));
-        *slot = Some(Balanced { upstream: Arc::clone(upstream), balancer: Rc::clone(&balancer) });
-        balancer
+        let towards = Rc::new(Towards { balancer: RefCell::new(balancer), load: Load::default() });
+        *slot = Some(Following { upstream: Arc::clone(upstream), towards: Rc::clone(&towards) });
+        towards
     }
 
     /// Forgets balancers of upstreams that are no more, and lets the others see their nodes: without
     /// a request for it a balancer would keep those that are gone for ever.
     pub(crate) fn sweep_balancers(&self) {
         let view = self.view();
-        let mut balancers = self.balancers.borrow_mut();
-        for (number, slot) in (0u32..).zip(balancers.iter_mut()) {
+        let mut upstreams = self.upstreams.borrow_mut();
+        for (number, slot) in (0u32..).zip(upstreams.iter_mut()) {
             let Some(known) = slot else { continue };
             let current = view.snapshot.upstream(number);
             if current.is_some_and(|upstream| known.follow(upstream)) {
-                known.balancer.borrow_mut().refresh();
+                known.towards.balancer.borrow_mut().refresh();
             } else {
                 *slot = None;
             }

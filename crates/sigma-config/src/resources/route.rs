@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
 use super::optional::Optional;
+use super::retry::{ExchangeDeadline, RetryPolicy};
 use super::shared::{Labels, Plugins, Status, Timeout, UnixTime};
 use super::upstream::Upstream;
 use crate::cidr::{Cidr, CidrSet};
@@ -52,6 +53,12 @@ resource! {
         /// Upstream timeouts of this route; replaces the upstream's as a whole.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub timeout: Option<Box<Timeout>>,
+        /// The retry policy of this route; replaces the upstream's as a whole.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub retry_policy: Option<Box<RetryPolicy>>,
+        /// The time for the whole of an exchange of this route; replaces the upstream's.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub deadline: Option<Box<ExchangeDeadline>>,
         /// Conditions on variables.
         #[serde(skip_serializing_if = "Optional::is_unset")]
             pub vars: Optional<Expr>,

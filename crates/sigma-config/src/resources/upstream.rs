@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::optional::Optional;
+use super::retry::{ExchangeDeadline, RetryPolicy};
 use super::shared::{Confidential, Labels, Timeout, UnixTime};
 use crate::described::without_defaults;
 use crate::forms::{HostPattern, NODE_PATTERN};
@@ -233,6 +234,13 @@ resource! {
         /// Seconds after which no retry starts; 0 for no limit.
         #[schemars(range(min = 0))]
         pub retry_timeout: f64,
+        /// Which attempts are followed by another one, and after what pause; unset: those that got no answer,
+        /// at once.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub retry_policy: Option<Box<RetryPolicy>>,
+        /// The time for the whole of an exchange.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub deadline: Option<Box<ExchangeDeadline>>,
         /// Timeouts.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub timeout: Option<Box<Timeout>>,

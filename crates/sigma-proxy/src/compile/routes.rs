@@ -188,6 +188,8 @@ impl State {
         let rare = Rare {
             upgrades: route.upgrade_protocols.iter().map(|name| name.as_str().into()).collect(),
             timeouts: route.timeout.as_deref().map(|timeout| Timeouts::from(*timeout)),
+            retry_policy: route.retry_policy.as_deref().map(Into::into),
+            deadline: route.deadline.as_deref().map(Into::into),
             rewrite,
         };
         let websocket = route.enable_websocket.or(service.and_then(|s| s.enable_websocket));

@@ -1,7 +1,8 @@
 //! Balance and forward: attempts on nodes until one answers or none is left.
 
 use std::future::poll_fn;
-use std::time::Instant;
+use std::task::{self, Poll};
+use std::time::{Duration, Instant};
 
 use sigma_config::expr::{VarValue, Variables};
 use sigma_config::resources::{PassHost, Scheme};
@@ -19,18 +20,26 @@ use super::local_reply::LocalReply;
 use super::response::Verdict;
 use super::transfer::{Transfer, Upload};
 use super::{Exchange, Scratch, answer, client, grpc, headers, reply, tunnel, upgrade};
-use crate::attempts::{Attempts, Decision, Failure, decide};
+use crate::attempts::{Attempts, Decision, Failure, after, decide};
+use crate::retry::{Missing, RetryPolicy, Wish};
 use crate::snapshot::{HashKey, Route, Timeouts, Upstream};
 use crate::target::{self, Demands};
+use crate::time_limit::TimeLeft;
 use crate::worker::View;
 
-/// What stays the same over all attempts of one exchange.
+/// One exchange with an upstream, over all its attempts.
 struct Plan<'p> {
     view: &'p View,
-    upstream: &'p Upstream,
     timeouts: &'p Timeouts,
-    /// The end of the time that the client gives the exchange, if it gives one.
-    client_deadline: Option<Deadline>,
+    /// The time of the exchange as a whole, if it has an end; boxed, as few have one.
+    time: Option<Box<TimeLeft<'p>>>,
+    attempts: Attempts<'p>,
+}
+
+impl Plan<'_> {
+    fn upstream(&self) -> &Upstream {
+        self.attempts.upstream
+    }
 }
 
 /// How an attempt ended that did not fail.
@@ -39,7 +48,8 @@ enum Ended {
     Whole,
     /// The connection was used up.
     Spent,
-    /// A plugin does not want the node's answer, with this status, and another node is to be asked.
+    /// A plugin or the retry policy does not want the node's answer, with this status, and another node is to
+    /// be asked.
     Declined(u16),
     /// A plugin has put this in the place of the node's answer.
     Replaced(Box<LocalReply>),
@@ -56,41 +66,48 @@ impl Exchange<'_, '_> {
         self.prepare_request(snapshot);
         let timeouts = route.timeouts().unwrap_or(&upstream.timeouts);
         self.check_host(upstream)?;
-        let client_deadline = grpc::deadline(&self.scratch.ctx.request);
-        let plan = Plan { view, upstream, timeouts, client_deadline };
+        let retry = route.retry_policy().or(upstream.retry_policy.as_deref());
+        let limit = route.deadline().or(upstream.deadline.as_deref());
+        let request = &self.scratch.ctx.request;
+        let time = TimeLeft::of(request, grpc::is_call(request), limit).map(Box::new);
         self.scratch.ctx.record.upstream_scheme = Some(upstream.scheme_name());
-        let mut attempts = Attempts::new(self.worker, number, upstream, key);
-        let mut state = State::new();
+        let attempts = Attempts::new(self.worker, number, upstream, retry, key);
+        let mut plan = Plan { view, timeouts, time, attempts };
+        let mut state = State::new(retry);
         let own = loop {
-            let node = attempts.pick()?;
+            let node = plan.attempts.pick()?;
             if let Some(draft) = self.run_chains(Phase::BeforeProxy).await? {
                 return self.reply(draft).await;
             }
             if state.body.is_none() {
                 state.body = Some(self.open_body(&plan));
             }
-            match self.attempt(&plan, &attempts, &node, &mut state).await {
-                Ok(Ended::Declined(status)) => attempts.declined(&node, status),
+            match self.attempt(&plan, &node, &mut state).await {
+                Ok(Ended::Declined(status)) => plan.attempts.declined(&node, status),
                 Ok(Ended::Replaced(own)) => {
-                    attempts.answered(&node, state.status);
+                    plan.attempts.answered(&node, state.status);
                     break own;
                 }
                 Ok(_) => {
-                    attempts.answered(&node, self.scratch.ctx.record.status);
+                    plan.attempts.answered(&node, self.scratch.ctx.record.status);
                     return Ok(());
                 }
                 Err(fault) => {
                     let failure = self.failure(fault, &state);
-                    if !attempts.failed(&node, &failure) {
+                    if !plan.attempts.failed(&node, &failure) {
                         return Err(fault);
                     }
                 }
+            }
+            if let Some(own) = state.own_rules.as_deref_mut() {
+                // Boxed, as few exchanges wait.
+                Box::pin(pause(&plan, plan.attempts.pause_ms(own.asked_ms.take()))).await?;
             }
         };
         Box::pin(self.deliver_local(*own)).await
     }
 
-    fn failure(&self, fault: Fault, state: &State) -> Failure {
+    fn failure(&self, fault: Fault, state: &State<'_>) -> Failure {
         let status = reply::status(fault.kind).filter(|_| self.scratch.ctx.record.status == 0);
         Failure { fault, decision: state.decision, request_sent: state.request_sent, status }
     }
@@ -168,27 +185,25 @@ impl Exchange<'_, '_> {
     async fn attempt(
         &mut self,
         plan: &Plan<'_>,
-        attempts: &Attempts<'_>,
-        endpoint: &Endpoint,
-        state: &mut State,
+        node: &Endpoint,
+        state: &mut State<'_>,
     ) -> Result<Ended, Fault> {
-        let in_flight = attempts.begin(endpoint);
+        let in_flight = plan.attempts.begin(node);
         // A clock is read only for those who ask: the access log, and balancing by latency.
-        let timed = self.scratch.ctx.record.started.is_some() || plan.upstream.balancing.needs_latency();
+        let timed = self.scratch.ctx.record.started.is_some() || plan.upstream().balancing.needs_latency();
         let began = timed.then(Instant::now);
-        self.note_attempt(endpoint, began);
+        self.note_attempt(node, began);
         state.request_sent = true;
         // Only plugins ask.
-        state.may_follow = self.stage.is_guided() && attempts.may_follow();
-        let client_deadline = plan.client_deadline.as_ref();
-        let result = match client_deadline {
-            None => self.attempt_on(plan, endpoint, state).await,
+        state.may_follow = self.stage.is_guided() && plan.attempts.may_follow();
+        let result = match &plan.time {
+            None => self.attempt_on(plan, node, state).await,
             // Boxed: a future that is handed on is copied, and this is the largest of all.
-            Some(deadline) => grpc::within(deadline, Box::pin(self.attempt_on(plan, endpoint, state))).await,
+            Some(time) => time.bound(Box::pin(self.attempt_on(plan, node, state))).await,
         };
-        if result.is_err() && grpc::is_over(client_deadline) {
+        if result.is_err() && plan.time.as_ref().is_some_and(|time| time.is_over()) {
             state.decision = Decision::GiveUp;
-            // How little time a client gives says nothing about the node.
+            // How little time an exchange has says nothing about the node.
             state.request_sent = false;
         }
         let elapsed_ms = began.map(|at| at.elapsed().as_secs_f64() * 1000.0);
@@ -221,31 +236,35 @@ impl Exchange<'_, '_> {
     async fn attempt_on(
         &mut self,
         plan: &Plan<'_>,
-        endpoint: &Endpoint,
-        state: &mut State,
+        node: &Endpoint,
+        state: &mut State<'_>,
     ) -> Result<Ended, Fault> {
         let ctx = &mut self.scratch.ctx;
         match &ctx.host {
             // APISIX: what the upstream says of Host goes before what plugins say.
-            Some(host) if plan.upstream.pass_host == PassHost::Pass => {
+            Some(host) if plan.upstream().pass_host == PassHost::Pass => {
                 ctx.request.headers.set(HeaderId::Host, host);
             }
-            _ => headers::set_host(&mut ctx.request, plan.upstream, endpoint),
+            _ => headers::set_host(&mut ctx.request, plan.upstream(), node),
         }
-        self.mark_pass(&plan.view.snapshot, &endpoint.addr, &mut state.marked);
+        self.mark_pass(&plan.view.snapshot, &node.addr, &mut state.marked);
+        if let Some(time) = &plan.time {
+            time.tell(&mut self.scratch.ctx.request);
+        }
+        let connect_ms = state.begin_try(plan.timeouts.connect_ms);
         let demands = Demands {
-            connect_ms: plan.timeouts.connect_ms,
+            connect_ms,
             upgrade: !self.scratch.upgrade.is_empty(),
-            ..Demands::of(&self.scratch.ctx.request, plan.upstream, *self.down.origin())
+            ..Demands::of(&self.scratch.ctx.request, plan.upstream(), *self.down.origin())
         };
         // Made when it is asked for: it is large, and would be kept for the whole of the exchange.
-        let target = || target::target(&plan.view.snapshot, plan.upstream, endpoint, &demands);
+        let target = || target::target(&plan.view.snapshot, plan.upstream(), node, &demands);
         let mut idle_allowed = true;
         loop {
             let mut connection = match idle_allowed.then(|| self.worker.checkout(&target())).flatten() {
                 Some(connection) => connection,
                 None => {
-                    state.decision = Decision::NextNode;
+                    state.decision = after(Missing::Connection, plan.attempts.policy);
                     // Boxed, as handshakes need much room and most exchanges make none.
                     Box::pin(async { self.worker.connect(&target()).await }).await?
                 }
@@ -276,7 +295,7 @@ impl Exchange<'_, '_> {
         &mut self,
         plan: &Plan<'_>,
         connection: &mut Connection,
-        state: &mut State,
+        state: &mut State<'_>,
     ) -> Result<Ended, Fault> {
         let settings = &plan.view.snapshot.settings;
         let Scratch { ctx, body, upgrade: asked, .. } = &mut *self.scratch;
@@ -290,10 +309,15 @@ impl Exchange<'_, '_> {
             !state.body.unwrap_or_default().is_empty(),
         );
         let limits = &plan.view.answer_limits;
-        let result = poll_fn(|task| transfer.poll_final_head(task, method, limits, ctx, body)).await;
+        let result = poll_fn(|task| match transfer.poll_final_head(task, method, limits, ctx, body) {
+            Poll::Pending => state.poll_try_over(task),
+            ready => ready,
+        })
+        .await;
         if let Err(fault) = result {
             state.request_sent = transfer.upload() == Upload::Done;
-            state.decision = decide(fault, method, transfer.progress(body.is_repeatable()));
+            let progress = transfer.progress(body.is_repeatable());
+            state.decision = decide(fault, method, progress, plan.attempts.policy);
             return Err(fault);
         }
         state.decision = Decision::GiveUp;
@@ -312,6 +336,15 @@ impl Exchange<'_, '_> {
             transfer.down.close_after();
         }
         state.status = head.status;
+        if let Some(own) = state.own_rules.as_deref_mut()
+            && let Wish::Again(asked_ms) = own.policy.judge(head, method)
+            && body.is_repeatable()
+            && transfer.has_told_nothing()
+            && plan.attempts.claims_another()
+        {
+            own.asked_ms = asked_ms;
+            return Ok(Ended::Declined(state.status));
+        }
         answer::prepare(head, &plan.view.snapshot);
         answer::tell_upstream_status(head, &ctx.record.upstream_statuses, settings.upstream_status_header);
         let length = answer_length(transfer.up.body_length(), ctx);
@@ -353,25 +386,54 @@ fn answer_length(length: BodyLength, ctx: &mut Context) -> BodyLength {
     BodyLength::Known(0)
 }
 
+/// Waits before the next attempt, no longer than the exchange has time.
+async fn pause(plan: &Plan<'_>, pause_ms: u64) -> Result<(), Fault> {
+    if pause_ms == 0 {
+        return Ok(());
+    }
+    let sleep = async {
+        tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+        Ok(())
+    };
+    match &plan.time {
+        None => sleep.await,
+        Some(time) => time.bound(sleep).await,
+    }
+}
+
 /// What one attempt leaves to the next.
 #[derive(Debug)]
-struct State {
+struct State<'p> {
     decision: Decision,
     /// How the request's body is framed; None before the first attempt.
     body: Option<BodyLength>,
     /// The status that the node gave.
     status: u16,
     /// The node of the attempt has all that it can wait for: not the client's slowness, nor the
-    /// end of the client's own time, made it fail.
+    /// end of the exchange's own time, made it fail.
     request_sent: bool,
     /// The upstream allows another attempt.
     may_follow: bool,
     /// The request tells of this pass.
     marked: bool,
+    /// What few exchanges have; boxed, as the others need no room for it.
+    own_rules: Option<Box<OwnRules<'p>>>,
 }
 
-impl State {
-    fn new() -> State {
+/// A retry policy and what an attempt by it leaves.
+#[derive(Debug)]
+struct OwnRules<'p> {
+    policy: &'p RetryPolicy,
+    /// The end of the present attempt's time.
+    try_deadline: Deadline,
+    /// The pause that the last node asked for.
+    asked_ms: Option<u64>,
+}
+
+impl<'p> State<'p> {
+    fn new(policy: Option<&'p RetryPolicy>) -> State<'p> {
+        let own_rules =
+            policy.map(|policy| Box::new(OwnRules { policy, try_deadline: Deadline::new(), asked_ms: None }));
         State {
             decision: Decision::NextNode,
             body: None,
@@ -379,6 +441,22 @@ impl State {
             request_sent: true,
             may_follow: false,
             marked: false,
+            own_rules,
         }
+    }
+
+    /// An attempt begins. Returned is the time that it has to connect, of at most `connect_ms`.
+    fn begin_try(&mut self, connect_ms: u64) -> u64 {
+        let Some(own) = &self.own_rules else { return connect_ms };
+        let Some(try_ms) = own.policy.per_try_ms else { return connect_ms };
+        own.try_deadline.set(try_ms);
+        connect_ms.min(try_ms)
+    }
+
+    /// Ready when the time of the attempt is over.
+    fn poll_try_over(&self, task: &mut task::Context<'_>) -> Poll<Result<(), Fault>> {
+        let Some(own) = &self.own_rules else { return Poll::Pending };
+        let over = Fault::new(FaultKind::ResponseTimeout, "the time of one attempt is over");
+        own.try_deadline.poll_expired(task).map(|()| Err(over))
     }
 }

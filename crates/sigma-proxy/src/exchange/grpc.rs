@@ -1,10 +1,6 @@
-//! What gRPC asks of a proxy beyond HTTP: errors in its own terms, and the deadline of a call.
+//! What gRPC asks of a proxy beyond HTTP: errors in its own terms.
 
-use std::future::Future;
-use std::task::{Context, Waker};
-
-use sigma_http::{Fault, FaultKind, HeaderId, RequestHead};
-use sigma_net::Deadline;
+use sigma_http::{HeaderId, RequestHead};
 use sigma_plugin::Reply;
 
 /// Bytes of a body that become the message of an error.
@@ -67,50 +63,6 @@ fn encoded(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The end of the time that the client of a call waits, if it says so.
-pub(super) fn deadline(head: &RequestHead) -> Option<Deadline> {
-    if !is_call(head) {
-        return None;
-    }
-    let timeout_ms = parse_timeout(head.headers.find(b"grpc-timeout")?)?;
-    let deadline = Deadline::new();
-    deadline.set(timeout_ms);
-    Some(deadline)
-}
-
-/// At most eight digits and a unit (gRPC over HTTP/2, "Requests").
-fn parse_timeout(text: &[u8]) -> Option<u64> {
-    let (unit, digits) = text.split_last()?;
-    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    let n = digits.iter().fold(0u64, |n, digit| n * 10 + u64::from(digit - b'0'));
-    Some(match unit {
-        b'H' => n * 3_600_000,
-        b'M' => n * 60_000,
-        b'S' => n * 1_000,
-        b'm' => n,
-        b'u' => n.div_ceil(1_000),
-        b'n' => n.div_ceil(1_000_000),
-        _ => return None,
-    })
-}
-
-/// The outcome of `work`, or a fault when `deadline` passes first.
-pub(super) async fn within<T>(
-    deadline: &Deadline,
-    work: impl Future<Output = Result<T, Fault>>,
-) -> Result<T, Fault> {
-    let over = Fault::new(FaultKind::ResponseTimeout, "the time that the client gave the call is over");
-    deadline.bound(work).await.unwrap_or(Err(over))
-}
-
-/// Whether `deadline` has passed.
-pub(super) fn is_over(deadline: Option<&Deadline>) -> bool {
-    let mut cx = Context::from_waker(Waker::noop());
-    deadline.is_some_and(|deadline| deadline.poll_expired(&mut cx).is_ready())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,27 +85,6 @@ mod tests {
             assert_eq!(is_call(&head(kind)), call, "{kind}");
         }
         assert!(!is_call(&RequestHead::default()));
-    }
-
-    #[test]
-    fn timeouts() {
-        for (text, expected) in [
-            ("1H", Some(3_600_000)),
-            ("2M", Some(120_000)),
-            ("3S", Some(3_000)),
-            ("250m", Some(250)),
-            ("1500u", Some(2)),
-            ("1n", Some(1)),
-            ("99999999H", Some(99_999_999 * 3_600_000)),
-            ("", None),
-            ("S", None),
-            ("1", None),
-            ("123456789m", None),
-            ("-1S", None),
-            ("1x", None),
-        ] {
-            assert_eq!(parse_timeout(text.as_bytes()), expected, "{text:?}");
-        }
     }
 
     #[test]

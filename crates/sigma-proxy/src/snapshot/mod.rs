@@ -21,8 +21,10 @@ use sigma_plugin::{Chain, Consumers};
 
 use crate::compile::Sessions;
 use crate::compile::route_inputs;
+use crate::retry::RetryPolicy;
 use crate::route::normalize::UriOptions;
 use crate::route::{Explanation, Request, Router};
+use crate::time_limit::TimeLimit;
 use edge::{ListenerOptions, ServerCertificates};
 use slots::Slots;
 
@@ -81,12 +83,20 @@ pub(crate) struct Rare {
     pub(crate) upgrades: Box<[Box<str>]>,
     /// Replaces the upstream's.
     pub(crate) timeouts: Option<Timeouts>,
+    /// Replaces the upstream's.
+    pub(crate) retry_policy: Option<RetryPolicy>,
+    /// Replaces the upstream's.
+    pub(crate) deadline: Option<TimeLimit>,
     pub(crate) rewrite: Option<Rewrite>,
 }
 
 impl Rare {
     fn is_empty(&self) -> bool {
-        self.upgrades.is_empty() && self.timeouts.is_none() && self.rewrite.is_none()
+        self.upgrades.is_empty()
+            && self.timeouts.is_none()
+            && self.retry_policy.is_none()
+            && self.deadline.is_none()
+            && self.rewrite.is_none()
     }
 
     /// As a route keeps them.
@@ -102,6 +112,14 @@ impl Route {
 
     pub(crate) fn timeouts(&self) -> Option<&Timeouts> {
         self.rare.as_ref()?.timeouts.as_ref()
+    }
+
+    pub(crate) fn retry_policy(&self) -> Option<&RetryPolicy> {
+        self.rare.as_ref()?.retry_policy.as_ref()
+    }
+
+    pub(crate) fn deadline(&self) -> Option<&TimeLimit> {
+        self.rare.as_ref()?.deadline.as_ref()
     }
 
     pub(crate) fn rewrite(&self) -> Option<&Rewrite> {

@@ -14,6 +14,8 @@ use sigma_upstream::pool::PoolLimits;
 use super::Timeouts;
 use crate::compile::EndpointSource;
 use crate::compile::node_tls::{NodeTls, Requests};
+use crate::retry::RetryPolicy;
+use crate::time_limit::TimeLimit;
 
 /// Where the key of consistent hashing comes from.
 #[derive(Debug, Clone)]
@@ -41,6 +43,8 @@ pub struct Upstream {
     pub(crate) pool: PoolLimits,
     pub(crate) retries: Option<u32>,
     pub(crate) retry_timeout_ms: u64,
+    pub(crate) retry_policy: Option<Box<RetryPolicy>>,
+    pub(crate) deadline: Option<Box<TimeLimit>>,
     pub(crate) pass_host: PassHost,
     /// Whether `pass_host: node` leaves the port out.
     pub(crate) bare_host: bool,
@@ -94,6 +98,8 @@ impl Upstream {
             },
             retries: config.retries,
             retry_timeout_ms: (config.retry_timeout * 1000.0) as u64,
+            retry_policy: config.retry_policy.as_deref().map(|policy| Box::new(policy.into())),
+            deadline: config.deadline.as_deref().map(|deadline| Box::new(deadline.into())),
             pass_host: config.pass_host,
             bare_host,
             upstream_host: config.upstream_host.clone().unwrap_or_default(),

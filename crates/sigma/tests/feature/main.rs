@@ -33,6 +33,7 @@ mod process;
 mod quarantine;
 mod reader;
 mod reload;
+mod retries;
 mod secrets;
 mod seed;
 mod sockets;

@@ -193,7 +193,8 @@ fn account(worker: &Rc<Worker>, clients: usize) -> Result<(), String> {
         return Ok(());
     }
     // Requests that stay are dealt out in turns only if all nodes begin with as many.
-    let balancer = worker.balancer(0, upstream);
+    let towards = worker.towards(0, upstream);
+    let balancer = &towards.balancer;
     let ids: Vec<EndpointId> = balancer.borrow().endpoints().endpoints.iter().map(|node| node.id()).collect();
     let mut held = Vec::new();
     for turn in 0..2 * ids.len() {
@@ -202,7 +203,7 @@ fn account(worker: &Rc<Worker>, clients: usize) -> Result<(), String> {
         if picked != Some(turn % ids.len()) {
             return Err(format!("requests are still counted on a node: {picked:?} in turn {turn}"));
         }
-        held.push(InFlight::begin(&balancer, ids[turn % ids.len()], 0));
+        held.push(InFlight::begin(balancer, ids[turn % ids.len()], 0));
     }
     Ok(())
 }

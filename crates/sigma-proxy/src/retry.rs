@@ -1,0 +1,335 @@
+//! The retry policy of a route or an upstream: what is sent again, after what pause, and how much of it.
+//! Nothing here reads a clock or makes up a number.
+
+use std::cell::Cell;
+
+use sigma_config::resources::{self, RetryOn};
+use sigma_http::{Method, ResponseHead};
+
+/// A retry policy, compiled.
+#[derive(Debug)]
+pub(crate) struct RetryPolicy {
+    conditions: Conditions,
+    /// Beside those that the conditions name.
+    statuses: Box<[u16]>,
+    headers: Box<[Box<[u8]>]>,
+    /// None for the idempotent ones.
+    methods: Option<Box<[Method]>>,
+    /// The time of one attempt.
+    pub(crate) per_try_ms: Option<u64>,
+    base_ms: u64,
+    longest_ms: u64,
+    retry_after_ms: u64,
+    pub(crate) budget: Option<Budget>,
+}
+
+/// The longest `Retry-After` that is waited for if nothing is said.
+const RETRY_AFTER_MS: u64 = 1_000;
+
+/// A set of conditions, by their place in [`RetryOn`].
+#[derive(Debug, Clone, Copy, Default)]
+struct Conditions(u16);
+
+impl Conditions {
+    fn has(self, condition: RetryOn) -> bool {
+        self.0 & 1 << condition as u16 != 0
+    }
+
+    fn has_any(self, conditions: &[RetryOn]) -> bool {
+        conditions.iter().any(|condition| self.has(*condition))
+    }
+}
+
+/// Most requests that may be in a further attempt.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Budget {
+    percent: f64,
+    min_concurrency: u32,
+}
+
+impl Budget {
+    /// How many there may be while `active` requests are open.
+    fn limit(self, active: u32) -> u32 {
+        ((f64::from(active) * self.percent / 100.0) as u32).max(self.min_concurrency)
+    }
+}
+
+/// The first thing that an attempt failed to get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// A connection.
+    Connection,
+    /// An answer, or one that can be read.
+    Answer {
+        /// No byte of the request had left, or none was looked at.
+        unsent: bool,
+    },
+}
+
+/// What a node's answer asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// The answer is the client's.
+    Deliver,
+    /// Another attempt; after so many milliseconds, if the node says so.
+    Again(Option<u64>),
+}
+
+fn ms(seconds: f64) -> u64 {
+    (seconds * 1000.0).ceil() as u64
+}
+
+impl From<&resources::RetryPolicy> for RetryPolicy {
+    fn from(config: &resources::RetryPolicy) -> RetryPolicy {
+        let back_off = config.back_off.unwrap_or_default();
+        let (base_ms, longest) = (ms(back_off.base_interval), back_off.max_interval);
+        RetryPolicy {
+            conditions: Conditions(config.retry_on.iter().fold(0, |set, on| set | 1 << *on as u16)),
+            statuses: config.retriable_status_codes.clone().into(),
+            headers: config.retriable_headers.iter().map(|name| name.as_bytes().into()).collect(),
+            methods: config
+                .methods
+                .as_ref()
+                .map(|names| names.iter().map(|name| Method::parse(name.as_bytes())).collect()),
+            per_try_ms: config.per_try_timeout.map(ms),
+            base_ms,
+            longest_ms: longest.map_or(base_ms.saturating_mul(10), ms),
+            retry_after_ms: config.max_retry_after.map_or(RETRY_AFTER_MS, ms),
+            budget: config
+                .budget
+                .map(|budget| Budget { percent: budget.percent, min_concurrency: budget.min_concurrency }),
+        }
+    }
+}
+
+impl RetryPolicy {
+    /// Whether an attempt that lacks this is followed by another one.
+    pub(crate) fn wants(&self, missing: Missing) -> bool {
+        let unseen = [RetryOn::ResetBeforeRequest, RetryOn::RefusedStream];
+        match missing {
+            Missing::Connection => self.conditions.has_any(&[RetryOn::ConnectFailure, RetryOn::ServerError]),
+            Missing::Answer { unsent } => {
+                self.conditions.has_any(&[RetryOn::Reset, RetryOn::ServerError])
+                    || unsent && self.conditions.has_any(&unseen)
+            }
+        }
+    }
+
+    /// Whether a request of this method may be sent again although a node has seen it.
+    pub(crate) fn may_repeat(&self, method: Method) -> bool {
+        self.methods.as_ref().map_or(method.is_idempotent(), |methods| methods.contains(&method))
+    }
+
+    /// Whether an answer is the client's.
+    pub(crate) fn judge(&self, head: &ResponseHead, method: Method) -> Wish {
+        // All calls of gRPC are POSTs: who names one of its codes means them.
+        let wanted = self.wants_code(head)
+            || self.may_repeat(method) && (self.wants_status(head.status) || self.wants_field(head));
+        if !wanted {
+            return Wish::Deliver;
+        }
+        match asked_pause(head) {
+            Asked::Nothing => Wish::Again(None),
+            Asked::Pause(ms) if ms <= self.retry_after_ms => Wish::Again(Some(ms)),
+            Asked::Pause(_) | Asked::NoRetry => Wish::Deliver,
+        }
+    }
+
+    fn wants_status(&self, status: u16) -> bool {
+        match status {
+            500..=599 if self.conditions.has(RetryOn::ServerError) => true,
+            502..=504 if self.conditions.has(RetryOn::GatewayError) => true,
+            409 if self.conditions.has(RetryOn::RetriableClientError) => true,
+            status => self.statuses.contains(&status),
+        }
+    }
+
+    fn wants_field(&self, head: &ResponseHead) -> bool {
+        self.headers.iter().any(|name| head.headers.find(name).is_some())
+    }
+
+    fn wants_code(&self, head: &ResponseHead) -> bool {
+        const CODES: [(RetryOn, &[u8]); 5] = [
+            (RetryOn::Cancelled, b"1"),
+            (RetryOn::DeadlineExceeded, b"4"),
+            (RetryOn::ResourceExhausted, b"8"),
+            (RetryOn::Internal, b"13"),
+            (RetryOn::Unavailable, b"14"),
+        ];
+        let named = |code: &[u8]| CODES.iter().any(|(on, known)| *known == code && self.conditions.has(*on));
+        self.conditions.has_any(&CODES.map(|(on, _)| on))
+            && head.headers.find(b"grpc-status").is_some_and(named)
+    }
+
+    /// The pause in milliseconds before attempt `retries` + 1: what the node asked for and up to half as much
+    /// again, or the back-off with full jitter.
+    pub(crate) fn pause_ms(&self, retries: u32, asked_ms: Option<u64>, random: u64) -> u64 {
+        let up_to = |bound: u64| ((u128::from(random) * u128::from(bound + 1)) >> 64) as u64;
+        match asked_ms {
+            Some(asked) => asked + up_to(asked / 2),
+            None => {
+                let factor = (1u64 << retries.min(32)) - 1;
+                up_to(self.base_ms.saturating_mul(factor).min(self.longest_ms))
+            }
+        }
+    }
+}
+
+/// When a node wants to be asked again.
+enum Asked {
+    Nothing,
+    Pause(u64),
+    NoRetry,
+}
+
+/// `grpc-retry-pushback-ms` (gRPC's A6: what is no number from 0 on means "not at all"), or `Retry-After` in
+/// seconds (RFC 9110 §10.2.3). A date is more than one waits for.
+fn asked_pause(head: &ResponseHead) -> Asked {
+    let number = |text: &[u8]| std::str::from_utf8(text).ok()?.trim().parse::<u64>().ok();
+    if let Some(pushback) = head.headers.find(b"grpc-retry-pushback-ms") {
+        return number(pushback).map_or(Asked::NoRetry, Asked::Pause);
+    }
+    match head.headers.find(b"retry-after") {
+        None => Asked::Nothing,
+        Some(text) => number(text).map_or(Asked::NoRetry, |s| Asked::Pause(s.saturating_mul(1000))),
+    }
+}
+
+/// What one worker has open towards one upstream.
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    active: Cell<u32>,
+    retrying: Cell<u32>,
+}
+
+impl Load {
+    /// A request begins.
+    pub(crate) fn begin(&self) {
+        self.active.set(self.active.get() + 1);
+    }
+
+    /// The second attempt of a request begins.
+    pub(crate) fn begin_retry(&self) {
+        self.retrying.set(self.retrying.get() + 1);
+    }
+
+    /// A request ends, which was `retrying` or in its first attempt.
+    pub(crate) fn end(&self, retrying: bool) {
+        self.active.set(self.active.get() - 1);
+        self.retrying.set(self.retrying.get() - u32::from(retrying));
+    }
+
+    /// Whether another request may begin a second attempt.
+    pub(crate) fn may_retry(&self, budget: Budget) -> bool {
+        self.retrying.get() < budget.limit(self.active.get())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn policy(config: Value) -> RetryPolicy {
+        let config: resources::RetryPolicy = serde_json::from_value(config).expect("a policy");
+        RetryPolicy::from(&config)
+    }
+
+    fn on(words: &[&str]) -> RetryPolicy {
+        policy(json!({ "retry_on": words }))
+    }
+
+    fn head(status: u16, fields: &[(&str, &str)]) -> ResponseHead {
+        let mut head = ResponseHead::default();
+        head.status = status;
+        fields.iter().for_each(|(name, value)| head.headers.append(name, value.as_bytes()));
+        head
+    }
+
+    #[test]
+    fn attempts_without_an_answer() {
+        let check = |words: &[&str], connection, unsent, sent| {
+            let answer = |unsent| Missing::Answer { unsent };
+            let got =
+                [Missing::Connection, answer(true), answer(false)].map(|missing| on(words).wants(missing));
+            assert_eq!(got, [connection, unsent, sent], "{words:?}");
+        };
+        check(&["connect-failure"], true, false, false);
+        check(&["reset"], false, true, true);
+        check(&["5xx"], true, true, true);
+        check(&["reset-before-request"], false, true, false);
+        check(&["refused-stream"], false, true, false);
+        check(&["gateway-error", "retriable-4xx", "unavailable"], false, false, false);
+    }
+
+    #[test]
+    fn answers() {
+        let check = |policy: &RetryPolicy, head: ResponseHead, method, want: Wish| {
+            assert_eq!(policy.judge(&head, method), want, "{head:?}");
+        };
+        let again = Wish::Again(None);
+        let gateway = on(&["gateway-error"]);
+        check(&gateway, head(503, &[]), Method::Get, again);
+        check(&gateway, head(503, &[]), Method::Post, Wish::Deliver);
+        check(&gateway, head(500, &[]), Method::Get, Wish::Deliver);
+        check(&on(&["5xx"]), head(500, &[]), Method::Get, again);
+        check(&on(&["retriable-4xx"]), head(409, &[]), Method::Put, again);
+        let listed = policy(json!({ "retriable_status_codes": [429], "retriable_headers": ["X-Again"] }));
+        check(&listed, head(429, &[]), Method::Get, again);
+        check(&listed, head(200, &[("x-again", "")]), Method::Get, again);
+        check(&listed, head(200, &[]), Method::Get, Wish::Deliver);
+        let call = on(&["unavailable"]);
+        check(&call, head(200, &[("grpc-status", "14")]), Method::Post, again);
+        check(&call, head(200, &[("grpc-status", "1")]), Method::Post, Wish::Deliver);
+    }
+
+    #[test]
+    fn nodes_may_say_when() {
+        let policy = policy(json!({ "retry_on": ["5xx", "unavailable"], "max_retry_after": 2 }));
+        let check = |fields: &[(&str, &str)], want: Wish| {
+            assert_eq!(policy.judge(&head(503, fields), Method::Get), want, "{fields:?}");
+        };
+        check(&[("retry-after", "2")], Wish::Again(Some(2000)));
+        check(&[("retry-after", "3")], Wish::Deliver);
+        check(&[("retry-after", "Fri, 31 Dec 1999 23:59:59 GMT")], Wish::Deliver);
+        check(&[("retry-after", "99999999999999999999")], Wish::Deliver);
+        check(&[("grpc-retry-pushback-ms", "150")], Wish::Again(Some(150)));
+        check(&[("grpc-retry-pushback-ms", "-1")], Wish::Deliver);
+        assert_eq!(policy.pause_ms(1, Some(1000), 0), 1000);
+        assert_eq!(policy.pause_ms(1, Some(1000), u64::MAX), 1500);
+    }
+
+    #[test]
+    fn pauses_grow_to_a_limit_with_full_jitter() {
+        let default = on(&["reset"]);
+        let longest = |retries| default.pause_ms(retries, None, u64::MAX);
+        assert_eq!([1, 2, 3, 4, 5].map(longest), [25, 75, 175, 250, 250]);
+        assert_eq!(longest(u32::MAX), 250);
+        assert_eq!(default.pause_ms(3, None, 0), 0);
+        assert_eq!(default.pause_ms(3, None, u64::MAX / 2), 87);
+        let own = policy(
+            json!({ "retry_on": ["reset"], "back_off": { "base_interval": 0.1, "max_interval": 0.2 } }),
+        );
+        assert_eq!([1, 2, 3].map(|retries| own.pause_ms(retries, None, u64::MAX)), [100, 200, 200]);
+    }
+
+    #[test]
+    fn a_budget_is_a_share_with_a_minimum() {
+        let (load, budget) = (Load::default(), Budget { percent: 20.0, min_concurrency: 3 });
+        (0..30).for_each(|_| load.begin());
+        for _ in 0..6 {
+            assert!(load.may_retry(budget));
+            load.begin_retry();
+        }
+        assert!(!load.may_retry(budget));
+        // Those that end give their share back; the minimum stays.
+        load.end(true);
+        assert!(!load.may_retry(budget), "5 of 29");
+        (0..26).for_each(|_| load.end(false));
+        (0..2).for_each(|_| load.end(true));
+        assert!(!load.may_retry(budget), "3 of 1");
+        load.end(true);
+        assert!(load.may_retry(budget));
+    }
+}

@@ -1,0 +1,181 @@
+//! The time of a whole exchange: what a route or an upstream gives it, what the client gives it, and what a
+//! node is told of the rest.
+
+use std::future::Future;
+use std::task::{Context, Waker};
+
+use sigma_config::resources;
+use sigma_http::{Fault, FaultKind, RequestHead};
+use sigma_net::{Deadline, deadline};
+
+const GRPC_TIMEOUT: &str = "grpc-timeout";
+
+/// The limit of a route or an upstream.
+#[derive(Debug)]
+pub(crate) struct TimeLimit {
+    timeout_ms: u64,
+    header: Option<Box<str>>,
+}
+
+impl From<&resources::ExchangeDeadline> for TimeLimit {
+    fn from(config: &resources::ExchangeDeadline) -> TimeLimit {
+        TimeLimit { timeout_ms: (config.timeout * 1000.0).ceil() as u64, header: config.header.clone() }
+    }
+}
+
+/// The time that one exchange has.
+#[derive(Debug)]
+pub(crate) struct TimeLeft<'l> {
+    deadline: Deadline,
+    ends_ms: u64,
+    /// The time that the client gave a call, which stands in its field still.
+    call_ms: Option<u64>,
+    limit: Option<&'l TimeLimit>,
+    is_call: bool,
+}
+
+impl<'l> TimeLeft<'l> {
+    /// The shorter of `limit` and what the client says; None if neither says anything. Begins now.
+    pub(crate) fn of(
+        head: &RequestHead,
+        is_call: bool,
+        limit: Option<&'l TimeLimit>,
+    ) -> Option<TimeLeft<'l>> {
+        let field = |name: &str| head.headers.find(name.as_bytes());
+        let call_ms = if is_call { field(GRPC_TIMEOUT).and_then(parse_timeout) } else { None };
+        let header = limit.and_then(|limit| limit.header.as_deref());
+        let client_ms = header.and_then(field).and_then(parse_ms);
+        let limit_ms = limit.map(|limit| limit.timeout_ms);
+        let timeout_ms = [call_ms, client_ms, limit_ms].into_iter().flatten().min()?;
+        let deadline = Deadline::new();
+        deadline.set(timeout_ms);
+        let ends_ms = deadline::now_ms().saturating_add(timeout_ms);
+        Some(TimeLeft { deadline, ends_ms, call_ms, limit, is_call })
+    }
+
+    /// The outcome of `work`, or a fault when the time is over first.
+    pub(crate) async fn bound<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+        let reason = match self.limit {
+            None => "the time that the client gave the call is over",
+            Some(_) => "the time that the exchange has is over",
+        };
+        let over = Fault::new(FaultKind::ResponseTimeout, reason);
+        self.deadline.bound(work).await.unwrap_or(Err(over))
+    }
+
+    /// Whether it is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.deadline.poll_expired(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    /// Tells the node of the next attempt what is left.
+    pub(crate) fn tell(&self, head: &mut RequestHead) {
+        let left_ms = self.ends_ms.saturating_sub(deadline::now_ms()).max(1);
+        if self.is_call && self.call_ms.is_none_or(|known| left_ms < known) {
+            head.headers.replace(GRPC_TIMEOUT, call_timeout(left_ms).as_bytes());
+        }
+        if let Some(header) = self.limit.and_then(|limit| limit.header.as_deref()) {
+            head.headers.replace(header, itoa::Buffer::new().format(left_ms).as_bytes());
+        }
+    }
+}
+
+/// At most eight digits and a unit (gRPC over HTTP/2, "Requests").
+fn parse_timeout(text: &[u8]) -> Option<u64> {
+    let (unit, digits) = text.split_last()?;
+    if digits.len() > 8 {
+        return None;
+    }
+    let n = parse_ms(digits)?;
+    Some(match unit {
+        b'H' => n * 3_600_000,
+        b'M' => n * 60_000,
+        b'S' => n * 1_000,
+        b'm' => n,
+        b'u' => n.div_ceil(1_000),
+        b'n' => n.div_ceil(1_000_000),
+        _ => return None,
+    })
+}
+
+fn parse_ms(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || digits.len() > 18 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    Some(digits.iter().fold(0, |n, digit| n * 10 + u64::from(digit - b'0')))
+}
+
+/// In milliseconds while they have eight digits.
+fn call_timeout(ms: u64) -> String {
+    match ms {
+        0..100_000_000 => format!("{ms}m"),
+        _ => format!("{}S", (ms / 1_000).min(99_999_999)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts() {
+        for (text, expected) in [
+            ("1H", Some(3_600_000)),
+            ("2M", Some(120_000)),
+            ("3S", Some(3_000)),
+            ("250m", Some(250)),
+            ("1500u", Some(2)),
+            ("1n", Some(1)),
+            ("99999999H", Some(99_999_999 * 3_600_000)),
+            ("", None),
+            ("S", None),
+            ("1", None),
+            ("123456789m", None),
+            ("-1S", None),
+            ("1x", None),
+        ] {
+            assert_eq!(parse_timeout(text.as_bytes()), expected, "{text:?}");
+        }
+        assert_eq!(call_timeout(99_999_999), "99999999m");
+        assert_eq!(call_timeout(100_000_000), "100000S");
+        assert_eq!(call_timeout(u64::MAX), "99999999S");
+    }
+
+    /// What the node is told, by the fields of the client and the limit.
+    #[track_caller]
+    fn check(limit: Option<&TimeLimit>, is_call: bool, fields: &[(&str, &str)], want: &[(&str, &str)]) {
+        let mut head = RequestHead::default();
+        fields.iter().for_each(|(name, value)| head.headers.append(name, value.as_bytes()));
+        if let Some(left) = TimeLeft::of(&head, is_call, limit) {
+            left.tell(&mut head);
+        }
+        let told: Vec<(String, String)> = head
+            .headers
+            .iter()
+            .map(|(name, value)| [name, value].map(|text| String::from_utf8_lossy(text).into_owned()).into())
+            .collect();
+        let told: Vec<(&str, &str)> = told.iter().map(|(name, value)| (&**name, &**value)).collect();
+        assert_eq!(told, want, "{limit:?} {is_call} {fields:?}");
+    }
+
+    #[test]
+    fn nodes_are_told_the_shortest_time() {
+        let plain = TimeLimit { timeout_ms: 5_000, header: None };
+        let named = TimeLimit { timeout_ms: 5_000, header: Some("X-Time".into()) };
+        let timeout = |text| ("grpc-timeout", text);
+        check(None, true, &[timeout("10S")], &[timeout("10S")]);
+        check(None, true, &[], &[]);
+        check(Some(&plain), false, &[], &[]);
+        check(Some(&plain), false, &[timeout("10S")], &[timeout("10S")]);
+        check(Some(&plain), true, &[timeout("10S")], &[timeout("5000m")]);
+        check(Some(&plain), true, &[timeout("3S")], &[timeout("3S")]);
+        check(Some(&plain), true, &[], &[timeout("5000m")]);
+        check(Some(&named), false, &[], &[("X-Time", "5000")]);
+        check(Some(&named), false, &[("X-Time", "800")], &[("X-Time", "800")]);
+        // A client cannot take more time than there is, and what is no number says nothing.
+        for text in ["800000", "99999999999999999999", "-1", "1e3", ""] {
+            check(Some(&named), false, &[("X-Time", text)], &[("X-Time", "5000")]);
+        }
+        check(Some(&named), true, &[("X-Time", "700")], &[timeout("700m"), ("X-Time", "700")]);
+    }
+}

@@ -1,0 +1,216 @@
+//! Retry policies and deadlines: what is sent again, when, how often, and until when.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+use sigma_testkit::{Gateway, Origin, Peer};
+
+use crate::SIGMA;
+
+/// A gateway of one worker in front of the nodes, with `rules` in its upstream.
+fn gateway(nodes: &[&Origin], rules: Value) -> Gateway {
+    let mut upstream = json!({ "nodes": nodes_of(nodes) });
+    upstream.as_object_mut().unwrap().extend(rules.as_object().unwrap().clone());
+    let routes = json!([{ "id": "all", "uri": "/*", "upstream": upstream }]);
+    start(&routes)
+}
+
+fn start(routes: &Value) -> Gateway {
+    let config = json!({
+        "workers": 1, "listeners": ["{listen}"], "status": { "address": "{status}" }, "routes": routes,
+    });
+    Gateway::start(SIGMA, &config.to_string()).unwrap()
+}
+
+fn nodes_of(nodes: &[&Origin]) -> Value {
+    nodes
+        .iter()
+        .map(|node| (format!("127.0.0.1:{}", node.port()), json!(1)))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}
+
+fn answer(status: u16, fields: &str, body: &str) -> Vec<u8> {
+    format!("HTTP/1.1 {status} X\r\n{fields}Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+/// Always answers so.
+fn always(status: u16, fields: &'static str) -> Origin {
+    Origin::answer(move |_| answer(status, fields, "no")).unwrap()
+}
+
+/// Answers the first `failures` requests with 503 and `fields`, the others with 200 and the body that came.
+fn recovering(failures: usize, fields: &'static str) -> Origin {
+    let seen = AtomicUsize::new(0);
+    Origin::answer(move |request| match seen.fetch_add(1, Ordering::SeqCst) < failures {
+        true => answer(503, fields, "no"),
+        false => answer(200, "", &request.text()),
+    })
+    .unwrap()
+}
+
+/// Takes requests and answers none; counts them in `seen`.
+fn silent(seen: &Arc<AtomicUsize>) -> Origin {
+    let seen = Arc::clone(seen);
+    Origin::serve(move |mut peer| {
+        while peer.read_request().is_ok() {
+            seen.fetch_add(1, Ordering::SeqCst);
+        }
+    })
+    .unwrap()
+}
+
+fn ask(gateway: &Gateway, method: &str, fields: &str, body: &str) -> (u16, String) {
+    let request =
+        format!("{method} / HTTP/1.1\r\nHost: h\r\n{fields}Content-Length: {}\r\n\r\n{body}", body.len());
+    let message = gateway.connect().unwrap().ask(request).unwrap();
+    (message.status(), message.text())
+}
+
+fn status_of(gateway: &Gateway, method: &str) -> u16 {
+    ask(gateway, method, "", "").0
+}
+
+/// The value of one of the gateway's own counters.
+fn counted(gateway: &Gateway, name: &str) -> u64 {
+    let page = Peer::connect(&gateway.status_address()).unwrap().get("/status/counters").unwrap().text();
+    let line = page.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{page}"));
+    line.trim().parse().unwrap()
+}
+
+#[test]
+fn statuses_are_retried_where_that_is_safe() {
+    let (bad, good) = (always(503, ""), always(200, ""));
+    let gateway = gateway(&[&bad, &good], json!({ "retry_policy": { "retry_on": ["gateway-error"] } }));
+    for _ in 0..8 {
+        assert_eq!(status_of(&gateway, "GET"), 200);
+    }
+    let posts: Vec<u16> = (0..8).map(|_| status_of(&gateway, "POST")).collect();
+    assert_eq!(posts.iter().filter(|status| **status == 503).count(), 4, "{posts:?}");
+    assert_eq!(counted(&gateway, "sigma_upstream_retries_total"), bad.requests() as u64 - 4);
+}
+
+#[test]
+fn a_body_is_sent_again_as_it_was() {
+    let node = recovering(2, "");
+    let policy = json!({ "retry_on": ["5xx"], "back_off": { "base_interval": 0.001 } });
+    let gateway = gateway(&[&node], json!({ "retries": 2, "retry_policy": policy }));
+    let body = "0123456789".repeat(3_000);
+    assert_eq!(ask(&gateway, "PUT", "", &body), (200, body));
+    assert_eq!(node.requests(), 3);
+}
+
+#[test]
+fn the_last_answer_is_the_clients() {
+    let (one, other) = (always(503, "X-Node: 1\r\n"), always(503, "X-Node: 2\r\n"));
+    let policy = json!({ "retry_on": ["5xx"], "back_off": { "base_interval": 0.001 } });
+    // More attempts than nodes: each is asked again.
+    let gateway = gateway(&[&one, &other], json!({ "retries": 3, "retry_policy": policy }));
+    assert_eq!(ask(&gateway, "GET", "", ""), (503, "no".to_owned()));
+    assert_eq!((one.requests(), other.requests()), (2, 2));
+}
+
+#[test]
+fn a_node_says_when_it_wants_to_be_asked_again() {
+    let rules = |longest: u32| json!({ "retries": 1, "retry_policy": { "retry_on": ["5xx"], "max_retry_after": longest } });
+    let soon = recovering(1, "Retry-After: 1\r\n");
+    assert_eq!(status_of(&gateway(&[&soon], rules(1)), "GET"), 200);
+    let late = recovering(1, "Retry-After: 2\r\n");
+    assert_eq!(status_of(&gateway(&[&late], rules(1)), "GET"), 503);
+    assert_eq!(late.requests(), 1);
+}
+
+#[test]
+fn a_budget_bounds_what_is_sent_again() {
+    let node = always(503, "");
+    let policy = json!({ "retry_on": ["5xx"], "budget": { "percent": 0, "min_concurrency": 0 } });
+    let gateway = gateway(&[&node], json!({ "retries": 5, "retry_policy": policy }));
+    assert_eq!(status_of(&gateway, "GET"), 503);
+    assert_eq!(node.requests(), 1);
+    assert_eq!(counted(&gateway, "sigma_upstream_retries_over_budget_total"), 1);
+}
+
+#[test]
+fn one_attempt_has_its_own_time() {
+    let (mute, good) = (silent(&Arc::default()), always(200, ""));
+    let policy = json!({ "retry_on": ["reset"], "per_try_timeout": 0.1 });
+    let gateway = gateway(&[&mute, &good], json!({ "retry_policy": policy }));
+    for _ in 0..4 {
+        assert_eq!(status_of(&gateway, "GET"), 200);
+    }
+    // A node may have done what a POST asks for.
+    let posts = [status_of(&gateway, "POST"), status_of(&gateway, "POST")];
+    assert!(posts.contains(&504) && posts.contains(&200), "{posts:?}");
+}
+
+#[test]
+fn a_deadline_ends_all_attempts() {
+    let seen = Arc::default();
+    let (one, other) = (silent(&seen), silent(&seen));
+    let rules = json!({
+        "retries": 100, "deadline": { "timeout": 0.4 },
+        "retry_policy": { "retry_on": ["reset"], "per_try_timeout": 0.1 },
+    });
+    let gateway = gateway(&[&one, &other], rules);
+    assert_eq!(status_of(&gateway, "GET"), 504);
+    let attempts = seen.load(Ordering::SeqCst);
+    assert!((1..=4).contains(&attempts), "{attempts}");
+    // Neither does a pause go beyond it.
+    let busy = always(503, "Retry-After: 100\r\n");
+    let policy = json!({ "retry_on": ["5xx"], "max_retry_after": 300 });
+    let rules = json!({ "retries": 1, "deadline": { "timeout": 0.2 }, "retry_policy": policy });
+    assert_eq!(status_of(&self::gateway(&[&busy], rules), "GET"), 504);
+}
+
+#[test]
+fn a_node_is_told_the_time_that_is_left() {
+    let node =
+        Origin::answer(|request| answer(200, "", request.head.get("x-time-left").unwrap_or("none"))).unwrap();
+    let rules = json!({ "deadline": { "timeout": 60, "header": "X-Time-Left" } });
+    let gateway = gateway(&[&node], rules);
+    let told = |fields: &str| ask(&gateway, "GET", fields, "").1.parse::<u64>().unwrap();
+    assert_eq!(told(""), 60_000);
+    assert_eq!(told("X-Time-Left: 7000\r\n"), 7_000);
+    // Nobody gives himself more.
+    assert_eq!(told("X-Time-Left: 70000000\r\n"), 60_000);
+    let mute = silent(&Arc::default());
+    let rules = json!({ "deadline": { "timeout": 60, "header": "X-Time-Left" } });
+    let gateway = self::gateway(&[&mute], rules);
+    assert_eq!(ask(&gateway, "GET", "X-Time-Left: 100\r\n", "").0, 504);
+}
+
+#[test]
+fn a_route_has_rules_of_its_own() {
+    let node = Arc::new(recovering(1, ""));
+    let upstream = json!({ "nodes": nodes_of(&[&node]), "retries": 1 });
+    let policy = json!({ "retry_on": ["5xx"] });
+    let gateway = start(&json!([
+        { "id": "plain", "uri": "/plain", "upstream": upstream },
+        { "id": "own", "uri": "/*", "upstream": upstream, "retry_policy": policy },
+    ]));
+    assert_eq!(gateway.connect().unwrap().get("/plain").unwrap().status(), 503);
+    let node = Arc::new(recovering(1, ""));
+    let upstream = json!({ "nodes": nodes_of(&[&node]), "retries": 1 });
+    let gateway = start(&json!([{ "id": "own", "uri": "/*", "upstream": upstream, "retry_policy": policy }]));
+    assert_eq!(gateway.connect().unwrap().get("/").unwrap().status(), 200);
+}
+
+#[test]
+fn a_policy_without_effect_is_refused() {
+    let config = json!({
+        "listeners": ["127.0.0.1:0"],
+        "routes": [{
+            "id": "r", "uri": "/*",
+            "upstream": { "nodes": { "127.0.0.1:1": 1 }, "retry_policy": { "per_try_timeout": 1 } },
+        }],
+    });
+    let file = std::env::temp_dir().join(format!("sigma-retries-{}.json", std::process::id()));
+    std::fs::write(&file, config.to_string()).unwrap();
+    let output = std::process::Command::new(SIGMA).args(["check"]).arg(&file).output().unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let text =
+        String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    assert!(!output.status.success(), "{text}");
+    assert!(text.contains("retry_policy") && text.contains("names no condition"), "{text}");
+}
