@@ -151,6 +151,7 @@ fn upstream(place: &str, upstream: &Object, found: &mut Vec<Problem>) {
         let message = "`upstream_host` has no effect without `pass_host: rewrite`";
         found.push(no_effect(at("upstream_host"), message, "write `pass_host: rewrite`, or remove it"));
     }
+    judging(upstream, &at, found);
     let active = upstream.get("checks").and_then(|checks| checks.get("active")?.as_object());
     if let Some(active) = active.filter(|active| active.get("type").and_then(Value::as_str) == Some("tcp")) {
         let place = member(&at("checks"), "active");
@@ -158,6 +159,44 @@ fn upstream(place: &str, upstream: &Object, found: &mut Vec<Problem>) {
         for field in http.into_iter().filter(|field| active.contains_key(*field)) {
             let message = format!("`{field}` has no effect with `type: tcp`");
             found.push(no_effect(member(&place, field), message, "write `type: http`, or remove it"));
+        }
+    }
+}
+
+/// Rules that say how nodes are judged, and judge nobody.
+fn judging(upstream: &Object, at: &dyn Fn(&str) -> String, found: &mut Vec<Problem>) {
+    let checks = upstream.get("checks").and_then(Value::as_object);
+    let section = |name: &str| checks.and_then(|checks| checks.get(name)?.as_object());
+    if section("active").is_some_and(|active| active.contains_key("unhealthy"))
+        && section("passive").is_some_and(|passive| passive.contains_key("fail_timeout"))
+    {
+        let message = "`fail_timeout` has no effect where probes find out that a node is healthy again";
+        let place = member(&member(&at("checks"), "passive"), "fail_timeout");
+        found.push(no_effect(place, message, "remove it, or `active.unhealthy`"));
+    }
+    let Some(outliers) = upstream.get("outlier_detection").and_then(Value::as_object) else { return };
+    let place = |field: &str| member(&at("outlier_detection"), field);
+    if outliers.get("split_external_local_origin_errors").and_then(Value::as_bool) != Some(true) {
+        let local = [
+            "consecutive_local_origin_failure",
+            "enforcing_consecutive_local_origin_failure",
+            "enforcing_local_origin_success_rate",
+            "enforcing_failure_percentage_local_origin",
+        ];
+        for field in local.into_iter().filter(|field| outliers.contains_key(*field)) {
+            let message =
+                format!("`{field}` has no effect without `split_external_local_origin_errors: true`");
+            found.push(no_effect(place(field), message, "write that, or remove it"));
+        }
+    }
+    let pairs = [
+        ("consecutive_gateway_failure", "enforcing_consecutive_gateway_failure"),
+        ("failure_percentage_threshold", "enforcing_failure_percentage"),
+    ];
+    for (field, enforcing) in pairs {
+        if outliers.contains_key(field) && !outliers.contains_key(enforcing) {
+            let message = format!("`{field}` has no effect without `{enforcing}`, which is 0");
+            found.push(no_effect(place(field), message, "write a chance in percent, or remove it"));
         }
     }
 }

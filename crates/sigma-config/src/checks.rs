@@ -1,28 +1,23 @@
 //! Health checks of an upstream.
 
-use schemars::{JsonSchema, Schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::described::without_defaults;
 
-/// Health checks. `passive` alone is not allowed.
+/// Health checks: at least one of the two.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[schemars(
     deny_unknown_fields,
-    transform = either,
-    extend("anyOf" = [{ "required": ["active"] }, { "required": ["active", "passive"] }])
+    extend("anyOf" = [{ "required": ["active"] }, { "required": ["passive"] }])
 )]
 pub struct Checks {
-    /// Probes that the gateway sends; required.
-    pub active: Active,
+    /// Probes that the gateway sends; unset: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active: Option<Active>,
     /// Judging nodes by the answers to real requests; unset: off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passive: Option<Passive>,
-}
-
-/// Which of the two must be there is said by a condition.
-fn either(checks: &mut Schema) {
-    checks.remove("required");
 }
 
 /// The protocol of a probe.
@@ -35,6 +30,19 @@ pub enum CheckType {
     /// An HTTP request over TLS.
     Https,
     /// Only a connection.
+    Tcp,
+}
+
+/// What passive checks look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PassiveType {
+    /// Connections and statuses.
+    #[default]
+    Http,
+    /// Connections and statuses.
+    Https,
+    /// Only connections.
     Tcp,
 }
 
@@ -169,13 +177,18 @@ impl Default for ActiveUnhealthy {
 }
 
 /// Judging nodes by the answers to real requests.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(transform = without_defaults("healthy unhealthy"))]
 pub struct Passive {
     /// Whether answers are judged, or only connections.
     #[serde(rename = "type")]
-    pub kind: CheckType,
+    pub kind: PassiveType,
+    /// Seconds after which an unhealthy node gets requests again, where no probe would find out that it is
+    /// healthy; the first failure then makes it unhealthy once more. Unset: 10.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("exclusiveMinimum" = 0), range(max = 86_400))]
+    pub fail_timeout: Option<f64>,
     /// When a node counts as healthy again.
     pub healthy: PassiveHealthy,
     /// When a node counts as unhealthy.
@@ -237,10 +250,12 @@ mod tests {
     #[test]
     fn an_absent_section_is_not_probed_and_a_present_one_is() {
         let checks: Checks = serde_json::from_str(r#"{"active": {"healthy": {}}}"#).unwrap();
-        assert_eq!(checks.active.healthy().interval, 1);
-        assert_eq!(checks.active.unhealthy().interval, 0);
-        assert_eq!(checks.active.unhealthy().timeouts, 3);
+        let active = checks.active.unwrap();
+        assert_eq!(active.healthy().interval, 1);
+        assert_eq!(active.unhealthy().interval, 0);
+        assert_eq!(active.unhealthy().timeouts, 3);
         assert!(checks.passive.is_none());
-        assert!(serde_json::from_str::<Checks>(r#"{"passive": {}}"#).is_err());
+        let alone: Checks = serde_json::from_str(r#"{"passive": {}}"#).unwrap();
+        assert!(alone.active.is_none() && alone.passive.is_some());
     }
 }

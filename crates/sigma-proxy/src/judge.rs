@@ -1,7 +1,12 @@
-//! Judging nodes by what attempts on them have shown, for passive health checks.
+//! Judging nodes by what attempts on them have shown, for passive health checks and
+//! outlier detection.
+
+use std::sync::Arc;
 
 use sigma_http::{Fault, FaultKind, Side};
 use sigma_upstream::endpoint::Endpoint;
+use sigma_upstream::health::outlier;
+use sigma_upstream::health::plan::Plan;
 use sigma_upstream::health::state::Event;
 
 use crate::snapshot::Upstream;
@@ -33,11 +38,11 @@ impl<'a> Judge<'a> {
 
     /// The client was answered with this status for a node.
     pub(crate) fn answered(&self, node: &Endpoint, status: u16) {
-        if let Some(checks) = &self.upstream.checks
-            && let Some(event) = checks.passive.judge(status)
-        {
-            self.worker.health.report(&node.health, event, checks.passive.limits);
+        let Some(checks) = &self.upstream.checks else { return };
+        if let Some(event) = by_status(checks, status) {
+            self.worker.health.report(&node.health, event, checks);
         }
+        self.compare(node, checks, outlier::Seen::Answer(status));
     }
 
     /// An attempt on a node failed. What happened on the connection counts, and, as for any other answer,
@@ -45,17 +50,35 @@ impl<'a> Judge<'a> {
     pub(crate) fn failed(&self, node: &Endpoint, seen: Seen) {
         let Some(checks) = &self.upstream.checks else { return };
         let Seen { fault, request_sent, status } = seen;
-        let tell = |event| self.worker.health.report(&node.health, event, checks.passive.limits);
         let happened = verdict(fault, request_sent);
         if let Some(event) = happened {
-            tell(event);
+            self.worker.health.report(&node.health, event, checks);
         }
         let excused = fault.side() != Side::Upstream || !request_sent && happened.is_none();
-        let status = status.filter(|_| !excused);
-        if let Some(event @ Event::HttpFailure) = status.and_then(|status| checks.passive.judge(status)) {
-            tell(event);
+        if excused {
+            return;
         }
+        if let Some(event @ Event::HttpFailure) = status.and_then(|status| by_status(checks, status)) {
+            self.worker.health.report(&node.health, event, checks);
+        }
+        // What came on a connection that stood was an answer, though not one in HTTP.
+        let seen = happened.map_or(outlier::Seen::Answer(502), |_| outlier::Seen::LocalOriginFailure);
+        self.compare(node, checks, seen);
     }
+
+    /// Counts for outlier detection.
+    fn compare(&self, node: &Endpoint, checks: &Arc<Plan>, seen: outlier::Seen) {
+        let Some(rules) = &checks.outliers else { return };
+        let Judge { worker, upstream } = self;
+        node.health.note(worker.local.worker(), seen, rules, |rule| {
+            worker.health.found(&node.health, rule, checks, &upstream.cell);
+        });
+    }
+}
+
+/// The verdict of passive checks on a status.
+fn by_status(checks: &Plan, status: u16) -> Option<Event> {
+    checks.passive.as_ref()?.judge(status)
 }
 
 /// The verdict of the fault on the node. A node that had not got the whole request may have waited for

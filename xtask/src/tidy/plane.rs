@@ -163,6 +163,7 @@ const BANS: &[Ban] = &[
             ("crates/sigma-proxy/src/worker.rs", "this is the worker's clock"),
             ("crates/sigma-upstream/src/dns/", "on the control thread"),
             ("crates/sigma-upstream/src/health/checker.rs", "on the control thread"),
+            ("crates/sigma-upstream/src/health/ejection.rs", "on the control thread"),
             ("crates/sigma-upstream/src/watch.rs", "on the control thread"),
         ],
     },

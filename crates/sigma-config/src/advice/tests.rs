@@ -65,6 +65,22 @@ fn what_has_no_effect() {
         active(json!({"type": "tcp", "http_path": "/a"})),
         &[("checks.active.http_path", "`type: tcp`")],
     );
+    let passive = json!({"fail_timeout": 5});
+    upstream(json!({"checks": {"active": {}, "passive": passive}}), &[]);
+    upstream(
+        json!({"checks": {"active": {"unhealthy": {}}, "passive": passive}}),
+        &[("checks.passive.fail_timeout", "where probes find out")],
+    );
+    let outliers = |rules: Value| json!({"outlier_detection": rules});
+    upstream(outliers(json!({"consecutive_5xx": 3, "enforcing_consecutive_gateway_failure": 50})), &[]);
+    upstream(
+        outliers(json!({"consecutive_local_origin_failure": 3})),
+        &[("outlier_detection.consecutive_local_origin_failure", "without `split_external")],
+    );
+    upstream(
+        outliers(json!({"failure_percentage_threshold": 50})),
+        &[("outlier_detection.failure_percentage_threshold", "without `enforcing_failure_percentage`")],
+    );
     check(Kind::Route, json!({"script_id": 1}), &[("script_id", "no effect")]);
     check(Kind::StreamRoute, json!({}), &[("", "not served")]);
     check(

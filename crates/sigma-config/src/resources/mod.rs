@@ -8,6 +8,7 @@
 mod base;
 mod consumer;
 mod optional;
+mod outliers;
 mod plugin;
 mod proto;
 mod retry;
@@ -28,6 +29,7 @@ use serde_json::{Map, Value};
 pub use consumer::{Consumer, ConsumerGroup, Credential};
 pub(crate) use consumer::{ConsumerItem, split_credential};
 pub use optional::{Optional, Unset};
+pub use outliers::OutlierDetection;
 pub use plugin::{EnabledPlugin, GlobalRule, PluginConfig, PluginMetadata};
 pub use proto::Proto;
 pub use retry::{BackOff, ExchangeDeadline, RetryBudget, RetryOn, RetryPolicy};

@@ -228,6 +228,9 @@ resource! {
         /// Health checks.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub checks: Option<Box<crate::checks::Checks>>,
+        /// Outlier detection: nodes are judged by real requests, and compared with each other; unset: off.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub outlier_detection: Option<Box<super::outliers::OutlierDetection>>,
         /// Further attempts after the first; unset: nodes − 1.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub retries: Option<u32>,

@@ -391,8 +391,8 @@ fn upstreams() {
         "invalid configuration: failed to match pattern \"^[a-zA-Z0-9-_]+$\" with \"a b\"",
     );
     check(
-        with(json!({ "checks": { "passive": {} } })),
-        "invalid configuration: property \"checks\" validation failed: object matches none of the required: [\"active\"] or [\"active\",\"passive\"]",
+        with(json!({ "checks": {} })),
+        "invalid configuration: property \"checks\" validation failed: object matches none of the required: [\"active\"] or [\"passive\"]",
     );
     check(
         with(json!({ "checks": { "active": { "healthy": { "successes": 255 } } } })),

@@ -17,6 +17,7 @@ use sigma_config::table::Order;
 use sigma_observe::counters::{Counter, Totals, WorkerCounters, merge};
 use sigma_plugin::Node;
 use sigma_upstream::health::checker::TargetStatus;
+use sigma_upstream::health::state;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, Revisions};
@@ -219,18 +220,26 @@ fn in_force(state: &State, kind: Kind) -> Vec<InForce> {
 fn health_by_upstream(endpoints: &Endpoints) -> Vec<(String, &'static str, Vec<Value>)> {
     let node = |target: TargetStatus| {
         let standing = target.standing;
-        json!({
+        let mut node = json!({
             "ip": target.ip,
             "port": target.port,
             "hostname": target.hostname,
-            "status": standing.state.name(),
+            // APISIX's words have none for a node that no check has found unhealthy.
+            "status": if standing.ejected.is_some() { state::State::Unhealthy.name() } else { standing.state.name() },
             "counter": {
                 "success": standing.successes,
                 "http_failure": standing.http_failures,
                 "tcp_failure": standing.tcp_failures,
                 "timeout_failure": standing.timeouts,
             },
-        })
+        });
+        if let Some(reason) = standing.reason() {
+            node["reason"] = reason.into();
+        }
+        if let Some(until_ms) = target.ejected_until_ms {
+            node["ejected_until"] = (until_ms / 1000).into();
+        }
+        node
     };
     let upstreams = endpoints.health().into_iter();
     upstreams.map(|(key, probe, targets)| (key, probe, targets.into_iter().map(node).collect())).collect()

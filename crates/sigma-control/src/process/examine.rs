@@ -31,7 +31,7 @@ pub fn compile_only(config: &Config, plugins: &Arc<Roster>) -> Result<Arc<Snapsh
         return Err(unfit);
     }
     let (mut endpoints, mut revealed, mut files) =
-        (Endpoints::of(&config.settings), Revealed::default(), Files::default());
+        (Endpoints::of(&config.settings, 1), Revealed::default(), Files::default());
     let unresolved = learn_secrets(config, &mut revealed);
     let compiler = Compiler::new(Arc::clone(plugins), Arc::default());
     let sources = Sources { endpoints: &mut endpoints.plan(), secrets: &revealed, files: &mut files };

@@ -177,7 +177,7 @@ impl Supervisor {
         let inheritance = Inheritance::new(workers, reporter, Arc::clone(&plugins.node));
         let compiler = inheritance.compiler(Arc::clone(&plugins.enabled));
         let desired = |checked| Desired::new(checked, Arc::clone(&plugins.enabled) as _, keyring.clone());
-        let endpoints = Endpoints::of(settings);
+        let endpoints = Endpoints::of(settings, workers);
         let publisher = Arc::new(Publisher::new(desired(Checked::default()), endpoints, compiler, secrets));
         let mut desired = desired(checked);
         if let Some(store) = &store {

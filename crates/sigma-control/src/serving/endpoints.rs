@@ -18,6 +18,7 @@ use sigma_upstream::dns::{DnsService, Resolver};
 use sigma_upstream::endpoint::UpstreamCell;
 use sigma_upstream::feed::Feed;
 use sigma_upstream::health::checker::{CheckerSpec, Checkers, TargetStatus};
+use sigma_upstream::health::outlier::Rules;
 use sigma_upstream::health::plan::Plan;
 use sigma_upstream::identity::EndpointIds;
 use sigma_upstream::watch::{Source, Watch, resolve_initial};
@@ -73,6 +74,8 @@ impl Drop for Watching {
 #[derive(Default)]
 pub(crate) struct Endpoints {
     ids: Arc<EndpointIds>,
+    /// How many workers there are.
+    workers: usize,
     checkers: Checkers,
     dns: Dns,
     resolver: Option<Resolver>,
@@ -98,10 +101,11 @@ impl Planning<'_> {
 }
 
 impl Endpoints {
-    /// Asks the name servers, and finds services, that the settings name.
-    pub(crate) fn of(settings: &Settings) -> Endpoints {
+    /// Asks the name servers, and finds services, that the settings name. So many workers count what
+    /// requests show of nodes.
+    pub(crate) fn of(settings: &Settings, workers: usize) -> Endpoints {
         let (dns, discovery) = (settings.dns.clone(), settings.discovery.clone());
-        Endpoints { dns, discovery: discovery.unwrap_or_default(), ..Endpoints::default() }
+        Endpoints { workers, dns, discovery: discovery.unwrap_or_default(), ..Endpoints::default() }
     }
 
     /// For one compilation.
@@ -240,7 +244,7 @@ pub(crate) fn spoken(key: &str, scheme: Scheme) -> Result<(), Problem> {
     Err(Problem::new(format!("{key}.scheme"), "unsupported", text).hint("use one of these"))
 }
 
-/// How the nodes of an upstream are checked, if they are.
+/// How the nodes of an upstream are judged, if they are.
 pub(crate) fn plan(
     key: &str,
     config: &resources::Upstream,
@@ -248,11 +252,12 @@ pub(crate) fn plan(
 ) -> Result<Option<Arc<Plan>>, Problem> {
     let rewrite_host =
         (config.pass_host == PassHost::Rewrite).then_some(config.upstream_host.as_deref()).flatten();
-    let Some(checks) = &config.checks else { return Ok(None) };
+    let rules = config.outlier_detection.as_deref().map(Rules::compile);
+    let Some(checks) = &config.checks else { return Ok(rules.map(|rules| Arc::new(Plan::comparing(rules)))) };
     let plan = Plan::compile(checks, rewrite_host, probes).map_err(|error| {
         Problem::new(format!("{key}.checks{}", error.pointer.replace('/', ".")), "checks", error.message)
     })?;
-    Ok(Some(Arc::new(plan)))
+    Ok(Some(Arc::new(Plan { outliers: rules, ..plan })))
 }
 
 impl EndpointSource for Planning<'_> {
@@ -266,6 +271,9 @@ impl EndpointSource for Planning<'_> {
         let plan = plan(key, config, probes)?;
         let endpoints = &mut *self.endpoints;
         let health = if plan.is_some() { endpoints.checkers.records(key) } else { Arc::default() };
+        if plan.as_ref().is_some_and(|plan| plan.outliers.is_some()) {
+            health.compare(endpoints.workers);
+        }
         let feed = endpoints.feed(key, config)?;
         let service = feed.is_some().then(|| config.service_name.as_str().into());
         let source = feed.map_or(Source::Configured(&config.nodes), Source::Fed);
@@ -344,7 +352,7 @@ mod tests {
             service_name: "web.test".to_owned().into(),
             ..resources::Upstream::default()
         };
-        let problem = Endpoints::of(&settings)
+        let problem = Endpoints::of(&settings, 1)
             .plan()
             .endpoints("upstreams/u", &config, None)
             .map(drop)

@@ -63,7 +63,7 @@ impl NodeTls {
         before: Option<&Arc<NodeTls>>,
         sources: &mut Sources<'_>,
     ) -> Result<Option<Arc<NodeTls>>, String> {
-        let probes = upstream.checks.as_deref().map(|checks| &checks.active);
+        let probes = upstream.checks.as_deref().and_then(|checks| checks.active.as_ref());
         let probes = probes
             .filter(|active| active.kind == CheckType::Https)
             .map(|active| if active.https_verify_certificate { Probes::Identity } else { Probes::Nothing });

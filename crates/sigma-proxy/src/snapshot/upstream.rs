@@ -35,7 +35,7 @@ pub struct Upstream {
     pub config: Arc<resources::Upstream>,
     /// Its endpoints.
     pub cell: Arc<UpstreamCell>,
-    /// Its health checks.
+    /// Its health checks, and outlier detection.
     pub checks: Option<Arc<Plan>>,
     pub(crate) balancing: Rules,
     pub(crate) hash_key: Option<HashKey>,

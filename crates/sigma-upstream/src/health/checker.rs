@@ -8,18 +8,18 @@
 //! Probing begins with the configuration rather than with the first request, so that the first
 //! request does not meet a node that is known to be down.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::plan::Plan;
+use super::plan::{Active, Plan};
 use super::probe::probe;
 use super::state::Standing;
-use super::{Health, HealthRecords};
-use crate::endpoint::{Endpoint, UpstreamCell, lock};
+use super::{HealthRecords, ejection, targets};
+use crate::endpoint::{Address, Endpoint, UpstreamCell, lock};
 
 /// A checker that should run.
 #[derive(Debug, Clone)]
@@ -43,6 +43,8 @@ pub struct TargetStatus {
     pub hostname: String,
     /// State and counters.
     pub standing: Standing,
+    /// When it comes back, in Unix milliseconds; None if outlier detection has not ejected it.
+    pub ejected_until_ms: Option<u64>,
 }
 
 /// All checkers of the process. Lives on the control side.
@@ -73,7 +75,8 @@ impl Drop for Running {
 impl Checkers {
     /// What is known about the endpoints of an upstream, whichever it has or gets.
     pub fn records(&mut self, key: &str) -> Arc<HealthRecords> {
-        Arc::clone(&self.upstreams.entry(key.to_owned()).or_default().records)
+        let new = || Checked { records: Arc::new(HealthRecords::of_upstream(key)), running: None };
+        Arc::clone(&self.upstreams.entry(key.to_owned()).or_insert_with(new).records)
     }
 
     /// Makes exactly `specs` run: unchanged ones go on, others start, the rest stops. Must be
@@ -116,34 +119,58 @@ impl Running {
 
     fn status(&self) -> Vec<TargetStatus> {
         let set = lock(&self.cell).load();
-        let active = &self.plan.active;
+        let active = self.plan.active.as_ref();
         let status = |endpoint: Endpoint| {
             let (ip, port) = match &endpoint.addr {
-                crate::endpoint::Address::Tcp(addr) => {
-                    (addr.ip().to_string(), active.port.unwrap_or(addr.port()))
+                Address::Tcp(addr) => {
+                    (addr.ip().to_string(), active.and_then(|active| active.port).unwrap_or(addr.port()))
                 }
-                crate::endpoint::Address::Unix(path) => (path.display().to_string(), 0),
+                Address::Unix(path) => (path.display().to_string(), 0),
             };
-            let hostname = active.host.clone().unwrap_or_else(|| endpoint.host.clone());
-            TargetStatus { ip, port, hostname, standing: endpoint.health.standing() }
+            let hostname = active.and_then(|active| active.host.clone());
+            TargetStatus {
+                ip,
+                port,
+                hostname: hostname.unwrap_or_else(|| endpoint.host.clone()),
+                standing: endpoint.health.standing(),
+                ejected_until_ms: endpoint.health.ejected_until_ms(),
+            }
         };
         targets(&set.endpoints, |_| true).into_iter().map(status).collect()
     }
 }
 
 /// Probes the endpoints in `cell` by `plan` until dropped: two independent loops, over usable
-/// and over unusable targets. The first round begins after one interval.
+/// and over unusable targets, whose first round begins after one interval; a third one compares
+/// what requests have shown of them.
 pub async fn run(plan: Arc<Plan>, cell: Arc<Mutex<Arc<UpstreamCell>>>) {
-    tokio::join!(
-        probe_loop(plan.active.healthy_interval, true, &plan, &cell),
-        probe_loop(plan.active.unhealthy_interval, false, &plan, &cell),
-    );
+    let probing = async {
+        if let Some(active) = &plan.active {
+            tokio::join!(
+                probe_loop(active.healthy_interval, true, &plan, active, &cell),
+                probe_loop(active.unhealthy_interval, false, &plan, active, &cell),
+            );
+        }
+    };
+    let comparing = async {
+        let Some(rules) = &plan.outliers else { return };
+        let interval = Duration::from_millis(rules.interval_ms);
+        let mut ticks = interval_at(Instant::now() + interval, interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let set = lock(&cell).load();
+            ejection::sweep(rules, &set.endpoints);
+        }
+    };
+    tokio::join!(probing, comparing);
 }
 
 async fn probe_loop(
     interval: Option<Duration>,
     usable: bool,
     plan: &Arc<Plan>,
+    active: &Active,
     cell: &Mutex<Arc<UpstreamCell>>,
 ) {
     let Some(interval) = interval else { return };
@@ -153,32 +180,23 @@ async fn probe_loop(
     loop {
         ticks.tick().await;
         let set = lock(cell).load();
-        let due = targets(&set.endpoints, |health| health.usable() == usable);
-        probe_round(plan, due).await;
+        let due = targets(&set.endpoints, |health| health.standing().state.usable() == usable);
+        probe_round(plan, active, due).await;
     }
 }
 
-/// Endpoints by distinct health record: a node listed in two priority groups is one target.
-fn targets(endpoints: &[Endpoint], wanted: impl Fn(&Health) -> bool) -> Vec<Endpoint> {
-    let mut seen = HashSet::with_capacity(endpoints.len());
-    let mut first = |e: &&Endpoint| seen.insert(Arc::as_ptr(&e.health));
-    endpoints.iter().filter(|e| wanted(&e.health)).filter(|e| first(e)).cloned().collect()
-}
-
-async fn probe_round(plan: &Arc<Plan>, due: Vec<Endpoint>) {
+async fn probe_round(plan: &Arc<Plan>, active: &Active, due: Vec<Endpoint>) {
     let mut running = JoinSet::new();
     for endpoint in due {
-        if running.len() >= plan.active.concurrency {
+        if running.len() >= active.concurrency {
             running.join_next().await;
         }
         let plan = Arc::clone(plan);
         running.spawn(async move {
-            if let Some(event) = probe(&plan.active, &endpoint).await {
-                let (before, after) = endpoint.health.apply(event, plan.active.limits);
-                if before.usable() != after.usable() {
-                    let (node, from, to) = (endpoint.name(), before.name(), after.name());
-                    tracing::warn!(node, address = %endpoint.addr, from, to, ?event, "active health check");
-                }
+            let Some(active) = &plan.active else { return };
+            if let Some(event) = probe(active, &endpoint).await {
+                let (before, after) = endpoint.health.probed(event, active.limits);
+                ejection::after_check(&endpoint.health, &plan, active.limits, before, after);
             }
         });
     }
@@ -190,12 +208,12 @@ mod tests {
     use std::net::SocketAddr;
     use std::sync::atomic::{AtomicU16, Ordering};
 
-    use sigma_config::checks::{ActiveHealthy, ActiveUnhealthy, CheckType, Checks};
+    use sigma_config::checks::{self, ActiveHealthy, ActiveUnhealthy, CheckType, Checks};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::endpoint::{Address, EndpointSet};
+    use crate::endpoint::EndpointSet;
     use crate::health::State;
 
     const SILENT: u16 = 1;
@@ -223,16 +241,20 @@ mod tests {
     }
 
     fn plan(kind: CheckType) -> Plan {
-        let mut checks = Checks::default();
-        checks.active.kind = kind;
-        checks.active.http_path = "/ping".to_owned();
-        checks.active.req_headers = vec!["X-Probe: yes".to_owned()];
-        checks.active.healthy = Some(ActiveHealthy::default());
-        checks.active.unhealthy = Some(ActiveUnhealthy::default());
+        let active = checks::Active {
+            kind,
+            http_path: "/ping".to_owned(),
+            req_headers: vec!["X-Probe: yes".to_owned()],
+            healthy: Some(ActiveHealthy::default()),
+            unhealthy: Some(ActiveUnhealthy::default()),
+            ..checks::Active::default()
+        };
+        let checks = Checks { active: Some(active), ..Checks::default() };
         let mut plan = Plan::compile(&checks, None, None).expect("valid");
-        plan.active.timeout = Duration::from_millis(200);
-        plan.active.healthy_interval = Some(Duration::from_millis(10));
-        plan.active.unhealthy_interval = Some(Duration::from_millis(10));
+        let active = plan.active.as_mut().expect("active checks");
+        active.timeout = Duration::from_millis(200);
+        active.healthy_interval = Some(Duration::from_millis(10));
+        active.unhealthy_interval = Some(Duration::from_millis(10));
         plan
     }
 

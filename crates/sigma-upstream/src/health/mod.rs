@@ -1,29 +1,41 @@
 //! What is known about the health of endpoints, and how it becomes known.
 //!
 //! - [`state`]: the state machine of one target.
+//! - [`outlier`]: the rules of outlier detection; [`tally`]: what workers count for them.
 //! - [`plan`]: checks as configured, compiled.
 //! - [`probe`]: one active probe.
-//! - [`checker`]: the loops that probe, and their life across reloads.
+//! - [`report`]: what workers report, on its way to the control side.
+//! - [`ejection`]: targets go out, and come back when their time is over.
+//! - [`checker`]: the loops that probe and compare, and their life across reloads.
+//! - [`records`]: the targets of one upstream.
 //!
 //! A [`Health`] is written by the control side only and read by every worker. What workers learn
-//! from traffic travels through a bounded channel ([`HealthReporter`]).
+//! from traffic travels through a bounded channel ([`HealthReporter`]), but for what they count.
 
 pub mod checker;
+mod ejection;
+pub mod outlier;
 pub mod plan;
 pub mod probe;
+mod records;
+mod report;
 pub mod state;
+mod tally;
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use tokio::sync::mpsc;
-
-use crate::endpoint::{Address, lock};
+use crate::endpoint::{Address, Endpoint, lock};
 
 pub use checker::{CheckerSpec, Checkers, TargetStatus};
+use outlier::{Course, Rule, Rules, Seen};
 pub use plan::{Passive, Plan, PlanError};
+pub use records::HealthRecords;
+pub use report::{HealthInbox, HealthReporter, REPORT_QUEUE, passive_channel};
+use state::Source;
 pub use state::{Event, Limits, Standing, State};
+use tally::Tally;
 
 /// Counts how often a target of one upstream became usable or unusable.
 ///
@@ -45,12 +57,42 @@ impl HealthEpoch {
 pub struct Health {
     standing: AtomicU64,
     epoch: Arc<HealthEpoch>,
+    /// Which target it is; None if nobody is told.
+    place: Option<Box<Place>>,
+    /// How often checks made it unusable. Control side only.
+    turns: AtomicU32,
+    /// Set where outlier detection is.
+    compared: OnceLock<Box<Compared>>,
+}
+
+/// Which target a record is of.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// The upstream, such as `upstreams/1`.
+    upstream: Arc<str>,
+    host: String,
+    port: u16,
+    address: Address,
+}
+
+/// What outlier detection knows of a target.
+#[derive(Debug)]
+struct Compared {
+    tally: Tally,
+    /// Control side only.
+    course: Mutex<Course>,
 }
 
 impl Health {
     /// A new target, healthy.
     pub fn new(epoch: Arc<HealthEpoch>) -> Health {
-        Health { standing: AtomicU64::new(Standing::default().pack()), epoch }
+        Health {
+            standing: AtomicU64::new(Standing::default().pack()),
+            epoch,
+            place: None,
+            turns: AtomicU32::new(0),
+            compared: OnceLock::new(),
+        }
     }
 
     /// The health of an endpoint that nobody checks: healthy.
@@ -67,151 +109,88 @@ impl Health {
     /// Whether requests may be sent to it.
     #[inline]
     pub fn usable(&self) -> bool {
-        self.standing().state.usable()
+        self.standing().usable()
     }
 
-    /// Takes in what was seen (control side); returns the state before and after.
-    pub fn apply(&self, event: Event, limits: Limits) -> (State, State) {
-        let step = |word| {
-            let next = Standing::unpack(word).after(event, limits).pack();
-            // An event that changes nothing must not take the cache line from the readers.
+    /// Takes in what requests have shown (control side); returns the standing before and after.
+    pub fn apply(&self, event: Event, limits: Limits) -> (Standing, Standing) {
+        self.change(|standing| standing.seen(Source::Passive, event, limits))
+    }
+
+    /// Takes in what a probe has shown (control side); returns the standing before and after.
+    pub(crate) fn probed(&self, event: Event, limits: Limits) -> (Standing, Standing) {
+        self.change(|standing| standing.seen(Source::Active, event, limits))
+    }
+
+    /// Notes what the worker with this number has seen, where outlier detection is. `found` is told the
+    /// rules that have found the target by it.
+    #[inline]
+    pub fn note(&self, worker: usize, seen: Seen, rules: &Rules, found: impl FnMut(Rule)) {
+        if let Some(compared) = self.compared.get() {
+            compared.tally.note(worker, seen, rules, found);
+        }
+    }
+
+    /// When it comes back, in Unix milliseconds; None if outlier detection has not ejected it.
+    pub fn ejected_until_ms(&self) -> Option<u64> {
+        lock(&self.compared.get()?.course).until_ms
+    }
+
+    /// Counts for outlier detection from now on, in so many workers.
+    fn compare(&self, workers: usize) {
+        let new = || Box::new(Compared { tally: Tally::new(workers), course: Mutex::default() });
+        self.compared.get_or_init(new);
+    }
+
+    /// Changes the standing (control side); returns it before and after.
+    fn change(&self, step: impl Fn(Standing) -> Standing) -> (Standing, Standing) {
+        let stepped = |word| {
+            let next = step(Standing::unpack(word)).pack();
+            // What changes nothing must not take the cache line from the readers.
             (next != word).then_some(next)
         };
-        let before = match self.standing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step) {
+        let before = match self.standing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, stepped) {
             Ok(word) | Err(word) => Standing::unpack(word),
         };
-        let after = before.after(event, limits).state;
-        if before.state.usable() != after.usable() {
+        let after = step(before);
+        if before.state.usable() && !after.state.usable() {
+            self.turns.fetch_add(1, Ordering::Relaxed);
+        }
+        if before.usable() != after.usable() {
             // Release: who sees the new number also sees the state that caused it.
             self.epoch.0.fetch_add(1, Ordering::Release);
+            self.tell(before, after);
         }
-        (before.state, after)
-    }
-}
-
-/// What is known about the endpoints of one upstream. Nodes that come get a record, those that stay
-/// keep theirs, and one that nobody uses any more is forgotten. Control side only.
-#[derive(Debug, Default)]
-pub struct HealthRecords {
-    epoch: Arc<HealthEpoch>,
-    known: Mutex<Known>,
-}
-
-#[derive(Debug, Default)]
-struct Known {
-    records: HashMap<Target, Weak<Health>>,
-    /// How many records there may be until those without a user are looked for.
-    sweep_at: usize,
-}
-
-/// Which endpoint a record is of: names may share an address, and a name may have several.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Target {
-    host: String,
-    port: u16,
-    address: Address,
-}
-
-/// Below this many records nobody looks for those without a user.
-const SWEEP_MIN: usize = 64;
-
-impl HealthRecords {
-    /// The record of this endpoint: the existing one while anybody uses it, else a new one, which is
-    /// healthy.
-    pub fn of(&self, host: &str, port: u16, address: &Address) -> Arc<Health> {
-        let target = Target { host: host.to_owned(), port, address: address.clone() };
-        let mut known = lock(&self.known);
-        if let Some(health) = known.records.get(&target).and_then(Weak::upgrade) {
-            return health;
-        }
-        if known.records.len() >= known.sweep_at.max(SWEEP_MIN) {
-            known.sweep();
-        }
-        let health = Arc::new(Health::new(Arc::clone(&self.epoch)));
-        known.records.insert(target, Arc::downgrade(&health));
-        health
+        (before, after)
     }
 
-    /// What moves when one of the endpoints becomes usable or unusable.
-    pub fn epoch(&self) -> &Arc<HealthEpoch> {
-        &self.epoch
-    }
-
-    /// How many records are in use.
-    pub fn live(&self) -> usize {
-        let mut known = lock(&self.known);
-        known.sweep();
-        known.records.len()
-    }
-}
-
-impl Known {
-    fn sweep(&mut self) {
-        self.records.retain(|_, health| health.strong_count() > 0);
-        self.sweep_at = self.records.len() * 2;
-    }
-}
-
-/// What a worker has seen of a target.
-#[derive(Debug)]
-struct Report {
-    target: Arc<Health>,
-    event: Event,
-    limits: Limits,
-}
-
-/// Reports that may wait for the control side; more are dropped and counted. A report is three
-/// words, and losing one only delays a verdict.
-pub const REPORT_QUEUE: usize = 4096;
-
-/// The workers' end of passive health checking; clone one per worker.
-#[derive(Debug, Clone)]
-pub struct HealthReporter {
-    queue: mpsc::Sender<Report>,
-    dropped: Arc<AtomicU64>,
-}
-
-impl HealthReporter {
-    /// Reports `event` without waiting. Costs one load if it could not change anything.
-    #[inline]
-    pub fn report(&self, target: &Arc<Health>, event: Event, limits: Limits) {
-        if state::ignored(target.standing().state, event) {
-            return;
-        }
-        let report = Report { target: Arc::clone(target), event, limits };
-        if self.queue.try_send(report).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Reports dropped since the start because the control side did not keep up.
-    pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
-    }
-}
-
-/// The control side's end of passive health checking.
-#[derive(Debug)]
-pub struct HealthInbox {
-    queue: mpsc::Receiver<Report>,
-}
-
-impl HealthInbox {
-    /// Applies reports until every [`HealthReporter`] is gone.
-    pub async fn run(mut self) {
-        while let Some(Report { target, event, limits }) = self.queue.recv().await {
-            let (before, after) = target.apply(event, limits);
-            if before.usable() != after.usable() {
-                tracing::warn!(from = before.name(), to = after.name(), ?event, "passive health check");
+    fn tell(&self, before: Standing, after: Standing) {
+        let Some(place) = &self.place else { return };
+        let (upstream, node, address) = (&*place.upstream, place.name(), &place.address);
+        let (from, to) = (before.state.name(), after.state.name());
+        match after.reason() {
+            Some(reason) => {
+                tracing::warn!(upstream, node, %address, from, to, reason, "health check: the node is out")
             }
+            None => tracing::warn!(upstream, node, %address, from, to, "health check: the node is back"),
         }
     }
 }
 
-/// Both ends of passive health checking, with room for `capacity` reports ([`REPORT_QUEUE`]).
-pub fn passive_channel(capacity: usize) -> (HealthReporter, HealthInbox) {
-    let (sender, receiver) = mpsc::channel(capacity);
-    (HealthReporter { queue: sender, dropped: Arc::default() }, HealthInbox { queue: receiver })
+impl Place {
+    fn name(&self) -> String {
+        match &self.address {
+            Address::Unix(_) => self.host.clone(),
+            Address::Tcp(_) => format!("{}:{}", self.host, self.port),
+        }
+    }
+}
+
+/// Endpoints by distinct health record: a node listed in two priority groups is one target.
+fn targets(endpoints: &[Endpoint], wanted: impl Fn(&Health) -> bool) -> Vec<Endpoint> {
+    let mut seen = HashSet::with_capacity(endpoints.len());
+    let mut first = |e: &&Endpoint| seen.insert(Arc::as_ptr(&e.health));
+    endpoints.iter().filter(|e| wanted(&e.health)).filter(|e| first(e)).cloned().collect()
 }
 
 #[cfg(test)]
@@ -225,7 +204,7 @@ mod tests {
         let epoch = Arc::new(HealthEpoch::default());
         let health = Health::new(Arc::clone(&epoch));
         let check = |event, state: State, seen: u64| {
-            assert_eq!(health.apply(event, LIMITS).1, state);
+            assert_eq!(health.apply(event, LIMITS).1.state, state);
             assert_eq!((health.standing().state, epoch.get()), (state, seen), "{event:?}");
         };
         check(Event::Success, State::Healthy, 0);
@@ -233,36 +212,5 @@ mod tests {
         check(Event::HttpFailure, State::Unhealthy, 1);
         check(Event::TcpFailure, State::Unhealthy, 1);
         check(Event::Success, State::Healthy, 2);
-    }
-
-    #[test]
-    fn records_are_kept_while_they_are_used() {
-        let records = HealthRecords::default();
-        let at = |n: u16| Address::Tcp(([127, 0, 0, 1], n).into());
-        let of = |n: u16| records.of("a", n, &at(n));
-        let stays = of(1);
-        stays.apply(Event::TcpFailure, LIMITS);
-        (2..2000).for_each(|n| drop(of(n)));
-        assert!(Arc::ptr_eq(&stays, &of(1)) && !stays.usable());
-        assert!(lock(&records.known).records.len() <= SWEEP_MIN);
-        assert!(!Arc::ptr_eq(&stays, &records.of("b", 1, &at(1))), "names may share an address");
-        assert_eq!(records.live(), 1);
-        drop(stays);
-        assert!(of(1).usable() && records.live() == 0);
-    }
-
-    #[tokio::test]
-    async fn reports_arrive_and_surplus_is_counted() {
-        let (reporter, inbox) = passive_channel(1);
-        let target = Arc::new(Health::unchecked());
-        // Says nothing new, so it takes no room.
-        reporter.report(&target, Event::Success, LIMITS);
-        reporter.report(&target, Event::Timeout, LIMITS);
-        reporter.report(&target, Event::TcpFailure, LIMITS);
-        assert_eq!(reporter.dropped(), 1);
-        drop(reporter);
-        inbox.run().await;
-        let want = Standing { state: State::Unhealthy, timeouts: 1, ..Standing::default() };
-        assert_eq!(target.standing(), want);
     }
 }

@@ -3,18 +3,23 @@
 use std::fmt;
 use std::time::Duration;
 
-use sigma_config::checks::{self, CheckType, Checks};
+use sigma_config::checks::{self, CheckType, Checks, PassiveType};
 use sigma_net::tls::ClientTls;
 
+use super::outlier::Rules;
 use super::state::{Event, Limits};
 
 /// Compiled checks of one upstream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// The checks that send probes.
-    pub active: Active,
-    /// The checks that judge by traffic.
-    pub passive: Passive,
+    /// The checks that send probes, if there are any.
+    pub active: Option<Active>,
+    /// The checks that judge by traffic, if there are any.
+    pub passive: Option<Passive>,
+    /// After so long a target that no probe would find healthy again is used again.
+    pub fail_timeout: Duration,
+    /// The rules of outlier detection, if it is on.
+    pub outliers: Option<Rules>,
 }
 
 /// The bytes that a probe sends.
@@ -73,6 +78,8 @@ pub struct Active {
 /// Compiled passive checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passive {
+    /// Statuses say nothing because the section says so.
+    by_connection_only: bool,
     /// Statuses that are a success; empty without a `passive` section.
     pub healthy: StatusSet,
     /// Statuses that are a failure; empty without a `passive` section.
@@ -149,13 +156,22 @@ impl fmt::Display for PlanError {
 impl std::error::Error for PlanError {}
 
 impl Plan {
-    /// `tcp`, `http` or `https`: what a probe speaks.
+    /// `tcp`, `http` or `https`: what a probe speaks; without probes, what is judged.
     pub fn probe_name(&self) -> &'static str {
-        match self.active.probe {
+        let Some(active) = &self.active else {
+            let by_connection = self.passive.is_some_and(|passive| passive.by_connection_only);
+            return if by_connection { "tcp" } else { "http" };
+        };
+        match active.probe {
             Probe::Tcp => "tcp",
-            Probe::Http { .. } if self.active.tls.is_some() => "https",
+            Probe::Http { .. } if active.tls.is_some() => "https",
             Probe::Http { .. } => "http",
         }
+    }
+
+    /// Whether a probe would find out that an unusable target is healthy again.
+    pub fn probes_unusable(&self) -> bool {
+        self.active.as_ref().is_some_and(|active| active.unhealthy_interval.is_some())
     }
 
     /// Compiles `checks`.
@@ -172,46 +188,71 @@ impl Plan {
         rewrite_host: Option<&str>,
         tls: Option<&ClientTls>,
     ) -> Result<Plan, PlanError> {
-        let active = &checks.active;
-        let (healthy, unhealthy) = (active.healthy(), active.unhealthy());
-        let timeout = Duration::try_from_secs_f64(active.timeout).ok().filter(|t| !t.is_zero());
-        let timeout = timeout.ok_or_else(|| PlanError {
-            pointer: "/active/timeout",
-            message: format!("{} is not a time; write seconds above 0", active.timeout),
-        })?;
-        let seconds = |n: u32| (n > 0).then(|| Duration::from_secs(u64::from(n)));
+        let active = checks.active.as_ref();
+        let section = checks.passive.as_ref();
+        let fail_timeout = section.and_then(|passive| passive.fail_timeout).unwrap_or(FAIL_TIMEOUT);
         Ok(Plan {
-            active: Active {
-                probe: probe(active)?,
-                tls: probe_tls(active, tls)?,
-                timeout,
-                concurrency: (active.concurrency as usize).max(1),
-                port: active.port,
-                host: active.host.clone(),
-                rewrite_host: rewrite_host.map(str::to_owned),
-                healthy_interval: seconds(healthy.interval),
-                unhealthy_interval: seconds(unhealthy.interval),
-                healthy: healthy.http_statuses.iter().copied().collect(),
-                unhealthy: unhealthy.http_statuses.iter().copied().collect(),
-                limits: Limits {
-                    successes: healthy.successes,
-                    http_failures: unhealthy.http_failures,
-                    tcp_failures: unhealthy.tcp_failures,
-                    timeouts: unhealthy.timeouts,
-                },
-            },
-            passive: passive(checks.passive.as_ref()),
+            active: active.map(|section| self::active(section, rewrite_host, tls)).transpose()?,
+            passive: Some(passive(section)),
+            fail_timeout: time(fail_timeout, "/passive/fail_timeout")?,
+            outliers: None,
         })
     }
+
+    /// Outlier detection without checks.
+    pub fn comparing(rules: Rules) -> Plan {
+        let fail_timeout = Duration::from_secs_f64(FAIL_TIMEOUT);
+        Plan { active: None, passive: None, fail_timeout, outliers: Some(rules) }
+    }
+}
+
+/// In seconds; nginx's.
+const FAIL_TIMEOUT: f64 = 10.0;
+
+fn time(seconds: f64, pointer: &'static str) -> Result<Duration, PlanError> {
+    let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero());
+    time.ok_or_else(|| PlanError {
+        pointer,
+        message: format!("{seconds} is not a time; write seconds above 0"),
+    })
+}
+
+fn active(
+    section: &checks::Active,
+    rewrite_host: Option<&str>,
+    tls: Option<&ClientTls>,
+) -> Result<Active, PlanError> {
+    let (healthy, unhealthy) = (section.healthy(), section.unhealthy());
+    let seconds = |n: u32| (n > 0).then(|| Duration::from_secs(u64::from(n)));
+    Ok(Active {
+        probe: probe(section)?,
+        tls: probe_tls(section, tls)?,
+        timeout: time(section.timeout, "/active/timeout")?,
+        concurrency: (section.concurrency as usize).max(1),
+        port: section.port,
+        host: section.host.clone(),
+        rewrite_host: rewrite_host.map(str::to_owned),
+        healthy_interval: seconds(healthy.interval),
+        unhealthy_interval: seconds(unhealthy.interval),
+        healthy: healthy.http_statuses.iter().copied().collect(),
+        unhealthy: unhealthy.http_statuses.iter().copied().collect(),
+        limits: Limits {
+            successes: healthy.successes,
+            http_failures: unhealthy.http_failures,
+            tcp_failures: unhealthy.tcp_failures,
+            timeouts: unhealthy.timeouts,
+        },
+    })
 }
 
 fn passive(section: Option<&checks::Passive>) -> Passive {
     let defaults = checks::Passive::default();
     let checks::Passive { healthy, unhealthy, .. } = section.unwrap_or(&defaults);
     // Statuses count only if the section is there and about HTTP; failed attempts always do.
-    let by_status = section.is_some_and(|s| s.kind != CheckType::Tcp);
+    let by_status = section.is_some_and(|s| s.kind != PassiveType::Tcp);
     let set = |statuses: &[u16]| statuses.iter().copied().filter(|_| by_status).collect();
     Passive {
+        by_connection_only: section.is_some_and(|s| s.kind == PassiveType::Tcp),
         healthy: set(&healthy.http_statuses),
         unhealthy: set(&unhealthy.http_statuses),
         limits: Limits {
@@ -270,7 +311,7 @@ mod tests {
     use super::*;
 
     fn compile(change: impl FnOnce(&mut Checks)) -> Result<Plan, PlanError> {
-        let mut checks = Checks::default();
+        let mut checks = Checks { active: Some(checks::Active::default()), ..Checks::default() };
         change(&mut checks);
         Plan::compile(&checks, None, None)
     }
@@ -278,10 +319,11 @@ mod tests {
     #[test]
     fn statuses_are_judged_by_section() {
         let plan = compile(|c| c.passive = Some(checks::Passive::default())).expect("valid");
-        let check = |status, active, passive| {
+        let passive = |plan: &Plan| plan.passive.expect("passive checks");
+        let check = |status, active, by_traffic| {
             assert_eq!(
-                (plan.active.judge(status), plan.passive.judge(status)),
-                (active, passive),
+                (plan.active.as_ref().expect("active").judge(status), passive(&plan).judge(status)),
+                (active, by_traffic),
                 "{status}"
             );
         };
@@ -292,19 +334,25 @@ mod tests {
         check(0, Some(Event::HttpFailure), None);
         check(999, None, None);
         let without = compile(|_| ()).expect("valid");
-        assert_eq!(without.passive.judge(503), None);
-        assert_eq!(without.passive.limits, plan.passive.limits);
-        let tcp = checks::Passive { kind: CheckType::Tcp, ..checks::Passive::default() };
-        assert_eq!(compile(|c| c.passive = Some(tcp)).expect("valid").passive.judge(503), None);
+        assert_eq!(passive(&without).judge(503), None);
+        assert_eq!(passive(&without).limits, passive(&plan).limits);
+        let tcp = checks::Passive { kind: PassiveType::Tcp, ..checks::Passive::default() };
+        assert_eq!(
+            compile(|c| c.passive = Some(tcp)).expect("valid").passive.expect("passive").judge(503),
+            None
+        );
     }
 
     #[test]
     fn what_cannot_be_probed_is_said() {
         let check = |change: &dyn Fn(&mut checks::Active), pointer: &str| {
-            let error = compile(|c| change(&mut c.active)).expect_err(pointer);
+            let error = compile(|c| change(c.active.as_mut().expect("active"))).expect_err(pointer);
             assert_eq!(error.pointer, pointer);
         };
         check(&|a| a.kind = CheckType::Https, "/active/type");
+        let never = checks::Passive { fail_timeout: Some(0.0), ..checks::Passive::default() };
+        let error = compile(|c| c.passive = Some(never)).expect_err("no time");
+        assert_eq!(error.pointer, "/passive/fail_timeout");
         check(&|a| a.timeout = -1.0, "/active/timeout");
         check(&|a| a.timeout = f64::NAN, "/active/timeout");
         check(&|a| a.http_path = "/a\r\nb".into(), "/active/http_path");

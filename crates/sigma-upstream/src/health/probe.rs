@@ -125,8 +125,10 @@ mod tests {
                 pace.tick().await;
             }
         });
-        let mut plan = Plan::compile(&sigma_config::checks::Checks::default(), None, None).expect("valid");
-        plan.active.timeout = Duration::from_millis(200);
+        let active = Some(sigma_config::checks::Active::default());
+        let checks = sigma_config::checks::Checks { active, ..Default::default() };
+        let plan = Plan::compile(&checks, None, None).expect("valid");
+        let active = Active { timeout: Duration::from_millis(200), ..plan.active.expect("active checks") };
         let endpoint = Endpoint {
             lease: crate::identity::Lease::numbered(0),
             host: "127.0.0.1".to_owned(),
@@ -137,7 +139,7 @@ mod tests {
             priority: 0,
             health: std::sync::Arc::new(crate::health::Health::unchecked()),
         };
-        assert_eq!(probe(&plan.active, &endpoint).await, Some(Event::Timeout));
+        assert_eq!(probe(&active, &endpoint).await, Some(Event::Timeout));
     }
 
     #[test]

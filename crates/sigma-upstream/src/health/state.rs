@@ -1,5 +1,7 @@
 //! The state machine of one target, free of clocks and sharing.
 
+use super::outlier::Rule;
+
 /// How healthy a target is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum State {
@@ -68,10 +70,52 @@ impl Limits {
     }
 }
 
+impl Event {
+    const ALL: [Event; 4] = [Event::Success, Event::HttpFailure, Event::TcpFailure, Event::Timeout];
+
+    /// The name in reasons.
+    fn name(self) -> &'static str {
+        match self {
+            Event::Success => "success",
+            Event::HttpFailure => "http_failure",
+            Event::TcpFailure => "tcp_failure",
+            Event::Timeout => "timeout",
+        }
+    }
+}
+
+/// Who has seen an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// A probe.
+    Active,
+    /// A request.
+    Passive,
+}
+
+/// What made a target unhealthy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Blame {
+    /// Who has seen it.
+    pub by: Source,
+    /// What was seen.
+    pub event: Event,
+}
+
+impl std::fmt::Display for Blame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let by = match self.by {
+            Source::Active => "active",
+            Source::Passive => "passive",
+        };
+        write!(f, "{by} check: {}", self.event.name())
+    }
+}
+
 /// State and counters of a target; a new one is healthy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Standing {
-    /// The state.
+    /// The state by health checks.
     pub state: State,
     /// Successes since the last failure.
     pub successes: u8,
@@ -81,9 +125,58 @@ pub struct Standing {
     pub tcp_failures: u8,
     /// Timeouts since the last success.
     pub timeouts: u8,
+    /// What made it unhealthy; None while it is healthy.
+    pub blame: Option<Blame>,
+    /// The rule of outlier detection by which it is out now.
+    pub ejected: Option<Rule>,
 }
 
 impl Standing {
+    /// Whether requests may be sent to it.
+    pub fn usable(self) -> bool {
+        self.state.usable() && self.ejected.is_none()
+    }
+
+    /// Why no requests are sent to it; None if they are.
+    pub fn reason(self) -> Option<String> {
+        if self.usable() {
+            return None;
+        }
+        match (self.ejected, self.blame) {
+            (Some(rule), _) => Some(format!("outlier: {}", rule.name())),
+            (None, Some(blame)) => Some(blame.to_string()),
+            (None, None) => Some(self.state.name().to_owned()),
+        }
+    }
+
+    /// Its time as unhealthy is over without a probe that could tell: it gets requests, and one failure of
+    /// any kind makes it unhealthy again.
+    pub(super) fn on_probation(self, limits: Limits) -> Standing {
+        if self.state.usable() {
+            return self;
+        }
+        Standing {
+            state: State::MostlyHealthy,
+            successes: 0,
+            http_failures: limits.http_failures.saturating_sub(1),
+            tcp_failures: limits.tcp_failures.saturating_sub(1),
+            timeouts: limits.timeouts.saturating_sub(1),
+            blame: None,
+            ..self
+        }
+    }
+
+    /// As [`Standing::after`], and remembers who made it unhealthy.
+    pub(super) fn seen(self, by: Source, event: Event, limits: Limits) -> Standing {
+        let mut next = self.after(event, limits);
+        match next.state {
+            State::Unhealthy if self.state != State::Unhealthy => next.blame = Some(Blame { by, event }),
+            State::Healthy => next.blame = None,
+            _ => {}
+        }
+        next
+    }
+
     /// The standing after `event`, judged by `limits` of the section that saw it.
     pub fn after(self, event: Event, limits: Limits) -> Standing {
         let limit = limits.of(event);
@@ -93,7 +186,7 @@ impl Standing {
         let mut next = self;
         let count = match event {
             Event::Success => {
-                next = Standing { state: self.state, successes: self.successes, ..Standing::default() };
+                next = Standing { http_failures: 0, tcp_failures: 0, timeouts: 0, ..self };
                 &mut next.successes
             }
             Event::HttpFailure => &mut next.http_failures,
@@ -118,21 +211,28 @@ impl Standing {
 
     /// All of it in one word, so that a reader never sees a state with another state's counters.
     pub(super) fn pack(self) -> u64 {
-        let bytes =
-            [self.state as u8, self.successes, self.http_failures, self.tcp_failures, self.timeouts, 0, 0, 0];
+        let Standing { state, successes, http_failures, tcp_failures, timeouts, blame, ejected } = self;
+        let blame = blame.map_or(0, |blame| 1 + blame.by as u8 * 4 + blame.event as u8);
+        let ejected = ejected.map_or(0, |rule| 1 + rule as u8);
+        let bytes = [state as u8, successes, http_failures, tcp_failures, timeouts, blame, ejected, 0];
         u64::from_le_bytes(bytes)
     }
 
     /// The inverse of [`Standing::pack`].
     pub(super) fn unpack(word: u64) -> Standing {
-        let [state, successes, http_failures, tcp_failures, timeouts, ..] = word.to_le_bytes();
+        let [state, successes, http_failures, tcp_failures, timeouts, blame, ejected, _] = word.to_le_bytes();
         let state = match state {
             0 => State::Healthy,
             1 => State::MostlyHealthy,
             2 => State::MostlyUnhealthy,
             _ => State::Unhealthy,
         };
-        Standing { state, successes, http_failures, tcp_failures, timeouts }
+        let blame = blame.checked_sub(1).map(|packed| Blame {
+            by: if packed & 4 == 0 { Source::Active } else { Source::Passive },
+            event: Event::ALL[usize::from(packed & 3)],
+        });
+        let ejected = ejected.checked_sub(1).and_then(|rule| Rule::ALL.get(usize::from(rule))).copied();
+        Standing { state, successes, http_failures, tcp_failures, timeouts, blame, ejected }
     }
 }
 
@@ -166,7 +266,7 @@ mod tests {
             standing = standing.after(event, limits);
             assert_eq!(Standing::unpack(standing.pack()), standing);
         }
-        let Standing { state, successes, http_failures, tcp_failures, timeouts } = standing;
+        let Standing { state, successes, http_failures, tcp_failures, timeouts, .. } = standing;
         let got = format!("{} {successes}/{http_failures}/{tcp_failures}/{timeouts}", state.name());
         assert_eq!(got, want, "after {events:?}");
     }
@@ -207,5 +307,45 @@ mod tests {
         let limits = Limits { successes: 255, http_failures: 255, tcp_failures: 1, timeouts: 1 };
         check(limits, &"h".repeat(254), "mostly_healthy 0/254/0/0");
         check(limits, &"h".repeat(300), "unhealthy 0/255/0/0");
+    }
+
+    #[test]
+    fn everything_fits_into_a_word() {
+        let mut blames = vec![None];
+        for by in [Source::Active, Source::Passive] {
+            blames.extend(Event::ALL.map(|event| Some(Blame { by, event })));
+        }
+        for blame in blames {
+            for ejected in std::iter::once(None).chain(Rule::ALL.map(Some)) {
+                let standing =
+                    Standing { successes: 255, timeouts: 7, blame, ejected, ..Standing::default() };
+                assert_eq!(Standing::unpack(standing.pack()), standing);
+            }
+        }
+    }
+
+    #[test]
+    fn the_reason_says_who_and_what() {
+        let down = Standing::default().seen(Source::Passive, Event::Timeout, LIMITS);
+        assert_eq!(down.reason().as_deref(), Some("passive check: timeout"));
+        let still = down.seen(Source::Active, Event::TcpFailure, LIMITS);
+        assert_eq!(still, down, "a failure of what is unhealthy says nothing new");
+        let ejected = Standing { ejected: Some(Rule::SuccessRate), ..down };
+        assert_eq!(ejected.reason().as_deref(), Some("outlier: success_rate"));
+        let up = "ss".chars().fold(down, |s, _| s.seen(Source::Active, Event::Success, LIMITS));
+        assert_eq!((up.reason(), up.blame, up.usable()), (None, None, true));
+    }
+
+    #[test]
+    fn on_probation_one_failure_is_enough() {
+        let down = "hhh".chars().fold(Standing::default(), |s, _| s.after(Event::HttpFailure, LIMITS));
+        let back = down.on_probation(LIMITS);
+        assert!(back.usable());
+        for event in [Event::HttpFailure, Event::TcpFailure, Event::Timeout] {
+            assert_eq!(back.after(event, LIMITS).state, State::Unhealthy, "{event:?}");
+        }
+        let good = back.after(Event::Success, LIMITS);
+        assert_eq!(good.after(Event::HttpFailure, LIMITS).state, State::MostlyHealthy);
+        assert_eq!(good.on_probation(LIMITS), good, "one that is in use stays as it is");
     }
 }

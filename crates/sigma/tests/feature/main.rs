@@ -22,6 +22,7 @@ mod names;
 mod node_faults;
 mod nodes;
 mod operators;
+mod outliers;
 mod plugins_admin;
 mod plugins_auth;
 mod plugins_limit;

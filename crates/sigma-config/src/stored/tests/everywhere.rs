@@ -125,7 +125,7 @@ fn upstreams_and_services_are_refused_alike() {
     check(json!({ "nodes": [{ "host": "h", "weight": 1, "port": 0 }] }), "nodes[0].port", "at least 1");
     check(json!({ "nodes": [{ "host": "h", "weight": 1, "weigth": 1 }] }), "nodes[0].weigth", "did you mean");
     check(json!({ "nodes": { "h:65536": 1 } }), "nodes[\"h:65536\"]", "write host:port");
-    check(json!({ "checks": { "passive": {} } }), "checks", "add `active`");
+    check(json!({ "checks": {} }), "checks", "add `active`");
     check(
         json!({ "checks": { "active": { "healthy": { "successes": 255 } } } }),
         "checks.active.healthy.successes",

@@ -1,0 +1,92 @@
+//! Targets go out, and come back when their time is over. Control side only, within a runtime.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use super::outlier::{Rule, Rules, Sample, Totals};
+use super::plan::Plan;
+use super::state::{Limits, Standing};
+use super::{Health, targets};
+use crate::endpoint::{Endpoint, lock};
+
+/// A check has changed a target. One that it made unusable, and that no probe will find healthy again,
+/// comes back after `fail_timeout`.
+pub(super) fn after_check(
+    target: &Arc<Health>,
+    plan: &Plan,
+    limits: Limits,
+    before: Standing,
+    after: Standing,
+) {
+    if !before.state.usable() || after.state.usable() || plan.probes_unusable() {
+        return;
+    }
+    let (turn, target) = (target.turns.load(Ordering::Relaxed), Arc::downgrade(target));
+    let timeout = plan.fail_timeout;
+    tokio::spawn(async move {
+        tokio::time::sleep(timeout).await;
+        let Some(target) = target.upgrade() else { return };
+        // It may have come back meanwhile, and gone out again: that has a time of its own.
+        if target.turns.load(Ordering::Relaxed) == turn {
+            target.change(|standing| standing.on_probation(limits));
+        }
+    });
+}
+
+/// Ejects a target that `rule` has found among `nodes`, if the rules allow it now.
+pub(super) fn eject(rules: &Rules, target: &Arc<Health>, rule: Rule, nodes: &[Endpoint]) {
+    let Some(compared) = target.compared.get() else { return };
+    if target.standing().ejected.is_some() || !rules.enforces(rule, fastrand::u64(..)) {
+        return;
+    }
+    let distinct = targets(nodes, |_| true);
+    let out = distinct.iter().filter(|node| !node.health.usable()).count();
+    if !rules.allows(out, distinct.len()) {
+        tracing::debug!(
+            rule = rule.name(),
+            out,
+            of = distinct.len(),
+            "too many nodes are out to eject another"
+        );
+        return;
+    }
+    let now_ms = unix_ms();
+    let until_ms = lock(&compared.course).eject(rules, now_ms, fastrand::u64(..));
+    target.change(|standing| Standing { ejected: Some(rule), ..standing });
+    let (target, time) = (Arc::downgrade(target), Duration::from_millis(until_ms - now_ms));
+    tokio::spawn(async move {
+        tokio::time::sleep(time).await;
+        let Some(target) = target.upgrade() else { return };
+        if target.ejected_until_ms() == Some(until_ms) {
+            come_back(&target);
+        }
+    });
+}
+
+fn come_back(target: &Health) {
+    let Some(compared) = target.compared.get() else { return };
+    compared.tally.begin_anew();
+    lock(&compared.course).come_back(compared.tally.totals());
+    target.change(|standing| Standing { ejected: None, ..standing });
+}
+
+/// Compares the nodes by what was seen since the last sweep, and ejects those that stand out.
+pub(super) fn sweep(rules: &Rules, nodes: &[Endpoint]) {
+    let distinct = targets(nodes, |_| true);
+    let sample = |node: &Endpoint| {
+        let nothing = Sample { seen: Totals::default(), is_in_use: false };
+        node.health.compared.get().map_or(nothing, |compared| {
+            lock(&compared.course).sweep(compared.tally.totals(), node.health.usable())
+        })
+    };
+    let samples: Vec<Sample> = distinct.iter().map(sample).collect();
+    for (at, rule) in rules.outliers(&samples) {
+        eject(rules, &distinct[at].health, rule, nodes);
+    }
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
