@@ -91,6 +91,9 @@ impl<'a> Attempts<'a> {
             None if balancer.endpoints().endpoints.is_empty() => {
                 Err(Fault::new(FaultKind::NoNode, "the upstream has no node"))
             }
+            None if balancer.is_refusing() => {
+                Err(Fault::new(FaultKind::NoNode, "too few nodes of the upstream are usable"))
+            }
             None => Err(Fault::new(
                 FaultKind::NodesExhausted,
                 "all nodes of the upstream were tried or none may be used",

@@ -221,7 +221,7 @@ impl Worker {
             let Some(known) = slot else { continue };
             let current = view.snapshot.upstream(number);
             if current.is_some_and(|upstream| known.follow(upstream)) {
-                known.towards.balancer.borrow_mut().refresh();
+                known.towards.balancer.borrow_mut().refresh(deadline::now_ms());
             } else {
                 *slot = None;
             }

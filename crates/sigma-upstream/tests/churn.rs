@@ -163,7 +163,7 @@ async fn churn() {
         }
     };
     tokio::time::timeout(PATIENCE, gone).await.expect("no nodes");
-    worker.balancer.borrow_mut().refresh();
+    worker.balancer.borrow_mut().refresh(0);
     worker.pools.borrow_mut().sweep(0);
     assert_eq!((ids.live(), records.live(), worker.pools.borrow().endpoints()), (0, 0, 0));
     running.abort();

@@ -6,6 +6,7 @@
 
 #[macro_use]
 mod base;
+mod balancing;
 mod consumer;
 mod optional;
 mod outliers;
@@ -26,6 +27,7 @@ use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
+pub use balancing::SlowStart;
 pub use consumer::{Consumer, ConsumerGroup, Credential};
 pub(crate) use consumer::{ConsumerItem, split_credential};
 pub use optional::{Optional, Unset};

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::balancing::SlowStart;
 use super::optional::Optional;
 use super::retry::{ExchangeDeadline, RetryPolicy};
 use super::shared::{Confidential, Labels, Timeout, UnixTime};
@@ -225,6 +226,23 @@ resource! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(range(min = 100, max = 10000))]
         pub bounded_load: Option<u16>,
+        /// A node that is new, or usable again, gets a share that grows over a window. With `type`
+        /// `roundrobin`, `random`, `least_request` or `peak_ewma`; unset: the full share at once.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub slow_start: Option<Box<SlowStart>>,
+        /// Percentage: a level of `priority` whose share of usable nodes times this is below 100 % gives
+        /// the rest of its load to the levels below. Unset: a level serves as long as it has a usable node.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(range(min = 100, max = 10000))]
+        pub overprovisioning_factor: Option<u16>,
+        /// Percentage of usable nodes below which all nodes of a level of `priority` are used, if the
+        /// levels together cannot carry the load; 0: never. Unset: all nodes are used when none is usable.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(range(max = 100))]
+        pub panic_threshold: Option<u8>,
+        /// Below `panic_threshold` requests are answered 503 instead.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        pub fail_traffic_on_panic: bool,
         /// Health checks.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub checks: Option<Box<crate::checks::Checks>>,

@@ -6,6 +6,7 @@
 //! weights, and the comparison of active / weight those of busy ones.
 
 use super::active::Active;
+use super::slow_start::SlowStart;
 use super::urn::Urn;
 use super::{Group, Outcome, PickContext, Policy};
 use crate::endpoint::EndpointSet;
@@ -14,6 +15,7 @@ use crate::identity::EndpointId;
 /// Power of two choices on active requests.
 #[derive(Debug, Default)]
 pub(super) struct LeastRequest {
+    slow_start: Option<SlowStart>,
     active: Active,
     groups: Vec<Drawn>,
 }
@@ -25,9 +27,15 @@ struct Drawn {
     slots: Vec<usize>,
 }
 
+impl LeastRequest {
+    pub(super) fn new(slow_start: Option<SlowStart>) -> LeastRequest {
+        LeastRequest { slow_start, ..LeastRequest::default() }
+    }
+}
+
 impl Policy for LeastRequest {
     fn rebuild(&mut self, _: &EndpointSet, groups: &[Group]) {
-        let urns: Vec<Urn> = groups.iter().map(|group| Urn::new(group)).collect();
+        let urns: Vec<Urn> = groups.iter().map(|group| Urn::new(group, self.slow_start)).collect();
         let slots = self.active.rebuild(urns.iter().map(Urn::members));
         self.groups = urns.into_iter().zip(slots).map(|(urn, slots)| Drawn { urn, slots }).collect();
     }

@@ -14,6 +14,7 @@ mod ewma;
 mod kept;
 mod least_conn;
 mod least_request;
+mod levels;
 mod maglev;
 mod names;
 mod peak_ewma;
@@ -22,6 +23,7 @@ mod roundrobin;
 mod rules;
 #[cfg(test)]
 mod simulation;
+mod slow_start;
 #[cfg(test)]
 mod tests;
 mod urn;
@@ -33,6 +35,9 @@ use sigma_config::resources::Balance;
 
 use crate::endpoint::{EndpointSet, EndpointView, LocalSet, UpstreamCell};
 use crate::identity::EndpointId;
+
+use levels::Levels;
+use slow_start::Ages;
 
 pub use chash::crc32;
 pub use rules::Rules;
@@ -110,8 +115,12 @@ pub struct Member {
     pub id: EndpointId,
     /// Configured weight.
     pub weight: u32,
+    /// Configured priority.
+    pub priority: i32,
     /// Whether it may be used now.
     pub usable: bool,
+    /// When it became usable, if it starts slowly and has not been usable for long.
+    pub since_ms: Option<u64>,
 }
 
 /// Nodes of one priority; at least one of them is usable.
@@ -138,14 +147,14 @@ pub trait Policy {
 fn policy(rules: &Rules, seed: u64) -> Box<dyn Policy> {
     match rules.balance {
         // Upstreams of a Kafka bridge are checked and kept, and nobody balances among them.
-        Balance::Roundrobin | Balance::None => Box::new(roundrobin::RoundRobin::new(seed)),
+        Balance::Roundrobin | Balance::None => Box::new(roundrobin::RoundRobin::new(seed, rules.slow_start)),
         Balance::Chash => Box::new(chash::ConsistentHash::new(rules.bounded_load)),
         Balance::Maglev => Box::new(maglev::Maglev::new(rules.bounded_load)),
         Balance::Ewma => Box::new(ewma::Ewma::default()),
-        Balance::PeakEwma => Box::new(peak_ewma::PeakEwma::default()),
+        Balance::PeakEwma => Box::new(peak_ewma::PeakEwma::new(rules.slow_start)),
         Balance::LeastConn => Box::new(least_conn::LeastConn::default()),
-        Balance::LeastRequest => Box::new(least_request::LeastRequest::default()),
-        Balance::Random => Box::new(random::Random::default()),
+        Balance::LeastRequest => Box::new(least_request::LeastRequest::new(rules.slow_start)),
+        Balance::Random => Box::new(random::Random::new(rules.slow_start)),
     }
 }
 
@@ -154,9 +163,16 @@ pub struct Balancer {
     view: EndpointView,
     policy: Box<dyn Policy>,
     rules: Rules,
-    groups: usize,
+    levels: Levels,
+    /// Since when nodes are usable, if that matters.
+    ages: Option<Ages>,
+    /// There is one node, which is used whatever is known of it.
+    only: bool,
     health_seen: u64,
 }
+
+/// Of no set of nodes: the next look finds another number.
+const NOT_SEEN: u64 = u64::MAX;
 
 impl std::fmt::Debug for Balancer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -168,17 +184,18 @@ impl Balancer {
     /// A balancer of the endpoints in `cell`. `seed` should differ between workers.
     pub fn new(rules: impl Into<Rules>, cell: Arc<UpstreamCell>, seed: u64) -> Balancer {
         let (view, rules) = (EndpointView::new(cell), rules.into());
-        let policy = policy(&rules, seed);
-        let mut balancer = Balancer { view, policy, rules, groups: 0, health_seen: 0 };
-        balancer.rebuild();
+        let (policy, ages) = (policy(&rules, seed), rules.slow_start.map(Ages::new));
+        let levels = Levels::default();
+        let mut balancer = Balancer { view, policy, rules, levels, ages, only: false, health_seen: NOT_SEEN };
+        balancer.rebuild(0);
         balancer
     }
 
-    /// Follows another cell and keeps what is known of nodes that stay, for a reload that
-    /// changed the upstream but not its rules.
+    /// Follows another cell from the next pick on, and keeps what is known of nodes that stay: for a
+    /// reload that changed the upstream but not its rules.
     pub fn follow(&mut self, cell: Arc<UpstreamCell>) {
         self.view = EndpointView::new(cell);
-        self.rebuild();
+        self.health_seen = NOT_SEEN;
     }
 
     /// The endpoints that the last pick was made from.
@@ -189,23 +206,33 @@ impl Balancer {
 
     /// Takes over newly published endpoints; [`Balancer::pick`] does so by itself.
     #[inline]
-    pub fn refresh(&mut self) {
+    pub fn refresh(&mut self, now_ms: u64) {
         if self.view.refresh() || self.view.held().health_epoch.get() != self.health_seen {
-            self.rebuild();
+            self.rebuild(now_ms);
         }
     }
 
-    /// The next node as position in [`Balancer::endpoints`]; none if every node was tried.
+    /// The next node as position in [`Balancer::endpoints`]; none if every node was tried, or
+    /// the rules want none.
     ///
     /// An upstream with one node always gives that node: its weight, health and whether it was
-    /// tried do not matter.
+    /// tried do not matter, unless the rules speak of panic.
     #[inline]
     pub fn pick(&mut self, context: &PickContext<'_>) -> Option<usize> {
-        self.refresh();
-        if self.view.held().endpoints.len() == 1 {
+        self.refresh(context.now_ms);
+        if self.only {
             return Some(0);
         }
-        (0..self.groups).find_map(|group| self.policy.pick(group, context))
+        let bits = || match self.rules.hashes() {
+            true => u64::from(crc32(context.key.unwrap_or_default())),
+            false => context.random,
+        };
+        self.levels.pick(&mut *self.policy, || mix(bits(), LEVEL), context)
+    }
+
+    /// Whether requests are turned away because too few nodes are usable.
+    pub fn is_refusing(&self) -> bool {
+        self.levels.refuses()
     }
 
     fn start(&mut self, id: EndpointId) {
@@ -216,15 +243,23 @@ impl Balancer {
         self.policy.end(id, outcome);
     }
 
-    fn rebuild(&mut self) {
+    fn rebuild(&mut self, now_ms: u64) {
         let set = self.view.held();
         // Read before the targets: a change in between causes another rebuild, never a lost one.
         self.health_seen = set.health_epoch.get();
-        let groups = groups(set);
-        self.groups = groups.len();
+        if let Some(ages) = &mut self.ages {
+            ages.learn(set, now_ms);
+        }
+        let mut groups = Vec::new();
+        let levels = by_priority(members(set, &mut self.ages));
+        self.levels = Levels::new(levels, &self.rules.levels, &mut groups);
+        self.only = set.endpoints.len() == 1 && !self.rules.levels.judge_panic();
         self.policy.rebuild(set, &groups);
     }
 }
+
+/// Tells the choice of a level from the choices that follow it.
+const LEVEL: u64 = 1 << 40;
 
 /// An attempt on an endpoint, which counts as busy with it until this is dropped: also if the
 /// exchange is given up or panics.
@@ -258,24 +293,26 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Priority groups in descending order, without those that have no usable node.
-/// If no node at all is usable, all are.
-fn groups(set: &EndpointSet) -> Vec<Group> {
+/// The nodes of a set as members, the highest priority first, else in the order of the set.
+fn members(set: &EndpointSet, ages: &mut Option<Ages>) -> Vec<Member> {
     let endpoints = &set.endpoints;
-    let any = endpoints.iter().any(|e| e.health.usable());
-    if !any && endpoints.len() > 1 {
-        tracing::warn!("all upstream nodes are unhealthy; using all of them");
+    if endpoints.len() > 1 && !endpoints.iter().any(|e| e.health.usable()) {
+        tracing::warn!("all upstream nodes are unhealthy");
     }
     let mut order: Vec<usize> = (0..endpoints.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(endpoints[index].priority));
-    let same = |a: &usize, b: &usize| endpoints[*a].priority == endpoints[*b].priority;
-    let member = |&index: &usize| {
+    let member = |index: usize| {
         let endpoint = &endpoints[index];
-        let usable = !any || endpoint.health.usable();
-        Member { index, id: endpoint.id(), weight: endpoint.weight, usable }
+        let (id, usable) = (endpoint.id(), endpoint.health.usable());
+        let since_ms = ages.as_mut().and_then(|ages| ages.of(id));
+        Member { index, id, weight: endpoint.weight, priority: endpoint.priority, usable, since_ms }
     };
-    let groups = order.chunk_by(same).map(|chunk| chunk.iter().map(member).collect::<Group>());
-    groups.filter(|group| group.iter().any(|m| m.usable)).collect()
+    order.into_iter().map(member).collect()
+}
+
+/// One group for each priority.
+fn by_priority(members: Vec<Member>) -> Vec<Group> {
+    members.chunk_by(|a, b| a.priority == b.priority).map(<[Member]>::to_vec).collect()
 }
 
 /// The usable members that take part where weight 0 means "only if all are 0".

@@ -7,6 +7,7 @@
 //! as many.
 
 use super::kept::Kept;
+use super::slow_start::SlowStart;
 use super::urn::Urn;
 use super::{Group, Outcome, PickContext, Policy};
 use crate::endpoint::EndpointSet;
@@ -21,6 +22,7 @@ const INITIAL_MS: f64 = 30.0;
 /// Power of two choices on latency and pending requests.
 #[derive(Debug, Default)]
 pub(super) struct PeakEwma {
+    slow_start: Option<SlowStart>,
     stats: Kept<Stat>,
     groups: Vec<Drawn>,
 }
@@ -66,11 +68,21 @@ impl Stat {
     }
 }
 
+impl PeakEwma {
+    pub(super) fn new(slow_start: Option<SlowStart>) -> PeakEwma {
+        PeakEwma { slow_start, ..PeakEwma::default() }
+    }
+}
+
 impl Policy for PeakEwma {
     fn rebuild(&mut self, _: &EndpointSet, groups: &[Group]) {
         self.stats.begin();
         let drawn = |group: &Group| {
-            let urn = Urn::new(group);
+            // What is known of a node stays while it is not usable.
+            for member in group {
+                self.stats.stay(member.id);
+            }
+            let urn = Urn::new(group, self.slow_start);
             let slots = urn.members().iter().map(|m| self.stats.stay(m.id)).collect();
             Drawn { urn, slots }
         };

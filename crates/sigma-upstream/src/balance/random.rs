@@ -1,5 +1,6 @@
 //! A random node, in proportion to its weight. A pick is O(1).
 
+use super::slow_start::SlowStart;
 use super::urn::Urn;
 use super::{Group, PickContext, Policy};
 use crate::endpoint::EndpointSet;
@@ -7,12 +8,19 @@ use crate::endpoint::EndpointSet;
 /// Weighted random choice.
 #[derive(Debug, Default)]
 pub(super) struct Random {
+    slow_start: Option<SlowStart>,
     groups: Vec<Urn>,
+}
+
+impl Random {
+    pub(super) fn new(slow_start: Option<SlowStart>) -> Random {
+        Random { slow_start, ..Random::default() }
+    }
 }
 
 impl Policy for Random {
     fn rebuild(&mut self, _: &EndpointSet, groups: &[Group]) {
-        self.groups = groups.iter().map(|group| Urn::new(group)).collect();
+        self.groups = groups.iter().map(|group| Urn::new(group, self.slow_start)).collect();
     }
 
     fn pick(&mut self, group: usize, context: &PickContext<'_>) -> Option<usize> {

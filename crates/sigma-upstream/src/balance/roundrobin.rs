@@ -5,7 +5,8 @@
 //! take turns in planes, one for each bit of the weights, which keeps the shares exact and makes a
 //! pick O(bits), however many nodes there are.
 
-use super::{Group, Member, PickContext, Policy, below, gcd, weighted};
+use super::slow_start::{SlowStart, Warming};
+use super::{Group, Member, PickContext, Policy, below, gcd, mix, weighted};
 use crate::endpoint::EndpointSet;
 use crate::identity::EndpointId;
 
@@ -16,10 +17,14 @@ const SMOOTH_MAX: usize = 32;
 /// Turns that a pick may lose to nodes that were tried, before the nodes are gone through.
 const TURNS: usize = 8;
 
+/// Turns that a pick may lose to nodes that warm up.
+const TURNS_WARMING: u64 = 64;
+
 /// Smooth weighted round robin.
 #[derive(Debug)]
 pub(super) struct RoundRobin {
     seed: u64,
+    slow_start: Option<SlowStart>,
     groups: Vec<Wheel>,
 }
 
@@ -27,6 +32,7 @@ pub(super) struct RoundRobin {
 struct Wheel {
     members: Vec<Member>,
     turns: Turns,
+    warming: Option<Warming>,
 }
 
 /// Whose turn it is.
@@ -122,8 +128,8 @@ impl Owed {
 
 impl RoundRobin {
     /// `seed` rotates the order, so that workers do not all begin with the same node.
-    pub(super) fn new(seed: u64) -> RoundRobin {
-        RoundRobin { seed, groups: Vec::new() }
+    pub(super) fn new(seed: u64, slow_start: Option<SlowStart>) -> RoundRobin {
+        RoundRobin { seed, slow_start, groups: Vec::new() }
     }
 }
 
@@ -131,7 +137,7 @@ impl Policy for RoundRobin {
     fn rebuild(&mut self, _: &EndpointSet, groups: &[Group]) {
         let old = std::mem::take(&mut self.groups);
         let wheel = |(number, group): (usize, &Group)| {
-            let mut wheel = Wheel::new(group, self.seed);
+            let mut wheel = Wheel::new(group, self.seed, self.slow_start);
             if let Some(old) = old.get(number) {
                 wheel.resume(old);
             }
@@ -143,13 +149,16 @@ impl Policy for RoundRobin {
     #[inline]
     fn pick(&mut self, group: usize, context: &PickContext<'_>) -> Option<usize> {
         let wheel = self.groups.get_mut(group)?;
-        let at = wheel.turn(context)?;
+        let at = match wheel.warming {
+            None => wheel.turn(context)?,
+            Some(warming) => wheel.turn_of_warm(&warming, context)?,
+        };
         Some(wheel.members[at].index)
     }
 }
 
 impl Wheel {
-    fn new(group: &[Member], seed: u64) -> Wheel {
+    fn new(group: &[Member], seed: u64, slow_start: Option<SlowStart>) -> Wheel {
         let mut members = weighted(group);
         let start = below(seed, members.len() as u64) as usize;
         members.rotate_left(start);
@@ -161,7 +170,7 @@ impl Wheel {
         } else {
             planes(&members)
         };
-        Wheel { members, turns }
+        Wheel { warming: Warming::of(slow_start, &members), members, turns }
     }
 
     /// Goes on where `old` was, as far as it has the same members.
@@ -185,6 +194,18 @@ impl Wheel {
             }
             _ => {}
         }
+    }
+
+    /// The position whose turn it is and that does not let it pass.
+    fn turn_of_warm(&mut self, warming: &Warming, context: &PickContext<'_>) -> Option<usize> {
+        let mut at = self.turn(context)?;
+        for again in 0..TURNS_WARMING {
+            if warming.takes(&self.members[at], context.now_ms, mix(context.random, again)) {
+                break;
+            }
+            at = self.turn(context)?;
+        }
+        Some(at)
     }
 
     /// The position whose turn it is.

@@ -2,15 +2,26 @@
 
 use sigma_config::resources::{Balance, Upstream};
 
+use super::levels::LevelRules;
+use super::slow_start::SlowStart;
+
 /// The rules of one upstream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
     pub(super) balance: Balance,
     /// Percent of the mean load that a node may have before keys that hash to it go elsewhere.
     pub(super) bounded_load: Option<u16>,
+    pub(super) slow_start: Option<SlowStart>,
+    pub(super) levels: LevelRules,
 }
 
 impl Rules {
+    /// Whether a request goes where its key hashes to.
+    #[inline]
+    pub(super) fn hashes(&self) -> bool {
+        matches!(self.balance, Balance::Chash | Balance::Maglev)
+    }
+
     /// Whether latencies are asked for: they cost reading a clock.
     pub fn needs_latency(&self) -> bool {
         matches!(self.balance, Balance::Ewma | Balance::PeakEwma)
@@ -20,12 +31,17 @@ impl Rules {
 /// The type alone.
 impl From<Balance> for Rules {
     fn from(balance: Balance) -> Rules {
-        Rules { balance, bounded_load: None }
+        Rules { balance, bounded_load: None, slow_start: None, levels: LevelRules::default() }
     }
 }
 
 impl From<&Upstream> for Rules {
     fn from(config: &Upstream) -> Rules {
-        Rules { balance: config.balance, bounded_load: config.bounded_load }
+        Rules {
+            balance: config.balance,
+            bounded_load: config.bounded_load,
+            slow_start: config.slow_start.as_deref().map(SlowStart::from),
+            levels: LevelRules::from(config),
+        }
     }
 }

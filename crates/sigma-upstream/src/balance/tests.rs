@@ -1,6 +1,7 @@
 //! The balance policies against the sequences and shares that they promise.
 
 mod policies;
+mod rules;
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};

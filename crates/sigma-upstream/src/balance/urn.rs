@@ -1,14 +1,18 @@
 //! Draws members in proportion to their weights, in constant time however many there are
 //! (Walker's alias method, with integers).
 
+use super::slow_start::{SlowStart, Warming};
 use super::{Member, PickContext, below, mix, weighted};
 
 /// Draws until one fits, before the members are gone through. A draw misses when it meets what was
 /// tried or excluded, which are few.
 const DRAWS: u64 = 8;
 
-/// Between the draws of one pick.
-const SALTS: u64 = 64;
+/// The same where some members warm up, and let most draws pass.
+const DRAWS_WARMING: u64 = 64;
+
+/// Between the two nodes of one pick.
+const SALTS: u64 = 2 * DRAWS_WARMING;
 
 /// The usable members of a group, of which some have weight.
 #[derive(Debug)]
@@ -18,6 +22,7 @@ pub(super) struct Urn {
     cells: Vec<Cell>,
     /// Sum of the weights, which is also what each cell holds.
     total: u64,
+    warming: Option<Warming>,
 }
 
 /// An equal part of all draws, shared by two members.
@@ -31,12 +36,12 @@ struct Cell {
 
 impl Urn {
     /// Members without weight take part only if there are no others.
-    pub(super) fn new(group: &[Member]) -> Urn {
+    pub(super) fn new(group: &[Member], slow_start: Option<SlowStart>) -> Urn {
         let members = weighted(group);
         let total = members.iter().map(|m| u64::from(m.weight)).sum();
         let equal = members.windows(2).all(|pair| pair[0].weight == pair[1].weight);
         let cells = if equal { Vec::new() } else { cells(&members, total) };
-        Urn { members, cells, total }
+        Urn { warming: Warming::of(slow_start, &members), members, cells, total }
     }
 
     /// Those that can be drawn.
@@ -68,10 +73,13 @@ impl Urn {
             return None;
         }
         let mut at = 0;
-        for again in 0..DRAWS {
-            let first = salt == 0 && again == 0;
-            at = self.toss(if first { context.random } else { mix(context.random, salt + again) });
-            if fits(at) {
+        let draws = if self.warming.is_some() { DRAWS_WARMING } else { DRAWS };
+        for again in salt..salt + draws {
+            at = self.toss(if again == 0 { context.random } else { mix(context.random, again) });
+            let takes = |warming: &Warming| {
+                warming.takes(&self.members[at], context.now_ms, mix(context.random, !again))
+            };
+            if fits(at) && self.warming.as_ref().is_none_or(takes) {
                 return Some(at);
             }
         }
@@ -117,7 +125,7 @@ mod tests {
     use crate::identity::EndpointId;
 
     fn member(at: usize, weight: u32) -> Member {
-        Member { index: at, id: EndpointId::numbered(at), weight, usable: true }
+        Member { index: at, id: EndpointId::numbered(at), weight, priority: 0, usable: true, since_ms: None }
     }
 
     #[test]
@@ -125,7 +133,7 @@ mod tests {
         for weights in [vec![1, 3], vec![5, 1, 1], vec![u32::MAX, 1, 7, 0, 100], vec![1; 4], vec![9, 2, 2, 9]]
         {
             let members: Vec<Member> = weights.iter().enumerate().map(|(at, &w)| member(at, w)).collect();
-            let urn = Urn::new(&members);
+            let urn = Urn::new(&members, None);
             let mut parts = vec![0u64; urn.members.len()];
             for (at, cell) in urn.cells.iter().enumerate() {
                 parts[at] += cell.own;
@@ -141,7 +149,7 @@ mod tests {
 
     #[test]
     fn what_was_tried_is_not_drawn() {
-        let urn = Urn::new(&[member(0, 1000), member(1, 1), member(2, 1)]);
+        let urn = Urn::new(&[member(0, 1000), member(1, 1), member(2, 1)], None);
         let mut tried = Tried::default();
         for want in [3, 2, 1] {
             let context = PickContext { key: None, tried: &tried, now_ms: 0, random: 99 };
@@ -152,6 +160,6 @@ mod tests {
         }
         let context = PickContext { key: None, tried: &tried, now_ms: 0, random: 99 };
         assert_eq!(urn.draw_two(&context), None);
-        assert_eq!(Urn::new(&[]).draw_two(&context), None);
+        assert_eq!(Urn::new(&[], None).draw_two(&context), None);
     }
 }

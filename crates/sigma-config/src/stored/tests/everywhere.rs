@@ -117,6 +117,12 @@ fn upstreams_and_services_are_refused_alike() {
     check(json!({ "type": "maglev" }), "", "add `key`");
     check(json!({ "bounded_load": 125 }), "bounded_load", "write type: chash or maglev");
     check(json!({ "type": "maglev", "key": "uri", "bounded_load": 99 }), "bounded_load", "");
+    check(json!({ "type": "ewma", "slow_start": { "window": 30 } }), "slow_start", "or remove it");
+    check(json!({ "slow_start": { "window": 0 } }), "slow_start.window", "");
+    check(json!({ "slow_start": {} }), "slow_start", "add `window`");
+    check(json!({ "panic_threshold": 101 }), "panic_threshold", "");
+    check(json!({ "fail_traffic_on_panic": true }), "fail_traffic_on_panic", "add `panic_threshold`");
+    check(json!({ "overprovisioning_factor": 99 }), "overprovisioning_factor", "");
     check(json!({ "retries": -1 }), "retries", "");
     check(json!({ "retries": 4_294_967_296_u64 }), "retries", "");
     check(json!({ "nodes": 5 }), "nodes", "expected object or array");
