@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::crypt::Keyring;
+use crate::discovery::Registry;
 use crate::document::Document;
 use crate::id::{Id, text_of_id};
 use crate::kind::Kind;
@@ -163,7 +164,7 @@ impl Rules<'_> {
         }
         let discovery = self.root.get("discovery").and_then(Value::as_object);
         for (place, message, hint) in discovery.map(crate::discovery::breaches).unwrap_or_default() {
-            self.error(&member("discovery", place), "conflict", message, hint);
+            self.error(&join("discovery", &place), "conflict", message, hint);
         }
         let level = self.root.get("error_log").and_then(|log| log.get("level")?.as_str());
         if let Some(wrong) = level.and_then(crate::settings::wrong_directive) {
@@ -224,8 +225,25 @@ impl Rules<'_> {
             Kind::Secret => self.identity(pointer, object),
             _ => {}
         }
+        self.registry(kind, pointer, item);
         self.references(kind, pointer, item);
         self.warnings(kind, pointer, item);
+    }
+
+    /// The registry that an upstream takes its nodes from has settings.
+    fn registry(&mut self, kind: Kind, pointer: &str, item: &Value) {
+        let (place, upstream) = match kind {
+            Kind::Upstream => (pointer.to_owned(), Some(item)),
+            _ => (member(pointer, "upstream"), item.get("upstream")),
+        };
+        let word = upstream.and_then(|upstream| upstream.get("discovery_type")?.as_str());
+        let Some(Ok(registry)) = word.map(str::parse::<Registry>) else { return };
+        let has_settings = self.root.get("discovery").and_then(|all| all.get(registry.word())).is_some();
+        if registry != Registry::Dns && !has_settings {
+            let message = format!("the registry `{registry}` has no settings");
+            let hint = format!("write them at `discovery.{registry}`");
+            self.error(&member(&place, "discovery_type"), "registry", message, hint);
+        }
     }
 
     fn listeners(&mut self, pointer: &str, route: &Object) {

@@ -157,6 +157,8 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
         found.errors.sort_by_key(|problem| problem.line);
         return Err(found.errors);
     }
+    let ineffective = config.settings.discovery.iter().flat_map(discovery::without_effect);
+    found.warnings.extend(ineffective.map(|problem| valid_part::located(&document, problem)));
     if config.settings.store.is_none() && config.settings.admin.is_none() {
         let identifies = |name: &str| options.plugins.unique_attribute(name).is_some();
         let whole = advice::whole(&config.settings, &config.resources, &identifies).into_iter();

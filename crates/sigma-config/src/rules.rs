@@ -7,16 +7,18 @@
 mod balancing;
 mod resilience;
 
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::cidr::Cidr;
-use crate::discovery::split_dns_service;
+use crate::discovery::{Registry, check_service};
 use crate::expr::Expr;
 use crate::nodes::{split_address, split_node};
 use crate::pem;
-use crate::problem::{Problem, element, member};
+use crate::problem::{Problem, closest, element, member};
 use crate::proto;
 use crate::reference::is_reference;
+use crate::resources::DiscoveryArgs;
 
 pub(crate) type Object = Map<String, Value>;
 
@@ -143,20 +145,22 @@ pub(crate) fn hashes(balance: &str) -> bool {
 
 /// The service that an upstream takes its nodes from.
 fn service(upstream: &Object) -> Option<Problem> {
-    match (word(upstream, "service_name"), word(upstream, "discovery_type")) {
-        (name, Some(other)) if other != "dns" => {
-            let field = if name.is_some() { "service_name" } else { "discovery_type" };
-            let message = format!("`{field}` needs service discovery, which this version does not have");
-            let hint = "name the `nodes`, or write discovery_type: dns";
-            Some(problem(field, "not_served", message, hint))
-        }
-        (Some(name), Some(_)) => {
-            let message = split_dns_service(name).err()?;
-            Some(problem("service_name", "service", message, "write host or host:port"))
-        }
-        // The schema wants both.
-        _ => None,
-    }
+    // The schema wants both.
+    let word_of_type = word(upstream, "discovery_type")?;
+    let Ok(registry) = word_of_type.parse::<Registry>() else {
+        let words = Registry::ALL.map(Registry::word);
+        let hint = match closest(word_of_type, words) {
+            Some(close) => format!("did you mean `{close}`?"),
+            None => format!("registries are {}", words.join(", ")),
+        };
+        let message = format!("`{word_of_type}` is no registry that nodes can come from");
+        return Some(Problem::new("discovery_type", "not_served", message).hint(hint));
+    };
+    let name = word(upstream, "service_name")?;
+    // What the schema refuses has no arguments.
+    let args = upstream.get("discovery_args").and_then(|args| DiscoveryArgs::deserialize(args).ok());
+    let wrong = check_service(registry, name, args.as_ref()).err()?;
+    Some(problem(wrong.place, "service", wrong.message, wrong.hint))
 }
 
 /// Place, message and remedy of every node that cannot be.

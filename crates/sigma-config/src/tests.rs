@@ -466,7 +466,7 @@ stream_routes:
                 "failed to fetch ssl info by ssl id [d], wrong ssl type",
             ),
             ("services[0].script", 7, "needs the Lua engine"),
-            ("upstreams[0].service_name", 9, "needs service discovery"),
+            ("upstreams[0].discovery_type", 9, "the registry `nacos` has no settings"),
             ("consumers[0].group_id", 11, "there is no consumer group `h`"),
             (
                 "consumers[0].plugins.key-auth",

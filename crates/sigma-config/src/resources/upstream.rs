@@ -1,5 +1,7 @@
 //! Upstreams.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -178,14 +180,25 @@ pub enum ProxyProtocolVersion {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct DiscoveryArgs {
-    /// Namespace in the registry.
+    /// Namespace in Nacos; unset: `public`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub namespace_id: Option<Box<str>>,
-    /// Group in the registry.
+    /// Group in Nacos; unset: `DEFAULT_GROUP`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub group_name: Option<Box<str>>,
+    /// What the metadata of a node must have for it to be used; in each registry but dns.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<Box<str>, Box<str>>,
+    /// Consul's datacenter; unset: that of the agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub datacenter: Option<Box<str>>,
+    /// The tags that a node must have in Consul.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>")]
+    pub tags: Vec<Box<str>>,
     /// Further settings of the registry.
     #[serde(flatten)]
     pub further: Map<String, Value>,
@@ -202,11 +215,13 @@ resource! {
         #[schemars(with = "crate::nodes::NodesForm")]
         #[serde(with = "crate::nodes")]
         pub nodes: Box<[Node]>,
-        /// The service in a registry whose nodes are used; instead of `nodes`. In DNS, `host` or `host:port`.
+        /// The service in a registry whose nodes are used; instead of `nodes`. In DNS `host` or `host:port`,
+        /// in Kubernetes `namespace/service:port`, else the name by which the registry knows it.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(length(min = 1, max = 256))]
         pub service_name: Optional<String>,
-        /// The registry: `dns`.
+        /// The registry: `dns`, `consul`, `consul_kv`, `nacos`, `eureka`, `kubernetes` or `etcd`. Its settings
+        /// stand at `discovery` under this name.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         pub discovery_type: Optional<String>,
         /// The settings of the registry.

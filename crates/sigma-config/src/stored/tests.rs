@@ -153,7 +153,7 @@ fn fields_that_do_not_exist() {
         ),
         (
             upstream("discovery_args", json!({ "zone": "a" })),
-            "`zone` at discovery_args: known fields are namespace_id, group_name",
+            "`zone` at discovery_args: known fields are namespace_id, group_name, metadata, datacenter, tags",
         ),
     ];
     for (upstream, text) in cases {
@@ -369,8 +369,8 @@ fn upstreams() {
         "invalid configuration: value should match only one schema, but matches both schemas 1 and 2",
     );
     check(
-        json!({ "service_name": "a", "discovery_type": "nacos" }),
-        "`service_name` needs service discovery, which this version does not have",
+        json!({ "service_name": "a", "discovery_type": "zookeeper" }),
+        "`zookeeper` is no registry that nodes can come from",
     );
     check(
         json!({ "nodes": { "h": -1 } }),

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use serde_json::{Value, json};
+use sigma_config::discovery::Registry;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::Upstream;
 use sigma_config::stored::AnyResource;
@@ -165,6 +166,10 @@ impl Inspect for Running {
                 Some(HealthReport { key: ResourceKey::parse(&key)?, check, nodes })
             })
             .collect()
+    }
+
+    fn registry(&self, registry: Registry) -> Option<Value> {
+        self.publisher.state().endpoints.dump(registry)
     }
 
     fn revisions(&self) -> Revisions {

@@ -6,17 +6,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use sigma_config::Problem;
 use sigma_config::discovery::{Discovery, split_dns_service};
 use sigma_config::dns::Dns;
 use sigma_config::resources::{self, PassHost, Scheme};
 use sigma_config::settings::Settings;
+use sigma_discovery::{Registries, Registry, Subscription, Wanted};
 use sigma_net::tls::ClientTls;
 use sigma_proxy::Snapshot;
 use sigma_proxy::compile::EndpointSource;
 use sigma_upstream::dns::{DnsService, Resolver};
 use sigma_upstream::endpoint::UpstreamCell;
-use sigma_upstream::feed::Feed;
+use sigma_upstream::feed::{Feed, FeedError, NextNodes};
 use sigma_upstream::health::checker::{CheckerSpec, Checkers, TargetStatus};
 use sigma_upstream::health::outlier::Rules;
 use sigma_upstream::health::plan::Plan;
@@ -82,6 +84,7 @@ pub(crate) struct Endpoints {
     discovery: Discovery,
     /// Asks the name servers of `discovery.dns`.
     service_resolver: Option<Resolver>,
+    registries: Registries,
     watching: HashMap<String, Watching>,
     /// The upstreams whose nodes are checked.
     checked: HashMap<String, CheckerSpec>,
@@ -104,8 +107,9 @@ impl Endpoints {
     /// Asks the name servers, and finds services, that the settings name. So many workers count what
     /// requests show of nodes.
     pub(crate) fn of(settings: &Settings, workers: usize) -> Endpoints {
-        let (dns, discovery) = (settings.dns.clone(), settings.discovery.clone());
-        Endpoints { workers, dns, discovery: discovery.unwrap_or_default(), ..Endpoints::default() }
+        let (dns, discovery) = (settings.dns.clone(), settings.discovery.clone().unwrap_or_default());
+        let registries = Registries::new(&discovery);
+        Endpoints { workers, dns, discovery, registries, ..Endpoints::default() }
     }
 
     /// For one compilation.
@@ -178,12 +182,42 @@ impl Endpoints {
         if config.service_name.is_unset() {
             return Ok(None);
         }
+        if let Some(registry) =
+            config.discovery_type.parse::<Registry>().ok().filter(|it| *it != Registry::Dns)
+        {
+            return self.subscription(key, config, registry).map(Some);
+        }
         let place = format!("{key}.service_name");
         let (host, port) = split_dns_service(&config.service_name)
             .map_err(|message| Problem::new(&place, "service", message).hint("write host or host:port"))?;
         let resolver = self.service_resolver().map_err(|error| Problem::new(&place, "resolver", error))?;
         let order = self.discovery.dns.as_ref().and_then(|dns| dns.order.as_deref());
         Ok(Some(Box::new(DnsService::new(resolver, host, port, order))))
+    }
+
+    /// The feed of a service in a registry that is not dns.
+    fn subscription(
+        &self,
+        key: &str,
+        config: &resources::Upstream,
+        registry: Registry,
+    ) -> Result<Box<dyn Feed>, Problem> {
+        let wanted = Wanted {
+            registry,
+            service: &config.service_name,
+            args: config.discovery_args.as_deref(),
+            grpc: matches!(config.scheme, Scheme::Grpc | Scheme::Grpcs),
+        };
+        let subscription = self.registries.follow(wanted).map_err(|wrong| {
+            let place = format!("{key}.{}", wrong.place);
+            Problem::new(place, "service", wrong.message).hint(wrong.hint)
+        })?;
+        Ok(Box::new(RegistryFeed(subscription)))
+    }
+
+    /// What is known of a registry, in APISIX's form; None if it has none.
+    pub(crate) fn dump(&self, registry: Registry) -> Option<Value> {
+        self.registries.dump(registry)
     }
 
     fn service_resolver(&mut self) -> Result<Resolver, String> {
@@ -226,6 +260,27 @@ impl Endpoints {
         self.resolver = Some(resolver.clone());
         Ok(resolver)
     }
+}
+
+/// The nodes of a service in a registry.
+#[derive(Debug)]
+struct RegistryFeed(Subscription);
+
+impl Feed for RegistryFeed {
+    fn name(&self) -> String {
+        self.0.name().to_owned()
+    }
+
+    fn next(&mut self) -> NextNodes<'_> {
+        Box::pin(async { self.0.next().await.map_err(FeedError) })
+    }
+}
+
+/// What tells the services of upstreams apart: nodes are the same as long as this is.
+fn service_of(config: &resources::Upstream) -> Box<str> {
+    let args = config.discovery_args.as_deref();
+    let shown = args.map(|args| serde_json::to_string(args).unwrap_or_default()).unwrap_or_default();
+    format!("{} {} {shown}", config.discovery_type.as_str(), config.service_name.as_str()).into()
 }
 
 /// The resolver by a file in the form of `/etc/resolv.conf`.
@@ -275,7 +330,7 @@ impl EndpointSource for Planning<'_> {
             health.compare(endpoints.workers);
         }
         let feed = endpoints.feed(key, config)?;
-        let service = feed.is_some().then(|| config.service_name.as_str().into());
+        let service = feed.is_some().then(|| service_of(config));
         let source = feed.map_or(Source::Configured(&config.nodes), Source::Fed);
         let resolver = endpoints.resolver().map_err(|error| Problem::new(key, "resolver", error))?;
         let mut watch = Watch::new(resolver, config.scheme, source, Arc::clone(&endpoints.ids), health);
@@ -347,7 +402,10 @@ mod tests {
             resolv_conf: Some("/nowhere/resolv.conf".into()),
             ..Default::default()
         };
-        let settings = Settings { discovery: Some(Discovery { dns: Some(dns) }), ..Settings::default() };
+        let settings = Settings {
+            discovery: Some(Discovery { dns: Some(dns), ..Discovery::default() }),
+            ..Settings::default()
+        };
         let config = resources::Upstream {
             service_name: "web.test".to_owned().into(),
             ..resources::Upstream::default()

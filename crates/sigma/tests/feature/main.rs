@@ -33,6 +33,7 @@ mod pool;
 mod process;
 mod quarantine;
 mod reader;
+mod registries;
 mod reload;
 mod retries;
 mod secrets;

@@ -705,8 +705,8 @@ fn fields_of_protos_secrets_and_stream_routes() {
         &[
             (json!({}), "value should match only one schema, but matches none"),
             (
-                json!({ "service_name": "a", "discovery_type": "nacos" }),
-                "!`service_name` needs service discovery, which this version does not have",
+                json!({ "service_name": "a", "discovery_type": "zookeeper" }),
+                "!`zookeeper` is no registry that nodes can come from",
             ),
         ],
     );

@@ -20,6 +20,7 @@ use axum::routing::{get, post, put};
 use serde_json::{Map, Value, json};
 use sigma_config::Problem;
 use sigma_config::crypt::mask_resource;
+use sigma_config::discovery::Registry;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::plugins::{PluginSchemas, PluginScope};
 use sigma_config::wording::Schema;
@@ -40,6 +41,9 @@ pub trait Inspect: Send + Sync {
 
     /// The health of every upstream that is checked.
     fn health(&self) -> Vec<HealthReport>;
+
+    /// What is known of a registry of services, in APISIX's form; None if it has none.
+    fn registry(&self, registry: Registry) -> Option<Value>;
 
     /// Which revision is served, and what of the store is not.
     fn revisions(&self) -> Revisions;
@@ -130,6 +134,7 @@ pub fn router(state: ControlState) -> Router {
         .route("/v1/gc", post(async || StatusCode::OK))
         .route("/v1/plugins/reload", put(reload))
         .route("/v1/revision", get(revision))
+        .route("/v1/discovery/{type}/dump", get(registry_dump))
         .fallback(async || refusal(StatusCode::NOT_FOUND, "not found"))
         // As APISIX, whose router knows no path without its method.
         .method_not_allowed_fallback(async || refusal(StatusCode::NOT_FOUND, "not found"))
@@ -271,6 +276,13 @@ async fn health_of(State(state): Control, Path((section, id)): Path<(String, Str
         false => format!("{section}[{id}] not found"),
     };
     refusal(StatusCode::NOT_FOUND, message)
+}
+
+async fn registry_dump(Path(word): Path<String>, State(state): Control) -> Response {
+    match word.parse().ok().and_then(|registry| state.inspect.registry(registry)) {
+        Some(dump) => found(&dump),
+        None => refusal(StatusCode::NOT_FOUND, "not found"),
+    }
 }
 
 async fn list(State(state): Control, kind: Kind) -> Response {

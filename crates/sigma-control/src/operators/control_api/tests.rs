@@ -25,6 +25,10 @@ impl Inspect for Fake {
         vec![HealthReport { key, check: "http", nodes: vec![json!({"ip": "127.0.0.1"})] }]
     }
 
+    fn registry(&self, registry: Registry) -> Option<Value> {
+        (registry == Registry::ConsulKv).then(|| json!({"config": {}, "services": {"web": []}}))
+    }
+
     fn revisions(&self) -> Revisions {
         let since = SystemTime::UNIX_EPOCH + Duration::from_secs(5);
         Revisions {
@@ -137,6 +141,8 @@ async fn what_is_served_is_told() {
     check("POST /v1/gc", 200, Value::Null).await;
     check("PUT /v1/plugins/reload", 503, error("the file has problems")).await;
     check("GET /v1/discovery/dns/dump", 404, error("not found")).await;
+    check("GET /v1/discovery/zookeeper/dump", 404, error("not found")).await;
+    check("GET /v1/discovery/consul_kv/dump", 200, json!({"config": {}, "services": {"web": []}})).await;
     let revision = json!({
         "revision": 7,
         "published": 8,

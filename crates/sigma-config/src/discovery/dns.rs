@@ -1,4 +1,4 @@
-//! Settings of service discovery, and what names a service.
+//! Settings of DNS as a registry.
 
 use std::path::PathBuf;
 
@@ -8,15 +8,6 @@ use serde_json::{Map, Value};
 
 use crate::dns::NameServer;
 use crate::nodes::split_address;
-
-/// Where upstreams with a `service_name` find their nodes. Read once, at the start.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Discovery {
-    /// For `discovery_type: dns`; unset: the name servers that `dns` says.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dns: Option<DnsDiscovery>,
-}
 
 /// DNS as a registry: one of `servers` and `resolv_conf`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -57,23 +48,24 @@ pub enum DnsRecords {
 }
 
 /// What is contradictory in `discovery`: place, message and remedy.
-pub(crate) fn breaches(discovery: &Map<String, Value>) -> Vec<(&'static str, &'static str, &'static str)> {
+pub(super) fn breaches(discovery: &Map<String, Value>) -> Vec<(String, &'static str, &'static str)> {
     let Some(dns) = discovery.get("dns").and_then(Value::as_object) else { return Vec::new() };
     let mut found = Vec::new();
     match (dns.contains_key("servers"), dns.contains_key("resolv_conf")) {
         (true, true) => {
-            found.push(("dns", "only one of `servers` and `resolv_conf` can be", "keep one of the two"))
+            let message = "only one of `servers` and `resolv_conf` can be";
+            found.push(("dns".to_owned(), message, "keep one of the two"));
         }
         (false, false) => {
             let hint =
                 "add servers: [\"10.0.0.2\"], or leave `dns` out for those that names of nodes are asked of";
-            found.push(("dns", "`dns` needs `servers` or `resolv_conf`", hint));
+            found.push(("dns".to_owned(), "`dns` needs `servers` or `resolv_conf`", hint));
         }
         _ => {}
     }
     let order = dns.get("order").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     if order.iter().enumerate().any(|(at, kind)| order[..at].contains(kind)) {
-        found.push(("dns.order", "a kind of records is named twice", "name each once"));
+        found.push(("dns.order".to_owned(), "a kind of records is named twice", "name each once"));
     }
     found
 }
@@ -115,10 +107,8 @@ mod tests {
     fn one_source_of_name_servers() {
         let check = |dns: Value, want: &[&str]| {
             let discovery = json!({ "dns": dns });
-            let places: Vec<&str> = breaches(discovery.as_object().expect("an object"))
-                .into_iter()
-                .map(|found| found.0)
-                .collect();
+            let found = breaches(discovery.as_object().expect("an object"));
+            let places: Vec<&str> = found.iter().map(|found| &*found.0).collect();
             assert_eq!(places, want, "{discovery}");
         };
         check(json!({ "servers": ["10.0.0.2"] }), &[]);

@@ -1,0 +1,201 @@
+//! Settings of Consul: its services, and its keys.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+use super::RegistryAddress;
+use crate::resources::Confidential;
+
+/// What APISIX takes for the memory that its workers share.
+pub(super) const SHARED_SIZE: &str = "64m";
+
+/// Consul's services. What is asked for are the healthy nodes of the services that upstreams name, and
+/// Consul tells at once when they change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Consul {
+    /// Agents of one cluster, `http://host:port`; the first that answers is asked until it fails.
+    #[schemars(length(min = 1, max = 64))]
+    pub servers: Vec<RegistryAddress>,
+    /// The ACL token.
+    #[serde(default)]
+    pub token: Confidential,
+    /// Seconds between questions without `keepalive`.
+    #[serde(default = "fetch_interval")]
+    #[schemars(range(min = 1))]
+    pub fetch_interval: u32,
+    /// Whether a question waits at Consul until there is something new (blocking queries).
+    #[serde(default = "yes")]
+    pub keepalive: bool,
+    /// Weight of every node.
+    #[serde(default = "weight")]
+    #[schemars(range(min = 1))]
+    pub weight: u32,
+    /// Timeouts.
+    #[serde(default)]
+    pub timeout: ConsulTimeout,
+    /// The order of nodes.
+    #[serde(default)]
+    pub sort_type: SortType,
+    /// Services that no upstream may use; `consul` is one in any case.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skip_services: Vec<String>,
+    /// A file of its own for the last good lists; unset: that of `last_good`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dump: Option<Dump>,
+    /// The node of services without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_service: Option<DefaultService>,
+    /// Taken from APISIX, without effect.
+    #[serde(default = "shared_size")]
+    pub shared_size: String,
+}
+
+/// Nodes that stand in Consul's keys: `<prefix>/<service>/<host>:<port>`, with a value such as
+/// `{"weight": 1}`. The `service_name` of an upstream is
+/// `http://<host:port of Consul>/v1/kv/<prefix>/<service>/`, as in APISIX, or `<service>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConsulKv {
+    /// Agents of one cluster, `http://host:port`; the first that answers is asked until it fails.
+    #[schemars(length(min = 1, max = 64))]
+    pub servers: Vec<RegistryAddress>,
+    /// The ACL token.
+    #[serde(default)]
+    pub token: Confidential,
+    /// The beginning of all keys.
+    #[serde(default = "prefix")]
+    #[schemars(length(min = 1, max = 256))]
+    pub prefix: String,
+    /// Beginnings of keys that do not count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skip_keys: Vec<String>,
+    /// Weight of nodes that name none.
+    #[serde(default = "weight")]
+    #[schemars(range(min = 1))]
+    pub weight: u32,
+    /// Whether a question waits at Consul until there is something new (blocking queries).
+    #[serde(default = "yes")]
+    pub keepalive: bool,
+    /// Seconds between questions without `keepalive`.
+    #[serde(default = "fetch_interval")]
+    #[schemars(range(min = 1))]
+    pub fetch_interval: u32,
+    /// Timeouts.
+    #[serde(default)]
+    pub timeout: ConsulTimeout,
+    /// A file of its own for the last good lists; unset: that of `last_good`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dump: Option<Dump>,
+    /// The node of services without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_service: Option<DefaultService>,
+    /// Taken from APISIX, without effect.
+    #[serde(default = "shared_size")]
+    pub shared_size: String,
+}
+
+/// How long Consul may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ConsulTimeout {
+    /// Milliseconds to connect.
+    #[schemars(range(min = 1))]
+    pub connect: u32,
+    /// Milliseconds for an answer, after it has waited.
+    #[schemars(range(min = 1))]
+    pub read: u32,
+    /// Seconds that a question waits at Consul.
+    #[schemars(range(min = 1, max = 600))]
+    pub wait: u32,
+}
+
+impl Default for ConsulTimeout {
+    fn default() -> Self {
+        ConsulTimeout { connect: 2_000, read: 2_000, wait: 60 }
+    }
+}
+
+/// The order of nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SortType {
+    /// Consul's.
+    #[default]
+    Origin,
+    /// By host.
+    HostSort,
+    /// By port.
+    PortSort,
+    /// By host, then port.
+    CombineSort,
+}
+
+/// A file for the last good lists of one registry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Dump {
+    /// The file.
+    pub path: PathBuf,
+    /// Whether a start reads it.
+    #[serde(default = "yes")]
+    pub load_on_init: bool,
+    /// Seconds after which it is too old for that; 0 for never.
+    #[serde(default)]
+    pub expire: u32,
+}
+
+/// A node that stands in for those that there are not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DefaultService {
+    /// Its host.
+    #[schemars(length(min = 1, max = 256))]
+    pub host: String,
+    /// Its port.
+    #[schemars(range(min = 1))]
+    pub port: u16,
+    /// Its weight.
+    #[serde(default)]
+    pub metadata: DefaultMetadata,
+}
+
+/// What APISIX says of a default node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DefaultMetadata {
+    /// Taken from APISIX, without effect.
+    pub fail_timeout: u32,
+    /// Share of requests.
+    #[schemars(range(min = 1))]
+    pub weight: u32,
+    /// Taken from APISIX, without effect.
+    pub max_fails: u32,
+}
+
+impl Default for DefaultMetadata {
+    fn default() -> Self {
+        DefaultMetadata { fail_timeout: 1, weight: 1, max_fails: 1 }
+    }
+}
+
+fn fetch_interval() -> u32 {
+    3
+}
+
+fn weight() -> u32 {
+    1
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn prefix() -> String {
+    "upstreams".to_owned()
+}
+
+pub(super) fn shared_size() -> String {
+    SHARED_SIZE.to_owned()
+}

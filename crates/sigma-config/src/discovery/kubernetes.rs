@@ -1,0 +1,300 @@
+//! Settings of Kubernetes' endpoints.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use super::RegistryTimeout;
+use super::consul::shared_size;
+use crate::resources::Confidential;
+
+/// One cluster, or several.
+#[derive(Debug, Clone, PartialEq, Eq, Default, JsonSchema)]
+#[schemars(with = "ClustersForm")]
+pub struct Clusters(pub Vec<Cluster>);
+
+/// The two forms of [`Clusters`] in text.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+enum ClustersForm {
+    One(Box<Cluster>),
+    Several(#[schemars(length(min = 1, max = 64))] Vec<Cluster>),
+}
+
+impl Serialize for Clusters {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0[..] {
+            [one] if one.id.is_empty() => one.serialize(serializer),
+            several => several.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Clusters {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match ClustersForm::deserialize(deserializer)? {
+            ClustersForm::One(one) => Clusters(vec![*one]),
+            ClustersForm::Several(several) => Clusters(several),
+        })
+    }
+}
+
+/// A cluster of Kubernetes. Its API server is asked for a list once, and then tells each change. The
+/// `service_name` of an upstream is `<namespace>/<service>:<port name>`; with several clusters
+/// `<id>/<namespace>/<service>:<port name>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cluster {
+    /// The name of the cluster in names of services; with a list of clusters.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(extend("pattern" = "^[a-z0-9]{0,64}$"))]
+    pub id: String,
+    /// The API server.
+    pub service: ClusterService,
+    /// What the gateway shows there.
+    pub client: ClusterClient,
+    /// The namespaces that count; unset: all.
+    pub namespace_selector: NamespaceSelector,
+    /// The labels that an object must have, as `kubectl --selector` takes them.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub label_selector: String,
+    /// Timeouts of lists; a watch lasts four minutes and is then begun again.
+    pub timeout: RegistryTimeout,
+    /// Weight of every node.
+    #[schemars(range(min = 0))]
+    pub default_weight: u32,
+    /// Taken from APISIX, without effect.
+    pub shared_size: String,
+    /// EndpointSlices instead of Endpoints, which Kubernetes 1.33 gives up. Of a service without any
+    /// ready endpoint, those that still serve while they terminate are used.
+    pub watch_endpoint_slices: bool,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Cluster {
+            id: String::new(),
+            service: ClusterService::default(),
+            client: ClusterClient::default(),
+            namespace_selector: NamespaceSelector::default(),
+            label_selector: String::new(),
+            timeout: RegistryTimeout::default(),
+            default_weight: 50,
+            shared_size: shared_size(),
+            watch_endpoint_slices: false,
+        }
+    }
+}
+
+/// An API server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ClusterService {
+    /// `https` or `http`.
+    pub schema: KubernetesSchema,
+    /// Its host; `${NAME}` is replaced by the environment variable.
+    #[schemars(length(min = 1, max = 256))]
+    pub host: String,
+    /// Its port; `${NAME}` is replaced by the environment variable.
+    #[schemars(length(min = 1, max = 128))]
+    pub port: String,
+    /// Whether its certificate must be valid. Without that whoever can take its address reads the token
+    /// and says where requests go.
+    pub ssl_verify: bool,
+    /// The authorities that its certificate may come from, a file in PEM, such as
+    /// `/var/run/secrets/kubernetes.io/serviceaccount/ca.crt`; with `ssl_verify`. Unset: those of the
+    /// system.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+}
+
+impl Default for ClusterService {
+    fn default() -> Self {
+        ClusterService {
+            schema: KubernetesSchema::Https,
+            host: "${KUBERNETES_SERVICE_HOST}".to_owned(),
+            port: "${KUBERNETES_SERVICE_PORT}".to_owned(),
+            ssl_verify: false,
+            ca: None,
+        }
+    }
+}
+
+/// How an API server is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum KubernetesSchema {
+    /// In the clear.
+    Http,
+    /// By TLS.
+    #[default]
+    Https,
+}
+
+/// What the gateway shows to an API server: one of the two, or nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ClusterClient {
+    /// A bearer token; `${NAME}` is replaced by the environment variable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<Confidential>,
+    /// A file with the token, read anew for each question, since Kubernetes renews it; `${NAME}` is
+    /// replaced by the environment variable. With neither of the two:
+    /// `/var/run/secrets/kubernetes.io/serviceaccount/token`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 500))]
+    pub token_file: Option<String>,
+}
+
+/// Which namespaces count; one of the four.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct NamespaceSelector {
+    /// Only this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub equal: Option<String>,
+    /// All but this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_equal: Option<String>,
+    /// Those that one of these expressions matches as a whole.
+    #[serde(rename = "match", skip_serializing_if = "Vec::is_empty")]
+    pub matching: Vec<LabelPattern>,
+    /// Those that none of these expressions matches as a whole.
+    #[serde(rename = "not_match", skip_serializing_if = "Vec::is_empty")]
+    pub not_matching: Vec<LabelPattern>,
+}
+
+/// A regular expression for a whole name.
+#[derive(Debug, Clone, JsonSchema)]
+#[schemars(transparent)]
+pub struct LabelPattern(#[schemars(with = "String")] regex::Regex);
+
+impl LabelPattern {
+    /// Whether the whole of `name` is meant.
+    #[must_use]
+    pub fn covers(&self, name: &str) -> bool {
+        self.0.is_match(name)
+    }
+
+    /// As it was written.
+    fn text(&self) -> &str {
+        let anchored = self.0.as_str();
+        anchored.strip_prefix("^(?:").and_then(|text| text.strip_suffix(")$")).unwrap_or(anchored)
+    }
+}
+
+impl PartialEq for LabelPattern {
+    fn eq(&self, other: &LabelPattern) -> bool {
+        self.text() == other.text()
+    }
+}
+
+impl Eq for LabelPattern {}
+
+impl Serialize for LabelPattern {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.text().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for LabelPattern {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let compiled = regex::Regex::new(&text).and_then(|_| regex::Regex::new(&format!("^(?:{text})$")));
+        compiled.map(LabelPattern).map_err(|_| {
+            serde::de::Error::custom(format!("`{text}` is no regular expression for names of namespaces"))
+        })
+    }
+}
+
+pub(super) fn breaches(discovery: &Map<String, Value>) -> Vec<(String, &'static str, &'static str)> {
+    let mut found = Vec::new();
+    match discovery.get("kubernetes") {
+        Some(Value::Object(cluster)) => of_cluster("kubernetes", cluster, &mut found),
+        Some(Value::Array(clusters)) => {
+            let mut taken: Vec<&str> = Vec::new();
+            for (at, cluster) in clusters.iter().enumerate() {
+                let Some(cluster) = cluster.as_object() else { continue };
+                let place = format!("kubernetes[{at}]");
+                let id = cluster.get("id").and_then(Value::as_str).unwrap_or_default();
+                if id.is_empty() {
+                    found.push((place.clone(), "a cluster of a list needs an `id`", "add id: first"));
+                } else if taken.contains(&id) {
+                    found.push((format!("{place}.id"), "another cluster has this `id`", "choose another"));
+                }
+                taken.push(id);
+                of_cluster(&place, cluster, &mut found);
+            }
+        }
+        _ => {}
+    }
+    found
+}
+
+fn of_cluster(
+    place: &str,
+    cluster: &Map<String, Value>,
+    found: &mut Vec<(String, &'static str, &'static str)>,
+) {
+    let part = |name: &str| cluster.get(name).and_then(Value::as_object);
+    if part("client").is_some_and(|client| client.contains_key("token") && client.contains_key("token_file"))
+    {
+        let message = "only one of `token` and `token_file` can be";
+        found.push((format!("{place}.client"), message, "keep one of the two"));
+    }
+    if part("namespace_selector").is_some_and(|selector| selector.len() > 1) {
+        let message = "only one of `equal`, `not_equal`, `match` and `not_match` can be";
+        found.push((format!("{place}.namespace_selector"), message, "keep one of them"));
+    }
+    let verifies = |service: &Map<String, Value>| service.get("ssl_verify") == Some(&Value::Bool(true));
+    if part("service").is_some_and(|service| service.contains_key("ca") && !verifies(service)) {
+        let message = "`ca` means nothing without `ssl_verify`";
+        found.push((format!("{place}.service.ca"), message, "write ssl_verify: true"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn rules_across_fields() {
+        let check = |kubernetes: Value, want: &[&str]| {
+            let discovery = json!({ "kubernetes": kubernetes });
+            let found = breaches(discovery.as_object().expect("an object"));
+            let places: Vec<&str> = found.iter().map(|found| &*found.0).collect();
+            assert_eq!(places, want, "{discovery}");
+        };
+        check(json!({}), &[]);
+        check(json!([{ "id": "a" }, { "id": "b" }]), &[]);
+        check(json!([{ "id": "a" }, { "id": "a" }, {}]), &["kubernetes[1].id", "kubernetes[2]"]);
+        check(json!({ "client": { "token": "t", "token_file": "/t" } }), &["kubernetes.client"]);
+        check(
+            json!({ "namespace_selector": { "equal": "a", "match": ["b"] } }),
+            &["kubernetes.namespace_selector"],
+        );
+        check(json!({ "service": { "ca": "/ca.crt" } }), &["kubernetes.service.ca"]);
+        check(json!({ "service": { "ca": "/ca.crt", "ssl_verify": true } }), &[]);
+    }
+
+    #[test]
+    fn one_cluster_or_several() {
+        let read = |value: &Value| serde_json::from_value::<Clusters>(value.clone());
+        let one =
+            json!({ "service": { "host": "h", "port": "1" }, "namespace_selector": { "match": ["a|b"] } });
+        let clusters = read(&one).expect("one");
+        let pattern = &clusters.0[0].namespace_selector.matching[0];
+        assert!(pattern.covers("a") && pattern.covers("b") && !pattern.covers("ab"));
+        let written = serde_json::to_value(&clusters).expect("text");
+        assert_eq!(written["namespace_selector"]["match"], json!(["a|b"]));
+        assert_eq!(read(&written).expect("again"), clusters);
+        assert_eq!(read(&json!([{ "id": "a" }, { "id": "b" }])).expect("several").0.len(), 2);
+        assert!(read(&json!({ "namespace_selector": { "match": ["("] } })).is_err());
+        assert!(read(&json!({ "namespace_selector": { "match": [")|("] } })).is_err());
+        assert!(read(&json!({ "hots": "h" })).is_err());
+    }
+}

@@ -1,0 +1,52 @@
+//! Settings of Nacos.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{RegistryAddress, RegistryTimeout};
+use crate::resources::Confidential;
+
+/// Alibaba's Nacos, by its HTTP API. The services that upstreams name are asked for at intervals: what
+/// it tells by itself needs a client of its own protocol.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Nacos {
+    /// Servers, `http://host:port` or `http://user:password@host:port`; asked in random order until one
+    /// answers. With a user the gateway logs in.
+    #[schemars(length(min = 1, max = 64))]
+    pub host: Vec<RegistryAddress>,
+    /// Path before `ns/instance/list`.
+    #[serde(default = "prefix")]
+    #[schemars(length(min = 1, max = 100))]
+    pub prefix: String,
+    /// Seconds between questions.
+    #[serde(default = "fetch_interval")]
+    #[schemars(range(min = 1))]
+    pub fetch_interval: u32,
+    /// Weight of instances that name none.
+    #[serde(default = "weight")]
+    #[schemars(range(min = 1))]
+    pub weight: u32,
+    /// Timeouts.
+    #[serde(default)]
+    pub timeout: RegistryTimeout,
+    /// The key's name with which questions are signed (HMAC-SHA1); with `secret_key`.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub access_key: String,
+    /// The key with which questions are signed.
+    #[serde(default)]
+    pub secret_key: Confidential,
+}
+
+fn prefix() -> String {
+    "/nacos/v1/".to_owned()
+}
+
+fn fetch_interval() -> u32 {
+    30
+}
+
+fn weight() -> u32 {
+    100
+}

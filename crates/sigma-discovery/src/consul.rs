@@ -1,0 +1,242 @@
+//! Consul's services.
+//!
+//! A question waits at Consul until something has changed after the index of the last answer (a
+//! blocking query). An index that goes back means that Consul begins anew: then the next question does
+//! not wait.
+
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use reqwest::header::HeaderName;
+use serde_json::Value;
+use sigma_config::discovery::{Consul, ConsulTimeout, SortType};
+use sigma_config::resources::{Confidential, DiscoveryArgs, Node};
+
+use crate::http::{Answer, Http, Members, Question, Trust};
+use crate::node;
+use crate::source::{Listing, Source, Trouble};
+
+/// The port of services that name none.
+const PORT: u16 = 80;
+
+/// The pause between two answers: a service that changes all the time does not keep the gateway busy.
+const PACE: Duration = Duration::from_millis(100);
+
+/// What stands in a path or a query as it is.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// A text within a path or a query.
+pub(crate) fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, PLAIN).to_string()
+}
+
+/// Asks Consul, and waits there.
+pub(crate) struct Blocking {
+    members: Members,
+    http: Http,
+    token: Confidential,
+    timeout: ConsulTimeout,
+    /// The pause where questions do not wait at Consul.
+    interval: Duration,
+    waits: bool,
+    /// The index of the last answer; 0 for none, or none that can be waited for.
+    index: u64,
+    has_answer: bool,
+}
+
+impl Blocking {
+    pub(crate) fn new(
+        members: Members,
+        token: Confidential,
+        timeout: ConsulTimeout,
+        (waits, fetch_interval): (bool, u32),
+        answer_bytes: u32,
+    ) -> Blocking {
+        let connect = Duration::from_millis(timeout.connect.into());
+        Blocking {
+            members,
+            http: Http::new(connect, answer_bytes as usize, Trust::System),
+            token,
+            timeout,
+            interval: Duration::from_secs(fetch_interval.into()),
+            waits,
+            index: 0,
+            has_answer: false,
+        }
+    }
+
+    /// The next answer that may say something new. `target` has a query.
+    pub(crate) async fn next(&mut self, target: &str) -> Result<Answer, Trouble> {
+        loop {
+            if self.has_answer {
+                let pause = if self.index == 0 { self.interval } else { PACE };
+                tokio::time::sleep(pause).await;
+            }
+            let before = self.index;
+            match self.ask_members(target).await {
+                Ok(answer) => {
+                    let is_news = !self.has_answer || self.index != before || self.index == 0;
+                    self.has_answer = true;
+                    if is_news {
+                        return Ok(answer);
+                    }
+                }
+                Err(trouble) => {
+                    (self.index, self.has_answer) = (0, false);
+                    return Err(trouble);
+                }
+            }
+        }
+    }
+
+    /// Asks the members one after the other until one answers.
+    async fn ask_members(&mut self, target: &str) -> Result<Answer, Trouble> {
+        let mut tries = self.members.len();
+        loop {
+            let failed = match self.ask(target).await {
+                Ok(answer) => return Ok(answer),
+                Err(trouble) => trouble,
+            };
+            tries -= 1;
+            self.members.turn();
+            // Another member may be at another index.
+            self.index = 0;
+            if tries == 0 {
+                return Err(failed);
+            }
+        }
+    }
+
+    async fn ask(&mut self, target: &str) -> Result<Answer, Trouble> {
+        let ConsulTimeout { connect, read, wait } = self.timeout;
+        let mut target = target.to_owned();
+        let mut within = Duration::from_millis(u64::from(connect) + u64::from(read));
+        if self.index > 0 {
+            target = format!("{target}&index={}&wait={wait}s", self.index);
+            // Consul adds up to a sixteenth, so that not all come back at once.
+            within += Duration::from_secs(wait.into()).mul_f64(17.0 / 16.0);
+        }
+        let question = Question::get(&target, within);
+        let question = question.secret(HeaderName::from_static("x-consul-token"), self.token.reveal())?;
+        let address = self.members.current();
+        let answer = self.http.ask(address, question).await?;
+        // Keys that are not there are an answer, and can be waited for.
+        if answer.status != 200 && answer.status != 404 {
+            return Err(Trouble(format!("{} answered status {}", address.base(), answer.status)));
+        }
+        let index = answer.headers.get("x-consul-index").and_then(|index| index.to_str().ok()?.parse().ok());
+        let index: u64 = index.unwrap_or(0);
+        self.index = if !self.waits || index < self.index { 0 } else { index };
+        Ok(answer)
+    }
+
+    /// What `read` finds in the answer. An answer that cannot be used is an error, and the next question
+    /// does not wait for another one.
+    pub(crate) fn read<T>(
+        &mut self,
+        answer: &Answer,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<T, Trouble> {
+        let address = self.members.current();
+        let unusable =
+            || Trouble(format!("{} answered something else than it was asked for", address.base()));
+        let found = answer.json(address).and_then(|value| read(&value).ok_or_else(unusable));
+        if found.is_err() {
+            (self.index, self.has_answer) = (0, false);
+        }
+        found
+    }
+}
+
+/// The nodes of one service.
+pub(crate) struct ConsulService {
+    blocking: Blocking,
+    service: Box<str>,
+    target: String,
+    weight: u32,
+    sort: SortType,
+    most: u32,
+}
+
+/// The path and query for a service.
+fn target(service: &str, args: Option<&DiscoveryArgs>) -> String {
+    let mut target = format!("/v1/health/service/{}?passing=true", encoded(service));
+    if let Some(datacenter) = args.and_then(|args| args.datacenter.as_deref()) {
+        target.push_str(&format!("&dc={}", encoded(datacenter)));
+    }
+    for tag in args.map_or(&[][..], |args| &args.tags) {
+        target.push_str(&format!("&tag={}", encoded(tag)));
+    }
+    target
+}
+
+impl ConsulService {
+    pub(crate) fn new(
+        settings: &Consul,
+        service: &str,
+        args: Option<&DiscoveryArgs>,
+        (answer_bytes, most): (u32, u32),
+    ) -> ConsulService {
+        let pace = (settings.keepalive, settings.fetch_interval);
+        let members = Members::new(&settings.servers);
+        ConsulService {
+            blocking: Blocking::new(members, settings.token.clone(), settings.timeout, pace, answer_bytes),
+            service: service.into(),
+            target: target(service, args),
+            weight: settings.weight,
+            sort: settings.sort_type,
+            most,
+        }
+    }
+
+    /// What tells the topics of services apart.
+    pub(crate) fn name(service: &str, args: Option<&DiscoveryArgs>) -> String {
+        match target(service, args).split_once("?passing=true&") {
+            Some((_, further)) => format!("consul {service} {further}"),
+            None => format!("consul {service}"),
+        }
+    }
+}
+
+impl Source for ConsulService {
+    async fn next(&mut self) -> Result<Listing, Trouble> {
+        let answer = self.blocking.next(&self.target).await?;
+        let nodes = self.blocking.read(&answer, |value| nodes(value, self.weight))?;
+        let nodes = node::list(&self.service, sorted(nodes, self.sort), self.most);
+        Ok(Listing::from([(self.service.clone(), nodes)]))
+    }
+}
+
+/// The nodes of an answer of `/v1/health/service`; None if it is none.
+fn nodes(answer: &Value, weight: u32) -> Option<Vec<Node>> {
+    let entries = answer.as_array()?;
+    let mut nodes = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let service = entry.get("Service")?;
+        let text = |value: &Value, name: &str| {
+            value.get(name).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
+        };
+        // A service without an address of its own is at that of its machine.
+        let host =
+            text(service, "Address").or_else(|| text(entry.get("Node")?, "Address")).unwrap_or_default();
+        let port = node::port(service.get("Port")).unwrap_or(PORT);
+        match node::node(&host, Some(port), weight) {
+            Some(node) => nodes.push(Node { metadata: node::metadata(service.get("Meta")), ..node }),
+            None => tracing::warn!(host, "Consul names an address that is none; it is left out"),
+        }
+    }
+    Some(nodes)
+}
+
+fn sorted(mut nodes: Vec<Node>, sort: SortType) -> Vec<Node> {
+    match sort {
+        SortType::Origin => {}
+        SortType::HostSort => nodes.sort_by(|a, b| a.host.cmp(&b.host)),
+        SortType::PortSort => nodes.sort_by_key(|node| node.port),
+        SortType::CombineSort => nodes.sort_by(|a, b| (&a.host, a.port).cmp(&(&b.host, b.port))),
+    }
+    nodes
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,261 @@
+//! Netflix' Eureka: all applications, asked for at intervals.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use reqwest::header::{ACCEPT, HeaderValue};
+use serde_json::{Map, Value};
+use sigma_config::discovery::Eureka;
+use sigma_config::resources::Node;
+
+use crate::http::{Http, Members, Question, Trust};
+use crate::node;
+use crate::source::{Listing, Source, Trouble};
+
+/// The metadata under which a node's zone is known, wherever the registry has it.
+pub(crate) const ZONE: &str = "zone";
+
+/// All applications.
+pub(crate) struct Applications {
+    members: Members,
+    http: Http,
+    target: String,
+    within: Duration,
+    interval: Duration,
+    weight: u32,
+    /// Nodes of an application, and instances of all.
+    most: (u32, u32),
+    has_answer: bool,
+}
+
+impl Applications {
+    pub(crate) fn new(settings: &Eureka, answer_bytes: u32, most: (u32, u32)) -> Applications {
+        let timeout = settings.timeout;
+        let connect = Duration::from_millis(timeout.connect.into());
+        Applications {
+            members: Members::shuffled(&settings.host),
+            http: Http::new(connect, answer_bytes as usize, Trust::System),
+            target: format!("/{}/apps", settings.prefix.trim_matches('/')).replace("//", "/"),
+            within: connect + Duration::from_millis(u64::from(timeout.send) + u64::from(timeout.read)),
+            interval: Duration::from_secs(settings.fetch_interval.into()),
+            weight: settings.weight,
+            most,
+            has_answer: false,
+        }
+    }
+
+    async fn ask(&self) -> Result<Listing, Trouble> {
+        let address = self.members.current();
+        let mut question = Question::get(&self.target, self.within);
+        question.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        let value = self.http.ask(address, question).await?.json(address)?;
+        let unusable = || Trouble(format!("{} answered something else than applications", address.base()));
+        listing(&value, self.weight, self.most).ok_or_else(unusable)
+    }
+}
+
+impl Source for Applications {
+    async fn next(&mut self) -> Result<Listing, Trouble> {
+        if std::mem::take(&mut self.has_answer) {
+            tokio::time::sleep(self.interval).await;
+        }
+        let mut tries = self.members.len();
+        loop {
+            match self.ask().await {
+                Ok(listing) => {
+                    self.has_answer = true;
+                    return Ok(listing);
+                }
+                Err(trouble) => {
+                    tries -= 1;
+                    self.members.turn();
+                    if tries == 0 {
+                        return Err(trouble);
+                    }
+                    tracing::warn!(%trouble, "another Eureka is asked");
+                }
+            }
+        }
+    }
+}
+
+/// What older servers write as an object where there is one of it.
+fn items(value: Option<&Value>) -> Option<Vec<&Value>> {
+    match value {
+        None | Some(Value::Null) => Some(Vec::new()),
+        Some(Value::Array(items)) => Some(items.iter().collect()),
+        Some(one @ Value::Object(_)) => Some(vec![one]),
+        Some(_) => None,
+    }
+}
+
+/// The applications of an answer; None if it is none.
+fn listing(answer: &Value, weight: u32, most: (u32, u32)) -> Option<Listing> {
+    let mut applications: BTreeMap<&str, Vec<Node>> = BTreeMap::new();
+    let mut known = 0;
+    for application in items(answer.get("applications")?.as_object()?.get("application"))? {
+        let name = application.get("name")?.as_str()?;
+        let nodes = applications.entry(name).or_default();
+        for instance in items(application.get("instance"))? {
+            known += 1;
+            if known > most.1 {
+                tracing::warn!("Eureka has more instances than `discovery.limits.objects`");
+                return None;
+            }
+            if !is_up(instance) {
+                continue;
+            }
+            match read(instance, weight) {
+                Some(node) => nodes.push(node),
+                None => {
+                    tracing::warn!(application = name, "an instance in Eureka has no address; it is left out")
+                }
+            }
+        }
+    }
+    let listed = |(name, nodes): (&str, Vec<Node>)| (name.into(), node::list(name, nodes, most.0));
+    Some(applications.into_iter().map(listed).collect())
+}
+
+/// Whether an instance says that it is up, and no operator says otherwise.
+fn is_up(instance: &Value) -> bool {
+    let word = |name: &str| instance.get(name).and_then(Value::as_str);
+    // Both spellings exist.
+    let overridden = word("overriddenStatus").or_else(|| word("overriddenstatus")).unwrap_or("UNKNOWN");
+    word("status") == Some("UP") && matches!(overridden, "UP" | "UNKNOWN" | "")
+}
+
+fn read(instance: &Value, weight: u32) -> Option<Node> {
+    let port = |name: &str| {
+        let port = instance.get(name)?;
+        let is_enabled = port.get("@enabled").is_none_or(|enabled| *enabled == "true" || *enabled == true);
+        is_enabled.then(|| node::port(port.get("$")))?
+    };
+    let secure = instance.get("securePort").filter(|port| port.get("@enabled").is_some());
+    let port = secure.and_then(|_| port("securePort")).or_else(|| port("port"))?;
+    let text = |name: &str| instance.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let host = text("ipAddr").or_else(|| text("hostName"))?;
+    let free = instance.get("metadata");
+    let weight = node::weight(free.and_then(|free| free.get("weight"))).unwrap_or(weight);
+    let mut metadata: Map<String, Value> = free.and_then(Value::as_object).cloned().unwrap_or_default();
+    let of_amazon = || instance.get("dataCenterInfo")?.get("metadata")?.get("availability-zone").cloned();
+    if let Some(zone) = metadata.get(ZONE).cloned().or_else(of_amazon) {
+        metadata.insert(ZONE.to_owned(), zone);
+    }
+    let metadata = (!metadata.is_empty()).then(|| Box::new(metadata));
+    node::node(host, Some(port), weight).map(|node| Node { metadata, ..node })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scripted::Scripted;
+    use serde_json::json;
+
+    fn instance(address: &str, more: Value) -> Value {
+        let mut instance = json!({
+            "instanceId": format!("{address}:user:8080"), "hostName": "h1", "app": "USER", "ipAddr": address,
+            "status": "UP", "overriddenStatus": "UNKNOWN",
+            "port": {"$": 8080, "@enabled": "true"}, "securePort": {"$": 443, "@enabled": "false"},
+            "countryId": 1, "dataCenterInfo": {"@class": "com.netflix.appinfo.MyDataCenterInfo", "name": "MyOwn"},
+            "metadata": {"management.port": "8080"}, "vipAddress": "user", "actionType": "ADDED"
+        });
+        instance.as_object_mut().expect("an object").extend(more.as_object().cloned().expect("an object"));
+        instance
+    }
+
+    fn applications(application: &Value) -> String {
+        json!({"applications": {"versions__delta": "1", "apps__hashcode": "UP_1_", "application": application}})
+            .to_string()
+    }
+
+    fn shown(listing: &Listing, name: &str) -> Vec<String> {
+        let shown = |node: &Node| format!("{}:{} {}", node.host, node.port.unwrap_or(0), node.weight);
+        listing[name].iter().map(shown).collect()
+    }
+
+    fn source(servers: &[&Scripted]) -> Applications {
+        let host: Vec<_> = servers.iter().map(|server| server.address()).collect();
+        let settings = json!({ "host": host, "fetch_interval": 1 });
+        let settings: Eureka = serde_json::from_value(settings).expect("settings");
+        Applications::new(&settings, 1 << 16, (10, 20))
+    }
+
+    #[tokio::test]
+    async fn instances_that_are_up_are_nodes() {
+        let server = Scripted::start();
+        let mut source = source(&[&server]);
+        let secure = json!({ "securePort": {"$": "8443", "@enabled": true}, "metadata": {"weight": "7", "zone": "z1"} });
+        let of_amazon =
+            json!({ "dataCenterInfo": {"name": "Amazon", "metadata": {"availability-zone": "us-1a"}} });
+        let users = [
+            instance("10.0.0.1", json!({})),
+            instance("10.0.0.2", secure),
+            instance("10.0.0.3", json!({ "status": "DOWN" })),
+            instance("10.0.0.4", json!({ "overriddenStatus": "OUT_OF_SERVICE" })),
+            instance("10.0.0.5", json!({ "overriddenStatus": null, "overriddenstatus": "UP" })),
+            instance("unix:/s", json!({})),
+            instance("10.0.0.6", of_amazon),
+        ];
+        let body = applications(&json!([
+            {"name": "USER", "instance": users},
+            {"name": "SHOP", "instance": instance("10.0.1.1", json!({}))},
+        ]));
+        server.answer("200 OK", "", &body);
+        let listing = source.next().await.expect("a listing");
+        let want = ["10.0.0.1:8080 100", "10.0.0.2:8443 7", "10.0.0.5:8080 100", "10.0.0.6:8080 100"];
+        assert_eq!(shown(&listing, "USER"), want);
+        assert_eq!(shown(&listing, "SHOP"), ["10.0.1.1:8080 100"]);
+        let zone = |at: usize| {
+            listing["USER"][at].metadata.as_ref().and_then(|metadata| metadata.get(ZONE).cloned())
+        };
+        assert_eq!([zone(0), zone(1), zone(3)], [None, Some(json!("z1")), Some(json!("us-1a"))]);
+        assert_eq!(server.asked("accept"), ("/eureka/apps".to_owned(), Some("application/json".to_owned())));
+        // The last application is gone.
+        server.answer("200 OK", "", &applications(&json!([])));
+        assert_eq!(source.next().await, Ok(Listing::new()));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_list_of_applications_is_an_error() {
+        let server = Scripted::start();
+        let mut source = source(&[&server]);
+        let many: Vec<Value> = (0..21).map(|n| instance(&format!("10.0.0.{n}"), json!({}))).collect();
+        let too_many = applications(&json!([{"name": "USER", "instance": many}]));
+        let lies = [
+            "",
+            "[]",
+            "{}",
+            "{\"applications\": 1}",
+            "{\"applications\": {\"application\": [{}]}}",
+            &too_many,
+        ];
+        for lie in lies {
+            server.answer("200 OK", "", lie);
+            assert!(source.next().await.is_err(), "{lie}");
+        }
+        for status in ["401 Unauthorized", "503 Service Unavailable", "302 Found"] {
+            server.answer(status, "Location: http://127.0.0.1:1/\r\n", &applications(&json!([])));
+            assert!(source.next().await.is_err(), "{status}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_user_is_told_and_another_server_asked_when_one_fails() {
+        let (good, bad) = (Scripted::start(), Scripted::start());
+        let port = |server: &Scripted| server.address().base().rsplit_once(':').map(|at| at.1.to_owned());
+        let host =
+            [&good, &bad].map(|server| format!("http://u:hush@127.0.0.1:{}", port(server).expect("a port")));
+        let settings = json!({ "host": host, "prefix": "/", "fetch_interval": 1 });
+        let settings: Eureka = serde_json::from_value(settings).expect("settings");
+        let mut source = Applications::new(&settings, 1 << 16, (10, 20));
+        let body = applications(&json!([{"name": "USER", "instance": [instance("10.0.0.1", json!({}))]}]));
+        good.answer("200 OK", "", &body);
+        good.answer("200 OK", "", &body);
+        for _ in 0..2 {
+            bad.answer("500 Internal Server Error", "", "");
+            assert_eq!(shown(&source.next().await.expect("a listing"), "USER"), ["10.0.0.1:8080 100"]);
+        }
+        assert_eq!(good.asked("authorization"), ("/apps".to_owned(), Some("Basic dTpodXNo".to_owned())));
+    }
+}

@@ -1,0 +1,181 @@
+//! Lists that shrink at once are doubted for a while.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sigma_config::discovery::Protection;
+use sigma_config::resources::Node;
+
+use crate::source::Listing;
+
+/// Decides what of a registry's word is believed. Reads no clock: the time is an argument.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    settings: Protection,
+    /// Services whose list is doubted.
+    doubts: BTreeMap<Box<str>, Doubt>,
+}
+
+#[derive(Debug)]
+struct Doubt {
+    since: Instant,
+    /// The list before.
+    before: Arc<[Node]>,
+}
+
+impl Guard {
+    pub(crate) fn new(settings: Protection) -> Guard {
+        Guard { settings, doubts: BTreeMap::new() }
+    }
+
+    /// When a doubt ends, if there is one: what the registry said last is to be shown again then.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.doubts.values().map(|doubt| doubt.since + self.patience()).min()
+    }
+
+    /// What is to be served now that the registry says `said`, with `served` in force.
+    pub(crate) fn admit(&mut self, now: Instant, served: &Listing, said: &Listing) -> Listing {
+        let services: BTreeSet<&Box<str>> =
+            served.keys().chain(said.keys()).chain(self.doubts.keys()).collect();
+        let mut admitted = Listing::new();
+        for service in services.into_iter().cloned().collect::<Vec<_>>() {
+            let none = || Arc::from([]);
+            let next = said.get(&service).cloned();
+            let doubt = self.doubts.remove(&service);
+            let before = doubt.as_ref().map(|doubt| Arc::clone(&doubt.before));
+            let before = before.or_else(|| served.get(&service).cloned()).unwrap_or_else(none);
+            let length = next.as_ref().map_or(0, |next| next.len());
+            let since = doubt.as_ref().map_or(now, |doubt| doubt.since);
+            let is_over = now.saturating_duration_since(since) >= self.patience();
+            if !self.is_doubtful(before.len(), length) || is_over {
+                admitted.extend(next.map(|next| (service, next)));
+                continue;
+            }
+            if doubt.is_none() {
+                tracing::warn!(
+                    service = &*service,
+                    known = before.len(),
+                    said = length,
+                    "most nodes of a service are gone at once: they are used on for `discovery.protection.believed_after_ms`"
+                );
+            }
+            admitted.insert(service.clone(), both(&before, &next.unwrap_or_else(none)));
+            self.doubts.insert(service, Doubt { since, before });
+        }
+        admitted
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_millis(self.settings.believed_after_ms.into())
+    }
+
+    fn is_doubtful(&self, before: usize, after: usize) -> bool {
+        let vanished = before.saturating_sub(after) as u64;
+        vanished * 100 > before as u64 * u64::from(self.settings.max_vanished_percent)
+    }
+}
+
+/// The nodes of both lists; what is in both is as the second says.
+fn both(before: &Arc<[Node]>, after: &Arc<[Node]>) -> Arc<[Node]> {
+    let named: HashSet<(&str, Option<u16>)> = after.iter().map(|node| (&*node.host, node.port)).collect();
+    let gone = before.iter().filter(|node| !named.contains(&(&*node.host, node.port)));
+    after.iter().chain(gone).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listing(services: &[(&str, &[&str])]) -> Listing {
+        let nodes = |hosts: &[&str]| -> Arc<[Node]> {
+            hosts.iter().map(|host| Node { host: (*host).into(), weight: 1, ..Node::default() }).collect()
+        };
+        services.iter().map(|(name, hosts)| ((*name).into(), nodes(hosts))).collect()
+    }
+
+    fn hosts(listing: &Listing, service: &str) -> Vec<String> {
+        listing.get(service).into_iter().flat_map(|nodes| nodes.iter()).map(|n| n.host.to_string()).collect()
+    }
+
+    /// A guard that believes after 10 s, what it serves, and the seconds since it began.
+    struct Run {
+        guard: Guard,
+        served: Listing,
+        start: Instant,
+    }
+
+    impl Run {
+        fn new(max_vanished_percent: u8, first: &[(&str, &[&str])]) -> Run {
+            let settings = Protection { max_vanished_percent, believed_after_ms: 10_000 };
+            let mut run = Run { guard: Guard::new(settings), served: Listing::new(), start: Instant::now() };
+            run.says(0, first);
+            run
+        }
+
+        fn says(&mut self, second: u64, said: &[(&str, &[&str])]) -> &Listing {
+            let now = self.start + Duration::from_secs(second);
+            self.served = self.guard.admit(now, &self.served, &listing(said));
+            &self.served
+        }
+    }
+
+    #[test]
+    fn an_empty_list_is_believed_after_a_while() {
+        let mut run = Run::new(80, &[("web", &["a", "b"]), ("api", &["c"])]);
+        assert_eq!(run.guard.due(), None);
+        let web = |run: &Run| hosts(&run.served, "web");
+        run.says(1, &[("web", &[]), ("api", &["c"])]);
+        assert_eq!(web(&run), ["a", "b"]);
+        assert_eq!(run.guard.due(), Some(run.start + Duration::from_secs(11)));
+        // A service that is not named at all is one without nodes.
+        run.says(10, &[("api", &["c", "d"])]);
+        assert_eq!(
+            (web(&run), hosts(&run.served, "api")),
+            (vec!["a".into(), "b".into()], vec!["c".into(), "d".into()])
+        );
+        run.says(11, &[("api", &["c"])]);
+        assert!(!run.served.contains_key("web"));
+        assert_eq!(run.guard.due(), None);
+    }
+
+    #[test]
+    fn a_list_that_comes_back_ends_the_doubt() {
+        let mut run = Run::new(50, &[("web", &["a", "b", "c"])]);
+        run.says(1, &[("web", &["a"])]);
+        assert_eq!(hosts(&run.served, "web"), ["a", "b", "c"]);
+        run.says(5, &[("web", &["a", "c"])]);
+        assert_eq!(hosts(&run.served, "web"), ["a", "c"]);
+        assert_eq!(run.guard.due(), None);
+        // Another doubt begins anew.
+        run.says(8, &[]);
+        run.says(17, &[]);
+        assert_eq!(hosts(&run.served, "web"), ["a", "c"]);
+        run.says(18, &[]);
+        assert_eq!(hosts(&run.served, "web"), [""; 0]);
+    }
+
+    #[test]
+    fn nodes_that_take_the_place_of_others_are_believed_and_newcomers_are_used() {
+        let mut run = Run::new(80, &[("web", &["a", "b", "c", "d", "e", "f"])]);
+        run.says(1, &[("web", &["g", "h", "i", "j", "k", "l"])]);
+        assert_eq!(hosts(&run.served, "web"), ["g", "h", "i", "j", "k", "l"]);
+        run.says(2, &[("web", &["m"])]);
+        assert_eq!(hosts(&run.served, "web"), ["m", "g", "h", "i", "j", "k", "l"]);
+        // Those that come and go meanwhile do not pile up.
+        run.says(3, &[("web", &["n"])]);
+        assert_eq!(hosts(&run.served, "web"), ["n", "g", "h", "i", "j", "k", "l"]);
+        run.says(12, &[("web", &["n"])]);
+        assert_eq!(hosts(&run.served, "web"), ["n"]);
+    }
+
+    #[test]
+    fn it_can_be_switched_off() {
+        let mut run = Run::new(100, &[("web", &["a"])]);
+        run.says(1, &[]);
+        assert!(run.served.is_empty());
+        let mut run = Run::new(0, &[("web", &["a", "b"])]);
+        run.says(1, &[("web", &["a"])]);
+        assert_eq!(hosts(&run.served, "web"), ["a", "b"]);
+    }
+}

@@ -1,0 +1,212 @@
+//! The HTTP client that asks registries: it follows no redirect and reads no more than it may.
+
+use std::error::Error;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Certificate, Method, Response, redirect};
+use sigma_config::discovery::RegistryAddress;
+
+use crate::source::Trouble;
+
+/// Whose certificates are believed.
+#[derive(Debug, Clone)]
+pub(crate) enum Trust {
+    /// Those of the authorities of the system.
+    System,
+    /// Those of the authorities in this PEM.
+    Authorities(Vec<u8>),
+    /// Any.
+    Anybody,
+}
+
+/// Makes requests to registries. Built when it is first needed: a machine without any certificate
+/// authority serves all the same.
+pub(crate) struct Http {
+    connect: Duration,
+    /// Bytes of an answer.
+    most: usize,
+    trust: Trust,
+    trusting: OnceLock<Result<reqwest::Client, Trouble>>,
+    verifying: OnceLock<Result<reqwest::Client, Trouble>>,
+}
+
+/// A request without its address.
+pub(crate) struct Question<'q> {
+    pub(crate) method: Method,
+    /// Path and query, behind the address.
+    pub(crate) target: &'q str,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Option<String>,
+    /// The time for all of it.
+    pub(crate) within: Duration,
+}
+
+impl<'q> Question<'q> {
+    pub(crate) fn get(target: &'q str, within: Duration) -> Question<'q> {
+        Question { method: Method::GET, target, headers: HeaderMap::new(), body: None, within }
+    }
+
+    /// With a header whose value is a secret, unless that is empty.
+    pub(crate) fn secret(mut self, name: HeaderName, value: &str) -> Result<Question<'q>, Trouble> {
+        if !value.is_empty() {
+            let mut value = HeaderValue::from_str(value).map_err(|_| {
+                Trouble(format!("the secret for `{name}` has characters that cannot be sent"))
+            })?;
+            value.set_sensitive(true);
+            self.headers.insert(name, value);
+        }
+        Ok(self)
+    }
+}
+
+/// The whole of an answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    /// The body, if the status says that it is what was asked for.
+    pub(crate) fn json(&self, from: &RegistryAddress) -> Result<serde_json::Value, Trouble> {
+        if self.status != 200 {
+            return Err(Trouble(format!("{} answered status {}", from.base(), self.status)));
+        }
+        serde_json::from_slice(&self.body)
+            .map_err(|error| Trouble(format!("{} answered no JSON: {error}", from.base())))
+    }
+}
+
+impl Http {
+    pub(crate) fn new(connect: Duration, most: usize, trust: Trust) -> Http {
+        Http { connect, most, trust, trusting: OnceLock::new(), verifying: OnceLock::new() }
+    }
+
+    fn client(&self, address: &RegistryAddress) -> Result<&reqwest::Client, Trouble> {
+        // In the clear there is no certificate, so that those of this machine need not be read.
+        let is_clear = address.base().starts_with("http://");
+        let (cell, trust) = match is_clear || matches!(self.trust, Trust::Anybody) {
+            true => (&self.trusting, &Trust::Anybody),
+            false => (&self.verifying, &self.trust),
+        };
+        cell.get_or_init(|| built(self.connect, trust)).as_ref().map_err(Trouble::clone)
+    }
+
+    /// Asks, and returns the answer with its body still to come.
+    pub(crate) async fn open(
+        &self,
+        address: &RegistryAddress,
+        question: Question<'_>,
+    ) -> Result<Response, Trouble> {
+        let url = format!("{}{}", address.base(), question.target);
+        let mut request = self.client(address)?.request(question.method, url).timeout(question.within);
+        if let Some((user, password)) = address.user()
+            && !question.headers.contains_key(AUTHORIZATION)
+        {
+            request = request.basic_auth(user, Some(password));
+        }
+        if let Some(body) = question.body {
+            request = request.body(body);
+        }
+        request.headers(question.headers).send().await.map_err(|error| trouble(address, error))
+    }
+
+    /// Asks, and reads the whole answer.
+    pub(crate) async fn ask(
+        &self,
+        address: &RegistryAddress,
+        question: Question<'_>,
+    ) -> Result<Answer, Trouble> {
+        let mut response = self.open(address, question).await?;
+        let (status, headers) = (response.status().as_u16(), std::mem::take(response.headers_mut()));
+        let mut body = Vec::new();
+        while let Some(part) = response.chunk().await.map_err(|error| trouble(address, error))? {
+            if body.len() + part.len() > self.most {
+                return Err(too_long(address, self.most));
+            }
+            body.extend_from_slice(&part);
+        }
+        Ok(Answer { status, headers, body })
+    }
+}
+
+/// More came than `discovery.limits.answer_bytes`.
+fn too_long(address: &RegistryAddress, most: usize) -> Trouble {
+    let base = address.base();
+    Trouble(format!("{base} answered more than {most} bytes (`discovery.limits.answer_bytes`)"))
+}
+
+/// What went wrong, without the address, which may hold a secret.
+fn trouble(address: &RegistryAddress, error: reqwest::Error) -> Trouble {
+    let base = address.base();
+    if error.is_timeout() {
+        return Trouble(format!("{base} did not answer in time"));
+    }
+    Trouble(format!("{base}: {}", causes(&error.without_url())))
+}
+
+fn built(connect: Duration, trust: &Trust) -> Result<reqwest::Client, Trouble> {
+    let unusable = |error: reqwest::Error| Trouble(format!("no TLS on this machine: {}", causes(&error)));
+    let mut builder = reqwest::Client::builder()
+        .connect_timeout(connect)
+        // A token is for the address that it was configured with, and for no other.
+        .redirect(redirect::Policy::none())
+        .no_proxy()
+        .tcp_keepalive(Duration::from_secs(15))
+        .user_agent(concat!("sigma/", env!("CARGO_PKG_VERSION")));
+    builder = match trust {
+        Trust::System => builder,
+        Trust::Anybody => builder.tls_danger_accept_invalid_certs(true),
+        Trust::Authorities(pem) => {
+            builder.tls_certs_only(Certificate::from_pem_bundle(pem).map_err(unusable)?)
+        }
+    };
+    builder.build().map_err(unusable)
+}
+
+/// An error with everything that led to it.
+fn causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}
+
+/// The members of one registry, of which one is asked until it fails.
+pub(crate) struct Members {
+    addresses: Vec<RegistryAddress>,
+    at: usize,
+}
+
+impl Members {
+    pub(crate) fn new(addresses: &[RegistryAddress]) -> Members {
+        Members { addresses: addresses.to_vec(), at: 0 }
+    }
+
+    /// In random order: many gateways do not all ask the same one.
+    pub(crate) fn shuffled(addresses: &[RegistryAddress]) -> Members {
+        let mut addresses = addresses.to_vec();
+        fastrand::shuffle(&mut addresses);
+        Members { addresses, at: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.addresses.len()
+    }
+
+    /// The one that is asked.
+    pub(crate) fn current(&self) -> &RegistryAddress {
+        &self.addresses[self.at]
+    }
+
+    /// It has failed: the next one is asked from now on.
+    pub(crate) fn turn(&mut self) {
+        self.at = (self.at + 1) % self.addresses.len();
+    }
+}

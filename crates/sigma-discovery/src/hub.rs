@@ -1,0 +1,360 @@
+//! One place that asks for each thing, however many upstreams want it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use sigma_config::discovery::{Protection, Registry};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use crate::guard::Guard;
+use crate::last_good::LastLists;
+use crate::source::{Listing, Source, Trouble};
+
+/// The pause after a failure, twice as long after each further one, up to [`RETRY_MAX`].
+const RETRY_MIN: Duration = Duration::from_secs(1);
+
+/// Longest pause between failures.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// What is known of a topic.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Told {
+    /// What is to be served, if there is anything.
+    pub(crate) listing: Option<Arc<Listing>>,
+    /// Why the registry says nothing now.
+    pub(crate) trouble: Option<Trouble>,
+}
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Something that a registry is asked for. It is asked from the first time that somebody waits for it
+/// until the last of those who follow it is gone.
+pub(crate) struct Topic {
+    registry: Registry,
+    name: String,
+    told: watch::Receiver<Told>,
+    work: Mutex<Option<Work>>,
+    task: Mutex<Option<AbortHandle>>,
+}
+
+impl Topic {
+    /// What it is called: in the log, and in the file of the last good lists.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What is known, and what comes to be known. Within a runtime.
+    pub(crate) fn follow(&self) -> watch::Receiver<Told> {
+        let work = self.work.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(work) = work {
+            let task = tokio::spawn(work).abort_handle();
+            *self.task.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
+        }
+        self.told.clone()
+    }
+}
+
+impl Drop for Topic {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            task.abort();
+        }
+    }
+}
+
+impl fmt::Debug for Topic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Topic").field(&self.name).finish()
+    }
+}
+
+/// All topics that somebody follows.
+#[derive(Debug, Default)]
+pub(crate) struct Hub {
+    topics: Mutex<HashMap<String, Weak<Topic>>>,
+}
+
+impl Hub {
+    /// The topic of this name, which `source` makes if nobody follows it yet.
+    pub(crate) fn topic<S: Source>(
+        &self,
+        registry: Registry,
+        name: String,
+        protection: Protection,
+        last: &Arc<LastLists>,
+        source: impl FnOnce() -> S,
+    ) -> Arc<Topic> {
+        let mut topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
+        topics.retain(|_, topic| topic.strong_count() > 0);
+        if let Some(topic) = topics.get(&name).and_then(Weak::upgrade) {
+            return topic;
+        }
+        let (tell, told) = watch::channel(Told::default());
+        let follower = Follower {
+            name: name.clone(),
+            guard: Guard::new(protection),
+            last: Arc::clone(last),
+            earlier: None,
+            said: None,
+            tell,
+        };
+        let work: Work = Box::pin(follower.run(source()));
+        let (work, task) = (Mutex::new(Some(work)), Mutex::default());
+        let topic = Arc::new(Topic { registry, name: name.clone(), told, work, task });
+        topics.insert(name, Arc::downgrade(&topic));
+        topic
+    }
+
+    /// What is known of a registry.
+    pub(crate) fn known(&self, registry: Registry) -> Listing {
+        let topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_registry =
+            topics.values().filter_map(Weak::upgrade).filter(|topic| topic.registry == registry);
+        let listings = of_registry.filter_map(|topic| topic.told.borrow().listing.clone());
+        listings.flat_map(|listing| Listing::clone(&listing)).collect()
+    }
+}
+
+/// Follows one topic.
+struct Follower {
+    name: String,
+    guard: Guard,
+    last: Arc<LastLists>,
+    /// The last good lists of the time before this process, until there are others.
+    earlier: Option<Listing>,
+    /// What the registry said last.
+    said: Option<Listing>,
+    tell: watch::Sender<Told>,
+}
+
+impl Follower {
+    async fn run<S: Source>(mut self, mut source: S) {
+        self.earlier = self.last.read(&self.name).await;
+        let patience = Instant::now() + self.last.wait();
+        let mut failures = 0u32;
+        loop {
+            match self.until(patience, source.next()).await {
+                Ok(listing) => {
+                    if failures > 0 {
+                        tracing::warn!(topic = self.name, "the registry answers again");
+                    }
+                    failures = 0;
+                    self.hear(listing);
+                }
+                Err(trouble) => {
+                    let kept = self.earlier.is_some() || self.tell.borrow().listing.is_some();
+                    tracing::warn!(topic = self.name, %trouble, kept, "no list of nodes, the last one stays");
+                    self.serve_earlier();
+                    self.tell.send_modify(|told| told.trouble = Some(trouble));
+                    let pause = backoff(failures);
+                    failures = failures.saturating_add(1);
+                    self.until(patience, tokio::time::sleep(pause)).await;
+                }
+            }
+        }
+    }
+
+    /// Waits for `work`, and meanwhile does what is due.
+    async fn until<T>(&mut self, patience: Instant, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        loop {
+            let earlier = self.earlier.as_ref().map(|_| patience);
+            let due = self.guard.due().into_iter().chain(earlier).min();
+            tokio::select! {
+                done = &mut work => return done,
+                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {
+                    if Instant::now() >= patience {
+                        self.serve_earlier();
+                    }
+                    if self.guard.due().is_some_and(|due| due <= Instant::now()) {
+                        self.publish();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Serves what was known before this process, if nothing else is known yet.
+    fn serve_earlier(&mut self) {
+        if let Some(earlier) = self.earlier.take() {
+            tracing::warn!(
+                topic = self.name,
+                services = earlier.len(),
+                "serving by the last good lists of the file"
+            );
+            self.tell.send_modify(|told| told.listing = Some(Arc::new(earlier)));
+        }
+    }
+
+    fn hear(&mut self, listing: Listing) {
+        self.said = Some(listing);
+        self.publish();
+    }
+
+    /// Serves what of the registry's word is believed.
+    fn publish(&mut self) {
+        let Some(said) = &self.said else { return };
+        let earlier = self.earlier.take().map(Arc::new);
+        let served = self.tell.borrow().listing.clone().or(earlier).unwrap_or_default();
+        let next = self.guard.admit(Instant::now(), &served, said);
+        let is_first = self.tell.borrow().listing.is_none();
+        if is_first || next != *served || self.tell.borrow().trouble.is_some() {
+            let next = Arc::new(next);
+            self.last.note(&self.name, &next);
+            self.tell.send_modify(|told| *told = Told { listing: Some(next), trouble: None });
+        }
+    }
+}
+
+/// The pause after the first failure (0) and those that follow it; up to a quarter of it is taken off at
+/// random, so that many gateways do not come back at once.
+fn backoff(failures: u32) -> Duration {
+    let whole = RETRY_MIN.saturating_mul(1 << failures.min(16)).min(RETRY_MAX);
+    whole.mul_f64(1.0 - fastrand::f64() / 4.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node;
+    use sigma_config::discovery::LastGood;
+    use tokio::sync::mpsc;
+
+    /// Says what the test says.
+    struct Scripted(mpsc::UnboundedReceiver<Result<Listing, Trouble>>);
+
+    impl Source for Scripted {
+        async fn next(&mut self) -> Result<Listing, Trouble> {
+            match self.0.recv().await {
+                Some(list) => list,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    type Say = mpsc::UnboundedSender<Result<Listing, Trouble>>;
+
+    fn scripted() -> (Say, Scripted) {
+        let (say, said) = mpsc::unbounded_channel();
+        (say, Scripted(said))
+    }
+
+    fn web(hosts: &[&str]) -> Listing {
+        let nodes = hosts.iter().map(|host| node::node(host, Some(80), 1).expect("a node")).collect();
+        Listing::from([("web".into(), nodes)])
+    }
+
+    fn served(told: &Told) -> Vec<String> {
+        let web = told.listing.as_ref().and_then(|listing| listing.get("web").cloned());
+        web.iter().flat_map(|nodes| nodes.iter()).map(|node| node.host.to_string()).collect()
+    }
+
+    async fn wait_for(told: &mut watch::Receiver<Told>, want: &[&str]) {
+        let arrived = told.wait_for(|told| served(told) == want);
+        let arrived = tokio::time::timeout(Duration::from_secs(20), arrived).await;
+        assert!(arrived.is_ok_and(|told| told.is_ok()), "want {want:?}");
+    }
+
+    fn topic(hub: &Hub, protection: Protection, last: &Arc<LastLists>, source: Scripted) -> Arc<Topic> {
+        hub.topic(Registry::Consul, "consul web".to_owned(), protection, last, || source)
+    }
+
+    fn nowhere() -> Arc<LastLists> {
+        LastLists::new(&LastGood { path: "off".into(), ..LastGood::default() })
+    }
+
+    #[tokio::test]
+    async fn who_follows_the_same_hears_the_same_until_the_last_is_gone() {
+        let hub = Hub::default();
+        let (say, source) = scripted();
+        let first = topic(&hub, Protection::default(), &nowhere(), source);
+        let second = topic(&hub, Protection::default(), &nowhere(), scripted().1);
+        assert!(Arc::ptr_eq(&first, &second));
+        let (mut a, mut b) = (first.follow(), second.follow());
+        say.send(Ok(web(&["a"]))).expect("a source");
+        wait_for(&mut a, &["a"]).await;
+        wait_for(&mut b, &["a"]).await;
+        assert_eq!(hub.known(Registry::Consul), web(&["a"]));
+        assert!(hub.known(Registry::Nacos).is_empty());
+        drop(first);
+        assert!(!say.is_closed());
+        drop(second);
+        tokio::time::timeout(Duration::from_secs(20), say.closed()).await.expect("nobody asks any more");
+        assert!(hub.known(Registry::Consul).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_failure_changes_nothing_and_is_over_with_the_next_list() {
+        let hub = Hub::default();
+        let (say, source) = scripted();
+        let topic = topic(&hub, Protection::default(), &nowhere(), source);
+        let mut told = topic.follow();
+        say.send(Err(Trouble("away".to_owned()))).expect("a source");
+        told.wait_for(|told| told.trouble.is_some() && told.listing.is_none()).await.expect("trouble");
+        say.send(Ok(web(&["a"]))).expect("a source");
+        wait_for(&mut told, &["a"]).await;
+        assert_eq!(told.borrow().trouble, None);
+        say.send(Err(Trouble("away".to_owned()))).expect("a source");
+        told.wait_for(|told| told.trouble.is_some()).await.expect("trouble");
+        assert_eq!(served(&told.borrow()), ["a"]);
+        // The same list as before ends the trouble all the same.
+        say.send(Ok(web(&["a"]))).expect("a source");
+        told.wait_for(|told| told.trouble.is_none()).await.expect("an end");
+    }
+
+    #[tokio::test]
+    async fn an_empty_list_is_believed_when_its_time_has_come_though_nothing_more_is_said() {
+        let protection = Protection { believed_after_ms: 300, ..Protection::default() };
+        let hub = Hub::default();
+        let (say, source) = scripted();
+        let topic = topic(&hub, protection, &nowhere(), source);
+        let mut told = topic.follow();
+        say.send(Ok(web(&["a", "b"]))).expect("a source");
+        wait_for(&mut told, &["a", "b"]).await;
+        let start = Instant::now();
+        say.send(Ok(Listing::new())).expect("a source");
+        wait_for(&mut told, &[]).await;
+        assert!(start.elapsed() >= Duration::from_millis(300));
+    }
+
+    #[tokio::test]
+    async fn a_start_without_the_registry_serves_by_the_file() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let settings = LastGood { path: dir.path().join("data/lists.json"), expire: 0, wait_ms: 60_000 };
+        let last = LastLists::new(&settings);
+        let (say, source) = scripted();
+        let topic_before = topic(&Hub::default(), Protection::default(), &last, source);
+        let mut told = topic_before.follow();
+        say.send(Ok(web(&["a", "b"]))).expect("a source");
+        wait_for(&mut told, &["a", "b"]).await;
+        last.written().await;
+
+        let (say, source) = scripted();
+        let topic_after = topic(&Hub::default(), Protection::default(), &LastLists::new(&settings), source);
+        let mut told = topic_after.follow();
+        say.send(Err(Trouble("away".to_owned()))).expect("a source");
+        wait_for(&mut told, &["a", "b"]).await;
+        // A registry that comes back knowing little is doubted as it is in the midst of a run.
+        say.send(Ok(Listing::new())).expect("a source");
+        told.wait_for(|told| told.trouble.is_none()).await.expect("an end");
+        assert_eq!(served(&told.borrow()), ["a", "b"]);
+
+        // One that does not answer at all is waited for no longer than that.
+        let hasty = LastGood { wait_ms: 1, ..settings };
+        let (_say, source) = scripted();
+        let topic_hasty = topic(&Hub::default(), Protection::default(), &LastLists::new(&hasty), source);
+        wait_for(&mut topic_hasty.follow(), &["a", "b"]).await;
+    }
+
+    #[test]
+    fn pauses_between_failures_grow() {
+        for (failures, whole) in [(0, 1.0), (1, 2.0), (4, 16.0), (5, 30.0), (40, 30.0)] {
+            let pause = backoff(failures).as_secs_f64();
+            assert!(pause <= whole && pause >= whole * 0.75, "{failures}: {pause}");
+        }
+    }
+}

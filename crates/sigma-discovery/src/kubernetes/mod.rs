@@ -1,0 +1,346 @@
+//! Endpoints of a cluster of Kubernetes: a list, then a watch of what comes after it.
+
+mod objects;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use reqwest::header::AUTHORIZATION;
+use serde_json::Value;
+use sigma_config::discovery::{Cluster, KubernetesSchema, NamespaceSelector, RegistryAddress};
+use sigma_config::resources::Node;
+
+use crate::consul::encoded;
+use crate::http::{Http, Question, Trust};
+use crate::list_watch::{Heard, Lines, Watched};
+use crate::node;
+use crate::source::{Listing, Trouble};
+use objects::{Endpoint, Form, Object};
+
+/// Objects of one page of a list.
+const PAGE: u32 = 500;
+
+/// The API server ends a watch after this long, and the client a little later.
+const WATCH: Duration = Duration::from_secs(240);
+const WATCH_GRACE: Duration = Duration::from_secs(30);
+
+/// The token that Kubernetes gives to a pod.
+const TOKEN_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+
+/// A file that is larger is no token and no certificate.
+const FILE_MAX: u64 = 1 << 20;
+
+/// Looks up an environment variable.
+type Environment = fn(&str) -> Option<String>;
+
+/// The endpoints of one cluster.
+pub(crate) struct Endpoints {
+    settings: Cluster,
+    form: Form,
+    environment: Environment,
+    answer_bytes: u32,
+    /// Nodes of a service, and objects.
+    most: (u32, u32),
+    /// Made when it is first needed, and again after a failure.
+    server: Option<(RegistryAddress, Http)>,
+    revision: String,
+    known: Known,
+}
+
+/// What is known of the cluster.
+#[derive(Default)]
+struct Known {
+    /// By service, then by name.
+    objects: BTreeMap<Box<str>, BTreeMap<Box<str>, Object>>,
+    /// The service of each object, by `namespace/name`.
+    services: BTreeMap<Box<str>, Box<str>>,
+    listing: Listing,
+}
+
+impl Endpoints {
+    pub(crate) fn new(settings: &Cluster, answer_bytes: u32, most: (u32, u32)) -> Endpoints {
+        Endpoints::with(settings, |name| std::env::var(name).ok(), answer_bytes, most)
+    }
+
+    fn with(settings: &Cluster, environment: Environment, answer_bytes: u32, most: (u32, u32)) -> Endpoints {
+        Endpoints {
+            settings: settings.clone(),
+            form: if settings.watch_endpoint_slices { Form::Slices } else { Form::Endpoints },
+            environment,
+            answer_bytes,
+            most,
+            server: None,
+            revision: String::new(),
+            known: Known::default(),
+        }
+    }
+
+    /// Whether the objects of a namespace count.
+    fn counts(&self, namespace: &str) -> bool {
+        let NamespaceSelector { equal, not_equal, matching, not_matching } =
+            &self.settings.namespace_selector;
+        equal.as_deref().is_none_or(|only| only == namespace)
+            && not_equal.as_deref() != Some(namespace)
+            && (matching.is_empty() || matching.iter().any(|pattern| pattern.covers(namespace)))
+            && !not_matching.iter().any(|pattern| pattern.covers(namespace))
+    }
+
+    /// Path and query of a list; a watch has more behind it.
+    fn target(&self) -> String {
+        let (group, kind) = match self.form {
+            Form::Endpoints => ("/api/v1", "endpoints"),
+            Form::Slices => ("/apis/discovery.k8s.io/v1", "endpointslices"),
+        };
+        let selector = &self.settings.namespace_selector;
+        let mut target = match &selector.equal {
+            Some(namespace) => format!("{group}/namespaces/{}/{kind}?", encoded(namespace)),
+            None => format!("{group}/{kind}?"),
+        };
+        if let Some(namespace) = &selector.not_equal {
+            target.push_str(&format!("fieldSelector=metadata.namespace%21%3D{}&", encoded(namespace)));
+        }
+        if !self.settings.label_selector.is_empty() {
+            target.push_str(&format!("labelSelector={}&", encoded(&self.settings.label_selector)));
+        }
+        target
+    }
+
+    /// Makes what asks the API server.
+    async fn ready(&mut self) -> Result<(), Trouble> {
+        if self.server.is_some() {
+            return Ok(());
+        }
+        let service = &self.settings.service;
+        let scheme = match service.schema {
+            KubernetesSchema::Http => "http",
+            KubernetesSchema::Https => "https",
+        };
+        let host = substituted(&service.host, self.environment)?;
+        let port = substituted(&service.port, self.environment)?;
+        let host = if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host };
+        let address = format!("{scheme}://{host}:{port}");
+        let address = address.parse::<RegistryAddress>();
+        let address =
+            address.map_err(|error| Trouble(format!("`{host}` and `{port}` name no API server: {error}")))?;
+        let trust = match (service.ssl_verify, &service.ca) {
+            (false, _) => Trust::Anybody,
+            (true, None) => Trust::System,
+            (true, Some(ca)) => Trust::Authorities(read_file(ca.clone()).await?),
+        };
+        let connect = Duration::from_millis(self.settings.timeout.connect.into());
+        self.server = Some((address, Http::new(connect, self.answer_bytes as usize, trust)));
+        Ok(())
+    }
+
+    /// The token, as it is now.
+    async fn token(&self) -> Result<String, Trouble> {
+        let client = &self.settings.client;
+        if let Some(token) = &client.token {
+            return substituted(token.reveal(), self.environment);
+        }
+        let file = substituted(client.token_file.as_deref().unwrap_or(TOKEN_FILE), self.environment)?;
+        let text = String::from_utf8(read_file(file.into()).await?);
+        text.map(|text| text.trim().to_owned()).map_err(|_| Trouble("the token is no text".to_owned()))
+    }
+
+    async fn question<'q>(&self, target: &'q str, within: Duration) -> Result<Question<'q>, Trouble> {
+        let token = self.token().await?;
+        let value = if token.is_empty() { token } else { format!("Bearer {token}") };
+        Question::get(target, within).secret(AUTHORIZATION, &value)
+    }
+
+    fn server(&self) -> Result<&(RegistryAddress, Http), Trouble> {
+        self.server.as_ref().ok_or_else(|| Trouble("there is no API server".to_owned()))
+    }
+
+    async fn page(&self, further: &str) -> Result<Value, Trouble> {
+        let timeout = self.settings.timeout;
+        let millis = u64::from(timeout.connect) + u64::from(timeout.send) + u64::from(timeout.read);
+        let mut target = format!("{}limit={PAGE}", self.target());
+        if !further.is_empty() {
+            target.push_str(&format!("&continue={}", encoded(further)));
+        }
+        let (address, http) = self.server()?;
+        let question = self.question(&target, Duration::from_millis(millis)).await?;
+        http.ask(address, question).await?.json(address)
+    }
+
+    /// Takes in an object; None if there are too many.
+    fn put(&self, known: &mut Known, object: &Value) -> Option<()> {
+        let Some((namespace, name)) = objects::names(object) else { return Some(()) };
+        if !self.counts(namespace) {
+            return Some(());
+        }
+        let key: Box<str> = format!("{namespace}/{name}").into();
+        let read = objects::read(self.form, object, self.settings.default_weight);
+        known.remove(&key);
+        if let Some(object) = read {
+            known.services.insert(key.clone(), object.service.clone());
+            known.objects.entry(object.service.clone()).or_default().insert(key, object);
+        }
+        (known.services.len() <= self.most.1 as usize).then_some(())
+    }
+
+    /// Lists the ports of a service anew.
+    fn relist(&self, known: &mut Known, service: &str) {
+        let id = &self.settings.id;
+        let whole = if id.is_empty() { service.to_owned() } else { format!("{id}/{service}") };
+        let prefix = format!("{whole}:");
+        let before = known.listing.range(Box::<str>::from(prefix.as_str())..).map(|(key, _)| key.clone());
+        let before: Vec<Box<str>> = before.take_while(|key| key.starts_with(&prefix)).collect();
+        before.iter().for_each(|key| drop(known.listing.remove(key)));
+        let mut ports: BTreeMap<&str, Vec<&Endpoint>> = BTreeMap::new();
+        for object in known.objects.get(service).into_iter().flat_map(BTreeMap::values) {
+            for (name, endpoints) in &object.ports {
+                ports.entry(name).or_default().extend(endpoints);
+            }
+        }
+        for (port, endpoints) in ports {
+            // Those that terminate are better than none.
+            let has_ready = endpoints.iter().any(|endpoint| endpoint.is_ready);
+            let used = endpoints.into_iter().filter(|endpoint| endpoint.is_ready || !has_ready);
+            let nodes: Vec<Node> = used.map(|endpoint| endpoint.node.clone()).collect();
+            let key = format!("{prefix}{port}");
+            known.listing.insert(key.as_str().into(), node::list(&key, nodes, self.most.0));
+        }
+    }
+
+    /// Takes in an event; None if the cluster is to be read anew.
+    fn take(&mut self, known: &mut Known, message: &Value) -> Option<Heard> {
+        let kind = message.get("type")?.as_str()?;
+        let object = message.get("object")?;
+        if kind == "ERROR" {
+            // Most often 410: what comes after this revision is forgotten.
+            tracing::info!(cluster = self.settings.id, reason = %object.get("message")?, "a watch has ended");
+            return None;
+        }
+        let revision = object.get("metadata")?.get("resourceVersion")?.as_str()?;
+        let heard = match kind {
+            "ADDED" | "MODIFIED" | "DELETED" => {
+                let (namespace, name) = objects::names(object)?;
+                let key = format!("{namespace}/{name}");
+                let before = known.services.get(key.as_str()).cloned();
+                if kind == "DELETED" {
+                    known.remove(&key)
+                } else {
+                    self.put(known, object)?
+                }
+                let after = known.services.get(key.as_str()).cloned();
+                for service in
+                    before.iter().chain(after.iter().filter(|after| before.as_ref() != Some(after)))
+                {
+                    self.relist(known, service);
+                }
+                if before.is_some() || after.is_some() { Heard::Change } else { Heard::Nothing }
+            }
+            _ => Heard::Nothing,
+        };
+        self.revision = revision.to_owned();
+        Some(heard)
+    }
+}
+
+impl Known {
+    fn remove(&mut self, key: &str) {
+        let Some(service) = self.services.remove(key) else { return };
+        if let Some(objects) = self.objects.get_mut(&service) {
+            objects.remove(key);
+            if objects.is_empty() {
+                self.objects.remove(&service);
+            }
+        }
+    }
+}
+
+impl Watched for Endpoints {
+    async fn load(&mut self) -> Result<(), Trouble> {
+        self.ready().await?;
+        let (mut known, mut further) = (Known::default(), String::new());
+        let limit = self.most.1;
+        let unusable = || Trouble(format!("the API server answered no list, or more than {limit} objects"));
+        // As many pages as there may be objects: a page may be empty.
+        for _ in 0..=limit {
+            let page = self.page(&further).await?;
+            let metadata = page.get("metadata").ok_or_else(unusable)?;
+            let items = page.get("items").ok_or_else(unusable)?;
+            // Go writes an empty list so.
+            let items = if items.is_null() { &[] } else { items.as_array().ok_or_else(unusable)?.as_slice() };
+            for object in items {
+                self.put(&mut known, object).ok_or_else(unusable)?;
+            }
+            let text = |name: &str| metadata.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+            further = text("continue");
+            if further.is_empty() {
+                let services: Vec<Box<str>> = known.objects.keys().cloned().collect();
+                services.iter().for_each(|service| self.relist(&mut known, service));
+                (self.known, self.revision) = (known, text("resourceVersion"));
+                return Ok(());
+            }
+        }
+        Err(unusable())
+    }
+
+    async fn open(&mut self) -> Result<Option<Lines>, Trouble> {
+        self.ready().await?;
+        let target = format!(
+            "{}watch=true&allowWatchBookmarks=true&timeoutSeconds={}&resourceVersion={}",
+            self.target(),
+            WATCH.as_secs(),
+            encoded(&self.revision)
+        );
+        let (address, http) = self.server()?;
+        let response = http.open(address, self.question(&target, WATCH + WATCH_GRACE).await?).await?;
+        match response.status().as_u16() {
+            200 => Ok(Some(Lines::new(response, self.answer_bytes as usize))),
+            410 => Ok(None),
+            status => Err(Trouble(format!("{} answered status {status}", address.base()))),
+        }
+    }
+
+    fn hear(&mut self, message: &Value) -> Heard {
+        let mut known = std::mem::take(&mut self.known);
+        let heard = self.take(&mut known, message);
+        self.known = known;
+        heard.unwrap_or(Heard::Gone)
+    }
+
+    fn listing(&self) -> Listing {
+        self.known.listing.clone()
+    }
+
+    fn turn(&mut self) {
+        // Its certificate may have been renewed.
+        self.server = None;
+    }
+}
+
+/// A text with `${NAME}` replaced by environment variables.
+fn substituted(text: &str, environment: Environment) -> Result<String, Trouble> {
+    let mut whole = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("${") {
+        let Some((name, behind)) = after.split_once('}') else { break };
+        let value = environment(name);
+        let value = value.ok_or_else(|| Trouble(format!("the environment variable `{name}` is not set")))?;
+        whole.push_str(before);
+        whole.push_str(value.trim());
+        rest = behind;
+    }
+    whole.push_str(rest);
+    Ok(whole)
+}
+
+async fn read_file(path: PathBuf) -> Result<Vec<u8>, Trouble> {
+    let shown = path.display().to_string();
+    let read = tokio::task::spawn_blocking(move || {
+        use std::io::Read as _;
+        let mut text = Vec::new();
+        std::fs::File::open(path)?.take(FILE_MAX).read_to_end(&mut text).map(|_| text)
+    });
+    let read = read.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+    read.map_err(|error| Trouble(format!("cannot read {shown}: {error}")))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,401 @@
+//! The registries that the settings name.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use serde_json::{Map, Value, json};
+use sigma_config::discovery::{
+    Clusters, Consul, ConsulKv, DefaultService, Discovery, DiscoveryLimits, Dump, EtcdDiscovery, Eureka,
+    Nacos, Registry, ServiceProblem, check_service,
+};
+use sigma_config::resources::{DiscoveryArgs, Node};
+
+use crate::consul::ConsulService;
+use crate::consul_kv::ConsulKeys;
+use crate::etcd::Folder;
+use crate::eureka::Applications;
+use crate::hub::{Hub, Topic};
+use crate::kubernetes::Endpoints;
+use crate::last_good::LastLists;
+use crate::list_watch::ListWatch;
+use crate::nacos::{self, NacosService};
+use crate::node;
+use crate::source::{Listing, Source};
+use crate::subscription::{Part, Subscription};
+
+/// What stands in the place of a secret.
+const MASK: &str = "******";
+
+/// The service that an upstream takes its nodes from.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'w> {
+    /// Its registry; not dns.
+    pub registry: Registry,
+    /// Its name there.
+    pub service: &'w str,
+    /// What else tells it apart.
+    pub args: Option<&'w DiscoveryArgs>,
+    /// Whether nodes are spoken to by gRPC.
+    pub grpc: bool,
+}
+
+/// All registries of the process. Nothing is asked before an upstream waits for its nodes.
+pub struct Registries {
+    settings: Discovery,
+    hub: Hub,
+    last: Arc<LastLists>,
+    /// The files that registries have for themselves.
+    of_consul: Option<Arc<LastLists>>,
+    of_consul_kv: Option<Arc<LastLists>>,
+    /// What the services of Nacos share.
+    nacos: OnceLock<Arc<nacos::Server>>,
+}
+
+/// Where a service is told, and what of it is wanted; or why that cannot be.
+type Followed = Result<(Arc<Topic>, Part), ServiceProblem>;
+
+impl Registries {
+    /// Those of the settings.
+    #[must_use]
+    pub fn new(settings: &Discovery) -> Registries {
+        let own = |dump: Option<&Dump>| dump.map(|dump| LastLists::of(dump, &settings.last_good));
+        Registries {
+            hub: Hub::default(),
+            last: LastLists::new(&settings.last_good),
+            of_consul: own(settings.consul.as_ref().and_then(|consul| consul.dump.as_ref())),
+            of_consul_kv: own(settings.consul_kv.as_ref().and_then(|consul| consul.dump.as_ref())),
+            nacos: OnceLock::new(),
+            settings: settings.clone(),
+        }
+    }
+
+    /// The nodes of a service, as they change. Those who want the same share one question.
+    ///
+    /// # Errors
+    /// Returns an error if the registry has no settings, or can have no such service.
+    pub fn follow(&self, wanted: Wanted<'_>) -> Result<Subscription, ServiceProblem> {
+        let Wanted { registry, service, args, grpc } = wanted;
+        check_service(registry, service, args)?;
+        let metadata = args.map(|args| args.metadata.clone()).unwrap_or_default();
+        let part = Part { service: service.into(), metadata, grpc, ..Part::default() };
+        let unset = || {
+            let message = format!("the registry `{registry}` has no settings");
+            ServiceProblem {
+                place: "discovery_type",
+                message,
+                hint: "write them at `discovery`, under this name",
+            }
+        };
+        let settings = &self.settings;
+        let (topic, part) = match registry {
+            Registry::Consul => self.consul(settings.consul.as_ref().ok_or_else(unset)?, args, part)?,
+            Registry::ConsulKv => self.consul_kv(settings.consul_kv.as_ref().ok_or_else(unset)?, part)?,
+            Registry::Eureka => self.eureka(settings.eureka.as_ref().ok_or_else(unset)?, part),
+            Registry::Nacos => self.nacos(settings.nacos.as_ref().ok_or_else(unset)?, args, part),
+            Registry::Kubernetes => self.kubernetes(settings.kubernetes.as_ref().ok_or_else(unset)?, part)?,
+            Registry::Etcd => self.etcd(settings.etcd.as_ref().ok_or_else(unset)?, part),
+            Registry::Dns => return Err(unset()),
+        };
+        Ok(Subscription::new(topic, part))
+    }
+
+    fn consul(&self, settings: &Consul, args: Option<&DiscoveryArgs>, part: Part) -> Followed {
+        let service = &*part.service;
+        if service == "consul" || settings.skip_services.iter().any(|skip| skip == service) {
+            let message = format!("`{service}` is a service that no upstream may use");
+            let hint = "take it out of `discovery.consul.skip_services`; `consul` itself is always there";
+            return Err(ServiceProblem { place: "service_name", message, hint });
+        }
+        let last = self.of_consul.as_ref().unwrap_or(&self.last);
+        let name = ConsulService::name(service, args);
+        let DiscoveryLimits { answer_bytes, nodes, .. } = self.settings.limits;
+        let source = || ConsulService::new(settings, service, args, (answer_bytes, nodes));
+        let topic = self.topic(Registry::Consul, name, last, source);
+        Ok((topic, Part { stand_in: settings.default_service.as_ref().and_then(stand_in), ..part }))
+    }
+
+    fn consul_kv(&self, settings: &ConsulKv, part: Part) -> Followed {
+        let service = folder(settings, &part.service)?.into();
+        let last = self.of_consul_kv.as_ref().unwrap_or(&self.last);
+        let source = || ConsulKeys::new(settings, self.settings.limits.answer_bytes, self.most());
+        let topic = self.topic(Registry::ConsulKv, Registry::ConsulKv.to_string(), last, source);
+        Ok((topic, Part { service, stand_in: settings.default_service.as_ref().and_then(stand_in), ..part }))
+    }
+
+    fn eureka(&self, settings: &Eureka, part: Part) -> (Arc<Topic>, Part) {
+        let source = || Applications::new(settings, self.settings.limits.answer_bytes, self.most());
+        (self.topic(Registry::Eureka, Registry::Eureka.to_string(), &self.last, source), part)
+    }
+
+    fn nacos(&self, settings: &Nacos, args: Option<&DiscoveryArgs>, part: Part) -> (Arc<Topic>, Part) {
+        let key = NacosService::key(&part.service, args);
+        let server = || {
+            let make = || nacos::Server::new(settings, self.settings.limits.answer_bytes);
+            Arc::clone(self.nacos.get_or_init(make))
+        };
+        let nodes = self.settings.limits.nodes;
+        let source = || NacosService::new(server(), settings, &part.service, args, nodes);
+        let topic = self.topic(Registry::Nacos, format!("nacos {key}"), &self.last, source);
+        (topic, Part { service: key.into(), ..part })
+    }
+
+    fn kubernetes(&self, clusters: &Clusters, part: Part) -> Followed {
+        // With an id before it, a name has three parts.
+        let id = match part.service.split('/').count() {
+            2 => "",
+            _ => part.service.split('/').next().unwrap_or_default(),
+        };
+        let Some(cluster) = clusters.0.iter().find(|cluster| cluster.id == id) else {
+            let message = format!("`{}` is in no cluster of `discovery.kubernetes`", part.service);
+            let hint =
+                "begin it with the `id` of a cluster where there is a list of them, else with the namespace";
+            return Err(ServiceProblem { place: "service_name", message, hint });
+        };
+        let name = if id.is_empty() { Registry::Kubernetes.to_string() } else { format!("kubernetes {id}") };
+        let source =
+            || ListWatch::new(Endpoints::new(cluster, self.settings.limits.answer_bytes, self.most()));
+        Ok((self.topic(Registry::Kubernetes, name, &self.last, source), part))
+    }
+
+    fn etcd(&self, settings: &EtcdDiscovery, part: Part) -> (Arc<Topic>, Part) {
+        let source = || ListWatch::new(Folder::new(settings, self.settings.limits.answer_bytes, self.most()));
+        (self.topic(Registry::Etcd, Registry::Etcd.to_string(), &self.last, source), part)
+    }
+
+    /// Nodes of a service, and what there may be in all.
+    fn most(&self) -> (u32, u32) {
+        (self.settings.limits.nodes, self.settings.limits.objects)
+    }
+
+    fn topic<S: Source>(
+        &self,
+        registry: Registry,
+        name: String,
+        last: &Arc<LastLists>,
+        source: impl FnOnce() -> S,
+    ) -> Arc<Topic> {
+        self.hub.topic(registry, name, self.settings.protection, last, source)
+    }
+
+    /// What is known of a registry, in APISIX's form; None for dns, and for one without settings.
+    #[must_use]
+    pub fn dump(&self, registry: Registry) -> Option<Value> {
+        if registry == Registry::Dns || !self.settings.has(registry) {
+            return None;
+        }
+        let all = masked(serde_json::to_value(&self.settings).unwrap_or_default());
+        let config = all.get(registry.word()).cloned().unwrap_or_default();
+        let known = self.hub.known(registry);
+        if let (Registry::Kubernetes, Some(clusters)) = (registry, &self.settings.kubernetes) {
+            let endpoints: Vec<Value> =
+                clusters.0.iter().map(|cluster| endpoints_of(&cluster.id, &known)).collect();
+            return Some(json!({ "config": config, "endpoints": endpoints }));
+        }
+        let listed = |service: &str, nodes: &[Node]| {
+            let nodes = Value::from_iter(nodes.iter().map(shown));
+            match (registry, &self.settings.consul_kv) {
+                (Registry::ConsulKv, Some(settings)) => (folder_name(settings, service), nodes),
+                (Registry::Nacos, _) => (service.to_string(), json!({ "nodes": nodes })),
+                _ => (service.to_string(), nodes),
+            }
+        };
+        let services: Map<String, Value> =
+            known.iter().map(|(service, nodes)| listed(service, nodes)).collect();
+        match registry {
+            Registry::Nacos => Some(json!({ "services": services })),
+            _ => Some(json!({ "config": config, "services": services })),
+        }
+    }
+}
+
+/// What is known of one cluster: each service with the text of its ports and nodes.
+fn endpoints_of(id: &str, known: &Listing) -> Value {
+    let mut services: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
+    for (name, nodes) in known {
+        let Some((place, port)) = name.rsplit_once(':') else { continue };
+        let (cluster, service) = match place.split('/').count() {
+            2 => ("", place),
+            _ => place.split_once('/').unwrap_or(("", place)),
+        };
+        if cluster == id {
+            let nodes = Value::from_iter(nodes.iter().map(shown));
+            services.entry(service).or_default().insert(port.to_owned(), nodes);
+        }
+    }
+    let service = |(name, ports)| json!({ "name": name, "value": Value::Object(ports).to_string() });
+    let endpoints = Value::from_iter(services.into_iter().map(service));
+    match id.is_empty() {
+        true => json!({ "endpoints": endpoints }),
+        false => json!({ "id": id, "endpoints": endpoints }),
+    }
+}
+
+impl Default for Registries {
+    fn default() -> Self {
+        Registries::new(&Discovery::default())
+    }
+}
+
+/// A node as dumps show it.
+fn shown(node: &Node) -> Value {
+    let mut shown = Map::new();
+    shown.insert("host".to_owned(), (&*node.host).into());
+    if let Some(port) = node.port {
+        shown.insert("port".to_owned(), port.into());
+    }
+    shown.insert("weight".to_owned(), node.weight.into());
+    if node.priority != 0 {
+        shown.insert("priority".to_owned(), node.priority.into());
+    }
+    if let Some(metadata) = &node.metadata {
+        shown.insert("metadata".to_owned(), Value::Object((**metadata).clone()));
+    }
+    Value::Object(shown)
+}
+
+/// Settings without their secrets, however deep these stand.
+fn masked(mut settings: Value) -> Value {
+    match &mut settings {
+        Value::Object(members) => {
+            for (name, value) in members.iter_mut() {
+                let is_secret = matches!(name.as_str(), "token" | "password" | "secret_key" | "access_key");
+                *value = match value.take() {
+                    Value::String(text) if is_secret && !text.is_empty() => MASK.into(),
+                    value => masked(value),
+                };
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| *item = masked(item.take())),
+        Value::String(text) => {
+            // An address with a user.
+            if let (Some((scheme, _)), Some((_, place))) = (text.split_once("://"), text.rsplit_once('@')) {
+                *text = format!("{scheme}://{MASK}@{place}");
+            }
+        }
+        _ => {}
+    }
+    settings
+}
+
+/// The folder below the prefix that a name means.
+fn folder<'n>(settings: &ConsulKv, service_name: &'n str) -> Result<&'n str, ServiceProblem> {
+    let wrong = |message: String, hint| ServiceProblem { place: "service_name", message, hint };
+    let Some((server, folder)) = ConsulKv::folder(service_name) else {
+        return Err(wrong(format!("`{service_name}` is no folder of Consul's keys"), "write <service>"));
+    };
+    let Some(server) = server else { return Ok(folder) };
+    if !settings.servers.iter().any(|known| known.base() == server) {
+        let message = format!("`{server}` is none of `discovery.consul_kv.servers`");
+        return Err(wrong(message, "name one of these, or write <service> alone"));
+    }
+    let prefix = settings.prefix.trim_matches('/');
+    let below = folder.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/'));
+    below.ok_or_else(|| {
+        let message = format!("`{folder}` is not below `discovery.consul_kv.prefix`, `{prefix}`");
+        wrong(message, "begin with this prefix")
+    })
+}
+
+/// The name of a folder as APISIX has it.
+fn folder_name(settings: &ConsulKv, folder: &str) -> String {
+    let server = settings.servers.first().map_or("", |server| server.base());
+    format!("{server}/v1/kv/{}/{folder}/", settings.prefix.trim_matches('/'))
+}
+
+fn stand_in(settings: &DefaultService) -> Option<Node> {
+    let stand_in = node::node(&settings.host, Some(settings.port), settings.metadata.weight);
+    if stand_in.is_none() {
+        tracing::warn!(host = settings.host, "`default_service` names no address; it is not used");
+    }
+    stand_in
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registries(value: Value) -> Registries {
+        Registries::new(&serde_json::from_value(value).expect("settings"))
+    }
+
+    fn wanted(registry: Registry, service: &str) -> Wanted<'_> {
+        Wanted { registry, service, args: None, grpc: false }
+    }
+
+    #[test]
+    fn services_are_followed_where_they_can_be() {
+        let all = registries(json!({
+            "consul": { "servers": ["http://h:8500"], "skip_services": ["old"] },
+            "consul_kv": { "servers": ["http://h:8500"] },
+            "eureka": { "host": ["http://h:8761"] },
+            "nacos": { "host": ["http://h:8848"] },
+            "kubernetes": [{ "id": "first" }, { "id": "second" }],
+            "etcd": { "host": ["http://h:2379"] },
+        }));
+        let check = |registry: Registry, service: &str, want: Result<&str, &str>| {
+            let got = all.follow(wanted(registry, service));
+            let got = got.as_ref().map(Subscription::name).map_err(|problem| problem.place);
+            assert_eq!(got, want, "{registry} {service}");
+        };
+        check(Registry::Consul, "web", Ok("consul web"));
+        check(Registry::Consul, "old", Err("service_name"));
+        check(Registry::Consul, "consul", Err("service_name"));
+        check(Registry::ConsulKv, "web", Ok("consul_kv"));
+        check(Registry::ConsulKv, "http://h:8500/v1/kv/upstreams/web/", Ok("consul_kv"));
+        check(Registry::ConsulKv, "http://other:8500/v1/kv/upstreams/web/", Err("service_name"));
+        check(Registry::ConsulKv, "http://h:8500/v1/kv/upstream/web/", Err("service_name"));
+        check(Registry::Eureka, "WEB", Ok("eureka"));
+        check(Registry::Nacos, "web", Ok("nacos default/public/DEFAULT_GROUP/web"));
+        check(Registry::Kubernetes, "second/default/web:http", Ok("kubernetes second"));
+        check(Registry::Kubernetes, "third/default/web:http", Err("service_name"));
+        check(Registry::Kubernetes, "default/web:http", Err("service_name"));
+        check(Registry::Etcd, "shop/web", Ok("etcd"));
+        let none = Registries::default();
+        for registry in Registry::ALL {
+            let name = if registry == Registry::Kubernetes { "a/b:c" } else { "web" };
+            let problem = none.follow(wanted(registry, name)).map(drop).expect_err("a problem");
+            assert_eq!(problem.place, "discovery_type", "{registry}");
+            assert_eq!(none.dump(registry), None);
+        }
+    }
+
+    #[test]
+    fn arguments_tell_services_apart() {
+        let all = registries(json!({ "consul": { "servers": ["http://h:8500"] } }));
+        let args = DiscoveryArgs {
+            datacenter: Some("dc2".into()),
+            tags: vec!["v2".into()],
+            ..DiscoveryArgs::default()
+        };
+        let wanted = Wanted { args: Some(&args), ..wanted(Registry::Consul, "web") };
+        assert_eq!(all.follow(wanted).expect("a subscription").name(), "consul web dc=dc2&tag=v2");
+    }
+
+    #[test]
+    fn dumps_have_the_forms_of_apisix_and_no_secrets() {
+        let all = registries(json!({
+            "consul": { "servers": ["http://u:hush@h:8500"], "token": "hush" },
+            "nacos": { "host": ["http://u:hush@h:8848"] },
+            "kubernetes": { "client": { "token": "hush" } },
+        }));
+        let consul = all.dump(Registry::Consul).expect("a dump");
+        assert_eq!((&consul["config"]["token"], &consul["services"]), (&json!("******"), &json!({})));
+        assert_eq!(consul["config"]["servers"], json!(["http://******@h:8500"]));
+        assert_eq!(all.dump(Registry::Nacos), Some(json!({ "services": {} })));
+        let kubernetes = all.dump(Registry::Kubernetes).expect("a dump");
+        assert_eq!(kubernetes["config"]["client"]["token"], "******");
+        assert_eq!(kubernetes["endpoints"], json!([{ "endpoints": [] }]));
+        assert_eq!(all.dump(Registry::Eureka), None);
+
+        let node = node::node("10.0.0.1", Some(80), 50).expect("a node");
+        let nodes: Arc<[Node]> = Arc::from([node]);
+        let known = Listing::from([
+            ("a/web:http".into(), Arc::clone(&nodes)),
+            ("a/web:81".into(), Arc::clone(&nodes)),
+            ("first/b/web:http".into(), nodes),
+        ]);
+        let text = r#"{"81":[{"host":"10.0.0.1","port":80,"weight":50}],"http":[{"host":"10.0.0.1","port":80,"weight":50}]}"#;
+        assert_eq!(endpoints_of("", &known), json!({ "endpoints": [{ "name": "a/web", "value": text }] }));
+        assert_eq!(endpoints_of("first", &known)["endpoints"][0]["name"], "b/web");
+    }
+}

@@ -1,0 +1,28 @@
+//! What a registry has to be able to do.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use sigma_config::resources::Node;
+
+/// Every service that is known, by name, with its nodes.
+pub(crate) type Listing = BTreeMap<Box<str>, Arc<[Node]>>;
+
+/// Why a registry has nothing to tell now; a sentence without secrets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Trouble(pub(crate) String);
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Something that can be asked of a registry again and again.
+pub(crate) trait Source: Send + 'static {
+    /// The next complete listing: at once the first time and after an error, else when it may have
+    /// changed. An empty one means that the registry says so; what cannot be read is an error. After an
+    /// error the caller pauses. Dropped at any time, it loses at most what it was about to yield.
+    fn next(&mut self) -> impl Future<Output = Result<Listing, Trouble>> + Send;
+}

@@ -1,0 +1,151 @@
+//! What one upstream hears of a registry.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+use sigma_config::resources::Node;
+use tokio::sync::watch;
+
+use crate::hub::{Told, Topic};
+use crate::source::Listing;
+
+/// The metadata of Nacos and others that names the port of gRPC.
+const GRPC_PORT: &str = "gRPC_port";
+
+/// Which part of a topic an upstream wants.
+#[derive(Debug, Default)]
+pub(crate) struct Part {
+    /// The service.
+    pub(crate) service: Box<str>,
+    /// What the metadata of a node must have.
+    pub(crate) metadata: BTreeMap<Box<str>, Box<str>>,
+    /// Whether the port for gRPC counts, where a node has one.
+    pub(crate) grpc: bool,
+    /// The node of a service without any.
+    pub(crate) stand_in: Option<Node>,
+}
+
+impl Part {
+    fn of(&self, listing: &Listing) -> Vec<Node> {
+        let nodes = listing.get(&self.service).map_or(&[][..], |nodes| &**nodes);
+        let mut wanted: Vec<Node> = nodes.iter().filter(|node| self.is_wanted(node)).cloned().collect();
+        if self.grpc {
+            for node in &mut wanted {
+                let port =
+                    node.metadata.as_ref().and_then(|metadata| crate::node::port(metadata.get(GRPC_PORT)));
+                node.port = port.or(node.port);
+            }
+        }
+        if wanted.is_empty() {
+            wanted.extend(self.stand_in.clone());
+        }
+        wanted
+    }
+
+    fn is_wanted(&self, node: &Node) -> bool {
+        self.metadata.iter().all(|(name, wanted)| {
+            let has =
+                node.metadata.as_ref().and_then(|metadata| metadata.get(&**name)).and_then(Value::as_str);
+            has == Some(&**wanted)
+        })
+    }
+}
+
+/// The nodes of a service, as they change.
+#[derive(Debug)]
+pub struct Subscription {
+    topic: Arc<Topic>,
+    part: Part,
+    /// None until it is first asked.
+    changes: Option<watch::Receiver<Told>>,
+    /// The list that was told last.
+    last: Option<Vec<Node>>,
+    /// A failure was told, and is not repeated.
+    has_complained: bool,
+}
+
+impl Subscription {
+    pub(crate) fn new(topic: Arc<Topic>, part: Part) -> Subscription {
+        Subscription { topic, part, changes: None, last: None, has_complained: false }
+    }
+
+    /// What is followed: `consul web`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.topic.name()
+    }
+
+    /// The next list, when it is another one than before. While nothing is known, the first failure is
+    /// told once; later ones are told in the log alone, and change nothing. Within a runtime.
+    ///
+    /// # Errors
+    /// Returns an error if no list is known, and the registry fails.
+    pub async fn next(&mut self) -> Result<Vec<Node>, String> {
+        let changes = self.changes.get_or_insert_with(|| {
+            let mut changes = self.topic.follow();
+            // What is known already is new here.
+            changes.mark_changed();
+            changes
+        });
+        loop {
+            if changes.changed().await.is_err() {
+                return Err("the task that asks the registry has ended".to_owned());
+            }
+            let told = changes.borrow_and_update().clone();
+            match (told.listing, told.trouble) {
+                (Some(listing), _) => {
+                    let next = self.part.of(&listing);
+                    if self.last.as_ref() != Some(&next) {
+                        self.last = Some(next.clone());
+                        return Ok(next);
+                    }
+                }
+                (None, Some(trouble)) if !self.has_complained => {
+                    self.has_complained = true;
+                    return Err(trouble.0);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_part_is_the_nodes_that_are_wanted() {
+        let node = |host: &str, metadata: Value| Node {
+            host: host.into(),
+            port: Some(80),
+            weight: 1,
+            metadata: crate::node::metadata(Some(&metadata)),
+            ..Node::default()
+        };
+        let nodes = [
+            node("a", json!({ "version": "v1", "gRPC_port": "9090" })),
+            node("b", json!({ "version": "v2" })),
+            node("c", json!({})),
+        ];
+        let listing = Listing::from([("web".into(), Arc::from(nodes))]);
+        let shown = |part: Part| -> Vec<String> {
+            let shown = |node: &Node| format!("{}:{}", node.host, node.port.unwrap_or_default());
+            part.of(&listing).iter().map(shown).collect()
+        };
+        let part = |service: &str, metadata: Value| Part {
+            service: service.into(),
+            metadata: serde_json::from_value(metadata).expect("texts"),
+            ..Part::default()
+        };
+        assert_eq!(shown(part("web", json!({}))), ["a:80", "b:80", "c:80"]);
+        assert_eq!(shown(part("web", json!({ "version": "v2" }))), ["b:80"]);
+        assert_eq!(shown(Part { grpc: true, ..part("web", json!({})) }), ["a:9090", "b:80", "c:80"]);
+        let stand_in = crate::node::node("d", Some(1), 1);
+        assert_eq!(shown(Part { stand_in: stand_in.clone(), ..part("api", json!({})) }), ["d:1"]);
+        assert_eq!(shown(Part { stand_in, ..part("web", json!({})) }), ["a:80", "b:80", "c:80"]);
+        assert_eq!(shown(part("api", json!({}))), [""; 0]);
+    }
+}

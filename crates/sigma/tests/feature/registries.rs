@@ -1,0 +1,191 @@
+//! Upstreams that take their nodes from registries.
+//!
+//! etcd is a real one; Consul is one of the test, which says what a real one says.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sigma_testkit::{EtcdServer, Gateway, Message, Operator, Origin, until};
+
+use crate::{PATIENCE, SIGMA};
+
+/// What a Consul of the test knows of the service `web`.
+#[derive(Default)]
+struct Consul {
+    state: Mutex<ConsulState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct ConsulState {
+    index: u64,
+    ports: Vec<u16>,
+    /// Answers errors.
+    is_ill: bool,
+}
+
+impl Consul {
+    fn start() -> (Arc<Consul>, Origin) {
+        let consul = Arc::new(Consul::default());
+        consul.set(&[]);
+        let shared = Arc::clone(&consul);
+        let origin = Origin::answer(move |request| shared.answer(request)).unwrap();
+        (consul, origin)
+    }
+
+    fn state(&self) -> MutexGuard<'_, ConsulState> {
+        self.state.lock().unwrap()
+    }
+
+    fn set(&self, ports: &[u16]) {
+        let mut state = self.state();
+        state.index += 1;
+        state.ports = ports.to_vec();
+        self.changed.notify_all();
+    }
+
+    fn set_ill(&self, is_ill: bool) {
+        self.state().is_ill = is_ill;
+        self.changed.notify_all();
+    }
+
+    /// Waits for news, as a blocking query does, but for no longer than a second.
+    fn answer(&self, request: &Message) -> Vec<u8> {
+        let (_, target) = request.head.request_line().unwrap();
+        assert!(target.starts_with("/v1/health/service/web?passing=true"), "{target}");
+        assert_eq!(request.head.get("x-consul-token"), Some("hush"));
+        let index: u64 = target
+            .split_once("&index=")
+            .map_or(0, |(_, rest)| rest.split('&').next().unwrap().parse().unwrap());
+        let is_old = |state: &mut ConsulState| state.index == index && !state.is_ill;
+        let waited = self.changed.wait_timeout_while(self.state(), Duration::from_secs(1), is_old);
+        let (state, _) = waited.unwrap();
+        let entry = |port: &u16| json!({"Node": {"Address": "127.0.0.9"}, "Service": {"Address": "127.0.0.1", "Port": port, "Meta": {}}});
+        let body = state.ports.iter().map(entry).collect::<Value>().to_string();
+        let status = if state.is_ill { "500 Internal Server Error" } else { "200 OK" };
+        let (index, length) = (state.index, body.len());
+        format!("HTTP/1.1 {status}\r\nX-Consul-Index: {index}\r\nContent-Length: {length}\r\n\r\n{body}")
+            .into_bytes()
+    }
+}
+
+fn config(port: u16, more: &str) -> String {
+    format!(
+        "workers: 1\nlisteners:\n  - address: \"{{listen}}\"\ncontrol: {{ address: \"{{control}}\" }}\ndiscovery:\n  consul: {{ servers: [\"http://127.0.0.1:{port}\"], token: hush }}\n  protection: {{ believed_after_ms: 2000 }}\n  last_good: {{ path: \"{{dir}}/data/lists.json\" }}\n{more}routes:\n  - id: all\n    uri: \"/*\"\n    upstream: {{ service_name: web, discovery_type: consul }}\n"
+    )
+}
+
+/// The name of the origin that answers, or the status.
+fn who(gateway: &Gateway) -> String {
+    let answer = gateway.connect().unwrap().get("/").unwrap();
+    answer.head.get("x-origin").map_or_else(|| answer.status().to_string(), str::to_owned)
+}
+
+#[test]
+fn nodes_follow_consul_and_outlive_it() {
+    let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
+    let (consul, origin) = Consul::start();
+    let mut gateway = Gateway::start(SIGMA, &config(origin.port(), "")).unwrap();
+    assert_eq!(who(&gateway), "503", "nobody has registered yet");
+    consul.set(&[a.port()]);
+    assert!(until(PATIENCE, || who(&gateway) == "a"), "{}", who(&gateway));
+    consul.set(&[b.port()]);
+    assert!(until(PATIENCE, || who(&gateway) == "b"));
+
+    // One that fails, and one that is empty all at once, change nothing; the latter for a while.
+    consul.set_ill(true);
+    assert!(until(PATIENCE, || gateway.stderr().contains("answered status 500")), "{}", gateway.stderr());
+    assert_eq!(who(&gateway), "b");
+    consul.set_ill(false);
+    consul.set(&[a.port()]);
+    assert!(until(PATIENCE, || who(&gateway) == "a"), "it is followed again");
+    consul.set(&[]);
+    assert!(until(PATIENCE, || gateway.stderr().contains("most nodes of a service are gone at once")));
+    assert_eq!(who(&gateway), "a");
+    assert!(until(PATIENCE, || who(&gateway) == "503"), "it is believed after all");
+
+    // A start without Consul serves by the last good list.
+    consul.set(&[b.port()]);
+    assert!(until(PATIENCE, || who(&gateway) == "b"));
+    let lists = gateway.dir().join("data/lists.json");
+    let is_kept = || std::fs::read_to_string(&lists).is_ok_and(|text| text.contains(&b.port().to_string()));
+    assert!(until(PATIENCE, is_kept));
+    drop(origin);
+    gateway.kill().unwrap();
+    gateway.start_again().unwrap();
+    assert!(until(PATIENCE, || who(&gateway) == "b"), "{}", gateway.stderr());
+    assert!(!gateway.stderr().contains("hush"), "no secret is told");
+}
+
+#[test]
+fn what_is_known_of_a_registry_is_shown_without_its_secrets() {
+    let (consul, origin) = Consul::start();
+    consul.set(&[81]);
+    let gateway = Gateway::start(SIGMA, &config(origin.port(), "")).unwrap();
+    let control = Operator::new(gateway.control_address());
+    let dump = || control.get("/v1/discovery/consul/dump").unwrap();
+    let want = json!([{ "host": "127.0.0.1", "port": 81, "weight": 1 }]);
+    assert!(until(PATIENCE, || dump()["services"]["web"] == want), "{}", dump());
+    assert_eq!(dump()["config"]["token"], "******");
+    assert_eq!(control.call("GET", "/v1/discovery/nacos/dump", None).unwrap().status(), 404);
+}
+
+#[test]
+fn a_service_of_a_registry_that_cannot_be_is_refused() {
+    let refused = |config: &str, want: &str| {
+        let error = Gateway::start(SIGMA, config).map(drop).unwrap_err();
+        let shown = format!("{error:#}");
+        assert!(shown.contains(want), "{shown}");
+    };
+    let whole = config(1, "");
+    refused(
+        &whole.replace("discovery_type: consul", "discovery_type: nacos"),
+        "routes[0].upstream.discovery_type: the registry `nacos` has no settings (write them at `discovery.nacos`)",
+    );
+    refused(&whole.replace("discovery_type: consul", "discovery_type: consol"), "did you mean `consul`?");
+    refused(&whole.replace("service_name: web", "service_name: consul"), "no upstream may use");
+    refused(&whole.replace("token: hush", "tokn: hush"), "did you mean `token`?");
+    refused(
+        &whole.replace("http://127.0.0.1:1", "127.0.0.1:1"),
+        "an address of a registry is http://host:port",
+    );
+}
+
+#[test]
+fn nodes_follow_a_folder_in_etcd_and_outlive_it() {
+    let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
+    let mut etcd = EtcdServer::start().unwrap();
+    let put = |etcd: &EtcdServer, name: &str, origin: &Origin| {
+        let value = json!({ "host": "127.0.0.1", "port": origin.port() }).to_string();
+        etcd.put(&format!("/services/web/{name}"), &value).unwrap();
+    };
+    put(&etcd, "a", &a);
+    let config = format!(
+        "workers: 1\nlisteners:\n  - address: \"{{listen}}\"\ndiscovery:\n  etcd: {{ host: [\"{}\"] }}\n  protection: {{ max_vanished_percent: 100 }}\n  last_good: {{ path: \"{{dir}}/lists.json\" }}\nroutes:\n  - id: all\n    uri: \"/*\"\n    upstream: {{ service_name: web, discovery_type: etcd }}\n",
+        etcd.endpoint()
+    );
+    let gateway = Gateway::start(SIGMA, &config).unwrap();
+    assert!(until(PATIENCE, || who(&gateway) == "a"), "{}", who(&gateway));
+    put(&etcd, "b", &b);
+    assert!(until(PATIENCE, || who(&gateway) == "b"));
+    etcd.delete("/services/web/a").unwrap();
+    assert!(until(PATIENCE, || (0..4).all(|_| who(&gateway) == "b")));
+
+    etcd.kill().unwrap();
+    assert!(until(PATIENCE, || gateway.stderr().contains("the last one stays")), "{}", gateway.stderr());
+    assert_eq!(who(&gateway), "b");
+    etcd.run().unwrap();
+    put(&etcd, "a", &a);
+    etcd.delete("/services/web/b").unwrap();
+    assert!(until(PATIENCE, || (0..4).all(|_| who(&gateway) == "a")), "{}", gateway.stderr());
+    // What etcd has forgotten is read anew.
+    etcd.kill().unwrap();
+    etcd.run().unwrap();
+    etcd.compact().unwrap();
+    put(&etcd, "b", &b);
+    etcd.delete("/services/web/a").unwrap();
+    assert!(until(PATIENCE, || (0..4).all(|_| who(&gateway) == "b")), "{}", gateway.stderr());
+    etcd.delete("/services/web/b").unwrap();
+    assert!(until(PATIENCE, || who(&gateway) == "503"), "nobody is left");
+}
