@@ -67,11 +67,7 @@ impl Endpoint {
     ///
     /// It is the configured host: a name keeps its place on a ring when its address changes.
     pub fn name(&self) -> String {
-        match &self.addr {
-            Address::Unix(_) => self.host.clone(),
-            Address::Tcp(_) if self.host.contains(':') => format!("[{}]:{}", self.host, self.port),
-            Address::Tcp(_) => format!("{}:{}", self.host, self.port),
-        }
+        node_name(&self.host, self.port, &self.addr)
     }
 
     /// The Host header without a port.
@@ -87,6 +83,15 @@ impl Endpoint {
             && self.weight == other.weight
             && self.priority == other.priority
             && Arc::ptr_eq(&self.health, &other.health)
+    }
+}
+
+/// `host:port` with brackets around IPv6, or `unix:/path`.
+pub(crate) fn node_name(host: &str, port: u16, address: &Address) -> String {
+    match address {
+        Address::Unix(_) => host.to_owned(),
+        Address::Tcp(_) if host.contains(':') => format!("[{host}]:{port}"),
+        Address::Tcp(_) => format!("{host}:{port}"),
     }
 }
 

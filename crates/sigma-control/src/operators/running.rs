@@ -17,15 +17,16 @@ use sigma_config::stored::AnyResource;
 use sigma_config::table::Order;
 use sigma_observe::counters::{Counter, Totals, WorkerCounters, merge};
 use sigma_plugin::Node;
+use sigma_upstream::endpoint::Endpoint;
 use sigma_upstream::health::checker::TargetStatus;
-use sigma_upstream::health::state;
+use sigma_upstream::health::{NodeState, Standing, State};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, Revisions};
 use crate::serving::desired::Quarantined;
 use crate::serving::edit::Edit;
 use crate::serving::endpoints::Endpoints;
-use crate::serving::publisher::{Publisher, State};
+use crate::serving::publisher::{self, Publisher};
 use crate::store::{Store, StoreStatus};
 
 /// What operators tell the process. The reply tells how it went.
@@ -172,6 +173,16 @@ impl Inspect for Running {
         self.publisher.state().endpoints.dump(registry)
     }
 
+    fn nodes(&self) -> Vec<(String, Vec<Value>)> {
+        let state = self.publisher.state();
+        let all = state.endpoints.nodes().into_iter();
+        all.map(|(key, set)| (key.to_owned(), set.endpoints.iter().map(node_of).collect())).collect()
+    }
+
+    fn set_node_state(&self, upstream: &str, node: &str, wanted: NodeState) -> Result<(), String> {
+        self.publisher.state().endpoints.set_node_state(upstream, node, wanted)
+    }
+
     fn revisions(&self) -> Revisions {
         let state = self.publisher.state();
         Revisions {
@@ -200,8 +211,8 @@ fn file() -> StoreStatus {
 }
 
 /// The resources of a kind; what a change is about to replace is still the one before.
-fn in_force(state: &State, kind: Kind) -> Vec<InForce> {
-    let State { desired, batch, .. } = state;
+fn in_force(state: &publisher::State, kind: Kind) -> Vec<InForce> {
+    let publisher::State { desired, batch, .. } = state;
     let resources = &desired.config.resources;
     let gone = batch.keys().into_iter().filter(|key| resources.get(key).is_none());
     let keys = resources.keys().into_iter().chain(gone).filter(|key| key.kind == kind);
@@ -229,8 +240,7 @@ fn health_by_upstream(endpoints: &Endpoints) -> Vec<(String, &'static str, Vec<V
             "ip": target.ip,
             "port": target.port,
             "hostname": target.hostname,
-            // APISIX's words have none for a node that no check has found unhealthy.
-            "status": if standing.ejected.is_some() { state::State::Unhealthy.name() } else { standing.state.name() },
+            "status": status_name(standing),
             "counter": {
                 "success": standing.successes,
                 "http_failure": standing.http_failures,
@@ -238,16 +248,41 @@ fn health_by_upstream(endpoints: &Endpoints) -> Vec<(String, &'static str, Vec<V
                 "timeout_failure": standing.timeouts,
             },
         });
-        if let Some(reason) = standing.reason() {
-            node["reason"] = reason.into();
-        }
-        if let Some(until_ms) = target.ejected_until_ms {
-            node["ejected_until"] = (until_ms / 1000).into();
-        }
+        add_reason(&mut node, standing, target.ejected_until_ms);
         node
     };
     let upstreams = endpoints.health().into_iter();
     upstreams.map(|(key, probe, targets)| (key, probe, targets.into_iter().map(node).collect())).collect()
+}
+
+/// A node as operators see it.
+fn node_of(endpoint: &Endpoint) -> Value {
+    let standing = endpoint.health.standing();
+    let mut node = json!({
+        "node": endpoint.name(),
+        "address": endpoint.addr.to_string(),
+        "weight": endpoint.weight,
+        "priority": endpoint.priority,
+        "state": standing.wanted.name(),
+        "status": status_name(standing),
+        "in_use": standing.usable(),
+    });
+    add_reason(&mut node, standing, endpoint.health.ejected_until_ms());
+    node
+}
+
+/// APISIX's words have none for a node that no check has found unhealthy.
+fn status_name(standing: Standing) -> &'static str {
+    if standing.ejected.is_some() { State::Unhealthy.name() } else { standing.state.name() }
+}
+
+fn add_reason(node: &mut Value, standing: Standing, ejected_until_ms: Option<u64>) {
+    if let Some(reason) = standing.reason() {
+        node["reason"] = reason.into();
+    }
+    if let Some(until_ms) = ejected_until_ms {
+        node["ejected_until"] = (until_ms / 1000).into();
+    }
 }
 
 fn value_of(resource: &AnyResource) -> Value {

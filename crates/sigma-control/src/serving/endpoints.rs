@@ -17,11 +17,12 @@ use sigma_net::tls::ClientTls;
 use sigma_proxy::Snapshot;
 use sigma_proxy::compile::EndpointSource;
 use sigma_upstream::dns::{DnsService, Resolver};
-use sigma_upstream::endpoint::UpstreamCell;
+use sigma_upstream::endpoint::{Endpoint, EndpointSet, UpstreamCell};
 use sigma_upstream::feed::{Feed, FeedError, NextNodes};
 use sigma_upstream::health::checker::{CheckerSpec, Checkers, TargetStatus};
 use sigma_upstream::health::outlier::Rules;
 use sigma_upstream::health::plan::Plan;
+use sigma_upstream::health::{HealthRecords, NodeState};
 use sigma_upstream::identity::EndpointIds;
 use sigma_upstream::watch::{Source, Watch, resolve_initial};
 use tokio::task::JoinHandle;
@@ -86,6 +87,8 @@ pub(crate) struct Endpoints {
     service_resolver: Option<Resolver>,
     registries: Registries,
     watching: HashMap<String, Watching>,
+    /// The endpoints of every upstream in force.
+    cells: HashMap<String, Arc<UpstreamCell>>,
     /// The upstreams whose nodes are checked.
     checked: HashMap<String, CheckerSpec>,
 }
@@ -122,11 +125,13 @@ impl Endpoints {
         self.watch(pending);
         let mut watching = std::mem::take(&mut self.watching);
         self.checked.clear();
+        self.cells.clear();
         for upstream in snapshot.upstreams() {
             let kept = watching.remove(&upstream.key).filter(|w| Arc::ptr_eq(&w.cell, &upstream.cell));
             if let Some(kept) = kept {
                 self.watching.insert(upstream.key.clone(), kept);
             }
+            self.cells.insert(upstream.key.clone(), Arc::clone(&upstream.cell));
             if let Some(plan) = &upstream.checks {
                 let (key, plan, cell) = (upstream.key.clone(), Arc::clone(plan), Arc::clone(&upstream.cell));
                 self.checked.insert(key.clone(), CheckerSpec { key, plan, cell });
@@ -141,6 +146,7 @@ impl Endpoints {
         let mut checks_changed = self.watch(pending);
         for key in gone {
             self.watching.remove(key);
+            self.cells.remove(key);
             checks_changed |= self.checked.remove(key).is_some();
         }
         if checks_changed {
@@ -154,6 +160,7 @@ impl Endpoints {
         for (Compiled { key, plan, cell, service }, watch) in
             pending.upstreams.into_iter().zip(pending.watches)
         {
+            self.cells.insert(key.clone(), Arc::clone(&cell));
             checks_changed |= self.checked.remove(&key).is_some();
             if let Some(plan) = plan {
                 let (key, cell) = (key.clone(), Arc::clone(&cell));
@@ -175,6 +182,38 @@ impl Endpoints {
         let keys = self.checkers.keys().into_iter();
         let probe = |key: &str| self.checked.get(key).map_or("http", |spec| spec.plan.probe_name());
         keys.filter_map(|key| Some((key.to_owned(), probe(key), self.checkers.status(key)?))).collect()
+    }
+
+    /// The nodes of every upstream in force, in order of their keys.
+    pub(crate) fn nodes(&self) -> Vec<(&str, Arc<EndpointSet>)> {
+        let mut all: Vec<_> = self.cells.iter().map(|(key, cell)| (key.as_str(), cell.load())).collect();
+        all.sort_unstable_by_key(|(key, _)| *key);
+        all
+    }
+
+    /// Puts a node, by its name or its address, into a state.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if there is no such node.
+    pub(crate) fn set_node_state(&self, key: &str, node: &str, wanted: NodeState) -> Result<(), String> {
+        let cell = self.cells.get(key).ok_or_else(|| format!("there is no upstream in {key}"))?;
+        let set = cell.load();
+        let is_meant = |endpoint: &&Endpoint| endpoint.name() == node || endpoint.addr.to_string() == node;
+        if !set.endpoints.iter().any(|endpoint| is_meant(&endpoint)) {
+            return Err(format!("{key} has no node {node}; `GET /v1/nodes` lists those that it has"));
+        }
+        let states = self.checkers.states();
+        states.set(key, node, wanted)?;
+        for endpoint in set.endpoints.iter().filter(is_meant) {
+            endpoint.health.want(states.of(key, &endpoint.host, endpoint.port, &endpoint.addr));
+        }
+        tracing::warn!(
+            upstream = key,
+            node,
+            state = wanted.name(),
+            "an operator has set the state of a node"
+        );
+        Ok(())
     }
 
     /// The feed of an upstream's nodes, if they are not configured.
@@ -325,7 +364,10 @@ impl EndpointSource for Planning<'_> {
         spoken(key, config.scheme)?;
         let plan = plan(key, config, probes)?;
         let endpoints = &mut *self.endpoints;
-        let health = if plan.is_some() { endpoints.checkers.records(key) } else { Arc::default() };
+        let health = match &plan {
+            Some(_) => endpoints.checkers.records(key),
+            None => Arc::new(HealthRecords::unchecked(key, endpoints.checkers.states())),
+        };
         if plan.as_ref().is_some_and(|plan| plan.outliers.is_some()) {
             health.compare(endpoints.workers);
         }

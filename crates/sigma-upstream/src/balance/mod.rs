@@ -215,8 +215,8 @@ impl Balancer {
     /// The next node as position in [`Balancer::endpoints`]; none if every node was tried, or
     /// the rules want none.
     ///
-    /// An upstream with one node always gives that node: its weight, health and whether it was
-    /// tried do not matter, unless the rules speak of panic.
+    /// An upstream with one node gives that node, unless an operator has taken it out: its weight,
+    /// health and whether it was tried do not matter, unless the rules speak of panic.
     #[inline]
     pub fn pick(&mut self, context: &PickContext<'_>) -> Option<usize> {
         self.refresh(context.now_ms);
@@ -253,7 +253,8 @@ impl Balancer {
         let mut groups = Vec::new();
         let levels = by_priority(members(set, &mut self.ages));
         self.levels = Levels::new(levels, &self.rules.levels, &mut groups);
-        self.only = set.endpoints.len() == 1 && !self.rules.levels.judge_panic();
+        let is_alone = matches!(&set.endpoints[..], [only] if only.health.is_in_service());
+        self.only = is_alone && !self.rules.levels.judge_panic();
         self.policy.rebuild(set, &groups);
     }
 }
@@ -293,13 +294,15 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// The nodes of a set as members, the highest priority first, else in the order of the set.
+/// The nodes of a set as members, the highest priority first, else in the order of the set. Those that
+/// operators have taken out are none.
 fn members(set: &EndpointSet, ages: &mut Option<Ages>) -> Vec<Member> {
     let endpoints = &set.endpoints;
     if endpoints.len() > 1 && !endpoints.iter().any(|e| e.health.usable()) {
         tracing::warn!("all upstream nodes are unhealthy");
     }
-    let mut order: Vec<usize> = (0..endpoints.len()).collect();
+    let in_service = |index: &usize| endpoints[*index].health.is_in_service();
+    let mut order: Vec<usize> = (0..endpoints.len()).filter(in_service).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(endpoints[index].priority));
     let member = |index: usize| {
         let endpoint = &endpoints[index];

@@ -18,7 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use super::plan::{Active, Plan};
 use super::probe::probe;
 use super::state::Standing;
-use super::{HealthRecords, ejection, targets};
+use super::{HealthRecords, NodeStates, ejection, targets};
 use crate::endpoint::{Address, Endpoint, UpstreamCell, lock};
 
 /// A checker that should run.
@@ -51,6 +51,7 @@ pub struct TargetStatus {
 #[derive(Debug, Default)]
 pub struct Checkers {
     upstreams: HashMap<String, Checked>,
+    states: Arc<NodeStates>,
 }
 
 #[derive(Debug, Default)]
@@ -75,8 +76,13 @@ impl Drop for Running {
 impl Checkers {
     /// What is known about the endpoints of an upstream, whichever it has or gets.
     pub fn records(&mut self, key: &str) -> Arc<HealthRecords> {
-        let new = || Checked { records: Arc::new(HealthRecords::of_upstream(key)), running: None };
+        let new = || Checked { records: Arc::new(HealthRecords::checked(key, &self.states)), running: None };
         Arc::clone(&self.upstreams.entry(key.to_owned()).or_insert_with(new).records)
+    }
+
+    /// What operators want of nodes, checked or not.
+    pub fn states(&self) -> &Arc<NodeStates> {
+        &self.states
     }
 
     /// Makes exactly `specs` run: unchanged ones go on, others start, the rest stops. Must be

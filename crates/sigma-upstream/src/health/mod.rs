@@ -26,15 +26,15 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use crate::endpoint::{Address, Endpoint, lock};
+use crate::endpoint::{Address, Endpoint, lock, node_name};
 
 pub use checker::{CheckerSpec, Checkers, TargetStatus};
 use outlier::{Course, Rule, Rules, Seen};
 pub use plan::{Passive, Plan, PlanError};
-pub use records::HealthRecords;
+pub use records::{HealthRecords, NodeStates};
 pub use report::{HealthInbox, HealthReporter, REPORT_QUEUE, passive_channel};
 use state::Source;
-pub use state::{Event, Limits, Standing, State};
+pub use state::{Event, Limits, NodeState, Standing, State};
 use tally::Tally;
 
 /// Counts how often a target of one upstream became usable or unusable.
@@ -112,6 +112,23 @@ impl Health {
         self.standing().usable()
     }
 
+    /// Whether requests that are bound to it may be sent to it, by a session, say.
+    #[inline]
+    pub fn keeps_bound(&self) -> bool {
+        self.standing().keeps_bound()
+    }
+
+    /// Whether requests may be sent to it where no other node is well.
+    #[inline]
+    pub fn is_in_service(&self) -> bool {
+        self.standing().is_in_service()
+    }
+
+    /// An operator wants this of it (control side).
+    pub fn want(&self, wanted: NodeState) {
+        self.change(|standing| Standing { wanted, ..standing });
+    }
+
     /// Takes in what requests have shown (control side); returns the standing before and after.
     pub fn apply(&self, event: Event, limits: Limits) -> (Standing, Standing) {
         self.change(|standing| standing.seen(Source::Passive, event, limits))
@@ -156,9 +173,11 @@ impl Health {
         if before.state.usable() && !after.state.usable() {
             self.turns.fetch_add(1, Ordering::Relaxed);
         }
-        if before.usable() != after.usable() {
+        if before.uses() != after.uses() {
             // Release: who sees the new number also sees the state that caused it.
             self.epoch.0.fetch_add(1, Ordering::Release);
+        }
+        if before.usable() != after.usable() {
             self.tell(before, after);
         }
         (before, after)
@@ -166,22 +185,14 @@ impl Health {
 
     fn tell(&self, before: Standing, after: Standing) {
         let Some(place) = &self.place else { return };
-        let (upstream, node, address) = (&*place.upstream, place.name(), &place.address);
+        let Place { upstream, host, port, address } = &**place;
+        let (upstream, node) = (&**upstream, node_name(host, *port, address));
         let (from, to) = (before.state.name(), after.state.name());
         match after.reason() {
             Some(reason) => {
                 tracing::warn!(upstream, node, %address, from, to, reason, "health check: the node is out")
             }
             None => tracing::warn!(upstream, node, %address, from, to, "health check: the node is back"),
-        }
-    }
-}
-
-impl Place {
-    fn name(&self) -> String {
-        match &self.address {
-            Address::Unix(_) => self.host.clone(),
-            Address::Tcp(_) => format!("{}:{}", self.host, self.port),
         }
     }
 }
@@ -198,6 +209,22 @@ mod tests {
     use super::*;
 
     const LIMITS: Limits = Limits { successes: 1, http_failures: 2, tcp_failures: 1, timeouts: 1 };
+
+    #[test]
+    fn the_epoch_moves_when_a_bound_request_is_let_in_or_not() {
+        let epoch = Arc::new(HealthEpoch::default());
+        let health = Health::new(Arc::clone(&epoch));
+        for (wanted, seen) in [
+            (NodeState::Ready, 0),
+            (NodeState::Drain, 1),
+            (NodeState::Maintenance, 2),
+            (NodeState::Maintenance, 2),
+            (NodeState::Ready, 3),
+        ] {
+            health.want(wanted);
+            assert_eq!((health.standing().wanted, epoch.get()), (wanted, seen));
+        }
+    }
 
     #[test]
     fn the_epoch_moves_when_usability_does() {

@@ -3,15 +3,57 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
+use super::state::NodeState;
 use super::{Health, HealthEpoch, Place};
-use crate::endpoint::{Address, lock};
+use crate::endpoint::{Address, lock, node_name};
+
+/// How many nodes may have another state than ready.
+const STATES_MAX: usize = 10_000;
+
+/// What operators want of nodes, of all upstreams. Lasts while the process runs, whatever becomes of the
+/// nodes meanwhile. Control side only.
+#[derive(Debug, Default)]
+pub struct NodeStates(Mutex<HashMap<(String, String), NodeState>>);
+
+impl NodeStates {
+    /// A node of an upstream, by its name or its address, is to be in this state.
+    ///
+    /// # Errors
+    /// Returns an error if too many nodes are in other states than ready.
+    pub fn set(&self, upstream: &str, node: &str, wanted: NodeState) -> Result<(), &'static str> {
+        let mut states = lock(&self.0);
+        let key = (upstream.to_owned(), node.to_owned());
+        if wanted == NodeState::Ready {
+            states.remove(&key);
+        } else if states.len() < STATES_MAX || states.contains_key(&key) {
+            states.insert(key, wanted);
+        } else {
+            return Err("10000 nodes are in drain or maintenance; make some of them ready first");
+        }
+        Ok(())
+    }
+
+    /// What is wanted of an endpoint; what was said of its address goes before its name.
+    pub fn of(&self, upstream: &str, host: &str, port: u16, address: &Address) -> NodeState {
+        let states = lock(&self.0);
+        if states.is_empty() {
+            return NodeState::Ready;
+        }
+        let found = |node: String| states.get(&(upstream.to_owned(), node)).copied();
+        let by_address = found(address.to_string());
+        by_address.or_else(|| found(node_name(host, port, address))).unwrap_or_default()
+    }
+}
 
 /// What is known about the endpoints of one upstream. Nodes that come get a record, those that stay
 /// keep theirs, and one that nobody uses any more is forgotten. Control side only.
 #[derive(Debug, Default)]
 pub struct HealthRecords {
-    /// Its key; empty if nobody is told of its nodes.
+    /// Its key.
     upstream: Arc<str>,
+    /// Whether changes of its nodes are told.
+    is_told: bool,
+    states: Arc<NodeStates>,
     epoch: Arc<HealthEpoch>,
     known: Mutex<Known>,
 }
@@ -37,9 +79,14 @@ struct Target {
 const SWEEP_MIN: usize = 64;
 
 impl HealthRecords {
-    /// Those of the upstream with this key, whose changes are told.
-    pub(super) fn of_upstream(key: &str) -> HealthRecords {
-        HealthRecords { upstream: key.into(), ..HealthRecords::default() }
+    /// Those of the upstream with this key, whose nodes nobody checks. Operators want `states` of them.
+    pub fn unchecked(key: &str, states: &Arc<NodeStates>) -> HealthRecords {
+        HealthRecords { upstream: key.into(), states: Arc::clone(states), ..HealthRecords::default() }
+    }
+
+    /// The same where nodes are checked, and their changes told.
+    pub(super) fn checked(key: &str, states: &Arc<NodeStates>) -> HealthRecords {
+        HealthRecords { is_told: true, ..HealthRecords::unchecked(key, states) }
     }
 
     /// The record of this endpoint: the existing one while anybody uses it, else a new one, which is
@@ -54,7 +101,7 @@ impl HealthRecords {
             known.sweep();
         }
         let mut health = Health::new(Arc::clone(&self.epoch));
-        if !self.upstream.is_empty() {
+        if self.is_told {
             let (host, address) = (target.host.clone(), target.address.clone());
             health.place =
                 Some(Box::new(Place { upstream: Arc::clone(&self.upstream), host, port, address }));
@@ -62,6 +109,8 @@ impl HealthRecords {
         if let Some(workers) = known.workers {
             health.compare(workers);
         }
+        let wanted = self.states.of(&self.upstream, &target.host, port, &target.address);
+        health.want(wanted);
         let health = Arc::new(health);
         known.records.insert(target, Arc::downgrade(&health));
         health
@@ -115,5 +164,26 @@ mod tests {
         assert_eq!(records.live(), 1);
         drop(stays);
         assert!(of(1).usable() && records.live() == 0);
+    }
+
+    #[test]
+    fn what_operators_want_holds_for_nodes_to_come() {
+        let states = Arc::new(NodeStates::default());
+        let records = HealthRecords::unchecked("upstreams/1", &states);
+        let at = |last| Address::Tcp(([10, 0, 0, last], 80).into());
+        let wanted = |last| records.of("a", 80, &at(last)).standing().wanted;
+        states.set("upstreams/1", "a:80", NodeState::Drain).expect("room");
+        states.set("upstreams/1", "10.0.0.2:80", NodeState::Maintenance).expect("room");
+        states.set("upstreams/2", "b:80", NodeState::Maintenance).expect("room");
+        assert_eq!((wanted(1), wanted(2)), (NodeState::Drain, NodeState::Maintenance));
+        assert!(records.of("b", 80, &at(3)).usable());
+        states.set("upstreams/1", "a:80", NodeState::Ready).expect("room");
+        assert_eq!((wanted(1), wanted(2)), (NodeState::Ready, NodeState::Maintenance));
+        for n in 0..STATES_MAX {
+            let has_room = states.set("u", &n.to_string(), NodeState::Drain).is_ok();
+            assert_eq!(has_room, n < STATES_MAX - 2, "two are there already");
+        }
+        assert!(states.set("u", "one more", NodeState::Drain).is_err());
+        assert!(states.set("u", "0", NodeState::Maintenance).is_ok(), "one that is there may change");
     }
 }

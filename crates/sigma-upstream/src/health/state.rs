@@ -112,6 +112,37 @@ impl std::fmt::Display for Blame {
     }
 }
 
+/// What an operator wants of a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum NodeState {
+    /// It is used, as far as it is healthy.
+    #[default]
+    Ready,
+    /// It gets no requests but those that are bound to it.
+    Drain,
+    /// It gets no requests.
+    Maintenance,
+}
+
+impl NodeState {
+    /// Every state, in order of its number.
+    pub const ALL: [NodeState; 3] = [NodeState::Ready, NodeState::Drain, NodeState::Maintenance];
+
+    /// The name in calls and output.
+    pub fn name(self) -> &'static str {
+        match self {
+            NodeState::Ready => "ready",
+            NodeState::Drain => "drain",
+            NodeState::Maintenance => "maintenance",
+        }
+    }
+
+    /// The state with this name.
+    pub fn named(name: &str) -> Option<NodeState> {
+        NodeState::ALL.into_iter().find(|state| state.name() == name)
+    }
+}
+
 /// State and counters of a target; a new one is healthy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Standing {
@@ -129,18 +160,42 @@ pub struct Standing {
     pub blame: Option<Blame>,
     /// The rule of outlier detection by which it is out now.
     pub ejected: Option<Rule>,
+    /// What an operator wants of it.
+    pub wanted: NodeState,
 }
 
 impl Standing {
     /// Whether requests may be sent to it.
     pub fn usable(self) -> bool {
+        self.is_well() && self.wanted == NodeState::Ready
+    }
+
+    /// Whether requests that are bound to it may be sent to it.
+    pub fn keeps_bound(self) -> bool {
+        self.is_well() && self.wanted != NodeState::Maintenance
+    }
+
+    /// Whether requests may be sent to it where no other node is well.
+    pub fn is_in_service(self) -> bool {
+        self.wanted == NodeState::Ready
+    }
+
+    fn is_well(self) -> bool {
         self.state.usable() && self.ejected.is_none()
+    }
+
+    /// What readers decide by.
+    pub(super) fn uses(self) -> [bool; 3] {
+        [self.usable(), self.keeps_bound(), self.is_in_service()]
     }
 
     /// Why no requests are sent to it; None if they are.
     pub fn reason(self) -> Option<String> {
         if self.usable() {
             return None;
+        }
+        if self.wanted != NodeState::Ready {
+            return Some(format!("operator: {}", self.wanted.name()));
         }
         match (self.ejected, self.blame) {
             (Some(rule), _) => Some(format!("outlier: {}", rule.name())),
@@ -211,16 +266,19 @@ impl Standing {
 
     /// All of it in one word, so that a reader never sees a state with another state's counters.
     pub(super) fn pack(self) -> u64 {
-        let Standing { state, successes, http_failures, tcp_failures, timeouts, blame, ejected } = self;
+        let Standing { state, successes, http_failures, tcp_failures, timeouts, blame, ejected, wanted } =
+            self;
         let blame = blame.map_or(0, |blame| 1 + blame.by as u8 * 4 + blame.event as u8);
         let ejected = ejected.map_or(0, |rule| 1 + rule as u8);
-        let bytes = [state as u8, successes, http_failures, tcp_failures, timeouts, blame, ejected, 0];
+        let bytes =
+            [state as u8, successes, http_failures, tcp_failures, timeouts, blame, ejected, wanted as u8];
         u64::from_le_bytes(bytes)
     }
 
     /// The inverse of [`Standing::pack`].
     pub(super) fn unpack(word: u64) -> Standing {
-        let [state, successes, http_failures, tcp_failures, timeouts, blame, ejected, _] = word.to_le_bytes();
+        let [state, successes, http_failures, tcp_failures, timeouts, blame, ejected, wanted] =
+            word.to_le_bytes();
         let state = match state {
             0 => State::Healthy,
             1 => State::MostlyHealthy,
@@ -232,7 +290,8 @@ impl Standing {
             event: Event::ALL[usize::from(packed & 3)],
         });
         let ejected = ejected.checked_sub(1).and_then(|rule| Rule::ALL.get(usize::from(rule))).copied();
-        Standing { state, successes, http_failures, tcp_failures, timeouts, blame, ejected }
+        let wanted = NodeState::ALL.get(usize::from(wanted)).copied().unwrap_or_default();
+        Standing { state, successes, http_failures, tcp_failures, timeouts, blame, ejected, wanted }
     }
 }
 
@@ -317,9 +376,17 @@ mod tests {
         }
         for blame in blames {
             for ejected in std::iter::once(None).chain(Rule::ALL.map(Some)) {
-                let standing =
-                    Standing { successes: 255, timeouts: 7, blame, ejected, ..Standing::default() };
-                assert_eq!(Standing::unpack(standing.pack()), standing);
+                for wanted in NodeState::ALL {
+                    let standing = Standing {
+                        successes: 255,
+                        timeouts: 7,
+                        blame,
+                        ejected,
+                        wanted,
+                        ..Standing::default()
+                    };
+                    assert_eq!(Standing::unpack(standing.pack()), standing);
+                }
             }
         }
     }
@@ -334,6 +401,24 @@ mod tests {
         assert_eq!(ejected.reason().as_deref(), Some("outlier: success_rate"));
         let up = "ss".chars().fold(down, |s, _| s.seen(Source::Active, Event::Success, LIMITS));
         assert_eq!((up.reason(), up.blame, up.usable()), (None, None, true));
+    }
+
+    #[test]
+    fn operators_take_nodes_out_in_two_ways() {
+        let check = |wanted: NodeState, usable, keeps_bound, reason: Option<&str>| {
+            assert_eq!(NodeState::named(wanted.name()), Some(wanted));
+            let standing = Standing { wanted, ..Standing::default() };
+            assert_eq!((standing.usable(), standing.keeps_bound()), (usable, keeps_bound), "{wanted:?}");
+            assert_eq!(standing.reason().as_deref(), reason);
+            let down =
+                "hhh".chars().fold(standing, |s, _| s.seen(Source::Active, Event::HttpFailure, LIMITS));
+            assert_eq!((down.usable(), down.keeps_bound()), (false, false), "{wanted:?}");
+            assert_eq!(down.is_in_service(), usable, "nobody else is well");
+        };
+        check(NodeState::Ready, true, true, None);
+        check(NodeState::Drain, false, true, Some("operator: drain"));
+        check(NodeState::Maintenance, false, false, Some("operator: maintenance"));
+        assert_eq!(NodeState::named("up"), None);
     }
 
     #[test]

@@ -89,6 +89,22 @@ impl Client {
         serde_json::from_str(&text).context("the answer is no JSON; is this a Control API?")
     }
 
+    /// Asks a Control API for the nodes of an upstream, or of all.
+    pub(crate) async fn nodes(&self, upstream: Option<&str>) -> Result<Value> {
+        let path = upstream.map_or_else(String::new, |upstream| format!("/{}", upstream.trim_matches('/')));
+        let (_, text) = self.send(self.http.get(format!("{}/v1/nodes{path}", self.base))).await?;
+        serde_json::from_str(&text).context("the answer is no JSON; is this a Control API?")
+    }
+
+    /// Puts a node into a state, by a Control API.
+    pub(crate) async fn set_node_state(&self, upstream: &str, node: &str, state: &str) -> Result<()> {
+        // A path of a unix socket has slashes, and the name of a node is one segment.
+        let node = node.replace('%', "%25").replace('/', "%2F").replace('[', "%5B").replace(']', "%5D");
+        let url = format!("{}/v1/nodes/{}/{node}", self.base, upstream.trim_matches('/'));
+        self.send(self.http.put(url).body(serde_json::json!({"state": state}).to_string())).await?;
+        Ok(())
+    }
+
     async fn send(&self, mut request: reqwest::RequestBuilder) -> Result<(u16, String)> {
         if let Some(key) = &self.key {
             request = request.header("x-api-key", key);

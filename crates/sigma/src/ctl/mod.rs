@@ -122,6 +122,30 @@ enum Verb {
         #[arg(value_name = "URL", default_value = "http://127.0.0.1:9090")]
         control: Vec<String>,
     },
+    /// Show the nodes of upstreams, with their states and what keeps them out, asked of a Control API
+    Upstreams {
+        /// The resource that the upstream stands in, such as upstreams/1 or routes/1; without it all
+        #[arg(value_name = "UPSTREAM")]
+        upstream: Option<String>,
+        /// The Control API
+        #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
+        control: String,
+    },
+    /// Put a node of an upstream into a state, by Control APIs; holds while those gateways run
+    NodeState {
+        /// The resource that the upstream stands in, such as upstreams/1 or routes/1
+        #[arg(value_name = "UPSTREAM")]
+        upstream: String,
+        /// The node, as `upstreams` lists it: its name or its address
+        #[arg(value_name = "NODE")]
+        node: String,
+        /// `drain`: only requests that are bound to it; `maintenance`: none
+        #[arg(value_parser = ["ready", "drain", "maintenance"])]
+        state: String,
+        /// A Control API
+        #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
+        control: Vec<String>,
+    },
     /// List what gateways cannot serve as it was written, and why, asked of their Control APIs
     Quarantine {
         /// A Control API
@@ -184,6 +208,21 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
         Verb::Apply { change } => apply(&client, &change).await?,
         Verb::Diff { file } => return diff(&client, &file).await,
         Verb::Nodes { control } => return nodes(&control, form.unwrap_or(Form::Table)).await,
+        Verb::Upstreams { upstream, control } => {
+            let client = Client::new(Some(control), None)?;
+            let mut found = client.nodes(upstream.as_deref()).await?;
+            if upstream.is_some() {
+                found = json!([found]);
+            }
+            output::print_upstreams(form.unwrap_or(Form::Table), &found)?;
+        }
+        Verb::NodeState { upstream, node, state, control } => {
+            for control in control {
+                let client = Client::new(Some(control.clone()), None)?;
+                client.set_node_state(&upstream, &node, &state).await.with_context(|| control.clone())?;
+                println!("{control}: {node} of {upstream}: {state}");
+            }
+        }
         Verb::Quarantine { control } => return quarantine(&control, form.unwrap_or(Form::Table)).await,
         Verb::Dump => {
             let mut found = client.call(Method::Get, "configs", None).await?;

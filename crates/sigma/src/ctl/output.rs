@@ -75,6 +75,24 @@ pub(crate) fn print_nodes(form: Form, nodes: &Value) -> Result<()> {
     Ok(())
 }
 
+/// Prints upstreams, a row for each of their nodes.
+pub(crate) fn print_upstreams(form: Form, upstreams: &Value) -> Result<()> {
+    if form != Form::Table {
+        return print(form, upstreams);
+    }
+    let mut rows = Vec::new();
+    for upstream in upstreams.as_array().into_iter().flatten() {
+        for node in upstream["nodes"].as_array().into_iter().flatten() {
+            let member = |name: &str| node.get(name).map(text).unwrap_or_default();
+            let mut row = vec![text(&upstream["upstream"])];
+            row.extend(["node", "address", "weight", "state", "status", "reason"].map(member));
+            rows.push(row);
+        }
+    }
+    print!("{}", table(&["UPSTREAM", "NODE", "ADDRESS", "WEIGHT", "STATE", "STATUS", "REASON"], rows));
+    Ok(())
+}
+
 /// Prints what nodes have in quarantine, a row for each object.
 pub(crate) fn print_quarantine(form: Form, nodes: &[Value]) -> Result<()> {
     let mut objects = Vec::new();

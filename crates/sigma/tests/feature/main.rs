@@ -20,6 +20,7 @@ mod logs;
 mod managed;
 mod names;
 mod node_faults;
+mod node_states;
 mod nodes;
 mod operators;
 mod outliers;

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -24,6 +25,7 @@ use sigma_config::discovery::Registry;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::plugins::{PluginSchemas, PluginScope};
 use sigma_config::wording::Schema;
+use sigma_upstream::health::NodeState;
 
 use crate::operators::admin::{plugin_attributes, resource_schemas};
 pub use crate::serving::desired::{Quarantined, Standing};
@@ -44,6 +46,15 @@ pub trait Inspect: Send + Sync {
 
     /// What is known of a registry of services, in APISIX's form; None if it has none.
     fn registry(&self, registry: Registry) -> Option<Value>;
+
+    /// The nodes of every upstream in force: the upstream's key, and an object for each node.
+    fn nodes(&self) -> Vec<(String, Vec<Value>)>;
+
+    /// Puts a node of an upstream, by its name or its address, into a state.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if there is no such node.
+    fn set_node_state(&self, upstream: &str, node: &str, state: NodeState) -> Result<(), String>;
 
     /// Which revision is served, and what of the store is not.
     fn revisions(&self) -> Revisions;
@@ -123,6 +134,9 @@ pub fn router(state: ControlState) -> Router {
         .route("/v1/healthcheck", get(health))
         .route("/v1/healthcheck/{type}", get(health_without_id))
         .route("/v1/healthcheck/{type}/{id}", get(health_of))
+        .route("/v1/nodes", get(nodes))
+        .route("/v1/nodes/{type}/{id}", get(nodes_of))
+        .route("/v1/nodes/{type}/{id}/{node}", put(set_node_state))
         .route("/v1/routes", get(|state| list(state, Kind::Route)))
         .route("/v1/services", get(|state| list(state, Kind::Service)))
         .route("/v1/upstreams", get(|state| list(state, Kind::Upstream)))
@@ -282,6 +296,43 @@ async fn registry_dump(Path(word): Path<String>, State(state): Control) -> Respo
     match word.parse().ok().and_then(|registry| state.inspect.registry(registry)) {
         Some(dump) => found(&dump),
         None => refusal(StatusCode::NOT_FOUND, "not found"),
+    }
+}
+
+fn shown_nodes((upstream, nodes): (String, Vec<Value>)) -> Value {
+    json!({"upstream": upstream, "nodes": nodes})
+}
+
+async fn nodes(State(state): Control) -> Response {
+    let all: Vec<Value> = state.inspect.nodes().into_iter().map(shown_nodes).collect();
+    found(&all.into())
+}
+
+async fn nodes_of(State(state): Control, Path((section, id)): Path<(String, String)>) -> Response {
+    let key = format!("{section}/{id}");
+    match state.inspect.nodes().into_iter().find(|(upstream, _)| *upstream == key) {
+        Some(upstream) => found(&shown_nodes(upstream)),
+        None => refusal(StatusCode::NOT_FOUND, format!("there is no upstream in {key}")),
+    }
+}
+
+async fn set_node_state(
+    State(state): Control,
+    Path((section, id, node)): Path<(String, String, String)>,
+    body: Bytes,
+) -> Response {
+    let wanted: Option<Value> = serde_json::from_slice(&body).ok();
+    let Some(wanted) = wanted.as_ref().and_then(|wanted| wanted.get("state")?.as_str()) else {
+        let message = "the body must be an object such as {\"state\": \"drain\"}";
+        return refusal(StatusCode::BAD_REQUEST, message);
+    };
+    let Some(wanted) = NodeState::named(wanted) else {
+        let message = format!("there is no state {wanted}: write ready, drain or maintenance");
+        return refusal(StatusCode::BAD_REQUEST, message);
+    };
+    match state.inspect.set_node_state(&format!("{section}/{id}"), &node, wanted) {
+        Ok(()) => found(&json!({"node": node, "state": wanted.name()})),
+        Err(message) => refusal(StatusCode::NOT_FOUND, message),
     }
 }
 

@@ -29,6 +29,17 @@ impl Inspect for Fake {
         (registry == Registry::ConsulKv).then(|| json!({"config": {}, "services": {"web": []}}))
     }
 
+    fn nodes(&self) -> Vec<(String, Vec<Value>)> {
+        vec![("upstreams/1".to_owned(), vec![json!({"node": "a:80"})])]
+    }
+
+    fn set_node_state(&self, upstream: &str, node: &str, state: NodeState) -> Result<(), String> {
+        match (upstream, node, state) {
+            ("upstreams/1", "[::1]:80", NodeState::Drain) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
     fn revisions(&self) -> Revisions {
         let since = SystemTime::UNIX_EPOCH + Duration::from_secs(5);
         Revisions {
@@ -57,9 +68,13 @@ impl Inspect for Fake {
 }
 
 async fn ask(line: &str) -> (u16, Value) {
+    send(line, String::new()).await
+}
+
+async fn send(line: &str, body: String) -> (u16, Value) {
     let (method, path) = line.split_once(' ').expect("method and path");
     let state = ControlState::new(Arc::new(Fake), Arc::new(NoPlugins), "/apisix");
-    let request = Request::builder().method(method).uri(path).body(Body::empty()).expect("a request");
+    let request = Request::builder().method(method).uri(path).body(Body::from(body)).expect("a request");
     let mut service = router(state).into_service();
     let response = tower_service::Service::call(&mut service, request).await.expect("an answer");
     let (head, body) = response.into_parts();
@@ -215,4 +230,26 @@ fn items_are_shown_as_they_were_meant() {
         "limit": {"password": "***", "key": "remote_addr"}, "other": {"a": 1}}});
     assert_eq!(shown(Kind::Route, route), (json!("/routes/1"), expected));
     assert_eq!(listed(std::iter::empty()), json!({}));
+}
+
+#[tokio::test]
+async fn nodes_are_put_into_states() {
+    let nodes = json!({"upstream": "upstreams/1", "nodes": [{"node": "a:80"}]});
+    check("GET /v1/nodes", 200, json!([nodes])).await;
+    check("GET /v1/nodes/upstreams/1", 200, nodes).await;
+    let error = |message: &str| json!({"error_msg": message});
+    check("GET /v1/nodes/upstreams/9", 404, error("there is no upstream in upstreams/9")).await;
+    let put = async |node: &str, body: &str, status: u16, expected: Value| {
+        let line = format!("PUT /v1/nodes/upstreams/1/{node}");
+        assert_eq!(send(&line, body.to_owned()).await, (status, expected), "{line} {body}");
+    };
+    let drain = r#"{"state": "drain"}"#;
+    put("%5B::1%5D:80", drain, 200, json!({"node": "[::1]:80", "state": "drain"})).await;
+    put("b:80", drain, 404, error(r#"("upstreams/1", "b:80", Drain)"#)).await;
+    let none = "there is no state up: write ready, drain or maintenance";
+    put("a:80", r#"{"state": "up"}"#, 400, error(none)).await;
+    for broken in ["", "{}", "[]", r#"{"state": 1}"#] {
+        let message = r#"the body must be an object such as {"state": "drain"}"#;
+        put("a:80", broken, 400, error(message)).await;
+    }
 }

@@ -1,0 +1,101 @@
+//! Operators take nodes out, and give them back.
+
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use sigma_testkit::{Gateway, Origin, until};
+
+use crate::managed::await_control;
+use crate::{PATIENCE, SIGMA};
+
+struct World {
+    gateway: Gateway,
+    nodes: [Origin; 2],
+}
+
+impl World {
+    /// Two nodes that nobody checks.
+    fn new() -> World {
+        let nodes = [Origin::echo("a").unwrap(), Origin::echo("b").unwrap()];
+        let each = nodes.iter().map(|node| (format!("127.0.0.1:{}", node.port()), json!(1)));
+        let upstream = json!({ "id": "u", "nodes": Value::Object(each.collect()) });
+        let config = json!({
+            "workers": 2, "listeners": ["{listen}"], "control": { "address": "{control}" },
+            "upstreams": [upstream], "routes": [{ "id": "all", "uri": "/*", "upstream_id": "u" }],
+        });
+        let gateway = Gateway::start(SIGMA, &config.to_string()).unwrap();
+        await_control(&gateway);
+        World { gateway, nodes }
+    }
+
+    fn ctl(&self, args: &[&str]) -> Output {
+        let control = format!("http://{}", self.gateway.control_address());
+        Command::new(SIGMA).arg("ctl").args(args).args(["--control", &control]).output().unwrap()
+    }
+
+    fn set(&self, node: usize, state: &str) {
+        let node = format!("127.0.0.1:{}", self.nodes[node].port());
+        let done = self.ctl(&["node-state", "upstreams/u", &node, state]);
+        assert!(done.status.success(), "{done:?}");
+    }
+
+    /// Sends requests until their outcome is that one: the status, and which nodes served.
+    fn serves(&self, status: u16, served: [bool; 2]) {
+        let reached = || {
+            let before = self.nodes.each_ref().map(Origin::requests);
+            let all = (0..8).all(|_| {
+                let mut client = self.gateway.connect().unwrap();
+                client.ask("GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap().status() == status
+            });
+            let now = self.nodes.each_ref().map(Origin::requests);
+            all && [now[0] > before[0], now[1] > before[1]] == served
+        };
+        assert!(until(PATIENCE, reached), "want {status} by {served:?}");
+    }
+}
+
+#[test]
+fn a_node_is_drained_maintained_and_given_back() {
+    let world = World::new();
+    world.serves(200, [true, true]);
+    world.set(0, "drain");
+    world.serves(200, [false, true]);
+    let table = String::from_utf8(world.ctl(&["upstreams", "upstreams/u"]).stdout).unwrap();
+    let drained = table.lines().find(|line| line.contains(&world.nodes[0].port().to_string())).unwrap();
+    assert!(drained.contains("drain") && drained.contains("operator: drain"), "{table}");
+    // Nobody else is left: what an operator has taken out stays out.
+    world.set(1, "maintenance");
+    world.serves(502, [false, false]);
+    world.set(1, "ready");
+    world.serves(200, [false, true]);
+    world.set(0, "ready");
+    world.serves(200, [true, true]);
+}
+
+#[test]
+fn a_state_lasts_over_reloads() {
+    let world = World::new();
+    world.set(1, "maintenance");
+    world.serves(200, [true, false]);
+    world.gateway.reload().unwrap();
+    let reloaded = || world.gateway.stderr().contains("configuration reloaded");
+    assert!(until(PATIENCE, reloaded), "{}", world.gateway.stderr());
+    world.serves(200, [true, false]);
+    let all: Value = serde_json::from_slice(&world.ctl(&["upstreams", "--output", "json"]).stdout).unwrap();
+    let shown = &all[0]["nodes"].as_array().unwrap().iter().find(|node| node["state"] == "maintenance");
+    assert_eq!(shown.unwrap()["reason"], "operator: maintenance", "{all}");
+}
+
+#[test]
+fn who_names_no_node_is_told() {
+    let world = World::new();
+    let check = |args: &[&str], word: &str| {
+        let refused = world.ctl(args);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains(word), "{args:?}: {said}");
+    };
+    check(&["node-state", "upstreams/x", "a:1", "drain"], "there is no upstream in upstreams/x");
+    check(&["node-state", "upstreams/u", "a:1", "drain"], "upstreams/u has no node a:1");
+    check(&["node-state", "upstreams/u", "a:1", "asleep"], "asleep");
+    check(&["upstreams", "upstreams/x"], "there is no upstream in upstreams/x");
+}
