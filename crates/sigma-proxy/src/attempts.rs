@@ -5,10 +5,10 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use sigma_http::{Fault, FaultKind, Method, Side};
+use sigma_http::{Fault, FaultKind, Headers, Method, Side};
 use sigma_net::deadline;
 use sigma_observe::counters::Counter;
-use sigma_upstream::balance::{InFlight, PickContext, Tried};
+use sigma_upstream::balance::{InFlight, PickContext, Token, Tried};
 use sigma_upstream::endpoint::{Endpoint, LocalSet};
 
 use crate::judge::{Judge, Seen};
@@ -23,11 +23,21 @@ pub(crate) struct Attempts<'a> {
     /// In place of the rule that holds without one.
     pub(crate) policy: Option<&'a RetryPolicy>,
     towards: Rc<Towards>,
-    /// The value that consistent hashing uses.
-    key: Option<Box<[u8]>>,
+    choice: Choice,
+    /// The node of the last attempt, where sessions keep to nodes.
+    session: Option<Token>,
     tried: Tried,
     retries: u32,
     began_ms: u64,
+}
+
+/// What of a request or session decides on its node.
+#[derive(Debug, Default)]
+pub(crate) struct Choice {
+    /// The value that consistent hashing uses.
+    pub(crate) key: Option<Box<[u8]>>,
+    /// The node that the request says its session is on.
+    pub(crate) session: Option<Token>,
 }
 
 /// A node chosen from a set, which stays alive with it.
@@ -58,17 +68,18 @@ pub(crate) struct Failure {
 }
 
 impl<'a> Attempts<'a> {
-    /// On the upstream with this number, which hashes `key` if it hashes, by the rules of `policy`.
+    /// On the upstream with this number, to the node that `choice` leads to, by the rules of `policy`.
     pub(crate) fn new(
         worker: &'a Worker,
         number: u32,
         upstream: &'a Arc<Upstream>,
         policy: Option<&'a RetryPolicy>,
-        key: Option<Box<[u8]>>,
+        choice: Choice,
     ) -> Attempts<'a> {
         let (towards, began_ms) = (worker.towards(number, upstream), deadline::now_ms());
         towards.load.begin();
-        Attempts { worker, upstream, policy, towards, key, tried: Tried::default(), retries: 0, began_ms }
+        let (tried, session) = (Tried::default(), None);
+        Attempts { worker, upstream, policy, towards, choice, session, tried, retries: 0, began_ms }
     }
 
     /// The node of the next attempt.
@@ -77,9 +88,9 @@ impl<'a> Attempts<'a> {
     /// Returns an error if every node was tried or may not be used.
     pub(crate) fn pick(&mut self) -> Result<Picked, Fault> {
         let mut balancer = self.towards.balancer.borrow_mut();
-        let (key, random) = (self.key.as_deref(), self.worker.random());
-        let mut pick =
-            |tried: &Tried| balancer.pick(&PickContext { key, tried, now_ms: deadline::now_ms(), random });
+        let (key, session) = (self.choice.key.as_deref(), self.choice.session);
+        let (now_ms, random) = (deadline::now_ms(), self.worker.random());
+        let mut pick = |tried: &Tried| balancer.pick(&PickContext { key, session, tried, now_ms, random });
         let mut picked = pick(&self.tried);
         if picked.is_none() && self.policy.is_some() && !self.tried.is_empty() {
             // Whoever writes a policy waits between attempts: a node that failed is worth another one.
@@ -87,9 +98,18 @@ impl<'a> Attempts<'a> {
             picked = pick(&self.tried);
         }
         match picked {
-            Some(index) => Ok(Picked { set: Rc::clone(balancer.endpoints()), index }),
+            Some(index) => {
+                let picked = Picked { set: Rc::clone(balancer.endpoints()), index };
+                if self.upstream.affinity.is_some() {
+                    self.session = balancer.token_of(picked.id());
+                }
+                Ok(picked)
+            }
             None if balancer.endpoints().endpoints.is_empty() => {
                 Err(Fault::new(FaultKind::NoNode, "the upstream has no node"))
+            }
+            None if balancer.keeps_to(session) => {
+                Err(Fault::new(FaultKind::NoNode, "the node of the session is gone"))
             }
             None if balancer.is_refusing() => {
                 Err(Fault::new(FaultKind::NoNode, "too few nodes of the upstream are usable"))
@@ -98,6 +118,16 @@ impl<'a> Attempts<'a> {
                 FaultKind::NodesExhausted,
                 "all nodes of the upstream were tried or none may be used",
             )),
+        }
+    }
+
+    /// Tells the client the node of its session, if it does not name it itself.
+    pub(crate) fn tell_session(&self, answer: &mut Headers) {
+        if let Some(affinity) = &self.upstream.affinity
+            && let Some(token) = self.session
+            && self.session != self.choice.session
+        {
+            answer.append("Set-Cookie", affinity.field(token).as_bytes());
         }
     }
 

@@ -70,6 +70,12 @@ impl Endpoint {
         node_name(&self.host, self.port, &self.addr)
     }
 
+    /// Whether requests of sessions that are on it may be sent to it. One of weight 0 takes no other
+    /// sessions, and keeps those that it has.
+    pub fn keeps_sessions(&self) -> bool {
+        self.health.usable()
+    }
+
     /// The Host header without a port.
     pub fn bare_host_header(&self) -> &str {
         let port = self.host_header.rfind(':').filter(|at| !self.host_header[*at..].contains(']'));

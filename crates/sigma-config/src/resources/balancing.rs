@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::shared::Confidential;
+
 /// Slow start of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
@@ -27,4 +29,80 @@ fn even() -> f64 {
 
 fn tenth() -> u8 {
     10
+}
+
+/// Sessions that stay on a node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct SessionAffinity {
+    /// The cookie by which clients name the node of their session; the gateway makes it.
+    pub cookie: AffinityCookie,
+    /// The key of the hash that names a node, the same on all gateways. Who knows it can tell which
+    /// node a cookie names.
+    #[schemars(length(min = 16, max = 256))]
+    pub secret: Confidential,
+    /// When the node of a session is gone, unusable or was tried.
+    #[serde(default)]
+    pub on_gone: OnGone,
+}
+
+/// What becomes of a session whose node is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnGone {
+    /// Another node is chosen, and the client is told it.
+    #[default]
+    Rebalance,
+    /// The request is answered 503.
+    Reject,
+}
+
+/// A cookie that names a node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct AffinityCookie {
+    /// Its name.
+    #[schemars(length(min = 1, max = 128), extend("pattern" = "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"))]
+    pub name: Box<str>,
+    /// Its `Path`.
+    #[serde(default = "root")]
+    #[schemars(length(max = 1024), extend("pattern" = "^/[!-:<-~]*$"))]
+    pub path: Box<str>,
+    /// Its `Domain`; unset: the host of the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), extend("pattern" = "^[0-9A-Za-z.-]+$"))]
+    pub domain: Option<Box<str>>,
+    /// Its `Max-Age` in seconds; unset: the client forgets it when it ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_age: Option<u32>,
+    /// `HttpOnly`: scripts do not see it.
+    #[serde(default = "yes")]
+    pub http_only: bool,
+    /// `Secure`: it is sent over TLS only.
+    #[serde(default)]
+    pub secure: bool,
+    /// `SameSite`; unset: as the browser thinks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_site: Option<CrossSite>,
+}
+
+/// To which requests of other sites a cookie is added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CrossSite {
+    /// Links.
+    Lax,
+    /// None.
+    Strict,
+    /// All; with `secure` only.
+    None,
+}
+
+fn root() -> Box<str> {
+    "/".into()
+}
+
+fn yes() -> bool {
+    true
 }

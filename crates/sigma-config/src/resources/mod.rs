@@ -27,7 +27,7 @@ use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
-pub use balancing::SlowStart;
+pub use balancing::{AffinityCookie, CrossSite, OnGone, SessionAffinity, SlowStart};
 pub use consumer::{Consumer, ConsumerGroup, Credential};
 pub(crate) use consumer::{ConsumerItem, split_credential};
 pub use optional::{Optional, Unset};

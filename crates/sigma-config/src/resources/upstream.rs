@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::balancing::SlowStart;
+use super::balancing::{SessionAffinity, SlowStart};
 use super::optional::Optional;
 use super::retry::{ExchangeDeadline, RetryPolicy};
 use super::shared::{Confidential, Labels, Timeout, UnixTime};
@@ -241,6 +241,9 @@ resource! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(range(min = 100, max = 10000))]
         pub bounded_load: Option<u16>,
+        /// Sessions stay on the node that they began on.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub session_affinity: Option<Box<SessionAffinity>>,
         /// A node that is new, or usable again, gets a share that grows over a window. With `type`
         /// `roundrobin`, `random`, `least_request` or `peak_ewma`; unset: the full share at once.
         #[serde(skip_serializing_if = "Option::is_none")]

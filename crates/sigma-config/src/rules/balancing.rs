@@ -25,5 +25,17 @@ pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
         let message = "`fail_traffic_on_panic` has no effect without a `panic_threshold` above 0".to_owned();
         conflict("fail_traffic_on_panic", message, "add `panic_threshold`, or remove it");
     }
+    let cookie = upstream.get("session_affinity").and_then(|affinity| affinity.get("cookie"));
+    let says =
+        |field: &str, value: &str| cookie.and_then(|cookie| cookie.get(field)?.as_str()) == Some(value);
+    let secure = cookie.and_then(|cookie| cookie.get("secure")?.as_bool()) == Some(true);
+    if says("same_site", "none") && !secure {
+        let message = "browsers drop a cookie with `same_site: none` that is not `secure`".to_owned();
+        conflict("session_affinity.cookie.same_site", message, "add secure: true, or write lax");
+    }
+    if cookie.is_some() && balance == "none" {
+        let message = "`session_affinity` has no effect where no node is chosen".to_owned();
+        conflict("session_affinity", message, "remove it");
+    }
     found
 }

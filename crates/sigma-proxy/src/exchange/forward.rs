@@ -4,7 +4,6 @@ use std::future::poll_fn;
 use std::task::{self, Poll};
 use std::time::{Duration, Instant};
 
-use sigma_config::expr::{VarValue, Variables};
 use sigma_config::resources::{PassHost, Scheme};
 use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method};
 use sigma_net::{Deadline, deadline};
@@ -19,10 +18,10 @@ use super::delivery::Delivery;
 use super::local_reply::LocalReply;
 use super::response::Verdict;
 use super::transfer::{Transfer, Upload};
-use super::{Exchange, Scratch, answer, client, grpc, headers, reply, tunnel, upgrade};
+use super::{Exchange, Scratch, answer, grpc, headers, reply, tunnel, upgrade};
 use crate::attempts::{Attempts, Decision, Failure, after, decide};
 use crate::retry::{Missing, RetryPolicy, Wish};
-use crate::snapshot::{HashKey, Route, Timeouts, Upstream};
+use crate::snapshot::{Route, Timeouts, Upstream};
 use crate::target::{self, Demands};
 use crate::time_limit::TimeLeft;
 use crate::worker::View;
@@ -61,7 +60,7 @@ impl Exchange<'_, '_> {
         let Some(upstream) = snapshot.upstream(number) else {
             return Err(Fault::new(FaultKind::NoUpstream, "the route's upstream does not exist"));
         };
-        let key = self.hash_key(upstream).map(Vec::into_boxed_slice);
+        let choice = self.choice(upstream);
         self.choose_upgrade(route, upstream)?;
         self.prepare_request(snapshot);
         let timeouts = route.timeouts().unwrap_or(&upstream.timeouts);
@@ -71,7 +70,7 @@ impl Exchange<'_, '_> {
         let request = &self.scratch.ctx.request;
         let time = TimeLeft::of(request, grpc::is_call(request), limit).map(Box::new);
         self.scratch.ctx.record.upstream_scheme = Some(upstream.scheme_name());
-        let attempts = Attempts::new(self.worker, number, upstream, retry, key);
+        let attempts = Attempts::new(self.worker, number, upstream, retry, choice);
         let mut plan = Plan { view, timeouts, time, attempts };
         let mut state = State::new(retry);
         let own = loop {
@@ -160,25 +159,6 @@ impl Exchange<'_, '_> {
             Some(body) => BodyLength::Known(body.len() as u64),
             None => self.down.body_length(),
         }
-    }
-
-    fn hash_key(&mut self, upstream: &Upstream) -> Option<Vec<u8>> {
-        let source = upstream.hash_key.as_ref()?;
-        if !self.stage.is_guided() {
-            self.scratch.ctx.client = client(&self.down);
-        }
-        let request = &self.scratch.ctx;
-        let key = match source {
-            HashKey::Variable(name) => match Variables::get(request, name) {
-                Some(VarValue::Text(text)) => Some(text.into_owned()),
-                _ => None,
-            },
-            HashKey::Template(template) => {
-                let mut text = Vec::new();
-                (template.render(request, &mut text) > 0).then_some(text)
-            }
-        };
-        Some(key.unwrap_or_else(|| request.remote_addr().into_bytes()))
     }
 
     /// One attempt on a node; on a stale idle connection a second one on a fresh connection.
@@ -328,6 +308,7 @@ impl Exchange<'_, '_> {
         }
         transfer.down.check_answer(head)?;
         ctx.record.answered(head.status);
+        plan.attempts.tell_session(&mut head.headers);
         if head.status == 101 {
             tunnel::run(&mut transfer, ctx).await?;
             return Ok(Ended::Spent);

@@ -1,6 +1,7 @@
 //! One request and its answer, from open to finish, in no protocol version's terms.
 
 mod answer;
+mod choice;
 mod delivery;
 mod finish;
 mod forward;

@@ -3,6 +3,7 @@
 //! Routes and upstreams have numbers that stay theirs over generations. A generation that differs
 //! little from the one before shares nearly all of its memory with it; see [`crate::compile`].
 
+mod affinity;
 pub(crate) mod edge;
 pub(crate) mod slots;
 mod upstream;

@@ -12,6 +12,7 @@ use sigma_upstream::health::plan::Plan;
 use sigma_upstream::pool::PoolLimits;
 
 use super::Timeouts;
+use super::affinity::Affinity;
 use crate::compile::EndpointSource;
 use crate::compile::node_tls::{NodeTls, Requests};
 use crate::retry::RetryPolicy;
@@ -39,6 +40,7 @@ pub struct Upstream {
     pub checks: Option<Arc<Plan>>,
     pub(crate) balancing: Rules,
     pub(crate) hash_key: Option<HashKey>,
+    pub(crate) affinity: Option<Box<Affinity>>,
     pub(crate) timeouts: Timeouts,
     pub(crate) pool: PoolLimits,
     pub(crate) retries: Option<u32>,
@@ -89,6 +91,10 @@ impl Upstream {
             checks,
             balancing: Rules::from(&**config),
             hash_key: hash_key(key, config),
+            affinity: config
+                .session_affinity
+                .as_deref()
+                .map(|rule| Box::new(Affinity::compile(&rule.cookie))),
             timeouts: config.timeout.as_deref().copied().unwrap_or_default().into(),
             pool: PoolLimits {
                 size: pool.size as usize,

@@ -17,7 +17,7 @@ impl Active {
     pub(super) fn rebuild<'g>(&mut self, groups: impl Iterator<Item = &'g [Member]>) -> Vec<Vec<usize>> {
         self.counts.begin();
         let slots = groups.map(|group| group.iter().map(|m| self.counts.stay(m.id)).collect()).collect();
-        self.counts.forget(|active| *active > 0);
+        self.counts.forget(|active| *active > 0, |_| {});
         slots
     }
 

@@ -46,14 +46,16 @@ impl<T: Default> Kept<T> {
         slot
     }
 
-    /// Forgets nodes that are in no group, but for those whose value is still `wanted`.
-    pub(super) fn forget(&mut self, wanted: impl Fn(&T) -> bool) {
+    /// Forgets nodes that are in no group, but for those whose value is still `wanted`; `gone` gets the
+    /// values of the others.
+    pub(super) fn forget(&mut self, wanted: impl Fn(&T) -> bool, mut gone: impl FnMut(T)) {
         for (at, slot) in self.slots.iter_mut().enumerate() {
             if slot.round != self.round
                 && !wanted(&slot.value)
                 && let Some(id) = slot.id.take()
             {
                 self.slot_of.remove(&id);
+                gone(std::mem::take(&mut slot.value));
                 self.free.push(at);
             }
         }
@@ -107,7 +109,7 @@ mod tests {
         let mut rebuild = |nodes: &[usize]| -> Vec<(usize, u32)> {
             kept.begin();
             let slots: Vec<usize> = nodes.iter().map(|&node| kept.stay(id(node))).collect();
-            kept.forget(|value| *value == 7);
+            kept.forget(|value| *value == 7, |_| {});
             for (slot, node) in slots.iter().zip(nodes) {
                 *kept.at_mut(*slot) = *node as u32;
             }

@@ -21,6 +21,7 @@ mod peak_ewma;
 mod random;
 mod roundrobin;
 mod rules;
+mod sessions;
 #[cfg(test)]
 mod simulation;
 mod slow_start;
@@ -37,10 +38,12 @@ use crate::endpoint::{EndpointSet, EndpointView, LocalSet, UpstreamCell};
 use crate::identity::EndpointId;
 
 use levels::Levels;
+use sessions::Sessions;
 use slow_start::Ages;
 
 pub use chash::crc32;
 pub use rules::Rules;
+pub use sessions::Token;
 
 /// Endpoint identities that a request has tried already.
 ///
@@ -89,6 +92,8 @@ impl Tried {
 pub struct PickContext<'a> {
     /// The key for consistent hashing; unset counts as empty.
     pub key: Option<&'a [u8]>,
+    /// The node that the request says its session is on.
+    pub session: Option<Token>,
     /// What this request has tried.
     pub tried: &'a Tried,
     /// A monotonic clock in milliseconds.
@@ -166,6 +171,8 @@ pub struct Balancer {
     levels: Levels,
     /// Since when nodes are usable, if that matters.
     ages: Option<Ages>,
+    /// The nodes of sessions, if sessions keep to nodes.
+    sessions: Option<Sessions>,
     /// There is one node, which is used whatever is known of it.
     only: bool,
     health_seen: u64,
@@ -185,8 +192,9 @@ impl Balancer {
     pub fn new(rules: impl Into<Rules>, cell: Arc<UpstreamCell>, seed: u64) -> Balancer {
         let (view, rules) = (EndpointView::new(cell), rules.into());
         let (policy, ages) = (policy(&rules, seed), rules.slow_start.map(Ages::new));
-        let levels = Levels::default();
-        let mut balancer = Balancer { view, policy, rules, levels, ages, only: false, health_seen: NOT_SEEN };
+        let (levels, sessions) = (Levels::default(), rules.sessions.as_ref().map(Sessions::new));
+        let mut balancer =
+            Balancer { view, policy, rules, levels, ages, sessions, only: false, health_seen: NOT_SEEN };
         balancer.rebuild(0);
         balancer
     }
@@ -220,6 +228,17 @@ impl Balancer {
     #[inline]
     pub fn pick(&mut self, context: &PickContext<'_>) -> Option<usize> {
         self.refresh(context.now_ms);
+        if let Some(sessions) = &self.sessions
+            && let Some(token) = context.session
+        {
+            let endpoints = &self.view.held().endpoints;
+            let may =
+                |at: &usize| endpoints[*at].keeps_sessions() && !context.tried.contains(endpoints[*at].id());
+            let bound = sessions.find(token).filter(may);
+            if bound.is_some() || sessions.rejects() {
+                return bound;
+            }
+        }
         if self.only {
             return Some(0);
         }
@@ -228,6 +247,16 @@ impl Balancer {
             false => context.random,
         };
         self.levels.pick(&mut *self.policy, || mix(bits(), LEVEL), context)
+    }
+
+    /// The token of a node of [`Balancer::endpoints`], if sessions keep to nodes.
+    pub fn token_of(&mut self, id: EndpointId) -> Option<Token> {
+        self.sessions.as_mut()?.token_of(id)
+    }
+
+    /// Whether a request of this session goes to its node only.
+    pub fn keeps_to(&self, session: Option<Token>) -> bool {
+        session.is_some() && self.sessions.as_ref().is_some_and(Sessions::rejects)
     }
 
     /// Whether requests are turned away because too few nodes are usable.
@@ -249,6 +278,9 @@ impl Balancer {
         self.health_seen = set.health_epoch.get();
         if let Some(ages) = &mut self.ages {
             ages.learn(set, now_ms);
+        }
+        if let Some(sessions) = &mut self.sessions {
+            sessions.rebuild(set);
         }
         let mut groups = Vec::new();
         let levels = by_priority(members(set, &mut self.ages));

@@ -87,7 +87,7 @@ impl Policy for PeakEwma {
             Drawn { urn, slots }
         };
         self.groups = groups.iter().map(drawn).collect();
-        self.stats.forget(|stat| stat.pending > 0);
+        self.stats.forget(|stat| stat.pending > 0, |_| {});
     }
 
     fn pick(&mut self, group: usize, context: &PickContext<'_>) -> Option<usize> {

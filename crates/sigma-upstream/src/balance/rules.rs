@@ -3,6 +3,7 @@
 use sigma_config::resources::{Balance, Upstream};
 
 use super::levels::LevelRules;
+use super::sessions::SessionRule;
 use super::slow_start::SlowStart;
 
 /// The rules of one upstream.
@@ -13,6 +14,7 @@ pub struct Rules {
     pub(super) bounded_load: Option<u16>,
     pub(super) slow_start: Option<SlowStart>,
     pub(super) levels: LevelRules,
+    pub(super) sessions: Option<SessionRule>,
 }
 
 impl Rules {
@@ -31,7 +33,8 @@ impl Rules {
 /// The type alone.
 impl From<Balance> for Rules {
     fn from(balance: Balance) -> Rules {
-        Rules { balance, bounded_load: None, slow_start: None, levels: LevelRules::default() }
+        let levels = LevelRules::default();
+        Rules { balance, bounded_load: None, slow_start: None, levels, sessions: None }
     }
 }
 
@@ -42,6 +45,7 @@ impl From<&Upstream> for Rules {
             bounded_load: config.bounded_load,
             slow_start: config.slow_start.as_deref().map(SlowStart::from),
             levels: LevelRules::from(config),
+            sessions: config.session_affinity.as_deref().map(SessionRule::from),
         }
     }
 }

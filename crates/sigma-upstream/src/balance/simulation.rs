@@ -140,8 +140,13 @@ impl World {
         let mut tried = Tried::default();
         for _ in 0..self.random.usize(1..5) {
             let key = [self.random.u8(..)];
-            let context =
-                PickContext { key: Some(&key), tried: &tried, now_ms: 1_000, random: self.random.u64(..) };
+            let context = PickContext {
+                session: None,
+                key: Some(&key),
+                tried: &tried,
+                now_ms: 1_000,
+                random: self.random.u64(..),
+            };
             let picked = balancer.borrow_mut().pick(&context);
             self.judge(picked, &tried)?;
             let Some(at) = picked else { return Ok(()) };
@@ -226,8 +231,13 @@ impl World {
         for _ in 0..total * rounds {
             let key = self.random.u64(..).to_le_bytes();
             let tried = Tried::default();
-            let context =
-                PickContext { key: Some(&key), tried: &tried, now_ms: 3_000, random: self.random.u64(..) };
+            let context = PickContext {
+                session: None,
+                key: Some(&key),
+                tried: &tried,
+                now_ms: 3_000,
+                random: self.random.u64(..),
+            };
             let Some(at) = balancer.borrow_mut().pick(&context) else { return Err("no node".into()) };
             counts[at] += 1;
             held.push(InFlight::begin(balancer, nodes[at].id(), 3_000));

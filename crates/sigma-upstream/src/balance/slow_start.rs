@@ -84,7 +84,7 @@ impl Ages {
                 known => known,
             };
         }
-        self.since.forget(|_| false);
+        self.since.forget(|_| false, |_| {});
     }
 
     /// When a node became usable; None if it is warm or not usable.

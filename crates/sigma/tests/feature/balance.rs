@@ -146,3 +146,50 @@ fn no_retry_starts_after_retry_timeout() {
     check("20", 200);
     check("0.2", 502);
 }
+
+/// The origin that answered, and the cookie that came with the answer.
+fn visit(gateway: &Gateway, cookie: &str) -> (u16, Option<String>, Option<String>) {
+    let mut client = gateway.connect().unwrap();
+    let answer = client.ask(format!("GET / HTTP/1.1\r\nHost: h\r\nCookie: a=b; {cookie}\r\n\r\n")).unwrap();
+    let field = |name| answer.head.get(name).map(str::to_owned);
+    (answer.status(), field("x-origin"), field("set-cookie"))
+}
+
+#[test]
+fn a_session_stays_where_its_cookie_says() {
+    let (a, b, c) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap(), Origin::echo("c").unwrap());
+    let affinity = |rest: &str| {
+        format!(
+            "      session_affinity: {{ cookie: {{ name: node, max_age: 60 }}, secret: 0123456789abcdef{rest} }}"
+        )
+    };
+    let config = catch_all("", &nodes(&[&a, &b, &c]), &affinity(""));
+    // Two workers, and two gateways, agree on what a cookie means.
+    let gateways = [Gateway::start(SIGMA, &config).unwrap(), Gateway::start(SIGMA, &config).unwrap()];
+    let (status, origin, cookie) = visit(&gateways[0], "");
+    let cookie = cookie.expect("a cookie");
+    assert_eq!(status, 200);
+    assert!(cookie.starts_with("node=") && cookie.ends_with("; Path=/; Max-Age=60; HttpOnly"), "{cookie}");
+    let node = cookie.split(';').next().unwrap();
+    for gateway in gateways.iter().cycle().take(12) {
+        assert_eq!(visit(gateway, node), (200, origin.clone(), None));
+    }
+    // What is made up names no node, and is replaced.
+    for forged in ["node=127.0.0.1:1", "node=00000000000000000000000000000000"] {
+        let (status, _, cookie) = visit(&gateways[0], forged);
+        assert!(status == 200 && cookie.is_some_and(|cookie| cookie != forged));
+    }
+    // The node is not part of the upstream any more.
+    let left: Vec<&Origin> = [(&a, "a"), (&b, "b"), (&c, "c")]
+        .into_iter()
+        .filter(|(_, name)| origin.as_deref() != Some(name))
+        .map(|(o, _)| o)
+        .collect();
+    let fewer = Gateway::start(SIGMA, &catch_all("", &nodes(&left), &affinity(""))).unwrap();
+    let (status, other, cookie) = visit(&fewer, node);
+    assert!(status == 200 && other != origin && cookie.is_some_and(|cookie| !cookie.starts_with(node)));
+    let strict =
+        Gateway::start(SIGMA, &catch_all("", &nodes(&left), &affinity(", on_gone: reject"))).unwrap();
+    assert_eq!(visit(&strict, node).0, 503);
+    assert_eq!(visit(&strict, "").0, 200);
+}

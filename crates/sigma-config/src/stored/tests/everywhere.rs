@@ -120,6 +120,19 @@ fn upstreams_and_services_are_refused_alike() {
     check(json!({ "type": "ewma", "slow_start": { "window": 30 } }), "slow_start", "or remove it");
     check(json!({ "slow_start": { "window": 0 } }), "slow_start.window", "");
     check(json!({ "slow_start": {} }), "slow_start", "add `window`");
+    let affinity =
+        |cookie: Value| json!({ "session_affinity": { "cookie": cookie, "secret": "0123456789abcdef" } });
+    let place = "session_affinity.cookie";
+    check(affinity(json!({})), place, "add `name`");
+    check(affinity(json!({ "name": "a b" })), &format!("{place}.name"), "");
+    check(affinity(json!({ "name": "a", "path": "/;x" })), &format!("{place}.path"), "");
+    check(affinity(json!({ "name": "a", "domain": "a;b" })), &format!("{place}.domain"), "");
+    check(
+        affinity(json!({ "name": "a", "same_site": "none" })),
+        &format!("{place}.same_site"),
+        "secure: true",
+    );
+    check(json!({ "session_affinity": { "cookie": { "name": "a" } } }), "session_affinity", "add `secret`");
     check(json!({ "panic_threshold": 101 }), "panic_threshold", "");
     check(json!({ "fail_traffic_on_panic": true }), "fail_traffic_on_panic", "add `panic_threshold`");
     check(json!({ "overprovisioning_factor": 99 }), "overprovisioning_factor", "");

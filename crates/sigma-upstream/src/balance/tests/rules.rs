@@ -1,6 +1,6 @@
 //! The rules beside the type: what they promise of distribution, and of moves when a node leaves.
 
-use sigma_config::resources::{SlowStart, Upstream};
+use sigma_config::resources::{AffinityCookie, OnGone, SessionAffinity, SlowStart, Upstream};
 
 use super::*;
 
@@ -16,7 +16,8 @@ fn shares(balancer: &mut Balancer, now_ms: u64, picks: u32) -> Vec<u32> {
     let mut counts = vec![0u32; balancer.endpoints().endpoints.len()];
     for _ in 0..picks {
         let (key, tried) = (random.u64(..).to_le_bytes(), Tried::default());
-        let context = PickContext { key: Some(&key), tried: &tried, now_ms, random: random.u64(..) };
+        let context =
+            PickContext { session: None, key: Some(&key), tried: &tried, now_ms, random: random.u64(..) };
         if let Some(at) = balancer.pick(&context) {
             counts[at] += 1;
         }
@@ -166,4 +167,99 @@ fn retries_go_down_the_levels() {
     let order = walk(&mut balancer, b"");
     assert_eq!(order.len(), 4);
     assert_eq!(order[2..], [2, 3]);
+}
+
+fn sticky(balance: Balance, secret: &str, on_gone: OnGone) -> Rules {
+    let cookie: AffinityCookie = AffinityCookie {
+        name: "node".into(),
+        path: "/".into(),
+        domain: None,
+        max_age: None,
+        http_only: true,
+        secure: false,
+        same_site: None,
+    };
+    let session_affinity = Some(Box::new(SessionAffinity { cookie, secret: secret.into(), on_gone }));
+    rules(Upstream { balance, session_affinity, ..Upstream::default() })
+}
+
+/// Where a request of this session goes, and the token that names the place.
+fn session(balancer: &mut Balancer, session: Option<Token>, tried: &Tried) -> Option<(usize, Token)> {
+    let context = PickContext { key: None, session, tried, now_ms: 1_000, random: fastrand::u64(..) };
+    let at = balancer.pick(&context)?;
+    let id = balancer.endpoints().endpoints[at].id();
+    Some((at, balancer.token_of(id).expect("sessions keep to nodes")))
+}
+
+#[test]
+fn a_session_stays_on_its_node() {
+    let none = Tried::default();
+    for balance in KINDS {
+        let nodes = [(1, 1), (1, 1), (1, 1), (1, 0)];
+        let (shared, set) = cell(&nodes);
+        let mut balancer = Balancer::new(sticky(balance, "a secret of ours", OnGone::Rebalance), shared, 0);
+        let (at, token) = session(&mut balancer, None, &none).expect("a node");
+        let stays = |balancer: &mut Balancer| {
+            (0..50).all(|_| session(balancer, Some(token), &none) == Some((at, token)))
+        };
+        assert!(stays(&mut balancer), "{balance:?}");
+        // Others fall, come back, and leave.
+        fell(&set, (at + 1) % 3);
+        assert!(stays(&mut balancer));
+        // Another gateway with the same secret knows it, one with another does not.
+        let mut other = Balancer::new(sticky(balance, "a secret of ours", OnGone::Reject), cell(&nodes).0, 9);
+        assert!(stays(&mut other));
+        let mut foreign =
+            Balancer::new(sticky(balance, "a secret of theirs", OnGone::Reject), cell(&nodes).0, 9);
+        assert_eq!(session(&mut foreign, Some(token), &none), None);
+        // A retry goes elsewhere.
+        let mut tried = Tried::default();
+        tried.insert(id(at));
+        let retried = session(&mut balancer, Some(token), &tried).expect("another node");
+        assert!(retried.0 != at && retried.1 != token);
+        // It is gone: the session gets another node, and keeps that.
+        fell(&set, at);
+        let (next, next_token) = session(&mut balancer, Some(token), &none).expect("another node");
+        assert!(next != at && next_token != token, "{balance:?}");
+        assert_eq!(session(&mut balancer, Some(next_token), &none), Some((next, next_token)));
+    }
+}
+
+#[test]
+fn a_session_whose_node_is_gone_may_be_refused() {
+    let none = Tried::default();
+    let (shared, set) = cell(&[(1, 0); 3]);
+    let mut balancer =
+        Balancer::new(sticky(Balance::Random, "a secret of ours", OnGone::Reject), Arc::clone(&shared), 0);
+    let (at, token) = session(&mut balancer, None, &none).expect("a node");
+    fell(&set, at);
+    assert_eq!(session(&mut balancer, Some(token), &none), None);
+    assert!(balancer.keeps_to(Some(token)) && !balancer.keeps_to(None));
+    assert!(session(&mut balancer, None, &none).is_some());
+    rose(&set, at);
+    assert_eq!(session(&mut balancer, Some(token), &none), Some((at, token)));
+    // Nodes leave the set and others come; positions change, sessions do not.
+    let mut endpoints = set.endpoints.clone();
+    endpoints.rotate_left(1);
+    shared.publish(Arc::new(EndpointSet::new(endpoints.clone(), Arc::clone(&set.health_epoch))));
+    assert_eq!(session(&mut balancer, Some(token), &none), Some(((at + 2) % 3, token)));
+    endpoints.retain(|endpoint| endpoint.id() != id(at));
+    shared.publish(Arc::new(EndpointSet::new(endpoints, Arc::clone(&set.health_epoch))));
+    assert_eq!(session(&mut balancer, Some(token), &none), None);
+    // What is made up leads nowhere.
+    assert_eq!(session(&mut balancer, Some(7), &none), None);
+}
+
+#[test]
+fn a_node_without_weight_keeps_its_sessions_and_takes_no_others() {
+    let none = Tried::default();
+    let rules = sticky(Balance::LeastRequest, "a secret of ours", OnGone::Rebalance);
+    let (mut balancer, token) = {
+        let mut balancer = Balancer::new(rules.clone(), cell(&[(1, 0), (0, 0)]).0, 0);
+        let (at, token) = session(&mut balancer, None, &none).expect("a node");
+        assert_eq!(at, 0);
+        (Balancer::new(rules, cell(&[(0, 0), (1, 0)]).0, 0), token)
+    };
+    assert_eq!(session(&mut balancer, Some(token), &none).map(|found| found.0), Some(0));
+    assert!((0..50).all(|_| session(&mut balancer, None, &none).expect("a node").0 == 1));
 }
