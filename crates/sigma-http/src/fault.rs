@@ -102,6 +102,10 @@ fault_kinds! {
     ResponseBodyTooLarge Gateway "http_response_body_size";
     /// The node upgraded although nobody asked, or to something else.
     UpgradeFailed Upstream "http_upgrade_failed";
+    /// The limits of the upstream let no further request pass.
+    Overloaded Gateway "upstream_overloaded";
+    /// The circuit breaker of the upstream is open.
+    BreakerOpen Gateway "circuit_breaker_open";
     /// No descriptor, port or buffer of this machine is left for a connection to a node.
     OutOfSockets Gateway "connection_limit_reached";
     /// A local resource ran out or an invariant broke.

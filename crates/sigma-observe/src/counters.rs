@@ -55,6 +55,16 @@ pub enum Counter {
     UpstreamRetries,
     /// Attempts that a retry budget did not let begin.
     UpstreamRetriesOverBudget,
+    /// Requests that the limits of an upstream refused.
+    UpstreamRefusedLimit,
+    /// Requests that a circuit breaker refused.
+    UpstreamRefusedBreaker,
+    /// Requests that admission control refused.
+    UpstreamRefusedAdmission,
+    /// Requests that adaptive concurrency refused.
+    UpstreamRefusedConcurrency,
+    /// Requests that one of them would have refused if it were no dry run.
+    UpstreamRefusedDryRun,
     /// Access lines given up because the writer was behind, or lost in a write that failed.
     AccessLinesDropped,
     /// Lines of the error log that were given up or lost; the process counts them, no worker does.
@@ -108,7 +118,7 @@ impl Counter {
 }
 
 /// Every counter with the name it is shown under, in the order of [`Counter`].
-const NAMES: [(Counter, &str); 37] = [
+const NAMES: [(Counter, &str); 42] = [
     (Counter::Requests, "requests"),
     (Counter::ExchangesEnded, "exchanges_ended"),
     (Counter::Responses1xx, "responses_1xx"),
@@ -128,6 +138,11 @@ const NAMES: [(Counter, &str); 37] = [
     (Counter::UpstreamClosedForRoom, "upstream_closed_for_room"),
     (Counter::UpstreamRetries, "upstream_retries"),
     (Counter::UpstreamRetriesOverBudget, "upstream_retries_over_budget"),
+    (Counter::UpstreamRefusedLimit, "upstream_refused_limit"),
+    (Counter::UpstreamRefusedBreaker, "upstream_refused_breaker"),
+    (Counter::UpstreamRefusedAdmission, "upstream_refused_admission"),
+    (Counter::UpstreamRefusedConcurrency, "upstream_refused_concurrency"),
+    (Counter::UpstreamRefusedDryRun, "upstream_refused_dry_run"),
     (Counter::AccessLinesDropped, "access_lines_dropped"),
     (Counter::ErrorLinesDropped, "error_lines_dropped"),
     (Counter::TlsHandshakes, "tls_handshakes"),

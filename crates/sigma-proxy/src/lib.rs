@@ -13,6 +13,7 @@ mod connection;
 mod exchange;
 mod explain;
 pub mod gateway;
+mod guards;
 pub mod inheritance;
 mod judge;
 mod listen;

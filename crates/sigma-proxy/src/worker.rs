@@ -21,6 +21,7 @@ use tokio::sync::Notify;
 
 use crate::connection::{answer_limits, server_limits};
 use crate::exchange::{OwnName, Scratch};
+use crate::guards::{Guards, OwnGuards};
 use crate::outbound::Calls;
 use crate::retry::Load;
 use crate::snapshot::{Snapshot, Upstream};
@@ -66,6 +67,15 @@ impl View {
 pub(crate) struct Towards {
     pub(crate) balancer: RefCell<Balancer>,
     pub(crate) load: Load,
+    /// Made when they are first asked; of the upstream that is followed.
+    guards: RefCell<Option<Rc<OwnGuards>>>,
+}
+
+impl Towards {
+    /// This worker's part of the upstream's guards.
+    pub(crate) fn own_guards(&self, guards: &Guards) -> Rc<OwnGuards> {
+        Rc::clone(self.guards.borrow_mut().get_or_insert_with(|| Rc::new(guards.into())))
+    }
 }
 
 /// The same, with the upstream that it follows.
@@ -84,6 +94,7 @@ impl Following {
             return false;
         }
         self.towards.balancer.borrow_mut().follow(Arc::clone(&upstream.cell));
+        self.towards.guards.take();
         self.upstream = Arc::clone(upstream);
         true
     }
@@ -207,7 +218,11 @@ impl Worker {
         }
         let (rules, cell) = (upstream.balancing.clone(), Arc::clone(&upstream.cell));
         let balancer = Balancer::new(rules, cell, self.random());
-        let towards = Rc::new(Towards { balancer: RefCell::new(balancer), load: Load::default() });
+        let towards = Rc::new(Towards {
+            balancer: RefCell::new(balancer),
+            load: Load::default(),
+            guards: RefCell::default(),
+        });
         *slot = Some(Following { upstream: Arc::clone(upstream), towards: Rc::clone(&towards) });
         towards
     }

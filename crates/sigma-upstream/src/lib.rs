@@ -6,6 +6,7 @@ pub mod endpoint;
 pub mod feed;
 pub mod health;
 pub mod identity;
+pub mod overload;
 
 pub mod dial;
 pub mod pool;

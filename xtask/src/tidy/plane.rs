@@ -89,6 +89,14 @@ const BANS: &[Ban] = &[
             ),
             ("crates/sigma-upstream/src/health/", "on the control thread"),
             ("crates/sigma-upstream/src/identity.rs", "on the control thread"),
+            (
+                "crates/sigma-upstream/src/overload/breaker.rs",
+                "taken for a failure and once for many successes, where a breaker is configured; held for additions",
+            ),
+            (
+                "crates/sigma-upstream/src/overload/gate.rs",
+                "taken by who waits for a place anyway, and held while one is put in line",
+            ),
         ],
     },
     Ban {
@@ -123,6 +131,10 @@ const BANS: &[Ban] = &[
             (
                 "crates/sigma-upstream/src/health/",
                 "on the control thread; what its queue has no room for is counted on workers, once each",
+            ),
+            (
+                "crates/sigma-upstream/src/overload/gate.rs",
+                "the limit of an upstream that has one is one for all workers",
             ),
         ],
     },

@@ -10,6 +10,7 @@ mod balancing;
 mod consumer;
 mod optional;
 mod outliers;
+mod overload;
 mod plugin;
 mod proto;
 mod retry;
@@ -32,6 +33,9 @@ pub use consumer::{Consumer, ConsumerGroup, Credential};
 pub(crate) use consumer::{ConsumerItem, split_credential};
 pub use optional::{Optional, Unset};
 pub use outliers::OutlierDetection;
+pub use overload::{
+    AdaptiveConcurrency, AdmissionControl, CircuitBreaker, Fallback, RequestLimits, RequestQueue,
+};
 pub use plugin::{EnabledPlugin, GlobalRule, PluginConfig, PluginMetadata};
 pub use proto::Proto;
 pub use retry::{BackOff, ExchangeDeadline, RetryBudget, RetryOn, RetryPolicy};

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::balancing::{SessionAffinity, SlowStart};
 use super::optional::Optional;
+use super::overload::{AdaptiveConcurrency, AdmissionControl, CircuitBreaker, RequestLimits};
 use super::retry::{ExchangeDeadline, RetryPolicy};
 use super::shared::{Confidential, Labels, Timeout, UnixTime};
 use crate::described::without_defaults;
@@ -280,6 +281,18 @@ resource! {
         /// The time for the whole of an exchange.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub deadline: Option<Box<ExchangeDeadline>>,
+        /// Requests at a time.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub limits: Option<Box<RequestLimits>>,
+        /// Stops asking while too much fails.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub circuit_breaker: Option<Box<CircuitBreaker>>,
+        /// Refuses some requests while too few succeed.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub admission_control: Option<Box<AdmissionControl>>,
+        /// Requests at a time, as many as are served without delay.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub adaptive_concurrency: Option<Box<AdaptiveConcurrency>>,
         /// Timeouts.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub timeout: Option<Box<Timeout>>,

@@ -23,7 +23,34 @@ pub(crate) fn breaches(item: &Object) -> Vec<Problem> {
     if let Some(policy) = object(item, "retry_policy") {
         retries(item, policy, &mut found);
     }
+    if let Some(breaker) = object(item, "circuit_breaker") {
+        self::breaker(breaker, &mut found);
+    }
+    if let Some(rules) = object(item, "adaptive_concurrency") {
+        let bound = |key: &str, default: f64| number(rules, key).unwrap_or(default);
+        if bound("min_concurrency", 3.0) > bound("max_concurrency_limit", 1000.0) {
+            let place = "adaptive_concurrency.min_concurrency";
+            found.push(problem(place, "`min_concurrency` is above `max_concurrency_limit`", "lower it"));
+        }
+    }
     found
+}
+
+fn breaker(breaker: &Object, found: &mut Vec<Problem>) {
+    if breaker.contains_key("slow_call_rate_threshold")
+        && !breaker.contains_key("slow_call_duration_threshold")
+    {
+        let message = "`slow_call_rate_threshold` has no effect without `slow_call_duration_threshold`";
+        let hint = "say from how many seconds on a request is slow";
+        found.push(problem("circuit_breaker.slow_call_rate_threshold", message, hint));
+    }
+    let Some(fallback) = object(breaker, "fallback") else { return };
+    if fallback.contains_key("upstream_id") {
+        for field in ["body", "content_type"].into_iter().filter(|field| fallback.contains_key(*field)) {
+            let message = format!("`{field}` has no effect beside `upstream_id`");
+            found.push(problem(&format!("circuit_breaker.fallback.{field}"), &message, "remove one of them"));
+        }
+    }
 }
 
 fn retries(item: &Object, policy: &Object, found: &mut Vec<Problem>) {
@@ -72,6 +99,15 @@ mod tests {
         check(json!({ "retry_policy": {} }), &["retry_policy"]);
         check(json!({ "retry_policy": { "retry_on": on }, "retries": 0 }), &["retry_policy"]);
         let late = json!({ "retry_on": on, "per_try_timeout": 2, "back_off": { "max_interval": 0.01 } });
+        let breaker = |breaker: Value| json!({ "circuit_breaker": breaker });
+        check(breaker(json!({ "slow_call_duration_threshold": 1, "slow_call_rate_threshold": 50 })), &[]);
+        let place = "circuit_breaker.slow_call_rate_threshold";
+        check(breaker(json!({ "slow_call_rate_threshold": 50 })), &[place]);
+        check(breaker(json!({ "fallback": { "status": 200, "body": "x" } })), &[]);
+        let place = "circuit_breaker.fallback.body";
+        check(breaker(json!({ "fallback": { "upstream_id": 1, "body": "x" } })), &[place]);
+        let rules = json!({ "adaptive_concurrency": { "min_concurrency": 1001 } });
+        check(rules, &["adaptive_concurrency.min_concurrency"]);
         let places = ["retry_policy.back_off.max_interval", "retry_policy.per_try_timeout"];
         check(json!({ "retry_policy": late, "deadline": { "timeout": 2 } }), &places);
     }

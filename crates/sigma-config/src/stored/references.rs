@@ -19,7 +19,7 @@ pub struct Reference {
 }
 
 /// The fields of a kind that refer to others, in the order in which APISIX looks at them.
-const FIELDS: [(Kind, &str, Kind); 12] = [
+const FIELDS: [(Kind, &str, Kind); 15] = [
     (Kind::Route, "upstream.tls.client_cert_id", Kind::Ssl),
     (Kind::Route, "upstream_id", Kind::Upstream),
     (Kind::Route, "service_id", Kind::Service),
@@ -27,6 +27,9 @@ const FIELDS: [(Kind, &str, Kind); 12] = [
     (Kind::Service, "upstream.tls.client_cert_id", Kind::Ssl),
     (Kind::Service, "upstream_id", Kind::Upstream),
     (Kind::Upstream, "tls.client_cert_id", Kind::Ssl),
+    (Kind::Upstream, "circuit_breaker.fallback.upstream_id", Kind::Upstream),
+    (Kind::Route, "upstream.circuit_breaker.fallback.upstream_id", Kind::Upstream),
+    (Kind::Service, "upstream.circuit_breaker.fallback.upstream_id", Kind::Upstream),
     (Kind::Consumer, "group_id", Kind::ConsumerGroup),
     (Kind::StreamRoute, "upstream.tls.client_cert_id", Kind::Ssl),
     (Kind::StreamRoute, "upstream_id", Kind::Upstream),

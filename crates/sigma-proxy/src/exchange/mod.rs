@@ -6,6 +6,7 @@ mod delivery;
 mod finish;
 mod forward;
 mod grpc;
+mod guarded;
 mod headers;
 mod local_reply;
 mod phases;
@@ -142,6 +143,9 @@ impl<'x, 'c> Exchange<'x, 'c> {
             return self.reply(reply).await;
         }
         match self.target(&view, route) {
+            Target::Upstream(upstream) if view.snapshot.is_guarded(upstream) => {
+                Box::pin(self.forward_guarded(&view, route, upstream, true)).await
+            }
             Target::Upstream(upstream) => self.forward(&view, route, upstream).await,
             target => Err(nowhere(target)),
         }

@@ -43,7 +43,11 @@ pub(super) fn status(kind: FaultKind) -> Option<u16> {
         | FaultKind::ResponseCoding
         | FaultKind::ResponseBodyTooLarge
         | FaultKind::UpgradeFailed => 502,
-        FaultKind::NoUpstream | FaultKind::NoNode | FaultKind::OutOfSockets => 503,
+        FaultKind::NoUpstream
+        | FaultKind::NoNode
+        | FaultKind::Overloaded
+        | FaultKind::BreakerOpen
+        | FaultKind::OutOfSockets => 503,
         FaultKind::ConnectTimeout | FaultKind::UpstreamSendTimeout | FaultKind::ResponseTimeout => 504,
     })
 }

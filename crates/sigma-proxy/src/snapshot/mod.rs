@@ -196,6 +196,12 @@ impl Snapshot {
         self.upstreams.get(number)
     }
 
+    /// Whether the upstream with this number has guards.
+    #[inline]
+    pub(crate) fn is_guarded(&self, number: u32) -> bool {
+        self.upstream(number).is_some_and(|upstream| upstream.guards.is_some())
+    }
+
     /// The number of the upstream with this key.
     pub(crate) fn upstream_number(&self, key: &str) -> Option<u32> {
         self.upstream_numbers.get(key).copied()

@@ -15,6 +15,7 @@ use super::Timeouts;
 use super::affinity::Affinity;
 use crate::compile::EndpointSource;
 use crate::compile::node_tls::{NodeTls, Requests};
+use crate::guards::Guards;
 use crate::retry::RetryPolicy;
 use crate::time_limit::TimeLimit;
 
@@ -47,6 +48,7 @@ pub struct Upstream {
     pub(crate) retry_timeout_ms: u64,
     pub(crate) retry_policy: Option<Box<RetryPolicy>>,
     pub(crate) deadline: Option<Box<TimeLimit>>,
+    pub(crate) guards: Option<Box<Guards>>,
     pub(crate) pass_host: PassHost,
     /// Whether `pass_host: node` leaves the port out.
     pub(crate) bare_host: bool,
@@ -106,6 +108,7 @@ impl Upstream {
             retry_timeout_ms: (config.retry_timeout * 1000.0) as u64,
             retry_policy: config.retry_policy.as_deref().map(|policy| Box::new(policy.into())),
             deadline: config.deadline.as_deref().map(|deadline| Box::new(deadline.into())),
+            guards: Guards::of(config),
             pass_host: config.pass_host,
             bare_host,
             upstream_host: config.upstream_host.clone().unwrap_or_default(),

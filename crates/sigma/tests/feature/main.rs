@@ -24,6 +24,7 @@ mod node_states;
 mod nodes;
 mod operators;
 mod outliers;
+mod overload;
 mod plugins_admin;
 mod plugins_auth;
 mod plugins_limit;

@@ -1,0 +1,275 @@
+//! Entering an upstream that has guards, and what its guards learn from the exchange.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use sigma_config::expr::{VarName, VarValue, Variables};
+use sigma_http::{Fault, FaultKind, Side};
+use sigma_net::{Deadline, deadline};
+use sigma_observe::counters::Counter;
+use sigma_plugin::Reply;
+use sigma_plugin::machine::{Host, Machine};
+use sigma_upstream::overload::breaker::{Outcome, Pass, Turn};
+use sigma_upstream::overload::gate::Permit;
+use sigma_upstream::overload::gradient::Begun;
+
+use super::{Exchange, client};
+use crate::guards::{BreakerRules, Fallback, Guards, Limit, OwnGuards};
+use crate::snapshot::{Route, Upstream};
+use crate::worker::{View, Worker};
+
+/// A request on its way past the guards of an upstream. Dropped before it is ended, it says nothing of the
+/// upstream.
+struct Passage<'p> {
+    worker: &'p Worker,
+    upstream: &'p Upstream,
+    guards: &'p Guards,
+    own: Rc<OwnGuards>,
+    pass: Option<Pass>,
+    begun: Option<Begun>,
+    /// Kept until the exchange is over.
+    permit: Option<Permit>,
+}
+
+/// The answer of an upstream, as far as guards look at it.
+#[derive(Debug, Clone, Copy)]
+enum Seen {
+    /// It answered with this status, after so many milliseconds if anybody asked.
+    Answer { status: u16, latency_ms: Option<f64> },
+    /// It did not answer.
+    Failure,
+    /// Something else ended the exchange.
+    Nothing,
+}
+
+impl Exchange<'_, '_> {
+    /// As [`Exchange::forward`], for an upstream with guards. A fallback of its breaker is served if it
+    /// `may_fall_back`.
+    pub(super) async fn forward_guarded(
+        &mut self,
+        view: &View,
+        route: &Route,
+        number: u32,
+        may_fall_back: bool,
+    ) -> Result<(), Fault> {
+        let Some(upstream) = view.snapshot.upstream(number) else {
+            return self.forward(view, route, number).await;
+        };
+        let Some(guards) = upstream.guards.as_deref() else {
+            return self.forward(view, route, number).await;
+        };
+        let mut passage = Passage::begin(self.worker, number, upstream, guards);
+        if let Err(fault) = passage.ask_breaker() {
+            drop(passage);
+            return match may_fall_back {
+                true => self.fall_back(view, route, guards, fault).await,
+                false => Err(fault),
+            };
+        }
+        let priority = guards.limit.as_ref().and_then(|limit| limit.priority.as_ref());
+        let priority = priority.map_or(0, |name| self.priority(name));
+        passage.ask_others(priority).await?;
+        if guards.asks_for_time() {
+            self.scratch.ctx.record.started.get_or_insert_with(Instant::now);
+        }
+        let result = self.forward(view, route, number).await;
+        let record = &self.scratch.ctx.record;
+        let seen = match (result, record.upstream_statuses.last()) {
+            (Err(fault), _) if fault.side() == Side::Upstream => Seen::Failure,
+            (Ok(()), Some(&status)) if status != 0 => {
+                let latency_ms = record.attempts.last().and_then(|attempt| attempt.header_ms);
+                Seen::Answer { status, latency_ms }
+            }
+            _ => Seen::Nothing,
+        };
+        passage.end(seen);
+        result
+    }
+
+    async fn fall_back(
+        &mut self,
+        view: &View,
+        route: &Route,
+        guards: &Guards,
+        fault: Fault,
+    ) -> Result<(), Fault> {
+        match guards.breaker.as_ref().and_then(|breaker| breaker.fallback.as_ref()) {
+            None => Err(fault),
+            Some(Fallback::Upstream(key)) => match view.snapshot.upstream_number(key) {
+                None => Err(Fault::new(FaultKind::NoUpstream, "the upstream to fall back to does not exist")),
+                Some(other) => Box::pin(self.forward_guarded(view, route, other, false)).await,
+            },
+            Some(Fallback::Answer { status, content_type, body }) => {
+                let reply = Reply::new(*status)
+                    .header("Content-Type", content_type.as_bytes().to_vec())
+                    .text(body.to_vec());
+                self.reply(reply.into()).await
+            }
+        }
+    }
+
+    /// The value of a variable as a priority.
+    fn priority(&mut self, name: &VarName) -> i32 {
+        if !self.stage.is_guided() {
+            self.scratch.ctx.client = client(&self.down);
+        }
+        match Variables::get(&self.scratch.ctx, name) {
+            Some(VarValue::Text(text)) => {
+                std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// Refuses, or counts what a dry run would have refused.
+fn refuse(
+    worker: &Worker,
+    dry_run: bool,
+    counter: Counter,
+    kind: FaultKind,
+    reason: &'static str,
+) -> Result<(), Fault> {
+    worker.counters.add(if dry_run { Counter::UpstreamRefusedDryRun } else { counter }, 1);
+    if dry_run { Ok(()) } else { Err(Fault::new(kind, reason)) }
+}
+
+async fn enter_gate(worker: &Worker, limit: &Limit, priority: i32) -> Result<Option<Permit>, Fault> {
+    if let Some(permit) = limit.gate.try_enter() {
+        return Ok(Some(permit));
+    }
+    let reason = match limit.queue_ms.filter(|_| !limit.dry_run) {
+        None => "the upstream has as many requests as it may have",
+        Some(queue_ms) => {
+            let patience = Deadline::new();
+            patience.set(queue_ms);
+            match patience.bound(limit.gate.enter(priority)).await {
+                Some(Ok(permit)) => return Ok(Some(permit)),
+                Some(Err(_)) => "the queue in front of the upstream is full",
+                None => "the request has waited too long for the upstream",
+            }
+        }
+    };
+    refuse(worker, limit.dry_run, Counter::UpstreamRefusedLimit, FaultKind::Overloaded, reason)?;
+    Ok(None)
+}
+
+impl<'p> Passage<'p> {
+    /// A request that asks for its way.
+    fn begin(
+        worker: &'p Worker,
+        number: u32,
+        upstream: &'p Arc<Upstream>,
+        guards: &'p Guards,
+    ) -> Passage<'p> {
+        let own = worker.towards(number, upstream).own_guards(guards);
+        Passage { worker, upstream, guards, own, pass: None, begun: None, permit: None }
+    }
+
+    /// Asks the guards beside the breaker, the queue last.
+    async fn ask_others(&mut self, priority: i32) -> Result<(), Fault> {
+        self.ask_admission()?;
+        self.ask_concurrency()?;
+        if let Some(limit) = &self.guards.limit {
+            self.permit = enter_gate(self.worker, limit, priority).await?;
+        }
+        Ok(())
+    }
+
+    fn ask_breaker(&mut self) -> Result<(), Fault> {
+        let Some(rules) = &self.guards.breaker else { return Ok(()) };
+        self.pass = rules.breaker.admit(self.now_ms());
+        if self.pass.is_some() {
+            return Ok(());
+        }
+        let reason = "the circuit breaker of the upstream is open";
+        refuse(self.worker, rules.dry_run, Counter::UpstreamRefusedBreaker, FaultKind::BreakerOpen, reason)
+    }
+
+    fn ask_admission(&self) -> Result<(), Fault> {
+        let (Some(admission), Some(rules)) = (&self.own.admission, &self.guards.admission) else {
+            return Ok(());
+        };
+        if admission.borrow().admits(deadline::now_ms(), self.worker.random()) {
+            return Ok(());
+        }
+        let reason = "too few requests to the upstream succeed";
+        refuse(self.worker, rules.dry_run, Counter::UpstreamRefusedAdmission, FaultKind::Overloaded, reason)
+    }
+
+    fn ask_concurrency(&mut self) -> Result<(), Fault> {
+        let (Some(gradient), Some(rules)) = (&self.own.concurrency, &self.guards.concurrency) else {
+            return Ok(());
+        };
+        if !gradient.borrow().admits() {
+            let reason = "the upstream has as many requests as it serves without delay";
+            let counter = Counter::UpstreamRefusedConcurrency;
+            refuse(self.worker, rules.dry_run, counter, FaultKind::Overloaded, reason)?;
+        }
+        self.begun = Some(gradient.borrow_mut().begin());
+        Ok(())
+    }
+
+    /// On the clock that all workers have in common.
+    fn now_ms(&self) -> u64 {
+        Host.uptime().as_millis() as u64
+    }
+
+    /// The exchange is over.
+    fn end(mut self, seen: Seen) {
+        self.tell(seen);
+    }
+
+    fn tell(&mut self, seen: Seen) {
+        let latency = match seen {
+            Seen::Answer { latency_ms, .. } => latency_ms,
+            _ => None,
+        };
+        if let (Some(gradient), Some(begun)) = (&self.own.concurrency, self.begun.take()) {
+            gradient.borrow_mut().end(begun, deadline::now_ms(), latency, self.worker.random());
+        }
+        if let (Some(rules), Some(pass)) = (&self.guards.breaker, self.pass.take()) {
+            let outcome = outcome(rules, seen);
+            match rules.breaker.record(&self.own.tally, pass, outcome, self.now_ms()) {
+                None => {}
+                Some(Turn::Opened) => {
+                    tracing::warn!(upstream = %self.upstream.key, "the circuit breaker opens");
+                }
+                Some(Turn::Closed) => {
+                    tracing::warn!(upstream = %self.upstream.key, "the circuit breaker closes");
+                }
+            }
+        }
+        if let Some(admission) = &self.own.admission {
+            match seen {
+                Seen::Answer { status, .. } => {
+                    admission.borrow_mut().record(deadline::now_ms(), status < 500)
+                }
+                Seen::Failure => admission.borrow_mut().record(deadline::now_ms(), false),
+                Seen::Nothing => {}
+            }
+        }
+    }
+}
+
+impl Drop for Passage<'_> {
+    fn drop(&mut self) {
+        if self.pass.is_some() || self.begun.is_some() {
+            self.tell(Seen::Nothing);
+        }
+    }
+}
+
+/// What a breaker makes of an answer.
+fn outcome(rules: &BreakerRules, seen: Seen) -> Outcome {
+    match seen {
+        Seen::Nothing => Outcome::Nothing,
+        Seen::Failure => Outcome::Failure,
+        Seen::Answer { status, .. } if rules.failures.contains(&status) => Outcome::Failure,
+        Seen::Answer { latency_ms, .. } => {
+            let slow = rules.slow_ms.zip(latency_ms).is_some_and(|(slow, latency)| latency >= slow);
+            if slow { Outcome::Slow } else { Outcome::Success }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Admission by the rate of success (Envoy's admission control).
+
+use sigma_config::resources::AdmissionControl;
+
+/// One worker's view of how its requests succeed.
+#[derive(Debug)]
+pub struct Admission {
+    rules: AdmissionControl,
+    /// By second; the window's last ones.
+    seconds: Box<[Second]>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Second {
+    /// The second that the counts are of.
+    at: u64,
+    requests: u32,
+    successes: u32,
+}
+
+impl Admission {
+    /// A window in which nothing has happened.
+    pub fn new(rules: AdmissionControl) -> Admission {
+        let seconds = vec![Second { at: u64::MAX, ..Second::default() }; rules.sampling_window as usize];
+        Admission { rules, seconds: seconds.into() }
+    }
+
+    /// Whether a request may pass; `random` is uniform over all its values.
+    ///
+    /// The probability of a refusal is (n − s / threshold) / (n + 1), to the power of 1 / aggression, where n
+    /// and s are the requests and successes of the window.
+    pub fn admits(&self, now_ms: u64, random: u64) -> bool {
+        let now = now_ms / 1000;
+        let window = u64::from(self.rules.sampling_window);
+        let (mut requests, mut successes) = (0u64, 0u64);
+        for second in self.seconds.iter().filter(|second| second.at <= now && now - second.at < window) {
+            requests += u64::from(second.requests);
+            successes += u64::from(second.successes);
+        }
+        if requests == 0 || requests / window < u64::from(self.rules.rps_threshold) {
+            return true;
+        }
+        let wanted = successes as f64 / (self.rules.sr_threshold / 100.0);
+        let excess = ((requests as f64 - wanted) / (requests as f64 + 1.0)).max(0.0);
+        let refused =
+            excess.powf(1.0 / self.rules.aggression).min(self.rules.max_rejection_probability / 100.0);
+        random as f64 / u64::MAX as f64 >= refused
+    }
+
+    /// A request that passed has ended.
+    pub fn record(&mut self, now_ms: u64, success: bool) {
+        let now = now_ms / 1000;
+        let place = (now % u64::from(self.rules.sampling_window)) as usize;
+        let second = &mut self.seconds[place];
+        if second.at != now {
+            *second = Second { at: now, ..Second::default() };
+        }
+        second.requests += 1;
+        second.successes += u32::from(success);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The share in percent that is refused after so many requests and successes at second 0.
+    fn refused(rules: AdmissionControl, requests: u32, successes: u32, at_ms: u64) -> u32 {
+        let mut admission = Admission::new(rules);
+        (0..requests).for_each(|n| admission.record(0, n < successes));
+        (0..100u64).filter(|n| !admission.admits(at_ms, u64::MAX / 100 * n)).count() as u32
+    }
+
+    #[test]
+    fn the_fewer_succeed_the_more_are_refused() {
+        let rules = AdmissionControl::default();
+        assert_eq!(refused(rules, 0, 0, 0), 0);
+        assert_eq!(refused(rules, 1000, 1000, 0), 0);
+        assert_eq!(refused(rules, 1000, 950, 0), 0);
+        assert_eq!(refused(rules, 1000, 475, 0), 50);
+        assert_eq!(refused(rules, 1000, 0, 0), 80, "never more than the highest share");
+        let aggressive = AdmissionControl { aggression: 2.0, ..rules };
+        assert!((70..=71).contains(&refused(aggressive, 1000, 475, 0)));
+    }
+
+    #[test]
+    fn few_requests_and_old_ones_say_nothing() {
+        let rules = AdmissionControl { rps_threshold: 10, ..AdmissionControl::default() };
+        assert_eq!(refused(rules, 299, 0, 0), 0);
+        assert_eq!(refused(rules, 300, 0, 0), 80);
+        assert_eq!(refused(rules, 300, 0, 29_999), 80);
+        assert_eq!(refused(rules, 300, 0, 30_000), 0);
+    }
+
+    #[test]
+    fn a_place_of_the_window_is_used_again() {
+        let mut admission = Admission::new(AdmissionControl { sampling_window: 2, ..Default::default() });
+        (0..10).for_each(|_| admission.record(0, false));
+        assert!(!admission.admits(1_000, 0));
+        (0..10).for_each(|_| admission.record(2_000, true));
+        assert!(admission.admits(2_000, 0));
+    }
+}

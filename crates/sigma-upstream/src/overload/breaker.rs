@@ -1,0 +1,364 @@
+//! A circuit breaker by failure ratio and ratio of slow requests (Resilience4j), for the whole process.
+//!
+//! While it is closed a request that succeeds costs one load and one addition of its worker's: successes are
+//! handed over in batches ([`Tally`]). Failures, slow requests and trials are handed over at once.
+
+use std::cell::Cell;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sigma_config::resources::CircuitBreaker;
+
+use crate::endpoint::lock;
+
+/// Parts of the window that are forgotten one by one.
+const BUCKETS: u64 = 10;
+
+/// Successes that a worker keeps to itself at most, and for how long.
+const BATCH: u32 = 32;
+const BATCH_MS: u64 = 100;
+
+const CLOSED: u64 = 0;
+const HALF_OPEN: u64 = 1;
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was answered in time.
+    Success,
+    /// It was answered, and slowly.
+    Slow,
+    /// It failed.
+    Failure,
+    /// It says nothing of the upstream: the client went away.
+    Nothing,
+}
+
+/// How a request may pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pass {
+    /// As any other.
+    Normal,
+    /// To find out whether the upstream works again.
+    Trial,
+}
+
+/// A breaker.
+#[derive(Debug)]
+pub struct Breaker {
+    /// [`CLOSED`], [`HALF_OPEN`], or the time until which it is open.
+    state: AtomicU64,
+    machine: Mutex<Machine>,
+}
+
+/// Successes of one worker that a breaker was not told of yet.
+#[derive(Debug, Default)]
+pub struct Tally {
+    successes: Cell<u32>,
+    told_ms: Cell<u64>,
+}
+
+impl Breaker {
+    /// A breaker that is closed.
+    pub fn new(rules: CircuitBreaker) -> Breaker {
+        Breaker { state: AtomicU64::new(CLOSED), machine: Mutex::new(Machine::new(rules)) }
+    }
+
+    /// How a request may pass; None if it may not. The clock is that of the process.
+    pub fn admit(&self, now_ms: u64) -> Option<Pass> {
+        match self.state.load(Ordering::Relaxed) {
+            CLOSED => Some(Pass::Normal),
+            until if until > HALF_OPEN && now_ms < until => None,
+            _ => {
+                let mut machine = lock(&self.machine);
+                let pass = machine.admit(now_ms);
+                self.state.store(machine.word(), Ordering::Relaxed);
+                pass
+            }
+        }
+    }
+
+    /// A request that passed has ended. Returns whether the breaker has opened or closed by it.
+    pub fn record(&self, tally: &Tally, pass: Pass, outcome: Outcome, now_ms: u64) -> Option<Turn> {
+        if pass == Pass::Normal && outcome == Outcome::Success {
+            tally.successes.set(tally.successes.get() + 1);
+            if tally.successes.get() < BATCH && now_ms < tally.told_ms.get() + BATCH_MS {
+                return None;
+            }
+        } else if pass == Pass::Normal && outcome == Outcome::Nothing {
+            return None;
+        }
+        tally.told_ms.set(now_ms);
+        let mut machine = lock(&self.machine);
+        machine.succeeded(tally.successes.take(), now_ms);
+        let turn = match pass {
+            Pass::Trial => machine.tried(outcome, now_ms),
+            Pass::Normal => machine.ended(outcome, now_ms),
+        };
+        self.state.store(machine.word(), Ordering::Relaxed);
+        turn
+    }
+}
+
+/// A change that people are told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// It is open now.
+    Opened,
+    /// It is closed again.
+    Closed,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Closed,
+    Open { until_ms: u64 },
+    HalfOpen(Trials),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Trials {
+    under_way: u32,
+    counts: Counts,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Counts {
+    total: u32,
+    failed: u32,
+    slow: u32,
+}
+
+impl Counts {
+    fn add(&mut self, outcome: Outcome) {
+        self.total += 1;
+        self.failed += u32::from(outcome == Outcome::Failure);
+        self.slow += u32::from(outcome == Outcome::Slow);
+    }
+}
+
+/// The rules, free of sharing.
+#[derive(Debug)]
+struct Machine {
+    rules: CircuitBreaker,
+    state: State,
+    /// Counts with the number of the part of time that they are of.
+    buckets: [(u64, Counts); BUCKETS as usize],
+}
+
+impl Machine {
+    fn new(rules: CircuitBreaker) -> Machine {
+        Machine { rules, state: State::Closed, buckets: [(u64::MAX, Counts::default()); BUCKETS as usize] }
+    }
+
+    fn word(&self) -> u64 {
+        match self.state {
+            State::Closed => CLOSED,
+            State::HalfOpen(_) => HALF_OPEN,
+            State::Open { until_ms } => until_ms.max(HALF_OPEN + 1),
+        }
+    }
+
+    fn admit(&mut self, now_ms: u64) -> Option<Pass> {
+        if let State::Open { until_ms } = self.state {
+            if now_ms < until_ms {
+                return None;
+            }
+            self.state = State::HalfOpen(Trials::default());
+        }
+        let permitted = self.rules.permitted_number_of_calls_in_half_open_state;
+        match &mut self.state {
+            State::HalfOpen(trials) if trials.under_way + trials.counts.total < permitted => {
+                trials.under_way += 1;
+                Some(Pass::Trial)
+            }
+            State::HalfOpen(_) => None,
+            _ => Some(Pass::Normal),
+        }
+    }
+
+    fn succeeded(&mut self, count: u32, now_ms: u64) {
+        if self.state == State::Closed && count > 0 {
+            self.bucket(now_ms).total += count;
+        }
+    }
+
+    /// A request ended that is no trial; one that began before the breaker opened says nothing new.
+    fn ended(&mut self, outcome: Outcome, now_ms: u64) -> Option<Turn> {
+        if self.state != State::Closed || !matches!(outcome, Outcome::Failure | Outcome::Slow) {
+            return None;
+        }
+        self.bucket(now_ms).add(outcome);
+        let counts = self.window(now_ms);
+        if counts.total < self.rules.minimum_number_of_calls || !self.is_too_bad(counts) {
+            return None;
+        }
+        self.open(now_ms);
+        Some(Turn::Opened)
+    }
+
+    fn tried(&mut self, outcome: Outcome, now_ms: u64) -> Option<Turn> {
+        let State::HalfOpen(trials) = &mut self.state else { return None };
+        // A trial of an earlier time may end in a later one.
+        trials.under_way = trials.under_way.saturating_sub(1);
+        if outcome == Outcome::Nothing {
+            return None;
+        }
+        trials.counts.add(outcome);
+        let counts = trials.counts;
+        if counts.total < self.rules.permitted_number_of_calls_in_half_open_state {
+            return None;
+        }
+        if self.is_too_bad(counts) {
+            self.open(now_ms);
+            return Some(Turn::Opened);
+        }
+        *self = Machine::new(self.rules.clone());
+        Some(Turn::Closed)
+    }
+
+    fn open(&mut self, now_ms: u64) {
+        let wait_ms = (self.rules.wait_duration_in_open_state * 1000.0) as u64;
+        *self = Machine::new(self.rules.clone());
+        self.state = State::Open { until_ms: now_ms + wait_ms };
+    }
+
+    fn is_too_bad(&self, Counts { total, failed, slow }: Counts) -> bool {
+        let percent = |count: u32| f64::from(count) * 100.0 / f64::from(total.max(1));
+        percent(failed) >= self.rules.failure_rate_threshold
+            || percent(slow) >= self.rules.slow_call_rate_threshold
+    }
+
+    fn part(&self, now_ms: u64) -> u64 {
+        now_ms / ((self.rules.sliding_window * 1000.0) as u64 / BUCKETS).max(1)
+    }
+
+    fn bucket(&mut self, now_ms: u64) -> &mut Counts {
+        let part = self.part(now_ms);
+        let (of, counts) = &mut self.buckets[(part % BUCKETS) as usize];
+        if *of != part {
+            (*of, *counts) = (part, Counts::default());
+        }
+        counts
+    }
+
+    fn window(&self, now_ms: u64) -> Counts {
+        let now = self.part(now_ms);
+        let within = self.buckets.iter().filter(|(part, _)| *part <= now && now - part < BUCKETS);
+        within.fold(Counts::default(), |sum, (_, counts)| Counts {
+            total: sum.total + counts.total,
+            failed: sum.failed + counts.failed,
+            slow: sum.slow + counts.slow,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules() -> CircuitBreaker {
+        CircuitBreaker {
+            minimum_number_of_calls: 10,
+            permitted_number_of_calls_in_half_open_state: 2,
+            ..CircuitBreaker::default()
+        }
+    }
+
+    /// A breaker and the time.
+    struct Bench {
+        breaker: Breaker,
+        tally: Tally,
+        now_ms: u64,
+    }
+
+    impl Bench {
+        fn new(rules: CircuitBreaker) -> Bench {
+            Bench { breaker: Breaker::new(rules), tally: Tally::default(), now_ms: 1_000_000 }
+        }
+
+        /// Requests one by one: `s`uccess, s`l`ow, `f`ailure, `n`othing. What came of each: `.` passed, `!` the
+        /// breaker opened by it, `c` it closed, `x` it was refused.
+        fn run(&mut self, requests: &str) -> String {
+            let one = |request| {
+                let Some(pass) = self.breaker.admit(self.now_ms) else { return 'x' };
+                let outcome = match request {
+                    's' => Outcome::Success,
+                    'l' => Outcome::Slow,
+                    'f' => Outcome::Failure,
+                    _ => Outcome::Nothing,
+                };
+                match self.breaker.record(&self.tally, pass, outcome, self.now_ms) {
+                    None => '.',
+                    Some(Turn::Opened) => '!',
+                    Some(Turn::Closed) => 'c',
+                }
+            };
+            requests.chars().map(one).collect()
+        }
+    }
+
+    #[test]
+    fn it_opens_by_ratio_and_closes_by_trials() {
+        let mut bench = Bench::new(rules());
+        assert_eq!(bench.run("fffffffff"), ".........", "too few to be judged");
+        assert_eq!(bench.run("fss"), "!xx");
+        bench.now_ms += 9_999;
+        assert_eq!(bench.run("s"), "x");
+        bench.now_ms += 1;
+        assert_eq!(bench.run("sss"), ".c.");
+        assert_eq!(bench.run("ffffffff"), "........", "the window has begun anew");
+    }
+
+    #[test]
+    fn successes_count_against_failures_though_they_come_in_batches() {
+        let mut bench = Bench::new(rules());
+        assert_eq!(bench.run("ssssssssssffffffffff"), "...................!");
+        let mut bench = Bench::new(CircuitBreaker { failure_rate_threshold: 90.0, ..rules() });
+        assert_eq!(bench.run("ssssssssssffffffffff"), "....................");
+    }
+
+    #[test]
+    fn trials_that_fail_open_it_again() {
+        let mut bench = Bench::new(rules());
+        bench.run("ffffffffff");
+        bench.now_ms += 10_000;
+        assert_eq!(bench.run("sf"), ".!", "half of them");
+        assert_eq!(bench.run("s"), "x");
+        bench.now_ms += 10_000;
+        // Only as many as are permitted pass at a time, and what says nothing gives its place back.
+        let passes: Vec<_> = (0..4).map(|_| bench.breaker.admit(bench.now_ms)).collect();
+        assert_eq!(passes, [Some(Pass::Trial), Some(Pass::Trial), None, None]);
+        let record = |outcome| bench.breaker.record(&bench.tally, Pass::Trial, outcome, bench.now_ms);
+        assert_eq!(record(Outcome::Nothing), None);
+        assert_eq!(bench.breaker.admit(bench.now_ms), Some(Pass::Trial));
+        assert_eq!([record(Outcome::Success), record(Outcome::Success)], [None, Some(Turn::Closed)]);
+    }
+
+    #[test]
+    fn slow_requests_have_a_ratio_of_their_own() {
+        let mut bench = Bench::new(CircuitBreaker { slow_call_rate_threshold: 60.0, ..rules() });
+        assert_eq!(bench.run("sssssslllllllllx"), "..............!x");
+    }
+
+    #[test]
+    fn what_is_old_is_forgotten() {
+        let mut bench = Bench::new(rules());
+        bench.run("fffffffff");
+        bench.now_ms += 10_000;
+        assert_eq!(bench.run("f"), ".");
+        bench.now_ms += 9_000;
+        assert_eq!(bench.run("fffffffff"), "........!");
+    }
+
+    #[test]
+    fn what_began_before_it_opened_changes_nothing() {
+        let mut bench = Bench::new(rules());
+        let early = bench.breaker.admit(bench.now_ms).expect("closed");
+        bench.run("ffffffffff");
+        for outcome in [Outcome::Success, Outcome::Failure] {
+            assert_eq!(bench.breaker.record(&bench.tally, early, outcome, bench.now_ms), None);
+        }
+        assert_eq!(bench.run("s"), "x");
+    }
+}

@@ -1,0 +1,229 @@
+//! Guards of upstreams: limits and queues, circuit breakers, admission control, adaptive concurrency.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+
+use serde_json::{Value, json};
+use sigma_testkit::{Gateway, Origin, Peer, until};
+
+use crate::{PATIENCE, SIGMA};
+
+/// Answers when it is told to, one request at a time; knows the order in which they came.
+#[derive(Default)]
+struct Held {
+    free: Mutex<usize>,
+    changed: Condvar,
+    seen: Mutex<Vec<String>>,
+}
+
+impl Held {
+    fn origin(self: &Arc<Held>) -> Origin {
+        let held = Arc::clone(self);
+        Origin::answer(move |request| {
+            held.seen.lock().unwrap().push(request.head.get("x-name").unwrap_or_default().to_owned());
+            let mut free = held.changed.wait_while(held.free.lock().unwrap(), |free| *free == 0).unwrap();
+            *free -= 1;
+            b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec()
+        })
+        .unwrap()
+    }
+
+    fn let_go(&self, count: usize) {
+        *self.free.lock().unwrap() += count;
+        self.changed.notify_all();
+    }
+
+    fn seen(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+}
+
+/// An origin that answers 200 or 500, as it is told.
+fn moody(good: &Arc<AtomicBool>) -> Origin {
+    let good = Arc::clone(good);
+    Origin::answer(move |_| {
+        let status = if good.load(Ordering::SeqCst) { 200 } else { 500 };
+        format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n").into_bytes()
+    })
+    .unwrap()
+}
+
+fn upstream(origin: &Origin, rules: &Value) -> Value {
+    let mut upstream = json!({ "id": "u", "nodes": { format!("127.0.0.1:{}", origin.port()): 1 } });
+    upstream.as_object_mut().unwrap().extend(rules.as_object().unwrap().clone());
+    upstream
+}
+
+fn start(workers: u32, upstreams: &Value) -> Gateway {
+    let config = json!({
+        "workers": workers, "listeners": ["{listen}"], "status": { "address": "{status}" },
+        "upstreams": upstreams, "routes": [{ "id": "all", "uri": "/*", "upstream_id": "u" }],
+    });
+    Gateway::start(SIGMA, &config.to_string()).unwrap()
+}
+
+fn gateway(origin: &Origin, rules: Value) -> Gateway {
+    start(2, &json!([upstream(origin, &rules)]))
+}
+
+fn ask(gateway: &Gateway) -> (u16, String) {
+    let answer = gateway.connect().unwrap().get("/").unwrap();
+    (answer.status(), answer.text())
+}
+
+/// Asks on a thread of its own.
+fn begin(gateway: &Gateway, fields: &str) -> JoinHandle<u16> {
+    let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
+    let request = format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
+    std::thread::spawn(move || client.ask(request).unwrap().status())
+}
+
+fn counted(gateway: &Gateway, name: &str) -> u64 {
+    let page = Peer::connect(&gateway.status_address()).unwrap().get("/status/counters").unwrap().text();
+    let line = page.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{page}"));
+    line.trim().parse().unwrap()
+}
+
+#[test]
+fn requests_beyond_the_limit_are_refused() {
+    let held = Arc::<Held>::default();
+    let origin = held.origin();
+    let gateway = gateway(&origin, json!({ "limits": { "max_requests": 2 } }));
+    let inside = [begin(&gateway, ""), begin(&gateway, "")];
+    assert!(until(PATIENCE, || held.seen() == 2));
+    let (status, text) = ask(&gateway);
+    assert!(status == 503 && text.contains("upstream_overloaded"), "{status} {text}");
+    held.let_go(2);
+    inside.into_iter().for_each(|one| assert_eq!(one.join().unwrap(), 200));
+    held.let_go(1);
+    // The place of one that was answered is free a moment later.
+    assert!(until(PATIENCE, || ask(&gateway).0 == 200));
+    assert!(counted(&gateway, "sigma_upstream_refused_limit_total") >= 1);
+}
+
+#[test]
+fn requests_wait_in_order_of_their_priority() {
+    let held = Arc::<Held>::default();
+    let origin = held.origin();
+    let queue = json!({ "length": 3, "timeout": 60, "priority": "http_x_priority" });
+    let gateway = gateway(&origin, json!({ "limits": { "max_requests": 1, "queue": queue } }));
+    let name = |name: &str, priority: i32| format!("X-Name: {name}\r\nX-Priority: {priority}\r\n");
+    let mut all = vec![begin(&gateway, &name("first", 0))];
+    assert!(until(PATIENCE, || held.seen() == 1));
+    for (at, (who, priority)) in [("batch", 10), ("person", -5), ("plain", 0)].into_iter().enumerate() {
+        all.push(begin(&gateway, &name(who, priority)));
+        // Each is in the queue before the next one comes.
+        let requests = at as u64 + 2;
+        assert!(until(PATIENCE, || counted(&gateway, "sigma_requests_total") == requests));
+    }
+    let (status, text) = ask(&gateway);
+    assert!(status == 503 && text.contains("queue"), "{status} {text}");
+    held.let_go(4);
+    all.into_iter().for_each(|one| assert_eq!(one.join().unwrap(), 200));
+    assert_eq!(*held.seen.lock().unwrap(), ["first", "person", "plain", "batch"]);
+}
+
+#[test]
+fn nobody_waits_longer_than_the_queue_allows() {
+    let held = Arc::<Held>::default();
+    let origin = held.origin();
+    let queue = json!({ "length": 3, "timeout": 0.1 });
+    let gateway = gateway(&origin, json!({ "limits": { "max_requests": 1, "queue": queue } }));
+    let inside = begin(&gateway, "");
+    assert!(until(PATIENCE, || held.seen() == 1));
+    let (status, text) = ask(&gateway);
+    assert!(status == 503 && text.contains("waited too long"), "{status} {text}");
+    held.let_go(1);
+    assert_eq!(inside.join().unwrap(), 200);
+}
+
+#[test]
+fn a_breaker_opens_and_closes() {
+    let good = Arc::new(AtomicBool::new(false));
+    let origin = moody(&good);
+    let rules = json!({
+        "minimum_number_of_calls": 4, "wait_duration_in_open_state": 0.3,
+        "permitted_number_of_calls_in_half_open_state": 2,
+    });
+    let gateway = gateway(&origin, json!({ "circuit_breaker": rules }));
+    for _ in 0..4 {
+        assert_eq!(ask(&gateway).0, 500);
+    }
+    let (status, text) = ask(&gateway);
+    assert!(status == 503 && text.contains("circuit_breaker_open"), "{status} {text}");
+    assert_eq!(origin.requests(), 4);
+    good.store(true, Ordering::SeqCst);
+    assert!(until(PATIENCE, || ask(&gateway).0 == 200));
+    for _ in 0..20 {
+        assert_eq!(ask(&gateway).0, 200);
+    }
+    assert!(counted(&gateway, "sigma_upstream_refused_breaker_total") >= 1);
+}
+
+#[test]
+fn an_open_breaker_has_an_answer_or_another_upstream() {
+    let bad = moody(&Arc::new(AtomicBool::new(false)));
+    let good = moody(&Arc::new(AtomicBool::new(true)));
+    let rules = |fallback: Value| {
+        json!({ "circuit_breaker": {
+            "minimum_number_of_calls": 2, "wait_duration_in_open_state": 600, "fallback": fallback,
+        } })
+    };
+    let answer = json!({ "status": 203, "body": "[]", "content_type": "application/json" });
+    let fixed = gateway(&bad, rules(answer));
+    let statuses: Vec<u16> = (0..4).map(|_| ask(&fixed).0).collect();
+    assert_eq!(statuses, [500, 500, 203, 203]);
+    let message = fixed.connect().unwrap().get("/").unwrap();
+    assert_eq!((message.head.get("content-type"), &*message.text()), (Some("application/json"), "[]"));
+
+    let mut other = upstream(&good, &json!({}));
+    other["id"] = json!("other");
+    let upstreams = json!([upstream(&bad, &rules(json!({ "upstream_id": "other" }))), other]);
+    let gateway = start(1, &upstreams);
+    let statuses: Vec<u16> = (0..4).map(|_| ask(&gateway).0).collect();
+    assert_eq!(statuses, [500, 500, 200, 200]);
+    assert_eq!(good.requests(), 2);
+}
+
+#[test]
+fn admission_follows_the_rate_of_success() {
+    let good = Arc::new(AtomicBool::new(false));
+    let origin = moody(&good);
+    let rules = json!({ "admission_control": { "max_rejection_probability": 100, "sampling_window": 600 } });
+    let gateway = start(1, &json!([upstream(&origin, &rules)]));
+    assert_eq!(ask(&gateway).0, 500);
+    // n / (n + 1) of them are refused.
+    assert!(until(PATIENCE, || ask(&gateway).0 == 503));
+    assert!(counted(&gateway, "sigma_upstream_refused_admission_total") >= 1);
+}
+
+#[test]
+fn the_best_latency_is_measured_with_few_requests() {
+    let held = Arc::<Held>::default();
+    let origin = held.origin();
+    let gateway =
+        start(1, &json!([upstream(&origin, &json!({ "adaptive_concurrency": { "min_concurrency": 1 } }))]));
+    let inside = begin(&gateway, "");
+    assert!(until(PATIENCE, || held.seen() == 1));
+    assert_eq!(ask(&gateway).0, 503);
+    held.let_go(1);
+    assert_eq!(inside.join().unwrap(), 200);
+    assert_eq!(counted(&gateway, "sigma_upstream_refused_concurrency_total"), 1);
+}
+
+#[test]
+fn a_dry_run_only_counts() {
+    let bad = moody(&Arc::new(AtomicBool::new(false)));
+    let rules = json!({
+        "circuit_breaker": { "minimum_number_of_calls": 2, "wait_duration_in_open_state": 600, "dry_run": true },
+        "limits": { "max_requests": 1, "dry_run": true },
+        "adaptive_concurrency": { "dry_run": true }, "admission_control": { "dry_run": true },
+    });
+    let gateway = gateway(&bad, rules);
+    for _ in 0..10 {
+        assert_eq!(ask(&gateway).0, 500);
+    }
+    assert!(counted(&gateway, "sigma_upstream_refused_dry_run_total") >= 8);
+    assert_eq!(bad.requests(), 10);
+}
