@@ -167,6 +167,29 @@ fn upstream(place: &str, upstream: &Object, found: &mut Vec<Problem>) {
 fn judging(upstream: &Object, at: &dyn Fn(&str) -> String, found: &mut Vec<Problem>) {
     let checks = upstream.get("checks").and_then(Value::as_object);
     let section = |name: &str| checks.and_then(|checks| checks.get(name)?.as_object());
+    if let Some(active) = section("active") {
+        let kind = active.get("type").and_then(Value::as_str).unwrap_or("http");
+        let others =
+            [("http_expected_body", kind == "http" || kind == "https"), ("grpc_service", kind == "grpc")];
+        for (field, _) in others.into_iter().filter(|(field, has)| !has && active.contains_key(*field)) {
+            let message = format!("`{field}` has no effect with `type: {kind}`");
+            found.push(no_effect(member(&member(&at("checks"), "active"), field), message, "remove it"));
+        }
+        let probed = active.contains_key("healthy") || active.contains_key("unhealthy");
+        for field in ["interval_jitter_percent", "fast_interval"] {
+            if active.contains_key(field) && !probed {
+                let message =
+                    format!("`{field}` has no effect without `healthy` or `unhealthy`: nothing is probed");
+                found.push(no_effect(member(&member(&at("checks"), "active"), field), message, "add them"));
+            }
+        }
+        if active.contains_key("no_traffic_interval") && !active.contains_key("healthy") {
+            let message =
+                "`no_traffic_interval` has no effect without `healthy`: healthy nodes are not probed";
+            let place = member(&member(&at("checks"), "active"), "no_traffic_interval");
+            found.push(no_effect(place, message, "add it"));
+        }
+    }
     if section("active").is_some_and(|active| active.contains_key("unhealthy"))
         && section("passive").is_some_and(|passive| passive.contains_key("fail_timeout"))
     {

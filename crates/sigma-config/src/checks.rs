@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::described::without_defaults;
 
-/// Health checks: at least one of the two.
+/// Health checks: at least one of the three.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[schemars(
     deny_unknown_fields,
-    extend("anyOf" = [{ "required": ["active"] }, { "required": ["passive"] }])
+    extend("anyOf" = [{ "required": ["active"] }, { "required": ["passive"] }, { "required": ["agent"] }])
 )]
 pub struct Checks {
     /// Probes that the gateway sends; unset: none.
@@ -18,6 +18,9 @@ pub struct Checks {
     /// Judging nodes by the answers to real requests; unset: off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passive: Option<Passive>,
+    /// Asking an agent on each node for its weight and state; unset: off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Agent>,
 }
 
 /// The protocol of a probe.
@@ -31,6 +34,8 @@ pub enum CheckType {
     Https,
     /// Only a connection.
     Tcp,
+    /// A call of the health service of gRPC (`grpc.health.v1`), in cleartext.
+    Grpc,
 }
 
 /// What passive checks look at.
@@ -67,6 +72,10 @@ pub struct Active {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub port: Option<u16>,
+    /// The service that a probe of `type: grpc` asks for; empty: the server as a whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub grpc_service: Option<String>,
     /// Method of a probe.
     #[schemars(with = "crate::forms::MethodName")]
     pub http_method: String,
@@ -74,12 +83,32 @@ pub struct Active {
     pub http_path: String,
     /// Body of a probe; a non-empty one adds Content-Length.
     pub http_req_body: String,
+    /// A text that must stand in the first 64 KiB of the body of an answer that counts as success; unset:
+    /// the body is not read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub http_expected_body: Option<String>,
     /// Whether the certificate of a node must be valid.
     pub https_verify_certificate: bool,
     /// Further header lines of a probe, each `Name: value`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1))]
     pub req_headers: Vec<String>,
+    /// Each interval is longer by a random part, up to so many percent, so that probes of many gateways
+    /// and nodes do not come together.
+    #[serde(skip_serializing_if = "is_zero")]
+    #[schemars(range(max = 100))]
+    pub interval_jitter_percent: u8,
+    /// Seconds between probes of a node whose state is about to turn, because probes failed that did so
+    /// before, or the other way round; unset: as in its state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub fast_interval: Option<f64>,
+    /// Seconds between probes of healthy nodes while the upstream has had no request for so long; unset: as
+    /// with requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub no_traffic_interval: Option<u32>,
     /// When a node counts as healthy again; unset: unhealthy nodes are not probed (interval 0).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub healthy: Option<ActiveHealthy>,
@@ -96,15 +125,25 @@ impl Default for Active {
             concurrency: 10,
             host: None,
             port: None,
+            grpc_service: None,
             http_method: "GET".into(),
             http_path: "/".into(),
             http_req_body: String::new(),
+            http_expected_body: None,
             https_verify_certificate: true,
             req_headers: Vec::new(),
+            interval_jitter_percent: 0,
+            fast_interval: None,
+            no_traffic_interval: None,
             healthy: None,
             unhealthy: None,
         }
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(n: &u8) -> bool {
+    *n == 0
 }
 
 impl Active {
@@ -243,6 +282,36 @@ impl Default for PassiveUnhealthy {
     }
 }
 
+/// Asking an agent on each node, in the words of HAProxy's agent-check: one line such as `75%`, `drain`,
+/// `maint`, `ready`, `up`, `down`. An agent that cannot be asked changes nothing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct Agent {
+    /// Port of the agent, on the address of the node.
+    #[schemars(range(min = 1))]
+    pub port: u16,
+    /// Seconds between two questions.
+    #[serde(default = "two_seconds")]
+    #[schemars(extend("exclusiveMinimum" = 0), range(max = 86_400))]
+    pub interval: f64,
+    /// Seconds for one question.
+    #[serde(default = "one_second")]
+    #[schemars(extend("exclusiveMinimum" = 0), range(max = 3600))]
+    pub timeout: f64,
+    /// What is sent first; a line end, where one is needed, is part of it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub send: String,
+}
+
+fn two_seconds() -> f64 {
+    2.0
+}
+
+fn one_second() -> f64 {
+    1.0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,7 +323,7 @@ mod tests {
         assert_eq!(active.healthy().interval, 1);
         assert_eq!(active.unhealthy().interval, 0);
         assert_eq!(active.unhealthy().timeouts, 3);
-        assert!(checks.passive.is_none());
+        assert!(checks.passive.is_none() && checks.agent.is_none());
         let alone: Checks = serde_json::from_str(r#"{"passive": {}}"#).unwrap();
         assert!(alone.active.is_none() && alone.passive.is_some());
     }

@@ -153,7 +153,7 @@ upstreams:
             ("upstreams[1]", 24, "`upstream_host` can't be empty when `pass_host` is `rewrite`"),
             ("upstreams[1].nodes[0].port", 27, "(expected 0 to be at least 1)"),
             ("upstreams[1].nodes[0].weight", 27, "(expected -1 to be at least 0)"),
-            ("upstreams[1].checks", 28, "[\"active\"] or [\"passive\"] (add `active` or `passive`)"),
+            ("upstreams[1].checks", 28, "[\"passive\"] or [\"agent\"] (add `active`, `passive` or `agent`)"),
             ("upstreams[1].tls.client_cert", 29, "string too short, expected at least 128, got 1"),
             ("upstreams[1].tls", 29, "property \"client_key\" is required (add `client_key`)"),
             ("upstreams[1].filter", 30, "forbidden, found filter (known fields are id, name,"),

@@ -39,6 +39,9 @@ impl<'a> Judge<'a> {
     /// The client was answered with this status for a node.
     pub(crate) fn answered(&self, node: &Endpoint, status: u16) {
         let Some(checks) = &self.upstream.checks else { return };
+        if let Some(traffic) = &checks.traffic {
+            traffic.note();
+        }
         if let Some(event) = by_status(checks, status) {
             self.worker.health.report(&node.health, event, checks);
         }

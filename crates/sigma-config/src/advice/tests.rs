@@ -65,6 +65,17 @@ fn what_has_no_effect() {
         active(json!({"type": "tcp", "http_path": "/a"})),
         &[("checks.active.http_path", "`type: tcp`")],
     );
+    upstream(active(json!({"type": "grpc", "grpc_service": "a", "healthy": {}, "fast_interval": 1})), &[]);
+    upstream(active(json!({"grpc_service": "a"})), &[("checks.active.grpc_service", "`type: http`")]);
+    upstream(
+        active(json!({"type": "tcp", "http_expected_body": "a"})),
+        &[("checks.active.http_expected_body", "`type: tcp`")],
+    );
+    upstream(active(json!({"fast_interval": 1})), &[("checks.active.fast_interval", "nothing is probed")]);
+    upstream(
+        active(json!({"no_traffic_interval": 60, "unhealthy": {}})),
+        &[("checks.active.no_traffic_interval", "without `healthy`")],
+    );
     let passive = json!({"fail_timeout": 5});
     upstream(json!({"checks": {"active": {}, "passive": passive}}), &[]);
     upstream(

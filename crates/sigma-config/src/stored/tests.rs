@@ -392,7 +392,7 @@ fn upstreams() {
     );
     check(
         with(json!({ "checks": {} })),
-        "invalid configuration: property \"checks\" validation failed: object matches none of the required: [\"active\"] or [\"passive\"]",
+        "invalid configuration: property \"checks\" validation failed: object matches none of the required: [\"active\"] or [\"passive\"] or [\"agent\"]",
     );
     check(
         with(json!({ "checks": { "active": { "healthy": { "successes": 255 } } } })),

@@ -261,7 +261,7 @@ fn node_of(endpoint: &Endpoint) -> Value {
     let mut node = json!({
         "node": endpoint.name(),
         "address": endpoint.addr.to_string(),
-        "weight": endpoint.weight,
+        "weight": standing.weighed(endpoint.weight),
         "priority": endpoint.priority,
         "state": standing.wanted.name(),
         "status": status_name(standing),

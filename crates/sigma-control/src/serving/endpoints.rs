@@ -21,7 +21,7 @@ use sigma_upstream::endpoint::{Endpoint, EndpointSet, UpstreamCell};
 use sigma_upstream::feed::{Feed, FeedError, NextNodes};
 use sigma_upstream::health::checker::{CheckerSpec, Checkers, TargetStatus};
 use sigma_upstream::health::outlier::Rules;
-use sigma_upstream::health::plan::Plan;
+use sigma_upstream::health::plan::{Plan, Traffic};
 use sigma_upstream::health::{HealthRecords, NodeState};
 use sigma_upstream::identity::EndpointIds;
 use sigma_upstream::watch::{Source, Watch, resolve_initial};
@@ -362,14 +362,18 @@ impl EndpointSource for Planning<'_> {
         probes: Option<&ClientTls>,
     ) -> Result<(Arc<UpstreamCell>, Option<Arc<Plan>>), Problem> {
         spoken(key, config.scheme)?;
-        let plan = plan(key, config, probes)?;
+        let mut plan = plan(key, config, probes)?;
         let endpoints = &mut *self.endpoints;
         let health = match &plan {
             Some(_) => endpoints.checkers.records(key),
             None => Arc::new(HealthRecords::unchecked(key, endpoints.checkers.states())),
         };
-        if plan.as_ref().is_some_and(|plan| plan.outliers.is_some()) {
-            health.compare(endpoints.workers);
+        if let Some(plan) = plan.as_mut().and_then(Arc::get_mut) {
+            let slows_down = plan.active.as_ref().is_some_and(|active| active.no_traffic_interval.is_some());
+            plan.traffic = slows_down.then(|| Traffic(health.traffic()));
+            if plan.outliers.is_some() {
+                health.compare(endpoints.workers);
+            }
         }
         let feed = endpoints.feed(key, config)?;
         let service = feed.is_some().then(|| service_of(config));

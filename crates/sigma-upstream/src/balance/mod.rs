@@ -338,9 +338,10 @@ fn members(set: &EndpointSet, ages: &mut Option<Ages>) -> Vec<Member> {
     order.sort_by_key(|&index| std::cmp::Reverse(endpoints[index].priority));
     let member = |index: usize| {
         let endpoint = &endpoints[index];
-        let (id, usable) = (endpoint.id(), endpoint.health.usable());
+        let (id, standing) = (endpoint.id(), endpoint.health.standing());
+        let (usable, weight) = (standing.usable(), standing.weighed(endpoint.weight));
         let since_ms = ages.as_mut().and_then(|ages| ages.of(id));
-        Member { index, id, weight: endpoint.weight, priority: endpoint.priority, usable, since_ms }
+        Member { index, id, weight, priority: endpoint.priority, usable, since_ms }
     };
     order.into_iter().map(member).collect()
 }

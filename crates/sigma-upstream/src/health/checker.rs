@@ -8,17 +8,17 @@
 //! Probing begins with the configuration rather than with the first request, so that the first
 //! request does not meet a node that is known to be down.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::task::{JoinError, JoinHandle, JoinSet};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::plan::{Active, Plan};
 use super::probe::probe;
-use super::state::Standing;
-use super::{HealthRecords, NodeStates, ejection, targets};
+use super::state::{Standing, State};
+use super::{HealthRecords, NodeStates, agent, ejection, targets};
 use crate::endpoint::{Address, Endpoint, UpstreamCell, lock};
 
 /// A checker that should run.
@@ -147,66 +147,162 @@ impl Running {
 }
 
 /// Probes the endpoints in `cell` by `plan` until dropped: two independent loops, over usable
-/// and over unusable targets, whose first round begins after one interval; a third one compares
-/// what requests have shown of them.
+/// and over unusable targets, each of which is probed first after one interval. A third one compares
+/// what requests have shown of them, a fourth asks their agents.
 pub async fn run(plan: Arc<Plan>, cell: Arc<Mutex<Arc<UpstreamCell>>>) {
     let probing = async {
         if let Some(active) = &plan.active {
             tokio::join!(
-                probe_loop(active.healthy_interval, true, &plan, active, &cell),
-                probe_loop(active.unhealthy_interval, false, &plan, active, &cell),
+                Probing::new(&plan, active, true).run(&cell),
+                Probing::new(&plan, active, false).run(&cell),
             );
         }
     };
     let comparing = async {
         let Some(rules) = &plan.outliers else { return };
-        let interval = Duration::from_millis(rules.interval_ms);
-        let mut ticks = interval_at(Instant::now() + interval, interval);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = ticks(Duration::from_millis(rules.interval_ms));
         loop {
             ticks.tick().await;
             let set = lock(&cell).load();
             ejection::sweep(rules, &set.endpoints);
         }
     };
-    tokio::join!(probing, comparing);
-}
-
-async fn probe_loop(
-    interval: Option<Duration>,
-    usable: bool,
-    plan: &Arc<Plan>,
-    active: &Active,
-    cell: &Mutex<Arc<UpstreamCell>>,
-) {
-    let Some(interval) = interval else { return };
-    let mut ticks = interval_at(Instant::now() + interval, interval);
-    // A round that takes longer than the interval delays the next instead of piling up.
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let set = lock(cell).load();
-        let due = targets(&set.endpoints, |health| health.standing().state.usable() == usable);
-        probe_round(plan, active, due).await;
-    }
-}
-
-async fn probe_round(plan: &Arc<Plan>, active: &Active, due: Vec<Endpoint>) {
-    let mut running = JoinSet::new();
-    for endpoint in due {
-        if running.len() >= active.concurrency {
-            running.join_next().await;
+    let asking = async {
+        let Some(agent) = &plan.agent else {
+            // What an agent wanted that is asked no more is of no account.
+            let set = lock(&cell).load();
+            set.endpoints.iter().for_each(|endpoint| endpoint.health.forget_agent());
+            return;
+        };
+        let mut ticks = ticks(agent.interval);
+        loop {
+            ticks.tick().await;
+            let set = lock(&cell).load();
+            agent::ask_all(agent, targets(&set.endpoints, |_| true)).await;
         }
-        let plan = Arc::clone(plan);
-        running.spawn(async move {
-            let Some(active) = &plan.active else { return };
-            if let Some(event) = probe(active, &endpoint).await {
+    };
+    tokio::join!(probing, comparing, asking);
+}
+
+/// The first after one interval. A round that takes longer delays the next instead of piling up.
+fn ticks(interval: Duration) -> Interval {
+    let mut ticks = interval_at(Instant::now() + interval, interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+/// Probes that are due within so little time are sent together, so that many targets with times of
+/// their own cost no more than a look at all of them now and then.
+const TOGETHER: Duration = Duration::from_millis(10);
+
+/// The probes of the targets that are usable, or of those that are not.
+struct Probing<'p> {
+    plan: &'p Arc<Plan>,
+    active: &'p Active,
+    usable: bool,
+    /// When each target is probed next, by the place of its record.
+    due: HashMap<usize, Instant>,
+    running: JoinSet<Probed>,
+    /// Targets whose probes are under way.
+    busy: HashSet<usize>,
+    /// When there was a request last.
+    traffic: Option<Instant>,
+}
+
+/// A probe that is over.
+struct Probed {
+    record: usize,
+    began: Instant,
+    standing: Standing,
+}
+
+impl<'p> Probing<'p> {
+    fn new(plan: &'p Arc<Plan>, active: &'p Active, usable: bool) -> Probing<'p> {
+        let (due, running, busy) = (HashMap::new(), JoinSet::new(), HashSet::new());
+        Probing { plan, active, usable, due, running, busy, traffic: None }
+    }
+
+    async fn run(mut self, cell: &Mutex<Arc<UpstreamCell>>) {
+        let state = if self.usable { State::Healthy } else { State::Unhealthy };
+        let Some(interval) = self.active.pause(state, false, 0) else { return };
+        // At least so often all are looked at: what turned a target meanwhile may change its time.
+        let longest = self.active.fast_interval.map_or(interval, |fast| fast.min(interval));
+        loop {
+            let now = Instant::now();
+            let next = self.begin_due(&lock(cell).load().endpoints, now);
+            let wake = next.unwrap_or(now + longest).min(now + longest).max(now + TOGETHER);
+            tokio::select! {
+                () = tokio::time::sleep_until(wake) => {}
+                Some(probed) = self.running.join_next() => self.note(probed),
+            }
+        }
+    }
+
+    /// Begins the probes that are due, as many as may run; returns when the next one is.
+    fn begin_due(&mut self, endpoints: &[Endpoint], now: Instant) -> Option<Instant> {
+        let is_idle = self.is_idle(now);
+        let mut due = HashMap::with_capacity(self.due.len());
+        let mut next: Option<Instant> = None;
+        for endpoint in targets(endpoints, |health| health.standing().state.usable() == self.usable) {
+            let record = Arc::as_ptr(&endpoint.health).addr();
+            let state = endpoint.health.standing().state;
+            let Some(pause) = self.active.pause(state, is_idle, fastrand::u64(..)) else { continue };
+            // A state that has turned meanwhile may make it earlier, jitter alone does not.
+            let longest = self.active.pause(state, is_idle, u64::MAX).unwrap_or(pause);
+            let at = self.due.get(&record).map_or(now + pause, |at| (*at).min(now + longest));
+            due.insert(record, at);
+            if self.busy.contains(&record) {
+                continue;
+            }
+            if at <= now && self.running.len() < self.active.concurrency {
+                due.insert(record, now + pause);
+                self.begin(record, endpoint, now);
+            } else if at > now {
+                next = Some(next.map_or(at, |next| next.min(at)));
+            }
+        }
+        // Those that left are forgotten.
+        self.due = due;
+        next
+    }
+
+    fn begin(&mut self, record: usize, endpoint: Endpoint, began: Instant) {
+        self.busy.insert(record);
+        let plan = Arc::clone(self.plan);
+        self.running.spawn(async move {
+            if let Some(active) = &plan.active
+                && let Some(event) = probe(active, &endpoint).await
+            {
                 let (before, after) = endpoint.health.probed(event, active.limits);
                 ejection::after_check(&endpoint.health, &plan, active.limits, before, after);
             }
+            Probed { record, began, standing: endpoint.health.standing() }
         });
     }
-    while running.join_next().await.is_some() {}
+
+    fn note(&mut self, probed: Result<Probed, JoinError>) {
+        let Ok(Probed { record, began, standing }) = probed else {
+            // Whose probe has panicked is not known; those that are under way are probed twice at worst.
+            self.busy.clear();
+            return;
+        };
+        self.busy.remove(&record);
+        let pause = self.active.pause(standing.state, self.is_idle(began), fastrand::u64(..));
+        if let Some(pause) = pause.filter(|_| self.due.contains_key(&record)) {
+            self.due.insert(record, began + pause);
+        }
+    }
+
+    /// Whether there was no request for so long that probes may be rare.
+    fn is_idle(&mut self, now: Instant) -> bool {
+        let (Some(traffic), Some(pause)) = (&self.plan.traffic, self.active.no_traffic_interval) else {
+            return false;
+        };
+        if self.usable && traffic.take() {
+            self.traffic = Some(now);
+        }
+        self.traffic.is_none_or(|last| now.saturating_duration_since(last) > pause)
+    }
 }
 
 #[cfg(test)]
@@ -220,7 +316,6 @@ mod tests {
 
     use super::*;
     use crate::endpoint::EndpointSet;
-    use crate::health::State;
 
     const SILENT: u16 = 1;
 

@@ -3,17 +3,20 @@
 //! - [`state`]: the state machine of one target.
 //! - [`outlier`]: the rules of outlier detection; [`tally`]: what workers count for them.
 //! - [`plan`]: checks as configured, compiled.
-//! - [`probe`]: one active probe.
+//! - [`probe`]: one active probe; [`grpc`]: that of gRPC.
 //! - [`report`]: what workers report, on its way to the control side.
 //! - [`ejection`]: targets go out, and come back when their time is over.
+//! - [`agent`]: what agents on nodes say.
 //! - [`checker`]: the loops that probe and compare, and their life across reloads.
 //! - [`records`]: the targets of one upstream.
 //!
 //! A [`Health`] is written by the control side only and read by every worker. What workers learn
 //! from traffic travels through a bounded channel ([`HealthReporter`]), but for what they count.
 
+mod agent;
 pub mod checker;
 mod ejection;
+mod grpc;
 pub mod outlier;
 pub mod plan;
 pub mod probe;
@@ -33,7 +36,7 @@ use outlier::{Course, Rule, Rules, Seen};
 pub use plan::{Passive, Plan, PlanError};
 pub use records::{HealthRecords, NodeStates};
 pub use report::{HealthInbox, HealthReporter, REPORT_QUEUE, passive_channel};
-use state::Source;
+use state::{AgentWish, Source};
 pub use state::{Event, Limits, NodeState, Standing, State};
 use tally::Tally;
 
@@ -127,6 +130,22 @@ impl Health {
     /// An operator wants this of it (control side).
     pub fn want(&self, wanted: NodeState) {
         self.change(|standing| Standing { wanted, ..standing });
+    }
+
+    /// How much of a configured weight counts.
+    #[inline]
+    pub fn weighed(&self, weight: u32) -> u32 {
+        self.standing().weighed(weight)
+    }
+
+    /// Its agent has said something (control side).
+    fn hear(&self, said: agent::Said) {
+        self.change(|standing| Standing { agent: said.after(standing.agent), ..standing });
+    }
+
+    /// Nobody asks its agent any more (control side).
+    fn forget_agent(&self) {
+        self.change(|standing| Standing { agent: AgentWish::default(), ..standing });
     }
 
     /// Takes in what requests have shown (control side); returns the standing before and after.

@@ -1,13 +1,15 @@
 //! Health checks as configured, compiled into what probing and judging need.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sigma_config::checks::{self, CheckType, Checks, PassiveType};
 use sigma_net::tls::ClientTls;
 
 use super::outlier::Rules;
-use super::state::{Event, Limits};
+use super::state::{Event, Limits, State};
 
 /// Compiled checks of one upstream.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +22,48 @@ pub struct Plan {
     pub fail_timeout: Duration,
     /// The rules of outlier detection, if it is on.
     pub outliers: Option<Rules>,
+    /// How agents are asked, if they are.
+    pub agent: Option<Agent>,
+    /// Where requests are noted, if probes depend on whether there are any.
+    pub traffic: Option<Traffic>,
+}
+
+/// Whether there was a request lately. Two are equal in any case: it is no setting.
+#[derive(Debug, Clone)]
+pub struct Traffic(pub Arc<AtomicBool>);
+
+impl PartialEq for Traffic {
+    fn eq(&self, _: &Traffic) -> bool {
+        true
+    }
+}
+
+impl Traffic {
+    /// There is a request. Mostly that is known, and nothing is written.
+    #[inline]
+    pub fn note(&self) {
+        if !self.0.load(Ordering::Relaxed) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether there was one since this was asked last.
+    pub(super) fn take(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// How agents are asked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Agent {
+    /// On the address of the node.
+    pub port: u16,
+    /// Between two questions.
+    pub interval: Duration,
+    /// For one question.
+    pub timeout: Duration,
+    /// What is sent first.
+    pub send: String,
 }
 
 /// The bytes that a probe sends.
@@ -33,7 +77,11 @@ pub enum Probe {
         before_host: Vec<u8>,
         /// The rest, beginning with the line end after the host.
         after_host: Vec<u8>,
+        /// A text that must stand in the body of an answer that is a success.
+        expected: Option<String>,
     },
+    /// A call of gRPC's health service, which asks for this service.
+    Grpc(String),
 }
 
 /// The TLS of probes. Two are equal if they are one and the same object.
@@ -67,6 +115,12 @@ pub struct Active {
     pub healthy_interval: Option<Duration>,
     /// Time between probes of unusable targets; unset: not probed.
     pub unhealthy_interval: Option<Duration>,
+    /// Time between probes of targets whose state is about to turn; unset: as in their state.
+    pub fast_interval: Option<Duration>,
+    /// Time between probes of usable targets while there are no requests; unset: as with them.
+    pub no_traffic_interval: Option<Duration>,
+    /// By how much a time may be longer.
+    pub jitter_percent: u8,
     /// Statuses that are a success.
     pub healthy: StatusSet,
     /// Statuses that are a failure.
@@ -97,6 +151,24 @@ impl Passive {
 }
 
 impl Active {
+    /// When a target that was probed a moment ago is probed next; None if it is not. `random` are 64
+    /// random bits.
+    pub fn pause(&self, state: State, is_idle: bool, random: u64) -> Option<Duration> {
+        let (usual, turns) = match state {
+            State::Healthy | State::MostlyHealthy => (self.healthy_interval?, state == State::MostlyHealthy),
+            State::Unhealthy | State::MostlyUnhealthy => {
+                (self.unhealthy_interval?, state == State::MostlyUnhealthy)
+            }
+        };
+        let pause = match (self.fast_interval, self.no_traffic_interval) {
+            (Some(fast), _) if turns => fast,
+            (_, Some(slow)) if is_idle && state == State::Healthy => slow,
+            _ => usual,
+        };
+        let part = f64::from(self.jitter_percent) / 100.0 * (random as f64 / u64::MAX as f64);
+        Some(pause.mul_f64(1.0 + part))
+    }
+
     /// What the status of a probe says; none: nothing. 0 stands for an answer without a status.
     pub fn judge(&self, status: u16) -> Option<Event> {
         if status == 0 { Some(Event::HttpFailure) } else { judge(&self.healthy, &self.unhealthy, status) }
@@ -156,7 +228,7 @@ impl fmt::Display for PlanError {
 impl std::error::Error for PlanError {}
 
 impl Plan {
-    /// `tcp`, `http` or `https`: what a probe speaks; without probes, what is judged.
+    /// `tcp`, `http`, `https` or `grpc`: what a probe speaks; without probes, what is judged.
     pub fn probe_name(&self) -> &'static str {
         let Some(active) = &self.active else {
             let by_connection = self.passive.is_some_and(|passive| passive.by_connection_only);
@@ -164,6 +236,7 @@ impl Plan {
         };
         match active.probe {
             Probe::Tcp => "tcp",
+            Probe::Grpc(_) => "grpc",
             Probe::Http { .. } if active.tls.is_some() => "https",
             Probe::Http { .. } => "http",
         }
@@ -196,14 +269,25 @@ impl Plan {
             passive: Some(passive(section)),
             fail_timeout: time(fail_timeout, "/passive/fail_timeout")?,
             outliers: None,
+            agent: checks.agent.as_ref().map(agent).transpose()?,
+            traffic: None,
         })
     }
 
     /// Outlier detection without checks.
     pub fn comparing(rules: Rules) -> Plan {
         let fail_timeout = Duration::from_secs_f64(FAIL_TIMEOUT);
-        Plan { active: None, passive: None, fail_timeout, outliers: Some(rules) }
+        Plan { active: None, passive: None, fail_timeout, outliers: Some(rules), agent: None, traffic: None }
     }
+}
+
+fn agent(section: &checks::Agent) -> Result<Agent, PlanError> {
+    Ok(Agent {
+        port: section.port,
+        interval: time(section.interval, "/agent/interval")?,
+        timeout: time(section.timeout, "/agent/timeout")?,
+        send: section.send.clone(),
+    })
 }
 
 /// In seconds; nginx's.
@@ -234,6 +318,12 @@ fn active(
         rewrite_host: rewrite_host.map(str::to_owned),
         healthy_interval: seconds(healthy.interval),
         unhealthy_interval: seconds(unhealthy.interval),
+        fast_interval: section
+            .fast_interval
+            .map(|time| self::time(time, "/active/fast_interval"))
+            .transpose()?,
+        no_traffic_interval: section.no_traffic_interval.and_then(seconds),
+        jitter_percent: section.interval_jitter_percent,
         healthy: healthy.http_statuses.iter().copied().collect(),
         unhealthy: unhealthy.http_statuses.iter().copied().collect(),
         limits: Limits {
@@ -271,13 +361,14 @@ fn probe_tls(active: &checks::Active, tls: Option<&ClientTls>) -> Result<Option<
             let message = "https probes need settings of TLS; use `http` or `tcp` here".to_owned();
             Err(PlanError { pointer: "/active/type", message })
         }
-        (CheckType::Http | CheckType::Tcp, _) => Ok(None),
+        (CheckType::Http | CheckType::Tcp | CheckType::Grpc, _) => Ok(None),
     }
 }
 
 fn probe(active: &checks::Active) -> Result<Probe, PlanError> {
     match active.kind {
         CheckType::Tcp => return Ok(Probe::Tcp),
+        CheckType::Grpc => return Ok(Probe::Grpc(active.grpc_service.clone().unwrap_or_default())),
         CheckType::Http | CheckType::Https => {}
     }
     let broken = |text: &str| text.contains(['\r', '\n', '\0']);
@@ -303,7 +394,11 @@ fn probe(active: &checks::Active) -> Result<Probe, PlanError> {
     after_host.push_str(body);
     let start =
         format!("{} {} HTTP/1.1\r\nConnection: close\r\nHost: ", active.http_method, active.http_path);
-    Ok(Probe::Http { before_host: start.into_bytes(), after_host: after_host.into_bytes() })
+    Ok(Probe::Http {
+        before_host: start.into_bytes(),
+        after_host: after_host.into_bytes(),
+        expected: active.http_expected_body.clone(),
+    })
 }
 
 #[cfg(test)]
@@ -358,5 +453,32 @@ mod tests {
         check(&|a| a.http_path = "/a\r\nb".into(), "/active/http_path");
         check(&|a| a.req_headers = vec!["no colon".into()], "/active/req_headers");
         check(&|a| a.req_headers = vec!["A: b\r\nC: d".into()], "/active/req_headers");
+    }
+
+    #[test]
+    fn pauses_follow_the_state_and_the_traffic() {
+        let second = Duration::from_secs(1);
+        let plan = compile(|c| {
+            let active = c.active.as_mut().expect("active");
+            active.healthy = Some(checks::ActiveHealthy { interval: 10, ..Default::default() });
+            active.unhealthy = Some(checks::ActiveUnhealthy { interval: 5, ..Default::default() });
+            (active.fast_interval, active.no_traffic_interval) = (Some(1.0), Some(60));
+            active.interval_jitter_percent = 50;
+        });
+        let active = plan.expect("valid").active.expect("active");
+        let check = |state, is_idle, random, seconds: f64| {
+            let pause = active.pause(state, is_idle, random).expect("probed").as_secs_f64();
+            assert!((pause - seconds).abs() < 0.001, "{state:?} {is_idle}: {pause}");
+        };
+        check(State::Healthy, false, 0, 10.0);
+        check(State::Healthy, true, 0, 60.0);
+        check(State::MostlyHealthy, true, 0, 1.0);
+        check(State::Unhealthy, true, 0, 5.0);
+        check(State::MostlyUnhealthy, false, 0, 1.0);
+        check(State::Healthy, false, u64::MAX, 15.0);
+        let never = Active { unhealthy_interval: None, ..active.clone() };
+        assert_eq!(never.pause(State::MostlyUnhealthy, false, 0), None);
+        let plain = Active { fast_interval: None, no_traffic_interval: None, jitter_percent: 0, ..active };
+        assert_eq!(plain.pause(State::MostlyHealthy, true, u64::MAX), Some(second * 10));
     }
 }

@@ -8,12 +8,15 @@ use std::time::Duration;
 use sigma_net::Stream;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
+use super::grpc;
 use super::plan::{Active, Probe, ProbeTls};
 use super::state::Event;
 use crate::endpoint::{Address, Endpoint};
 
 /// Most bytes of an answer that are looked at for its status line.
 const STATUS_LINE_MAX: usize = 1024;
+/// Most bytes of an answer that are looked at for the text that is expected in it.
+const BODY_MAX: usize = 64 * 1024;
 
 /// Probes `endpoint`; none if the answer says nothing either way.
 pub async fn probe(active: &Active, endpoint: &Endpoint) -> Option<Event> {
@@ -39,8 +42,14 @@ async fn attempt(active: &Active, endpoint: &Endpoint) -> io::Result<Option<Even
 }
 
 async fn talk(active: &Active, endpoint: &Endpoint, mut stream: Stream) -> io::Result<Option<Event>> {
-    let Probe::Http { before_host, after_host } = &active.probe else {
-        return Ok(Some(Event::Success));
+    let (before_host, after_host, expected) = match &active.probe {
+        Probe::Tcp => return Ok(Some(Event::Success)),
+        Probe::Grpc(service) => {
+            let authority = host_header(active, endpoint);
+            let asked = within(active.timeout, grpc::ask(&mut stream, &authority, service)).await?;
+            return Ok(Some(if asked { Event::Success } else { Event::HttpFailure }));
+        }
+        Probe::Http { before_host, after_host, expected } => (before_host, after_host, expected),
     };
     let host = host_header(active, endpoint);
     if let Some(ProbeTls(tls)) = &active.tls {
@@ -54,8 +63,51 @@ async fn talk(active: &Active, endpoint: &Endpoint, mut stream: Stream) -> io::R
     })
     .await?;
     // One time for all of it: a node that sends byte by byte would hold up the checks of the others.
-    let status = within(active.timeout, read_status(&mut stream)).await?;
-    Ok(active.judge(status))
+    let mut answer = Vec::with_capacity(STATUS_LINE_MAX);
+    let status = within(active.timeout, read_status(&mut stream, &mut answer)).await?;
+    let event = active.judge(status);
+    let (Some(Event::Success), Some(text)) = (event, expected) else { return Ok(event) };
+    let found = tokio::time::timeout(active.timeout, has_body(&mut stream, answer, text.as_bytes())).await;
+    Ok(Some(if found == Ok(true) { Event::Success } else { Event::HttpFailure }))
+}
+
+/// Whether the body of an answer, of which this is the beginning, has a text in what is read of it.
+async fn has_body(stream: &mut (impl AsyncRead + Unpin), mut answer: Vec<u8>, text: &[u8]) -> bool {
+    loop {
+        if let Some(end) = position(&answer, b"\r\n\r\n") {
+            let (head, body) = answer.split_at(end + 4);
+            if position(body, text).is_some() {
+                return true;
+            }
+            // Who keeps the connection open all the same is not waited for.
+            if declared_length(head).is_some_and(|length| body.len() >= length) {
+                return false;
+            }
+        }
+        let room = BODY_MAX.saturating_sub(answer.len()).min(4096);
+        if room == 0 {
+            return false;
+        }
+        let len = answer.len();
+        answer.resize(len + room, 0);
+        match stream.read(&mut answer[len..]).await {
+            Ok(read) if read > 0 => answer.truncate(len + read),
+            _ => return false,
+        }
+    }
+}
+
+/// The length of the body by its head.
+fn declared_length(head: &[u8]) -> Option<usize> {
+    let line = head.split(|byte| *byte == b'\n').find_map(|line| {
+        let (name, value) = std::str::from_utf8(line).ok()?.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then_some(value.trim())
+    });
+    line?.parse().ok()
+}
+
+fn position(bytes: &[u8], part: &[u8]) -> Option<usize> {
+    bytes.windows(part.len()).position(|window| window == part)
 }
 
 /// The name that a host goes by in TLS: without port and brackets.
@@ -80,17 +132,20 @@ fn host_header(active: &Active, endpoint: &Endpoint) -> String {
     }
 }
 
-/// The status of an answer; 0 if it is not HTTP. Reads no further than the status line.
-async fn read_status(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<u16> {
-    let mut line = [0; STATUS_LINE_MAX];
-    let mut len = 0;
-    while len < line.len() && !line[..len].contains(&b'\n') {
-        match stream.read(&mut line[len..]).await? {
+/// The status of an answer; 0 if it is not HTTP. What was read is in `answer`, hardly more than the
+/// status line.
+async fn read_status(stream: &mut (impl AsyncRead + Unpin), answer: &mut Vec<u8>) -> io::Result<u16> {
+    while answer.len() < STATUS_LINE_MAX && !answer.contains(&b'\n') {
+        let mut piece = [0; STATUS_LINE_MAX];
+        match stream.read(&mut piece[answer.len()..]).await? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            read => len += read,
+            read => {
+                let from = answer.len();
+                answer.extend_from_slice(&piece[from..from + read]);
+            }
         }
     }
-    Ok(parse_status(&line[..len]).unwrap_or(0))
+    Ok(parse_status(answer).unwrap_or(0))
 }
 
 fn parse_status(line: &[u8]) -> Option<u16> {
@@ -154,5 +209,21 @@ mod tests {
         check("HTTP/1.1 +20 x\n", None);
         check("HTTP/2 200\r\n", None);
         check("SSH-2.0\r\n", None);
+    }
+
+    #[tokio::test]
+    async fn a_text_is_found_wherever_the_body_is_cut() {
+        let check = async |head: &str, rest: &str, text: &str, want: bool| {
+            let mut stream = rest.as_bytes();
+            let found = has_body(&mut stream, head.as_bytes().to_vec(), text.as_bytes()).await;
+            assert_eq!(found, want, "{head:?} {text:?}");
+        };
+        check("HTTP/1.1 200 OK\r\nA: ready\r\n\r\n", "not yet", "ready", false).await;
+        check("HTTP/1.1 200 OK\r\nA: b\r", "\n\r\nall is ready", "ready", true).await;
+        check("HTTP/1.1 200 OK\r\n\r\nrea", "dy", "ready", true).await;
+        // It is not waited for what comes behind the body.
+        check("HTTP/1.1 200 OK\r\nContent-length: 3\r\n\r\nnot", "ready", "ready", false).await;
+        let long = "x".repeat(BODY_MAX);
+        check("HTTP/1.1 200 OK\r\n\r\n", &format!("{long}ready"), "ready", false).await;
     }
 }

@@ -1,6 +1,7 @@
 //! The targets of one upstream.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
 
 use super::state::NodeState;
@@ -55,6 +56,7 @@ pub struct HealthRecords {
     is_told: bool,
     states: Arc<NodeStates>,
     epoch: Arc<HealthEpoch>,
+    traffic: Arc<AtomicBool>,
     known: Mutex<Known>,
 }
 
@@ -126,6 +128,11 @@ impl HealthRecords {
     /// What moves when one of the endpoints becomes usable or unusable.
     pub fn epoch(&self) -> &Arc<HealthEpoch> {
         &self.epoch
+    }
+
+    /// Set by whoever sends a request to one of the endpoints, if probes depend on that.
+    pub fn traffic(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.traffic)
     }
 
     /// How many records are in use.

@@ -143,6 +143,23 @@ impl NodeState {
     }
 }
 
+/// What the agent on a target wants of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AgentWish {
+    /// Whether it gets requests.
+    pub state: NodeState,
+    /// It says that it is down.
+    pub is_down: bool,
+    /// How much of its weight counts, in percent.
+    pub weight: u8,
+}
+
+impl Default for AgentWish {
+    fn default() -> AgentWish {
+        AgentWish { state: NodeState::Ready, is_down: false, weight: 100 }
+    }
+}
+
 /// State and counters of a target; a new one is healthy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Standing {
@@ -162,31 +179,45 @@ pub struct Standing {
     pub ejected: Option<Rule>,
     /// What an operator wants of it.
     pub wanted: NodeState,
+    /// What its agent wants.
+    pub agent: AgentWish,
 }
 
 impl Standing {
     /// Whether requests may be sent to it.
     pub fn usable(self) -> bool {
-        self.is_well() && self.wanted == NodeState::Ready
+        self.is_well() && self.is_in_service()
     }
 
     /// Whether requests that are bound to it may be sent to it.
     pub fn keeps_bound(self) -> bool {
-        self.is_well() && self.wanted != NodeState::Maintenance
+        self.is_well() && ![self.wanted, self.agent.state].contains(&NodeState::Maintenance)
     }
 
     /// Whether requests may be sent to it where no other node is well.
     pub fn is_in_service(self) -> bool {
-        self.wanted == NodeState::Ready
+        [self.wanted, self.agent.state] == [NodeState::Ready; 2]
     }
 
     fn is_well(self) -> bool {
-        self.state.usable() && self.ejected.is_none()
+        self.state.usable() && self.ejected.is_none() && !self.agent.is_down
+    }
+
+    /// How much of a configured weight counts; a part of something is never nothing.
+    pub fn weighed(self, weight: u32) -> u32 {
+        match self.agent.weight {
+            100 => weight,
+            0 => 0,
+            percent => {
+                let part = u64::from(weight) * u64::from(percent) / 100;
+                u32::try_from(part).unwrap_or(u32::MAX).max(weight.min(1))
+            }
+        }
     }
 
     /// What readers decide by.
-    pub(super) fn uses(self) -> [bool; 3] {
-        [self.usable(), self.keeps_bound(), self.is_in_service()]
+    pub(super) fn uses(self) -> ([bool; 3], u8) {
+        ([self.usable(), self.keeps_bound(), self.is_in_service()], self.agent.weight)
     }
 
     /// Why no requests are sent to it; None if they are.
@@ -196,6 +227,12 @@ impl Standing {
         }
         if self.wanted != NodeState::Ready {
             return Some(format!("operator: {}", self.wanted.name()));
+        }
+        if self.agent.state != NodeState::Ready {
+            return Some(format!("agent: {}", self.agent.state.name()));
+        }
+        if self.agent.is_down {
+            return Some("agent: down".to_owned());
         }
         match (self.ejected, self.blame) {
             (Some(rule), _) => Some(format!("outlier: {}", rule.name())),
@@ -266,18 +303,27 @@ impl Standing {
 
     /// All of it in one word, so that a reader never sees a state with another state's counters.
     pub(super) fn pack(self) -> u64 {
-        let Standing { state, successes, http_failures, tcp_failures, timeouts, blame, ejected, wanted } =
-            self;
-        let blame = blame.map_or(0, |blame| 1 + blame.by as u8 * 4 + blame.event as u8);
-        let ejected = ejected.map_or(0, |rule| 1 + rule as u8);
-        let bytes =
-            [state as u8, successes, http_failures, tcp_failures, timeouts, blame, ejected, wanted as u8];
-        u64::from_le_bytes(bytes)
+        let Standing { state, successes, http_failures, tcp_failures, timeouts, .. } = self;
+        let blame = self.blame.map_or(0, |blame| 1 + blame.by as u8 * 4 + blame.event as u8);
+        let ejected = self.ejected.map_or(0, |rule| 1 + rule as u8);
+        let wishes = self.wanted as u8 | (self.agent.state as u8) << 2 | u8::from(self.agent.is_down) << 4;
+        let out = blame | ejected << 4;
+        let weight = self.agent.weight;
+        u64::from_le_bytes([
+            state as u8,
+            successes,
+            http_failures,
+            tcp_failures,
+            timeouts,
+            out,
+            wishes,
+            weight,
+        ])
     }
 
     /// The inverse of [`Standing::pack`].
     pub(super) fn unpack(word: u64) -> Standing {
-        let [state, successes, http_failures, tcp_failures, timeouts, blame, ejected, wanted] =
+        let [state, successes, http_failures, tcp_failures, timeouts, out, wishes, weight] =
             word.to_le_bytes();
         let state = match state {
             0 => State::Healthy,
@@ -285,13 +331,15 @@ impl Standing {
             2 => State::MostlyUnhealthy,
             _ => State::Unhealthy,
         };
-        let blame = blame.checked_sub(1).map(|packed| Blame {
+        let blame = (out & 15).checked_sub(1).map(|packed| Blame {
             by: if packed & 4 == 0 { Source::Active } else { Source::Passive },
             event: Event::ALL[usize::from(packed & 3)],
         });
-        let ejected = ejected.checked_sub(1).and_then(|rule| Rule::ALL.get(usize::from(rule))).copied();
-        let wanted = NodeState::ALL.get(usize::from(wanted)).copied().unwrap_or_default();
-        Standing { state, successes, http_failures, tcp_failures, timeouts, blame, ejected, wanted }
+        let ejected = (out >> 4).checked_sub(1).and_then(|rule| Rule::ALL.get(usize::from(rule))).copied();
+        let wish = |bits: u8| NodeState::ALL.get(usize::from(bits & 3)).copied().unwrap_or_default();
+        let agent = AgentWish { state: wish(wishes >> 2), is_down: wishes & 16 != 0, weight };
+        let wanted = wish(wishes);
+        Standing { state, successes, http_failures, tcp_failures, timeouts, blame, ejected, wanted, agent }
     }
 }
 
@@ -377,17 +425,46 @@ mod tests {
         for blame in blames {
             for ejected in std::iter::once(None).chain(Rule::ALL.map(Some)) {
                 for wanted in NodeState::ALL {
-                    let standing = Standing {
-                        successes: 255,
-                        timeouts: 7,
-                        blame,
-                        ejected,
-                        wanted,
-                        ..Standing::default()
-                    };
-                    assert_eq!(Standing::unpack(standing.pack()), standing);
+                    for state in NodeState::ALL {
+                        for (is_down, weight) in [(false, 100), (true, 0), (false, 255)] {
+                            let agent = AgentWish { state, is_down, weight };
+                            let counted = Standing { successes: 255, timeouts: 7, ..Standing::default() };
+                            let standing = Standing { blame, ejected, wanted, agent, ..counted };
+                            assert_eq!(Standing::unpack(standing.pack()), standing);
+                        }
+                    }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn an_agent_takes_its_target_out_and_weighs_it() {
+        let of = |agent| Standing { agent, ..Standing::default() };
+        let ready = AgentWish::default();
+        let check = |agent: AgentWish, usable, keeps_bound, reason: Option<&str>| {
+            let standing = of(agent);
+            assert_eq!((standing.usable(), standing.keeps_bound()), (usable, keeps_bound), "{agent:?}");
+            assert_eq!(standing.reason().as_deref(), reason);
+        };
+        check(ready, true, true, None);
+        check(AgentWish { is_down: true, ..ready }, false, false, Some("agent: down"));
+        check(AgentWish { state: NodeState::Drain, ..ready }, false, true, Some("agent: drain"));
+        check(AgentWish { state: NodeState::Maintenance, ..ready }, false, false, Some("agent: maintenance"));
+        for (percent, weight, weighed) in [
+            (100, 7, 7),
+            (50, 7, 3),
+            (1, 7, 1),
+            (1, 0, 0),
+            (0, 7, 0),
+            (255, 100, 255),
+            (255, u32::MAX, u32::MAX),
+        ] {
+            assert_eq!(
+                of(AgentWish { weight: percent, ..ready }).weighed(weight),
+                weighed,
+                "{percent} {weight}"
+            );
         }
     }
 

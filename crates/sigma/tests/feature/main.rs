@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step of a test may panic")]
 
+mod active_checks;
 mod admin;
 mod balance;
 mod bodies;

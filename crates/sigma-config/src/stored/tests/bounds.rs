@@ -472,7 +472,11 @@ fn fields_of_health_checks() {
             }
         }
     };
-    check("type", &[json!("http"), json!("https"), json!("tcp")], &[(json!("udp"), NO_CHOICE)]);
+    check(
+        "type",
+        &[json!("http"), json!("https"), json!("tcp"), json!("grpc")],
+        &[(json!("udp"), NO_CHOICE)],
+    );
     check("timeout", &[json!(0.1)], &[(json!("1"), "wrong type: expected number, got string")]);
     check(
         "port",

@@ -1,0 +1,121 @@
+//! Agents on nodes, in the words of HAProxy's agent-check: one line says how the node is to be used.
+
+use std::net::SocketAddr;
+
+use sigma_net::Stream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinSet;
+
+use super::plan::Agent;
+use super::state::{AgentWish, NodeState};
+use crate::endpoint::{Address, Endpoint};
+
+/// Most bytes of a line.
+const LINE_MAX: usize = 1024;
+/// Agents that are asked at the same time.
+const AT_ONCE: usize = 32;
+
+/// What an agent has said; what it has not said stays as it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Said {
+    state: Option<NodeState>,
+    is_down: Option<bool>,
+    weight: Option<u8>,
+}
+
+impl Said {
+    /// The words of a line; those that mean nothing here are passed over. A word after `#` is for people.
+    fn parse(line: &str) -> Said {
+        let mut said = Said::default();
+        let line = line.split('#').next().unwrap_or_default();
+        for word in line.split([' ', '\t', ',', '\r', '\n']) {
+            match word.to_ascii_lowercase().as_str() {
+                "ready" => said.state = Some(NodeState::Ready),
+                "drain" => said.state = Some(NodeState::Drain),
+                "maint" => said.state = Some(NodeState::Maintenance),
+                "up" => said.is_down = Some(false),
+                "down" | "fail" | "failed" | "stopped" => said.is_down = Some(true),
+                word => {
+                    let number = word.strip_prefix("weight:").unwrap_or(word).strip_suffix('%');
+                    let percent = number.and_then(|number| number.parse::<u8>().ok());
+                    said.weight = percent.or(said.weight);
+                }
+            }
+        }
+        said
+    }
+
+    /// What the agent wants now that wanted `before`.
+    pub(super) fn after(self, before: AgentWish) -> AgentWish {
+        AgentWish {
+            state: self.state.unwrap_or(before.state),
+            is_down: self.is_down.unwrap_or(before.is_down),
+            weight: self.weight.unwrap_or(before.weight),
+        }
+    }
+}
+
+/// Asks the agents of all `targets`. One that cannot be asked changes nothing.
+pub(super) async fn ask_all(agent: &Agent, targets: Vec<Endpoint>) {
+    let mut running = JoinSet::new();
+    for endpoint in targets {
+        if running.len() >= AT_ONCE {
+            running.join_next().await;
+        }
+        let agent = agent.clone();
+        running.spawn(async move {
+            if let Ok(Some(said)) = tokio::time::timeout(agent.timeout, ask(&agent, &endpoint)).await {
+                endpoint.health.hear(said);
+            }
+        });
+    }
+    while running.join_next().await.is_some() {}
+}
+
+async fn ask(agent: &Agent, endpoint: &Endpoint) -> Option<Said> {
+    // A node behind a unix socket has no port beside it.
+    let Address::Tcp(addr) = &endpoint.addr else { return None };
+    let mut stream = Stream::connect_tcp(SocketAddr::new(addr.ip(), agent.port)).await.ok()?;
+    if !agent.send.is_empty() {
+        stream.write_all(agent.send.as_bytes()).await.ok()?;
+        stream.flush().await.ok()?;
+    }
+    let mut line = Vec::with_capacity(64);
+    while !line.contains(&b'\n') && line.len() < LINE_MAX {
+        let mut piece = [0; 128];
+        match stream.read(&mut piece).await.ok()? {
+            0 => break,
+            read => line.extend_from_slice(&piece[..read]),
+        }
+    }
+    let first = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    Some(Said::parse(&String::from_utf8_lossy(first)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_agents() {
+        let check = |line: &str, state: Option<NodeState>, is_down: Option<bool>, weight: Option<u8>| {
+            assert_eq!(Said::parse(line), Said { state, is_down, weight }, "{line:?}");
+        };
+        check("", None, None, None);
+        check("75%", None, None, Some(75));
+        check("weight:30% up\r\n", None, Some(false), Some(30));
+        check("drain", Some(NodeState::Drain), None, None);
+        check("Maint,down #the disk is full, 5%", Some(NodeState::Maintenance), Some(true), None);
+        check("ready up 100%", Some(NodeState::Ready), Some(false), Some(100));
+        check("fail", None, Some(true), None);
+        check("300% -1% maxconn:5 weight:7 nonsense", None, None, None);
+    }
+
+    #[test]
+    fn what_is_not_said_stays() {
+        let before = AgentWish { state: NodeState::Drain, is_down: true, weight: 20 };
+        assert_eq!(Said::default().after(before), before);
+        let ready = Said { state: Some(NodeState::Ready), ..Said::default() };
+        assert_eq!(ready.after(before), AgentWish { state: NodeState::Ready, ..before });
+    }
+}

@@ -1,0 +1,145 @@
+//! Probes that look closely, and agents on nodes.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use sigma_testkit::{Gateway, Origin, Peer, until};
+
+use crate::managed::await_control;
+use crate::{PATIENCE, SIGMA};
+
+/// A gateway with a control listener in front of nodes at these ports.
+fn gateway(ports: &[u16], checks: Value) -> Gateway {
+    let each = ports.iter().map(|port| (format!("127.0.0.1:{port}"), json!(10)));
+    let config = json!({
+        "workers": 1, "listeners": ["{listen}"], "control": { "address": "{control}" },
+        "routes": [{ "id": "all", "uri": "/*", "upstream": {
+            "nodes": Value::Object(each.collect()), "checks": checks,
+        } }],
+    });
+    let gateway = Gateway::start(SIGMA, &config.to_string()).unwrap();
+    await_control(&gateway);
+    gateway
+}
+
+/// Waits until `/v1/nodes` shows this of the node.
+fn shows(gateway: &Gateway, port: u16, member: &str, want: &Value) {
+    let node = || {
+        let text = Peer::connect(&gateway.control_address()).unwrap().get("/v1/nodes/routes/all").unwrap();
+        let shown: Value = serde_json::from_str(&text.text()).unwrap();
+        let nodes = shown["nodes"].as_array().unwrap();
+        nodes.iter().find(|node| node["node"] == format!("127.0.0.1:{port}")).unwrap().clone()
+    };
+    assert!(until(PATIENCE, || node()[member] == *want), "want {member} {want}: {}", node());
+}
+
+fn active(kind: &str, more: Value) -> Value {
+    let mut active = json!({
+        "type": kind, "timeout": 5, "fast_interval": 0.05, "interval_jitter_percent": 10,
+        "healthy": { "interval": 1, "successes": 1 },
+        "unhealthy": { "interval": 1, "http_failures": 2, "tcp_failures": 2, "timeouts": 2 },
+    });
+    active.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    json!({ "active": active })
+}
+
+#[test]
+fn a_body_without_the_expected_text_is_a_failure() {
+    let is_ready = Arc::new(AtomicBool::new(true));
+    let told = Arc::clone(&is_ready);
+    let node = Origin::answer(move |_| {
+        let body = if told.load(Ordering::SeqCst) { "all is ready" } else { "not yet here" };
+        format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 12\r\n\r\n{body}").into_bytes()
+    });
+    let node = node.unwrap();
+    let gateway = gateway(&[node.port()], active("http", json!({ "http_expected_body": "is ready" })));
+    shows(&gateway, node.port(), "status", &json!("healthy"));
+    is_ready.store(false, Ordering::SeqCst);
+    shows(&gateway, node.port(), "reason", &json!("active check: http_failure"));
+    is_ready.store(true, Ordering::SeqCst);
+    shows(&gateway, node.port(), "status", &json!("healthy"));
+}
+
+/// The health service of a node that speaks gRPC, which says of `shop` what it is told.
+fn grpc_node(serves: Arc<AtomicBool>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    listener.set_nonblocking(true).unwrap();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(answer_health(stream, Arc::clone(&serves)));
+            }
+        });
+    });
+    port
+}
+
+async fn answer_health(stream: tokio::net::TcpStream, serves: Arc<AtomicBool>) {
+    let Ok(mut connection) = ::h2::server::handshake(stream).await else { return };
+    while let Some(Ok((request, mut respond))) = connection.accept().await {
+        let serves = Arc::clone(&serves);
+        tokio::spawn(async move {
+            assert_eq!(request.uri().path(), "/grpc.health.v1.Health/Check");
+            let mut body = request.into_body();
+            let asked = body.data().await.unwrap().unwrap();
+            assert_eq!(&asked[..], b"\0\0\0\0\x06\x0a\x04shop");
+            let head = http::Response::builder().header("content-type", "application/grpc");
+            let mut sending = respond.send_response(head.body(()).unwrap(), false).unwrap();
+            let status = if serves.load(Ordering::SeqCst) { 1 } else { 2 };
+            sending.send_data(vec![0, 0, 0, 0, 2, 8, status].into(), false).unwrap();
+            let mut trailers = http::HeaderMap::new();
+            trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
+            sending.send_trailers(trailers).unwrap();
+        });
+    }
+}
+
+#[test]
+fn the_health_service_of_grpc_is_asked() {
+    let serves = Arc::new(AtomicBool::new(true));
+    let port = grpc_node(Arc::clone(&serves));
+    let gateway = gateway(&[port], active("grpc", json!({ "grpc_service": "shop" })));
+    serves.store(false, Ordering::SeqCst);
+    shows(&gateway, port, "reason", &json!("active check: http_failure"));
+    serves.store(true, Ordering::SeqCst);
+    shows(&gateway, port, "status", &json!("healthy"));
+}
+
+/// An agent that has been asked `weight?` says its line.
+fn agent(line: &Arc<Mutex<String>>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (port, line) = (listener.local_addr().unwrap().port(), Arc::clone(line));
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            let mut asked = [0; 8];
+            if stream.read_exact(&mut asked).is_ok() && &asked == b"weight?\n" {
+                let line = line.lock().unwrap().clone();
+                let _ = stream.write_all(line.as_bytes());
+            }
+        }
+    });
+    port
+}
+
+#[test]
+fn an_agent_weighs_drains_and_stops_its_node() {
+    let (node, other) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
+    let line = Arc::new(Mutex::new("50%\n".to_owned()));
+    let asked = json!({ "port": agent(&line), "interval": 0.05, "timeout": 5, "send": "weight?\n" });
+    let gateway = gateway(&[node.port(), other.port()], json!({ "agent": asked }));
+    shows(&gateway, node.port(), "weight", &json!(5));
+    let says = |text: &str| text.clone_into(&mut line.lock().unwrap());
+    says("drain 100%\n");
+    shows(&gateway, node.port(), "reason", &json!("agent: drain"));
+    shows(&gateway, node.port(), "weight", &json!(10));
+    says("ready down #no disk\n");
+    shows(&gateway, node.port(), "reason", &json!("agent: down"));
+    says("up\n");
+    shows(&gateway, node.port(), "in_use", &json!(true));
+}
