@@ -4,6 +4,7 @@
 //! blocking query). An index that goes back means that Consul begins anew: then the next question does
 //! not wait.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -30,10 +31,16 @@ pub(crate) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, PLAIN).to_string()
 }
 
+/// The client of all questions to one Consul: services share what it knows of certificates.
+pub(crate) fn client(timeout: ConsulTimeout, answer_bytes: u32) -> Arc<Http> {
+    let connect = Duration::from_millis(timeout.connect.into());
+    Arc::new(Http::new(connect, answer_bytes as usize, Trust::System))
+}
+
 /// Asks Consul, and waits there.
 pub(crate) struct Blocking {
     members: Members,
-    http: Http,
+    http: Arc<Http>,
     token: Confidential,
     timeout: ConsulTimeout,
     /// The pause where questions do not wait at Consul.
@@ -46,16 +53,15 @@ pub(crate) struct Blocking {
 
 impl Blocking {
     pub(crate) fn new(
+        http: Arc<Http>,
         members: Members,
         token: Confidential,
         timeout: ConsulTimeout,
         (waits, fetch_interval): (bool, u32),
-        answer_bytes: u32,
     ) -> Blocking {
-        let connect = Duration::from_millis(timeout.connect.into());
         Blocking {
             members,
-            http: Http::new(connect, answer_bytes as usize, Trust::System),
+            http,
             token,
             timeout,
             interval: Duration::from_secs(fetch_interval.into()),
@@ -151,7 +157,7 @@ impl Blocking {
 /// The nodes of one service.
 pub(crate) struct ConsulService {
     blocking: Blocking,
-    service: Box<str>,
+    service: Arc<str>,
     target: String,
     weight: u32,
     sort: SortType,
@@ -172,15 +178,16 @@ fn target(service: &str, args: Option<&DiscoveryArgs>) -> String {
 
 impl ConsulService {
     pub(crate) fn new(
+        http: Arc<Http>,
         settings: &Consul,
         service: &str,
         args: Option<&DiscoveryArgs>,
-        (answer_bytes, most): (u32, u32),
+        most: u32,
     ) -> ConsulService {
         let pace = (settings.keepalive, settings.fetch_interval);
         let members = Members::new(&settings.servers);
         ConsulService {
-            blocking: Blocking::new(members, settings.token.clone(), settings.timeout, pace, answer_bytes),
+            blocking: Blocking::new(http, members, settings.token.clone(), settings.timeout, pace),
             service: service.into(),
             target: target(service, args),
             weight: settings.weight,

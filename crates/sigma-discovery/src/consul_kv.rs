@@ -8,7 +8,7 @@ use serde_json::Value;
 use sigma_config::discovery::ConsulKv;
 use sigma_config::resources::Node;
 
-use crate::consul::{Blocking, encoded};
+use crate::consul::{Blocking, client, encoded};
 use crate::http::Members;
 use crate::node;
 use crate::source::{Listing, Source, Trouble};
@@ -35,8 +35,9 @@ impl ConsulKeys {
         let prefix = settings.prefix.trim_matches('/').to_owned();
         let path: Vec<String> = prefix.split('/').map(encoded).collect();
         let members = Members::new(&settings.servers);
+        let http = client(settings.timeout, answer_bytes);
         ConsulKeys {
-            blocking: Blocking::new(members, settings.token.clone(), settings.timeout, pace, answer_bytes),
+            blocking: Blocking::new(http, members, settings.token.clone(), settings.timeout, pace),
             target: format!("/v1/kv/{}/?recurse=true", path.join("/")),
             folders: Folders { prefix, skip: settings.skip_keys.clone(), weight: settings.weight, most },
         }

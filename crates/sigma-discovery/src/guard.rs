@@ -1,6 +1,6 @@
 //! Lists that shrink at once are doubted for a while.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::source::Listing;
 pub(crate) struct Guard {
     settings: Protection,
     /// Services whose list is doubted.
-    doubts: BTreeMap<Box<str>, Doubt>,
+    doubts: BTreeMap<Arc<str>, Doubt>,
 }
 
 #[derive(Debug)]
@@ -34,34 +34,42 @@ impl Guard {
         self.doubts.values().map(|doubt| doubt.since + self.patience()).min()
     }
 
-    /// What is to be served now that the registry says `said`, with `served` in force.
+    /// What is to be served now that the registry says `said`, with `served` in force. A list that says
+    /// what it said before is the one that was served.
     pub(crate) fn admit(&mut self, now: Instant, served: &Listing, said: &Listing) -> Listing {
-        let services: BTreeSet<&Box<str>> =
-            served.keys().chain(said.keys()).chain(self.doubts.keys()).collect();
-        let mut admitted = Listing::new();
-        for service in services.into_iter().cloned().collect::<Vec<_>>() {
-            let none = || Arc::from([]);
-            let next = said.get(&service).cloned();
-            let doubt = self.doubts.remove(&service);
-            let before = doubt.as_ref().map(|doubt| Arc::clone(&doubt.before));
-            let before = before.or_else(|| served.get(&service).cloned()).unwrap_or_else(none);
-            let length = next.as_ref().map_or(0, |next| next.len());
-            let since = doubt.as_ref().map_or(now, |doubt| doubt.since);
-            let is_over = now.saturating_duration_since(since) >= self.patience();
-            if !self.is_doubtful(before.len(), length) || is_over {
-                admitted.extend(next.map(|next| (service, next)));
+        let mut admitted = said.clone();
+        for (service, nodes) in &mut admitted {
+            if let Some(before) = served.get(service).filter(|before| ***before == **nodes) {
+                *nodes = Arc::clone(before);
+            }
+        }
+        let mut doubts = std::mem::take(&mut self.doubts);
+        let is_new = |(service, nodes): &(&Arc<str>, &Arc<[Node]>)| {
+            admitted.get(*service).is_none_or(|next| !Arc::ptr_eq(next, nodes))
+                && !doubts.contains_key(*service)
+        };
+        let of_served = served.iter().filter(is_new);
+        let changed: Vec<(Arc<str>, Doubt)> = of_served
+            .map(|(service, nodes)| (Arc::clone(service), Doubt { since: now, before: Arc::clone(nodes) }))
+            .collect();
+        let known = doubts.len();
+        let candidates = std::mem::take(&mut doubts).into_iter().chain(changed);
+        for (at, (service, doubt)) in candidates.enumerate() {
+            let next = said.get(&service).map_or(&[][..], |next| &**next);
+            let is_over = now.saturating_duration_since(doubt.since) >= self.patience();
+            if is_over || !self.is_doubtful(doubt.before.len(), next.len()) {
                 continue;
             }
-            if doubt.is_none() {
+            if at >= known {
                 tracing::warn!(
                     service = &*service,
-                    known = before.len(),
-                    said = length,
+                    known = doubt.before.len(),
+                    said = next.len(),
                     "most nodes of a service are gone at once: they are used on for `discovery.protection.believed_after_ms`"
                 );
             }
-            admitted.insert(service.clone(), both(&before, &next.unwrap_or_else(none)));
-            self.doubts.insert(service, Doubt { since, before });
+            admitted.insert(Arc::clone(&service), both(&doubt.before, next));
+            self.doubts.insert(service, doubt);
         }
         admitted
     }
@@ -77,7 +85,7 @@ impl Guard {
 }
 
 /// The nodes of both lists; what is in both is as the second says.
-fn both(before: &Arc<[Node]>, after: &Arc<[Node]>) -> Arc<[Node]> {
+fn both(before: &[Node], after: &[Node]) -> Arc<[Node]> {
     let named: HashSet<(&str, Option<u16>)> = after.iter().map(|node| (&*node.host, node.port)).collect();
     let gone = before.iter().filter(|node| !named.contains(&(&*node.host, node.port)));
     after.iter().chain(gone).cloned().collect()
@@ -167,6 +175,15 @@ mod tests {
         assert_eq!(hosts(&run.served, "web"), ["n", "g", "h", "i", "j", "k", "l"]);
         run.says(12, &[("web", &["n"])]);
         assert_eq!(hosts(&run.served, "web"), ["n"]);
+    }
+
+    #[test]
+    fn what_has_not_changed_is_the_same_list() {
+        let mut run = Run::new(80, &[("web", &["a"]), ("api", &["b"])]);
+        let before = run.served.clone();
+        run.says(1, &[("web", &["a"]), ("api", &["b", "c"])]);
+        assert!(Arc::ptr_eq(&before["web"], &run.served["web"]));
+        assert!(!Arc::ptr_eq(&before["api"], &run.served["api"]));
     }
 
     #[test]

@@ -202,7 +202,11 @@ impl Follower {
         let served = self.tell.borrow().listing.clone().or(earlier).unwrap_or_default();
         let next = self.guard.admit(Instant::now(), &served, said);
         let is_first = self.tell.borrow().listing.is_none();
-        if is_first || next != *served || self.tell.borrow().trouble.is_some() {
+        let is_same = next.len() == served.len()
+            && next
+                .iter()
+                .all(|(service, nodes)| served.get(service).is_some_and(|known| Arc::ptr_eq(known, nodes)));
+        if is_first || !is_same || self.tell.borrow().trouble.is_some() {
             let next = Arc::new(next);
             self.last.note(&self.name, &next);
             self.tell.send_modify(|told| *told = Told { listing: Some(next), trouble: None });

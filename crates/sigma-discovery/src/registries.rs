@@ -4,16 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value, json};
+use sigma_config::crypt::MASK;
 use sigma_config::discovery::{
     Clusters, Consul, ConsulKv, DefaultService, Discovery, DiscoveryLimits, Dump, EtcdDiscovery, Eureka,
     Nacos, Registry, ServiceProblem, check_service,
 };
 use sigma_config::resources::{DiscoveryArgs, Node};
 
-use crate::consul::ConsulService;
+use crate::consul::{self, ConsulService};
 use crate::consul_kv::ConsulKeys;
 use crate::etcd::Folder;
 use crate::eureka::Applications;
+use crate::http::Http;
 use crate::hub::{Hub, Topic};
 use crate::kubernetes::Endpoints;
 use crate::last_good::LastLists;
@@ -22,9 +24,6 @@ use crate::nacos::{self, NacosService};
 use crate::node;
 use crate::source::{Listing, Source};
 use crate::subscription::{Part, Subscription};
-
-/// What stands in the place of a secret.
-const MASK: &str = "******";
 
 /// The service that an upstream takes its nodes from.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +46,8 @@ pub struct Registries {
     /// The files that registries have for themselves.
     of_consul: Option<Arc<LastLists>>,
     of_consul_kv: Option<Arc<LastLists>>,
+    /// What the services of Consul share.
+    consul: OnceLock<Arc<Http>>,
     /// What the services of Nacos share.
     nacos: OnceLock<Arc<nacos::Server>>,
 }
@@ -64,6 +65,7 @@ impl Registries {
             last: LastLists::new(&settings.last_good),
             of_consul: own(settings.consul.as_ref().and_then(|consul| consul.dump.as_ref())),
             of_consul_kv: own(settings.consul_kv.as_ref().and_then(|consul| consul.dump.as_ref())),
+            consul: OnceLock::new(),
             nacos: OnceLock::new(),
             settings: settings.clone(),
         }
@@ -109,7 +111,8 @@ impl Registries {
         let last = self.of_consul.as_ref().unwrap_or(&self.last);
         let name = ConsulService::name(service, args);
         let DiscoveryLimits { answer_bytes, nodes, .. } = self.settings.limits;
-        let source = || ConsulService::new(settings, service, args, (answer_bytes, nodes));
+        let http = || Arc::clone(self.consul.get_or_init(|| consul::client(settings.timeout, answer_bytes)));
+        let source = || ConsulService::new(http(), settings, service, args, nodes);
         let topic = self.topic(Registry::Consul, name, last, source);
         Ok((topic, Part { stand_in: settings.default_service.as_ref().and_then(stand_in), ..part }))
     }
@@ -379,11 +382,11 @@ mod tests {
             "kubernetes": { "client": { "token": "hush" } },
         }));
         let consul = all.dump(Registry::Consul).expect("a dump");
-        assert_eq!((&consul["config"]["token"], &consul["services"]), (&json!("******"), &json!({})));
-        assert_eq!(consul["config"]["servers"], json!(["http://******@h:8500"]));
+        assert_eq!((&consul["config"]["token"], &consul["services"]), (&json!("***"), &json!({})));
+        assert_eq!(consul["config"]["servers"], json!(["http://***@h:8500"]));
         assert_eq!(all.dump(Registry::Nacos), Some(json!({ "services": {} })));
         let kubernetes = all.dump(Registry::Kubernetes).expect("a dump");
-        assert_eq!(kubernetes["config"]["client"]["token"], "******");
+        assert_eq!(kubernetes["config"]["client"]["token"], "***");
         assert_eq!(kubernetes["endpoints"], json!([{ "endpoints": [] }]));
         assert_eq!(all.dump(Registry::Eureka), None);
 

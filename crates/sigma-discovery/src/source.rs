@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use sigma_config::resources::Node;
 
-/// Every service that is known, by name, with its nodes.
-pub(crate) type Listing = BTreeMap<Box<str>, Arc<[Node]>>;
+/// Every service that is known, by name, with its nodes. A copy is cheap, and shares what it holds.
+pub(crate) type Listing = BTreeMap<Arc<str>, Arc<[Node]>>;
 
 /// Why a registry has nothing to tell now; a sentence without secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,6 @@ use sigma_config::resources::Node;
 use tokio::sync::watch;
 
 use crate::hub::{Told, Topic};
-use crate::source::Listing;
 
 /// The metadata of Nacos and others that names the port of gRPC.
 const GRPC_PORT: &str = "gRPC_port";
@@ -27,8 +26,8 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    fn of(&self, listing: &Listing) -> Vec<Node> {
-        let nodes = listing.get(&self.service).map_or(&[][..], |nodes| &**nodes);
+    /// What is wanted of the service's nodes.
+    fn of(&self, nodes: &[Node]) -> Vec<Node> {
         let mut wanted: Vec<Node> = nodes.iter().filter(|node| self.is_wanted(node)).cloned().collect();
         if self.grpc {
             for node in &mut wanted {
@@ -59,10 +58,26 @@ pub struct Subscription {
     part: Part,
     /// None until it is first asked.
     changes: Option<watch::Receiver<Told>>,
-    /// The list that was told last.
-    last: Option<Vec<Node>>,
+    last: Option<Last>,
     /// A failure was told, and is not repeated.
     has_complained: bool,
+}
+
+/// The list that was told last.
+#[derive(Debug)]
+struct Last {
+    list: Vec<Node>,
+    /// The service's nodes that it was made of.
+    nodes: Option<Arc<[Node]>>,
+}
+
+impl Last {
+    fn is_of(&self, nodes: Option<&Arc<[Node]>>) -> bool {
+        match (&self.nodes, nodes) {
+            (Some(known), Some(nodes)) => Arc::ptr_eq(known, nodes),
+            (known, nodes) => known.is_none() && nodes.is_none(),
+        }
+    }
 }
 
 impl Subscription {
@@ -95,10 +110,14 @@ impl Subscription {
             let told = changes.borrow_and_update().clone();
             match (told.listing, told.trouble) {
                 (Some(listing), _) => {
-                    let next = self.part.of(&listing);
-                    if self.last.as_ref() != Some(&next) {
-                        self.last = Some(next.clone());
-                        return Ok(next);
+                    let nodes = listing.get(&*self.part.service);
+                    if self.last.as_ref().is_some_and(|last| last.is_of(nodes)) {
+                        continue;
+                    }
+                    let list = self.part.of(nodes.map_or(&[], |nodes| &**nodes));
+                    let before = self.last.replace(Last { list: list.clone(), nodes: nodes.cloned() });
+                    if before.is_none_or(|before| before.list != list) {
+                        return Ok(list);
                     }
                 }
                 (None, Some(trouble)) if !self.has_complained => {
@@ -130,10 +149,10 @@ mod tests {
             node("b", json!({ "version": "v2" })),
             node("c", json!({})),
         ];
-        let listing = Listing::from([("web".into(), Arc::from(nodes))]);
         let shown = |part: Part| -> Vec<String> {
             let shown = |node: &Node| format!("{}:{}", node.host, node.port.unwrap_or_default());
-            part.of(&listing).iter().map(shown).collect()
+            let nodes = if &*part.service == "web" { &nodes[..] } else { &[] };
+            part.of(nodes).iter().map(shown).collect()
         };
         let part = |service: &str, metadata: Value| Part {
             service: service.into(),

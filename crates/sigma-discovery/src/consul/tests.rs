@@ -22,7 +22,7 @@ fn source(servers: &[RegistryAddress], more: Value, args: Option<Value>) -> Cons
     settings.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
     let settings: Consul = serde_json::from_value(settings).expect("settings");
     let args: Option<DiscoveryArgs> = args.map(|args| serde_json::from_value(args).expect("arguments"));
-    ConsulService::new(&settings, "web", args.as_ref(), (1 << 16, 100))
+    ConsulService::new(client(settings.timeout, 1 << 16), &settings, "web", args.as_ref(), 100)
 }
 
 fn shown(listing: Result<Listing, Trouble>) -> Vec<String> {
@@ -106,6 +106,11 @@ async fn what_is_no_list_of_services_is_an_error() {
         assert!(trouble.contains(want) && !trouble.contains("hush"), "{status} {body:.20}: {trouble}");
         assert_eq!(server.asked("host").0, "/v1/health/service/web?passing=true");
     }
+    // Too slow.
+    let hasty = json!({ "timeout": { "connect": 50, "read": 50 } });
+    let slow = self::source(&[server.address()], hasty, None).next().await.expect_err("an error").0;
+    assert!(slow.contains("did not answer in time"), "{slow}");
+    server.answer("200 OK", "", "[]");
     // Broken off in the middle, and nobody there at all.
     server.answer("200 OK", "X-Consul-Index: 9\r\nConnection: close\r\nContent-Length: 99\r\n", "[");
     assert!(source.next().await.is_err());

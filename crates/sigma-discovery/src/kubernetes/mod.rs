@@ -4,6 +4,7 @@ mod objects;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::AUTHORIZATION;
@@ -187,8 +188,8 @@ impl Endpoints {
         let id = &self.settings.id;
         let whole = if id.is_empty() { service.to_owned() } else { format!("{id}/{service}") };
         let prefix = format!("{whole}:");
-        let before = known.listing.range(Box::<str>::from(prefix.as_str())..).map(|(key, _)| key.clone());
-        let before: Vec<Box<str>> = before.take_while(|key| key.starts_with(&prefix)).collect();
+        let before = known.listing.range(Arc::<str>::from(prefix.as_str())..).map(|(key, _)| key.clone());
+        let before: Vec<Arc<str>> = before.take_while(|key| key.starts_with(&prefix)).collect();
         before.iter().for_each(|key| drop(known.listing.remove(key)));
         let mut ports: BTreeMap<&str, Vec<&Endpoint>> = BTreeMap::new();
         for object in known.objects.get(service).into_iter().flat_map(BTreeMap::values) {
