@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := run
-.PHONY: run test checks conformance bench fuzz docs build-tools tools
+.PHONY: run test checks conformance test-servers bench fuzz docs build-tools tools
 
 # Builds the gateway and starts it on the smallest configuration, with an origin to answer it.
 run: build-tools
@@ -17,11 +17,20 @@ test: checks conformance
 checks: build-tools tools
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	cargo test --workspace --locked -- --skip go::
+	cargo test --workspace --locked -- --skip go:: --skip servers::
 
 # The suites of others for HTTP/2 and gRPC; the first time, Go fetches and builds them.
 conformance: build-tools tools
 	cargo test --workspace --locked --test feature -- go::
+
+# Registries of services as they are: Consul, Nacos, Eureka and the API server of Kubernetes. The first time, Go
+# and Maven fetch and build them, which takes a quarter of an hour. The tests need three GiB of memory.
+test-servers: build-tools tools
+	@missing=(); \
+	command -v java >/dev/null || missing+=(default-jdk-headless); \
+	command -v mvn >/dev/null || missing+=(maven); \
+	$(install_missing)
+	cargo test -p sigma --locked --test feature -- servers:: --test-threads 2
 
 # Measures beside other gateways in one run and fills the table in README.md.
 bench:

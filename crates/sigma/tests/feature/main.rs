@@ -41,6 +41,7 @@ mod reload;
 mod retries;
 mod secrets;
 mod seed;
+mod servers;
 mod sockets;
 mod status;
 mod strict;
