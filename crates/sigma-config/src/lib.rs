@@ -20,6 +20,7 @@ pub mod document;
 pub mod env;
 pub mod expr;
 pub mod forms;
+pub mod health_events;
 pub mod id;
 pub mod io;
 pub mod kind;

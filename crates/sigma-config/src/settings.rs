@@ -451,6 +451,8 @@ pub struct Settings {
     pub secret_lookup: crate::reference::SecretLookup,
     /// How names of nodes are resolved.
     pub dns: crate::dns::Dns,
+    /// Who is told when a node goes out or comes back.
+    pub health_events: crate::health_events::HealthEvents,
     /// File that the process id is written to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
@@ -548,6 +550,7 @@ impl Default for Settings {
             discovery: None,
             secret_lookup: crate::reference::SecretLookup::default(),
             dns: crate::dns::Dns::default(),
+            health_events: crate::health_events::HealthEvents::default(),
             pid_file: None,
             server_header: None,
             upstream_status_header: UpstreamStatusHeader::Errors,

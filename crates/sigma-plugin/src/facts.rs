@@ -53,6 +53,8 @@ pub struct NodeHealth {
     pub port: u16,
     /// Whether requests are sent to it.
     pub healthy: bool,
+    /// Why they are not; empty if they are.
+    pub reason: String,
 }
 
 /// Where the control plane leaves [`Facts`]; a part of the [`crate::Node`].

@@ -301,6 +301,7 @@ fn node_health(resource: &str, node: &Value) -> Option<NodeHealth> {
         ip: node.get("ip")?.as_str()?.to_owned(),
         port: u16::try_from(node.get("port")?.as_u64()?).ok()?,
         healthy: matches!(status, "healthy" | "mostly_healthy"),
+        reason: node.get("reason").and_then(Value::as_str).unwrap_or_default().to_owned(),
     })
 }
 

@@ -109,6 +109,7 @@ pub(super) fn warn_of_restart(old: &Settings, new: &Settings) {
         ("plugin_attr", old.plugin_attr != new.plugin_attr),
         ("secret_lookup", old.secret_lookup != new.secret_lookup),
         ("discovery", old.discovery != new.discovery),
+        ("health_events", old.health_events != new.health_events),
         ("dns.servers", old.dns.servers != new.dns.servers),
         ("dns.ipv6", old.dns.ipv6 != new.dns.ipv6),
         ("pid_file", old.pid_file != new.pid_file),

@@ -30,6 +30,7 @@ use crate::serving::plugins::Plugins;
 use crate::serving::publisher::{Part, Publisher, Whole, problems};
 use crate::serving::secret::{Limits, Secrets};
 use crate::serving::source::Source;
+use crate::serving::webhook;
 use crate::store::{Event, Store, Watch};
 
 /// How often `--watch` looks at the file.
@@ -177,7 +178,12 @@ impl Supervisor {
         let inheritance = Inheritance::new(workers, reporter, Arc::clone(&plugins.node));
         let compiler = inheritance.compiler(Arc::clone(&plugins.enabled));
         let desired = |checked| Desired::new(checked, Arc::clone(&plugins.enabled) as _, keyring.clone());
-        let endpoints = Endpoints::of(settings, workers);
+        let mut endpoints = Endpoints::of(settings, workers);
+        if let Some(webhook) = &settings.health_events.webhook {
+            let (events, teller) = webhook::queue(webhook);
+            endpoints = endpoints.telling(events);
+            tokio::spawn(teller.run());
+        }
         let publisher = Arc::new(Publisher::new(desired(Checked::default()), endpoints, compiler, secrets));
         let mut desired = desired(checked);
         if let Some(store) = &store {

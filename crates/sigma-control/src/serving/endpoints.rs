@@ -22,7 +22,7 @@ use sigma_upstream::feed::{Feed, FeedError, NextNodes};
 use sigma_upstream::health::checker::{CheckerSpec, Checkers, TargetStatus};
 use sigma_upstream::health::outlier::Rules;
 use sigma_upstream::health::plan::{Plan, Traffic};
-use sigma_upstream::health::{HealthRecords, NodeState};
+use sigma_upstream::health::{HealthEvents, HealthRecords, NodeState};
 use sigma_upstream::identity::EndpointIds;
 use sigma_upstream::watch::{Source, Watch, resolve_initial};
 use tokio::task::JoinHandle;
@@ -113,6 +113,11 @@ impl Endpoints {
         let (dns, discovery) = (settings.dns.clone(), settings.discovery.clone().unwrap_or_default());
         let registries = Registries::new(&discovery);
         Endpoints { workers, dns, discovery, registries, ..Endpoints::default() }
+    }
+
+    /// Tells whoever is to know when a node goes out or comes back.
+    pub(crate) fn telling(self, events: HealthEvents) -> Endpoints {
+        Endpoints { checkers: Checkers::telling(events), ..self }
     }
 
     /// For one compilation.

@@ -16,3 +16,4 @@ pub(crate) mod revealed;
 pub mod secret;
 pub(crate) mod source;
 pub mod trial;
+pub(crate) mod webhook;

@@ -18,7 +18,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use super::plan::{Active, Plan};
 use super::probe::probe;
 use super::state::{Standing, State};
-use super::{HealthRecords, NodeStates, agent, ejection, targets};
+use super::{HealthEvents, HealthRecords, NodeStates, agent, ejection, targets};
 use crate::endpoint::{Address, Endpoint, UpstreamCell, lock};
 
 /// A checker that should run.
@@ -52,6 +52,7 @@ pub struct TargetStatus {
 pub struct Checkers {
     upstreams: HashMap<String, Checked>,
     states: Arc<NodeStates>,
+    events: HealthEvents,
 }
 
 #[derive(Debug, Default)]
@@ -76,8 +77,16 @@ impl Drop for Running {
 impl Checkers {
     /// What is known about the endpoints of an upstream, whichever it has or gets.
     pub fn records(&mut self, key: &str) -> Arc<HealthRecords> {
-        let new = || Checked { records: Arc::new(HealthRecords::checked(key, &self.states)), running: None };
+        let new = || Checked {
+            records: Arc::new(HealthRecords::checked(key, &self.states, &self.events)),
+            running: None,
+        };
         Arc::clone(&self.upstreams.entry(key.to_owned()).or_insert_with(new).records)
+    }
+
+    /// None yet, whose changes are told.
+    pub fn telling(events: HealthEvents) -> Checkers {
+        Checkers { events, ..Checkers::default() }
     }
 
     /// What operators want of nodes, checked or not.

@@ -5,6 +5,7 @@
 //! - [`plan`]: checks as configured, compiled.
 //! - [`probe`]: one active probe; [`grpc`]: that of gRPC.
 //! - [`report`]: what workers report, on its way to the control side.
+//! - [`event`]: what is told of targets that go out and come back.
 //! - [`ejection`]: targets go out, and come back when their time is over.
 //! - [`agent`]: what agents on nodes say.
 //! - [`checker`]: the loops that probe and compare, and their life across reloads.
@@ -16,6 +17,7 @@
 mod agent;
 pub mod checker;
 mod ejection;
+mod event;
 mod grpc;
 pub mod outlier;
 pub mod plan;
@@ -32,6 +34,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use crate::endpoint::{Address, Endpoint, lock, node_name};
 
 pub use checker::{CheckerSpec, Checkers, TargetStatus};
+pub use event::{HealthEvent, HealthEvents};
 use outlier::{Course, Rule, Rules, Seen};
 pub use plan::{Passive, Plan, PlanError};
 pub use records::{HealthRecords, NodeStates};
@@ -76,6 +79,7 @@ pub(crate) struct Place {
     host: String,
     port: u16,
     address: Address,
+    events: HealthEvents,
 }
 
 /// What outlier detection knows of a target.
@@ -204,15 +208,18 @@ impl Health {
 
     fn tell(&self, before: Standing, after: Standing) {
         let Some(place) = &self.place else { return };
-        let Place { upstream, host, port, address } = &**place;
-        let (upstream, node) = (&**upstream, node_name(host, *port, address));
+        let Place { upstream, host, port, address, events } = &**place;
+        let (node, reason) = (node_name(host, *port, address), after.reason());
         let (from, to) = (before.state.name(), after.state.name());
-        match after.reason() {
-            Some(reason) => {
-                tracing::warn!(upstream, node, %address, from, to, reason, "health check: the node is out")
+        let said = reason.as_deref().unwrap_or_default();
+        match reason {
+            Some(_) => {
+                tracing::warn!(%upstream, node, %address, from, to, reason = said, "health check: the node is out");
             }
-            None => tracing::warn!(upstream, node, %address, from, to, "health check: the node is back"),
+            None => tracing::warn!(%upstream, node, %address, from, to, "health check: the node is back"),
         }
+        let (upstream, address) = (Arc::clone(upstream), address.to_string());
+        events.tell(|| HealthEvent { upstream, node, address, reason });
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
 
 use super::state::NodeState;
-use super::{Health, HealthEpoch, Place};
+use super::{Health, HealthEpoch, HealthEvents, Place};
 use crate::endpoint::{Address, lock, node_name};
 
 /// How many nodes may have another state than ready.
@@ -52,8 +52,8 @@ impl NodeStates {
 pub struct HealthRecords {
     /// Its key.
     upstream: Arc<str>,
-    /// Whether changes of its nodes are told.
-    is_told: bool,
+    /// Where changes of its nodes are told; None if they are not.
+    told: Option<HealthEvents>,
     states: Arc<NodeStates>,
     epoch: Arc<HealthEpoch>,
     traffic: Arc<AtomicBool>,
@@ -87,8 +87,8 @@ impl HealthRecords {
     }
 
     /// The same where nodes are checked, and their changes told.
-    pub(super) fn checked(key: &str, states: &Arc<NodeStates>) -> HealthRecords {
-        HealthRecords { is_told: true, ..HealthRecords::unchecked(key, states) }
+    pub(super) fn checked(key: &str, states: &Arc<NodeStates>, events: &HealthEvents) -> HealthRecords {
+        HealthRecords { told: Some(events.clone()), ..HealthRecords::unchecked(key, states) }
     }
 
     /// The record of this endpoint: the existing one while anybody uses it, else a new one, which is
@@ -103,10 +103,14 @@ impl HealthRecords {
             known.sweep();
         }
         let mut health = Health::new(Arc::clone(&self.epoch));
-        if self.is_told {
-            let (host, address) = (target.host.clone(), target.address.clone());
-            health.place =
-                Some(Box::new(Place { upstream: Arc::clone(&self.upstream), host, port, address }));
+        if let Some(events) = &self.told {
+            health.place = Some(Box::new(Place {
+                upstream: Arc::clone(&self.upstream),
+                host: target.host.clone(),
+                port,
+                address: target.address.clone(),
+                events: events.clone(),
+            }));
         }
         if let Some(workers) = known.workers {
             health.compare(workers);

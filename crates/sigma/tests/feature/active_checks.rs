@@ -143,3 +143,49 @@ fn an_agent_weighs_drains_and_stops_its_node() {
     says("up\n");
     shows(&gateway, node.port(), "in_use", &json!(true));
 }
+
+/// The service is away at first: what it missed is told again.
+#[test]
+fn a_service_is_told_when_a_node_goes_out_and_comes_back() {
+    let told = Arc::new(Mutex::new(Vec::<Value>::new()));
+    let (calls, heard) = (AtomicBool::new(false), Arc::clone(&told));
+    let service = Origin::answer(move |call| {
+        if !calls.swap(true, Ordering::SeqCst) {
+            return b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n".to_vec();
+        }
+        let body: Value = serde_json::from_slice(&call.body).unwrap();
+        heard.lock().unwrap().extend(body["events"].as_array().unwrap().iter().cloned());
+        b"HTTP/1.1 204 X\r\n\r\n".to_vec()
+    });
+    let service = service.unwrap();
+    let is_up = Arc::new(AtomicBool::new(true));
+    let answers = Arc::clone(&is_up);
+    let node = Origin::answer(move |_| {
+        let status = if answers.load(Ordering::SeqCst) { 200 } else { 500 };
+        format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n").into_bytes()
+    });
+    let node = node.unwrap();
+    let config = json!({
+        "workers": 1, "listeners": ["{listen}"],
+        "health_events": { "webhook": {
+            "url": format!("http://127.0.0.1:{}/health", service.port()), "retry_delay_ms": 10,
+        } },
+        "routes": [{ "id": "all", "uri": "/*", "upstream": {
+            "nodes": { format!("127.0.0.1:{}", node.port()): 1 }, "checks": active("http", json!({})),
+        } }],
+    });
+    let gateway = Gateway::start(SIGMA, &config.to_string()).unwrap();
+    let event = |reason: Value| {
+        let name = format!("127.0.0.1:{}", node.port());
+        json!({"upstream": "routes/all", "node": name, "address": name, "in_use": reason.is_null(), "reason": reason})
+    };
+    let hears = |want: &[Value]| {
+        let heard = until(PATIENCE, || *told.lock().unwrap() == want);
+        assert!(heard, "{:?}\n{}", told.lock().unwrap(), gateway.stderr());
+    };
+    is_up.store(false, Ordering::SeqCst);
+    let out = event(json!("active check: http_failure"));
+    hears(std::slice::from_ref(&out));
+    is_up.store(true, Ordering::SeqCst);
+    hears(&[out, event(Value::Null)]);
+}

@@ -381,18 +381,23 @@ fn upstreams(page: &mut Page, facts: &Facts) {
     }
     page.begin("upstream_status", "gauge", "upstream status from health check");
     // A node that an upstream names twice is one series.
-    let nodes: BTreeMap<String, bool> = facts
+    let nodes: BTreeMap<String, (bool, &str)> = facts
         .nodes
         .iter()
         .map(|node| {
             let port = node.port.to_string();
             (
                 joined(&[("name", node.resource.as_str()), ("ip", node.ip.as_str()), ("port", &port)]),
-                node.healthy,
+                (node.healthy, node.reason.as_str()),
             )
         })
         .collect();
-    for (labels, healthy) in nodes {
-        page.line("upstream_status", &labels, u8::from(healthy));
+    for (labels, (healthy, _)) in &nodes {
+        page.line("upstream_status", labels, u8::from(*healthy));
+    }
+    page.begin("upstream_node_out", "gauge", "Whether a node gets no requests, and why");
+    for (labels, (_, reason)) in &nodes {
+        let labels = format!("{labels},{}", joined(&[("reason", reason)]));
+        page.line("upstream_node_out", &labels, u8::from(!reason.is_empty()));
     }
 }

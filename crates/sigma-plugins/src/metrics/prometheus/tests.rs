@@ -210,6 +210,7 @@ fn facts_of_the_gateway_are_shown() {
         ip: "127.0.0.1".to_owned(),
         port,
         healthy,
+        reason: if healthy { String::new() } else { "active check: timeout".to_owned() },
     };
     world.case.node.part(FactsBoard::default).post(Facts {
         requests: 9,
@@ -245,6 +246,8 @@ fn facts_of_the_gateway_are_shown() {
         r#"apisix_etcd_modify_indexes{key="x_etcd_index"} 12"#,
         r#"apisix_upstream_status{name="/apisix/upstreams/1",ip="127.0.0.1",port="1"} 1"#,
         r#"apisix_upstream_status{name="/apisix/upstreams/1",ip="127.0.0.1",port="2"} 0"#,
+        r#"apisix_upstream_node_out{name="/apisix/upstreams/1",ip="127.0.0.1",port="1",reason=""} 0"#,
+        r#"apisix_upstream_node_out{name="/apisix/upstreams/1",ip="127.0.0.1",port="2",reason="active check: timeout"} 1"#,
     ]);
 }
 

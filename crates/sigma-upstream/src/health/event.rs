@@ -1,0 +1,45 @@
+//! What is told of nodes that go out and come back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::mpsc;
+
+/// A node has gone out, or has come back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HealthEvent {
+    /// The upstream, such as `upstreams/1`.
+    pub upstream: Arc<str>,
+    /// The node's name.
+    pub node: String,
+    /// Its address.
+    pub address: String,
+    /// Why it gets no requests; None if it does again.
+    pub reason: Option<String>,
+}
+
+/// Where events go. Never waits: what has no room is dropped and counted.
+#[derive(Debug, Clone, Default)]
+pub struct HealthEvents {
+    queue: Option<mpsc::Sender<HealthEvent>>,
+    dropped: Arc<AtomicU64>,
+}
+
+impl HealthEvents {
+    /// Into this queue.
+    pub fn into_queue(queue: mpsc::Sender<HealthEvent>) -> HealthEvents {
+        HealthEvents { queue: Some(queue), dropped: Arc::default() }
+    }
+
+    /// Events dropped since this was asked last.
+    pub fn take_dropped(&self) -> u64 {
+        self.dropped.swap(0, Ordering::Relaxed)
+    }
+
+    pub(super) fn tell(&self, event: impl FnOnce() -> HealthEvent) {
+        let Some(queue) = &self.queue else { return };
+        if queue.try_send(event()).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
