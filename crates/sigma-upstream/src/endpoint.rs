@@ -71,9 +71,9 @@ impl Endpoint {
     }
 
     /// Whether requests of sessions that are on it may be sent to it. One of weight 0 takes no other
-    /// sessions, and keeps those that it has.
+    /// sessions, and keeps those that it has; so does one that is drained.
     pub fn keeps_sessions(&self) -> bool {
-        self.health.usable()
+        self.health.keeps_bound()
     }
 
     /// The Host header without a port.

@@ -36,24 +36,8 @@ pub(super) fn after_check(
 
 /// Ejects a target that `rule` has found among `nodes`, if the rules allow it now.
 pub(super) fn eject(rules: &Rules, target: &Arc<Health>, rule: Rule, nodes: &[Endpoint]) {
-    let Some(compared) = target.compared.get() else { return };
-    if target.standing().ejected.is_some() || !rules.enforces(rule, fastrand::u64(..)) {
-        return;
-    }
-    let distinct = targets(nodes, |_| true);
-    let out = distinct.iter().filter(|node| !node.health.usable()).count();
-    if !rules.allows(out, distinct.len()) {
-        tracing::debug!(
-            rule = rule.name(),
-            out,
-            of = distinct.len(),
-            "too many nodes are out to eject another"
-        );
-        return;
-    }
     let now_ms = unix_ms();
-    let until_ms = lock(&compared.course).eject(rules, now_ms, fastrand::u64(..));
-    target.change(|standing| Standing { ejected: Some(rule), ..standing });
+    let Some(until_ms) = decide(rules, target, rule, nodes, now_ms, || fastrand::u64(..)) else { return };
     let (target, time) = (Arc::downgrade(target), Duration::from_millis(until_ms - now_ms));
     tokio::spawn(async move {
         tokio::time::sleep(time).await;
@@ -64,7 +48,37 @@ pub(super) fn eject(rules: &Rules, target: &Arc<Health>, rule: Rule, nodes: &[En
     });
 }
 
-fn come_back(target: &Health) {
+/// Takes the target out if the rules allow it at `now_ms`; returns when it is to come back.
+pub(super) fn decide(
+    rules: &Rules,
+    target: &Health,
+    rule: Rule,
+    nodes: &[Endpoint],
+    now_ms: u64,
+    mut random: impl FnMut() -> u64,
+) -> Option<u64> {
+    let compared = target.compared.get()?;
+    if target.standing().ejected.is_some() || !rules.enforces(rule, random()) {
+        return None;
+    }
+    let distinct = targets(nodes, |_| true);
+    let out = distinct.iter().filter(|node| !node.health.usable()).count();
+    if !rules.allows(out, distinct.len()) {
+        tracing::debug!(
+            rule = rule.name(),
+            out,
+            of = distinct.len(),
+            "too many nodes are out to eject another"
+        );
+        return None;
+    }
+    let until_ms = lock(&compared.course).eject(rules, now_ms, random());
+    target.change(|standing| Standing { ejected: Some(rule), ..standing });
+    Some(until_ms)
+}
+
+/// The time of an ejection is over.
+pub(super) fn come_back(target: &Health) {
     let Some(compared) = target.compared.get() else { return };
     compared.tally.begin_anew();
     lock(&compared.course).come_back(compared.tally.totals());
@@ -74,16 +88,20 @@ fn come_back(target: &Health) {
 /// Compares the nodes by what was seen since the last sweep, and ejects those that stand out.
 pub(super) fn sweep(rules: &Rules, nodes: &[Endpoint]) {
     let distinct = targets(nodes, |_| true);
+    for (at, rule) in compare(rules, &distinct) {
+        eject(rules, &distinct[at].health, rule, &distinct);
+    }
+}
+
+/// The nodes that stand out by what was seen since the last sweep, each with the rule that found it.
+pub(super) fn compare(rules: &Rules, distinct: &[Endpoint]) -> Vec<(usize, Rule)> {
     let sample = |node: &Endpoint| {
         let nothing = Sample { seen: Totals::default(), is_in_use: false };
         node.health.compared.get().map_or(nothing, |compared| {
             lock(&compared.course).sweep(compared.tally.totals(), node.health.usable())
         })
     };
-    let samples: Vec<Sample> = distinct.iter().map(sample).collect();
-    for (at, rule) in rules.outliers(&samples) {
-        eject(rules, &distinct[at].health, rule, nodes);
-    }
+    rules.outliers(&distinct.iter().map(sample).collect::<Vec<_>>())
 }
 
 fn unix_ms() -> u64 {

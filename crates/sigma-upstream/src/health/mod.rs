@@ -24,6 +24,8 @@ pub mod plan;
 pub mod probe;
 mod records;
 mod report;
+#[cfg(test)]
+mod simulation;
 pub mod state;
 mod tally;
 

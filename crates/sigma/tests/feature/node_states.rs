@@ -16,9 +16,15 @@ struct World {
 impl World {
     /// Two nodes that nobody checks.
     fn new() -> World {
+        World::with(json!({}))
+    }
+
+    /// The same, with more fields of the upstream.
+    fn with(fields: Value) -> World {
         let nodes = [Origin::echo("a").unwrap(), Origin::echo("b").unwrap()];
         let each = nodes.iter().map(|node| (format!("127.0.0.1:{}", node.port()), json!(1)));
-        let upstream = json!({ "id": "u", "nodes": Value::Object(each.collect()) });
+        let mut upstream = json!({ "id": "u", "nodes": Value::Object(each.collect()) });
+        upstream.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         let config = json!({
             "workers": 2, "listeners": ["{listen}"], "control": { "address": "{control}" },
             "upstreams": [upstream], "routes": [{ "id": "all", "uri": "/*", "upstream_id": "u" }],
@@ -70,6 +76,31 @@ fn a_node_is_drained_maintained_and_given_back() {
     world.serves(200, [false, true]);
     world.set(0, "ready");
     world.serves(200, [true, true]);
+}
+
+#[test]
+fn sessions_stay_on_a_node_that_is_drained_and_leave_one_in_maintenance() {
+    let affinity = json!({ "cookie": { "name": "node" }, "secret": "0123456789abcdef" });
+    let world = World::with(json!({ "session_affinity": affinity }));
+    let ask = |cookie: &str| {
+        let request = format!("GET / HTTP/1.1\r\nHost: h\r\nCookie: {cookie}\r\n\r\n");
+        world.gateway.connect().unwrap().ask(request).unwrap()
+    };
+    let first = ask("a=b");
+    let cookie = first.head.get("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    let name = first.head.get("x-origin").unwrap().to_owned();
+    let at = usize::from(name == "b");
+    let other = if at == 0 { "b" } else { "a" };
+    let goes_to = |cookie: &str, want: &str| {
+        // Both workers learn of it soon.
+        let all = || (0..8).all(|_| ask(cookie).head.get("x-origin") == Some(want));
+        assert!(until(PATIENCE, all), "want {want}");
+    };
+    world.set(at, "drain");
+    goes_to("a=b", other);
+    goes_to(&cookie, &name);
+    world.set(at, "maintenance");
+    goes_to(&cookie, other);
 }
 
 #[test]
