@@ -1,4 +1,8 @@
 //! Netflix' Eureka: all applications, asked for at intervals.
+//!
+//! Where the settings say so, only changes are asked for. Eureka sends with them what a gateway that has
+//! taken in all of them would have: how many instances there are of each status. Who has something else
+//! asks for everything, and so does everybody from time to time, since two changes may look like none.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,12 +12,15 @@ use serde_json::{Map, Value};
 use sigma_config::discovery::Eureka;
 use sigma_config::resources::Node;
 
-use crate::http::{Http, Members, Question, Trust};
+use crate::http::{Answer, Http, Members, Question, Trust};
 use crate::node;
 use crate::source::{Listing, Source, Trouble};
 
 /// The metadata under which a node's zone is known, wherever the registry has it.
 pub(crate) const ZONE: &str = "zone";
+
+/// After so many answers with changes, everything is asked for.
+const DELTAS: u32 = 10;
 
 /// All applications.
 pub(crate) struct Applications {
@@ -26,6 +33,10 @@ pub(crate) struct Applications {
     /// Nodes of an application, and instances of all.
     most: (u32, u32),
     has_answer: bool,
+    /// How often changes may be asked for before everything is.
+    deltas_left: u32,
+    asks_for_deltas: bool,
+    instances: Instances,
 }
 
 impl Applications {
@@ -41,16 +52,48 @@ impl Applications {
             weight: settings.weight,
             most,
             has_answer: false,
+            deltas_left: 0,
+            asks_for_deltas: settings.delta,
+            instances: Instances::default(),
         }
     }
 
-    async fn ask(&self) -> Result<Listing, Trouble> {
-        let address = self.members.current();
-        let mut question = Question::get(&self.target, self.within);
+    async fn get(&self, further: &str) -> Result<Answer, Trouble> {
+        let target = format!("{}{further}", self.target);
+        let mut question = Question::get(&target, self.within);
         question.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-        let value = self.http.ask(address, question).await?.json(address)?;
-        let unusable = || Trouble(format!("{} answered something else than applications", address.base()));
-        listing(&value, self.weight, self.most).ok_or_else(unusable)
+        self.http.ask(self.members.current(), question).await
+    }
+
+    async fn ask(&mut self) -> Result<Listing, Trouble> {
+        if self.deltas_left > 0 {
+            self.deltas_left -= 1;
+            if self.ask_for_changes().await? {
+                return Ok(self.instances.listing(self.most.0));
+            }
+        }
+        let value = self.get("").await?.json(self.members.current())?;
+        let mut instances = Instances::default();
+        let base = self.members.current().base();
+        let unusable = || Trouble(format!("{base} answered something else than applications, or too many"));
+        instances.take(&value, false, self.weight, self.most.1).ok_or_else(unusable)?;
+        self.instances = instances;
+        self.deltas_left = if self.asks_for_deltas { DELTAS } else { 0 };
+        Ok(self.instances.listing(self.most.0))
+    }
+
+    /// Asks for what has changed; whether all is known then.
+    async fn ask_for_changes(&mut self) -> Result<bool, Trouble> {
+        let answer = self.get("/delta").await?;
+        if matches!(answer.status, 403 | 404) {
+            tracing::warn!("this Eureka does not tell changes: everything is asked for each time");
+            self.asks_for_deltas = false;
+            return Ok(false);
+        }
+        let value = answer.json(self.members.current())?;
+        let has_taken = self.instances.take(&value, true, self.weight, self.most.1).is_some();
+        let hash = value.get("applications").and_then(|all| all.get("apps__hashcode")?.as_str());
+        Ok(has_taken && hash == Some(&*self.instances.hash()))
     }
 }
 
@@ -69,6 +112,8 @@ impl Source for Applications {
                 Err(trouble) => {
                     tries -= 1;
                     self.members.turn();
+                    // Another server has other changes to tell.
+                    self.deltas_left = 0;
                     if tries == 0 {
                         return Err(trouble);
                     }
@@ -79,6 +124,69 @@ impl Source for Applications {
     }
 }
 
+/// Every instance, by application and identity.
+#[derive(Default)]
+struct Instances(BTreeMap<(Box<str>, Box<str>), Instance>);
+
+struct Instance {
+    status: Box<str>,
+    /// None if it is not to be used.
+    node: Option<Node>,
+}
+
+impl Instances {
+    /// Takes in an answer; None if it is none, or there are too many instances.
+    fn take(&mut self, answer: &Value, is_delta: bool, weight: u32, most: u32) -> Option<()> {
+        for application in items(answer.get("applications")?.as_object()?.get("application"))? {
+            let name = application.get("name")?.as_str()?;
+            for about in items(application.get("instance"))? {
+                let key = (name.into(), identity(about));
+                if is_delta && about.get("actionType").and_then(Value::as_str) == Some("DELETED") {
+                    self.0.remove(&key);
+                    continue;
+                }
+                let status = about.get("status").and_then(Value::as_str).unwrap_or("UNKNOWN").into();
+                let node = if is_up(about) { read(about, weight) } else { None };
+                if node.is_none() && is_up(about) {
+                    tracing::warn!(
+                        application = name,
+                        "an instance in Eureka has no address; it is left out"
+                    );
+                }
+                self.0.insert(key, Instance { status, node });
+                if self.0.len() > most as usize {
+                    tracing::warn!("Eureka has more instances than `discovery.limits.objects`");
+                    return None;
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// How many there are of each status, as Eureka writes it.
+    fn hash(&self) -> String {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        self.0.values().for_each(|instance| *counts.entry(&instance.status).or_default() += 1);
+        counts.into_iter().map(|(status, count)| format!("{status}_{count}_")).collect()
+    }
+
+    fn listing(&self, most: u32) -> Listing {
+        let mut applications: BTreeMap<&str, Vec<Node>> = BTreeMap::new();
+        for ((name, _), instance) in &self.0 {
+            applications.entry(name).or_default().extend(instance.node.clone());
+        }
+        applications.into_iter().map(|(name, nodes)| (name.into(), node::list(name, nodes, most))).collect()
+    }
+}
+
+/// What tells an instance apart from the others of its application; older servers have no name for it.
+fn identity(about: &Value) -> Box<str> {
+    let text = |name: &str| about.get(name).and_then(Value::as_str);
+    let port = about.get("port").and_then(|port| node::number(port.get("$"))).unwrap_or_default();
+    let place = || format!("{}:{}:{port}", text("hostName").unwrap_or(""), text("ipAddr").unwrap_or(""));
+    text("instanceId").map_or_else(|| place().into(), Into::into)
+}
+
 /// What older servers write as an object where there is one of it.
 fn items(value: Option<&Value>) -> Option<Vec<&Value>> {
     match value {
@@ -87,34 +195,6 @@ fn items(value: Option<&Value>) -> Option<Vec<&Value>> {
         Some(one @ Value::Object(_)) => Some(vec![one]),
         Some(_) => None,
     }
-}
-
-/// The applications of an answer; None if it is none.
-fn listing(answer: &Value, weight: u32, most: (u32, u32)) -> Option<Listing> {
-    let mut applications: BTreeMap<&str, Vec<Node>> = BTreeMap::new();
-    let mut known = 0;
-    for application in items(answer.get("applications")?.as_object()?.get("application"))? {
-        let name = application.get("name")?.as_str()?;
-        let nodes = applications.entry(name).or_default();
-        for instance in items(application.get("instance"))? {
-            known += 1;
-            if known > most.1 {
-                tracing::warn!("Eureka has more instances than `discovery.limits.objects`");
-                return None;
-            }
-            if !is_up(instance) {
-                continue;
-            }
-            match read(instance, weight) {
-                Some(node) => nodes.push(node),
-                None => {
-                    tracing::warn!(application = name, "an instance in Eureka has no address; it is left out")
-                }
-            }
-        }
-    }
-    let listed = |(name, nodes): (&str, Vec<Node>)| (name.into(), node::list(name, nodes, most.0));
-    Some(applications.into_iter().map(listed).collect())
 }
 
 /// Whether an instance says that it is up, and no operator says otherwise.
@@ -174,9 +254,8 @@ mod tests {
         listing[name].iter().map(shown).collect()
     }
 
-    fn source(servers: &[&Scripted]) -> Applications {
-        let host: Vec<_> = servers.iter().map(|server| server.address()).collect();
-        let settings = json!({ "host": host, "fetch_interval": 1 });
+    fn source(server: &Scripted, delta: bool) -> Applications {
+        let settings = json!({ "host": [server.address()], "fetch_interval": 1, "delta": delta });
         let settings: Eureka = serde_json::from_value(settings).expect("settings");
         Applications::new(&settings, 1 << 16, (10, 20))
     }
@@ -184,7 +263,7 @@ mod tests {
     #[tokio::test]
     async fn instances_that_are_up_are_nodes() {
         let server = Scripted::start();
-        let mut source = source(&[&server]);
+        let mut source = source(&server, false);
         let secure = json!({ "securePort": {"$": "8443", "@enabled": true}, "metadata": {"weight": "7", "zone": "z1"} });
         let of_amazon =
             json!({ "dataCenterInfo": {"name": "Amazon", "metadata": {"availability-zone": "us-1a"}} });
@@ -219,7 +298,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_no_list_of_applications_is_an_error() {
         let server = Scripted::start();
-        let mut source = source(&[&server]);
+        let mut source = source(&server, false);
         let many: Vec<Value> = (0..21).map(|n| instance(&format!("10.0.0.{n}"), json!({}))).collect();
         let too_many = applications(&json!([{"name": "USER", "instance": many}]));
         let lies = [
@@ -238,6 +317,45 @@ mod tests {
             server.answer(status, "Location: http://127.0.0.1:1/\r\n", &applications(&json!([])));
             assert!(source.next().await.is_err(), "{status}");
         }
+    }
+
+    #[tokio::test]
+    async fn changes_are_asked_for_as_long_as_they_tell_all() {
+        let server = Scripted::start();
+        let mut source = source(&server, true);
+        let whole = |hash: &str, instances: &[Value]| {
+            let application = json!([{"name": "USER", "instance": instances}]);
+            json!({"applications": {"apps__hashcode": hash, "application": application}}).to_string()
+        };
+        let next = async |source: &mut Applications| shown(&source.next().await.expect("a listing"), "USER");
+        let (a, b) = (instance("10.0.0.1", json!({})), instance("10.0.0.2", json!({})));
+        server.answer("200 OK", "", &whole("UP_1_", std::slice::from_ref(&a)));
+        assert_eq!(next(&mut source).await, ["10.0.0.1:8080 100"]);
+        let changed = |address: &str, status: &str, action: &str| {
+            instance(address, json!({ "status": status, "actionType": action }))
+        };
+        let delta = [changed("10.0.0.2", "UP", "ADDED"), changed("10.0.0.1", "DOWN", "MODIFIED")];
+        server.answer("200 OK", "", &whole("DOWN_1_UP_1_", &delta));
+        assert_eq!(next(&mut source).await, ["10.0.0.2:8080 100"]);
+        server.answer("200 OK", "", &whole("UP_1_", &[changed("10.0.0.1", "DOWN", "DELETED")]));
+        assert_eq!(next(&mut source).await, ["10.0.0.2:8080 100"]);
+        // Something was missed: everything is asked for, at once.
+        server.answer("200 OK", "", &whole("UP_2_", &[]));
+        server.answer("200 OK", "", &whole("UP_2_", &[a.clone(), b]));
+        assert_eq!(next(&mut source).await, ["10.0.0.1:8080 100", "10.0.0.2:8080 100"]);
+        // A server that tells no changes is not asked for them again.
+        server.answer("403 Forbidden", "", "");
+        server.answer("200 OK", "", &whole("UP_1_", std::slice::from_ref(&a)));
+        server.answer("200 OK", "", &whole("UP_1_", &[a]));
+        for _ in 0..2 {
+            assert_eq!(next(&mut source).await, ["10.0.0.1:8080 100"]);
+        }
+        let targets: Vec<String> = (0..8).map(|_| server.asked("host").0).collect();
+        let delta = "/eureka/apps/delta";
+        assert_eq!(
+            targets,
+            ["/eureka/apps", delta, delta, delta, "/eureka/apps", delta, "/eureka/apps", "/eureka/apps"]
+        );
     }
 
     #[tokio::test]

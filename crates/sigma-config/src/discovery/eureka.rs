@@ -28,6 +28,10 @@ pub struct Eureka {
     /// Timeouts.
     #[serde(default)]
     pub timeout: RegistryTimeout,
+    /// Whether only changes are asked for, but for each eleventh time. Eureka remembers them for three
+    /// minutes, so that `fetch_interval` must be well below.
+    #[serde(default)]
+    pub delta: bool,
 }
 
 /// How long a registry may take, in milliseconds.

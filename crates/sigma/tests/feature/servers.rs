@@ -476,7 +476,7 @@ fn nodes_follow_eureka() {
     eureka.register("a", &a);
     let host = [format!("http://127.0.0.1:{}", free_port()), format!("http://127.0.0.1:{}", eureka.port)];
     let discovery = json!({
-        "eureka": { "host": host, "fetch_interval": 1 }, "protection": { "believed_after_ms": 3000 }
+        "eureka": { "host": host, "fetch_interval": 1, "delta": true }, "protection": { "believed_after_ms": 3000 }
     });
     let gateway = gateway(&discovery, &json!({ "service_name": "USER", "discovery_type": "eureka" }));
     turns_to(&gateway, "a");
