@@ -10,11 +10,11 @@ use std::time::Duration;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::HeaderName;
 use serde_json::Value;
-use sigma_config::discovery::{Consul, ConsulTimeout, SortType};
+use sigma_config::discovery::{Consul, ConsulTimeout, Registry, SortType};
 use sigma_config::resources::{Confidential, DiscoveryArgs, Node};
 
 use crate::http::{Answer, Http, Members, Question, Trust};
-use crate::node;
+use crate::node::{self, LeftOut};
 use crate::source::{Listing, Source, Trouble};
 
 /// The port of services that name none.
@@ -218,6 +218,7 @@ impl Source for ConsulService {
 fn nodes(answer: &Value, weight: u32) -> Option<Vec<Node>> {
     let entries = answer.as_array()?;
     let mut nodes = Vec::with_capacity(entries.len());
+    let mut left_out = LeftOut::default();
     for entry in entries {
         let service = entry.get("Service")?;
         let text = |value: &Value, name: &str| {
@@ -229,9 +230,10 @@ fn nodes(answer: &Value, weight: u32) -> Option<Vec<Node>> {
         let port = node::port(service.get("Port")).unwrap_or(PORT);
         match node::node(&host, Some(port), weight) {
             Some(node) => nodes.push(Node { metadata: node::metadata(service.get("Meta")), ..node }),
-            None => tracing::warn!(host, "Consul names an address that is none; it is left out"),
+            None => left_out.note(&host),
         }
     }
+    left_out.tell(Registry::Consul);
     Some(nodes)
 }
 

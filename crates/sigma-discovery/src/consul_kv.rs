@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::Value;
-use sigma_config::discovery::ConsulKv;
+use sigma_config::discovery::{ConsulKv, Registry};
 use sigma_config::resources::Node;
 
 use crate::consul::{Blocking, client, encoded};
 use crate::http::Members;
-use crate::node;
+use crate::node::{self, LeftOut};
 use crate::source::{Listing, Source, Trouble};
 
 /// All folders below the prefix.
@@ -53,6 +53,7 @@ impl Folders {
             return None;
         }
         let mut folders: BTreeMap<&str, Vec<Node>> = BTreeMap::new();
+        let mut left_out = LeftOut::default();
         for item in keys {
             let key = item.get("Key")?.as_str()?;
             if self.skip.iter().any(|skip| key.starts_with(skip.as_str())) {
@@ -67,9 +68,10 @@ impl Folders {
             let nodes = folders.entry(folder).or_default();
             match read_node(address, item.get("Value"), self.weight) {
                 Some(node) => nodes.extend(node),
-                None => tracing::warn!(key, "a key of Consul is no node; it is left out"),
+                None => left_out.note(key),
             }
         }
+        left_out.tell(Registry::ConsulKv);
         let listed =
             |(folder, nodes): (&str, Vec<Node>)| (folder.into(), node::list(folder, nodes, self.most.0));
         Some(folders.into_iter().map(listed).collect())

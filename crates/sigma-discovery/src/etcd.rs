@@ -12,12 +12,12 @@ use base64::prelude::BASE64_STANDARD;
 use reqwest::Method;
 use reqwest::header::AUTHORIZATION;
 use serde_json::{Value, json};
-use sigma_config::discovery::{EtcdDiscovery, RegistryAddress};
+use sigma_config::discovery::{EtcdDiscovery, Registry, RegistryAddress};
 use sigma_config::resources::{Confidential, Node};
 
 use crate::http::{Http, Members, Question, Trust};
 use crate::list_watch::{Heard, Lines, Watched};
-use crate::node;
+use crate::node::{self, LeftOut};
 use crate::source::{Listing, Trouble};
 
 /// A watch is begun anew after this long: one whose other side is gone without a word ends at last.
@@ -94,14 +94,16 @@ impl Folder {
     fn read(&self, answer: &Value) -> Option<Keys> {
         let revision = node::number(answer.get("header")?.get("revision"))?;
         let mut keys = Keys { revision, nodes: BTreeMap::new() };
+        let mut left_out = LeftOut::default();
         for pair in answer.get("kvs").and_then(Value::as_array).into_iter().flatten() {
-            self.put(&mut keys, pair)?;
+            self.put(&mut keys, pair, &mut left_out)?;
         }
+        left_out.tell(Registry::Etcd);
         Some(keys)
     }
 
     /// Takes in a key with its value; None if that cannot be.
-    fn put(&self, keys: &mut Keys, pair: &Value) -> Option<()> {
+    fn put(&self, keys: &mut Keys, pair: &Value, left_out: &mut LeftOut) -> Option<()> {
         let name = self.name_of(pair)?;
         let text = pair.get("value").and_then(Value::as_str).unwrap_or_default();
         match BASE64_STANDARD.decode(text).ok().and_then(|value| read_node(&value, self.weight)) {
@@ -110,7 +112,7 @@ impl Folder {
                 (keys.nodes.len() <= self.most.1 as usize).then_some(())
             }
             None => {
-                tracing::warn!(key = name, "a key in etcd is no node; it is left out");
+                left_out.note(&name);
                 keys.nodes.remove(&name);
                 Some(())
             }
@@ -131,13 +133,15 @@ impl Folder {
             return None;
         }
         let events = result.get("events").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let mut left_out = LeftOut::default();
         for event in events {
             let pair = event.get("kv")?;
             match event.get("type").and_then(Value::as_str) {
                 Some("DELETE") => drop(keys.nodes.remove(&self.name_of(pair)?)),
-                _ => self.put(keys, pair)?,
+                _ => self.put(keys, pair, &mut left_out)?,
             }
         }
+        left_out.tell(Registry::Etcd);
         keys.revision = revision;
         Some(if events.is_empty() { Heard::Nothing } else { Heard::Change })
     }

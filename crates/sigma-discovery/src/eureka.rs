@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use reqwest::header::{ACCEPT, HeaderValue};
 use serde_json::{Map, Value};
-use sigma_config::discovery::Eureka;
+use sigma_config::discovery::{Eureka, Registry};
 use sigma_config::resources::Node;
 
 use crate::http::{Answer, Http, Members, Question, Trust};
-use crate::node;
+use crate::node::{self, LeftOut};
 use crate::source::{Listing, Source, Trouble};
 
 /// The metadata under which a node's zone is known, wherever the registry has it.
@@ -137,10 +137,11 @@ struct Instance {
 impl Instances {
     /// Takes in an answer; None if it is none, or there are too many instances.
     fn take(&mut self, answer: &Value, is_delta: bool, weight: u32, most: u32) -> Option<()> {
+        let mut left_out = LeftOut::default();
         for application in items(answer.get("applications")?.as_object()?.get("application"))? {
             let name = application.get("name")?.as_str()?;
             for about in items(application.get("instance"))? {
-                let key = (name.into(), identity(about));
+                let key: (Box<str>, Box<str>) = (name.into(), identity(about));
                 if is_delta && about.get("actionType").and_then(Value::as_str) == Some("DELETED") {
                     self.0.remove(&key);
                     continue;
@@ -148,10 +149,7 @@ impl Instances {
                 let status = about.get("status").and_then(Value::as_str).unwrap_or("UNKNOWN").into();
                 let node = if is_up(about) { read(about, weight) } else { None };
                 if node.is_none() && is_up(about) {
-                    tracing::warn!(
-                        application = name,
-                        "an instance in Eureka has no address; it is left out"
-                    );
+                    left_out.note(&key.1);
                 }
                 self.0.insert(key, Instance { status, node });
                 if self.0.len() > most as usize {
@@ -160,6 +158,7 @@ impl Instances {
                 }
             }
         }
+        left_out.tell(Registry::Eureka);
         Some(())
     }
 

@@ -147,7 +147,10 @@ impl Follower {
                 }
                 Err(trouble) => {
                     let kept = self.earlier.is_some() || self.tell.borrow().listing.is_some();
-                    tracing::warn!(topic = self.name, %trouble, kept, "no list of nodes, the last one stays");
+                    // Once for each reason: many services may share a registry that is away for long.
+                    if self.tell.borrow().trouble.as_ref() != Some(&trouble) {
+                        tracing::warn!(topic = self.name, %trouble, kept, "no list of nodes, the last one stays");
+                    }
                     self.serve_earlier();
                     self.tell.send_modify(|told| told.trouble = Some(trouble));
                     let pause = backoff(failures);

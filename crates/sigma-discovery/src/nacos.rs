@@ -9,13 +9,13 @@ use base64::prelude::BASE64_STANDARD;
 use reqwest::Method;
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::Value;
-use sigma_config::discovery::{Nacos, RegistryAddress};
+use sigma_config::discovery::{Nacos, Registry, RegistryAddress};
 use sigma_config::resources::{Confidential, DiscoveryArgs, Node};
 use tokio::sync::Mutex;
 
 use crate::consul::encoded;
 use crate::http::{Answer, Http, Members, Question, Trust};
-use crate::node;
+use crate::node::{self, LeftOut};
 use crate::source::{Listing, Source, Trouble};
 
 /// The namespace and the group that are meant where none is named.
@@ -216,15 +216,17 @@ fn nodes(answer: &Value, default_weight: u32) -> Option<Vec<Node>> {
         if weight > 0.0 { scaled.max(1) } else { 0 }
     };
     let mut nodes = Vec::with_capacity(hosts.len());
+    let mut left_out = LeftOut::default();
     for host in hosts.iter().filter(|host| is_set(host, "enabled") && is_set(host, "healthy")) {
         let address = host.get("ip")?.as_str()?;
         let weight = weight(host).map_or(default_weight, whole);
         let found = node::port(host.get("port")).and_then(|port| node::node(address, Some(port), weight));
         match found {
             Some(node) => nodes.push(Node { metadata: node::metadata(host.get("metadata")), ..node }),
-            None => tracing::warn!(address, "Nacos names an address that is none; it is left out"),
+            None => left_out.note(address),
         }
     }
+    left_out.tell(Registry::Nacos);
     Some(nodes)
 }
 

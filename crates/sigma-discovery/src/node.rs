@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use sigma_config::discovery::Registry;
 use sigma_config::resources::Node;
 
 /// A node at an address that a registry told; None if that is none. An address is an IP address or a
@@ -53,6 +54,31 @@ pub(crate) fn port(value: Option<&Value>) -> Option<u16> {
 /// A weight that a registry may write as text.
 pub(crate) fn weight(value: Option<&Value>) -> Option<u32> {
     number(value).map(|weight| u32::try_from(weight).unwrap_or(u32::MAX))
+}
+
+/// What of an answer is no node: told in one line, however much it is.
+#[derive(Debug, Default)]
+pub(crate) struct LeftOut {
+    count: usize,
+    first: String,
+}
+
+impl LeftOut {
+    /// It is left out.
+    pub(crate) fn note(&mut self, what: &str) {
+        if self.count == 0 {
+            self.first = what.chars().take(100).collect();
+        }
+        self.count += 1;
+    }
+
+    /// The answer is read.
+    pub(crate) fn tell(&self, registry: Registry) {
+        let LeftOut { count, first } = self;
+        if *count > 0 {
+            tracing::warn!(%registry, count, first, "what a registry names is no node; it is left out");
+        }
+    }
 }
 
 /// A list as it is told: each address once, the first time it is named, and no more than `most`.
@@ -105,6 +131,13 @@ mod tests {
         }
         assert_eq!(node("h", Some(0), 1), None);
         assert_eq!(node("h", None, 1).and_then(|node| node.port), None);
+    }
+
+    #[test]
+    fn what_is_left_out_is_counted_and_the_first_of_it_shown() {
+        let mut left_out = LeftOut::default();
+        ["x".repeat(1000), "b".to_owned()].iter().for_each(|what| left_out.note(what));
+        assert_eq!((left_out.count, left_out.first), (2, "x".repeat(100)));
     }
 
     #[test]

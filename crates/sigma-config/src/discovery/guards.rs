@@ -62,7 +62,7 @@ pub struct DiscoveryLimits {
     /// Nodes of one service; more are left out, with a line in the log.
     #[schemars(range(min = 1))]
     pub nodes: u32,
-    /// Keys or objects that are kept of one registry.
+    /// Keys, instances, or objects and their endpoints, that are kept of one registry.
     #[schemars(range(min = 1))]
     pub objects: u32,
 }

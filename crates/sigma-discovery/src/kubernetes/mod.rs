@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use reqwest::header::AUTHORIZATION;
 use serde_json::Value;
-use sigma_config::discovery::{Cluster, KubernetesSchema, NamespaceSelector, RegistryAddress};
+use sigma_config::discovery::{Cluster, KubernetesSchema, NamespaceSelector, Registry, RegistryAddress};
 use sigma_config::resources::Node;
 
 use crate::consul::encoded;
 use crate::http::{Http, Question, Trust};
 use crate::list_watch::{Heard, Lines, Watched};
-use crate::node;
+use crate::node::{self, LeftOut};
 use crate::source::{Listing, Trouble};
-use objects::{Endpoint, Form, Object};
+use objects::{Endpoint, Form, Object, Reader};
 
 /// Objects of one page of a list.
 const PAGE: u32 = 500;
@@ -56,6 +56,8 @@ struct Known {
     objects: BTreeMap<Box<str>, BTreeMap<Box<str>, Object>>,
     /// The service of each object, by `namespace/name`.
     services: BTreeMap<Box<str>, Box<str>>,
+    /// Endpoints of all objects.
+    endpoints: usize,
     listing: Listing,
 }
 
@@ -167,20 +169,26 @@ impl Endpoints {
         http.ask(address, question).await?.json(address)
     }
 
-    /// Takes in an object; None if there are too many.
-    fn put(&self, known: &mut Known, object: &Value) -> Option<()> {
+    /// Takes in an object; None if there are too many of them, or of their endpoints.
+    fn put(&self, known: &mut Known, reader: &mut Reader, object: &Value) -> Option<()> {
         let Some((namespace, name)) = objects::names(object) else { return Some(()) };
         if !self.counts(namespace) {
             return Some(());
         }
         let key: Box<str> = format!("{namespace}/{name}").into();
-        let read = objects::read(self.form, object, self.settings.default_weight);
         known.remove(&key);
-        if let Some(object) = read {
+        if let Some(object) = reader.read(object) {
+            known.endpoints += object.len();
             known.services.insert(key.clone(), object.service.clone());
             known.objects.entry(object.service.clone()).or_default().insert(key, object);
         }
-        (known.services.len() <= self.most.1 as usize).then_some(())
+        let most = self.most.1 as usize;
+        (known.services.len() <= most && known.endpoints <= most).then_some(())
+    }
+
+    fn reader(&self) -> Reader {
+        let (weight, most) = (self.settings.default_weight, self.most.1 as usize + 1);
+        Reader { form: self.form, weight, most, left_out: LeftOut::default() }
     }
 
     /// Lists the ports of a service anew.
@@ -222,10 +230,13 @@ impl Endpoints {
                 let (namespace, name) = objects::names(object)?;
                 let key = format!("{namespace}/{name}");
                 let before = known.services.get(key.as_str()).cloned();
-                if kind == "DELETED" {
-                    known.remove(&key)
-                } else {
-                    self.put(known, object)?
+                match kind {
+                    "DELETED" => known.remove(&key),
+                    _ => {
+                        let mut reader = self.reader();
+                        self.put(known, &mut reader, object)?;
+                        reader.left_out.tell(Registry::Kubernetes);
+                    }
                 }
                 let after = known.services.get(key.as_str()).cloned();
                 for service in
@@ -246,7 +257,7 @@ impl Known {
     fn remove(&mut self, key: &str) {
         let Some(service) = self.services.remove(key) else { return };
         if let Some(objects) = self.objects.get_mut(&service) {
-            objects.remove(key);
+            self.endpoints -= objects.remove(key).map_or(0, |object| object.len());
             if objects.is_empty() {
                 self.objects.remove(&service);
             }
@@ -258,8 +269,12 @@ impl Watched for Endpoints {
     async fn load(&mut self) -> Result<(), Trouble> {
         self.ready().await?;
         let (mut known, mut further) = (Known::default(), String::new());
-        let limit = self.most.1;
-        let unusable = || Trouble(format!("the API server answered no list, or more than {limit} objects"));
+        let (limit, mut reader) = (self.most.1, self.reader());
+        let unusable = || {
+            Trouble(format!(
+                "the API server answered no list, or more than {limit} objects or endpoints (`discovery.limits.objects`)"
+            ))
+        };
         // As many pages as there may be objects: a page may be empty.
         for _ in 0..=limit {
             let page = self.page(&further).await?;
@@ -268,13 +283,14 @@ impl Watched for Endpoints {
             // Go writes an empty list so.
             let items = if items.is_null() { &[] } else { items.as_array().ok_or_else(unusable)?.as_slice() };
             for object in items {
-                self.put(&mut known, object).ok_or_else(unusable)?;
+                self.put(&mut known, &mut reader, object).ok_or_else(unusable)?;
             }
             let text = |name: &str| metadata.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
             further = text("continue");
             if further.is_empty() {
                 let services: Vec<Box<str>> = known.objects.keys().cloned().collect();
                 services.iter().for_each(|service| self.relist(&mut known, service));
+                reader.left_out.tell(Registry::Kubernetes);
                 (self.known, self.revision) = (known, text("resourceVersion"));
                 return Ok(());
             }

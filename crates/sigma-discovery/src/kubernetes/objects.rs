@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use sigma_config::resources::Node;
 
 use crate::eureka::ZONE;
-use crate::node;
+use crate::node::{self, LeftOut};
 
 /// The label that tells the service of an EndpointSlice.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -24,8 +24,10 @@ pub(super) struct Object {
     /// `namespace/service`.
     pub(super) service: Box<str>,
     /// Each port's name with the endpoints there.
-    pub(super) ports: Vec<(Box<str>, Vec<Endpoint>)>,
+    pub(super) ports: Ports,
 }
+
+type Ports = Vec<(Box<str>, Vec<Endpoint>)>;
 
 /// One address at one port.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,19 +43,91 @@ pub(super) fn names(object: &Value) -> Option<(&str, &str)> {
     Some((metadata.get("namespace")?.as_str()?, metadata.get("name")?.as_str()?))
 }
 
-/// Reads an object; None if it is none, or is of no service.
-pub(super) fn read(form: Form, object: &Value, weight: u32) -> Option<Object> {
-    let (namespace, name) = names(object)?;
-    match form {
-        Form::Endpoints => {
-            let service = format!("{namespace}/{name}").into();
-            Some(Object { service, ports: subsets(object, weight) })
+impl Object {
+    /// How many endpoints it has, each port counted.
+    pub(super) fn len(&self) -> usize {
+        self.ports.iter().map(|(_, endpoints)| endpoints.len()).sum()
+    }
+}
+
+/// Reads objects. An object of a few bytes for each port and each address may say as many endpoints as
+/// the product of the two: it is read no further than to `most`.
+pub(super) struct Reader {
+    pub(super) form: Form,
+    pub(super) weight: u32,
+    pub(super) most: usize,
+    pub(super) left_out: LeftOut,
+}
+
+impl Reader {
+    /// An object; None if it is none, or is of no service.
+    pub(super) fn read(&mut self, object: &Value) -> Option<Object> {
+        let (namespace, name) = names(object)?;
+        match self.form {
+            Form::Endpoints => {
+                let service = format!("{namespace}/{name}").into();
+                Some(Object { service, ports: self.subsets(object) })
+            }
+            Form::Slices => {
+                let service = object.get("metadata")?.get("labels")?.get(SERVICE_NAME)?.as_str()?;
+                let service = format!("{namespace}/{service}").into();
+                Some(Object { service, ports: self.slice(object) })
+            }
         }
-        Form::Slices => {
-            let service = object.get("metadata")?.get("labels")?.get(SERVICE_NAME)?.as_str()?;
-            let service = format!("{namespace}/{service}").into();
-            Some(Object { service, ports: slice(object, weight) })
+    }
+
+    fn subsets(&mut self, object: &Value) -> Ports {
+        let (mut ports, mut room) = (Vec::new(), self.most);
+        for subset in list(object, "subsets") {
+            for (name, number) in list(subset, "ports").iter().filter_map(port).take(room) {
+                let mut endpoints = Vec::new();
+                let addresses = list(subset, "addresses");
+                for address in addresses.iter().take(room) {
+                    let ip = address.get("ip").and_then(Value::as_str).unwrap_or_default();
+                    endpoints.extend(self.endpoint(ip, number, address, true));
+                }
+                room = room.saturating_sub(addresses.len().max(1));
+                ports.push((name, endpoints));
+            }
         }
+        ports
+    }
+
+    fn slice(&mut self, object: &Value) -> Ports {
+        let is = |endpoint: &Value, condition: &str| endpoint.get("conditions")?.get(condition)?.as_bool();
+        let (mut ports, mut room) = (Vec::new(), self.most);
+        for (name, number) in list(object, "ports").iter().filter_map(port).take(room) {
+            let mut endpoints = Vec::new();
+            let abouts = list(object, "endpoints");
+            for about in abouts.iter().take(room) {
+                // What is not said counts as ready.
+                let is_ready = is(about, "ready").unwrap_or(true);
+                let serves = is(about, "serving") == Some(true) && is(about, "terminating") == Some(true);
+                if is_ready || serves {
+                    let hosts = list(about, "addresses").iter().filter_map(Value::as_str).take(room);
+                    endpoints.extend(hosts.filter_map(|host| self.endpoint(host, number, about, is_ready)));
+                }
+            }
+            // What is not used was looked at as well.
+            room = room.saturating_sub(endpoints.len().max(abouts.len()).max(1));
+            ports.push((name, endpoints));
+        }
+        ports
+    }
+
+    fn endpoint(&mut self, host: &str, port: u16, about: &Value, is_ready: bool) -> Option<Endpoint> {
+        let mut metadata = Map::new();
+        for (known, name) in [(ZONE, "zone"), ("node", "nodeName")] {
+            if let Some(Value::String(text)) = about.get(name) {
+                metadata.insert(known.to_owned(), text.as_str().into());
+            }
+        }
+        let metadata = (!metadata.is_empty()).then(|| Box::new(metadata));
+        let Some(node) = node::node(host, Some(port), self.weight) else {
+            self.left_out.note(host);
+            return None;
+        };
+        Some(Endpoint { node: Node { metadata, ..node }, is_ready })
     }
 }
 
@@ -70,50 +144,4 @@ fn port(port: &Value) -> Option<(Box<str>, u16)> {
         _ => None,
     };
     Some((text("name").or_else(|| text("targetPort")).unwrap_or_else(|| number.to_string().into()), number))
-}
-
-fn endpoint(host: &str, port: u16, weight: u32, about: &Value, is_ready: bool) -> Option<Endpoint> {
-    let mut metadata = Map::new();
-    for (known, name) in [(ZONE, "zone"), ("node", "nodeName")] {
-        if let Some(Value::String(text)) = about.get(name) {
-            metadata.insert(known.to_owned(), text.as_str().into());
-        }
-    }
-    let metadata = (!metadata.is_empty()).then(|| Box::new(metadata));
-    let Some(node) = node::node(host, Some(port), weight) else {
-        tracing::warn!(host, "Kubernetes names an address that is none; it is left out");
-        return None;
-    };
-    Some(Endpoint { node: Node { metadata, ..node }, is_ready })
-}
-
-fn subsets(object: &Value, weight: u32) -> Vec<(Box<str>, Vec<Endpoint>)> {
-    let mut ports = Vec::new();
-    for subset in list(object, "subsets") {
-        for (name, number) in list(subset, "ports").iter().filter_map(port) {
-            let at = |address: &Value| endpoint(address.get("ip")?.as_str()?, number, weight, address, true);
-            ports.push((name, list(subset, "addresses").iter().filter_map(at).collect()));
-        }
-    }
-    ports
-}
-
-fn slice(object: &Value, weight: u32) -> Vec<(Box<str>, Vec<Endpoint>)> {
-    let is = |endpoint: &Value, condition: &str| endpoint.get("conditions")?.get(condition)?.as_bool();
-    let mut ports = Vec::new();
-    for (name, number) in list(object, "ports").iter().filter_map(port) {
-        let mut endpoints = Vec::new();
-        for about in list(object, "endpoints") {
-            // What is not said counts as ready.
-            let is_ready = is(about, "ready").unwrap_or(true);
-            let serves = is(about, "serving") == Some(true) && is(about, "terminating") == Some(true);
-            if is_ready || serves {
-                let addresses = list(about, "addresses").iter().filter_map(Value::as_str);
-                endpoints
-                    .extend(addresses.filter_map(|host| endpoint(host, number, weight, about, is_ready)));
-            }
-        }
-        ports.push((name, endpoints));
-    }
-    ports
 }

@@ -224,7 +224,12 @@ async fn what_is_no_list_is_an_error() {
     let server = Scripted::start();
     let mut source = source(&server, json!({}));
     let many: Vec<Value> = (0..21).map(|n| endpoints("a", &format!("s{n}"), &[])).collect();
-    for lie in ["", "{}", "{\"metadata\": {}, \"items\": 1}", "{\"items\": []}", &list("1", "", &many)] {
+    // Few ports and addresses are many endpoints.
+    let hosts: Vec<String> = (1..12).map(|n| format!("10.0.0.{n}")).collect();
+    let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
+    let wide = [endpoints("a", "web", &hosts)];
+    let lies = ["", "{}", "{\"metadata\": {}, \"items\": 1}", "{\"items\": []}"];
+    for lie in lies.into_iter().chain([&*list("1", "", &many), &list("1", "", &wide)]) {
         server.answer("200 OK", "", lie);
         assert!(source.next().await.is_err(), "{lie}");
     }
