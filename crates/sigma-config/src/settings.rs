@@ -453,6 +453,10 @@ pub struct Settings {
     pub dns: crate::dns::Dns,
     /// Who is told when a node goes out or comes back.
     pub health_events: crate::health_events::HealthEvents,
+    /// The zone that this gateway is in, for upstreams with `zone_aware`; unset: they are served without
+    /// regard to zones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
     /// File that the process id is written to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
@@ -551,6 +555,7 @@ impl Default for Settings {
             secret_lookup: crate::reference::SecretLookup::default(),
             dns: crate::dns::Dns::default(),
             health_events: crate::health_events::HealthEvents::default(),
+            zone: None,
             pid_file: None,
             server_header: None,
             upstream_status_header: UpstreamStatusHeader::Errors,

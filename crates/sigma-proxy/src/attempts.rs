@@ -38,6 +38,8 @@ pub(crate) struct Choice {
     pub(crate) key: Option<Box<[u8]>>,
     /// The node that the request says its session is on.
     pub(crate) session: Option<Token>,
+    /// The metadata that the node is to have.
+    pub(crate) subset: Option<Box<[u8]>>,
 }
 
 /// A node chosen from a set, which stays alive with it.
@@ -88,9 +90,11 @@ impl<'a> Attempts<'a> {
     /// Returns an error if every node was tried or may not be used.
     pub(crate) fn pick(&mut self) -> Result<Picked, Fault> {
         let mut balancer = self.towards.balancer.borrow_mut();
-        let (key, session) = (self.choice.key.as_deref(), self.choice.session);
+        let Choice { key, session, subset } = &self.choice;
+        let (key, session, subset) = (key.as_deref(), *session, subset.as_deref());
         let (now_ms, random) = (deadline::now_ms(), self.worker.random());
-        let mut pick = |tried: &Tried| balancer.pick(&PickContext { key, session, tried, now_ms, random });
+        let mut pick =
+            |tried: &Tried| balancer.pick(&PickContext { key, session, subset, tried, now_ms, random });
         let mut picked = pick(&self.tried);
         if picked.is_none() && self.policy.is_some() && !self.tried.is_empty() {
             // Whoever writes a policy waits between attempts: a node that failed is worth another one.
@@ -111,9 +115,10 @@ impl<'a> Attempts<'a> {
             None if balancer.keeps_to(session) => {
                 Err(Fault::new(FaultKind::NoNode, "the node of the session is gone"))
             }
-            None if balancer.is_refusing() => {
-                Err(Fault::new(FaultKind::NoNode, "too few nodes of the upstream are usable"))
-            }
+            None if self.tried.is_empty() && balancer.is_refusing() => Err(Fault::new(
+                FaultKind::NoNode,
+                "too few nodes of the upstream are usable, or none has the metadata that is asked for",
+            )),
             None => Err(Fault::new(
                 FaultKind::NodesExhausted,
                 "all nodes of the upstream were tried or none may be used",

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde_json::{Map, Value};
 use sigma_config::resources::{Node, Scheme};
 
 use crate::health::{Health, HealthEpoch, HealthRecords};
@@ -52,6 +53,8 @@ pub struct Endpoint {
     pub weight: u32,
     /// Group; higher groups are used first.
     pub priority: i32,
+    /// What else is said of it.
+    pub metadata: Option<Arc<Map<String, Value>>>,
     /// What health checks know about it.
     pub health: Arc<Health>,
 }
@@ -76,6 +79,11 @@ impl Endpoint {
         self.health.keeps_bound()
     }
 
+    /// A text of its metadata.
+    pub fn metadata_text(&self, key: &str) -> Option<&str> {
+        self.metadata.as_ref()?.get(key)?.as_str()
+    }
+
     /// The Host header without a port.
     pub fn bare_host_header(&self) -> &str {
         let port = self.host_header.rfind(':').filter(|at| !self.host_header[*at..].contains(']'));
@@ -88,6 +96,7 @@ impl Endpoint {
             && self.addr == other.addr
             && self.weight == other.weight
             && self.priority == other.priority
+            && self.metadata == other.metadata
             && Arc::ptr_eq(&self.health, &other.health)
     }
 }
@@ -218,6 +227,8 @@ pub struct PlannedNode {
     pub weight: u32,
     /// See [`Endpoint`].
     pub priority: i32,
+    /// See [`Endpoint`].
+    pub metadata: Option<Arc<Map<String, Value>>>,
     /// Where it is.
     pub location: Location,
 }
@@ -236,6 +247,7 @@ impl PlannedNode {
             host_header: self.host_header.clone(),
             weight: self.weight,
             priority: self.priority,
+            metadata: self.metadata.clone(),
             health: records.of(&self.host, self.port, &addr),
             addr,
         }
@@ -276,6 +288,7 @@ pub fn plan_nodes(scheme: Scheme, nodes: &[Node]) -> Vec<PlannedNode> {
             port,
             weight: node.weight,
             priority: node.priority,
+            metadata: node.metadata.as_deref().map(|metadata| Arc::new(metadata.clone())),
             location,
             host,
         });

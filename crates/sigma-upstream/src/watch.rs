@@ -115,7 +115,7 @@ impl Watch {
                 port: Some(endpoint.port).filter(|port| *port > 0),
                 weight: endpoint.weight,
                 priority: endpoint.priority,
-                ..Node::default()
+                metadata: endpoint.metadata.as_deref().map(|metadata| Box::new(metadata.clone())),
             };
             self.take(&known.endpoints.iter().map(node).collect::<Vec<_>>());
         }

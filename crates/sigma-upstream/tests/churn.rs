@@ -75,7 +75,8 @@ impl Worker {
     /// Where the request went; None if there is no node.
     async fn request(&self, random: u64) -> Option<SocketAddr> {
         let tried = Tried::default();
-        let context = PickContext { session: None, key: None, tried: &tried, now_ms: random, random };
+        let context =
+            PickContext { session: None, subset: None, key: None, tried: &tried, now_ms: random, random };
         let (set, at) = {
             let mut balancer = self.balancer.borrow_mut();
             let at = balancer.pick(&context)?;

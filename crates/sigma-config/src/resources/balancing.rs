@@ -1,5 +1,7 @@
 //! Rules of an upstream by which a node is chosen, beside its type.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -105,4 +107,66 @@ fn root() -> Box<str> {
 
 fn yes() -> bool {
     true
+}
+
+/// Requests stay in the zone of the gateway, as far as its nodes carry them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(deny_unknown_fields)]
+pub struct ZoneAware {
+    /// The member of a node's `metadata` that names its zone.
+    #[schemars(length(min = 1, max = 128))]
+    pub metadata_key: Box<str>,
+    /// With fewer usable nodes on a level of `priority` all zones are served alike.
+    #[schemars(range(min = 1))]
+    pub min_cluster_size: u32,
+    /// How many gateways there are in each zone; unset: as many in each.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub gateways: BTreeMap<Box<str>, u32>,
+}
+
+impl Default for ZoneAware {
+    fn default() -> Self {
+        ZoneAware { metadata_key: "zone".into(), min_cluster_size: 6, gateways: BTreeMap::new() }
+    }
+}
+
+/// Nodes by their metadata.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct Subsets {
+    /// The sets of keys that requests may ask by.
+    #[schemars(length(min = 1, max = 16))]
+    pub selectors: Vec<SubsetSelector>,
+    /// What a request asks for: a text with variables for each key. One without a value is not asked for.
+    pub criteria: BTreeMap<Box<str>, Box<str>>,
+    /// The nodes for a request that asks for what no node has, or for nothing.
+    #[serde(default)]
+    pub fallback: SubsetFallback,
+    /// With `fallback: default`: the metadata of the nodes that it gets.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub default: BTreeMap<Box<str>, Box<str>>,
+}
+
+/// A set of keys.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct SubsetSelector {
+    /// Members of `metadata`: nodes that have all of them, as texts, form a subset for each combination of
+    /// values.
+    #[schemars(length(min = 1, max = 8))]
+    pub keys: Vec<Box<str>>,
+}
+
+/// The nodes where no subset is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SubsetFallback {
+    /// None: the request is answered 503.
+    #[default]
+    None,
+    /// All.
+    Any,
+    /// Those with the metadata of `default`.
+    Default,
 }

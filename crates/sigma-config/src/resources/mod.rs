@@ -28,7 +28,10 @@ use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
-pub use balancing::{AffinityCookie, CrossSite, OnGone, SessionAffinity, SlowStart};
+pub use balancing::{
+    AffinityCookie, CrossSite, OnGone, SessionAffinity, SlowStart, SubsetFallback, SubsetSelector, Subsets,
+    ZoneAware,
+};
 pub use consumer::{Consumer, ConsumerGroup, Credential};
 pub(crate) use consumer::{ConsumerItem, split_credential};
 pub use optional::{Optional, Unset};

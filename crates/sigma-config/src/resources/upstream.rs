@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::balancing::{SessionAffinity, SlowStart};
+use super::balancing::{SessionAffinity, SlowStart, Subsets, ZoneAware};
 use super::optional::Optional;
 use super::overload::{AdaptiveConcurrency, AdmissionControl, CircuitBreaker, RequestLimits};
 use super::retry::{ExchangeDeadline, RetryPolicy};
@@ -249,6 +249,13 @@ resource! {
         /// `roundrobin`, `random`, `least_request` or `peak_ewma`; unset: the full share at once.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub slow_start: Option<Box<SlowStart>>,
+        /// Requests stay in the zone of the gateway (`zone` in the settings), as far as its nodes carry
+        /// them. Not with `chash` and `maglev`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub zone_aware: Option<Box<ZoneAware>>,
+        /// Requests get nodes by their metadata. Not with `maglev`, nor with `bounded_load`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub subsets: Option<Box<Subsets>>,
         /// Percentage: a level of `priority` whose share of usable nodes times this is below 100 % gives
         /// the rest of its load to the levels below. Unset: a level serves as long as it has a usable node.
         #[serde(skip_serializing_if = "Option::is_none")]

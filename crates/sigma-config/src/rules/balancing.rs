@@ -1,7 +1,10 @@
 //! The rules of an upstream by which a node is chosen: which of them go together.
 
+use serde_json::Value;
+
 use super::{Object, hashes, problem, word};
-use crate::problem::Problem;
+use crate::problem::{Problem, member};
+use crate::template::Template;
 
 /// What has no effect beside the type, or beside each other.
 pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
@@ -20,10 +23,24 @@ pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
         let hint = "write type: roundrobin, random, least_request or peak_ewma, or remove it";
         conflict("slow_start", message, hint);
     }
-    let fails = upstream.get("fail_traffic_on_panic").and_then(serde_json::Value::as_bool) == Some(true);
-    if fails && upstream.get("panic_threshold").and_then(serde_json::Value::as_u64).is_none_or(|at| at == 0) {
+    let fails = upstream.get("fail_traffic_on_panic").and_then(Value::as_bool) == Some(true);
+    if fails && upstream.get("panic_threshold").and_then(Value::as_u64).is_none_or(|at| at == 0) {
         let message = "`fail_traffic_on_panic` has no effect without a `panic_threshold` above 0".to_owned();
         conflict("fail_traffic_on_panic", message, "add `panic_threshold`, or remove it");
+    }
+    if has("zone_aware") && (hashes(balance) || balance == "none") {
+        let message =
+            format!("`zone_aware` has no effect with `type: {balance}`: the key decides on the node");
+        conflict("zone_aware", message, "choose another `type`, or remove it");
+    }
+    if has("subsets") && matches!(balance, "maglev" | "none") {
+        let message = format!("`subsets` cannot be had with `type: {balance}`: each would need a table");
+        conflict("subsets", message, "write type: chash, or another one");
+    }
+    if has("subsets") && has("bounded_load") {
+        let message =
+            "`bounded_load` goes by the mean of all nodes, and `subsets` use a part of them".to_owned();
+        conflict("bounded_load", message, "remove one of the two");
     }
     let cookie = upstream.get("session_affinity").and_then(|affinity| affinity.get("cookie"));
     let says =
@@ -36,6 +53,31 @@ pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
     if cookie.is_some() && balance == "none" {
         let message = "`session_affinity` has no effect where no node is chosen".to_owned();
         conflict("session_affinity", message, "remove it");
+    }
+    found.extend(upstream.get("subsets").and_then(Value::as_object).map(subsets).unwrap_or_default());
+    found
+}
+
+/// What requests ask for must be what they may ask by.
+fn subsets(subsets: &Object) -> Vec<Problem> {
+    let mut found = Vec::new();
+    let selectors = subsets.get("selectors").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let keys = |selector: &Value| selector.get("keys").and_then(Value::as_array).cloned().unwrap_or_default();
+    let known: Vec<Value> = selectors.iter().flat_map(keys).collect();
+    let criteria = subsets.get("criteria").and_then(Value::as_object);
+    for (key, text) in criteria.into_iter().flatten() {
+        let place = member("subsets.criteria", key);
+        if !known.iter().any(|known| known == key) {
+            let message = format!("`{key}` is in no selector: whoever asks for it finds no subset");
+            found.push(problem(place, "conflict", message, "add it to the `keys` of a selector"));
+        } else if let Some(reason) = text.as_str().and_then(|text| Template::parse(text).unknown()) {
+            found.push(problem(place, "variable", reason, "see the variables in docs/logging.md"));
+        }
+    }
+    let defaults = word(subsets, "fallback") == Some("default");
+    if defaults != subsets.contains_key("default") {
+        let message = "`default` and `fallback: default` belong together";
+        found.push(problem("subsets.default", "conflict", message, "add the other one, or remove it"));
     }
     found
 }

@@ -168,10 +168,11 @@ impl Building<'_, '_> {
             Ok(tls) => tls,
             Err(problem) => return self.fail(problem),
         };
-        if let Some(same) = known.filter(|known| known.config == *config && same_tls(&known.tls, &tls)) {
+        let zone = self.task.config.settings.zone.as_deref();
+        if let Some(same) = known.filter(|known| known.is_of(config, zone) && same_tls(&known.tls, &tls)) {
             return self.upstreams.push(Arc::clone(same));
         }
-        match Upstream::compile(&key, config, bare_host, tls, self.task.sources.endpoints) {
+        match Upstream::compile(&key, config, bare_host, tls, zone, self.task.sources.endpoints) {
             Ok(upstream) => self.upstreams.push(Arc::new(upstream)),
             Err(problem) => self.fail(problem),
         }

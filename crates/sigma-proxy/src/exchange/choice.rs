@@ -1,6 +1,8 @@
-//! What of a request decides on its node: the key of consistent hashing, and the session.
+//! What of a request decides on its node: the key of consistent hashing, the session, and the
+//! metadata that it asks for.
 
 use sigma_config::expr::{VarValue, Variables};
+use sigma_upstream::balance::ask_for;
 
 use super::{Exchange, client};
 use crate::attempts::Choice;
@@ -11,14 +13,28 @@ impl Exchange<'_, '_> {
     pub(super) fn choice(&mut self, upstream: &Upstream) -> Choice {
         let headers = &self.scratch.ctx.request.headers;
         let session = upstream.affinity.as_deref().and_then(|affinity| affinity.session(headers));
-        Choice { key: self.hash_key(upstream).map(Vec::into_boxed_slice), session }
-    }
-
-    fn hash_key(&mut self, upstream: &Upstream) -> Option<Vec<u8>> {
-        let source = upstream.hash_key.as_ref()?;
-        if !self.stage.is_guided() {
+        if (upstream.hash_key.is_some() || upstream.criteria.is_some()) && !self.stage.is_guided() {
             self.scratch.ctx.client = client(&self.down);
         }
+        let key = self.hash_key(upstream).map(Vec::into_boxed_slice);
+        Choice { key, session, subset: self.subset(upstream) }
+    }
+
+    /// The metadata that the node is to have.
+    fn subset(&self, upstream: &Upstream) -> Option<Box<[u8]>> {
+        let (mut wanted, mut value) = (Vec::new(), Vec::new());
+        for (key, template) in upstream.criteria.as_deref()? {
+            value.clear();
+            let rendered = template.render(&self.scratch.ctx, &mut value);
+            if rendered > 0 || template.literal().is_some() {
+                ask_for(&mut wanted, key, &value);
+            }
+        }
+        Some(wanted.into_boxed_slice())
+    }
+
+    fn hash_key(&self, upstream: &Upstream) -> Option<Vec<u8>> {
+        let source = upstream.hash_key.as_ref()?;
         let request = &self.scratch.ctx;
         let key = match source {
             HashKey::Variable(name) => match Variables::get(request, name) {

@@ -28,6 +28,9 @@ pub(crate) enum HashKey {
     Template(Template),
 }
 
+/// What metadata a request asks for: a text with variables for each key.
+type Criteria = Box<[(Box<str>, Template)]>;
+
 /// A compiled upstream. Kept as it is over a reload that does not change its configuration.
 #[derive(Debug)]
 pub struct Upstream {
@@ -42,6 +45,8 @@ pub struct Upstream {
     pub(crate) balancing: Rules,
     pub(crate) hash_key: Option<HashKey>,
     pub(crate) affinity: Option<Box<Affinity>>,
+    /// What metadata a request asks for, by key.
+    pub(crate) criteria: Option<Criteria>,
     pub(crate) timeouts: Timeouts,
     pub(crate) pool: PoolLimits,
     pub(crate) retries: Option<u32>,
@@ -62,6 +67,11 @@ impl Upstream {
         self.tls.as_ref()?.requests.as_ref()
     }
 
+    /// Whether it is the upstream of this configuration on a gateway in this zone.
+    pub(crate) fn is_of(&self, config: &resources::Upstream, zone: Option<&str>) -> bool {
+        *self.config == *config && (config.zone_aware.is_none() || self.balancing == Rules::new(config, zone))
+    }
+
     /// How its nodes are spoken to, in the words of configurations.
     pub(crate) fn scheme_name(&self) -> &'static str {
         match self.config.scheme {
@@ -73,7 +83,8 @@ impl Upstream {
     }
 
     /// Compiles the upstream that is found under `key`. A `bare_host` is that of an upstream within a
-    /// plugin, whose nodes are sent their host without the port (APISIX: traffic-split).
+    /// plugin, whose nodes are sent their host without the port (APISIX: traffic-split). The gateway is in
+    /// this `zone`.
     ///
     /// # Errors
     /// Returns an error if there is a problem that the check of the configuration could not see.
@@ -82,6 +93,7 @@ impl Upstream {
         config: &Arc<resources::Upstream>,
         bare_host: bool,
         tls: Option<Arc<NodeTls>>,
+        zone: Option<&str>,
         source: &mut dyn EndpointSource,
     ) -> Result<Upstream, Problem> {
         let (cell, checks) =
@@ -91,7 +103,8 @@ impl Upstream {
             key: key.to_owned(),
             cell,
             checks,
-            balancing: Rules::from(&**config),
+            balancing: Rules::new(config, zone),
+            criteria: config.subsets.as_deref().map(criteria),
             hash_key: hash_key(key, config),
             affinity: config
                 .session_affinity
@@ -116,6 +129,10 @@ impl Upstream {
             config: Arc::clone(config),
         })
     }
+}
+
+fn criteria(config: &resources::Subsets) -> Criteria {
+    config.criteria.iter().map(|(key, text)| (key.clone(), Template::parse(text))).collect()
 }
 
 /// The value by which hashing chooses a node (APISIX: `hash_on`, `key`).

@@ -8,7 +8,7 @@
 
 use sigma_config::resources;
 
-use super::{Group, Member, PickContext, Policy, below};
+use super::{Group, Member, PickContext, Policy, below, mix, zones};
 
 /// The whole load, and the whole health of a level.
 const WHOLE: u64 = 10_000;
@@ -54,9 +54,42 @@ struct Level {
     upto: u64,
     /// It is in panic, and does not use nodes that are not usable.
     refuses: bool,
-    /// The number of its group; None if it has no usable node.
-    group: Option<usize>,
+    /// Its groups; none if it has no usable node.
+    zones: Vec<Zone>,
 }
+
+/// The part of a level that a group has.
+#[derive(Debug)]
+struct Zone {
+    /// Sum of the parts up to and including this one.
+    upto: u64,
+    /// The number of the group.
+    group: usize,
+}
+
+impl Level {
+    /// A node of the group that `bits` choose; if it has none left, of the others.
+    #[inline]
+    fn pick(
+        &self,
+        policy: &mut dyn Policy,
+        bits: impl FnOnce() -> u64,
+        context: &PickContext<'_>,
+    ) -> Option<usize> {
+        if let [all] = &self.zones[..] {
+            return policy.pick(all.group, context);
+        }
+        let at = below(mix(bits(), ZONE), zones::ALL);
+        let chosen = self.zones.iter().find(|zone| at < zone.upto)?;
+        policy
+            .pick(chosen.group, context)
+            .or_else(|| self.zones.iter().find_map(|zone| policy.pick(zone.group, context)))
+    }
+}
+
+/// Tells the choice of a level and that of a zone from each other, and from the choices that follow.
+const LEVEL: u64 = 1 << 40;
+const ZONE: u64 = 1 << 41;
 
 /// What a level has by the health of its nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,21 +99,35 @@ struct Standing {
 }
 
 impl Levels {
-    /// Judges levels, and puts those that have a usable node into `groups`.
-    pub(super) fn new(levels: Vec<Group>, rules: &LevelRules, groups: &mut Vec<Group>) -> Levels {
+    /// Judges the levels of `members`, which come by priority, and puts those that have a usable node
+    /// into `groups`: whole, or as `split` parts them.
+    pub(super) fn new(
+        members: &[Member],
+        rules: &LevelRules,
+        split: impl Fn(Group) -> Vec<(u64, Group)>,
+        groups: &mut Vec<Group>,
+    ) -> Levels {
+        let levels: Vec<Group> =
+            members.chunk_by(|a, b| a.priority == b.priority).map(<[Member]>::to_vec).collect();
         let standings = judge(&levels.iter().map(counted).collect::<Vec<_>>(), rules);
         let mut upto = 0;
         let mut level = |(mut members, standing): (Group, &Standing)| {
             upto += standing.load;
             let refuses = standing.panics && rules.fail_traffic_on_panic;
+            let mut parts = Vec::new();
             if standing.panics && !refuses {
                 members.iter_mut().for_each(|m| m.usable = true);
+                parts.push((zones::ALL, members));
+            } else if !refuses && members.iter().any(|m| m.usable) {
+                parts = split(members);
             }
-            let group = (!refuses && members.iter().any(|m| m.usable)).then(|| {
+            let mut part_upto = 0;
+            let mut zone = |(part, members)| {
+                part_upto += part;
                 groups.push(members);
-                groups.len() - 1
-            });
-            Level { upto, refuses, group }
+                Zone { upto: part_upto, group: groups.len() - 1 }
+            };
+            Level { upto, refuses, zones: parts.into_iter().map(&mut zone).collect() }
         };
         let levels: Vec<Level> = levels.into_iter().zip(&standings).map(&mut level).collect();
         let only = standings.iter().position(|standing| standing.load == WHOLE);
@@ -93,24 +140,25 @@ impl Levels {
     pub(super) fn pick(
         &self,
         policy: &mut dyn Policy,
-        bits: impl FnOnce() -> u64,
+        bits: impl Fn() -> u64,
         context: &PickContext<'_>,
     ) -> Option<usize> {
         let chosen = self.only.unwrap_or_else(|| {
-            let at = below(bits(), WHOLE);
+            let at = below(mix(bits(), LEVEL), WHOLE);
             self.levels.iter().position(|level| at < level.upto).unwrap_or(0)
         });
         let level = self.levels.get(chosen)?;
         if level.refuses {
             return None;
         }
-        let mut of = |level: &Level| policy.pick(level.group?, context);
+        let mut of = |level: &Level| level.pick(policy, &bits, context);
         of(level).or_else(|| self.levels.iter().find_map(of))
     }
 
-    /// Whether a level turns requests away.
+    /// Whether requests are turned away for the health of nodes.
     pub(super) fn refuses(&self) -> bool {
-        self.levels.iter().any(|level| level.refuses)
+        let empty = self.levels.iter().all(|level| level.zones.is_empty());
+        !self.levels.is_empty() && (empty || self.levels.iter().any(|level| level.refuses))
     }
 }
 

@@ -25,9 +25,11 @@ mod sessions;
 #[cfg(test)]
 mod simulation;
 mod slow_start;
+mod subsets;
 #[cfg(test)]
 mod tests;
 mod urn;
+mod zones;
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -40,10 +42,12 @@ use crate::identity::EndpointId;
 use levels::Levels;
 use sessions::Sessions;
 use slow_start::Ages;
+use subsets::Subsets;
 
 pub use chash::crc32;
 pub use rules::Rules;
 pub use sessions::Token;
+pub use subsets::ask_for;
 
 /// Endpoint identities that a request has tried already.
 ///
@@ -94,6 +98,8 @@ pub struct PickContext<'a> {
     pub key: Option<&'a [u8]>,
     /// The node that the request says its session is on.
     pub session: Option<Token>,
+    /// What metadata the request asks for, see [`ask_for`]; unset: none.
+    pub subset: Option<&'a [u8]>,
     /// What this request has tried.
     pub tried: &'a Tried,
     /// A monotonic clock in milliseconds.
@@ -168,7 +174,9 @@ pub struct Balancer {
     view: EndpointView,
     policy: Box<dyn Policy>,
     rules: Rules,
-    levels: Levels,
+    /// The levels of all nodes; with subsets, those of each of these.
+    levels: Vec<Levels>,
+    subsets: Option<Subsets>,
     /// Since when nodes are usable, if that matters.
     ages: Option<Ages>,
     /// The nodes of sessions, if sessions keep to nodes.
@@ -192,9 +200,19 @@ impl Balancer {
     pub fn new(rules: impl Into<Rules>, cell: Arc<UpstreamCell>, seed: u64) -> Balancer {
         let (view, rules) = (EndpointView::new(cell), rules.into());
         let (policy, ages) = (policy(&rules, seed), rules.slow_start.map(Ages::new));
-        let (levels, sessions) = (Levels::default(), rules.sessions.as_ref().map(Sessions::new));
-        let mut balancer =
-            Balancer { view, policy, rules, levels, ages, sessions, only: false, health_seen: NOT_SEEN };
+        let (levels, subsets) = (Vec::new(), None);
+        let sessions = rules.sessions.as_ref().map(Sessions::new);
+        let mut balancer = Balancer {
+            view,
+            policy,
+            rules,
+            levels,
+            subsets,
+            ages,
+            sessions,
+            only: false,
+            health_seen: NOT_SEEN,
+        };
         balancer.rebuild(0);
         balancer
     }
@@ -246,7 +264,10 @@ impl Balancer {
             true => u64::from(crc32(context.key.unwrap_or_default())),
             false => context.random,
         };
-        self.levels.pick(&mut *self.policy, || mix(bits(), LEVEL), context)
+        let policy = &mut *self.policy;
+        let Some(subsets) = &self.subsets else { return self.levels.first()?.pick(policy, bits, context) };
+        let mut of = |place: usize| self.levels.get(place)?.pick(policy, bits, context);
+        subsets.find(context.subset).and_then(&mut of).or_else(|| subsets.fallback().and_then(&mut of))
     }
 
     /// The token of a node of [`Balancer::endpoints`], if sessions keep to nodes.
@@ -259,9 +280,10 @@ impl Balancer {
         session.is_some() && self.sessions.as_ref().is_some_and(Sessions::rejects)
     }
 
-    /// Whether requests are turned away because too few nodes are usable.
+    /// Whether a request of which nothing was tried may find no node, by the rules: too few are usable, or
+    /// none has the metadata.
     pub fn is_refusing(&self) -> bool {
-        self.levels.refuses()
+        self.subsets.is_some() || self.levels.iter().any(Levels::refuses)
     }
 
     fn start(&mut self, id: EndpointId) {
@@ -282,17 +304,27 @@ impl Balancer {
         if let Some(sessions) = &mut self.sessions {
             sessions.rebuild(set);
         }
+        let members = members(set, &mut self.ages);
+        let mut lists = Vec::new();
+        self.subsets = match &self.rules.subsets {
+            Some(rule) => Some(Subsets::new(rule, set, &members, &mut lists)),
+            None => {
+                lists.push(members);
+                None
+            }
+        };
         let mut groups = Vec::new();
-        let levels = by_priority(members(set, &mut self.ages));
-        self.levels = Levels::new(levels, &self.rules.levels, &mut groups);
+        let split = |members| match &self.rules.zones {
+            Some(rule) => rule.split(set, members),
+            None => vec![(zones::ALL, members)],
+        };
+        let levels = |members: &Vec<Member>| Levels::new(members, &self.rules.levels, split, &mut groups);
+        self.levels = lists.iter().map(levels).collect();
         let is_alone = matches!(&set.endpoints[..], [only] if only.health.is_in_service());
-        self.only = is_alone && !self.rules.levels.judge_panic();
+        self.only = is_alone && !self.rules.levels.judge_panic() && self.subsets.is_none();
         self.policy.rebuild(set, &groups);
     }
 }
-
-/// Tells the choice of a level from the choices that follow it.
-const LEVEL: u64 = 1 << 40;
 
 /// An attempt on an endpoint, which counts as busy with it until this is dropped: also if the
 /// exchange is given up or panics.
@@ -344,11 +376,6 @@ fn members(set: &EndpointSet, ages: &mut Option<Ages>) -> Vec<Member> {
         Member { index, id, weight, priority: endpoint.priority, usable, since_ms }
     };
     order.into_iter().map(member).collect()
-}
-
-/// One group for each priority.
-fn by_priority(members: Vec<Member>) -> Vec<Group> {
-    members.chunk_by(|a, b| a.priority == b.priority).map(<[Member]>::to_vec).collect()
 }
 
 /// The usable members that take part where weight 0 means "only if all are 0".

@@ -5,6 +5,8 @@ use sigma_config::resources::{Balance, Upstream};
 use super::levels::LevelRules;
 use super::sessions::SessionRule;
 use super::slow_start::SlowStart;
+use super::subsets::SubsetRule;
+use super::zones::ZoneRule;
 
 /// The rules of one upstream.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,9 +17,24 @@ pub struct Rules {
     pub(super) slow_start: Option<SlowStart>,
     pub(super) levels: LevelRules,
     pub(super) sessions: Option<SessionRule>,
+    pub(super) zones: Option<ZoneRule>,
+    pub(super) subsets: Option<SubsetRule>,
 }
 
 impl Rules {
+    /// The rules of an upstream, for a gateway in this zone.
+    pub fn new(config: &Upstream, zone: Option<&str>) -> Rules {
+        Rules {
+            balance: config.balance,
+            bounded_load: config.bounded_load,
+            slow_start: config.slow_start.as_deref().map(SlowStart::from),
+            levels: LevelRules::from(config),
+            sessions: config.session_affinity.as_deref().map(SessionRule::from),
+            zones: ZoneRule::of(config, zone),
+            subsets: config.subsets.as_deref().map(SubsetRule::from),
+        }
+    }
+
     /// Whether a request goes where its key hashes to.
     #[inline]
     pub(super) fn hashes(&self) -> bool {
@@ -34,18 +51,14 @@ impl Rules {
 impl From<Balance> for Rules {
     fn from(balance: Balance) -> Rules {
         let levels = LevelRules::default();
-        Rules { balance, bounded_load: None, slow_start: None, levels, sessions: None }
-    }
-}
-
-impl From<&Upstream> for Rules {
-    fn from(config: &Upstream) -> Rules {
         Rules {
-            balance: config.balance,
-            bounded_load: config.bounded_load,
-            slow_start: config.slow_start.as_deref().map(SlowStart::from),
-            levels: LevelRules::from(config),
-            sessions: config.session_affinity.as_deref().map(SessionRule::from),
+            balance,
+            bounded_load: None,
+            slow_start: None,
+            levels,
+            sessions: None,
+            zones: None,
+            subsets: None,
         }
     }
 }

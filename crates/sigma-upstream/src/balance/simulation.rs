@@ -107,6 +107,7 @@ fn set(nodes: &[Node], epoch: &Arc<HealthEpoch>) -> Arc<EndpointSet> {
         host_header: String::new(),
         weight: node.weight,
         priority: node.priority,
+        metadata: None,
         health: Arc::clone(&node.health),
     };
     Arc::new(EndpointSet::new(nodes.iter().map(endpoint).collect(), Arc::clone(epoch)))
@@ -142,6 +143,7 @@ impl World {
             let key = [self.random.u8(..)];
             let context = PickContext {
                 session: None,
+                subset: None,
                 key: Some(&key),
                 tried: &tried,
                 now_ms: 1_000,
@@ -233,6 +235,7 @@ impl World {
             let tried = Tried::default();
             let context = PickContext {
                 session: None,
+                subset: None,
                 key: Some(&key),
                 tried: &tried,
                 now_ms: 3_000,

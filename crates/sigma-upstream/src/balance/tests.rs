@@ -24,6 +24,7 @@ fn cell(nodes: &[(u32, i32)]) -> (Arc<UpstreamCell>, Arc<EndpointSet>) {
         host_header: String::new(),
         weight,
         priority,
+        metadata: None,
         health: Arc::new(Health::new(Arc::clone(&epoch))),
     };
     let endpoints = nodes.iter().enumerate().map(endpoint).collect();
@@ -37,7 +38,7 @@ fn balancer(balance: Balance, nodes: &[(u32, i32)]) -> (Balancer, Arc<EndpointSe
 }
 
 fn context<'a>(tried: &'a Tried, key: &'a [u8], random: u64) -> PickContext<'a> {
-    PickContext { session: None, key: Some(key), tried, now_ms: 1_000_000, random }
+    PickContext { session: None, subset: None, key: Some(key), tried, now_ms: 1_000_000, random }
 }
 
 fn pick(balancer: &mut Balancer) -> Option<usize> {
@@ -279,7 +280,7 @@ fn ewma_prefers_the_faster_of_two() {
     end(&mut balancer, 1, 10.0, 1_000_000);
     let at = |balancer: &mut Balancer, now_ms, random| {
         let tried = Tried::default();
-        balancer.pick(&PickContext { session: None, key: None, tried: &tried, now_ms, random })
+        balancer.pick(&PickContext { session: None, subset: None, key: None, tried: &tried, now_ms, random })
     };
     for random in [0, u64::MAX, 1 << 63, 12345] {
         assert_eq!(at(&mut balancer, 1_000_000, random), Some(1));

@@ -152,13 +152,15 @@ mod tests {
         let urn = Urn::new(&[member(0, 1000), member(1, 1), member(2, 1)], None);
         let mut tried = Tried::default();
         for want in [3, 2, 1] {
-            let context = PickContext { session: None, key: None, tried: &tried, now_ms: 0, random: 99 };
+            let context =
+                PickContext { session: None, subset: None, key: None, tried: &tried, now_ms: 0, random: 99 };
             let (first, second) = urn.draw_two(&context).unwrap();
             assert_eq!((Some(first) != second, second.is_some()), (true, want > 1));
             assert!(!tried.contains(urn.members[first].id));
             tried.insert(urn.members[first].id);
         }
-        let context = PickContext { session: None, key: None, tried: &tried, now_ms: 0, random: 99 };
+        let context =
+            PickContext { session: None, subset: None, key: None, tried: &tried, now_ms: 0, random: 99 };
         assert_eq!(urn.draw_two(&context), None);
         assert_eq!(Urn::new(&[], None).draw_two(&context), None);
     }

@@ -378,6 +378,7 @@ mod tests {
             host_header: String::new(),
             weight: 1,
             priority: 0,
+            metadata: None,
             health: records.of("node.test", addr.port(), &Address::Tcp(*addr)),
         };
         let endpoints = addrs.iter().map(endpoint).collect();

@@ -192,6 +192,7 @@ mod tests {
             host_header: String::new(),
             weight: 1,
             priority: 0,
+            metadata: None,
             health: std::sync::Arc::new(crate::health::Health::unchecked()),
         };
         assert_eq!(probe(&active, &endpoint).await, Some(Event::Timeout));

@@ -63,6 +63,7 @@ impl World {
                 host_header: String::new(),
                 weight: 1,
                 priority: 0,
+                metadata: None,
                 health: Arc::new(health),
             }
         };

@@ -28,6 +28,7 @@ fn endpoint(ids: &EndpointIds, host: &str, addr: &Address) -> Endpoint {
         host_header: String::new(),
         weight: 1,
         priority: 0,
+        metadata: None,
         health: Arc::new(Health::unchecked()),
     }
 }

@@ -193,3 +193,31 @@ fn a_session_stays_where_its_cookie_says() {
     assert_eq!(visit(&strict, node).0, 503);
     assert_eq!(visit(&strict, "").0, 200);
 }
+
+#[test]
+fn metadata_and_zone_choose_the_node() {
+    let (a, b, c) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap(), Origin::echo("c").unwrap());
+    let node = |origin: &Origin, version: u8, zone: &str| {
+        format!(
+            "\n        - {{ host: 127.0.0.1, port: {}, weight: 1, metadata: {{ version: \"{version}\", zone: {zone} }} }}",
+            origin.port()
+        )
+    };
+    let listed = [node(&a, 1, "east"), node(&b, 2, "east"), node(&c, 2, "west")].concat();
+    let rules = "      zone_aware: { min_cluster_size: 1 }\n      subsets: { selectors: [{ keys: [version] }], \
+                 criteria: { version: $http_x_version } }";
+    let gateway = Gateway::start(SIGMA, &catch_all("zone: west", &listed, rules)).unwrap();
+    let ask = |version: &str| {
+        let mut client = gateway.connect().unwrap();
+        let request = format!("GET / HTTP/1.1\r\nHost: h\r\n{version}\r\n");
+        let answer = client.ask(request).unwrap();
+        (answer.status(), answer.head.get("x-origin").map(str::to_owned))
+    };
+    for _ in 0..6 {
+        assert_eq!(ask("X-Version: 1\r\n"), (200, Some("a".into())));
+        // Both have the version, and one is in the zone of the gateway.
+        assert_eq!(ask("X-Version: 2\r\n"), (200, Some("c".into())));
+        assert_eq!(ask("X-Version: 3\r\n"), (503, None));
+        assert_eq!(ask(""), (503, None));
+    }
+}

@@ -133,6 +133,16 @@ fn upstreams_and_services_are_refused_alike() {
         "secure: true",
     );
     check(json!({ "session_affinity": { "cookie": { "name": "a" } } }), "session_affinity", "add `secret`");
+    check(json!({ "type": "chash", "key": "uri", "zone_aware": {} }), "zone_aware", "another `type`");
+    let subsets = |fields: Value| {
+        let mut subsets = json!({ "selectors": [{ "keys": ["a"] }], "criteria": { "a": "$http_a" } });
+        subsets.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        json!({ "subsets": subsets })
+    };
+    check(subsets(json!({ "criteria": { "b": "$http_b" } })), "subsets.criteria.b", "`keys` of a selector");
+    check(subsets(json!({ "criteria": { "a": "$htpt_a" } })), "subsets.criteria.a", "variables");
+    check(subsets(json!({ "fallback": "default" })), "subsets.default", "add the other one");
+    check(subsets(json!({ "default": {} })), "subsets.default", "or remove it");
     check(json!({ "panic_threshold": 101 }), "panic_threshold", "");
     check(json!({ "fail_traffic_on_panic": true }), "fail_traffic_on_panic", "add `panic_threshold`");
     check(json!({ "overprovisioning_factor": 99 }), "overprovisioning_factor", "");

@@ -198,8 +198,14 @@ fn account(worker: &Rc<Worker>, clients: usize) -> Result<(), String> {
     let ids: Vec<EndpointId> = balancer.borrow().endpoints().endpoints.iter().map(|node| node.id()).collect();
     let mut held = Vec::new();
     for turn in 0..2 * ids.len() {
-        let context =
-            PickContext { session: None, key: None, tried: &Tried::default(), now_ms: 0, random: 0 };
+        let context = PickContext {
+            session: None,
+            subset: None,
+            key: None,
+            tried: &Tried::default(),
+            now_ms: 0,
+            random: 0,
+        };
         let picked = balancer.borrow_mut().pick(&context);
         if picked != Some(turn % ids.len()) {
             return Err(format!("requests are still counted on a node: {picked:?} in turn {turn}"));

@@ -33,8 +33,14 @@ impl Traffic {
             let tried = Tried::default();
             let key = self.random.u64(..).to_le_bytes();
             let random = self.random.u64(..);
-            let context =
-                PickContext { session: None, key: Some(&key), tried: &tried, now_ms: self.now_ms, random };
+            let context = PickContext {
+                session: None,
+                subset: None,
+                key: Some(&key),
+                tried: &tried,
+                now_ms: self.now_ms,
+                random,
+            };
             let at = balancer.pick(&context).expect("a node");
             let node = balancer.endpoints().endpoints[at].id().index();
             counts[node] += 1;

@@ -1,12 +1,14 @@
 //! The rules beside the type: what they promise of distribution, and of moves when a node leaves.
 
+use serde_json::{Value, json};
 use sigma_config::resources::{AffinityCookie, OnGone, SessionAffinity, SlowStart, Upstream};
 
 use super::*;
+use crate::health::NodeState;
 
 /// The rules of an upstream that is configured so.
 fn rules(config: Upstream) -> Rules {
-    Rules::from(&config)
+    Rules::new(&config, Some("here"))
 }
 
 /// Shares in percent that `picks` picks at this time give to each node.
@@ -16,8 +18,14 @@ fn shares(balancer: &mut Balancer, now_ms: u64, picks: u32) -> Vec<u32> {
     let mut counts = vec![0u32; balancer.endpoints().endpoints.len()];
     for _ in 0..picks {
         let (key, tried) = (random.u64(..).to_le_bytes(), Tried::default());
-        let context =
-            PickContext { session: None, key: Some(&key), tried: &tried, now_ms, random: random.u64(..) };
+        let context = PickContext {
+            session: None,
+            subset: None,
+            key: Some(&key),
+            tried: &tried,
+            now_ms,
+            random: random.u64(..),
+        };
         if let Some(at) = balancer.pick(&context) {
             counts[at] += 1;
         }
@@ -135,7 +143,7 @@ fn below_the_threshold_all_nodes_are_used_or_none() {
         let mut balancer = Balancer::new(rules(config.clone()), cell, 0);
         down.iter().for_each(|&at| fell(&set, at));
         assert_near(&shares(&mut balancer, 1_000, 1_000), want, 1);
-        assert_eq!(balancer.is_refusing(), want == [0; 4] && config.fail_traffic_on_panic, "{config:?}");
+        assert_eq!(balancer.is_refusing(), want == [0; 4], "{config:?}");
         down.iter().for_each(|&at| rose(&set, at));
         assert_near(&shares(&mut balancer, 1_000, 1_000), &[25; 4], 1);
     };
@@ -185,7 +193,8 @@ fn sticky(balance: Balance, secret: &str, on_gone: OnGone) -> Rules {
 
 /// Where a request of this session goes, and the token that names the place.
 fn session(balancer: &mut Balancer, session: Option<Token>, tried: &Tried) -> Option<(usize, Token)> {
-    let context = PickContext { key: None, session, tried, now_ms: 1_000, random: fastrand::u64(..) };
+    let context =
+        PickContext { key: None, session, subset: None, tried, now_ms: 1_000, random: fastrand::u64(..) };
     let at = balancer.pick(&context)?;
     let id = balancer.endpoints().endpoints[at].id();
     Some((at, balancer.token_of(id).expect("sessions keep to nodes")))
@@ -222,6 +231,12 @@ fn a_session_stays_on_its_node() {
         let (next, next_token) = session(&mut balancer, Some(token), &none).expect("another node");
         assert!(next != at && next_token != token, "{balance:?}");
         assert_eq!(session(&mut balancer, Some(next_token), &none), Some((next, next_token)));
+        // A node that is drained keeps its sessions, one in maintenance does not.
+        set.endpoints[next].health.want(NodeState::Drain);
+        assert_eq!(session(&mut balancer, Some(next_token), &none), Some((next, next_token)));
+        assert!((0..50).all(|_| session(&mut balancer, None, &none).expect("a node").0 != next));
+        set.endpoints[next].health.want(NodeState::Maintenance);
+        assert_ne!(session(&mut balancer, Some(next_token), &none).expect("a node").0, next);
     }
 }
 
@@ -262,4 +277,138 @@ fn a_node_without_weight_keeps_its_sessions_and_takes_no_others() {
     };
     assert_eq!(session(&mut balancer, Some(token), &none).map(|found| found.0), Some(0));
     assert!((0..50).all(|_| session(&mut balancer, None, &none).expect("a node").0 == 1));
+}
+
+/// The cell of nodes of weight 1 with this metadata.
+fn described(nodes: &[Value]) -> (Arc<UpstreamCell>, Arc<EndpointSet>) {
+    let (_, set) = cell(&vec![(1, 0); nodes.len()]);
+    let mut endpoints = set.endpoints.clone();
+    for (endpoint, node) in endpoints.iter_mut().zip(nodes) {
+        endpoint.metadata = node.as_object().cloned().map(Arc::new);
+    }
+    let set = Arc::new(EndpointSet::new(endpoints, Arc::clone(&set.health_epoch)));
+    (Arc::new(UpstreamCell::new(Arc::clone(&set))), set)
+}
+
+/// The upstream with these fields.
+fn configured(fields: Value) -> Upstream {
+    serde_json::from_value(fields).expect("an upstream")
+}
+
+#[test]
+fn requests_stay_in_the_zone_as_far_as_it_carries_them() {
+    for balance in ["roundrobin", "random", "least_request", "peak_ewma", "ewma"] {
+        let rules = rules(configured(json!({ "type": balance, "zone_aware": { "min_cluster_size": 4 } })));
+        let zones = ["here", "here", "here", "there", "there", "there"];
+        let nodes: Vec<Value> = zones.iter().map(|zone| json!({ "zone": zone })).collect();
+        let (cell, set) = described(&nodes);
+        let mut balancer = Balancer::new(rules, cell, 0);
+        let mut local = |want: u32| {
+            let got: u32 = shares(&mut balancer, 1_000, 3_000)[..3].iter().sum();
+            assert!(got.abs_diff(want) <= 4, "{balance}: {got} % are local, wanted {want}");
+        };
+        local(100);
+        // 2 of 5 nodes for half of the gateways: 4/5 stay.
+        fell(&set, 0);
+        local(80);
+        fell(&set, 1);
+        local(50);
+        // Too few nodes for the rule: all alike.
+        fell(&set, 5);
+        local(33);
+        (0..6).for_each(|at| rose(&set, at));
+        local(100);
+        (0..3).for_each(|at| fell(&set, at));
+        // The last local node is gone.
+        local(0);
+    }
+}
+
+#[test]
+fn a_retry_leaves_the_zone() {
+    let rules = rules(configured(json!({ "zone_aware": { "min_cluster_size": 1 } })));
+    let (cell, _) = described(&[json!({ "zone": "there" }), json!({ "zone": "here" }), json!({})]);
+    let mut balancer = Balancer::new(rules, cell, 0);
+    let order = walk(&mut balancer, b"");
+    assert_eq!((order.len(), order[0]), (3, 1));
+}
+
+/// Nodes that requests for these pairs get.
+fn found(balancer: &mut Balancer, pairs: &[(&str, &str)]) -> Vec<usize> {
+    let (mut wanted, tried) = (Vec::new(), Tried::default());
+    pairs.iter().for_each(|(key, value)| ask_for(&mut wanted, key, value.as_bytes()));
+    let mut nodes: Vec<usize> = (0..60u64)
+        .filter_map(|n| {
+            let random = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let context = PickContext {
+                key: Some(&n.to_le_bytes()),
+                session: None,
+                subset: Some(&wanted),
+                tried: &tried,
+                now_ms: 0,
+                random,
+            };
+            balancer.pick(&context)
+        })
+        .collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    nodes
+}
+
+#[test]
+fn requests_get_the_subset_that_they_ask_for() {
+    let nodes = [
+        json!({ "version": "1", "stage": "prod" }),
+        json!({ "version": "1", "stage": "canary" }),
+        json!({ "version": "2", "stage": "canary" }),
+        json!({ "version": "2" }),
+        json!({ "version": 2 }),
+    ];
+    for balance in ["roundrobin", "chash", "least_request", "peak_ewma", "ewma", "random"] {
+        let config = |fallback: &str, default: Value| {
+            let mut subsets = json!({
+                "selectors": [{ "keys": ["version"] }, { "keys": ["version", "stage"] }],
+                "criteria": {}, "fallback": fallback,
+            });
+            if fallback == "default" {
+                subsets["default"] = default;
+            }
+            rules(configured(json!({ "type": balance, "key": "uri", "subsets": subsets })))
+        };
+        let (cell, set) = described(&nodes);
+        let mut none = Balancer::new(config("none", json!({})), Arc::clone(&cell), 0);
+        assert_eq!(found(&mut none, &[("version", "1")]), [0, 1], "{balance}");
+        assert_eq!(found(&mut none, &[("version", "2")]), [2, 3]);
+        assert_eq!(found(&mut none, &[("stage", "canary"), ("version", "1")]), [1]);
+        // No selector, no such value, no criterion at all.
+        assert_eq!(found(&mut none, &[("stage", "canary")]), [0usize; 0]);
+        assert_eq!(found(&mut none, &[("version", "3")]), [0usize; 0]);
+        assert_eq!(found(&mut none, &[]), [0usize; 0]);
+        assert!(none.is_refusing());
+        let mut any = Balancer::new(config("any", json!({})), Arc::clone(&cell), 0);
+        assert_eq!(found(&mut any, &[("version", "3")]), [0, 1, 2, 3, 4]);
+        let mut default = Balancer::new(config("default", json!({ "stage": "prod" })), cell, 0);
+        assert_eq!(found(&mut default, &[]), [0]);
+        // A value cannot say what another key says.
+        assert_eq!(found(&mut default, &[("version", "2\0\0\0\0\0\0\0")]), [0]);
+        // A node of the subset falls; the others go on with it, and all of it as without subsets.
+        fell(&set, 2);
+        assert_eq!(found(&mut none, &[("version", "2")]), [3]);
+        fell(&set, 3);
+        assert_eq!(found(&mut none, &[("version", "2")]), [2, 3]);
+        rose(&set, 2);
+        rose(&set, 3);
+    }
+}
+
+#[test]
+fn subsets_are_bounded() {
+    let nodes: Vec<Value> = (0..3_000).map(|n| json!({ "shard": n.to_string() })).collect();
+    let rules = rules(configured(json!({ "subsets": {
+        "selectors": [{ "keys": ["shard"] }], "criteria": {}, "fallback": "none",
+    } })));
+    let mut balancer = Balancer::new(rules, described(&nodes).0, 0);
+    assert_eq!(found(&mut balancer, &[("shard", "1000")]), [1_000]);
+    assert_eq!(found(&mut balancer, &[("shard", "2000")]), [0usize; 0]);
 }
