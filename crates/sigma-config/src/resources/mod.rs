@@ -35,7 +35,7 @@ pub use balancing::{
 pub use consumer::{Consumer, ConsumerGroup, Credential};
 pub(crate) use consumer::{ConsumerItem, split_credential};
 pub use optional::{Optional, Unset};
-pub use outliers::OutlierDetection;
+pub use outliers::{OnUnhealthy, OutlierDetection};
 pub use overload::{
     AdaptiveConcurrency, AdmissionControl, CircuitBreaker, Fallback, RequestLimits, RequestQueue,
 };

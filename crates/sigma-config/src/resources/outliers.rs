@@ -4,6 +4,16 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// What becomes of open tunnels whose node goes out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnUnhealthy {
+    /// They stay open until one side closes them.
+    Keep,
+    /// They are closed, so that clients connect to another node.
+    Close,
+}
+
 /// Judging nodes by real requests, in Envoy's terms. A node that stands out is ejected: it gets no
 /// requests until its time is over. Each `enforcing_…` is the chance, in percent, that a node which a
 /// rule has found is really ejected; 0 turns the rule off. Fields: seconds unless they say otherwise.

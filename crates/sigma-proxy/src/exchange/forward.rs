@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::task::{self, Poll};
 use std::time::{Duration, Instant};
 
-use sigma_config::resources::{PassHost, Scheme};
+use sigma_config::resources::{OnUnhealthy, PassHost, Scheme};
 use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method};
 use sigma_net::{Deadline, deadline};
 use sigma_plugin::address::NodeAddr;
@@ -251,7 +251,7 @@ impl Exchange<'_, '_> {
             };
             self.scratch.ctx.record.connected();
             self.send_head(&mut connection, state.body.unwrap_or_default());
-            match self.converse(plan, &mut connection, state).await {
+            match self.converse(plan, node, &mut connection, state).await {
                 Ok(Ended::Whole) => {
                     connection.give_back(&target(), deadline::now_ms());
                     return Ok(Ended::Spent);
@@ -274,6 +274,7 @@ impl Exchange<'_, '_> {
     async fn converse(
         &mut self,
         plan: &Plan<'_>,
+        node: &Endpoint,
         connection: &mut Connection,
         state: &mut State<'_>,
     ) -> Result<Ended, Fault> {
@@ -310,7 +311,13 @@ impl Exchange<'_, '_> {
         ctx.record.answered(head.status);
         plan.attempts.tell_session(&mut head.headers);
         if head.status == 101 {
-            tunnel::run(&mut transfer, ctx).await?;
+            match plan.upstream().config.on_unhealthy {
+                // Boxed: its state would be part of every exchange.
+                Some(OnUnhealthy::Close) => {
+                    Box::pin(tunnel::run_while_well(&mut transfer, ctx, &node.health)).await?;
+                }
+                Some(OnUnhealthy::Keep) | None => tunnel::run(&mut transfer, ctx).await?,
+            }
             return Ok(Ended::Spent);
         }
         if self.worker.is_draining() {

@@ -6,8 +6,10 @@ use std::rc::Rc;
 use std::task::{self, Poll, ready};
 
 use sigma_http::{Fault, FaultKind, Frame, HeaderId};
+use sigma_net::Deadline;
 use sigma_plugin::record::Source as AnsweredBy;
 use sigma_plugin::{Context, Reply, Takeover};
+use sigma_upstream::health::Health;
 
 use super::delivery::{FarEnd, Source};
 use super::transfer::Transfer;
@@ -57,10 +59,39 @@ pub(super) async fn run<S: FarEnd>(
     transfer: &mut Transfer<'_, '_, S>,
     ctx: &mut Context,
 ) -> Result<(), Fault> {
+    open(transfer, ctx);
+    poll_fn(|task| transfer.poll_tunnel(task)).await
+}
+
+/// How often the health of a node is looked at whose tunnels are to end with it.
+const LOOK_MS: u64 = 500;
+
+/// The same, until its node goes out.
+pub(super) async fn run_while_well<S: FarEnd>(
+    transfer: &mut Transfer<'_, '_, S>,
+    ctx: &mut Context,
+    node: &Health,
+) -> Result<(), Fault> {
+    open(transfer, ctx);
+    let look = Deadline::new();
+    look.set(LOOK_MS);
+    poll_fn(|task| {
+        while look.poll_expired(task).is_ready() {
+            if !node.keeps_bound() {
+                tracing::debug!("a tunnel is closed because its node is out");
+                return Poll::Ready(Ok(()));
+            }
+            look.set(LOOK_MS);
+        }
+        transfer.poll_tunnel(task)
+    })
+    .await
+}
+
+fn open<S: FarEnd>(transfer: &mut Transfer<'_, '_, S>, ctx: &mut Context) {
     ctx.record.status = 101;
     transfer.down.send_interim(&mut ctx.response);
     transfer.open_tunnel();
-    poll_fn(|task| transfer.poll_tunnel(task)).await
 }
 
 impl Exchange<'_, '_> {

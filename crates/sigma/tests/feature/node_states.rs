@@ -21,13 +21,16 @@ impl World {
 
     /// The same, with more fields of the upstream.
     fn with(fields: Value) -> World {
-        let nodes = [Origin::echo("a").unwrap(), Origin::echo("b").unwrap()];
+        World::of([Origin::echo("a").unwrap(), Origin::echo("b").unwrap()], fields)
+    }
+
+    fn of(nodes: [Origin; 2], fields: Value) -> World {
         let each = nodes.iter().map(|node| (format!("127.0.0.1:{}", node.port()), json!(1)));
         let mut upstream = json!({ "id": "u", "nodes": Value::Object(each.collect()) });
         upstream.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         let config = json!({
             "workers": 2, "listeners": ["{listen}"], "control": { "address": "{control}" },
-            "upstreams": [upstream], "routes": [{ "id": "all", "uri": "/*", "upstream_id": "u" }],
+            "upstreams": [upstream], "routes": [{ "id": "all", "uri": "/*", "upstream_id": "u", "enable_websocket": true }],
         });
         let gateway = Gateway::start(SIGMA, &config.to_string()).unwrap();
         await_control(&gateway);
@@ -101,6 +104,49 @@ fn sessions_stay_on_a_node_that_is_drained_and_leave_one_in_maintenance() {
     goes_to(&cookie, &name);
     world.set(at, "maintenance");
     goes_to(&cookie, other);
+}
+
+/// A node that changes to any protocol and sends back what it gets.
+fn echoing() -> Origin {
+    Origin::serve(|mut peer| {
+        if peer.read_head().is_err() {
+            return;
+        }
+        let answer = "HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+        if peer.send(answer).is_err() {
+            return;
+        }
+        while let Ok(byte) = peer.read_exactly(1) {
+            if peer.send(byte).is_err() {
+                return;
+            }
+        }
+    })
+    .unwrap()
+}
+
+#[test]
+fn open_tunnels_of_a_node_that_goes_out_are_kept_or_closed() {
+    for (on_unhealthy, is_closed) in [(Value::Null, false), (json!("keep"), false), (json!("close"), true)] {
+        let mut upstream = json!({});
+        if !on_unhealthy.is_null() {
+            upstream["on_unhealthy"] = on_unhealthy.clone();
+        }
+        let world = World::of([echoing(), echoing()], upstream);
+        let mut client = world.gateway.connect().unwrap();
+        client
+            .send("GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+            .unwrap();
+        assert_eq!(client.read_head().unwrap().status().unwrap(), 101, "{on_unhealthy}");
+        let mut echoes = || client.send("x").is_ok() && client.read_exactly(1).is_ok_and(|byte| byte == b"x");
+        assert!(echoes());
+        (0..2).for_each(|node| world.set(node, "maintenance"));
+        match is_closed {
+            true => assert!(until(PATIENCE, || !echoes()), "it stays open"),
+            // Another one would have been closed meanwhile; a state that it is not has no end to wait for.
+            false => assert!((0..20).all(|_| echoes()), "{on_unhealthy}"),
+        }
+    }
 }
 
 #[test]

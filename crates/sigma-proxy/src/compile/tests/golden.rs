@@ -163,6 +163,9 @@ fn write_upstream(upstream: &Upstream, out: &mut String) -> fmt::Result {
     if let Some(checks) = &upstream.config.checks {
         writeln!(out, "  checks {}", serde_json::to_string(checks).map_err(|_| fmt::Error)?)?;
     }
+    if let Some(on_unhealthy) = upstream.config.on_unhealthy {
+        writeln!(out, "  on unhealthy {on_unhealthy:?}")?;
+    }
     if let Some(outliers) = &upstream.config.outlier_detection {
         writeln!(out, "  outlier detection {}", serde_json::to_string(outliers).map_err(|_| fmt::Error)?)?;
     }
