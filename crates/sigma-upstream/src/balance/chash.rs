@@ -6,7 +6,7 @@
 
 use super::bounded::Bounded;
 use super::names::Names;
-use super::{Group, Member, Outcome, PickContext, Policy, gcd};
+use super::{Group, Member, Outcome, PickContext, Policy, gcd, look};
 use crate::endpoint::EndpointSet;
 use crate::identity::EndpointId;
 
@@ -76,7 +76,10 @@ impl Policy for ConsistentHash {
 
     fn pick(&mut self, group: usize, context: &PickContext<'_>) -> Option<usize> {
         let ring = self.groups.get(group)?;
-        let left = |m: &Member| m.usable && !context.tried.contains(m.id);
+        let left = |m: &Member| {
+            look();
+            m.usable && !context.tried.contains(m.id)
+        };
         // Seen from the nodes, which are few, before the points are walked, which may be a million.
         if !context.tried.is_empty() && !ring.members.iter().any(|m| m.weight > 0 && left(m)) {
             return None;
@@ -140,7 +143,11 @@ impl Ring {
         let stretch = stretch_of(hash, self.bits);
         let begin = self.stretches[stretch as usize] as usize;
         let end = self.stretches.get(stretch as usize + 1).map_or(self.points.len(), |&next| next as usize);
-        begin + self.points[begin..end].partition_point(|&(point, _)| point < hash)
+        let is_before = |&(point, _): &(u32, u32)| {
+            look();
+            point < hash
+        };
+        begin + self.points[begin..end].partition_point(is_before)
     }
 
     /// Whether this is the ring of `group`, whose set is the one of before.

@@ -3,9 +3,8 @@
 //! Weights are ignored. A pick is O(1), after retries O(n). Statistics are kept by each worker
 //! from its own requests: sharing them would put a contended write on the request path.
 
-use std::collections::HashMap;
-
-use super::{Group, Member, Outcome, PickContext, Policy, below};
+use super::kept::Kept;
+use super::{Group, Member, Outcome, PickContext, Policy, below, look};
 use crate::endpoint::EndpointSet;
 use crate::identity::EndpointId;
 
@@ -18,9 +17,7 @@ const TTL_MS: u64 = 60_000;
 /// Power of two choices on decayed latency.
 #[derive(Debug, Default)]
 pub(super) struct Ewma {
-    stats: Vec<Stat>,
-    /// Place in `stats` by identity.
-    slot_of: HashMap<EndpointId, usize>,
+    stats: Kept<Stat>,
     groups: Vec<Vec<Candidate>>,
 }
 
@@ -49,23 +46,13 @@ impl Stat {
 
 impl Policy for Ewma {
     fn rebuild(&mut self, _: &EndpointSet, groups: &[Group]) {
-        let old_stats = std::mem::take(&mut self.stats);
-        let old_slots = std::mem::take(&mut self.slot_of);
-        let mut slot = |id: EndpointId| {
-            *self.slot_of.entry(id).or_insert_with(|| {
-                let known = old_slots.get(&id).and_then(|&at| old_stats.get(at));
-                self.stats.push(known.copied().unwrap_or_default());
-                self.stats.len() - 1
-            })
+        self.stats.begin();
+        let mut candidate = |m: &Member| {
+            let slot = self.stats.stay(m.id);
+            m.usable.then_some(Candidate { index: m.index, id: m.id, slot })
         };
-        let candidates = |group: &Group| {
-            let candidate = |m: &Member| {
-                let slot = slot(m.id);
-                m.usable.then_some(Candidate { index: m.index, id: m.id, slot })
-            };
-            group.iter().filter_map(candidate).collect()
-        };
-        self.groups = groups.iter().map(candidates).collect();
+        self.groups = groups.iter().map(|group| group.iter().filter_map(&mut candidate).collect()).collect();
+        self.stats.forget(|_| false, |_| {});
     }
 
     fn pick(&mut self, group: usize, context: &PickContext<'_>) -> Option<usize> {
@@ -83,19 +70,21 @@ impl Policy for Ewma {
             return nth(0).map(|c| c.index);
         }
         // Two independent draws from the halves of the random word; the second skips the first.
-        let draw = |bits: u64, bound: usize| below(bits << 32, bound as u64) as usize;
+        let draw = |bits: u64, bound: usize| {
+            look();
+            below(bits << 32, bound as u64) as usize
+        };
         let first = draw(context.random >> 32, left);
         let second = draw(context.random & 0xffff_ffff, left - 1);
         let second = second + usize::from(second >= first);
         let (a, b) = (nth(first)?, nth(second)?);
-        let score = |c: &Candidate| self.stats[c.slot].after(0.0, context.now_ms);
+        let score = |c: &Candidate| self.stats.at(c.slot).after(0.0, context.now_ms);
         Some(if score(b) < score(a) { b.index } else { a.index })
     }
 
     fn end(&mut self, id: EndpointId, outcome: Outcome) {
         let Some(latency_ms) = outcome.latency_ms else { return };
-        let Some(&slot) = self.slot_of.get(&id) else { return };
-        let stat = &mut self.stats[slot];
+        let Some(stat) = self.stats.of(id) else { return };
         let latency_ms = stat.after(latency_ms, outcome.now_ms);
         *stat = Stat { latency_ms, touched_ms: Some(outcome.now_ms) };
     }

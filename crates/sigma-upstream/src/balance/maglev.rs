@@ -8,7 +8,7 @@
 
 use super::bounded::Bounded;
 use super::names::Names;
-use super::{Group, Member, Outcome, PickContext, Policy, mix};
+use super::{Group, Member, Outcome, PickContext, Policy, look, mix};
 use crate::endpoint::EndpointSet;
 use crate::identity::EndpointId;
 
@@ -102,7 +102,10 @@ impl Table {
     /// A member that may be used and was not tried. Those without weight are for the case that there is
     /// no other.
     fn find(&self, key: u64, context: &PickContext<'_>) -> Option<usize> {
-        let left = |at: usize| self.members[at].usable && !context.tried.contains(self.members[at].id);
+        let left = |at: usize| {
+            look();
+            self.members[at].usable && !context.tried.contains(self.members[at].id)
+        };
         let places = self.places.len() as u64;
         let looks = (0..LOOKS).map(|look| if look == 0 { key } else { mix(key, look) });
         let mut found = looks.map(|look| self.places[(look % places) as usize] as usize);

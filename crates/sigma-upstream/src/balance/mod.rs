@@ -408,3 +408,16 @@ fn mix(random: u64, salt: u64) -> u64 {
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)
 }
+
+#[cfg(test)]
+thread_local! {
+    /// How often picks of this thread have looked at something.
+    static LOOKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// A pick looks at a node or at a place of a table; counted in tests only.
+#[inline(always)]
+fn look() {
+    #[cfg(test)]
+    LOOKS.set(LOOKS.get() + 1);
+}

@@ -6,7 +6,7 @@
 //! pick O(bits), however many nodes there are.
 
 use super::slow_start::{SlowStart, Warming};
-use super::{Group, Member, PickContext, Policy, below, gcd, mix, weighted};
+use super::{Group, Member, PickContext, Policy, below, gcd, look, mix, weighted};
 use crate::endpoint::EndpointSet;
 use crate::identity::EndpointId;
 
@@ -63,6 +63,7 @@ struct Rotation {
 
 impl Rotation {
     fn turn(&mut self) -> usize {
+        look();
         let at = self.members[self.next];
         self.next = if self.next + 1 == self.members.len() { 0 } else { self.next + 1 };
         at
@@ -101,6 +102,7 @@ impl Owed {
     fn turn(&mut self) -> usize {
         let mut best = 0;
         for at in 0..self.owed.len() {
+            look();
             self.owed[at] += self.weights[at];
             if self.owed[at] > self.owed[best] {
                 best = at;
@@ -246,8 +248,8 @@ fn planes(members: &[Member]) -> Turns {
         let members = (0..members.len()).filter(|&at| has(at, bit)).collect();
         Plane { bit, rotation: Rotation { members, next: 0 } }
     };
-    let planes: Vec<Plane> =
-        (0..u32::BITS).map(plane).filter(|plane| !plane.rotation.members.is_empty()).collect();
+    let used = members.iter().fold(0, |bits, m| bits | (m.weight / divisor));
+    let planes: Vec<Plane> = (0..u32::BITS).filter(|bit| (used >> bit) & 1 == 1).map(plane).collect();
     // At most 2^31 for each member, and a set has far fewer than 2^31.
     let weight = |plane: &Plane| (plane.rotation.members.len() as i64) << plane.bit;
     Turns::Planes(Owed::new(planes.iter().map(weight).collect()), planes)

@@ -2,6 +2,7 @@
 
 mod policies;
 mod rules;
+mod scale;
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};

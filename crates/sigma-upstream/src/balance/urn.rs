@@ -2,7 +2,7 @@
 //! (Walker's alias method, with integers).
 
 use super::slow_start::{SlowStart, Warming};
-use super::{Member, PickContext, below, mix, weighted};
+use super::{Member, PickContext, below, look, mix, weighted};
 
 /// Draws until one fits, before the members are gone through. A draw misses when it meets what was
 /// tried or excluded, which are few.
@@ -89,6 +89,7 @@ impl Urn {
     /// There is a member.
     #[inline]
     fn toss(&self, random: u64) -> usize {
+        look();
         let scaled = u128::from(random) * self.members.len() as u128;
         let (at, rest) = ((scaled >> 64) as usize, scaled as u64);
         match self.cells.get(at) {
