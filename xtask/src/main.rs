@@ -1,9 +1,10 @@
 //! The project's own tools: `cargo xtask tidy`, `cargo xtask docs`, `cargo xtask bench`,
-//! `cargo xtask fuzz` and `cargo xtask soak`.
+//! `cargo xtask fuzz`, `cargo xtask soak` and `cargo xtask chaos`.
 //!
 //! They are plain code beside the code they serve, so that no script outlives what it checks.
 
 mod bench;
+mod chaos;
 mod docs;
 mod fuzz;
 mod soak;
@@ -33,6 +34,8 @@ enum Task {
     Fuzz(fuzz::Options),
     /// Run HTTP/2 for long and with many of everything
     Soak(soak::Options),
+    /// Run requests past nodes that fail at random
+    Chaos(chaos::Options),
 }
 
 /// The repository's root: the folder that holds `xtask/`.
@@ -49,5 +52,6 @@ fn main() -> anyhow::Result<()> {
         Task::Bench(options) => bench::run(&root, &options),
         Task::Fuzz(options) => fuzz::run(&root, &options),
         Task::Soak(options) => soak::run(&root, &options),
+        Task::Chaos(options) => chaos::run(&root, &options),
     }
 }

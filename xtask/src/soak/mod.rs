@@ -7,6 +7,7 @@
 
 mod chain;
 mod client;
+pub(crate) mod gateway;
 mod matrix;
 mod resets;
 
@@ -54,7 +55,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     resets::run(&Chain::start(&sigma, &work)?, options)
 }
 
-fn build(root: &Path) -> anyhow::Result<PathBuf> {
+/// Builds Sigma with the profile `release`.
+pub(crate) fn build(root: &Path) -> anyhow::Result<PathBuf> {
     let command = ["build", "--release", "--locked", "-p", "sigma"];
     let status = Command::new("cargo").current_dir(root).args(command).status()?;
     ensure!(status.success(), "Sigma does not build: read what cargo says above");
