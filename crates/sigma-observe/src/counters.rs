@@ -55,6 +55,10 @@ pub enum Counter {
     UpstreamRetries,
     /// Attempts that a retry budget did not let begin.
     UpstreamRetriesOverBudget,
+    /// Second attempts beside a first that had no answer yet.
+    UpstreamHedges,
+    /// Those of them that were answered first.
+    UpstreamHedgesWon,
     /// Requests that the limits of an upstream refused.
     UpstreamRefusedLimit,
     /// Requests that a circuit breaker refused.
@@ -118,7 +122,7 @@ impl Counter {
 }
 
 /// Every counter with the name it is shown under, in the order of [`Counter`].
-const NAMES: [(Counter, &str); 42] = [
+const NAMES: [(Counter, &str); 44] = [
     (Counter::Requests, "requests"),
     (Counter::ExchangesEnded, "exchanges_ended"),
     (Counter::Responses1xx, "responses_1xx"),
@@ -138,6 +142,8 @@ const NAMES: [(Counter, &str); 42] = [
     (Counter::UpstreamClosedForRoom, "upstream_closed_for_room"),
     (Counter::UpstreamRetries, "upstream_retries"),
     (Counter::UpstreamRetriesOverBudget, "upstream_retries_over_budget"),
+    (Counter::UpstreamHedges, "upstream_hedges"),
+    (Counter::UpstreamHedgesWon, "upstream_hedges_won"),
     (Counter::UpstreamRefusedLimit, "upstream_refused_limit"),
     (Counter::UpstreamRefusedBreaker, "upstream_refused_breaker"),
     (Counter::UpstreamRefusedAdmission, "upstream_refused_admission"),

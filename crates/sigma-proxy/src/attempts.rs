@@ -2,6 +2,7 @@
 //! stop (APISIX: `retries`, `retry_timeout`). Whatever is sent to a node, a request or the bytes of a
 //! session, goes through here.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -22,12 +23,11 @@ pub(crate) struct Attempts<'a> {
     pub(crate) upstream: &'a Arc<Upstream>,
     /// In place of the rule that holds without one.
     pub(crate) policy: Option<&'a RetryPolicy>,
-    towards: Rc<Towards>,
-    choice: Choice,
-    /// The node of the last attempt, where sessions keep to nodes.
-    session: Option<Token>,
+    pub(crate) towards: Rc<Towards>,
+    /// Boxed, as few upstreams choose so.
+    choice: Option<Box<Choice>>,
     tried: Tried,
-    retries: u32,
+    retries: Cell<u32>,
     began_ms: u64,
 }
 
@@ -40,9 +40,17 @@ pub(crate) struct Choice {
     pub(crate) session: Option<Token>,
     /// The metadata that the node is to have.
     pub(crate) subset: Option<Box<[u8]>>,
+    /// The node of the last attempt, where sessions keep to nodes.
+    pub(crate) given: Option<Token>,
+}
+
+/// What a pick looks at of a [`Choice`]: key, session and subset.
+fn wishes(choice: Option<&Choice>) -> (Option<&[u8]>, Option<Token>, Option<&[u8]>) {
+    choice.map_or((None, None, None), |c| (c.key.as_deref(), c.session, c.subset.as_deref()))
 }
 
 /// A node chosen from a set, which stays alive with it.
+#[derive(Debug)]
 pub(crate) struct Picked {
     set: LocalSet,
     index: usize,
@@ -76,12 +84,12 @@ impl<'a> Attempts<'a> {
         number: u32,
         upstream: &'a Arc<Upstream>,
         policy: Option<&'a RetryPolicy>,
-        choice: Choice,
+        choice: Option<Box<Choice>>,
     ) -> Attempts<'a> {
         let (towards, began_ms) = (worker.towards(number, upstream), deadline::now_ms());
         towards.load.begin();
-        let (tried, session) = (Tried::default(), None);
-        Attempts { worker, upstream, policy, towards, choice, session, tried, retries: 0, began_ms }
+        let tried = Tried::default();
+        Attempts { worker, upstream, policy, towards, choice, tried, retries: Cell::new(0), began_ms }
     }
 
     /// The node of the next attempt.
@@ -90,8 +98,7 @@ impl<'a> Attempts<'a> {
     /// Returns an error if every node was tried or may not be used.
     pub(crate) fn pick(&mut self) -> Result<Picked, Fault> {
         let mut balancer = self.towards.balancer.borrow_mut();
-        let Choice { key, session, subset } = &self.choice;
-        let (key, session, subset) = (key.as_deref(), *session, subset.as_deref());
+        let (key, session, subset) = wishes(self.choice.as_deref());
         let (now_ms, random) = (deadline::now_ms(), self.worker.random());
         let mut pick =
             |tried: &Tried| balancer.pick(&PickContext { key, session, subset, tried, now_ms, random });
@@ -104,8 +111,10 @@ impl<'a> Attempts<'a> {
         match picked {
             Some(index) => {
                 let picked = Picked { set: Rc::clone(balancer.endpoints()), index };
-                if self.upstream.affinity.is_some() {
-                    self.session = balancer.token_of(picked.id());
+                if self.upstream.affinity.is_some()
+                    && let Some(choice) = &mut self.choice
+                {
+                    choice.given = balancer.token_of(picked.id());
                 }
                 Ok(picked)
             }
@@ -126,11 +135,41 @@ impl<'a> Attempts<'a> {
         }
     }
 
+    /// A second node beside `first`, if there is one and the rules allow another attempt. It counts as one.
+    pub(crate) fn pick_second(&self, first: &Endpoint) -> Option<Picked> {
+        let mut tried = self.tried.clone();
+        tried.insert(first.id());
+        let mut balancer = self.towards.balancer.borrow_mut();
+        let (key, _, subset) = wishes(self.choice.as_deref());
+        let index = balancer.pick(&PickContext {
+            key,
+            session: None,
+            subset,
+            tried: &tried,
+            now_ms: deadline::now_ms(),
+            random: self.worker.random(),
+        })?;
+        let picked = Picked { set: Rc::clone(balancer.endpoints()), index };
+        drop(balancer);
+        // An upstream with one node gives that.
+        if picked.id() == first.id() || !self.claims_another() {
+            return None;
+        }
+        self.count_retry(first);
+        Some(picked)
+    }
+
+    /// A node was asked in vain.
+    pub(crate) fn passed_over(&mut self, node: &Endpoint) {
+        self.tried.insert(node.id());
+    }
+
     /// Tells the client the node of its session, if it does not name it itself.
     pub(crate) fn tell_session(&self, answer: &mut Headers) {
         if let Some(affinity) = &self.upstream.affinity
-            && let Some(token) = self.session
-            && self.session != self.choice.session
+            && let Some(choice) = &self.choice
+            && let Some(token) = choice.given
+            && choice.given != choice.session
         {
             answer.append("Set-Cookie", affinity.field(token).as_bytes());
         }
@@ -198,25 +237,25 @@ impl<'a> Attempts<'a> {
         let retries = self.upstream.retries.map_or_else(|| nodes().saturating_sub(1), |n| n as usize);
         let late = self.upstream.retry_timeout_ms > 0
             && deadline::now_ms().saturating_sub(self.began_ms) > self.upstream.retry_timeout_ms;
-        (self.retries as usize) < retries && !late
+        (self.retries.get() as usize) < retries && !late
     }
 
     fn is_within_budget(&self) -> bool {
         // One that is in a further attempt already has its share.
-        let budget = self.policy.and_then(|policy| policy.budget).filter(|_| self.retries == 0);
+        let budget = self.policy.and_then(|policy| policy.budget).filter(|_| self.retries.get() == 0);
         budget.is_none_or(|budget| self.towards.load.may_retry(budget))
     }
 
     /// Milliseconds to wait before the attempt that follows; `asked_ms` is what the last node asked for.
     pub(crate) fn pause_ms(&self, asked_ms: Option<u64>) -> u64 {
-        self.policy.map_or(0, |policy| policy.pause_ms(self.retries, asked_ms, self.worker.random()))
+        self.policy.map_or(0, |policy| policy.pause_ms(self.retries.get(), asked_ms, self.worker.random()))
     }
 
-    fn count_retry(&mut self, node: &Endpoint) {
-        if self.retries == 0 {
+    fn count_retry(&self, node: &Endpoint) {
+        if self.retries.get() == 0 {
             self.towards.load.begin_retry();
         }
-        self.retries += 1;
+        self.retries.set(self.retries.get() + 1);
         self.worker.counters.add(Counter::UpstreamRetries, 1);
         tracing::debug!(upstream = %self.upstream.key, node = %node.addr, "trying the next node");
     }
@@ -224,7 +263,7 @@ impl<'a> Attempts<'a> {
 
 impl Drop for Attempts<'_> {
     fn drop(&mut self) {
-        self.towards.load.end(self.retries > 0);
+        self.towards.load.end(self.retries.get() > 0);
     }
 }
 

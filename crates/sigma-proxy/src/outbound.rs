@@ -12,7 +12,7 @@ use sigma_upstream::balance::Outcome;
 use sigma_upstream::endpoint::Endpoint;
 use sigma_wire::{Connection, HeadLimits};
 
-use crate::attempts::{Attempts, Choice, Decision, Failure, Progress, decide};
+use crate::attempts::{Attempts, Decision, Failure, Progress, decide};
 use crate::connection::Origin;
 use crate::exchange::mark_pass;
 use crate::snapshot::Upstream;
@@ -65,7 +65,7 @@ impl Course<'_> {
         };
         let mut head = self.head()?;
         // A call has one short time: it follows no policy, as nobody would wait for its pauses.
-        let mut attempts = Attempts::new(self.worker, number, upstream, None, Choice::default());
+        let mut attempts = Attempts::new(self.worker, number, upstream, None, None);
         let mut marked = false;
         loop {
             let node = attempts.pick().map_err(said)?;

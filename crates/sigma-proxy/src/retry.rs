@@ -21,6 +21,60 @@ pub(crate) struct RetryPolicy {
     longest_ms: u64,
     retry_after_ms: u64,
     pub(crate) budget: Option<Budget>,
+    pub(crate) hedging: Option<Hedging>,
+}
+
+/// When a second node is asked beside the first.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Hedging {
+    delay_ms: u64,
+    percentile: Option<f64>,
+}
+
+impl Hedging {
+    /// Milliseconds after which it is.
+    pub(crate) fn delay_ms(self, recent: &Recent) -> u64 {
+        let measured = self.percentile.and_then(|percentile| recent.percentile_ms(percentile));
+        measured.map_or(self.delay_ms, |measured| u64::from(measured).max(self.delay_ms))
+    }
+
+    /// Whether times of answers are asked for.
+    pub(crate) fn measures(self) -> bool {
+        self.percentile.is_some()
+    }
+}
+
+/// The times of the last answers of an upstream, as one worker has seen them.
+#[derive(Debug, Default)]
+pub(crate) struct Recent {
+    /// In milliseconds; the oldest is at `next` when there are as many as are kept.
+    times: Vec<u32>,
+    next: usize,
+}
+
+impl Recent {
+    const KEPT: usize = 128;
+    /// Fewer say nothing.
+    const LEAST: usize = 32;
+
+    pub(crate) fn note(&mut self, ms: u64) {
+        let ms = u32::try_from(ms).unwrap_or(u32::MAX);
+        if self.times.len() < Recent::KEPT {
+            self.times.push(ms);
+            return;
+        }
+        self.times[self.next] = ms;
+        self.next = (self.next + 1) % Recent::KEPT;
+    }
+
+    fn percentile_ms(&self, percentile: f64) -> Option<u32> {
+        if self.times.len() < Recent::LEAST {
+            return None;
+        }
+        let mut times = self.times.clone();
+        let at = ((times.len() - 1) as f64 * percentile / 100.0).round() as usize;
+        Some(*times.select_nth_unstable(at).1)
+    }
 }
 
 /// The longest `Retry-After` that is waited for if nothing is said.
@@ -98,6 +152,9 @@ impl From<&resources::RetryPolicy> for RetryPolicy {
             budget: config
                 .budget
                 .map(|budget| Budget { percent: budget.percent, min_concurrency: budget.min_concurrency }),
+            hedging: config
+                .hedging
+                .map(|hedging| Hedging { delay_ms: ms(hedging.delay), percentile: hedging.percentile }),
         }
     }
 }
@@ -312,6 +369,21 @@ mod tests {
             json!({ "retry_on": ["reset"], "back_off": { "base_interval": 0.1, "max_interval": 0.2 } }),
         );
         assert_eq!([1, 2, 3].map(|retries| own.pause_ms(retries, None, u64::MAX)), [100, 200, 200]);
+    }
+
+    #[test]
+    fn a_second_node_is_asked_after_a_percentile() {
+        let hedging = Hedging { delay_ms: 20, percentile: Some(90.0) };
+        let mut recent = Recent::default();
+        (0..31).for_each(|_| recent.note(500));
+        assert_eq!(hedging.delay_ms(&recent), 20, "too few answers");
+        (0..128).for_each(|ms| recent.note(ms));
+        assert_eq!(hedging.delay_ms(&recent), 114);
+        assert_eq!(Hedging { delay_ms: 200, ..hedging }.delay_ms(&recent), 200);
+        assert_eq!(Hedging { percentile: None, ..hedging }.delay_ms(&recent), 20);
+        // The last ones count.
+        (0..128).for_each(|_| recent.note(u64::MAX));
+        assert_eq!(hedging.delay_ms(&recent), u64::from(u32::MAX));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::connection::{answer_limits, server_limits};
 use crate::exchange::{OwnName, Scratch};
 use crate::guards::{Guards, OwnGuards};
 use crate::outbound::Calls;
-use crate::retry::Load;
+use crate::retry::{Load, Recent};
 use crate::snapshot::{Snapshot, Upstream};
 
 /// Scratch memory kept for reuse; one is in use per exchange in flight.
@@ -67,6 +67,7 @@ impl View {
 pub(crate) struct Towards {
     pub(crate) balancer: RefCell<Balancer>,
     pub(crate) load: Load,
+    pub(crate) recent: RefCell<Recent>,
     /// Made when they are first asked; of the upstream that is followed.
     guards: RefCell<Option<Rc<OwnGuards>>>,
 }
@@ -221,6 +222,7 @@ impl Worker {
         let towards = Rc::new(Towards {
             balancer: RefCell::new(balancer),
             load: Load::default(),
+            recent: RefCell::default(),
             guards: RefCell::default(),
         });
         *slot = Some(Following { upstream: Arc::clone(upstream), towards: Rc::clone(&towards) });

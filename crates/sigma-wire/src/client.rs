@@ -90,6 +90,15 @@ impl Connection {
         }
     }
 
+    /// Ready when something of the answer has come, or none will: without taking it, so that whoever asked
+    /// several nodes may wait for the first. Nothing may be left to flush.
+    pub fn poll_answer(&mut self, cx: &mut Context<'_>, limits: &HeadLimits) -> Poll<Result<(), Fault>> {
+        match self {
+            Connection::H1(c) => c.poll_answer(cx, limits),
+            Connection::H2(c) => c.poll_answer(cx),
+        }
+    }
+
     /// How the body behind the final head is framed.
     #[inline]
     pub fn body_length(&self) -> BodyLength {

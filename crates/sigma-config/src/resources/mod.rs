@@ -41,7 +41,7 @@ pub use overload::{
 };
 pub use plugin::{EnabledPlugin, GlobalRule, PluginConfig, PluginMetadata};
 pub use proto::Proto;
-pub use retry::{BackOff, ExchangeDeadline, RetryBudget, RetryOn, RetryPolicy};
+pub use retry::{BackOff, ExchangeDeadline, Hedging, RetryBudget, RetryOn, RetryPolicy};
 pub use route::{PathRewrite, Route, Script};
 pub use secret::{GcpAccount, Secret, SecretProvider};
 pub use service::Service;

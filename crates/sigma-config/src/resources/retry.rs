@@ -43,6 +43,10 @@ pub struct RetryPolicy {
     /// How many requests may be in a further attempt at a time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<RetryBudget>,
+    /// A second attempt while the first still waits for its answer; the first answer is served, and the other
+    /// attempt is taken back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hedging: Option<Hedging>,
 }
 
 /// The name of a header field (RFC 9110 §5.1).
@@ -116,6 +120,21 @@ impl Default for RetryBudget {
     fn default() -> Self {
         RetryBudget { percent: 20.0, min_concurrency: 3 }
     }
+}
+
+/// When a request is sent to a second node: once, if it has no body and its method may be repeated, within
+/// `retries` and the budget.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Hedging {
+    /// Seconds without an answer.
+    #[schemars(extend("exclusiveMinimum" = 0), range(max = 3600))]
+    pub delay: f64,
+    /// Instead, this percentile of the last answers' times, which each worker measures for itself; `delay`
+    /// is the least, and what holds until there are enough answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 50, max = 99.9))]
+    pub percentile: Option<f64>,
 }
 
 /// The end of an exchange, whatever it is doing: all attempts and the pauses between them are within. A client

@@ -59,6 +59,10 @@ fn retries(item: &Object, policy: &Object, found: &mut Vec<Problem>) {
         let hint = "add retry_on, for example [connect-failure, gateway-error]; retries: 0 turns retries off";
         found.push(problem("retry_policy", "`retry_policy` names no condition: nothing is retried", hint));
     }
+    if policy.contains_key("hedging") && item.contains_key("session_affinity") {
+        let message = "`hedging` sends to other nodes, and `session_affinity` to the same";
+        found.push(problem("retry_policy.hedging", message, "keep one of the two"));
+    }
     if item.get("retries").and_then(Value::as_u64) == Some(0) {
         let message = "`retry_policy` has no effect with `retries: 0`";
         found.push(problem("retry_policy", message, "raise `retries`, or remove the policy"));
@@ -108,6 +112,9 @@ mod tests {
         check(breaker(json!({ "fallback": { "upstream_id": 1, "body": "x" } })), &[place]);
         let rules = json!({ "adaptive_concurrency": { "min_concurrency": 1001 } });
         check(rules, &["adaptive_concurrency.min_concurrency"]);
+        let hedging = json!({ "retry_on": ["reset"], "hedging": { "delay": 1 } });
+        check(json!({ "retry_policy": hedging }), &[]);
+        check(json!({ "retry_policy": hedging, "session_affinity": {} }), &["retry_policy.hedging"]);
         let places = ["retry_policy.back_off.max_interval", "retry_policy.per_try_timeout"];
         check(json!({ "retry_policy": late, "deadline": { "timeout": 2 } }), &places);
     }

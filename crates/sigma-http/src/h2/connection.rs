@@ -405,6 +405,12 @@ impl Codec {
         }
     }
 
+    /// Whether [`Codec::take_head`] has something to say.
+    pub fn has_head(&self, key: StreamKey) -> bool {
+        let stream = self.streams.peek(key);
+        !stream.heads.is_empty() || stream.fate.is_some()
+    }
+
     /// Whether the peer's message has ended, but for what has arrived already and was not taken.
     pub fn is_input_complete(&self, key: StreamKey) -> bool {
         let stream = self.streams.peek(key);

@@ -9,15 +9,18 @@ use crate::attempts::Choice;
 use crate::snapshot::{HashKey, Upstream};
 
 impl Exchange<'_, '_> {
-    /// The wishes that the rules of an upstream ask for.
-    pub(super) fn choice(&mut self, upstream: &Upstream) -> Choice {
+    /// The wishes that the rules of an upstream ask for; None if they ask for none.
+    pub(super) fn choice(&mut self, upstream: &Upstream) -> Option<Box<Choice>> {
+        if upstream.affinity.is_none() && upstream.hash_key.is_none() && upstream.criteria.is_none() {
+            return None;
+        }
         let headers = &self.scratch.ctx.request.headers;
         let session = upstream.affinity.as_deref().and_then(|affinity| affinity.session(headers));
         if (upstream.hash_key.is_some() || upstream.criteria.is_some()) && !self.stage.is_guided() {
             self.scratch.ctx.client = client(&self.down);
         }
         let key = self.hash_key(upstream).map(Vec::into_boxed_slice);
-        Choice { key, session, subset: self.subset(upstream) }
+        Some(Box::new(Choice { key, session, subset: self.subset(upstream), given: None }))
     }
 
     /// The metadata that the node is to have.

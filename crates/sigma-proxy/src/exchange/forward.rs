@@ -1,12 +1,12 @@
 //! Balance and forward: attempts on nodes until one answers or none is left.
 
 use std::future::poll_fn;
-use std::task::{self, Poll};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use sigma_config::resources::{OnUnhealthy, PassHost, Scheme};
 use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method};
-use sigma_net::{Deadline, deadline};
+use sigma_net::deadline;
 use sigma_plugin::address::NodeAddr;
 use sigma_plugin::record::Attempt;
 use sigma_plugin::{Context, Phase};
@@ -15,44 +15,17 @@ use sigma_upstream::endpoint::{Address, Endpoint};
 use sigma_wire::Connection;
 
 use super::delivery::Delivery;
-use super::local_reply::LocalReply;
+use super::hedge::Raced;
+use super::plan::{Ended, Plan, State};
 use super::response::Verdict;
 use super::transfer::{Transfer, Upload};
 use super::{Exchange, Scratch, answer, grpc, headers, reply, tunnel, upgrade};
 use crate::attempts::{Attempts, Decision, Failure, after, decide};
-use crate::retry::{Missing, RetryPolicy, Wish};
-use crate::snapshot::{Route, Timeouts, Upstream};
+use crate::retry::{Missing, Wish};
+use crate::snapshot::{Route, Upstream};
 use crate::target::{self, Demands};
 use crate::time_limit::TimeLeft;
 use crate::worker::View;
-
-/// One exchange with an upstream, over all its attempts.
-struct Plan<'p> {
-    view: &'p View,
-    timeouts: &'p Timeouts,
-    /// The time of the exchange as a whole, if it has an end; boxed, as few have one.
-    time: Option<Box<TimeLeft<'p>>>,
-    attempts: Attempts<'p>,
-}
-
-impl Plan<'_> {
-    fn upstream(&self) -> &Upstream {
-        self.attempts.upstream
-    }
-}
-
-/// How an attempt ended that did not fail.
-enum Ended {
-    /// The connection may serve again.
-    Whole,
-    /// The connection was used up.
-    Spent,
-    /// A plugin or the retry policy does not want the node's answer, with this status, and another node is to
-    /// be asked.
-    Declined(u16),
-    /// A plugin has put this in the place of the node's answer.
-    Replaced(Box<LocalReply>),
-}
 
 impl Exchange<'_, '_> {
     pub(super) async fn forward(&mut self, view: &View, route: &Route, number: u32) -> Result<(), Fault> {
@@ -74,14 +47,19 @@ impl Exchange<'_, '_> {
         let mut plan = Plan { view, timeouts, time, attempts };
         let mut state = State::new(retry);
         let own = loop {
-            let node = plan.attempts.pick()?;
+            let mut node = plan.attempts.pick()?;
             if let Some(draft) = self.run_chains(Phase::BeforeProxy).await? {
                 return self.reply(draft).await;
             }
             if state.body.is_none() {
                 state.body = Some(self.open_body(&plan));
             }
-            match self.attempt(&plan, &node, &mut state).await {
+            let result = self.attempt(&plan, &node, &mut state).await;
+            if let Some(other) = state.take_answerer() {
+                plan.attempts.passed_over(&node);
+                node = other;
+            }
+            match result {
                 Ok(Ended::Declined(status)) => plan.attempts.declined(&node, status),
                 Ok(Ended::Replaced(own)) => {
                     plan.attempts.answered(&node, state.status);
@@ -195,7 +173,7 @@ impl Exchange<'_, '_> {
         result
     }
 
-    fn note_attempt(&mut self, endpoint: &Endpoint, began: Option<Instant>) {
+    pub(super) fn note_attempt(&mut self, endpoint: &Endpoint, began: Option<Instant>) {
         self.scratch.ctx.record.upstream_statuses.push(0);
         if self.scratch.ctx.record.started.is_some() {
             self.scratch.ctx.record.attempts.push(Attempt {
@@ -219,24 +197,9 @@ impl Exchange<'_, '_> {
         node: &Endpoint,
         state: &mut State<'_>,
     ) -> Result<Ended, Fault> {
-        let ctx = &mut self.scratch.ctx;
-        match &ctx.host {
-            // APISIX: what the upstream says of Host goes before what plugins say.
-            Some(host) if plan.upstream().pass_host == PassHost::Pass => {
-                ctx.request.headers.set(HeaderId::Host, host);
-            }
-            _ => headers::set_host(&mut ctx.request, plan.upstream(), node),
-        }
-        self.mark_pass(&plan.view.snapshot, &node.addr, &mut state.marked);
-        if let Some(time) = &plan.time {
-            time.tell(&mut self.scratch.ctx.request);
-        }
+        self.address(plan, node, state);
         let connect_ms = state.begin_try(plan.timeouts.connect_ms);
-        let demands = Demands {
-            connect_ms,
-            upgrade: !self.scratch.upgrade.is_empty(),
-            ..Demands::of(&self.scratch.ctx.request, plan.upstream(), *self.down.origin())
-        };
+        let demands = self.demands(plan, connect_ms);
         // Made when it is asked for: it is large, and would be kept for the whole of the exchange.
         let target = || target::target(&plan.view.snapshot, plan.upstream(), node, &demands);
         let mut idle_allowed = true;
@@ -251,6 +214,13 @@ impl Exchange<'_, '_> {
             };
             self.scratch.ctx.record.connected();
             self.send_head(&mut connection, state.body.unwrap_or_default());
+            if let Some(hedging) = self.hedging(plan, state) {
+                // Boxed, as few exchanges have any.
+                match Box::pin(self.hedge(plan, node, connection, (hedging, state))).await? {
+                    Raced::First(first) => connection = first,
+                    Raced::Ended(ended) => return Ok(ended),
+                }
+            }
             match self.converse(plan, node, &mut connection, state).await {
                 Ok(Ended::Whole) => {
                     connection.give_back(&target(), deadline::now_ms());
@@ -263,7 +233,32 @@ impl Exchange<'_, '_> {
         }
     }
 
-    fn send_head(&mut self, connection: &mut Connection, length: BodyLength) {
+    /// Makes the request one for this node.
+    pub(super) fn address(&mut self, plan: &Plan<'_>, node: &Endpoint, state: &mut State<'_>) {
+        let ctx = &mut self.scratch.ctx;
+        match &ctx.host {
+            // APISIX: what the upstream says of Host goes before what plugins say.
+            Some(host) if plan.upstream().pass_host == PassHost::Pass => {
+                ctx.request.headers.set(HeaderId::Host, host);
+            }
+            _ => headers::set_host(&mut ctx.request, plan.upstream(), node),
+        }
+        self.mark_pass(&plan.view.snapshot, &node.addr, &mut state.marked);
+        if let Some(time) = &plan.time {
+            time.tell(&mut self.scratch.ctx.request);
+        }
+    }
+
+    /// The demands of the request as it stands on a connection.
+    pub(super) fn demands(&self, plan: &Plan<'_>, connect_ms: u64) -> Demands {
+        Demands {
+            connect_ms,
+            upgrade: !self.scratch.upgrade.is_empty(),
+            ..Demands::of(&self.scratch.ctx.request, plan.upstream(), *self.down.origin())
+        }
+    }
+
+    pub(super) fn send_head(&mut self, connection: &mut Connection, length: BodyLength) {
         let Scratch { ctx, upgrade, .. } = &mut *self.scratch;
         let upgrade = (!upgrade.is_empty()).then_some(&upgrade[..]);
         let rewritten = (!ctx.target.is_empty()).then_some(&ctx.target[..]);
@@ -271,7 +266,7 @@ impl Exchange<'_, '_> {
     }
 
     /// Request up, response down, on one connection.
-    async fn converse(
+    pub(super) async fn converse(
         &mut self,
         plan: &Plan<'_>,
         node: &Endpoint,
@@ -386,65 +381,5 @@ async fn pause(plan: &Plan<'_>, pause_ms: u64) -> Result<(), Fault> {
     match &plan.time {
         None => sleep.await,
         Some(time) => time.bound(sleep).await,
-    }
-}
-
-/// What one attempt leaves to the next.
-#[derive(Debug)]
-struct State<'p> {
-    decision: Decision,
-    /// How the request's body is framed; None before the first attempt.
-    body: Option<BodyLength>,
-    /// The status that the node gave.
-    status: u16,
-    /// The node of the attempt has all that it can wait for: not the client's slowness, nor the
-    /// end of the exchange's own time, made it fail.
-    request_sent: bool,
-    /// The upstream allows another attempt.
-    may_follow: bool,
-    /// The request tells of this pass.
-    marked: bool,
-    /// What few exchanges have; boxed, as the others need no room for it.
-    own_rules: Option<Box<OwnRules<'p>>>,
-}
-
-/// A retry policy and what an attempt by it leaves.
-#[derive(Debug)]
-struct OwnRules<'p> {
-    policy: &'p RetryPolicy,
-    /// The end of the present attempt's time.
-    try_deadline: Deadline,
-    /// The pause that the last node asked for.
-    asked_ms: Option<u64>,
-}
-
-impl<'p> State<'p> {
-    fn new(policy: Option<&'p RetryPolicy>) -> State<'p> {
-        let own_rules =
-            policy.map(|policy| Box::new(OwnRules { policy, try_deadline: Deadline::new(), asked_ms: None }));
-        State {
-            decision: Decision::NextNode,
-            body: None,
-            status: 0,
-            request_sent: true,
-            may_follow: false,
-            marked: false,
-            own_rules,
-        }
-    }
-
-    /// An attempt begins. Returned is the time that it has to connect, of at most `connect_ms`.
-    fn begin_try(&mut self, connect_ms: u64) -> u64 {
-        let Some(own) = &self.own_rules else { return connect_ms };
-        let Some(try_ms) = own.policy.per_try_ms else { return connect_ms };
-        own.try_deadline.set(try_ms);
-        connect_ms.min(try_ms)
-    }
-
-    /// Ready when the time of the attempt is over.
-    fn poll_try_over(&self, task: &mut task::Context<'_>) -> Poll<Result<(), Fault>> {
-        let Some(own) = &self.own_rules else { return Poll::Pending };
-        let over = Fault::new(FaultKind::ResponseTimeout, "the time of one attempt is over");
-        own.try_deadline.poll_expired(task).map(|()| Err(over))
     }
 }

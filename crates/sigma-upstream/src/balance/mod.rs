@@ -61,7 +61,7 @@ pub struct Tried {
 }
 
 impl Tried {
-    const INLINE: usize = 4;
+    const INLINE: usize = 2;
 
     /// Remembers the endpoint with this identity.
     pub fn insert(&mut self, id: EndpointId) {

@@ -105,6 +105,22 @@ impl Client {
         }
     }
 
+    /// See [`crate::Connection::poll_answer`].
+    pub(crate) fn poll_answer(
+        &mut self,
+        cx: &mut Context<'_>,
+        limits: &HeadLimits,
+    ) -> Poll<Result<(), Fault>> {
+        if !self.input.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        self.input.make_room(limits.head_bytes + 1);
+        match ready!(self.stream.poll_fill(cx, &mut self.input)) {
+            Ok(0) | Err(_) => Poll::Ready(Err(terminated())),
+            Ok(_) => Poll::Ready(Ok(())),
+        }
+    }
+
     fn accept_head(&mut self, method: Method, head: &ResponseHead) -> Result<(), Fault> {
         let length = h1::response_body(head, method).map_err(bad_response)?;
         if head.is_interim() && head.status != 101 {

@@ -131,6 +131,23 @@ impl ClientStream {
         }
     }
 
+    /// See [`crate::Connection::poll_answer`].
+    pub(crate) fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+        if let Some(fault) = self.refused {
+            return Poll::Ready(Err(fault));
+        }
+        let Some(key) = self.key else { return Poll::Ready(Err(terminated())) };
+        let mux = self.connection.mux();
+        match mux.look(|codec| (codec.has_head(key), codec.fate(key))) {
+            (_, Some(fate)) => Poll::Ready(Err(self.fault(fate))),
+            (true, None) => Poll::Ready(Ok(())),
+            (false, None) => {
+                mux.wait(key, cx);
+                Poll::Pending
+            }
+        }
+    }
+
     fn accept_head(&mut self, key: StreamKey, method: Method, head: &ResponseHead) -> Result<(), Fault> {
         if head.is_interim() {
             return rules::count_interim(&mut self.interims);

@@ -67,6 +67,11 @@ fn gateway(origin: &Origin, rules: Value) -> Gateway {
     start(2, &json!([upstream(origin, &rules)]))
 }
 
+/// With one worker, a request that follows an answer finds what that has changed.
+fn small(origin: &Origin, rules: Value) -> Gateway {
+    start(1, &json!([upstream(origin, &rules)]))
+}
+
 fn ask(gateway: &Gateway) -> (u16, String) {
     let answer = gateway.connect().unwrap().get("/").unwrap();
     (answer.status(), answer.text())
@@ -146,7 +151,7 @@ fn a_breaker_opens_and_closes() {
         "minimum_number_of_calls": 4, "wait_duration_in_open_state": 0.3,
         "permitted_number_of_calls_in_half_open_state": 2,
     });
-    let gateway = gateway(&origin, json!({ "circuit_breaker": rules }));
+    let gateway = small(&origin, json!({ "circuit_breaker": rules }));
     for _ in 0..4 {
         assert_eq!(ask(&gateway).0, 500);
     }
@@ -171,7 +176,7 @@ fn an_open_breaker_has_an_answer_or_another_upstream() {
         } })
     };
     let answer = json!({ "status": 203, "body": "[]", "content_type": "application/json" });
-    let fixed = gateway(&bad, rules(answer));
+    let fixed = small(&bad, rules(answer));
     let statuses: Vec<u16> = (0..4).map(|_| ask(&fixed).0).collect();
     assert_eq!(statuses, [500, 500, 203, 203]);
     let message = fixed.connect().unwrap().get("/").unwrap();
@@ -220,7 +225,7 @@ fn a_dry_run_only_counts() {
         "limits": { "max_requests": 1, "dry_run": true },
         "adaptive_concurrency": { "dry_run": true }, "admission_control": { "dry_run": true },
     });
-    let gateway = gateway(&bad, rules);
+    let gateway = small(&bad, rules);
     for _ in 0..10 {
         assert_eq!(ask(&gateway).0, 500);
     }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
-use sigma_testkit::{Gateway, Origin, Peer};
+use sigma_testkit::{Gateway, Origin, Peer, until};
 
-use crate::SIGMA;
+use crate::h2::{Node, connect, get, within};
+use crate::{PATIENCE, SIGMA};
 
 /// A gateway of one worker in front of the nodes, with `rules` in its upstream.
 fn gateway(nodes: &[&Origin], rules: Value) -> Gateway {
@@ -213,4 +214,105 @@ fn a_policy_without_effect_is_refused() {
         String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     assert!(!output.status.success(), "{text}");
     assert!(text.contains("retry_policy") && text.contains("names no condition"), "{text}");
+}
+
+fn hedging(rules: Value) -> Value {
+    let mut policy = json!({ "retry_on": ["reset"], "hedging": { "delay": 0.05 } });
+    policy.as_object_mut().unwrap().extend(rules.as_object().unwrap().clone());
+    json!({ "retry_policy": policy })
+}
+
+/// An origin that answers no request and counts the connections that were closed on it.
+fn left_alone(closed: &Arc<AtomicUsize>) -> Origin {
+    let closed = Arc::clone(closed);
+    Origin::serve(move |mut peer| {
+        while peer.read_request().is_ok() {}
+        closed.fetch_add(1, Ordering::SeqCst);
+    })
+    .unwrap()
+}
+
+#[test]
+fn the_first_of_two_answers_is_served_and_the_other_attempt_taken_back() {
+    let closed = Arc::default();
+    let (mute, good) = (left_alone(&closed), always(200, "X-Node: good\r\n"));
+    let gateway = gateway(&[&mute, &good], hedging(json!({})));
+    for _ in 0..6 {
+        assert_eq!(status_of(&gateway, "GET"), 200);
+    }
+    let hedges = counted(&gateway, "sigma_upstream_hedges_total");
+    assert!(hedges >= 3, "{hedges}");
+    assert_eq!(counted(&gateway, "sigma_upstream_hedges_won_total"), hedges);
+    assert!(until(PATIENCE, || closed.load(Ordering::SeqCst) as u64 == hedges));
+    // The connection on which the second was answered is kept.
+    assert_eq!(good.connections(), 1);
+}
+
+#[test]
+fn what_may_not_be_repeated_goes_to_one_node() {
+    let seen = Arc::default();
+    let nodes = [silent(&seen), silent(&seen)];
+    let nodes = [&nodes[0], &nodes[1]];
+    let asked = |rules: Value, method: &str, body: &str| {
+        let mut rules = hedging(rules);
+        rules["deadline"] = json!({ "timeout": 0.5 });
+        let gateway = gateway(&nodes, rules);
+        seen.store(0, Ordering::SeqCst);
+        assert_eq!(ask(&gateway, method, "", body).0, 504);
+        seen.load(Ordering::SeqCst)
+    };
+    assert_eq!(asked(json!({}), "GET", ""), 2);
+    assert_eq!(asked(json!({}), "POST", ""), 1);
+    assert_eq!(asked(json!({ "methods": ["POST"] }), "POST", ""), 2);
+    assert_eq!(asked(json!({}), "PUT", "a body"), 1);
+    assert_eq!(asked(json!({ "budget": { "percent": 0, "min_concurrency": 0 } }), "GET", ""), 1);
+}
+
+#[test]
+fn a_second_node_that_fails_leaves_the_first_its_time() {
+    // The slow one answers when the other has been asked, and has closed.
+    let (asked, closed) = std::sync::mpsc::channel();
+    let closed = std::sync::Mutex::new(closed);
+    let slow = Origin::answer(move |_| {
+        closed.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+        answer(200, "", "slow")
+    })
+    .unwrap();
+    let closing = Origin::serve(move |mut peer| {
+        let is_asked = peer.read_request().is_ok();
+        drop(peer);
+        if is_asked {
+            asked.send(()).unwrap();
+        }
+    })
+    .unwrap();
+    let gateway = gateway(&[&slow, &closing], hedging(json!({})));
+    for _ in 0..4 {
+        // Whichever is asked first: a reset is retried, and a hedge that fails is let go.
+        assert_eq!(ask(&gateway, "GET", "", ""), (200, "slow".to_owned()));
+    }
+}
+
+#[test]
+fn streams_are_hedged_too() {
+    within(async {
+        let mute = Node::start(h2::server::Builder::new(), |_, respond| async move {
+            let _kept = respond;
+            std::future::pending::<()>().await;
+        })
+        .await;
+        let good = Node::start(h2::server::Builder::new(), |_, mut respond| async move {
+            respond.send_response(http::Response::new(()), true).unwrap();
+        })
+        .await;
+        let nodes =
+            json!({ format!("127.0.0.1:{}", mute.port()): 1, format!("127.0.0.1:{}", good.port()): 1 });
+        let mut upstream = json!({ "nodes": nodes, "scheme": "grpc" });
+        upstream.as_object_mut().unwrap().extend(hedging(json!({})).as_object().unwrap().clone());
+        let gateway = start(&json!([{ "id": "all", "uri": "/*", "upstream": upstream }]));
+        let (sender, _driver) = connect(&gateway).await;
+        for _ in 0..4 {
+            assert_eq!(get(&sender, "/").await.0, 200);
+        }
+    });
 }

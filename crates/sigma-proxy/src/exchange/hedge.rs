@@ -1,0 +1,222 @@
+//! Hedging: a second node is asked while the first still owes its answer, and the first answer is served.
+
+use std::future::poll_fn;
+use std::task::{self, Poll};
+use std::time::Duration;
+
+use sigma_http::{Fault, FaultKind};
+use sigma_net::{Deadline, deadline};
+use sigma_observe::counters::Counter;
+use sigma_plugin::machine::{Host, Machine};
+use sigma_upstream::balance::{InFlight, Outcome};
+use sigma_upstream::endpoint::Endpoint;
+use sigma_upstream::pool::InUse;
+use sigma_wire::{Departure, HeadLimits};
+
+use super::Exchange;
+use super::plan::{Ended, Plan, State};
+use super::transfer::client_gone;
+use crate::attempts::Picked;
+use crate::retry::Hedging;
+use crate::target;
+
+/// What became of a request that two nodes may have been asked.
+pub(super) enum Raced {
+    /// The first connection has an answer, or has failed.
+    First(InUse),
+    /// The second node was first, and the exchange with it has ended so.
+    Ended(Ended),
+}
+
+/// A second attempt that was answered first.
+struct Second<'p> {
+    node: Picked,
+    in_flight: InFlight<'p>,
+    connection: InUse,
+}
+
+/// How a wait ended.
+enum First {
+    /// An answer begins on the first connection, or it has failed with no other left.
+    Theirs,
+    /// An answer begins on the second connection.
+    Seconds,
+    /// It is time to ask the second node.
+    TimeOver,
+}
+
+impl Exchange<'_, '_> {
+    /// The hedging of an attempt, if the request may have one.
+    pub(super) fn hedging(&self, plan: &Plan<'_>, state: &State<'_>) -> Option<Hedging> {
+        let policy = plan.attempts.policy?;
+        let hedging = policy.hedging?;
+        let method = self.scratch.ctx.request.method;
+        let bare = state.body.unwrap_or_default().is_empty() && self.scratch.upgrade.is_empty();
+        (bare && policy.may_repeat(method)).then_some(hedging)
+    }
+
+    /// Waits until an answer begins on `connection`, on which the request was sent. If it takes too long,
+    /// another node is asked; if that answers first, the exchange goes on with it.
+    pub(super) async fn hedge(
+        &mut self,
+        plan: &Plan<'_>,
+        node: &Endpoint,
+        mut connection: InUse,
+        (hedging, state): (Hedging, &mut State<'_>),
+    ) -> Result<Raced, Fault> {
+        match self.race(plan, node, &mut connection, (hedging, state)).await? {
+            None => Ok(Raced::First(connection)),
+            Some(second) => {
+                drop(connection);
+                self.go_on_with(plan, second, state).await.map(Raced::Ended)
+            }
+        }
+    }
+
+    async fn race<'p>(
+        &mut self,
+        plan: &'p Plan<'_>,
+        node: &Endpoint,
+        connection: &mut InUse,
+        (hedging, state): (Hedging, &mut State<'_>),
+    ) -> Result<Option<Second<'p>>, Fault> {
+        let towards = &plan.attempts.towards;
+        let began = hedging.measures().then(|| Host.uptime());
+        let delay = Duration::from_millis(hedging.delay_ms(&towards.recent.borrow()));
+        let limits = &plan.view.answer_limits;
+        let patience = Deadline::new();
+        patience.set(plan.timeouts.read_ms);
+        let mut timer = Box::pin(tokio::time::sleep(delay));
+        let first = poll_fn(|task| {
+            if let Poll::Ready(ended) = self.poll_first(task, connection, None, (limits, &patience)) {
+                return Poll::Ready(ended);
+            }
+            // Its end is found by whoever waits on.
+            if state.poll_try_over(task).is_ready() {
+                return Poll::Ready(Ok(First::Theirs));
+            }
+            timer.as_mut().poll(task).map(|()| Ok(First::TimeOver))
+        });
+        let mut second = None;
+        if let First::TimeOver = first.await? {
+            second = self.ask_second(plan, node, (connection, &patience), state).await?;
+        }
+        if let Some(began) = began {
+            // If the second was first, the first would have taken longer: the time is the least it can be.
+            towards.recent.borrow_mut().note((Host.uptime() - began).as_millis() as u64);
+        }
+        Ok(second)
+    }
+
+    /// Asks another node; returned is that if its answer begins first.
+    async fn ask_second<'p>(
+        &mut self,
+        plan: &'p Plan<'_>,
+        node: &Endpoint,
+        (connection, patience): (&mut InUse, &Deadline),
+        state: &mut State<'_>,
+    ) -> Result<Option<Second<'p>>, Fault> {
+        let Some(other) = plan.attempts.pick_second(node) else { return Ok(None) };
+        self.worker.counters.add(Counter::UpstreamHedges, 1);
+        let in_flight = plan.attempts.begin(&other);
+        self.address(plan, &other, state);
+        let limits = &plan.view.answer_limits;
+        let demands = self.demands(plan, plan.timeouts.connect_ms);
+        let target = target::target(&plan.view.snapshot, plan.upstream(), &other, &demands);
+        let mut dialled = match self.worker.checkout(&target) {
+            Some(kept) => kept,
+            None => {
+                let worker = self.worker;
+                let mut dial = Box::pin(worker.connect(&target));
+                let dialled = poll_fn(|task| {
+                    match self.poll_first(task, connection, None, (limits, patience)) {
+                        Poll::Ready(ended) => Poll::Ready(ended.map(|_| None)),
+                        // That it cannot be asked leaves the first as it is.
+                        Poll::Pending => dial.as_mut().poll(task).map(|dialled| Ok(dialled.ok())),
+                    }
+                });
+                match dialled.await? {
+                    Some(dialled) => dialled,
+                    None => return Ok(None),
+                }
+            }
+        };
+        self.send_head(&mut dialled, state.body.unwrap_or_default());
+        let first =
+            poll_fn(|task| match self.poll_first(task, connection, Some(&mut dialled), (limits, patience)) {
+                Poll::Pending => state.poll_try_over(task).map(|_| Ok(First::Theirs)),
+                ready => ready,
+            });
+        match first.await? {
+            First::Seconds => {
+                self.worker.counters.add(Counter::UpstreamHedgesWon, 1);
+                self.note_attempt(&other, None);
+                Ok(Some(Second { node: other, in_flight, connection: dialled }))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Ready when one of the connections has something of an answer, or the last of them has failed: then
+    /// it is the first, whose fault is found by whoever reads from it.
+    fn poll_first(
+        &mut self,
+        task: &mut task::Context<'_>,
+        first: &mut InUse,
+        second: Option<&mut InUse>,
+        (limits, patience): (&HeadLimits, &Deadline),
+    ) -> Poll<Result<First, Fault>> {
+        if matches!(self.down.poll_departure(task), Poll::Ready(Departure::Gone)) {
+            return Poll::Ready(Err(client_gone()));
+        }
+        let theirs = poll_answer(first, task, limits);
+        let seconds = second.map_or(Poll::Ready(Err(())), |second| poll_answer(second, task, limits));
+        match (theirs, seconds) {
+            (Poll::Ready(Ok(())), _) | (Poll::Ready(Err(())), Poll::Ready(Err(()))) => {
+                Poll::Ready(Ok(First::Theirs))
+            }
+            (_, Poll::Ready(Ok(()))) => Poll::Ready(Ok(First::Seconds)),
+            // The end of the time is found by whoever waits on.
+            _ => patience
+                .poll_expired(task)
+                .map(|()| Err(Fault::new(FaultKind::ResponseTimeout, "the response did not arrive in time"))),
+        }
+    }
+
+    /// The rest of an exchange whose second attempt was answered first.
+    async fn go_on_with(
+        &mut self,
+        plan: &Plan<'_>,
+        second: Second<'_>,
+        state: &mut State<'_>,
+    ) -> Result<Ended, Fault> {
+        let Second { node, in_flight, mut connection } = second;
+        let ended = self.converse(plan, &node, &mut connection, state).await;
+        in_flight.end(Outcome { latency_ms: None, now_ms: deadline::now_ms() });
+        let ended = match ended {
+            Ok(Ended::Whole) => {
+                let demands = self.demands(plan, 0);
+                let target = target::target(&plan.view.snapshot, plan.upstream(), &node, &demands);
+                connection.give_back(&target, deadline::now_ms());
+                Ok(Ended::Spent)
+            }
+            ended => ended,
+        };
+        state.answered_by(node);
+        state.leave_node();
+        ended
+    }
+}
+
+/// Whether an answer begins: not yet, so, or never.
+fn poll_answer(
+    connection: &mut InUse,
+    task: &mut task::Context<'_>,
+    limits: &HeadLimits,
+) -> Poll<Result<(), ()>> {
+    match connection.poll_flush(task) {
+        Poll::Pending => Poll::Pending,
+        // Its answer may be there all the same.
+        Poll::Ready(_) => connection.poll_answer(task, limits).map_err(drop),
+    }
+}

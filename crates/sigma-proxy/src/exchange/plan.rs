@@ -1,0 +1,122 @@
+//! What an exchange with an upstream keeps over its attempts, and what one attempt leaves to the next.
+
+use std::task::{self, Poll};
+
+use sigma_http::{BodyLength, Fault, FaultKind};
+use sigma_net::Deadline;
+
+use super::local_reply::LocalReply;
+use crate::attempts::{Attempts, Decision, Picked};
+use crate::retry::RetryPolicy;
+use crate::snapshot::{Timeouts, Upstream};
+use crate::time_limit::TimeLeft;
+use crate::worker::View;
+
+/// One exchange with an upstream, over all its attempts.
+pub(super) struct Plan<'p> {
+    pub(super) view: &'p View,
+    pub(super) timeouts: &'p Timeouts,
+    /// The time of the exchange as a whole, if it has an end; boxed, as few have one.
+    pub(super) time: Option<Box<TimeLeft<'p>>>,
+    pub(super) attempts: Attempts<'p>,
+}
+
+impl Plan<'_> {
+    pub(super) fn upstream(&self) -> &Upstream {
+        self.attempts.upstream
+    }
+}
+
+/// How an attempt ended that did not fail.
+pub(super) enum Ended {
+    /// The connection may serve again.
+    Whole,
+    /// The connection was used up.
+    Spent,
+    /// A plugin or the retry policy does not want the node's answer, with this status, and another node is to
+    /// be asked.
+    Declined(u16),
+    /// A plugin has put this in the place of the node's answer.
+    Replaced(Box<LocalReply>),
+}
+
+/// What one attempt leaves to the next.
+#[derive(Debug)]
+pub(super) struct State<'p> {
+    pub(super) decision: Decision,
+    /// How the request's body is framed; None before the first attempt.
+    pub(super) body: Option<BodyLength>,
+    /// The status that the node gave.
+    pub(super) status: u16,
+    /// The node of the attempt has all that it can wait for: not the client's slowness, nor the
+    /// end of the exchange's own time, made it fail.
+    pub(super) request_sent: bool,
+    /// The upstream allows another attempt.
+    pub(super) may_follow: bool,
+    /// The request tells of this pass.
+    pub(super) marked: bool,
+    /// What few exchanges have; boxed, as the others need no room for it.
+    pub(super) own_rules: Option<Box<OwnRules<'p>>>,
+}
+
+/// A retry policy and what an attempt by it leaves.
+#[derive(Debug)]
+pub(super) struct OwnRules<'p> {
+    pub(super) policy: &'p RetryPolicy,
+    /// The end of the present attempt's time.
+    try_deadline: Deadline,
+    /// The pause that the last node asked for.
+    pub(super) asked_ms: Option<u64>,
+    /// The node that was asked beside the attempt's, and answered first.
+    answerer: Option<Picked>,
+}
+
+impl<'p> State<'p> {
+    pub(super) fn new(policy: Option<&'p RetryPolicy>) -> State<'p> {
+        let own_rules = policy.map(|policy| {
+            Box::new(OwnRules { policy, try_deadline: Deadline::new(), asked_ms: None, answerer: None })
+        });
+        State {
+            decision: Decision::NextNode,
+            body: None,
+            status: 0,
+            request_sent: true,
+            may_follow: false,
+            marked: false,
+            own_rules,
+        }
+    }
+
+    /// An attempt begins. Returned is the time that it has to connect, of at most `connect_ms`.
+    pub(super) fn begin_try(&mut self, connect_ms: u64) -> u64 {
+        let Some(own) = &self.own_rules else { return connect_ms };
+        let Some(try_ms) = own.policy.per_try_ms else { return connect_ms };
+        own.try_deadline.set(try_ms);
+        connect_ms.min(try_ms)
+    }
+
+    /// What failed on a second attempt is not tried again on its node.
+    pub(super) fn leave_node(&mut self) {
+        if self.decision == Decision::SameNode {
+            self.decision = Decision::NextNode;
+        }
+    }
+
+    /// Another node has answered than the one that the attempt began with.
+    pub(super) fn answered_by(&mut self, node: Picked) {
+        if let Some(own) = &mut self.own_rules {
+            own.answerer = Some(node);
+        }
+    }
+
+    pub(super) fn take_answerer(&mut self) -> Option<Picked> {
+        self.own_rules.as_mut()?.answerer.take()
+    }
+
+    /// Ready when the time of the attempt is over.
+    pub(super) fn poll_try_over(&self, task: &mut task::Context<'_>) -> Poll<Result<(), Fault>> {
+        let Some(own) = &self.own_rules else { return Poll::Pending };
+        let over = Fault::new(FaultKind::ResponseTimeout, "the time of one attempt is over");
+        own.try_deadline.poll_expired(task).map(|()| Err(over))
+    }
+}
