@@ -1,7 +1,10 @@
 //! Entering an upstream that has guards, and what its guards learn from the exchange.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Instant;
 
 use sigma_config::expr::{VarName, VarValue, Variables};
@@ -14,6 +17,9 @@ use sigma_upstream::overload::breaker::{Outcome, Pass, Turn};
 use sigma_upstream::overload::gate::Permit;
 use sigma_upstream::overload::gradient::Begun;
 
+use sigma_wire::Departure;
+
+use super::transfer::client_gone;
 use super::{Exchange, client};
 use crate::guards::{BreakerRules, Fallback, Guards, Limit, OwnGuards};
 use crate::snapshot::{Route, Upstream};
@@ -69,7 +75,7 @@ impl Exchange<'_, '_> {
         }
         let priority = guards.limit.as_ref().and_then(|limit| limit.priority.as_ref());
         let priority = priority.map_or(0, |name| self.priority(name));
-        passage.ask_others(priority).await?;
+        self.while_there(passage.ask_others(priority)).await?;
         if guards.asks_for_time() {
             self.scratch.ctx.record.started.get_or_insert_with(Instant::now);
         }
@@ -85,6 +91,30 @@ impl Exchange<'_, '_> {
         };
         passage.end(seen);
         result
+    }
+
+    /// The outcome of `work`, unless the client leaves meanwhile. One that has only ended its sending has the
+    /// time that it has elsewhere.
+    async fn while_there(&mut self, work: impl Future<Output = Result<(), Fault>>) -> Result<(), Fault> {
+        let mut work = pin!(work);
+        let (mut half_closed, patience) = (false, Deadline::new());
+        // Of a client that is still to send a body this is found in the body.
+        let is_complete = self.down.body_length().is_empty();
+        poll_fn(|task| {
+            if let ready @ Poll::Ready(_) = work.as_mut().poll(task) {
+                return ready;
+            }
+            match is_complete.then(|| self.down.poll_departure(task)) {
+                Some(Poll::Ready(Departure::Gone)) => return Poll::Ready(Err(client_gone())),
+                Some(Poll::Ready(Departure::HalfClosed)) if !half_closed => {
+                    half_closed = true;
+                    patience.set(self.view.snapshot.settings.timeouts.half_close_ms.into());
+                }
+                _ => {}
+            }
+            patience.poll_expired(task).map(|()| Err(client_gone()))
+        })
+        .await
     }
 
     async fn fall_back(

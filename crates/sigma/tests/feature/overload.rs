@@ -58,6 +58,7 @@ fn upstream(origin: &Origin, rules: &Value) -> Value {
 fn start(workers: u32, upstreams: &Value) -> Gateway {
     let config = json!({
         "workers": workers, "listeners": ["{listen}"], "status": { "address": "{status}" },
+        "timeouts": { "half_close_ms": 100 },
         "upstreams": upstreams, "routes": [{ "id": "all", "uri": "/*", "upstream_id": "u" }],
     });
     Gateway::start(SIGMA, &config.to_string()).unwrap()
@@ -141,6 +142,26 @@ fn nobody_waits_longer_than_the_queue_allows() {
     assert!(status == 503 && text.contains("waited too long"), "{status} {text}");
     held.let_go(1);
     assert_eq!(inside.join().unwrap(), 200);
+}
+
+#[test]
+fn who_leaves_the_queue_makes_room() {
+    let held = Arc::<Held>::default();
+    let origin = held.origin();
+    let queue = json!({ "length": 1, "timeout": 600 });
+    let gateway = small(&origin, json!({ "limits": { "max_requests": 1, "queue": queue } }));
+    let inside = begin(&gateway, "");
+    assert!(until(PATIENCE, || held.seen() == 1));
+    let mut leaves = gateway.connect().unwrap();
+    leaves.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+    assert!(until(PATIENCE, || counted(&gateway, "sigma_requests_total") == 2));
+    assert_eq!(ask(&gateway).0, 503);
+    drop(leaves);
+    assert!(until(PATIENCE, || counted(&gateway, "sigma_exchanges_ended_total") == 2));
+    let waits = begin(&gateway, "");
+    assert!(until(PATIENCE, || counted(&gateway, "sigma_requests_total") == 4));
+    held.let_go(2);
+    assert_eq!([inside.join().unwrap(), waits.join().unwrap()], [200, 200]);
 }
 
 #[test]
