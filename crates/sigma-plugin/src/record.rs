@@ -80,6 +80,13 @@ impl Record {
         }
     }
 
+    /// The node has all of the request.
+    pub fn sent(&mut self) {
+        if let Some(attempt) = self.attempts.last_mut() {
+            attempt.sent_ms = attempt.elapsed_ms();
+        }
+    }
+
     /// The connection of the last attempt stands: made for it, or kept from an earlier one.
     pub fn connected(&mut self) {
         if let Some(attempt) = self.attempts.last_mut() {
@@ -106,6 +113,8 @@ pub struct Attempt {
     pub status: u16,
     /// Milliseconds until a connection stood.
     pub connect_ms: Option<f64>,
+    /// Milliseconds until all of the request had left.
+    pub sent_ms: Option<f64>,
     /// Milliseconds until the head of the response was there.
     pub header_ms: Option<f64>,
     /// Milliseconds until the attempt was over.
@@ -113,6 +122,12 @@ pub struct Attempt {
 }
 
 impl Attempt {
+    /// Milliseconds that the node took for the head of its answer once it had the whole request: a client
+    /// that sends slowly is not in it. None if it has not answered, or answered before.
+    pub fn waited_ms(&self) -> Option<f64> {
+        Some(self.header_ms? - self.sent_ms?)
+    }
+
     fn elapsed_ms(&self) -> Option<f64> {
         self.began.map(|at| at.elapsed().as_secs_f64() * 1000.0)
     }

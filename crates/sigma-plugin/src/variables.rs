@@ -428,6 +428,7 @@ mod tests {
             host: "node.test".into(),
             began: None,
             status: 200,
+            sent_ms: None,
             connect_ms: Some(1.0),
             header_ms: Some(1.0),
             response_ms: Some(1.0),

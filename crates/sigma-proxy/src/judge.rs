@@ -57,8 +57,7 @@ impl<'a> Judge<'a> {
         if let Some(event) = happened {
             self.worker.health.report(&node.health, event, checks);
         }
-        let excused = fault.side() != Side::Upstream || !request_sent && happened.is_none();
-        if excused {
+        if !is_to_blame(fault, request_sent) {
             return;
         }
         if let Some(event @ Event::HttpFailure) = status.and_then(|status| by_status(checks, status)) {
@@ -77,6 +76,12 @@ impl<'a> Judge<'a> {
             worker.health.found(&node.health, rule, checks, &upstream.cell);
         });
     }
+}
+
+/// Whether a fault is the node's doing. What the client brought about is not: its slowness, the end of its own
+/// time.
+pub(crate) fn is_to_blame(fault: Fault, request_sent: bool) -> bool {
+    fault.side() == Side::Upstream && (request_sent || verdict(fault, request_sent).is_some())
 }
 
 /// The verdict of passive checks on a status.

@@ -34,13 +34,13 @@ pub(crate) struct Hedging {
 impl Hedging {
     /// Milliseconds after which it is.
     pub(crate) fn delay_ms(self, recent: &Recent) -> u64 {
-        let measured = self.percentile.and_then(|percentile| recent.percentile_ms(percentile));
+        let measured = self.percentile.and(recent.percentile_ms);
         measured.map_or(self.delay_ms, |measured| u64::from(measured).max(self.delay_ms))
     }
 
-    /// Whether times of answers are asked for.
-    pub(crate) fn measures(self) -> bool {
-        self.percentile.is_some()
+    /// The percentile of the times of answers that is asked for.
+    pub(crate) fn percentile(self) -> Option<f64> {
+        self.percentile
     }
 }
 
@@ -50,6 +50,9 @@ pub(crate) struct Recent {
     /// In milliseconds; the oldest is at `next` when there are as many as are kept.
     times: Vec<u32>,
     next: usize,
+    /// How many came since the percentile was looked for.
+    fresh: usize,
+    percentile_ms: Option<u32>,
 }
 
 impl Recent {
@@ -57,23 +60,24 @@ impl Recent {
     /// Fewer say nothing.
     const LEAST: usize = 32;
 
-    pub(crate) fn note(&mut self, ms: u64) {
+    /// After so many more the percentile is looked for again.
+    const FRESH: usize = 16;
+
+    pub(crate) fn note(&mut self, ms: u64, percentile: f64) {
         let ms = u32::try_from(ms).unwrap_or(u32::MAX);
         if self.times.len() < Recent::KEPT {
             self.times.push(ms);
-            return;
+        } else {
+            self.times[self.next] = ms;
+            self.next = (self.next + 1) % Recent::KEPT;
         }
-        self.times[self.next] = ms;
-        self.next = (self.next + 1) % Recent::KEPT;
-    }
-
-    fn percentile_ms(&self, percentile: f64) -> Option<u32> {
-        if self.times.len() < Recent::LEAST {
-            return None;
+        self.fresh += 1;
+        if self.times.len() >= Recent::LEAST && self.fresh >= Recent::FRESH {
+            self.fresh = 0;
+            let mut times = self.times.clone();
+            let at = ((times.len() - 1) as f64 * percentile / 100.0).round() as usize;
+            self.percentile_ms = Some(*times.select_nth_unstable(at).1);
         }
-        let mut times = self.times.clone();
-        let at = ((times.len() - 1) as f64 * percentile / 100.0).round() as usize;
-        Some(*times.select_nth_unstable(at).1)
     }
 }
 
@@ -375,14 +379,14 @@ mod tests {
     fn a_second_node_is_asked_after_a_percentile() {
         let hedging = Hedging { delay_ms: 20, percentile: Some(90.0) };
         let mut recent = Recent::default();
-        (0..31).for_each(|_| recent.note(500));
+        (0..31).for_each(|_| recent.note(500, 90.0));
         assert_eq!(hedging.delay_ms(&recent), 20, "too few answers");
-        (0..128).for_each(|ms| recent.note(ms));
-        assert_eq!(hedging.delay_ms(&recent), 114);
+        (0..129).for_each(|ms| recent.note(ms, 90.0));
+        assert_eq!(hedging.delay_ms(&recent), 115, "of 1 to 128");
         assert_eq!(Hedging { delay_ms: 200, ..hedging }.delay_ms(&recent), 200);
         assert_eq!(Hedging { percentile: None, ..hedging }.delay_ms(&recent), 20);
         // The last ones count.
-        (0..128).for_each(|_| recent.note(u64::MAX));
+        (0..128).for_each(|_| recent.note(u64::MAX, 90.0));
         assert_eq!(hedging.delay_ms(&recent), u64::from(u32::MAX));
     }
 

@@ -32,6 +32,8 @@ pub(crate) struct TimeLeft<'l> {
     call_ms: Option<u64>,
     limit: Option<&'l TimeLimit>,
     is_call: bool,
+    /// The client gives less than the limit.
+    is_clients: bool,
 }
 
 impl<'l> TimeLeft<'l> {
@@ -50,7 +52,8 @@ impl<'l> TimeLeft<'l> {
         let deadline = Deadline::new();
         deadline.set(timeout_ms);
         let ends_ms = deadline::now_ms().saturating_add(timeout_ms);
-        Some(TimeLeft { deadline, ends_ms, call_ms, limit, is_call })
+        let is_clients = limit_ms.is_none_or(|limit_ms| timeout_ms < limit_ms);
+        Some(TimeLeft { deadline, ends_ms, call_ms, limit, is_call, is_clients })
     }
 
     /// The outcome of `work`, or a fault when the time is over first.
@@ -61,6 +64,11 @@ impl<'l> TimeLeft<'l> {
         };
         let over = Fault::new(FaultKind::ResponseTimeout, reason);
         self.deadline.bound(work).await.unwrap_or(Err(over))
+    }
+
+    /// Whether it is the client that gives so little.
+    pub(crate) fn is_clients(&self) -> bool {
+        self.is_clients
     }
 
     /// Whether it is over.

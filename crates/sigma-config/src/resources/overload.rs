@@ -56,7 +56,8 @@ pub struct CircuitBreaker {
     /// Percent of slow requests from which on it opens.
     #[schemars(range(min = 1, max = 100))]
     pub slow_call_rate_threshold: f64,
-    /// Seconds until the head of an answer from which on a request is slow; unset: none is.
+    /// Seconds from the last byte of a request to the head of its answer from which on it is slow; unset: none
+    /// is.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub slow_call_duration_threshold: Option<f64>,

@@ -149,6 +149,19 @@ impl Signals {
     }
 }
 
+/// The endpoints of upstreams, whose health a webhook is told of if there is one. Within a runtime.
+fn endpoints(settings: &sigma_config::settings::Settings, workers: usize) -> Endpoints {
+    let endpoints = Endpoints::of(settings, workers);
+    match &settings.health_events.webhook {
+        None => endpoints,
+        Some(webhook) => {
+            let (events, teller) = webhook::queue(webhook);
+            tokio::spawn(teller.run());
+            endpoints.telling(events)
+        }
+    }
+}
+
 impl Supervisor {
     /// Starts everything. Must be called within a runtime.
     ///
@@ -178,12 +191,7 @@ impl Supervisor {
         let inheritance = Inheritance::new(workers, reporter, Arc::clone(&plugins.node));
         let compiler = inheritance.compiler(Arc::clone(&plugins.enabled));
         let desired = |checked| Desired::new(checked, Arc::clone(&plugins.enabled) as _, keyring.clone());
-        let mut endpoints = Endpoints::of(settings, workers);
-        if let Some(webhook) = &settings.health_events.webhook {
-            let (events, teller) = webhook::queue(webhook);
-            endpoints = endpoints.telling(events);
-            tokio::spawn(teller.run());
-        }
+        let endpoints = endpoints(settings, workers);
         let publisher = Arc::new(Publisher::new(desired(Checked::default()), endpoints, compiler, secrets));
         let mut desired = desired(checked);
         if let Some(store) = &store {

@@ -71,6 +71,7 @@ fn routed(case: &mut Case) {
         host: String::new(),
         began: None,
         status: 200,
+        sent_ms: None,
         connect_ms: Some(0.4),
         header_ms: Some(2.0),
         response_ms: Some(5.2),

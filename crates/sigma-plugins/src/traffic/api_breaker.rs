@@ -249,6 +249,7 @@ mod tests {
             began: None,
             status,
             connect_ms: None,
+            sent_ms: None,
             header_ms: None,
             response_ms: None,
         };

@@ -1,10 +1,9 @@
 //! Balance and forward: attempts on nodes until one answers or none is left.
 
 use std::future::poll_fn;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use sigma_config::resources::{OnUnhealthy, PassHost, Scheme};
+use sigma_config::resources::{PassHost, Scheme};
 use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method};
 use sigma_net::deadline;
 use sigma_plugin::address::NodeAddr;
@@ -21,7 +20,8 @@ use super::response::Verdict;
 use super::transfer::{Transfer, Upload};
 use super::{Exchange, Scratch, answer, grpc, headers, reply, tunnel, upgrade};
 use crate::attempts::{Attempts, Decision, Failure, after, decide};
-use crate::retry::{Missing, Wish};
+use crate::judge::is_to_blame;
+use crate::retry::Missing;
 use crate::snapshot::{Route, Upstream};
 use crate::target::{self, Demands};
 use crate::time_limit::TimeLeft;
@@ -33,6 +33,7 @@ impl Exchange<'_, '_> {
         let Some(upstream) = snapshot.upstream(number) else {
             return Err(Fault::new(FaultKind::NoUpstream, "the route's upstream does not exist"));
         };
+        self.scratch.blames_node = false;
         let choice = self.choice(upstream);
         self.choose_upgrade(route, upstream)?;
         self.prepare_request(snapshot);
@@ -70,6 +71,7 @@ impl Exchange<'_, '_> {
                     return Ok(());
                 }
                 Err(fault) => {
+                    self.scratch.blames_node = is_to_blame(fault, state.request_sent);
                     let failure = self.failure(fault, &state);
                     if !plan.attempts.failed(&node, &failure) {
                         return Err(fault);
@@ -161,8 +163,8 @@ impl Exchange<'_, '_> {
         };
         if result.is_err() && plan.time.as_ref().is_some_and(|time| time.is_over()) {
             state.decision = Decision::GiveUp;
-            // How little time an exchange has says nothing about the node.
-            state.request_sent = false;
+            // How little time a client gives says nothing about the node.
+            state.request_sent &= !plan.time.as_ref().is_some_and(|time| time.is_clients());
         }
         let elapsed_ms = began.map(|at| at.elapsed().as_secs_f64() * 1000.0);
         if let Some(attempt) = self.scratch.ctx.record.attempts.last_mut() {
@@ -185,6 +187,7 @@ impl Exchange<'_, '_> {
                 began,
                 status: 0,
                 connect_ms: None,
+                sent_ms: None,
                 header_ms: None,
                 response_ms: None,
             });
@@ -277,21 +280,16 @@ impl Exchange<'_, '_> {
         let Scratch { ctx, body, upgrade: asked, .. } = &mut *self.scratch;
         let method = ctx.request.method;
         body.rewind();
-        let mut transfer = Transfer::begin(
-            &mut self.down,
-            connection,
-            plan.timeouts,
-            &settings.timeouts,
-            !state.body.unwrap_or_default().is_empty(),
-        );
-        let limits = &plan.view.answer_limits;
-        let result = poll_fn(|task| match transfer.poll_final_head(task, method, limits, ctx, body) {
-            Poll::Pending => state.poll_try_over(task),
-            ready => ready,
+        let timeouts = (plan.timeouts, &settings.timeouts);
+        let mut transfer = Transfer::begin(&mut self.down, connection, timeouts, state.has_body());
+        state.note_upload(transfer.upload(), ctx, true);
+        let result = poll_fn(|task| {
+            let polled = transfer.poll_final_head(task, method, &plan.view.answer_limits, ctx, body);
+            state.note_upload(transfer.upload(), ctx, false);
+            if polled.is_pending() { state.poll_try_over(task) } else { polled }
         })
         .await;
         if let Err(fault) = result {
-            state.request_sent = transfer.upload() == Upload::Done;
             let progress = transfer.progress(body.is_repeatable());
             state.decision = decide(fault, method, progress, plan.attempts.policy);
             return Err(fault);
@@ -299,33 +297,21 @@ impl Exchange<'_, '_> {
         state.decision = Decision::GiveUp;
         transfer.answered();
         let head = &mut ctx.response;
-        if head.status == 101 {
-            upgrade::check_agreement(head, asked)?;
-        }
+        upgrade::check_agreement(head, asked)?;
         transfer.down.check_answer(head)?;
         ctx.record.answered(head.status);
         plan.attempts.tell_session(&mut head.headers);
         if head.status == 101 {
-            match plan.upstream().config.on_unhealthy {
-                // Boxed: its state would be part of every exchange.
-                Some(OnUnhealthy::Close) => {
-                    Box::pin(tunnel::run_while_well(&mut transfer, ctx, &node.health)).await?;
-                }
-                Some(OnUnhealthy::Keep) | None => tunnel::run(&mut transfer, ctx).await?,
-            }
+            tunnel::run(&mut transfer, ctx, plan.ends_with(node)).await?;
             return Ok(Ended::Spent);
         }
         if self.worker.is_draining() {
             transfer.down.close_after();
         }
         state.status = head.status;
-        if let Some(own) = state.own_rules.as_deref_mut()
-            && let Wish::Again(asked_ms) = own.policy.judge(head, method)
-            && body.is_repeatable()
-            && transfer.has_told_nothing()
-            && plan.attempts.claims_another()
-        {
-            own.asked_ms = asked_ms;
+        let repeatable = body.is_repeatable() && transfer.has_told_nothing();
+        let may_retry = state.may_follow && repeatable;
+        if repeatable && state.wants_another(head, method, &plan.attempts) {
             return Ok(Ended::Declined(state.status));
         }
         answer::prepare(head, &plan.view.snapshot);
@@ -333,29 +319,24 @@ impl Exchange<'_, '_> {
         let length = answer_length(transfer.up.body_length(), ctx);
         let (filters, length) = match self.stage.in_force(self.worker, plan.view) {
             None => (Vec::new(), length),
-            Some(in_force) => {
-                let may_retry = state.may_follow && body.is_repeatable() && transfer.has_told_nothing();
-                // Boxed, as exchanges without plugins need no room for it.
-                match Box::pin(in_force.respond(ctx, transfer.down, may_retry)).await? {
-                    Verdict::Pass => {}
-                    Verdict::Retry => return Ok(Ended::Declined(state.status)),
-                    Verdict::Replaced(own) => return Ok(Ended::Replaced(own)),
-                }
-                in_force.body_filters(ctx, length)
-            }
+            // Boxed, as exchanges without plugins need no room for it.
+            Some(in_force) => match Box::pin(in_force.respond(ctx, transfer.down, may_retry)).await? {
+                Verdict::Pass => in_force.body_filters(ctx, length),
+                Verdict::Retry => return Ok(Ended::Declined(state.status)),
+                Verdict::Replaced(own) => return Ok(Ended::Replaced(own)),
+            },
         };
         ctx.record.status = ctx.response.status;
         transfer.down.send_head(&mut ctx.response, length, self.worker.clock.borrow().http_date());
         let mut delivery = Delivery::new(filters, transfer.up.body_length());
         let result = poll_fn(|task| transfer.poll_body(task, &mut delivery, ctx, body)).await;
-        let upload = transfer.upload();
-        state.request_sent = upload == Upload::Done;
+        state.request_sent = transfer.upload() == Upload::Done;
         result?;
-        if upload != Upload::Done {
-            self.down.close_after();
-            return Ok(Ended::Spent);
+        if state.request_sent {
+            return Ok(Ended::Whole);
         }
-        Ok(Ended::Whole)
+        self.down.close_after();
+        Ok(Ended::Spent)
     }
 }
 

@@ -8,11 +8,12 @@ use std::task::Poll;
 use std::time::Instant;
 
 use sigma_config::expr::{VarName, VarValue, Variables};
-use sigma_http::{Fault, FaultKind, Side};
+use sigma_http::{Fault, FaultKind};
 use sigma_net::{Deadline, deadline};
 use sigma_observe::counters::Counter;
 use sigma_plugin::Reply;
 use sigma_plugin::machine::{Host, Machine};
+use sigma_plugin::record::Attempt;
 use sigma_upstream::overload::breaker::{Outcome, Pass, Turn};
 use sigma_upstream::overload::gate::Permit;
 use sigma_upstream::overload::gradient::Begun;
@@ -82,9 +83,9 @@ impl Exchange<'_, '_> {
         let result = self.forward(view, route, number).await;
         let record = &self.scratch.ctx.record;
         let seen = match (result, record.upstream_statuses.last()) {
-            (Err(fault), _) if fault.side() == Side::Upstream => Seen::Failure,
+            (Err(_), _) if self.scratch.blames_node => Seen::Failure,
             (Ok(()), Some(&status)) if status != 0 => {
-                let latency_ms = record.attempts.last().and_then(|attempt| attempt.header_ms);
+                let latency_ms = record.attempts.last().and_then(Attempt::waited_ms);
                 Seen::Answer { status, latency_ms }
             }
             _ => Seen::Nothing,
@@ -221,7 +222,7 @@ impl<'p> Passage<'p> {
         let (Some(admission), Some(rules)) = (&self.own.admission, &self.guards.admission) else {
             return Ok(());
         };
-        if admission.borrow().admits(deadline::now_ms(), self.worker.random()) {
+        if admission.borrow_mut().admits(deadline::now_ms(), self.worker.random()) {
             return Ok(());
         }
         let reason = "too few requests to the upstream succeed";

@@ -51,7 +51,7 @@ impl Exchange<'_, '_> {
         let policy = plan.attempts.policy?;
         let hedging = policy.hedging?;
         let method = self.scratch.ctx.request.method;
-        let bare = state.body.unwrap_or_default().is_empty() && self.scratch.upgrade.is_empty();
+        let bare = !state.has_body() && self.scratch.upgrade.is_empty();
         (bare && policy.may_repeat(method)).then_some(hedging)
     }
 
@@ -81,7 +81,7 @@ impl Exchange<'_, '_> {
         (hedging, state): (Hedging, &mut State<'_>),
     ) -> Result<Option<Second<'p>>, Fault> {
         let towards = &plan.attempts.towards;
-        let began = hedging.measures().then(|| Host.uptime());
+        let began = hedging.percentile().map(|percentile| (percentile, Host.uptime()));
         let delay = Duration::from_millis(hedging.delay_ms(&towards.recent.borrow()));
         let limits = &plan.view.answer_limits;
         let patience = Deadline::new();
@@ -101,9 +101,9 @@ impl Exchange<'_, '_> {
         if let First::TimeOver = first.await? {
             second = self.ask_second(plan, node, (connection, &patience), state).await?;
         }
-        if let Some(began) = began {
+        if let Some((percentile, began)) = began {
             // If the second was first, the first would have taken longer: the time is the least it can be.
-            towards.recent.borrow_mut().note((Host.uptime() - began).as_millis() as u64);
+            towards.recent.borrow_mut().note((Host.uptime() - began).as_millis() as u64, percentile);
         }
         Ok(second)
     }

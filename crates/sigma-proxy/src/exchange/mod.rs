@@ -61,6 +61,8 @@ pub(crate) struct Scratch {
     value: Vec<u8>,
     /// The protocol that the connection to a node is to change to; empty for none.
     upgrade: Vec<u8>,
+    /// The last attempt failed, and its node is to blame.
+    blames_node: bool,
 }
 
 /// An exchange in flight.

@@ -2,12 +2,17 @@
 
 use std::task::{self, Poll};
 
-use sigma_http::{BodyLength, Fault, FaultKind};
+use sigma_config::resources::OnUnhealthy;
+use sigma_http::{BodyLength, Fault, FaultKind, Method, ResponseHead};
 use sigma_net::Deadline;
+use sigma_plugin::Context;
+use sigma_upstream::endpoint::Endpoint;
+use sigma_upstream::health::Health;
 
 use super::local_reply::LocalReply;
+use super::transfer::Upload;
 use crate::attempts::{Attempts, Decision, Picked};
-use crate::retry::RetryPolicy;
+use crate::retry::{RetryPolicy, Wish};
 use crate::snapshot::{Timeouts, Upstream};
 use crate::time_limit::TimeLeft;
 use crate::worker::View;
@@ -22,6 +27,11 @@ pub(super) struct Plan<'p> {
 }
 
 impl Plan<'_> {
+    /// The health that a tunnel to this node is closed by, if it is.
+    pub(super) fn ends_with<'n>(&self, node: &'n Endpoint) -> Option<&'n Health> {
+        (self.upstream().config.on_unhealthy == Some(OnUnhealthy::Close)).then_some(&*node.health)
+    }
+
     pub(super) fn upstream(&self) -> &Upstream {
         self.attempts.upstream
     }
@@ -49,7 +59,7 @@ pub(super) struct State<'p> {
     /// The status that the node gave.
     pub(super) status: u16,
     /// The node of the attempt has all that it can wait for: not the client's slowness, nor the
-    /// end of the exchange's own time, made it fail.
+    /// end of the client's own time, made it fail.
     pub(super) request_sent: bool,
     /// The upstream allows another attempt.
     pub(super) may_follow: bool,
@@ -93,6 +103,36 @@ impl<'p> State<'p> {
         let Some(try_ms) = own.policy.per_try_ms else { return connect_ms };
         own.try_deadline.set(try_ms);
         connect_ms.min(try_ms)
+    }
+
+    /// Whether the request has a body.
+    pub(super) fn has_body(&self) -> bool {
+        !self.body.unwrap_or_default().is_empty()
+    }
+
+    /// Takes note of how much of the request the node has; `begins` with the request.
+    pub(super) fn note_upload(&mut self, upload: Upload, ctx: &mut Context, begins: bool) {
+        let is_sent = upload == Upload::Done;
+        if is_sent && (begins || !self.request_sent) {
+            ctx.record.sent();
+        }
+        self.request_sent = is_sent;
+    }
+
+    /// Whether the policy wants another attempt instead of this answer, and there may be one.
+    pub(super) fn wants_another(
+        &mut self,
+        head: &ResponseHead,
+        method: Method,
+        attempts: &Attempts<'_>,
+    ) -> bool {
+        let Some(own) = self.own_rules.as_deref_mut() else { return false };
+        let Wish::Again(asked_ms) = own.policy.judge(head, method) else { return false };
+        let claimed = attempts.claims_another();
+        if claimed {
+            own.asked_ms = asked_ms;
+        }
+        claimed
     }
 
     /// What failed on a second attempt is not tried again on its node.

@@ -260,12 +260,11 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
 }
 
 impl<'t, 'c> Transfer<'t, 'c, Connection> {
-    /// An attempt whose head is queued already.
+    /// An attempt whose head is queued already, with the times for the node and for the client.
     pub(super) fn begin(
         down: &'t mut Client<'c>,
         up: &'t mut Connection,
-        timeouts: &'t Timeouts,
-        settings: &'t settings::Timeouts,
+        (timeouts, settings): (&'t Timeouts, &'t settings::Timeouts),
         has_body: bool,
     ) -> Transfer<'t, 'c, Connection> {
         let upload = if has_body { Upload::Running } else { Upload::Done };

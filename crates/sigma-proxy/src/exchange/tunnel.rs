@@ -54,25 +54,25 @@ impl FarEnd for Plugged {
     }
 }
 
-/// Tells the client that the protocol has changed, and carries bytes until one side has closed.
+/// Tells the client that the protocol has changed, and carries bytes until one side has closed, or `node` is
+/// out.
 pub(super) async fn run<S: FarEnd>(
     transfer: &mut Transfer<'_, '_, S>,
     ctx: &mut Context,
+    node: Option<&Health>,
 ) -> Result<(), Fault> {
     open(transfer, ctx);
-    poll_fn(|task| transfer.poll_tunnel(task)).await
+    match node {
+        None => poll_fn(|task| transfer.poll_tunnel(task)).await,
+        // Boxed: its state would be part of every exchange.
+        Some(node) => Box::pin(run_while_well(transfer, node)).await,
+    }
 }
 
 /// How often the health of a node is looked at whose tunnels are to end with it.
 const LOOK_MS: u64 = 500;
 
-/// The same, until its node goes out.
-pub(super) async fn run_while_well<S: FarEnd>(
-    transfer: &mut Transfer<'_, '_, S>,
-    ctx: &mut Context,
-    node: &Health,
-) -> Result<(), Fault> {
-    open(transfer, ctx);
+async fn run_while_well<S: FarEnd>(transfer: &mut Transfer<'_, '_, S>, node: &Health) -> Result<(), Fault> {
     let look = Deadline::new();
     look.set(LOOK_MS);
     poll_fn(|task| {
@@ -115,6 +115,6 @@ impl Exchange<'_, '_> {
         ctx.record.source = AnsweredBy::Gateway;
         let timeouts = &view.snapshot.settings.timeouts;
         let mut far = Plugged { peer, full: false };
-        run(&mut Transfer::handed_over(&mut self.down, &mut far, timeouts), ctx).await
+        run(&mut Transfer::handed_over(&mut self.down, &mut far, timeouts), ctx, None).await
     }
 }

@@ -32,8 +32,11 @@ pub(super) fn admitted<'h>(head: &'h RequestHead, route: &Route) -> Option<&'h [
     route.upgrades().iter().any(|name| named(name)).then_some(offer)
 }
 
-/// Whether a node's 101 agrees to `protocol`; an empty one was not asked for.
+/// Whether an answer that is a 101 agrees to `protocol`; an empty one was not asked for.
 pub(super) fn check_agreement(head: &ResponseHead, protocol: &[u8]) -> Result<(), Fault> {
+    if head.status != 101 {
+        return Ok(());
+    }
     let failed = |reason| Err(Fault::new(FaultKind::UpgradeFailed, reason));
     if protocol.is_empty() {
         return failed("the node changed the protocol although nobody asked");

@@ -8,12 +8,14 @@ pub struct Admission {
     rules: AdmissionControl,
     /// By second; the window's last ones.
     seconds: Box<[Second]>,
+    /// The second up to which the sums are right.
+    now: u64,
+    requests: u64,
+    successes: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Second {
-    /// The second that the counts are of.
-    at: u64,
     requests: u32,
     successes: u32,
 }
@@ -21,22 +23,18 @@ struct Second {
 impl Admission {
     /// A window in which nothing has happened.
     pub fn new(rules: AdmissionControl) -> Admission {
-        let seconds = vec![Second { at: u64::MAX, ..Second::default() }; rules.sampling_window as usize];
-        Admission { rules, seconds: seconds.into() }
+        let seconds = vec![Second::default(); rules.sampling_window as usize].into();
+        Admission { rules, seconds, now: 0, requests: 0, successes: 0 }
     }
 
     /// Whether a request may pass; `random` is uniform over all its values.
     ///
     /// The probability of a refusal is (n − s / threshold) / (n + 1), to the power of 1 / aggression, where n
     /// and s are the requests and successes of the window.
-    pub fn admits(&self, now_ms: u64, random: u64) -> bool {
-        let now = now_ms / 1000;
+    pub fn admits(&mut self, now_ms: u64, random: u64) -> bool {
+        self.advance(now_ms / 1000);
+        let Admission { requests, successes, .. } = *self;
         let window = u64::from(self.rules.sampling_window);
-        let (mut requests, mut successes) = (0u64, 0u64);
-        for second in self.seconds.iter().filter(|second| second.at <= now && now - second.at < window) {
-            requests += u64::from(second.requests);
-            successes += u64::from(second.successes);
-        }
         if requests == 0 || requests / window < u64::from(self.rules.rps_threshold) {
             return true;
         }
@@ -49,14 +47,24 @@ impl Admission {
 
     /// A request that passed has ended.
     pub fn record(&mut self, now_ms: u64, success: bool) {
-        let now = now_ms / 1000;
-        let place = (now % u64::from(self.rules.sampling_window)) as usize;
-        let second = &mut self.seconds[place];
-        if second.at != now {
-            *second = Second { at: now, ..Second::default() };
-        }
+        self.advance(now_ms / 1000);
+        let second = &mut self.seconds[(self.now % u64::from(self.rules.sampling_window)) as usize];
         second.requests += 1;
         second.successes += u32::from(success);
+        self.requests += 1;
+        self.successes += u64::from(success);
+    }
+
+    /// Forgets what has left the window.
+    fn advance(&mut self, now: u64) {
+        let window = u64::from(self.rules.sampling_window);
+        for at in (self.now + 1..=now).take(self.seconds.len()) {
+            // After a longer pause all places are gone through, whichever is first.
+            let gone = std::mem::take(&mut self.seconds[(at % window) as usize]);
+            self.requests -= u64::from(gone.requests);
+            self.successes -= u64::from(gone.successes);
+        }
+        self.now = self.now.max(now);
     }
 }
 

@@ -187,6 +187,62 @@ fn a_breaker_opens_and_closes() {
     assert!(counted(&gateway, "sigma_upstream_refused_breaker_total") >= 1);
 }
 
+/// Whoever wants to harm others gives requests so little time that they fail: nothing of it is held against
+/// the upstream.
+#[test]
+fn the_clients_own_time_opens_no_breaker() {
+    let held = Arc::<Held>::default();
+    let origin = held.origin();
+    let breaker = json!({ "minimum_number_of_calls": 2, "wait_duration_in_open_state": 600 });
+    let rules = |timeout: f64| json!({ "deadline": { "timeout": timeout, "header": "X-Time" }, "circuit_breaker": breaker });
+    let patient = small(&origin, rules(60.0));
+    let hasty = || begin(&patient, "X-Time: 50\r\n").join().unwrap();
+    assert_eq!([hasty(), hasty(), hasty(), hasty()], [504; 4]);
+    held.let_go(100);
+    assert_eq!(ask(&patient).0, 200);
+    // The time that the operator gives is the upstream's to keep.
+    let held = Arc::<Held>::default();
+    let origin = held.origin();
+    let strict = small(&origin, rules(0.1));
+    let statuses: Vec<u16> = (0..3).map(|_| ask(&strict).0).collect();
+    assert_eq!(statuses, [504, 504, 503]);
+    held.let_go(100);
+}
+
+#[test]
+fn a_client_that_sends_slowly_makes_no_upstream_slow() {
+    let good = moody(&Arc::new(AtomicBool::new(true)));
+    let slow = std::time::Duration::from_millis(300);
+    let rules = json!({
+        "minimum_number_of_calls": 2, "wait_duration_in_open_state": 600,
+        "slow_call_duration_threshold": 0.25, "slow_call_rate_threshold": 1,
+    });
+    let gateway = small(&good, json!({ "circuit_breaker": rules }));
+    for _ in 0..3 {
+        let mut client = gateway.connect().unwrap();
+        client.send("PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n1").unwrap();
+        let began = std::time::Instant::now();
+        assert!(until(PATIENCE, || began.elapsed() > slow));
+        assert_eq!(client.ask("2").unwrap().status(), 200);
+    }
+    assert_eq!(ask(&gateway).0, 200);
+}
+
+#[test]
+fn forged_sessions_open_no_breaker() {
+    let good = moody(&Arc::new(AtomicBool::new(true)));
+    let rules = json!({
+        "circuit_breaker": { "minimum_number_of_calls": 2, "wait_duration_in_open_state": 600 },
+        "session_affinity": { "secret": "0123456789abcdef", "cookie": { "name": "node" }, "on_gone": "reject" },
+    });
+    let gateway = small(&good, rules);
+    let forged = format!("Cookie: node={}\r\n", "1".repeat(32));
+    for _ in 0..4 {
+        assert_eq!(begin(&gateway, &forged).join().unwrap(), 503);
+    }
+    assert_eq!(ask(&gateway).0, 200);
+}
+
 #[test]
 fn an_open_breaker_has_an_answer_or_another_upstream() {
     let bad = moody(&Arc::new(AtomicBool::new(false)));

@@ -63,6 +63,7 @@ impl World {
             began: None,
             status,
             connect_ms: None,
+            sent_ms: None,
             header_ms: None,
             response_ms: Some(1.5),
         }];
