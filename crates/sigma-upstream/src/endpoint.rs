@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::{Map, Value};
 use sigma_config::resources::{Node, Scheme};
 
+use crate::hashing::{HashNode, MadeAhead};
 use crate::health::{Health, HealthEpoch, HealthRecords};
 use crate::identity::{EndpointId, EndpointIds, Lease};
 
@@ -57,6 +58,8 @@ pub struct Endpoint {
     pub metadata: Option<Arc<Map<String, Value>>>,
     /// What health checks know about it.
     pub health: Arc<Health>,
+    /// It is one of several addresses of its host, and hashing calls it by its own.
+    pub by_address: bool,
 }
 
 impl Endpoint {
@@ -66,11 +69,22 @@ impl Endpoint {
         self.lease.id()
     }
 
-    /// `host:port` with brackets around IPv6, or `unix:/path`: what people and hash rings call it.
-    ///
-    /// It is the configured host: a name keeps its place on a ring when its address changes.
+    /// `host:port` with brackets around IPv6, or `unix:/path`: what people call it.
     pub fn name(&self) -> String {
         node_name(&self.host, self.port, &self.addr)
+    }
+
+    /// As a node of a table for hashing, with this weight.
+    pub(crate) fn hash_node(&self, weight: u32) -> HashNode {
+        HashNode { id: self.id(), by_address: self.by_address, share: weight }
+    }
+
+    /// The name by which hashing tells nodes apart: the same on every gateway.
+    ///
+    /// A host with one address keeps its place when the address changes; several addresses must not
+    /// share one place.
+    pub(crate) fn hash_name(&self) -> String {
+        if self.by_address { self.addr.to_string() } else { self.name() }
     }
 
     /// Whether requests of sessions that are on it may be sent to it. One of weight 0 takes no other
@@ -97,6 +111,7 @@ impl Endpoint {
             && self.weight == other.weight
             && self.priority == other.priority
             && self.metadata == other.metadata
+            && self.by_address == other.by_address
             && Arc::ptr_eq(&self.health, &other.health)
     }
 }
@@ -119,6 +134,8 @@ pub struct EndpointSet {
     pub generation: u64,
     /// Moves whenever one of `endpoints` becomes usable or unusable.
     pub health_epoch: Arc<HealthEpoch>,
+    /// Tables for hashing that are there already.
+    pub made_ahead: MadeAhead,
 }
 
 impl EndpointSet {
@@ -126,7 +143,7 @@ impl EndpointSet {
     pub fn new(endpoints: Vec<Endpoint>, health_epoch: Arc<HealthEpoch>) -> EndpointSet {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let generation = NEXT.fetch_add(1, Ordering::Relaxed);
-        EndpointSet { endpoints, generation, health_epoch }
+        EndpointSet { endpoints, generation, health_epoch, made_ahead: MadeAhead::None }
     }
 
     /// Whether `other` would make no difference to a worker.
@@ -249,6 +266,7 @@ impl PlannedNode {
             priority: self.priority,
             metadata: self.metadata.clone(),
             health: records.of(&self.host, self.port, &addr),
+            by_address: false,
             addr,
         }
     }

@@ -4,6 +4,7 @@ pub mod balance;
 pub mod dns;
 pub mod endpoint;
 pub mod feed;
+mod hashing;
 pub mod health;
 pub mod identity;
 pub mod overload;

@@ -13,11 +13,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sigma_config::resources::{Node, Scheme};
+use sigma_config::resources::{Balance, Node, Scheme};
 use tokio::task::JoinSet;
 
+use crate::balance::made_ahead;
 use crate::dns::{ADDRESSES_MAX, Answer, DnsError, Resolver, TTL_MIN, succeed};
-use crate::endpoint::{Address, EndpointSet, Location, PlannedNode, UpstreamCell, plan_nodes};
+use crate::endpoint::{Address, Endpoint, EndpointSet, Location, PlannedNode, UpstreamCell, plan_nodes};
 use crate::feed::{Feed, FeedError, RETRY_MIN, backoff};
 use crate::health::HealthRecords;
 use crate::identity::EndpointIds;
@@ -43,6 +44,7 @@ pub struct Watch {
     ids: Arc<EndpointIds>,
     health: Arc<HealthRecords>,
     names: HashMap<String, Named>,
+    balance: Balance,
 }
 
 #[derive(Debug)]
@@ -95,10 +97,16 @@ impl Watch {
             Source::Configured(nodes) => (nodes, None),
             Source::Fed(feed) => (&[][..], Some(feed)),
         };
-        let (nodes, names) = (plan_nodes(scheme, nodes), HashMap::new());
-        let mut watch = Watch { resolver, scheme, feed, feed_failures: 0, nodes, ids, health, names };
+        let (nodes, names, balance) = (plan_nodes(scheme, nodes), HashMap::new(), Balance::default());
+        let mut watch =
+            Watch { resolver, scheme, feed, feed_failures: 0, nodes, ids, health, names, balance };
         watch.note_names();
         watch
+    }
+
+    /// Workers will balance so: what they need for it is made before they get the endpoints.
+    pub fn balanced(self, balance: Balance) -> Watch {
+        Watch { balance, ..self }
     }
 
     /// Whether its endpoints may change. If not, [`Watch::run`] has nothing to do.
@@ -110,7 +118,7 @@ impl Watch {
     /// names that are in both keep their addresses, and a feed that `is_same` its last list.
     pub fn inherit(&mut self, known: &EndpointSet, is_same: bool) {
         if self.feed.is_some() && is_same {
-            let node = |endpoint: &crate::endpoint::Endpoint| Node {
+            let node = |endpoint: &Endpoint| Node {
                 host: endpoint.host.as_str().into(),
                 port: Some(endpoint.port).filter(|port| *port > 0),
                 weight: endpoint.weight,
@@ -129,16 +137,26 @@ impl Watch {
         }
     }
 
-    /// The endpoints by what is known now. Names that were never resolved are left out.
-    pub fn endpoints(&self) -> EndpointSet {
+    /// The endpoints by what is known now, which take the place of the `former` ones. Names that were
+    /// never resolved are left out.
+    pub fn successor(&self, former: Option<&EndpointSet>) -> EndpointSet {
+        made_ahead(self.endpoints(), self.balance, former)
+    }
+
+    fn endpoints(&self) -> EndpointSet {
         let mut endpoints = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
-            let mut add = |addr: Address| endpoints.push(node.at(addr, &self.ids, &self.health));
+            let mut add = |addr: Address, by_address: bool| {
+                endpoints.push(Endpoint { by_address, ..node.at(addr, &self.ids, &self.health) });
+            };
             match &node.location {
-                Location::Fixed(addr) => add(addr.clone()),
+                Location::Fixed(addr) => add(addr.clone(), false),
                 Location::Name(name) => {
-                    let addresses = self.names.get(name).into_iter().flat_map(|named| &named.addresses);
-                    addresses.for_each(|ip| add(Address::Tcp(SocketAddr::new(*ip, node.port))));
+                    let addresses = self.names.get(name).map_or(&[][..], |named| &named.addresses);
+                    let several = addresses.len() > 1;
+                    addresses
+                        .iter()
+                        .for_each(|ip| add(Address::Tcp(SocketAddr::new(*ip, node.port)), several));
                 }
             }
         }
@@ -163,9 +181,9 @@ impl Watch {
                 }
                 else => return,
             }
-            let next = self.endpoints();
-            if !next.same(&cell.load()) {
-                cell.publish(Arc::new(next));
+            let (next, current) = (self.endpoints(), cell.load());
+            if !next.same(&current) {
+                cell.publish(Arc::new(made_ahead(next, self.balance, Some(&current))));
             }
         }
     }

@@ -127,7 +127,7 @@ async fn churn() {
     let records = checkers.records("u");
     let source = Source::Fed(Box::new(Scripted(lists)));
     let watch = Watch::new(resolver, Scheme::Grpc, source, Arc::clone(&ids), Arc::clone(&records));
-    let cell = Arc::new(UpstreamCell::new(Arc::new(watch.endpoints())));
+    let cell = Arc::new(UpstreamCell::new(Arc::new(watch.successor(None))));
     let running = tokio::spawn(watch.run(Arc::clone(&cell)));
     let plan = Arc::new(Plan::compile(&Checks::default(), None, None).unwrap());
     checkers.commit(vec![CheckerSpec { key: "u".to_owned(), plan, cell: Arc::clone(&cell) }]);

@@ -53,7 +53,8 @@ impl Pending {
         resolve_initial(&mut self.watches, timeout).await;
         for (upstream, watch) in self.upstreams.iter().zip(&self.watches) {
             if watch.is_needed() {
-                upstream.cell.publish(Arc::new(watch.endpoints()));
+                let next = watch.successor(Some(&upstream.cell.load()));
+                upstream.cell.publish(Arc::new(next));
             }
         }
     }
@@ -384,11 +385,13 @@ impl EndpointSource for Planning<'_> {
         let service = feed.is_some().then(|| service_of(config));
         let source = feed.map_or(Source::Configured(&config.nodes), Source::Fed);
         let resolver = endpoints.resolver().map_err(|error| Problem::new(key, "resolver", error))?;
-        let mut watch = Watch::new(resolver, config.scheme, source, Arc::clone(&endpoints.ids), health);
+        let watch = Watch::new(resolver, config.scheme, source, Arc::clone(&endpoints.ids), health);
+        let mut watch = watch.balanced(config.balance);
         if let Some(former) = endpoints.watching.get(key) {
             watch.inherit(&former.cell.load(), former.service == service);
         }
-        let cell = Arc::new(UpstreamCell::new(Arc::new(watch.endpoints())));
+        let former = endpoints.cells.get(key).map(|cell| cell.load());
+        let cell = Arc::new(UpstreamCell::new(Arc::new(watch.successor(former.as_deref()))));
         let (key, plan_of_cell) = (key.to_owned(), plan.clone());
         self.pending.upstreams.push(Compiled { key, plan: plan_of_cell, cell: Arc::clone(&cell), service });
         self.pending.watches.push(watch);

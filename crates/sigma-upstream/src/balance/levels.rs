@@ -107,8 +107,9 @@ impl Levels {
         split: impl Fn(Group) -> Vec<(u64, Group)>,
         groups: &mut Vec<Group>,
     ) -> Levels {
-        let levels: Vec<Group> =
-            members.chunk_by(|a, b| a.priority == b.priority).map(<[Member]>::to_vec).collect();
+        let is_served = |level: &&[Member]| level.iter().any(|m| m.in_service);
+        let levels = members.chunk_by(|a, b| a.priority == b.priority).filter(is_served);
+        let levels: Vec<Group> = levels.map(<[Member]>::to_vec).collect();
         let standings = judge(&levels.iter().map(counted).collect::<Vec<_>>(), rules);
         let mut upto = 0;
         let mut level = |(mut members, standing): (Group, &Standing)| {
@@ -116,7 +117,7 @@ impl Levels {
             let refuses = standing.panics && rules.fail_traffic_on_panic;
             let mut parts = Vec::new();
             if standing.panics && !refuses {
-                members.iter_mut().for_each(|m| m.usable = true);
+                members.iter_mut().for_each(|m| m.usable = m.in_service);
                 parts.push((zones::ALL, members));
             } else if !refuses && members.iter().any(|m| m.usable) {
                 parts = split(members);
@@ -166,7 +167,7 @@ impl Levels {
 /// has some, count only then.
 fn counted(group: &Group) -> (u64, u64) {
     let weighty = group.iter().any(|m| m.usable && m.weight > 0);
-    let counts = |m: &&Member| m.weight > 0 || !weighty;
+    let counts = |m: &&Member| m.in_service && (m.weight > 0 || !weighty);
     let all = group.iter().filter(counts);
     (all.clone().filter(|m| m.usable).count() as u64, all.count() as u64)
 }

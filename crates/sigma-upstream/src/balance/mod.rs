@@ -8,15 +8,14 @@
 //! To add a policy: one file with a type that implements [`Policy`], one line in [`policy`].
 
 mod active;
+mod ahead;
 mod bounded;
-mod chash;
 mod ewma;
+mod hashed;
 mod kept;
 mod least_conn;
 mod least_request;
 mod levels;
-mod maglev;
-mod names;
 mod peak_ewma;
 mod random;
 mod roundrobin;
@@ -37,14 +36,17 @@ use std::sync::Arc;
 use sigma_config::resources::Balance;
 
 use crate::endpoint::{EndpointSet, EndpointView, LocalSet, UpstreamCell};
+use crate::hashing::{Maglev, Ring, gcd, look, mix};
 use crate::identity::EndpointId;
 
+use hashed::Hashed;
 use levels::Levels;
 use sessions::Sessions;
 use slow_start::Ages;
 use subsets::Subsets;
 
-pub use chash::crc32;
+pub use crate::hashing::crc32;
+pub use ahead::made_ahead;
 pub use rules::Rules;
 pub use sessions::Token;
 pub use subsets::ask_for;
@@ -130,6 +132,8 @@ pub struct Member {
     pub priority: i32,
     /// Whether it may be used now.
     pub usable: bool,
+    /// Whether it may be used where no other is well: operators have not taken it out.
+    pub in_service: bool,
     /// When it became usable, if it starts slowly and has not been usable for long.
     pub since_ms: Option<u64>,
 }
@@ -159,8 +163,8 @@ fn policy(rules: &Rules, seed: u64) -> Box<dyn Policy> {
     match rules.balance {
         // Upstreams of a Kafka bridge are checked and kept, and nobody balances among them.
         Balance::Roundrobin | Balance::None => Box::new(roundrobin::RoundRobin::new(seed, rules.slow_start)),
-        Balance::Chash => Box::new(chash::ConsistentHash::new(rules.bounded_load)),
-        Balance::Maglev => Box::new(maglev::Maglev::new(rules.bounded_load)),
+        Balance::Chash => Box::new(Hashed::<Ring>::new(rules.bounded_load)),
+        Balance::Maglev => Box::new(Hashed::<Maglev>::new(rules.bounded_load)),
         Balance::Ewma => Box::new(ewma::Ewma::default()),
         Balance::PeakEwma => Box::new(peak_ewma::PeakEwma::new(rules.slow_start)),
         Balance::LeastConn => Box::new(least_conn::LeastConn::default()),
@@ -358,22 +362,21 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// The nodes of a set as members, the highest priority first, else in the order of the set. Those that
-/// operators have taken out are none.
+/// The nodes of a set as members, the highest priority first, else in the order of the set.
 fn members(set: &EndpointSet, ages: &mut Option<Ages>) -> Vec<Member> {
     let endpoints = &set.endpoints;
     if endpoints.len() > 1 && !endpoints.iter().any(|e| e.health.usable()) {
         tracing::warn!("all upstream nodes are unhealthy");
     }
-    let in_service = |index: &usize| endpoints[*index].health.is_in_service();
-    let mut order: Vec<usize> = (0..endpoints.len()).filter(in_service).collect();
+    let mut order: Vec<usize> = (0..endpoints.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(endpoints[index].priority));
     let member = |index: usize| {
         let endpoint = &endpoints[index];
         let (id, standing) = (endpoint.id(), endpoint.health.standing());
-        let (usable, weight) = (standing.usable(), standing.weighed(endpoint.weight));
+        let (usable, in_service) = (standing.usable(), standing.is_in_service());
+        let weight = standing.weighed(endpoint.weight);
         let since_ms = ages.as_mut().and_then(|ages| ages.of(id));
-        Member { index, id, weight, priority: endpoint.priority, usable, since_ms }
+        Member { index, id, weight, priority: endpoint.priority, usable, in_service, since_ms }
     };
     order.into_iter().map(member).collect()
 }
@@ -388,36 +391,9 @@ fn weighted(group: &[Member]) -> Vec<Member> {
     members
 }
 
-/// Greatest common divisor; 0 is neutral.
-fn gcd(a: u32, b: u32) -> u32 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
 /// Maps 64 random bits onto `0..bound` (Lemire's multiply-shift; its bias of bound / 2^64 does
 /// not matter here). `bound` 0 gives 0.
 #[inline]
 fn below(random: u64, bound: u64) -> u64 {
     ((u128::from(random) * u128::from(bound)) >> 64) as u64
-}
-
-/// Other random bits made of `random`: each `salt` gives others (SplitMix64).
-#[inline]
-fn mix(random: u64, salt: u64) -> u64 {
-    let mut bits = random.wrapping_add(salt.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
-}
-
-#[cfg(test)]
-thread_local! {
-    /// How often picks of this thread have looked at something.
-    static LOOKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
-}
-
-/// A pick looks at a node or at a place of a table; counted in tests only.
-#[inline(always)]
-fn look() {
-    #[cfg(test)]
-    LOOKS.set(LOOKS.get() + 1);
 }

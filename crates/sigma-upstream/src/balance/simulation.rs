@@ -109,6 +109,7 @@ fn set(nodes: &[Node], epoch: &Arc<HealthEpoch>) -> Arc<EndpointSet> {
         priority: node.priority,
         metadata: None,
         health: Arc::clone(&node.health),
+        by_address: false,
     };
     Arc::new(EndpointSet::new(nodes.iter().map(endpoint).collect(), Arc::clone(epoch)))
 }

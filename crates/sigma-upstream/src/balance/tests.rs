@@ -27,6 +27,7 @@ fn cell(nodes: &[(u32, i32)]) -> (Arc<UpstreamCell>, Arc<EndpointSet>) {
         priority,
         metadata: None,
         health: Arc::new(Health::new(Arc::clone(&epoch))),
+        by_address: false,
     };
     let endpoints = nodes.iter().enumerate().map(endpoint).collect();
     let set = Arc::new(EndpointSet::new(endpoints, Arc::clone(&epoch)));

@@ -126,7 +126,15 @@ mod tests {
     use crate::identity::EndpointId;
 
     fn member(at: usize, weight: u32) -> Member {
-        Member { index: at, id: EndpointId::numbered(at), weight, priority: 0, usable: true, since_ms: None }
+        Member {
+            index: at,
+            id: EndpointId::numbered(at),
+            weight,
+            priority: 0,
+            usable: true,
+            in_service: true,
+            since_ms: None,
+        }
     }
 
     #[test]

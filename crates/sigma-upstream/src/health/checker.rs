@@ -379,6 +379,7 @@ mod tests {
             weight: 1,
             priority: 0,
             metadata: None,
+            by_address: false,
             health: records.of("node.test", addr.port(), &Address::Tcp(*addr)),
         };
         let endpoints = addrs.iter().map(endpoint).collect();

@@ -193,6 +193,7 @@ mod tests {
             weight: 1,
             priority: 0,
             metadata: None,
+            by_address: false,
             health: std::sync::Arc::new(crate::health::Health::unchecked()),
         };
         assert_eq!(probe(&active, &endpoint).await, Some(Event::Timeout));

@@ -64,6 +64,7 @@ impl World {
                 weight: 1,
                 priority: 0,
                 metadata: None,
+                by_address: false,
                 health: Arc::new(health),
             }
         };

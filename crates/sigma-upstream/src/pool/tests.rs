@@ -30,6 +30,7 @@ fn endpoint(ids: &EndpointIds, host: &str, addr: &Address) -> Endpoint {
         priority: 0,
         metadata: None,
         health: Arc::new(Health::unchecked()),
+        by_address: false,
     }
 }
 

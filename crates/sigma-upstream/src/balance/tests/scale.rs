@@ -1,6 +1,8 @@
 //! Ten thousand nodes in one upstream: what a pick looks at.
 
 use super::*;
+use crate::hashing::{LOOKS, WORK};
+use crate::health::NodeState;
 
 const MANY: usize = 10_000;
 
@@ -40,5 +42,56 @@ fn a_pick_looks_at_as_much_among_ten_thousand_nodes_as_among_ten() {
             assert!(few >= 1.0, "{balance:?} is counted");
             assert!(many <= few * 1.1, "{balance:?} {weights:?}: {few} among ten, {many} among {MANY}");
         }
+    }
+}
+
+/// Some of ten thousand nodes.
+fn set_of(numbers: impl Iterator<Item = usize>, epoch: &Arc<HealthEpoch>) -> EndpointSet {
+    let endpoint = |at: usize| Endpoint {
+        lease: Lease::numbered(at),
+        host: format!("10.0.{}.{}", at / 250, at % 250),
+        port: 80,
+        addr: Address::Tcp(SocketAddr::from((Ipv4Addr::new(10, 0, (at / 250) as u8, (at % 250) as u8), 80))),
+        host_header: String::new(),
+        weight: 1,
+        priority: 0,
+        metadata: None,
+        health: Arc::new(Health::new(Arc::clone(epoch))),
+        by_address: false,
+    };
+    EndpointSet::new(numbers.map(endpoint).collect(), Arc::clone(epoch))
+}
+
+/// What making tables costs meanwhile: what is hashed, and what is written.
+fn work(within: impl FnOnce()) -> (usize, usize) {
+    WORK.set((0, 0));
+    within();
+    WORK.take()
+}
+
+#[test]
+fn a_change_of_one_node_of_ten_thousand_touches_little() {
+    let epoch = Arc::new(HealthEpoch::default());
+    let but = |gone: usize| set_of((0..=MANY).filter(move |at| *at != gone), &epoch);
+    for (balance, hashed, written) in [(Balance::Chash, 320, 160_000), (Balance::Maglev, 1, 65_537)] {
+        let first = Arc::new(made_ahead(but(MANY), balance, None));
+        let cell = Arc::new(UpstreamCell::new(Arc::clone(&first)));
+        let mut balancers = [0, 1].map(|seed| Balancer::new(balance, Arc::clone(&cell), seed));
+        // One leaves, and another comes: the control side makes the tables of what it has.
+        let mut next = None;
+        let cost = work(|| next = Some(Arc::new(made_ahead(but(5_000), balance, Some(&first)))));
+        assert!(cost.0 <= hashed && cost.1 <= written && cost.1 > 0, "{balance:?}: {cost:?}");
+        let next = next.expect("a set");
+        cell.publish(Arc::clone(&next));
+        // The workers take them over, and so they do where the health of a node changes.
+        let follow = |balancers: &mut [Balancer]| balancers.iter_mut().for_each(|it| it.refresh(0));
+        assert_eq!(work(|| follow(&mut balancers)), (0, 0), "{balance:?}");
+        fell(&next, 77);
+        next.endpoints[78].health.want(NodeState::Drain);
+        assert_eq!(work(|| follow(&mut balancers)), (0, 0), "{balance:?}");
+        // Without them a worker changes its own.
+        cell.publish(Arc::new(but(MANY)));
+        let cost = work(|| balancers[0].refresh(0));
+        assert!(cost.0 <= hashed && cost.1 <= written && cost.1 > 0, "{balance:?}: {cost:?}");
     }
 }
