@@ -9,9 +9,11 @@ use std::sync::Arc;
 use sigma_http::{Fault, FaultKind, Headers, Method, Side};
 use sigma_net::deadline;
 use sigma_observe::counters::Counter;
-use sigma_upstream::balance::{InFlight, PickContext, Token, Tried};
+use sigma_upstream::balance::{Balancer, InFlight, PickContext, Token, Tried};
 use sigma_upstream::endpoint::{Endpoint, LocalSet};
+use sigma_upstream::overload::gate::Permit;
 
+use crate::guards::Limit;
 use crate::judge::{Judge, Seen};
 use crate::retry::{Missing, RetryPolicy};
 use crate::snapshot::Upstream;
@@ -28,7 +30,8 @@ pub(crate) struct Attempts<'a> {
     choice: Option<Box<Choice>>,
     tried: Tried,
     retries: Cell<u32>,
-    began_ms: u64,
+    /// Of a clock that comes around after 49 days.
+    began_ms: u32,
 }
 
 /// What of a request or session decides on its node.
@@ -44,23 +47,70 @@ pub(crate) struct Choice {
     pub(crate) given: Option<Token>,
 }
 
+impl Choice {
+    /// Whether the request got the node of its session.
+    fn is_in_session(&self) -> bool {
+        self.session.is_some() && self.session == self.given
+    }
+}
+
 /// What a pick looks at of a [`Choice`]: key, session and subset.
 fn wishes(choice: Option<&Choice>) -> (Option<&[u8]>, Option<Token>, Option<&[u8]>) {
     choice.map_or((None, None, None), |c| (c.key.as_deref(), c.session, c.subset.as_deref()))
 }
 
+/// How many nodes are looked at for one that has room.
+const LOOKS_MAX: usize = 32;
+
 /// A node chosen from a set, which stays alive with it.
 #[derive(Debug)]
 pub(crate) struct Picked {
     set: LocalSet,
-    index: usize,
+    index: u32,
+    /// It has a place behind the node's gate, which it leaves in the end. That is not a [`Permit`], as each
+    /// exchange has room for two of these.
+    has_place: bool,
+}
+
+impl Picked {
+    fn new(balancer: &Balancer, index: usize) -> Picked {
+        Picked { set: Rc::clone(balancer.endpoints()), index: index as u32, has_place: false }
+    }
+
+    /// Whether it has a place on its node now.
+    fn enters(&mut self, limit: &Limit) -> bool {
+        let place = limit.to_node(self).and_then(|way| way.gate.try_enter(way.bounds));
+        place.is_some_and(|place| {
+            self.take_place(place);
+            true
+        })
+    }
+
+    /// Whether it has a place on its node.
+    pub(crate) fn has_place(&self) -> bool {
+        self.has_place
+    }
+
+    /// Takes a place on its node.
+    pub(crate) fn take_place(&mut self, place: Permit) {
+        place.detach();
+        self.has_place = true;
+    }
+}
+
+impl Drop for Picked {
+    fn drop(&mut self) {
+        if self.has_place {
+            self.health.gate().leave();
+        }
+    }
 }
 
 impl std::ops::Deref for Picked {
     type Target = Endpoint;
 
     fn deref(&self) -> &Endpoint {
-        &self.set.endpoints[self.index]
+        &self.set.endpoints[self.index as usize]
     }
 }
 
@@ -86,7 +136,7 @@ impl<'a> Attempts<'a> {
         policy: Option<&'a RetryPolicy>,
         choice: Option<Box<Choice>>,
     ) -> Attempts<'a> {
-        let (towards, began_ms) = (worker.towards(number, upstream), deadline::now_ms());
+        let (towards, began_ms) = (worker.towards(number, upstream), deadline::now_ms() as u32);
         towards.load.begin();
         let tried = Tried::default();
         Attempts { worker, upstream, policy, towards, choice, tried, retries: Cell::new(0), began_ms }
@@ -110,7 +160,7 @@ impl<'a> Attempts<'a> {
         }
         match picked {
             Some(index) => {
-                let picked = Picked { set: Rc::clone(balancer.endpoints()), index };
+                let picked = Picked::new(&balancer, index);
                 if self.upstream.affinity.is_some()
                     && let Some(choice) = &mut self.choice
                 {
@@ -135,6 +185,69 @@ impl<'a> Attempts<'a> {
         }
     }
 
+    /// As [`Attempts::pick`], where each node has a bound: a node that has room, with a place on it. If none
+    /// has, or the node of a session has not, it is the node that is to be waited for.
+    ///
+    /// # Errors
+    /// Returns an error if every node was tried or may not be used.
+    pub(crate) fn pick_free(&mut self, limit: &Limit) -> Result<Picked, Fault> {
+        let mut first = self.pick()?;
+        let (key, _, subset) = wishes(self.choice.as_deref());
+        if first.enters(limit) || self.choice.as_ref().is_some_and(|choice| choice.is_in_session()) {
+            return Ok(first);
+        }
+        let mut tried = self.tried.clone();
+        tried.insert(first.id());
+        let mut balancer = self.towards.balancer.borrow_mut();
+        for _ in 1..LOOKS_MAX {
+            let (now_ms, random) = (deadline::now_ms(), self.worker.random());
+            let context = PickContext { key, session: None, subset, tried: &tried, now_ms, random };
+            let Some(index) = balancer.pick(&context) else { break };
+            let mut other = Picked::new(&balancer, index);
+            if other.enters(limit) {
+                if let Some(choice) = &mut self.choice {
+                    choice.given = balancer.token_of(other.id());
+                }
+                return Ok(other);
+            }
+            if tried.contains(other.id()) {
+                break;
+            }
+            tried.insert(other.id());
+        }
+        Ok(first)
+    }
+
+    /// Whether the request has to wait for the node that was picked, though others may be free: it is in a session
+    /// with it, or asks for metadata that few nodes have.
+    pub(crate) fn keeps_to_node(&self) -> bool {
+        self.choice.as_ref().is_some_and(|choice| choice.is_in_session() || choice.subset.is_some())
+    }
+
+    /// The node behind whose gate this place is; None if it may not be asked any more.
+    pub(crate) fn placed(&mut self, place: Permit) -> Option<Picked> {
+        let mut balancer = self.towards.balancer.borrow_mut();
+        balancer.refresh(deadline::now_ms());
+        let endpoints = &balancer.endpoints().endpoints;
+        let index = endpoints.iter().position(|node| place.is_for(node.health.gate()))?;
+        let node = &endpoints[index];
+        let any_usable = || endpoints.iter().any(|node| node.health.usable());
+        let may = match self.keeps_to_node() {
+            true => node.keeps_sessions(),
+            false => node.health.usable() || node.health.is_in_service() && !any_usable(),
+        };
+        if !may || self.tried.contains(node.id()) {
+            return None;
+        }
+        let id = node.id();
+        let mut picked = Picked::new(&balancer, index);
+        picked.take_place(place);
+        if let Some(choice) = &mut self.choice {
+            choice.given = balancer.token_of(id);
+        }
+        Some(picked)
+    }
+
     /// A second node beside `first`, if there is one and the rules allow another attempt. It counts as one.
     pub(crate) fn pick_second(&self, first: &Endpoint) -> Option<Picked> {
         let mut tried = self.tried.clone();
@@ -149,10 +262,19 @@ impl<'a> Attempts<'a> {
             now_ms: deadline::now_ms(),
             random: self.worker.random(),
         })?;
-        let picked = Picked { set: Rc::clone(balancer.endpoints()), index };
+        let mut picked = Picked::new(&balancer, index);
         drop(balancer);
         // An upstream with one node gives that.
-        if picked.id() == first.id() || !self.claims_another() {
+        if picked.id() == first.id() {
+            return None;
+        }
+        if let Some(limit) = self.upstream.node_limit()
+            && !picked.enters(limit)
+            && !limit.dry_run
+        {
+            return None;
+        }
+        if !self.claims_another() {
             return None;
         }
         self.count_retry(first);
@@ -236,7 +358,8 @@ impl<'a> Attempts<'a> {
         let nodes = || self.towards.balancer.borrow().endpoints().endpoints.len();
         let retries = self.upstream.retries.map_or_else(|| nodes().saturating_sub(1), |n| n as usize);
         let late = self.upstream.retry_timeout_ms > 0
-            && deadline::now_ms().saturating_sub(self.began_ms) > self.upstream.retry_timeout_ms;
+            && u64::from((deadline::now_ms() as u32).wrapping_sub(self.began_ms))
+                > self.upstream.retry_timeout_ms;
         (self.retries.get() as usize) < retries && !late
     }
 

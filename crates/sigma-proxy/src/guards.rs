@@ -1,14 +1,17 @@
 //! What stands in front of an upstream: limits, a circuit breaker, admission control, adaptive concurrency.
-//! The process has one of each, or each worker has, as `sigma_upstream::overload` says.
+//! The process has one of each, or each worker has, as `sigma_upstream::overload` says. What they know outlives
+//! a change of the upstream: who adds a node must not forget that the others were failing.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use sigma_config::expr::VarName;
 use sigma_config::resources::{self, AdaptiveConcurrency, AdmissionControl};
+use sigma_upstream::endpoint::Endpoint;
 use sigma_upstream::overload::admission::Admission;
 use sigma_upstream::overload::breaker::{Breaker, Tally};
-use sigma_upstream::overload::gate::Gate;
+use sigma_upstream::overload::gate::{Bounds, Gate};
 use sigma_upstream::overload::gradient::Gradient;
 
 /// The guards of one upstream.
@@ -20,19 +23,33 @@ pub(crate) struct Guards {
     pub(crate) concurrency: Option<AdaptiveConcurrency>,
 }
 
-/// The bound on requests at a time.
+/// The bounds on requests at a time.
 #[derive(Debug)]
 pub(crate) struct Limit {
-    pub(crate) gate: Arc<Gate>,
+    gate: Arc<Gate>,
+    /// Of the upstream.
+    max: Option<u32>,
+    /// Of each node.
+    per_node: Option<u32>,
+    pub(crate) queue_length: u32,
     /// How long a request waits; None if none does.
     pub(crate) queue_ms: Option<u64>,
     pub(crate) priority: Option<VarName>,
     pub(crate) dry_run: bool,
 }
 
+/// A gate with the bounds that hold now.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Way<'g> {
+    pub(crate) gate: &'g Arc<Gate>,
+    pub(crate) bounds: Bounds,
+}
+
 #[derive(Debug)]
 pub(crate) struct BreakerRules {
-    pub(crate) breaker: Breaker,
+    pub(crate) breaker: Arc<Breaker>,
+    /// What it judges by.
+    judging: resources::CircuitBreaker,
     pub(crate) slow_ms: Option<f64>,
     pub(crate) failures: Box<[u16]>,
     pub(crate) fallback: Option<Fallback>,
@@ -52,11 +69,13 @@ pub(crate) enum Fallback {
 }
 
 impl Guards {
-    /// The guards that an upstream has; None if it has none.
-    pub(crate) fn of(upstream: &resources::Upstream) -> Option<Box<Guards>> {
+    /// The guards that an upstream has; None if it has none. They know what those knew that it had `before`.
+    pub(crate) fn of(upstream: &resources::Upstream, before: Option<&Guards>) -> Option<Box<Guards>> {
+        let (limit, breaker) =
+            before.map_or((None, None), |before| (before.limit.as_ref(), before.breaker.as_ref()));
         let guards = Guards {
-            limit: upstream.limits.as_deref().map(Limit::from),
-            breaker: upstream.circuit_breaker.as_deref().map(BreakerRules::from),
+            limit: upstream.limits.as_deref().map(|config| Limit::new(config, limit)),
+            breaker: upstream.circuit_breaker.as_deref().map(|config| BreakerRules::new(config, breaker)),
             admission: upstream.admission_control.as_deref().copied(),
             concurrency: upstream.adaptive_concurrency.as_deref().copied(),
         };
@@ -73,26 +92,59 @@ impl Guards {
     }
 }
 
-impl From<&resources::RequestLimits> for Limit {
-    fn from(config: &resources::RequestLimits) -> Limit {
+impl Limit {
+    fn new(config: &resources::RequestLimits, before: Option<&Limit>) -> Limit {
         let queue = config.queue.as_ref();
         Limit {
-            gate: Gate::new(config.max_requests, queue.map_or(0, |queue| queue.length)),
+            gate: before.map_or_else(Arc::default, |before| Arc::clone(&before.gate)),
+            max: config.max_requests,
+            per_node: config.max_requests_per_node,
+            queue_length: queue.map_or(0, |queue| queue.length),
             queue_ms: queue.map(|queue| (queue.timeout * 1000.0).ceil() as u64),
             priority: queue.and_then(|queue| queue.priority.as_deref()).map(VarName::parse),
             dry_run: config.dry_run,
         }
     }
+
+    /// The way to the upstream; None if it has no bound as a whole.
+    pub(crate) fn to_upstream(&self) -> Option<Way<'_>> {
+        let bounds = Bounds { inside: self.max?, waiting: self.queue_length };
+        Some(Way { gate: &self.gate, bounds })
+    }
+
+    /// Whether each node has a bound of its own.
+    pub(crate) fn is_per_node(&self) -> bool {
+        self.per_node.is_some()
+    }
+
+    /// The way to one node; None if nodes have no bound of their own.
+    pub(crate) fn to_node<'g>(&self, node: &'g Endpoint) -> Option<Way<'g>> {
+        let inside = self.per_node?;
+        Some(Way { gate: node.health.gate(), bounds: Bounds { inside, waiting: self.queue_length } })
+    }
 }
 
-impl From<&resources::CircuitBreaker> for BreakerRules {
-    fn from(config: &resources::CircuitBreaker) -> BreakerRules {
+impl BreakerRules {
+    fn new(config: &resources::CircuitBreaker, before: Option<&BreakerRules>) -> BreakerRules {
+        // The others are looked at outside of it.
+        let judging = resources::CircuitBreaker {
+            slow_call_duration_threshold: None,
+            failure_status_codes: Vec::new(),
+            fallback: None,
+            dry_run: false,
+            ..config.clone()
+        };
+        let same = before.filter(|before| before.judging == judging);
         BreakerRules {
             slow_ms: config.slow_call_duration_threshold.map(|seconds| seconds * 1000.0),
             failures: config.failure_status_codes.clone().into(),
             fallback: config.fallback.as_ref().and_then(Fallback::of),
             dry_run: config.dry_run,
-            breaker: Breaker::new(config.clone()),
+            breaker: match same {
+                Some(same) => Arc::clone(&same.breaker),
+                None => Arc::new(Breaker::new(judging.clone())),
+            },
+            judging,
         }
     }
 }
@@ -113,16 +165,33 @@ impl Fallback {
 /// The part of an upstream's guards that one worker has for itself.
 #[derive(Debug)]
 pub(crate) struct OwnGuards {
-    pub(crate) admission: Option<RefCell<Admission>>,
-    pub(crate) concurrency: Option<RefCell<Gradient>>,
+    pub(crate) admission: Option<Rc<RefCell<Admission>>>,
+    pub(crate) concurrency: Option<Rc<RefCell<Gradient>>>,
     pub(crate) tally: Tally,
 }
 
-impl From<&Guards> for OwnGuards {
-    fn from(guards: &Guards) -> OwnGuards {
+impl OwnGuards {
+    /// That of `guards`; what it was with the guards `before` goes on where its rules are the same.
+    pub(crate) fn new(guards: &Guards, before: Option<(&Guards, &OwnGuards)>) -> OwnGuards {
+        let admission = before.filter(|(before, _)| {
+            let judging = |rules: AdmissionControl| AdmissionControl { dry_run: false, ..rules };
+            before.admission.map(judging) == guards.admission.map(judging)
+        });
+        let concurrency = before.filter(|(before, _)| {
+            let judging = |rules: AdaptiveConcurrency| AdaptiveConcurrency { dry_run: false, ..rules };
+            before.concurrency.map(judging) == guards.concurrency.map(judging)
+        });
+        let new_admission = |rules| Rc::new(RefCell::new(Admission::new(rules)));
+        let new_concurrency = |rules| Rc::new(RefCell::new(Gradient::new(rules)));
         OwnGuards {
-            admission: guards.admission.map(|rules| RefCell::new(Admission::new(rules))),
-            concurrency: guards.concurrency.map(|rules| RefCell::new(Gradient::new(rules))),
+            admission: match admission {
+                Some((_, own)) => own.admission.clone(),
+                None => guards.admission.map(new_admission),
+            },
+            concurrency: match concurrency {
+                Some((_, own)) => own.concurrency.clone(),
+                None => guards.concurrency.map(new_concurrency),
+            },
             tally: Tally::default(),
         }
     }

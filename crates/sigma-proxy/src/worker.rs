@@ -75,7 +75,15 @@ pub(crate) struct Towards {
 impl Towards {
     /// This worker's part of the upstream's guards.
     pub(crate) fn own_guards(&self, guards: &Guards) -> Rc<OwnGuards> {
-        Rc::clone(self.guards.borrow_mut().get_or_insert_with(|| Rc::new(guards.into())))
+        let make = || Rc::new(OwnGuards::new(guards, None));
+        Rc::clone(self.guards.borrow_mut().get_or_insert_with(make))
+    }
+
+    /// Another compilation of the upstream has these guards.
+    fn follow_guards(&self, before: Option<&Guards>, guards: Option<&Guards>) {
+        let own = self.guards.take();
+        let known = before.zip(own.as_deref());
+        self.guards.replace(guards.map(|guards| Rc::new(OwnGuards::new(guards, known))));
     }
 }
 
@@ -95,7 +103,7 @@ impl Following {
             return false;
         }
         self.towards.balancer.borrow_mut().follow(Arc::clone(&upstream.cell));
-        self.towards.guards.take();
+        self.towards.follow_guards(self.upstream.guards.as_deref(), upstream.guards.as_deref());
         self.upstream = Arc::clone(upstream);
         true
     }

@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Map, Value};
 use sigma_config::resources::{Node, Scheme};
@@ -18,6 +18,7 @@ use sigma_config::resources::{Node, Scheme};
 use crate::hashing::{HashNode, MadeAhead};
 use crate::health::{Health, HealthEpoch, HealthRecords};
 use crate::identity::{EndpointId, EndpointIds, Lease};
+use crate::lock::lock;
 
 /// Where to connect to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -335,11 +336,6 @@ fn host_header(host: &str, location: &Location, port: u16, scheme: Scheme) -> St
         _ => host.to_owned(),
     };
     if default_port(scheme) == Some(port) { shown } else { format!("{shown}:{port}") }
-}
-
-/// A panic while one of these locks is held leaves a whole value behind, so poisoning is ignored.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use sigma_config::resources::Scheme;
 
-use crate::endpoint::lock;
+use crate::lock::lock;
 
 /// Names an endpoint in tables of workers. Two that are equal mean the same endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

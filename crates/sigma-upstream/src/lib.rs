@@ -7,6 +7,7 @@ pub mod feed;
 mod hashing;
 pub mod health;
 pub mod identity;
+mod lock;
 pub mod overload;
 
 pub mod dial;

@@ -69,11 +69,6 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "an endpoint has its health, which is told by address",
     ),
     (
-        "crates/sigma-upstream/src/identity.rs",
-        "crates/sigma-upstream/src/endpoint.rs",
-        "both take their locks in one way",
-    ),
-    (
         "xtask/src/bench/process.rs",
         "xtask/src/bench/",
         "a process is one of a contender's, started at its place",

@@ -89,6 +89,7 @@ const BANS: &[Ban] = &[
             ),
             ("crates/sigma-upstream/src/health/", "on the control thread"),
             ("crates/sigma-upstream/src/identity.rs", "on the control thread"),
+            ("crates/sigma-upstream/src/lock.rs", "how the locks of the others are taken"),
             (
                 "crates/sigma-upstream/src/overload/breaker.rs",
                 "taken for a failure and once for many successes, where a breaker is configured; held for additions",

@@ -9,10 +9,17 @@ use crate::id::Id;
 /// answered 503.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("anyOf" = [{ "required": ["max_requests"] }, { "required": ["max_requests_per_node"] }]))]
 pub struct RequestLimits {
     /// Most requests; each counts until the last byte of its answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
-    pub max_requests: u32,
+    pub max_requests: Option<u32>,
+    /// Most requests that each node has. With HTTP/1 each takes a connection, so that it bounds the connections
+    /// that are in use as well. A node that has so many is passed over; its sessions wait for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_requests_per_node: Option<u32>,
     /// Where requests wait for a place; unset: nowhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<RequestQueue>,

@@ -90,11 +90,19 @@ fn parse_node(text: &str) -> Result<(String, u16), &'static str> {
     Ok((host.to_owned(), port))
 }
 
+/// Requests that wait for a connection: in Vert.x as many as come.
+const QUEUE_LENGTH: u32 = 100_000;
+
+/// Vert.x waits so long to connect unless it is told otherwise.
+const CONNECT_TIMEOUT_S: u32 = 60;
+
 /// How all nodes are asked.
 pub(super) struct Client {
     pub(super) scheme: &'static str,
     /// Connections per node.
     pub(super) pool_size: u64,
+    /// That number was written.
+    pub(super) is_bounded: bool,
 }
 
 /// A proxy pass: an upstream, and how the path changes on the way.
@@ -117,6 +125,11 @@ impl Pass {
             "retries": 0,
             "keepalive_pool": {"size": client.pool_size},
         });
+        if client.is_bounded {
+            // A request takes a connection. One that finds none waits, in Vert.x as long as for a connection.
+            let queue = json!({"length": QUEUE_LENGTH, "timeout": CONNECT_TIMEOUT_S});
+            upstream["limits"] = json!({"max_requests_per_node": client.pool_size, "queue": queue});
+        }
         if client.scheme == "https" {
             // Vert.x verifies certificates and names unless it is told otherwise.
             upstream["scheme"] = client.scheme.into();

@@ -118,18 +118,18 @@ pub(super) fn options(root: &Place<'_>, report: &mut Report<'_>) {
 
 fn proxy_client(root: &Place<'_>, report: &mut Report<'_>) -> Client {
     let Some(client) = report.object(root, "proxy-client") else {
-        return Client { scheme: "http", pool_size: DEFAULT_POOL_SIZE };
+        return Client { scheme: "http", pool_size: DEFAULT_POOL_SIZE, is_bounded: false };
     };
     report.unknown(&client, &["ssl", "max-pool-size-per-server"], Unknown::Ignored);
     let scheme = if report.flag(&client, "ssl", false) { "https" } else { "http" };
     let pool_size = report.number(&client, "max-pool-size-per-server", 1..=u64::from(u32::MAX));
     if pool_size.is_some() {
-        let message = "`max-pool-size-per-server` bounds the idle connections that are kept to a node: more are \
-            opened when requests need them, and none waits for one";
-        let hint = "bound the requests at a time with the plugin limit-conn";
+        let message = "`max-pool-size-per-server` bounds the connections to a node that are in use; idle ones that \
+            each worker keeps come on top";
+        let hint = "lower `keepalive_pool.size` of the upstream where a node counts them all";
         report.warn(&client.pointer_of("max-pool-size-per-server"), "approximate", message, hint);
     }
-    Client { scheme, pool_size: pool_size.unwrap_or(DEFAULT_POOL_SIZE) }
+    Client { scheme, pool_size: pool_size.unwrap_or(DEFAULT_POOL_SIZE), is_bounded: pool_size.is_some() }
 }
 
 /// What `plugins` says of the whole process.

@@ -48,7 +48,11 @@ impl Exchange<'_, '_> {
         let mut plan = Plan { view, timeouts, time, attempts };
         let mut state = State::new(retry);
         let own = loop {
-            let mut node = plan.attempts.pick()?;
+            let mut node = match upstream.node_limit() {
+                None => plan.attempts.pick()?,
+                // Boxed, as few upstreams have one.
+                Some(limit) => Box::pin(self.pick_free(&mut plan.attempts, limit)).await?,
+            };
             if let Some(draft) = self.run_chains(Phase::BeforeProxy).await? {
                 return self.reply(draft).await;
             }
@@ -78,6 +82,7 @@ impl Exchange<'_, '_> {
                     }
                 }
             }
+            drop(node);
             if let Some(own) = state.own_rules.as_deref_mut() {
                 // Boxed, as few exchanges wait.
                 Box::pin(pause(&plan, plan.attempts.pause_ms(own.asked_ms.take()))).await?;

@@ -7,21 +7,23 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
-use sigma_config::expr::{VarName, VarValue, Variables};
+use sigma_config::expr::{VarValue, Variables};
 use sigma_http::{Fault, FaultKind};
 use sigma_net::{Deadline, deadline};
 use sigma_observe::counters::Counter;
 use sigma_plugin::Reply;
 use sigma_plugin::machine::{Host, Machine};
 use sigma_plugin::record::Attempt;
+use sigma_upstream::endpoint::Endpoint;
 use sigma_upstream::overload::breaker::{Outcome, Pass, Turn};
-use sigma_upstream::overload::gate::Permit;
+use sigma_upstream::overload::gate::{Full, Permit};
 use sigma_upstream::overload::gradient::Begun;
 
 use sigma_wire::Departure;
 
 use super::transfer::client_gone;
 use super::{Exchange, client};
+use crate::attempts::{Attempts, Picked};
 use crate::guards::{BreakerRules, Fallback, Guards, Limit, OwnGuards};
 use crate::snapshot::{Route, Upstream};
 use crate::worker::{View, Worker};
@@ -74,8 +76,7 @@ impl Exchange<'_, '_> {
                 false => Err(fault),
             };
         }
-        let priority = guards.limit.as_ref().and_then(|limit| limit.priority.as_ref());
-        let priority = priority.map_or(0, |name| self.priority(name));
+        let priority = guards.limit.as_ref().map_or(0, |limit| self.priority(limit));
         self.while_there(passage.ask_others(priority)).await?;
         if guards.asks_for_time() {
             self.scratch.ctx.record.started.get_or_insert_with(Instant::now);
@@ -140,8 +141,32 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// The value of a variable as a priority.
-    fn priority(&mut self, name: &VarName) -> i32 {
+    /// The node of the next attempt, with a place on it, where each node has so many.
+    pub(super) async fn pick_free(
+        &mut self,
+        attempts: &mut Attempts<'_>,
+        limit: &Limit,
+    ) -> Result<Picked, Fault> {
+        let node = attempts.pick_free(limit)?;
+        if node.has_place() {
+            return Ok(node);
+        }
+        let (worker, priority) = (self.worker, self.priority(limit));
+        let mut found = None;
+        let wait = async {
+            let full = "the nodes of the upstream have as many requests as each may have";
+            let wait = async || wait_for_node(attempts, &node, limit, priority).await;
+            found = wait_in_queue(worker, limit, full, wait).await?;
+            Ok(())
+        };
+        self.while_there(wait).await?;
+        // In a dry run it is asked all the same.
+        Ok(found.unwrap_or(node))
+    }
+
+    /// How urgent the request is for a queue: the value of the limit's variable.
+    fn priority(&mut self, limit: &Limit) -> i32 {
+        let Some(name) = &limit.priority else { return 0 };
         if !self.stage.is_guided() {
             self.scratch.ctx.client = client(&self.down);
         }
@@ -166,18 +191,57 @@ fn refuse(
     if dry_run { Ok(()) } else { Err(Fault::new(kind, reason)) }
 }
 
-async fn enter_gate(worker: &Worker, limit: &Limit, priority: i32) -> Result<Option<Permit>, Fault> {
-    if let Some(permit) = limit.gate.try_enter() {
-        return Ok(Some(permit));
+/// How often a node may turn out to be gone or down when its place was waited for.
+const TURNS_MAX: usize = 8;
+
+/// Waits for a place on the node that was picked `first` if the request keeps to it, else on any of the upstream.
+async fn wait_for_node(
+    attempts: &mut Attempts<'_>,
+    first: &Endpoint,
+    limit: &Limit,
+    priority: i32,
+) -> Result<Result<Picked, Fault>, Full> {
+    let mut later: Option<Picked> = None;
+    for _ in 0..TURNS_MAX {
+        let node = later.as_deref().unwrap_or(first);
+        let place = match limit.to_node(node).filter(|_| attempts.keeps_to_node()) {
+            Some(way) => way.gate.enter(way.bounds, priority).await?,
+            None => {
+                let waiting = node.health.line().join(limit.queue_length, priority)?;
+                // A node may have become free before the request was in the line.
+                match attempts.pick_free(limit) {
+                    Ok(node) if !node.has_place() => waiting.await,
+                    found => return Ok(found),
+                }
+            }
+        };
+        if let Some(node) = attempts.placed(place) {
+            return Ok(Ok(node));
+        }
+        match attempts.pick() {
+            Ok(node) => later = Some(node),
+            fault => return Ok(fault),
+        }
     }
+    Ok(Err(Fault::new(FaultKind::NoNode, "the nodes of the upstream come and go")))
+}
+
+/// A place that is waited for as long as the limit allows; None if a dry run goes on without. Without a queue
+/// nobody waits, as the upstream is `full`.
+async fn wait_in_queue<P>(
+    worker: &Worker,
+    limit: &Limit,
+    full: &'static str,
+    wait: impl AsyncFnOnce() -> Result<Result<P, Fault>, Full>,
+) -> Result<Option<P>, Fault> {
     let reason = match limit.queue_ms.filter(|_| !limit.dry_run) {
-        None => "the upstream has as many requests as it may have",
+        None => full,
         Some(queue_ms) => {
             let patience = Deadline::new();
             patience.set(queue_ms);
-            match patience.bound(limit.gate.enter(priority)).await {
-                Some(Ok(permit)) => return Ok(Some(permit)),
-                Some(Err(_)) => "the queue in front of the upstream is full",
+            match patience.bound(pin!(wait())).await {
+                Some(Ok(place)) => return place.map(Some),
+                Some(Err(Full)) => "the queue in front of the upstream is full",
                 None => "the request has waited too long for the upstream",
             }
         }
@@ -202,8 +266,15 @@ impl<'p> Passage<'p> {
     async fn ask_others(&mut self, priority: i32) -> Result<(), Fault> {
         self.ask_admission()?;
         self.ask_concurrency()?;
-        if let Some(limit) = &self.guards.limit {
-            self.permit = enter_gate(self.worker, limit, priority).await?;
+        if let Some(limit) = &self.guards.limit
+            && let Some(way) = limit.to_upstream()
+        {
+            let full = "the upstream has as many requests as it may have";
+            let wait = async || way.gate.enter(way.bounds, priority).await.map(Ok);
+            self.permit = match way.gate.try_enter(way.bounds) {
+                None => wait_in_queue(self.worker, limit, full, wait).await?,
+                permit => permit,
+            };
         }
         Ok(())
     }

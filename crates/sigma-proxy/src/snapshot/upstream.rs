@@ -15,7 +15,7 @@ use super::Timeouts;
 use super::affinity::Affinity;
 use crate::compile::EndpointSource;
 use crate::compile::node_tls::{NodeTls, Requests};
-use crate::guards::Guards;
+use crate::guards::{Guards, Limit};
 use crate::retry::RetryPolicy;
 use crate::time_limit::TimeLimit;
 
@@ -84,7 +84,7 @@ impl Upstream {
 
     /// Compiles the upstream that is found under `key`. A `bare_host` is that of an upstream within a
     /// plugin, whose nodes are sent their host without the port (APISIX: traffic-split). The gateway is in
-    /// this `zone`.
+    /// this `zone`. It has no guards yet.
     ///
     /// # Errors
     /// Returns an error if there is a problem that the check of the configuration could not see.
@@ -121,13 +121,26 @@ impl Upstream {
             retry_timeout_ms: (config.retry_timeout * 1000.0) as u64,
             retry_policy: config.retry_policy.as_deref().map(|policy| Box::new(policy.into())),
             deadline: config.deadline.as_deref().map(|deadline| Box::new(deadline.into())),
-            guards: Guards::of(config),
+            guards: None,
             pass_host: config.pass_host,
             bare_host,
             upstream_host: config.upstream_host.clone().unwrap_or_default(),
             tls,
             config: Arc::clone(config),
         })
+    }
+}
+
+impl Upstream {
+    /// With its guards, which know what those of an earlier compilation knew.
+    pub(crate) fn guarded(self, before: Option<&Upstream>) -> Upstream {
+        let before = before.and_then(|before| before.guards.as_deref());
+        Upstream { guards: Guards::of(&self.config, before), ..self }
+    }
+
+    /// The bounds on requests, where each node has one.
+    pub(crate) fn node_limit(&self) -> Option<&Limit> {
+        self.guards.as_ref()?.limit.as_ref().filter(|limit| limit.is_per_node())
     }
 }
 

@@ -19,7 +19,8 @@ use super::plan::{Active, Plan};
 use super::probe::probe;
 use super::state::{Standing, State};
 use super::{HealthEvents, HealthRecords, NodeStates, agent, ejection, targets};
-use crate::endpoint::{Address, Endpoint, UpstreamCell, lock};
+use crate::endpoint::{Address, Endpoint, UpstreamCell};
+use crate::lock::lock;
 
 /// A checker that should run.
 #[derive(Debug, Clone)]

@@ -8,7 +8,8 @@ use super::outlier::{Rule, Rules, Sample, Totals};
 use super::plan::Plan;
 use super::state::{Limits, Standing};
 use super::{Health, targets};
-use crate::endpoint::{Endpoint, lock};
+use crate::endpoint::Endpoint;
+use crate::lock::lock;
 
 /// A check has changed a target. One that it made unusable, and that no probe will find healthy again,
 /// comes back after `fail_timeout`.

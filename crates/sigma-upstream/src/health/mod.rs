@@ -33,7 +33,9 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use crate::endpoint::{Address, Endpoint, lock, node_name};
+use crate::endpoint::{Address, Endpoint, node_name};
+use crate::lock::lock;
+use crate::overload::gate::{Gate, Line};
 
 pub use checker::{CheckerSpec, Checkers, TargetStatus};
 pub use event::{HealthEvent, HealthEvents};
@@ -71,6 +73,10 @@ pub struct Health {
     turns: AtomicU32,
     /// Set where outlier detection is.
     compared: OnceLock<Box<Compared>>,
+    /// Counts the requests on it; made where they are bounded.
+    gate: OnceLock<Arc<Gate>>,
+    /// The requests that wait for it or another node of the upstream.
+    line: Arc<Line>,
 }
 
 /// Which target a record is of.
@@ -101,7 +107,20 @@ impl Health {
             place: None,
             turns: AtomicU32::new(0),
             compared: OnceLock::new(),
+            gate: OnceLock::new(),
+            line: Arc::default(),
         }
+    }
+
+    /// What the requests of the process are counted by where a node has a bound of its own.
+    #[inline]
+    pub fn gate(&self) -> &Arc<Gate> {
+        self.gate.get_or_init(|| Arc::new(Gate::behind(&self.line)))
+    }
+
+    /// Where requests wait for it or another node of the upstream.
+    pub fn line(&self) -> &Arc<Line> {
+        &self.line
     }
 
     /// The health of an endpoint that nobody checks: healthy.

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, Weak};
 
 use super::state::NodeState;
 use super::{Health, HealthEpoch, HealthEvents, Place};
-use crate::endpoint::{Address, lock, node_name};
+use crate::endpoint::{Address, node_name};
+use crate::lock::lock;
+use crate::overload::gate::Line;
 
 /// How many nodes may have another state than ready.
 const STATES_MAX: usize = 10_000;
@@ -56,6 +58,8 @@ pub struct HealthRecords {
     told: Option<HealthEvents>,
     states: Arc<NodeStates>,
     epoch: Arc<HealthEpoch>,
+    /// Where requests wait for any of the nodes.
+    line: Arc<Line>,
     traffic: Arc<AtomicBool>,
     known: Mutex<Known>,
 }
@@ -102,7 +106,7 @@ impl HealthRecords {
         if known.records.len() >= known.sweep_at.max(SWEEP_MIN) {
             known.sweep();
         }
-        let mut health = Health::new(Arc::clone(&self.epoch));
+        let mut health = Health { line: Arc::clone(&self.line), ..Health::new(Arc::clone(&self.epoch)) };
         if let Some(events) = &self.told {
             health.place = Some(Box::new(Place {
                 upstream: Arc::clone(&self.upstream),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sigma_config::resources::CircuitBreaker;
 
-use crate::endpoint::lock;
+use crate::lock::lock;
 
 /// Parts of the window that are forgotten one by one.
 const BUCKETS: u64 = 10;

@@ -1,7 +1,9 @@
 //! A bound on requests at a time, for the whole process, with a queue by priority.
 //!
-//! While there is room, entering and leaving are one atomic operation each. Who waits is woken in order:
-//! lower priorities first, and first come, first served among equals.
+//! While there is room, entering and leaving are one atomic operation each. Who waits does so in a [`Line`], in
+//! front of one gate or of several, and is let in order: lower priorities first, and first come, first served
+//! among equals. Each who enters brings the bounds, so that a gate outlives a change of its configuration,
+//! and counts on.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -10,15 +12,33 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use crate::endpoint::lock;
+use crate::lock::lock;
 
-/// A gate that so many may be behind.
-#[derive(Debug)]
+/// How many may be behind a gate, and how many may wait in a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Behind the gate.
+    pub inside: u32,
+    /// In the line.
+    pub waiting: u32,
+}
+
+/// A gate that some may be behind.
+#[derive(Debug, Default)]
 pub struct Gate {
-    limit: u32,
-    queue_max: u32,
+    /// How many may be behind it, as whoever came last said.
+    limit: AtomicU32,
     inside: AtomicU32,
-    /// Changed under the lock of the queue only.
+    /// Those who wait for this gate.
+    own: Arc<Line>,
+    /// Those who wait for this one or another.
+    shared: Option<Arc<Line>>,
+}
+
+/// Requests that wait for a place.
+#[derive(Debug, Default)]
+pub struct Line {
+    /// How many; changed under the lock only.
     waiting: AtomicU32,
     queue: Mutex<Queue>,
 }
@@ -34,90 +54,126 @@ struct Queue {
 enum Place {
     Waits(Option<Waker>),
     /// It has been let in and does not know it yet.
-    Granted,
+    Granted(Permit),
 }
 
 /// Why nobody more is let in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
-/// A place behind the gate, until dropped.
+/// A place behind a gate, until dropped.
 #[derive(Debug)]
 #[must_use = "the place is given back with it"]
-pub struct Permit(Arc<Gate>);
+pub struct Permit(Option<Arc<Gate>>);
+
+impl Permit {
+    /// Whether it is for this gate.
+    pub fn is_for(&self, gate: &Arc<Gate>) -> bool {
+        self.0.as_ref().is_some_and(|own| Arc::ptr_eq(own, gate))
+    }
+
+    /// Keeps the place without what stands for it: whoever calls this calls [`Gate::leave`] later, once.
+    pub fn detach(mut self) {
+        self.0 = None;
+    }
+}
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.0.leave();
+        if let Some(gate) = &self.0 {
+            gate.leave();
+        }
     }
 }
 
 impl Gate {
-    /// A gate for `limit` inside and `queue_max` waiting.
-    pub fn new(limit: u32, queue_max: u32) -> Arc<Gate> {
-        Arc::new(Gate {
-            limit,
-            queue_max,
-            inside: AtomicU32::new(0),
-            waiting: AtomicU32::new(0),
-            queue: Mutex::default(),
-        })
+    /// A gate that those in `line` wait for as well.
+    pub fn behind(line: &Arc<Line>) -> Gate {
+        Gate { shared: Some(Arc::clone(line)), ..Gate::default() }
     }
 
-    /// A place at once, if there is one and nobody waits for it.
-    pub fn try_enter(self: &Arc<Gate>) -> Option<Permit> {
-        let free = self.waiting.load(Ordering::SeqCst) == 0 && self.take();
-        free.then(|| Permit(Arc::clone(self)))
+    /// A place at once, if there is one and nobody waits for this gate alone.
+    pub fn try_enter(self: &Arc<Gate>, bounds: Bounds) -> Option<Permit> {
+        self.limit_to(bounds.inside);
+        if self.own.waiting.load(Ordering::SeqCst) == 0 { self.take() } else { None }
     }
 
-    /// A place, waited for in the queue.
+    /// A place, waited for in the line of this gate alone.
     ///
     /// # Errors
-    /// Returns an error if the queue is full.
-    pub async fn enter(self: &Arc<Gate>, priority: i32) -> Result<Permit, Full> {
-        match self.try_enter() {
+    /// Returns an error if the line is full.
+    pub async fn enter(self: &Arc<Gate>, bounds: Bounds, priority: i32) -> Result<Permit, Full> {
+        match self.try_enter(bounds) {
             Some(permit) => Ok(permit),
-            None => Ok(self.line_up(priority)?.await),
+            None => Ok(self.line_up(bounds, priority)?.await),
         }
     }
 
-    fn line_up(self: &Arc<Gate>, priority: i32) -> Result<Waiting, Full> {
+    fn line_up(self: &Arc<Gate>, bounds: Bounds, priority: i32) -> Result<Waiting, Full> {
+        let waiting = self.own.join(bounds.waiting, priority)?;
+        // Somebody may have left before this one was to be seen.
+        self.own.offer(self);
+        Ok(waiting)
+    }
+
+    fn limit_to(self: &Arc<Gate>, limit: u32) {
+        if self.limit.load(Ordering::SeqCst) != limit && self.limit.swap(limit, Ordering::SeqCst) < limit {
+            self.offer();
+        }
+    }
+
+    fn take(self: &Arc<Gate>) -> Option<Permit> {
+        let limit = self.limit.load(Ordering::SeqCst);
+        let more = |inside| (inside < limit).then_some(inside + 1);
+        self.inside.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).ok()?;
+        Some(Permit(Some(Arc::clone(self))))
+    }
+
+    /// Gives a place back that was detached from its permit.
+    pub fn leave(self: &Arc<Gate>) {
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        self.offer();
+    }
+
+    /// Lets in who waits, as far as there is room.
+    fn offer(self: &Arc<Gate>) {
+        self.own.offer(self);
+        if let Some(shared) = &self.shared {
+            shared.offer(self);
+        }
+    }
+}
+
+impl Line {
+    /// Waits from now on for one of the gates in front of which this line is. Whoever joins looks at each gate
+    /// once more before waiting: somebody may have left before this one was to be seen.
+    ///
+    /// # Errors
+    /// Returns an error if there are `length` in the line.
+    pub fn join(self: &Arc<Line>, length: u32, priority: i32) -> Result<Waiting, Full> {
         let mut queue = lock(&self.queue);
-        // Changed under the lock only.
-        if self.waiting.load(Ordering::SeqCst) >= self.queue_max {
+        if self.waiting.load(Ordering::SeqCst) >= length {
             return Err(Full);
         }
         let key = (priority, queue.next);
         queue.next += 1;
         queue.places.insert(key, Place::Waits(None));
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        // Somebody may have left before this one was to be seen.
-        self.grant(&mut queue);
-        Ok(Waiting { gate: Arc::clone(self), key: Some(key) })
+        Ok(Waiting { line: Arc::clone(self), key: Some(key) })
     }
 
-    fn take(&self) -> bool {
-        let more = |inside| (inside < self.limit).then_some(inside + 1);
-        self.inside.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
-    }
-
-    fn leave(&self) {
-        self.inside.fetch_sub(1, Ordering::SeqCst);
-        if self.waiting.load(Ordering::SeqCst) > 0 {
-            self.grant(&mut lock(&self.queue));
+    /// Lets in as many as there is room for behind `gate`.
+    fn offer(&self, gate: &Arc<Gate>) {
+        if self.waiting.load(Ordering::SeqCst) == 0 {
+            return;
         }
-    }
-
-    /// Lets in as many as there is room for.
-    fn grant(&self, queue: &mut Queue) {
+        let mut queue = lock(&self.queue);
         for place in queue.places.values_mut() {
             let Place::Waits(waker) = place else { continue };
-            if !self.take() {
-                return;
-            }
+            let Some(permit) = gate.take() else { return };
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             let waker = waker.take();
-            *place = Place::Granted;
+            *place = Place::Granted(permit);
             if let Some(waker) = waker {
                 waker.wake();
             }
@@ -125,10 +181,11 @@ impl Gate {
     }
 }
 
-/// One that waits in the queue; dropped, it goes away.
+/// One that waits in a line; dropped, it goes away.
 #[derive(Debug)]
-struct Waiting {
-    gate: Arc<Gate>,
+#[must_use = "it leaves the line with it"]
+pub struct Waiting {
+    line: Arc<Line>,
     /// None when it was let in.
     key: Option<(i32, u64)>,
 }
@@ -139,18 +196,15 @@ impl Future for Waiting {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit> {
         let this = &mut *self;
         let Some(key) = this.key else { return Poll::Pending };
-        let mut queue = lock(&this.gate.queue);
-        match queue.places.get_mut(&key) {
-            Some(Place::Waits(waker)) => {
-                *waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-            _ => {
-                queue.places.remove(&key);
-                drop(queue);
-                this.key = None;
-                Poll::Ready(Permit(Arc::clone(&this.gate)))
-            }
+        let mut queue = lock(&this.line.queue);
+        if let Some(Place::Waits(waker)) = queue.places.get_mut(&key) {
+            *waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        this.key = None;
+        match queue.places.remove(&key) {
+            Some(Place::Granted(permit)) => Poll::Ready(permit),
+            _ => Poll::Pending,
         }
     }
 }
@@ -158,24 +212,24 @@ impl Future for Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         let Some(key) = self.key else { return };
-        let mut queue = lock(&self.gate.queue);
-        match queue.places.remove(&key) {
-            Some(Place::Waits(_)) => {
-                self.gate.waiting.fetch_sub(1, Ordering::SeqCst);
-            }
-            Some(Place::Granted) => {
-                // It had a place without knowing.
-                drop(queue);
-                self.gate.leave();
-            }
-            None => {}
+        let mut queue = lock(&self.line.queue);
+        let place = queue.places.remove(&key);
+        if let Some(Place::Waits(_)) = place {
+            self.line.waiting.fetch_sub(1, Ordering::SeqCst);
         }
+        // A place that it had without knowing goes to the next one in the line.
+        drop(queue);
+        drop(place);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn bounds(inside: u32, waiting: u32) -> Bounds {
+        Bounds { inside, waiting }
+    }
 
     fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
         Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
@@ -190,23 +244,23 @@ mod tests {
 
     #[test]
     fn places_are_taken_and_given_back() {
-        let gate = Gate::new(2, 0);
-        let (one, other) = (gate.try_enter(), gate.try_enter());
-        assert!(one.is_some() && other.is_some() && gate.try_enter().is_none());
-        assert_eq!(gate.line_up(0).map(drop), Err(Full));
+        let (gate, two) = (Arc::<Gate>::default(), bounds(2, 0));
+        let (one, other) = (gate.try_enter(two), gate.try_enter(two));
+        assert!(one.is_some() && other.is_some() && gate.try_enter(two).is_none());
+        assert_eq!(gate.line_up(two, 0).map(drop), Err(Full));
         drop(one);
-        assert!(gate.try_enter().is_some());
+        assert!(gate.try_enter(two).is_some());
         drop(other);
         assert_eq!(gate.inside.load(Ordering::SeqCst), 0);
     }
 
     #[test]
     fn lower_priorities_go_first_and_equals_in_order() {
-        let gate = Gate::new(1, 4);
-        let inside = gate.try_enter();
+        let (gate, one) = (Arc::<Gate>::default(), bounds(1, 4));
+        let inside = gate.try_enter(one);
         let mut waiting: Vec<Waiting> =
-            [5, 0, 5, -1].map(|priority| gate.line_up(priority).expect("room")).into();
-        assert_eq!(gate.line_up(0).map(drop), Err(Full));
+            [5, 0, 5, -1].map(|priority| gate.line_up(one, priority).expect("room")).into();
+        assert_eq!(gate.line_up(one, 0).map(drop), Err(Full));
         assert!(waiting.iter_mut().all(|one| is_in(one).is_none()));
         drop(inside);
         for at in [3, 1, 0, 2] {
@@ -216,30 +270,76 @@ mod tests {
             assert_eq!(permits.len(), 1);
             assert_eq!(permits.remove(0).0, at);
         }
-        assert!(gate.try_enter().is_some(), "all have left");
+        assert!(gate.try_enter(one).is_some(), "all have left");
     }
 
     #[test]
     fn who_gives_up_leaves_nothing_behind() {
-        let gate = Gate::new(1, 2);
-        let inside = gate.try_enter();
-        let (first, mut second) = (gate.line_up(0).expect("room"), gate.line_up(0).expect("room"));
+        let (gate, one) = (Arc::<Gate>::default(), bounds(1, 2));
+        let inside = gate.try_enter(one);
+        let (first, mut second) = (gate.line_up(one, 0).expect("room"), gate.line_up(one, 0).expect("room"));
         drop(first);
-        let third = gate.line_up(0).expect("its place is free");
+        let third = gate.line_up(one, 0).expect("its place is free");
         drop(inside);
         // It has been let in and goes away before it knows: the next one is let in.
         assert!(is_in(&mut second).is_some());
         drop(third);
         assert_eq!(gate.inside.load(Ordering::SeqCst), 0);
-        assert_eq!(gate.waiting.load(Ordering::SeqCst), 0);
-        assert!(lock(&gate.queue).places.is_empty());
+        assert_eq!(gate.own.waiting.load(Ordering::SeqCst), 0);
+        assert!(lock(&gate.own.queue).places.is_empty());
+    }
+
+    #[test]
+    fn a_line_in_front_of_two_gates_takes_what_is_free_first() {
+        let line = Arc::<Line>::default();
+        let gates = [(); 2].map(|()| Arc::new(Gate::behind(&line)));
+        let inside = gates.each_ref().map(|gate| gate.try_enter(bounds(1, 9)));
+        let mut any = [0, 0, -1].map(|priority| line.join(3, priority).expect("room"));
+        assert_eq!(line.join(3, 0).map(drop), Err(Full));
+        // Who waits for one gate goes before who has the choice.
+        let mut own = gates[1].line_up(bounds(1, 9), 5).expect("room");
+        let [first, second] = inside;
+        drop(second);
+        let second = is_in(&mut own).expect("a place");
+        assert!(any.iter_mut().all(|one| is_in(one).is_none()));
+        drop(first);
+        let first = is_in(&mut any[2]).expect("a place");
+        assert!(first.is_for(&gates[0]) && !first.is_for(&gates[1]));
+        // One that is let in and goes away makes room for the next one.
+        drop(second);
+        let [gone, mut last, _] = any;
+        drop(gone);
+        assert!(is_in(&mut last).expect("a place").is_for(&gates[1]));
+        drop(first);
+        assert!(gates.iter().all(|gate| gate.inside.load(Ordering::SeqCst) == 0));
+        assert!(lock(&line.queue).places.is_empty() && line.waiting.load(Ordering::SeqCst) == 0);
+    }
+
+    #[test]
+    fn bounds_change_while_some_are_inside() {
+        let gate = Arc::<Gate>::default();
+        let two = [(); 2].map(|()| gate.try_enter(bounds(2, 9)).expect("room"));
+        // Fewer may be inside: who is in stays, and nobody comes until enough have left.
+        assert!(gate.try_enter(bounds(1, 9)).is_none());
+        let mut waiting = gate.line_up(bounds(1, 9), 0).expect("room");
+        let [first, second] = two;
+        drop(first);
+        assert!(is_in(&mut waiting).is_none());
+        drop(second);
+        let third = is_in(&mut waiting).expect("a place");
+        // More may: who waits is let in, before whoever says so.
+        let mut waiting = gate.line_up(bounds(1, 9), 0).expect("room");
+        assert!(gate.try_enter(bounds(2, 9)).is_none());
+        let fourth = is_in(&mut waiting).expect("a place");
+        drop((third, fourth));
+        assert_eq!((gate.inside.load(Ordering::SeqCst), gate.own.waiting.load(Ordering::SeqCst)), (0, 0));
     }
 
     /// Threads that come and go, some of which give up: never more inside than may be, and nobody is
     /// forgotten.
     #[test]
     fn nobody_is_forgotten_among_threads() {
-        let gate = Gate::new(3, 1000);
+        let (gate, three) = (Arc::<Gate>::default(), bounds(3, 1000));
         let most = AtomicU32::new(0);
         std::thread::scope(|scope| {
             for thread in 0..4u32 {
@@ -248,10 +348,10 @@ mod tests {
                     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
                     for round in 0..2_000u32 {
                         if (round + thread).is_multiple_of(7) {
-                            drop(gate.line_up(0));
+                            drop(gate.line_up(three, 0));
                             continue;
                         }
-                        let permit = runtime.block_on(gate.enter((round % 3) as i32)).expect("room");
+                        let permit = runtime.block_on(gate.enter(three, (round % 3) as i32)).expect("room");
                         most.fetch_max(gate.inside.load(Ordering::SeqCst), Ordering::SeqCst);
                         if round.is_multiple_of(5) {
                             std::thread::yield_now();
@@ -262,6 +362,6 @@ mod tests {
             }
         });
         assert!(most.load(Ordering::SeqCst) <= 3);
-        assert_eq!((gate.inside.load(Ordering::SeqCst), gate.waiting.load(Ordering::SeqCst)), (0, 0));
+        assert_eq!((gate.inside.load(Ordering::SeqCst), gate.own.waiting.load(Ordering::SeqCst)), (0, 0));
     }
 }

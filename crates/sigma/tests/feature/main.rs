@@ -21,6 +21,7 @@ mod logs;
 mod managed;
 mod names;
 mod node_faults;
+mod node_limits;
 mod node_states;
 mod nodes;
 mod operators;

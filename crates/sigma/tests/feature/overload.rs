@@ -11,14 +11,14 @@ use crate::{PATIENCE, SIGMA};
 
 /// Answers when it is told to, one request at a time; knows the order in which they came.
 #[derive(Default)]
-struct Held {
+pub(crate) struct Held {
     free: Mutex<usize>,
     changed: Condvar,
     seen: Mutex<Vec<String>>,
 }
 
 impl Held {
-    fn origin(self: &Arc<Held>) -> Origin {
+    pub(crate) fn origin(self: &Arc<Held>) -> Origin {
         let held = Arc::clone(self);
         Origin::answer(move |request| {
             held.seen.lock().unwrap().push(request.head.get("x-name").unwrap_or_default().to_owned());
@@ -29,18 +29,18 @@ impl Held {
         .unwrap()
     }
 
-    fn let_go(&self, count: usize) {
+    pub(crate) fn let_go(&self, count: usize) {
         *self.free.lock().unwrap() += count;
         self.changed.notify_all();
     }
 
-    fn seen(&self) -> usize {
+    pub(crate) fn seen(&self) -> usize {
         self.seen.lock().unwrap().len()
     }
 }
 
 /// An origin that answers 200 or 500, as it is told.
-fn moody(good: &Arc<AtomicBool>) -> Origin {
+pub(crate) fn moody(good: &Arc<AtomicBool>) -> Origin {
     let good = Arc::clone(good);
     Origin::answer(move |_| {
         let status = if good.load(Ordering::SeqCst) { 200 } else { 500 };
@@ -73,19 +73,19 @@ fn small(origin: &Origin, rules: Value) -> Gateway {
     start(1, &json!([upstream(origin, &rules)]))
 }
 
-fn ask(gateway: &Gateway) -> (u16, String) {
+pub(crate) fn ask(gateway: &Gateway) -> (u16, String) {
     let answer = gateway.connect().unwrap().get("/").unwrap();
     (answer.status(), answer.text())
 }
 
 /// Asks on a thread of its own.
-fn begin(gateway: &Gateway, fields: &str) -> JoinHandle<u16> {
+pub(crate) fn begin(gateway: &Gateway, fields: &str) -> JoinHandle<u16> {
     let mut client = gateway.connect().unwrap().with_deadline(PATIENCE);
     let request = format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
     std::thread::spawn(move || client.ask(request).unwrap().status())
 }
 
-fn counted(gateway: &Gateway, name: &str) -> u64 {
+pub(crate) fn counted(gateway: &Gateway, name: &str) -> u64 {
     let page = Peer::connect(&gateway.status_address()).unwrap().get("/status/counters").unwrap().text();
     let line = page.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{page}"));
     line.trim().parse().unwrap()
