@@ -186,6 +186,7 @@ impl Rules<'_> {
                 self.error(&place, "length", error.to_string(), "openssl rand -hex 16 makes one of 32");
             }
         }
+        self.load_shedding();
         let limit = |name| self.root.get("limits")?.get(name)?.as_u64();
         let defaults = crate::settings::Limits::default();
         let line = limit("request_line_bytes").unwrap_or(defaults.request_line_bytes.into());
@@ -194,6 +195,27 @@ impl Rules<'_> {
             let message = format!("a request line of {line} bytes does not fit into a head of {head} bytes");
             self.error("limits.request_line_bytes", "conflict", message, "raise `request_head_bytes`");
         }
+    }
+
+    /// A class that is refused before a less important one would be served worse than its author wrote.
+    fn load_shedding(&mut self) {
+        let defaults = crate::settings::LoadShedding::default();
+        let written = |name| self.root.get("load_shedding")?.get(name)?.as_u64();
+        let fields = [
+            ("sheddable_percent", defaults.sheddable_percent),
+            ("sheddable_plus_percent", defaults.sheddable_plus_percent),
+            ("critical_percent", defaults.critical_percent),
+        ];
+        let values = fields.map(|(name, default)| (name, written(name).unwrap_or(default.into())));
+        let Some([(lower, low), (higher, high)]) = values
+            .windows(2)
+            .filter_map(|pair| <[_; 2]>::try_from(pair).ok())
+            .find(|[low, high]| low.1 > high.1)
+        else {
+            return;
+        };
+        let message = format!("`{lower}` is {low}, above `{higher}`, which is {high}");
+        self.error("load_shedding", "conflict", message, "let the less important requests go first");
     }
 
     fn unique_ids(&mut self, section: &str) {

@@ -4,6 +4,7 @@
 
 mod compat;
 mod operators;
+mod shedding;
 mod tolerance;
 
 use std::fmt;
@@ -19,6 +20,7 @@ use crate::forms::{CidrText, ListenText};
 pub use crate::address::{InvalidListenAddress, ListenAddress};
 pub use compat::{Compat, UnknownFields};
 pub use operators::{Admin, AdminApiVersion, AdminKey, AdminRole, Control, NiubixAdmin, Operators, Status};
+pub use shedding::LoadShedding;
 pub use tolerance::Tolerate;
 
 /// Number of worker threads.
@@ -412,6 +414,8 @@ pub struct Settings {
     /// Peers (IP or CIDR) whose X-Forwarded-* and Forwarded headers are believed.
     #[schemars(with = "Vec<CidrText>")]
     pub trusted_addresses: crate::cidr::CidrSet,
+    /// What is refused while resources run out.
+    pub load_shedding: LoadShedding,
     /// Access log; the short form is just its path.
     pub access_log: AccessLog,
     /// Error log.
@@ -537,6 +541,7 @@ impl Default for Settings {
             http2: Http2::default(),
             tls: crate::tls::Tls::default(),
             timeouts: Timeouts::default(),
+            load_shedding: LoadShedding::default(),
             router: Router::default(),
             trusted_addresses: crate::cidr::CidrSet::default(),
             access_log: AccessLog::default(),

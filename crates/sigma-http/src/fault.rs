@@ -106,6 +106,8 @@ fault_kinds! {
     Overloaded Gateway "upstream_overloaded";
     /// The circuit breaker of the upstream is open.
     BreakerOpen Gateway "circuit_breaker_open";
+    /// The gateway runs out of resources and serves more important requests.
+    GatewayOverloaded Gateway "gateway_overloaded";
     /// No descriptor, port or buffer of this machine is left for a connection to a node.
     OutOfSockets Gateway "connection_limit_reached";
     /// A local resource ran out or an invariant broke.

@@ -55,6 +55,13 @@ pub(crate) fn has_room_for_client(any: BorrowedFd<'_>) -> bool {
     copy.is_ok_and(|copy| !is_last_for_clients(copy.as_fd()))
 }
 
+/// How much of the descriptors that connections may have is in use, in percent, as whoever has just opened `newest`
+/// sees it: the system gives the lowest number that is free.
+pub fn descriptors_in_use(newest: BorrowedFd<'_>) -> u32 {
+    let (number, end) = (i64::from(newest.as_raw_fd()), i64::from(NODES_END.load(Ordering::Relaxed)));
+    u32::try_from(number * 100 / end.max(1)).unwrap_or(0)
+}
+
 /// Refuses a connection to a node that would take a descriptor of the reserve.
 pub(crate) fn leave_reserve(connection: &impl AsFd) -> io::Result<()> {
     match connection.as_fd().as_raw_fd() < NODES_END.load(Ordering::Relaxed) {

@@ -1,9 +1,58 @@
 //! The memory that the process holds: the allocator's, and that of its own code.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::{fs, io, ptr};
 
 use rustix::mm::{Advice, madvise};
+
+/// The bytes of memory that are this process's own: not those of files, which the system can take back. `statm` is
+/// the open `/proc/self/statm`.
+///
+/// # Errors
+/// Returns an error if it cannot be read.
+pub fn own_bytes(statm: &mut File) -> io::Result<u64> {
+    let mut text = String::new();
+    statm.read_to_string(&mut text)?;
+    let mut pages = text.split_ascii_whitespace().skip(1).map_while(|field| field.parse::<u64>().ok());
+    let (resident, of_files) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
+    Ok(resident.saturating_sub(of_files).saturating_mul(rustix::param::page_size() as u64))
+}
+
+/// The lowest limit of memory that is set for this process's cgroup or one above it, in bytes; None if there is none.
+pub fn cgroup_limit() -> Option<u64> {
+    let memberships = fs::read_to_string("/proc/self/cgroup").ok()?;
+    cgroup_limit_below(Path::new("/sys/fs/cgroup"), &memberships)
+}
+
+/// The same with cgroups mounted at `root`, in both versions.
+fn cgroup_limit_below(root: &Path, memberships: &str) -> Option<u64> {
+    let mut lowest = None;
+    for line in memberships.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let (mount, name) = match controllers {
+            "" => (root.to_owned(), "memory.max"),
+            _ if controllers.split(',').any(|one| one == "memory") => {
+                (root.join("memory"), "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        // Within a container its own group is the root of what is mounted, whatever the path says.
+        for group in Path::new(path.trim_start_matches('/')).ancestors() {
+            let limit = fs::read_to_string(mount.join(group).join(name)).ok();
+            let limit = limit.and_then(|text| text.trim().parse().ok()).filter(|limit| *limit < UNLIMITED);
+            lowest = limit.into_iter().chain(lowest).min();
+        }
+    }
+    lowest
+}
+
+/// What version 1 says where no limit is set, in whole pages.
+const UNLIMITED: u64 = 1 << 62;
 
 /// Gives the system back what was freed and what the allocator keeps for its next use, in the pages
 /// of this thread and in those that no thread uses.
@@ -97,6 +146,37 @@ Anonymous:             0 kB
             let texts = make.map(|make| make(n).to_string());
             assert_eq!(texts, [format!("{n}"), format!("{n} times")]);
         }
+    }
+
+    #[test]
+    fn own_memory_grows_with_what_is_used() {
+        let bytes = || own_bytes(&mut File::open("/proc/self/statm").expect("proc")).expect("numbers");
+        let before = bytes();
+        let held = vec![1_u8; 64 << 20];
+        assert!(bytes() >= before + (48 << 20), "{before}");
+        assert!(held.iter().all(|byte| *byte == 1));
+    }
+
+    #[test]
+    fn the_lowest_limit_of_cgroups_holds() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let write = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+            fs::write(path, text).expect("a file");
+        };
+        let limit = |memberships| cgroup_limit_below(dir.path(), memberships);
+        assert_eq!(limit("0::/a/b\n"), None);
+        write("a/memory.max", "2000\n");
+        write("a/b/memory.max", "max\n");
+        assert_eq!(limit("0::/a/b\n"), Some(2_000));
+        write("memory.max", "1000\n");
+        assert_eq!(limit("0::/elsewhere\n"), Some(1_000));
+        write("memory/memory.limit_in_bytes", "9223372036854771712\n");
+        write("memory/x/memory.limit_in_bytes", "500\n");
+        assert_eq!(limit("9:cpu,memory:/x\n1:name=systemd:/\n"), Some(500));
+        assert_eq!(limit("9:cpu,memory:/y\n"), None);
+        assert_eq!(limit("nonsense\n::\n"), Some(1_000));
     }
 
     #[test]

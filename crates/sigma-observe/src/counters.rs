@@ -69,6 +69,10 @@ pub enum Counter {
     UpstreamRefusedConcurrency,
     /// Requests that one of them would have refused if it were no dry run.
     UpstreamRefusedDryRun,
+    /// Requests that were refused because the gateway runs out of resources.
+    RequestsShed,
+    /// Requests that would have been if it were no dry run.
+    RequestsShedDryRun,
     /// Access lines given up because the writer was behind, or lost in a write that failed.
     AccessLinesDropped,
     /// Lines of the error log that were given up or lost; the process counts them, no worker does.
@@ -122,7 +126,7 @@ impl Counter {
 }
 
 /// Every counter with the name it is shown under, in the order of [`Counter`].
-const NAMES: [(Counter, &str); 44] = [
+const NAMES: [(Counter, &str); 46] = [
     (Counter::Requests, "requests"),
     (Counter::ExchangesEnded, "exchanges_ended"),
     (Counter::Responses1xx, "responses_1xx"),
@@ -149,6 +153,8 @@ const NAMES: [(Counter, &str); 44] = [
     (Counter::UpstreamRefusedAdmission, "upstream_refused_admission"),
     (Counter::UpstreamRefusedConcurrency, "upstream_refused_concurrency"),
     (Counter::UpstreamRefusedDryRun, "upstream_refused_dry_run"),
+    (Counter::RequestsShed, "requests_shed"),
+    (Counter::RequestsShedDryRun, "requests_shed_dry_run"),
     (Counter::AccessLinesDropped, "access_lines_dropped"),
     (Counter::ErrorLinesDropped, "error_lines_dropped"),
     (Counter::TlsHandshakes, "tls_handshakes"),

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use sigma_http::Fault;
+use sigma_config::resources::PriorityClass;
+use sigma_http::{Fault, FaultKind};
 use sigma_net::deadline;
 use sigma_net::tls::Handshakes;
 use sigma_observe::counters::{Counter, WorkerCounters};
@@ -23,6 +24,7 @@ use crate::connection::{answer_limits, server_limits};
 use crate::exchange::{OwnName, Scratch};
 use crate::guards::{Guards, OwnGuards};
 use crate::outbound::Calls;
+use crate::pressure::{Pressure, Strain, is_refused};
 use crate::retry::{Load, Recent};
 use crate::snapshot::{Snapshot, Upstream};
 
@@ -136,6 +138,7 @@ pub(crate) struct Worker {
     /// Boxed, so that taking one moves a pointer and not the heads themselves.
     #[expect(clippy::vec_box)]
     scratch: RefCell<Vec<Box<Scratch>>>,
+    pub(crate) strain: Strain,
     random: Cell<u64>,
     draining: Cell<bool>,
     connections: Cell<u32>,
@@ -173,6 +176,7 @@ impl Worker {
             view: RefCell::new(Rc::new(View::new(snapshot))),
             upstreams: RefCell::default(),
             own_name: plugins.0.part(OwnName::default),
+            strain: Strain::new(plugins.0.part(Pressure::default)),
             node: plugins.0,
             local: Rc::new(plugins.1),
             pools: RefCell::new(Pools::new(Arc::clone(&counters))),
@@ -316,9 +320,37 @@ impl Worker {
         self.released.notify_waiters();
     }
 
+    /// Lets a request pass, or refuses it because the worker is under pressure.
+    ///
+    /// # Errors
+    /// Returns an error if it is refused.
+    pub(crate) fn let_in(&self, class: PriorityClass) -> Result<(), Fault> {
+        let pressure = self.strain.felt();
+        if pressure == 0 {
+            return Ok(());
+        }
+        let view = self.view();
+        let rules = &view.snapshot.settings.load_shedding;
+        if !is_refused(class, pressure, rules, self.random()) {
+            return Ok(());
+        }
+        self.counters.add(if rules.dry_run { Counter::RequestsShedDryRun } else { Counter::RequestsShed }, 1);
+        match rules.dry_run {
+            true => Ok(()),
+            false => Err(Fault::new(
+                FaultKind::GatewayOverloaded,
+                "the gateway runs out of resources, and other requests are more important",
+            )),
+        }
+    }
+
     /// To be called once per tick of the worker's clock.
     pub(crate) fn tick(&self) {
         let mut clock = self.clock.borrow_mut();
         clock.set_system(std::time::SystemTime::now());
+        if self.strain.tick(deadline::now_ms(), &self.view().snapshot.settings.load_shedding) {
+            let percent = self.strain.felt();
+            tracing::warn!(percent, "the worker is under pressure: less important requests are refused");
+        }
     }
 }

@@ -37,7 +37,8 @@ pub(crate) use consumer::{ConsumerItem, split_credential};
 pub use optional::{Optional, Unset};
 pub use outliers::{OnUnhealthy, OutlierDetection};
 pub use overload::{
-    AdaptiveConcurrency, AdmissionControl, CircuitBreaker, Fallback, RequestLimits, RequestQueue,
+    AdaptiveConcurrency, AdmissionControl, CircuitBreaker, Fallback, PriorityClass, RequestLimits,
+    RequestQueue,
 };
 pub use plugin::{EnabledPlugin, GlobalRule, PluginConfig, PluginMetadata};
 pub use proto::Proto;

@@ -5,6 +5,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::Id;
 
+/// How important requests are: who is refused first while the gateway runs out of resources (`load_shedding`).
+/// The words are those of Google's SRE book.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PriorityClass {
+    /// Never refused.
+    CriticalPlus,
+    /// Refused last.
+    #[default]
+    Critical,
+    /// Refused before those that people wait for: batch jobs that cannot wait for long.
+    SheddablePlus,
+    /// Refused first: what is tried again later.
+    Sheddable,
+}
+
 /// Requests that an upstream has at a time, in the whole process. One beyond them waits for a place, or is
 /// answered 503.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
 use super::optional::Optional;
+use super::overload::PriorityClass;
 use super::retry::{ExchangeDeadline, RetryPolicy};
 use super::shared::{Labels, Plugins, Status, Timeout, UnixTime};
 use super::upstream::Upstream;
@@ -59,6 +60,10 @@ resource! {
         /// The time for the whole of an exchange of this route; replaces the upstream's.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub deadline: Option<Box<ExchangeDeadline>>,
+        /// How important its requests are where the gateway has to refuse some; unset: the service's, else
+        /// `critical`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub priority_class: Option<PriorityClass>,
         /// Conditions on variables.
         #[serde(skip_serializing_if = "Optional::is_unset")]
             pub vars: Optional<Expr>,

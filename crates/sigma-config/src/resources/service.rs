@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::optional::Optional;
+use super::overload::PriorityClass;
 use super::route::Script;
 use super::shared::{Labels, Plugins, UnixTime};
 use super::upstream::Upstream;
@@ -31,6 +32,9 @@ resource! {
         /// Allow `Upgrade` (WebSocket).
         #[serde(skip_serializing_if = "Option::is_none")]
         pub enable_websocket: Option<bool>,
+        /// How important requests of its routes are that do not say so themselves.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub priority_class: Option<PriorityClass>,
         /// Host patterns of routes that have none of their own.
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(with = "Vec<HostPattern>", length(min = 1), extend("uniqueItems" = true))]

@@ -17,6 +17,7 @@ use sigma_config::stored::AnyResource;
 use sigma_config::table::Order;
 use sigma_observe::counters::{Counter, Totals, WorkerCounters, merge};
 use sigma_plugin::Node;
+use sigma_proxy::Pressure;
 use sigma_upstream::endpoint::Endpoint;
 use sigma_upstream::health::checker::TargetStatus;
 use sigma_upstream::health::{NodeState, Standing, State};
@@ -128,6 +129,11 @@ impl Running {
     /// The counters of every worker.
     pub(crate) fn counters(&self) -> &[Arc<WorkerCounters>] {
         &self.counters
+    }
+
+    /// What the process uses of what it may use.
+    pub(crate) fn pressure(&self) -> Arc<Pressure> {
+        self.node.part(Pressure::default)
     }
 
     /// The counters of all workers together.

@@ -62,6 +62,11 @@ async fn counters(State(running): State<Arc<Running>>) -> Response {
     for (kind, count) in quarantined_by_kind(&running.quarantine()) {
         text.push_str(&format!("sigma_quarantined_objects{{kind=\"{kind}\"}} {count}\n"));
     }
+    let pressure = running.pressure();
+    text.push_str("# TYPE sigma_pressure_percent gauge\n");
+    for (resource, percent) in [("memory", pressure.memory()), ("descriptors", pressure.descriptors())] {
+        text.push_str(&format!("sigma_pressure_percent{{resource=\"{resource}\"}} {percent}\n"));
+    }
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 

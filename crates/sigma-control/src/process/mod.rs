@@ -3,3 +3,4 @@
 pub(crate) mod examine;
 pub(crate) mod start;
 pub(crate) mod supervisor;
+mod usage;

@@ -21,6 +21,7 @@ use super::examine;
 use super::start::{
     StartError, access_log, keyring, open_store, warn_of_restart, worker_count, write_pid_file,
 };
+use super::usage::Usage;
 use crate::operators;
 use crate::operators::running::{Command, Running, STOPPING};
 use crate::serving::desired::{Batch, Desired};
@@ -112,6 +113,8 @@ pub struct Supervisor {
     all_plugins: Arc<Roster>,
     publisher: Arc<Publisher>,
     gateway: Gateway,
+    /// What the process uses of what it has.
+    usage: Usage,
     /// What plugins share.
     node: Arc<Node>,
     current: Arc<Snapshot>,
@@ -217,6 +220,7 @@ impl Supervisor {
         let pid_file = write_pid_file(&settings)?;
         let revision = publisher.state().desired.revision();
         let supervisor = Supervisor {
+            usage: Usage::of(&plugins.node),
             options,
             all_plugins: plugins.all,
             publisher,
@@ -309,6 +313,7 @@ impl Supervisor {
     /// Gives back what nobody needs any more.
     fn tidy(&mut self) {
         self.gateway.sweep();
+        self.usage.tell(&self.current.settings.load_shedding);
         let left = self.until_settled;
         self.until_settled = left.saturating_sub(1);
         if left == 1

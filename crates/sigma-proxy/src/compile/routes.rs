@@ -193,6 +193,7 @@ impl State {
             rewrite,
         };
         let websocket = route.enable_websocket.or(service.and_then(|s| s.enable_websocket));
+        let class = route.priority_class.or(service.and_then(|s| s.priority_class));
         let input = RouteInput::of(route, service, |_| None);
         Route {
             facts: Arc::new(RouteFacts {
@@ -205,6 +206,7 @@ impl State {
             }),
             target,
             websocket: websocket.unwrap_or(false),
+            priority_class: class.unwrap_or_default(),
             rare: rare.kept(),
             chain,
             global: global.map(Arc::new),

@@ -128,6 +128,9 @@ impl<'x, 'c> Exchange<'x, 'c> {
             Ok(number) => (view.snapshot.route(number), None),
             Err(fault) => (None, Some(Box::new(fault))),
         };
+        if let Some(route) = route {
+            self.worker.let_in(route.priority_class)?;
+        }
         let plugins = !view.snapshot.global.is_empty() || route.is_some_and(|route| !route.chain.is_empty());
         if plugins && missed.as_ref().is_none_or(|fault| fault.kind == FaultKind::NoRoute) {
             self.open_to_plugins(route);

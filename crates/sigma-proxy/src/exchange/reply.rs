@@ -47,6 +47,7 @@ pub(super) fn status(kind: FaultKind) -> Option<u16> {
         | FaultKind::NoNode
         | FaultKind::Overloaded
         | FaultKind::BreakerOpen
+        | FaultKind::GatewayOverloaded
         | FaultKind::OutOfSockets => 503,
         FaultKind::ConnectTimeout | FaultKind::UpstreamSendTimeout | FaultKind::ResponseTimeout => 504,
     })

@@ -14,7 +14,7 @@ use regex::bytes::Regex;
 use rpds::HashTrieMapSync;
 use sigma_config::Config;
 use sigma_config::cidr::CidrSet;
-use sigma_config::resources;
+use sigma_config::resources::{self, PriorityClass};
 use sigma_config::settings::{ListenAddress, Settings};
 use sigma_observe::access::AccessFormat;
 use sigma_plugin::context::RouteFacts;
@@ -69,6 +69,8 @@ pub(crate) struct Route {
     pub(crate) facts: Arc<RouteFacts>,
     pub(crate) target: Target,
     pub(crate) websocket: bool,
+    /// Who is refused first while resources run out.
+    pub(crate) priority_class: PriorityClass,
     /// What few of many routes have.
     pub(crate) rare: Option<Box<Rare>>,
     /// The plugins of the route, its plugin config and its service.

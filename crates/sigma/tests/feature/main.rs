@@ -17,6 +17,7 @@ mod h2_load;
 mod h2_nodes;
 mod live;
 mod load;
+mod load_shedding;
 mod logs;
 mod managed;
 mod names;
