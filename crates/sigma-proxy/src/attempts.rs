@@ -321,15 +321,17 @@ impl<'a> Attempts<'a> {
         follows
     }
 
-    /// A node has answered, the answer is not wanted, and another attempt follows.
-    pub(crate) fn declined(&mut self, node: &Endpoint, status: u16) {
+    /// A node has answered, the answer is not wanted, and another attempt follows. `status` is as in
+    /// [`Attempts::answered`].
+    pub(crate) fn declined(&mut self, node: &Endpoint, status: Option<u16>) {
         self.tried.insert(node.id());
         self.answered(node, status);
         self.count_retry(node);
     }
 
-    /// Tells health checks what the client was answered for a node.
-    pub(crate) fn answered(&self, node: &Endpoint, status: u16) {
+    /// Tells health checks the status that the answer of a node counts as; None if it says nothing about the
+    /// node.
+    pub(crate) fn answered(&self, node: &Endpoint, status: Option<u16>) {
         self.judge().answered(node, status);
     }
 

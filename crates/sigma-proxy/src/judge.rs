@@ -36,12 +36,13 @@ impl<'a> Judge<'a> {
         Judge { worker, upstream }
     }
 
-    /// The client was answered with this status for a node.
-    pub(crate) fn answered(&self, node: &Endpoint, status: u16) {
+    /// The answer of a node counts as this status; None if it says nothing about the node.
+    pub(crate) fn answered(&self, node: &Endpoint, status: Option<u16>) {
         let Some(checks) = &self.upstream.checks else { return };
         if let Some(traffic) = &checks.traffic {
             traffic.note();
         }
+        let Some(status) = status else { return };
         if let Some(event) = by_status(checks, status) {
             self.worker.health.report(&node.health, event, checks);
         }

@@ -78,7 +78,7 @@ impl Course<'_> {
             in_flight.end(Outcome { latency_ms: None, now_ms: deadline::now_ms() });
             match result {
                 Ok(answer) => {
-                    attempts.answered(&node, answer.status);
+                    attempts.answered(&node, Some(answer.status));
                     return Ok(answer);
                 }
                 Err(fault) => {

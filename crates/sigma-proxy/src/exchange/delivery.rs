@@ -9,6 +9,8 @@ use sigma_plugin::{BodyFilter, BodySource, Context, Frames};
 use sigma_wire::Connection;
 use sigma_wire::Downstream;
 
+use super::grpc;
+
 /// Where the body of an answer comes from.
 pub(super) trait Source {
     /// The next frame of the body.
@@ -116,13 +118,20 @@ pub(super) struct Delivery {
     ended: bool,
     /// The body breaks off behind what has passed.
     fault: Option<Fault>,
+    /// The code in the trailers that the source has given.
+    code: Option<grpc::Code>,
 }
 
 impl Delivery {
     /// A body of `length` as it comes from its source. One that is empty is not asked for; filters
     /// may still make something of it.
     pub(super) fn new(filters: Vec<Box<dyn BodyFilter>>, length: BodyLength) -> Delivery {
-        Delivery { filters, exhausted: length.is_empty(), ended: false, fault: None }
+        Delivery { filters, exhausted: length.is_empty(), ended: false, fault: None, code: None }
+    }
+
+    /// The code of gRPC in the trailers that have come, if it stands there.
+    pub(super) fn code(&self) -> Option<grpc::Code> {
+        self.code
     }
 
     /// Moves frames as far as they go. A body that breaks off is an error when what came before it
@@ -171,8 +180,8 @@ impl Delivery {
         progressed: &mut bool,
         task: &mut task::Context<'_>,
     ) -> Poll<Result<Frame, Fault>> {
-        let Delivery { filters, exhausted, .. } = self;
-        let mut outgoing = Outgoing { source, exhausted, progressed };
+        let Delivery { filters, exhausted, code, .. } = self;
+        let mut outgoing = Outgoing { source, exhausted, progressed, code };
         if filters.is_empty() {
             return outgoing.poll_frame(ctx, task);
         }
@@ -185,6 +194,7 @@ struct Outgoing<'o, S> {
     source: &'o mut S,
     exhausted: &'o mut bool,
     progressed: &'o mut bool,
+    code: &'o mut Option<grpc::Code>,
 }
 
 impl<S: Source> Frames for Outgoing<'_, S> {
@@ -195,7 +205,11 @@ impl<S: Source> Frames for Outgoing<'_, S> {
         }
         let frame = task::ready!(self.source.poll_frame(task))?;
         *self.progressed = true;
-        *self.exhausted = !matches!(frame, Frame::Data(_));
+        match &frame {
+            Frame::Data(_) => {}
+            Frame::End => *self.exhausted = true,
+            Frame::Trailers(fields) => (*self.exhausted, *self.code) = (true, grpc::ended_with(fields)),
+        }
         Poll::Ready(Ok(frame))
     }
 }

@@ -33,7 +33,7 @@ impl Exchange<'_, '_> {
         let Some(upstream) = snapshot.upstream(number) else {
             return Err(Fault::new(FaultKind::NoUpstream, "the route's upstream does not exist"));
         };
-        self.scratch.blames_node = false;
+        (self.scratch.blames_node, self.scratch.verdict) = (false, None);
         let choice = self.choice(upstream);
         self.choose_upgrade(route, upstream)?;
         self.prepare_request(snapshot);
@@ -42,11 +42,12 @@ impl Exchange<'_, '_> {
         let retry = route.retry_policy().or(upstream.retry_policy.as_deref());
         let limit = route.deadline().or(upstream.deadline.as_deref());
         let request = &self.scratch.ctx.request;
-        let time = TimeLeft::of(request, grpc::is_call(request), limit).map(Box::new);
+        let is_call = grpc::is_call(request);
+        let time = TimeLeft::of(request, is_call, limit).map(Box::new);
         self.scratch.ctx.record.upstream_scheme = Some(upstream.scheme_name());
         let attempts = Attempts::new(self.worker, number, upstream, retry, choice);
         let mut plan = Plan { view, timeouts, time, attempts };
-        let mut state = State::new(retry);
+        let mut state = State::new(retry, is_call);
         let own = loop {
             let mut node = match upstream.node_limit() {
                 None => plan.attempts.pick()?,
@@ -65,13 +66,16 @@ impl Exchange<'_, '_> {
                 node = other;
             }
             match result {
-                Ok(Ended::Declined(status)) => plan.attempts.declined(&node, status),
+                Ok(Ended::Declined) => plan.attempts.declined(&node, self.scratch.verdict),
                 Ok(Ended::Replaced(own)) => {
-                    plan.attempts.answered(&node, state.status);
+                    plan.attempts.answered(&node, self.scratch.verdict);
                     break own;
                 }
                 Ok(_) => {
-                    plan.attempts.answered(&node, self.scratch.ctx.record.status);
+                    // What plugins make of an answer counts; a call has no other status than its code.
+                    let status = self.scratch.ctx.record.status;
+                    let counted = if state.is_call { self.scratch.verdict } else { Some(status) };
+                    plan.attempts.answered(&node, counted);
                     return Ok(());
                 }
                 Err(fault) => {
@@ -158,7 +162,7 @@ impl Exchange<'_, '_> {
         let timed = self.scratch.ctx.record.started.is_some() || plan.upstream().balancing.needs_latency();
         let began = timed.then(Instant::now);
         self.note_attempt(node, began);
-        state.request_sent = true;
+        (state.request_sent, self.scratch.verdict) = (true, None);
         // Only plugins ask.
         state.may_follow = self.stage.is_guided() && plan.attempts.may_follow();
         let result = match &plan.time {
@@ -282,7 +286,7 @@ impl Exchange<'_, '_> {
         state: &mut State<'_>,
     ) -> Result<Ended, Fault> {
         let settings = &plan.view.snapshot.settings;
-        let Scratch { ctx, body, upgrade: asked, .. } = &mut *self.scratch;
+        let Scratch { ref mut ctx, ref mut body, upgrade: ref asked, .. } = *self.scratch;
         let method = ctx.request.method;
         body.rewind();
         let timeouts = (plan.timeouts, &settings.timeouts);
@@ -305,6 +309,7 @@ impl Exchange<'_, '_> {
         upgrade::check_agreement(head, asked)?;
         transfer.down.check_answer(head)?;
         ctx.record.answered(head.status);
+        self.scratch.verdict = plan.verdict(state.is_call, head);
         plan.attempts.tell_session(&mut head.headers);
         if head.status == 101 {
             tunnel::run(&mut transfer, ctx, plan.ends_with(node)).await?;
@@ -313,11 +318,10 @@ impl Exchange<'_, '_> {
         if self.worker.is_draining() {
             transfer.down.close_after();
         }
-        state.status = head.status;
         let repeatable = body.is_repeatable() && transfer.has_told_nothing();
         let may_retry = state.may_follow && repeatable;
         if repeatable && state.wants_another(head, method, &plan.attempts) {
-            return Ok(Ended::Declined(state.status));
+            return Ok(Ended::Declined);
         }
         answer::prepare(head, &plan.view.snapshot);
         answer::tell_upstream_status(head, &ctx.record.upstream_statuses, settings.upstream_status_header);
@@ -327,7 +331,7 @@ impl Exchange<'_, '_> {
             // Boxed, as exchanges without plugins need no room for it.
             Some(in_force) => match Box::pin(in_force.respond(ctx, transfer.down, may_retry)).await? {
                 Verdict::Pass => in_force.body_filters(ctx, length),
-                Verdict::Retry => return Ok(Ended::Declined(state.status)),
+                Verdict::Retry => return Ok(Ended::Declined),
                 Verdict::Replaced(own) => return Ok(Ended::Replaced(own)),
             },
         };
@@ -337,11 +341,19 @@ impl Exchange<'_, '_> {
         let result = poll_fn(|task| transfer.poll_body(task, &mut delivery, ctx, body)).await;
         state.request_sent = transfer.upload() == Upload::Done;
         result?;
+        if state.is_call && self.scratch.verdict == Some(200) {
+            self.scratch.verdict = plan.verdict_at_end(delivery.code());
+        }
+        Ok(self.end_attempt(state))
+    }
+
+    /// The client has the whole answer of a node.
+    fn end_attempt(&mut self, state: &State<'_>) -> Ended {
         if state.request_sent {
-            return Ok(Ended::Whole);
+            return Ended::Whole;
         }
         self.down.close_after();
-        Ok(Ended::Spent)
+        Ended::Spent
     }
 }
 

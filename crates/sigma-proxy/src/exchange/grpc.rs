@@ -1,6 +1,6 @@
 //! What gRPC asks of a proxy beyond HTTP: errors in its own terms.
 
-use sigma_http::{HeaderId, RequestHead};
+use sigma_http::{HeaderId, Headers, RequestHead};
 use sigma_plugin::Reply;
 
 /// Bytes of a body that become the message of an error.
@@ -12,6 +12,45 @@ pub(super) fn is_call(head: &RequestHead) -> bool {
     let grpc = b"application/grpc";
     kind.get(..grpc.len()).is_some_and(|start| start.eq_ignore_ascii_case(grpc))
         && matches!(kind.get(grpc.len()), None | Some(b'+' | b';' | b' '))
+}
+
+/// The code with which a call has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Code(u8);
+
+impl Code {
+    const DEADLINE_EXCEEDED: Code = Code(4);
+
+    /// The status that the answer counts as where nodes are judged (Envoy's mapping); None if it says nothing
+    /// about the node. How little time a client gives is not the node's doing: `is_short` says that it was the
+    /// client's time which ended the call.
+    pub(super) fn verdict(self, is_short: impl FnOnce() -> bool) -> Option<u16> {
+        if self == Code::DEADLINE_EXCEEDED && is_short() {
+            return None;
+        }
+        Some(match self.0 {
+            0 => 200,
+            1 => 499,
+            3 | 9 | 11 => 400,
+            4 => 504,
+            5 => 404,
+            6 | 10 => 409,
+            7 => 403,
+            8 => 429,
+            12 => 501,
+            14 => 503,
+            16 => 401,
+            _ => 500,
+        })
+    }
+}
+
+/// The code in the trailers of an answer, or in a head that is the whole answer. What is no number stands for
+/// "unknown", as clients take it.
+pub(super) fn ended_with(fields: &Headers) -> Option<Code> {
+    let text = fields.find(b"grpc-status")?;
+    let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    Some(Code(number.unwrap_or(2)))
 }
 
 /// The code that a client takes a status for (gRPC's `doc/http-grpc-status-mapping.md`, and what
@@ -85,6 +124,25 @@ mod tests {
             assert_eq!(is_call(&head(kind)), call, "{kind}");
         }
         assert!(!is_call(&RequestHead::default()));
+    }
+
+    #[test]
+    fn codes_count_as_statuses() {
+        let check = |text: &str, is_short: bool, want: Option<u16>| {
+            let mut fields = Headers::default();
+            fields.append("grpc-status", text.as_bytes());
+            let code = ended_with(&fields).expect("a code");
+            assert_eq!(code.verdict(|| is_short), want, "{text} {is_short}");
+        };
+        let statuses = [200, 499, 500, 400, 504, 404, 409, 403, 429, 400, 409, 400, 501, 500, 503, 500, 401];
+        for (number, status) in statuses.into_iter().enumerate() {
+            check(&number.to_string(), false, Some(status));
+            check(&number.to_string(), true, (number != 4).then_some(status));
+        }
+        for nonsense in ["17", "255", "256", "-1", "", "ok", "99999999999999999999"] {
+            check(nonsense, true, Some(500));
+        }
+        assert_eq!(ended_with(&Headers::default()), None);
     }
 
     #[test]

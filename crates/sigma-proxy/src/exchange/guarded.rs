@@ -83,9 +83,9 @@ impl Exchange<'_, '_> {
         }
         let result = self.forward(view, route, number).await;
         let record = &self.scratch.ctx.record;
-        let seen = match (result, record.upstream_statuses.last()) {
+        let seen = match (result, self.scratch.verdict) {
             (Err(_), _) if self.scratch.blames_node => Seen::Failure,
-            (Ok(()), Some(&status)) if status != 0 => {
+            (Ok(()), Some(status)) => {
                 let latency_ms = record.attempts.last().and_then(Attempt::waited_ms);
                 Seen::Answer { status, latency_ms }
             }

@@ -63,6 +63,8 @@ pub(crate) struct Scratch {
     upgrade: Vec<u8>,
     /// The last attempt failed, and its node is to blame.
     blames_node: bool,
+    /// The status that the answer of the last attempt counts as; None if it says nothing about its node.
+    verdict: Option<u16>,
 }
 
 /// An exchange in flight.

@@ -9,6 +9,7 @@ use sigma_plugin::Context;
 use sigma_upstream::endpoint::Endpoint;
 use sigma_upstream::health::Health;
 
+use super::grpc;
 use super::local_reply::LocalReply;
 use super::transfer::Upload;
 use crate::attempts::{Attempts, Decision, Picked};
@@ -35,6 +36,21 @@ impl Plan<'_> {
     pub(super) fn upstream(&self) -> &Upstream {
         self.attempts.upstream
     }
+
+    /// What the head of an answer says about its node: its status, or that which the code of a call stands
+    /// for.
+    pub(super) fn verdict(&self, is_call: bool, head: &ResponseHead) -> Option<u16> {
+        match head.status {
+            200 if is_call => self.verdict_at_end(grpc::ended_with(&head.headers)),
+            status => Some(status),
+        }
+    }
+
+    /// The same of the end of a call. One that ends without a code is judged by its status, which is 200.
+    pub(super) fn verdict_at_end(&self, code: Option<grpc::Code>) -> Option<u16> {
+        let is_short = || self.time.as_ref().is_some_and(|time| time.is_clients());
+        code.map_or(Some(200), |code| code.verdict(is_short))
+    }
 }
 
 /// How an attempt ended that did not fail.
@@ -43,9 +59,8 @@ pub(super) enum Ended {
     Whole,
     /// The connection was used up.
     Spent,
-    /// A plugin or the retry policy does not want the node's answer, with this status, and another node is to
-    /// be asked.
-    Declined(u16),
+    /// A plugin or the retry policy does not want the node's answer, and another node is to be asked.
+    Declined,
     /// A plugin has put this in the place of the node's answer.
     Replaced(Box<LocalReply>),
 }
@@ -56,8 +71,8 @@ pub(super) struct State<'p> {
     pub(super) decision: Decision,
     /// How the request's body is framed; None before the first attempt.
     pub(super) body: Option<BodyLength>,
-    /// The status that the node gave.
-    pub(super) status: u16,
+    /// The request is a call of gRPC.
+    pub(super) is_call: bool,
     /// The node of the attempt has all that it can wait for: not the client's slowness, nor the
     /// end of the client's own time, made it fail.
     pub(super) request_sent: bool,
@@ -82,14 +97,14 @@ pub(super) struct OwnRules<'p> {
 }
 
 impl<'p> State<'p> {
-    pub(super) fn new(policy: Option<&'p RetryPolicy>) -> State<'p> {
+    pub(super) fn new(policy: Option<&'p RetryPolicy>, is_call: bool) -> State<'p> {
         let own_rules = policy.map(|policy| {
             Box::new(OwnRules { policy, try_deadline: Deadline::new(), asked_ms: None, answerer: None })
         });
         State {
             decision: Decision::NextNode,
             body: None,
-            status: 0,
+            is_call,
             request_sent: true,
             may_follow: false,
             marked: false,

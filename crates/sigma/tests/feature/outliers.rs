@@ -3,9 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::server::SendResponse;
+use http::{HeaderMap, Request, Response};
 use serde_json::{Value, json};
 use sigma_testkit::{Gateway, Origin, Peer, until};
 
+use crate::h2::{Node, ask, connect, request, within};
 use crate::{PATIENCE, SIGMA};
 
 /// A node that answers with the status it is told.
@@ -128,4 +133,114 @@ fn failures_on_connections_eject_a_node() {
         let gateway = gateway(&[&closing, &gone], json!({ "outlier_detection": detection }));
         requests_until(&gateway, &closing, &json!(reason));
     }
+}
+
+/// How a node ends calls.
+#[derive(Clone, Copy)]
+enum Ends {
+    /// With this code, after a message.
+    InTrailers(&'static str),
+    /// With this code in a head that is the whole answer.
+    AtOnce(&'static str),
+    /// After a message, with this code; the answer says that it is no call.
+    AsPage(&'static str),
+}
+
+async fn node_of_grpc(ends: Ends) -> Node {
+    let serve = move |_: Request<RecvStream>, mut respond: SendResponse<Bytes>| async move {
+        let (code, kind) = match ends {
+            Ends::InTrailers(code) | Ends::AtOnce(code) => (code, "application/grpc"),
+            Ends::AsPage(code) => (code, "text/plain"),
+        };
+        let head = Response::builder().header("content-type", kind);
+        if let Ends::AtOnce(code) = ends {
+            respond.send_response(head.header("grpc-status", code).body(()).unwrap(), true).unwrap();
+            return;
+        }
+        let mut out = respond.send_response(head.body(()).unwrap(), false).unwrap();
+        out.send_data(Bytes::from_static(&[0; 5]), false).unwrap();
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", code.parse().unwrap());
+        out.send_trailers(trailers).unwrap();
+    };
+    Node::start(h2::server::Builder::new(), serve).await
+}
+
+/// What is said of a node of gRPC after calls with these fields, judged by `rules`.
+async fn judged(ends: Ends, fields: &[(&str, &str)], rules: &Value) -> (Value, Vec<u16>) {
+    let node = node_of_grpc(ends).await;
+    let mut upstream = json!({
+        "id": "u", "scheme": "grpc", "nodes": { format!("127.0.0.1:{}", node.port()): 1 },
+    });
+    upstream.as_object_mut().unwrap().extend(rules.as_object().unwrap().clone());
+    let config = json!({
+        "workers": 1, "listeners": ["{listen}"], "control": { "address": "{control}" },
+        "upstreams": [upstream], "routes": [{ "id": "all", "uri": "/*", "upstream_id": "u" }],
+    });
+    let gateway = Gateway::start(SIGMA, &config.to_string()).unwrap();
+    let (client, _driver) = connect(&gateway).await;
+    let mut statuses = Vec::new();
+    for _ in 0..6 {
+        let call =
+            fields.iter().fold(request("POST", "/x"), |call, (name, value)| call.header(*name, *value));
+        let (status, headers, _) =
+            ask(&client, call.body(()).unwrap(), Some(Bytes::from_static(&[0; 5]))).await;
+        let code = headers.get("grpc-status").map_or(0, |code| code.to_str().unwrap().parse().unwrap());
+        statuses.push(if status == 200 { code } else { status });
+    }
+    let reason = || {
+        let text = Peer::connect(&gateway.control_address()).unwrap().get("/v1/healthcheck").unwrap().text();
+        serde_json::from_str::<Value>(&text).unwrap()[0]["nodes"][0]["reason"].clone()
+    };
+    let reason = match (rules.get("circuit_breaker"), ends) {
+        (Some(_), _) => Value::Null,
+        (None, Ends::InTrailers("14") | Ends::AtOnce("14")) => {
+            // What is found is applied by the control thread, soon.
+            crate::h2::until(|| !reason().is_null()).await;
+            reason()
+        }
+        _ => reason(),
+    };
+    (reason, statuses)
+}
+
+const CALL: &[(&str, &str)] = &[("content-type", "application/grpc")];
+
+#[test]
+fn a_call_is_judged_by_the_status_that_its_code_stands_for() {
+    let outliers = json!({ "outlier_detection": { "consecutive_5xx": 6, "base_ejection_time": 3600 } });
+    let passive = json!({ "http_failures": 6, "http_statuses": [503] });
+    let passive = json!({ "checks": { "passive": { "unhealthy": passive, "fail_timeout": 3600 } } });
+    let (ejected, failed) = (json!("outlier: consecutive_5xx"), json!("passive check: http_failure"));
+    let short = &[("content-type", "application/grpc"), ("grpc-timeout", "60S")];
+    within(async {
+        for (ends, fields, rules, reason) in [
+            (Ends::InTrailers("14"), CALL, &outliers, &ejected),
+            (Ends::AtOnce("14"), CALL, &outliers, &ejected),
+            (Ends::InTrailers("14"), CALL, &passive, &failed),
+            (Ends::InTrailers("0"), CALL, &outliers, &Value::Null),
+            (Ends::InTrailers("5"), CALL, &outliers, &Value::Null),
+            // The node has had the time that the client gave.
+            (Ends::InTrailers("4"), short, &outliers, &Value::Null),
+            // What is no call may say what it likes.
+            (Ends::AsPage("14"), &[], &outliers, &Value::Null),
+        ] {
+            let (said, statuses) = judged(ends, fields, rules).await;
+            assert_eq!((said, statuses.len()), (reason.clone(), 6));
+        }
+    });
+}
+
+#[test]
+fn guards_judge_calls_by_their_codes() {
+    let breaker =
+        json!({ "minimum_number_of_calls": 3, "sliding_window": 3600, "wait_duration_in_open_state": 3600 });
+    let rules = json!({ "circuit_breaker": breaker });
+    within(async {
+        let (_, statuses) = judged(Ends::InTrailers("13"), CALL, &rules).await;
+        // Three end with the node's code, in trailers; the others are the gateway's answers.
+        assert_eq!(statuses, [0, 0, 0, 14, 14, 14]);
+        let (_, statuses) = judged(Ends::InTrailers("5"), CALL, &rules).await;
+        assert_eq!(statuses, [0; 6]);
+    });
 }
