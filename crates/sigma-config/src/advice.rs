@@ -151,6 +151,11 @@ fn upstream(place: &str, upstream: &Object, found: &mut Vec<Problem>) {
         let message = "`upstream_host` has no effect without `pass_host: rewrite`";
         found.push(no_effect(at("upstream_host"), message, "write `pass_host: rewrite`, or remove it"));
     }
+    for node in rules::strangers(upstream) {
+        let message = format!("`{node}` is none of the nodes");
+        let place = member(&at("node_states"), &node);
+        found.push(no_effect(place, message, "name a node as it stands in `nodes`, or remove it"));
+    }
     judging(upstream, &at, found);
     let active = upstream.get("checks").and_then(|checks| checks.get("active")?.as_object());
     if let Some(active) = active.filter(|active| active.get("type").and_then(Value::as_str) == Some("tcp")) {

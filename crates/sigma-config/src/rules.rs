@@ -5,6 +5,7 @@
 //! which APISIX looks; a file reports all of it, the Admin API the first.
 
 mod balancing;
+mod node_states;
 mod resilience;
 
 use serde::Deserialize;
@@ -19,6 +20,8 @@ use crate::problem::{Problem, closest, element, member};
 use crate::proto;
 use crate::reference::is_reference;
 use crate::resources::DiscoveryArgs;
+
+pub(crate) use node_states::strangers;
 
 pub(crate) type Object = Map<String, Value>;
 
@@ -134,6 +137,7 @@ pub(crate) fn upstream(upstream: &Object) -> Vec<Problem> {
         found.extend(hash_key(word(upstream, "hash_on").unwrap_or("vars"), word(upstream, "key")));
     }
     found.extend(balancing::rules(upstream));
+    found.extend(node_states::rules(upstream));
     found.extend(resilience::breaches(upstream));
     found
 }

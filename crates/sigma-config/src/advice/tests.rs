@@ -59,6 +59,12 @@ fn what_has_no_effect() {
     upstream(json!({"type": "chash", "hash_on": "header", "key": "hostname"}), &[]);
     upstream(json!({"upstream_host": "a"}), &[("upstream_host", "without `pass_host: rewrite`")]);
     upstream(json!({"upstream_host": "a", "pass_host": "rewrite"}), &[]);
+    let states = |nodes: Value, node: &str| json!({"nodes": nodes, "node_states": {node: "drain"}});
+    upstream(states(json!({"10.0.0.1:80": 1}), "10.0.0.1:80"), &[]);
+    upstream(states(json!([{"host": "[::1]", "weight": 1}]), "[::1]:80"), &[]);
+    upstream(states(json!({"a:80": 1}), "10.0.0.1:80"), &[]);
+    let place = "node_states[\"10.0.0.2:80\"]";
+    upstream(states(json!({"10.0.0.1:80": 1}), "10.0.0.2:80"), &[(place, "none of the nodes")]);
     let active = |active: Value| json!({"checks": {"active": active}});
     upstream(active(json!({"type": "tcp", "timeout": 1})), &[]);
     upstream(

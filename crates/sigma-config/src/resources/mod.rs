@@ -8,6 +8,7 @@
 mod base;
 mod balancing;
 mod consumer;
+mod node_states;
 mod optional;
 mod outliers;
 mod overload;
@@ -34,6 +35,7 @@ pub use balancing::{
 };
 pub use consumer::{Consumer, ConsumerGroup, Credential};
 pub(crate) use consumer::{ConsumerItem, split_credential};
+pub use node_states::NodeState;
 pub use optional::{Optional, Unset};
 pub use outliers::{OnUnhealthy, OutlierDetection};
 pub use overload::{

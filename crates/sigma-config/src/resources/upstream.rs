@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::balancing::{SessionAffinity, SlowStart, Subsets, ZoneAware};
+use super::node_states::NodeState;
 use super::optional::Optional;
 use super::overload::{AdaptiveConcurrency, AdmissionControl, CircuitBreaker, RequestLimits};
 use super::retry::{ExchangeDeadline, RetryPolicy};
@@ -272,6 +273,11 @@ resource! {
         /// Health checks.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub checks: Option<Box<crate::checks::Checks>>,
+        /// What operators want of nodes, whatever their health: by the name of a node or by one of its
+        /// addresses, such as `10.0.0.1:80`. What it does not name is `ready`.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        #[schemars(with = "BTreeMap<String, NodeState>", extend("maxProperties" = 10_000))]
+        pub node_states: BTreeMap<Box<str>, NodeState>,
         /// Outlier detection: nodes are judged by real requests, and compared with each other; unset: off.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub outlier_detection: Option<Box<super::outliers::OutlierDetection>>,

@@ -185,7 +185,7 @@ impl Inspect for Running {
         all.map(|(key, set)| (key.to_owned(), set.endpoints.iter().map(node_of).collect())).collect()
     }
 
-    fn set_node_state(&self, upstream: &str, node: &str, wanted: NodeState) -> Result<(), String> {
+    fn set_node_state(&self, upstream: &str, node: &str, wanted: NodeState) -> Result<NodeState, String> {
         self.publisher.state().endpoints.set_node_state(upstream, node, wanted)
     }
 

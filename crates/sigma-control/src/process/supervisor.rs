@@ -386,9 +386,10 @@ impl Supervisor {
 
     /// Puts a change of resources into force.
     fn publish(&mut self, part: Part) {
-        self.gateway.publish(&part.snapshot);
         self.current = Arc::clone(&part.snapshot);
+        // First: what operators want of nodes that are new holds before anybody asks those.
         self.publisher.adopt_part(part);
+        self.gateway.publish(&self.current);
         self.tell_store();
     }
 
@@ -397,8 +398,9 @@ impl Supervisor {
         let snapshot = Arc::clone(&whole.snapshot);
         let log = access_log(&snapshot.settings)?;
         let prepared = self.gateway.prepare(&snapshot, log)?;
-        self.gateway.commit(prepared);
+        // First, as in `publish`.
         self.publisher.adopt(whole);
+        self.gateway.commit(prepared);
         self.tell_store();
         warn_of_restart(&self.current.settings, &snapshot.settings);
         if let Err(error) = self.log.set_level(&snapshot.settings.error_log.level) {

@@ -1,6 +1,6 @@
 //! Endpoints of all upstreams: names resolved, health checked, published into their cells.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -42,6 +42,8 @@ struct Compiled {
     plan: Option<Arc<Plan>>,
     cell: Arc<UpstreamCell>,
     service: Option<Box<str>>,
+    /// What operators want of its nodes.
+    node_states: BTreeMap<Box<str>, NodeState>,
 }
 
 impl Pending {
@@ -143,6 +145,7 @@ impl Endpoints {
                 self.checked.insert(key.clone(), CheckerSpec { key, plan, cell });
             }
         }
+        self.checkers.states().keep_configured(|key| self.cells.contains_key(key));
         self.checkers.commit(self.checked.values().cloned().collect());
     }
 
@@ -153,6 +156,7 @@ impl Endpoints {
         for key in gone {
             self.watching.remove(key);
             self.cells.remove(key);
+            self.checkers.states().configure(key, BTreeMap::new());
             checks_changed |= self.checked.remove(key).is_some();
         }
         if checks_changed {
@@ -163,9 +167,14 @@ impl Endpoints {
     /// Begins to watch the nodes of pending upstreams; whether any is checked, or was before.
     fn watch(&mut self, pending: Pending) -> bool {
         let mut checks_changed = false;
-        for (Compiled { key, plan, cell, service }, watch) in
+        for (Compiled { key, plan, cell, service, node_states }, watch) in
             pending.upstreams.into_iter().zip(pending.watches)
         {
+            let states = self.checkers.states();
+            // Also what was told since the nodes were planned.
+            if states.configure(&key, node_states) || states.are_told() {
+                self.want(&key, &cell.load().endpoints);
+            }
             self.cells.insert(key.clone(), Arc::clone(&cell));
             checks_changed |= self.checked.remove(&key).is_some();
             if let Some(plan) = plan {
@@ -197,29 +206,41 @@ impl Endpoints {
         all
     }
 
-    /// Puts a node, by its name or its address, into a state.
+    /// Puts a node, by its name or its address, into a state. Returned is the state that holds: what the
+    /// configuration takes away stays so.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if there is no such node.
-    pub(crate) fn set_node_state(&self, key: &str, node: &str, wanted: NodeState) -> Result<(), String> {
+    pub(crate) fn set_node_state(
+        &self,
+        key: &str,
+        node: &str,
+        wanted: NodeState,
+    ) -> Result<NodeState, String> {
         let cell = self.cells.get(key).ok_or_else(|| format!("there is no upstream in {key}"))?;
         let set = cell.load();
         let is_meant = |endpoint: &&Endpoint| endpoint.name() == node || endpoint.addr.to_string() == node;
         if !set.endpoints.iter().any(|endpoint| is_meant(&endpoint)) {
             return Err(format!("{key} has no node {node}; `GET /v1/nodes` lists those that it has"));
         }
-        let states = self.checkers.states();
-        states.set(key, node, wanted)?;
-        for endpoint in set.endpoints.iter().filter(is_meant) {
-            endpoint.health.want(states.of(key, &endpoint.host, endpoint.port, &endpoint.addr));
-        }
+        self.checkers.states().set(key, node, wanted)?;
+        self.want(key, &set.endpoints);
         tracing::warn!(
             upstream = key,
             node,
             state = wanted.name(),
             "an operator has set the state of a node"
         );
-        Ok(())
+        let held = set.endpoints.iter().filter(is_meant).map(|endpoint| endpoint.health.standing().wanted);
+        Ok(held.max().unwrap_or(wanted))
+    }
+
+    /// Puts the nodes of an upstream into the states that are wanted now.
+    fn want(&self, key: &str, nodes: &[Endpoint]) {
+        let states = self.checkers.states();
+        for node in nodes {
+            node.health.want(states.of(key, &node.host, node.port, &node.addr));
+        }
     }
 
     /// The feed of an upstream's nodes, if they are not configured.
@@ -392,8 +413,13 @@ impl EndpointSource for Planning<'_> {
         }
         let former = endpoints.cells.get(key).map(|cell| cell.load());
         let cell = Arc::new(UpstreamCell::new(Arc::new(watch.successor(former.as_deref()))));
-        let (key, plan_of_cell) = (key.to_owned(), plan.clone());
-        self.pending.upstreams.push(Compiled { key, plan: plan_of_cell, cell: Arc::clone(&cell), service });
+        self.pending.upstreams.push(Compiled {
+            key: key.to_owned(),
+            plan: plan.clone(),
+            cell: Arc::clone(&cell),
+            service,
+            node_states: config.node_states.clone(),
+        });
         self.pending.watches.push(watch);
         Ok((cell, plan))
     }

@@ -41,7 +41,7 @@ pub use checker::{CheckerSpec, Checkers, TargetStatus};
 pub use event::{HealthEvent, HealthEvents};
 use outlier::{Course, Rule, Rules, Seen};
 pub use plan::{Passive, Plan, PlanError};
-pub use records::{HealthRecords, NodeStates};
+pub use records::{Configured, HealthRecords, NodeStates};
 pub use report::{HealthInbox, HealthReporter, REPORT_QUEUE, passive_channel};
 use state::{AgentWish, Source};
 pub use state::{Event, Limits, NodeState, Standing, State};

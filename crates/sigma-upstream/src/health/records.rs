@@ -1,6 +1,6 @@
 //! The targets of one upstream.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
 
@@ -13,18 +13,25 @@ use crate::overload::gate::Line;
 /// How many nodes may have another state than ready.
 const STATES_MAX: usize = 10_000;
 
-/// What operators want of nodes, of all upstreams. Lasts while the process runs, whatever becomes of the
-/// nodes meanwhile. Control side only.
+/// What operators want of nodes, of all upstreams, whatever becomes of the nodes meanwhile. Control side only.
 #[derive(Debug, Default)]
-pub struct NodeStates(Mutex<HashMap<(String, String), NodeState>>);
+pub struct NodeStates {
+    /// What this process was told, by upstream and node.
+    told: Mutex<HashMap<(String, String), NodeState>>,
+    /// What the configuration says, by upstream.
+    configured: Mutex<HashMap<String, Configured>>,
+}
+
+/// The states of the nodes of one upstream, by name or address.
+pub type Configured = BTreeMap<Box<str>, NodeState>;
 
 impl NodeStates {
-    /// A node of an upstream, by its name or its address, is to be in this state.
+    /// This process is told: a node of an upstream, by its name or its address, is to be in this state.
     ///
     /// # Errors
     /// Returns an error if too many nodes are in other states than ready.
     pub fn set(&self, upstream: &str, node: &str, wanted: NodeState) -> Result<(), &'static str> {
-        let mut states = lock(&self.0);
+        let mut states = lock(&self.told);
         let key = (upstream.to_owned(), node.to_owned());
         if wanted == NodeState::Ready {
             states.remove(&key);
@@ -36,15 +43,43 @@ impl NodeStates {
         Ok(())
     }
 
-    /// What is wanted of an endpoint; what was said of its address goes before its name.
-    pub fn of(&self, upstream: &str, host: &str, port: u16, address: &Address) -> NodeState {
-        let states = lock(&self.0);
+    /// The configuration of an upstream says this. Whether that is news.
+    pub fn configure(&self, upstream: &str, states: Configured) -> bool {
+        let mut configured = lock(&self.configured);
         if states.is_empty() {
+            return configured.remove(upstream).is_some();
+        }
+        let is_news = configured.get(upstream) != Some(&states);
+        if is_news {
+            configured.insert(upstream.to_owned(), states);
+        }
+        is_news
+    }
+
+    /// Forgets what the configuration said of upstreams that are gone.
+    pub fn keep_configured(&self, is_there: impl Fn(&str) -> bool) {
+        lock(&self.configured).retain(|upstream, _| is_there(upstream));
+    }
+
+    /// Whether this process was told of any node.
+    pub fn are_told(&self) -> bool {
+        !lock(&self.told).is_empty()
+    }
+
+    /// What is wanted of an endpoint. Where it is told and configured, the state that takes more away holds; of
+    /// either, what was said of its address goes before its name.
+    pub fn of(&self, upstream: &str, host: &str, port: u16, address: &Address) -> NodeState {
+        let (told, configured) = (lock(&self.told), lock(&self.configured));
+        let configured = configured.get(upstream);
+        if told.is_empty() && configured.is_none() {
             return NodeState::Ready;
         }
-        let found = |node: String| states.get(&(upstream.to_owned(), node)).copied();
-        let by_address = found(address.to_string());
-        by_address.or_else(|| found(node_name(host, port, address))).unwrap_or_default()
+        let (name, address) = (node_name(host, port, address), address.to_string());
+        let by_told = |node: &str| told.get(&(upstream.to_owned(), node.to_owned())).copied();
+        let by_configured = |node: &str| configured?.get(node).copied();
+        let told = by_told(&address).or_else(|| by_told(&name));
+        let configured = by_configured(&address).or_else(|| by_configured(&name));
+        told.max(configured).unwrap_or_default()
     }
 }
 
@@ -194,6 +229,18 @@ mod tests {
         assert!(records.of("b", 80, &at(3)).usable());
         states.set("upstreams/1", "a:80", NodeState::Ready).expect("room");
         assert_eq!((wanted(1), wanted(2)), (NodeState::Ready, NodeState::Maintenance));
+        // The configuration takes more away, or less.
+        let configured = |state| BTreeMap::from([("a:80".into(), state)]);
+        assert!(states.configure("upstreams/1", configured(NodeState::Drain)));
+        assert_eq!((wanted(3), wanted(4)), (NodeState::Drain, NodeState::Drain));
+        states.set("upstreams/1", "a:80", NodeState::Maintenance).expect("room");
+        assert_eq!(wanted(5), NodeState::Maintenance);
+        states.set("upstreams/1", "a:80", NodeState::Ready).expect("room");
+        assert_eq!(wanted(6), NodeState::Drain);
+        assert!(!states.configure("upstreams/1", configured(NodeState::Drain)), "no news");
+        let nothing = || states.configure("upstreams/1", BTreeMap::new());
+        assert!(nothing() && !nothing());
+        assert_eq!(wanted(7), NodeState::Ready);
         for n in 0..STATES_MAX {
             let has_room = states.set("u", &n.to_string(), NodeState::Drain).is_ok();
             assert_eq!(has_room, n < STATES_MAX - 2, "two are there already");

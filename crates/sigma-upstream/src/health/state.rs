@@ -1,5 +1,7 @@
 //! The state machine of one target, free of clocks and sharing.
 
+pub use sigma_config::resources::NodeState;
+
 use super::outlier::Rule;
 
 /// How healthy a target is.
@@ -109,37 +111,6 @@ impl std::fmt::Display for Blame {
             Source::Passive => "passive",
         };
         write!(f, "{by} check: {}", self.event.name())
-    }
-}
-
-/// What an operator wants of a target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum NodeState {
-    /// It is used, as far as it is healthy.
-    #[default]
-    Ready,
-    /// It gets no requests but those that are bound to it.
-    Drain,
-    /// It gets no requests.
-    Maintenance,
-}
-
-impl NodeState {
-    /// Every state, in order of its number.
-    pub const ALL: [NodeState; 3] = [NodeState::Ready, NodeState::Drain, NodeState::Maintenance];
-
-    /// The name in calls and output.
-    pub fn name(self) -> &'static str {
-        match self {
-            NodeState::Ready => "ready",
-            NodeState::Drain => "drain",
-            NodeState::Maintenance => "maintenance",
-        }
-    }
-
-    /// The state with this name.
-    pub fn named(name: &str) -> Option<NodeState> {
-        NodeState::ALL.into_iter().find(|state| state.name() == name)
     }
 }
 

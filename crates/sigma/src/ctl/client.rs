@@ -96,13 +96,14 @@ impl Client {
         serde_json::from_str(&text).context("the answer is no JSON; is this a Control API?")
     }
 
-    /// Puts a node into a state, by a Control API.
-    pub(crate) async fn set_node_state(&self, upstream: &str, node: &str, state: &str) -> Result<()> {
+    /// Puts a node into a state, by a Control API; returns what that says of it.
+    pub(crate) async fn set_node_state(&self, upstream: &str, node: &str, state: &str) -> Result<Value> {
         // A path of a unix socket has slashes, and the name of a node is one segment.
         let node = node.replace('%', "%25").replace('/', "%2F").replace('[', "%5B").replace(']', "%5D");
         let url = format!("{}/v1/nodes/{}/{node}", self.base, upstream.trim_matches('/'));
-        self.send(self.http.put(url).body(serde_json::json!({"state": state}).to_string())).await?;
-        Ok(())
+        let body = serde_json::json!({"state": state}).to_string();
+        let (_, text) = self.send(self.http.put(url).body(body)).await?;
+        serde_json::from_str(&text).context("the answer is no JSON; is this a Control API?")
     }
 
     async fn send(&self, mut request: reqwest::RequestBuilder) -> Result<(u16, String)> {

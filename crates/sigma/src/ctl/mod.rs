@@ -219,8 +219,13 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
         Verb::NodeState { upstream, node, state, control } => {
             for control in control {
                 let client = Client::new(Some(control.clone()), None)?;
-                client.set_node_state(&upstream, &node, &state).await.with_context(|| control.clone())?;
-                println!("{control}: {node} of {upstream}: {state}");
+                let set = client.set_node_state(&upstream, &node, &state).await;
+                let set = set.with_context(|| control.clone())?;
+                let held = set.get("state").and_then(Value::as_str).unwrap_or(&state);
+                println!("{control}: {node} of {upstream}: {held}");
+                if let Some(note) = set.get("note").and_then(Value::as_str) {
+                    println!("{control}: {note}");
+                }
             }
         }
         Verb::Quarantine { control } => return quarantine(&control, form.unwrap_or(Form::Table)).await,

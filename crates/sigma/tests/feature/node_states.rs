@@ -3,9 +3,9 @@
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
-use sigma_testkit::{Gateway, Origin, until};
+use sigma_testkit::{Gateway, Operator, Origin, until};
 
-use crate::managed::await_control;
+use crate::managed::{EMBEDDED, VIEWER, admin, await_control, start, start_again};
 use crate::{PATIENCE, SIGMA};
 
 struct World {
@@ -161,6 +161,64 @@ fn a_state_lasts_over_reloads() {
     let all: Value = serde_json::from_slice(&world.ctl(&["upstreams", "--output", "json"]).stdout).unwrap();
     let shown = &all[0]["nodes"].as_array().unwrap().iter().find(|node| node["state"] == "maintenance");
     assert_eq!(shown.unwrap()["reason"], "operator: maintenance", "{all}");
+}
+
+/// Requests go to these origins only, for good.
+fn is_served_by(gateway: &Gateway, origins: [&Origin; 2], served: [bool; 2]) {
+    let reached = || {
+        let before = origins.map(Origin::requests);
+        (0..8).for_each(|_| assert!(gateway.connect().unwrap().get("/").unwrap().status() > 0));
+        let now = origins.map(Origin::requests);
+        [now[0] > before[0], now[1] > before[1]] == served
+    };
+    assert!(until(PATIENCE, reached), "want {served:?}:\n{}", gateway.stderr());
+}
+
+#[test]
+fn states_in_the_store_hold_for_all_gateways_and_over_restarts() {
+    let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
+    let node = |origin: &Origin| format!("127.0.0.1:{}", origin.port());
+    let mut gateway = start(EMBEDDED);
+    let operator = admin(&gateway);
+    operator.put("upstreams/u", &json!({ "nodes": { node(&a): 1, node(&b): 1 } })).unwrap();
+    operator.put("routes/r", &json!({ "uri": "/*", "upstream_id": "u" })).unwrap();
+    let both = [&a, &b];
+    is_served_by(&gateway, both, [true, true]);
+    // One node by its place, then the other one beside it.
+    let place = format!("upstreams/u/node_states/{}", node(&a));
+    operator.patch(&place, &json!("maintenance")).unwrap();
+    is_served_by(&gateway, both, [false, true]);
+    operator.patch("upstreams/u", &json!({ "node_states": { node(&b): "drain" } })).unwrap();
+    operator.patch("upstreams/u", &json!({ "node_states": { node(&a): null } })).unwrap();
+    is_served_by(&gateway, both, [true, false]);
+    // One process cannot give back what the store takes out.
+    let put = |state: &str| {
+        let target = format!("/v1/nodes/upstreams/u/{}", node(&b));
+        let control = Operator::new(gateway.control_address());
+        control.call("PUT", &target, Some(&json!({ "state": state }))).unwrap().json().unwrap()
+    };
+    let held: Value = put("ready");
+    assert!(held["state"] == "drain" && held["note"].as_str().unwrap().contains("node_states"), "{held}");
+    let held: Value = put("maintenance");
+    assert!(held["state"] == "maintenance" && held["note"].is_null(), "{held}");
+    put("ready");
+    let refused = operator.call(
+        "PATCH",
+        "/apisix/admin/upstreams/u",
+        Some(&json!({ "node_states": { "127.0.0.1": "asleep" } })),
+    );
+    let refused = refused.unwrap();
+    assert!(refused.status() == 400 && refused.text().contains("node_states"), "{}", refused.text());
+    let viewer = Operator::new(gateway.admin_address()).with_key(VIEWER);
+    assert_eq!(
+        viewer.call("PATCH", &format!("/apisix/admin/{place}"), Some(&json!("drain"))).unwrap().status(),
+        401
+    );
+    gateway.kill().unwrap();
+    start_again(&mut gateway);
+    is_served_by(&gateway, both, [true, false]);
+    admin(&gateway).patch("upstreams/u", &json!({ "node_states": null })).unwrap();
+    is_served_by(&gateway, both, [true, true]);
 }
 
 #[test]

@@ -146,6 +146,9 @@ fn upstreams_and_services_are_refused_alike() {
     check(json!({ "panic_threshold": 101 }), "panic_threshold", "");
     check(json!({ "fail_traffic_on_panic": true }), "fail_traffic_on_panic", "add `panic_threshold`");
     check(json!({ "overprovisioning_factor": 99 }), "overprovisioning_factor", "");
+    check(json!({ "node_states": { "h:1": "asleep" } }), "node_states[\"h:1\"]", "one of");
+    check(json!({ "node_states": { "h": "drain" } }), "node_states.h", "write host:port");
+    check(json!({ "node_states": 5 }), "node_states", "");
     check(json!({ "retries": -1 }), "retries", "");
     check(json!({ "retries": 4_294_967_296_u64 }), "retries", "");
     check(json!({ "nodes": 5 }), "nodes", "expected object or array");

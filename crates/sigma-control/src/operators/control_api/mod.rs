@@ -50,11 +50,12 @@ pub trait Inspect: Send + Sync {
     /// The nodes of every upstream in force: the upstream's key, and an object for each node.
     fn nodes(&self) -> Vec<(String, Vec<Value>)>;
 
-    /// Puts a node of an upstream, by its name or its address, into a state.
+    /// Puts a node of an upstream, by its name or its address, into a state. Returned is the state that
+    /// holds: what the configuration takes away stays so.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if there is no such node.
-    fn set_node_state(&self, upstream: &str, node: &str, state: NodeState) -> Result<(), String>;
+    fn set_node_state(&self, upstream: &str, node: &str, state: NodeState) -> Result<NodeState, String>;
 
     /// Which revision is served, and what of the store is not.
     fn revisions(&self) -> Revisions;
@@ -331,7 +332,11 @@ async fn set_node_state(
         return refusal(StatusCode::BAD_REQUEST, message);
     };
     match state.inspect.set_node_state(&format!("{section}/{id}"), &node, wanted) {
-        Ok(()) => found(&json!({"node": node, "state": wanted.name()})),
+        Ok(held) if held == wanted => found(&json!({"node": node, "state": held.name()})),
+        Ok(held) => {
+            let note = "`node_states` in the configuration of the upstream says so; change it there";
+            found(&json!({"node": node, "state": held.name(), "note": note}))
+        }
         Err(message) => refusal(StatusCode::NOT_FOUND, message),
     }
 }

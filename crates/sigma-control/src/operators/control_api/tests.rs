@@ -33,9 +33,9 @@ impl Inspect for Fake {
         vec![("upstreams/1".to_owned(), vec![json!({"node": "a:80"})])]
     }
 
-    fn set_node_state(&self, upstream: &str, node: &str, state: NodeState) -> Result<(), String> {
+    fn set_node_state(&self, upstream: &str, node: &str, state: NodeState) -> Result<NodeState, String> {
         match (upstream, node, state) {
-            ("upstreams/1", "[::1]:80", NodeState::Drain) => Ok(()),
+            ("upstreams/1", "[::1]:80", NodeState::Drain) => Ok(state),
             other => Err(format!("{other:?}")),
         }
     }
