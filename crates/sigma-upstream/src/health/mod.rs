@@ -5,6 +5,7 @@
 //! - [`plan`]: checks as configured, compiled.
 //! - [`probe`]: one active probe; [`grpc`]: that of gRPC.
 //! - [`report`]: what workers report, on its way to the control side.
+//! - [`runs`]: which of these came in a row.
 //! - [`event`]: what is told of targets that go out and come back.
 //! - [`ejection`]: targets go out, and come back when their time is over.
 //! - [`agent`]: what agents on nodes say.
@@ -24,13 +25,14 @@ pub mod plan;
 pub mod probe;
 mod records;
 mod report;
+mod runs;
 #[cfg(test)]
 mod simulation;
 pub mod state;
 mod tally;
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::endpoint::{Address, Endpoint, node_name};
@@ -43,6 +45,7 @@ use outlier::{Course, Rule, Rules, Seen};
 pub use plan::{Passive, Plan, PlanError};
 pub use records::{Configured, HealthRecords, NodeStates};
 pub use report::{HealthInbox, HealthReporter, REPORT_QUEUE, passive_channel};
+use runs::Runs;
 use state::{AgentWish, Source};
 pub use state::{Event, Limits, NodeState, Standing, State};
 use tally::Tally;
@@ -71,6 +74,10 @@ pub struct Health {
     place: Option<Box<Place>>,
     /// How often checks made it unusable. Control side only.
     turns: AtomicU32,
+    /// What came in a row for passive checks.
+    runs: Runs,
+    /// Its agent has named a limit of connections, and the log has it. Control side only.
+    has_maxconn: AtomicBool,
     /// Set where outlier detection is.
     compared: OnceLock<Box<Compared>>,
     /// Counts the requests on it; made where they are bounded.
@@ -106,6 +113,8 @@ impl Health {
             epoch,
             place: None,
             turns: AtomicU32::new(0),
+            runs: Runs::default(),
+            has_maxconn: AtomicBool::new(false),
             compared: OnceLock::new(),
             gate: OnceLock::new(),
             line: Arc::default(),
@@ -171,6 +180,11 @@ impl Health {
     /// Nobody asks its agent any more (control side).
     fn forget_agent(&self) {
         self.change(|standing| Standing { agent: AgentWish::default(), ..standing });
+    }
+
+    /// Its agent has named a limit of connections; whether that is news (control side).
+    fn is_first_maxconn(&self) -> bool {
+        !self.has_maxconn.swap(true, Ordering::Relaxed)
     }
 
     /// Takes in what requests have shown (control side); returns the standing before and after.

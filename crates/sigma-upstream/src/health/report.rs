@@ -21,8 +21,8 @@ struct Report {
 
 #[derive(Debug)]
 enum Sign {
-    /// Passive checks have seen this.
-    Seen(Event),
+    /// Passive checks have seen this, in the run with this number.
+    Seen(Event, u32),
     /// A rule of outlier detection has found it among these.
     Found(Rule, Arc<UpstreamCell>),
 }
@@ -39,12 +39,16 @@ pub struct HealthReporter {
 }
 
 impl HealthReporter {
-    /// Reports what passive checks by `plan` have seen, without waiting. Costs one load if it could not
+    /// Reports what passive checks by `plan` have seen, without waiting. Costs two loads if it could not
     /// change anything.
     #[inline]
     pub fn report(&self, target: &Arc<Health>, event: Event, plan: &Arc<Plan>) {
-        if plan.passive.is_some() && !state::ignored(target.standing().state, event) {
-            self.send(target, plan, Sign::Seen(event));
+        if plan.passive.is_none() {
+            return;
+        }
+        let (run, turned) = target.runs.note(event);
+        if turned || !state::ignored(target.standing().state, event) {
+            self.send(target, plan, Sign::Seen(event, run));
         }
     }
 
@@ -79,10 +83,12 @@ impl HealthInbox {
     pub async fn run(mut self) {
         while let Some(Report { target, plan, sign }) = self.queue.recv().await {
             match sign {
-                Sign::Seen(event) => {
+                Sign::Seen(event, run) => {
                     let Some(limits) = plan.passive.map(|passive| passive.limits) else { continue };
-                    let (before, after) = target.apply(event, limits);
-                    ejection::after_check(&target, &plan, limits, before, after);
+                    for event in target.runs.in_order(event, run, limits) {
+                        let (before, after) = target.apply(event, limits);
+                        ejection::after_check(&target, &plan, limits, before, after);
+                    }
                 }
                 Sign::Found(rule, cell) => {
                     if let Some(rules) = &plan.outliers {

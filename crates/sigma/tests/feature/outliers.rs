@@ -73,6 +73,30 @@ fn passive_checks_alone_take_a_node_out_and_give_it_back() {
     requests_until(&gateway, &bad, &Value::Null);
 }
 
+/// However fast they come, and however late they are looked at.
+#[test]
+fn failures_with_successes_between_them_are_no_row() {
+    let counter = AtomicU16::new(0);
+    let moody = Origin::answer(move |_| {
+        let status = if counter.fetch_add(1, Ordering::SeqCst) % 3 == 2 { 200 } else { 500 };
+        format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n").into_bytes()
+    });
+    let (moody, (good, _)) = (moody.unwrap(), node(200));
+    let passive = json!({ "unhealthy": { "http_failures": 3 }, "fail_timeout": 3600 });
+    let upstream = json!({ "checks": { "passive": passive } });
+    let gateway = gateway(&[&moody, &good], upstream);
+    // One after the other on a connection: its worker sees them in their order.
+    let mut client = gateway.connect().unwrap();
+    for _ in 0..600 {
+        client.ask("GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+    }
+    assert_eq!(shown(&gateway, &moody)["reason"], Value::Null);
+    let before = moody.requests();
+    (0..8).for_each(|_| assert!(get(&gateway) > 0));
+    assert!(moody.requests() > before);
+    assert!(!gateway.stderr().contains("the node is out"), "{}", gateway.stderr());
+}
+
 #[test]
 fn errors_in_a_row_eject_a_node() {
     let ((bad, _), (good, _), (other, _)) = (node(503), node(200), node(200));

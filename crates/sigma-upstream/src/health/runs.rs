@@ -1,0 +1,152 @@
+//! Which failures came in a row: workers number the runs of failures and successes, as they see them, so that
+//! reports which wait for the control side, or are dropped on the way, make no row of what was none.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::state::{Event, Limits};
+
+/// The runs of one target. A number that is odd is a run of failures, one that is even a run of successes.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    /// Of the last event that a worker has seen.
+    seen: AtomicU32,
+    /// Of the last one that was applied. Control side only.
+    applied: AtomicU32,
+}
+
+impl Runs {
+    /// A worker has seen this. Returned are the number of its run, and whether it begins with it. Nothing is
+    /// written while a run goes on.
+    #[inline]
+    pub(super) fn note(&self, event: Event) -> (u32, bool) {
+        let is_failure = event != Event::Success;
+        loop {
+            let run = self.seen.load(Ordering::Relaxed);
+            if is_failure == is_odd(run) {
+                return (run, false);
+            }
+            let next = run.wrapping_add(1);
+            if self.seen.compare_exchange(run, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                return (next, true);
+            }
+        }
+    }
+
+    /// What is to be applied when the report of `event` in this run has come (control side): nothing if a later
+    /// run has ended it already, and before it a success whose own report was lost or is late. Where `limits`
+    /// say that successes do not count, runs do not either.
+    pub(super) fn in_order(
+        &self,
+        event: Event,
+        run: u32,
+        limits: Limits,
+    ) -> impl Iterator<Item = Event> + use<> {
+        let ahead = run.wrapping_sub(self.applied.load(Ordering::Relaxed)).cast_signed();
+        let counts = limits.successes > 0;
+        if ahead > 0 {
+            self.applied.store(run, Ordering::Relaxed);
+        }
+        let missed = (counts && ahead > 1).then_some(Event::Success);
+        missed.into_iter().chain((!counts || ahead >= 0).then_some(event))
+    }
+}
+
+fn is_odd(run: u32) -> bool {
+    run % 2 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::super::Health;
+    use super::super::state::{Standing, State};
+    use super::*;
+
+    const LIMITS: Limits = Limits { successes: 1, http_failures: 3, tcp_failures: 3, timeouts: 3 };
+
+    fn event(letter: char) -> Event {
+        if letter == 's' { Event::Success } else { Event::HttpFailure }
+    }
+
+    /// A report has come to the control side.
+    fn arrive(health: &Health, event: Event, run: u32, limits: Limits) {
+        for event in health.runs.in_order(event, run, limits) {
+            health.apply(event, limits);
+        }
+    }
+
+    /// Reports of `seen` wait until all are there; those whose place is in `lost` never arrive.
+    fn check(limits: Limits, seen: &str, lost: &[usize], want: State) {
+        let health = Health::unchecked();
+        let all: Vec<(Event, u32)> =
+            seen.chars().map(event).map(|event| (event, health.runs.note(event).0)).collect();
+        for (at, (event, run)) in all.into_iter().enumerate() {
+            if !lost.contains(&at) {
+                arrive(&health, event, run, limits);
+            }
+        }
+        assert_eq!(health.standing().state, want, "{seen} without {lost:?}");
+    }
+
+    #[test]
+    fn reports_that_wait_or_are_lost_make_no_row() {
+        check(LIMITS, "ffsf", &[], State::MostlyHealthy);
+        check(LIMITS, "fff", &[], State::Unhealthy);
+        check(LIMITS, "ffsff", &[2], State::MostlyHealthy);
+        check(LIMITS, "ffsfsff", &[2, 3, 4], State::MostlyHealthy);
+        check(LIMITS, "ffsfff", &[2], State::Unhealthy);
+        check(LIMITS, "ffff", &[1], State::Unhealthy);
+        let deaf = Limits { successes: 0, ..LIMITS };
+        check(deaf, "fsfsf", &[], State::Unhealthy);
+        check(deaf, "fsfsf", &[1, 3], State::Unhealthy);
+    }
+
+    #[test]
+    fn a_report_that_comes_late_does_not_count() {
+        let health = Health::unchecked();
+        let late: Vec<u32> = (0..2).map(|_| health.runs.note(Event::HttpFailure).0).collect();
+        let (ended, _) = health.runs.note(Event::Success);
+        arrive(&health, Event::Success, ended, LIMITS);
+        late.into_iter().for_each(|run| arrive(&health, Event::HttpFailure, run, LIMITS));
+        assert_eq!(health.standing().http_failures, 0);
+    }
+
+    #[test]
+    fn numbers_may_wrap() {
+        let runs = Runs { seen: AtomicU32::new(u32::MAX - 1), applied: AtomicU32::new(u32::MAX - 1) };
+        for (event, want) in [(Event::Timeout, u32::MAX), (Event::Success, 0), (Event::Timeout, 1)] {
+            let (run, begins) = runs.note(event);
+            assert_eq!((run, begins), (want, true));
+            assert_eq!(runs.in_order(event, run, LIMITS).collect::<Vec<_>>(), [event]);
+        }
+    }
+
+    /// Whatever workers send and however late the control side is: a target goes out with the very failure that
+    /// makes a row of the real events long enough.
+    #[test]
+    fn rows_are_those_of_the_events() {
+        for seed in 0..500 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let (health, mut waiting, mut real) = (Health::unchecked(), VecDeque::new(), Standing::default());
+            while real.state.usable() {
+                let event = if random.u32(..5) < 2 { Event::Success } else { Event::HttpFailure };
+                let (run, turned) = health.runs.note(event);
+                // What workers send, by what they see of the target.
+                if turned || !super::super::state::ignored(health.standing().state, event) {
+                    waiting.push_back((event, run));
+                }
+                real = real.after(event, LIMITS);
+                while random.u32(..3) == 0 {
+                    let Some((event, run)) = waiting.pop_front() else { break };
+                    arrive(&health, event, run, LIMITS);
+                    assert!(health.usable() || !real.state.usable(), "seed {seed}");
+                }
+            }
+            for (event, run) in waiting {
+                arrive(&health, event, run, LIMITS);
+            }
+            assert!(!health.usable(), "seed {seed}");
+        }
+    }
+}
