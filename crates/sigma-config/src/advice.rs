@@ -174,8 +174,10 @@ fn judging(upstream: &Object, at: &dyn Fn(&str) -> String, found: &mut Vec<Probl
     let section = |name: &str| checks.and_then(|checks| checks.get(name)?.as_object());
     if let Some(active) = section("active") {
         let kind = active.get("type").and_then(Value::as_str).unwrap_or("http");
-        let others =
-            [("http_expected_body", kind == "http" || kind == "https"), ("grpc_service", kind == "grpc")];
+        let others = [
+            ("http_expected_body", kind == "http" || kind == "https"),
+            ("grpc_service", kind == "grpc" || kind == "grpcs"),
+        ];
         for (field, _) in others.into_iter().filter(|(field, has)| !has && active.contains_key(*field)) {
             let message = format!("`{field}` has no effect with `type: {kind}`");
             found.push(no_effect(member(&member(&at("checks"), "active"), field), message, "remove it"));

@@ -36,6 +36,8 @@ pub enum CheckType {
     Tcp,
     /// A call of the health service of gRPC (`grpc.health.v1`), in cleartext.
     Grpc,
+    /// The same over TLS.
+    Grpcs,
 }
 
 /// What passive checks look at.
@@ -88,7 +90,7 @@ pub struct Active {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub http_expected_body: Option<String>,
-    /// Whether the certificate of a node must be valid.
+    /// With `https` and `grpcs`: whether the certificate of a node must be valid.
     pub https_verify_certificate: bool,
     /// Further header lines of a probe, each `Name: value`.
     #[serde(skip_serializing_if = "Vec::is_empty")]

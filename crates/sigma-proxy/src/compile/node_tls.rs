@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use sigma_config::checks::CheckType;
+use sigma_config::checks::{Active, CheckType};
 use sigma_config::resources::{self, Scheme, Ssl, UpstreamTls};
 use sigma_config::settings::Settings;
 use sigma_config::tls::AlpnProtocol;
@@ -44,13 +44,33 @@ struct Inputs {
     trusted: Option<PathBuf>,
 }
 
+/// Health probes over TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Probes {
+    proof: Proof,
+    speak: AlpnProtocol,
+}
+
 /// The proof that a health probe over TLS demands of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Probes {
+enum Proof {
     /// Its identity.
     Identity,
     /// Nothing.
     Nothing,
+}
+
+impl Probes {
+    /// Those of these checks, if they go over TLS.
+    fn of(active: &Active) -> Option<Probes> {
+        let speak = match active.kind {
+            CheckType::Https => AlpnProtocol::Http11,
+            CheckType::Grpcs => AlpnProtocol::H2,
+            CheckType::Http | CheckType::Tcp | CheckType::Grpc => return None,
+        };
+        let proof = if active.https_verify_certificate { Proof::Identity } else { Proof::Nothing };
+        Some(Probes { proof, speak })
+    }
 }
 
 impl NodeTls {
@@ -64,9 +84,7 @@ impl NodeTls {
         sources: &mut Sources<'_>,
     ) -> Result<Option<Arc<NodeTls>>, String> {
         let probes = upstream.checks.as_deref().and_then(|checks| checks.active.as_ref());
-        let probes = probes
-            .filter(|active| active.kind == CheckType::Https)
-            .map(|active| if active.https_verify_certificate { Probes::Identity } else { Probes::Nothing });
+        let probes = probes.and_then(Probes::of);
         let encrypted = matches!(upstream.scheme, Scheme::Https | Scheme::Grpcs);
         if !encrypted && probes.is_none() {
             return Ok(None);
@@ -108,12 +126,12 @@ impl Inputs {
     }
 
     fn probes(&self, sources: &mut Sources<'_>) -> Result<Option<ClientTls>, String> {
-        let trust = match self.probes {
-            None => return Ok(None),
-            Some(Probes::Nothing) => Trust::Anyone,
-            Some(Probes::Identity) => self.authorities(sources)?,
+        let Some(Probes { proof, speak }) = self.probes else { return Ok(None) };
+        let trust = match proof {
+            Proof::Nothing => Trust::Anyone,
+            Proof::Identity => self.authorities(sources)?,
         };
-        self.client_tls(&trust, &[AlpnProtocol::Http11], sources).map(Some)
+        self.client_tls(&trust, &[speak], sources).map(Some)
     }
 
     fn client_tls(

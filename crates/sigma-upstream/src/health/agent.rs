@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
 use super::plan::Agent;
-use super::state::{AgentWish, NodeState};
+use super::state::{AgentWeight, AgentWish, NodeState};
 use crate::endpoint::{Address, Endpoint};
 
 /// Most bytes of a line.
@@ -20,7 +20,9 @@ const AT_ONCE: usize = 32;
 pub(super) struct Said {
     state: Option<NodeState>,
     is_down: Option<bool>,
-    weight: Option<u8>,
+    weight: Option<AgentWeight>,
+    /// It has named a limit of connections.
+    names_maxconn: bool,
 }
 
 impl Said {
@@ -35,11 +37,8 @@ impl Said {
                 "maint" => said.state = Some(NodeState::Maintenance),
                 "up" => said.is_down = Some(false),
                 "down" | "fail" | "failed" | "stopped" => said.is_down = Some(true),
-                word => {
-                    let number = word.strip_prefix("weight:").unwrap_or(word).strip_suffix('%');
-                    let percent = number.and_then(|number| number.parse::<u8>().ok());
-                    said.weight = percent.or(said.weight);
-                }
+                word if word.starts_with("maxconn:") => said.names_maxconn = true,
+                word => said.weight = weight(word).or(said.weight),
             }
         }
         said
@@ -55,6 +54,18 @@ impl Said {
     }
 }
 
+/// `75%` of the weight, with or without `weight:` before it, or `weight:30` instead of it.
+fn weight(word: &str) -> Option<AgentWeight> {
+    let named = word.strip_prefix("weight:");
+    match (named.unwrap_or(word).strip_suffix('%'), named) {
+        (Some(percent), _) => percent.parse().ok().map(AgentWeight::Percent),
+        (None, Some(weight)) => {
+            weight.parse().ok().filter(|weight| *weight <= AgentWeight::MAX).map(AgentWeight::Absolute)
+        }
+        (None, None) => None,
+    }
+}
+
 /// Asks the agents of all `targets`. One that cannot be asked changes nothing.
 pub(super) async fn ask_all(agent: &Agent, targets: Vec<Endpoint>) {
     let mut running = JoinSet::new();
@@ -66,6 +77,13 @@ pub(super) async fn ask_all(agent: &Agent, targets: Vec<Endpoint>) {
         running.spawn(async move {
             if let Ok(Some(said)) = tokio::time::timeout(agent.timeout, ask(&agent, &endpoint)).await {
                 endpoint.health.hear(said);
+                if said.names_maxconn && endpoint.health.is_first_maxconn() {
+                    let node = endpoint.name();
+                    tracing::warn!(
+                        node,
+                        "its agent names a `maxconn`, which is ignored: bound requests by `limits` of the upstream"
+                    );
+                }
             }
         });
     }
@@ -98,8 +116,12 @@ mod tests {
 
     #[test]
     fn lines_of_agents() {
-        let check = |line: &str, state: Option<NodeState>, is_down: Option<bool>, weight: Option<u8>| {
-            assert_eq!(Said::parse(line), Said { state, is_down, weight }, "{line:?}");
+        let said = |line: &str, state: Option<NodeState>, is_down: Option<bool>, weight| {
+            let names_maxconn = line.contains("maxconn:");
+            assert_eq!(Said::parse(line), Said { state, is_down, weight, names_maxconn }, "{line:?}");
+        };
+        let check = |line, state, is_down, percent: Option<u8>| {
+            said(line, state, is_down, percent.map(AgentWeight::Percent));
         };
         check("", None, None, None);
         check("75%", None, None, Some(75));
@@ -108,12 +130,14 @@ mod tests {
         check("Maint,down #the disk is full, 5%", Some(NodeState::Maintenance), Some(true), None);
         check("ready up 100%", Some(NodeState::Ready), Some(false), Some(100));
         check("fail", None, Some(true), None);
-        check("300% -1% maxconn:5 weight:7 nonsense", None, None, None);
+        check("300% -1% maxconn:5 nonsense weight: weight:257 7 weight:-1", None, None, None);
+        said("weight:7", None, None, Some(AgentWeight::Absolute(7)));
+        said("Weight:256 down", None, Some(true), Some(AgentWeight::Absolute(256)));
     }
 
     #[test]
     fn what_is_not_said_stays() {
-        let before = AgentWish { state: NodeState::Drain, is_down: true, weight: 20 };
+        let before = AgentWish { state: NodeState::Drain, is_down: true, weight: AgentWeight::Absolute(20) };
         assert_eq!(Said::default().after(before), before);
         let ready = Said { state: Some(NodeState::Ready), ..Said::default() };
         assert_eq!(ready.after(before), AgentWish { state: NodeState::Ready, ..before });

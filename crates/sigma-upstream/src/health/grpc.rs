@@ -1,4 +1,4 @@
-//! A probe by gRPC's health service (`grpc.health.v1`), over HTTP/2 in cleartext.
+//! A probe by gRPC's health service (`grpc.health.v1`), over HTTP/2.
 //!
 //! One call on a connection of its own needs little of HTTP/2: heads are sent as literals, and none that
 //! comes has to be read, since a node that serves says so in the message.
@@ -25,17 +25,28 @@ const FRAME_MAX: usize = 16_384;
 /// Frames that are read until a node counts as one that does not answer.
 const FRAMES_MAX: usize = 64;
 
-/// Whether a node says that it serves `service`.
+/// What the call goes over, as it says itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Scheme {
+    Http,
+    Https,
+}
+
+/// Whether a node says that it serves `service`. The node goes by `authority`.
 ///
 /// # Errors
 /// Returns an error if the connection breaks, or does not speak HTTP/2.
-pub(super) async fn ask<S>(stream: &mut S, authority: &str, service: &str) -> io::Result<bool>
+pub(super) async fn ask<S>(
+    stream: &mut S,
+    (scheme, authority): (Scheme, &str),
+    service: &str,
+) -> io::Result<bool>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut request = PREFACE.to_vec();
     frame(&mut request, SETTINGS, 0, 0, &[]);
-    frame(&mut request, HEADERS, END_HEADERS, 1, &head(authority));
+    frame(&mut request, HEADERS, END_HEADERS, 1, &head(scheme, authority));
     frame(&mut request, DATA, END_STREAM, 1, &message(service));
     stream.write_all(&request).await?;
     stream.flush().await?;
@@ -86,9 +97,12 @@ fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
 }
 
 /// The fields of the call (RFC 7541): by their places in the static table, with values as they are.
-fn head(authority: &str) -> Vec<u8> {
-    // `:method: POST`, `:scheme: http`.
-    let mut head = vec![0x83, 0x86];
+fn head(scheme: Scheme, authority: &str) -> Vec<u8> {
+    // `:method: POST`, `:scheme`.
+    let mut head = match scheme {
+        Scheme::Http => vec![0x83, 0x86],
+        Scheme::Https => vec![0x83, 0x87],
+    };
     let mut add = |name: &[u8], value: &str| {
         head.extend_from_slice(name);
         text(&mut head, value.as_bytes());
@@ -170,7 +184,7 @@ mod tests {
         }
         far.write_all(&bytes).await?;
         far.shutdown().await?;
-        ask(&mut near, "a", "").await
+        ask(&mut near, (Scheme::Http, "a"), "").await
     }
 
     const SERVING: &[u8] = &[0, 0, 0, 0, 2, 8, 1];
@@ -212,7 +226,8 @@ mod tests {
         let mut long = Vec::new();
         text(&mut long, &[b'x'; 300]);
         assert_eq!((&long[..3], long.len()), (&[127, 173, 1][..], 303));
-        let head = head("node.test");
+        assert_eq!(&head(Scheme::Https, "")[..2], [0x83, 0x87]);
+        let head = head(Scheme::Http, "node.test");
         assert!(head.windows(9).any(|part| part == b"node.test"));
     }
 }

@@ -228,7 +228,7 @@ impl fmt::Display for PlanError {
 impl std::error::Error for PlanError {}
 
 impl Plan {
-    /// `tcp`, `http`, `https` or `grpc`: what a probe speaks; without probes, what is judged.
+    /// `tcp`, `http`, `https`, `grpc` or `grpcs`: what a probe speaks; without probes, what is judged.
     pub fn probe_name(&self) -> &'static str {
         let Some(active) = &self.active else {
             let by_connection = self.passive.is_some_and(|passive| passive.by_connection_only);
@@ -236,6 +236,7 @@ impl Plan {
         };
         match active.probe {
             Probe::Tcp => "tcp",
+            Probe::Grpc(_) if active.tls.is_some() => "grpcs",
             Probe::Grpc(_) => "grpc",
             Probe::Http { .. } if active.tls.is_some() => "https",
             Probe::Http { .. } => "http",
@@ -356,9 +357,9 @@ fn passive(section: Option<&checks::Passive>) -> Passive {
 
 fn probe_tls(active: &checks::Active, tls: Option<&ClientTls>) -> Result<Option<ProbeTls>, PlanError> {
     match (active.kind, tls) {
-        (CheckType::Https, Some(tls)) => Ok(Some(ProbeTls(tls.clone()))),
-        (CheckType::Https, None) => {
-            let message = "https probes need settings of TLS; use `http` or `tcp` here".to_owned();
+        (CheckType::Https | CheckType::Grpcs, Some(tls)) => Ok(Some(ProbeTls(tls.clone()))),
+        (CheckType::Https | CheckType::Grpcs, None) => {
+            let message = "probes over TLS need settings of TLS; use `http`, `grpc` or `tcp` here".to_owned();
             Err(PlanError { pointer: "/active/type", message })
         }
         (CheckType::Http | CheckType::Tcp | CheckType::Grpc, _) => Ok(None),
@@ -368,7 +369,9 @@ fn probe_tls(active: &checks::Active, tls: Option<&ClientTls>) -> Result<Option<
 fn probe(active: &checks::Active) -> Result<Probe, PlanError> {
     match active.kind {
         CheckType::Tcp => return Ok(Probe::Tcp),
-        CheckType::Grpc => return Ok(Probe::Grpc(active.grpc_service.clone().unwrap_or_default())),
+        CheckType::Grpc | CheckType::Grpcs => {
+            return Ok(Probe::Grpc(active.grpc_service.clone().unwrap_or_default()));
+        }
         CheckType::Http | CheckType::Https => {}
     }
     let broken = |text: &str| text.contains(['\r', '\n', '\0']);

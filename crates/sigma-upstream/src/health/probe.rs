@@ -45,16 +45,19 @@ async fn talk(active: &Active, endpoint: &Endpoint, mut stream: Stream) -> io::R
     let (before_host, after_host, expected) = match &active.probe {
         Probe::Tcp => return Ok(Some(Event::Success)),
         Probe::Grpc(service) => {
-            let authority = host_header(active, endpoint);
-            let asked = within(active.timeout, grpc::ask(&mut stream, &authority, service)).await?;
+            let host = host_header(active, endpoint);
+            let (mut stream, scheme) = match &active.tls {
+                Some(tls) => (shaken(active, tls, stream, &host).await?, grpc::Scheme::Https),
+                None => (stream, grpc::Scheme::Http),
+            };
+            let asked = within(active.timeout, grpc::ask(&mut stream, (scheme, &host), service)).await?;
             return Ok(Some(if asked { Event::Success } else { Event::HttpFailure }));
         }
         Probe::Http { before_host, after_host, expected } => (before_host, after_host, expected),
     };
     let host = host_header(active, endpoint);
-    if let Some(ProbeTls(tls)) = &active.tls {
-        let shaken = async { tls.shake(stream, server_name(&host)).await.map_err(io::Error::other) };
-        stream = within(active.timeout, shaken).await?;
+    if let Some(tls) = &active.tls {
+        stream = shaken(active, tls, stream, &host).await?;
     }
     let request = [before_host.as_slice(), host.as_bytes(), after_host].concat();
     within(active.timeout, async {
@@ -69,6 +72,12 @@ async fn talk(active: &Active, endpoint: &Endpoint, mut stream: Stream) -> io::R
     let (Some(Event::Success), Some(text)) = (event, expected) else { return Ok(event) };
     let found = tokio::time::timeout(active.timeout, has_body(&mut stream, answer, text.as_bytes())).await;
     Ok(Some(if found == Ok(true) { Event::Success } else { Event::HttpFailure }))
+}
+
+/// The stream with TLS on it, to the node that goes by `host`.
+async fn shaken(active: &Active, ProbeTls(tls): &ProbeTls, stream: Stream, host: &str) -> io::Result<Stream> {
+    let shaken = async { tls.shake(stream, server_name(host)).await.map_err(io::Error::other) };
+    within(active.timeout, shaken).await
 }
 
 /// Whether the body of an answer, of which this is the beginning, has a text in what is read of it.

@@ -114,6 +114,23 @@ impl std::fmt::Display for Blame {
     }
 }
 
+/// How much of a target's weight counts, by its agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AgentWeight {
+    /// A part of what is configured.
+    Percent(u8),
+    /// This instead of what is configured, at most [`AgentWeight::MAX`]. A weight of 0 stays: whoever
+    /// configures it wants no new sessions.
+    Absolute(u16),
+}
+
+impl AgentWeight {
+    /// The largest weight (HAProxy's).
+    pub(super) const MAX: u16 = 256;
+    /// What is configured.
+    pub(super) const WHOLE: AgentWeight = AgentWeight::Percent(100);
+}
+
 /// What the agent on a target wants of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AgentWish {
@@ -121,13 +138,13 @@ pub struct AgentWish {
     pub state: NodeState,
     /// It says that it is down.
     pub is_down: bool,
-    /// How much of its weight counts, in percent.
-    pub weight: u8,
+    /// How much of its weight counts.
+    pub weight: AgentWeight,
 }
 
 impl Default for AgentWish {
     fn default() -> AgentWish {
-        AgentWish { state: NodeState::Ready, is_down: false, weight: 100 }
+        AgentWish { state: NodeState::Ready, is_down: false, weight: AgentWeight::WHOLE }
     }
 }
 
@@ -177,9 +194,16 @@ impl Standing {
     /// How much of a configured weight counts; a part of something is never nothing.
     pub fn weighed(self, weight: u32) -> u32 {
         match self.agent.weight {
-            100 => weight,
-            0 => 0,
-            percent => {
+            AgentWeight::WHOLE => weight,
+            AgentWeight::Percent(0) => 0,
+            AgentWeight::Absolute(instead) => {
+                if weight == 0 {
+                    0
+                } else {
+                    instead.into()
+                }
+            }
+            AgentWeight::Percent(percent) => {
                 let part = u64::from(weight) * u64::from(percent) / 100;
                 u32::try_from(part).unwrap_or(u32::MAX).max(weight.min(1))
             }
@@ -187,7 +211,7 @@ impl Standing {
     }
 
     /// What readers decide by.
-    pub(super) fn uses(self) -> ([bool; 3], u8) {
+    pub(super) fn uses(self) -> ([bool; 3], AgentWeight) {
         ([self.usable(), self.keeps_bound(), self.is_in_service()], self.agent.weight)
     }
 
@@ -277,9 +301,18 @@ impl Standing {
         let Standing { state, successes, http_failures, tcp_failures, timeouts, .. } = self;
         let blame = self.blame.map_or(0, |blame| 1 + blame.by as u8 * 4 + blame.event as u8);
         let ejected = self.ejected.map_or(0, |rule| 1 + rule as u8);
-        let wishes = self.wanted as u8 | (self.agent.state as u8) << 2 | u8::from(self.agent.is_down) << 4;
+        // The low byte of a weight is a byte of the word; two bits of the wishes are the rest.
+        let (weight, kind) = match self.agent.weight {
+            AgentWeight::Percent(percent) => (u16::from(percent), 0),
+            AgentWeight::Absolute(weight) => (weight.min(AgentWeight::MAX), 1),
+        };
+        let [weight, high] = weight.to_le_bytes();
+        let wishes = self.wanted as u8
+            | (self.agent.state as u8) << 2
+            | u8::from(self.agent.is_down) << 4
+            | kind << 5
+            | high << 6;
         let out = blame | ejected << 4;
-        let weight = self.agent.weight;
         u64::from_le_bytes([
             state as u8,
             successes,
@@ -308,6 +341,10 @@ impl Standing {
         });
         let ejected = (out >> 4).checked_sub(1).and_then(|rule| Rule::ALL.get(usize::from(rule))).copied();
         let wish = |bits: u8| NodeState::ALL.get(usize::from(bits & 3)).copied().unwrap_or_default();
+        let weight = match wishes & 32 {
+            0 => AgentWeight::Percent(weight),
+            _ => AgentWeight::Absolute(u16::from_le_bytes([weight, wishes >> 6])),
+        };
         let agent = AgentWish { state: wish(wishes >> 2), is_down: wishes & 16 != 0, weight };
         let wanted = wish(wishes);
         Standing { state, successes, http_failures, tcp_failures, timeouts, blame, ejected, wanted, agent }
@@ -397,7 +434,14 @@ mod tests {
             for ejected in std::iter::once(None).chain(Rule::ALL.map(Some)) {
                 for wanted in NodeState::ALL {
                     for state in NodeState::ALL {
-                        for (is_down, weight) in [(false, 100), (true, 0), (false, 255)] {
+                        for (is_down, weight) in [
+                            (false, AgentWeight::WHOLE),
+                            (true, AgentWeight::Percent(0)),
+                            (false, AgentWeight::Percent(255)),
+                            (true, AgentWeight::Absolute(0)),
+                            (false, AgentWeight::Absolute(100)),
+                            (true, AgentWeight::Absolute(AgentWeight::MAX)),
+                        ] {
                             let agent = AgentWish { state, is_down, weight };
                             let counted = Standing { successes: 255, timeouts: 7, ..Standing::default() };
                             let standing = Standing { blame, ejected, wanted, agent, ..counted };
@@ -422,20 +466,20 @@ mod tests {
         check(AgentWish { is_down: true, ..ready }, false, false, Some("agent: down"));
         check(AgentWish { state: NodeState::Drain, ..ready }, false, true, Some("agent: drain"));
         check(AgentWish { state: NodeState::Maintenance, ..ready }, false, false, Some("agent: maintenance"));
-        for (percent, weight, weighed) in [
-            (100, 7, 7),
-            (50, 7, 3),
-            (1, 7, 1),
-            (1, 0, 0),
-            (0, 7, 0),
-            (255, 100, 255),
-            (255, u32::MAX, u32::MAX),
+        let percent = AgentWeight::Percent;
+        for (wish, weight, weighed) in [
+            (percent(100), 7, 7),
+            (percent(50), 7, 3),
+            (percent(1), 7, 1),
+            (percent(1), 0, 0),
+            (percent(0), 7, 0),
+            (percent(255), 100, 255),
+            (percent(255), u32::MAX, u32::MAX),
+            (AgentWeight::Absolute(30), 7, 30),
+            (AgentWeight::Absolute(0), 7, 0),
+            (AgentWeight::Absolute(30), 0, 0),
         ] {
-            assert_eq!(
-                of(AgentWish { weight: percent, ..ready }).weighed(weight),
-                weighed,
-                "{percent} {weight}"
-            );
+            assert_eq!(of(AgentWish { weight: wish, ..ready }).weighed(weight), weighed, "{wish:?} {weight}");
         }
     }
 

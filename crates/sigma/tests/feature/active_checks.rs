@@ -6,9 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
+use sigma_net::Stream;
+use sigma_net::tls::pem::Pair;
+use sigma_net::tls::{AcceptOptions, Handshakes, Identity, Resumption, ServerIdentity, Versions, accept};
 use sigma_testkit::{Gateway, Origin, Peer, until};
 
 use crate::managed::await_control;
+use crate::tls::{Authority, Issued};
 use crate::{PATIENCE, SIGMA};
 
 /// A gateway with a control listener in front of nodes at these ports.
@@ -63,29 +67,53 @@ fn a_body_without_the_expected_text_is_a_failure() {
     shows(&gateway, node.port(), "status", &json!("healthy"));
 }
 
-/// The health service of a node that speaks gRPC, which says of `shop` what it is told.
-fn grpc_node(serves: Arc<AtomicBool>) -> u16 {
+/// The health service of a node that speaks gRPC, over TLS if it has a certificate, which says of `shop` what it
+/// is told.
+fn grpc_node(serves: Arc<AtomicBool>, issued: Option<Issued>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     listener.set_nonblocking(true).unwrap();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
+        tokio::task::LocalSet::new().block_on(&runtime, async {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            let identity = issued.as_ref().map(identity);
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(answer_health(stream, Arc::clone(&serves)));
+                let stream = Stream::Tcp(stream);
+                tokio::task::spawn_local(answer_health(stream, identity.clone(), Arc::clone(&serves)));
             }
         });
     });
     port
 }
 
-async fn answer_health(stream: tokio::net::TcpStream, serves: Arc<AtomicBool>) {
+fn identity(issued: &Issued) -> Arc<ServerIdentity> {
+    let identity = Identity {
+        pairs: vec![Pair::parse(&issued.cert, &issued.key, None).unwrap()],
+        versions: Versions::ALL,
+        client_auth: None,
+        resumption: Resumption::Off,
+    };
+    Arc::new(ServerIdentity::new(identity).unwrap())
+}
+
+async fn answer_health(stream: Stream, identity: Option<Arc<ServerIdentity>>, serves: Arc<AtomicBool>) {
+    let (stream, scheme) = match identity {
+        None => (stream, "http"),
+        Some(identity) => {
+            let options = AcceptOptions { alpn: [b"h2".to_vec()].into(), ..AcceptOptions::default() };
+            let turns = Handshakes::new(8);
+            let shaken = accept(stream, b"", &options, &turns, |_| Some(identity)).await;
+            let Ok(stream) = shaken else { return };
+            (stream, "https")
+        }
+    };
     let Ok(mut connection) = ::h2::server::handshake(stream).await else { return };
     while let Some(Ok((request, mut respond))) = connection.accept().await {
         let serves = Arc::clone(&serves);
-        tokio::spawn(async move {
+        tokio::task::spawn_local(async move {
             assert_eq!(request.uri().path(), "/grpc.health.v1.Health/Check");
+            assert_eq!(request.uri().scheme_str(), Some(scheme));
             let mut body = request.into_body();
             let asked = body.data().await.unwrap().unwrap();
             assert_eq!(&asked[..], b"\0\0\0\0\x06\x0a\x04shop");
@@ -103,12 +131,24 @@ async fn answer_health(stream: tokio::net::TcpStream, serves: Arc<AtomicBool>) {
 #[test]
 fn the_health_service_of_grpc_is_asked() {
     let serves = Arc::new(AtomicBool::new(true));
-    let port = grpc_node(Arc::clone(&serves));
-    let gateway = gateway(&[port], active("grpc", json!({ "grpc_service": "shop" })));
-    serves.store(false, Ordering::SeqCst);
-    shows(&gateway, port, "reason", &json!("active check: http_failure"));
-    serves.store(true, Ordering::SeqCst);
-    shows(&gateway, port, "status", &json!("healthy"));
+    for over_tls in [false, true] {
+        let issued = over_tls.then(|| Authority::new("Root").issue("node.test"));
+        let port = grpc_node(Arc::clone(&serves), issued);
+        let kind = if over_tls { "grpcs" } else { "grpc" };
+        let service = json!({ "grpc_service": "shop", "https_verify_certificate": false });
+        let gateway = gateway(&[port], active(kind, service));
+        serves.store(false, Ordering::SeqCst);
+        shows(&gateway, port, "reason", &json!("active check: http_failure"));
+        serves.store(true, Ordering::SeqCst);
+        shows(&gateway, port, "status", &json!("healthy"));
+    }
+}
+
+#[test]
+fn a_certificate_that_nobody_has_issued_is_no_health() {
+    let port = grpc_node(Arc::new(AtomicBool::new(true)), Some(Authority::new("Root").issue("node.test")));
+    let gateway = gateway(&[port], active("grpcs", json!({ "grpc_service": "shop", "host": "node.test" })));
+    shows(&gateway, port, "reason", &json!("active check: tcp_failure"));
 }
 
 /// An agent that has been asked `weight?` says its line.
@@ -135,13 +175,21 @@ fn an_agent_weighs_drains_and_stops_its_node() {
     let gateway = gateway(&[node.port(), other.port()], json!({ "agent": asked }));
     shows(&gateway, node.port(), "weight", &json!(5));
     let says = |text: &str| text.clone_into(&mut line.lock().unwrap());
+    says("weight:3\n");
+    shows(&gateway, node.port(), "weight", &json!(3));
+    says("maxconn:7 weight:256\n");
+    shows(&gateway, node.port(), "weight", &json!(256));
+    let ignored = || gateway.stderr().matches("`maxconn`, which is ignored").count();
+    // Once for each node: both have this agent.
+    assert!(until(PATIENCE, || ignored() == 2), "{}", gateway.stderr());
     says("drain 100%\n");
     shows(&gateway, node.port(), "reason", &json!("agent: drain"));
     shows(&gateway, node.port(), "weight", &json!(10));
     says("ready down #no disk\n");
     shows(&gateway, node.port(), "reason", &json!("agent: down"));
-    says("up\n");
+    says("up maxconn:7\n");
     shows(&gateway, node.port(), "in_use", &json!(true));
+    assert_eq!(ignored(), 2);
 }
 
 /// The service is away at first: what it missed is told again.
