@@ -86,6 +86,8 @@ fault_kinds! {
     ConnectTimeout Upstream "connection_timeout";
     /// The node closed the connection before a complete response head.
     ConnectionTerminated Upstream "connection_terminated";
+    /// The node went out while the session was open.
+    NodeWithdrawn Upstream "node_withdrawn";
     /// The node does not take the request.
     UpstreamSendTimeout Upstream "connection_write_timeout";
     /// The response did not arrive in time.

@@ -433,7 +433,10 @@ pub(crate) fn decide(
         // Nothing was sent.
         FaultKind::ConnectRefused | FaultKind::ConnectTimeout => Missing::Connection,
         FaultKind::ConnectionTerminated if progress.stale && repeatable => return Decision::SameNode,
-        FaultKind::ConnectionTerminated | FaultKind::ResponseTimeout | FaultKind::UpstreamSendTimeout
+        FaultKind::ConnectionTerminated
+        | FaultKind::NodeWithdrawn
+        | FaultKind::ResponseTimeout
+        | FaultKind::UpstreamSendTimeout
             if repeatable =>
         {
             Missing::Answer { unsent: progress.unsent }
@@ -474,6 +477,8 @@ mod tests {
         check(FaultKind::ConnectionTerminated, Method::Get, "s", SameNode);
         check(FaultKind::ConnectionTerminated, Method::Get, "", NextNode);
         check(FaultKind::ConnectionTerminated, Method::Post, "s", GiveUp);
+        check(FaultKind::NodeWithdrawn, Method::Get, "s", NextNode);
+        check(FaultKind::NodeWithdrawn, Method::Post, "", GiveUp);
         check(FaultKind::ConnectionTerminated, Method::Post, "su", SameNode);
         check(FaultKind::ConnectionTerminated, Method::Put, "b", GiveUp);
         check(FaultKind::ConnectionTerminated, Method::Get, "a", GiveUp);

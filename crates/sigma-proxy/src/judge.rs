@@ -80,9 +80,11 @@ impl<'a> Judge<'a> {
 }
 
 /// Whether a fault is the node's doing. What the client brought about is not: its slowness, the end of its own
-/// time.
+/// time. Nor is that a node went out: why it did is known already.
 pub(crate) fn is_to_blame(fault: Fault, request_sent: bool) -> bool {
-    fault.side() == Side::Upstream && (request_sent || verdict(fault, request_sent).is_some())
+    fault.kind != FaultKind::NodeWithdrawn
+        && fault.side() == Side::Upstream
+        && (request_sent || verdict(fault, request_sent).is_some())
 }
 
 /// The verdict of passive checks on a status.
@@ -122,6 +124,8 @@ mod tests {
         check(FaultKind::ResponseIncomplete, true, Some(Event::TcpFailure));
         check(FaultKind::ResponseTimeout, true, Some(Event::Timeout));
         check(FaultKind::ResponseTimeout, false, None);
+        check(FaultKind::NodeWithdrawn, true, None);
+        assert!(!is_to_blame(Fault::new(FaultKind::NodeWithdrawn, ""), true));
         for kind in FaultKind::ALL.iter().filter(|kind| kind.side() != Side::Upstream) {
             check(*kind, true, None);
         }

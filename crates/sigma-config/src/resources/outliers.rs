@@ -4,13 +4,13 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What becomes of open tunnels whose node goes out.
+/// What becomes of open sessions whose node goes out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnUnhealthy {
-    /// They stay open until one side closes them.
+    /// They go on.
     Keep,
-    /// They are closed, so that clients connect to another node.
+    /// They are closed, so that clients use another node. A request that may be repeated goes to another one.
     Close,
 }
 

@@ -281,7 +281,7 @@ resource! {
         /// Outlier detection: nodes are judged by real requests, and compared with each other; unset: off.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub outlier_detection: Option<Box<super::outliers::OutlierDetection>>,
-        /// What becomes of open tunnels, such as WebSockets, when their node goes out by checks, by outlier
+        /// What becomes of open requests, answers and tunnels when their node goes out by checks, by outlier
         /// detection, or into maintenance; unset: `keep`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub on_unhealthy: Option<super::outliers::OnUnhealthy>,

@@ -47,7 +47,7 @@ impl Exchange<'_, '_> {
         self.scratch.ctx.record.upstream_scheme = Some(upstream.scheme_name());
         let attempts = Attempts::new(self.worker, number, upstream, retry, choice);
         let mut plan = Plan { view, timeouts, time, attempts };
-        let mut state = State::new(retry, is_call);
+        let mut state = State::new(upstream, retry, is_call);
         let own = loop {
             let mut node = match upstream.node_limit() {
                 None => plan.attempts.pick()?,
@@ -210,7 +210,7 @@ impl Exchange<'_, '_> {
         state: &mut State<'_>,
     ) -> Result<Ended, Fault> {
         self.address(plan, node, state);
-        let connect_ms = state.begin_try(plan.timeouts.connect_ms);
+        let connect_ms = state.begin_try(node, plan.timeouts.connect_ms);
         let demands = self.demands(plan, connect_ms);
         // Made when it is asked for: it is large, and would be kept for the whole of the exchange.
         let target = || target::target(&plan.view.snapshot, plan.upstream(), node, &demands);
@@ -233,7 +233,7 @@ impl Exchange<'_, '_> {
                     Raced::Ended(ended) => return Ok(ended),
                 }
             }
-            match self.converse(plan, node, &mut connection, state).await {
+            match self.converse(plan, &mut connection, state).await {
                 Ok(Ended::Whole) => {
                     connection.give_back(&target(), deadline::now_ms());
                     return Ok(Ended::Spent);
@@ -281,7 +281,6 @@ impl Exchange<'_, '_> {
     pub(super) async fn converse(
         &mut self,
         plan: &Plan<'_>,
-        node: &Endpoint,
         connection: &mut Connection,
         state: &mut State<'_>,
     ) -> Result<Ended, Fault> {
@@ -312,7 +311,7 @@ impl Exchange<'_, '_> {
         self.scratch.verdict = plan.verdict(state.is_call, head);
         plan.attempts.tell_session(&mut head.headers);
         if head.status == 101 {
-            tunnel::run(&mut transfer, ctx, plan.ends_with(node)).await?;
+            tunnel::run(&mut transfer, ctx, state.withdrawal()).await?;
             return Ok(Ended::Spent);
         }
         if self.worker.is_draining() {
@@ -338,17 +337,21 @@ impl Exchange<'_, '_> {
         ctx.record.status = ctx.response.status;
         transfer.down.send_head(&mut ctx.response, length, self.worker.clock.borrow().http_date());
         let mut delivery = Delivery::new(filters, transfer.up.body_length());
-        let result = poll_fn(|task| transfer.poll_body(task, &mut delivery, ctx, body)).await;
+        let result = poll_fn(|task| {
+            let polled = transfer.poll_body(task, &mut delivery, ctx, body);
+            state.or_withdrawn(polled, task)
+        })
+        .await;
         state.request_sent = transfer.upload() == Upload::Done;
         result?;
-        if state.is_call && self.scratch.verdict == Some(200) {
-            self.scratch.verdict = plan.verdict_at_end(delivery.code());
-        }
-        Ok(self.end_attempt(state))
+        Ok(self.end_answer(plan, delivery.code(), state))
     }
 
-    /// The client has the whole answer of a node.
-    fn end_attempt(&mut self, state: &State<'_>) -> Ended {
+    /// The client has the whole answer of a node, which has ended with this code if it was that of a call.
+    fn end_answer(&mut self, plan: &Plan<'_>, code: Option<grpc::Code>, state: &State<'_>) -> Ended {
+        if state.is_call && self.scratch.verdict == Some(200) {
+            self.scratch.verdict = plan.verdict_at_end(code);
+        }
         if state.request_sent {
             return Ended::Whole;
         }

@@ -191,7 +191,8 @@ impl Exchange<'_, '_> {
         state: &mut State<'_>,
     ) -> Result<Ended, Fault> {
         let Second { node, in_flight, mut connection } = second;
-        let ended = self.converse(plan, &node, &mut connection, state).await;
+        state.begin_session(&node);
+        let ended = self.converse(plan, &mut connection, state).await;
         in_flight.end(Outcome { latency_ms: None, now_ms: deadline::now_ms() });
         let ended = match ended {
             Ok(Ended::Whole) => {

@@ -23,6 +23,7 @@ mod upgrade;
 mod upload;
 mod via;
 mod websocket;
+mod withdrawal;
 
 use std::rc::Rc;
 use std::time::Instant;

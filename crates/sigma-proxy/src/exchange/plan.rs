@@ -7,11 +7,11 @@ use sigma_http::{BodyLength, Fault, FaultKind, Method, ResponseHead};
 use sigma_net::Deadline;
 use sigma_plugin::Context;
 use sigma_upstream::endpoint::Endpoint;
-use sigma_upstream::health::Health;
 
 use super::grpc;
 use super::local_reply::LocalReply;
 use super::transfer::Upload;
+use super::withdrawal::Withdrawal;
 use crate::attempts::{Attempts, Decision, Picked};
 use crate::retry::{RetryPolicy, Wish};
 use crate::snapshot::{Timeouts, Upstream};
@@ -28,11 +28,6 @@ pub(super) struct Plan<'p> {
 }
 
 impl Plan<'_> {
-    /// The health that a tunnel to this node is closed by, if it is.
-    pub(super) fn ends_with<'n>(&self, node: &'n Endpoint) -> Option<&'n Health> {
-        (self.upstream().config.on_unhealthy == Some(OnUnhealthy::Close)).then_some(&*node.health)
-    }
-
     pub(super) fn upstream(&self) -> &Upstream {
         self.attempts.upstream
     }
@@ -84,10 +79,14 @@ pub(super) struct State<'p> {
     pub(super) own_rules: Option<Box<OwnRules<'p>>>,
 }
 
-/// A retry policy and what an attempt by it leaves.
+/// What an upstream or a route may have for its sessions, and what an attempt by it leaves.
 #[derive(Debug)]
 pub(super) struct OwnRules<'p> {
-    pub(super) policy: &'p RetryPolicy,
+    policy: Option<&'p RetryPolicy>,
+    /// Sessions end with their nodes.
+    closes: bool,
+    /// The node of the attempt, if its session ends with it.
+    withdrawal: Option<Withdrawal>,
     /// The end of the present attempt's time.
     try_deadline: Deadline,
     /// The pause that the last node asked for.
@@ -97,9 +96,18 @@ pub(super) struct OwnRules<'p> {
 }
 
 impl<'p> State<'p> {
-    pub(super) fn new(policy: Option<&'p RetryPolicy>, is_call: bool) -> State<'p> {
-        let own_rules = policy.map(|policy| {
-            Box::new(OwnRules { policy, try_deadline: Deadline::new(), asked_ms: None, answerer: None })
+    /// An exchange with this upstream that goes by `policy`.
+    pub(super) fn new(upstream: &Upstream, policy: Option<&'p RetryPolicy>, is_call: bool) -> State<'p> {
+        let closes = upstream.config.on_unhealthy == Some(OnUnhealthy::Close);
+        let own_rules = (closes || policy.is_some()).then(|| {
+            Box::new(OwnRules {
+                policy,
+                closes,
+                withdrawal: None,
+                try_deadline: Deadline::new(),
+                asked_ms: None,
+                answerer: None,
+            })
         });
         State {
             decision: Decision::NextNode,
@@ -112,12 +120,20 @@ impl<'p> State<'p> {
         }
     }
 
-    /// An attempt begins. Returned is the time that it has to connect, of at most `connect_ms`.
-    pub(super) fn begin_try(&mut self, connect_ms: u64) -> u64 {
+    /// An attempt on this node begins. Returned is the time that it has to connect, of at most `connect_ms`.
+    pub(super) fn begin_try(&mut self, node: &Endpoint, connect_ms: u64) -> u64 {
+        self.begin_session(node);
         let Some(own) = &self.own_rules else { return connect_ms };
-        let Some(try_ms) = own.policy.per_try_ms else { return connect_ms };
+        let Some(try_ms) = own.policy.and_then(|policy| policy.per_try_ms) else { return connect_ms };
         own.try_deadline.set(try_ms);
         connect_ms.min(try_ms)
+    }
+
+    /// The exchange goes on with this node.
+    pub(super) fn begin_session(&mut self, node: &Endpoint) {
+        if let Some(own) = &mut self.own_rules {
+            own.withdrawal = own.closes.then(|| Withdrawal::watch(&node.health));
+        }
     }
 
     /// Whether the request has a body.
@@ -142,7 +158,9 @@ impl<'p> State<'p> {
         attempts: &Attempts<'_>,
     ) -> bool {
         let Some(own) = self.own_rules.as_deref_mut() else { return false };
-        let Wish::Again(asked_ms) = own.policy.judge(head, method) else { return false };
+        let Some(Wish::Again(asked_ms)) = own.policy.map(|policy| policy.judge(head, method)) else {
+            return false;
+        };
         let claimed = attempts.claims_another();
         if claimed {
             own.asked_ms = asked_ms;
@@ -168,10 +186,28 @@ impl<'p> State<'p> {
         self.own_rules.as_mut()?.answerer.take()
     }
 
-    /// Ready when the time of the attempt is over.
+    /// Ready when the time of the attempt is over, or its node has gone out.
     pub(super) fn poll_try_over(&self, task: &mut task::Context<'_>) -> Poll<Result<(), Fault>> {
         let Some(own) = &self.own_rules else { return Poll::Pending };
         let over = Fault::new(FaultKind::ResponseTimeout, "the time of one attempt is over");
-        own.try_deadline.poll_expired(task).map(|()| Err(over))
+        let over = own.try_deadline.poll_expired(task).map(|()| Err(over));
+        if over.is_pending() { self.or_withdrawn(over, task) } else { over }
+    }
+
+    /// The node of the attempt, if its session ends with it.
+    pub(super) fn withdrawal(&self) -> Option<&Withdrawal> {
+        self.own_rules.as_ref()?.withdrawal.as_ref()
+    }
+
+    /// What was polled; where that is pending, ready when the node of the attempt has gone out.
+    pub(super) fn or_withdrawn(
+        &self,
+        polled: Poll<Result<(), Fault>>,
+        task: &mut task::Context<'_>,
+    ) -> Poll<Result<(), Fault>> {
+        match self.withdrawal() {
+            Some(withdrawal) if polled.is_pending() => withdrawal.poll(task),
+            _ => polled,
+        }
     }
 }

@@ -37,6 +37,7 @@ pub(super) fn status(kind: FaultKind) -> Option<u16> {
         FaultKind::NodesExhausted
         | FaultKind::ConnectRefused
         | FaultKind::ConnectionTerminated
+        | FaultKind::NodeWithdrawn
         | FaultKind::BadResponse
         | FaultKind::ResponseHeadTooLarge
         | FaultKind::ResponseIncomplete

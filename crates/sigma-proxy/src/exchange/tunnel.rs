@@ -6,13 +6,12 @@ use std::rc::Rc;
 use std::task::{self, Poll, ready};
 
 use sigma_http::{Fault, FaultKind, Frame, HeaderId};
-use sigma_net::Deadline;
 use sigma_plugin::record::Source as AnsweredBy;
 use sigma_plugin::{Context, Reply, Takeover};
-use sigma_upstream::health::Health;
 
 use super::delivery::{FarEnd, Source};
 use super::transfer::Transfer;
+use super::withdrawal::Withdrawal;
 use super::{Exchange, upgrade};
 
 /// A plugin that has taken a connection over.
@@ -54,36 +53,23 @@ impl FarEnd for Plugged {
     }
 }
 
-/// Tells the client that the protocol has changed, and carries bytes until one side has closed, or `node` is
-/// out.
+/// Tells the client that the protocol has changed, and carries bytes until one side has closed, or the node is
+/// out whose tunnels end with it.
 pub(super) async fn run<S: FarEnd>(
     transfer: &mut Transfer<'_, '_, S>,
     ctx: &mut Context,
-    node: Option<&Health>,
+    withdrawal: Option<&Withdrawal>,
 ) -> Result<(), Fault> {
     open(transfer, ctx);
-    match node {
-        None => poll_fn(|task| transfer.poll_tunnel(task)).await,
-        // Boxed: its state would be part of every exchange.
-        Some(node) => Box::pin(run_while_well(transfer, node)).await,
-    }
-}
-
-/// How often the health of a node is looked at whose tunnels are to end with it.
-const LOOK_MS: u64 = 500;
-
-async fn run_while_well<S: FarEnd>(transfer: &mut Transfer<'_, '_, S>, node: &Health) -> Result<(), Fault> {
-    let look = Deadline::new();
-    look.set(LOOK_MS);
     poll_fn(|task| {
-        while look.poll_expired(task).is_ready() {
-            if !node.keeps_bound() {
+        let polled = transfer.poll_tunnel(task);
+        match withdrawal {
+            Some(withdrawal) if polled.is_pending() && withdrawal.poll(task).is_ready() => {
                 tracing::debug!("a tunnel is closed because its node is out");
-                return Poll::Ready(Ok(()));
+                Poll::Ready(Ok(()))
             }
-            look.set(LOOK_MS);
+            _ => polled,
         }
-        transfer.poll_tunnel(task)
     })
     .await
 }

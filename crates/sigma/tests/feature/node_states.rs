@@ -149,6 +149,53 @@ fn open_tunnels_of_a_node_that_goes_out_are_kept_or_closed() {
     }
 }
 
+/// A node that owes `/wait` its answer, and sends the first part of one otherwise.
+fn streaming(name: &'static str) -> Origin {
+    Origin::serve(move |mut peer| {
+        while let Ok(request) = peer.read_request() {
+            if request.head.request_line().unwrap().1.contains("wait") {
+                if name == "b" {
+                    let _ = peer.send("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nb");
+                    continue;
+                }
+            } else {
+                let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+                let _ = peer.send(head.to_owned() + "5\r\ndata:\r\n");
+            }
+            // Until the gateway gives it up.
+            let _ = peer.read_exactly(1);
+            return;
+        }
+    })
+    .unwrap()
+}
+
+#[test]
+fn answers_under_way_and_requests_end_with_their_node() {
+    let world = World::of([streaming("a"), streaming("b")], json!({ "on_unhealthy": "close" }));
+    world.set(1, "maintenance");
+    let mut events = world.gateway.connect().unwrap().with_deadline(PATIENCE);
+    events.send("GET /events HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+    assert_eq!(events.read_head().unwrap().status().unwrap(), 200);
+    let waiting = ["GET", "POST"].map(|method| {
+        let mut client = world.gateway.connect().unwrap().with_deadline(PATIENCE);
+        client.send(format!("{method} /wait HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n")).unwrap();
+        client
+    });
+    assert!(until(PATIENCE, || world.nodes[0].connections() == 3), "the other one has some");
+    world.set(1, "ready");
+    world.set(0, "maintenance");
+    // Cut off, without the end that it would have.
+    while let Ok(byte) = events.read_exactly(1) {
+        assert!(!byte.is_empty());
+    }
+    let [mut get, mut post] = waiting;
+    let answer = get.read_response("GET").unwrap();
+    assert!(answer.status() == 200 && answer.text() == "b", "it may be repeated: {}", answer.text());
+    let answer = post.read_response("POST").unwrap();
+    assert!(answer.status() == 502 && answer.text().contains("node_withdrawn"), "{}", answer.text());
+}
+
 #[test]
 fn a_state_lasts_over_reloads() {
     let world = World::new();
