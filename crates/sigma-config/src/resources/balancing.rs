@@ -143,7 +143,7 @@ pub struct Subsets {
     /// The nodes for a request that asks for what no node has, or for nothing.
     #[serde(default)]
     pub fallback: SubsetFallback,
-    /// With `fallback: default`: the metadata of the nodes that it gets.
+    /// With `fallback: default`, here or at a selector: the metadata of the nodes that are got.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub default: BTreeMap<Box<str>, Box<str>>,
 }
@@ -156,6 +156,29 @@ pub struct SubsetSelector {
     /// values.
     #[schemars(length(min = 1, max = 8))]
     pub keys: Vec<Box<str>>,
+    /// The nodes for a request that asks by these keys for values that no node has; unset: as `fallback` of
+    /// the subsets says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<SelectorFallback>,
+    /// With `fallback: keys_subset`: the keys by which it is asked again. They are those of another
+    /// selector, whose own fallback then counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = 7))]
+    pub fallback_keys_subset: Vec<Box<str>>,
+}
+
+/// The nodes where a selector finds no subset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SelectorFallback {
+    /// None: the request is answered 503.
+    None,
+    /// All.
+    Any,
+    /// Those with the metadata of `default`.
+    Default,
+    /// Those that fewer of the keys find.
+    KeysSubset,
 }
 
 /// The nodes where no subset is found.

@@ -1,5 +1,7 @@
 //! The rules of an upstream by which a node is chosen: which of them go together.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::{Object, hashes, problem, word};
@@ -74,10 +76,34 @@ fn subsets(subsets: &Object) -> Vec<Problem> {
             found.push(problem(place, "variable", reason, "see the variables in docs/logging.md"));
         }
     }
-    let defaults = word(subsets, "fallback") == Some("default");
+    let says = |of: &Object, policy: &str| word(of, "fallback") == Some(policy);
+    let of_selectors: Vec<&Object> = selectors.iter().filter_map(Value::as_object).collect();
+    let defaults = says(subsets, "default") || of_selectors.iter().any(|selector| says(selector, "default"));
     if defaults != subsets.contains_key("default") {
         let message = "`default` and `fallback: default` belong together";
         found.push(problem("subsets.default", "conflict", message, "add the other one, or remove it"));
     }
+    for (number, selector) in of_selectors.iter().enumerate() {
+        let place = format!("subsets.selectors[{number}].fallback_keys_subset");
+        let fewer = selector.contains_key("fallback_keys_subset");
+        if fewer != says(selector, "keys_subset") {
+            let message = "`fallback_keys_subset` and `fallback: keys_subset` belong together";
+            found.push(problem(place, "conflict", message, "add the other one, or remove it"));
+        } else if fewer && !narrows(selector, &of_selectors) {
+            let message =
+                "`fallback_keys_subset` is to be some of the `keys`, and the `keys` of another selector";
+            found.push(problem(place, "conflict", message, "add a selector with just these keys"));
+        }
+    }
     found
+}
+
+/// Whether what a selector asks again by is less than its own keys, and another selector's.
+fn narrows(selector: &Object, all: &[&Object]) -> bool {
+    let set = |of: &Object, field: &str| -> BTreeSet<String> {
+        let keys = of.get(field).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        keys.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let (own, fewer) = (set(selector, "keys"), set(selector, "fallback_keys_subset"));
+    fewer.len() < own.len() && fewer.is_subset(&own) && all.iter().any(|other| set(other, "keys") == fewer)
 }

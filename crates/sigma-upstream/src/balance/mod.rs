@@ -269,9 +269,11 @@ impl Balancer {
             false => context.random,
         };
         let policy = &mut *self.policy;
-        let Some(subsets) = &self.subsets else { return self.levels.first()?.pick(policy, bits, context) };
         let mut of = |place: usize| self.levels.get(place)?.pick(policy, bits, context);
-        subsets.find(context.subset).and_then(&mut of).or_else(|| subsets.fallback().and_then(&mut of))
+        match (&self.subsets, &self.rules.subsets) {
+            (Some(subsets), Some(rule)) => subsets.pick(rule, context.subset, of),
+            _ => of(0),
+        }
     }
 
     /// The token of a node of [`Balancer::endpoints`], if sessions keep to nodes.

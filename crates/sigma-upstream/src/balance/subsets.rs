@@ -4,9 +4,10 @@
 //! values. A request asks by a set of keys and values, and gets the subset of exactly these, or what the
 //! fallback says.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
-use sigma_config::resources::{self, SubsetFallback};
+use sigma_config::resources::{self, SelectorFallback, SubsetFallback};
 
 use super::Member;
 use crate::endpoint::{Endpoint, EndpointSet};
@@ -17,25 +18,76 @@ const SUBSETS_MAX: usize = 1024;
 /// The rule of an upstream.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct SubsetRule {
-    /// Sorted keys.
-    selectors: Vec<Vec<Box<str>>>,
-    fallback: SubsetFallback,
+    selectors: Vec<Selector>,
+    fallback: Fallback,
     default: BTreeMap<Box<str>, Box<str>>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Selector {
+    /// Sorted.
+    keys: Vec<Box<str>>,
+    /// None: that of the rule.
+    fallback: Option<Fallback>,
+}
+
+/// The nodes where no subset is found.
+#[derive(Debug, Clone, PartialEq)]
+enum Fallback {
+    None,
+    Any,
+    Default,
+    /// Those that these keys find, which are fewer.
+    Keys(Vec<Box<str>>),
+}
+
+fn sorted(keys: &[Box<str>]) -> Vec<Box<str>> {
+    let mut keys = keys.to_vec();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+impl From<&resources::SubsetSelector> for Selector {
+    fn from(config: &resources::SubsetSelector) -> Selector {
+        let fallback = config.fallback.map(|policy| match policy {
+            SelectorFallback::None => Fallback::None,
+            SelectorFallback::Any => Fallback::Any,
+            SelectorFallback::Default => Fallback::Default,
+            SelectorFallback::KeysSubset => Fallback::Keys(sorted(&config.fallback_keys_subset)),
+        });
+        Selector { keys: sorted(&config.keys), fallback }
+    }
 }
 
 impl From<&resources::Subsets> for SubsetRule {
     fn from(config: &resources::Subsets) -> SubsetRule {
-        let sorted = |selector: &resources::SubsetSelector| {
-            let mut keys = selector.keys.clone();
-            keys.sort_unstable();
-            keys.dedup();
-            keys
-        };
         SubsetRule {
-            selectors: config.selectors.iter().map(sorted).collect(),
-            fallback: config.fallback,
+            selectors: config.selectors.iter().map(Selector::from).collect(),
+            fallback: match config.fallback {
+                SubsetFallback::None => Fallback::None,
+                SubsetFallback::Any => Fallback::Any,
+                SubsetFallback::Default => Fallback::Default,
+            },
             default: config.default.clone(),
         }
+    }
+}
+
+impl SubsetRule {
+    /// What is done for a request that asks for what no node has: the policy of the selector with the keys
+    /// that it asks by, if there is one that has a policy.
+    fn fallback(&self, wanted: &[u8]) -> &Fallback {
+        let asks_by = |selector: &&Selector| {
+            selector.fallback.is_some()
+                && selector.keys.iter().map(|key| key.as_bytes()).eq(pairs(wanted).map(|(key, _)| key))
+        };
+        self.selectors.iter().find(asks_by).and_then(|it| it.fallback.as_ref()).unwrap_or(&self.fallback)
+    }
+
+    fn falls_back_to(&self, policy: &Fallback) -> bool {
+        let policies = self.selectors.iter().filter_map(|selector| selector.fallback.as_ref());
+        policies.chain([&self.fallback]).any(|it| it == policy)
     }
 }
 
@@ -48,13 +100,37 @@ pub fn ask_for(wanted: &mut Vec<u8>, key: &str, value: &[u8]) {
     }
 }
 
+/// The keys and values that a request asks for.
+fn pairs(mut wanted: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let mut text = move || {
+        let (length, rest) = wanted.split_first_chunk()?;
+        let (text, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+        wanted = rest;
+        Some(text)
+    };
+    std::iter::from_fn(move || Some((text()?, text()?)))
+}
+
+/// The part of what a request asks for that is of these keys.
+fn part(wanted: &[u8], keys: &[Box<str>]) -> Vec<u8> {
+    let mut part = Vec::with_capacity(wanted.len());
+    for (key, value) in pairs(wanted) {
+        if let Some(key) = keys.iter().find(|own| own.as_bytes() == key) {
+            ask_for(&mut part, key, value);
+        }
+    }
+    part
+}
+
 /// The subsets of one set of nodes.
 #[derive(Debug, Default)]
 pub(super) struct Subsets {
     /// By what a request asks for.
     places: HashMap<Box<[u8]>, usize>,
-    /// For requests that ask for none of them; None: there is no node for these.
-    fallback: Option<usize>,
+    /// All nodes, if requests may get them.
+    any: Option<usize>,
+    /// Those with the metadata of the rule's `default`, if requests may get them.
+    default: Option<usize>,
 }
 
 impl Subsets {
@@ -68,28 +144,25 @@ impl Subsets {
         let mut subsets = Subsets::default();
         for member in members {
             for selector in &rule.selectors {
-                if let Some(name) = name(selector, &set.endpoints[member.index])
+                if let Some(name) = name(&selector.keys, &set.endpoints[member.index])
                     && let Some(place) = subsets.place(name, lists)
                 {
                     lists[place].push(*member);
                 }
             }
         }
-        let fallback: Option<Vec<Member>> = match rule.fallback {
-            SubsetFallback::None => None,
-            SubsetFallback::Any => Some(members.to_vec()),
-            SubsetFallback::Default => {
-                let has = |m: &&Member| {
-                    let text = |key: &str| set.endpoints[m.index].metadata_text(key);
-                    rule.default.iter().all(|(key, value)| text(key) == Some(value))
-                };
-                Some(members.iter().filter(has).copied().collect())
-            }
-        };
-        subsets.fallback = fallback.map(|members| {
+        let mut list = |members: Vec<Member>| {
             lists.push(members);
             lists.len() - 1
-        });
+        };
+        let has_default = |m: &&Member| {
+            let text = |key: &str| set.endpoints[m.index].metadata_text(key);
+            rule.default.iter().all(|(key, value)| text(key) == Some(value))
+        };
+        subsets.any = rule.falls_back_to(&Fallback::Any).then(|| list(members.to_vec()));
+        subsets.default = rule
+            .falls_back_to(&Fallback::Default)
+            .then(|| list(members.iter().filter(has_default).copied().collect()));
         subsets
     }
 
@@ -106,14 +179,30 @@ impl Subsets {
         Some(lists.len() - 1)
     }
 
-    /// The place of the subset that a request asks for, if there is one.
+    /// What `of` finds in the list of the subset that a request asks for; if there is none, or nothing in it,
+    /// in what the rule falls back to.
     #[inline]
-    pub(super) fn find(&self, wanted: Option<&[u8]>) -> Option<usize> {
-        wanted.and_then(|wanted| self.places.get(wanted).copied())
-    }
-
-    pub(super) fn fallback(&self) -> Option<usize> {
-        self.fallback
+    pub(super) fn pick<T>(
+        &self,
+        rule: &SubsetRule,
+        wanted: Option<&[u8]>,
+        mut of: impl FnMut(usize) -> Option<T>,
+    ) -> Option<T> {
+        let mut wanted = Cow::Borrowed(wanted.unwrap_or_default());
+        loop {
+            if let Some(place) = self.places.get(&*wanted)
+                && let Some(found) = of(*place)
+            {
+                return Some(found);
+            }
+            // Each time with fewer keys.
+            wanted = match rule.fallback(&wanted) {
+                Fallback::None => return None,
+                Fallback::Any => return self.any.and_then(of),
+                Fallback::Default => return self.default.and_then(of),
+                Fallback::Keys(keys) => Cow::Owned(part(&wanted, keys)),
+            };
+        }
     }
 }
 

@@ -234,8 +234,9 @@ fn metadata_and_zone_choose_the_node() {
         )
     };
     let listed = [node(&a, 1, "east"), node(&b, 2, "east"), node(&c, 2, "west")].concat();
-    let rules = "      zone_aware: { min_cluster_size: 1 }\n      subsets: { selectors: [{ keys: [version] }], \
-                 criteria: { version: $http_x_version } }";
+    let rules = "      zone_aware: { min_cluster_size: 1 }\n      subsets: { selectors: [{ keys: [version] }, \
+                 { keys: [version, stage], fallback: keys_subset, fallback_keys_subset: [version] }], \
+                 criteria: { version: $http_x_version, stage: $http_x_stage } }";
     let gateway = Gateway::start(SIGMA, &catch_all("zone: west", &listed, rules)).unwrap();
     let ask = |version: &str| {
         let mut client = gateway.connect().unwrap();
@@ -248,6 +249,9 @@ fn metadata_and_zone_choose_the_node() {
         // Both have the version, and one is in the zone of the gateway.
         assert_eq!(ask("X-Version: 2\r\n"), (200, Some("c".into())));
         assert_eq!(ask("X-Version: 3\r\n"), (503, None));
+        // No node has the stage: the version decides.
+        assert_eq!(ask("X-Version: 1\r\nX-Stage: test\r\n"), (200, Some("a".into())));
+        assert_eq!(ask("X-Version: 3\r\nX-Stage: test\r\n"), (503, None));
         assert_eq!(ask(""), (503, None));
     }
 }

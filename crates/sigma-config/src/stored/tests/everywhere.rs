@@ -143,6 +143,19 @@ fn upstreams_and_services_are_refused_alike() {
     check(subsets(json!({ "criteria": { "a": "$htpt_a" } })), "subsets.criteria.a", "variables");
     check(subsets(json!({ "fallback": "default" })), "subsets.default", "add the other one");
     check(subsets(json!({ "default": {} })), "subsets.default", "or remove it");
+    let selector = |fields: Value| {
+        let mut selector = json!({ "keys": ["a", "b"] });
+        selector.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        subsets(json!({ "selectors": [selector, { "keys": ["b"] }] }))
+    };
+    let place = "subsets.selectors[0].fallback_keys_subset";
+    check(selector(json!({ "fallback": "keys_subset" })), place, "add the other one");
+    check(selector(json!({ "fallback_keys_subset": ["b"] })), place, "add the other one");
+    for keys in [json!(["a"]), json!(["c"]), json!(["a", "b"])] {
+        let fields = json!({ "fallback": "keys_subset", "fallback_keys_subset": keys });
+        check(selector(fields), place, "just these keys");
+    }
+    check(selector(json!({ "fallback": "default" })), "subsets.default", "add the other one");
     check(json!({ "panic_threshold": 101 }), "panic_threshold", "");
     check(json!({ "fail_traffic_on_panic": true }), "fail_traffic_on_panic", "add `panic_threshold`");
     check(json!({ "overprovisioning_factor": 99 }), "overprovisioning_factor", "");

@@ -403,6 +403,51 @@ fn requests_get_the_subset_that_they_ask_for() {
 }
 
 #[test]
+fn a_selector_has_its_own_fallback() {
+    let nodes = [
+        json!({ "version": "1", "stage": "prod", "shard": "a" }),
+        json!({ "version": "1", "stage": "canary", "shard": "b" }),
+        json!({ "version": "2", "stage": "prod" }),
+    ];
+    let config = |fallback: &str| {
+        rules(configured(json!({ "subsets": {
+            "selectors": [
+                { "keys": ["version", "stage"], "fallback": "keys_subset", "fallback_keys_subset": ["version"] },
+                { "keys": ["version"], "fallback": "default" },
+                { "keys": ["stage"], "fallback": "none" },
+                { "keys": ["shard", "stage", "version"], "fallback": "keys_subset",
+                  "fallback_keys_subset": ["version", "stage"] },
+                { "keys": ["shard"] },
+            ],
+            "criteria": {}, "fallback": fallback, "default": { "stage": "prod" },
+        } })))
+    };
+    let (cell, set) = described(&nodes);
+    for (fallback, others) in [("any", &[0, 1, 2][..]), ("none", &[])] {
+        let mut balancer = Balancer::new(config(fallback), Arc::clone(&cell), 0);
+        let mut check = |pairs: &[(&str, &str)], want: &[usize]| {
+            assert_eq!(found(&mut balancer, pairs), want, "{fallback} {pairs:?}");
+        };
+        check(&[("stage", "canary"), ("version", "1")], &[1]);
+        // No such canary: by the version alone; no such version either: the default.
+        check(&[("stage", "canary"), ("version", "2")], &[2]);
+        check(&[("stage", "canary"), ("version", "3")], &[0, 2]);
+        check(&[("shard", "b"), ("stage", "prod"), ("version", "1")], &[0]);
+        check(&[("shard", "a"), ("stage", "test"), ("version", "1")], &[0, 1]);
+        check(&[("version", "3")], &[0, 2]);
+        check(&[("stage", "test")], &[]);
+        // Selectors without a policy, keys of no selector, and no keys: that of all.
+        check(&[("shard", "c")], others);
+        check(&[("shard", "c"), ("stage", "prod")], others);
+        check(&[], others);
+        // The nodes of a subset fall: what is left is used before the fallback is.
+        fell(&set, 0);
+        assert_eq!(found(&mut balancer, &[("version", "1")]), [1]);
+        rose(&set, 0);
+    }
+}
+
+#[test]
 fn subsets_are_bounded() {
     let nodes: Vec<Value> = (0..3_000).map(|n| json!({ "shard": n.to_string() })).collect();
     let rules = rules(configured(json!({ "subsets": {
