@@ -16,7 +16,7 @@ use sigma_upstream::overload::gate::Permit;
 use crate::guards::Limit;
 use crate::judge::{Judge, Seen};
 use crate::retry::{Missing, RetryPolicy};
-use crate::snapshot::Upstream;
+use crate::snapshot::{Session, Upstream};
 use crate::worker::{Towards, Worker};
 
 /// The attempts that one request or session makes on an upstream.
@@ -39,8 +39,8 @@ pub(crate) struct Attempts<'a> {
 pub(crate) struct Choice {
     /// The value that consistent hashing uses.
     pub(crate) key: Option<Box<[u8]>>,
-    /// The node that the request says its session is on.
-    pub(crate) session: Option<Token>,
+    /// The session that the request says that it is of.
+    pub(crate) session: Session,
     /// The metadata that the node is to have.
     pub(crate) subset: Option<Box<[u8]>>,
     /// The node of the last attempt, where sessions keep to nodes.
@@ -50,13 +50,13 @@ pub(crate) struct Choice {
 impl Choice {
     /// Whether the request got the node of its session.
     fn is_in_session(&self) -> bool {
-        self.session.is_some() && self.session == self.given
+        self.session.node.is_some() && self.session.node == self.given
     }
 }
 
 /// What a pick looks at of a [`Choice`]: key, session and subset.
 fn wishes(choice: Option<&Choice>) -> (Option<&[u8]>, Option<Token>, Option<&[u8]>) {
-    choice.map_or((None, None, None), |c| (c.key.as_deref(), c.session, c.subset.as_deref()))
+    choice.map_or((None, None, None), |c| (c.key.as_deref(), c.session.node, c.subset.as_deref()))
 }
 
 /// How many nodes are looked at for one that has room.
@@ -250,6 +250,10 @@ impl<'a> Attempts<'a> {
 
     /// A second node beside `first`, if there is one and the rules allow another attempt. It counts as one.
     pub(crate) fn pick_second(&self, first: &Endpoint) -> Option<Picked> {
+        // The node of a session is the only one that can answer for it.
+        if self.upstream.affinity.is_some() {
+            return None;
+        }
         let mut tried = self.tried.clone();
         tried.insert(first.id());
         let mut balancer = self.towards.balancer.borrow_mut();
@@ -286,14 +290,15 @@ impl<'a> Attempts<'a> {
         self.tried.insert(node.id());
     }
 
-    /// Tells the client the node of its session, if it does not name it itself.
+    /// Tells the client the node of its session, if it does not name it itself, or learns from the answer
+    /// which session is on its node.
     pub(crate) fn tell_session(&self, answer: &mut Headers) {
         if let Some(affinity) = &self.upstream.affinity
             && let Some(choice) = &self.choice
             && let Some(token) = choice.given
-            && choice.given != choice.session
         {
-            answer.append("Set-Cookie", affinity.field(token).as_bytes());
+            let balancer = self.towards.balancer.borrow();
+            affinity.answered(choice.session, token, answer, |node| balancer.serves_sessions_of(node));
         }
     }
 

@@ -59,6 +59,45 @@ pub enum OnGone {
     Reject,
 }
 
+/// Sessions that nodes name, and that stay where they were named.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct StickTable {
+    /// The cookie of an answer that names a session, such as `JSESSIONID`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128), extend("pattern" = "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"))]
+    pub cookie: Option<Box<str>>,
+    /// The header of an answer that names a session, such as `Mcp-Session-Id`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128), extend("pattern" = "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"))]
+    pub header: Option<Box<str>>,
+    /// Where a request names its session: texts with variables, of which the first that has a value counts.
+    /// Unset: the same cookie, or header.
+    #[serde(default, rename = "match", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = 4))]
+    pub matches: Vec<Box<str>>,
+    /// How many sessions are known, about; 36 bytes each. Beyond, those are forgotten that were not used for
+    /// longest.
+    #[serde(default = "many")]
+    #[schemars(range(min = 64, max = 10000000))]
+    pub size: u32,
+    /// Seconds since its last use after which a session is forgotten.
+    #[serde(default = "hour")]
+    #[schemars(range(min = 1, max = 2592000))]
+    pub expire: u32,
+    /// When the node of a session is gone, unusable or was tried.
+    #[serde(default)]
+    pub on_gone: OnGone,
+}
+
+fn many() -> u32 {
+    100_000
+}
+
+fn hour() -> u32 {
+    3_600
+}
+
 /// A cookie that names a node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]

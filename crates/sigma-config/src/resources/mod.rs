@@ -30,8 +30,8 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 pub use balancing::{
-    AffinityCookie, CrossSite, OnGone, SelectorFallback, SessionAffinity, SlowStart, SubsetFallback,
-    SubsetSelector, Subsets, ZoneAware,
+    AffinityCookie, CrossSite, OnGone, SelectorFallback, SessionAffinity, SlowStart, StickTable,
+    SubsetFallback, SubsetSelector, Subsets, ZoneAware,
 };
 pub use consumer::{Consumer, ConsumerGroup, Credential};
 pub(crate) use consumer::{ConsumerItem, split_credential};

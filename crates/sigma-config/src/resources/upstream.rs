@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::balancing::{SessionAffinity, SlowStart, Subsets, ZoneAware};
+use super::balancing::{SessionAffinity, SlowStart, StickTable, Subsets, ZoneAware};
 use super::node_states::NodeState;
 use super::optional::Optional;
 use super::overload::{AdaptiveConcurrency, AdmissionControl, CircuitBreaker, RequestLimits};
@@ -246,6 +246,10 @@ resource! {
         /// Sessions stay on the node that they began on.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub session_affinity: Option<Box<SessionAffinity>>,
+        /// Sessions that nodes name themselves stay on the node that has named them. Not beside
+        /// `session_affinity`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub stick_table: Option<Box<StickTable>>,
         /// A node that is new, or usable again, gets a share that grows over a window. With `type`
         /// `roundrobin`, `random`, `least_request` or `peak_ewma`; unset: the full share at once.
         #[serde(skip_serializing_if = "Option::is_none")]

@@ -52,11 +52,39 @@ pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
         let message = "browsers drop a cookie with `same_site: none` that is not `secure`".to_owned();
         conflict("session_affinity.cookie.same_site", message, "add secure: true, or write lax");
     }
-    if cookie.is_some() && balance == "none" {
-        let message = "`session_affinity` has no effect where no node is chosen".to_owned();
-        conflict("session_affinity", message, "remove it");
+    for field in ["session_affinity", "stick_table"] {
+        if has(field) && balance == "none" {
+            conflict(field, format!("`{field}` has no effect where no node is chosen"), "remove it");
+        }
     }
+    if has("stick_table") && has("session_affinity") {
+        let message =
+            "`session_affinity` and `stick_table` would each decide on the node of a session".to_owned();
+        conflict("stick_table", message, "remove one of the two");
+    }
+    found.extend(upstream.get("stick_table").and_then(Value::as_object).map(stick_table).unwrap_or_default());
     found.extend(upstream.get("subsets").and_then(Value::as_object).map(subsets).unwrap_or_default());
+    found
+}
+
+/// What names a session must be one thing, and differ from request to request.
+fn stick_table(table: &Object) -> Vec<Problem> {
+    let mut found = Vec::new();
+    if table.contains_key("cookie") == table.contains_key("header") {
+        let message = "a session is named by a cookie of the answer, or by a header of it";
+        found.push(problem("stick_table", "conflict", message, "write one of `cookie` and `header`"));
+    }
+    let texts = table.get("match").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    for (number, text) in texts.iter().enumerate() {
+        let template = Template::parse(text.as_str().unwrap_or_default());
+        let place = format!("stick_table.match[{number}]");
+        if let Some(reason) = template.unknown() {
+            found.push(problem(place, "variable", reason, "see the variables in docs/logging.md"));
+        } else if template.literal().is_some() {
+            let message = "without a variable all requests are of one session";
+            found.push(problem(place, "conflict", message, "write a variable, for example $arg_session"));
+        }
+    }
     found
 }
 

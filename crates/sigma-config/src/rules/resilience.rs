@@ -59,9 +59,11 @@ fn retries(item: &Object, policy: &Object, found: &mut Vec<Problem>) {
         let hint = "add retry_on, for example [connect-failure, gateway-error]; retries: 0 turns retries off";
         found.push(problem("retry_policy", "`retry_policy` names no condition: nothing is retried", hint));
     }
-    if policy.contains_key("hedging") && item.contains_key("session_affinity") {
-        let message = "`hedging` sends to other nodes, and `session_affinity` to the same";
-        found.push(problem("retry_policy.hedging", message, "keep one of the two"));
+    for field in ["session_affinity", "stick_table"] {
+        if policy.contains_key("hedging") && item.contains_key(field) {
+            let message = format!("`hedging` sends to other nodes, and `{field}` to the same");
+            found.push(problem("retry_policy.hedging", &message, "keep one of the two"));
+        }
     }
     if item.get("retries").and_then(Value::as_u64) == Some(0) {
         let message = "`retry_policy` has no effect with `retries: 0`";

@@ -173,7 +173,7 @@ impl Building<'_, '_> {
             return self.upstreams.push(Arc::clone(same));
         }
         match Upstream::compile(&key, config, bare_host, tls, zone, self.task.sources.endpoints) {
-            Ok(upstream) => self.upstreams.push(Arc::new(upstream.guarded(known.map(|known| &**known)))),
+            Ok(upstream) => self.upstreams.push(Arc::new(upstream.succeeding(known.map(|known| &**known)))),
             Err(problem) => self.fail(problem),
         }
     }

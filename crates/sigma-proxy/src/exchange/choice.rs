@@ -14,11 +14,14 @@ impl Exchange<'_, '_> {
         if upstream.affinity.is_none() && upstream.hash_key.is_none() && upstream.criteria.is_none() {
             return None;
         }
-        let headers = &self.scratch.ctx.request.headers;
-        let session = upstream.affinity.as_deref().and_then(|affinity| affinity.session(headers));
-        if (upstream.hash_key.is_some() || upstream.criteria.is_some()) && !self.stage.is_guided() {
+        let affinity = upstream.affinity.as_deref();
+        let asks_variables = upstream.hash_key.is_some()
+            || upstream.criteria.is_some()
+            || affinity.is_some_and(|affinity| affinity.asks_variables());
+        if asks_variables && !self.stage.is_guided() {
             self.scratch.ctx.client = client(&self.down);
         }
+        let session = affinity.map(|affinity| affinity.session(&self.scratch.ctx)).unwrap_or_default();
         let key = self.hash_key(upstream).map(Vec::into_boxed_slice);
         Some(Box::new(Choice { key, session, subset: self.subset(upstream), given: None }))
     }

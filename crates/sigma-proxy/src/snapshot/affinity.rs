@@ -1,23 +1,93 @@
-//! Session affinity towards clients: the cookie that names the node of a session.
+//! Session affinity towards clients: the cookie that names the node of a session, or what nodes name it.
 
-use sigma_config::resources::{AffinityCookie, CrossSite};
+use sigma_config::resources::{self, AffinityCookie, CrossSite};
 use sigma_http::Headers;
+use sigma_plugin::Context;
 use sigma_plugin::variables::cookie;
 use sigma_upstream::balance::Token;
+
+use super::learnt::{Learnt, Named};
 
 /// Digits of a token in a cookie.
 const DIGITS: usize = 32;
 
+/// How requests of a session are told.
+#[derive(Debug)]
+pub(crate) enum Affinity {
+    /// By a cookie that the gateway makes.
+    Made(NodeCookie),
+    /// By what nodes name their sessions.
+    Learnt(Learnt),
+}
+
+/// The session that a request is of.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Session {
+    /// The node that it is on, if that is known.
+    pub(crate) node: Option<Token>,
+    /// What the request names it, where nodes do.
+    named: Option<Named>,
+}
+
+impl Affinity {
+    /// The rule of an upstream, which knows the sessions of an earlier compilation; None if it has none.
+    pub(crate) fn of(config: &resources::Upstream, before: Option<&Affinity>) -> Option<Box<Affinity>> {
+        if let Some(rule) = config.session_affinity.as_deref() {
+            return Some(Box::new(Affinity::Made(NodeCookie::compile(&rule.cookie))));
+        }
+        let before = before.and_then(|before| match before {
+            Affinity::Learnt(learnt) => Some(learnt),
+            Affinity::Made(_) => None,
+        });
+        let rule = config.stick_table.as_deref()?;
+        Some(Box::new(Affinity::Learnt(Learnt::compile(rule, before))))
+    }
+
+    /// Whether variables of a request may be looked at.
+    pub(crate) fn asks_variables(&self) -> bool {
+        matches!(self, Affinity::Learnt(learnt) if learnt.asks_variables())
+    }
+
+    /// The session that a request says that it is of.
+    pub(crate) fn session(&self, ctx: &Context) -> Session {
+        match self {
+            Affinity::Made(cookie) => Session { node: cookie.session(&ctx.request.headers), named: None },
+            Affinity::Learnt(learnt) => {
+                let named = learnt.named(ctx);
+                Session { node: named.and_then(|named| named.node), named }
+            }
+        }
+    }
+
+    /// The node with the token `given` answers a request of this session; `serves` tells whether a node still
+    /// serves its sessions.
+    pub(crate) fn answered(
+        &self,
+        session: Session,
+        given: Token,
+        answer: &mut Headers,
+        serves: impl Fn(Token) -> bool,
+    ) {
+        match self {
+            Affinity::Made(cookie) if session.node != Some(given) => {
+                answer.append("Set-Cookie", cookie.field(given).as_bytes());
+            }
+            Affinity::Made(_) => {}
+            Affinity::Learnt(learnt) => learnt.learn(session.named, given, answer, serves),
+        }
+    }
+}
+
 /// The cookie of an upstream, compiled.
 #[derive(Debug)]
-pub(crate) struct Affinity {
+pub(crate) struct NodeCookie {
     name: Box<str>,
     /// From the first `;` on.
     attributes: Box<str>,
 }
 
-impl Affinity {
-    pub(crate) fn compile(config: &AffinityCookie) -> Affinity {
+impl NodeCookie {
+    fn compile(config: &AffinityCookie) -> NodeCookie {
         let mut attributes = format!("; Path={}", config.path);
         if let Some(domain) = &config.domain {
             attributes.push_str(&format!("; Domain={domain}"));
@@ -37,11 +107,11 @@ impl Affinity {
             Some(CrossSite::Strict) => "; SameSite=Strict",
             Some(CrossSite::None) => "; SameSite=None",
         });
-        Affinity { name: config.name.clone(), attributes: attributes.into_boxed_str() }
+        NodeCookie { name: config.name.clone(), attributes: attributes.into_boxed_str() }
     }
 
     /// The node that a request says its session is on. What is no token says nothing.
-    pub(crate) fn session(&self, request: &Headers) -> Option<Token> {
+    fn session(&self, request: &Headers) -> Option<Token> {
         let text = cookie(request, &self.name)?;
         let digits = text.len() == DIGITS && text.iter().all(u8::is_ascii_hexdigit);
         let text = str::from_utf8(text).ok().filter(|_| digits)?;
@@ -49,7 +119,7 @@ impl Affinity {
     }
 
     /// The field of an answer that tells the client the node of its session.
-    pub(crate) fn field(&self, token: Token) -> String {
+    fn field(&self, token: Token) -> String {
         format!("{}={token:0DIGITS$x}{}", self.name, self.attributes)
     }
 }
@@ -64,12 +134,12 @@ mod tests {
 
     #[test]
     fn cookies_are_written_and_read() {
-        let affinity = Affinity::compile(&config(r#"{"name": "node"}"#));
+        let affinity = NodeCookie::compile(&config(r#"{"name": "node"}"#));
         let field = affinity.field(0xab);
         assert_eq!(field, format!("node={}ab; Path=/; HttpOnly", "0".repeat(30)));
         let all = r#"{"name": "n", "path": "/shop", "domain": "a.test", "max_age": 60, "http_only": false,
             "secure": true, "same_site": "none"}"#;
-        let field = Affinity::compile(&config(all)).field(1);
+        let field = NodeCookie::compile(&config(all)).field(1);
         assert!(
             field.ends_with("1; Path=/shop; Domain=a.test; Max-Age=60; Secure; SameSite=None"),
             "{field}"
@@ -78,7 +148,7 @@ mod tests {
 
     #[test]
     fn what_is_no_token_is_no_session() {
-        let affinity = Affinity::compile(&config(r#"{"name": "node"}"#));
+        let affinity = NodeCookie::compile(&config(r#"{"name": "node"}"#));
         let check = |cookie: &str, want| {
             let mut headers = Headers::default();
             headers.append("Cookie", cookie.as_bytes());

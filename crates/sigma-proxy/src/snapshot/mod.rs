@@ -5,6 +5,7 @@
 
 mod affinity;
 pub(crate) mod edge;
+mod learnt;
 pub(crate) mod slots;
 mod upstream;
 
@@ -29,6 +30,7 @@ use crate::time_limit::TimeLimit;
 use edge::{ListenerOptions, ServerCertificates};
 use slots::Slots;
 
+pub(crate) use affinity::Session;
 pub(crate) use upstream::HashKey;
 pub use upstream::Upstream;
 

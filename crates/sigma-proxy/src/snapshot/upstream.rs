@@ -84,7 +84,7 @@ impl Upstream {
 
     /// Compiles the upstream that is found under `key`. A `bare_host` is that of an upstream within a
     /// plugin, whose nodes are sent their host without the port (APISIX: traffic-split). The gateway is in
-    /// this `zone`. It has no guards yet.
+    /// this `zone`. It has no guards and no session affinity yet.
     ///
     /// # Errors
     /// Returns an error if there is a problem that the check of the configuration could not see.
@@ -106,10 +106,7 @@ impl Upstream {
             balancing: Rules::new(config, zone),
             criteria: config.subsets.as_deref().map(criteria),
             hash_key: hash_key(key, config),
-            affinity: config
-                .session_affinity
-                .as_deref()
-                .map(|rule| Box::new(Affinity::compile(&rule.cookie))),
+            affinity: None,
             timeouts: config.timeout.as_deref().copied().unwrap_or_default().into(),
             pool: PoolLimits {
                 size: pool.size as usize,
@@ -132,10 +129,11 @@ impl Upstream {
 }
 
 impl Upstream {
-    /// With its guards, which know what those of an earlier compilation knew.
-    pub(crate) fn guarded(self, before: Option<&Upstream>) -> Upstream {
-        let before = before.and_then(|before| before.guards.as_deref());
-        Upstream { guards: Guards::of(&self.config, before), ..self }
+    /// With its guards and its session affinity, which know what those of an earlier compilation knew.
+    pub(crate) fn succeeding(self, before: Option<&Upstream>) -> Upstream {
+        let guards = Guards::of(&self.config, before.and_then(|before| before.guards.as_deref()));
+        let affinity = Affinity::of(&self.config, before.and_then(|before| before.affinity.as_deref()));
+        Upstream { guards, affinity, ..self }
     }
 
     /// The bounds on requests, where each node has one.

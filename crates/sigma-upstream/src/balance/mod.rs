@@ -24,6 +24,7 @@ mod sessions;
 #[cfg(test)]
 mod simulation;
 mod slow_start;
+mod stick_table;
 mod subsets;
 #[cfg(test)]
 mod tests;
@@ -49,6 +50,7 @@ pub use crate::hashing::crc32;
 pub use ahead::made_ahead;
 pub use rules::Rules;
 pub use sessions::Token;
+pub use stick_table::{SessionHash, StickTable};
 pub use subsets::ask_for;
 
 /// Endpoint identities that a request has tried already.
@@ -279,6 +281,12 @@ impl Balancer {
     /// The token of a node of [`Balancer::endpoints`], if sessions keep to nodes.
     pub fn token_of(&mut self, id: EndpointId) -> Option<Token> {
         self.sessions.as_mut()?.token_of(id)
+    }
+
+    /// Whether the node with this token is there, and serves requests of sessions that are on it.
+    pub fn serves_sessions_of(&self, token: Token) -> bool {
+        let at = self.sessions.as_ref().and_then(|sessions| sessions.find(token));
+        at.is_some_and(|at| self.view.held().endpoints[at].keeps_sessions())
     }
 
     /// Whether a request of this session goes to its node only.

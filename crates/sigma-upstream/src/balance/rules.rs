@@ -29,7 +29,7 @@ impl Rules {
             bounded_load: config.bounded_load,
             slow_start: config.slow_start.as_deref().map(SlowStart::from),
             levels: LevelRules::from(config),
-            sessions: config.session_affinity.as_deref().map(SessionRule::from),
+            sessions: SessionRule::of(config),
             zones: ZoneRule::of(config, zone),
             subsets: config.subsets.as_deref().map(SubsetRule::from),
         }

@@ -1,4 +1,5 @@
-//! Session affinity: a request that names the node of its session goes there.
+//! Session affinity: a request that names the node of its session, or a session whose node is known, goes
+//! there.
 //!
 //! A node is named by a token, which is a keyed hash of its name and address. A token is only ever
 //! compared with those of the upstream's own nodes: it leads nowhere else, whatever a client writes,
@@ -8,7 +9,7 @@
 use std::collections::HashMap;
 
 use aws_lc_rs::hmac;
-use sigma_config::resources::{Confidential, OnGone, SessionAffinity};
+use sigma_config::resources::{Confidential, OnGone, Upstream};
 
 use super::kept::Kept;
 use crate::endpoint::{Endpoint, EndpointSet};
@@ -20,14 +21,19 @@ pub type Token = u128;
 /// The rule of an upstream.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct SessionRule {
-    secret: Confidential,
+    /// None: tokens stay within the process, in a [`StickTable`](super::StickTable).
+    secret: Option<Confidential>,
     /// A session whose node is gone is not given another one.
     rejects: bool,
 }
 
-impl From<&SessionAffinity> for SessionRule {
-    fn from(config: &SessionAffinity) -> SessionRule {
-        SessionRule { secret: config.secret.clone(), rejects: config.on_gone == OnGone::Reject }
+impl SessionRule {
+    /// None if sessions do not keep to nodes.
+    pub(super) fn of(config: &Upstream) -> Option<SessionRule> {
+        let affinity = config.session_affinity.as_deref().map(|it| (Some(it.secret.clone()), it.on_gone));
+        let learnt = || Some((None, config.stick_table.as_deref()?.on_gone));
+        let (secret, on_gone) = affinity.or_else(learnt)?;
+        Some(SessionRule { secret, rejects: on_gone == OnGone::Reject })
     }
 }
 
@@ -35,6 +41,8 @@ impl From<&SessionAffinity> for SessionRule {
 #[derive(Debug)]
 pub(super) struct Sessions {
     key: hmac::Key,
+    /// The bits of tokens that are used.
+    mask: Token,
     rejects: bool,
     nodes: Kept<Node>,
     slot_of: HashMap<Token, usize>,
@@ -50,8 +58,10 @@ struct Node {
 
 impl Sessions {
     pub(super) fn new(rule: &SessionRule) -> Sessions {
-        let key = hmac::Key::new(hmac::HMAC_SHA256, rule.secret.reveal().as_bytes());
-        Sessions { key, rejects: rule.rejects, nodes: Kept::default(), slot_of: HashMap::new() }
+        let secret = rule.secret.as_ref().map(Confidential::reveal).unwrap_or_default();
+        let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+        let mask = if rule.secret.is_some() { Token::MAX } else { u64::MAX.into() };
+        Sessions { key, mask, rejects: rule.rejects, nodes: Kept::default(), slot_of: HashMap::new() }
     }
 
     /// Takes over a set; tokens are made for the nodes that are new only.
@@ -62,7 +72,7 @@ impl Sessions {
             let node = self.nodes.at_mut(slot);
             node.index = index;
             if node.token.is_none() {
-                let token = token(&self.key, endpoint);
+                let token = token(&self.key, endpoint) & self.mask;
                 node.token = Some(token);
                 self.slot_of.insert(token, slot);
             }

@@ -1,6 +1,7 @@
 //! Weights, priorities and retries over several nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sigma_testkit::{Gateway, Origin, Peer, free_port, until};
@@ -222,6 +223,101 @@ fn a_session_stays_where_its_cookie_says() {
         Gateway::start(SIGMA, &catch_all("", &nodes(&left), &affinity(", on_gone: reject"))).unwrap();
     assert_eq!(visit(&strict, node).0, 503);
     assert_eq!(visit(&strict, "").0, 200);
+}
+
+/// An application that keeps sessions: it makes a new one for whoever does not name one of its own.
+fn keeping(name: &'static str) -> Origin {
+    let made = AtomicUsize::new(0);
+    Origin::answer(move |request| {
+        let asked = request.head.get("cookie").unwrap_or_default();
+        let cookie = match asked.contains(&format!("SID={name}-")) {
+            true => String::new(),
+            false => {
+                let number = made.fetch_add(1, Ordering::Relaxed);
+                format!("Set-Cookie: SID={name}-{number}; Path=/; HttpOnly\r\n")
+            }
+        };
+        format!("HTTP/1.1 200 OK\r\nX-Origin: {name}\r\n{cookie}Content-Length: 0\r\n\r\n").into_bytes()
+    })
+    .unwrap()
+}
+
+#[test]
+fn sessions_stay_on_the_node_that_has_named_them() {
+    let (a, b, c) = (keeping("a"), keeping("b"), keeping("c"));
+    let config = |origins: &[&Origin], rest: &str| {
+        catch_all("", &nodes(origins), &format!("      stick_table: {{ cookie: SID{rest} }}"))
+    };
+    let gateway = Gateway::start(SIGMA, &config(&[&a, &b, &c], "")).unwrap();
+    let reload = |config: &str| {
+        let reloads = || gateway.stderr().matches("configuration reloaded").count();
+        let before = reloads();
+        gateway.rewrite(config).unwrap();
+        gateway.reload().unwrap();
+        assert!(until(PATIENCE, || reloads() > before), "{}", gateway.stderr());
+    };
+    // Each on a connection of its own, of one worker or the other.
+    let mut sessions: Vec<(String, String)> = (0..12)
+        .map(|_| {
+            let (status, origin, cookie) = visit(&gateway, "");
+            assert_eq!(status, 200);
+            (origin.unwrap(), cookie.unwrap().split(';').next().unwrap().to_owned())
+        })
+        .collect();
+    let stay = |sessions: &[(String, String)]| {
+        for (origin, cookie) in sessions.iter().cycle().take(sessions.len() * 3) {
+            assert_eq!(visit(&gateway, cookie), (200, Some(origin.clone()), None), "{cookie}");
+        }
+    };
+    stay(&sessions);
+    assert!(sessions.iter().any(|(origin, _)| *origin != sessions[0].0));
+    // A name that a client makes up is never learnt: its requests go around.
+    let forged: BTreeSet<_> = (0..12).map(|_| visit(&gateway, "SID=forged").1).collect();
+    assert!(forged.len() > 1, "{forged:?}");
+    // The upstream changes: its sessions are known, but those of the node that is gone.
+    reload(&config(&[&b, &c], ", size: 5000"));
+    let gone: Vec<_> = sessions.extract_if(.., |(origin, _)| origin == "a").collect();
+    stay(&sessions);
+    let (status, origin, cookie) = visit(&gateway, &gone[0].1);
+    assert!(status == 200 && origin.is_some_and(|origin| origin != "a") && cookie.is_some());
+    reload(&config(&[&a, &b], ", size: 5000, on_gone: reject"));
+    for (origin, cookie) in &sessions {
+        assert_eq!(visit(&gateway, cookie).0, if origin == "c" { 503 } else { 200 });
+    }
+    // The node is back, and so are its sessions that were not used meanwhile.
+    stay(&gone[1..]);
+}
+
+#[test]
+fn a_header_or_a_parameter_may_name_the_session() {
+    let echoing = |name: &'static str| {
+        Origin::answer(move |request| {
+            // It repeats what a client has named, and names what is new.
+            let named = request.head.get("mcp-session-id").map(str::to_owned);
+            let named = named.unwrap_or_else(|| format!("{name}-{}", request.head.line.len()));
+            format!(
+                "HTTP/1.1 200 OK\r\nX-Origin: {name}\r\nMcp-Session-Id: {named}\r\nContent-Length: 0\r\n\r\n"
+            )
+            .into_bytes()
+        })
+        .unwrap()
+    };
+    let (a, b) = (echoing("a"), echoing("b"));
+    let rule = "      stick_table: { header: Mcp-Session-Id, match: [$http_mcp_session_id, $arg_session] }";
+    let gateway = Gateway::start(SIGMA, &catch_all("", &nodes(&[&a, &b]), rule)).unwrap();
+    let ask = |path: &str, fields: &str| {
+        let mut client = gateway.connect().unwrap();
+        let answer = client.ask(format!("GET {path} HTTP/1.1\r\nHost: h\r\n{fields}\r\n")).unwrap();
+        let field = |name| answer.head.get(name).unwrap().to_owned();
+        (field("x-origin"), field("mcp-session-id"))
+    };
+    let (origin, session) = ask("/", "");
+    for _ in 0..6 {
+        assert_eq!(ask("/", &format!("Mcp-Session-Id: {session}\r\n")).0, origin);
+        assert_eq!(ask(&format!("/?session={session}"), "").0, origin);
+    }
+    let forged: BTreeSet<_> = (0..12).map(|_| ask("/", "Mcp-Session-Id: forged\r\n").0).collect();
+    assert_eq!(forged.len(), 2);
 }
 
 #[test]

@@ -133,6 +133,16 @@ fn upstreams_and_services_are_refused_alike() {
         "secure: true",
     );
     check(json!({ "session_affinity": { "cookie": { "name": "a" } } }), "session_affinity", "add `secret`");
+    let stick = |fields: Value| json!({ "stick_table": fields });
+    check(stick(json!({})), "stick_table", "`cookie` and `header`");
+    check(stick(json!({ "cookie": "a", "header": "b" })), "stick_table", "`cookie` and `header`");
+    check(stick(json!({ "cookie": "a b" })), "stick_table.cookie", "");
+    check(stick(json!({ "header": "a", "match": ["$agr_a"] })), "stick_table.match[0]", "variables");
+    check(stick(json!({ "header": "a", "match": ["$arg_a", "a"] })), "stick_table.match[1]", "$arg_session");
+    check(stick(json!({ "cookie": "a", "size": 1 })), "stick_table.size", "");
+    let both = affinity(json!({ "name": "a" }));
+    let both = json!({ "session_affinity": both["session_affinity"], "stick_table": { "cookie": "a" } });
+    check(both, "stick_table", "one of the two");
     check(json!({ "type": "chash", "key": "uri", "zone_aware": {} }), "zone_aware", "another `type`");
     let subsets = |fields: Value| {
         let mut subsets = json!({ "selectors": [{ "keys": ["a"] }], "criteria": { "a": "$http_a" } });

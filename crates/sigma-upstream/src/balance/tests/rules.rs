@@ -279,6 +279,74 @@ fn a_node_without_weight_keeps_its_sessions_and_takes_no_others() {
     assert!((0..50).all(|_| session(&mut balancer, None, &none).expect("a node").0 == 1));
 }
 
+/// A world of sessions that nodes name: each is used once in each round.
+struct Named {
+    table: StickTable,
+    balancer: Balancer,
+    now_s: u64,
+}
+
+impl Named {
+    /// The node that each of some sessions is served by, as the table learns from the answers.
+    fn round(&mut self) -> Vec<usize> {
+        self.now_s += 10;
+        let mut serve = |session: u32| {
+            let (name, none) = (self.table.hash(&session.to_le_bytes()), Tried::default());
+            let known = self.table.find(name, self.now_s);
+            let (at, token) = self::session(&mut self.balancer, known, &none)?;
+            if known != Some(token) {
+                self.table.store(name, token, self.now_s);
+            }
+            Some(self.balancer.endpoints().endpoints[at].id().index())
+        };
+        (0..1_000).map(|session| serve(session).unwrap_or(usize::MAX)).collect()
+    }
+}
+
+#[test]
+fn sessions_that_nodes_name_move_only_when_their_node_is_gone() {
+    for balance in KINDS {
+        let config =
+            |on_gone: &str| json!({ "type": balance, "stick_table": { "cookie": "a", "on_gone": on_gone } });
+        let rules = |on_gone: &str| rules(configured(config(on_gone)));
+        let (shared, set) = cell(&[(1, 0), (1, 0), (2, 0), (1, 0)]);
+        let balancer = Balancer::new(rules("rebalance"), Arc::clone(&shared), 0);
+        let mut world = Named { table: StickTable::new(10_000, 60), balancer, now_s: 0 };
+        let first = world.round();
+        if balance == Balance::Roundrobin {
+            let count = |at| first.iter().filter(|node| **node == at).count();
+            assert_eq!([0, 1, 2, 3].map(count), [200, 200, 400, 200]);
+        }
+        assert_eq!(world.round(), first, "{balance:?}");
+        fell(&set, 3);
+        let moved = world.round();
+        let stay = |a: &[usize], b: &[usize], gone: usize| {
+            a.iter().zip(b).all(|(a, b)| if *a == gone { *b != gone } else { a == b })
+        };
+        assert!(stay(&first, &moved, 3), "{balance:?}");
+        rose(&set, 3);
+        assert_eq!(world.round(), moved);
+        // A node leaves the upstream, positions change.
+        shared
+            .publish(Arc::new(EndpointSet::new(set.endpoints[1..].to_vec(), Arc::clone(&set.health_epoch))));
+        let left = world.round();
+        assert!(stay(&moved, &left, 0));
+        set.endpoints[1].health.want(NodeState::Drain);
+        assert_eq!(world.round(), left);
+        set.endpoints[1].health.want(NodeState::Ready);
+        // Another worker, or another compilation of the upstream, finds the same.
+        world.balancer = Balancer::new(rules("reject"), Arc::clone(&shared), 5);
+        assert_eq!(world.round(), left);
+        fell(&set, 2);
+        let refused = world.round();
+        assert!(left.iter().zip(&refused).all(|(a, b)| *b == if *a == 2 { usize::MAX } else { *a }));
+        // What was not used for long is new again.
+        rose(&set, 2);
+        world.now_s += 61;
+        assert!(world.round().iter().all(|node| *node != usize::MAX));
+    }
+}
+
 /// The cell of nodes of weight 1 with this metadata.
 fn described(nodes: &[Value]) -> (Arc<UpstreamCell>, Arc<EndpointSet>) {
     let (_, set) = cell(&vec![(1, 0); nodes.len()]);

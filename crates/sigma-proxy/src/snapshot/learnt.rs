@@ -1,0 +1,207 @@
+//! Sessions that nodes name in their answers, and requests name again (HAProxy: `stick store-response` and
+//! `stick match`).
+
+use std::sync::Arc;
+
+use sigma_config::resources;
+use sigma_config::template::Template;
+use sigma_http::Headers;
+use sigma_plugin::Context;
+use sigma_plugin::machine::{Host, Machine};
+use sigma_plugin::variables::cookie;
+use sigma_upstream::balance::{SessionHash, StickTable, Token};
+
+/// The rule of an upstream, compiled.
+#[derive(Debug)]
+pub(crate) struct Learnt {
+    named_by: NamedBy,
+    /// Where requests name their session; empty: as answers do.
+    matches: Box<[Template]>,
+    /// Shared by the workers, and by what is compiled later of the same upstream.
+    table: Arc<StickTable>,
+}
+
+#[derive(Debug)]
+enum NamedBy {
+    Cookie(Box<str>),
+    Header(Box<str>),
+}
+
+/// The session that a request names.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Named {
+    session: SessionHash,
+    /// Its node, if it is known.
+    pub(crate) node: Option<Token>,
+}
+
+fn now_s() -> u64 {
+    Host.uptime().as_secs()
+}
+
+impl Learnt {
+    /// With the sessions of an earlier compilation.
+    pub(crate) fn compile(config: &resources::StickTable, before: Option<&Learnt>) -> Learnt {
+        let named_by = match (&config.cookie, &config.header) {
+            (Some(name), _) => NamedBy::Cookie(name.clone()),
+            (None, name) => NamedBy::Header(name.clone().unwrap_or_default()),
+        };
+        let (size, expire_s) = (config.size as usize, config.expire.into());
+        let table = match before.map(|before| &before.table) {
+            Some(table) if table.is_of(size, expire_s) => Arc::clone(table),
+            Some(table) => Arc::new(table.resized(size, expire_s, now_s())),
+            None => Arc::new(StickTable::new(size, expire_s)),
+        };
+        Learnt { named_by, matches: config.matches.iter().map(|text| Template::parse(text)).collect(), table }
+    }
+
+    /// Whether requests name their session by variables.
+    pub(crate) fn asks_variables(&self) -> bool {
+        !self.matches.is_empty()
+    }
+
+    /// The session that a request names, if it names one.
+    pub(crate) fn named(&self, ctx: &Context) -> Option<Named> {
+        let named = |name: &[u8]| {
+            let session = self.table.hash(name);
+            Named { session, node: self.table.find(session, now_s()) }
+        };
+        if self.matches.is_empty() {
+            let headers = &ctx.request.headers;
+            let name = match &self.named_by {
+                NamedBy::Cookie(name) => cookie(headers, name),
+                NamedBy::Header(name) => headers.find(name.as_bytes()),
+            };
+            return name.filter(|name| !name.is_empty()).map(named);
+        }
+        let mut text = Vec::new();
+        self.matches.iter().find_map(|template| {
+            text.clear();
+            (template.render(ctx, &mut text) > 0 && !text.is_empty()).then(|| named(&text))
+        })
+    }
+
+    /// Learns from an answer of the node with this token; `serves` tells whether a node still serves its
+    /// sessions.
+    ///
+    /// A name that the request has made up is nothing to learn, and a session that is known moves only when
+    /// its node is gone: whoever can make a node say something, or fail, moves nobody's session.
+    pub(crate) fn learn(
+        &self,
+        named: Option<Named>,
+        node: Token,
+        answer: &Headers,
+        serves: impl Fn(Token) -> bool,
+    ) {
+        let told = self.told(answer).map(|name| self.table.hash(name));
+        if let Some(session) = told.filter(|told| named.is_none_or(|named| named.session != *told))
+            && self.table.find(session, now_s()).is_none_or(|before| before != node && !serves(before))
+        {
+            self.table.store(session, node, now_s());
+        }
+        // Another node goes on with the session.
+        if let Some(Named { session, node: Some(before) }) = named
+            && before != node
+            && !serves(before)
+        {
+            self.table.store(session, node, now_s());
+        }
+    }
+
+    /// The name that an answer gives its session.
+    fn told<'a>(&self, answer: &'a Headers) -> Option<&'a [u8]> {
+        let name = match &self.named_by {
+            NamedBy::Header(name) => answer.find(name.as_bytes()),
+            NamedBy::Cookie(name) => {
+                let fields = answer.iter().filter(|(field, _)| field.eq_ignore_ascii_case(b"set-cookie"));
+                fields.filter_map(|(_, text)| set_by(text, name)).last()
+            }
+        };
+        name.filter(|name| !name.is_empty())
+    }
+}
+
+/// The value that a Set-Cookie field gives the cookie of this name.
+fn set_by<'t>(field: &'t [u8], name: &str) -> Option<&'t [u8]> {
+    let pair = field.split(|b| *b == b';').next()?;
+    let at = pair.iter().position(|b| *b == b'=')?;
+    (pair[..at].trim_ascii() == name.as_bytes()).then(|| pair[at + 1..].trim_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn learnt(fields: &str) -> Learnt {
+        Learnt::compile(&serde_json::from_str(fields).expect("a stick table"), None)
+    }
+
+    fn headers(fields: &[(&str, &str)]) -> Headers {
+        let mut headers = Headers::default();
+        fields.iter().for_each(|(name, value)| headers.append(name, value.as_bytes()));
+        headers
+    }
+
+    fn asking(fields: &[(&str, &str)]) -> Context {
+        let mut ctx = Context::default();
+        ctx.request.headers = headers(fields);
+        ctx
+    }
+
+    #[test]
+    fn answers_name_sessions_by_cookies_and_headers() {
+        let (cookie, header) = (learnt(r#"{"cookie": "SID"}"#), learnt(r#"{"header": "Mcp-Session-Id"}"#));
+        let check = |learnt: &Learnt, fields: &[(&str, &str)], want: Option<&str>| {
+            assert_eq!(learnt.told(&headers(fields)), want.map(str::as_bytes), "{fields:?}");
+        };
+        check(&cookie, &[("Set-Cookie", "SID=a.b; Path=/; HttpOnly")], Some("a.b"));
+        check(&cookie, &[("Set-Cookie", "a=b"), ("set-cookie", " SID = c ")], Some("c"));
+        check(&cookie, &[("Set-Cookie", "SID=a"), ("Set-Cookie", "SID=b")], Some("b"));
+        check(&cookie, &[("Set-Cookie", "SID=; Max-Age=0")], None);
+        check(&cookie, &[("Set-Cookie", "sid=a"), ("Set-Cookie", "a; SID=b"), ("Cookie", "SID=a")], None);
+        check(&header, &[("mcp-session-id", "x")], Some("x"));
+        check(&header, &[("mcp-session-id", "")], None);
+    }
+
+    #[test]
+    fn only_names_that_nodes_make_are_learnt() {
+        let learnt = learnt(r#"{"header": "sid"}"#);
+        let node = |name: &str| learnt.named(&asking(&[("SID", name)])).and_then(|named| named.node);
+        let gone = std::cell::Cell::new(0);
+        let answer = |request: &str, node: Token, answer: &str| {
+            let named = learnt.named(&asking(&[("sid", request)]));
+            learnt.learn(named, node, &headers(&[("Sid", answer)]), |node| node != gone.get());
+        };
+        // A node sends back what a client has made up.
+        answer("forged", 1, "forged");
+        assert_eq!(node("forged"), None);
+        answer("", 1, "a");
+        assert_eq!(node("a"), Some(1));
+        // Another node names the same session, or answers for it after a retry.
+        answer("", 2, "a");
+        answer("a", 2, "a");
+        assert_eq!(node("a"), Some(1));
+        // What is made up gets a name of the node's own.
+        answer("forged", 2, "b");
+        assert_eq!((node("forged"), node("b")), (None, Some(2)));
+        // Its node is gone, and another one goes on with it: it moves, with or without being told.
+        gone.set(1);
+        answer("a", 3, "a");
+        assert_eq!(node("a"), Some(3));
+        gone.set(2);
+        answer("b", 3, "");
+        assert_eq!(node("b"), Some(3));
+        gone.set(3);
+        answer("", 4, "a");
+        assert_eq!(node("a"), Some(4));
+    }
+
+    #[test]
+    fn requests_name_sessions_where_the_rule_says() {
+        let table = learnt(r#"{"cookie": "sid", "match": ["$http_x_sid", "s-$cookie_other"]}"#);
+        let named = |fields: &[(&str, &str)]| table.named(&asking(fields)).map(|named| named.session);
+        assert_eq!(named(&[("X-Sid", "a"), ("Cookie", "other=b")]), Some(table.table.hash(b"a")));
+        assert_eq!(named(&[("X-Sid", ""), ("Cookie", "other=b")]), Some(table.table.hash(b"s-b")));
+        assert_eq!(named(&[("Cookie", "sid=a")]), None);
+    }
+}
