@@ -21,6 +21,7 @@ pub mod env;
 pub mod expr;
 pub mod forms;
 pub mod health_events;
+pub mod health_file;
 pub mod id;
 pub mod io;
 pub mod kind;

@@ -457,6 +457,8 @@ pub struct Settings {
     pub dns: crate::dns::Dns,
     /// Who is told when a node goes out or comes back.
     pub health_events: crate::health_events::HealthEvents,
+    /// Where what is known of nodes lasts over a restart.
+    pub health_file: crate::health_file::HealthFile,
     /// The zone that this gateway is in, for upstreams with `zone_aware`; unset: they are served without
     /// regard to zones.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -560,6 +562,7 @@ impl Default for Settings {
             secret_lookup: crate::reference::SecretLookup::default(),
             dns: crate::dns::Dns::default(),
             health_events: crate::health_events::HealthEvents::default(),
+            health_file: crate::health_file::HealthFile::default(),
             zone: None,
             pid_file: None,
             server_header: None,

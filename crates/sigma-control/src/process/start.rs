@@ -110,6 +110,7 @@ pub(super) fn warn_of_restart(old: &Settings, new: &Settings) {
         ("secret_lookup", old.secret_lookup != new.secret_lookup),
         ("discovery", old.discovery != new.discovery),
         ("health_events", old.health_events != new.health_events),
+        ("health_file", old.health_file != new.health_file),
         ("dns.servers", old.dns.servers != new.dns.servers),
         ("dns.ipv6", old.dns.ipv6 != new.dns.ipv6),
         ("pid_file", old.pid_file != new.pid_file),

@@ -27,6 +27,7 @@ use crate::operators::running::{Command, Running, STOPPING};
 use crate::serving::desired::{Batch, Desired};
 use crate::serving::edit::Edit;
 use crate::serving::endpoints::Endpoints;
+use crate::serving::health_file::HealthFile;
 use crate::serving::plugins::Plugins;
 use crate::serving::publisher::{Part, Publisher, Whole, problems};
 use crate::serving::secret::{Limits, Secrets};
@@ -125,6 +126,7 @@ pub struct Supervisor {
     running: Arc<Running>,
     commands: mpsc::Receiver<Command>,
     pid_file: Option<PathBuf>,
+    health_file: Option<HealthFile>,
     /// Something was read since memory was last given back.
     has_changed: bool,
     /// Periods until the start counts as over; 0 when it is.
@@ -152,17 +154,23 @@ impl Signals {
     }
 }
 
-/// The endpoints of upstreams, whose health a webhook is told of if there is one. Within a runtime.
-fn endpoints(settings: &sigma_config::settings::Settings, workers: usize) -> Endpoints {
-    let endpoints = Endpoints::of(settings, workers);
-    match &settings.health_events.webhook {
-        None => endpoints,
-        Some(webhook) => {
-            let (events, teller) = webhook::queue(webhook);
-            tokio::spawn(teller.run());
-            endpoints.telling(events)
-        }
+/// The endpoints of upstreams, whose health a webhook is told of if there is one. They begin with what the file
+/// says of them. Within a runtime.
+async fn endpoints(
+    settings: &sigma_config::settings::Settings,
+    workers: usize,
+    file: Option<&HealthFile>,
+) -> Endpoints {
+    let mut endpoints = Endpoints::of(settings, workers);
+    if let Some(webhook) = &settings.health_events.webhook {
+        let (events, teller) = webhook::queue(webhook);
+        tokio::spawn(teller.run());
+        endpoints = endpoints.telling(events);
     }
+    if let Some(file) = file {
+        endpoints.begin_with_health(file.read().await);
+    }
+    endpoints
 }
 
 impl Supervisor {
@@ -194,7 +202,8 @@ impl Supervisor {
         let inheritance = Inheritance::new(workers, reporter, Arc::clone(&plugins.node));
         let compiler = inheritance.compiler(Arc::clone(&plugins.enabled));
         let desired = |checked| Desired::new(checked, Arc::clone(&plugins.enabled) as _, keyring.clone());
-        let endpoints = endpoints(settings, workers);
+        let health_file = HealthFile::of(&settings.health_file);
+        let endpoints = endpoints(settings, workers, health_file.as_ref()).await;
         let publisher = Arc::new(Publisher::new(desired(Checked::default()), endpoints, compiler, secrets));
         let mut desired = desired(checked);
         if let Some(store) = &store {
@@ -218,6 +227,9 @@ impl Supervisor {
         let gateway = Gateway::start(Arc::clone(&current), inheritance, pinned, writer)?;
         running.set_unready(None);
         let pid_file = write_pid_file(&settings)?;
+        if let Some(file) = &health_file {
+            tokio::spawn(file.clone().keep(Arc::clone(&publisher)));
+        }
         let revision = publisher.state().desired.revision();
         let supervisor = Supervisor {
             usage: Usage::of(&plugins.node),
@@ -233,6 +245,7 @@ impl Supervisor {
             running,
             commands,
             pid_file,
+            health_file,
             has_changed: true,
             until_settled: SETTLING_PERIODS,
             signals: Some(signals),
@@ -427,6 +440,9 @@ impl Supervisor {
         self.commands.close();
         while self.commands.try_recv().is_ok() {}
         tracing::info!(target: LIFE, "stopping: no new connections, open exchanges may finish");
+        if let Some(file) = &self.health_file {
+            file.write_last(&self.publisher).await;
+        }
         self.gateway.drain().await;
         if tokio::time::timeout(ENDING_TIMEOUT, self.node.end()).await.is_err() {
             tracing::error!("what plugins had buffered did not leave in time, and is lost");

@@ -22,7 +22,7 @@ use sigma_upstream::feed::{Feed, FeedError, NextNodes};
 use sigma_upstream::health::checker::{CheckerSpec, Checkers, TargetStatus};
 use sigma_upstream::health::outlier::Rules;
 use sigma_upstream::health::plan::{Plan, Traffic};
-use sigma_upstream::health::{HealthEvents, HealthRecords, NodeState};
+use sigma_upstream::health::{HealthEvents, HealthRecords, Kept, NodeState};
 use sigma_upstream::identity::EndpointIds;
 use sigma_upstream::watch::{Source, Watch, resolve_initial};
 use tokio::task::JoinHandle;
@@ -121,6 +121,26 @@ impl Endpoints {
     /// Tells whoever is to know when a node goes out or comes back.
     pub(crate) fn telling(self, events: HealthEvents) -> Endpoints {
         Endpoints { checkers: Checkers::telling(events), ..self }
+    }
+
+    /// Begins with what was known of nodes before this process.
+    pub(crate) fn begin_with_health(&mut self, kept: Kept) {
+        self.checkers.begin_with(kept);
+    }
+
+    /// What is known of nodes, for the next process.
+    pub(crate) fn kept_health(&self) -> Kept {
+        self.checkers.kept()
+    }
+
+    /// What moves when that changes.
+    pub(crate) fn health_changes(&self) -> u64 {
+        self.checkers.changes()
+    }
+
+    /// What was known before of upstreams that are not in force yet is too old.
+    pub(crate) fn forget_earlier_health(&mut self) {
+        self.checkers.forget_earlier();
     }
 
     /// For one compilation.
@@ -401,6 +421,9 @@ impl EndpointSource for Planning<'_> {
             if plan.outliers.is_some() {
                 health.compare(endpoints.workers);
             }
+        }
+        if let Some(plan) = &plan {
+            endpoints.checkers.plan(key, plan);
         }
         let feed = endpoints.feed(key, config)?;
         let service = feed.is_some().then(|| service_of(config));

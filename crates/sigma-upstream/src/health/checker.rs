@@ -8,13 +8,14 @@
 //! Probing begins with the configuration rather than with the first request, so that the first
 //! request does not meet a node that is known to be down.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
+use super::kept::{Earlier, Kept, KeptNode};
 use super::plan::{Active, Plan};
 use super::probe::probe;
 use super::state::{Standing, State};
@@ -54,6 +55,8 @@ pub struct Checkers {
     upstreams: HashMap<String, Checked>,
     states: Arc<NodeStates>,
     events: HealthEvents,
+    /// What was known before this process, by upstream. Each is given away when the upstream comes into force.
+    earlier: BTreeMap<String, Vec<KeptNode>>,
 }
 
 #[derive(Debug, Default)]
@@ -90,6 +93,48 @@ impl Checkers {
         Checkers { events, ..Checkers::default() }
     }
 
+    /// Begins with what was known before this process.
+    pub fn begin_with(&mut self, kept: Kept) {
+        self.earlier = kept.nodes;
+        for (upstream, nodes) in &kept.states {
+            for (node, state) in nodes {
+                if let Err(error) = self.states.set(upstream, node, *state) {
+                    tracing::warn!(upstream, node, error, "the state of a node is not taken over");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What was known before of upstreams that have not come into force yet is too old.
+    pub fn forget_earlier(&mut self) {
+        self.earlier.clear();
+    }
+
+    /// What the next process is to begin with.
+    pub fn kept(&self) -> Kept {
+        let nodes = self.upstreams.iter().map(|(key, checked)| (key.clone(), checked.records.kept()));
+        // Of upstreams that have not come into force yet, what was known before.
+        let earlier = self.earlier.iter().map(|(key, nodes)| (key.clone(), nodes.clone()));
+        let nodes = earlier.chain(nodes).filter(|(_, nodes)| !nodes.is_empty()).collect();
+        Kept { nodes, states: self.states.told() }
+    }
+
+    /// What moves when a checked node becomes usable or unusable, or an operator says something.
+    pub fn changes(&self) -> u64 {
+        let epochs = self.upstreams.values().map(|checked| checked.records.epoch().get());
+        epochs.fold(self.states.changes(), u64::wrapping_add)
+    }
+
+    /// The upstream with this key is judged by `plan` from now on: what was known of its nodes before this
+    /// process holds, as far as something in the plan will take it back. Within a runtime.
+    pub fn plan(&mut self, key: &str, plan: &Arc<Plan>) {
+        if let Some(earlier) = self.earlier.get(key) {
+            let earlier = Earlier::new(earlier, plan);
+            self.records(key).begin_with(earlier);
+        }
+    }
+
     /// What operators want of nodes, checked or not.
     pub fn states(&self) -> &Arc<NodeStates> {
         &self.states
@@ -107,6 +152,9 @@ impl Checkers {
                     *lock(&running.cell) = cell;
                 }
                 _ => checked.running = Some(Running::start(plan, cell)),
+            }
+            if self.earlier.remove(&key).is_some() {
+                checked.records.settle();
             }
             self.upstreams.insert(key, checked);
         }

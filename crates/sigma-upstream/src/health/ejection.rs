@@ -38,8 +38,14 @@ pub(super) fn after_check(
 /// Ejects a target that `rule` has found among `nodes`, if the rules allow it now.
 pub(super) fn eject(rules: &Rules, target: &Arc<Health>, rule: Rule, nodes: &[Endpoint]) {
     let now_ms = unix_ms();
-    let Some(until_ms) = decide(rules, target, rule, nodes, now_ms, || fastrand::u64(..)) else { return };
-    let (target, time) = (Arc::downgrade(target), Duration::from_millis(until_ms - now_ms));
+    if let Some(until_ms) = decide(rules, target, rule, nodes, now_ms, || fastrand::u64(..)) {
+        end_later(target, until_ms, now_ms);
+    }
+}
+
+/// Lets the ejection of a target end at `until_ms`.
+pub(super) fn end_later(target: &Arc<Health>, until_ms: u64, now_ms: u64) {
+    let (target, time) = (Arc::downgrade(target), Duration::from_millis(until_ms.saturating_sub(now_ms)));
     tokio::spawn(async move {
         tokio::time::sleep(time).await;
         let Some(target) = target.upgrade() else { return };
@@ -105,7 +111,8 @@ pub(super) fn compare(rules: &Rules, distinct: &[Endpoint]) -> Vec<(usize, Rule)
     rules.outliers(&distinct.iter().map(sample).collect::<Vec<_>>())
 }
 
-fn unix_ms() -> u64 {
+/// The time on the wall, which ends of ejections are told in.
+pub(super) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

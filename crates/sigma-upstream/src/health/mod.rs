@@ -11,6 +11,7 @@
 //! - [`agent`]: what agents on nodes say.
 //! - [`checker`]: the loops that probe and compare, and their life across reloads.
 //! - [`records`]: the targets of one upstream.
+//! - [`kept`]: what of all this the next process begins with.
 //!
 //! A [`Health`] is written by the control side only and read by every worker. What workers learn
 //! from traffic travels through a bounded channel ([`HealthReporter`]), but for what they count.
@@ -20,6 +21,7 @@ pub mod checker;
 mod ejection;
 mod event;
 mod grpc;
+mod kept;
 pub mod outlier;
 pub mod plan;
 pub mod probe;
@@ -41,6 +43,7 @@ use crate::overload::gate::{Gate, Line};
 
 pub use checker::{CheckerSpec, Checkers, TargetStatus};
 pub use event::{HealthEvent, HealthEvents};
+pub use kept::{Kept, KeptEjections, KeptNode};
 use outlier::{Course, Rule, Rules, Seen};
 pub use plan::{Passive, Plan, PlanError};
 pub use records::{Configured, HealthRecords, NodeStates};

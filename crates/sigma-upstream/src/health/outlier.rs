@@ -37,6 +37,11 @@ impl Rule {
         Rule::LocalOriginFailurePercentage,
     ];
 
+    /// The rule with this name.
+    pub(super) fn named(name: &str) -> Option<Rule> {
+        Rule::ALL.into_iter().find(|rule| rule.name() == name)
+    }
+
     /// The name in configurations and reasons.
     pub fn name(self) -> &'static str {
         match self {
@@ -145,6 +150,11 @@ impl Rules {
             failure_threshold: config.failure_percentage_threshold.into(),
             enforcing,
         }
+    }
+
+    /// The longest time of an ejection.
+    pub(super) fn longest_ms(&self) -> u64 {
+        self.max_ejection_ms.saturating_add(self.jitter_ms)
     }
 
     /// Whether a node that `rule` has found is ejected; `random` are 64 random bits.
@@ -275,6 +285,16 @@ pub struct Course {
 }
 
 impl Course {
+    /// That of a node with so many ejections behind it, of which the present one ends then.
+    pub(super) fn after(multiplier: u32, until_ms: Option<u64>) -> Course {
+        Course { multiplier, until_ms, seen: Totals::default() }
+    }
+
+    /// How many ejections make the next one longer.
+    pub(super) fn ejections(&self) -> u32 {
+        self.multiplier
+    }
+
     /// The node is ejected at `now_ms`; returns when it comes back. `random` are 64 random bits.
     pub fn eject(&mut self, rules: &Rules, now_ms: u64, random: u64) -> u64 {
         self.multiplier = self.multiplier.saturating_add(1);

@@ -1,9 +1,11 @@
 //! The targets of one upstream.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::AtomicBool;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+use super::ejection::unix_ms;
+use super::kept::{Earlier, KeptNode};
 use super::state::NodeState;
 use super::{Health, HealthEpoch, HealthEvents, Place};
 use crate::endpoint::{Address, node_name};
@@ -18,6 +20,8 @@ const STATES_MAX: usize = 10_000;
 pub struct NodeStates {
     /// What this process was told, by upstream and node.
     told: Mutex<HashMap<(String, String), NodeState>>,
+    /// How often it was told something.
+    changes: AtomicU64,
     /// What the configuration says, by upstream.
     configured: Mutex<HashMap<String, Configured>>,
 }
@@ -32,6 +36,7 @@ impl NodeStates {
     /// Returns an error if too many nodes are in other states than ready.
     pub fn set(&self, upstream: &str, node: &str, wanted: NodeState) -> Result<(), &'static str> {
         let mut states = lock(&self.told);
+        self.changes.fetch_add(1, Ordering::Relaxed);
         let key = (upstream.to_owned(), node.to_owned());
         if wanted == NodeState::Ready {
             states.remove(&key);
@@ -59,6 +64,20 @@ impl NodeStates {
     /// Forgets what the configuration said of upstreams that are gone.
     pub fn keep_configured(&self, is_there: impl Fn(&str) -> bool) {
         lock(&self.configured).retain(|upstream, _| is_there(upstream));
+    }
+
+    /// How often this process was told something.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
+    }
+
+    /// What this process was told, by upstream and node.
+    pub fn told(&self) -> BTreeMap<String, BTreeMap<String, NodeState>> {
+        let mut all: BTreeMap<String, BTreeMap<String, NodeState>> = BTreeMap::new();
+        for ((upstream, node), state) in lock(&self.told).iter() {
+            all.entry(upstream.clone()).or_default().insert(node.clone(), *state);
+        }
+        all
     }
 
     /// Whether this process was told of any node.
@@ -106,6 +125,8 @@ struct Known {
     sweep_at: usize,
     /// How many workers count for outlier detection; None without it.
     workers: Option<usize>,
+    /// What was known of the endpoints before this process.
+    earlier: Earlier,
 }
 
 /// Which endpoint a record is of: names may share an address, and a name may have several.
@@ -114,6 +135,12 @@ struct Target {
     host: String,
     port: u16,
     address: Address,
+}
+
+impl Target {
+    fn named(&self) -> (String, u16, String) {
+        (self.host.clone(), self.port, self.address.to_string())
+    }
 }
 
 /// Below this many records nobody looks for those without a user.
@@ -157,8 +184,31 @@ impl HealthRecords {
         let wanted = self.states.of(&self.upstream, &target.host, port, &target.address);
         health.want(wanted);
         let health = Arc::new(health);
+        known.earlier.give(target.named(), &health, unix_ms());
         known.records.insert(target, Arc::downgrade(&health));
         health
+    }
+
+    /// What was known of the endpoints before this process, for those that are new.
+    pub(super) fn begin_with(&self, earlier: Earlier) {
+        lock(&self.known).earlier = earlier;
+    }
+
+    /// The upstream is in force.
+    pub(super) fn settle(&self) {
+        let Known { records, earlier, .. } = &mut *lock(&self.known);
+        let known: HashSet<_> = records.keys().map(Target::named).collect();
+        earlier.settle(|which| known.contains(which));
+    }
+
+    /// What is worth being known of the endpoints by the next process.
+    pub(super) fn kept(&self) -> Vec<KeptNode> {
+        let known = lock(&self.known);
+        let of =
+            |(target, health): (&Target, &Weak<Health>)| KeptNode::of(target.named(), &*health.upgrade()?);
+        let mut kept: Vec<KeptNode> = known.records.iter().filter_map(of).collect();
+        kept.sort_unstable_by(|a, b| (&a.host, a.port, &a.address).cmp(&(&b.host, b.port, &b.address)));
+        kept
     }
 
     /// Outlier detection compares the endpoints from now on, by what so many workers count.

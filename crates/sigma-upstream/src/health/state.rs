@@ -75,8 +75,13 @@ impl Limits {
 impl Event {
     const ALL: [Event; 4] = [Event::Success, Event::HttpFailure, Event::TcpFailure, Event::Timeout];
 
+    /// The event with this name.
+    pub(super) fn named(name: &str) -> Option<Event> {
+        Event::ALL.into_iter().find(|event| event.name() == name)
+    }
+
     /// The name in reasons.
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Event::Success => "success",
             Event::HttpFailure => "http_failure",

@@ -269,6 +269,20 @@ fn states_in_the_store_hold_for_all_gateways_and_over_restarts() {
 }
 
 #[test]
+fn what_a_process_was_told_is_known_after_a_restart() {
+    let mut world = World::new();
+    world.set(1, "maintenance");
+    let kept = || std::fs::read_to_string(world.gateway.dir().join("data/health.json"));
+    assert!(until(PATIENCE, || kept().is_ok_and(|text| text.contains("maintenance"))));
+    world.gateway.kill().unwrap();
+    world.gateway.start_again().unwrap();
+    await_control(&world.gateway);
+    world.serves(200, [true, false]);
+    world.set(1, "ready");
+    world.serves(200, [true, true]);
+}
+
+#[test]
 fn who_names_no_node_is_told() {
     let world = World::new();
     let check = |args: &[&str], word: &str| {

@@ -159,6 +159,64 @@ fn failures_on_connections_eject_a_node() {
     }
 }
 
+/// The file of what is known of nodes, once it says this.
+fn kept(gateway: &Gateway, word: &str) -> std::path::PathBuf {
+    let path = gateway.dir().join("data/health.json");
+    let says = || std::fs::read_to_string(&path).is_ok_and(|text| text.contains(word));
+    assert!(until(PATIENCE, says), "{word} is not in {}:\n{}", path.display(), gateway.stderr());
+    path
+}
+
+fn start_again(gateway: &mut Gateway) {
+    gateway.kill().unwrap();
+    gateway.start_again().unwrap();
+    crate::managed::await_control(gateway);
+}
+
+#[test]
+fn an_ejection_lasts_over_a_restart_and_a_damaged_file_is_none() {
+    let ((bad, _), (good, _), (other, _)) = (node(503), node(200), node(200));
+    let detection = json!({ "consecutive_5xx": 4, "base_ejection_time": 3600, "max_ejection_time": 7200 });
+    let upstream = json!({ "outlier_detection": detection });
+    let mut gateway = gateway(&[&bad, &good, &other], upstream);
+    let before = requests_until(&gateway, &bad, &json!("outlier: consecutive_5xx"));
+    kept(&gateway, "consecutive_5xx");
+    start_again(&mut gateway);
+    let after = shown(&gateway, &bad);
+    assert_eq!((&after["reason"], &after["ejected_until"]), (&before["reason"], &before["ejected_until"]));
+    let asked = bad.requests();
+    (0..20).for_each(|_| assert_eq!(get(&gateway), 200));
+    assert_eq!(bad.requests(), asked);
+    // It is there for the one after that as well.
+    let path = kept(&gateway, "consecutive_5xx");
+    start_again(&mut gateway);
+    assert_eq!(shown(&gateway, &bad)["reason"], before["reason"]);
+    gateway.kill().unwrap();
+    std::fs::write(path, "{\"version\":1,").unwrap();
+    gateway.start_again().unwrap();
+    crate::managed::await_control(&gateway);
+    assert_eq!(shown(&gateway, &bad)["reason"], Value::Null);
+    assert!(gateway.stderr().contains("cannot read what was known of nodes"), "{}", gateway.stderr());
+}
+
+#[test]
+fn nodes_that_probes_have_found_down_are_down_after_a_restart() {
+    let ((bad, _), (good, _)) = (node(503), node(200));
+    // Nobody finds out again within the test.
+    let probes = json!({ "http_path": "/", "healthy": { "interval": 1, "successes": 1 },
+        "unhealthy": { "interval": 3600, "http_failures": 1 } });
+    let upstream = json!({ "checks": { "active": probes } });
+    let mut gateway = gateway(&[&bad, &good], upstream);
+    let is_down = |gateway: &Gateway| shown(gateway, &bad)["reason"] == "active check: http_failure";
+    assert!(until(PATIENCE, || is_down(&gateway)), "{}", gateway.stderr());
+    kept(&gateway, "http_failure");
+    let asked = bad.requests();
+    start_again(&mut gateway);
+    assert!(is_down(&gateway));
+    (0..20).for_each(|_| assert_eq!(get(&gateway), 200));
+    assert_eq!(bad.requests(), asked);
+}
+
 /// How a node ends calls.
 #[derive(Clone, Copy)]
 enum Ends {

@@ -1,0 +1,226 @@
+//! What is known of nodes, in a file: a start begins with it. A file that cannot be read changes nothing, and the
+//! log says so.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use sigma_config::health_file as settings;
+use sigma_upstream::health::Kept;
+
+use super::publisher::Publisher;
+
+/// How often changes are looked for.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Within its age a file is written so often, whether or not anything has changed.
+const TIMES: u32 = 4;
+
+/// A file that is larger is none of ours.
+const FILE_MAX: u64 = 64 << 20;
+
+/// The layout of the file.
+const VERSION: u32 = 1;
+
+/// The file of this process.
+#[derive(Debug, Clone)]
+pub(crate) struct HealthFile {
+    path: PathBuf,
+    max_age: Duration,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    version: u32,
+    /// In Unix milliseconds.
+    written_ms: u64,
+    #[serde(flatten)]
+    kept: Kept,
+}
+
+impl HealthFile {
+    /// None if it is switched off.
+    pub(crate) fn of(settings: &settings::HealthFile) -> Option<HealthFile> {
+        let path = settings.file()?.clone();
+        Some(HealthFile { path, max_age: Duration::from_secs(settings.max_age.into()) })
+    }
+
+    /// What the file says; nothing if there is none.
+    pub(crate) async fn read(&self) -> Kept {
+        let path = self.path.clone();
+        let read = tokio::task::spawn_blocking(move || read_file(&path)).await;
+        match read.unwrap_or_else(|error| Err(io::Error::other(error))) {
+            Ok(document) => document.map(|document| self.believed(document, unix_ms())).unwrap_or_default(),
+            Err(error) => {
+                let path = self.path.display();
+                tracing::warn!(%path, %error, "cannot read what was known of nodes: all count as well; delete the file if it is damaged");
+                Kept::default()
+            }
+        }
+    }
+
+    /// What a file is believed at `now_ms`.
+    fn believed(&self, document: Document, now_ms: u64) -> Kept {
+        let age = Duration::from_millis(now_ms.saturating_sub(document.written_ms));
+        if age <= self.max_age {
+            return document.kept;
+        }
+        if !document.kept.nodes.is_empty() {
+            tracing::warn!(age_s = age.as_secs(), "what was known of the health of nodes is too old");
+        }
+        Kept { states: document.kept.states, ..Kept::default() }
+    }
+
+    /// Keeps the file up to date until the process ends.
+    pub(crate) async fn keep(self, publisher: Arc<Publisher>) {
+        let (began, mut written, mut seen) = (Instant::now(), Instant::now(), None);
+        let (mut last, mut fails) = (Kept::default(), false);
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let is_due = written.elapsed() >= self.max_age / TIMES;
+            let kept = {
+                let endpoints = &mut publisher.state().endpoints;
+                if began.elapsed() > self.max_age {
+                    endpoints.forget_earlier_health();
+                }
+                let changes = endpoints.health_changes();
+                if seen.replace(changes) == Some(changes) && !is_due {
+                    continue;
+                }
+                endpoints.kept_health()
+            };
+            let is_same = kept == last;
+            if is_same && (kept == Kept::default() || !is_due) {
+                continue;
+            }
+            written = Instant::now();
+            match self.write_aside(kept.clone()).await {
+                Ok(()) => (last, fails) = (kept, false),
+                Err(error) if !fails => {
+                    fails = true;
+                    let path = self.path.display();
+                    tracing::warn!(%path, %error, "cannot keep what is known of nodes; see `health_file`");
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Writes what is known now, for the next process.
+    pub(crate) async fn write_last(&self, publisher: &Publisher) {
+        let kept = publisher.state().endpoints.kept_health();
+        if kept == Kept::default() && !self.path.exists() {
+            return;
+        }
+        if let Err(error) = self.write_aside(kept).await {
+            tracing::warn!(path = %self.path.display(), %error, "cannot keep what is known of nodes");
+        }
+    }
+
+    async fn write_aside(&self, kept: Kept) -> io::Result<()> {
+        let (path, document) =
+            (self.path.clone(), Document { version: VERSION, written_ms: unix_ms(), kept });
+        let written = tokio::task::spawn_blocking(move || write_file(&path, &document)).await;
+        written.unwrap_or_else(|error| Err(io::Error::other(error)))
+    }
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// None if there is no file.
+fn read_file(path: &Path) -> io::Result<Option<Document>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut text = Vec::new();
+    file.take(FILE_MAX).read_to_end(&mut text)?;
+    let document: Document = serde_json::from_slice(&text)?;
+    if document.version != VERSION {
+        return Err(io::Error::other(format!("its layout is {}, not {VERSION}", document.version)));
+    }
+    Ok(Some(document))
+}
+
+/// Writes a file that takes the place of the one before when it is complete.
+fn write_file(path: &Path, document: &Document) -> io::Result<()> {
+    let text = serde_json::to_vec(document)?;
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let draft = path.with_file_name(name);
+    match std::fs::remove_file(&draft) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    file.write_all(&text)?;
+    std::fs::rename(&draft, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use sigma_upstream::health::{KeptNode, NodeState};
+
+    use super::*;
+
+    fn file(path: PathBuf) -> HealthFile {
+        HealthFile { path, max_age: Duration::from_secs(60) }
+    }
+
+    fn kept() -> Kept {
+        let node = KeptNode {
+            host: "h".to_owned(),
+            port: 80,
+            address: "10.0.0.1:80".to_owned(),
+            down: Some("timeout".to_owned()),
+            ejections: None,
+        };
+        let state = [("h:80".to_owned(), NodeState::Drain)].into();
+        Kept {
+            nodes: [("upstreams/1".to_owned(), vec![node])].into(),
+            states: [("upstreams/1".to_owned(), state)].into(),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_written_is_read_and_a_damaged_file_is_nothing() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let file = file(dir.path().join("a/health.json"));
+        assert_eq!(file.read().await, Kept::default());
+        file.write_aside(kept()).await.expect("written");
+        assert_eq!(file.read().await, kept());
+        for damaged in ["", "{}", r#"{"version":2,"written_ms":1}"#, "\u{0}", "[]"] {
+            std::fs::write(&file.path, damaged).expect("a file");
+            assert_eq!(file.read().await, Kept::default(), "{damaged:?}");
+        }
+        std::fs::write(&file.path, r#"{"version":1,"written_ms":1}"#).expect("a file");
+        assert_eq!(file.read().await, Kept::default());
+        let nowhere = HealthFile { path: dir.path().to_owned(), ..file };
+        assert_eq!(nowhere.read().await, Kept::default());
+    }
+
+    #[test]
+    fn an_old_file_is_believed_what_operators_have_said() {
+        let check = |written_ms: u64, now_ms: u64, is_believed: bool| {
+            let believed = file(PathBuf::new())
+                .believed(Document { version: VERSION, written_ms, kept: kept() }, now_ms);
+            assert_eq!(believed.states, kept().states);
+            assert_eq!(believed.nodes.is_empty(), !is_believed, "{written_ms} {now_ms}");
+        };
+        check(1_000, 61_000, true);
+        check(1_000, 61_001, false);
+        // The clock was set back.
+        check(90_000, 1_000, true);
+    }
+}
