@@ -15,7 +15,7 @@ use sigma_config::resources::{Confidential, DiscoveryArgs, Node};
 
 use crate::http::{Answer, Http, Members, Question, Trust};
 use crate::node::{self, LeftOut};
-use crate::source::{Listing, Source, Trouble};
+use crate::source::{Env, Listing, Source, Trouble};
 
 /// The port of services that name none.
 const PORT: u16 = 80;
@@ -32,9 +32,9 @@ pub(crate) fn encoded(text: &str) -> String {
 }
 
 /// The client of all questions to one Consul: services share what it knows of certificates.
-pub(crate) fn client(timeout: ConsulTimeout, answer_bytes: u32) -> Arc<Http> {
+pub(crate) fn client(timeout: ConsulTimeout, env: &Env) -> Arc<Http> {
     let connect = Duration::from_millis(timeout.connect.into());
-    Arc::new(Http::new(connect, answer_bytes as usize, Trust::System))
+    Arc::new(Http::new(connect, Trust::System, env))
 }
 
 /// Asks Consul, and waits there.
@@ -86,6 +86,7 @@ impl Blocking {
                     if is_news {
                         return Ok(answer);
                     }
+                    self.http.tally().succeeded();
                 }
                 Err(trouble) => {
                     (self.index, self.has_answer) = (0, false);

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::Value;
-use sigma_config::discovery::{ConsulKv, Registry};
+use sigma_config::discovery::{ConsulKv, DiscoveryLimits, Registry};
 use sigma_config::resources::Node;
 
 use crate::consul::{Blocking, client, encoded};
 use crate::http::Members;
 use crate::node::{self, LeftOut};
-use crate::source::{Listing, Source, Trouble};
+use crate::source::{Env, Listing, Source, Trouble};
 
 /// All folders below the prefix.
 pub(crate) struct ConsulKeys {
@@ -25,21 +25,25 @@ struct Folders {
     prefix: String,
     skip: Vec<String>,
     weight: u32,
-    /// Nodes of a service, and keys.
-    most: (u32, u32),
+    limits: DiscoveryLimits,
 }
 
 impl ConsulKeys {
-    pub(crate) fn new(settings: &ConsulKv, answer_bytes: u32, most: (u32, u32)) -> ConsulKeys {
+    pub(crate) fn new(settings: &ConsulKv, env: &Env) -> ConsulKeys {
         let pace = (settings.keepalive, settings.fetch_interval);
         let prefix = settings.prefix.trim_matches('/').to_owned();
         let path: Vec<String> = prefix.split('/').map(encoded).collect();
         let members = Members::new(&settings.servers);
-        let http = client(settings.timeout, answer_bytes);
+        let http = client(settings.timeout, env);
         ConsulKeys {
             blocking: Blocking::new(http, members, settings.token.clone(), settings.timeout, pace),
             target: format!("/v1/kv/{}/?recurse=true", path.join("/")),
-            folders: Folders { prefix, skip: settings.skip_keys.clone(), weight: settings.weight, most },
+            folders: Folders {
+                prefix,
+                skip: settings.skip_keys.clone(),
+                weight: settings.weight,
+                limits: env.limits,
+            },
         }
     }
 }
@@ -48,7 +52,7 @@ impl Folders {
     /// The folders of an answer, without the prefix, with their nodes.
     fn listing(&self, answer: &Value) -> Option<Listing> {
         let keys = answer.as_array()?;
-        if keys.len() > self.most.1 as usize {
+        if keys.len() > self.limits.objects as usize {
             tracing::warn!(keys = keys.len(), "Consul has more keys than `discovery.limits.objects`");
             return None;
         }
@@ -72,8 +76,9 @@ impl Folders {
             }
         }
         left_out.tell(Registry::ConsulKv);
-        let listed =
-            |(folder, nodes): (&str, Vec<Node>)| (folder.into(), node::list(folder, nodes, self.most.0));
+        let listed = |(folder, nodes): (&str, Vec<Node>)| {
+            (folder.into(), node::list(folder, nodes, self.limits.nodes))
+        };
         Some(folders.into_iter().map(listed).collect())
     }
 }
@@ -138,7 +143,7 @@ mod tests {
             "servers": [server.address()], "skip_keys": ["upstreams/old/"], "token": "hush", "fetch_interval": 1
         });
         let settings: ConsulKv = serde_json::from_value(settings).expect("settings");
-        let mut source = ConsulKeys::new(&settings, 1 << 20, (10, 10));
+        let mut source = ConsulKeys::new(&settings, &Env::of(10, 10));
         server.answer(
             "200 OK",
             "X-Consul-Index: 9\r\n",

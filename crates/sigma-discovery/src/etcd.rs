@@ -12,13 +12,13 @@ use base64::prelude::BASE64_STANDARD;
 use reqwest::Method;
 use reqwest::header::AUTHORIZATION;
 use serde_json::{Value, json};
-use sigma_config::discovery::{EtcdDiscovery, Registry, RegistryAddress};
+use sigma_config::discovery::{DiscoveryLimits, EtcdDiscovery, Registry, RegistryAddress};
 use sigma_config::resources::{Confidential, Node};
 
 use crate::http::{Http, Members, Question, Trust};
 use crate::list_watch::{Heard, Lines, Watched};
 use crate::node::{self, LeftOut};
-use crate::source::{Listing, Trouble};
+use crate::source::{Env, Listing, Trouble};
 
 /// A watch is begun anew after this long: one whose other side is gone without a word ends at last.
 const WATCH: Duration = Duration::from_secs(300);
@@ -32,9 +32,7 @@ pub(crate) struct Folder {
     prefix: String,
     weight: u32,
     within: Duration,
-    answer_bytes: u32,
-    /// Nodes of a service, and keys.
-    most: (u32, u32),
+    limits: DiscoveryLimits,
     token: Confidential,
     keys: Keys,
 }
@@ -48,18 +46,17 @@ struct Keys {
 }
 
 impl Folder {
-    pub(crate) fn new(settings: &EtcdDiscovery, answer_bytes: u32, most: (u32, u32)) -> Folder {
+    pub(crate) fn new(settings: &EtcdDiscovery, env: &Env) -> Folder {
         let timeout = settings.timeout;
         let connect = Duration::from_millis(timeout.connect.into());
         Folder {
             members: Members::new(&settings.host),
-            http: Http::new(connect, answer_bytes as usize, Trust::System),
+            http: Http::new(connect, Trust::System, env),
             user: (!settings.user.is_empty()).then(|| (settings.user.clone(), settings.password.clone())),
             prefix: format!("{}/", settings.prefix),
             weight: settings.weight,
             within: connect + Duration::from_millis(u64::from(timeout.send) + u64::from(timeout.read)),
-            answer_bytes,
-            most,
+            limits: env.limits,
             token: Confidential::default(),
             keys: Keys::default(),
         }
@@ -109,7 +106,7 @@ impl Folder {
         match BASE64_STANDARD.decode(text).ok().and_then(|value| read_node(&value, self.weight)) {
             Some(node) => {
                 keys.nodes.insert(name, node);
-                (keys.nodes.len() <= self.most.1 as usize).then_some(())
+                (keys.nodes.len() <= self.limits.objects as usize).then_some(())
             }
             None => {
                 left_out.note(&name);
@@ -169,7 +166,7 @@ impl Watched for Folder {
         });
         let response = self.http.open(&address, self.question("/v3/watch", body, WATCH)?).await?;
         match response.status().as_u16() {
-            200 => Ok(Some(Lines::new(response, self.answer_bytes as usize))),
+            200 => Ok(Some(Lines::new(response, self.limits.answer_bytes as usize))),
             // The token holds no longer.
             401 | 403 => Ok(None),
             status => Err(Trouble(format!("{} answered status {status}", address.base()))),
@@ -190,8 +187,9 @@ impl Watched for Folder {
                 services.entry(service).or_default().push(node.clone());
             }
         }
-        let listed =
-            |(service, nodes): (&str, Vec<Node>)| (service.into(), node::list(service, nodes, self.most.0));
+        let listed = |(service, nodes): (&str, Vec<Node>)| {
+            (service.into(), node::list(service, nodes, self.limits.nodes))
+        };
         services.into_iter().map(listed).collect()
     }
 
@@ -228,7 +226,7 @@ mod tests {
         let mut settings = json!({ "host": [server.address()], "prefix": "/services" });
         settings.as_object_mut().expect("an object").extend(more.as_object().cloned().expect("an object"));
         let settings: EtcdDiscovery = serde_json::from_value(settings).expect("settings");
-        ListWatch::new(Folder::new(&settings, 1 << 16, (10, 20)))
+        ListWatch::new(Folder::new(&settings, &Env::of(10, 20)), &Env::default())
     }
 
     fn pair(key: &str, value: &str) -> Value {

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use reqwest::header::{ACCEPT, HeaderValue};
 use serde_json::{Map, Value};
-use sigma_config::discovery::{Eureka, Registry};
+use sigma_config::discovery::{DiscoveryLimits, Eureka, Registry, RegistryAddress};
 use sigma_config::resources::Node;
 
 use crate::http::{Answer, Http, Members, Question, Trust};
 use crate::node::{self, LeftOut};
-use crate::source::{Listing, Source, Trouble};
+use crate::polling::{Asked, Polling};
+use crate::source::{Env, Listing, Trouble};
 
 /// The metadata under which a node's zone is known, wherever the registry has it.
 pub(crate) const ZONE: &str = "zone";
@@ -24,15 +25,11 @@ const DELTAS: u32 = 10;
 
 /// All applications.
 pub(crate) struct Applications {
-    members: Members,
     http: Http,
     target: String,
     within: Duration,
-    interval: Duration,
     weight: u32,
-    /// Nodes of an application, and instances of all.
-    most: (u32, u32),
-    has_answer: bool,
+    limits: DiscoveryLimits,
     /// How often changes may be asked for before everything is.
     deltas_left: u32,
     asks_for_deltas: bool,
@@ -40,87 +37,70 @@ pub(crate) struct Applications {
 }
 
 impl Applications {
-    pub(crate) fn new(settings: &Eureka, answer_bytes: u32, most: (u32, u32)) -> Applications {
+    /// All applications, asked for at intervals.
+    pub(crate) fn polled(settings: &Eureka, env: &Env) -> Polling<Applications> {
+        let interval = Duration::from_secs(settings.fetch_interval.into());
+        Polling::new(Applications::new(settings, env), Members::shuffled(&settings.host), interval)
+    }
+
+    fn new(settings: &Eureka, env: &Env) -> Applications {
         let timeout = settings.timeout;
         let connect = Duration::from_millis(timeout.connect.into());
         Applications {
-            members: Members::shuffled(&settings.host),
-            http: Http::new(connect, answer_bytes as usize, Trust::System),
+            http: Http::new(connect, Trust::System, env),
             target: format!("/{}/apps", settings.prefix.trim_matches('/')).replace("//", "/"),
             within: connect + Duration::from_millis(u64::from(timeout.send) + u64::from(timeout.read)),
-            interval: Duration::from_secs(settings.fetch_interval.into()),
             weight: settings.weight,
-            most,
-            has_answer: false,
+            limits: env.limits,
             deltas_left: 0,
             asks_for_deltas: settings.delta,
             instances: Instances::default(),
         }
     }
 
-    async fn get(&self, further: &str) -> Result<Answer, Trouble> {
+    async fn get(&self, address: &RegistryAddress, further: &str) -> Result<Answer, Trouble> {
         let target = format!("{}{further}", self.target);
         let mut question = Question::get(&target, self.within);
         question.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-        self.http.ask(self.members.current(), question).await
-    }
-
-    async fn ask(&mut self) -> Result<Listing, Trouble> {
-        if self.deltas_left > 0 {
-            self.deltas_left -= 1;
-            if self.ask_for_changes().await? {
-                return Ok(self.instances.listing(self.most.0));
-            }
-        }
-        let value = self.get("").await?.json(self.members.current())?;
-        let mut instances = Instances::default();
-        let base = self.members.current().base();
-        let unusable = || Trouble(format!("{base} answered something else than applications, or too many"));
-        instances.take(&value, false, self.weight, self.most.1).ok_or_else(unusable)?;
-        self.instances = instances;
-        self.deltas_left = if self.asks_for_deltas { DELTAS } else { 0 };
-        Ok(self.instances.listing(self.most.0))
+        self.http.ask(address, question).await
     }
 
     /// Asks for what has changed; whether all is known then.
-    async fn ask_for_changes(&mut self) -> Result<bool, Trouble> {
-        let answer = self.get("/delta").await?;
+    async fn ask_for_changes(&mut self, address: &RegistryAddress) -> Result<bool, Trouble> {
+        let answer = self.get(address, "/delta").await?;
         if matches!(answer.status, 403 | 404) {
             tracing::warn!("this Eureka does not tell changes: everything is asked for each time");
             self.asks_for_deltas = false;
             return Ok(false);
         }
-        let value = answer.json(self.members.current())?;
-        let has_taken = self.instances.take(&value, true, self.weight, self.most.1).is_some();
+        let value = answer.json(address)?;
+        let has_taken = self.instances.take(&value, true, self.weight, self.limits.objects).is_some();
         let hash = value.get("applications").and_then(|all| all.get("apps__hashcode")?.as_str());
         Ok(has_taken && hash == Some(&*self.instances.hash()))
     }
 }
 
-impl Source for Applications {
-    async fn next(&mut self) -> Result<Listing, Trouble> {
-        if std::mem::take(&mut self.has_answer) {
-            tokio::time::sleep(self.interval).await;
-        }
-        let mut tries = self.members.len();
-        loop {
-            match self.ask().await {
-                Ok(listing) => {
-                    self.has_answer = true;
-                    return Ok(listing);
-                }
-                Err(trouble) => {
-                    tries -= 1;
-                    self.members.turn();
-                    // Another server has other changes to tell.
-                    self.deltas_left = 0;
-                    if tries == 0 {
-                        return Err(trouble);
-                    }
-                    tracing::warn!(%trouble, "another Eureka is asked");
-                }
+impl Asked for Applications {
+    async fn ask(&mut self, address: &RegistryAddress) -> Result<Listing, Trouble> {
+        if self.deltas_left > 0 {
+            self.deltas_left -= 1;
+            if self.ask_for_changes(address).await? {
+                return Ok(self.instances.listing(self.limits.nodes));
             }
         }
+        let value = self.get(address, "").await?.json(address)?;
+        let mut instances = Instances::default();
+        let base = address.base();
+        let unusable = || Trouble(format!("{base} answered something else than applications, or too many"));
+        instances.take(&value, false, self.weight, self.limits.objects).ok_or_else(unusable)?;
+        self.instances = instances;
+        self.deltas_left = if self.asks_for_deltas { DELTAS } else { 0 };
+        Ok(self.instances.listing(self.limits.nodes))
+    }
+
+    fn turned(&mut self) {
+        // Another server has other changes to tell.
+        self.deltas_left = 0;
     }
 }
 
@@ -229,6 +209,7 @@ fn read(instance: &Value, weight: u32) -> Option<Node> {
 mod tests {
     use super::*;
     use crate::scripted::Scripted;
+    use crate::source::Source;
     use serde_json::json;
 
     fn instance(address: &str, more: Value) -> Value {
@@ -253,10 +234,10 @@ mod tests {
         listing[name].iter().map(shown).collect()
     }
 
-    fn source(server: &Scripted, delta: bool) -> Applications {
+    fn source(server: &Scripted, delta: bool) -> Polling<Applications> {
         let settings = json!({ "host": [server.address()], "fetch_interval": 1, "delta": delta });
         let settings: Eureka = serde_json::from_value(settings).expect("settings");
-        Applications::new(&settings, 1 << 16, (10, 20))
+        Applications::polled(&settings, &Env::of(10, 20))
     }
 
     #[tokio::test]
@@ -326,7 +307,9 @@ mod tests {
             let application = json!([{"name": "USER", "instance": instances}]);
             json!({"applications": {"apps__hashcode": hash, "application": application}}).to_string()
         };
-        let next = async |source: &mut Applications| shown(&source.next().await.expect("a listing"), "USER");
+        let next = async |source: &mut Polling<Applications>| {
+            shown(&source.next().await.expect("a listing"), "USER")
+        };
         let (a, b) = (instance("10.0.0.1", json!({})), instance("10.0.0.2", json!({})));
         server.answer("200 OK", "", &whole("UP_1_", std::slice::from_ref(&a)));
         assert_eq!(next(&mut source).await, ["10.0.0.1:8080 100"]);
@@ -365,7 +348,7 @@ mod tests {
             [&good, &bad].map(|server| format!("http://u:hush@127.0.0.1:{}", port(server).expect("a port")));
         let settings = json!({ "host": host, "prefix": "/", "fetch_interval": 1 });
         let settings: Eureka = serde_json::from_value(settings).expect("settings");
-        let mut source = Applications::new(&settings, 1 << 16, (10, 20));
+        let mut source = Applications::polled(&settings, &Env::of(10, 20));
         let body = applications(&json!([{"name": "USER", "instance": [instance("10.0.0.1", json!({}))]}]));
         good.answer("200 OK", "", &body);
         good.answer("200 OK", "", &body);

@@ -15,6 +15,8 @@ pub(crate) struct Guard {
     settings: Protection,
     /// Services whose list is doubted.
     doubts: BTreeMap<Arc<str>, Doubt>,
+    /// How often a list began to be doubted.
+    doubted: u64,
 }
 
 #[derive(Debug)]
@@ -26,12 +28,17 @@ struct Doubt {
 
 impl Guard {
     pub(crate) fn new(settings: Protection) -> Guard {
-        Guard { settings, doubts: BTreeMap::new() }
+        Guard { settings, doubts: BTreeMap::new(), doubted: 0 }
     }
 
     /// When a doubt ends, if there is one: what the registry said last is to be shown again then.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.doubts.values().map(|doubt| doubt.since + self.patience()).min()
+    }
+
+    /// How many lists are doubted, and how often one began to be since the start.
+    pub(crate) fn doubts(&self) -> (u64, u64) {
+        (self.doubts.len() as u64, self.doubted)
     }
 
     /// What is to be served now that the registry says `said`, with `served` in force. A list that says
@@ -61,6 +68,7 @@ impl Guard {
                 continue;
             }
             if at >= known {
+                self.doubted += 1;
                 tracing::warn!(
                     service = &*service,
                     known = doubt.before.len(),
@@ -136,6 +144,7 @@ mod tests {
         run.says(1, &[("web", &[]), ("api", &["c"])]);
         assert_eq!(web(&run), ["a", "b"]);
         assert_eq!(run.guard.due(), Some(run.start + Duration::from_secs(11)));
+        assert_eq!(run.guard.doubts(), (1, 1));
         // A service that is not named at all is one without nodes.
         run.says(10, &[("api", &["c", "d"])]);
         assert_eq!(
@@ -145,6 +154,7 @@ mod tests {
         run.says(11, &[("api", &["c"])]);
         assert!(!run.served.contains_key("web"));
         assert_eq!(run.guard.due(), None);
+        assert_eq!(run.guard.doubts(), (0, 1));
     }
 
     #[test]

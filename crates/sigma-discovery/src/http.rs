@@ -1,14 +1,15 @@
 //! The HTTP client that asks registries: it follows no redirect and reads no more than it may.
 
 use std::error::Error;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Certificate, Method, Response, redirect};
+use reqwest::{Certificate, Method, Response, StatusCode, redirect};
 use sigma_config::discovery::RegistryAddress;
 
-use crate::source::Trouble;
+use crate::source::{Env, Trouble};
+use crate::tally::Tally;
 
 /// Whose certificates are believed.
 #[derive(Debug, Clone)]
@@ -27,6 +28,7 @@ pub(crate) struct Http {
     connect: Duration,
     /// Bytes of an answer.
     most: usize,
+    tally: Arc<Tally>,
     trust: Trust,
     trusting: OnceLock<Result<reqwest::Client, Trouble>>,
     verifying: OnceLock<Result<reqwest::Client, Trouble>>,
@@ -81,8 +83,14 @@ impl Answer {
 }
 
 impl Http {
-    pub(crate) fn new(connect: Duration, most: usize, trust: Trust) -> Http {
-        Http { connect, most, trust, trusting: OnceLock::new(), verifying: OnceLock::new() }
+    pub(crate) fn new(connect: Duration, trust: Trust, env: &Env) -> Http {
+        let (most, tally) = (env.limits.answer_bytes as usize, Arc::clone(&env.tally));
+        Http { connect, most, tally, trust, trusting: OnceLock::new(), verifying: OnceLock::new() }
+    }
+
+    /// Where its requests are counted.
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     fn client(&self, address: &RegistryAddress) -> Result<&reqwest::Client, Trouble> {
@@ -111,7 +119,12 @@ impl Http {
         if let Some(body) = question.body {
             request = request.body(body);
         }
-        request.headers(question.headers).send().await.map_err(|error| trouble(address, error))
+        self.tally.asked();
+        let sent = request.headers(question.headers).send().await;
+        if sent.as_ref().map_or(true, |response| !is_answer(response.status())) {
+            self.tally.unanswered();
+        }
+        sent.map_err(|error| trouble(address, error))
     }
 
     /// Asks, and reads the whole answer.
@@ -123,14 +136,25 @@ impl Http {
         let mut response = self.open(address, question).await?;
         let (status, headers) = (response.status().as_u16(), std::mem::take(response.headers_mut()));
         let mut body = Vec::new();
-        while let Some(part) = response.chunk().await.map_err(|error| trouble(address, error))? {
-            if body.len() + part.len() > self.most {
-                return Err(too_long(address, self.most));
-            }
-            body.extend_from_slice(&part);
+        loop {
+            let failed = match response.chunk().await {
+                Ok(Some(part)) if body.len() + part.len() > self.most => too_long(address, self.most),
+                Ok(Some(part)) => {
+                    body.extend_from_slice(&part);
+                    continue;
+                }
+                Ok(None) => return Ok(Answer { status, headers, body }),
+                Err(error) => trouble(address, error),
+            };
+            self.tally.unanswered();
+            return Err(failed);
         }
-        Ok(Answer { status, headers, body })
     }
+}
+
+/// Whether a status says something of what was asked for: that it is not there is an answer as well.
+fn is_answer(status: StatusCode) -> bool {
+    status.is_success() || status == StatusCode::NOT_FOUND
 }
 
 /// More came than `discovery.limits.answer_bytes`.

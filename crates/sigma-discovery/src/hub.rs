@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,8 @@ use tokio::task::AbortHandle;
 
 use crate::guard::Guard;
 use crate::last_good::LastLists;
-use crate::source::{Listing, Source, Trouble};
+use crate::source::{Env, Listing, Source, Trouble};
+use crate::tally::{Report, Tally};
 
 /// The pause after a failure, twice as long after each further one, up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -27,6 +29,8 @@ pub(crate) struct Told {
     pub(crate) listing: Option<Arc<Listing>>,
     /// Why the registry says nothing now.
     pub(crate) trouble: Option<Trouble>,
+    /// The listing is that of the file, since the registry has told none yet.
+    pub(crate) is_stored: bool,
 }
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -36,6 +40,9 @@ type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) struct Topic {
     registry: Registry,
     name: String,
+    tally: Arc<Tally>,
+    /// How many lists are held back now.
+    held_back: Arc<AtomicU64>,
     told: watch::Receiver<Told>,
     work: Mutex<Option<Work>>,
     task: Mutex<Option<AbortHandle>>,
@@ -86,6 +93,7 @@ impl Hub {
         name: String,
         protection: Protection,
         last: &Arc<LastLists>,
+        env: &Env,
         source: impl FnOnce() -> S,
     ) -> Arc<Topic> {
         let mut topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,8 +102,11 @@ impl Hub {
             return topic;
         }
         let (tell, told) = watch::channel(Told::default());
+        let (tally, held_back) = (Arc::clone(&env.tally), Arc::<AtomicU64>::default());
         let follower = Follower {
             name: name.clone(),
+            tally: Arc::clone(&tally),
+            held_back: Arc::clone(&held_back),
             guard: Guard::new(protection),
             last: Arc::clone(last),
             earlier: None,
@@ -104,9 +115,26 @@ impl Hub {
         };
         let work: Work = Box::pin(follower.run(source()));
         let (work, task) = (Mutex::new(Some(work)), Mutex::default());
-        let topic = Arc::new(Topic { registry, name: name.clone(), told, work, task });
+        let topic = Arc::new(Topic { registry, name: name.clone(), tally, held_back, told, work, task });
         topics.insert(name, Arc::downgrade(&topic));
         topic
+    }
+
+    /// Adds to a registry's report what is known now of the topics that are counted there.
+    pub(crate) fn complete(&self, tally: &Arc<Tally>, report: &mut Report) {
+        let topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
+        for topic in topics.values().filter_map(Weak::upgrade) {
+            if !Arc::ptr_eq(&topic.tally, tally) {
+                continue;
+            }
+            report.held_back_now += topic.held_back.load(Ordering::Relaxed);
+            let told = topic.told.borrow();
+            report.is_stored |= told.is_stored;
+            for nodes in told.listing.iter().flat_map(|listing| listing.values()) {
+                report.services += 1;
+                report.nodes += nodes.len() as u64;
+            }
+        }
     }
 
     /// What is known of a registry.
@@ -122,6 +150,8 @@ impl Hub {
 /// Follows one topic.
 struct Follower {
     name: String,
+    tally: Arc<Tally>,
+    held_back: Arc<AtomicU64>,
     guard: Guard,
     last: Arc<LastLists>,
     /// The last good lists of the time before this process, until there are others.
@@ -143,9 +173,11 @@ impl Follower {
                         tracing::warn!(topic = self.name, "the registry answers again");
                     }
                     failures = 0;
+                    self.tally.succeeded();
                     self.hear(listing);
                 }
                 Err(trouble) => {
+                    self.tally.failed();
                     let kept = self.earlier.is_some() || self.tell.borrow().listing.is_some();
                     // Once for each reason: many services may share a registry that is away for long.
                     if self.tell.borrow().trouble.as_ref() != Some(&trouble) {
@@ -189,7 +221,7 @@ impl Follower {
                 services = earlier.len(),
                 "serving by the last good lists of the file"
             );
-            self.tell.send_modify(|told| told.listing = Some(Arc::new(earlier)));
+            self.tell.send_modify(|told| (told.listing, told.is_stored) = (Some(Arc::new(earlier)), true));
         }
     }
 
@@ -203,16 +235,24 @@ impl Follower {
         let Some(said) = &self.said else { return };
         let earlier = self.earlier.take().map(Arc::new);
         let served = self.tell.borrow().listing.clone().or(earlier).unwrap_or_default();
+        let (_, doubted) = self.guard.doubts();
         let next = self.guard.admit(Instant::now(), &served, said);
+        let (held_back, doubted_now) = self.guard.doubts();
+        self.held_back.store(held_back, Ordering::Relaxed);
+        self.tally.held_back(doubted_now - doubted);
         let is_first = self.tell.borrow().listing.is_none();
         let is_same = next.len() == served.len()
             && next
                 .iter()
                 .all(|(service, nodes)| served.get(service).is_some_and(|known| Arc::ptr_eq(known, nodes)));
-        if is_first || !is_same || self.tell.borrow().trouble.is_some() {
+        let is_stored = self.tell.borrow().is_stored;
+        if is_first || !is_same {
+            self.tally.updated();
+        }
+        if is_first || !is_same || is_stored || self.tell.borrow().trouble.is_some() {
             let next = Arc::new(next);
             self.last.note(&self.name, &next);
-            self.tell.send_modify(|told| *told = Told { listing: Some(next), trouble: None });
+            self.tell.send_modify(|told| *told = Told { listing: Some(next), ..Told::default() });
         }
     }
 }
@@ -267,7 +307,7 @@ mod tests {
     }
 
     fn topic(hub: &Hub, protection: Protection, last: &Arc<LastLists>, source: Scripted) -> Arc<Topic> {
-        hub.topic(Registry::Consul, "consul web".to_owned(), protection, last, || source)
+        hub.topic(Registry::Consul, "consul web".to_owned(), protection, last, &Env::default(), || source)
     }
 
     fn nowhere() -> Arc<LastLists> {
@@ -341,14 +381,29 @@ mod tests {
         last.written().await;
 
         let (say, source) = scripted();
-        let topic_after = topic(&Hub::default(), Protection::default(), &LastLists::new(&settings), source);
+        let (hub, env) = (Hub::default(), Env::default());
+        let name = "consul web".to_owned();
+        let again = LastLists::new(&settings);
+        let topic_after = hub.topic(Registry::Consul, name, Protection::default(), &again, &env, || source);
+        let report = || {
+            let mut report = env.tally.report(Registry::Consul, "");
+            hub.complete(&env.tally, &mut report);
+            report
+        };
         let mut told = topic_after.follow();
         say.send(Err(Trouble("away".to_owned()))).expect("a source");
         wait_for(&mut told, &["a", "b"]).await;
+        let stored = report();
+        assert_eq!((stored.services, stored.nodes, stored.is_stored), (1, 2, true));
+        assert_eq!((stored.update_failures, stored.updates, stored.last_success), (1, 0, None));
         // A registry that comes back knowing little is doubted as it is in the midst of a run.
         say.send(Ok(Listing::new())).expect("a source");
         told.wait_for(|told| told.trouble.is_none()).await.expect("an end");
         assert_eq!(served(&told.borrow()), ["a", "b"]);
+        let doubted = report();
+        assert_eq!((doubted.nodes, doubted.is_stored), (2, false));
+        assert_eq!((doubted.held_back, doubted.held_back_now), (1, 1));
+        assert!(doubted.last_success.is_some());
 
         // One that does not answer at all is waited for no longer than that.
         let hasty = LastGood { wait_ms: 1, ..settings };

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sigma_config::discovery::{Dump, LastGood};
@@ -15,6 +15,7 @@ use tokio::sync::OnceCell;
 
 use crate::node::node;
 use crate::source::Listing;
+use crate::tally::unix_now;
 
 /// Changes within this time go to disk together.
 const SETTLE: Duration = Duration::from_millis(500);
@@ -162,10 +163,6 @@ impl LastLists {
             tokio::task::yield_now().await;
         }
     }
-}
-
-fn unix_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// The topics in a file; none if there is no file.

@@ -18,12 +18,15 @@ mod last_good;
 mod list_watch;
 mod nacos;
 mod node;
+mod polling;
 mod registries;
 #[cfg(test)]
 mod scripted;
 mod source;
 mod subscription;
+mod tally;
 
 pub use registries::{Registries, Wanted};
 pub use sigma_config::discovery::Registry;
 pub use subscription::Subscription;
+pub use tally::Report;

@@ -3,13 +3,15 @@
 //! A watch is an answer without an end, one JSON text a line. When it ends, the next one begins where it
 //! was; what the registry cannot tell any more is read anew.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use reqwest::Response;
 use serde_json::Value;
 use tokio::time::{sleep_until, timeout_at};
 
-use crate::source::{Listing, Source, Trouble};
+use crate::source::{Env, Listing, Source, Trouble};
+use crate::tally::Tally;
 
 /// Changes within this time are told together.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -54,13 +56,15 @@ pub(crate) struct ListWatch<W> {
     watch: Option<Lines>,
     /// A failure was yielded: that it is over is to be told.
     has_failed: bool,
+    tally: Arc<Tally>,
     /// When the registry was last read, or a watch last begun.
     begun: Option<Instant>,
 }
 
 impl<W: Watched> ListWatch<W> {
-    pub(crate) fn new(watched: W) -> ListWatch<W> {
-        ListWatch { watched, is_loaded: false, watch: None, has_failed: false, begun: None }
+    pub(crate) fn new(watched: W, env: &Env) -> ListWatch<W> {
+        let tally = Arc::clone(&env.tally);
+        ListWatch { watched, is_loaded: false, watch: None, has_failed: false, tally, begun: None }
     }
 
     /// Waits so that a registry which ends every watch at once does not keep anybody busy.
@@ -81,7 +85,10 @@ impl<W: Watched> ListWatch<W> {
     async fn hear(&mut self) -> Heard {
         let Some(watch) = &mut self.watch else { return Heard::Nothing };
         match watch.next().await {
-            Ok(Some(message)) => self.watched.hear(&message),
+            Ok(Some(message)) => {
+                self.tally.succeeded();
+                self.watched.hear(&message)
+            }
             Ok(None) => {
                 self.watch = None;
                 Heard::Nothing
@@ -123,6 +130,7 @@ impl<W: Watched> Source for ListWatch<W> {
                 let opened = self.watched.open().await;
                 self.watch = opened.map_err(|trouble| self.fail(trouble))?;
                 self.is_loaded = self.watch.is_some();
+                self.tally.succeeded();
                 if self.is_loaded && std::mem::take(&mut self.has_failed) {
                     return Ok(self.watched.listing());
                 }

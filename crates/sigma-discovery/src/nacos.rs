@@ -16,7 +16,8 @@ use tokio::sync::Mutex;
 use crate::consul::encoded;
 use crate::http::{Answer, Http, Members, Question, Trust};
 use crate::node::{self, LeftOut};
-use crate::source::{Listing, Source, Trouble};
+use crate::polling::{Asked, Polling};
+use crate::source::{Env, Listing, Trouble};
 
 /// The namespace and the group that are meant where none is named.
 const NAMESPACE: &str = "public";
@@ -45,11 +46,11 @@ struct Token {
 }
 
 impl Server {
-    pub(crate) fn new(settings: &Nacos, answer_bytes: u32) -> Arc<Server> {
+    pub(crate) fn new(settings: &Nacos, env: &Env) -> Arc<Server> {
         let timeout = settings.timeout;
         let connect = Duration::from_millis(timeout.connect.into());
         Arc::new(Server {
-            http: Http::new(connect, answer_bytes as usize, Trust::System),
+            http: Http::new(connect, Trust::System, env),
             prefix: format!("/{}", settings.prefix.trim_matches('/')),
             within: connect + Duration::from_millis(u64::from(timeout.send) + u64::from(timeout.read)),
             access_key: settings.access_key.clone(),
@@ -104,14 +105,11 @@ impl Server {
 /// The nodes of one service.
 pub(crate) struct NacosService {
     server: Arc<Server>,
-    members: Members,
     namespace: Box<str>,
     group: Box<str>,
     service: Box<str>,
-    interval: Duration,
     weight: u32,
     most: u32,
-    has_answer: bool,
 }
 
 fn group_of(args: Option<&DiscoveryArgs>) -> (&str, &str) {
@@ -120,43 +118,31 @@ fn group_of(args: Option<&DiscoveryArgs>) -> (&str, &str) {
 }
 
 impl NacosService {
-    pub(crate) fn new(
+    /// It, asked for at intervals.
+    pub(crate) fn polled(
         server: Arc<Server>,
         settings: &Nacos,
         service: &str,
         args: Option<&DiscoveryArgs>,
         most: u32,
-    ) -> NacosService {
+    ) -> Polling<NacosService> {
         let (namespace, group) = group_of(args);
-        NacosService {
+        let service = NacosService {
             server,
-            members: Members::shuffled(&settings.host),
             namespace: namespace.into(),
             group: group.into(),
             service: service.into(),
-            interval: Duration::from_secs(settings.fetch_interval.into()),
             weight: settings.weight,
             most,
-            has_answer: false,
-        }
+        };
+        let interval = Duration::from_secs(settings.fetch_interval.into());
+        Polling::new(service, Members::shuffled(&settings.host), interval)
     }
 
     /// What a service is called among all of Nacos, as APISIX has it.
     pub(crate) fn key(service: &str, args: Option<&DiscoveryArgs>) -> String {
         let (namespace, group) = group_of(args);
         format!("default/{namespace}/{group}/{service}")
-    }
-
-    async fn ask(&self) -> Result<Vec<Node>, Trouble> {
-        let address = self.members.current();
-        let mut answer = self.ask_with_token(address, false).await?;
-        if matches!(answer.status, 401 | 403) && address.user().is_some() {
-            // The token holds no longer, whatever it said of itself.
-            answer = self.ask_with_token(address, true).await?;
-        }
-        let value = answer.json(address)?;
-        let unusable = || Trouble(format!("{} answered something else than instances", address.base()));
-        nodes(&value, self.weight).ok_or_else(unusable)
     }
 
     async fn ask_with_token(&self, address: &RegistryAddress, is_stale: bool) -> Result<Answer, Trouble> {
@@ -176,30 +162,19 @@ impl NacosService {
     }
 }
 
-impl Source for NacosService {
-    async fn next(&mut self) -> Result<Listing, Trouble> {
-        if std::mem::take(&mut self.has_answer) {
-            tokio::time::sleep(self.interval).await;
+impl Asked for NacosService {
+    async fn ask(&mut self, address: &RegistryAddress) -> Result<Listing, Trouble> {
+        let mut answer = self.ask_with_token(address, false).await?;
+        if matches!(answer.status, 401 | 403) && address.user().is_some() {
+            // The token holds no longer, whatever it said of itself.
+            answer = self.ask_with_token(address, true).await?;
         }
-        let mut tries = self.members.len();
-        loop {
-            match self.ask().await {
-                Ok(nodes) => {
-                    self.has_answer = true;
-                    let key = format!("default/{}/{}/{}", self.namespace, self.group, self.service);
-                    let nodes = node::list(&key, nodes, self.most);
-                    return Ok(Listing::from([(key.into(), nodes)]));
-                }
-                Err(trouble) => {
-                    tries -= 1;
-                    self.members.turn();
-                    if tries == 0 {
-                        return Err(trouble);
-                    }
-                    tracing::warn!(%trouble, "another Nacos is asked");
-                }
-            }
-        }
+        let value = answer.json(address)?;
+        let unusable = || Trouble(format!("{} answered something else than instances", address.base()));
+        let nodes = nodes(&value, self.weight).ok_or_else(unusable)?;
+        let key = format!("default/{}/{}/{}", self.namespace, self.group, self.service);
+        let nodes = node::list(&key, nodes, self.most);
+        Ok(Listing::from([(key.into(), nodes)]))
     }
 }
 
@@ -234,6 +209,7 @@ fn nodes(answer: &Value, default_weight: u32) -> Option<Vec<Node>> {
 mod tests {
     use super::*;
     use crate::scripted::Scripted;
+    use crate::source::Source;
     use serde_json::json;
 
     fn host(ip: &str, more: Value) -> Value {
@@ -255,12 +231,20 @@ mod tests {
         .to_string()
     }
 
-    fn source(host: &[String], more: Value, args: Option<Value>) -> NacosService {
+    fn settings(host: &[String], more: &Value) -> Nacos {
         let mut settings = json!({ "host": host, "fetch_interval": 1 });
         settings.as_object_mut().expect("an object").extend(more.as_object().cloned().expect("an object"));
-        let settings: Nacos = serde_json::from_value(settings).expect("settings");
+        serde_json::from_value(settings).expect("settings")
+    }
+
+    fn server(host: &[String], more: &Value) -> Arc<Server> {
+        Server::new(&settings(host, more), &Env::of(10, 20))
+    }
+
+    fn source(host: &[String], more: Value, args: Option<Value>) -> Polling<NacosService> {
+        let settings = settings(host, &more);
         let args: Option<DiscoveryArgs> = args.map(|args| serde_json::from_value(args).expect("arguments"));
-        NacosService::new(Server::new(&settings, 1 << 16), &settings, "web", args.as_ref(), 10)
+        NacosService::polled(Server::new(&settings, &Env::of(10, 20)), &settings, "web", args.as_ref(), 10)
     }
 
     fn shown(listing: Result<Listing, Trouble>, key: &str) -> Vec<String> {
@@ -339,12 +323,12 @@ mod tests {
     #[test]
     fn questions_are_signed() {
         let keys = json!({ "access_key": "ak", "secret_key": "sk" });
-        let signed = source(&["http://h:1".to_owned()], keys, None);
+        let signed = server(&["http://h:1".to_owned()], &keys);
         let at = UNIX_EPOCH + Duration::from_millis(1_700_000_000_000);
         // As `printf '1700000000000@@g@@s' | openssl dgst -sha1 -hmac sk -binary | base64` has it.
-        assert_eq!(signed.server.signature("g", "s", at), SIGNED);
-        let plain = source(&["http://h:1".to_owned()], json!({ "access_key": "ak" }), None);
-        assert_eq!(plain.server.signature("g", "s", at), "");
+        assert_eq!(signed.signature("g", "s", at), SIGNED);
+        let plain = server(&["http://h:1".to_owned()], &json!({ "access_key": "ak" }));
+        assert_eq!(plain.signature("g", "s", at), "");
     }
 
     const SIGNED: &str = "&ak=ak&data=1700000000000%40%40g%40%40s&signature=rbRPDAUXl6VahTFWYChhIS48n8s%3D";

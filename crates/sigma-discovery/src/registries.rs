@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use serde_json::{Map, Value, json};
 use sigma_config::crypt::MASK;
 use sigma_config::discovery::{
-    Clusters, Consul, ConsulKv, DefaultService, Discovery, DiscoveryLimits, Dump, EtcdDiscovery, Eureka,
-    Nacos, Registry, ServiceProblem, check_service,
+    Clusters, Consul, ConsulKv, DefaultService, Discovery, Dump, EtcdDiscovery, Eureka, Nacos, Registry,
+    ServiceProblem, check_service,
 };
 use sigma_config::resources::{DiscoveryArgs, Node};
 
@@ -22,8 +22,9 @@ use crate::last_good::LastLists;
 use crate::list_watch::ListWatch;
 use crate::nacos::{self, NacosService};
 use crate::node;
-use crate::source::{Listing, Source};
+use crate::source::{Env, Listing, Source};
 use crate::subscription::{Part, Subscription};
+use crate::tally::{Report, Tally};
 
 /// The service that an upstream takes its nodes from.
 #[derive(Debug, Clone, Copy)]
@@ -42,6 +43,8 @@ pub struct Wanted<'w> {
 pub struct Registries {
     settings: Discovery,
     hub: Hub,
+    /// What was asked of each registry, and of each of its clusters.
+    tallies: Vec<(Registry, Box<str>, Arc<Tally>)>,
     last: Arc<LastLists>,
     /// The files that registries have for themselves.
     of_consul: Option<Arc<LastLists>>,
@@ -62,6 +65,7 @@ impl Registries {
         let own = |dump: Option<&Dump>| dump.map(|dump| LastLists::of(dump, &settings.last_good));
         Registries {
             hub: Hub::default(),
+            tallies: tallies(settings),
             last: LastLists::new(&settings.last_good),
             of_consul: own(settings.consul.as_ref().and_then(|consul| consul.dump.as_ref())),
             of_consul_kv: own(settings.consul_kv.as_ref().and_then(|consul| consul.dump.as_ref())),
@@ -110,35 +114,34 @@ impl Registries {
         }
         let last = self.of_consul.as_ref().unwrap_or(&self.last);
         let name = ConsulService::name(service, args);
-        let DiscoveryLimits { answer_bytes, nodes, .. } = self.settings.limits;
-        let http = || Arc::clone(self.consul.get_or_init(|| consul::client(settings.timeout, answer_bytes)));
-        let source = || ConsulService::new(http(), settings, service, args, nodes);
-        let topic = self.topic(Registry::Consul, name, last, source);
+        let env = self.env(Registry::Consul, "");
+        let http = || Arc::clone(self.consul.get_or_init(|| consul::client(settings.timeout, &env)));
+        let source = || ConsulService::new(http(), settings, service, args, env.limits.nodes);
+        let topic = self.topic(Registry::Consul, name, last, &env, source);
         Ok((topic, Part { stand_in: settings.default_service.as_ref().and_then(stand_in), ..part }))
     }
 
     fn consul_kv(&self, settings: &ConsulKv, part: Part) -> Followed {
         let service = folder(settings, &part.service)?.into();
         let last = self.of_consul_kv.as_ref().unwrap_or(&self.last);
-        let source = || ConsulKeys::new(settings, self.settings.limits.answer_bytes, self.most());
-        let topic = self.topic(Registry::ConsulKv, Registry::ConsulKv.to_string(), last, source);
+        let env = self.env(Registry::ConsulKv, "");
+        let source = || ConsulKeys::new(settings, &env);
+        let topic = self.topic(Registry::ConsulKv, Registry::ConsulKv.to_string(), last, &env, source);
         Ok((topic, Part { service, stand_in: settings.default_service.as_ref().and_then(stand_in), ..part }))
     }
 
     fn eureka(&self, settings: &Eureka, part: Part) -> (Arc<Topic>, Part) {
-        let source = || Applications::new(settings, self.settings.limits.answer_bytes, self.most());
-        (self.topic(Registry::Eureka, Registry::Eureka.to_string(), &self.last, source), part)
+        let env = self.env(Registry::Eureka, "");
+        let source = || Applications::polled(settings, &env);
+        (self.topic(Registry::Eureka, Registry::Eureka.to_string(), &self.last, &env, source), part)
     }
 
     fn nacos(&self, settings: &Nacos, args: Option<&DiscoveryArgs>, part: Part) -> (Arc<Topic>, Part) {
         let key = NacosService::key(&part.service, args);
-        let server = || {
-            let make = || nacos::Server::new(settings, self.settings.limits.answer_bytes);
-            Arc::clone(self.nacos.get_or_init(make))
-        };
-        let nodes = self.settings.limits.nodes;
-        let source = || NacosService::new(server(), settings, &part.service, args, nodes);
-        let topic = self.topic(Registry::Nacos, format!("nacos {key}"), &self.last, source);
+        let env = self.env(Registry::Nacos, "");
+        let server = || Arc::clone(self.nacos.get_or_init(|| nacos::Server::new(settings, &env)));
+        let source = || NacosService::polled(server(), settings, &part.service, args, env.limits.nodes);
+        let topic = self.topic(Registry::Nacos, format!("nacos {key}"), &self.last, &env, source);
         (topic, Part { service: key.into(), ..part })
     }
 
@@ -155,19 +158,33 @@ impl Registries {
             return Err(ServiceProblem { place: "service_name", message, hint });
         };
         let name = if id.is_empty() { Registry::Kubernetes.to_string() } else { format!("kubernetes {id}") };
-        let source =
-            || ListWatch::new(Endpoints::new(cluster, self.settings.limits.answer_bytes, self.most()));
-        Ok((self.topic(Registry::Kubernetes, name, &self.last, source), part))
+        let env = self.env(Registry::Kubernetes, id);
+        let source = || ListWatch::new(Endpoints::new(cluster, &env), &env);
+        Ok((self.topic(Registry::Kubernetes, name, &self.last, &env, source), part))
     }
 
     fn etcd(&self, settings: &EtcdDiscovery, part: Part) -> (Arc<Topic>, Part) {
-        let source = || ListWatch::new(Folder::new(settings, self.settings.limits.answer_bytes, self.most()));
-        (self.topic(Registry::Etcd, Registry::Etcd.to_string(), &self.last, source), part)
+        let env = self.env(Registry::Etcd, "");
+        let source = || ListWatch::new(Folder::new(settings, &env), &env);
+        (self.topic(Registry::Etcd, Registry::Etcd.to_string(), &self.last, &env, source), part)
     }
 
-    /// Nodes of a service, and what there may be in all.
-    fn most(&self) -> (u32, u32) {
-        (self.settings.limits.nodes, self.settings.limits.objects)
+    /// What sources of a registry, or of one of its clusters, are given beside its settings.
+    fn env(&self, registry: Registry, id: &str) -> Env {
+        let known = self.tallies.iter().find(|(of, cluster, _)| *of == registry && **cluster == *id);
+        let tally = known.map_or_else(Arc::default, |(_, _, tally)| Arc::clone(tally));
+        Env { limits: self.settings.limits, tally }
+    }
+
+    /// How each registry does that has settings, but for dns.
+    #[must_use]
+    pub fn reports(&self) -> Vec<Report> {
+        let report = |(registry, id, tally): &(Registry, Box<str>, Arc<Tally>)| {
+            let mut report = tally.report(*registry, id);
+            self.hub.complete(tally, &mut report);
+            report
+        };
+        self.tallies.iter().map(report).collect()
     }
 
     fn topic<S: Source>(
@@ -175,9 +192,10 @@ impl Registries {
         registry: Registry,
         name: String,
         last: &Arc<LastLists>,
+        env: &Env,
         source: impl FnOnce() -> S,
     ) -> Arc<Topic> {
-        self.hub.topic(registry, name, self.settings.protection, last, source)
+        self.hub.topic(registry, name, self.settings.protection, last, env, source)
     }
 
     /// What is known of a registry, in APISIX's form; None for dns, and for one without settings.
@@ -209,6 +227,23 @@ impl Registries {
             _ => Some(json!({ "config": config, "services": services })),
         }
     }
+}
+
+/// A tally for each registry that has settings, and for each of its clusters.
+fn tallies(settings: &Discovery) -> Vec<(Registry, Box<str>, Arc<Tally>)> {
+    let has_tally = |registry: &Registry| *registry != Registry::Dns && settings.has(*registry);
+    let of = |registry: Registry| -> Vec<Box<str>> {
+        match (registry, &settings.kubernetes) {
+            (Registry::Kubernetes, Some(clusters)) => {
+                clusters.0.iter().map(|cluster| cluster.id.as_str().into()).collect()
+            }
+            _ => vec!["".into()],
+        }
+    };
+    let registries = Registry::ALL.into_iter().filter(has_tally);
+    registries
+        .flat_map(|registry| of(registry).into_iter().map(move |id| (registry, id, Arc::default())))
+        .collect()
 }
 
 /// What is known of one cluster: each service with the text of its ports and nodes.

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use sigma_config::discovery::DiscoveryLimits;
 use sigma_config::resources::Node;
+
+use crate::tally::Tally;
 
 /// Every service that is known, by name, with its nodes. A copy is cheap, and shares what it holds.
 pub(crate) type Listing = BTreeMap<Arc<str>, Arc<[Node]>>;
@@ -16,6 +19,24 @@ pub(crate) struct Trouble(pub(crate) String);
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// What a source is given beside its settings.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Env {
+    /// What a registry may answer.
+    pub(crate) limits: DiscoveryLimits,
+    /// Counts what is asked.
+    pub(crate) tally: Arc<Tally>,
+}
+
+#[cfg(test)]
+impl Env {
+    /// For answers of 64 KiB, with so many nodes of a service and so many objects.
+    pub(crate) fn of(nodes: u32, objects: u32) -> Env {
+        let limits = DiscoveryLimits { answer_bytes: 1 << 16, nodes, objects };
+        Env { limits, ..Env::default() }
     }
 }
 

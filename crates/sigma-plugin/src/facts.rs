@@ -29,8 +29,23 @@ pub struct Facts {
     pub store_reachable: Option<bool>,
     /// How many objects of each kind are quarantined, by the kind's name.
     pub quarantined: Vec<(&'static str, u64)>,
+    /// Numbers that the control plane knows beside these.
+    pub measures: Vec<Measure>,
     /// Nodes whose health is checked.
     pub nodes: Vec<NodeHealth>,
+}
+
+/// A metric that the control plane keeps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Measure {
+    /// What it is called, without a prefix.
+    pub name: &'static str,
+    /// What it counts, in a sentence.
+    pub help: &'static str,
+    /// Whether it only grows.
+    pub is_counter: bool,
+    /// Its series: labels, and the number.
+    pub series: Vec<(Vec<(&'static str, String)>, u64)>,
 }
 
 /// WebSockets of one kind.

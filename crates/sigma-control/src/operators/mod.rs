@@ -6,6 +6,7 @@ pub mod control_api;
 mod listener;
 pub(crate) mod niubix;
 pub(crate) mod pages;
+mod registries;
 pub(crate) mod running;
 pub(crate) mod status;
 

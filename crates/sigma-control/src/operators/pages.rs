@@ -32,6 +32,7 @@ use tokio_stream::Stream;
 
 use super::{OpenError, listen};
 use crate::operators::control_api::Inspect;
+use crate::operators::registries;
 use crate::operators::running::Running;
 use crate::serving::desired::Quarantined;
 use crate::serving::plugins::Plugins;
@@ -272,6 +273,7 @@ impl FactsSource {
             modified: modified.into_iter().map(|(kind, revision)| (label_of(kind), revision)).collect(),
             store_reachable: stored.then_some(revisions.store.lost.is_none()),
             quarantined: quarantined_by_kind(&revisions.quarantined),
+            measures: registries::measures(&self.running.registries()),
             nodes: nodes.collect(),
         }
     }

@@ -15,6 +15,7 @@ use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::Upstream;
 use sigma_config::stored::AnyResource;
 use sigma_config::table::Order;
+use sigma_discovery::Report;
 use sigma_observe::counters::{Counter, Totals, WorkerCounters, merge};
 use sigma_plugin::Node;
 use sigma_proxy::Pressure;
@@ -152,6 +153,11 @@ impl Running {
     /// The highest revision among the resources of each kind that has some.
     pub(crate) fn newest(&self) -> Vec<(Kind, u64)> {
         self.publisher.state().desired.newest()
+    }
+
+    /// How the registries of services do.
+    pub(crate) fn registries(&self) -> Vec<Report> {
+        self.publisher.state().endpoints.registries()
     }
 
     /// Health of all checked upstreams, nodes in the form of APISIX's `/v1/healthcheck`.

@@ -12,6 +12,7 @@ use sigma_http::FaultKind;
 
 use crate::operators::control_api::{self, Inspect};
 use crate::operators::pages::quarantined_by_kind;
+use crate::operators::registries;
 use crate::operators::running::Running;
 
 pub(crate) fn router(running: Arc<Running>) -> Router {
@@ -67,6 +68,7 @@ async fn counters(State(running): State<Arc<Running>>) -> Response {
     for (resource, percent) in [("memory", pressure.memory()), ("descriptors", pressure.descriptors())] {
         text.push_str(&format!("sigma_pressure_percent{{resource=\"{resource}\"}} {percent}\n"));
     }
+    text.push_str(&registries::text(&running.registries()));
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 

@@ -12,7 +12,7 @@ use sigma_config::discovery::{Discovery, split_dns_service};
 use sigma_config::dns::Dns;
 use sigma_config::resources::{self, PassHost, Scheme};
 use sigma_config::settings::Settings;
-use sigma_discovery::{Registries, Registry, Subscription, Wanted};
+use sigma_discovery::{Registries, Registry, Report, Subscription, Wanted};
 use sigma_net::tls::ClientTls;
 use sigma_proxy::Snapshot;
 use sigma_proxy::compile::EndpointSource;
@@ -304,6 +304,11 @@ impl Endpoints {
     /// What is known of a registry, in APISIX's form; None if it has none.
     pub(crate) fn dump(&self, registry: Registry) -> Option<Value> {
         self.registries.dump(registry)
+    }
+
+    /// How the registries of services do.
+    pub(crate) fn registries(&self) -> Vec<Report> {
+        self.registries.reports()
     }
 
     fn service_resolver(&mut self) -> Result<Resolver, String> {

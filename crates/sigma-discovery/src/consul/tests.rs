@@ -22,7 +22,7 @@ fn source(servers: &[RegistryAddress], more: Value, args: Option<Value>) -> Cons
     settings.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
     let settings: Consul = serde_json::from_value(settings).expect("settings");
     let args: Option<DiscoveryArgs> = args.map(|args| serde_json::from_value(args).expect("arguments"));
-    ConsulService::new(client(settings.timeout, 1 << 16), &settings, "web", args.as_ref(), 100)
+    ConsulService::new(client(settings.timeout, &Env::of(100, 100)), &settings, "web", args.as_ref(), 100)
 }
 
 fn shown(listing: Result<Listing, Trouble>) -> Vec<String> {

@@ -16,7 +16,7 @@ use crate::consul::encoded;
 use crate::http::{Http, Question, Trust};
 use crate::list_watch::{Heard, Lines, Watched};
 use crate::node::{self, LeftOut};
-use crate::source::{Listing, Trouble};
+use crate::source::{Env, Listing, Trouble};
 use objects::{Endpoint, Form, Object, Reader};
 
 /// Objects of one page of a list.
@@ -40,9 +40,7 @@ pub(crate) struct Endpoints {
     settings: Cluster,
     form: Form,
     environment: Environment,
-    answer_bytes: u32,
-    /// Nodes of a service, and objects.
-    most: (u32, u32),
+    env: Env,
     /// Made when it is first needed, and again after a failure.
     server: Option<(RegistryAddress, Http)>,
     revision: String,
@@ -62,17 +60,16 @@ struct Known {
 }
 
 impl Endpoints {
-    pub(crate) fn new(settings: &Cluster, answer_bytes: u32, most: (u32, u32)) -> Endpoints {
-        Endpoints::with(settings, |name| std::env::var(name).ok(), answer_bytes, most)
+    pub(crate) fn new(settings: &Cluster, env: &Env) -> Endpoints {
+        Endpoints::with(settings, |name| std::env::var(name).ok(), env)
     }
 
-    fn with(settings: &Cluster, environment: Environment, answer_bytes: u32, most: (u32, u32)) -> Endpoints {
+    fn with(settings: &Cluster, environment: Environment, env: &Env) -> Endpoints {
         Endpoints {
             settings: settings.clone(),
             form: if settings.watch_endpoint_slices { Form::Slices } else { Form::Endpoints },
             environment,
-            answer_bytes,
-            most,
+            env: env.clone(),
             server: None,
             revision: String::new(),
             known: Known::default(),
@@ -132,7 +129,7 @@ impl Endpoints {
             (true, Some(ca)) => Trust::Authorities(read_file(ca.clone()).await?),
         };
         let connect = Duration::from_millis(self.settings.timeout.connect.into());
-        self.server = Some((address, Http::new(connect, self.answer_bytes as usize, trust)));
+        self.server = Some((address, Http::new(connect, trust, &self.env)));
         Ok(())
     }
 
@@ -182,12 +179,12 @@ impl Endpoints {
             known.services.insert(key.clone(), object.service.clone());
             known.objects.entry(object.service.clone()).or_default().insert(key, object);
         }
-        let most = self.most.1 as usize;
+        let most = self.env.limits.objects as usize;
         (known.services.len() <= most && known.endpoints <= most).then_some(())
     }
 
     fn reader(&self) -> Reader {
-        let (weight, most) = (self.settings.default_weight, self.most.1 as usize + 1);
+        let (weight, most) = (self.settings.default_weight, self.env.limits.objects as usize + 1);
         Reader { form: self.form, weight, most, left_out: LeftOut::default() }
     }
 
@@ -211,7 +208,7 @@ impl Endpoints {
             let used = endpoints.into_iter().filter(|endpoint| endpoint.is_ready || !has_ready);
             let nodes: Vec<Node> = used.map(|endpoint| endpoint.node.clone()).collect();
             let key = format!("{prefix}{port}");
-            known.listing.insert(key.as_str().into(), node::list(&key, nodes, self.most.0));
+            known.listing.insert(key.as_str().into(), node::list(&key, nodes, self.env.limits.nodes));
         }
     }
 
@@ -269,7 +266,7 @@ impl Watched for Endpoints {
     async fn load(&mut self) -> Result<(), Trouble> {
         self.ready().await?;
         let (mut known, mut further) = (Known::default(), String::new());
-        let (limit, mut reader) = (self.most.1, self.reader());
+        let (limit, mut reader) = (self.env.limits.objects, self.reader());
         let unusable = || {
             Trouble(format!(
                 "the API server answered no list, or more than {limit} objects or endpoints (`discovery.limits.objects`)"
@@ -309,7 +306,7 @@ impl Watched for Endpoints {
         let (address, http) = self.server()?;
         let response = http.open(address, self.question(&target, WATCH + WATCH_GRACE).await?).await?;
         match response.status().as_u16() {
-            200 => Ok(Some(Lines::new(response, self.answer_bytes as usize))),
+            200 => Ok(Some(Lines::new(response, self.env.limits.answer_bytes as usize))),
             410 => Ok(None),
             status => Err(Trouble(format!("{} answered status {status}", address.base()))),
         }

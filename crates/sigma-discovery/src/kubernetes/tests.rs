@@ -19,7 +19,7 @@ fn source(server: &Scripted, more: Value) -> ListWatch<Endpoints> {
     });
     settings.as_object_mut().expect("an object").extend(more.as_object().cloned().expect("an object"));
     let settings: Cluster = serde_json::from_value(settings).expect("settings");
-    ListWatch::new(Endpoints::with(&settings, environment, 1 << 16, (10, 20)))
+    ListWatch::new(Endpoints::with(&settings, environment, &Env::of(10, 20)), &Env::default())
 }
 
 fn endpoints(namespace: &str, name: &str, hosts: &[&str]) -> Value {

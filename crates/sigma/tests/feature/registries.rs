@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sigma_testkit::{EtcdServer, Gateway, Message, Operator, Origin, until};
+use sigma_testkit::{EtcdServer, Gateway, Message, Operator, Origin, Peer, until};
 
 use crate::{PATIENCE, SIGMA};
 
@@ -72,7 +72,7 @@ impl Consul {
 
 fn config(port: u16, more: &str) -> String {
     format!(
-        "workers: 1\nlisteners:\n  - address: \"{{listen}}\"\ncontrol: {{ address: \"{{control}}\" }}\ndiscovery:\n  consul: {{ servers: [\"http://127.0.0.1:{port}\"], token: hush }}\n  protection: {{ believed_after_ms: 2000 }}\n  last_good: {{ path: \"{{dir}}/data/lists.json\" }}\n{more}routes:\n  - id: all\n    uri: \"/*\"\n    upstream: {{ service_name: web, discovery_type: consul }}\n"
+        "workers: 1\nlisteners:\n  - address: \"{{listen}}\"\ncontrol: {{ address: \"{{control}}\" }}\nstatus: {{ address: \"{{status}}\" }}\ndiscovery:\n  consul: {{ servers: [\"http://127.0.0.1:{port}\"], token: hush }}\n  protection: {{ believed_after_ms: 2000 }}\n  last_good: {{ path: \"{{dir}}/data/lists.json\" }}\n{more}routes:\n  - id: all\n    uri: \"/*\"\n    upstream: {{ service_name: web, discovery_type: consul }}\n"
     )
 }
 
@@ -97,13 +97,19 @@ fn nodes_follow_consul_and_outlive_it() {
     consul.set_ill(true);
     assert!(until(PATIENCE, || gateway.stderr().contains("answered status 500")), "{}", gateway.stderr());
     assert_eq!(who(&gateway), "b");
+    assert!(counted(&gateway, "update_failures_total") >= 1);
     consul.set_ill(false);
     consul.set(&[a.port()]);
     assert!(until(PATIENCE, || who(&gateway) == "a"), "it is followed again");
     consul.set(&[]);
     assert!(until(PATIENCE, || gateway.stderr().contains("most nodes of a service are gone at once")));
     assert_eq!(who(&gateway), "a");
+    assert_eq!(counted(&gateway, "held_back_total"), 1);
     assert!(until(PATIENCE, || who(&gateway) == "503"), "it is believed after all");
+    assert_eq!(["held_back_services", "services", "nodes"].map(|name| counted(&gateway, name)), [0, 1, 0]);
+    assert!(counted(&gateway, "updates_total") >= 4 && counted(&gateway, "requests_total") >= 5);
+    assert!(counted(&gateway, "last_success_timestamp_seconds") > 1_700_000_000);
+    assert_eq!(counted(&gateway, "stored_list"), 0);
 
     // A start without Consul serves by the last good list.
     consul.set(&[b.port()]);
@@ -115,7 +121,16 @@ fn nodes_follow_consul_and_outlive_it() {
     gateway.kill().unwrap();
     gateway.start_again().unwrap();
     assert!(until(PATIENCE, || who(&gateway) == "b"), "{}", gateway.stderr());
+    assert_eq!(["stored_list", "nodes"].map(|name| counted(&gateway, name)), [1, 1]);
     assert!(!gateway.stderr().contains("hush"), "no secret is told");
+}
+
+/// What the page of counters says of Consul.
+fn counted(gateway: &Gateway, name: &str) -> u64 {
+    let page = Peer::connect(&gateway.status_address()).unwrap().get("/status/counters").unwrap().text();
+    let start = format!("sigma_discovery_{name}{{type=\"consul\",id=\"\"}} ");
+    let number = page.lines().find_map(|line| line.strip_prefix(&start));
+    number.unwrap_or_else(|| panic!("{name}\n{page}")).parse().unwrap()
 }
 
 #[test]

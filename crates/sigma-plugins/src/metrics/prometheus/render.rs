@@ -269,6 +269,7 @@ impl Section for Rest {
         let facts = self.node.part(FactsBoard::default).read();
         gateway(page, &self.registry, &self.node, &facts);
         upstreams(page, &facts);
+        measures(page, &facts);
         buffered(page, self.node.part(Batches::default).buffered());
         false
     }
@@ -372,6 +373,18 @@ fn quarantine(page: &mut Page, facts: &Facts) {
     page.begin(name, "gauge", "Objects that cannot be served as they were written, by kind");
     for (kind, count) in &facts.quarantined {
         page.line(name, &joined(&[("kind", kind)]), *count);
+    }
+}
+
+/// What the control plane measures itself.
+fn measures(page: &mut Page, facts: &Facts) {
+    for measure in facts.measures.iter().filter(|measure| !measure.series.is_empty()) {
+        page.begin(measure.name, if measure.is_counter { "counter" } else { "gauge" }, measure.help);
+        for (labels, number) in &measure.series {
+            let labels: Vec<(&str, &str)> =
+                labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            page.line(measure.name, &joined(&labels), *number);
+        }
     }
 }
 

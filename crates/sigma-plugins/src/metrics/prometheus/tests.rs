@@ -9,7 +9,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use sigma_plugin::address::NodeAddr;
 use sigma_plugin::context::RouteFacts;
-use sigma_plugin::facts::{Facts, FactsBoard, NodeHealth, Websockets};
+use sigma_plugin::facts::{Facts, FactsBoard, Measure, NodeHealth, Websockets};
 use sigma_plugin::record::{Attempt, Source};
 use sigma_plugin::{Env, Local, Node, Roster};
 
@@ -226,6 +226,12 @@ fn facts_of_the_gateway_are_shown() {
         revision: Some(12),
         modified: vec![("routes", 11), ("upstreams", 7)],
         store_reachable: Some(true),
+        measures: vec![Measure {
+            name: "discovery_nodes",
+            help: "Nodes",
+            is_counter: false,
+            series: vec![(vec![("type", "kubernetes".to_owned()), ("id", "a\"b".to_owned())], 3)],
+        }],
         nodes: vec![node(1, true), node(2, false)],
     });
     world.check(&[
@@ -241,6 +247,8 @@ fn facts_of_the_gateway_are_shown() {
         r#"apisix_websocket_bytes_total{type="ingress"} 30"#,
         r#"apisix_websocket_bytes_total{type="egress"} 40"#,
         "apisix_etcd_reachable 1",
+        "# TYPE apisix_discovery_nodes gauge",
+        r#"apisix_discovery_nodes{type="kubernetes",id="a\"b"} 3"#,
         r#"apisix_etcd_modify_indexes{key="routes"} 11"#,
         r#"apisix_etcd_modify_indexes{key="protos"} 0"#,
         r#"apisix_etcd_modify_indexes{key="max_modify_index"} 11"#,

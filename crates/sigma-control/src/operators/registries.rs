@@ -1,0 +1,109 @@
+//! Metrics of the registries that upstreams take their nodes from.
+
+use sigma_discovery::Report;
+use sigma_plugin::facts::Measure;
+
+/// A metric: name, help, whether it only grows, and its number in a report; None where there is none.
+type Metric = (&'static str, &'static str, bool, fn(&Report) -> Option<u64>);
+
+const METRICS: [Metric; 10] = [
+    ("discovery_requests_total", "Requests sent to a registry", true, |report| Some(report.requests)),
+    (
+        "discovery_request_failures_total",
+        "Requests without an answer, or with a status that is a refusal",
+        true,
+        |report| Some(report.request_failures),
+    ),
+    (
+        "discovery_update_failures_total",
+        "How often no member of a registry had anything to say that can be used",
+        true,
+        |report| Some(report.update_failures),
+    ),
+    ("discovery_updates_total", "How often other nodes were taken over", true, |report| Some(report.updates)),
+    (
+        "discovery_held_back_total",
+        "How often a list that shrank was held back by the protection",
+        true,
+        |report| Some(report.held_back),
+    ),
+    ("discovery_held_back_services", "Services whose list is held back now", false, |report| {
+        Some(report.held_back_now)
+    }),
+    (
+        "discovery_last_success_timestamp_seconds",
+        "When the registry last said something that can be used",
+        false,
+        |report| report.last_success,
+    ),
+    ("discovery_services", "Services that are known", false, |report| Some(report.services)),
+    ("discovery_nodes", "Nodes that are known", false, |report| Some(report.nodes)),
+    (
+        "discovery_stored_list",
+        "Whether the stored list is served because the registry has told none yet",
+        false,
+        |report| Some(u64::from(report.is_stored)),
+    ),
+];
+
+/// The metrics of these registries.
+pub(super) fn measures(reports: &[Report]) -> Vec<Measure> {
+    let measure = |(name, help, is_counter, number): Metric| {
+        let labels = |report: &Report| {
+            vec![("type", report.registry.to_string()), ("id", report.id.clone().into_string())]
+        };
+        let series = reports.iter().filter_map(|report| Some((labels(report), number(report)?))).collect();
+        Measure { name, help, is_counter, series }
+    };
+    METRICS.into_iter().map(measure).collect()
+}
+
+/// They as lines of the counters' page.
+pub(super) fn text(reports: &[Report]) -> String {
+    let mut text = String::new();
+    for Measure { name, is_counter, series, .. } in measures(reports) {
+        if !series.is_empty() {
+            let kind = if is_counter { "counter" } else { "gauge" };
+            text.push_str(&format!("# TYPE sigma_{name} {kind}\n"));
+        }
+        for (labels, number) in series {
+            // Neither the word of a registry nor the id of a cluster has anything to escape.
+            let labels: Vec<String> =
+                labels.iter().map(|(name, value)| format!("{name}=\"{value}\"")).collect();
+            text.push_str(&format!("sigma_{name}{{{}}} {number}\n", labels.join(",")));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sigma_config::discovery::Registry;
+
+    #[test]
+    fn every_registry_has_its_series_and_no_success_before_the_first() {
+        let never = Report::none(Registry::Consul, "");
+        let known = Report {
+            requests: 7,
+            last_success: Some(1_700_000_000),
+            nodes: 3,
+            is_stored: true,
+            ..Report::none(Registry::Kubernetes, "first")
+        };
+        let text = text(&[never, known]);
+        for line in [
+            "# TYPE sigma_discovery_requests_total counter",
+            "sigma_discovery_requests_total{type=\"consul\",id=\"\"} 0",
+            "sigma_discovery_requests_total{type=\"kubernetes\",id=\"first\"} 7",
+            "# TYPE sigma_discovery_last_success_timestamp_seconds gauge",
+            "sigma_discovery_last_success_timestamp_seconds{type=\"kubernetes\",id=\"first\"} 1700000000",
+            "sigma_discovery_nodes{type=\"kubernetes\",id=\"first\"} 3",
+            "sigma_discovery_stored_list{type=\"kubernetes\",id=\"first\"} 1",
+        ] {
+            assert!(text.lines().any(|have| have == line), "{line}\n{text}");
+        }
+        assert_eq!(text.matches("last_success_timestamp_seconds{").count(), 1);
+        assert_eq!(super::text(&[]), "");
+    }
+}

@@ -1,0 +1,56 @@
+//! Registries that tell nothing by themselves: they are asked at intervals, one member until it fails.
+
+use std::time::Duration;
+
+use sigma_config::discovery::RegistryAddress;
+
+use crate::http::Members;
+use crate::source::{Listing, Source, Trouble};
+
+/// What can be asked of any member.
+pub(crate) trait Asked: Send + 'static {
+    /// What this member says.
+    fn ask(&mut self, address: &RegistryAddress) -> impl Future<Output = Result<Listing, Trouble>> + Send;
+
+    /// It has failed: the next one is asked from now on.
+    fn turned(&mut self) {}
+}
+
+/// Asks at intervals.
+pub(crate) struct Polling<A> {
+    asked: A,
+    members: Members,
+    interval: Duration,
+    has_answer: bool,
+}
+
+impl<A: Asked> Polling<A> {
+    pub(crate) fn new(asked: A, members: Members, interval: Duration) -> Polling<A> {
+        Polling { asked, members, interval, has_answer: false }
+    }
+}
+
+impl<A: Asked> Source for Polling<A> {
+    async fn next(&mut self) -> Result<Listing, Trouble> {
+        if std::mem::take(&mut self.has_answer) {
+            tokio::time::sleep(self.interval).await;
+        }
+        let mut tries = self.members.len();
+        loop {
+            let trouble = match self.asked.ask(self.members.current()).await {
+                Ok(listing) => {
+                    self.has_answer = true;
+                    return Ok(listing);
+                }
+                Err(trouble) => trouble,
+            };
+            tries -= 1;
+            self.members.turn();
+            self.asked.turned();
+            if tries == 0 {
+                return Err(trouble);
+            }
+            tracing::warn!(%trouble, "another member of the registry is asked");
+        }
+    }
+}
