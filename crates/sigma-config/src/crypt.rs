@@ -83,7 +83,7 @@ pub struct Keyring {
 /// The fields that are encrypted on the way to the store. All are decrypted on the way back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Coverage {
-    PluginsAndPrivateKeys,
+    All,
     PrivateKeys,
 }
 
@@ -92,7 +92,7 @@ impl TryFrom<&DataEncryption> for Keyring {
     type Error = InvalidKey;
 
     fn try_from(settings: &DataEncryption) -> Result<Keyring, InvalidKey> {
-        let coverage = if settings.enable { Coverage::PluginsAndPrivateKeys } else { Coverage::PrivateKeys };
+        let coverage = if settings.enable { Coverage::All } else { Coverage::PrivateKeys };
         Ok(Keyring { coverage, ..Keyring::new(&settings.keyring)? })
     }
 }
@@ -110,7 +110,7 @@ impl Keyring {
     /// Returns an error if a key has another length.
     pub fn new(keys: &[String]) -> Result<Keyring, InvalidKey> {
         let keys = keys.iter().map(|key| Key::parse(key)).collect::<Result<_, _>>()?;
-        Ok(Keyring { keys, coverage: Coverage::PluginsAndPrivateKeys })
+        Ok(Keyring { keys, coverage: Coverage::All })
     }
 
     /// The ciphertext of `text`, in base64.
@@ -127,17 +127,13 @@ impl Keyring {
         self.keys.iter().find_map(|key| String::from_utf8(key.decrypt(&cipher)?).ok())
     }
 
-    /// Encrypts the secret fields of a resource in place: those that its plugins name, and
-    /// private keys, which are left alone if they are encrypted already.
+    /// Encrypts the secret fields of a resource in place: those that its plugins name, that of sessions,
+    /// and private keys, which are left alone if they are encrypted already.
     pub fn encrypt_resource(&self, kind: Kind, value: &mut Value, plugins: &dyn PluginSchemas) {
         let mut encrypt = |text: &mut String, what: Field| {
             // Empty texts and references hide nothing.
             let plain = match what {
-                Field::Plugin => {
-                    self.coverage == Coverage::PluginsAndPrivateKeys
-                        && !text.is_empty()
-                        && !is_reference(text)
-                }
+                Field::Secret => self.coverage == Coverage::All && !text.is_empty() && !is_reference(text),
                 Field::PrivateKey => text.starts_with("---"),
             };
             if plain && let Some(cipher) = self.encrypt(text) {
@@ -170,8 +166,8 @@ impl Keyring {
 /// ciphertext: the keyring may be the one that everybody knows.
 pub const MASK: &str = "***";
 
-/// Hides everything secret of a resource: the secret fields of its plugins, private keys wherever
-/// they stand, and what secret managers ask for. References stay: they tell nothing.
+/// Hides everything secret of a resource: the secret fields of its plugins, that of sessions, private
+/// keys wherever they stand, and what secret managers ask for. References stay: they tell nothing.
 pub fn mask_resource(kind: Kind, value: &mut Value, plugins: &dyn PluginSchemas) {
     all_secrets(kind, value, plugins, &mut |text| {
         if !text.is_empty() && !is_reference(text) {
@@ -221,7 +217,7 @@ fn mask_private_keys(value: &mut Value) {
 /// The kind of a secret field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Field {
-    Plugin,
+    Secret,
     PrivateKey,
 }
 
@@ -232,20 +228,25 @@ fn secret_fields(
     plugins: &dyn PluginSchemas,
     each: &mut dyn FnMut(&mut String, Field),
 ) {
-    let private_keys: &[&[&str]] = match kind {
-        Kind::Ssl => &[&["key"], &["keys"]],
-        Kind::Upstream => &[&["tls", "client_key"]],
-        Kind::Route | Kind::Service | Kind::StreamRoute => &[&["upstream", "tls", "client_key"]],
-        _ => &[],
+    if kind == Kind::Ssl {
+        for name in ["key", "keys"] {
+            texts(value, &[name], &mut |text| each(text, Field::PrivateKey));
+        }
+    }
+    let upstream = match kind {
+        Kind::Upstream => Some(&mut *value),
+        Kind::Route | Kind::Service | Kind::StreamRoute => value.get_mut("upstream"),
+        _ => None,
     };
-    for path in private_keys {
-        texts(value, path, &mut |text| each(text, Field::PrivateKey));
+    if let Some(upstream) = upstream {
+        texts(upstream, &["tls", "client_key"], &mut |text| each(text, Field::PrivateKey));
+        texts(upstream, &["session_affinity", "secret"], &mut |text| each(text, Field::Secret));
     }
     if kind == Kind::PluginMetadata {
         let name = value.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
         for path in plugins.secret_fields(&name, PluginScope::Metadata) {
             let path: Vec<&str> = path.split('.').collect();
-            texts(value, &path, &mut |text| each(text, Field::Plugin));
+            texts(value, &path, &mut |text| each(text, Field::Secret));
         }
         return;
     }
@@ -265,7 +266,7 @@ fn secrets_of_plugin(
 ) {
     for path in plugins.secret_fields(name, scope) {
         let path: Vec<&str> = path.split('.').collect();
-        texts(conf, &path, &mut |text| each(text, Field::Plugin));
+        texts(conf, &path, &mut |text| each(text, Field::Secret));
     }
     for (pointer, child) in plugins.children(name, scope, conf) {
         if let Some(conf) = conf.pointer_mut(&pointer).filter(|_| !pointer.is_empty()) {
@@ -352,6 +353,10 @@ mod tests {
             json!({ "upstream": { "tls": { "client_key": "cipher" } } }),
             json!({ "upstream": { "tls": { "client_key": "***" } } }),
         );
+        let sessions =
+            |secret: &str| json!({ "session_affinity": { "secret": secret, "on_gone": "reject" } });
+        check(Kind::Upstream, sessions("s"), sessions("***"));
+        check(Kind::Service, json!({ "upstream": sessions("s") }), json!({ "upstream": sessions("***") }));
         let pem = "-----BEGIN EC PRIVATE KEY-----\n";
         check(
             Kind::Route,
@@ -392,6 +397,11 @@ mod tests {
             json!({ "upstream": { "tls": { "client_key": "---a" } } }),
             &["/upstream/tls/client_key"],
         );
+        let sessions = json!({ "session_affinity": { "secret": "s", "cookie": { "name": "c" } } });
+        check(Kind::Upstream, sessions.clone(), &["/session_affinity/secret"]);
+        for kind in [Kind::Route, Kind::Service] {
+            check(kind, json!({ "upstream": sessions }), &["/upstream/session_affinity/secret"]);
+        }
         let keys_only = DataEncryption { enable: false, ..DataEncryption::default() };
         let keys_only = Keyring::try_from(&keys_only).unwrap();
         let mut written = json!({ "plugins": { "key-auth": { "key": "k" } } });

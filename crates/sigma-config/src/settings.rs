@@ -360,8 +360,8 @@ pub struct Router {
     pub match_uri_encoded_slash: bool,
 }
 
-/// Encryption of secret fields in the store, as APISIX does it: plugins name those fields, and
-/// private keys are among them.
+/// Encryption of secret fields in the store, as APISIX does it: plugins name those fields; private keys and
+/// `session_affinity.secret` of upstreams are among them.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataEncryption {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::Value;
-use sigma_config::described::take_descriptions;
+use sigma_config::described::{CONFIDENTIAL, take_descriptions};
 use sigma_config::expr::Expr;
 use sigma_config::id::Id;
 use sigma_config::kind::Kind;
@@ -98,6 +98,13 @@ fn as_upstream(schema: &mut Schema) {
     let mut upstream = stored::schema(Kind::Upstream).clone();
     // Its fields are explained where upstreams are.
     take_descriptions(&mut upstream);
+    for secret in ["/properties/session_affinity/properties/secret", "/properties/tls/properties/client_key"]
+    {
+        // Those of other upstreams are found where these stand; this one is a plugin's.
+        if let Some(field) = upstream.pointer_mut(secret).and_then(Value::as_object_mut) {
+            field.insert(CONFIDENTIAL.to_owned(), true.into());
+        }
+    }
     schema.ensure_object().extend(upstream.as_object().cloned().unwrap_or_default());
 }
 
@@ -269,6 +276,8 @@ impl Plugin for TrafficSplit {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use sigma_config::plugins::{PluginSchemas as _, PluginScope};
+    use sigma_plugin::Roster;
 
     use super::*;
     use crate::testing::{Case, entry, refusal};
@@ -287,6 +296,17 @@ mod tests {
             *counts.entry(upstream.to_owned()).or_default() += 1;
         }
         counts.into_iter().collect()
+    }
+
+    #[test]
+    fn secrets_of_inline_upstreams_are_secret_fields() {
+        let roster = Roster::new(crate::kinds(), None);
+        let fields = roster.secret_fields("traffic-split", PluginScope::Http);
+        let of = |field: &str| format!("rules.weighted_upstreams.upstream.{field}");
+        assert_eq!(fields.len(), 2, "{fields:?}");
+        for field in ["session_affinity.secret", "tls.client_key"] {
+            assert!(fields.contains(&of(field).as_str()), "{fields:?}");
+        }
     }
 
     #[test]
