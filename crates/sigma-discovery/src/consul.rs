@@ -139,15 +139,15 @@ impl Blocking {
 
     /// What `read` finds in the answer. An answer that cannot be used is an error, and the next question
     /// does not wait for another one.
-    pub(crate) fn read<T>(
+    pub(crate) async fn read<T>(
         &mut self,
-        answer: &Answer,
+        answer: Answer,
         read: impl FnOnce(&Value) -> Option<T>,
     ) -> Result<T, Trouble> {
         let address = self.members.current();
         let unusable =
             || Trouble(format!("{} answered something else than it was asked for", address.base()));
-        let found = answer.json(address).and_then(|value| read(&value).ok_or_else(unusable));
+        let found = answer.json(address).await.and_then(|value| read(&value).ok_or_else(unusable));
         if found.is_err() {
             (self.index, self.has_answer) = (0, false);
         }
@@ -209,7 +209,7 @@ impl ConsulService {
 impl Source for ConsulService {
     async fn next(&mut self) -> Result<Listing, Trouble> {
         let answer = self.blocking.next(&self.target).await?;
-        let nodes = self.blocking.read(&answer, |value| nodes(value, self.weight))?;
+        let nodes = self.blocking.read(answer, |value| nodes(value, self.weight)).await?;
         let nodes = node::list(&self.service, sorted(nodes, self.sort), self.most);
         Ok(Listing::from([(self.service.clone(), nodes)]))
     }

@@ -109,7 +109,7 @@ impl Source for ConsulKeys {
             return Ok(Listing::new());
         }
         let ConsulKeys { blocking, folders, .. } = self;
-        blocking.read(&answer, |value| folders.listing(value))
+        blocking.read(answer, |value| folders.listing(value)).await
     }
 }
 

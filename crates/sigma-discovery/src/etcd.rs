@@ -80,7 +80,7 @@ impl Folder {
         self.token = Confidential::default();
         let body = json!({ "name": name, "password": password.reveal() });
         let question = self.question("/v3/auth/authenticate", body, self.within)?;
-        let answer = self.http.ask(address, question).await?.json(address);
+        let answer = self.http.ask(address, question).await?.json(address).await;
         let answer = answer.map_err(|trouble| Trouble(format!("cannot log in: {trouble}")))?;
         let token = answer.get("token").and_then(Value::as_str).filter(|token| !token.is_empty());
         let token = token.ok_or_else(|| Trouble(format!("{} gave no token for its user", address.base())))?;
@@ -151,7 +151,7 @@ impl Watched for Folder {
         let (key, range_end) = self.range();
         let body = json!({ "key": key, "range_end": range_end });
         let question = self.question("/v3/kv/range", body, self.within)?;
-        let value = self.http.ask(&address, question).await?.json(&address)?;
+        let value = self.http.ask(&address, question).await?.json(&address).await?;
         let unusable = || Trouble(format!("{} answered no keys, or too many", address.base()));
         self.keys = self.read(&value).ok_or_else(unusable)?;
         Ok(())

@@ -73,7 +73,7 @@ impl Applications {
             self.asks_for_deltas = false;
             return Ok(false);
         }
-        let value = answer.json(address)?;
+        let value = answer.json(address).await?;
         let has_taken = self.instances.take(&value, true, self.weight, self.limits.objects).is_some();
         let hash = value.get("applications").and_then(|all| all.get("apps__hashcode")?.as_str());
         Ok(has_taken && hash == Some(&*self.instances.hash()))
@@ -88,7 +88,7 @@ impl Asked for Applications {
                 return Ok(self.instances.listing(self.limits.nodes));
             }
         }
-        let value = self.get(address, "").await?.json(address)?;
+        let value = self.get(address, "").await?.json(address).await?;
         let mut instances = Instances::default();
         let base = address.base();
         let unusable = || Trouble(format!("{base} answered something else than applications, or too many"));

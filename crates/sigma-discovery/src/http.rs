@@ -6,10 +6,14 @@ use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Certificate, Method, Response, StatusCode, redirect};
+use serde_json::Value;
 use sigma_config::discovery::RegistryAddress;
 
 use crate::source::{Env, Trouble};
 use crate::tally::Tally;
+
+/// Bytes of a text that takes about a millisecond to parse.
+const LARGE: usize = 128 * 1024;
 
 /// Whose certificates are believed.
 #[derive(Debug, Clone)]
@@ -73,12 +77,12 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// The body, if the status says that it is what was asked for.
-    pub(crate) fn json(&self, from: &RegistryAddress) -> Result<serde_json::Value, Trouble> {
+    pub(crate) async fn json(self, from: &RegistryAddress) -> Result<Value, Trouble> {
         if self.status != 200 {
             return Err(Trouble(format!("{} answered status {}", from.base(), self.status)));
         }
-        serde_json::from_slice(&self.body)
-            .map_err(|error| Trouble(format!("{} answered no JSON: {error}", from.base())))
+        let parsed = parsed(self.body).await;
+        parsed.map_err(|error| Trouble(format!("{} answered no JSON: {error}", from.base())))
     }
 }
 
@@ -150,6 +154,17 @@ impl Http {
             return Err(failed);
         }
     }
+}
+
+/// Parses a text: a large one on a thread of its own, since this one is the gateway's for all that is not
+/// traffic.
+pub(crate) async fn parsed(text: Vec<u8>) -> Result<Value, serde_json::Error> {
+    if text.len() < LARGE {
+        return serde_json::from_slice(&text);
+    }
+    let parsed = tokio::task::spawn_blocking(move || serde_json::from_slice(&text)).await;
+    // It can only have panicked, or the process is ending.
+    parsed.unwrap_or_else(|error| Err(serde::de::Error::custom(error)))
 }
 
 /// Whether a status says something of what was asked for: that it is not there is an answer as well.
@@ -232,5 +247,19 @@ impl Members {
     /// It has failed: the next one is asked from now on.
     pub(crate) fn turn(&mut self) {
         self.at = (self.at + 1) % self.addresses.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn texts_are_parsed_whatever_their_size() {
+        for len in [1, LARGE, 4 * LARGE] {
+            let text = serde_json::json!(["x".repeat(len)]);
+            assert_eq!(parsed(text.to_string().into_bytes()).await.ok(), Some(text));
+            assert!(parsed("[".repeat(len).into_bytes()).await.is_err(), "{len}");
+        }
     }
 }

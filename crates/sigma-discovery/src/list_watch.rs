@@ -10,6 +10,7 @@ use reqwest::Response;
 use serde_json::Value;
 use tokio::time::{sleep_until, timeout_at};
 
+use crate::http::parsed;
 use crate::source::{Env, Listing, Source, Trouble};
 use crate::tally::Tally;
 
@@ -174,8 +175,8 @@ impl Lines {
                 if line.trim_ascii().is_empty() {
                     continue;
                 }
-                let value = serde_json::from_slice(&line);
-                return value
+                return parsed(line)
+                    .await
                     .map(Some)
                     .map_err(|error| Trouble(format!("a line of a watch is no JSON: {error}")));
             }

@@ -78,7 +78,8 @@ impl Server {
         question.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
         question.body = Some(format!("username={}&password={}", encoded(user), encoded(password)));
         let answer = self.http.ask(address, question).await?;
-        let value = answer.json(address).map_err(|trouble| Trouble(format!("cannot log in: {trouble}")))?;
+        let value =
+            answer.json(address).await.map_err(|trouble| Trouble(format!("cannot log in: {trouble}")))?;
         let text = value.get("accessToken").and_then(Value::as_str).filter(|text| !text.is_empty());
         let text = text.ok_or_else(|| Trouble(format!("{} gave no token for its user", address.base())))?;
         let life = node::number(value.get("tokenTtl")).map_or(TOKEN_LIFE, Duration::from_secs);
@@ -169,7 +170,7 @@ impl Asked for NacosService {
             // The token holds no longer, whatever it said of itself.
             answer = self.ask_with_token(address, true).await?;
         }
-        let value = answer.json(address)?;
+        let value = answer.json(address).await?;
         let unusable = || Trouble(format!("{} answered something else than instances", address.base()));
         let nodes = nodes(&value, self.weight).ok_or_else(unusable)?;
         let key = format!("default/{}/{}/{}", self.namespace, self.group, self.service);

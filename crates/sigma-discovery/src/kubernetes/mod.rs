@@ -163,7 +163,7 @@ impl Endpoints {
         }
         let (address, http) = self.server()?;
         let question = self.question(&target, Duration::from_millis(millis)).await?;
-        http.ask(address, question).await?.json(address)
+        http.ask(address, question).await?.json(address).await
     }
 
     /// Takes in an object; None if there are too many of them, or of their endpoints.
