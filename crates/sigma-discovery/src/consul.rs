@@ -2,9 +2,11 @@
 //!
 //! A question waits at Consul until something has changed after the index of the last answer (a
 //! blocking query). An index that goes back means that Consul begins anew: then the next question does
-//! not wait.
+//! not wait. A question holds a connection; where more services ask than there may be of these, they take
+//! turns, and wait for less long.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -12,6 +14,7 @@ use reqwest::header::HeaderName;
 use serde_json::Value;
 use sigma_config::discovery::{Consul, ConsulTimeout, Registry, SortType};
 use sigma_config::resources::{Confidential, DiscoveryArgs, Node};
+use tokio::sync::Semaphore;
 
 use crate::http::{Answer, Http, Members, Question, Trust};
 use crate::node::{self, LeftOut};
@@ -23,6 +26,9 @@ const PORT: u16 = 80;
 /// The pause between two answers: a service that changes all the time does not keep the gateway busy.
 const PACE: Duration = Duration::from_millis(100);
 
+/// Where services take turns at Consul, each has its own at least so often.
+const ROUND: Duration = Duration::from_secs(10);
+
 /// What stands in a path or a query as it is.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
@@ -31,16 +37,35 @@ pub(crate) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, PLAIN).to_string()
 }
 
-/// The client of all questions to one Consul: services share what it knows of certificates.
-pub(crate) fn client(timeout: ConsulTimeout, env: &Env) -> Arc<Http> {
-    let connect = Duration::from_millis(timeout.connect.into());
-    Arc::new(Http::new(connect, Trust::System, env))
+/// What the questions to one Consul share: the client, and its connections.
+pub(crate) struct Agent {
+    http: Http,
+    /// Questions that may be at Consul at a time: each holds a connection.
+    turns: Semaphore,
+    most: u32,
+    /// How many ask.
+    askers: AtomicU32,
+}
+
+impl Agent {
+    pub(crate) fn new(timeout: ConsulTimeout, most: u32, env: &Env) -> Arc<Agent> {
+        let connect = Duration::from_millis(timeout.connect.into());
+        let http = Http::new(connect, Trust::System, env);
+        Arc::new(Agent { http, turns: Semaphore::new(most as usize), most, askers: AtomicU32::new(0) })
+    }
+
+    /// How long a question waits at Consul that may wait for `whole`: less where more ask than may at a
+    /// time, so that each has its turn within [`ROUND`].
+    fn wait(&self, whole: Duration) -> Duration {
+        let askers = self.askers.load(Ordering::Relaxed).max(1);
+        if askers <= self.most { whole } else { whole.min(ROUND * self.most / askers) }
+    }
 }
 
 /// Asks Consul, and waits there.
 pub(crate) struct Blocking {
     members: Members,
-    http: Arc<Http>,
+    agent: Arc<Agent>,
     token: Confidential,
     timeout: ConsulTimeout,
     /// The pause where questions do not wait at Consul.
@@ -53,15 +78,16 @@ pub(crate) struct Blocking {
 
 impl Blocking {
     pub(crate) fn new(
-        http: Arc<Http>,
+        agent: Arc<Agent>,
         members: Members,
         token: Confidential,
         timeout: ConsulTimeout,
         (waits, fetch_interval): (bool, u32),
     ) -> Blocking {
+        agent.askers.fetch_add(1, Ordering::Relaxed);
         Blocking {
             members,
-            http,
+            agent,
             token,
             timeout,
             interval: Duration::from_secs(fetch_interval.into()),
@@ -86,7 +112,7 @@ impl Blocking {
                     if is_news {
                         return Ok(answer);
                     }
-                    self.http.tally().succeeded();
+                    self.agent.http.tally().succeeded();
                 }
                 Err(trouble) => {
                     (self.index, self.has_answer) = (0, false);
@@ -118,15 +144,18 @@ impl Blocking {
         let ConsulTimeout { connect, read, wait } = self.timeout;
         let mut target = target.to_owned();
         let mut within = Duration::from_millis(u64::from(connect) + u64::from(read));
+        let closed = |_| Trouble("nobody has a turn at Consul any more".to_owned());
+        let _turn = self.agent.turns.acquire().await.map_err(closed)?;
         if self.index > 0 {
-            target = format!("{target}&index={}&wait={wait}s", self.index);
+            let wait = self.agent.wait(Duration::from_secs(wait.into()));
+            target = format!("{target}&index={}&wait={}", self.index, shown(wait));
             // Consul adds up to a sixteenth, so that not all come back at once.
-            within += Duration::from_secs(wait.into()).mul_f64(17.0 / 16.0);
+            within += wait.mul_f64(17.0 / 16.0);
         }
         let question = Question::get(&target, within);
         let question = question.secret(HeaderName::from_static("x-consul-token"), self.token.reveal())?;
         let address = self.members.current();
-        let answer = self.http.ask(address, question).await?;
+        let answer = self.agent.http.ask(address, question).await?;
         // Keys that are not there are an answer, and can be waited for.
         if answer.status != 200 && answer.status != 404 {
             return Err(Trouble(format!("{} answered status {}", address.base(), answer.status)));
@@ -155,6 +184,17 @@ impl Blocking {
     }
 }
 
+impl Drop for Blocking {
+    fn drop(&mut self) {
+        self.agent.askers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A time as Consul reads it.
+fn shown(time: Duration) -> String {
+    if time.subsec_millis() == 0 { format!("{}s", time.as_secs()) } else { format!("{}ms", time.as_millis()) }
+}
+
 /// The nodes of one service.
 pub(crate) struct ConsulService {
     blocking: Blocking,
@@ -179,7 +219,7 @@ fn target(service: &str, args: Option<&DiscoveryArgs>) -> String {
 
 impl ConsulService {
     pub(crate) fn new(
-        http: Arc<Http>,
+        agent: Arc<Agent>,
         settings: &Consul,
         service: &str,
         args: Option<&DiscoveryArgs>,
@@ -188,7 +228,7 @@ impl ConsulService {
         let pace = (settings.keepalive, settings.fetch_interval);
         let members = Members::new(&settings.servers);
         ConsulService {
-            blocking: Blocking::new(http, members, settings.token.clone(), settings.timeout, pace),
+            blocking: Blocking::new(agent, members, settings.token.clone(), settings.timeout, pace),
             service: service.into(),
             target: target(service, args),
             weight: settings.weight,

@@ -8,7 +8,7 @@ use serde_json::Value;
 use sigma_config::discovery::{ConsulKv, DiscoveryLimits, Registry};
 use sigma_config::resources::Node;
 
-use crate::consul::{Blocking, client, encoded};
+use crate::consul::{Agent, Blocking, encoded};
 use crate::http::Members;
 use crate::node::{self, LeftOut};
 use crate::source::{Env, Listing, Source, Trouble};
@@ -34,9 +34,9 @@ impl ConsulKeys {
         let prefix = settings.prefix.trim_matches('/').to_owned();
         let path: Vec<String> = prefix.split('/').map(encoded).collect();
         let members = Members::new(&settings.servers);
-        let http = client(settings.timeout, env);
+        let agent = Agent::new(settings.timeout, 1, env);
         ConsulKeys {
-            blocking: Blocking::new(http, members, settings.token.clone(), settings.timeout, pace),
+            blocking: Blocking::new(agent, members, settings.token.clone(), settings.timeout, pace),
             target: format!("/v1/kv/{}/?recurse=true", path.join("/")),
             folders: Folders {
                 prefix,

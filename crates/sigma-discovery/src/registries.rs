@@ -11,11 +11,10 @@ use sigma_config::discovery::{
 };
 use sigma_config::resources::{DiscoveryArgs, Node};
 
-use crate::consul::{self, ConsulService};
+use crate::consul::{Agent, ConsulService};
 use crate::consul_kv::ConsulKeys;
 use crate::etcd::Folder;
 use crate::eureka::Applications;
-use crate::http::Http;
 use crate::hub::{Hub, Topic};
 use crate::kubernetes::Endpoints;
 use crate::last_good::LastLists;
@@ -50,7 +49,7 @@ pub struct Registries {
     of_consul: Option<Arc<LastLists>>,
     of_consul_kv: Option<Arc<LastLists>>,
     /// What the services of Consul share.
-    consul: OnceLock<Arc<Http>>,
+    consul: OnceLock<Arc<Agent>>,
     /// What the services of Nacos share.
     nacos: OnceLock<Arc<nacos::Server>>,
 }
@@ -115,8 +114,9 @@ impl Registries {
         let last = self.of_consul.as_ref().unwrap_or(&self.last);
         let name = ConsulService::name(service, args);
         let env = self.env(Registry::Consul, "");
-        let http = || Arc::clone(self.consul.get_or_init(|| consul::client(settings.timeout, &env)));
-        let source = || ConsulService::new(http(), settings, service, args, env.limits.nodes);
+        let made = || Agent::new(settings.timeout, settings.max_blocking_queries, &env);
+        let agent = || Arc::clone(self.consul.get_or_init(made));
+        let source = || ConsulService::new(agent(), settings, service, args, env.limits.nodes);
         let topic = self.topic(Registry::Consul, name, last, &env, source);
         Ok((topic, Part { stand_in: settings.default_service.as_ref().and_then(stand_in), ..part }))
     }

@@ -28,6 +28,12 @@ pub struct Consul {
     /// Whether a question waits at Consul until there is something new (blocking queries).
     #[serde(default = "yes")]
     pub keepalive: bool,
+    /// Most questions at a time: each holds a connection, of which Consul takes 200 from one client
+    /// (`limits.http_max_conns_per_client`). More services than that take turns; then a change is known
+    /// after ten seconds at the latest.
+    #[serde(default = "max_blocking_queries")]
+    #[schemars(range(min = 1))]
+    pub max_blocking_queries: u32,
     /// Weight of every node.
     #[serde(default = "weight")]
     #[schemars(range(min = 1))]
@@ -182,6 +188,10 @@ impl Default for DefaultMetadata {
 
 fn fetch_interval() -> u32 {
     3
+}
+
+fn max_blocking_queries() -> u32 {
+    180
 }
 
 fn weight() -> u32 {

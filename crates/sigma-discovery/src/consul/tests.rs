@@ -2,6 +2,8 @@
 
 use serde_json::json;
 use sigma_config::discovery::RegistryAddress;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::scripted::Scripted;
@@ -22,7 +24,11 @@ fn source(servers: &[RegistryAddress], more: Value, args: Option<Value>) -> Cons
     settings.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
     let settings: Consul = serde_json::from_value(settings).expect("settings");
     let args: Option<DiscoveryArgs> = args.map(|args| serde_json::from_value(args).expect("arguments"));
-    ConsulService::new(client(settings.timeout, &Env::of(100, 100)), &settings, "web", args.as_ref(), 100)
+    ConsulService::new(agent(&settings), &settings, "web", args.as_ref(), 100)
+}
+
+fn agent(settings: &Consul) -> Arc<Agent> {
+    Agent::new(settings.timeout, settings.max_blocking_queries, &Env::of(100, 100))
 }
 
 fn shown(listing: Result<Listing, Trouble>) -> Vec<String> {
@@ -143,4 +149,88 @@ fn nodes_can_be_sorted() {
     assert_eq!(ports(SortType::HostSort), [82, 81, 80]);
     assert_eq!(ports(SortType::PortSort), [80, 81, 82]);
     assert_eq!(ports(SortType::CombineSort), [82, 80, 81]);
+}
+
+/// A Consul of the test whose services all change at once. It counts its connections.
+#[derive(Default)]
+struct Crowd {
+    index: tokio::sync::watch::Sender<u64>,
+    connections: AtomicU32,
+    most: AtomicU32,
+}
+
+impl Crowd {
+    async fn start() -> (Arc<Crowd>, RegistryAddress) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = format!("http://{}", listener.local_addr().expect("an address"));
+        let crowd = Arc::<Crowd>::default();
+        crowd.index.send_replace(1);
+        let serving = Arc::clone(&crowd);
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                let crowd = Arc::clone(&serving);
+                tokio::spawn(async move {
+                    let open = crowd.connections.fetch_add(1, Ordering::Relaxed) + 1;
+                    crowd.most.fetch_max(open, Ordering::Relaxed);
+                    let _ = crowd.serve(socket).await;
+                    crowd.connections.fetch_sub(1, Ordering::Relaxed);
+                });
+            }
+        });
+        (crowd, address.parse().expect("an address"))
+    }
+
+    async fn serve(&self, socket: TcpStream) -> std::io::Result<()> {
+        let mut socket = BufReader::new(socket);
+        let mut index = self.index.subscribe();
+        loop {
+            let (mut first, mut line) = (String::new(), String::new());
+            if socket.read_line(&mut first).await? == 0 {
+                return Ok(());
+            }
+            while line != "\r\n" {
+                line.clear();
+                socket.read_line(&mut line).await?;
+            }
+            let number = |name: &str| -> Option<u64> {
+                let (_, rest) = first.split_once(name)?;
+                rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+            };
+            if let (Some(known), Some(wait)) = (number("&index="), number("&wait=")) {
+                let news = index.wait_for(|index| *index > known);
+                // The test waits in milliseconds only.
+                let _ = tokio::time::timeout(Duration::from_millis(wait), news).await;
+            }
+            let now = *index.borrow();
+            let head = format!("HTTP/1.1 200 OK\r\nX-Consul-Index: {now}\r\nContent-Length: 2\r\n\r\n[]");
+            socket.write_all(head.as_bytes()).await?;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_services_take_turns_at_less_connections_than_consul_allows() {
+    let (crowd, address) = Crowd::start().await;
+    let settings = json!({ "servers": [address], "timeout": { "connect": 20_000, "read": 20_000 } });
+    let settings: Consul = serde_json::from_value(settings).expect("settings");
+    let agent = agent(&settings);
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let mut asking = tokio::task::JoinSet::new();
+    for service in 0..1000 {
+        let mut source = ConsulService::new(Arc::clone(&agent), &settings, &service.to_string(), None, 100);
+        let tell = tell.clone();
+        asking.spawn(async move { while source.next().await.is_ok() && tell.send(()).is_ok() {} });
+    }
+    assert_eq!(agent.wait(Duration::from_secs(60)), Duration::from_millis(1800));
+    for round in 0..3 {
+        for answered in 0..1000 {
+            let next = tokio::time::timeout(Duration::from_secs(60), told.recv()).await;
+            assert!(next.is_ok(), "round {round}: {answered} answered");
+        }
+        crowd.index.send_modify(|index| *index += 1);
+    }
+    let most = crowd.most.load(Ordering::Relaxed);
+    assert!((100..190).contains(&most), "{most} connections");
+    asking.shutdown().await;
+    assert_eq!(agent.wait(Duration::from_secs(60)), Duration::from_secs(60));
 }
