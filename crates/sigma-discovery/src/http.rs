@@ -207,7 +207,7 @@ fn built(connect: Duration, trust: &Trust) -> Result<reqwest::Client, Trouble> {
 }
 
 /// An error with everything that led to it.
-fn causes(error: &dyn Error) -> String {
+pub(crate) fn causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

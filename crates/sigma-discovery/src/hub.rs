@@ -259,7 +259,7 @@ impl Follower {
 
 /// The pause after the first failure (0) and those that follow it; up to a quarter of it is taken off at
 /// random, so that many gateways do not come back at once.
-fn backoff(failures: u32) -> Duration {
+pub(crate) fn backoff(failures: u32) -> Duration {
     let whole = RETRY_MIN.saturating_mul(1 << failures.min(16)).min(RETRY_MAX);
     whole.mul_f64(1.0 - fastrand::f64() / 4.0)
 }

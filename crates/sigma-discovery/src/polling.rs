@@ -28,6 +28,11 @@ impl<A: Asked> Polling<A> {
     pub(crate) fn new(asked: A, members: Members, interval: Duration) -> Polling<A> {
         Polling { asked, members, interval, has_answer: false }
     }
+
+    /// The next question does not wait for its time.
+    pub(crate) fn hurry(&mut self) {
+        self.has_answer = false;
+    }
 }
 
 impl<A: Asked> Source for Polling<A> {

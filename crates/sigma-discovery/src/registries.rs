@@ -19,7 +19,7 @@ use crate::hub::{Hub, Topic};
 use crate::kubernetes::Endpoints;
 use crate::last_good::LastLists;
 use crate::list_watch::ListWatch;
-use crate::nacos::{self, NacosService};
+use crate::nacos::{NacosService, Server, ServiceKey};
 use crate::node;
 use crate::source::{Env, Listing, Source};
 use crate::subscription::{Part, Subscription};
@@ -51,7 +51,7 @@ pub struct Registries {
     /// What the services of Consul share.
     consul: OnceLock<Arc<Agent>>,
     /// What the services of Nacos share.
-    nacos: OnceLock<Arc<nacos::Server>>,
+    nacos: OnceLock<Arc<Server>>,
 }
 
 /// Where a service is told, and what of it is wanted; or why that cannot be.
@@ -137,12 +137,13 @@ impl Registries {
     }
 
     fn nacos(&self, settings: &Nacos, args: Option<&DiscoveryArgs>, part: Part) -> (Arc<Topic>, Part) {
-        let key = NacosService::key(&part.service, args);
+        let key = ServiceKey::new(&part.service, args);
+        let name = key.to_string();
         let env = self.env(Registry::Nacos, "");
-        let server = || Arc::clone(self.nacos.get_or_init(|| nacos::Server::new(settings, &env)));
-        let source = || NacosService::polled(server(), settings, &part.service, args, env.limits.nodes);
-        let topic = self.topic(Registry::Nacos, format!("nacos {key}"), &self.last, &env, source);
-        (topic, Part { service: key.into(), ..part })
+        let server = || Arc::clone(self.nacos.get_or_init(|| Server::new(settings, &env)));
+        let source = || NacosService::new(server(), key);
+        let topic = self.topic(Registry::Nacos, format!("nacos {name}"), &self.last, &env, source);
+        (topic, Part { service: name.into(), ..part })
     }
 
     fn kubernetes(&self, clusters: &Clusters, part: Part) -> Followed {

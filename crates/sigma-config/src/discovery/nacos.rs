@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::{RegistryAddress, RegistryTimeout};
 use crate::resources::Confidential;
 
-/// Alibaba's Nacos, by its HTTP API. The services that upstreams name are asked for at intervals: what
-/// it tells by itself needs a client of its own protocol.
+/// Alibaba's Nacos. The services that upstreams name are subscribed to by gRPC, as Nacos 2 offers it, and
+/// their changes come at once. Where that cannot be had they are asked for at intervals, by the HTTP API.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Nacos {
@@ -19,7 +19,13 @@ pub struct Nacos {
     #[serde(default = "prefix")]
     #[schemars(length(min = 1, max = 100))]
     pub prefix: String,
-    /// Seconds between questions.
+    /// Whether services are subscribed to.
+    #[serde(default = "yes")]
+    pub subscribe: bool,
+    /// How much higher than the port in `host` that for gRPC is.
+    #[serde(default = "grpc_port_offset")]
+    pub grpc_port_offset: u16,
+    /// Seconds between questions, where nothing is pushed.
     #[serde(default = "fetch_interval")]
     #[schemars(range(min = 1))]
     pub fetch_interval: u32,
@@ -41,6 +47,14 @@ pub struct Nacos {
 
 fn prefix() -> String {
     "/nacos/v1/".to_owned()
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn grpc_port_offset() -> u16 {
+    1000
 }
 
 fn fetch_interval() -> u32 {

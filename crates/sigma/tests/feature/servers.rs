@@ -1,6 +1,7 @@
 //! Real registries, started by the tests, killed and brought back: `make test-servers`. The first time, Go
 //! and Maven fetch and build them, which takes minutes.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -42,7 +43,9 @@ fn server(name: &str, flags: &str) -> PathBuf {
 
 /// A server in Java, which Maven builds, on this port and with further arguments.
 fn java(name: &str, options: &[&str], port: u16, arguments: &[&str], log: &Path) -> Running {
-    let jar = built(name, &format!("{name}.jar"), |project, draft| {
+    // Another jar for other sources.
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers").join(name);
+    let jar = built(name, &format!("{name}-{:x}.jar", fingerprint(&project)), |project, draft| {
         let folder = draft.with_extension("folder");
         let target = format!("-Dbuild.folder={}", folder.display());
         let mut build = Command::new("mvn");
@@ -55,6 +58,21 @@ fn java(name: &str, options: &[&str], port: u16, arguments: &[&str], log: &Path)
     command.args(["-Xmx256m", "-XX:TieredStopAtLevel=1"]).args(options).arg("-jar").arg(jar);
     command.args([&format!("--server.port={port}"), "--server.address=127.0.0.1"]).args(arguments);
     Running::start(&mut command, log)
+}
+
+/// What tells the files in a folder apart from other ones.
+fn fingerprint(folder: &Path) -> u64 {
+    let mut entries: Vec<PathBuf> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    let mut hasher = DefaultHasher::new();
+    for entry in entries {
+        match entry.is_dir() {
+            true => fingerprint(&entry).hash(&mut hasher),
+            false => (entry.file_name(), std::fs::read(&entry).unwrap()).hash(&mut hasher),
+        }
+    }
+    hasher.finish()
 }
 
 /// Somebody who asks a server on this port.
@@ -495,25 +513,44 @@ fn nodes_follow_eureka() {
     turns_to(&gateway, "503");
 }
 
-/// A Nacos of one test alone, without users: its module for them is not to be had.
+/// A Nacos of one test alone.
 struct Nacos {
     dir: tempfile::TempDir,
     port: u16,
+    /// Whether questions need the token of a user.
+    has_users: bool,
     process: Option<Running>,
 }
 
 impl Nacos {
-    fn start() -> Nacos {
-        // It opens ports beside this one as well.
-        let mut nacos = Nacos { dir: tempfile::tempdir().unwrap(), port: free_port(), process: None };
+    fn start(has_users: bool) -> Nacos {
+        let dir = tempfile::tempdir().unwrap();
+        let mut nacos = Nacos { dir, port: Nacos::free_ports(), has_users, process: None };
         nacos.run();
         nacos
+    }
+
+    /// A port whose neighbours are free as well, which it opens beside it: below those that connections get.
+    fn free_ports() -> u16 {
+        let is_free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
+        // Even ones: the neighbours of two that start at the same time differ.
+        let mut ports = (0..200).map(|_| 20_000 + free_port() % 5_000 * 2);
+        let are_free = |port: &u16| [port - 1000, *port, port + 1000, port + 1001].into_iter().all(is_free);
+        ports.find(are_free).expect("free ports")
     }
 
     fn run(&mut self) {
         let home = format!("-Dnacos.home={}", self.dir.path().display());
         let log = self.dir.path().join("log");
-        self.process = Some(java("nacos", &["-Dnacos.standalone=true", &home], self.port, &[], &log));
+        let users = [
+            "--nacos.core.auth.enabled=true",
+            "--nacos.core.auth.system.type=test",
+            "--nacos.core.auth.server.identity.key=server",
+            "--nacos.core.auth.server.identity.value=hush",
+        ];
+        let arguments = if self.has_users { &users[..] } else { &[] };
+        let options = ["-Dnacos.standalone=true", &home];
+        self.process = Some(java("nacos", &options, self.port, arguments, &log));
         let is_up = || status(self.port, "GET", "/nacos/v1/console/health/readiness", None).is_some();
         assert!(until(PATIENCE * 4, is_up), "{}", std::fs::read_to_string(&log).unwrap());
     }
@@ -522,11 +559,25 @@ impl Nacos {
         self.process = None;
     }
 
+    fn token(&self) -> Option<String> {
+        let login = "/nacos/v1/auth/login?username=nacos&password=p%26w";
+        let answer = caller(self.port).call("POST", login, None).ok()?.json().ok()?;
+        Some(answer["accessToken"].as_str()?.to_owned())
+    }
+
     fn write(&self, method: &str, origin: &Origin) {
-        let target = format!(
+        let mut target = format!(
             "/nacos/v1/ns/instance?serviceName=web&ip=127.0.0.1&port={}&namespaceId=shop&groupName=G&weight=2&ephemeral=true&metadata=version%3Dv2",
             origin.port()
         );
+        if self.has_users {
+            let mut token = None;
+            assert!(until(PATIENCE, || {
+                token = self.token();
+                token.is_some()
+            }));
+            target.push_str(&format!("&accessToken={}", token.unwrap()));
+        }
         let is_done = || status(self.port, method, &target, None) == Some(200);
         assert!(until(PATIENCE, is_done), "{method} {target}");
     }
@@ -539,29 +590,67 @@ impl Nacos {
         });
         assert!(turned, "want {want}, have {}\n{}", who(gateway), gateway.stderr());
     }
+
+    /// A gateway that takes nodes of the service, with further settings.
+    fn gateway(&self, user: &str, more: &Value) -> Gateway {
+        let mut settings = json!({ "host": [format!("http://{user}127.0.0.1:{}", self.port)] });
+        settings.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let discovery = json!({ "nacos": settings, "protection": { "believed_after_ms": 3000 } });
+        let args = json!({ "namespace_id": "shop", "group_name": "G", "metadata": { "version": "v2" } });
+        let upstream = json!({ "service_name": "web", "discovery_type": "nacos", "discovery_args": args });
+        gateway(&discovery, &upstream)
+    }
 }
+
+/// Nobody asks at such intervals: what changes before was pushed.
+const NEVER: u32 = 100_000;
 
 #[test]
 fn nodes_follow_nacos() {
     let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
-    let mut nacos = Nacos::start();
+    let mut nacos = Nacos::start(false);
     nacos.write("POST", &a);
-    let discovery = json!({
-        "nacos": { "host": [format!("http://127.0.0.1:{}", nacos.port)], "fetch_interval": 1 },
-        "protection": { "believed_after_ms": 3000 }
-    });
-    let args = json!({ "namespace_id": "shop", "group_name": "G", "metadata": { "version": "v2" } });
-    let upstream = json!({ "service_name": "web", "discovery_type": "nacos", "discovery_args": args });
-    let gateway = gateway(&discovery, &upstream);
-    nacos.turns_to(&gateway, &a, "a");
+    let gateways = [
+        nacos.gateway("", &json!({ "fetch_interval": NEVER })),
+        nacos.gateway("", &json!({ "fetch_interval": 1, "subscribe": false })),
+    ];
+    let turn_to = |nacos: &Nacos, origin: &Origin, want: &str| {
+        gateways.iter().for_each(|gateway| nacos.turns_to(gateway, origin, want));
+    };
+    turn_to(&nacos, &a, "a");
     nacos.write("POST", &b);
     nacos.write("DELETE", &a);
-    nacos.turns_to(&gateway, &b, "b");
-    let dump = Operator::new(gateway.control_address()).get("/v1/discovery/nacos/dump").unwrap();
+    turn_to(&nacos, &b, "b");
+    let dump = Operator::new(gateways[0].control_address()).get("/v1/discovery/nacos/dump").unwrap();
     assert_eq!(dump["services"]["default/shop/G/web"]["nodes"][0]["weight"], 2);
     nacos.kill();
-    assert!(until(PATIENCE, || gateway.stderr().contains("the last one stays")), "{}", gateway.stderr());
-    turns_to(&gateway, "b");
+    let is_told = |gateway: &Gateway| gateway.stderr().contains("the last one stays");
+    assert!(until(PATIENCE, || gateways.iter().all(is_told)), "{}", gateways[0].stderr());
+    gateways.iter().for_each(|gateway| turns_to(gateway, "b"));
     nacos.run();
-    nacos.turns_to(&gateway, &a, "a");
+    turn_to(&nacos, &a, "a");
+    nacos.write("POST", &b);
+    nacos.write("DELETE", &a);
+    turn_to(&nacos, &b, "b");
+}
+
+#[test]
+fn users_log_in_to_nacos() {
+    let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
+    let nacos = Nacos::start(true);
+    nacos.write("POST", &a);
+    let gateways = [
+        nacos.gateway("nacos:p&w@", &json!({ "fetch_interval": NEVER })),
+        nacos.gateway("nacos:p&w@", &json!({ "fetch_interval": 1, "subscribe": false })),
+    ];
+    gateways.iter().for_each(|gateway| nacos.turns_to(gateway, &a, "a"));
+    nacos.write("POST", &b);
+    nacos.write("DELETE", &a);
+    gateways.iter().for_each(|gateway| nacos.turns_to(gateway, &b, "b"));
+    let stranger = nacos.gateway("nacos:wrong@", &json!({}));
+    assert!(until(PATIENCE, || stranger.stderr().contains("cannot log in")), "{}", stranger.stderr());
+    // Who does not log in at all is refused.
+    let nobody = nacos.gateway("", &json!({}));
+    assert!(until(PATIENCE, || nobody.stderr().contains("answered status 403")), "{}", nobody.stderr());
+    assert!(until(PATIENCE, || nobody.stderr().contains("refuses a subscription")), "{}", nobody.stderr());
 }

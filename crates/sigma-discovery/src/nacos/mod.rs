@@ -1,0 +1,304 @@
+//! Alibaba's Nacos: what it pushes by gRPC, and where it does not, its HTTP API at intervals.
+
+mod grpc;
+mod pushes;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use aws_lc_rs::hmac;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use reqwest::Method;
+use reqwest::header::{CONTENT_TYPE, HeaderValue};
+use serde_json::Value;
+use sigma_config::discovery::{Nacos, Registry, RegistryAddress};
+use sigma_config::resources::{Confidential, DiscoveryArgs, Node};
+
+use crate::consul::encoded;
+use crate::http::{Answer, Http, Members, Question, Trust};
+use crate::node::{self, LeftOut};
+use crate::polling::{Asked, Polling};
+use crate::source::{Env, Listing, Source, Trouble};
+use grpc::Headers;
+use pushes::{Pushed, Pushes};
+
+/// The namespace and the group that are meant where none is named.
+const NAMESPACE: &str = "public";
+const GROUP: &str = "DEFAULT_GROUP";
+
+/// How long a token is used that does not say how long it holds; that of Nacos holds for five hours.
+const TOKEN_LIFE: Duration = Duration::from_secs(600);
+
+/// What a service is called in Nacos.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ServiceKey {
+    namespace: Box<str>,
+    group: Box<str>,
+    service: Box<str>,
+}
+
+impl ServiceKey {
+    /// The service that an upstream names.
+    pub(crate) fn new(service: &str, args: Option<&DiscoveryArgs>) -> ServiceKey {
+        ServiceKey {
+            namespace: args.and_then(|args| args.namespace_id.as_deref()).unwrap_or(NAMESPACE).into(),
+            group: args.and_then(|args| args.group_name.as_deref()).unwrap_or(GROUP).into(),
+            service: service.into(),
+        }
+    }
+}
+
+/// As APISIX writes it.
+impl fmt::Display for ServiceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "default/{}/{}/{}", self.namespace, self.group, self.service)
+    }
+}
+
+/// Nacos as all services share it: the tokens of its servers, and what they push.
+pub(crate) struct Server {
+    http: Http,
+    members: Vec<RegistryAddress>,
+    prefix: String,
+    connect: Duration,
+    within: Duration,
+    interval: Duration,
+    weight: u32,
+    access_key: String,
+    secret_key: Confidential,
+    env: Env,
+    /// How much higher the port for gRPC is; None if nothing is subscribed to.
+    port_offset: Option<u16>,
+    /// The token of each server that was logged in to.
+    tokens: tokio::sync::Mutex<Vec<Token>>,
+    /// What is pushed, by namespace.
+    pushes: Mutex<BTreeMap<Box<str>, Arc<Pushes>>>,
+}
+
+struct Token {
+    /// The server that it is for.
+    base: String,
+    text: Confidential,
+    /// From then on another one is asked for.
+    until: Instant,
+}
+
+/// What signs a question about a service.
+struct Signature {
+    data: String,
+    signature: String,
+}
+
+impl Server {
+    pub(crate) fn new(settings: &Nacos, env: &Env) -> Arc<Server> {
+        let timeout = settings.timeout;
+        let connect = Duration::from_millis(timeout.connect.into());
+        Arc::new(Server {
+            http: Http::new(connect, Trust::System, env),
+            members: settings.host.clone(),
+            prefix: format!("/{}", settings.prefix.trim_matches('/')),
+            connect,
+            within: connect + Duration::from_millis(u64::from(timeout.send) + u64::from(timeout.read)),
+            interval: Duration::from_secs(settings.fetch_interval.into()),
+            weight: settings.weight,
+            access_key: settings.access_key.clone(),
+            secret_key: settings.secret_key.clone(),
+            env: env.clone(),
+            port_offset: settings.subscribe.then_some(settings.grpc_port_offset),
+            tokens: tokio::sync::Mutex::default(),
+            pushes: Mutex::default(),
+        })
+    }
+
+    /// The token for a server, if its address names a user. `is_stale` if the one before was refused.
+    async fn token(
+        &self,
+        address: &RegistryAddress,
+        is_stale: bool,
+    ) -> Result<Option<Confidential>, Trouble> {
+        let Some((user, password)) = address.user() else { return Ok(None) };
+        let mut tokens = self.tokens.lock().await;
+        let now = Instant::now();
+        tokens.retain(|token| token.until > now && !(is_stale && token.base == address.base()));
+        if let Some(token) = tokens.iter().find(|token| token.base == address.base()) {
+            return Ok(Some(token.text.clone()));
+        }
+        let target = format!("{}/auth/login", self.prefix);
+        let mut question = Question::get(&target, self.within);
+        question.method = Method::POST;
+        question.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
+        question.body = Some(format!("username={}&password={}", encoded(user), encoded(password)));
+        let answer = self.http.ask(address, question).await?;
+        let value =
+            answer.json(address).await.map_err(|trouble| Trouble(format!("cannot log in: {trouble}")))?;
+        let text = value.get("accessToken").and_then(Value::as_str).filter(|text| !text.is_empty());
+        let text = text.ok_or_else(|| Trouble(format!("{} gave no token for its user", address.base())))?;
+        let life = node::number(value.get("tokenTtl")).map_or(TOKEN_LIFE, Duration::from_secs);
+        // Renewed while it still holds; a life beyond any clock is none.
+        let life = life.clamp(Duration::from_secs(1), Duration::from_secs(86_400)).mul_f64(0.8);
+        let token = Token { base: address.base().to_owned(), text: text.into(), until: now + life };
+        tokens.push(token);
+        Ok(Some(Confidential::from(text)))
+    }
+
+    /// What signs a question about a service, if there is a key.
+    fn signature(&self, key: &ServiceKey, now: SystemTime) -> Option<Signature> {
+        if self.access_key.is_empty() || self.secret_key.reveal().is_empty() {
+            return None;
+        }
+        let millis = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
+        let data = format!("{millis}@@{}@@{}", key.group, key.service);
+        let secret = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, self.secret_key.reveal().as_bytes());
+        let signature = BASE64_STANDARD.encode(hmac::sign(&secret, data.as_bytes()));
+        Some(Signature { data, signature })
+    }
+
+    /// What goes with a request by gRPC about a service.
+    async fn headers(
+        &self,
+        address: &RegistryAddress,
+        key: &ServiceKey,
+        is_stale: bool,
+    ) -> Result<Headers, Trouble> {
+        let mut headers = Headers::new();
+        if let Some(token) = self.token(address, is_stale).await? {
+            headers.insert("accessToken".to_owned(), token.reveal().to_owned());
+        }
+        if let Some(Signature { data, signature }) = self.signature(key, SystemTime::now()) {
+            headers.insert("ak".to_owned(), self.access_key.clone());
+            headers.insert("data".to_owned(), data);
+            headers.insert("signature".to_owned(), signature);
+        }
+        Ok(headers)
+    }
+
+    /// The nodes of a service as an answer, or a push, has them.
+    fn listing(&self, key: &ServiceKey, told: Option<&Value>) -> Result<Listing, Trouble> {
+        let unusable = || Trouble("Nacos tells something else than instances".to_owned());
+        let nodes = told.and_then(|told| nodes(told, self.weight)).ok_or_else(unusable)?;
+        let key = key.to_string();
+        let nodes = node::list(&key, nodes, self.env.limits.nodes);
+        Ok(Listing::from([(key.into(), nodes)]))
+    }
+
+    /// What is pushed of a service from now on, if anything is to be. Within a runtime.
+    fn subscribe(self: &Arc<Self>, key: &ServiceKey) -> Option<Pushed> {
+        self.port_offset?;
+        let mut pushes = self.pushes.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(pushes.entry(key.namespace.clone()).or_default().subscribe(self, key))
+    }
+}
+
+/// The nodes of one service: as they are pushed, and asked for at intervals while they are not.
+pub(crate) struct NacosService {
+    server: Arc<Server>,
+    key: ServiceKey,
+    asked: Polling<Instances>,
+    has_subscribed: bool,
+    pushed: Option<Pushed>,
+}
+
+impl NacosService {
+    pub(crate) fn new(server: Arc<Server>, key: ServiceKey) -> NacosService {
+        let instances = Instances { server: Arc::clone(&server), key: key.clone() };
+        let asked = Polling::new(instances, Members::shuffled(&server.members), server.interval);
+        NacosService { server, key, asked, has_subscribed: false, pushed: None }
+    }
+}
+
+impl Source for NacosService {
+    async fn next(&mut self) -> Result<Listing, Trouble> {
+        if !std::mem::replace(&mut self.has_subscribed, true) {
+            self.pushed = self.server.subscribe(&self.key);
+        }
+        loop {
+            let Some(pushed) = &mut self.pushed else { return self.asked.next().await };
+            let is_pushed = pushed.borrow().is_some();
+            let changed = tokio::select! {
+                changed = pushed.changed() => changed,
+                listing = self.asked.next(), if !is_pushed => return listing,
+            };
+            if changed.is_err() {
+                self.pushed = None;
+                continue;
+            }
+            match pushed.borrow_and_update().clone() {
+                Some(listing) => return Ok(listing),
+                // What was pushed is old from now on.
+                None => self.asked.hurry(),
+            }
+        }
+    }
+}
+
+/// One service, by the HTTP API.
+struct Instances {
+    server: Arc<Server>,
+    key: ServiceKey,
+}
+
+impl Instances {
+    async fn ask_with_token(&self, address: &RegistryAddress, is_stale: bool) -> Result<Answer, Trouble> {
+        let Instances { server, key } = self;
+        let mut target = format!(
+            "{}/ns/instance/list?healthyOnly=true&serviceName={}&namespaceId={}&groupName={}",
+            server.prefix,
+            encoded(&key.service),
+            encoded(&key.namespace),
+            encoded(&key.group)
+        );
+        if let Some(token) = server.token(address, is_stale).await? {
+            target.push_str(&format!("&accessToken={}", encoded(token.reveal())));
+        }
+        if let Some(Signature { data, signature }) = server.signature(key, SystemTime::now()) {
+            let (key, data, signature) = (encoded(&server.access_key), encoded(&data), encoded(&signature));
+            target.push_str(&format!("&ak={key}&data={data}&signature={signature}"));
+        }
+        server.http.ask(address, Question::get(&target, server.within)).await
+    }
+}
+
+impl Asked for Instances {
+    async fn ask(&mut self, address: &RegistryAddress) -> Result<Listing, Trouble> {
+        let mut answer = self.ask_with_token(address, false).await?;
+        if matches!(answer.status, 401 | 403) && address.user().is_some() {
+            // The token holds no longer, whatever it said of itself.
+            answer = self.ask_with_token(address, true).await?;
+        }
+        let value = answer.json(address).await?;
+        let listing = self.server.listing(&self.key, Some(&value));
+        listing.map_err(|trouble| Trouble(format!("{}: {trouble}", address.base())))
+    }
+}
+
+/// The nodes of an answer of `instance/list`; None if it is none.
+fn nodes(answer: &Value, default_weight: u32) -> Option<Vec<Node>> {
+    let hosts = answer.get("hosts")?.as_array()?;
+    let is_set = |host: &Value, name: &str| host.get(name) != Some(&Value::Bool(false));
+    let weight = |host: &Value| host.get("weight").and_then(Value::as_f64).filter(|weight| *weight >= 0.0);
+    // Weights are numbers with a fraction, from 0 to 10000; ours are whole.
+    let has_fractions = hosts.iter().filter_map(weight).any(|weight| weight.fract() != 0.0);
+    let scale = if has_fractions { 100.0 } else { 1.0 };
+    let whole = |weight: f64| {
+        let scaled = (weight * scale).round().min(f64::from(u32::MAX)) as u32;
+        if weight > 0.0 { scaled.max(1) } else { 0 }
+    };
+    let mut nodes = Vec::with_capacity(hosts.len());
+    let mut left_out = LeftOut::default();
+    for host in hosts.iter().filter(|host| is_set(host, "enabled") && is_set(host, "healthy")) {
+        let address = host.get("ip")?.as_str()?;
+        let weight = weight(host).map_or(default_weight, whole);
+        let found = node::port(host.get("port")).and_then(|port| node::node(address, Some(port), weight));
+        match found {
+            Some(node) => nodes.push(Node { metadata: node::metadata(host.get("metadata")), ..node }),
+            None => left_out.note(address),
+        }
+    }
+    left_out.tell(Registry::Nacos);
+    Some(nodes)
+}
