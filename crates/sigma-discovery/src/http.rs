@@ -253,6 +253,8 @@ impl Members {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
 
     #[tokio::test]
     async fn texts_are_parsed_whatever_their_size() {
@@ -261,5 +263,66 @@ mod tests {
             assert_eq!(parsed(text.to_string().into_bytes()).await.ok(), Some(text));
             assert!(parsed("[".repeat(len).into_bytes()).await.is_err(), "{len}");
         }
+    }
+
+    /// Answers every question with these pieces, so long after one another.
+    async fn answering(pieces: Vec<Vec<u8>>, pause: Duration) -> RegistryAddress {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = format!("http://{}", listener.local_addr().expect("an address"));
+        tokio::spawn(async move {
+            while let Ok((mut socket, _)) = listener.accept().await {
+                let pieces = pieces.clone();
+                tokio::spawn(async move {
+                    let _ = socket.read(&mut [0; 4096]).await;
+                    let mut pace = tokio::time::interval(pause);
+                    for piece in pieces {
+                        pace.tick().await;
+                        if socket.write_all(&piece).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        address.parse().expect("an address")
+    }
+
+    async fn asked(address: &RegistryAddress, within: u64) -> Result<Answer, Trouble> {
+        let http = Http::new(Duration::from_secs(20), Trust::System, &Env::of(10, 10));
+        http.ask(address, Question::get("/", Duration::from_millis(within))).await
+    }
+
+    const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\n";
+
+    #[tokio::test]
+    async fn an_answer_has_an_end_in_time_and_in_bytes() {
+        // A byte now and then, without an end.
+        let mut drip = vec![[HEAD, b"Content-Length: 100000\r\n\r\n"].concat()];
+        drip.resize(2000, b" ".to_vec());
+        let slow = answering(drip, Duration::from_millis(50)).await;
+        let trouble = asked(&slow, 500).await.expect_err("an end").0;
+        assert!(trouble.contains("did not answer in time"), "{trouble}");
+        // More than there may be, whatever the head says.
+        let mut flood = vec![[HEAD, b"Connection: close\r\n\r\n"].concat()];
+        flood.resize(100, vec![b' '; 4096]);
+        let long = answering(flood, Duration::from_micros(1)).await;
+        let trouble = asked(&long, 20_000).await.expect_err("an end").0;
+        assert!(trouble.contains("more than 65536 bytes"), "{trouble}");
+        // A head without an end.
+        let mut head = vec![HEAD.to_vec()];
+        head.resize(20_000, [&b"X: "[..], &[b'x'; 1000], b"\r\n"].concat());
+        let heads = answering(head, Duration::from_micros(1)).await;
+        assert!(asked(&heads, 20_000).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn what_is_compressed_stays_so() {
+        // What becomes a thousand times as much is not unpacked.
+        let head = b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\n";
+        let packed =
+            answering(vec![[HEAD, &head[..], &[0x1f, 0x8b, 8, 0]].concat()], Duration::from_micros(1)).await;
+        let answer = asked(&packed, 20_000).await.expect("an answer");
+        assert_eq!(answer.body, [0x1f, 0x8b, 8, 0]);
+        assert!(answer.json(&packed).await.is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! Nodes as registries tell them: what they say is not believed as it stands.
 
 use std::collections::HashSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -13,7 +13,11 @@ use sigma_config::resources::Node;
 pub(crate) fn node(host: &str, port: Option<u16>, weight: u32) -> Option<Node> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let is_usable = match host.parse::<IpAddr>() {
-        Ok(ip) => !ip.is_unspecified() && !ip.is_multicast(),
+        // One in IPv6 that stands for one in IPv4 is reached as that.
+        Ok(ip) => {
+            let ip = ip.to_canonical();
+            !ip.is_unspecified() && !ip.is_multicast() && ip != IpAddr::V4(Ipv4Addr::BROADCAST)
+        }
         Err(_) => is_name(host),
     };
     (is_usable && port != Some(0)).then(|| Node { host: host.into(), port, weight, ..Node::default() })
@@ -118,6 +122,8 @@ mod tests {
             "a..b",
             "0.0.0.0",
             "::",
+            "::ffff:0.0.0.0",
+            "255.255.255.255",
             "224.0.0.1",
             "10.0.0.256",
             "web:80",

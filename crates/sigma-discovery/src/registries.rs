@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value, json};
+use sigma_config::cidr::CidrSet;
 use sigma_config::crypt::MASK;
 use sigma_config::discovery::{
     Clusters, Consul, ConsulKv, DefaultService, Discovery, Dump, EtcdDiscovery, Eureka, Nacos, Registry,
@@ -44,6 +45,8 @@ pub struct Registries {
     hub: Hub,
     /// What was asked of each registry, and of each of its clusters.
     tallies: Vec<(Registry, Box<str>, Arc<Tally>)>,
+    /// Where no node may be.
+    refused: Arc<CidrSet>,
     last: Arc<LastLists>,
     /// The files that registries have for themselves.
     of_consul: Option<Arc<LastLists>>,
@@ -65,6 +68,7 @@ impl Registries {
         Registries {
             hub: Hub::default(),
             tallies: tallies(settings),
+            refused: Arc::new(settings.refused_networks.clone()),
             last: LastLists::new(&settings.last_good),
             of_consul: own(settings.consul.as_ref().and_then(|consul| consul.dump.as_ref())),
             of_consul_kv: own(settings.consul_kv.as_ref().and_then(|consul| consul.dump.as_ref())),
@@ -82,7 +86,8 @@ impl Registries {
         let Wanted { registry, service, args, grpc } = wanted;
         check_service(registry, service, args)?;
         let metadata = args.map(|args| args.metadata.clone()).unwrap_or_default();
-        let part = Part { service: service.into(), metadata, grpc, ..Part::default() };
+        let refused = Arc::clone(&self.refused);
+        let part = Part { service: service.into(), metadata, grpc, refused, ..Part::default() };
         let unset = || {
             let message = format!("the registry `{registry}` has no settings");
             ServiceProblem {

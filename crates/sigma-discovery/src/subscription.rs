@@ -1,9 +1,11 @@
 //! What one upstream hears of a registry.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde_json::Value;
+use sigma_config::cidr::CidrSet;
 use sigma_config::resources::Node;
 use tokio::sync::watch;
 
@@ -21,6 +23,8 @@ pub(crate) struct Part {
     pub(crate) metadata: BTreeMap<Box<str>, Box<str>>,
     /// Whether the port for gRPC counts, where a node has one.
     pub(crate) grpc: bool,
+    /// Where no node may be.
+    pub(crate) refused: Arc<CidrSet>,
     /// The node of a service without any.
     pub(crate) stand_in: Option<Node>,
 }
@@ -28,7 +32,14 @@ pub(crate) struct Part {
 impl Part {
     /// What is wanted of the service's nodes.
     fn of(&self, nodes: &[Node]) -> Vec<Node> {
-        let mut wanted: Vec<Node> = nodes.iter().filter(|node| self.is_wanted(node)).cloned().collect();
+        let (refused, allowed): (Vec<&Node>, Vec<&Node>) =
+            nodes.iter().partition(|node| self.is_refused(node));
+        if let Some(first) = refused.first() {
+            let (service, count, first) = (&*self.service, refused.len(), &*first.host);
+            tracing::warn!(service, count, first, "a registry names nodes in `discovery.refused_networks`");
+        }
+        let mut wanted: Vec<Node> =
+            allowed.into_iter().filter(|node| self.is_wanted(node)).cloned().collect();
         if self.grpc {
             for node in &mut wanted {
                 let port =
@@ -40,6 +51,11 @@ impl Part {
             wanted.extend(self.stand_in.clone());
         }
         wanted
+    }
+
+    /// Whether a node has an address where none may be; those of names are known when they are resolved.
+    fn is_refused(&self, node: &Node) -> bool {
+        node.host.parse::<IpAddr>().is_ok_and(|ip| self.refused.contains(ip))
     }
 
     fn is_wanted(&self, node: &Node) -> bool {
@@ -134,6 +150,7 @@ impl Subscription {
 mod tests {
     use super::*;
     use serde_json::json;
+    use sigma_config::discovery::Discovery;
 
     #[test]
     fn a_part_is_the_nodes_that_are_wanted() {
@@ -166,5 +183,24 @@ mod tests {
         assert_eq!(shown(Part { stand_in: stand_in.clone(), ..part("api", json!({})) }), ["d:1"]);
         assert_eq!(shown(Part { stand_in, ..part("web", json!({})) }), ["a:80", "b:80", "c:80"]);
         assert_eq!(shown(part("api", json!({}))), [""; 0]);
+    }
+
+    #[test]
+    fn nodes_are_not_where_none_may_be() {
+        let refused = Discovery::default().refused_networks;
+        let part = Part { service: "web".into(), refused: Arc::new(refused), ..Part::default() };
+        let hosts = [
+            "169.254.169.254",
+            "::ffff:169.254.169.254",
+            "fe80::1",
+            "fd00:ec2::254",
+            "100.100.100.200",
+            "10.0.0.1",
+            "127.0.0.1",
+            "web.test",
+        ];
+        let nodes = hosts.map(|host| crate::node::node(host, Some(80), 1).expect("a node"));
+        let used: Vec<_> = part.of(&nodes).iter().map(|node| node.host.to_string()).collect();
+        assert_eq!(used, ["10.0.0.1", "127.0.0.1", "web.test"]);
     }
 }

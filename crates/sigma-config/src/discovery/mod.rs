@@ -14,6 +14,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::cidr::CidrSet;
+use crate::forms::CidrText;
 use crate::problem::{Problem, join};
 
 pub use address::RegistryAddress;
@@ -29,7 +31,7 @@ pub use nacos::Nacos;
 pub use service::{Registry, ServiceProblem, check_service};
 
 /// Where upstreams with a `service_name` find their nodes. Read once, at the start.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Discovery {
     /// For `discovery_type: dns`; unset: the name servers that `dns` says.
@@ -59,6 +61,33 @@ pub struct Discovery {
     pub last_good: LastGood,
     /// Limits on what a registry may answer; of every registry but dns.
     pub limits: DiscoveryLimits,
+    /// Networks in which no node of a registry may be, dns included, nor an address of its name: whoever
+    /// can register a service says where requests are sent.
+    #[schemars(with = "Vec<CidrText>")]
+    pub refused_networks: CidrSet,
+}
+
+/// Where clouds tell a machine its credentials, and other addresses of the link.
+const REFUSED_NETWORKS: [&str; 4] =
+    ["169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "100.100.100.200/32"];
+
+impl Default for Discovery {
+    fn default() -> Self {
+        Discovery {
+            dns: None,
+            consul: None,
+            consul_kv: None,
+            eureka: None,
+            nacos: None,
+            kubernetes: None,
+            etcd: None,
+            protection: Protection::default(),
+            last_good: LastGood::default(),
+            limits: DiscoveryLimits::default(),
+            // Each is one: a test reads them.
+            refused_networks: REFUSED_NETWORKS.into_iter().filter_map(|text| text.parse().ok()).collect(),
+        }
+    }
 }
 
 impl Discovery {
@@ -146,6 +175,7 @@ mod tests {
         assert_eq!((clusters.0.len(), clusters.0[0].default_weight), (1, 50));
         assert_eq!(clusters.0[0].service.host, "${KUBERNETES_SERVICE_HOST}");
         assert_eq!((read.protection.max_vanished_percent, read.protection.believed_after_ms), (80, 60_000));
+        assert_eq!(read.refused_networks.as_slice().len(), REFUSED_NETWORKS.len());
     }
 
     #[test]

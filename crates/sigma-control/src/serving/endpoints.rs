@@ -326,6 +326,7 @@ impl Endpoints {
                 self.in_families(built.map_err(|error| format!("discovery.dns: {error}"))?)
             }
         };
+        let resolver = resolver.refusing(&self.discovery.refused_networks);
         Ok(self.service_resolver.insert(resolver).clone())
     }
 
@@ -433,7 +434,10 @@ impl EndpointSource for Planning<'_> {
         let feed = endpoints.feed(key, config)?;
         let service = feed.is_some().then(|| service_of(config));
         let source = feed.map_or(Source::Configured(&config.nodes), Source::Fed);
-        let resolver = endpoints.resolver().map_err(|error| Problem::new(key, "resolver", error))?;
+        let mut resolver = endpoints.resolver().map_err(|error| Problem::new(key, "resolver", error))?;
+        if service.is_some() {
+            resolver = resolver.refusing(&endpoints.discovery.refused_networks);
+        }
         let watch = Watch::new(resolver, config.scheme, source, Arc::clone(&endpoints.ids), health);
         let mut watch = watch.balanced(config.balance);
         if let Some(former) = endpoints.watching.get(key) {

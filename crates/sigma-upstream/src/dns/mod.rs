@@ -12,6 +12,7 @@ mod service;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hickory_resolver::TokioResolver;
@@ -20,6 +21,7 @@ use hickory_resolver::lookup::Lookup;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::rr::{RData, RecordType};
 use hickory_resolver::system_conf::{parse_resolv_conf, read_system_conf};
+use sigma_config::cidr::CidrSet;
 
 pub use service::DnsService;
 pub(crate) use service::succeed;
@@ -83,6 +85,8 @@ pub struct Resolver {
     inner: TokioResolver,
     config: ResolverConfig,
     asks_ipv6: bool,
+    /// Addresses that no name has, whatever is answered.
+    refused: Arc<CidrSet>,
 }
 
 impl fmt::Debug for Resolver {
@@ -141,13 +145,19 @@ impl Resolver {
             .with_options(options)
             .build()
             .map_err(|error| DnsError(error.to_string()))?;
-        Ok(Resolver { inner, config, asks_ipv6: true })
+        Ok(Resolver { inner, config, asks_ipv6: true, refused: Arc::default() })
     }
 
     /// As it is, but names have no IPv6 addresses.
     #[must_use]
     pub fn without_ipv6(self) -> Resolver {
         Resolver { asks_ipv6: false, ..self }
+    }
+
+    /// As it is, but no name has an address in these networks.
+    #[must_use]
+    pub fn refusing(self, networks: &CidrSet) -> Resolver {
+        Resolver { refused: Arc::new(networks.clone()), ..self }
     }
 
     /// The addresses of `name`. `localhost` and IP addresses are answered without a query.
@@ -160,6 +170,9 @@ impl Resolver {
             _ => name.parse().ok(),
         };
         if let Some(ip) = known {
+            if self.refused.contains(ip) {
+                return Err(DnsError(format!("{ip} is in a network that is refused")));
+            }
             let (v4, v6) = if ip.is_ipv4() { (vec![ip], Vec::new()) } else { (Vec::new(), vec![ip]) };
             return Ok(Answer { v4: Some(v4), v6: Some(v6), valid_until: Instant::now() + TTL_MAX });
         }
@@ -206,7 +219,7 @@ impl Resolver {
     }
 
     async fn family(&self, name: &str, kind: RecordType) -> Records<IpAddr> {
-        self.records(name, kind, |data| data.ip_addr()).await
+        self.records(name, kind, |data| data.ip_addr().filter(|ip| !self.refused.contains(*ip))).await
     }
 
     /// The servers of a service. Those that say that there is no service (RFC 2782: `.`) do not count.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sigma_testkit::{EtcdServer, Gateway, Message, Operator, Origin, Peer, until};
+use sigma_testkit::{Dns, EtcdServer, Gateway, Message, Operator, Origin, Peer, until};
 
 use crate::{PATIENCE, SIGMA};
 
@@ -203,4 +203,32 @@ fn nodes_follow_a_folder_in_etcd_and_outlive_it() {
     assert!(until(PATIENCE, || (0..4).all(|_| who(&gateway) == "b")), "{}", gateway.stderr());
     etcd.delete("/services/web/b").unwrap();
     assert!(until(PATIENCE, || who(&gateway) == "503"), "nobody is left");
+}
+
+#[test]
+fn nodes_are_not_where_none_may_be() {
+    let a = Origin::echo("a").unwrap();
+    let dns = Dns::start().unwrap();
+    dns.set_addresses("credentials.sigma.test", &[[169, 254, 169, 254].into()]);
+    dns.set_addresses("web.sigma.test", &[[127, 0, 0, 1].into()]);
+    let port = a.port();
+    // One that lies about weights as well.
+    let host = |ip: &str| json!({"ip": ip, "port": port, "weight": 1e300, "healthy": true, "enabled": true, "metadata": {}});
+    let told = ["169.254.169.254", "::ffff:169.254.169.254", "credentials.sigma.test", "web.sigma.test"];
+    let body = json!({ "name": "web", "hosts": told.map(host) }).to_string();
+    let registry = Origin::answer(move |_| {
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+    });
+    let registry = registry.unwrap();
+    let config = format!(
+        "workers: 1\nlisteners:\n  - address: \"{{listen}}\"\ncontrol: {{ address: \"{{control}}\" }}\ndns: {{ servers: [\"{}\"] }}\ndiscovery:\n  nacos: {{ host: [\"http://127.0.0.1:{}\"], subscribe: false }}\n  last_good: {{ path: \"off\" }}\nroutes:\n  - id: all\n    uri: \"/*\"\n    upstream: {{ service_name: web, discovery_type: nacos }}\n",
+        dns.address(),
+        registry.port()
+    );
+    let gateway = Gateway::start(SIGMA, &config).unwrap();
+    assert!(until(PATIENCE, || who(&gateway) == "a"), "{}", gateway.stderr());
+    assert!((0..8).all(|_| who(&gateway) == "a"));
+    let nodes = Operator::new(gateway.control_address()).get("/v1/nodes/routes/all").unwrap().to_string();
+    assert!(!nodes.contains("169.254") && nodes.contains("127.0.0.1"), "{nodes}");
+    assert!(gateway.stderr().contains("a registry names nodes in `discovery.refused_networks`"));
 }
