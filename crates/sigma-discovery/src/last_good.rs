@@ -88,6 +88,33 @@ impl LastLists {
         }
     }
 
+    /// The lists in the file as it is now, of the topics that `is_wanted`, and when the last of them changed.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read.
+    pub(crate) async fn stored(
+        &self,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> io::Result<(Listing, Option<u64>)> {
+        let Some(path) = self.path.clone() else { return Ok(Default::default()) };
+        let read = tokio::task::spawn_blocking(move || read_file(&path)).await;
+        let mut topics = read.unwrap_or_else(|error| Err(io::Error::other(error)))?;
+        topics.retain(|topic, _| is_wanted(topic));
+        let changed = topics.values().map(|kept| kept.at).max();
+        let lists = topics.into_values().flat_map(|kept| Arc::unwrap_or_clone(kept.services));
+        Ok((lists.collect(), changed))
+    }
+
+    /// Whether there is to be one.
+    pub(crate) fn has_file(&self) -> bool {
+        self.path.is_some()
+    }
+
+    /// After how long a start no longer uses the file.
+    pub(crate) fn expire(&self) -> Option<Duration> {
+        self.expire
+    }
+
     /// How long a start waits for the registry before it uses this.
     pub(crate) fn wait(&self) -> Duration {
         self.wait

@@ -204,6 +204,45 @@ impl Registries {
         self.hub.topic(registry, name, self.settings.protection, last, env, source)
     }
 
+    /// What the file of the last good lists has of a registry, in the form of APISIX's dumps of Consul; None for
+    /// dns, for a registry without settings, and without a file. Within a runtime.
+    pub fn stored(
+        &self,
+        registry: Registry,
+    ) -> Option<impl Future<Output = Result<Value, String>> + Send + use<>> {
+        if registry == Registry::Dns || !self.settings.has(registry) {
+            return None;
+        }
+        let last = match registry {
+            Registry::Consul => self.of_consul.as_ref(),
+            Registry::ConsulKv => self.of_consul_kv.as_ref(),
+            _ => None,
+        };
+        let last = Arc::clone(last.unwrap_or(&self.last));
+        let prefix = (registry == Registry::ConsulKv).then(|| self.settings.consul_kv.clone()).flatten();
+        if !last.has_file() {
+            return None;
+        }
+        Some(async move {
+            let word = registry.word();
+            let is_wanted = |topic: &str| {
+                topic.strip_prefix(word).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+            };
+            let stored = last.stored(is_wanted).await;
+            let (lists, changed) = stored.map_err(|error| format!("cannot read the file: {error}"))?;
+            let named = |service: &str| match &prefix {
+                Some(settings) => folder_name(settings, service),
+                None => service.to_owned(),
+            };
+            let services: Map<String, Value> = lists
+                .iter()
+                .map(|(service, nodes)| (named(service), Value::from_iter(nodes.iter().map(shown))))
+                .collect();
+            let expire = last.expire().map_or(0, |expire| expire.as_secs());
+            Ok(json!({ "services": services, "last_update": changed, "expire": expire }))
+        })
+    }
+
     /// What is known of a registry, in APISIX's form; None for dns, and for one without settings.
     #[must_use]
     pub fn dump(&self, registry: Registry) -> Option<Value> {

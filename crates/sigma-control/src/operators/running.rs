@@ -185,6 +185,11 @@ impl Inspect for Running {
         self.publisher.state().endpoints.dump(registry)
     }
 
+    fn registry_file(&self, registry: Registry) -> Option<Asked<'static, Result<Value, String>>> {
+        let stored = self.publisher.state().endpoints.stored(registry)?;
+        Some(Box::pin(stored))
+    }
+
     fn nodes(&self) -> Vec<(String, Vec<Value>)> {
         let state = self.publisher.state();
         let all = state.endpoints.nodes().into_iter();

@@ -306,6 +306,14 @@ impl Endpoints {
         self.registries.dump(registry)
     }
 
+    /// What is stored of a registry for the next start; None if nothing is. Within a runtime.
+    pub(crate) fn stored(
+        &self,
+        registry: Registry,
+    ) -> Option<impl Future<Output = Result<Value, String>> + Send + use<>> {
+        self.registries.stored(registry)
+    }
+
     /// How the registries of services do.
     pub(crate) fn registries(&self) -> Vec<Report> {
         self.registries.reports()

@@ -117,6 +117,11 @@ fn nodes_follow_consul_and_outlive_it() {
     let lists = gateway.dir().join("data/lists.json");
     let is_kept = || std::fs::read_to_string(&lists).is_ok_and(|text| text.contains(&b.port().to_string()));
     assert!(until(PATIENCE, is_kept));
+    let control = Operator::new(gateway.control_address());
+    let stored = control.get("/v1/discovery/consul/show_dump_file").unwrap();
+    assert_eq!(stored["services"]["web"][0]["port"], b.port());
+    assert!(stored["expire"] == 0 && stored["last_update"].as_u64().is_some_and(|at| at > 1_700_000_000));
+    assert_eq!(control.call("GET", "/v1/discovery/nacos/show_dump_file", None).unwrap().status(), 404);
     drop(origin);
     gateway.kill().unwrap();
     gateway.start_again().unwrap();

@@ -47,6 +47,9 @@ pub trait Inspect: Send + Sync {
     /// What is known of a registry of services, in APISIX's form; None if it has none.
     fn registry(&self, registry: Registry) -> Option<Value>;
 
+    /// What is stored of a registry for the next start, in APISIX's form; None if nothing is.
+    fn registry_file(&self, registry: Registry) -> Option<Asked<'static, Result<Value, String>>>;
+
     /// The nodes of every upstream in force: the upstream's key, and an object for each node.
     fn nodes(&self) -> Vec<(String, Vec<Value>)>;
 
@@ -150,6 +153,7 @@ pub fn router(state: ControlState) -> Router {
         .route("/v1/plugins/reload", put(reload))
         .route("/v1/revision", get(revision))
         .route("/v1/discovery/{type}/dump", get(registry_dump))
+        .route("/v1/discovery/{type}/show_dump_file", get(registry_file))
         .fallback(async || refusal(StatusCode::NOT_FOUND, "not found"))
         // As APISIX, whose router knows no path without its method.
         .method_not_allowed_fallback(async || refusal(StatusCode::NOT_FOUND, "not found"))
@@ -297,6 +301,16 @@ async fn registry_dump(Path(word): Path<String>, State(state): Control) -> Respo
     match word.parse().ok().and_then(|registry| state.inspect.registry(registry)) {
         Some(dump) => found(&dump),
         None => refusal(StatusCode::NOT_FOUND, "not found"),
+    }
+}
+
+async fn registry_file(Path(word): Path<String>, State(state): Control) -> Response {
+    let Some(stored) = word.parse().ok().and_then(|registry| state.inspect.registry_file(registry)) else {
+        return refusal(StatusCode::NOT_FOUND, "not found");
+    };
+    match stored.await {
+        Ok(stored) => found(&stored),
+        Err(reason) => refusal(StatusCode::SERVICE_UNAVAILABLE, reason),
     }
 }
 

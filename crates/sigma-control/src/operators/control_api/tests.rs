@@ -29,6 +29,14 @@ impl Inspect for Fake {
         (registry == Registry::ConsulKv).then(|| json!({"config": {}, "services": {"web": []}}))
     }
 
+    fn registry_file(&self, registry: Registry) -> Option<Asked<'static, Result<Value, String>>> {
+        match registry {
+            Registry::Consul => Some(Box::pin(async { Ok(json!({"services": {}})) })),
+            Registry::Eureka => Some(Box::pin(async { Err("no disk".to_owned()) })),
+            _ => None,
+        }
+    }
+
     fn nodes(&self) -> Vec<(String, Vec<Value>)> {
         vec![("upstreams/1".to_owned(), vec![json!({"node": "a:80"})])]
     }
@@ -156,6 +164,9 @@ async fn what_is_served_is_told() {
     check("POST /v1/gc", 200, Value::Null).await;
     check("PUT /v1/plugins/reload", 503, error("the file has problems")).await;
     check("GET /v1/discovery/dns/dump", 404, error("not found")).await;
+    check("GET /v1/discovery/consul/show_dump_file", 200, json!({"services": {}})).await;
+    check("GET /v1/discovery/eureka/show_dump_file", 503, error("no disk")).await;
+    check("GET /v1/discovery/dns/show_dump_file", 404, error("not found")).await;
     check("GET /v1/discovery/zookeeper/dump", 404, error("not found")).await;
     check("GET /v1/discovery/consul_kv/dump", 200, json!({"config": {}, "services": {"web": []}})).await;
     let revision = json!({
