@@ -12,7 +12,7 @@ use std::time::Duration;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::HeaderName;
 use serde_json::Value;
-use sigma_config::discovery::{Consul, ConsulTimeout, Registry, SortType};
+use sigma_config::discovery::{Consul, ConsulAgents, ConsulTimeout, Registry, SortType};
 use sigma_config::resources::{Confidential, DiscoveryArgs, Node};
 use tokio::sync::Semaphore;
 
@@ -77,21 +77,15 @@ pub(crate) struct Blocking {
 }
 
 impl Blocking {
-    pub(crate) fn new(
-        agent: Arc<Agent>,
-        members: Members,
-        token: Confidential,
-        timeout: ConsulTimeout,
-        (waits, fetch_interval): (bool, u32),
-    ) -> Blocking {
+    pub(crate) fn new(agent: Arc<Agent>, settings: &ConsulAgents) -> Blocking {
         agent.askers.fetch_add(1, Ordering::Relaxed);
         Blocking {
-            members,
+            members: Members::new(&settings.servers),
             agent,
-            token,
-            timeout,
-            interval: Duration::from_secs(fetch_interval.into()),
-            waits,
+            token: settings.token.clone(),
+            timeout: settings.timeout,
+            interval: Duration::from_secs(settings.fetch_interval.into()),
+            waits: settings.keepalive,
             index: 0,
             has_answer: false,
         }
@@ -225,13 +219,11 @@ impl ConsulService {
         args: Option<&DiscoveryArgs>,
         most: u32,
     ) -> ConsulService {
-        let pace = (settings.keepalive, settings.fetch_interval);
-        let members = Members::new(&settings.servers);
         ConsulService {
-            blocking: Blocking::new(agent, members, settings.token.clone(), settings.timeout, pace),
+            blocking: Blocking::new(agent, &settings.agents),
             service: service.into(),
             target: target(service, args),
-            weight: settings.weight,
+            weight: settings.agents.weight,
             sort: settings.sort_type,
             most,
         }

@@ -9,7 +9,6 @@ use sigma_config::discovery::{ConsulKv, DiscoveryLimits, Registry};
 use sigma_config::resources::Node;
 
 use crate::consul::{Agent, Blocking, encoded};
-use crate::http::Members;
 use crate::node::{self, LeftOut};
 use crate::source::{Env, Listing, Source, Trouble};
 
@@ -30,18 +29,16 @@ struct Folders {
 
 impl ConsulKeys {
     pub(crate) fn new(settings: &ConsulKv, env: &Env) -> ConsulKeys {
-        let pace = (settings.keepalive, settings.fetch_interval);
         let prefix = settings.prefix.trim_matches('/').to_owned();
         let path: Vec<String> = prefix.split('/').map(encoded).collect();
-        let members = Members::new(&settings.servers);
-        let agent = Agent::new(settings.timeout, 1, env);
+        let agent = Agent::new(settings.agents.timeout, 1, env);
         ConsulKeys {
-            blocking: Blocking::new(agent, members, settings.token.clone(), settings.timeout, pace),
+            blocking: Blocking::new(agent, &settings.agents),
             target: format!("/v1/kv/{}/?recurse=true", path.join("/")),
             folders: Folders {
                 prefix,
                 skip: settings.skip_keys.clone(),
-                weight: settings.weight,
+                weight: settings.agents.weight,
                 limits: env.limits,
             },
         }

@@ -70,8 +70,8 @@ impl Registries {
             tallies: tallies(settings),
             refused: Arc::new(settings.refused_networks.clone()),
             last: LastLists::new(&settings.last_good),
-            of_consul: own(settings.consul.as_ref().and_then(|consul| consul.dump.as_ref())),
-            of_consul_kv: own(settings.consul_kv.as_ref().and_then(|consul| consul.dump.as_ref())),
+            of_consul: own(settings.consul.as_ref().and_then(|consul| consul.agents.dump.as_ref())),
+            of_consul_kv: own(settings.consul_kv.as_ref().and_then(|consul| consul.agents.dump.as_ref())),
             consul: OnceLock::new(),
             nacos: OnceLock::new(),
             settings: settings.clone(),
@@ -119,11 +119,11 @@ impl Registries {
         let last = self.of_consul.as_ref().unwrap_or(&self.last);
         let name = ConsulService::name(service, args);
         let env = self.env(Registry::Consul, "");
-        let made = || Agent::new(settings.timeout, settings.max_blocking_queries, &env);
+        let made = || Agent::new(settings.agents.timeout, settings.max_blocking_queries, &env);
         let agent = || Arc::clone(self.consul.get_or_init(made));
         let source = || ConsulService::new(agent(), settings, service, args, env.limits.nodes);
         let topic = self.topic(Registry::Consul, name, last, &env, source);
-        Ok((topic, Part { stand_in: settings.default_service.as_ref().and_then(stand_in), ..part }))
+        Ok((topic, Part { stand_in: settings.agents.default_service.as_ref().and_then(stand_in), ..part }))
     }
 
     fn consul_kv(&self, settings: &ConsulKv, part: Part) -> Followed {
@@ -132,7 +132,10 @@ impl Registries {
         let env = self.env(Registry::ConsulKv, "");
         let source = || ConsulKeys::new(settings, &env);
         let topic = self.topic(Registry::ConsulKv, Registry::ConsulKv.to_string(), last, &env, source);
-        Ok((topic, Part { service, stand_in: settings.default_service.as_ref().and_then(stand_in), ..part }))
+        Ok((
+            topic,
+            Part { service, stand_in: settings.agents.default_service.as_ref().and_then(stand_in), ..part },
+        ))
     }
 
     fn eureka(&self, settings: &Eureka, part: Part) -> (Arc<Topic>, Part) {
@@ -367,7 +370,7 @@ fn folder<'n>(settings: &ConsulKv, service_name: &'n str) -> Result<&'n str, Ser
         return Err(wrong(format!("`{service_name}` is no folder of Consul's keys"), "write <service>"));
     };
     let Some(server) = server else { return Ok(folder) };
-    if !settings.servers.iter().any(|known| known.base() == server) {
+    if !settings.agents.servers.iter().any(|known| known.base() == server) {
         let message = format!("`{server}` is none of `discovery.consul_kv.servers`");
         return Err(wrong(message, "name one of these, or write <service> alone"));
     }
@@ -381,7 +384,7 @@ fn folder<'n>(settings: &ConsulKv, service_name: &'n str) -> Result<&'n str, Ser
 
 /// The name of a folder as APISIX has it.
 fn folder_name(settings: &ConsulKv, folder: &str) -> String {
-    let server = settings.servers.first().map_or("", |server| server.base());
+    let server = settings.agents.servers.first().map_or("", |server| server.base());
     format!("{server}/v1/kv/{}/{folder}/", settings.prefix.trim_matches('/'))
 }
 

@@ -10,43 +10,29 @@ use crate::resources::Confidential;
 /// What APISIX takes for the memory that its workers share.
 pub(super) const SHARED_SIZE: &str = "64m";
 
-/// Consul's services. What is asked for are the healthy nodes of the services that upstreams name, and
-/// Consul tells at once when they change.
+/// What services and keys of Consul have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Consul {
+pub struct ConsulAgents {
     /// Agents of one cluster, `http://host:port`; the first that answers is asked until it fails.
     #[schemars(length(min = 1, max = 64))]
     pub servers: Vec<RegistryAddress>,
     /// The ACL token.
     #[serde(default)]
     pub token: Confidential,
+    /// Whether a question waits at Consul until there is something new (blocking queries).
+    #[serde(default = "yes")]
+    pub keepalive: bool,
     /// Seconds between questions without `keepalive`.
     #[serde(default = "fetch_interval")]
     #[schemars(range(min = 1))]
     pub fetch_interval: u32,
-    /// Whether a question waits at Consul until there is something new (blocking queries).
-    #[serde(default = "yes")]
-    pub keepalive: bool,
-    /// Most questions at a time: each holds a connection, of which Consul takes 200 from one client
-    /// (`limits.http_max_conns_per_client`). More services than that take turns; then a change is known
-    /// after ten seconds at the latest.
-    #[serde(default = "max_blocking_queries")]
-    #[schemars(range(min = 1))]
-    pub max_blocking_queries: u32,
-    /// Weight of every node.
-    #[serde(default = "weight")]
-    #[schemars(range(min = 1))]
-    pub weight: u32,
     /// Timeouts.
     #[serde(default)]
     pub timeout: ConsulTimeout,
-    /// The order of nodes.
-    #[serde(default)]
-    pub sort_type: SortType,
-    /// Services that no upstream may use; `consul` is one in any case.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub skip_services: Vec<String>,
+    /// Weight of nodes that name none; services name none.
+    #[serde(default = "weight")]
+    #[schemars(range(min = 1))]
+    pub weight: u32,
     /// A file of its own for the last good lists; unset: that of `last_good`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dump: Option<Dump>,
@@ -58,18 +44,37 @@ pub struct Consul {
     pub shared_size: String,
 }
 
+/// Consul's services. What is asked for are the healthy nodes of the services that upstreams name, and
+/// Consul tells at once when they change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Consul {
+    /// The agents, and how they are asked.
+    #[serde(flatten)]
+    pub agents: ConsulAgents,
+    /// Most questions at a time: each holds a connection, of which Consul takes 200 from one client
+    /// (`limits.http_max_conns_per_client`). More services than that take turns; then a change is known
+    /// after ten seconds at the latest.
+    #[serde(default = "max_blocking_queries")]
+    #[schemars(range(min = 1))]
+    pub max_blocking_queries: u32,
+    /// The order of nodes.
+    #[serde(default)]
+    pub sort_type: SortType,
+    /// Services that no upstream may use; `consul` is one in any case.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skip_services: Vec<String>,
+}
+
 /// Nodes that stand in Consul's keys: `<prefix>/<service>/<host>:<port>`, with a value such as
 /// `{"weight": 1}`. The `service_name` of an upstream is
 /// `http://<host:port of Consul>/v1/kv/<prefix>/<service>/`, as in APISIX, or `<service>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConsulKv {
-    /// Agents of one cluster, `http://host:port`; the first that answers is asked until it fails.
-    #[schemars(length(min = 1, max = 64))]
-    pub servers: Vec<RegistryAddress>,
-    /// The ACL token.
-    #[serde(default)]
-    pub token: Confidential,
+    /// The agents, and how they are asked.
+    #[serde(flatten)]
+    pub agents: ConsulAgents,
     /// The beginning of all keys.
     #[serde(default = "prefix")]
     #[schemars(length(min = 1, max = 256))]
@@ -77,29 +82,6 @@ pub struct ConsulKv {
     /// Beginnings of keys that do not count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skip_keys: Vec<String>,
-    /// Weight of nodes that name none.
-    #[serde(default = "weight")]
-    #[schemars(range(min = 1))]
-    pub weight: u32,
-    /// Whether a question waits at Consul until there is something new (blocking queries).
-    #[serde(default = "yes")]
-    pub keepalive: bool,
-    /// Seconds between questions without `keepalive`.
-    #[serde(default = "fetch_interval")]
-    #[schemars(range(min = 1))]
-    pub fetch_interval: u32,
-    /// Timeouts.
-    #[serde(default)]
-    pub timeout: ConsulTimeout,
-    /// A file of its own for the last good lists; unset: that of `last_good`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dump: Option<Dump>,
-    /// The node of services without one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub default_service: Option<DefaultService>,
-    /// Taken from APISIX, without effect.
-    #[serde(default = "shared_size")]
-    pub shared_size: String,
 }
 
 /// How long Consul may take.

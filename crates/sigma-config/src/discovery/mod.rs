@@ -19,7 +19,9 @@ use crate::forms::CidrText;
 use crate::problem::{Problem, join};
 
 pub use address::RegistryAddress;
-pub use consul::{Consul, ConsulKv, ConsulTimeout, DefaultMetadata, DefaultService, Dump, SortType};
+pub use consul::{
+    Consul, ConsulAgents, ConsulKv, ConsulTimeout, DefaultMetadata, DefaultService, Dump, SortType,
+};
 pub use dns::{DnsDiscovery, DnsRecords, split_dns_service};
 pub use etcd::EtcdDiscovery;
 pub use eureka::{Eureka, RegistryTimeout};
@@ -123,21 +125,17 @@ pub(crate) fn without_effect(discovery: &Discovery) -> Vec<Problem> {
         found.push(Problem::new(join("discovery", place), "no_effect", message).hint("remove it"));
     };
     let no_memory = "there is no memory that workers share";
-    let mut consul = |name: &str, shared_size: &str, default: Option<&DefaultService>| {
-        if shared_size != consul::SHARED_SIZE {
+    let of_services = discovery.consul.iter().map(|settings| ("consul", &settings.agents));
+    let of_keys = discovery.consul_kv.iter().map(|settings| ("consul_kv", &settings.agents));
+    for (name, agents) in of_services.chain(of_keys) {
+        if agents.shared_size != consul::SHARED_SIZE {
             note(&format!("{name}.shared_size"), no_memory);
         }
-        let metadata = default.map(|default| default.metadata).unwrap_or_default();
+        let metadata = agents.default_service.as_ref().map(|default| default.metadata).unwrap_or_default();
         if (metadata.max_fails, metadata.fail_timeout) != (1, 1) {
             let reason = "failures are counted by health checks";
             note(&format!("{name}.default_service.metadata"), reason);
         }
-    };
-    if let Some(settings) = &discovery.consul {
-        consul("consul", &settings.shared_size, settings.default_service.as_ref());
-    }
-    if let Some(settings) = &discovery.consul_kv {
-        consul("consul_kv", &settings.shared_size, settings.default_service.as_ref());
     }
     for (at, cluster) in discovery.kubernetes.iter().flat_map(|clusters| clusters.0.iter().enumerate()) {
         if cluster.shared_size != consul::SHARED_SIZE {
@@ -163,7 +161,7 @@ mod tests {
             "etcd": { "host": ["http://127.0.0.1:2379"] },
         });
         let read: Discovery = serde_json::from_value(value).expect("settings");
-        let consul = read.consul.expect("consul");
+        let consul = read.consul.expect("consul").agents;
         assert_eq!((consul.fetch_interval, consul.keepalive, consul.weight), (3, true, 1));
         assert_eq!((consul.timeout.connect, consul.timeout.read, consul.timeout.wait), (2000, 2000, 60));
         assert_eq!(read.consul_kv.expect("consul_kv").prefix, "upstreams");

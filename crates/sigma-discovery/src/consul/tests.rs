@@ -28,7 +28,7 @@ fn source(servers: &[RegistryAddress], more: Value, args: Option<Value>) -> Cons
 }
 
 fn agent(settings: &Consul) -> Arc<Agent> {
-    Agent::new(settings.timeout, settings.max_blocking_queries, &Env::of(100, 100))
+    Agent::new(settings.agents.timeout, settings.max_blocking_queries, &Env::of(100, 100))
 }
 
 fn shown(listing: Result<Listing, Trouble>) -> Vec<String> {
