@@ -16,10 +16,12 @@ pub(crate) fn built_in(name: &str) -> Option<&'static Descriptor> {
 
 static ROSTER: &[&Descriptor] = &[
     &crate::traffic::api_breaker::API_BREAKER,
+    &crate::auth::ATTACH_CONSUMER_LABEL,
     &crate::auth::BASIC_AUTH,
     &crate::rewrite::brotli::BROTLI,
     &crate::auth::CONSUMER_RESTRICTION,
     &crate::security::CORS,
+    &crate::security::CSRF,
     &crate::rewrite::error_page::ERROR_PAGE,
     &crate::traffic::fault_injection::FAULT_INJECTION,
     &crate::log::FILE_LOGGER,
@@ -42,6 +44,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::rewrite::public_api::PUBLIC_API,
     &crate::rewrite::real_ip::REAL_IP,
     &crate::rewrite::redirect::REDIRECT,
+    &crate::security::REFERER_RESTRICTION,
     &crate::rewrite::request_id::REQUEST_ID,
     &crate::rewrite::response_rewrite::RESPONSE_REWRITE,
     &crate::rewrite::security_headers::SECURITY_HEADERS,

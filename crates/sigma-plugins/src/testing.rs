@@ -114,6 +114,12 @@ impl Case {
         self.consumers.put_identity(plugin, &key, Arc::new(identity));
     }
 
+    /// The request is from this consumer, which has these labels.
+    pub(crate) fn known(&mut self, name: &str, labels: &[(&str, &str)]) {
+        let labels = labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+        self.ctx.attach_anonymous(&Arc::new(Consumer { name: name.into(), labels, ..Consumer::default() }));
+    }
+
     /// Runs one hook to its end, with the request's body if it asks for it; a reply, or None to go on.
     pub(crate) fn run(&mut self, entry: &Entry, phase: Phase) -> Option<Reply> {
         let env = Env { now_ms: self.now_ms, ..Env::new(&self.node, &self.local, &self.consumers) };

@@ -3,6 +3,7 @@
 //! Each authenticating plugin reads a credential out of the request and looks its owner up; what
 //! happens then is the same for all of them and stands in [`policy`].
 
+mod attach_consumer_label;
 mod basic_auth;
 mod consumer_restriction;
 mod hmac_auth;
@@ -11,6 +12,7 @@ mod key_auth;
 mod multi_auth;
 mod policy;
 
+pub(crate) use attach_consumer_label::ATTACH_CONSUMER_LABEL;
 pub(crate) use basic_auth::BASIC_AUTH;
 pub(crate) use consumer_restriction::CONSUMER_RESTRICTION;
 pub(crate) use hmac_auth::HMAC_AUTH;

@@ -1,13 +1,17 @@
 //! Which requests are let in at all, whoever sends them.
 
 mod cors;
+mod csrf;
 mod forward_auth;
 mod ip_restriction;
+mod referer_restriction;
 mod ua_restriction;
 mod uri_blocker;
 
 pub(crate) use cors::{Asked, CORS};
+pub(crate) use csrf::CSRF;
 pub(crate) use forward_auth::FORWARD_AUTH;
 pub(crate) use ip_restriction::IP_RESTRICTION;
+pub(crate) use referer_restriction::REFERER_RESTRICTION;
 pub(crate) use ua_restriction::UA_RESTRICTION;
 pub(crate) use uri_blocker::URI_BLOCKER;
