@@ -165,6 +165,7 @@ fn write_file(path: &Path, document: &Document) -> io::Result<()> {
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
     file.write_all(&text)?;
+    file.sync_all()?;
     std::fs::rename(&draft, path)
 }
 
