@@ -284,8 +284,9 @@ impl Default for PassiveUnhealthy {
     }
 }
 
-/// Asking an agent on each node, in the words of HAProxy's agent-check: one line such as `75%`, `drain`,
-/// `maint`, `ready`, `up`, `down`. An agent that cannot be asked changes nothing.
+/// Asking an agent on each node, in the words of HAProxy's agent-check: one line such as `75%`, `weight:30`,
+/// `drain`, `maint`, `ready`, `up`, `down`, `maxconn:30`, which takes the place of `limits.max_requests_per_node`.
+/// An agent that cannot be asked changes nothing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct Agent {

@@ -119,7 +119,7 @@ impl Limit {
 
     /// The way to one node; None if nodes have no bound of their own.
     pub(crate) fn to_node<'g>(&self, node: &'g Endpoint) -> Option<Way<'g>> {
-        let inside = self.per_node?;
+        let inside = node.health.bounded(self.per_node?);
         Some(Way { gate: node.health.gate(), bounds: Bounds { inside, waiting: self.queue_length } })
     }
 }

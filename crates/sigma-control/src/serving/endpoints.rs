@@ -409,9 +409,13 @@ pub(crate) fn plan(
         (config.pass_host == PassHost::Rewrite).then_some(config.upstream_host.as_deref()).flatten();
     let rules = config.outlier_detection.as_deref().map(Rules::compile);
     let Some(checks) = &config.checks else { return Ok(rules.map(|rules| Arc::new(Plan::comparing(rules)))) };
-    let plan = Plan::compile(checks, rewrite_host, probes).map_err(|error| {
+    let mut plan = Plan::compile(checks, rewrite_host, probes).map_err(|error| {
         Problem::new(format!("{key}.checks{}", error.pointer.replace('/', ".")), "checks", error.message)
     })?;
+    if let Some(agent) = &mut plan.agent {
+        let limits = config.limits.as_deref();
+        agent.bounds = limits.is_some_and(|limits| limits.max_requests_per_node.is_some());
+    }
     Ok(Some(Arc::new(Plan { outliers: rules, ..plan })))
 }
 

@@ -21,8 +21,8 @@ pub(super) struct Said {
     state: Option<NodeState>,
     is_down: Option<bool>,
     weight: Option<AgentWeight>,
-    /// It has named a limit of connections.
-    names_maxconn: bool,
+    /// The most requests that it wants to have; 0 for what is configured.
+    maxconn: Option<u32>,
 }
 
 impl Said {
@@ -37,11 +37,18 @@ impl Said {
                 "maint" => said.state = Some(NodeState::Maintenance),
                 "up" => said.is_down = Some(false),
                 "down" | "fail" | "failed" | "stopped" => said.is_down = Some(true),
-                word if word.starts_with("maxconn:") => said.names_maxconn = true,
-                word => said.weight = weight(word).or(said.weight),
+                word => match word.strip_prefix("maxconn:") {
+                    Some(number) => said.maxconn = number.parse().ok().or(said.maxconn),
+                    None => said.weight = weight(word).or(said.weight),
+                },
             }
         }
         said
+    }
+
+    /// The most requests that it wants to have, if it has said so.
+    pub(super) fn maxconn(self) -> Option<u32> {
+        self.maxconn
     }
 
     /// What the agent wants now that wanted `before`.
@@ -77,11 +84,11 @@ pub(super) async fn ask_all(agent: &Agent, targets: Vec<Endpoint>) {
         running.spawn(async move {
             if let Ok(Some(said)) = tokio::time::timeout(agent.timeout, ask(&agent, &endpoint)).await {
                 endpoint.health.hear(said);
-                if said.names_maxconn && endpoint.health.is_first_maxconn() {
+                if said.maxconn.is_some() && !agent.bounds && endpoint.health.is_first_idle_maxconn() {
                     let node = endpoint.name();
                     tracing::warn!(
                         node,
-                        "its agent names a `maxconn`, which is ignored: bound requests by `limits` of the upstream"
+                        "its agent names a `maxconn`, which has no effect without `limits.max_requests_per_node`"
                     );
                 }
             }
@@ -117,8 +124,7 @@ mod tests {
     #[test]
     fn lines_of_agents() {
         let said = |line: &str, state: Option<NodeState>, is_down: Option<bool>, weight| {
-            let names_maxconn = line.contains("maxconn:");
-            assert_eq!(Said::parse(line), Said { state, is_down, weight, names_maxconn }, "{line:?}");
+            assert_eq!(Said::parse(line), Said { state, is_down, weight, maxconn: None }, "{line:?}");
         };
         let check = |line, state, is_down, percent: Option<u8>| {
             said(line, state, is_down, percent.map(AgentWeight::Percent));
@@ -130,7 +136,8 @@ mod tests {
         check("Maint,down #the disk is full, 5%", Some(NodeState::Maintenance), Some(true), None);
         check("ready up 100%", Some(NodeState::Ready), Some(false), Some(100));
         check("fail", None, Some(true), None);
-        check("300% -1% maxconn:5 nonsense weight: weight:257 7 weight:-1", None, None, None);
+        check("300% -1% maxconn:x nonsense weight: weight:257 7 weight:-1", None, None, None);
+        assert_eq!(Said::parse("maxconn:5 up maxconn:").maxconn, Some(5));
         said("weight:7", None, None, Some(AgentWeight::Absolute(7)));
         said("Weight:256 down", None, Some(true), Some(AgentWeight::Absolute(256)));
     }

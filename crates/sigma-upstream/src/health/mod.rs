@@ -79,8 +79,10 @@ pub struct Health {
     turns: AtomicU32,
     /// What came in a row for passive checks.
     runs: Runs,
-    /// Its agent has named a limit of connections, and the log has it. Control side only.
-    has_maxconn: AtomicBool,
+    /// The most requests that its agent wants it to have; 0 if that has said nothing.
+    maxconn: AtomicU32,
+    /// Its agent has said so without effect, and the log has it. Control side only.
+    has_idle_maxconn: AtomicBool,
     /// Set where outlier detection is.
     compared: OnceLock<Box<Compared>>,
     /// Counts the requests on it; made where they are bounded.
@@ -117,7 +119,8 @@ impl Health {
             place: None,
             turns: AtomicU32::new(0),
             runs: Runs::default(),
-            has_maxconn: AtomicBool::new(false),
+            maxconn: AtomicU32::new(0),
+            has_idle_maxconn: AtomicBool::new(false),
             compared: OnceLock::new(),
             gate: OnceLock::new(),
             line: Arc::default(),
@@ -177,17 +180,30 @@ impl Health {
 
     /// Its agent has said something (control side).
     fn hear(&self, said: agent::Said) {
+        if let Some(wanted) = said.maxconn() {
+            self.maxconn.store(wanted, Ordering::Relaxed);
+        }
         self.change(|standing| Standing { agent: said.after(standing.agent), ..standing });
     }
 
     /// Nobody asks its agent any more (control side).
     fn forget_agent(&self) {
+        self.maxconn.store(0, Ordering::Relaxed);
         self.change(|standing| Standing { agent: AgentWish::default(), ..standing });
     }
 
-    /// Its agent has named a limit of connections; whether that is news (control side).
-    fn is_first_maxconn(&self) -> bool {
-        !self.has_maxconn.swap(true, Ordering::Relaxed)
+    /// Its agent has named a bound that has no effect; whether that is news (control side).
+    fn is_first_idle_maxconn(&self) -> bool {
+        !self.has_idle_maxconn.swap(true, Ordering::Relaxed)
+    }
+
+    /// The most requests that it may have where `configured` are allowed.
+    #[inline]
+    pub fn bounded(&self, configured: u32) -> u32 {
+        match self.maxconn.load(Ordering::Relaxed) {
+            0 => configured,
+            wanted => wanted,
+        }
     }
 
     /// Takes in what requests have shown (control side); returns the standing before and after.

@@ -64,6 +64,8 @@ pub struct Agent {
     pub timeout: Duration,
     /// What is sent first.
     pub send: String,
+    /// Nodes have bounds, which agents may change.
+    pub bounds: bool,
 }
 
 /// The bytes that a probe sends.
@@ -288,6 +290,7 @@ fn agent(section: &checks::Agent) -> Result<Agent, PlanError> {
         interval: time(section.interval, "/agent/interval")?,
         timeout: time(section.timeout, "/agent/timeout")?,
         send: section.send.clone(),
+        bounds: false,
     })
 }
 

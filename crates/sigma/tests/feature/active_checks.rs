@@ -12,6 +12,7 @@ use sigma_net::tls::{AcceptOptions, Handshakes, Identity, Resumption, ServerIden
 use sigma_testkit::{Gateway, Origin, Peer, until};
 
 use crate::managed::await_control;
+use crate::overload::{Held, ask, begin};
 use crate::tls::{Authority, Issued};
 use crate::{PATIENCE, SIGMA};
 
@@ -179,7 +180,7 @@ fn an_agent_weighs_drains_and_stops_its_node() {
     shows(&gateway, node.port(), "weight", &json!(3));
     says("maxconn:7 weight:256\n");
     shows(&gateway, node.port(), "weight", &json!(256));
-    let ignored = || gateway.stderr().matches("`maxconn`, which is ignored").count();
+    let ignored = || gateway.stderr().matches("has no effect without `limits.max_requests_per_node`").count();
     // Once for each node: both have this agent.
     assert!(until(PATIENCE, || ignored() == 2), "{}", gateway.stderr());
     says("drain 100%\n");
@@ -190,6 +191,43 @@ fn an_agent_weighs_drains_and_stops_its_node() {
     says("up maxconn:7\n");
     shows(&gateway, node.port(), "in_use", &json!(true));
     assert_eq!(ignored(), 2);
+}
+
+#[test]
+fn an_agent_says_how_many_requests_its_node_may_have() {
+    let held = Arc::<Held>::default();
+    let node = held.origin();
+    let line = Arc::new(Mutex::new("maxconn:2 50%\n".to_owned()));
+    let asked = json!({ "port": agent(&line), "interval": 0.05, "timeout": 5, "send": "weight?\n" });
+    let config = json!({
+        "workers": 1, "listeners": ["{listen}"], "control": { "address": "{control}" },
+        "routes": [{ "id": "all", "uri": "/*", "upstream": {
+            "nodes": { format!("127.0.0.1:{}", node.port()): 10 }, "checks": { "agent": asked },
+            "limits": { "max_requests_per_node": 1 },
+        } }],
+    });
+    let gateway = Gateway::start(SIGMA, &config.to_string()).unwrap();
+    await_control(&gateway);
+    // One that has a place behind the bound.
+    let enter = |place: usize| loop {
+        let one = begin(&gateway, "");
+        assert!(until(PATIENCE, || one.is_finished() || held.seen() == place));
+        if held.seen() == place {
+            return one;
+        }
+    };
+    shows(&gateway, node.port(), "weight", &json!(5));
+    let inside = [enter(1), enter(2)];
+    assert_eq!(ask(&gateway).0, 503);
+    "maxconn:1 30%\n".clone_into(&mut line.lock().unwrap());
+    shows(&gateway, node.port(), "weight", &json!(3));
+    held.let_go(2);
+    inside.into_iter().for_each(|one| assert_eq!(one.join().unwrap(), 200));
+    let alone = enter(3);
+    assert_eq!(ask(&gateway).0, 503);
+    held.let_go(1);
+    assert_eq!(alone.join().unwrap(), 200);
+    assert!(!gateway.stderr().contains("maxconn"), "{}", gateway.stderr());
 }
 
 /// The service is away at first: what it missed is told again.
