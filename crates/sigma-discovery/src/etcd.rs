@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use sigma_config::discovery::{DiscoveryLimits, EtcdDiscovery, Registry, RegistryAddress};
 use sigma_config::resources::{Confidential, Node};
 
-use crate::http::{Http, Members, Question, Trust};
+use crate::http::{Http, Members, Question, Trust, token};
 use crate::list_watch::{Heard, Lines, Watched};
 use crate::node::{self, LeftOut};
 use crate::source::{Env, Listing, Trouble};
@@ -82,9 +82,7 @@ impl Folder {
         let question = self.question("/v3/auth/authenticate", body, self.within)?;
         let answer = self.http.ask(address, question).await?.json(address).await;
         let answer = answer.map_err(|trouble| Trouble(format!("cannot log in: {trouble}")))?;
-        let token = answer.get("token").and_then(Value::as_str).filter(|token| !token.is_empty());
-        let token = token.ok_or_else(|| Trouble(format!("{} gave no token for its user", address.base())))?;
-        self.token = token.into();
+        self.token = token(answer.get("token"), address)?;
         Ok(())
     }
 
@@ -160,7 +158,8 @@ impl Watched for Folder {
     async fn open(&mut self) -> Result<Option<Lines>, Trouble> {
         let address = self.members.current().clone();
         let (key, range_end) = self.range();
-        let start_revision = (self.keys.revision + 1).to_string();
+        // The last one there is has none behind it; who tells that one lies.
+        let start_revision = self.keys.revision.saturating_add(1).to_string();
         let body = json!({
             "create_request": { "key": key, "range_end": range_end, "start_revision": start_revision }
         });
@@ -234,11 +233,11 @@ mod tests {
         json!({ "key": key, "create_revision": "4", "mod_revision": "4", "version": "1", "value": value })
     }
 
-    fn range(revision: u32, pairs: &[Value]) -> String {
+    fn range(revision: u64, pairs: &[Value]) -> String {
         json!({ "header": {"cluster_id": "1", "revision": revision.to_string()}, "kvs": pairs }).to_string()
     }
 
-    fn message(revision: u32, more: Value) -> String {
+    fn message(revision: u64, more: Value) -> String {
         let mut result = json!({ "header": {"revision": revision.to_string()} });
         result.as_object_mut().expect("an object").extend(more.as_object().cloned().expect("an object"));
         format!("{}\n", json!({ "result": result }))
@@ -308,6 +307,8 @@ mod tests {
         server.answer("200 OK", "", &web("a"));
         assert_eq!(shown(source.next().await), ["web = a:None*1^0"]);
         let lost = [
+            // No history ends there.
+            message(u64::MAX, json!({ "canceled": true })),
             message(30, json!({ "canceled": true, "compact_revision": "20" })),
             message(3, json!({ "created": true })),
             "{\"error\": {\"grpc_code\": 14}}\n".to_owned(),
@@ -331,11 +332,11 @@ mod tests {
             server.answer("200 OK", "", lie);
             assert!(source.next().await.is_err(), "{lie}");
         }
-        server.answer("200 OK", "", &range(9, &[pair("/services/web/1", "{\"host\": \"a\"}")]));
+        server.answer("200 OK", "", &range(u64::MAX, &[pair("/services/web/1", "{\"host\": \"a\"}")]));
         assert_eq!(shown(source.next().await), ["web = a:None*1^0"]);
         server.answer("503 Service Unavailable", "", "");
         assert!(source.next().await.is_err());
-        server.answer("200 OK", "", &message(9, json!({ "created": true })));
+        server.answer("200 OK", "", &message(u64::MAX, json!({ "created": true })));
         assert_eq!(shown(source.next().await), ["web = a:None*1^0"]);
     }
 }

@@ -8,12 +8,16 @@ use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Certificate, Method, Response, StatusCode, redirect};
 use serde_json::Value;
 use sigma_config::discovery::RegistryAddress;
+use sigma_config::resources::Confidential;
 
 use crate::source::{Env, Trouble};
 use crate::tally::Tally;
 
 /// Bytes of a text that takes about a millisecond to parse.
 const LARGE: usize = 128 * 1024;
+
+/// Bytes of a token; it goes with every question.
+const TOKEN_MAX: usize = 16 * 1024;
 
 /// Whose certificates are believed.
 #[derive(Debug, Clone)]
@@ -167,6 +171,13 @@ pub(crate) async fn parsed(text: Vec<u8>) -> Result<Value, serde_json::Error> {
     parsed.unwrap_or_else(|error| Err(serde::de::Error::custom(error)))
 }
 
+/// The token that an answer gives to a user.
+pub(crate) fn token(given: Option<&Value>, from: &RegistryAddress) -> Result<Confidential, Trouble> {
+    let token = given.and_then(Value::as_str).filter(|token| !token.is_empty() && token.len() <= TOKEN_MAX);
+    let none = || Trouble(format!("{} gave no token for its user that can be sent", from.base()));
+    token.map(Confidential::from).ok_or_else(none)
+}
+
 /// Whether a status says something of what was asked for: that it is not there is an answer as well.
 fn is_answer(status: StatusCode) -> bool {
     status.is_success() || status == StatusCode::NOT_FOUND
@@ -290,6 +301,15 @@ mod tests {
     async fn asked(address: &RegistryAddress, within: u64) -> Result<Answer, Trouble> {
         let http = Http::new(Duration::from_secs(20), Trust::System, &Env::of(10, 10));
         http.ask(address, Question::get("/", Duration::from_millis(within))).await
+    }
+
+    #[test]
+    fn tokens_have_an_end() {
+        let address: RegistryAddress = "http://h:1".parse().expect("an address");
+        let is_one = |given: &Value| token(Some(given), &address).is_ok();
+        assert!(is_one(&"t".into()) && is_one(&"t".repeat(TOKEN_MAX).into()));
+        assert!(!is_one(&"".into()) && !is_one(&1.into()) && !is_one(&"t".repeat(TOKEN_MAX + 1).into()));
+        assert!(token(None, &address).is_err());
     }
 
     const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\n";

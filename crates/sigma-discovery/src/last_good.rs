@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use sigma_config::discovery::{Dump, LastGood};
@@ -158,8 +158,9 @@ impl LastLists {
 
     /// Writes until nothing more has changed.
     async fn write(self: Arc<Self>, path: PathBuf) {
+        let mut pause = SETTLE;
         loop {
-            tokio::time::sleep(SETTLE).await;
+            tokio::time::sleep(pause).await;
             let topics = {
                 let mut lists = self.lists();
                 if !std::mem::take(&mut lists.is_dirty) {
@@ -171,7 +172,10 @@ impl LastLists {
                 lists.topics.clone()
             };
             let place = path.clone();
+            let began = Instant::now();
             let written = tokio::task::spawn_blocking(move || write_file(&place, topics)).await;
+            // A registry that changes all the time keeps no disk busy for more than a tenth of it.
+            pause = SETTLE.max(began.elapsed() * 9);
             if let Err(error) = written.unwrap_or_else(|error| Err(io::Error::other(error))) {
                 let path = path.display().to_string();
                 tracing::warn!(path, %error, "cannot write the last good lists; see `discovery.last_good`");

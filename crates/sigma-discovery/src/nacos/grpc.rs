@@ -19,6 +19,7 @@ use tonic::client::Grpc;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use tonic_prost::ProstCodec;
 
+use crate::http::parsed;
 use crate::source::{Env, Trouble};
 
 const CALL: &str = "/Request/request";
@@ -70,8 +71,8 @@ impl Payload {
     }
 
     /// The body; None if it is no JSON.
-    pub(super) fn json(&self) -> Option<Value> {
-        serde_json::from_slice(&self.body.as_ref()?.value).ok()
+    pub(super) async fn json(self) -> Option<Value> {
+        parsed(self.body?.value).await.ok()
     }
 }
 
@@ -133,7 +134,7 @@ impl Client {
         };
         let unreadable = || Trouble(format!("{} answered {kind} with something else than JSON", self.base));
         let answered = match timeout(self.within, asked).await {
-            Ok(Ok(answer)) => answer.json().ok_or_else(unreadable),
+            Ok(Ok(answer)) => answer.json().await.ok_or_else(unreadable),
             Ok(Err(status)) => Err(self.trouble(&status)),
             Err(_) => Err(Trouble(format!("{} did not answer {kind} in time", self.base))),
         };

@@ -20,7 +20,7 @@ use sigma_config::discovery::{Nacos, Registry, RegistryAddress};
 use sigma_config::resources::{Confidential, DiscoveryArgs, Node};
 
 use crate::consul::encoded;
-use crate::http::{Answer, Http, Members, Question, Trust};
+use crate::http::{Answer, Http, Members, Question, Trust, token};
 use crate::node::{self, LeftOut};
 use crate::polling::{Asked, Polling};
 use crate::source::{Env, Listing, Source, Trouble};
@@ -136,14 +136,13 @@ impl Server {
         let answer = self.http.ask(address, question).await?;
         let value =
             answer.json(address).await.map_err(|trouble| Trouble(format!("cannot log in: {trouble}")))?;
-        let text = value.get("accessToken").and_then(Value::as_str).filter(|text| !text.is_empty());
-        let text = text.ok_or_else(|| Trouble(format!("{} gave no token for its user", address.base())))?;
+        let text = token(value.get("accessToken"), address)?;
         let life = node::number(value.get("tokenTtl")).map_or(TOKEN_LIFE, Duration::from_secs);
         // Renewed while it still holds; a life beyond any clock is none.
         let life = life.clamp(Duration::from_secs(1), Duration::from_secs(86_400)).mul_f64(0.8);
-        let token = Token { base: address.base().to_owned(), text: text.into(), until: now + life };
+        let token = Token { base: address.base().to_owned(), text: text.clone(), until: now + life };
         tokens.push(token);
-        Ok(Some(Confidential::from(text)))
+        Ok(Some(text))
     }
 
     /// What signs a question about a service, if there is a key.

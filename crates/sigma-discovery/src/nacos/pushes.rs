@@ -148,7 +148,7 @@ impl Link<'_> {
         loop {
             self.subscribe_to_new(&client, address).await?;
             tokio::select! {
-                message = stream.next() => self.take(&message?, &stream, namespace)?,
+                message = stream.next() => self.take(message?, &stream, namespace).await?,
                 () = self.pushes.news.notified() => {}
                 _ = beat.tick() => {
                     if self.pushes.is_over() {
@@ -232,10 +232,10 @@ impl Link<'_> {
     }
 
     /// Takes in a message of the server, and answers it.
-    fn take(&self, message: &Payload, stream: &Stream, namespace: &str) -> Result<(), Trouble> {
-        let kind = message.kind();
+    async fn take(&self, message: Payload, stream: &Stream, namespace: &str) -> Result<(), Trouble> {
+        let kind = &*message.kind().to_owned();
         let unreadable = || Trouble(format!("Nacos pushed a {kind} that cannot be read"));
-        let body = message.json().ok_or_else(unreadable)?;
+        let body = message.json().await.ok_or_else(unreadable)?;
         if let Some(id) = body.get("requestId") {
             let answer = json!({ "requestId": id, "resultCode": 200, "errorCode": 0, "success": true });
             let name = kind.replace("Request", "Response");

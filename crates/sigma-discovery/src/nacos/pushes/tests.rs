@@ -262,9 +262,9 @@ async fn what_is_pushed_is_taken_over_and_answered() {
     // Nacos does not know the client yet when it is asked first.
     fake.answer(refused(UNREGISTERED));
     assert_eq!(hosts(&mut source).await, ["10.0.0.1"]);
-    let setup = fake.asked("ConnectionSetupRequest").await.json().expect("JSON");
+    let setup = fake.asked("ConnectionSetupRequest").await.json().await.expect("JSON");
     assert_eq!((&setup["tenant"], &setup["labels"]["module"]), (&json!("n"), &json!("naming")));
-    let subscription = fake.asked("SubscribeServiceRequest").await.json().expect("JSON");
+    let subscription = fake.asked("SubscribeServiceRequest").await.json().await.expect("JSON");
     let want = json!({
         "namespace": "n", "groupName": "G", "serviceName": "web", "clusters": "", "subscribe": true,
         "module": "naming"
@@ -273,9 +273,9 @@ async fn what_is_pushed_is_taken_over_and_answered() {
 
     fake.push_list("7", &["10.0.0.2", "10.0.0.3"]);
     assert_eq!(hosts(&mut source).await, ["10.0.0.2", "10.0.0.3"]);
-    assert_eq!(fake.asked("NotifySubscriberResponse").await.json().expect("JSON")["requestId"], "7");
+    assert_eq!(fake.asked("NotifySubscriberResponse").await.json().await.expect("JSON")["requestId"], "7");
     fake.push("ClientDetectionRequest", &json!({ "requestId": "8" }));
-    let answer = fake.asked("ClientDetectionResponse").await.json().expect("JSON");
+    let answer = fake.asked("ClientDetectionResponse").await.json().await.expect("JSON");
     assert_eq!((&answer["requestId"], &answer["resultCode"]), (&json!("8"), &json!(200)));
     // Signs of life are given, and nothing was asked by HTTP meanwhile but once.
     fake.asked("HealthCheckRequest").await;
