@@ -68,6 +68,7 @@ impl Pushes {
 
     /// Follows the services until nobody waits for any.
     async fn run(self: Arc<Self>, server: Arc<Server>, namespace: Box<str>) {
+        let _broken = Broken(&self);
         let mut members = Members::shuffled(&server.members);
         let (mut failures, mut told) = (0, None);
         loop {
@@ -113,6 +114,20 @@ impl Pushes {
     fn publish(&self, key: &ServiceKey, nodes: Option<Listing>) {
         if let Some(pushed) = self.wanted().services.get(key) {
             pushed.send_replace(nodes);
+        }
+    }
+}
+
+/// Tells that nothing is pushed any more if the task that takes it in panics: what was pushed last would be
+/// served for ever.
+struct Broken<'p>(&'p Pushes);
+
+impl Drop for Broken<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let mut wanted = self.0.wanted();
+            wanted.is_running = false;
+            wanted.services.values().for_each(|pushed| drop(pushed.send_replace(None)));
         }
     }
 }
