@@ -243,6 +243,27 @@ fn nodes_follow_consul() {
 }
 
 #[test]
+fn services_of_consul_take_turns() {
+    let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
+    let consul = Consul::start();
+    consul.register("a", "v1", &a);
+    let upstream = |name: &str| format!("{{ id: {name}, service_name: {name}, discovery_type: consul }}");
+    let others = format!("upstreams: [{}, {}]\n", upstream("api"), upstream("mail"));
+    let mut settings = consul.settings();
+    settings["consul"]["max_blocking_queries"] = 1.into();
+    let web = json!({ "service_name": "web", "discovery_type": "consul" });
+    let gateway = gateway_with(&others, &settings, &web);
+    let control = Operator::new(gateway.control_address());
+    let dump = || control.get("/v1/discovery/consul/dump").unwrap()["services"].clone();
+    let are_known = || ["web", "api", "mail"].iter().all(|name| dump().get(name).is_some());
+    assert!(until(PATIENCE, are_known), "{}\n{}", dump(), gateway.stderr());
+    consul.register("b", "v2", &b);
+    consul.put("/v1/agent/service/deregister/a", None);
+    turns_to(&gateway, "b");
+    assert!(!gateway.stderr().contains("no list of nodes"), "{}", gateway.stderr());
+}
+
+#[test]
 fn nodes_follow_the_keys_of_consul() {
     let (a, b) = (Origin::echo("a").unwrap(), Origin::echo("b").unwrap());
     let consul = Consul::start();
