@@ -116,7 +116,9 @@ async fn viewers_see_no_secrets() {
     let api = Api::new();
     let made = rcgen::generate_simple_self_signed(["a.com".to_owned()]).expect("a certificate");
     let (cert, key) = (made.cert.pem(), made.signing_key.serialize_pem());
-    let upstream = json!({"nodes": {}, "tls": {"client_cert": cert, "client_key": key}});
+    let sessions = json!({"cookie": {"name": "s"}, "secret": "sesame of sixteen"});
+    let tls = json!({"client_cert": cert, "client_key": key});
+    let upstream = json!({"nodes": {}, "session_affinity": sessions, "tls": tls});
     for (path, body) in [
         ("/consumers/jack", json!({"username": "jack", "plugins": {"key-auth": {"key": "sesame"}}})),
         ("/consumers/jack/credentials/c", json!({"plugins": {"key-auth": {"key": "sesame-2"}}})),

@@ -98,8 +98,21 @@ async fn secrets_are_encrypted() {
     assert_ne!(put["value"]["plugins"]["key-auth"]["key"], json!("open sesame"));
     let got = api.done("GET /consumers/jack", "").await;
     assert_eq!(got["value"]["plugins"]["key-auth"]["key"], json!("open sesame"));
-    let stored = api.state.store.get("consumers/jack").await.expect("a store").expect("a record");
-    assert!(!String::from_utf8_lossy(&stored.value).contains("sesame"));
+    let sessions = json!({ "nodes": { "a:80": 1 }, "session_affinity": { "cookie": { "name": "s" }, "secret": "sesame of sixteen" } });
+    let route = json!({ "uri": "/", "upstream": sessions });
+    let put = api.done("PUT /upstreams/1", &sessions.to_string()).await;
+    assert_ne!(put["value"]["session_affinity"]["secret"], json!("sesame of sixteen"));
+    let got = api.done("GET /upstreams/1", "").await;
+    assert_eq!(got["value"]["session_affinity"], sessions["session_affinity"]);
+    api.done("PATCH /upstreams/1/session_affinity/on_gone", "\"reject\"").await;
+    let got = api.done("GET /upstreams/1", "").await;
+    assert_eq!(got["value"]["session_affinity"]["secret"], json!("sesame of sixteen"));
+    api.done("PUT /routes/1", &route.to_string()).await;
+    for key in ["consumers/jack", "upstreams/1", "routes/1"] {
+        let stored = api.state.store.get(key).await.expect("a store").expect("a record");
+        let text = String::from_utf8_lossy(&stored.value).into_owned();
+        assert!(!text.contains("sesame"), "{text}");
+    }
 }
 
 #[tokio::test]
