@@ -17,6 +17,7 @@ pub(crate) fn built_in(name: &str) -> Option<&'static Descriptor> {
 static ROSTER: &[&Descriptor] = &[
     &crate::traffic::api_breaker::API_BREAKER,
     &crate::auth::ATTACH_CONSUMER_LABEL,
+    &crate::auth::AUTHZ_CASBIN,
     &crate::auth::BASIC_AUTH,
     &crate::rewrite::brotli::BROTLI,
     &crate::auth::CONSUMER_RESTRICTION,

@@ -210,6 +210,10 @@ const BANS: &[Ban] = &[
             ("crates/sigma-net/src/worker.rs", "this is the worker itself"),
             ("crates/sigma-observe/src/log_buffer.rs", "on the thread of the log"),
             ("crates/sigma-observe/src/log_output.rs", "on the thread of the log"),
+            (
+                "crates/sigma-plugins/src/auth/casbin/mod.rs",
+                "on the control thread, when an instance is built",
+            ),
             ("crates/sigma-plugins/src/log/file_logger.rs", "on a thread of its own"),
             ("crates/sigma-plugins/src/rewrite/static_files/", "files are found and read in spawn_blocking"),
             (

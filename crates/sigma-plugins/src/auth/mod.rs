@@ -5,6 +5,7 @@
 
 mod attach_consumer_label;
 mod basic_auth;
+mod casbin;
 mod consumer_restriction;
 mod hmac_auth;
 mod jwt_auth;
@@ -14,6 +15,7 @@ mod policy;
 
 pub(crate) use attach_consumer_label::ATTACH_CONSUMER_LABEL;
 pub(crate) use basic_auth::BASIC_AUTH;
+pub(crate) use casbin::AUTHZ_CASBIN;
 pub(crate) use consumer_restriction::CONSUMER_RESTRICTION;
 pub(crate) use hmac_auth::HMAC_AUTH;
 pub(crate) use jwt_auth::JWT_AUTH;
