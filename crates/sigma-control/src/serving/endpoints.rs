@@ -138,7 +138,7 @@ impl Endpoints {
         self.checkers.changes()
     }
 
-    /// What was known before of upstreams that are not in force yet is too old.
+    /// What was known before this process is too old for nodes that have not come yet.
     pub(crate) fn forget_earlier_health(&mut self) {
         self.checkers.forget_earlier();
     }

@@ -78,13 +78,14 @@ impl HealthFile {
     /// Keeps the file up to date until the process ends.
     pub(crate) async fn keep(self, publisher: Arc<Publisher>) {
         let (began, mut written, mut seen) = (Instant::now(), Instant::now(), None);
-        let (mut last, mut fails) = (Kept::default(), false);
+        let (mut last, mut fails, mut is_old) = (Kept::default(), false, false);
         loop {
             tokio::time::sleep(LOOK).await;
             let is_due = written.elapsed() >= self.max_age / TIMES;
             let kept = {
                 let endpoints = &mut publisher.state().endpoints;
-                if began.elapsed() > self.max_age {
+                if !is_old && began.elapsed() > self.max_age {
+                    is_old = true;
                     endpoints.forget_earlier_health();
                 }
                 let changes = endpoints.health_changes();

@@ -106,9 +106,10 @@ impl Checkers {
         }
     }
 
-    /// What was known before of upstreams that have not come into force yet is too old.
+    /// What was known before this process is too old for nodes that have not come yet.
     pub fn forget_earlier(&mut self) {
         self.earlier.clear();
+        self.upstreams.values().for_each(|checked| checked.records.begin_with(Earlier::default()));
     }
 
     /// What the next process is to begin with.
@@ -489,6 +490,44 @@ mod tests {
         wait_for(&checkers, State::Healthy).await;
         checkers.commit(Vec::new());
         assert!(checkers.keys().is_empty() && checkers.status("u").is_none());
+    }
+
+    #[tokio::test]
+    async fn what_was_known_before_holds_for_nodes_that_come_late_and_not_for_ever() {
+        let node = |port: u16| KeptNode {
+            host: "node.test".to_owned(),
+            port,
+            address: format!("127.0.0.1:{port}"),
+            down: Some("timeout".to_owned()),
+            ejections: None,
+        };
+        let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let mut probed = plan(CheckType::Tcp);
+        // Nobody finds out within the test.
+        if let Some(active) = &mut probed.active {
+            active.healthy_interval = None;
+            active.unhealthy_interval = Some(Duration::from_secs(3600));
+        }
+        let (probed, mut checkers) = (Arc::new(probed), Checkers::default());
+        let nodes = [("u".to_owned(), vec![node(1), node(2), node(3)]), ("gone".to_owned(), vec![node(4)])];
+        let kept = Kept { nodes: nodes.into(), ..Kept::default() };
+        checkers.begin_with(kept.clone());
+        assert_eq!(checkers.kept(), kept, "an upstream may come later");
+        checkers.plan("u", &probed);
+        let cell = cell(&mut checkers, at(1));
+        checkers.commit(spec(&probed, &cell));
+        let usable = |checkers: &Checkers| -> Vec<bool> {
+            let all = checkers.status("u").expect("a checker");
+            all.iter().map(|target| target.standing.usable()).collect()
+        };
+        assert_eq!(usable(&checkers), [false]);
+        cell.publish(set(&mut checkers, &[at(1), at(2), at(9)]));
+        assert_eq!(usable(&checkers), [false, false, true]);
+        assert_eq!(checkers.kept().nodes["u"], [node(1), node(2)]);
+        checkers.forget_earlier();
+        cell.publish(set(&mut checkers, &[at(1), at(3)]));
+        assert_eq!(usable(&checkers), [false, true]);
+        assert!(!checkers.kept().nodes.contains_key("gone"));
     }
 
     #[tokio::test]
