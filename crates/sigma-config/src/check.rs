@@ -17,7 +17,7 @@ use crate::problem::{Problem, closest, element, join, member};
 use crate::resources::{EnabledPlugin, SECTIONS, split_credential};
 use crate::rules::Object;
 use crate::settings::{RouterKind, UnknownFields};
-use crate::stored::{self, duplicate_global_plugin, references, wrong_ssl_type};
+use crate::stored::{self, duplicate_global_plugin, nested_members, references, wrong_ssl_type};
 use crate::{ParseOptions, Surroundings, schema, wording};
 
 /// The problems that were found so far.
@@ -292,13 +292,17 @@ impl Rules<'_> {
         for reference in references(kind, item) {
             let known = self.known.get(&reference.kind);
             if known.is_some_and(|known| known.contains_key(&reference.id)) {
-                let ssl = known.and_then(|known| known.get(&reference.id)).copied();
+                let target = known.and_then(|known| known.get(&reference.id)).copied();
+                let place = join(pointer, &reference.field);
                 if reference.kind == Kind::Ssl
-                    && ssl.and_then(|ssl| ssl.get("type")?.as_str()) != Some("client")
+                    && target.and_then(|ssl| ssl.get("type")?.as_str()) != Some("client")
                 {
-                    let place = join(pointer, reference.field);
                     let message = wrong_ssl_type(&reference.id);
                     self.error(&place, "reference", message, "name an ssl with `type: client`");
+                }
+                if reference.is_to_member() && target.is_some_and(|other| other.get("members").is_some()) {
+                    let message = nested_members(&reference.id);
+                    self.error(&place, "reference", message, "name the members of that one");
                 }
                 continue;
             }
@@ -312,7 +316,7 @@ impl Rules<'_> {
                 None => format!("add it to `{section}`, or name one that is there"),
             };
             let message = format!("there is no {} `{}`", reference.kind.word(), reference.id);
-            let place = join(pointer, reference.field);
+            let place = join(pointer, &reference.field);
             let problem = self.document.problem(&place, "reference", message).hint(hint);
             self.error_unless_standalone(problem);
         }

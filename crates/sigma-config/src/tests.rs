@@ -266,6 +266,19 @@ fn a_mistake_is_told_once_and_in_words_of_the_file() {
             "there is no upstream `nope` (add it to `upstreams`, or name one that is there)",
         )],
     );
+    refused(
+        "upstreams:\n- { id: a, nodes: {} }\n- { id: b, members: [{ upstream_id: a }, { upstream_id: c }] }\n\
+         - { id: d, members: [{ upstream_id: b }] }\nroutes: [{ uri: /, upstream: { members: [{ upstream_id: x }] } }]\n",
+        &[
+            ("routes[0].upstream.members[0].upstream_id", 5, "there is no upstream `x`"),
+            ("upstreams[1].members[1].upstream_id", 3, "there is no upstream `c` (did you mean `a`?)"),
+            (
+                "upstreams[2].members[0].upstream_id",
+                4,
+                "upstream [b] is made of members itself (name the members of that one)",
+            ),
+        ],
+    );
 }
 
 #[test]

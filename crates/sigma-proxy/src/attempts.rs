@@ -370,6 +370,13 @@ impl<'a> Attempts<'a> {
         (self.retries.get() as usize) < retries && !late
     }
 
+    /// Whether the request may be sent to other nodes than these.
+    pub(crate) fn may_repeat_elsewhere(&self, failure: &Failure) -> bool {
+        failure.decision == Decision::NextNode
+            && failure.fault.side() != Side::Gateway
+            && self.is_within_budget()
+    }
+
     fn is_within_budget(&self) -> bool {
         // One that is in a further attempt already has its share.
         let budget = self.policy.and_then(|policy| policy.budget).filter(|_| self.retries.get() == 0);
@@ -452,6 +459,15 @@ pub(crate) fn decide(
         _ => return Decision::GiveUp,
     };
     after(missing, policy)
+}
+
+/// Whether an upstream has, or lets in, no node that could be asked next: what it was to be asked can be asked
+/// of another upstream.
+pub(crate) fn has_no_node_left(fault: Fault) -> bool {
+    matches!(
+        fault.kind,
+        FaultKind::NoNode | FaultKind::NodesExhausted | FaultKind::BreakerOpen | FaultKind::Overloaded
+    )
 }
 
 /// The step after an attempt that could not get what is missing and may be repeated.

@@ -37,11 +37,13 @@ pub(crate) struct TimeLeft<'l> {
 }
 
 impl<'l> TimeLeft<'l> {
-    /// The shorter of `limit` and what the client says; None if neither says anything. Begins now.
+    /// The shorter of `limit` and what the client says; None if neither says anything. It began `spent_ms`
+    /// ago.
     pub(crate) fn of(
         head: &RequestHead,
         is_call: bool,
         limit: Option<&'l TimeLimit>,
+        spent_ms: u64,
     ) -> Option<TimeLeft<'l>> {
         let field = |name: &str| head.headers.find(name.as_bytes());
         let call_ms = if is_call { field(GRPC_TIMEOUT).and_then(parse_timeout) } else { None };
@@ -49,10 +51,11 @@ impl<'l> TimeLeft<'l> {
         let client_ms = header.and_then(field).and_then(parse_ms);
         let limit_ms = limit.map(|limit| limit.timeout_ms);
         let timeout_ms = [call_ms, client_ms, limit_ms].into_iter().flatten().min()?;
+        let is_clients = limit_ms.is_none_or(|limit_ms| timeout_ms < limit_ms);
+        let timeout_ms = timeout_ms.saturating_sub(spent_ms);
         let deadline = Deadline::new();
         deadline.set(timeout_ms);
         let ends_ms = deadline::now_ms().saturating_add(timeout_ms);
-        let is_clients = limit_ms.is_none_or(|limit_ms| timeout_ms < limit_ms);
         Some(TimeLeft { deadline, ends_ms, call_ms, limit, is_call, is_clients })
     }
 
@@ -154,7 +157,7 @@ mod tests {
     fn check(limit: Option<&TimeLimit>, is_call: bool, fields: &[(&str, &str)], want: &[(&str, &str)]) {
         let mut head = RequestHead::default();
         fields.iter().for_each(|(name, value)| head.headers.append(name, value.as_bytes()));
-        if let Some(left) = TimeLeft::of(&head, is_call, limit) {
+        if let Some(left) = TimeLeft::of(&head, is_call, limit, 0) {
             left.tell(&mut head);
         }
         let told: Vec<(String, String)> = head

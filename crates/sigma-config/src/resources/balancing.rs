@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::shared::Confidential;
+use crate::id::Id;
 
 /// Slow start of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -146,6 +147,25 @@ fn root() -> Box<str> {
 
 fn yes() -> bool {
     true
+}
+
+/// An upstream as a part of another one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct UpstreamMember {
+    /// The upstream. It has nodes, not members.
+    pub upstream_id: Id,
+    /// Its share of the requests among members of its priority; 0: none.
+    #[serde(default = "one")]
+    #[schemars(range(max = 1000000))]
+    pub weight: u32,
+    /// Members of a lower priority serve where none of a higher one can.
+    #[serde(default)]
+    pub priority: i32,
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// Requests stay in the zone of the gateway, as far as its nodes carry them.

@@ -31,7 +31,7 @@ use serde_json::{Map, Value};
 
 pub use balancing::{
     AffinityCookie, CrossSite, OnGone, SelectorFallback, SessionAffinity, SlowStart, StickTable,
-    SubsetFallback, SubsetSelector, Subsets, ZoneAware,
+    SubsetFallback, SubsetSelector, Subsets, UpstreamMember, ZoneAware,
 };
 pub use consumer::{Consumer, ConsumerGroup, Credential};
 pub(crate) use consumer::{ConsumerItem, split_credential};

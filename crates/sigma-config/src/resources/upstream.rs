@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::balancing::{SessionAffinity, SlowStart, StickTable, Subsets, ZoneAware};
+use super::balancing::{SessionAffinity, SlowStart, StickTable, Subsets, UpstreamMember, ZoneAware};
 use super::node_states::NodeState;
 use super::optional::Optional;
 use super::overload::{AdaptiveConcurrency, AdmissionControl, CircuitBreaker, RequestLimits};
@@ -210,13 +210,21 @@ resource! {
     /// A set of nodes that serve the same thing.
     #[schemars(
         transform = without_defaults("nodes retry_timeout"),
-        extend("oneOf" = [{ "required": ["nodes"] }, { "required": ["service_name", "discovery_type"] }])
+        extend("oneOf" = [
+            { "required": ["nodes"] },
+            { "required": ["service_name", "discovery_type"] },
+            { "required": ["members"] }
+        ])
     )]
     pub struct Upstream [id name about times] {
         /// Nodes: `{"host:port": weight}` or a list of objects.
         #[schemars(with = "crate::nodes::NodesForm")]
         #[serde(with = "crate::nodes")]
         pub nodes: Box<[Node]>,
+        /// Other upstreams that it is made of; instead of `nodes`. Each serves by its own fields.
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        #[schemars(length(min = 1, max = 16))]
+        pub members: Box<[UpstreamMember]>,
         /// The service in a registry whose nodes are used; instead of `nodes`. In DNS `host` or `host:port`,
         /// in Kubernetes `namespace/service:port`, else the name by which the registry knows it.
         #[serde(skip_serializing_if = "Optional::is_unset")]

@@ -5,11 +5,16 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{Object, hashes, problem, word};
+use crate::id::text_of_id;
 use crate::problem::{Problem, member};
+use crate::resources::Upstream;
 use crate::template::Template;
 
 /// What has no effect beside the type, or beside each other.
 pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
+    if let Some(members) = upstream.get("members").and_then(Value::as_array) {
+        return of_members(upstream, members);
+    }
     let balance = word(upstream, "type").unwrap_or("roundrobin");
     let mut found = Vec::new();
     let mut conflict = |field: &str, message: String, hint| {
@@ -64,6 +69,44 @@ pub(super) fn rules(upstream: &Object) -> Vec<Problem> {
     }
     found.extend(upstream.get("stick_table").and_then(Value::as_object).map(stick_table).unwrap_or_default());
     found.extend(upstream.get("subsets").and_then(Value::as_object).map(subsets).unwrap_or_default());
+    found
+}
+
+/// What an upstream that is made of others has beside these: what says which it is, and nothing that only
+/// those who have nodes can do.
+const OF_MEMBERS: [&str; 7] = ["members", "id", "name", "desc", "labels", "create_time", "update_time"];
+
+fn of_members(upstream: &Object, members: &[Value]) -> Vec<Problem> {
+    let mut found = Vec::new();
+    // What is written into a store has the defaults of all fields.
+    let defaults = serde_json::to_value(Upstream::default()).unwrap_or_default();
+    let says = |(field, value): &(&String, &Value)| {
+        !OF_MEMBERS.contains(&field.as_str()) && defaults.get(field.as_str()) != Some(value)
+    };
+    for (field, _) in upstream.iter().filter(says) {
+        let message =
+            format!("`{field}` has no effect beside `members`: each member serves by its own fields");
+        found.push(problem(field, "conflict", message, "write it at the members, or remove it"));
+    }
+    if members.iter().all(|member| member.get("weight").and_then(Value::as_u64) == Some(0)) {
+        let message = "no member has a weight: nothing would be served";
+        found.push(problem("members", "conflict", message, "give one a weight above 0"));
+    }
+    let ids: Vec<Option<String>> =
+        members.iter().map(|member| member.get("upstream_id").and_then(text_of_id)).collect();
+    for (number, id) in ids.iter().enumerate().filter(|(_, id)| id.is_some()) {
+        let place = format!("members[{number}].upstream_id");
+        if ids[..number].contains(id) {
+            found.push(problem(place, "conflict", "this upstream is a member already", "name each once"));
+        } else if *id == upstream.get("id").and_then(text_of_id) {
+            found.push(problem(
+                place,
+                "conflict",
+                "an upstream cannot be a member of itself",
+                "name another",
+            ));
+        }
+    }
     found
 }
 

@@ -20,7 +20,7 @@ pub(crate) use any::typed;
 pub use any::{AnyResource, read, skipped_plugins};
 pub use conform::conform;
 pub use outline::{has_place, may_stand_in, outline};
-pub use references::{Reference, references, wrong_ssl_type};
+pub use references::{Reference, nested_members, references, wrong_ssl_type};
 pub use warnings::warnings;
 
 use crate::id::text_of_id;

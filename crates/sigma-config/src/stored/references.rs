@@ -9,7 +9,7 @@ use crate::kind::Kind;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
     /// The field that names the other one, e.g. `upstream.tls.client_cert_id`.
-    pub field: &'static str,
+    pub field: String,
     /// The kind of the other one.
     pub kind: Kind,
     /// Its identity.
@@ -37,16 +37,47 @@ const FIELDS: [(Kind, &str, Kind); 15] = [
     (Kind::StreamRoute, "protocol.superior_id", Kind::StreamRoute),
 ];
 
+impl Reference {
+    /// Whether it makes the other one a part of this.
+    pub fn is_to_member(&self) -> bool {
+        self.field.contains("members[")
+    }
+}
+
+/// The text for a member that has members.
+#[must_use]
+pub fn nested_members(id: &str) -> String {
+    format!("upstream [{id}] is made of members itself")
+}
+
 /// What `value` refers to. An ssl must be of type `client`, see [`wrong_ssl_type`]; the consumer
 /// of a credential is named by its key and is not among these.
 pub fn references(kind: Kind, value: &Value) -> Vec<Reference> {
     let fields = FIELDS.into_iter().filter(|(of, ..)| *of == kind);
-    fields.filter_map(|(_, field, target)| reference(value, field, target)).collect()
+    let named = fields.filter_map(|(_, field, target)| reference(value, field.to_owned(), target));
+    named.chain(members(kind, value)).collect()
 }
 
-fn reference(value: &Value, field: &'static str, kind: Kind) -> Option<Reference> {
+/// The upstreams that an upstream is made of.
+fn members(kind: Kind, value: &Value) -> Vec<Reference> {
+    let (place, upstream) = match kind {
+        Kind::Upstream => ("members", Some(value)),
+        _ => ("upstream.members", value.get("upstream")),
+    };
+    let list = upstream.and_then(|upstream| upstream.get("members")?.as_array());
+    let member = |(number, member): (usize, &Value)| {
+        named(member.get("upstream_id")?, format!("{place}[{number}].upstream_id"), Kind::Upstream)
+    };
+    list.into_iter().flatten().enumerate().filter_map(member).collect()
+}
+
+fn reference(value: &Value, field: String, kind: Kind) -> Option<Reference> {
     let place = field.split('.').try_fold(value, |value, key| value.get(key))?;
-    let id = text_of_id(place)?;
+    named(place, field, kind)
+}
+
+fn named(id: &Value, field: String, kind: Kind) -> Option<Reference> {
+    let id = text_of_id(id)?;
     let message_prefix = match kind {
         Kind::StreamRoute => format!("failed to fetch stream routes[{id}]"),
         kind => {

@@ -547,7 +547,7 @@ fn what_a_resource_refers_to() {
         let found = references(kind, &value);
         let found: Vec<_> = found
             .iter()
-            .map(|found| (found.field, found.kind, found.id.as_str(), found.message_prefix.as_str()))
+            .map(|found| (found.field.as_str(), found.kind, found.id.as_str(), found.message_prefix.as_str()))
             .collect();
         assert_eq!(found, expected);
     };

@@ -33,7 +33,7 @@ impl Exchange<'_, '_> {
         let Some(upstream) = snapshot.upstream(number) else {
             return Err(Fault::new(FaultKind::NoUpstream, "the route's upstream does not exist"));
         };
-        (self.scratch.blames_node, self.scratch.verdict) = (false, None);
+        (self.scratch.blames_node, self.scratch.verdict, self.scratch.may_repeat) = (false, None, false);
         let choice = self.choice(upstream);
         self.choose_upgrade(route, upstream)?;
         self.prepare_request(snapshot);
@@ -43,11 +43,12 @@ impl Exchange<'_, '_> {
         let limit = route.deadline().or(upstream.deadline.as_deref());
         let request = &self.scratch.ctx.request;
         let is_call = grpc::is_call(request);
-        let time = TimeLeft::of(request, is_call, limit).map(Box::new);
+        let time = TimeLeft::of(request, is_call, limit, self.scratch.spent_ms).map(Box::new);
         self.scratch.ctx.record.upstream_scheme = Some(upstream.scheme_name());
         let attempts = Attempts::new(self.worker, number, upstream, retry, choice);
         let mut plan = Plan { view, timeouts, time, attempts };
         let mut state = State::new(upstream, retry, is_call);
+        state.body = self.scratch.framing;
         let own = loop {
             let mut node = match upstream.node_limit() {
                 None => plan.attempts.pick()?,
@@ -59,6 +60,7 @@ impl Exchange<'_, '_> {
             }
             if state.body.is_none() {
                 state.body = Some(self.open_body(&plan));
+                self.scratch.framing = state.body;
             }
             let result = self.attempt(&plan, &node, &mut state).await;
             if let Some(other) = state.take_answerer() {
@@ -82,6 +84,7 @@ impl Exchange<'_, '_> {
                     self.scratch.blames_node = is_to_blame(fault, state.request_sent);
                     let failure = self.failure(fault, &state);
                     if !plan.attempts.failed(&node, &failure) {
+                        self.scratch.may_repeat = plan.attempts.may_repeat_elsewhere(&failure);
                         return Err(fault);
                     }
                 }
@@ -117,6 +120,7 @@ impl Exchange<'_, '_> {
     /// without it where the route does not let it through (RFC 9110 §7.8).
     fn choose_upgrade(&mut self, route: &Route, upstream: &Upstream) -> Result<(), Fault> {
         let can = !matches!(upstream.config.scheme, Scheme::Grpc | Scheme::Grpcs);
+        self.scratch.upgrade.clear();
         let asked = self.asks_upgrade && can;
         let protocol = if asked { upgrade::admitted(&self.scratch.ctx.request, route) } else { None };
         if protocol.is_none() && self.down.asks_tunnel() {

@@ -53,7 +53,7 @@ enum Seen {
 }
 
 impl Exchange<'_, '_> {
-    /// As [`Exchange::forward`], for an upstream with guards. A fallback of its breaker is served if it
+    /// As [`Exchange::forward`], for an upstream with guards, or with members. A fallback of its breaker is served if it
     /// `may_fall_back`.
     pub(super) async fn forward_guarded(
         &mut self,
@@ -65,6 +65,9 @@ impl Exchange<'_, '_> {
         let Some(upstream) = view.snapshot.upstream(number) else {
             return self.forward(view, route, number).await;
         };
+        if !upstream.members.is_empty() {
+            return Box::pin(self.forward_among(view, route, &upstream.members, may_fall_back)).await;
+        }
         let Some(guards) = upstream.guards.as_deref() else {
             return self.forward(view, route, number).await;
         };

@@ -1,5 +1,6 @@
 //! One request and its answer, from open to finish, in no protocol version's terms.
 
+mod among;
 mod answer;
 mod choice;
 mod delivery;
@@ -28,7 +29,7 @@ mod withdrawal;
 use std::rc::Rc;
 use std::time::Instant;
 
-use sigma_http::{Fault, FaultKind, HeaderId, Method, RequestHead, TargetForm};
+use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method, RequestHead, TargetForm};
 use sigma_observe::counters::Counter;
 use sigma_plugin::context::Client;
 use sigma_plugin::record::Source;
@@ -64,6 +65,12 @@ pub(crate) struct Scratch {
     upgrade: Vec<u8>,
     /// The last attempt failed, and its node is to blame.
     blames_node: bool,
+    /// The last attempt failed, and the request may be sent again.
+    may_repeat: bool,
+    /// How the request's body is framed, once it is ready to be sent.
+    framing: Option<BodyLength>,
+    /// The time that upstreams have had that did not answer.
+    spent_ms: u64,
     /// The status that the answer of the last attempt counts as; None if it says nothing about its node.
     verdict: Option<u16>,
 }
@@ -92,7 +99,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         worker.counters.add(Counter::Requests, 1);
         scratch.ctx.begin();
         scratch.body.clear();
-        scratch.upgrade.clear();
+        (scratch.framing, scratch.spent_ms) = (None, 0);
         if view.snapshot.global.asks_for_course() || view.snapshot.access_format.is_some() {
             scratch.ctx.record.started = Some(Instant::now());
         }

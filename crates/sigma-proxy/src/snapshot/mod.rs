@@ -32,6 +32,7 @@ use slots::Slots;
 
 pub(crate) use affinity::Session;
 pub(crate) use upstream::HashKey;
+pub(crate) use upstream::Member;
 pub use upstream::Upstream;
 
 /// A compiled configuration. A request holds on to the one it began with.
@@ -200,10 +201,11 @@ impl Snapshot {
         self.upstreams.get(number)
     }
 
-    /// Whether the upstream with this number has guards.
+    /// Whether the upstream with this number has guards, or members.
     #[inline]
     pub(crate) fn is_guarded(&self, number: u32) -> bool {
-        self.upstream(number).is_some_and(|upstream| upstream.guards.is_some())
+        self.upstream(number)
+            .is_some_and(|upstream| upstream.guards.is_some() || !upstream.members.is_empty())
     }
 
     /// The number of the upstream with this key.

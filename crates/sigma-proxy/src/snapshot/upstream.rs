@@ -28,6 +28,21 @@ pub(crate) enum HashKey {
     Template(Template),
 }
 
+/// An upstream that is a part of another one.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) key: Box<str>,
+    pub(crate) weight: u32,
+    pub(crate) priority: i32,
+}
+
+impl From<&resources::UpstreamMember> for Member {
+    fn from(config: &resources::UpstreamMember) -> Member {
+        let key = format!("upstreams/{}", config.upstream_id).into();
+        Member { key, weight: config.weight, priority: config.priority }
+    }
+}
+
 /// What metadata a request asks for: a text with variables for each key.
 type Criteria = Box<[(Box<str>, Template)]>;
 
@@ -42,6 +57,8 @@ pub struct Upstream {
     pub cell: Arc<UpstreamCell>,
     /// Its health checks, and outlier detection.
     pub checks: Option<Arc<Plan>>,
+    /// The upstreams that it is made of; empty if it has nodes.
+    pub(crate) members: Box<[Member]>,
     pub(crate) balancing: Rules,
     pub(crate) hash_key: Option<HashKey>,
     pub(crate) affinity: Option<Box<Affinity>>,
@@ -103,6 +120,7 @@ impl Upstream {
             key: key.to_owned(),
             cell,
             checks,
+            members: config.members.iter().map(Member::from).collect(),
             balancing: Rules::new(config, zone),
             criteria: config.subsets.as_deref().map(criteria),
             hash_key: hash_key(key, config),

@@ -189,6 +189,8 @@ pub struct Balancer {
     sessions: Option<Sessions>,
     /// There is one node, which is used whatever is known of it.
     only: bool,
+    /// A node is usable, and the rules let it serve.
+    can_serve: bool,
     health_seen: u64,
 }
 
@@ -217,6 +219,7 @@ impl Balancer {
             ages,
             sessions,
             only: false,
+            can_serve: false,
             health_seen: NOT_SEEN,
         };
         balancer.rebuild(0);
@@ -294,6 +297,12 @@ impl Balancer {
         session.is_some() && self.sessions.as_ref().is_some_and(Sessions::rejects)
     }
 
+    /// Whether a node is usable, and the rules let it serve.
+    pub fn can_serve(&mut self, now_ms: u64) -> bool {
+        self.refresh(now_ms);
+        self.can_serve
+    }
+
     /// Whether a request of which nothing was tried may find no node, by the rules: too few are usable, or
     /// none has the metadata.
     pub fn is_refusing(&self) -> bool {
@@ -334,6 +343,8 @@ impl Balancer {
         };
         let levels = |members: &Vec<Member>| Levels::new(members, &self.rules.levels, split, &mut groups);
         self.levels = lists.iter().map(levels).collect();
+        let any_usable = set.endpoints.iter().any(|endpoint| endpoint.health.usable());
+        self.can_serve = any_usable && !self.levels.iter().all(Levels::refuses);
         let is_alone = matches!(&set.endpoints[..], [only] if only.health.is_in_service());
         self.only = is_alone && !self.rules.levels.judge_panic() && self.subsets.is_none();
         self.policy.rebuild(set, &groups);

@@ -20,6 +20,7 @@ mod load;
 mod load_shedding;
 mod logs;
 mod managed;
+mod members;
 mod names;
 mod node_faults;
 mod node_limits;

@@ -103,6 +103,24 @@ fn routes_are_refused_alike() {
 }
 
 #[test]
+fn upstreams_of_members_are_refused_alike() {
+    let check = |fields: Value, place: &str, hint: &str| {
+        let mut value = json!({ "members": [{ "upstream_id": "a" }, { "upstream_id": 2, "weight": 3 }] });
+        value.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        refused(Kind::Upstream, &value, place, hint);
+    };
+    check(json!({ "nodes": {} }), "members", "keep one of");
+    check(json!({ "members": [] }), "members", "");
+    check(json!({ "type": "random" }), "type", "at the members");
+    check(json!({ "retries": 1 }), "retries", "at the members");
+    check(json!({ "limits": { "max_requests": 1 } }), "limits", "at the members");
+    check(json!({ "members": [{ "upstream_id": "a", "wieght": 1 }] }), "members[0].wieght", "`weight`");
+    check(json!({ "members": [{ "upstream_id": "a", "weight": 0 }] }), "members", "above 0");
+    let twice = json!({ "members": [{ "upstream_id": "9" }, { "upstream_id": 9, "priority": 1 }] });
+    check(twice, "members[1].upstream_id", "each once");
+}
+
+#[test]
 fn upstreams_and_services_are_refused_alike() {
     let check = |fields: Value, place: &str, hint: &str| {
         let value = with(Kind::Upstream, fields.clone());

@@ -43,6 +43,7 @@ pub(crate) async fn on_write(
             match kind {
                 Kind::Consumer | Kind::Credential => unique_credentials(state, key, value).await?,
                 Kind::GlobalRule => unique_global_plugins(state, key, value).await?,
+                Kind::Upstream if value.get("members").is_some() => no_member(state, key).await?,
                 _ => {}
             }
             let mut conditions = references(state, kind, key, value).await?;
@@ -87,7 +88,10 @@ async fn references(
         let target = ResourceKey::new(reference.kind, reference.id.as_str()).to_string();
         let prefix = &reference.message_prefix;
         if target == key {
-            return Err(Refusal::bad("stream route can not set itself as superior_id"));
+            return Err(Refusal::bad(match kind {
+                Kind::StreamRoute => "stream route can not set itself as superior_id",
+                _ => "an upstream can not fall back to itself",
+            }));
         }
         let record = match state.store.get(&target).await {
             Ok(Some(record)) => record,
@@ -98,13 +102,41 @@ async fn references(
             Kind::Ssl if value_of(&record)?.get("type").and_then(Value::as_str) != Some("client") => {
                 return Err(Refusal::bad(stored::wrong_ssl_type(&reference.id)));
             }
-            Kind::Upstream if kind != Kind::StreamRoute => http_scheme(&reference.id, &value_of(&record)?)?,
+            Kind::Upstream if kind != Kind::StreamRoute => {
+                let upstream = value_of(&record)?;
+                http_scheme(&reference.id, &upstream)?;
+                if reference.is_to_member() && upstream.get("members").is_some() {
+                    let text = stored::nested_members(&reference.id);
+                    return Err(Refusal::bad(format_args!("{text}: name the members of that one")));
+                }
+            }
             Kind::StreamRoute => same_protocol(value, &value_of(&record)?)?,
             _ => {}
         }
         conditions.push(unchanged(&record));
     }
     Ok(conditions)
+}
+
+/// An upstream that is to have members may be no member itself.
+async fn no_member(state: &AdminState, key: &str) -> Result<(), Refusal> {
+    let id = key.rsplit('/').next().unwrap_or_default();
+    let members = [
+        (Kind::Upstream, Use::Member("/members")),
+        (Kind::Route, Use::Member("/upstream/members")),
+        (Kind::Service, Use::Member("/upstream/members")),
+    ];
+    for (kind, one) in members {
+        for record in state.store.list(&format!("{}/", kind.section())).await? {
+            if holds(&record.value, id) && value_of(&record).is_ok_and(|value| one.names(&value, id)) {
+                return Err(Refusal::bad(format_args!(
+                    "upstream [{id}] is a member of [{}] and can have no members itself: name them there",
+                    record.key
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Routes and services are for HTTP; an upstream of another kind would serve nothing there.
@@ -203,8 +235,10 @@ enum Use {
     Plugin(&'static str, &'static str),
     /// `protocol.superior_id`.
     Superior,
-    /// The certificate that nodes are shown; the pointer of the field.
-    ClientCertificate(&'static str),
+    /// A field within it, by its pointer.
+    At(&'static str),
+    /// A member of the list with this pointer.
+    Member(&'static str),
 }
 
 impl Use {
@@ -213,7 +247,11 @@ impl Use {
         let plugin = |name: &str| value.get("plugins")?.get(name);
         match self {
             Use::Field(field) => is(value.get(field)),
-            Use::ClientCertificate(pointer) => is(value.pointer(pointer)),
+            Use::At(pointer) => is(value.pointer(pointer)),
+            Use::Member(pointer) => {
+                let list = value.pointer(pointer).and_then(Value::as_array);
+                list.into_iter().flatten().any(|member| is(member.get("upstream_id")))
+            }
             Use::Superior => is(value.get("protocol").and_then(|protocol| protocol.get("superior_id"))),
             Use::Plugin(name, field) => is(plugin(name).and_then(|conf| conf.get(field))),
             Use::TrafficSplit(_) => {
@@ -246,13 +284,21 @@ type User = (Kind, &'static str, &'static [Use]);
 /// Who may use a resource of a kind: the words for it, then who, in the order of the search.
 fn users(kind: Kind) -> (&'static str, &'static [User]) {
     const UPSTREAM: Use = Use::Field("upstream_id");
+    /// Of the upstream within a route or a service.
+    const INLINE: [Use; 2] =
+        [Use::Member("/upstream/members"), Use::At("/upstream/circuit_breaker/fallback/upstream_id")];
     const PROTO: Use = Use::Plugin("grpc-transcode", "proto_id");
     match kind {
         Kind::Upstream => (
             "upstream",
             &[
-                (Kind::Route, "route", &[UPSTREAM, Use::TrafficSplit("route")]),
-                (Kind::Service, "service", &[UPSTREAM, Use::TrafficSplit("service")]),
+                (Kind::Route, "route", &[UPSTREAM, Use::TrafficSplit("route"), INLINE[0], INLINE[1]]),
+                (Kind::Service, "service", &[UPSTREAM, Use::TrafficSplit("service"), INLINE[0], INLINE[1]]),
+                (
+                    Kind::Upstream,
+                    "upstream",
+                    &[Use::Member("/members"), Use::At("/circuit_breaker/fallback/upstream_id")],
+                ),
                 (Kind::PluginConfig, "plugin_config", &[Use::TrafficSplit("plugin_config")]),
                 (Kind::Consumer, "consumer", &[Use::TrafficSplit("consumer")]),
                 (Kind::ConsumerGroup, "consumer_group", &[Use::TrafficSplit("consumer_group")]),
@@ -271,9 +317,9 @@ fn users(kind: Kind) -> (&'static str, &'static [User]) {
         Kind::Ssl => (
             "ssl",
             &[
-                (Kind::Upstream, "upstream", &[Use::ClientCertificate("/tls/client_cert_id")]),
-                (Kind::Route, "route", &[Use::ClientCertificate("/upstream/tls/client_cert_id")]),
-                (Kind::Service, "service", &[Use::ClientCertificate("/upstream/tls/client_cert_id")]),
+                (Kind::Upstream, "upstream", &[Use::At("/tls/client_cert_id")]),
+                (Kind::Route, "route", &[Use::At("/upstream/tls/client_cert_id")]),
+                (Kind::Service, "service", &[Use::At("/upstream/tls/client_cert_id")]),
             ],
         ),
         Kind::Proto => ("proto", &[(Kind::Route, "route", &[PROTO]), (Kind::Service, "service", &[PROTO])]),

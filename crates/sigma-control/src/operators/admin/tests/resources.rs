@@ -135,6 +135,31 @@ async fn references_must_exist() {
 }
 
 #[tokio::test]
+async fn members_of_upstreams_have_nodes() {
+    let api = Api::new();
+    let members = |id: &str| format!(r#"{{"members":[{{"upstream_id":"{id}"}}]}}"#);
+    api.done("PUT /upstreams/1", r#"{"nodes":{"127.0.0.1:1":1}}"#).await;
+    api.done("PUT /upstreams/m", &members("1")).await;
+    let missing = "failed to fetch upstream info by upstream id [9], response code: 404";
+    api.refused("PUT /upstreams/n", &members("9"), 400, missing).await;
+    let nested = "upstream [m] is made of members itself: name the members of that one";
+    api.refused("PUT /upstreams/n", &members("m"), 400, nested).await;
+    let own = "an upstream cannot be a member of itself";
+    api.refused("PUT /upstreams/m", &members("m"), 400, own).await;
+    // One that is a member cannot get any.
+    api.done("PUT /upstreams/2", r#"{"nodes":{}}"#).await;
+    let message = "upstream [1] is a member of [upstreams/m] and can have no members itself: name them there";
+    api.refused("PUT /upstreams/1", &members("2"), 400, message).await;
+    api.refused(
+        "PUT /upstreams/2",
+        r#"{"members":[{"upstream_id":"1"}],"retries":2}"#,
+        400,
+        "`retries` has no effect beside `members`: each member serves by its own fields",
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn what_is_in_use_stays() {
     let api = Api::new();
     let upstream = r#"{"nodes":{"127.0.0.1:1":1}}"#;
@@ -159,6 +184,21 @@ async fn what_is_in_use_stays() {
     ] {
         api.refused(&format!("DELETE {line}"), "", 400, message).await;
         api.done(&format!("DELETE {line}?force=true&dry_run=true"), "").await;
+    }
+    // An upstream is a part of another one, or is fallen back to.
+    let breaker =
+        r#"{"nodes":{},"circuit_breaker":{"failure_rate_threshold":50,"fallback":{"upstream_id":"4"}}}"#;
+    for (line, body) in [
+        ("PUT /upstreams/3", upstream),
+        ("PUT /upstreams/4", upstream),
+        ("PUT /upstreams/m", r#"{"members":[{"upstream_id":"3"}]}"#),
+        ("PUT /upstreams/b", breaker),
+    ] {
+        api.done(line, body).await;
+    }
+    for (id, user) in [("3", "m"), ("4", "b")] {
+        let message = format!("can not delete this upstream, upstream [{user}] is still using it now");
+        api.refused(&format!("DELETE /upstreams/{id}"), "", 400, &message).await;
     }
     api.done("PUT /routes/r", r#"{"uri":"/","upstream_id":"1"}"#).await;
     let message = "can not delete this upstream, route [r] is still using it now";
