@@ -34,6 +34,9 @@ const GROUP: &str = "DEFAULT_GROUP";
 /// How long a token is used that does not say how long it holds; that of Nacos holds for five hours.
 const TOKEN_LIFE: Duration = Duration::from_secs(600);
 
+/// Between two lists that are pushed: a service that changes all the time does not keep the gateway busy.
+const PACE: Duration = Duration::from_millis(100);
+
 /// What a service is called in Nacos.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ServiceKey {
@@ -200,13 +203,15 @@ pub(crate) struct NacosService {
     asked: Polling<Instances>,
     has_subscribed: bool,
     pushed: Option<Pushed>,
+    /// No pushed list is taken before.
+    rests_until: Option<Instant>,
 }
 
 impl NacosService {
     pub(crate) fn new(server: Arc<Server>, key: ServiceKey) -> NacosService {
         let instances = Instances { server: Arc::clone(&server), key: key.clone() };
         let asked = Polling::new(instances, Members::shuffled(&server.members), server.interval);
-        NacosService { server, key, asked, has_subscribed: false, pushed: None }
+        NacosService { server, key, asked, has_subscribed: false, pushed: None, rests_until: None }
     }
 }
 
@@ -214,6 +219,9 @@ impl Source for NacosService {
     async fn next(&mut self) -> Result<Listing, Trouble> {
         if !std::mem::replace(&mut self.has_subscribed, true) {
             self.pushed = self.server.subscribe(&self.key);
+        }
+        if let Some(until) = self.rests_until {
+            tokio::time::sleep_until(until.into()).await;
         }
         loop {
             let Some(pushed) = &mut self.pushed else { return self.asked.next().await };
@@ -227,7 +235,10 @@ impl Source for NacosService {
                 continue;
             }
             match pushed.borrow_and_update().clone() {
-                Some(listing) => return Ok(listing),
+                Some(listing) => {
+                    self.rests_until = Some(Instant::now() + PACE);
+                    return Ok(listing);
+                }
                 // What was pushed is old from now on.
                 None => self.asked.hurry(),
             }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sigma_config::discovery::RegistryAddress;
 use tokio::sync::{Notify, watch};
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::grpc::{Client, Headers, Payload, Stream};
 use super::{Server, ServiceKey};
@@ -254,8 +254,11 @@ impl Link<'_> {
         if let Some(id) = body.get("requestId") {
             let answer = json!({ "requestId": id, "resultCode": 200, "errorCode": 0, "success": true });
             let name = kind.replace("Request", "Response");
-            let sent = stream.sender.try_send(Payload::new(&name, Headers::new(), &answer));
-            sent.map_err(|_| Trouble("Nacos pushes, and takes no answers".to_owned()))?;
+            // Many pushes come together, and their answers wait for one another.
+            let sent = stream.sender.send(Payload::new(&name, Headers::new(), &answer));
+            let sent = timeout(self.server.within, sent).await;
+            let deaf = || Trouble("Nacos pushes, and takes no answers".to_owned());
+            sent.map_err(|_| deaf())?.map_err(|_| deaf())?;
         }
         match kind {
             "NotifySubscriberRequest" => {

@@ -282,6 +282,22 @@ async fn what_is_pushed_is_taken_over_and_answered() {
 }
 
 #[tokio::test]
+async fn a_service_that_changes_all_the_time_is_told_now_and_then() {
+    let fake = Fake::start().await;
+    let mut source = fake.source("", json!({}));
+    assert_eq!(hosts(&mut source).await, ["10.0.0.1"]);
+    for at in 0..200 {
+        fake.push_list("1", &[&format!("10.0.1.{at}")]);
+    }
+    // The last one is told, and few before it.
+    let mut told = 1;
+    while hosts(&mut source).await != ["10.0.1.199"] {
+        told += 1;
+    }
+    assert!(told < 200, "{told}");
+}
+
+#[tokio::test]
 async fn a_connection_that_ends_is_made_again_and_meanwhile_it_is_asked_at_intervals() {
     let fake = Fake::start().await;
     let mut source = fake.source("", json!({}));
