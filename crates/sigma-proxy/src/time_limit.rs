@@ -189,4 +189,15 @@ mod tests {
         }
         check(Some(&named), true, &[("X-Time", "700")], &[timeout("700m"), ("X-Time", "700")]);
     }
+
+    #[test]
+    fn the_time_goes_on_over_several_upstreams() {
+        let named = TimeLimit { timeout_ms: 5_000, header: Some("X-Time".into()) };
+        for (spent_ms, told) in [(0, "5000"), (2_000, "3000"), (9_000, "1")] {
+            let mut head = RequestHead::default();
+            let left = TimeLeft::of(&head, false, Some(&named), spent_ms).expect("a limit");
+            left.tell(&mut head);
+            assert_eq!(head.headers.find(b"X-Time"), Some(told.as_bytes()), "{spent_ms}");
+        }
+    }
 }
