@@ -40,7 +40,8 @@ pub(crate) fn encoded(text: &str) -> String {
 /// What the questions to one Consul share: the client, and its connections.
 pub(crate) struct Agent {
     http: Http,
-    /// Questions that may be at Consul at a time: each holds a connection.
+    /// Questions that may be at Consul at a time. A connection is opened only where none is idle, and one is
+    /// left over only where a question was given another while it was opened: there are twice as many at most.
     turns: Semaphore,
     most: u32,
     /// How many ask.

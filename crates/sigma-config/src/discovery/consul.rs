@@ -52,7 +52,8 @@ pub struct Consul {
     /// The agents, and how they are asked.
     #[serde(flatten)]
     pub agents: ConsulAgents,
-    /// Most questions at a time: each holds a connection, of which Consul takes 200 from one client
+    /// Most questions at a time. There are twice as many connections at most, since a question that is given
+    /// one while another is opened leaves that behind; Consul takes 200 from one client
     /// (`limits.http_max_conns_per_client`). More services than that take turns; then a change is known
     /// after ten seconds at the latest.
     #[serde(default = "max_blocking_queries")]
@@ -173,7 +174,7 @@ fn fetch_interval() -> u32 {
 }
 
 fn max_blocking_queries() -> u32 {
-    180
+    90
 }
 
 fn weight() -> u32 {

@@ -221,7 +221,7 @@ async fn a_thousand_services_take_turns_at_less_connections_than_consul_allows()
         let tell = tell.clone();
         asking.spawn(async move { while source.next().await.is_ok() && tell.send(()).is_ok() {} });
     }
-    assert_eq!(agent.wait(Duration::from_secs(60)), Duration::from_millis(1800));
+    assert_eq!(agent.wait(Duration::from_secs(60)), Duration::from_millis(900));
     for round in 0..3 {
         for answered in 0..1000 {
             let next = tokio::time::timeout(Duration::from_secs(60), told.recv()).await;
@@ -230,7 +230,7 @@ async fn a_thousand_services_take_turns_at_less_connections_than_consul_allows()
         crowd.index.send_modify(|index| *index += 1);
     }
     let most = crowd.most.load(Ordering::Relaxed);
-    assert!((100..190).contains(&most), "{most} connections");
+    assert!((90..=180).contains(&most), "{most} connections");
     asking.shutdown().await;
     assert_eq!(agent.wait(Duration::from_secs(60)), Duration::from_secs(60));
 }
