@@ -7,17 +7,17 @@ use std::{fs, io, ptr};
 
 use rustix::mm::{Advice, madvise};
 
-/// The bytes of memory that are this process's own: not those of files, which the system can take back. `statm` is
-/// the open `/proc/self/statm`.
+/// The bytes of memory that are this process's own: not those of files, which the system can take back. `status`
+/// is the open `/proc/self/status`.
 ///
 /// # Errors
 /// Returns an error if it cannot be read.
-pub fn own_bytes(statm: &mut File) -> io::Result<u64> {
+pub fn own_bytes(status: &mut File) -> io::Result<u64> {
     let mut text = String::new();
-    statm.read_to_string(&mut text)?;
-    let mut pages = text.split_ascii_whitespace().skip(1).map_while(|field| field.parse::<u64>().ok());
-    let (resident, of_files) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
-    Ok(resident.saturating_sub(of_files).saturating_mul(rustix::param::page_size() as u64))
+    status.read_to_string(&mut text)?;
+    let of_own = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kibibytes = of_own.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kibibytes.map(|kibibytes| kibibytes.saturating_mul(1024)).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// The lowest limit of memory that is set for this process's cgroup or one above it, in bytes; None if there is none.
@@ -150,7 +150,7 @@ Anonymous:             0 kB
 
     #[test]
     fn own_memory_grows_with_what_is_used() {
-        let bytes = || own_bytes(&mut File::open("/proc/self/statm").expect("proc")).expect("numbers");
+        let bytes = || own_bytes(&mut File::open("/proc/self/status").expect("proc")).expect("numbers");
         let before = bytes();
         let held = vec![1_u8; 64 << 20];
         assert!(bytes() >= before + (48 << 20), "{before}");

@@ -29,13 +29,13 @@ impl Usage {
 
     /// Memory and descriptors in percent.
     fn look(&self, rules: &LoadShedding) -> (u32, u32) {
-        let mut statm = match File::open("/proc/self/statm") {
-            Ok(statm) => statm,
+        let mut status = match File::open("/proc/self/status") {
+            Ok(status) => status,
             Err(error) => return (0, if limits::is_own_lack(&error) { 100 } else { 0 }),
         };
         let limit = rules.memory_bytes.or(self.memory_limit);
-        let used = memory::own_bytes(&mut statm).unwrap_or(0);
+        let used = memory::own_bytes(&mut status).unwrap_or(0);
         let memory = limit.map_or(0, |limit| used.saturating_mul(100) / limit.max(1));
-        (u32::try_from(memory).unwrap_or(u32::MAX), limits::descriptors_in_use(statm.as_fd()))
+        (u32::try_from(memory).unwrap_or(u32::MAX), limits::descriptors_in_use(status.as_fd()))
     }
 }
