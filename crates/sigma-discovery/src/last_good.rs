@@ -1,9 +1,7 @@
 //! The last good lists, in a file: a start serves by them while its registries are away.
 
 use std::collections::BTreeMap;
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,6 +11,7 @@ use sigma_config::discovery::{Dump, LastGood};
 use sigma_config::resources::Node;
 use tokio::sync::OnceCell;
 
+use crate::kept_file;
 use crate::node::node;
 use crate::source::Listing;
 use crate::tally::unix_now;
@@ -198,13 +197,7 @@ impl LastLists {
 
 /// The topics in a file; none if there is no file.
 fn read_file(path: &Path) -> io::Result<BTreeMap<String, Kept>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        Err(error) => return Err(error),
-    };
-    let mut text = Vec::new();
-    file.take(FILE_MAX).read_to_end(&mut text)?;
+    let Some(text) = kept_file::read(path, FILE_MAX)? else { return Ok(BTreeMap::new()) };
     let mut document: Document = serde_json::from_slice(&text)?;
     if document.version != VERSION {
         return Err(io::Error::other(format!("its layout is {}, not {VERSION}", document.version)));
@@ -219,23 +212,8 @@ fn read_file(path: &Path) -> io::Result<BTreeMap<String, Kept>> {
     Ok(document.topics)
 }
 
-/// Writes a file that takes the place of the one before when it is complete.
 fn write_file(path: &Path, topics: BTreeMap<String, Kept>) -> io::Result<()> {
-    let text = serde_json::to_vec(&Document { version: VERSION, topics })?;
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    }
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let draft = path.with_file_name(name);
-    match std::fs::remove_file(&draft) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-    file.write_all(&text)?;
-    file.sync_all()?;
-    std::fs::rename(&draft, path)
+    kept_file::write(path, &serde_json::to_vec(&Document { version: VERSION, topics })?)
 }
 
 #[cfg(test)]

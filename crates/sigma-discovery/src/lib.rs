@@ -13,6 +13,7 @@ mod eureka;
 mod guard;
 mod http;
 mod hub;
+pub mod kept_file;
 mod kubernetes;
 mod last_good;
 mod list_watch;

@@ -1,15 +1,14 @@
 //! What is known of nodes, in a file: a start begins with it. A file that cannot be read changes nothing, and the
 //! log says so.
 
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use sigma_config::health_file as settings;
+use sigma_discovery::kept_file;
 use sigma_upstream::health::Kept;
 
 use super::publisher::Publisher;
@@ -125,7 +124,9 @@ impl HealthFile {
     async fn write_aside(&self, kept: Kept) -> io::Result<()> {
         let (path, document) =
             (self.path.clone(), Document { version: VERSION, written_ms: unix_ms(), kept });
-        let written = tokio::task::spawn_blocking(move || write_file(&path, &document)).await;
+        let written =
+            tokio::task::spawn_blocking(move || kept_file::write(&path, &serde_json::to_vec(&document)?))
+                .await;
         written.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
 }
@@ -137,37 +138,12 @@ fn unix_ms() -> u64 {
 
 /// None if there is no file.
 fn read_file(path: &Path) -> io::Result<Option<Document>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let mut text = Vec::new();
-    file.take(FILE_MAX).read_to_end(&mut text)?;
+    let Some(text) = kept_file::read(path, FILE_MAX)? else { return Ok(None) };
     let document: Document = serde_json::from_slice(&text)?;
     if document.version != VERSION {
         return Err(io::Error::other(format!("its layout is {}, not {VERSION}", document.version)));
     }
     Ok(Some(document))
-}
-
-/// Writes a file that takes the place of the one before when it is complete.
-fn write_file(path: &Path, document: &Document) -> io::Result<()> {
-    let text = serde_json::to_vec(document)?;
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    }
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let draft = path.with_file_name(name);
-    match std::fs::remove_file(&draft) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-    file.write_all(&text)?;
-    file.sync_all()?;
-    std::fs::rename(&draft, path)
 }
 
 #[cfg(test)]
