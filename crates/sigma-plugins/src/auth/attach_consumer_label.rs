@@ -30,7 +30,7 @@ routes:
 
 ```console
 $ curl -s -H 'apikey: jacks-key' -H 'X-Department: board' http://127.0.0.1:9080/orders | grep x-department
-    "x-department": "sales",
+    "x-department": "sales"
 ```
 "#;
 

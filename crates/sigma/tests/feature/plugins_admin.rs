@@ -28,7 +28,9 @@ fn furnish(gateway: &Gateway, admin: &Operator, other: &Origin) {
         ),
         ("jill", json!({"key-auth": {"key": "jills-key"}})),
     ] {
-        admin.put(&format!("consumers/{name}"), &json!({"username": name, "plugins": plugins})).unwrap();
+        let labels = if name == "jack" { json!({"team": "sales"}) } else { json!({}) };
+        let consumer = json!({"username": name, "labels": labels, "plugins": plugins});
+        admin.put(&format!("consumers/{name}"), &consumer).unwrap();
     }
 }
 
