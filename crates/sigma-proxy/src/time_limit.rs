@@ -39,34 +39,37 @@ pub(crate) struct TimeLeft<'l> {
 impl<'l> TimeLeft<'l> {
     /// The shorter of `limit` and what the client says; None if neither says anything. It began `spent_ms`
     /// ago.
+    ///
+    /// # Errors
+    /// Returns an error if nothing is left of it: no node is asked then, and none could be blamed.
     pub(crate) fn of(
         head: &RequestHead,
         is_call: bool,
         limit: Option<&'l TimeLimit>,
         spent_ms: u64,
-    ) -> Option<TimeLeft<'l>> {
+    ) -> Result<Option<TimeLeft<'l>>, Fault> {
         let field = |name: &str| head.headers.find(name.as_bytes());
         let call_ms = if is_call { field(GRPC_TIMEOUT).and_then(parse_timeout) } else { None };
         let header = limit.and_then(|limit| limit.header.as_deref());
         let client_ms = header.and_then(field).and_then(parse_ms);
         let limit_ms = limit.map(|limit| limit.timeout_ms);
-        let timeout_ms = [call_ms, client_ms, limit_ms].into_iter().flatten().min()?;
+        let Some(timeout_ms) = [call_ms, client_ms, limit_ms].into_iter().flatten().min() else {
+            return Ok(None);
+        };
         let is_clients = limit_ms.is_none_or(|limit_ms| timeout_ms < limit_ms);
         let timeout_ms = timeout_ms.saturating_sub(spent_ms);
+        if timeout_ms == 0 {
+            return Err(over(limit));
+        }
         let deadline = Deadline::new();
         deadline.set(timeout_ms);
         let ends_ms = deadline::now_ms().saturating_add(timeout_ms);
-        Some(TimeLeft { deadline, ends_ms, call_ms, limit, is_call, is_clients })
+        Ok(Some(TimeLeft { deadline, ends_ms, call_ms, limit, is_call, is_clients }))
     }
 
     /// The outcome of `work`, or a fault when the time is over first.
     pub(crate) async fn bound<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
-        let reason = match self.limit {
-            None => "the time that the client gave the call is over",
-            Some(_) => "the time that the exchange has is over",
-        };
-        let over = Fault::new(FaultKind::ResponseTimeout, reason);
-        self.deadline.bound(work).await.unwrap_or(Err(over))
+        self.deadline.bound(work).await.unwrap_or_else(|| Err(over(self.limit)))
     }
 
     /// Whether it is the client that gives so little.
@@ -89,6 +92,14 @@ impl<'l> TimeLeft<'l> {
             head.headers.replace(header, itoa::Buffer::new().format(left_ms).as_bytes());
         }
     }
+}
+
+fn over(limit: Option<&TimeLimit>) -> Fault {
+    let reason = match limit {
+        None => "the time that the client gave the call is over",
+        Some(_) => "the time that the exchange has is over",
+    };
+    Fault::new(FaultKind::ResponseTimeout, reason)
 }
 
 /// At most eight digits and a unit (gRPC over HTTP/2, "Requests").
@@ -157,7 +168,7 @@ mod tests {
     fn check(limit: Option<&TimeLimit>, is_call: bool, fields: &[(&str, &str)], want: &[(&str, &str)]) {
         let mut head = RequestHead::default();
         fields.iter().for_each(|(name, value)| head.headers.append(name, value.as_bytes()));
-        if let Some(left) = TimeLeft::of(&head, is_call, limit, 0) {
+        if let Ok(Some(left)) = TimeLeft::of(&head, is_call, limit, 0) {
             left.tell(&mut head);
         }
         let told: Vec<(String, String)> = head
@@ -167,6 +178,15 @@ mod tests {
             .collect();
         let told: Vec<(&str, &str)> = told.iter().map(|(name, value)| (&**name, &**value)).collect();
         assert_eq!(told, want, "{limit:?} {is_call} {fields:?}");
+    }
+
+    #[test]
+    fn time_that_was_spent_is_not_left() {
+        let limit = TimeLimit { timeout_ms: 100, header: None };
+        let left = |spent_ms| TimeLeft::of(&RequestHead::default(), false, Some(&limit), spent_ms);
+        assert!(left(99).is_ok_and(|left| left.is_some()));
+        assert_eq!(left(100).map(drop).map_err(|fault| fault.kind), Err(FaultKind::ResponseTimeout));
+        assert!(left(u64::MAX).is_err());
     }
 
     #[test]
@@ -193,9 +213,9 @@ mod tests {
     #[test]
     fn the_time_goes_on_over_several_upstreams() {
         let named = TimeLimit { timeout_ms: 5_000, header: Some("X-Time".into()) };
-        for (spent_ms, told) in [(0, "5000"), (2_000, "3000"), (9_000, "1")] {
+        for (spent_ms, told) in [(0, "5000"), (2_000, "3000"), (4_999, "1")] {
             let mut head = RequestHead::default();
-            let left = TimeLeft::of(&head, false, Some(&named), spent_ms).expect("a limit");
+            let left = TimeLeft::of(&head, false, Some(&named), spent_ms).expect("time").expect("a limit");
             left.tell(&mut head);
             assert_eq!(head.headers.find(b"X-Time"), Some(told.as_bytes()), "{spent_ms}");
         }

@@ -173,6 +173,21 @@ async fn endpoints(
     endpoints
 }
 
+/// Looks secrets up as the settings say.
+fn secrets(settings: &sigma_config::settings::Settings) -> Secrets {
+    let limits = Limits::of(&settings.secret_lookup);
+    let Ok(secrets) = Secrets::new(limits, |name| std::env::var(name).ok());
+    secrets
+}
+
+/// Takes in what the store has, and what an earlier process had of it.
+async fn load_stored(store: &Arc<dyn Store>, desired: &mut Desired) -> Result<(), StartError> {
+    let contents = store.load().await?;
+    desired.remember(&store.earlier());
+    desired.reload(&contents, &mut Batch::default());
+    Ok(())
+}
+
 impl Supervisor {
     /// Starts everything. Must be called within a runtime.
     ///
@@ -193,8 +208,7 @@ impl Supervisor {
         }
         let store = open_store(&checked.config).await?;
         let settings = &checked.config.settings;
-        let limits = Limits::of(&settings.secret_lookup);
-        let Ok(secrets) = Secrets::new(limits, |name| std::env::var(name).ok());
+        let secrets = secrets(settings);
         let (reporter, inbox) = passive_channel(REPORT_QUEUE);
         tokio::spawn(inbox.run());
         let cpus = sigma_net::limits::usable_cpus();
@@ -207,9 +221,7 @@ impl Supervisor {
         let publisher = Arc::new(Publisher::new(desired(Checked::default()), endpoints, compiler, secrets));
         let mut desired = desired(checked);
         if let Some(store) = &store {
-            let contents = store.load().await?;
-            desired.remember(&store.earlier());
-            desired.reload(&contents, &mut Batch::default());
+            load_stored(store, &mut desired).await?;
         }
         let closes = store.is_some() || options.source.skip_invalid;
         let whole = publisher.compile(desired, closes).await;

@@ -40,10 +40,8 @@ impl Exchange<'_, '_> {
         let timeouts = route.timeouts().unwrap_or(&upstream.timeouts);
         self.check_host(upstream)?;
         let retry = route.retry_policy().or(upstream.retry_policy.as_deref());
-        let limit = route.deadline().or(upstream.deadline.as_deref());
-        let request = &self.scratch.ctx.request;
-        let is_call = grpc::is_call(request);
-        let time = TimeLeft::of(request, is_call, limit, self.scratch.spent_ms).map(Box::new);
+        let is_call = grpc::is_call(&self.scratch.ctx.request);
+        let time = self.time_left(route, upstream, is_call)?.map(Box::new);
         self.scratch.ctx.record.upstream_scheme = Some(upstream.scheme_name());
         let attempts = Attempts::new(self.worker, number, upstream, retry, choice);
         let mut plan = Plan { view, timeouts, time, attempts };
@@ -53,7 +51,7 @@ impl Exchange<'_, '_> {
             let mut node = match upstream.node_limit() {
                 None => plan.attempts.pick()?,
                 // Boxed, as few upstreams have one.
-                Some(limit) => Box::pin(self.pick_free(&mut plan.attempts, limit)).await?,
+                Some(limit) => Box::pin(self.pick_free(&mut plan, limit)).await?,
             };
             if let Some(draft) = self.run_chains(Phase::BeforeProxy).await? {
                 return self.reply(draft).await;
@@ -96,6 +94,20 @@ impl Exchange<'_, '_> {
             }
         };
         Box::pin(self.deliver_local(*own)).await
+    }
+
+    /// The time that the exchange has left.
+    ///
+    /// # Errors
+    /// Returns an error if it has none.
+    pub(super) fn time_left<'l>(
+        &self,
+        route: &'l Route,
+        upstream: &'l Upstream,
+        is_call: bool,
+    ) -> Result<Option<TimeLeft<'l>>, Fault> {
+        let limit = route.deadline().or(upstream.deadline.as_deref());
+        TimeLeft::of(&self.scratch.ctx.request, is_call, limit, self.scratch.spent_ms)
     }
 
     fn failure(&self, fault: Fault, state: &State<'_>) -> Failure {

@@ -20,12 +20,14 @@ pub(super) struct Code(u8);
 
 impl Code {
     const DEADLINE_EXCEEDED: Code = Code(4);
+    const UNIMPLEMENTED: Code = Code(12);
 
     /// The status that the answer counts as where nodes are judged (Envoy's mapping); None if it says nothing
     /// about the node. How little time a client gives is not the node's doing: `is_short` says that it was the
-    /// client's time which ended the call.
+    /// client's time which ended the call. Nor is a method that does not exist: with Envoy's 501 whoever calls
+    /// one often enough would take nodes out.
     pub(super) fn verdict(self, is_short: impl FnOnce() -> bool) -> Option<u16> {
-        if self == Code::DEADLINE_EXCEEDED && is_short() {
+        if self == Code::UNIMPLEMENTED || self == Code::DEADLINE_EXCEEDED && is_short() {
             return None;
         }
         Some(match self.0 {
@@ -37,7 +39,6 @@ impl Code {
             6 | 10 => 409,
             7 => 403,
             8 => 429,
-            12 => 501,
             14 => 503,
             16 => 401,
             _ => 500,
@@ -134,10 +135,12 @@ mod tests {
             let code = ended_with(&fields).expect("a code");
             assert_eq!(code.verdict(|| is_short), want, "{text} {is_short}");
         };
-        let statuses = [200, 499, 500, 400, 504, 404, 409, 403, 429, 400, 409, 400, 501, 500, 503, 500, 401];
+        let statuses = [200, 499, 500, 400, 504, 404, 409, 403, 429, 400, 409, 400, 0, 500, 503, 500, 401];
         for (number, status) in statuses.into_iter().enumerate() {
-            check(&number.to_string(), false, Some(status));
-            check(&number.to_string(), true, (number != 4).then_some(status));
+            // A method that does not exist is no matter of the node.
+            let status = (number != 12).then_some(status);
+            check(&number.to_string(), false, status);
+            check(&number.to_string(), true, status.filter(|_| number != 4));
         }
         for nonsense in ["17", "255", "256", "-1", "", "ok", "99999999999999999999"] {
             check(nonsense, true, Some(500));

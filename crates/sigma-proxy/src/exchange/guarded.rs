@@ -21,8 +21,9 @@ use sigma_upstream::overload::gradient::Begun;
 
 use sigma_wire::Departure;
 
+use super::plan::Plan;
 use super::transfer::client_gone;
-use super::{Exchange, client};
+use super::{Exchange, client, grpc};
 use crate::attempts::{Attempts, Picked};
 use crate::guards::{BreakerRules, Fallback, Guards, Limit, OwnGuards};
 use crate::snapshot::{Route, Upstream};
@@ -80,7 +81,14 @@ impl Exchange<'_, '_> {
             };
         }
         let priority = guards.limit.as_ref().map_or(0, |limit| self.priority(limit));
-        self.while_there(passage.ask_others(priority)).await?;
+        // The time of the exchange goes on in the queue.
+        let began_ms = deadline::now_ms();
+        let asking = passage.ask_others(priority);
+        match self.time_left(route, upstream, grpc::is_call(&self.scratch.ctx.request))? {
+            None => self.while_there(asking).await?,
+            Some(time) => time.bound(self.while_there(asking)).await?,
+        }
+        self.scratch.spent_ms += deadline::now_ms().saturating_sub(began_ms);
         if guards.asks_for_time() {
             self.scratch.ctx.record.started.get_or_insert_with(Instant::now);
         }
@@ -144,12 +152,17 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// The node of the next attempt, with a place on it, where each node has so many.
-    pub(super) async fn pick_free(
-        &mut self,
-        attempts: &mut Attempts<'_>,
-        limit: &Limit,
-    ) -> Result<Picked, Fault> {
+    /// The node of the next attempt, with a place on it, where each node has so many; no later than the
+    /// exchange has time.
+    pub(super) async fn pick_free(&mut self, plan: &mut Plan<'_>, limit: &Limit) -> Result<Picked, Fault> {
+        let Plan { attempts, time, .. } = plan;
+        match time {
+            None => self.wait_for_free(attempts, limit).await,
+            Some(time) => time.bound(self.wait_for_free(attempts, limit)).await,
+        }
+    }
+
+    async fn wait_for_free(&mut self, attempts: &mut Attempts<'_>, limit: &Limit) -> Result<Picked, Fault> {
         let node = attempts.pick_free(limit)?;
         if node.has_place() {
             return Ok(node);

@@ -218,14 +218,7 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
         }
         Verb::NodeState { upstream, node, state, control } => {
             for control in control {
-                let client = Client::new(Some(control.clone()), None)?;
-                let set = client.set_node_state(&upstream, &node, &state).await;
-                let set = set.with_context(|| control.clone())?;
-                let held = set.get("state").and_then(Value::as_str).unwrap_or(&state);
-                println!("{control}: {node} of {upstream}: {held}");
-                if let Some(note) = set.get("note").and_then(Value::as_str) {
-                    println!("{control}: {note}");
-                }
+                set_node_state(&control, &upstream, &node, &state).await?;
             }
         }
         Verb::Quarantine { control } => return quarantine(&control, form.unwrap_or(Form::Table)).await,
@@ -241,6 +234,18 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn set_node_state(control: &str, upstream: &str, node: &str, state: &str) -> Result<()> {
+    let client = Client::new(Some(control.to_owned()), None)?;
+    let set = client.set_node_state(upstream, node, state).await;
+    let set = set.with_context(|| control.to_owned())?;
+    let held = set.get("state").and_then(Value::as_str).unwrap_or(state);
+    println!("{control}: {node} of {upstream}: {held}");
+    if let Some(note) = set.get("note").and_then(Value::as_str) {
+        println!("{control}: {note}");
+    }
+    Ok(())
 }
 
 fn key(given: Option<String>, file: Option<PathBuf>) -> Result<Option<String>> {

@@ -114,6 +114,31 @@ fn a_session_waits_for_its_node() {
     assert_eq!(pair.seen()[own], 3);
 }
 
+/// Nobody waits in a queue for longer than the exchange has time, and nothing of that is held against a node.
+#[test]
+fn the_deadline_holds_in_every_queue() {
+    for limit in ["max_requests", "max_requests_per_node"] {
+        let held = Arc::<Held>::default();
+        let origin = held.origin();
+        let upstream = json!({
+            "id": "u", "nodes": { format!("127.0.0.1:{}", origin.port()): 1 },
+            "limits": { limit: 1, "queue": { "length": 10, "timeout": 600 } },
+            "deadline": { "timeout": 600, "header": "X-Time" },
+            "circuit_breaker": { "minimum_number_of_calls": 2, "wait_duration_in_open_state": 600 },
+        });
+        let gateway = Gateway::start(SIGMA, &config(1, &upstream).to_string()).unwrap();
+        let inside = begin(&gateway, "");
+        assert!(until(PATIENCE, || held.seen() == 1));
+        for _ in 0..3 {
+            assert_eq!(begin(&gateway, "X-Time: 100\r\n").join().unwrap(), 504, "{limit}");
+        }
+        assert_eq!(begin(&gateway, "X-Time: 0\r\n").join().unwrap(), 504, "{limit}");
+        held.let_go(2);
+        assert_eq!((inside.join().unwrap(), ask(&gateway).0), (200, 200), "{limit}");
+        assert_eq!(held.seen(), 2);
+    }
+}
+
 /// A place is given back when its attempt is over, not when the exchange is.
 #[test]
 fn attempts_that_fail_give_their_places_back() {
