@@ -187,6 +187,7 @@ impl Rules<'_> {
             }
         }
         self.load_shedding();
+        self.health_sharing();
         let limit = |name| self.root.get("limits")?.get(name)?.as_u64();
         let defaults = crate::settings::Limits::default();
         let line = limit("request_line_bytes").unwrap_or(defaults.request_line_bytes.into());
@@ -194,6 +195,21 @@ impl Rules<'_> {
         if line > head {
             let message = format!("a request line of {line} bytes does not fit into a head of {head} bytes");
             self.error("limits.request_line_bytes", "conflict", message, "raise `request_head_bytes`");
+        }
+    }
+
+    /// Without others to talk to, or without the right to write, it would have no effect.
+    fn health_sharing(&mut self) {
+        if self.root.get("health_sharing").is_none_or(Value::is_null) {
+            return;
+        }
+        let store = |name| self.root.get("store")?.get(name)?.as_str();
+        if store("kind") != Some("etcd") {
+            let message = "gateways tell each other of nodes through an etcd, and the store is none";
+            self.error("health_sharing", "conflict", message, "set `store.kind: etcd`, or remove it");
+        } else if store("access") == Some("read_only") {
+            let message = "this gateway may not write to its store, and has nothing else to tell others by";
+            self.error("health_sharing", "conflict", message, "set `store.access: read_write`, or remove it");
         }
     }
 

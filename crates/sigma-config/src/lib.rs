@@ -22,6 +22,7 @@ pub mod expr;
 pub mod forms;
 pub mod health_events;
 pub mod health_file;
+pub mod health_sharing;
 pub mod id;
 pub mod io;
 pub mod kind;

@@ -459,6 +459,9 @@ pub struct Settings {
     pub health_events: crate::health_events::HealthEvents,
     /// Where what is known of nodes lasts over a restart.
     pub health_file: crate::health_file::HealthFile,
+    /// What gateways on one etcd tell each other of nodes; unset: nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub health_sharing: Option<crate::health_sharing::HealthSharing>,
     /// The zone that this gateway is in, for upstreams with `zone_aware`; unset: they are served without
     /// regard to zones.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -563,6 +566,7 @@ impl Default for Settings {
             dns: crate::dns::Dns::default(),
             health_events: crate::health_events::HealthEvents::default(),
             health_file: crate::health_file::HealthFile::default(),
+            health_sharing: None,
             zone: None,
             pid_file: None,
             server_header: None,

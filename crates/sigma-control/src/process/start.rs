@@ -111,6 +111,7 @@ pub(super) fn warn_of_restart(old: &Settings, new: &Settings) {
         ("discovery", old.discovery != new.discovery),
         ("health_events", old.health_events != new.health_events),
         ("health_file", old.health_file != new.health_file),
+        ("health_sharing", old.health_sharing != new.health_sharing),
         ("dns.servers", old.dns.servers != new.dns.servers),
         ("dns.ipv6", old.dns.ipv6 != new.dns.ipv6),
         ("pid_file", old.pid_file != new.pid_file),

@@ -28,6 +28,7 @@ use crate::serving::desired::{Batch, Desired};
 use crate::serving::edit::Edit;
 use crate::serving::endpoints::Endpoints;
 use crate::serving::health_file::HealthFile;
+use crate::serving::health_sharing::HealthSharing;
 use crate::serving::plugins::Plugins;
 use crate::serving::publisher::{Part, Publisher, Whole, problems};
 use crate::serving::secret::{Limits, Secrets};
@@ -127,6 +128,7 @@ pub struct Supervisor {
     commands: mpsc::Receiver<Command>,
     pid_file: Option<PathBuf>,
     health_file: Option<HealthFile>,
+    health_sharing: Option<HealthSharing>,
     /// Something was read since memory was last given back.
     has_changed: bool,
     /// Periods until the start counts as over; 0 when it is.
@@ -242,6 +244,8 @@ impl Supervisor {
         if let Some(file) = &health_file {
             tokio::spawn(file.clone().keep(Arc::clone(&publisher)));
         }
+        let sharing = settings.health_sharing.zip(store.as_ref());
+        let health_sharing = sharing.map(|(how, store)| HealthSharing::begin(how, store, &publisher));
         let revision = publisher.state().desired.revision();
         let supervisor = Supervisor {
             usage: Usage::of(&plugins.node),
@@ -258,6 +262,7 @@ impl Supervisor {
             commands,
             pid_file,
             health_file,
+            health_sharing,
             has_changed: true,
             until_settled: SETTLING_PERIODS,
             signals: Some(signals),
@@ -354,9 +359,13 @@ impl Supervisor {
     /// Takes in what the store tells, all at once if several changes came together.
     fn absorb(&mut self, event: Event) {
         self.has_changed = true;
-        self.publisher.absorb(event);
-        while let Some(event) = self.watch.as_mut().and_then(|watch| watch.try_recv().ok()) {
+        let mut next = Some(event);
+        while let Some(event) = next {
+            if let Some(sharing) = &self.health_sharing {
+                sharing.hear(&event);
+            }
             self.publisher.absorb(event);
+            next = self.watch.as_mut().and_then(|watch| watch.try_recv().ok());
         }
     }
 
@@ -454,6 +463,9 @@ impl Supervisor {
         tracing::info!(target: LIFE, "stopping: no new connections, open exchanges may finish");
         if let Some(file) = &self.health_file {
             file.write_last(&self.publisher).await;
+        }
+        if let Some(sharing) = &self.health_sharing {
+            sharing.leave().await;
         }
         self.gateway.drain().await;
         if tokio::time::timeout(ENDING_TIMEOUT, self.node.end()).await.is_err() {

@@ -22,7 +22,7 @@ use sigma_upstream::feed::{Feed, FeedError, NextNodes};
 use sigma_upstream::health::checker::{CheckerSpec, Checkers, TargetStatus};
 use sigma_upstream::health::outlier::Rules;
 use sigma_upstream::health::plan::{Plan, Traffic};
-use sigma_upstream::health::{HealthEvents, HealthRecords, Kept, NodeState};
+use sigma_upstream::health::{Agreement, Findings, HealthEvents, HealthRecords, Kept, NodeState};
 use sigma_upstream::identity::EndpointIds;
 use sigma_upstream::watch::{Source, Watch, resolve_initial};
 use tokio::task::JoinHandle;
@@ -141,6 +141,16 @@ impl Endpoints {
     /// What was known before this process is too old for nodes that have not come yet.
     pub(crate) fn forget_earlier_health(&mut self) {
         self.checkers.forget_earlier();
+    }
+
+    /// The nodes that are out by what requests of this gateway have shown.
+    pub(crate) fn findings(&self) -> Findings {
+        self.checkers.findings()
+    }
+
+    /// Takes out what other gateways have found, as far as `agreement` goes.
+    pub(crate) fn heed(&mut self, others: &[Arc<Findings>], agreement: &Agreement) {
+        self.checkers.heed(others, agreement);
     }
 
     /// For one compilation.

@@ -10,6 +10,7 @@ pub(crate) mod edit;
 pub(crate) mod endpoints;
 pub(crate) mod files;
 pub(crate) mod health_file;
+pub(crate) mod health_sharing;
 pub(crate) mod plugins;
 pub(crate) mod publisher;
 pub(crate) mod references;

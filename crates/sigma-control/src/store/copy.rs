@@ -21,7 +21,8 @@ use rustix::fs::OFlags;
 
 use super::etcd::Etcd;
 use super::{
-    Change, Contents, Event, Pending, Record, Store, StoreError, StoreStatus, Transaction, WATCH_QUEUE, Watch,
+    Change, Contents, Event, Pending, REPORTS, Record, Store, StoreError, StoreStatus, Transaction,
+    WATCH_QUEUE, Watch,
 };
 
 /// Changes within this time go to disk together.
@@ -361,6 +362,10 @@ impl Keeper {
                 changed
             }
             Event::Changed { revision, changes } if revision > self.revision => {
+                let is_report = |change: &Change| match change {
+                    Change::Put(Record { key, .. }) | Change::Delete { key, .. } => key.starts_with(REPORTS),
+                };
+                let is_worth_writing = changes.is_empty() || !changes.iter().all(is_report);
                 for change in changes {
                     match change {
                         Change::Put(record) => drop(self.put(record)),
@@ -371,7 +376,7 @@ impl Keeper {
                     }
                 }
                 self.revision = revision;
-                true
+                is_worth_writing
             }
             Event::Changed { .. } | Event::Lost(_) | Event::Regained { .. } => false,
         }
@@ -379,7 +384,8 @@ impl Keeper {
 
     fn put(&mut self, record: Record) -> bool {
         let key = record.key.clone();
-        if self.records.get(&key) == Some(&record) {
+        // Of use while its lease lasts, and to nobody after a start.
+        if key.starts_with(REPORTS) || self.records.get(&key) == Some(&record) {
             return false;
         }
         if let Some(before) = self.records.insert(key.clone(), record) {
@@ -672,6 +678,10 @@ mod tests {
         assert_eq!(good(&keeper), Some(8));
         keeper.apply(judged(11, &[]));
         assert_eq!(good(&keeper), None);
+        // What gateways report is no part of it.
+        let report = Record { key: "data_plane/health/1".into(), modified: 12, ..at(11) };
+        let reported = Event::Changed { revision: 12, changes: vec![Change::Put(report)] };
+        assert!(!keeper.apply(Told::Event(reported)) && keeper.records.len() == 1);
         let none = Contents { revision: 12, records: Vec::new() };
         assert!(keeper.apply(Told::Event(Event::Reloaded(none))));
         assert!(keeper.records.is_empty() && keeper.good.is_empty());

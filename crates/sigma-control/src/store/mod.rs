@@ -173,6 +173,9 @@ pub enum Event {
 /// Receives events; the store stops watching when it is dropped.
 pub type Watch = mpsc::Receiver<Event>;
 
+/// The folder of what gateways report of themselves, under leases. It is no part of the configuration.
+pub const REPORTS: &str = "data_plane/";
+
 /// Events that may wait for the watcher; what comes after them waits in the store, or is replaced by
 /// [`Event::Reloaded`] when that is too much.
 pub const WATCH_QUEUE: usize = 1024;

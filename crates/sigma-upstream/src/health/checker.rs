@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
+use super::findings::{Agreement, Findings};
 use super::kept::{Earlier, Kept, KeptNode};
 use super::plan::{Active, Plan};
 use super::probe::probe;
@@ -63,6 +64,8 @@ pub struct Checkers {
 struct Checked {
     records: Arc<HealthRecords>,
     running: Option<Running>,
+    /// Nodes are out by what other gateways have found.
+    heeds: bool,
 }
 
 #[derive(Debug)]
@@ -84,6 +87,7 @@ impl Checkers {
         let new = || Checked {
             records: Arc::new(HealthRecords::checked(key, &self.states, &self.events)),
             running: None,
+            heeds: false,
         };
         Arc::clone(&self.upstreams.entry(key.to_owned()).or_insert_with(new).records)
     }
@@ -119,6 +123,24 @@ impl Checkers {
         let earlier = self.earlier.iter().map(|(key, nodes)| (key.clone(), nodes.clone()));
         let nodes = earlier.chain(nodes).filter(|(_, nodes)| !nodes.is_empty()).collect();
         Kept { nodes, states: self.states.told() }
+    }
+
+    /// The nodes that are out by what requests of this gateway have shown.
+    pub fn findings(&self) -> Findings {
+        let found = |(key, checked): (&String, &Checked)| (key.clone(), checked.records.found());
+        Findings::of(self.upstreams.iter().map(found))
+    }
+
+    /// Takes out the nodes that other gateways have found, as far as `agreement` goes, and lets those back in of
+    /// which that is no longer true.
+    pub fn heed(&mut self, others: &[Arc<Findings>], agreement: &Agreement) {
+        for (key, checked) in &mut self.upstreams {
+            let of_upstream: Vec<_> =
+                others.iter().filter_map(|findings| findings.of_upstream(key)).collect();
+            if !of_upstream.is_empty() || checked.heeds {
+                checked.heeds = checked.records.heed(&of_upstream, agreement);
+            }
+        }
     }
 
     /// What moves when a checked node becomes usable or unusable, or an operator says something.

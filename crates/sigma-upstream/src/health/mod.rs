@@ -12,6 +12,7 @@
 //! - [`checker`]: the loops that probe and compare, and their life across reloads.
 //! - [`records`]: the targets of one upstream.
 //! - [`kept`]: what of all this the next process begins with.
+//! - [`findings`]: what gateways tell each other.
 //!
 //! A [`Health`] is written by the control side only and read by every worker. What workers learn
 //! from traffic travels through a bounded channel ([`HealthReporter`]), but for what they count.
@@ -20,6 +21,7 @@ mod agent;
 pub mod checker;
 mod ejection;
 mod event;
+mod findings;
 mod grpc;
 mod kept;
 pub mod outlier;
@@ -43,6 +45,7 @@ use crate::overload::gate::{Gate, Line};
 
 pub use checker::{CheckerSpec, Checkers, TargetStatus};
 pub use event::{HealthEvent, HealthEvents};
+pub use findings::{Agreement, Findings, FoundNode};
 pub use kept::{Kept, KeptEjections, KeptNode};
 use outlier::{Course, Rule, Rules, Seen};
 pub use plan::{Passive, Plan, PlanError};
@@ -184,6 +187,18 @@ impl Health {
             self.maxconn.store(wanted, Ordering::Relaxed);
         }
         self.change(|standing| Standing { agent: said.after(standing.agent), ..standing });
+    }
+
+    /// Whether it is out by what requests of this gateway have shown.
+    fn is_found_out(&self) -> bool {
+        let standing = self.standing();
+        let by_requests = standing.blame.is_some_and(|blame| blame.by == Source::Passive);
+        standing.ejected.is_some() || (!standing.state.usable() && by_requests)
+    }
+
+    /// Other gateways have it out, or have it no longer (control side).
+    fn find_elsewhere(&self, is_out_elsewhere: bool) {
+        self.change(|standing| Standing { is_out_elsewhere, ..standing });
     }
 
     /// Nobody asks its agent any more (control side).

@@ -1,10 +1,11 @@
 //! The targets of one upstream.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use super::ejection::unix_ms;
+use super::findings::{Agreement, FoundNode, agreed};
 use super::kept::{Earlier, KeptNode};
 use super::state::NodeState;
 use super::{Health, HealthEpoch, HealthEvents, Place};
@@ -209,6 +210,31 @@ impl HealthRecords {
         let mut kept: Vec<KeptNode> = known.records.iter().filter_map(of).collect();
         kept.sort_unstable_by(|a, b| (&a.host, a.port, &a.address).cmp(&(&b.host, b.port, &b.address)));
         kept
+    }
+
+    /// The endpoints that are out by what requests of this gateway have shown.
+    pub(super) fn found(&self) -> BTreeSet<FoundNode> {
+        let known = lock(&self.known);
+        let is_found = |health: &Weak<Health>| health.upgrade().is_some_and(|health| health.is_found_out());
+        let found = known.records.iter().filter(|(_, health)| is_found(health));
+        found.map(|(target, _)| FoundNode::from(target.named())).collect()
+    }
+
+    /// Takes out the endpoints that other gateways have found, as far as `agreement` goes, and lets the others
+    /// back in. Whether any is out by that.
+    pub(super) fn heed(&self, others: &[&BTreeSet<FoundNode>], agreement: &Agreement) -> bool {
+        let known = lock(&self.known);
+        let live: Vec<(FoundNode, Arc<Health>)> = known
+            .records
+            .iter()
+            .filter_map(|(target, health)| Some((target.named().into(), health.upgrade()?)))
+            .collect();
+        let nodes = live.iter().map(|(node, _)| node).collect();
+        let out = agreed(&nodes, others, agreement);
+        for (node, health) in &live {
+            health.find_elsewhere(out.contains(node));
+        }
+        !out.is_empty()
     }
 
     /// Outlier detection compares the endpoints from now on, by what so many workers count.

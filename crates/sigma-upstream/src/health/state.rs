@@ -174,6 +174,8 @@ pub struct Standing {
     pub wanted: NodeState,
     /// What its agent wants.
     pub agent: AgentWish,
+    /// Other gateways have it out by what they have seen.
+    pub is_out_elsewhere: bool,
 }
 
 impl Standing {
@@ -193,7 +195,7 @@ impl Standing {
     }
 
     fn is_well(self) -> bool {
-        self.state.usable() && self.ejected.is_none() && !self.agent.is_down
+        self.state.usable() && self.ejected.is_none() && !self.agent.is_down && !self.is_out_elsewhere
     }
 
     /// How much of a configured weight counts; a part of something is never nothing.
@@ -237,6 +239,7 @@ impl Standing {
         match (self.ejected, self.blame) {
             (Some(rule), _) => Some(format!("outlier: {}", rule.name())),
             (None, Some(blame)) => Some(blame.to_string()),
+            (None, None) if self.is_out_elsewhere => Some("other gateways".to_owned()),
             (None, None) => Some(self.state.name().to_owned()),
         }
     }
@@ -306,7 +309,7 @@ impl Standing {
         let Standing { state, successes, http_failures, tcp_failures, timeouts, .. } = self;
         let blame = self.blame.map_or(0, |blame| 1 + blame.by as u8 * 4 + blame.event as u8);
         let ejected = self.ejected.map_or(0, |rule| 1 + rule as u8);
-        // The low byte of a weight is a byte of the word; two bits of the wishes are the rest.
+        // The low byte of a weight is a byte of the word; one bit of the wishes is the rest.
         let (weight, kind) = match self.agent.weight {
             AgentWeight::Percent(percent) => (u16::from(percent), 0),
             AgentWeight::Absolute(weight) => (weight.min(AgentWeight::MAX), 1),
@@ -316,7 +319,8 @@ impl Standing {
             | (self.agent.state as u8) << 2
             | u8::from(self.agent.is_down) << 4
             | kind << 5
-            | high << 6;
+            | high << 6
+            | u8::from(self.is_out_elsewhere) << 7;
         let out = blame | ejected << 4;
         u64::from_le_bytes([
             state as u8,
@@ -348,11 +352,22 @@ impl Standing {
         let wish = |bits: u8| NodeState::ALL.get(usize::from(bits & 3)).copied().unwrap_or_default();
         let weight = match wishes & 32 {
             0 => AgentWeight::Percent(weight),
-            _ => AgentWeight::Absolute(u16::from_le_bytes([weight, wishes >> 6])),
+            _ => AgentWeight::Absolute(u16::from_le_bytes([weight, wishes >> 6 & 1])),
         };
         let agent = AgentWish { state: wish(wishes >> 2), is_down: wishes & 16 != 0, weight };
-        let wanted = wish(wishes);
-        Standing { state, successes, http_failures, tcp_failures, timeouts, blame, ejected, wanted, agent }
+        let (wanted, is_out_elsewhere) = (wish(wishes), wishes & 128 != 0);
+        Standing {
+            state,
+            successes,
+            http_failures,
+            tcp_failures,
+            timeouts,
+            blame,
+            ejected,
+            wanted,
+            agent,
+            is_out_elsewhere,
+        }
     }
 }
 
@@ -449,8 +464,11 @@ mod tests {
                         ] {
                             let agent = AgentWish { state, is_down, weight };
                             let counted = Standing { successes: 255, timeouts: 7, ..Standing::default() };
-                            let standing = Standing { blame, ejected, wanted, agent, ..counted };
-                            assert_eq!(Standing::unpack(standing.pack()), standing);
+                            for is_out_elsewhere in [false, true] {
+                                let judged = Standing { blame, ejected, is_out_elsewhere, ..counted };
+                                let standing = Standing { wanted, agent, ..judged };
+                                assert_eq!(Standing::unpack(standing.pack()), standing);
+                            }
                         }
                     }
                 }
@@ -496,6 +514,9 @@ mod tests {
         assert_eq!(still, down, "a failure of what is unhealthy says nothing new");
         let ejected = Standing { ejected: Some(Rule::SuccessRate), ..down };
         assert_eq!(ejected.reason().as_deref(), Some("outlier: success_rate"));
+        let told = Standing { is_out_elsewhere: true, ..Standing::default() };
+        assert_eq!((told.reason().as_deref(), told.usable()), (Some("other gateways"), false));
+        assert!(told.is_in_service(), "nobody else is well");
         let up = "ss".chars().fold(down, |s, _| s.seen(Source::Active, Event::Success, LIMITS));
         assert_eq!((up.reason(), up.blame, up.usable()), (None, None, true));
     }

@@ -15,6 +15,7 @@ mod h2_grpc;
 mod h2_limits;
 mod h2_load;
 mod h2_nodes;
+mod health_sharing;
 mod live;
 mod load;
 mod load_shedding;
