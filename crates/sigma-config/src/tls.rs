@@ -135,6 +135,10 @@ pub struct Tls {
     /// to them. Each takes some 30 KiB.
     #[schemars(range(min = 1))]
     pub handshakes_per_worker: u32,
+    /// Days before a certificate in force expires: at each of them the error log has one warning, and an
+    /// error when it is over. Without any there are only errors.
+    #[schemars(length(max = 16), inner(range(min = 1, max = 3_650)))]
+    pub expiry_warning_days: Vec<u32>,
     /// File of authorities (PEM) that may vouch for upstreams; unset: those of the system.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trusted_certificates: Option<PathBuf>,
@@ -148,6 +152,7 @@ impl Default for Tls {
             ticket_rotation_s: 3_600,
             cached_sessions: 20_000,
             handshakes_per_worker: 1_024,
+            expiry_warning_days: vec![30, 14, 7, 1],
             trusted_certificates: None,
         }
     }

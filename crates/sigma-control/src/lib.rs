@@ -21,5 +21,6 @@ pub use process::examine::compile_only;
 pub use process::start::StartError;
 pub use process::supervisor::{LIFE, LogControl, Options, Supervisor, WorkerLost};
 pub use serving::desired::{Quarantined, Standing};
+pub use serving::expiry::certificate_warnings;
 pub use serving::source::{LoadError, Source};
 pub use serving::{secret, trial};

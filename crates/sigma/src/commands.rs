@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal as SignalNumber, kill_process};
 use sigma_config::settings::{Limits, Settings, Workers};
 use sigma_config::valid_part::ValidPart;
 use sigma_config::{Config, ParseOptions, Problem};
-use sigma_control::{LIFE, LoadError, Options, Source, Supervisor, compile_only};
+use sigma_control::{LIFE, LoadError, Options, Source, Supervisor, certificate_warnings, compile_only};
 use sigma_net::limits::Descriptors;
 use sigma_plugin::{Kind, Roster};
 use sigma_proxy::route::Verdict;
@@ -167,12 +167,17 @@ fn check(args: Check) -> Result<ExitCode> {
         Err(error) => return Err(error.into()),
     };
     let normalized = checked.normalized();
-    let problems = compile_problems(&checked.config, &plugins);
-    if !problems.is_empty() {
-        let valid_part = valid_part_of(&source, &[], &plugins);
-        return Err(listed(&source, Vec::new(), problems, &valid_part).into());
-    }
+    let snapshot = match compile_only(&checked.config, &plugins) {
+        Ok(snapshot) => snapshot,
+        Err(problems) => {
+            let valid_part = valid_part_of(&source, &[], &plugins);
+            return Err(listed(&source, Vec::new(), problems, &valid_part).into());
+        }
+    };
     for warning in &checked.warnings {
+        eprintln!("{}: warning: {warning}", path.display());
+    }
+    for warning in certificate_warnings(&snapshot) {
         eprintln!("{}: warning: {warning}", path.display());
     }
     if args.print {

@@ -2,8 +2,10 @@
 
 pub mod admin;
 mod caller;
+mod certificates;
 pub mod control_api;
 mod listener;
+mod measures;
 pub(crate) mod niubix;
 pub(crate) mod pages;
 mod registries;

@@ -32,7 +32,6 @@ use tokio_stream::Stream;
 
 use super::{OpenError, listen};
 use crate::operators::control_api::Inspect;
-use crate::operators::registries;
 use crate::operators::running::Running;
 use crate::serving::desired::Quarantined;
 use crate::serving::plugins::Plugins;
@@ -273,7 +272,7 @@ impl FactsSource {
             modified: modified.into_iter().map(|(kind, revision)| (label_of(kind), revision)).collect(),
             store_reachable: stored.then_some(revisions.store.lost.is_none()),
             quarantined: quarantined_by_kind(&revisions.quarantined),
-            measures: registries::measures(&self.running.registries()),
+            measures: self.running.measures(),
             nodes: nodes.collect(),
         }
     }

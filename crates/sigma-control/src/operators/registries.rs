@@ -58,27 +58,10 @@ pub(super) fn measures(reports: &[Report]) -> Vec<Measure> {
     METRICS.into_iter().map(measure).collect()
 }
 
-/// They as lines of the counters' page.
-pub(super) fn text(reports: &[Report]) -> String {
-    let mut text = String::new();
-    for Measure { name, is_counter, series, .. } in measures(reports) {
-        if !series.is_empty() {
-            let kind = if is_counter { "counter" } else { "gauge" };
-            text.push_str(&format!("# TYPE sigma_{name} {kind}\n"));
-        }
-        for (labels, number) in series {
-            // Neither the word of a registry nor the id of a cluster has anything to escape.
-            let labels: Vec<String> =
-                labels.iter().map(|(name, value)| format!("{name}=\"{value}\"")).collect();
-            text.push_str(&format!("sigma_{name}{{{}}} {number}\n", labels.join(",")));
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::operators::measures::text;
     use sigma_config::discovery::Registry;
 
     #[test]
@@ -91,7 +74,7 @@ mod tests {
             is_stored: true,
             ..Report::none(Registry::Kubernetes, "first")
         };
-        let text = text(&[never, known]);
+        let text = text(&measures(&[never, known]));
         for line in [
             "# TYPE sigma_discovery_requests_total counter",
             "sigma_discovery_requests_total{type=\"consul\",id=\"\"} 0",
@@ -104,6 +87,6 @@ mod tests {
             assert!(text.lines().any(|have| have == line), "{line}\n{text}");
         }
         assert_eq!(text.matches("last_success_timestamp_seconds{").count(), 1);
-        assert_eq!(super::text(&[]), "");
+        assert_eq!(super::super::measures::text(&measures(&[])), "");
     }
 }

@@ -15,9 +15,9 @@ use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::Upstream;
 use sigma_config::stored::AnyResource;
 use sigma_config::table::Order;
-use sigma_discovery::Report;
 use sigma_observe::counters::{Counter, Totals, WorkerCounters, merge};
 use sigma_plugin::Node;
+use sigma_plugin::facts::Measure;
 use sigma_proxy::Pressure;
 use sigma_upstream::endpoint::Endpoint;
 use sigma_upstream::health::checker::TargetStatus;
@@ -25,9 +25,11 @@ use sigma_upstream::health::{NodeState, Standing, State};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, Revisions};
+use crate::operators::{certificates, registries};
 use crate::serving::desired::Quarantined;
 use crate::serving::edit::Edit;
 use crate::serving::endpoints::Endpoints;
+use crate::serving::expiry::unix_seconds;
 use crate::serving::publisher::{self, Publisher};
 use crate::store::{Store, StoreStatus};
 
@@ -155,9 +157,14 @@ impl Running {
         self.publisher.state().desired.newest()
     }
 
-    /// How the registries of services do.
-    pub(crate) fn registries(&self) -> Vec<Report> {
-        self.publisher.state().endpoints.registries()
+    /// Numbers of the control plane: how the registries of services do, and when certificates expire.
+    pub(crate) fn measures(&self) -> Vec<Measure> {
+        let (reports, snapshot) = {
+            let state = self.publisher.state();
+            (state.endpoints.registries(), state.snapshot.clone())
+        };
+        let expiry = snapshot.as_deref().map(certificates::measure);
+        registries::measures(&reports).into_iter().chain(expiry).collect()
     }
 
     /// Health of all checked upstreams, nodes in the form of APISIX's `/v1/healthcheck`.
@@ -198,6 +205,11 @@ impl Inspect for Running {
 
     fn set_node_state(&self, upstream: &str, node: &str, wanted: NodeState) -> Result<NodeState, String> {
         self.publisher.state().endpoints.set_node_state(upstream, node, wanted)
+    }
+
+    fn certificates(&self) -> Vec<Value> {
+        let snapshot = self.publisher.state().snapshot.clone();
+        snapshot.map(|snapshot| certificates::listed(&snapshot, unix_seconds())).unwrap_or_default()
     }
 
     fn revisions(&self) -> Revisions {

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use sigma_http::FaultKind;
 
 use crate::operators::control_api::{self, Inspect};
+use crate::operators::measures;
 use crate::operators::pages::quarantined_by_kind;
-use crate::operators::registries;
 use crate::operators::running::Running;
 
 pub(crate) fn router(running: Arc<Running>) -> Router {
@@ -68,7 +68,7 @@ async fn counters(State(running): State<Arc<Running>>) -> Response {
     for (resource, percent) in [("memory", pressure.memory()), ("descriptors", pressure.descriptors())] {
         text.push_str(&format!("sigma_pressure_percent{{resource=\"{resource}\"}} {percent}\n"));
     }
-    text.push_str(&registries::text(&running.registries()));
+    text.push_str(&measures::text(&running.measures()));
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 

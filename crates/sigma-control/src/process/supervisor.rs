@@ -27,6 +27,7 @@ use crate::operators::running::{Command, Running, STOPPING};
 use crate::serving::desired::{Batch, Desired};
 use crate::serving::edit::Edit;
 use crate::serving::endpoints::Endpoints;
+use crate::serving::expiry;
 use crate::serving::health_file::HealthFile;
 use crate::serving::health_sharing::HealthSharing;
 use crate::serving::plugins::Plugins;
@@ -246,6 +247,7 @@ impl Supervisor {
         }
         let sharing = settings.health_sharing.zip(store.as_ref());
         let health_sharing = sharing.map(|(how, store)| HealthSharing::begin(how, store, &publisher));
+        tokio::spawn(expiry::watch(Arc::clone(&publisher)));
         let revision = publisher.state().desired.revision();
         let supervisor = Supervisor {
             usage: Usage::of(&plugins.node),

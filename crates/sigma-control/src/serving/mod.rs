@@ -3,11 +3,12 @@
 //! `source` reads the file. `desired` knows what is to be served and quarantines what is invalid.
 //! `publisher` compiles what changed. What compiling needs from outside comes from `endpoints` (names
 //! resolved, health checked), `revealed` (what `secret` looked up for what `references` found) and
-//! `files`. `trial` compiles what is not stored yet.
+//! `files`. `trial` compiles what is not stored yet. `expiry` watches the certificates in force.
 
 pub(crate) mod desired;
 pub(crate) mod edit;
 pub(crate) mod endpoints;
+pub(crate) mod expiry;
 pub(crate) mod files;
 pub(crate) mod health_file;
 pub(crate) mod health_sharing;

@@ -40,6 +40,8 @@ pub(crate) struct State {
     pub(crate) endpoints: Endpoints,
     /// The store's revision that is in force.
     pub(crate) published: u64,
+    /// What is in force; None before the start is over.
+    pub(crate) snapshot: Option<Arc<Snapshot>>,
     compiler: Compiler,
     revealed: Revealed,
     references: References,
@@ -77,6 +79,7 @@ impl Publisher {
             desired,
             batch: Batch::default(),
             published: 0,
+            snapshot: None,
             compiler,
             revealed: Revealed::default(),
             references: References::default(),
@@ -127,6 +130,7 @@ impl Publisher {
         let mut state = self.state();
         state.endpoints.commit(pending, &snapshot);
         (state.desired, state.compiler, state.published) = (desired, compiler, snapshot.revision);
+        state.snapshot = Some(snapshot);
     }
 
     /// Takes in what the store tells; it comes into force with [`Publisher::change`].
@@ -199,6 +203,7 @@ impl Publisher {
             None => state.endpoints.commit(pending, &snapshot),
         }
         state.published = snapshot.revision;
+        state.snapshot = Some(snapshot);
         let State { desired, batch, .. } = &mut *state;
         desired.settle(&std::mem::take(batch));
     }

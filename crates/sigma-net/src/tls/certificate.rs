@@ -6,6 +6,7 @@ use aws_lc_rs::digest;
 use webpki::EndEntityCert;
 
 use super::CertificateDer;
+use super::der::{INTEGER, OBJECT_IDENTIFIER, SEQUENCE, SET, after_optional, element, element_of, time};
 
 /// Names of attribute types, by their encoded object identifiers (RFC 4519; OpenSSL's names).
 const ATTRIBUTES: &[(&[u8], &str)] = &[
@@ -57,6 +58,36 @@ pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
     hex(digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, certificate).as_ref(), Case::Lower)
 }
 
+/// The time for which a certificate is good, in Unix seconds, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    /// Its first second.
+    pub not_before: i64,
+    /// Its last second.
+    pub not_after: i64,
+}
+
+/// When a certificate is good; `None` if it is malformed.
+pub fn validity(certificate: &CertificateDer<'_>) -> Option<Validity> {
+    /// The tag of a version, which the first version does not name.
+    const VERSION: u8 = 0xa0;
+    let (certificate, _) = element_of(certificate, SEQUENCE)?;
+    let (fields, _) = element_of(certificate, SEQUENCE)?;
+    let (_serial, fields) = element_of(after_optional(fields, VERSION), INTEGER)?;
+    let (_signature, fields) = element_of(fields, SEQUENCE)?;
+    let (_issuer, fields) = element_of(fields, SEQUENCE)?;
+    let (validity, _) = element_of(fields, SEQUENCE)?;
+    let (not_before, rest) = time(validity)?;
+    let (not_after, rest) = time(rest)?;
+    rest.is_empty().then_some(Validity { not_before, not_after })
+}
+
+/// The DNS names that a certificate is for, wildcards among them.
+pub fn dns_names(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let certificate = EndEntityCert::try_from(certificate).ok();
+    certificate.iter().flat_map(|certificate| certificate.valid_dns_names().map(str::to_owned)).collect()
+}
+
 #[derive(Clone, Copy)]
 enum Case {
     Lower,
@@ -74,33 +105,9 @@ fn hex(bytes: &[u8], case: Case) -> String {
     })
 }
 
-const SEQUENCE: u8 = 0x30;
-const SET: u8 = 0x31;
-const OBJECT_IDENTIFIER: u8 = 0x06;
 const BMP_STRING: u8 = 0x1e;
 /// UTF8String, NumericString, PrintableString, TeletexString, IA5String and VisibleString.
 const BYTE_STRINGS: &[u8] = &[0x0c, 0x12, 0x13, 0x14, 0x16, 0x1a];
-
-/// Splits the first element off DER: its tag, its content and what follows.
-fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (&[tag, len], rest) = der.split_first_chunk::<2>()?;
-    let (len, rest) = match len {
-        0..=0x7f => (usize::from(len), rest),
-        0x81 => (usize::from(*rest.first()?), &rest[1..]),
-        0x82 => {
-            let (len, rest) = rest.split_first_chunk::<2>()?;
-            (usize::from(u16::from_be_bytes(*len)), rest)
-        }
-        // No part of a name is longer.
-        _ => return None,
-    };
-    let (content, rest) = rest.split_at_checked(len)?;
-    Some((tag, content, rest))
-}
-
-fn element_of(der: &[u8], expected: u8) -> Option<(&[u8], &[u8])> {
-    element(der).and_then(|(tag, content, rest)| (tag == expected).then_some((content, rest)))
-}
 
 /// A Name, without its outermost tag, as text: the most specific part first.
 fn name(mut der: &[u8]) -> Option<String> {
@@ -225,6 +232,30 @@ mod tests {
         let bmp = DnValue::BmpString("ä".try_into().unwrap());
         check(&[(DnType::OrganizationalUnitName, bmp)], &[5], "OU=\\C3\\A4", "05");
         assert_eq!(subject(&CertificateDer::from(vec![0x30, 0])), None);
+    }
+
+    #[test]
+    fn validity_is_read_in_both_forms_of_time() {
+        let check = |from: (i32, u8, u8), to: (i32, u8, u8), expected: (i64, i64)| {
+            let mut params =
+                CertificateParams::new(vec!["a.test".to_owned(), "*.b.test".to_owned()]).unwrap();
+            params.not_before = rcgen::date_time_ymd(from.0, from.1, from.2);
+            params.not_after = rcgen::date_time_ymd(to.0, to.1, to.2);
+            let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+            let found = validity(certificate.der()).unwrap();
+            assert_eq!((found.not_before, found.not_after), expected);
+            assert_eq!(dns_names(certificate.der()), ["a.test", "*.b.test"]);
+            // Whatever is cut off or changed is an answer, never a panic.
+            let der = certificate.der().to_vec();
+            for at in 0..der.len() {
+                assert_eq!(validity(&CertificateDer::from(&der[..at])), None);
+                let mut changed = der.clone();
+                changed[at] ^= 0x55;
+                let _ = validity(&CertificateDer::from(changed));
+            }
+        };
+        check((1975, 1, 1), (2049, 12, 31), (157_766_400, 2_524_521_600));
+        check((2024, 2, 29), (9999, 12, 31), (1_709_164_800, 253_402_214_400));
     }
 
     #[test]

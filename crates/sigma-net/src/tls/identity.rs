@@ -86,6 +86,11 @@ impl ServerIdentity {
         self.certificates.0.is_empty()
     }
 
+    /// The certificates that it shows, with their keys.
+    pub fn pairs(&self) -> impl Iterator<Item = Pair> {
+        self.certificates.0.iter().map(|pair| Pair(Arc::clone(pair)))
+    }
+
     /// Its demands on clients.
     pub fn client_auth(&self) -> Option<&ClientAuth> {
         self.client_auth.as_deref()

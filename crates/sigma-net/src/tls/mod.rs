@@ -18,6 +18,7 @@ pub mod certificate;
 mod certificates;
 mod client_auth;
 mod connect;
+mod der;
 mod facts;
 mod identity;
 pub mod pem;

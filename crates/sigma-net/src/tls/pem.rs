@@ -36,6 +36,11 @@ impl Pair {
             Err(error) => Err(Unusable::new(format!("failed to parse cert: {error}"))),
         }
     }
+
+    /// The certificates as they are shown, the subject's own first.
+    pub fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.0.cert
+    }
 }
 
 /// Reads one or more certificates; the first is the subject's own, the others lead to its

@@ -146,7 +146,12 @@ impl State {
             .ssls
             .iter()
             .filter_map(of)
-            .map(|c| edge::Entry { names: &c.names, identity: &c.identity, exempt: c.exempt.as_ref() })
+            .map(|c| edge::Entry {
+                id: &c.config.id,
+                names: &c.names,
+                identity: &c.identity,
+                exempt: c.exempt.as_ref(),
+            })
             .collect();
         snapshot.certificates =
             Arc::new(ServerCertificates::new(&entries, config.settings.tls.fallback_sni.as_deref()));

@@ -22,6 +22,8 @@ pub(crate) struct NodeTls {
     pub(crate) requests: Option<Requests>,
     /// For health probes over TLS.
     pub(crate) probes: Option<ClientTls>,
+    /// The certificate that nodes are shown.
+    pair: Option<Pair>,
 }
 
 /// The TLS settings of requests.
@@ -101,14 +103,20 @@ impl NodeTls {
         {
             return Ok(Some(Arc::clone(same)));
         }
-        let requests = if encrypted { Some(inputs.requests(sources)?) } else { None };
-        let probes = inputs.probes(sources)?;
-        Ok(Some(Arc::new(NodeTls { inputs, requests, probes })))
+        let pair = inputs.pair(sources)?;
+        let requests = if encrypted { Some(inputs.requests(pair.as_ref(), sources)?) } else { None };
+        let probes = inputs.probes(pair.as_ref(), sources)?;
+        Ok(Some(Arc::new(NodeTls { inputs, requests, probes, pair })))
+    }
+
+    /// The certificate that nodes are shown, and the ssl that it stands in if it is one's.
+    pub(crate) fn shown(&self) -> Option<(&Pair, Option<&Ssl>)> {
+        Some((self.pair.as_ref()?, self.inputs.client.as_deref()))
     }
 }
 
 impl Inputs {
-    fn requests(&self, sources: &mut Sources<'_>) -> Result<Requests, String> {
+    fn requests(&self, pair: Option<&Pair>, sources: &mut Sources<'_>) -> Result<Requests, String> {
         let verify = self.tls.as_ref().is_some_and(|tls| tls.verify);
         let trust = if verify { self.authorities(sources)? } else { Trust::Anyone };
         let offered: &[AlpnProtocol] = match (self.scheme, self.tls.as_ref().map(|tls| &tls.alpn[..])) {
@@ -116,29 +124,29 @@ impl Inputs {
             (_, None | Some([])) => &[AlpnProtocol::Http11],
             (_, Some(configured)) => configured,
         };
-        let any = self.client_tls(&trust, offered, sources)?;
+        let any = self.client_tls(&trust, offered, pair)?;
         let upgradable = match offered {
             // A node that knows HTTP/2 only declines an upgrade, as it does in cleartext.
             [AlpnProtocol::Http11] | [AlpnProtocol::H2] => any.clone(),
-            _ => self.client_tls(&trust, &[AlpnProtocol::Http11], sources)?,
+            _ => self.client_tls(&trust, &[AlpnProtocol::Http11], pair)?,
         };
         Ok(Requests { any, upgradable })
     }
 
-    fn probes(&self, sources: &mut Sources<'_>) -> Result<Option<ClientTls>, String> {
+    fn probes(&self, pair: Option<&Pair>, sources: &mut Sources<'_>) -> Result<Option<ClientTls>, String> {
         let Some(Probes { proof, speak }) = self.probes else { return Ok(None) };
         let trust = match proof {
             Proof::Nothing => Trust::Anyone,
             Proof::Identity => self.authorities(sources)?,
         };
-        self.client_tls(&trust, &[speak], sources).map(Some)
+        self.client_tls(&trust, &[speak], pair).map(Some)
     }
 
     fn client_tls(
         &self,
         trust: &Trust,
         alpn: &[AlpnProtocol],
-        sources: &Sources<'_>,
+        pair: Option<&Pair>,
     ) -> Result<ClientTls, String> {
         let versions = match self.client.as_ref().map(|client| &client.ssl_protocols[..]) {
             None | Some([]) => Versions::ALL,
@@ -146,7 +154,7 @@ impl Inputs {
         };
         let settings = ClientSettings {
             trust: trust.clone(),
-            pair: self.pair(sources)?,
+            pair: pair.cloned(),
             alpn: alpn.iter().map(|protocol| protocol.as_str().into()).collect(),
             versions,
         };

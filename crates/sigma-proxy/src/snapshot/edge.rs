@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use sigma_config::id::Id;
 use sigma_config::settings::ListenAddress;
 use sigma_config::tls::ListenerProxyProtocol;
 use sigma_config::wording::pcre::Pattern;
@@ -31,6 +32,8 @@ pub(crate) struct ServerCertificates {
     pub(crate) by_name: Certificates,
     /// Whether any of them asks for certificates of clients, or refuses; without, no request is looked at.
     asks: bool,
+    /// By the id of the ssl.
+    by_id: Box<[(Id, Arc<ServerIdentity>)]>,
     /// The paths that are served without a certificate, by the address of the identity, which is held here.
     exempt: HashMap<usize, (Arc<ServerIdentity>, Exempt)>,
 }
@@ -40,6 +43,7 @@ pub(crate) type Exempt = Arc<[Pattern]>;
 
 /// One identity, the names that it is shown for, and what it serves to everybody.
 pub(crate) struct Entry<'e> {
+    pub(crate) id: &'e Id,
     pub(crate) names: &'e [Box<str>],
     pub(crate) identity: &'e Arc<ServerIdentity>,
     pub(crate) exempt: Option<&'e Exempt>,
@@ -60,8 +64,14 @@ impl ServerCertificates {
             asks: entries
                 .iter()
                 .any(|entry| entry.identity.client_auth().is_some() || entry.identity.refuses()),
+            by_id: entries.iter().map(|entry| (entry.id.clone(), Arc::clone(entry.identity))).collect(),
             exempt: exempt.collect(),
         }
+    }
+
+    /// The identities by the id of their ssl.
+    pub(crate) fn by_id(&self) -> &[(Id, Arc<ServerIdentity>)] {
+        &self.by_id
     }
 
     /// Whether any request has to be looked at.

@@ -6,6 +6,7 @@
 mod affinity;
 pub(crate) mod edge;
 mod learnt;
+mod presented;
 pub(crate) mod slots;
 mod upstream;
 
@@ -31,6 +32,7 @@ use edge::{ListenerOptions, ServerCertificates};
 use slots::Slots;
 
 pub(crate) use affinity::Session;
+pub use presented::{Presented, Side};
 pub(crate) use upstream::HashKey;
 pub(crate) use upstream::Member;
 pub use upstream::Upstream;

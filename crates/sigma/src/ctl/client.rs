@@ -89,6 +89,12 @@ impl Client {
         serde_json::from_str(&text).context("the answer is no JSON; is this a Control API?")
     }
 
+    /// Asks a Control API which certificates are shown.
+    pub(crate) async fn certificates(&self) -> Result<Value> {
+        let (_, text) = self.send(self.http.get(format!("{}/v1/certificates", self.base))).await?;
+        serde_json::from_str(&text).context("the answer is no JSON; is this a Control API?")
+    }
+
     /// Asks a Control API for the nodes of an upstream, or of all.
     pub(crate) async fn nodes(&self, upstream: Option<&str>) -> Result<Value> {
         let path = upstream.map_or_else(String::new, |upstream| format!("/{}", upstream.trim_matches('/')));

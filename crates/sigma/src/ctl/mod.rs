@@ -1,5 +1,6 @@
 //! `sigma ctl`: the Admin API from a shell.
 
+mod certificates;
 mod client;
 mod document;
 mod output;
@@ -22,7 +23,7 @@ const DIFFERENT: u8 = 3;
 /// Read and change the resources of running gateways
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 done; 1 refused, or the gateway cannot be reached, details on stderr; 2 wrong usage; 3 `diff` found differences.\n\
+    after_help = "Exit status: 0 done; 1 refused, or the gateway cannot be reached, details on stderr; 2 wrong usage; 3 `diff` found differences, or `certificates` an expired one.\n\
 KIND is a collection of the Admin API: routes, services, upstreams, ssls, consumers, consumers/NAME/credentials, consumer_groups, plugin_configs, global_rules, plugin_metadata, protos, stream_routes, secrets/MANAGER.\n\
 FILE is YAML or JSON; `-` is standard input."
 )]
@@ -146,6 +147,13 @@ enum Verb {
         #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
         control: Vec<String>,
     },
+    /// List the certificates that gateways show, the first to expire first, asked of their Control APIs
+    #[command(after_help = "Exit status 3: one of them has expired, or cannot be read.")]
+    Certificates {
+        /// A Control API
+        #[arg(value_name = "URL", default_value = "http://127.0.0.1:9090")]
+        control: Vec<String>,
+    },
     /// List what gateways cannot serve as it was written, and why, asked of their Control APIs
     Quarantine {
         /// A Control API
@@ -222,6 +230,9 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
             }
         }
         Verb::Quarantine { control } => return quarantine(&control, form.unwrap_or(Form::Table)).await,
+        Verb::Certificates { control } => {
+            return certificates::list(&control, form.unwrap_or(Form::Table)).await;
+        }
         Verb::Dump => {
             let mut found = client.call(Method::Get, "configs", None).await?;
             document::without_bookkeeping(&mut found);

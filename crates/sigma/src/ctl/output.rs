@@ -3,6 +3,7 @@
 use anyhow::Result;
 use clap::ValueEnum;
 use serde_json::{Value, json};
+use sigma_observe::Clock;
 
 /// The form of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -115,6 +116,33 @@ pub(crate) fn print_quarantine(form: Form, nodes: &[Value]) -> Result<()> {
     Ok(())
 }
 
+/// Prints the certificates that nodes show.
+pub(crate) fn print_certificates(form: Form, certificates: &[Value]) -> Result<()> {
+    if form != Form::Table {
+        return print(form, &Value::Array(certificates.to_vec()));
+    }
+    let row = |one: &Value| {
+        let mut row: Vec<String> = ["node", "resource", "type", "names", "serial"]
+            .iter()
+            .map(|column| text(&one[*column]))
+            .collect();
+        row.push(date(&one["chain_validity_end"]));
+        row.push(one.get("error").unwrap_or(&one["status"]).as_str().unwrap_or_default().to_owned());
+        row
+    };
+    let names = ["NODE", "RESOURCE", "TYPE", "NAMES", "SERIAL", "EXPIRES", "STATUS"];
+    print!("{}", table(&names, certificates.iter().map(row).collect()));
+    Ok(())
+}
+
+/// The day of a time in Unix seconds.
+fn date(seconds: &Value) -> String {
+    let Some(seconds) = seconds.as_i64() else { return String::new() };
+    // What is over since before 1970 is over.
+    let clock = Clock::new(u64::try_from(seconds).unwrap_or(0).saturating_mul(1000));
+    String::from_utf8_lossy(&clock.time_iso8601()[..10]).into_owned()
+}
+
 /// A value on one line; objects show their keys.
 fn text(value: &Value) -> String {
     match value {
@@ -166,6 +194,15 @@ mod tests {
         check(json!([{"host": "h", "port": 1, "weight": 1}, {"host": "i", "weight": 1}]), "h:1,i");
         check(json!(null), "");
         check(json!(3), "3");
+    }
+
+    #[test]
+    fn dates_are_days() {
+        let check = |value: Value, expected: &str| assert_eq!(date(&value), expected);
+        check(json!(1_798_761_599), "2026-12-31");
+        check(json!(-5), "1970-01-01");
+        check(json!(null), "");
+        check(json!(i64::MAX), "9999-12-31");
     }
 
     #[test]

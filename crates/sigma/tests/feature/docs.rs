@@ -21,7 +21,7 @@ fn blocks(file: &str, language: &str) -> Vec<String> {
 }
 
 /// The only block of a document with `word` in it.
-fn block(file: &str, language: &str, word: &str) -> String {
+pub(crate) fn block(file: &str, language: &str, word: &str) -> String {
     let mut found: Vec<String> = blocks(file, language);
     found.retain(|block| block.contains(word));
     assert_eq!(found.len(), 1, "{word} in {file}");
@@ -30,7 +30,7 @@ fn block(file: &str, language: &str, word: &str) -> String {
 
 /// Runs commands as they would be pasted, with the program under test as `sigma`. What they leave
 /// running in the background ends with them.
-fn paste(dir: &Path, commands: &str, variables: &[(&str, &str)]) -> Output {
+pub(crate) fn paste(dir: &Path, commands: &str, variables: &[(&str, &str)]) -> Output {
     let bin = Path::new(SIGMA).parent().unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let script = format!("set -eo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{commands}");
@@ -44,7 +44,7 @@ fn paste(dir: &Path, commands: &str, variables: &[(&str, &str)]) -> Output {
         .expect("bash is missing")
 }
 
-fn text_of(output: &Output) -> String {
+pub(crate) fn text_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 

@@ -6,6 +6,7 @@ mod active_checks;
 mod admin;
 mod balance;
 mod bodies;
+mod certificates;
 mod cli;
 mod discovery;
 mod docs;

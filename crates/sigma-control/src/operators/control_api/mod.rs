@@ -1,7 +1,8 @@
 //! The Control API (`/v1/…`): what this process serves right now, as opposed to what is stored.
 //!
 //! It asks for no key and belongs on a loopback address. The running gateway answers through
-//! [`Inspect`]; everything here only puts answers into APISIX's form. `/v1/revision` is Sigma's own.
+//! [`Inspect`]; everything here only puts answers into APISIX's form. `/v1/revision` and `/v1/certificates` are
+//! Sigma's own.
 
 #[cfg(test)]
 mod tests;
@@ -59,6 +60,9 @@ pub trait Inspect: Send + Sync {
     /// # Errors
     /// Returns an error, which is a sentence, if there is no such node.
     fn set_node_state(&self, upstream: &str, node: &str, state: NodeState) -> Result<NodeState, String>;
+
+    /// The certificates that clients and nodes are shown: an object for each.
+    fn certificates(&self) -> Vec<Value>;
 
     /// Which revision is served, and what of the store is not.
     fn revisions(&self) -> Revisions;
@@ -152,6 +156,7 @@ pub fn router(state: ControlState) -> Router {
         .route("/v1/gc", post(async || StatusCode::OK))
         .route("/v1/plugins/reload", put(reload))
         .route("/v1/revision", get(revision))
+        .route("/v1/certificates", get(certificates))
         .route("/v1/discovery/{type}/dump", get(registry_dump))
         .route("/v1/discovery/{type}/show_dump_file", get(registry_file))
         .fallback(async || refusal(StatusCode::NOT_FOUND, "not found"))
@@ -386,6 +391,10 @@ async fn reload(State(state): Control) -> Response {
         Ok(()) => (StatusCode::OK, "done").into_response(),
         Err(reason) => refusal(StatusCode::SERVICE_UNAVAILABLE, reason),
     }
+}
+
+async fn certificates(State(state): Control) -> Response {
+    found(&state.inspect.certificates().into())
 }
 
 fn unix_seconds(time: SystemTime) -> u64 {

@@ -48,6 +48,10 @@ impl Inspect for Fake {
         }
     }
 
+    fn certificates(&self) -> Vec<Value> {
+        vec![json!({"resource": "ssls/1"})]
+    }
+
     fn revisions(&self) -> Revisions {
         let since = SystemTime::UNIX_EPOCH + Duration::from_secs(5);
         Revisions {
@@ -153,6 +157,7 @@ async fn what_is_served_is_told() {
     check("GET /v1/plugin_metadatas", 200, json!([{"a": 1}])).await;
     check("GET /v1/plugin_metadata/prometheus", 200, json!({"a": 1})).await;
     check("GET /v1/plugin_metadata/x", 404, error("plugin metadata[x] not found")).await;
+    check("GET /v1/certificates", 200, json!([{"resource": "ssls/1"}])).await;
     check("GET /v1/healthcheck", 200, json!([health])).await;
     check("GET /v1/healthcheck/upstreams/1", 200, health).await;
     check("GET /v1/healthcheck/upstreams/9", 404, error("upstreams[9] not found")).await;

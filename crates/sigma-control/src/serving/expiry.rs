@@ -1,0 +1,236 @@
+//! When the certificates in force expire, and who is told of it in time.
+//!
+//! Nothing is taken out of use for its age: whoever is shown an expired certificate refuses it anyway, and some
+//! do not look.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use sigma_net::tls::CertificateDer;
+use sigma_net::tls::certificate::{self, Validity};
+use sigma_proxy::Snapshot;
+use sigma_proxy::snapshot::{Presented, Side};
+
+use super::publisher::Publisher;
+
+/// How soon certificates that have come into force are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often all are looked at. A certificate is good for days.
+const PERIOD: Duration = Duration::from_secs(60);
+const DAY_S: i64 = 86_400;
+
+/// A certificate in force.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct InUse {
+    /// Where it stands, such as `ssls/1`.
+    pub(crate) place: String,
+    /// Who is shown it.
+    pub(crate) side: Side,
+    /// Its serial number.
+    pub(crate) serial: String,
+    /// When the first certificate of its chain expires, in Unix seconds; None if that cannot be read.
+    pub(crate) ends: Option<i64>,
+    /// From when all of them are good.
+    pub(crate) begins: Option<i64>,
+}
+
+impl InUse {
+    /// A certificate that is shown.
+    pub(crate) fn of(presented: &Presented) -> InUse {
+        let chain = presented.pair.chain();
+        let times: Option<Vec<Validity>> = chain.iter().map(certificate::validity).collect();
+        let times = times.unwrap_or_default();
+        InUse {
+            place: presented.place.clone(),
+            side: presented.side,
+            serial: chain.first().and_then(certificate::serial).unwrap_or_default(),
+            ends: times.iter().map(|time| time.not_after).min(),
+            begins: times.iter().map(|time| time.not_before).max(),
+        }
+    }
+
+    /// How it stands at `now`, in Unix seconds, where `days` before the end are worth a word.
+    pub(crate) fn standing(&self, days: &[u32], now: i64) -> Standing {
+        let (Some(ends), Some(begins)) = (self.ends, self.begins) else { return Standing::Unreadable };
+        let left = ends.saturating_sub(now);
+        let near = days.iter().filter(|days| left <= i64::from(**days) * DAY_S).min();
+        match near {
+            _ if left < 0 => Standing::Expired,
+            _ if begins > now => Standing::NotYet,
+            Some(days) => Standing::Within(Reverse(*days)),
+            None => Standing::Good,
+        }
+    }
+}
+
+/// How a certificate stands, the most urgent last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Standing {
+    /// It is in force, and will be for a while.
+    Good,
+    /// It is not in force yet.
+    NotYet,
+    /// It expires within so many days.
+    Within(Reverse<u32>),
+    /// It is over.
+    Expired,
+    /// Its time cannot be read.
+    Unreadable,
+}
+
+impl Standing {
+    /// The word that operators see.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Standing::Good => "valid",
+            Standing::NotYet => "not_yet_valid",
+            Standing::Within(_) => "expires_soon",
+            Standing::Expired => "expired",
+            Standing::Unreadable => "unreadable",
+        }
+    }
+
+    /// What is to be done, as a sentence; None if nothing is.
+    fn advice(self) -> Option<&'static str> {
+        match self {
+            Standing::Good => None,
+            Standing::NotYet => Some("a certificate is not valid yet: see its dates and the clock"),
+            Standing::Within(_) => Some("a certificate expires soon: renew it"),
+            Standing::Expired => {
+                Some("a certificate has expired and is shown all the same: replace it, peers refuse it")
+            }
+            Standing::Unreadable => Some("the dates of a certificate cannot be read: replace it"),
+        }
+    }
+}
+
+/// What has been said of the certificates in force.
+#[derive(Default)]
+struct Told(HashMap<InUse, Standing>);
+
+impl Told {
+    /// What is to be said at `now` of `certificates`: each threshold once, and only the nearest of several.
+    fn look(&mut self, certificates: Vec<InUse>, days: &[u32], now: i64) -> Vec<(InUse, Standing)> {
+        let mut before = std::mem::take(&mut self.0);
+        let mut news = Vec::new();
+        for certificate in certificates {
+            let standing = certificate.standing(days, now);
+            let told = before.remove(&certificate).unwrap_or(Standing::Good);
+            if standing > told && !self.0.contains_key(&certificate) {
+                news.push((certificate.clone(), standing));
+            }
+            // A clock that is set back is no reason to say it again.
+            self.0.insert(certificate, standing.max(told));
+        }
+        news
+    }
+}
+
+fn say(certificate: &InUse, standing: Standing, now: i64) {
+    let Some(advice) = standing.advice() else { return };
+    let InUse { place, serial, ends, .. } = certificate;
+    let (side, days) = (certificate.side.name(), ends.map(|ends| ends.saturating_sub(now) / DAY_S));
+    if standing >= Standing::Expired {
+        tracing::error!(resource = place, r#type = side, serial, days_left = days, "{advice}");
+    } else {
+        tracing::warn!(resource = place, r#type = side, serial, days_left = days, "{advice}");
+    }
+}
+
+/// Says in time which certificates expire, until the process ends.
+pub(crate) async fn watch(publisher: Arc<Publisher>) {
+    let (mut told, mut seen, mut looked) = (Told::default(), Weak::new(), Instant::now());
+    loop {
+        if let Some(snapshot) = publisher.state().snapshot.clone() {
+            let current = Arc::downgrade(&snapshot);
+            if !Weak::ptr_eq(&current, &seen) || looked.elapsed() >= PERIOD {
+                (seen, looked) = (current, Instant::now());
+                let now = unix_seconds();
+                let certificates = snapshot.presented().iter().map(InUse::of).collect();
+                let days = &snapshot.settings.tls.expiry_warning_days;
+                told.look(certificates, days, now)
+                    .iter()
+                    .for_each(|(certificate, standing)| say(certificate, *standing, now));
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// What should be known of the certificates of a configuration that is looked at and not served, beside what
+/// the check of the document has said of the dates of those that stand in it.
+pub fn certificate_warnings(snapshot: &Snapshot) -> Vec<String> {
+    let certificates = snapshot.presented().iter().map(InUse::of).collect();
+    let news = Told::default().look(certificates, &snapshot.settings.tls.expiry_warning_days, unix_seconds());
+    let text = |(certificate, standing): &(InUse, Standing)| {
+        let InUse { place, serial, .. } = certificate;
+        let is_said = place.starts_with("ssls/") && matches!(standing, Standing::Expired | Standing::NotYet);
+        if is_said {
+            return None;
+        }
+        Some(format!("{place}: {} (serial {serial})", standing.advice()?))
+    };
+    news.iter().filter_map(text).collect()
+}
+
+/// The seconds since 1970.
+pub(crate) fn unix_seconds() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// The leaf of what is shown.
+pub(crate) fn leaf(presented: &Presented) -> Option<&CertificateDer<'static>> {
+    presented.pair.chain().first()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAYS: [u32; 3] = [30, 7, 1];
+
+    fn one(serial: &str, begins: i64, ends: i64) -> InUse {
+        let (begins, ends) = (Some(begins), Some(ends));
+        InUse { place: "ssls/1".into(), side: Side::Server, serial: serial.into(), ends, begins }
+    }
+
+    #[test]
+    fn each_threshold_is_told_once_and_only_the_nearest() {
+        let mut told = Told::default();
+        let ends = 100 * DAY_S;
+        let mut said = Vec::new();
+        // Hours of the clock, the last ones after the end; it is set back in between.
+        let hours = (0..101 * 24).chain(98 * 24..102 * 24);
+        for hour in hours {
+            let news = told.look(vec![one("01", 0, ends)], &DAYS, hour * 3600);
+            said.extend(news.into_iter().map(|(_, standing)| (hour, standing)));
+        }
+        let within = |days| Standing::Within(Reverse(days));
+        let expected =
+            [(70 * 24, within(30)), (93 * 24, within(7)), (99 * 24, within(1)), (2401, Standing::Expired)];
+        assert_eq!(said, expected);
+        // Its successor has thresholds of its own; where it is loaded late only the nearest is told.
+        let news = told.look(vec![one("02", 0, ends)], &DAYS, 95 * DAY_S);
+        assert_eq!(news, [(one("02", 0, ends), within(7))]);
+        // One that stands at a place twice is one.
+        assert_eq!(told.look(vec![one("03", 0, 0), one("03", 0, 0)], &DAYS, 5).len(), 1);
+    }
+
+    #[test]
+    fn what_is_wrong_at_once_is_told_at_once() {
+        let check = |certificate: InUse, now: i64, days: &[u32], expected: &[Standing]| {
+            let news = Told::default().look(vec![certificate], days, now);
+            assert_eq!(news.iter().map(|(_, standing)| *standing).collect::<Vec<_>>(), expected);
+        };
+        check(one("1", 0, 10), 11, &DAYS, &[Standing::Expired]);
+        check(one("1", 0, 10), 11, &[], &[Standing::Expired]);
+        check(one("1", 0, 10), 10, &[], &[]);
+        check(one("1", 50, 400 * DAY_S), 49, &DAYS, &[Standing::NotYet]);
+        check(one("1", 50, 400 * DAY_S), 50, &DAYS, &[]);
+        check(InUse { ends: None, begins: None, ..one("1", 0, 0) }, 0, &DAYS, &[Standing::Unreadable]);
+        check(one("1", i64::MIN, i64::MIN), i64::MAX, &DAYS, &[Standing::Expired]);
+    }
+}

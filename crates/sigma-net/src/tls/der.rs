@@ -1,0 +1,136 @@
+//! DER, read as far as certificates, lists of revoked ones and the answers of responders need it.
+//!
+//! Everything here is given bytes that an attacker may have made: nothing is taken on trust, and whatever is
+//! not as it should be is `None`.
+
+pub(super) const INTEGER: u8 = 0x02;
+pub(super) const OBJECT_IDENTIFIER: u8 = 0x06;
+pub(super) const UTC_TIME: u8 = 0x17;
+pub(super) const GENERALIZED_TIME: u8 = 0x18;
+pub(super) const SEQUENCE: u8 = 0x30;
+pub(super) const SET: u8 = 0x31;
+
+/// Splits the first element off DER: its tag, its content and what follows.
+pub(super) fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&[tag, len], rest) = der.split_first_chunk::<2>()?;
+    let (len, rest) = match len {
+        0..=0x7f => (usize::from(len), rest),
+        0x81..=0x84 => {
+            let (digits, rest) = rest.split_at_checked(usize::from(len & 0x7f))?;
+            let len = digits.iter().fold(0u64, |len, digit| (len << 8) | u64::from(*digit));
+            // There is one way to write a length, so that nothing has two forms.
+            if len < 0x80 || digits.first() == Some(&0) {
+                return None;
+            }
+            (usize::try_from(len).ok()?, rest)
+        }
+        _ => return None,
+    };
+    let (content, rest) = rest.split_at_checked(len)?;
+    Some((tag, content, rest))
+}
+
+/// The same, of the tag that is expected: its content and what follows.
+pub(super) fn element_of(der: &[u8], expected: u8) -> Option<(&[u8], &[u8])> {
+    element(der).and_then(|(tag, content, rest)| (tag == expected).then_some((content, rest)))
+}
+
+/// What follows the first element, which has this tag if it is there at all.
+pub(super) fn after_optional(der: &[u8], tag: u8) -> &[u8] {
+    element_of(der, tag).map_or(der, |(_, rest)| rest)
+}
+
+/// A UTCTime or GeneralizedTime in the only forms that RFC 5280 §4.1.2.5 allows, in Unix seconds; and what
+/// follows.
+pub(super) fn time(der: &[u8]) -> Option<(i64, &[u8])> {
+    let (tag, text, rest) = element(der)?;
+    let (digits, b"Z") = text.split_at_checked(text.len().checked_sub(1)?)? else { return None };
+    let (year, others) = match (tag, digits.len()) {
+        (UTC_TIME, 12) => {
+            let year = number(&digits[..2])?;
+            (if year < 50 { 2000 + year } else { 1900 + year }, &digits[2..])
+        }
+        (GENERALIZED_TIME, 14) => (number(&digits[..4])?, &digits[4..]),
+        _ => return None,
+    };
+    let part = |at: usize| number(&others[2 * at..2 * at + 2]);
+    let (month, day, hour, minute, second) = (part(0)?, part(1)?, part(2)?, part(3)?, part(4)?);
+    let is_date = (1..=12).contains(&month) && (1..=days_of(year, month)).contains(&day);
+    if !is_date || hour > 23 || minute > 59 || second > 59 {
+        return None;
+    }
+    let seconds = ((days_since_1970(year, month, day) * 24 + hour) * 60 + minute) * 60 + second;
+    Some((seconds, rest))
+}
+
+fn number(digits: &[u8]) -> Option<i64> {
+    digits
+        .iter()
+        .try_fold(0, |number, digit| digit.is_ascii_digit().then(|| number * 10 + i64::from(digit - b'0')))
+}
+
+fn days_of(year: i64, month: i64) -> i64 {
+    match month {
+        4 | 6 | 9 | 11 => 30,
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        _ => 31,
+    }
+}
+
+/// Days of the Gregorian calendar; years count from March, so that the day which comes and goes is the last.
+fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month > 2 { year } else { year - 1 };
+    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_has_one_form() {
+        let check = |der: &[u8], expected: Option<usize>| {
+            assert_eq!(element(der).map(|(_, content, _)| content.len()), expected, "{der:?}");
+        };
+        let long = |head: &[u8], len: usize| [head, &vec![7; len][..]].concat();
+        check(&[4, 0], Some(0));
+        check(&long(&[4, 0x7f], 0x7f), Some(0x7f));
+        check(&long(&[4, 0x81, 0x80], 0x80), Some(0x80));
+        check(&long(&[4, 0x82, 1, 0], 0x100), Some(0x100));
+        check(&long(&[4, 0x83, 1, 0, 0], 0x1_0000), Some(0x1_0000));
+        for bad in [&[][..], &[4], &[4, 1], &[4, 0x80], &[4, 0x81, 0x7f], &[4, 0x82, 0, 0x80], &[4, 0x85, 1]]
+        {
+            check(&long(bad, 0), None);
+        }
+        check(&[4, 0x84, 0xff, 0xff, 0xff, 0xff, 1], None);
+    }
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        let check = |tag: u8, text: &str, expected: Option<i64>| {
+            let der = [&[tag, text.len() as u8], text.as_bytes(), &[9]].concat();
+            assert_eq!(time(&der), expected.map(|seconds| (seconds, &[9u8][..])), "{text}");
+        };
+        check(UTC_TIME, "700101000000Z", Some(0));
+        check(UTC_TIME, "491231235959Z", Some(2_524_607_999));
+        check(UTC_TIME, "500101000000Z", Some(-631_152_000));
+        check(UTC_TIME, "000229120000Z", Some(951_825_600));
+        check(GENERALIZED_TIME, "20500101000000Z", Some(2_524_608_000));
+        check(GENERALIZED_TIME, "99991231235959Z", Some(253_402_300_799));
+        check(GENERALIZED_TIME, "00000301000000Z", Some(-62_162_035_200));
+        for bad in
+            ["20230229000000Z", "20231301000000Z", "20230001000000Z", "20230100000000Z", "20230101240000Z"]
+        {
+            check(GENERALIZED_TIME, bad, None);
+        }
+        for bad in ["20230101000000", "20230101000000+0000", "2023010100000 Z", "202301010000Z", "Z", ""] {
+            check(GENERALIZED_TIME, bad, None);
+        }
+        check(UTC_TIME, "20230101000000Z", None);
+        check(GENERALIZED_TIME, "230101000000Z", None);
+        check(INTEGER, "230101000000Z", None);
+    }
+}

@@ -1,0 +1,126 @@
+//! Certificates over time: who is told that they expire.
+
+use std::process::Command;
+
+use rcgen::{CertificateParams, KeyPair};
+use serde_json::{Value, json};
+use sigma_testkit::{Gateway, Operator, Origin, until};
+
+use crate::docs::{block, paste, text_of};
+use crate::tls::{Authority, Issued, config, der, run, shown, to_origin};
+use crate::{PATIENCE, SIGMA};
+
+/// A certificate that `authority` has issued for the years from `begins` to `ends`.
+fn issued_for(authority: &Authority, name: &str, begins: i32, ends: i32) -> Issued {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
+    params.not_before = rcgen::date_time_ymd(begins, 1, 1);
+    params.not_after = rcgen::date_time_ymd(ends, 1, 1);
+    let cert = params.signed_by(&key, &authority.issuer).unwrap();
+    Issued { cert: cert.pem(), key: key.serialize_pem() }
+}
+
+fn by_resource<'l>(list: &'l Value, resource: &str) -> &'l Value {
+    let found = list.as_array().unwrap().iter().find(|one| one["resource"] == resource);
+    found.unwrap_or_else(|| panic!("{resource} is not in {list}"))
+}
+
+#[test]
+fn it_is_seen_everywhere_that_certificates_expire() {
+    let (root, origin, dir) =
+        (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
+    let old = issued_for(&root, "old.test", 2001, 2002);
+    let good = issued_for(&root, "good.test", 2001, 2090);
+    let tls = json!({ "certificates": [good.files(dir.path(), "own")] });
+    let client = good.ssl(json!({ "id": "to-nodes", "type": "client" }));
+    let rest = json!({
+        "ssls": [old.ssl(json!({ "id": "old", "sni": "old.test" })), client],
+        "upstreams": [{
+            "id": "shows", "nodes": { "127.0.0.1:1": 1 }, "scheme": "https",
+            "tls": { "client_cert_id": "to-nodes" },
+        }],
+        "status": { "address": "{status}" },
+        "control": { "address": "{control}" },
+        // All that is a warning is told.
+        "tls": { "expiry_warning_days": [3650, 30] },
+    });
+    let gateway = Gateway::start(SIGMA, &config(tls, to_origin(&origin), rest)).unwrap();
+    let list = Operator::new(gateway.control_address()).get("/v1/certificates").unwrap();
+    assert_eq!(list.as_array().unwrap().len(), 3, "{list}");
+    let expired = by_resource(&list, "ssls/old");
+    assert_eq!(expired["status"], "expired");
+    assert_eq!(expired["validity_end"], 1_009_843_200);
+    assert_eq!(expired["names"], json!(["old.test"]));
+    assert_eq!(expired["subject"], "CN=old.test");
+    assert_eq!(expired["issuer"], "CN=Root");
+    let (own, to_nodes) =
+        (format!("listeners/{}", gateway.address()), by_resource(&list, "ssls/to-nodes").clone());
+    assert_eq!(by_resource(&list, &own)["status"], "valid");
+    assert_eq!((&to_nodes["type"], &to_nodes["status"]), (&json!("client"), &json!("valid")));
+    let status = Operator::new(gateway.status_address());
+    let page = status.call("GET", "/status/counters", None).unwrap();
+    let page = String::from_utf8_lossy(&page.body).into_owned();
+    let serial = expired["serial"].as_str().unwrap();
+    let series = format!(
+        "sigma_ssl_certificate_expires_timestamp_seconds{{resource=\"ssls/old\",type=\"server\",serial=\"{serial}\"}} 1009843200"
+    );
+    assert!(page.lines().any(|line| line == series), "{series}\n{page}");
+    // The log says it once, and of the others nothing.
+    assert!(until(PATIENCE, || gateway.stderr().contains("shown all the same")), "{}", gateway.stderr());
+    let log = gateway.stderr();
+    assert!(log.contains(serial) && log.matches("shown all the same").count() == 1, "{log}");
+    // It is shown all the same, and the gateway is as ready as ever.
+    run(async {
+        let refused = shown(&gateway, &root, "old.test").await.unwrap_err();
+        assert!(refused.contains("xpired"), "{refused}");
+        assert_eq!(shown(&gateway, &root, "good.test").await, Ok(der(&good)));
+    });
+    assert_eq!(status.call("GET", "/status/ready", None).unwrap().status(), 200);
+    told_on_a_terminal(&gateway);
+}
+
+/// As the page says.
+fn told_on_a_terminal(gateway: &Gateway) {
+    let commands = block("docs/tls.md", "sh", "sigma ctl certificates");
+    let control = gateway.control_address().to_string();
+    let output = paste(gateway.dir(), &commands.replace("127.0.0.1:9090", &control), &[]);
+    let told = text_of(&output);
+    assert_eq!(output.status.code(), Some(3), "{told}");
+    let lines: Vec<&str> = told.lines().collect();
+    assert!(lines[0].starts_with("NODE ") && lines[0].ends_with(" STATUS"), "{told}");
+    // The first to expire is the first.
+    assert!(lines[1].contains("ssls/old") && lines[1].ends_with("2002-01-01  expired"), "{told}");
+    assert_eq!(lines.len(), 4, "{told}");
+}
+
+#[test]
+fn a_certificate_that_is_put_too_late_is_told_of_and_served() {
+    let root = Authority::new("Root");
+    let text = "listeners: [{ address: \"{listen}\", tls: true }]\n\
+         admin: { address: \"{admin}\", keys: [{ key: secret-of-the-test }] }\n\
+         store: { kind: embedded, path: \"{dir}/data\" }\n";
+    let gateway = Gateway::start(SIGMA, text).unwrap();
+    let admin = Operator::new(gateway.admin_address()).with_key("secret-of-the-test");
+    let old = issued_for(&root, "a.test", 2001, 2002);
+    admin.put("ssls/1", &old.ssl(json!({ "sni": "a.test" }))).unwrap();
+    assert!(until(PATIENCE, || gateway.stderr().contains("shown all the same")), "{}", gateway.stderr());
+    let new = issued_for(&root, "a.test", 2001, 2090);
+    admin.put("ssls/1", &new.ssl(json!({ "sni": "a.test" }))).unwrap();
+    run(async { while shown(&gateway, &root, "a.test").await != Ok(der(&new)) {} });
+    assert_eq!(gateway.stderr().matches("shown all the same").count(), 1, "{}", gateway.stderr());
+}
+
+#[test]
+fn a_check_warns_of_it() {
+    let (root, origin, dir) =
+        (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
+    let old = issued_for(&root, "a.test", 2001, 2002).files(dir.path(), "old");
+    let text = config(json!({ "certificates": [old] }), to_origin(&origin), json!({}));
+    let file = dir.path().join("sigma.yaml");
+    std::fs::write(&file, text.replace("{listen}", "127.0.0.1:9443")).unwrap();
+    let output = Command::new(SIGMA).arg("check").arg(&file).output().unwrap();
+    let told = text_of(&output);
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("warning: listeners/127.0.0.1:9443: a certificate has expired"), "{told}");
+}
