@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use serde_json::Value;
 
 use crate::expr::Expr;
+use crate::expr::known::NAMES;
 use crate::kind::Kind;
 use crate::pem;
 use crate::plugins::{PluginSchemas, is_disabled};
@@ -254,6 +255,31 @@ fn certificates(ssl: &Object, now: i64, found: &mut Vec<Problem>) {
             let place = element("ssl_protocols", index);
             found.push(no_effect(place, "TLSv1.1 is not offered (RFC 8996)", "remove it"));
         }
+    }
+}
+
+/// The warning about the first variable `geoip_…` in a document that names no database.
+pub(crate) fn without_places(document: &Value) -> Option<Problem> {
+    let (place, name) = find_place(document, String::new())?;
+    let message = format!("`{name}` has no value: there is no database");
+    Some(no_effect(place, message, "name databases in `geoip.databases`"))
+}
+
+/// The first text within a value that names such a variable: its pointer, and the name.
+fn find_place(value: &Value, pointer: String) -> Option<(String, &'static str)> {
+    match value {
+        Value::String(text) if text.contains("geoip_") => {
+            // The longest name that stands there: `geoip_asn` is the beginning of another one.
+            let names = NAMES.iter().filter(|name| name.starts_with("geoip_") && text.contains(**name));
+            names.max_by_key(|name| name.len()).map(|name| (pointer, *name))
+        }
+        Value::Array(items) => {
+            items.iter().enumerate().find_map(|(at, item)| find_place(item, element(&pointer, at)))
+        }
+        Value::Object(members) => {
+            members.iter().find_map(|(name, inner)| find_place(inner, member(&pointer, name)))
+        }
+        _ => None,
     }
 }
 

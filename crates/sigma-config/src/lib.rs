@@ -20,6 +20,7 @@ pub mod document;
 pub mod env;
 pub mod expr;
 pub mod forms;
+pub mod geoip;
 pub mod health_events;
 pub mod health_file;
 pub mod health_sharing;
@@ -162,6 +163,11 @@ pub fn parse(text: &str, options: &ParseOptions<'_>) -> Result<Checked, Vec<Prob
     }
     let ineffective = config.settings.discovery.iter().flat_map(discovery::without_effect);
     found.warnings.extend(ineffective.map(|problem| valid_part::located(&document, problem)));
+    if config.settings.geoip.databases.is_empty() {
+        found.warnings.extend(
+            advice::without_places(&document.value).map(|problem| valid_part::located(&document, problem)),
+        );
+    }
     if config.settings.store.is_none() && config.settings.admin.is_none() {
         let identifies = |name: &str| options.plugins.unique_attribute(name).is_some();
         let whole = advice::whole(&config.settings, &config.resources, &identifies).into_iter();

@@ -462,6 +462,8 @@ pub struct Settings {
     /// What gateways on one etcd tell each other of nodes; unset: nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health_sharing: Option<crate::health_sharing::HealthSharing>,
+    /// Databases that tell where a client is.
+    pub geoip: crate::geoip::GeoIp,
     /// The zone that this gateway is in, for upstreams with `zone_aware`; unset: they are served without
     /// regard to zones.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -567,6 +569,7 @@ impl Default for Settings {
             health_events: crate::health_events::HealthEvents::default(),
             health_file: crate::health_file::HealthFile::default(),
             health_sharing: None,
+            geoip: crate::geoip::GeoIp::default(),
             zone: None,
             pid_file: None,
             server_header: None,

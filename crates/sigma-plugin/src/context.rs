@@ -10,6 +10,7 @@ use std::sync::Arc;
 use sigma_http::{HeaderId, RequestHead, ResponseHead};
 
 use crate::consumer::{Consumer, Identity};
+use crate::geography::Geography;
 use crate::record::Record;
 use crate::{Entry, Plugin};
 
@@ -29,6 +30,8 @@ pub struct Client {
     pub connection: u64,
     /// The facts about the TLS session, if there is one.
     pub tls: Option<Rc<Tls>>,
+    /// Where addresses are, if databases say.
+    pub geography: Option<Rc<Geography>>,
 }
 
 /// Facts of a TLS session.

@@ -33,6 +33,7 @@ pub mod descriptor;
 pub mod docs;
 pub mod env;
 pub mod facts;
+pub mod geography;
 mod index;
 pub mod kind;
 pub mod machine;

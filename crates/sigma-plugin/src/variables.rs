@@ -135,6 +135,9 @@ impl Context {
         if let Some(name) = name.strip_prefix("post_arg_") {
             return self.form_argument(name);
         }
+        if let Some(name) = name.strip_prefix("geoip_") {
+            return self.client.geography.as_ref()?.fact(self.client.addr?, name).map(VarValue::Text);
+        }
         let record = &self.record;
         match name {
             "status" if record.status != 0 => number(record.status),
@@ -404,6 +407,7 @@ mod tests {
                 client_cert: some(),
                 ..Tls::default()
             })),
+            geography: Some(Rc::new(crate::geography::tests::geography())),
         };
         ctx.route = Some(Arc::new(RouteFacts {
             id: "1".into(),
@@ -458,6 +462,8 @@ mod tests {
             assert_eq!(value, VarValue::text(expected), "{name}");
         };
         check("hostname", "node1");
+        check("geoip_country_code", "DE");
+        check("geoip_asn", "64500");
         check("balancer_ip", "::1");
         check("balancer_port", "443");
         check("upstream_unresolved_host", "node.test");

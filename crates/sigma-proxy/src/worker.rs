@@ -12,6 +12,7 @@ use sigma_net::tls::Handshakes;
 use sigma_observe::counters::{Counter, WorkerCounters};
 use sigma_observe::date::Clock;
 use sigma_observe::log_buffer::LogSink;
+use sigma_plugin::geography::Geography;
 use sigma_plugin::{Chain, Consumer, Local, Node};
 use sigma_upstream::balance::Balancer;
 use sigma_upstream::health::HealthReporter;
@@ -41,6 +42,8 @@ pub(crate) struct View {
     pub(crate) server_limits: Rc<ServerLimits>,
     /// The limits of heads that nodes send.
     pub(crate) answer_limits: HeadLimits,
+    /// Where addresses are. A copy of this worker's own: exchanges count theirs of it.
+    pub(crate) geography: Option<Rc<Geography>>,
     /// Routes' chains with the plugins of consumers, made when the two first meet.
     merged: RefCell<HashMap<(usize, usize), Rc<Chain>>>,
 }
@@ -49,7 +52,8 @@ impl View {
     fn new(snapshot: Arc<Snapshot>) -> View {
         let server_limits = Rc::new(server_limits(&snapshot.settings));
         let answer_limits = answer_limits(&snapshot.settings);
-        View { snapshot, server_limits, answer_limits, merged: RefCell::default() }
+        let geography = snapshot.geography.clone().map(Rc::new);
+        View { snapshot, server_limits, answer_limits, geography, merged: RefCell::default() }
     }
 
     /// A route's chain together with the plugins of a consumer.

@@ -149,6 +149,20 @@ fn what_a_whole_file_lacks() {
 }
 
 #[test]
+fn places_without_a_database() {
+    let rest = "upstream: { nodes: { \"h:1\": 1 } }";
+    let routed = format!("routes: [{{ uri: /a, vars: [[geoip_country_code, ==, DE]], {rest} }}]\n");
+    warned(
+        &routed,
+        &["line 1: routes[0].vars[0][0]: `geoip_country_code` has no value: there is no database"],
+    );
+    warned(&format!("geoip: {{ databases: [a.mmdb] }}\n{routed}"), &[]);
+    let logged =
+        format!("access_log: {{ format: \"$geoip_asn_organization\" }}\nroutes: [{{ uri: /a, {rest} }}]\n");
+    warned(&logged, &["line 1: access_log.format: `geoip_asn_organization` has no value"]);
+}
+
+#[test]
 fn routes_that_are_never_reached() {
     let check = |first: &str, second: &str, is_shadowed: bool| {
         let node = "upstream: { nodes: { \"h:1\": 1 } }";

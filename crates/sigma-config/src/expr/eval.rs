@@ -4,27 +4,49 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
-use super::{Compare, Logic, Node, Test, VarValue, Variables};
+use super::{Compare, Logic, Node, Test, VarName, VarValue, Variables};
+
+/// What becomes of a comparison whose variable is absent: whether it is undecided.
+pub(super) type Undecided = fn(&VarName) -> bool;
 
 impl Node {
-    pub(super) fn holds(&self, variables: &dyn Variables) -> bool {
-        match self {
-            Node::Compare(compare) => compare.holds(variables),
-            Node::Group(Logic::And, operands) => operands.iter().all(|node| node.holds(variables)),
-            Node::Group(Logic::Or, operands) => operands.iter().any(|node| node.holds(variables)),
-            Node::Group(Logic::NotAnd, operands) => !operands.iter().all(|node| node.holds(variables)),
-            Node::Group(Logic::NotOr, operands) => !operands.iter().any(|node| node.holds(variables)),
+    /// Whether it holds; None where variables decide that are absent (Kleene's logic).
+    pub(super) fn decide(&self, variables: &dyn Variables, undecided: Undecided) -> Option<bool> {
+        let (stops_at, negated, operands) = match self {
+            Node::Compare(compare) => return compare.decide(variables, undecided),
+            Node::Group(Logic::And, operands) => (false, false, operands),
+            Node::Group(Logic::Or, operands) => (true, false, operands),
+            Node::Group(Logic::NotAnd, operands) => (false, true, operands),
+            Node::Group(Logic::NotOr, operands) => (true, true, operands),
+        };
+        let mut result = Some(!stops_at);
+        for operand in operands {
+            match operand.decide(variables, undecided) {
+                Some(holds) if holds == stops_at => return Some(stops_at != negated),
+                Some(_) => {}
+                None => result = None,
+            }
         }
+        result.map(|holds| holds != negated)
     }
 }
 
 impl Compare {
-    fn holds(&self, variables: &dyn Variables) -> bool {
-        self.test.holds(variables.get(&self.variable).as_ref()) != self.negated
+    fn decide(&self, variables: &dyn Variables, undecided: Undecided) -> Option<bool> {
+        let value = variables.get(&self.variable);
+        if value.is_none() && !self.test.asks_for_absence() && undecided(&self.variable) {
+            return None;
+        }
+        Some(self.test.holds(value.as_ref()) != self.negated)
     }
 }
 
 impl Test {
+    /// Whether it is about the absence of a value itself.
+    fn asks_for_absence(&self) -> bool {
+        matches!(self, Test::Equal(Value::Null) | Test::NotEqual(Value::Null))
+    }
+
     fn holds(&self, left: Option<&VarValue<'_>>) -> bool {
         match self {
             Test::Equal(constant) => equal(left, constant),

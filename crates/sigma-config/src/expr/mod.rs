@@ -62,10 +62,19 @@ impl Expr {
         self.root.find(&|name| name.unknown().is_some())?.unknown()
     }
 
-    /// Whether the condition holds for these variables. Stops at the first operand that decides.
+    /// Whether the condition holds for these variables. Stops at the first operand that decides. It does
+    /// not hold where only the place of an address decides, and that is not known: neither
+    /// `["geoip_country_code", "==", "XX"]` nor its negation is true of an address that no database has.
     #[must_use]
     pub fn eval(&self, variables: &dyn Variables) -> bool {
-        self.root.holds(variables)
+        self.root.decide(variables, VarName::is_place).unwrap_or(false)
+    }
+
+    /// As [`Expr::eval`], for guards: None where a variable decides that is absent, whichever it is. A
+    /// comparison with `null` asks for absence, and is decided.
+    #[must_use]
+    pub fn decide(&self, variables: &dyn Variables) -> Option<bool> {
+        self.root.decide(variables, |_| true)
     }
 }
 

@@ -174,3 +174,45 @@ fn names() {
     check("arg_", VarName::Other("arg_".into()));
     check("upstream_addr", VarName::Other("upstream_addr".into()));
 }
+
+/// Of an address that no database has, a condition on its place is not true, nor is its negation.
+#[test]
+fn places_that_are_not_known_decide_nothing() {
+    let mut known = table();
+    known.0.insert("geoip_country_code".to_owned(), VarValue::text("DE"));
+    let check = |rule: Value, of_germany: bool, of_nowhere: bool| {
+        let expr = Expr::parse(&rule).unwrap_or_else(|error| panic!("{rule}: {error}"));
+        assert_eq!(expr.eval(&known), of_germany, "{rule}, known");
+        assert_eq!(expr.eval(&table()), of_nowhere, "{rule}, unknown");
+    };
+    check(json!([["geoip_country_code", "==", "DE"]]), true, false);
+    check(json!([["geoip_country_code", "~=", "RU"]]), true, false);
+    check(json!([["geoip_country_code", "!", "in", ["RU", "KP"]]]), true, false);
+    check(json!(["!OR", ["geoip_country_code", "==", "RU"], ["arg_name", "==", "tom"]]), true, false);
+    check(json!(["!AND", ["geoip_country_code", "==", "DE"], ["arg_name", "==", "jack"]]), false, false);
+    // What else is true decides.
+    check(json!(["OR", ["geoip_country_code", "~=", "DE"], ["arg_name", "==", "jack"]]), true, true);
+    check(json!(["!AND", ["geoip_country_code", "==", "DE"], ["arg_name", "==", "tom"]]), true, true);
+    // Absence itself can be asked for.
+    check(json!([["geoip_country_code", "==", null]]), false, true);
+    check(json!([["geoip_country_code", "~=", null]]), true, false);
+}
+
+/// A guard learns where an absent variable decides.
+#[test]
+fn absent_variables_leave_a_guard_undecided() {
+    let table = table();
+    let check = |rule: Value, expected: Option<bool>| {
+        let expr = Expr::parse(&rule).unwrap_or_else(|error| panic!("{rule}: {error}"));
+        assert_eq!(expr.decide(&table), expected, "{rule}");
+    };
+    check(json!([]), Some(true));
+    check(json!([["arg_name", "==", "jack"]]), Some(true));
+    check(json!([["arg_none", "==", "x"]]), None);
+    check(json!([["arg_none", "~=", "x"]]), None);
+    check(json!([["arg_none", "!", "in", ["x"]]]), None);
+    check(json!([["arg_none", "==", null]]), Some(true));
+    check(json!([["arg_none", "~=", "x"], ["arg_name", "==", "tom"]]), Some(false));
+    check(json!(["OR", ["arg_none", "~=", "x"], ["arg_name", "==", "jack"]]), Some(true));
+    check(json!(["!OR", ["arg_none", "~=", "x"], ["arg_name", "==", "tom"]]), None);
+}

@@ -3,6 +3,9 @@
 use std::borrow::Cow;
 use std::fmt;
 
+/// The beginning of the variables that tell where the client's address is.
+const PLACES: &str = "geoip_";
+
 /// A variable name, parsed once so that a lookup compares no text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum VarName {
@@ -66,6 +69,12 @@ impl VarName {
     #[must_use]
     pub fn parse(name: &str) -> VarName {
         Self::fixed(name).or_else(|| Self::prefixed(name)).unwrap_or_else(|| VarName::Other(name.to_owned()))
+    }
+
+    /// Whether the variable tells where the client's address is: `geoip_…`.
+    #[must_use]
+    pub fn is_place(&self) -> bool {
+        matches!(self, VarName::Other(name) if name.starts_with(PLACES))
     }
 
     /// Whether the request body must be read before the variable has a value.

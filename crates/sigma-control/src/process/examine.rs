@@ -13,6 +13,7 @@ use sigma_proxy::{Compiler, Snapshot};
 use crate::operators::pages;
 use crate::serving::endpoints::Endpoints;
 use crate::serving::files::Files;
+use crate::serving::geo_files::GeoFiles;
 use crate::serving::publisher;
 use crate::serving::references::References;
 use crate::serving::revealed::Revealed;
@@ -34,7 +35,13 @@ pub fn compile_only(config: &Config, plugins: &Arc<Roster>) -> Result<Arc<Snapsh
         (Endpoints::of(&config.settings, 1), Revealed::default(), Files::default());
     let unresolved = learn_secrets(config, &mut revealed);
     let compiler = Compiler::new(Arc::clone(plugins), Arc::default());
-    let sources = Sources { endpoints: &mut endpoints.plan(), secrets: &revealed, files: &mut files };
+    let geography = GeoFiles::read(&config.settings.geoip).map_err(|problem| vec![problem])?;
+    let sources = Sources {
+        endpoints: &mut endpoints.plan(),
+        secrets: &revealed,
+        files: &mut files,
+        geography: geography.geography(),
+    };
     let compiled = compiler.compile(config, 0, sources);
     compiled.map(|(_, snapshot)| snapshot).map_err(|failures| {
         let explained = |mut problem: Problem| {

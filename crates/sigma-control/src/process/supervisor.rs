@@ -90,6 +90,8 @@ enum Change {
     Resources,
     /// Secrets that may have changed at their manager.
     Secrets,
+    /// Databases of addresses that have changed.
+    Places,
     /// What the file says.
     File(Asker),
     /// Nodes, in memory only.
@@ -326,6 +328,8 @@ impl Supervisor {
                     self.tidy();
                     if is_idle && self.options.watch && self.options.source.has_changed(&mut stamp) {
                         under_way = Some(self.begin(Change::File(None)));
+                    } else if is_idle && self.publisher.has_new_places() {
+                        under_way = Some(self.begin(Change::Places));
                     }
                 }
             }
@@ -378,6 +382,7 @@ impl Supervisor {
         match change {
             Change::Resources => Box::pin(async move { Outcome::Part(publisher.change().await) }),
             Change::Secrets => Box::pin(async move { Outcome::Part(publisher.refresh().await) }),
+            Change::Places => Box::pin(async move { Outcome::Part(publisher.refresh_places().await) }),
             Change::File(asker) => {
                 let plugins = Arc::clone(&self.all_plugins);
                 Box::pin(

@@ -10,6 +10,7 @@ pub(crate) mod edit;
 pub(crate) mod endpoints;
 pub(crate) mod expiry;
 pub(crate) mod files;
+pub(crate) mod geo_files;
 pub(crate) mod health_file;
 pub(crate) mod health_sharing;
 pub(crate) mod plugins;

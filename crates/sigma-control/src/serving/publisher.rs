@@ -21,6 +21,7 @@ use sigma_proxy::{Changed, Compiler, Failure, Snapshot};
 use crate::serving::desired::{Batch, Desired};
 use crate::serving::endpoints::{Endpoints, Pending};
 use crate::serving::files::Files;
+use crate::serving::geo_files::GeoFiles;
 use crate::serving::references::References;
 use crate::serving::revealed::Revealed;
 use crate::serving::secret::Secrets;
@@ -46,6 +47,8 @@ pub(crate) struct State {
     revealed: Revealed,
     references: References,
     files: Files,
+    /// The databases in force.
+    geo_files: GeoFiles,
 }
 
 /// A whole configuration that is ready to come into force.
@@ -54,6 +57,7 @@ pub(crate) struct Whole {
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) desired: Desired,
     compiler: Compiler,
+    geo_files: GeoFiles,
     pending: Pending,
 }
 
@@ -84,6 +88,7 @@ impl Publisher {
             revealed: Revealed::default(),
             references: References::default(),
             files: Files::default(),
+            geo_files: GeoFiles::default(),
         };
         Publisher { secrets, state: Mutex::new(state) }
     }
@@ -98,15 +103,18 @@ impl Publisher {
     /// Compiles a whole configuration; its names are resolved when this returns. If it `closes`, what
     /// cannot be compiled is closed; else it stops all.
     pub(crate) async fn compile(&self, mut desired: Desired, closes: bool) -> Result<Whole, Vec<Failure>> {
+        let in_force = self.state().geo_files.clone();
+        let geo_files = in_force.follow(&desired.config.settings.geoip).await;
+        let geo_files = geo_files.map_err(|problem| vec![Failure { key: None, problem }])?;
         loop {
             let config = &desired.config;
             let wanted = self.state().references.wanted(config, &config.resources.keys());
             self.look_up(accesses(config), wanted).await;
-            let compiled = self.state().compile(config, desired.revision());
+            let compiled = self.state().compile(config, desired.revision(), &geo_files);
             let failures = match compiled {
                 Ok((compiler, snapshot, mut pending)) => {
                     pending.resolve(start_wait(&config.settings.dns)).await;
-                    return Ok(Whole { snapshot, desired, compiler, pending });
+                    return Ok(Whole { snapshot, desired, compiler, geo_files, pending });
                 }
                 Err(failures) => failures,
             };
@@ -126,11 +134,12 @@ impl Publisher {
 
     /// A whole configuration is in force.
     pub(crate) fn adopt(&self, whole: Whole) {
-        let Whole { snapshot, desired, compiler, pending } = whole;
+        let Whole { snapshot, desired, compiler, geo_files, pending } = whole;
         let mut state = self.state();
         state.endpoints.commit(pending, &snapshot);
         (state.desired, state.compiler, state.published) = (desired, compiler, snapshot.revision);
         state.snapshot = Some(snapshot);
+        state.geo_files = geo_files;
     }
 
     /// Takes in what the store tells; it comes into force with [`Publisher::change`].
@@ -184,6 +193,19 @@ impl Publisher {
         self.compile_change(holders).await
     }
 
+    /// Whether a database of addresses has become another one; to be asked at intervals.
+    pub(crate) fn has_new_places(&self) -> bool {
+        self.state().geo_files.have_changed()
+    }
+
+    /// Reads the databases of addresses that have changed.
+    pub(crate) async fn refresh_places(&self) -> Option<Part> {
+        let geo_files = self.state().geo_files.clone();
+        let (geo_files, is_new) = geo_files.refreshed().await;
+        self.state().geo_files = geo_files;
+        if is_new { self.compile_change(Vec::new()).await } else { None }
+    }
+
     async fn compile_change(&self, holders: Vec<ResourceKey>) -> Option<Part> {
         let (mut part, wait) = {
             let mut state = self.state();
@@ -228,23 +250,30 @@ impl State {
         &mut self,
         config: &Config,
         revision: u64,
+        geo_files: &GeoFiles,
     ) -> Result<(Compiler, Arc<Snapshot>, Pending), Vec<Failure>> {
         let mut planning = self.endpoints.plan();
-        let sources = Sources { endpoints: &mut planning, secrets: &self.revealed, files: &mut self.files };
+        let sources = Sources {
+            endpoints: &mut planning,
+            secrets: &self.revealed,
+            files: &mut self.files,
+            geography: geo_files.geography(),
+        };
         let (compiler, snapshot) = self.compiler.compile(config, revision, sources)?;
         Ok((compiler, snapshot, planning.into_pending()))
     }
 
     /// Compiles what has changed. `holders` are resources whose secrets have changed.
     fn compile_change(&mut self, mut holders: Vec<ResourceKey>) -> Option<Part> {
-        let State { desired, batch, endpoints, compiler, revealed, files, .. } = self;
+        let State { desired, batch, endpoints, compiler, revealed, files, geo_files, .. } = self;
         desired.retry(|refused| holders.contains(refused), batch);
         holders.retain(|holder| !batch.holds(holder));
         loop {
             let (mut keys, revision) = (batch.keys(), desired.revision());
             keys.extend(holders.iter().cloned());
             let mut planning = endpoints.plan();
-            let sources = Sources { endpoints: &mut planning, secrets: revealed, files };
+            let geography = geo_files.geography();
+            let sources = Sources { endpoints: &mut planning, secrets: revealed, files, geography };
             let failures = match compiler.change(&desired.config, &keys, revision, sources) {
                 Ok(Changed { snapshot, gone }) => {
                     return Some(Part { snapshot, gone, pending: planning.into_pending() });

@@ -37,7 +37,8 @@ impl Trial {
         let key = ResourceKey::new(kind, id);
         let Some(resource) = stored::outline(&key, value) else { return Ok(()) };
         let (endpoints, files) = (&mut Nowhere, &mut Untouched(self));
-        let tried = try_out(resource, &self.roster, Sources { endpoints, secrets: &NoSecrets, files });
+        let sources = Sources { endpoints, secrets: &NoSecrets, files, geography: None };
+        let tried = try_out(resource, &self.roster, sources);
         tried.map_err(|problems| {
             problems.into_iter().next().map_or_else(String::new, |problem| problem.message)
         })

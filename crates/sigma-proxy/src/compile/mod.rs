@@ -140,6 +140,7 @@ impl Compiler {
     ) -> Result<(Compiler, Arc<Snapshot>), Vec<Failure>> {
         let sessions = Sessions::of(&config.settings.tls, self.sessions.as_ref())
             .map_err(|problem| vec![Failure { key: None, problem }])?;
+        let geography = sources.geography.clone();
         let mut task = self.task(config, &sessions, sources.reborrow());
         let access_format = access_format(&config.settings, &mut task.failures);
         let listeners = task.compile_listeners();
@@ -149,8 +150,13 @@ impl Compiler {
         }
         let mut state = State { compiled, ..State::default() };
         let sessions_kept = Some(Arc::clone(&sessions));
-        let mut snapshot =
-            Snapshot { revision, listeners, sessions: sessions_kept, ..empty(config, access_format) };
+        let mut snapshot = Snapshot {
+            revision,
+            listeners,
+            sessions: sessions_kept,
+            geography,
+            ..empty(config, access_format)
+        };
         state.place_all(&mut snapshot, config);
         let snapshot = Arc::new(snapshot);
         state.snapshot = Some(Arc::clone(&snapshot));
@@ -180,6 +186,7 @@ impl Compiler {
             }
         };
         let changed = self.state.with_dependents(changed);
+        let geography = sources.geography.clone();
         let mut task = self.task(config, &sessions, sources.reborrow());
         let compiled: Vec<(ResourceKey, Option<Arc<Compiled>>)> =
             changed.iter().map(|key| (key.clone(), task.compile_one(key, &self.state))).collect();
@@ -187,7 +194,7 @@ impl Compiler {
             return Err(task.failures);
         }
         let mut snapshot = Snapshot::clone(&before);
-        snapshot.revision = revision;
+        (snapshot.revision, snapshot.geography) = (revision, geography);
         let gone = self.state.place_changed(&mut snapshot, config, compiled);
         Ok(Changed { snapshot: self.keep(snapshot), gone: Some(gone) })
     }
@@ -387,6 +394,7 @@ fn empty(config: &Config, access_format: Option<Arc<AccessFormat>>) -> Snapshot 
         listeners: Arc::default(),
         certificates: Arc::default(),
         sessions: None,
+        geography: None,
     }
 }
 

@@ -1,4 +1,5 @@
-//! The inputs of compiling from outside: three ports, which the control side implements.
+//! The inputs of compiling from outside: three ports, which the control side implements, and what was read
+//! beforehand.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use serde_json::Value;
 use sigma_config::Problem;
 use sigma_config::resources;
 use sigma_net::tls::{Authorities, ClientTls};
+use sigma_plugin::geography::Geography;
 use sigma_upstream::endpoint::UpstreamCell;
 use sigma_upstream::health::plan::Plan;
 
@@ -50,7 +52,7 @@ pub trait FileSource {
     fn read(&self, path: &Path) -> Result<Vec<u8>, String>;
 }
 
-/// The three ports of one compilation.
+/// The inputs of one compilation.
 pub struct Sources<'s> {
     /// Endpoints of upstreams.
     pub endpoints: &'s mut dyn EndpointSource,
@@ -58,12 +60,15 @@ pub struct Sources<'s> {
     pub secrets: &'s dyn SecretSource,
     /// Files.
     pub files: &'s mut dyn FileSource,
+    /// What the databases of addresses say; read beforehand, as they are large.
+    pub geography: Option<Geography>,
 }
 
 impl Sources<'_> {
     /// The same ports for a shorter time.
     pub(super) fn reborrow(&mut self) -> Sources<'_> {
-        Sources { endpoints: self.endpoints, secrets: self.secrets, files: self.files }
+        let geography = self.geography.clone();
+        Sources { endpoints: self.endpoints, secrets: self.secrets, files: self.files, geography }
     }
 }
 

@@ -68,7 +68,7 @@ impl EndpointSource for Nowhere {
 
 /// Compiles without anything outside.
 pub(crate) fn alone<T>(compile: impl FnOnce(Sources<'_>) -> T) -> T {
-    compile(Sources { endpoints: &mut Nowhere, secrets: &NoSecrets, files: &mut NoFiles })
+    compile(Sources { endpoints: &mut Nowhere, secrets: &NoSecrets, files: &mut NoFiles, geography: None })
 }
 
 fn compiler() -> Compiler {

@@ -19,7 +19,7 @@ impl Exchange<'_, '_> {
             || upstream.criteria.is_some()
             || affinity.is_some_and(|affinity| affinity.asks_variables());
         if asks_variables && !self.stage.is_guided() {
-            self.scratch.ctx.client = client(&self.down);
+            self.scratch.ctx.client = client(&self.down, &self.view);
         }
         let session = affinity.map(|affinity| affinity.session(&self.scratch.ctx)).unwrap_or_default();
         let key = self.hash_key(upstream).map(Vec::into_boxed_slice);

@@ -36,11 +36,13 @@ impl Exchange<'_, '_> {
         {
             if !self.stage.is_guided() && format.asks_for_variables() {
                 // Left over from an exchange before, of somebody else.
-                self.scratch.ctx.client = client(&self.down);
+                self.scratch.ctx.client = client(&self.down, &self.view);
             }
             let clock = self.worker.clock.borrow();
             sink.line(|out| format.render(self, &clock, out));
         }
+        // Memory that waits for another exchange would keep databases that nobody asks any more.
+        self.scratch.ctx.client.geography = None;
     }
 
     fn attempts(&self, out: &mut Vec<u8>, mut value: impl FnMut(&Attempt, &mut Vec<u8>)) -> bool {

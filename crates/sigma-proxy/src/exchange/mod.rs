@@ -188,7 +188,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
     fn open_to_plugins(&mut self, route: Option<&Route>) {
         self.stage.guide();
         let ctx = &mut self.scratch.ctx;
-        ctx.client = client(&self.down);
+        ctx.client = client(&self.down, &self.view);
         ctx.record.connection_requests = self.down.request_number();
         let Some(route) = route else { return };
         ctx.route = Some(std::sync::Arc::clone(&route.facts));
@@ -228,6 +228,7 @@ impl<'x, 'c> Exchange<'x, 'c> {
         }
         let tls = self.down.tls_session().map(|session| &*session.tls);
         let request = RequestView::new(&ctx.request, &path, *self.down.origin()).within(tls);
+        let request = request.located(snapshot.geography.as_ref());
         let number = match snapshot.router.find(&request, params) {
             Outcome::Route(number) => number,
             Outcome::NotFound => {
@@ -296,7 +297,7 @@ fn last_recipient(method: Method) -> Box<Draft> {
 }
 
 /// Where the request came from, for plugins.
-fn client(down: &websocket::Client<'_>) -> Client {
+fn client(down: &websocket::Client<'_>, view: &View) -> Client {
     let origin = down.origin();
     Client {
         addr: origin.peer.ip(),
@@ -305,6 +306,7 @@ fn client(down: &websocket::Client<'_>) -> Client {
         local: origin.local,
         connection: origin.connection,
         tls: down.tls(),
+        geography: view.geography.clone(),
     }
 }
 

@@ -9,6 +9,7 @@ use sigma_http::{HeaderId, Method, RequestHead};
 use sigma_net::Peer;
 use sigma_plugin::address::IpText;
 use sigma_plugin::context::Tls;
+use sigma_plugin::geography::Geography;
 use sigma_plugin::variables::{argument, basic_user, cookie, host_name, joined, of_process};
 
 use crate::connection::Origin;
@@ -51,17 +52,23 @@ pub(super) struct RequestView<'r> {
     host: Cow<'r, [u8]>,
     origin: Origin,
     tls: Option<&'r Tls>,
+    geography: Option<&'r Geography>,
 }
 
 impl<'r> RequestView<'r> {
     /// A request that came in plain text.
     pub(super) fn new(head: &'r RequestHead, path: &'r NormalPath<'r>, origin: Origin) -> RequestView<'r> {
-        RequestView { head, path, host: host_name(head.authority()), origin, tls: None }
+        RequestView { head, path, host: host_name(head.authority()), origin, tls: None, geography: None }
     }
 
     /// The same in this TLS session, if it came in one.
     pub(super) fn within(self, tls: Option<&'r Tls>) -> RequestView<'r> {
         RequestView { tls, ..self }
+    }
+
+    /// The same, of an address whose place these databases know.
+    pub(super) fn located(self, geography: Option<&'r Geography>) -> RequestView<'r> {
+        RequestView { geography, ..self }
     }
 
     /// Variables that are asked for too seldom to have a name of their own. What is only known later
@@ -70,6 +77,9 @@ impl<'r> RequestView<'r> {
         let text = |text: &'r str| Some(VarValue::text(text));
         if let Some(name) = name.strip_prefix("ssl_") {
             return self.tls?.fact(name).and_then(text);
+        }
+        if let Some(name) = name.strip_prefix("geoip_") {
+            return self.geography?.fact(self.origin.peer.ip()?, name).map(VarValue::Text);
         }
         match name {
             "https" => self.tls.and_then(|_| text("on")),

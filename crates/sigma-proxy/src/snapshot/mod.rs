@@ -20,6 +20,7 @@ use sigma_config::resources::{self, PriorityClass};
 use sigma_config::settings::{ListenAddress, Settings};
 use sigma_observe::access::AccessFormat;
 use sigma_plugin::context::RouteFacts;
+use sigma_plugin::geography::Geography;
 use sigma_plugin::{Chain, Consumers};
 
 use crate::compile::Sessions;
@@ -66,6 +67,8 @@ pub struct Snapshot {
     pub(crate) certificates: Arc<ServerCertificates>,
     /// How their sessions are resumed; passes to the next generation.
     pub(crate) sessions: Option<Arc<Sessions>>,
+    /// Where addresses are, if databases are named.
+    pub(crate) geography: Option<Geography>,
 }
 
 /// A compiled route.

@@ -37,6 +37,7 @@ mod plugins_limit;
 mod plugins_log;
 mod plugins_rewrite;
 mod plugins_traffic;
+mod policies;
 mod pool;
 mod process;
 mod quarantine;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-use sigma_testkit::{EtcdServer, Origin, free_port, until};
+use sigma_testkit::{EtcdServer, Origin, Places, free_port, until};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -62,9 +62,11 @@ fn plugin_pages() -> Vec<String> {
 
 const RECIPES: &str = "docs/recipes.md";
 
+const POLICIES: &str = "docs/policies.md";
+
 /// Whether a test of this file types the commands of a page.
 pub(crate) fn is_followed(page: &str) -> bool {
-    page == RECIPES || plugin_pages().iter().any(|known| known == page)
+    page == RECIPES || page == POLICIES || plugin_pages().iter().any(|known| known == page)
 }
 
 /// Pages that are followed at the same time.
@@ -117,7 +119,17 @@ fn every_plugin_does_what_its_example_shows() {
 
 #[test]
 fn every_recipe_does_what_it_shows() {
-    let page = read(RECIPES);
+    follow_sections_of(RECIPES);
+}
+
+#[test]
+fn every_policy_does_what_it_shows() {
+    follow_sections_of(POLICIES);
+}
+
+/// Follows the sections of a page, each of which is a whole configuration with commands.
+fn follow_sections_of(page: &str) {
+    let page = read(page);
     let sections: Vec<Section> = page
         .split("\n## ")
         .skip(1)
@@ -126,9 +138,9 @@ fn every_recipe_does_what_it_shows() {
     for Section { name, text, .. } in &sections {
         let blocks = blocks_of(text);
         let has = |language: &str| blocks.iter().any(|(of, _)| of == language);
-        assert!(has("yaml") && has("console"), "the recipe `{name}` has no configuration or no command");
+        assert!(has("yaml") && has("console"), "`{name}` has no configuration or no command");
         let anchor = name.to_lowercase().replace(' ', "-");
-        assert!(page.contains(&format!("](#{anchor})")), "the table of recipes does not name `{name}`");
+        assert!(page.contains(&format!("](#{anchor})")), "the table of the page does not name `{name}`");
     }
     follow_all(&sections);
 }
@@ -196,6 +208,8 @@ impl Reader {
         let dir = tempfile::tempdir().unwrap();
         // A terminal would show no progress here either.
         fs::write(dir.path().join(".curlrc"), "silent\n").unwrap();
+        let places = Places::new("Country").city("127.0.0.0/8", ["EU", "DE", "Germany", "", "", ""]);
+        fs::write(dir.path().join("country.mmdb"), places.content()).unwrap();
         let (mut ports, mut servers) = (Vec::new(), Vec::new());
         for port in PORTS.into_iter().filter(|port| text.contains(port) || start.contains(port)) {
             let server = Server::on(port);

@@ -129,7 +129,8 @@ fn compiled(text: &str, plugins: Roster) -> Arc<Snapshot> {
     let options = ParseOptions { plugins: &plugins, ..ParseOptions::default() };
     let config = sigma_config::parse(text, &options).unwrap().config;
     let compiler = Compiler::new(Arc::new(plugins), Arc::default());
-    let sources = Sources { endpoints: &mut Fixed, secrets: &NoSecrets, files: &mut NoFiles };
+    let sources =
+        Sources { endpoints: &mut Fixed, secrets: &NoSecrets, files: &mut NoFiles, geography: None };
     compiler.compile(&config, 0, sources).unwrap().1
 }
 
