@@ -6,6 +6,7 @@
 mod auth;
 mod batch;
 mod condition;
+mod decisions;
 mod limit;
 mod log;
 mod log_throttle;

@@ -1,11 +1,14 @@
 //! `forward-auth`: another service says who may pass.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
+use aws_lc_rs::rand;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sigma_config::Problem;
+use sigma_config::described::schema_of;
 use sigma_config::template::Template;
 use sigma_http::{HeaderId, Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
@@ -15,6 +18,7 @@ use sigma_plugin::step::BodyRead;
 use sigma_plugin::variables::host_name;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
+use crate::decisions::{self, Bound, Decisions, Known};
 use crate::log_throttle::LogThrottle;
 use crate::rewrite::fields::{frames, is_name};
 
@@ -25,8 +29,12 @@ pub(crate) static FORWARD_AUTH: Descriptor = Descriptor {
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
     warnings: Some(|_, conf| warnings(conf)),
-    variables: &[VariablePlace::guard("extra_headers.*", VariableForm::Template)],
+    variables: &[
+        VariablePlace::guard("extra_headers.*", VariableForm::Template),
+        VariablePlace::guard("cache.key.*", VariableForm::Template),
+    ],
     upstreams: Some(|conf| upstream(conf).into_iter().collect()),
+    attributes: Some(schema_of::<Bound>),
     build: |build| Ok(Arc::new(ForwardAuth::new(build)?)),
     ..Descriptor::of::<Config>()
 };
@@ -67,12 +75,20 @@ const SERVICE: &str = "service";
 /// Most bytes of the service's answer: a page for a person, or a sentence for a program.
 const ANSWER_BYTES: usize = 1 << 20;
 
+/// Most bytes of an answer that is remembered.
+const REMEMBERED_BYTES: usize = 8 << 10;
+
 /// Asks an HTTP service whether a request may pass.
 ///
 /// A status below 300 lets it pass; any other is the answer. The service learns of the request by
 /// `X-Forwarded-Proto`, `X-Forwarded-Method`, `X-Forwarded-Host`, `X-Forwarded-Uri` and
 /// `X-Forwarded-For`. It is an upstream of the plugin's own: its name is resolved beforehand, and its
 /// connections are kept. An answer of more than 1 MiB counts as none.
+///
+/// With `cache` each worker remembers what the service has said, 8192 answers at most or
+/// `plugin_attr.forward-auth.worker_decisions`, and requests that ask the same at the same time ask once.
+/// Answers of more than 8 KiB are not remembered, nor refusals that set a cookie or come with another
+/// status than 401, 403, 404 and 429, nor that there was no answer.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The service's URL, with `http` or `https`.
@@ -118,9 +134,40 @@ struct Config {
     /// Most bytes of a body that goes with the call.
     #[schemars(range(min = 1), extend("default" = 67_108_864))]
     max_req_body_size: usize,
+    /// Remembering what the service has said; unset: it is asked about each request.
+    #[serde(default)]
+    cache: Option<Cache>,
 }
 
-impl Configuration for Config {}
+/// How long what the service has said is remembered. `no-store`, `no-cache`, `private` and `max-age` in the
+/// `Cache-Control` of its answer shorten it.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Cache {
+    /// Seconds for which a request that may pass is not asked about again: so long it passes after the service
+    /// has changed its mind.
+    #[schemars(range(min = 1, max = 86_400))]
+    ttl: u64,
+    /// The same for one that may not pass; 0: such a request is asked about each time.
+    #[schemars(range(max = 86_400), extend("default" = 0))]
+    refusal_ttl: u64,
+    /// What the decision depends on, texts with variables such as `$http_authorization` and `$request_method`;
+    /// unset: all that the service gets to know of a request. Requests that agree in it share a decision,
+    /// whatever else differs.
+    #[serde(default)]
+    #[schemars(with = "Option<Vec<String>>", length(min = 1, max = 16))]
+    key: Option<Vec<Template>>,
+}
+
+impl Configuration for Config {
+    fn check(&self) -> Result<(), String> {
+        if self.cache.is_some() && self.request_method == CallMethod::Post {
+            let hint = "use request_method GET, or leave cache out";
+            return Err(format!("cache: with POST the service decides by the body of each request; {hint}"));
+        }
+        Ok(())
+    }
+}
 
 #[derive(Clone, Copy, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
@@ -208,13 +255,59 @@ struct Inquiry {
     /// The key of the service's upstream.
     upstream: Box<str>,
     config: Config,
+    /// No other instance has it, nor had it before: what that was told is not for this one.
+    number: [u8; 16],
+    bound: Bound,
 }
 
 impl ForwardAuth {
     fn new(build: &Build<'_>) -> Result<ForwardAuth, String> {
         let upstream = build.upstream_key(SERVICE).into();
-        Ok(ForwardAuth(Arc::new(Inquiry { upstream, config: build.config()? })))
+        let mut number = [0; 16];
+        rand::fill(&mut number).map_err(|_| "this machine has no random numbers")?;
+        let (config, bound) = (build.config()?, Bound::of(build)?);
+        Ok(ForwardAuth(Arc::new(Inquiry { upstream, config, number, bound })))
     }
+}
+
+/// What the service has decided.
+#[derive(Debug, PartialEq)]
+enum Verdict {
+    /// The request passes; the values of `upstream_headers` in their order.
+    Pass(Vec<Option<Vec<u8>>>),
+    /// The request is answered.
+    Refusal { status: u16, fields: Vec<(String, Vec<u8>)>, body: Vec<u8> },
+    /// There was no answer.
+    None,
+}
+
+impl Verdict {
+    fn bytes(&self) -> usize {
+        match self {
+            Verdict::Pass(values) => values.iter().flatten().map(Vec::len).sum(),
+            Verdict::Refusal { fields, body, .. } => {
+                body.len() + fields.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
+            }
+            Verdict::None => 0,
+        }
+    }
+}
+
+/// What `Cache-Control` leaves of a time in seconds.
+fn shortened(ttl: u64, answer: &Headers) -> u64 {
+    let fields = answer.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"Cache-Control"));
+    let directives = fields.flat_map(|(_, value)| value.split(|byte| *byte == b','));
+    directives.fold(ttl, |ttl, directive| {
+        // What is no text names no directive that is known.
+        let directive = str::from_utf8(directive).unwrap_or_default().trim().to_ascii_lowercase();
+        match directive.split_once('=').map_or((&*directive, ""), |(name, value)| (name.trim(), value.trim()))
+        {
+            ("no-store" | "no-cache" | "private", _) => 0,
+            // An age that cannot be read is none.
+            ("max-age", age) => ttl.min(age.trim_matches('"').parse().unwrap_or(0)),
+            _ => ttl,
+        }
+    })
 }
 
 impl Inquiry {
@@ -256,10 +349,39 @@ impl Inquiry {
     fn ask(self: &Arc<Inquiry>, ctx: &mut Context, env: &Env<'_>, body: Option<Vec<u8>>) -> Step {
         let Some(headers) = self.fields(ctx) else {
             let error = CallError("a variable brought a line end into a field".to_owned());
-            return self.settle(Err(error), ctx);
+            return self.follow(&self.verdict(Err(error)), ctx);
         };
+        let Some(cache) = &self.config.cache else {
+            let inquiry = Arc::clone(self);
+            return Step::wait(env.outbound.call(self.call(headers, ctx, body)), move |answer, ctx, _| {
+                inquiry.follow(&inquiry.verdict(answer), ctx)
+            });
+        };
+        let inquiry = Arc::clone(self);
+        let decisions = env.local.part(|| Rc::new(Decisions::<Verdict>::default()));
+        match decisions.look(self.key(cache, &headers, ctx), env.now_ms) {
+            Known::Decided(verdict) => self.follow(&verdict, ctx),
+            Known::Asked(pending) => Step::wait(pending.wait(), move |verdict, ctx, env| match verdict {
+                Some(verdict) => inquiry.follow(&verdict, ctx),
+                None => inquiry.ask(ctx, env, None),
+            }),
+            Known::Nothing(asking) => {
+                let calling = env.outbound.call(self.call(headers, ctx, body));
+                Step::wait(calling, move |answer, ctx, env| {
+                    let kept_s = answer.as_ref().map_or(0, |answer| inquiry.kept_s(answer));
+                    let verdict = Rc::new(inquiry.verdict(answer));
+                    let is_kept = kept_s > 0 && verdict.bytes() <= REMEMBERED_BYTES;
+                    let until_ms = is_kept.then(|| env.now_ms.saturating_add(kept_s * 1_000));
+                    asking.answer(&verdict, until_ms, inquiry.bound);
+                    inquiry.follow(&verdict, ctx)
+                })
+            }
+        }
+    }
+
+    fn call(&self, headers: Headers, ctx: &Context, body: Option<Vec<u8>>) -> Call {
         let (config, service) = (&self.config, &self.config.uri);
-        let call = Call {
+        Call {
             upstream: self.upstream.clone(),
             method: match config.request_method {
                 CallMethod::Get => Method::Get,
@@ -272,48 +394,79 @@ impl Inquiry {
             body,
             timeout_ms: config.timeout,
             limit: ANSWER_BYTES,
+        }
+    }
+
+    /// What the decision about a request is remembered by.
+    fn key(&self, cache: &Cache, told: &Headers, ctx: &Context) -> decisions::Key {
+        let parts: Vec<Vec<u8>> = match &cache.key {
+            Some(templates) => templates.iter().map(|template| template.rendered(ctx)).collect(),
+            None => told.iter().flat_map(|(name, value)| [name.to_vec(), value.to_vec()]).collect(),
         };
-        let inquiry = Arc::clone(self);
-        Step::wait(env.outbound.call(call), move |answer, ctx, _| inquiry.settle(answer, ctx))
+        decisions::key(std::iter::once(&self.number[..]).chain(parts.iter().map(Vec::as_slice)))
+    }
+
+    /// Seconds for which an answer is remembered.
+    fn kept_s(&self, answer: &Answer) -> u64 {
+        let Some(cache) = &self.config.cache else { return 0 };
+        let ttl = match answer.status {
+            ..300 => cache.ttl,
+            // A cookie is for one client.
+            401 | 403 | 404 | 429 if answer.headers.find(b"Set-Cookie").is_none() => cache.refusal_ttl,
+            _ => 0,
+        };
+        shortened(ttl, &answer.headers)
     }
 
     /// What the service's answer comes to.
-    fn settle(&self, answer: Result<Answer, CallError>, ctx: &mut Context) -> Step {
-        let answer = match answer {
-            Ok(answer) if answer.status >= 300 => return self.refuse(answer).into(),
-            Ok(answer) => Some(answer),
+    fn verdict(&self, answer: Result<Answer, CallError>) -> Verdict {
+        match answer {
+            Ok(answer) if answer.status >= 300 => {
+                let mut fields = Vec::new();
+                for FieldName(name) in &self.config.client_headers {
+                    let of_name = answer.headers.iter();
+                    let of_name = of_name.filter(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes()));
+                    fields.extend(of_name.map(|(_, value)| (name.clone(), value.to_vec())));
+                }
+                Verdict::Refusal { status: answer.status, fields, body: answer.body }
+            }
+            Ok(answer) => {
+                let value = |FieldName(name): &FieldName| answer.headers.find(name.as_bytes());
+                let values = self.config.upstream_headers.iter().map(value);
+                Verdict::Pass(values.map(|value| value.map(<[u8]>::to_vec)).collect())
+            }
             Err(error) => {
                 static COMPLAINT: LogThrottle = LogThrottle::new();
                 if let Some(left_out) = COMPLAINT.due() {
                     tracing::error!(left_out, %error, "forward-auth: the service gave no answer");
                 }
-                if !self.config.allow_degradation {
-                    return Reply::new(self.config.status_on_error).text(Vec::new()).into();
+                Verdict::None
+            }
+        }
+    }
+
+    fn follow(&self, verdict: &Verdict, ctx: &mut Context) -> Step {
+        let values = match verdict {
+            Verdict::Pass(values) => &values[..],
+            Verdict::None if self.config.allow_degradation => &[],
+            Verdict::None => return Reply::new(self.config.status_on_error).text(Vec::new()).into(),
+            Verdict::Refusal { status, fields, body } => {
+                let mut reply = Reply::new(*status);
+                for (name, value) in fields {
+                    reply = reply.header(name.clone(), value.clone());
                 }
-                None
+                return if body.is_empty() { reply } else { reply.text(body.clone()) }.into();
             }
         };
         let headers = &mut ctx.request.headers;
-        for FieldName(name) in &self.config.upstream_headers {
+        for (number, FieldName(name)) in self.config.upstream_headers.iter().enumerate() {
             // What the client says of itself is not what the service says of it.
             headers.remove_name(name.as_bytes());
-            if let Some(value) = answer.as_ref().and_then(|answer| answer.headers.find(name.as_bytes())) {
+            if let Some(value) = values.get(number).and_then(Option::as_ref) {
                 headers.append(name, value);
             }
         }
         Step::Next
-    }
-
-    fn refuse(&self, answer: Answer) -> Reply {
-        let mut reply = Reply::new(answer.status);
-        for FieldName(name) in &self.config.client_headers {
-            for (known, value) in answer.headers.iter() {
-                if known.eq_ignore_ascii_case(name.as_bytes()) {
-                    reply = reply.header(name.clone(), value);
-                }
-            }
-        }
-        if answer.body.is_empty() { reply } else { reply.text(answer.body) }
     }
 }
 
@@ -370,6 +523,16 @@ mod tests {
         check(json!({"uri": "http://a", "extra_headers": {"host": "x"}}), "the gateway itself sets");
         check(json!({"uri": "http://a", "request_headers": ["a b"]}), "is no name of a header field");
         check(json!({"uri": "http://a", "extra_headers": {"X": "$nonsense"}}), "nonsense");
+        check(json!({"uri": "http://a", "cache": {"ttl": 10}}), "");
+        check(json!({"uri": "http://a", "cache": {"ttl": 0}}), "expected 0 to be at least 1");
+        check(json!({"uri": "http://a", "cache": {"ttl": 1, "key": ["$nonsense"]}}), "nonsense");
+        check(
+            json!({"uri": "http://a", "cache": {"ttl": 1, "key": []}}),
+            "expect array to have at least 1 items",
+        );
+        check(json!({"uri": "http://a", "cache": {"ttl": 1, "size": 1}}), "additional properties forbidden");
+        let post = json!({"uri": "http://a", "request_method": "POST", "cache": {"ttl": 1}});
+        check(post, "use request_method GET, or leave cache out");
     }
 
     #[test]
@@ -450,13 +613,54 @@ mod tests {
             Answer { status, headers, body: body.into() }
         };
         let mut case = Case::new("GET / HTTP/1.1\nHost: h\nX-User: root");
-        let passed = plugin.0.settle(Ok(answer(204, &[("x-user", "jack")], "")), &mut case.ctx);
+        let settle = |answer, case: &mut Case| plugin.0.follow(&plugin.0.verdict(answer), &mut case.ctx);
+        let passed = settle(Ok(answer(204, &[("x-user", "jack")], "")), &mut case);
         assert!(matches!(passed, Step::Next));
         assert_eq!(case.sent("X-User").as_deref(), Some("jack"));
-        assert!(matches!(plugin.0.settle(Ok(answer(200, &[], "")), &mut case.ctx), Step::Next));
+        assert!(matches!(settle(Ok(answer(200, &[], "")), &mut case), Step::Next));
         assert_eq!(case.sent("X-User"), None);
-        let step = plugin.0.settle(Ok(answer(302, &[("location", "/login"), ("x", "y")], "")), &mut case.ctx);
+        let step = settle(Ok(answer(302, &[("location", "/login"), ("x", "y")], "")), &mut case);
         let Step::Reply(reply) = step else { panic!("a redirect is a refusal") };
         assert_eq!((reply.status, reply.headers.len(), reply.body), (302, 1, None));
+    }
+
+    #[test]
+    fn what_is_remembered() {
+        let plugin = plugin(json!({"cache": {"ttl": 60, "refusal_ttl": 5}}));
+        let check = |status, fields: &[(&str, &str)], expected| {
+            let mut headers = Headers::default();
+            fields.iter().for_each(|(name, value)| headers.append(name, value.as_bytes()));
+            let answer = Answer { status, headers, body: Vec::new() };
+            assert_eq!(plugin.0.kept_s(&answer), expected, "{status} {fields:?}");
+        };
+        check(200, &[], 60);
+        check(204, &[("Cache-Control", "max-age=10, public")], 10);
+        check(200, &[("cache-control", "MAX-AGE = 90")], 60);
+        check(200, &[("Cache-Control", "max-age=10"), ("Cache-Control", "max-age=3")], 3);
+        for private in ["no-store", "No-Cache=\"x\"", "private", "max-age=x", "max-age=-1", "max-age=0"] {
+            check(200, &[("Cache-Control", private)], 0);
+        }
+        for (status, expected) in [(401, 5), (403, 5), (404, 5), (429, 5), (302, 0), (500, 0), (503, 0)] {
+            check(status, &[], expected);
+            check(status, &[("Set-Cookie", "a=b")], 0);
+        }
+    }
+
+    #[test]
+    fn requests_share_what_the_operator_says() {
+        let key = |plugin: &ForwardAuth, head: &str| {
+            let ctx = &Case::new(&format!("{head} HTTP/1.1\nHost: h")).ctx;
+            let cache = plugin.0.config.cache.as_ref().unwrap();
+            plugin.0.key(cache, &plugin.0.fields(ctx).unwrap(), ctx)
+        };
+        let whole = plugin(json!({"cache": {"ttl": 60, "refusal_ttl": 0}}));
+        assert_eq!(key(&whole, "GET /a"), key(&whole, "GET /a"));
+        assert_ne!(key(&whole, "GET /a"), key(&whole, "GET /b"));
+        assert_ne!(key(&whole, "GET /a"), key(&whole, "PUT /a"));
+        let by = plugin(json!({"cache": {"ttl": 60, "refusal_ttl": 0, "key": ["$arg_a", "$arg_b"]}}));
+        assert_eq!(key(&by, "GET /a?a=1"), key(&by, "PUT /b?a=1&c=2"));
+        assert_ne!(key(&by, "GET /?a=1"), key(&by, "GET /?b=1"));
+        let other = plugin(json!({"cache": {"ttl": 60, "refusal_ttl": 0}}));
+        assert_ne!(key(&whole, "GET /a"), key(&other, "GET /a"), "instances share nothing");
     }
 }
