@@ -232,3 +232,20 @@ pub(crate) fn spawning(runtime: &tokio::runtime::Handle) -> impl Fn(sigma_plugin
     let runtime = runtime.clone();
     move |work| drop(runtime.spawn(work))
 }
+
+/// A node whose background work goes on, on a thread of its own.
+pub(crate) struct Beside {
+    pub(crate) node: Arc<Node>,
+    /// Ends the thread.
+    _end: tokio::sync::oneshot::Sender<()>,
+}
+
+impl Beside {
+    pub(crate) fn new() -> Beside {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (_end, end) = tokio::sync::oneshot::channel::<()>();
+        let node = Arc::new(Node::new(spawning(runtime.handle()), Value::Null, String::new()));
+        std::thread::spawn(move || runtime.block_on(end));
+        Beside { node, _end }
+    }
+}

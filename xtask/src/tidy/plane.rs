@@ -61,6 +61,10 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugin/src/facts.rs",
                 "held while a pointer is copied, for the pages of operators",
             ),
+            (
+                "crates/sigma-plugins/src/auth/tokens/source.rs",
+                "taken when an instance is built or first used; the other one on the control thread",
+            ),
             ("crates/sigma-plugins/src/batch.rs", "taken when an instance is built"),
             ("crates/sigma-plugins/src/limit/count/mod.rs", "taken when an instance is built"),
             (

@@ -12,6 +12,7 @@ mod jwt_auth;
 mod key_auth;
 mod multi_auth;
 mod policy;
+mod tokens;
 
 pub(crate) use attach_consumer_label::ATTACH_CONSUMER_LABEL;
 pub(crate) use basic_auth::BASIC_AUTH;

@@ -13,6 +13,7 @@ use sigma_plugin::{
     Step,
 };
 
+use super::jwt_auth::claimed_fields;
 use crate::log_throttle::LogThrottle;
 
 /// Asks other plugins who a request is from.
@@ -106,6 +107,8 @@ fn child(place: String, name: &str, conf: &Value) -> Child {
 
 struct MultiAuth {
     methods: Arc<[Arc<Entry>]>,
+    /// Fields in which one of them tells the node of the client. Whichever succeeds, they are not the client's.
+    owned: Vec<String>,
 }
 
 impl MultiAuth {
@@ -115,7 +118,11 @@ impl MultiAuth {
             let method = build.child(name, conf, &place)?;
             method.kind.authenticates().then_some(method).ok_or_else(|| not_supported(name))
         };
-        Ok(MultiAuth { methods: methods(build.conf).map(method).collect::<Result<_, _>>()? })
+        let owned = methods(build.conf).flat_map(|(_, _, conf)| claimed_fields(conf)).map(str::to_owned);
+        Ok(MultiAuth {
+            owned: owned.collect(),
+            methods: methods(build.conf).map(method).collect::<Result<_, _>>()?,
+        })
     }
 }
 
@@ -201,6 +208,7 @@ impl Attempt {
 
 impl Plugin for MultiAuth {
     fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        self.owned.iter().for_each(|field| ctx.request.headers.remove_name(field.as_bytes()));
         let (methods, before) = (Arc::clone(&self.methods), Before::of(ctx));
         Attempt { methods, before, failures: Vec::new(), challenges: Vec::new() }.go_on(ctx, env)
     }

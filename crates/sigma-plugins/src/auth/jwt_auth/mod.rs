@@ -2,11 +2,11 @@
 //!
 //! | file | role |
 //! |---|---|
-//! | `token` | text to header, claims and signature; the claims that have a time |
-//! | `key` | what a consumer's tokens are verified with |
+//! | `consumer` | what a consumer's tokens are verified with |
+//! | `claim_fields` | claims as fields that the node gets |
 
-mod key;
-mod token;
+mod claim_fields;
+mod consumer;
 
 use std::sync::Arc;
 
@@ -15,11 +15,15 @@ use serde::Deserialize;
 use serde_json::Value;
 use sigma_plugin::descriptor::parsed;
 use sigma_plugin::variables::cookie;
-use sigma_plugin::{Auth, Configuration, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{
+    Auth, Build, Configuration, Context, Descriptor, Env, Identity, Phase, PhaseSet, Plugin, Step,
+};
 
-use self::key::Verifier;
-use self::token::{Claim, Token};
+use self::claim_fields::ClaimFields;
+pub(super) use self::claim_fields::fields_of as claimed_fields;
+use self::consumer::Verifier;
 use super::policy::{AuthPolicy, FieldName, Refusal, Scheme, only_argument, remove_cookie};
+use super::tokens::{Claim, Lookup, Token, is_for};
 
 /// Recognises a consumer by a JSON Web Token.
 pub(crate) static JWT_AUTH: Descriptor = Descriptor {
@@ -29,10 +33,11 @@ pub(crate) static JWT_AUTH: Descriptor = Descriptor {
     phases: PhaseSet::of(&[Phase::Rewrite]),
     auth: Some(Auth {
         parse: |conf| Ok(Arc::new(Verifier::new(parsed(conf)?)?)),
-        ..Auth::of::<key::Consumer>("key")
+        ..Auth::of::<consumer::Consumer>("key")
     }),
-    warnings: Some(key::warnings),
-    ..Descriptor::itself::<JwtAuth>()
+    warnings: Some(consumer::warnings),
+    build: |build| Ok(Arc::new(JwtAuth::new(build)?)),
+    ..Descriptor::of::<Config>()
 };
 
 const EXAMPLE: &str = r#"```yaml
@@ -69,8 +74,12 @@ WWW-Authenticate: Bearer realm="jwt"
 /// The token is taken from the header, else from the query, else from a cookie. A claim names the
 /// consumer's key; the consumer says the algorithm and the secret or public key, and a token with any
 /// other algorithm is refused. `exp` and `nbf` are honoured where they are present.
+///
+/// Instead of a key a consumer may have the URL of an issuer's keys, `jwks_uri`: then the issuer may change
+/// them at any time. With `key_claim_name: iss` such a consumer is an issuer, and stands for all whom it
+/// gives tokens to.
 #[derive(Deserialize, JsonSchema)]
-struct JwtAuth {
+struct Config {
     /// The header that holds the token, with or without `Bearer` before it.
     #[schemars(extend("default" = "authorization"))]
     header: FieldName,
@@ -89,13 +98,22 @@ struct JwtAuth {
     /// Claims that must be present, and in time. If empty, those that are present must be in time.
     #[schemars(extend("uniqueItems" = true))]
     claims_to_verify: Option<Vec<Claim>>,
+    /// Whom a token may be for: its claim `aud` must name one of these.
+    #[schemars(length(min = 1), extend("uniqueItems" = true))]
+    audience: Option<Vec<String>>,
+    /// Claims of a good token that the node gets, each in the field that stands beside it: `{sub: X-User}`.
+    /// What the client sent in these fields never reaches it. Lists and objects are written as JSON.
+    claims_to_headers: Option<ClaimFields>,
     #[serde(flatten)]
-    policy: AuthPolicy<Self>,
+    policy: AuthPolicy<Bearer>,
 }
 
-impl Configuration for JwtAuth {}
+impl Configuration for Config {}
 
-impl Scheme for JwtAuth {
+/// The scheme of RFC 6750.
+struct Bearer;
+
+impl Scheme for Bearer {
     const PLUGIN: &str = "jwt-auth";
     const NAME: &str = "Bearer";
     const REALM: &str = "jwt";
@@ -107,7 +125,7 @@ const FAILED: &str = "failed to verify jwt";
 /// What the client is told of a token that cannot be read.
 const INVALID: &str = "JWT token invalid";
 
-impl JwtAuth {
+impl Config {
     /// The text of the token. Empty for a query argument that holds none.
     fn token(&self, ctx: &Context) -> Option<Vec<u8>> {
         const SCHEME: &[u8] = b"bearer ";
@@ -126,7 +144,18 @@ impl JwtAuth {
         remove_cookie(&mut ctx.request.headers, &self.cookie);
     }
 
-    fn verify<'e>(&self, token: &Token, env: &Env<'e>) -> Result<&'e Arc<Identity>, Refusal> {
+    /// The token of a request.
+    fn read(&self, ctx: &mut Context) -> Result<Token, Refusal> {
+        let text = self.token(ctx);
+        if self.policy.hide_credentials {
+            self.hide(ctx);
+        }
+        let text = text.ok_or(Refusal::plain("Missing JWT token in request"))?;
+        Token::parse(text).map_err(|detail| Refusal { message: INVALID, detail })
+    }
+
+    /// Who is named by the claim.
+    fn find<'e>(&self, token: &Token, env: &Env<'e>) -> Result<&'e Arc<Identity>, Refusal> {
         let key = match token.claims.get(&self.key_claim_name) {
             None | Some(Value::Bool(false)) => return Err(Refusal::plain("missing user key in JWT token")),
             Some(key) => key.as_str(),
@@ -134,40 +163,69 @@ impl JwtAuth {
         const UNKNOWN: &str = "Invalid user key in JWT token";
         // A number is nobody's key, whatever its digits.
         let key = key.ok_or(Refusal { message: UNKNOWN, detail: "the user key is no text" })?;
-        let identity = self
-            .policy
-            .find(env, key.as_bytes(), UNKNOWN)
-            .map_err(|detail| Refusal { message: UNKNOWN, detail })?;
-        let failed = |detail| Refusal { message: FAILED, detail };
-        let verifier = identity.data::<Verifier>().ok_or(failed("the consumer has no key"))?;
-        verifier.verify(token).map_err(failed)?;
-        let now = env.unix_time().as_secs_f64().floor();
-        let required = self.claims_to_verify.as_deref().unwrap_or_default();
-        token.in_time(required, now, verifier.grace_s()).map_err(failed)?;
-        Ok(identity)
+        let found = self.policy.find(env, key.as_bytes(), UNKNOWN);
+        found.map_err(|detail| Refusal { message: UNKNOWN, detail })
     }
-}
 
-impl JwtAuth {
-    fn authenticate<'e>(&self, ctx: &mut Context, env: &Env<'e>) -> Result<&'e Arc<Identity>, Refusal> {
-        let text = self.token(ctx);
-        if self.policy.hide_credentials {
-            self.hide(ctx);
+    /// Lets the owner of the token in, or refuses. `is_last`: keys were fetched for it already.
+    fn decide(self: &Arc<Self>, token: Token, is_last: bool, ctx: &mut Context, env: &Env<'_>) -> Step {
+        let refuse = |refusal, ctx: &mut Context| self.policy.conclude(ctx, env, Err(refusal));
+        let failed = |detail| Refusal { message: FAILED, detail };
+        let identity = match self.find(&token, env) {
+            Ok(identity) => identity,
+            Err(refusal) => return refuse(refusal, ctx),
+        };
+        let Some(verifier) = identity.data::<Verifier>() else {
+            return refuse(failed("the consumer has no key"), ctx);
+        };
+        match verifier.verify(&token, env, is_last) {
+            Lookup::Verified => {}
+            Lookup::Refused(detail) => return refuse(failed(detail), ctx),
+            Lookup::Waits(fetched) => {
+                let config = Arc::clone(self);
+                return Step::wait(fetched, move |(), ctx, env| config.decide(token, true, ctx, env));
+            }
         }
-        let text = text.ok_or(Refusal::plain("Missing JWT token in request"))?;
-        let token = Token::parse(text).map_err(|detail| Refusal { message: INVALID, detail })?;
-        let identity = self.verify(&token, env)?;
+        if let Err(detail) = self.check_claims(&token, verifier.grace_s(), env) {
+            return refuse(failed(detail), ctx);
+        }
+        if let Some(fields) = &self.claims_to_headers {
+            fields.set(&token.claims, &mut ctx.request.headers);
+        }
         if self.store_in_ctx {
             ctx.set_variable("jwt_auth_payload", Value::Object(token.claims).to_string());
         }
-        Ok(identity)
+        self.policy.conclude(ctx, env, Ok(identity))
+    }
+
+    fn check_claims(&self, token: &Token, grace_s: f64, env: &Env<'_>) -> Result<(), &'static str> {
+        let now = env.unix_time().as_secs_f64().floor();
+        token.in_time(self.claims_to_verify.as_deref().unwrap_or_default(), now, grace_s)?;
+        match &self.audience {
+            Some(audience) if !is_for(&token.claims, audience) => Err("'aud' names somebody else"),
+            _ => Ok(()),
+        }
+    }
+}
+
+struct JwtAuth(Arc<Config>);
+
+impl JwtAuth {
+    fn new(build: &Build<'_>) -> Result<JwtAuth, String> {
+        Ok(JwtAuth(Arc::new(build.config()?)))
     }
 }
 
 impl Plugin for JwtAuth {
     fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
-        let found = self.authenticate(ctx, env);
-        self.policy.conclude(ctx, env, found)
+        let config = &self.0;
+        if let Some(fields) = &config.claims_to_headers {
+            fields.remove(&mut ctx.request.headers);
+        }
+        match config.read(ctx) {
+            Ok(token) => config.decide(token, false, ctx, env),
+            Err(refusal) => config.policy.conclude(ctx, env, Err(refusal)),
+        }
     }
 }
 

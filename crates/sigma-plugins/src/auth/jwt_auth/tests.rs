@@ -18,7 +18,8 @@ use sigma_config::plugins::PluginScope;
 use sigma_plugin::{Consumer, Phase};
 use std::sync::Arc;
 
-use crate::testing::{Case, entry, field, refusal_in, summary, warned};
+use super::super::tokens::signing::{Signer, set_of};
+use crate::testing::{Beside, Case, entry, field, refusal_in, summary, warned};
 
 /// Signs with one algorithm.
 type Sign<'s> = &'s dyn Fn(&[u8]) -> Vec<u8>;
@@ -326,4 +327,106 @@ fn short_rsa_keys_verify_where_they_are_allowed() {
     let (signed, signature) = SHORT_TOKEN.rsplit_once('.').unwrap();
     let forged = format!("{signed}.{}", signature.replacen(&signature[..4], "AAAA", 1));
     assert_eq!(told(&mut case, &json!({}), &request(&forged)), refused("failed to verify jwt"));
+}
+
+#[test]
+fn an_issuer_publishes_its_keys() {
+    let (signer, evil) = (Signer::new("k", "ES256"), Signer::new("k", "ES256"));
+    let set = set_of(&[&signer.jwk]);
+    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{set}", set.len());
+    let origin = sigma_testkit::Origin::answer(move |_| answer.clone().into_bytes()).unwrap();
+    let beside = Beside::new();
+    let mut case = knowing(&json!({
+        "key": "https://login.example", "algorithm": "ES256", "issuer": "https://login.example",
+        "jwks_uri": format!("http://127.0.0.1:{}/keys", origin.port()), "jwks_timeout": 20
+    }));
+    case.node = Arc::clone(&beside.node);
+    let conf = json!({"key_claim_name": "iss", "audience": ["shop"],
+        "claims_to_headers": {"sub": "X-User", "roles": "X-Roles", "odd": "X-Odd", "none": "X-None"}});
+    let mut check = |token: &str, expected: &str| {
+        let lies = "X-User: root\nX-Roles: lies\nX-Odd: lies\nX-None: lies";
+        let request = format!("GET / HTTP/1.1\nHost: h\n{lies}\nAuthorization: Bearer {token}");
+        assert_eq!(told(&mut case, &conf, &request), expected, "{token}");
+        ["x-user", "x-roles", "x-odd", "x-none"].map(|name| case.sent(name).unwrap_or_default())
+    };
+    let claims = |more: Value| {
+        let mut claims =
+            json!({"iss": "https://login.example", "aud": "shop", "sub": "jill", "exp": now() + 60});
+        claims.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        claims
+    };
+    let good = signer.token(&claims(json!({"roles": ["a", 1], "odd": "a\r\nX-User: root"})));
+    for _ in 0..3 {
+        assert_eq!(check(&good, "jack"), ["jill", "[\"a\",1]", "", ""]);
+    }
+    let failed = refused("failed to verify jwt");
+    let nothing = ["", "", "", ""];
+    assert_eq!(check(&evil.token(&claims(json!({}))), &failed), nothing);
+    for wrong in
+        [json!({"aud": "bank"}), json!({"aud": null}), json!({"exp": now() - 60}), json!({"nbf": now() + 60})]
+    {
+        assert_eq!(check(&signer.token(&claims(wrong)), &failed), nothing);
+    }
+    let other = signer.token(&claims(json!({"iss": "https://evil.example"})));
+    assert_eq!(check(&other, &refused("Invalid user key in JWT token")), nothing);
+    assert_eq!(origin.requests(), 1);
+}
+
+#[test]
+fn the_issuer_of_a_consumer_is_compared() {
+    let mut case = knowing(&json!({"key": "user", "secret": "secret", "issuer": "a"}));
+    let mut check = |claims: Value, expected: &str| {
+        let request = format!("GET / HTTP/1.1\nHost: h\nAuthorization: {}", hs256(claims));
+        assert_eq!(told(&mut case, &json!({}), &request), expected);
+    };
+    check(json!({"iss": "a"}), "jack");
+    for claims in [json!({"iss": "a/"}), json!({"iss": "A"}), json!({"iss": ["a"]}), json!({})] {
+        check(claims, &refused("failed to verify jwt"));
+    }
+}
+
+#[test]
+fn what_an_issuer_cannot_be_is_refused() {
+    let check = |more: Value, expected: &str| {
+        let mut conf = json!({"key": "a", "algorithm": "ES256", "jwks_uri": "https://login.example/keys"});
+        conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        assert_eq!(refusal_in("jwt-auth", PluginScope::Consumer, &conf), expected, "{conf}");
+        conf
+    };
+    let conf = check(json!({}), "");
+    assert!(warned("jwt-auth", PluginScope::Consumer, &conf).is_empty());
+    let conf = check(json!({"jwks_uri": "http://login.example", "jwks_ssl_verify": false}), "");
+    assert_eq!(warned("jwt-auth", PluginScope::Consumer, &conf), ["jwks_uri", "jwks_ssl_verify"]);
+    check(
+        json!({"algorithm": "HS256"}),
+        "jwks_uri: a published key is no secret; set `algorithm` to that of the issuer, such as RS256 or ES256",
+    );
+    check(json!({"public_key": "x"}), "`public_key` has no effect beside `jwks_uri`: remove one of them");
+    check(json!({"secret": "x"}), "`secret` has no effect beside `jwks_uri`: remove one of them");
+    for uri in ["file:///etc/passwd", "login.example", "https://a:b@login.example/"] {
+        let conf = json!({"key": "a", "algorithm": "ES256", "jwks_uri": uri});
+        assert_ne!(refusal_in("jwt-auth", PluginScope::Consumer, &conf), "", "{uri}");
+    }
+    let idle = json!({"key": "a", "secret": "s", "jwks_max_age": 60});
+    let refusal = refusal_in("jwt-auth", PluginScope::Consumer, &idle);
+    assert_eq!(refusal, "`jwks_max_age` has no effect without `jwks_uri`: remove it");
+    let route =
+        |fields: Value| refusal_in("jwt-auth", PluginScope::Http, &json!({"claims_to_headers": fields}));
+    assert!(route(json!({"sub": "a b"})).contains("`a b` is no name of a header field"));
+    assert!(route(json!({"sub": "Host"})).contains("the gateway itself sets `Host`: remove it"));
+    assert!(route(json!({"a": "X-A", "b": "x-a"})).contains("two claims are written to `x-a`"));
+    assert_ne!(route(json!({})), "");
+}
+
+/// Another method may succeed where this one fails: the fields that it sets are not the client's then either.
+#[test]
+fn fields_of_claims_are_nobody_elses() {
+    let mut case = knowing(&json!({"key": "user", "secret": "secret"}));
+    case.consumer("jill", "key-auth", &json!({"key": "jills"}));
+    let conf =
+        json!({"auth_plugins": [{"jwt-auth": {"claims_to_headers": {"sub": "X-User"}}}, {"key-auth": {}}]});
+    let entry = entry("multi-auth", conf).unwrap();
+    case.request("GET / HTTP/1.1\nHost: h\nX-User: root\nAuthorization: Bearer x\napikey: jills");
+    assert!(case.run(&entry, Phase::Rewrite).is_none());
+    assert_eq!((case.sent("x-consumer-username").as_deref(), case.sent("x-user")), (Some("jill"), None));
 }

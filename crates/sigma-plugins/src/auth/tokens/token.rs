@@ -6,12 +6,15 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::algorithm::Algorithm;
+use super::web::object_of;
+
 /// A token that was read, and not verified yet.
-pub(super) struct Token {
+pub(in crate::auth) struct Token {
     /// Its members `alg`, `crit` …
-    pub(super) header: Map<String, Value>,
+    pub(in crate::auth) header: Map<String, Value>,
     /// What it claims.
-    pub(super) claims: Map<String, Value>,
+    pub(in crate::auth) claims: Map<String, Value>,
     /// The signature, decoded. None if it is no base64url.
     pub(super) signature: Option<Vec<u8>>,
     text: Vec<u8>,
@@ -21,7 +24,7 @@ pub(super) struct Token {
 /// A claim about time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Claim {
+pub(in crate::auth) enum Claim {
     /// The token is good until this second.
     Exp,
     /// The token is not good before this second.
@@ -33,18 +36,25 @@ impl Token {
     ///
     /// # Errors
     /// Returns an error, which is a text for the log, if the text is not a token.
-    pub(super) fn parse(text: Vec<u8>) -> Result<Token, &'static str> {
-        let parts: Vec<&[u8]> = text.split(|b| *b == b'.').collect();
-        let [header, claims, signature] = parts[..] else {
-            return Err("JWT token invalid: invalid jwt string");
+    pub(in crate::auth) fn parse(text: Vec<u8>) -> Result<Token, &'static str> {
+        let mut parts = text.split(|b| *b == b'.');
+        let (Some(header), Some(claims), Some(signature), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err("invalid jwt string");
         };
         Ok(Token {
-            header: object(header).ok_or("JWT token invalid: invalid header")?,
-            claims: object(claims).ok_or("JWT token invalid: invalid payload")?,
+            header: object(header).ok_or("invalid header")?,
+            claims: object(claims).ok_or("invalid payload")?,
             signature: URL_SAFE_NO_PAD.decode(signature).ok(),
             signed: header.len() + 1 + claims.len(),
             text,
         })
+    }
+
+    /// Its text.
+    pub(in crate::auth) fn text(&self) -> &[u8] {
+        &self.text
     }
 
     /// What the signature is about.
@@ -52,12 +62,36 @@ impl Token {
         &self.text[..self.signed]
     }
 
+    /// The algorithm that it says it is signed with. That is never reason enough to use it (RFC 8725 §3.1).
+    ///
+    /// # Errors
+    /// Returns an error, which is a text for the log, if that is not one of `allowed`, or if the header has
+    /// members that must be understood and are not (RFC 7515 §4.1.11).
+    pub(super) fn algorithm(&self, allowed: &[Algorithm]) -> Result<Algorithm, &'static str> {
+        let named = self.header.get("alg").and_then(Value::as_str).and_then(Algorithm::of);
+        let named = named.filter(|named| allowed.contains(named)).ok_or("algorithm mismatch")?;
+        if self.header.contains_key("crit") {
+            return Err("the header has critical members");
+        }
+        Ok(named)
+    }
+
+    /// A claim as text.
+    pub(in crate::auth) fn text_claim(&self, name: &str) -> Option<&str> {
+        self.claims.get(name).and_then(Value::as_str)
+    }
+
     /// Whether the claims about time hold at `now`, seconds since 1970, give or take `grace_s`.
     /// Claims of `required` must be present; without any, those that are present are looked at.
     ///
     /// # Errors
     /// Returns an error, which is a text for the log, if a claim does not hold.
-    pub(super) fn in_time(&self, required: &[Claim], now: f64, grace_s: f64) -> Result<(), &'static str> {
+    pub(in crate::auth) fn in_time(
+        &self,
+        required: &[Claim],
+        now: f64,
+        grace_s: f64,
+    ) -> Result<(), &'static str> {
         if required.is_empty() {
             self.expires_after(now - grace_s, false)?;
             return self.starts_before(now + grace_s, false);
@@ -70,25 +104,25 @@ impl Token {
 
     fn expires_after(&self, second: f64, required: bool) -> Result<(), &'static str> {
         match self.claims.get("exp").map(Value::as_f64) {
-            None if required => Err("failed to verify jwt: 'exp' claim is missing"),
+            None if required => Err("'exp' claim is missing"),
             None => Ok(()),
-            Some(None) => Err("failed to verify jwt: 'exp' claim is no number"),
+            Some(None) => Err("'exp' claim is no number"),
             Some(Some(exp)) if exp > second => Ok(()),
-            Some(Some(_)) => Err("failed to verify jwt: 'exp' claim expired"),
+            Some(Some(_)) => Err("'exp' claim expired"),
         }
     }
 
     fn starts_before(&self, second: f64, required: bool) -> Result<(), &'static str> {
         match self.claims.get("nbf").map(Value::as_f64) {
-            None if required => Err("failed to verify jwt: 'nbf' claim is missing"),
+            None if required => Err("'nbf' claim is missing"),
             None => Ok(()),
-            Some(None) => Err("failed to verify jwt: 'nbf' claim is no number"),
+            Some(None) => Err("'nbf' claim is no number"),
             Some(Some(nbf)) if nbf < second => Ok(()),
-            Some(Some(_)) => Err("failed to verify jwt: 'nbf' claim is not reached yet"),
+            Some(Some(_)) => Err("'nbf' claim is not reached yet"),
         }
     }
 }
 
 fn object(part: &[u8]) -> Option<Map<String, Value>> {
-    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()
+    object_of(&URL_SAFE_NO_PAD.decode(part).ok()?)
 }

@@ -1,0 +1,35 @@
+//! JSON Web Tokens (RFC 7519), for all who verify them.
+//!
+//! | file | question |
+//! |---|---|
+//! | `algorithm` | which algorithms there are |
+//! | `token` | text to header, claims and signature; the claims that have a time |
+//! | `claims` | whether what a token claims is what was asked for |
+//! | `key` | a key that signatures are verified with, from a secret or PEM |
+//! | `key_set` | the keys of an issuer (RFC 7517) |
+//! | `freshness` | when those are fetched anew, as a rule without a clock |
+//! | `source` | where the keys of an issuer come from, and who holds them |
+//! | `web` | how documents are fetched, beside the traffic |
+//! | `verdicts` | signatures that a worker has found good already |
+
+mod algorithm;
+mod claims;
+mod freshness;
+mod key;
+mod key_set;
+mod source;
+mod token;
+mod verdicts;
+mod web;
+
+pub(super) use algorithm::Algorithm;
+pub(super) use claims::is_for;
+pub(super) use key::{Key, short_rsa_bits};
+pub(super) use source::{KeySource, Lookup, SourceSettings};
+pub(super) use token::{Claim, Token};
+pub(super) use web::{Address, WebSettings};
+
+#[cfg(test)]
+pub(super) mod signing;
+#[cfg(test)]
+mod tests;

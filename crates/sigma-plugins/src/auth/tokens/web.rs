@@ -1,0 +1,245 @@
+//! How documents are fetched from issuers, and questions put to them: beside the traffic, on the control
+//! thread's runtime. A worker waits for the answer as a task.
+//!
+//! Where they are is known from the configuration and from what the provider says of itself, and so no earlier
+//! than a request needs it: that is why these calls are none to an upstream of the gateway.
+
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+use sigma_plugin::Node;
+use tokio::sync::{OnceCell, oneshot};
+
+/// Most bytes of an answer. Sets of keys and documents of providers have a few thousand.
+const ANSWER_BYTES: usize = 256 << 10;
+
+/// A URL with `http` or `https`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+pub(in crate::auth) struct Address(#[schemars(with = "String")] reqwest::Url);
+
+impl TryFrom<String> for Address {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Address, String> {
+        let url = reqwest::Url::parse(&text).map_err(|error| format!("`{text}` is no URL: {error}"))?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(format!("the scheme of `{text}` is neither http nor https"));
+        }
+        if !url.username().is_empty() || url.password().is_some() || url.fragment().is_some() {
+            return Err(format!("`{text}` has a user, a password or a fragment: remove it"));
+        }
+        Ok(Address(url))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// How an issuer is reached.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in crate::auth) struct WebSettings {
+    /// For all of an exchange.
+    pub(in crate::auth) timeout: Duration,
+    /// Whether its certificate is verified.
+    pub(in crate::auth) verify: bool,
+}
+
+/// The way to an issuer: it keeps connections.
+pub(in crate::auth) struct Web {
+    settings: WebSettings,
+    /// Made when first needed: it reads the system's certificates.
+    client: OnceCell<reqwest::Client>,
+}
+
+/// An answer that came whole.
+pub(in crate::auth) struct Reply {
+    pub(in crate::auth) status: u16,
+    pub(in crate::auth) body: Vec<u8>,
+}
+
+impl Web {
+    pub(in crate::auth) fn new(settings: WebSettings) -> Web {
+        Web { settings, client: OnceCell::new() }
+    }
+
+    async fn client(&self) -> Result<&reqwest::Client, String> {
+        let make = || async {
+            let settings = &self.settings;
+            reqwest::Client::builder()
+                .connect_timeout(settings.timeout)
+                .timeout(settings.timeout)
+                // Who answers must not choose whom the gateway asks next.
+                .redirect(reqwest::redirect::Policy::none())
+                .no_proxy()
+                .pool_idle_timeout(Duration::from_secs(15))
+                .user_agent(concat!("sigma/", env!("CARGO_PKG_VERSION")))
+                .tls_danger_accept_invalid_certs(!settings.verify)
+                .build()
+                .map_err(|error| format!("the HTTP client cannot be made: {}", causes(error)))
+        };
+        self.client.get_or_try_init(make).await
+    }
+
+    /// Fetches a document.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if it does not come whole, in time, with status 200.
+    pub(in crate::auth) async fn get(&self, address: &Address) -> Result<Vec<u8>, String> {
+        let request = self.client().await?.get(address.0.clone()).header("Accept", "application/json");
+        match self.ask(address, request).await? {
+            Reply { status: 200, body } => Ok(body),
+            Reply { status, .. } => Err(format!("{address} answered {status}")),
+        }
+    }
+
+    async fn ask(&self, address: &Address, request: reqwest::RequestBuilder) -> Result<Reply, String> {
+        let failed = |error: reqwest::Error| format!("{address}: {}", causes(error));
+        let mut response = request.send().await.map_err(failed)?;
+        let mut body = Vec::new();
+        while let Some(piece) = response.chunk().await.map_err(failed)? {
+            if body.len() + piece.len() > ANSWER_BYTES {
+                return Err(format!("{address} answered more than {ANSWER_BYTES} bytes"));
+            }
+            body.extend_from_slice(&piece);
+        }
+        Ok(Reply { status: response.status().as_u16(), body })
+    }
+}
+
+/// An error with everything that led to it, without the address, which the message names already.
+fn causes(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(&error);
+    while let Some(deeper) = cause {
+        text.push_str(&format!(": {deeper}"));
+        cause = deeper.source();
+    }
+    text
+}
+
+/// Runs something beside the traffic and waits for it; None if nothing runs there.
+pub(in crate::auth) fn beside<W>(node: &Node, work: W) -> impl Future<Output = Option<W::Output>> + use<W>
+where
+    W: Future<Output: Send> + Send + 'static,
+{
+    let (sender, receiver) = oneshot::channel();
+    node.spawn(async move {
+        // Who asked may have left.
+        let _ = sender.send(work.await);
+    });
+    async move { receiver.await.ok() }
+}
+
+/// The members of a JSON object; None if the text is anything else, or has a name twice in one object:
+/// readers of such a text differ in what they see.
+pub(in crate::auth) fn object_of(text: &[u8]) -> Option<Map<String, Value>> {
+    let mut reader = serde_json::Deserializer::from_slice(text);
+    let value = Unambiguous.deserialize(&mut reader).ok()?;
+    reader.end().ok()?;
+    match value {
+        Value::Object(members) => Some(members),
+        _ => None,
+    }
+}
+
+/// Reads a value whose objects have no name twice.
+struct Unambiguous;
+
+impl<'de> DeserializeSeed<'de> for Unambiguous {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Unambiguous {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut members = Map::new();
+        while let Some(name) = access.next_key::<String>()? {
+            let value = access.next_value_seed(Unambiguous)?;
+            if members.insert(name, value).is_some() {
+                return Err(de::Error::custom("a name stands twice in an object"));
+            }
+        }
+        Ok(Value::Object(members))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = access.next_element_seed(Unambiguous)? {
+            items.push(item);
+        }
+        Ok(Value::Array(items))
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_has_each_name_once() {
+        assert!(object_of(br#"{"a":1,"b":{"a":[true,null,1.5,"x",-1]}}"#).is_some());
+        for text in [r#"{"a":1,"a":2}"#, r#"{"a":{"b":1,"b":1}}"#, r#"[{"a":1}]"#, "{}x", "", "7", "{"] {
+            assert!(object_of(text.as_bytes()).is_none(), "{text}");
+        }
+        // Too deep to be read by recursion.
+        let deep = format!("{{\"a\":{}{}}}", "[".repeat(10_000), "]".repeat(10_000));
+        assert!(object_of(deep.as_bytes()).is_none());
+    }
+
+    #[test]
+    fn addresses() {
+        let check = |text: &str, fault: &str| {
+            let address = Address::try_from(text.to_owned());
+            let told = address.as_ref().err().cloned().unwrap_or_default();
+            assert!(told.contains(fault) && told.is_empty() == fault.is_empty(), "{text}: {told}");
+        };
+        check("https://login.example/keys?x=1", "");
+        check("http://127.0.0.1:8080/", "");
+        check("file:///etc/passwd", "neither http nor https");
+        check("login.example", "is no URL");
+        check("https://user:secret@login.example/", "has a user");
+    }
+}
