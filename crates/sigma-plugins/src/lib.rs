@@ -12,6 +12,7 @@ mod log;
 mod log_throttle;
 mod metrics;
 mod networks;
+mod policy_counts;
 mod redis;
 mod rewrite;
 pub mod roster;

@@ -43,6 +43,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::metrics::PROMETHEUS,
     &crate::rewrite::proxy_rewrite::PROXY_REWRITE,
     &crate::rewrite::public_api::PUBLIC_API,
+    &crate::security::RBAC,
     &crate::rewrite::real_ip::REAL_IP,
     &crate::rewrite::redirect::REDIRECT,
     &crate::security::REFERER_RESTRICTION,

@@ -80,6 +80,10 @@ const BANS: &[Ban] = &[
                 "taken when a worker meets new labels, and by the page of metrics",
             ),
             (
+                "crates/sigma-plugins/src/policy_counts.rs",
+                "taken when a worker counts for a place the first time, and by the page of metrics",
+            ),
+            (
                 "crates/sigma-plugins/src/redis/",
                 "one worker's own, held while a connection is copied; who waits for one that is made waits as a task",
             ),

@@ -10,6 +10,7 @@ mod consumer_restriction;
 mod hmac_auth;
 mod jwt_auth;
 mod key_auth;
+pub(crate) mod label_values;
 mod multi_auth;
 mod policy;
 mod tokens;

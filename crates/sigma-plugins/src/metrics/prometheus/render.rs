@@ -13,6 +13,7 @@ use super::series::{Bandwidth, Cell, Histogram, Latency, Registry, Series, Serie
 use super::settings::Metric;
 use super::text::{Coding, Repeated, Text};
 use crate::batch::{BatchLabels, Batches};
+use crate::policy_counts::PolicyCounts;
 
 /// Everything, in the Prometheus text format, piece by piece; None at the end. A piece may take a while,
 /// and holds no lock for long.
@@ -271,6 +272,7 @@ impl Section for Rest {
         upstreams(page, &facts);
         measures(page, &facts);
         buffered(page, self.node.part(Batches::default).buffered());
+        decisions(page, self.node.part(PolicyCounts::default).all());
         false
     }
 }
@@ -289,6 +291,18 @@ fn buffered(page: &mut Page, buffered: Vec<(BatchLabels, usize)>) {
     }
     for (labels, count) in sums {
         page.line(name, &labels, count);
+    }
+}
+
+/// What policies decided. APISIX has nothing like it.
+fn decisions(page: &mut Page, decisions: Vec<([Box<str>; 3], u64)>) {
+    let name = "rbac_decisions_total";
+    if !decisions.is_empty() {
+        page.begin(name, "counter", "PolicyCounts of rbac, those of shadow rules among them");
+    }
+    for ([resource, rules, decision], count) in decisions {
+        let labels = [("resource", &*resource), ("rules", &*rules), ("decision", &*decision)];
+        page.line(name, &joined(&labels), count);
     }
 }
 
