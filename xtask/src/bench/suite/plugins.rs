@@ -47,6 +47,10 @@ const LIMIT_COUNT: &str =
     r#""limit-count": { "count": 1000000000, "time_window": 60, "key": "remote_addr" }"#;
 const PROMETHEUS: &str = r#""prometheus": {}"#;
 const KEY_AUTH: &str = r#""key-auth": {}"#;
+/// The origin itself says who may pass: `{origin}` is its address.
+const FORWARD_AUTH: &str = r#""forward-auth": { "uri": "http://{origin}/" }"#;
+const FORWARD_AUTH_CACHED: &str =
+    r#""forward-auth": { "uri": "http://{origin}/", "cache": { "ttl": 3600 } }"#;
 
 /// Consumers of the large configuration, and how many of their keys the load generator takes turns with.
 const CONSUMERS: u32 = 100_000;
@@ -88,6 +92,8 @@ fn variants() -> Vec<Variant> {
         variant("ten plugins", &ten, 1, 1),
         variant("key-auth, 1 consumer", &[KEY_AUTH], 1, 1),
         variant("key-auth, 100000 consumers", &[KEY_AUTH], CONSUMERS, KEYS),
+        variant("forward-auth", &[FORWARD_AUTH], 0, 0),
+        variant("forward-auth, remembered", &[FORWARD_AUTH_CACHED], 0, 0),
     ]
 }
 
@@ -104,7 +110,7 @@ fn configuration(variant: &Variant, port: u16, origin: u16) -> String {
             "  - {{ username: \"consumer_{number}\", plugins: {{ \"key-auth\": {{ \"key\": \"key-{number}\" }} }} }}"
         );
     }
-    let plugins = &variant.plugins;
+    let plugins = variant.plugins.replace("{origin}", &format!("127.0.0.1:{origin}"));
     let _ = writeln!(
         text,
         "routes: [ {{ id: \"1\", uri: \"/*\", upstream_id: \"1\", plugins: {{ {plugins} }} }} ]"
@@ -154,7 +160,8 @@ fn cost(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
     let text = format!(
         "\n## what plugins cost\n\nSmall GET, 100 kept connections, Sigma with one route. *ten plugins*: real-ip, \
          request-id, cors, ip-restriction, ua-restriction, key-auth, limit-count, proxy-rewrite, response-rewrite, \
-         prometheus. With 100,000 consumers requests take turns with {KEYS} of their keys.\n\n{table}\n\
+         prometheus. *forward-auth* asks the origin itself about each request, *remembered* once an hour. With 100,000 \
+         consumers requests take turns with {KEYS} of their keys.\n\n{table}\n\
          `bench plugins --only cost`: {rounds} rounds of {seconds} s.\n"
     );
     kept(
@@ -320,8 +327,8 @@ mod tests {
             let expected = match document.value["consumers"].as_array().map(Vec::len) {
                 _ if text.contains("cors") => 10,
                 None if text.contains("prometheus") => 2,
-                None => 0,
-                Some(_) => 1,
+                None if !text.contains("forward-auth") => 0,
+                _ => 1,
             };
             assert_eq!(plugins, expected, "{text}");
         }
