@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::peer::Peer;
 use crate::ports::free_port;
+use crate::secrets;
 use crate::socket::{Address, Socket};
 use crate::until;
 
@@ -19,7 +20,7 @@ use crate::until;
 const START: Duration = Duration::from_secs(20);
 
 /// A running gateway with its own folder. Dropping it kills the process; when the test is
-/// panicking, its stderr is printed first.
+/// panicking, its stderr is printed first. A log that holds a secret of any configuration fails the test.
 #[derive(Debug)]
 pub struct Gateway {
     /// The binary and its options.
@@ -83,6 +84,7 @@ impl Gateway {
             Ok(io) if name == "sigma.yaml" => with_io(config, &io),
             _ => config.to_owned(),
         };
+        secrets::note(&config);
         fs::write(&path, fill(&config, ports, dir.path()))?;
         let program: Vec<String> = program.iter().map(|&part| part.to_owned()).collect();
         let child = run(&program, &path, dir.path())?;
@@ -176,6 +178,7 @@ impl Gateway {
     pub fn rewrite(&self, config: &str) -> Result<()> {
         // Written aside and moved, as an operator's tool would, so that no reload reads half a file.
         let aside = self.config.with_extension("new");
+        secrets::note(config);
         fs::write(&aside, fill(config, self.ports, self.dir.path()))?;
         Ok(fs::rename(aside, &self.config)?)
     }
@@ -232,7 +235,10 @@ impl Drop for Gateway {
         let _ = self.child.wait();
         if std::thread::panicking() {
             eprintln!("--- stderr of the gateway\n{}", self.stderr());
+            return;
         }
+        let leaked = secrets::leaked(self.dir.path());
+        assert!(leaked.is_empty(), "logs hold secrets of configurations: {leaked:?}");
     }
 }
 

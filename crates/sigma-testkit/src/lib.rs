@@ -18,6 +18,7 @@ mod places;
 mod ports;
 mod redis;
 mod relay;
+mod secrets;
 mod seeds;
 mod socket;
 mod streams;

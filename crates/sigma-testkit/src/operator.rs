@@ -35,6 +35,7 @@ impl Operator {
     ) -> Result<Message> {
         let key = self.key.as_ref().map(|key| format!("X-API-KEY: {key}\r\n")).unwrap_or_default();
         let body = body.map(Value::to_string).unwrap_or_default();
+        crate::secrets::note(&body);
         let request = format!(
             "{method} {target} HTTP/1.1\r\nHost: operator\r\n{key}{fields}Connection: close\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
