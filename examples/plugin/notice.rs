@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn the_service_is_an_upstream() {
         let conf = json!({"service": "http://bulletin:8080/today", "timeout": 100});
-        let upstreams = roster().upstreams("notice", conf);
+        let upstreams = roster().upstreams("notice", PluginScope::Http, conf);
         assert_eq!(upstreams[0].upstream["nodes"][0]["port"], 8080);
         assert_eq!(upstreams[0].upstream["timeout"]["read"], 0.1);
     }

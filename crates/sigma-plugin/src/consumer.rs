@@ -4,6 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::Entry;
+use crate::descriptor::inline_upstream_key;
 use crate::index::Index;
 
 /// A consumer, compiled.
@@ -40,6 +41,17 @@ impl Identity {
     /// The data that the plugin parsed. None if it is another plugin's.
     pub fn data<T: Any>(&self) -> Option<&T> {
         self.data.downcast_ref()
+    }
+
+    /// The key of an upstream that stands inside the configuration of `plugin` it is recognised by; see
+    /// [`crate::Auth::upstreams`].
+    pub fn upstream_key(&self, plugin: &str, upstream: &str) -> String {
+        let consumer = &self.consumer.name;
+        let resource = match &self.credential {
+            Some(id) => format!("/apisix/consumers/{consumer}/credentials/{id}"),
+            None => format!("/apisix/consumers/{consumer}"),
+        };
+        inline_upstream_key(&resource, plugin, upstream)
     }
 }
 

@@ -101,6 +101,8 @@ pub struct Auth {
     pub schema: fn() -> Value,
     /// Parses such a configuration, with defaults filled in, into what the plugin looks up later.
     pub parse: fn(&Value) -> Result<Data, String>,
+    /// Upstreams inside such a configuration; see [`crate::Identity::upstream_key`].
+    pub upstreams: Option<fn(&Value) -> Vec<InlineUpstream>>,
 }
 
 /// A handler of the plugin's own that people reach under a path: through the plugin `public-api`,
@@ -252,7 +254,8 @@ impl Auth {
     /// That of a plugin whose consumers' configurations are `C`; hooks find it as
     /// [`crate::Identity::data`].
     pub const fn of<C: Configuration + Send + Sync + 'static>(attribute: &'static str) -> Auth {
-        Auth { attribute, schema: schema_of::<C>, parse: |conf| Ok(Arc::new(parsed::<C>(conf)?)) }
+        let parse: fn(&Value) -> Result<Data, String> = |conf| Ok(Arc::new(parsed::<C>(conf)?));
+        Auth { attribute, schema: schema_of::<C>, parse, upstreams: None }
     }
 }
 
@@ -264,6 +267,15 @@ impl Descriptor {
             schema: schema_of::<C>,
             check: Some(|conf| parsed::<C>(conf).map(drop)),
             ..Descriptor::BASE
+        }
+    }
+
+    /// How the upstreams inside a configuration of this scope are found.
+    pub(crate) fn upstreams_of(&self, scope: PluginScope) -> Option<fn(&Value) -> Vec<InlineUpstream>> {
+        match scope {
+            PluginScope::Http => self.upstreams,
+            PluginScope::Consumer => self.auth.and_then(|auth| auth.upstreams),
+            PluginScope::Metadata | PluginScope::Stream => None,
         }
     }
 

@@ -89,13 +89,13 @@ pub trait Kind: Send + Sync {
         &[]
     }
 
-    /// Whether upstreams may stand inside its configurations.
-    fn has_upstreams(&self) -> bool {
+    /// Whether upstreams may stand inside its configurations of this scope.
+    fn has_upstreams(&self, _scope: PluginScope) -> bool {
         false
     }
 
-    /// Upstreams inside a configuration with defaults filled in.
-    fn upstreams(&self, _conf: &Value) -> Vec<InlineUpstream> {
+    /// Upstreams inside a configuration of this scope, with defaults filled in.
+    fn upstreams(&self, _scope: PluginScope, _conf: &Value) -> Vec<InlineUpstream> {
         Vec::new()
     }
 
@@ -199,12 +199,12 @@ impl Kind for Descriptor {
         self.variables
     }
 
-    fn has_upstreams(&self) -> bool {
-        self.upstreams.is_some()
+    fn has_upstreams(&self, scope: PluginScope) -> bool {
+        self.upstreams_of(scope).is_some()
     }
 
-    fn upstreams(&self, conf: &Value) -> Vec<InlineUpstream> {
-        self.upstreams.map(|upstreams| upstreams(conf)).unwrap_or_default()
+    fn upstreams(&self, scope: PluginScope, conf: &Value) -> Vec<InlineUpstream> {
+        self.upstreams_of(scope).map(|upstreams| upstreams(conf)).unwrap_or_default()
     }
 
     fn children(&self, conf: &Value) -> Vec<Child> {

@@ -245,13 +245,13 @@ impl Roster {
         Some(known.kind.identity(&filled).map(|data| (key.to_owned(), data)))
     }
 
-    /// The upstreams that stand inside a configuration of a route; none if it is refused.
-    pub fn upstreams(&self, name: &str, mut conf: Value) -> Vec<InlineUpstream> {
-        let (Some(kind), Some(schema)) = (self.get(name), self.checked(name, PluginScope::Http)) else {
+    /// The upstreams that stand inside a configuration of this scope; none if it is refused.
+    pub fn upstreams(&self, name: &str, scope: PluginScope, mut conf: Value) -> Vec<InlineUpstream> {
+        let (Some(kind), Some(schema)) = (self.get(name), self.checked(name, scope)) else {
             return Vec::new();
         };
         take_meta(&mut conf);
-        kind.upstreams(&schema.filled(conf))
+        kind.upstreams(scope, &schema.filled(conf))
     }
 
     fn checked(&self, name: &str, scope: PluginScope) -> Option<&Checked> {

@@ -501,6 +501,8 @@ impl Plugin for ForwardAuth {
 
 #[cfg(test)]
 mod tests {
+    use sigma_config::plugins::PluginScope;
+
     use super::*;
     use crate::testing::{Case, entry, refusal, summary};
 
@@ -538,7 +540,7 @@ mod tests {
     #[test]
     fn the_service_is_an_upstream() {
         let conf = json!({"uri": "https://auth:444/x?y", "keepalive": false, "ssl_verify": false});
-        let inline = crate::testing::roster().upstreams("forward-auth", conf).remove(0);
+        let inline = crate::testing::roster().upstreams("forward-auth", PluginScope::Http, conf).remove(0);
         assert_eq!(inline.upstream["tls"]["verify"], false);
         assert_eq!(
             inline.upstream["keepalive_pool"],

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use sigma_config::Problem;
 use sigma_config::kind::{Kind, ResourceKey};
-use sigma_config::plugins::PluginSchemas;
+use sigma_config::plugins::{PluginSchemas, PluginScope};
 use sigma_config::resources::{self, Plugins, SslType};
 use sigma_config::stored::wrong_ssl_type;
 use sigma_plugin::descriptor::inline_upstream_key;
@@ -220,19 +220,28 @@ impl Building<'_, '_> {
             };
             let personal = matches!(self.key.kind, Kind::Consumer | Kind::Credential);
             if personal && kind.identifying_field().is_some() {
-                identities.extend(self.identity(&kind, conf));
+                if let Some(identity) = self.identity(&kind, conf) {
+                    self.plugin_upstreams(&kind, PluginScope::Consumer, conf);
+                    identities.push(identity);
+                }
                 continue;
             }
-            if kind.has_upstreams() {
-                let mut revealed = Value::clone(conf);
-                self.task.sources.secrets.reveal(&mut revealed);
-                for inline in self.task.roster.upstreams(name, revealed) {
-                    self.plugin_upstream(name, &inline);
-                }
-            }
+            self.plugin_upstreams(&kind, PluginScope::Http, conf);
             entries.extend(self.entry(name, conf));
         }
         (entries, identities)
+    }
+
+    /// Compiles the upstreams that stand inside a plugin's configuration.
+    fn plugin_upstreams(&mut self, kind: &Arc<dyn sigma_plugin::Kind>, scope: PluginScope, conf: &Value) {
+        if !kind.has_upstreams(scope) {
+            return;
+        }
+        let mut revealed = conf.clone();
+        self.task.sources.secrets.reveal(&mut revealed);
+        for inline in self.task.roster.upstreams(kind.name(), scope, revealed) {
+            self.plugin_upstream(kind.name(), &inline);
+        }
     }
 
     fn plugin_upstream(&mut self, plugin: &str, inline: &sigma_plugin::descriptor::InlineUpstream) {
