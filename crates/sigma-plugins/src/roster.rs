@@ -54,6 +54,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::traffic::traffic_split::TRAFFIC_SPLIT,
     &crate::security::UA_RESTRICTION,
     &crate::security::URI_BLOCKER,
+    &crate::auth::WOLF_RBAC,
     &crate::traffic::workflow::WORKFLOW,
     &crate::rewrite::zstd::ZSTD,
 ];

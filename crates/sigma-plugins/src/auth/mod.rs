@@ -7,6 +7,7 @@ mod attach_consumer_label;
 mod basic_auth;
 mod casbin;
 mod consumer_restriction;
+mod form;
 mod hmac_auth;
 mod jwt_auth;
 mod key_auth;
@@ -14,6 +15,7 @@ pub(crate) mod label_values;
 mod multi_auth;
 mod policy;
 mod tokens;
+mod wolf;
 
 pub(crate) use attach_consumer_label::ATTACH_CONSUMER_LABEL;
 pub(crate) use basic_auth::BASIC_AUTH;
@@ -23,6 +25,7 @@ pub(crate) use hmac_auth::HMAC_AUTH;
 pub(crate) use jwt_auth::JWT_AUTH;
 pub(crate) use key_auth::KEY_AUTH;
 pub(crate) use multi_auth::MULTI_AUTH;
+pub(crate) use wolf::WOLF_RBAC;
 
 #[cfg(test)]
 mod tests;
