@@ -12,6 +12,7 @@ mod hmac_auth;
 mod jwt_auth;
 mod key_auth;
 pub(crate) mod label_values;
+mod message_signatures;
 mod multi_auth;
 mod policy;
 mod tokens;

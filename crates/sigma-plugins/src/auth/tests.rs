@@ -394,6 +394,30 @@ fn bad_configurations_are_refused() {
     consumer("key-auth", json!({"key": "$env://K"}), "");
     consumer("basic-auth", json!({"username": "a"}), "property \"password\" is required");
     consumer("hmac-auth", json!({"key_id": "a"}), "property \"secret_key\" is required");
+    consumer(
+        "hmac-auth",
+        json!({"key_id": "a", "public_key": "PEM"}),
+        "property \"algorithm\" is required where there is a public_key",
+    );
+    consumer(
+        "hmac-auth",
+        json!({"key_id": "a", "secret_key": "s", "algorithm": "ed25519"}),
+        "algorithm: it is that of a public_key, and there is none",
+    );
+    let no_key = json!({"key_id": "a", "public_key": "PEM", "algorithm": "ed25519"});
+    let made = crate::testing::roster().identity("hmac-auth", &no_key).unwrap();
+    assert_eq!(made.err().as_deref(), Some("public_key: it is no PEM text with a public key"));
+    let component = |name: &str| refusal("hmac-auth", &json!({"message_signatures": {"components": [name]}}));
+    for (name, reason) in [
+        ("@status", "only responses have it"),
+        ("X-A", "it is no name of a field in small letters"),
+        ("\"@query-param\"", "it has the parameter `name` and no other"),
+        ("\"x", "it is no structured field (RFC 8941)"),
+    ] {
+        let said = component(name);
+        assert!(said.contains("is no component of a request") && said.contains(reason), "{said}");
+    }
+    assert_eq!(component("\"@query-param\";name=\"id\""), "");
     let roster = crate::testing::roster();
     let unresolved = roster.identity("basic-auth", &json!({"username": "a", "password": "$env://NO"}));
     assert!(unresolved.unwrap().is_err_and(|reason| reason.contains("`password`")));
@@ -409,6 +433,12 @@ fn what_is_left_open_or_idle_is_told() {
     let signed = |names: &[&str]| json!({"signed_headers": names, "validate_request_body": true});
     check("hmac-auth", PluginScope::Http, signed(&["date", "@request-target", "digest"]), &[]);
     check("hmac-auth", PluginScope::Http, signed(&["@request-target"]), &["validate_request_body"]);
+    let rules = |rules: Value| json!({"message_signatures": rules});
+    check("hmac-auth", PluginScope::Http, rules(json!({})), &[]);
+    check("hmac-auth", PluginScope::Http, rules(json!({"accept_authorization": true})), &["signed_headers"]);
+    let components = |names: &[&str]| rules(json!({"components": names}));
+    check("hmac-auth", PluginScope::Http, components(&["@method", "@target-uri"]), &[]);
+    check("hmac-auth", PluginScope::Http, components(&["@path"]), &["message_signatures/components"]);
     check("jwt-auth", PluginScope::Consumer, json!({"key": "a", "secret": "s", "exp": 60}), &["exp"]);
     check("jwt-auth", PluginScope::Http, json!({}), &[]);
     check(

@@ -1,0 +1,105 @@
+//! Keys and algorithms (RFC 9421 §3.3). A key has one algorithm, which its owner wrote beside it: what a
+//! message says of it can only agree.
+
+use aws_lc_rs::hmac;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ED25519, ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256,
+    RSA_PSS_2048_8192_SHA512, VerificationAlgorithm,
+};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// Algorithms of key pairs by their names in the registry of RFC 9421.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum PairAlgorithm {
+    RsaPssSha512,
+    #[serde(rename = "rsa-v1_5-sha256")]
+    RsaV15Sha256,
+    EcdsaP256Sha256,
+    EcdsaP384Sha384,
+    Ed25519,
+}
+
+impl PairAlgorithm {
+    fn name(self) -> &'static str {
+        match self {
+            PairAlgorithm::RsaPssSha512 => "rsa-pss-sha512",
+            PairAlgorithm::RsaV15Sha256 => "rsa-v1_5-sha256",
+            PairAlgorithm::EcdsaP256Sha256 => "ecdsa-p256-sha256",
+            PairAlgorithm::EcdsaP384Sha384 => "ecdsa-p384-sha384",
+            PairAlgorithm::Ed25519 => "ed25519",
+        }
+    }
+
+    fn verification(self) -> &'static dyn VerificationAlgorithm {
+        match self {
+            PairAlgorithm::RsaPssSha512 => &RSA_PSS_2048_8192_SHA512,
+            PairAlgorithm::RsaV15Sha256 => &RSA_PKCS1_2048_8192_SHA256,
+            PairAlgorithm::EcdsaP256Sha256 => &ECDSA_P256_SHA256_FIXED,
+            PairAlgorithm::EcdsaP384Sha384 => &ECDSA_P384_SHA384_FIXED,
+            PairAlgorithm::Ed25519 => &ED25519,
+        }
+    }
+}
+
+/// The algorithm of shared secrets.
+const HMAC_SHA256: &str = "hmac-sha256";
+
+/// A public key, and the algorithm of the pair.
+pub(crate) struct PublicKey {
+    algorithm: PairAlgorithm,
+    key: Box<ParsedPublicKey>,
+}
+
+impl PublicKey {
+    /// Reads a PEM text.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if it holds no public key of this algorithm.
+    pub(crate) fn parse(pem: &str, algorithm: PairAlgorithm) -> Result<PublicKey, String> {
+        let der = section(pem, &["PUBLIC KEY", "RSA PUBLIC KEY"]);
+        let der = der.ok_or("public_key: it is no PEM text with a public key")?;
+        let key = ParsedPublicKey::new(algorithm.verification(), der)
+            .map_err(|_| format!("public_key: it is no key for {}", algorithm.name()))?;
+        Ok(PublicKey { algorithm, key: Box::new(key) })
+    }
+}
+
+/// What a signature is verified with.
+pub(crate) enum Verifier<'k> {
+    Secret(&'k [u8]),
+    Public(&'k PublicKey),
+}
+
+impl Verifier<'_> {
+    /// The name of the key's algorithm.
+    pub(crate) fn algorithm(&self) -> &'static str {
+        match self {
+            Verifier::Secret(_) => HMAC_SHA256,
+            Verifier::Public(key) => key.algorithm.name(),
+        }
+    }
+
+    /// Whether the key's owner signed this text.
+    pub(crate) fn holds(&self, text: &[u8], signature: &[u8]) -> bool {
+        match self {
+            Verifier::Secret(secret) => {
+                hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, secret), text, signature).is_ok()
+            }
+            Verifier::Public(key) => key.key.verify_sig(text, signature).is_ok(),
+        }
+    }
+}
+
+/// The first section of a PEM text (RFC 7468) that has one of these labels, decoded.
+fn section(text: &str, labels: &[&str]) -> Option<Vec<u8>> {
+    labels.iter().find_map(|label| {
+        let (_, rest) = text.split_once(&format!("-----BEGIN {label}-----"))?;
+        let (body, _) = rest.split_once(&format!("-----END {label}-----"))?;
+        let body: Vec<u8> = body.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+        STANDARD.decode(body).ok()
+    })
+}
