@@ -50,6 +50,10 @@ const BANS: &[Ban] = &[
                 "written when keys are changed, hours apart, else only read, once for each handshake",
             ),
             (
+                "crates/sigma-net/src/tls/revocation.rs",
+                "written when a list of revoked certificates changes, else only read, once for each client's certificate",
+            ),
+            (
                 "crates/sigma-plugin/src/counter.rs",
                 "limits count over all workers: one shard of many is held for one addition",
             ),

@@ -7,6 +7,7 @@
 #[macro_use]
 mod base;
 mod balancing;
+mod client_auth;
 mod consumer;
 mod node_states;
 mod optional;
@@ -33,6 +34,7 @@ pub use balancing::{
     AffinityCookie, CrossSite, OnGone, SelectorFallback, SessionAffinity, SlowStart, StickTable,
     SubsetFallback, SubsetSelector, Subsets, UpstreamMember, ZoneAware,
 };
+pub use client_auth::{CrlVerify, SslClient, SslCrl, WithoutAnswer};
 pub use consumer::{Consumer, ConsumerGroup, Credential};
 pub(crate) use consumer::{ConsumerItem, split_credential};
 pub use node_states::NodeState;
@@ -49,7 +51,7 @@ pub use route::{PathRewrite, Route, Script};
 pub use secret::{GcpAccount, Secret, SecretProvider};
 pub use service::Service;
 pub use shared::{Confidential, Labels, Plugins, Status, Timeout, UnixTime};
-pub use ssl::{Ssl, SslClient, SslType, TlsVersion};
+pub use ssl::{Ssl, SslType, TlsVersion};
 pub use stream::{Protocol, ProtocolLogger, StreamRoute};
 pub use upstream::{
     Balance, DiscoveryArgs, HashOn, KeepalivePool, Node, PassHost, ProxyProtocolVersion, Scheme, Upstream,

@@ -4,6 +4,7 @@ use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::client_auth::SslClient;
 use super::optional::Optional;
 use super::shared::{Confidential, Labels, Status, UnixTime};
 use crate::described::without_defaults;
@@ -33,25 +34,6 @@ pub enum TlsVersion {
     /// TLS 1.3.
     #[serde(rename = "TLSv1.3")]
     V1_3,
-}
-
-/// The certificate that a client must show.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct SslClient {
-    /// The authorities that may have issued it, in PEM.
-    #[schemars(with = "String", length(min = 128, max = 65536))]
-    pub ca: Box<str>,
-    /// Longest chain up to an authority.
-    #[serde(default = "default_depth")]
-    pub depth: u32,
-    /// Paths that are served without a certificate.
-    #[serde(default, skip_serializing_if = "Optional::is_unset")]
-    #[schemars(length(min = 1), extend("uniqueItems" = true))]
-    pub skip_mtls_uri_regex: Optional<Vec<String>>,
-}
-
-fn default_depth() -> u32 {
-    1
 }
 
 resource! {

@@ -26,10 +26,10 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, Revisions};
 use crate::operators::{certificates, registries};
+use crate::serving::clock::unix_seconds;
 use crate::serving::desired::Quarantined;
 use crate::serving::edit::Edit;
 use crate::serving::endpoints::Endpoints;
-use crate::serving::expiry::unix_seconds;
 use crate::serving::publisher::{self, Publisher};
 use crate::store::{Store, StoreStatus};
 

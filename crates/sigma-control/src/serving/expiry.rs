@@ -6,13 +6,14 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use sigma_net::tls::CertificateDer;
 use sigma_net::tls::certificate::{self, Validity};
 use sigma_proxy::Snapshot;
 use sigma_proxy::snapshot::{Presented, Side};
 
+use super::clock::unix_seconds;
 use super::publisher::Publisher;
 
 /// How soon certificates that have come into force are looked at.
@@ -173,12 +174,6 @@ pub fn certificate_warnings(snapshot: &Snapshot) -> Vec<String> {
         Some(format!("{place}: {} (serial {serial})", standing.advice()?))
     };
     news.iter().filter_map(text).collect()
-}
-
-/// The seconds since 1970.
-pub(crate) fn unix_seconds() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
 /// The leaf of what is shown.

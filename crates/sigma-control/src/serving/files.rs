@@ -2,15 +2,29 @@
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use sigma_net::tls::Authorities;
+use sigma_config::resources::SslCrl;
+use sigma_net::tls::{Authorities, CertificateDer, RevocationLists};
 use sigma_proxy::compile::FileSource;
+use tokio::runtime::Handle;
+
+use super::revocation::Revocations;
 
 /// Reads files. Authorities are read once.
 #[derive(Default)]
 pub(crate) struct Files {
     /// Authorities that may vouch for nodes, by file.
     authorities: Vec<(Option<PathBuf>, Authorities)>,
+    /// Lists of revoked certificates.
+    revocation: Revocations,
+}
+
+impl Files {
+    /// Files of a configuration that is served: what may change is kept up to date on `runtime`.
+    pub(crate) fn followed_on(runtime: Handle) -> Files {
+        Files { authorities: Vec::new(), revocation: Revocations::followed_on(runtime) }
+    }
 }
 
 impl FileSource for Files {
@@ -33,5 +47,9 @@ impl FileSource for Files {
 
     fn read(&self, path: &Path) -> Result<Vec<u8>, String> {
         std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+    }
+
+    fn revocation(&mut self, crl: &SslCrl, authorities: &[CertificateDer<'static>]) -> Arc<RevocationLists> {
+        self.revocation.lists(crl, authorities)
     }
 }

@@ -3,8 +3,10 @@
 //! `source` reads the file. `desired` knows what is to be served and quarantines what is invalid.
 //! `publisher` compiles what changed. What compiling needs from outside comes from `endpoints` (names
 //! resolved, health checked), `revealed` (what `secret` looked up for what `references` found) and
-//! `files`. `trial` compiles what is not stored yet. `expiry` watches the certificates in force.
+//! `files`, with lists of revoked
+//! certificates from `revocation`. `trial` compiles what is not stored yet. `expiry` watches the certificates in force.
 
+pub(crate) mod clock;
 pub(crate) mod desired;
 pub(crate) mod edit;
 pub(crate) mod endpoints;
@@ -17,6 +19,7 @@ pub(crate) mod plugins;
 pub(crate) mod publisher;
 pub(crate) mod references;
 pub(crate) mod revealed;
+pub(crate) mod revocation;
 pub mod secret;
 pub(crate) mod source;
 pub mod trial;

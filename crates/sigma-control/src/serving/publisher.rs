@@ -17,6 +17,7 @@ use sigma_config::resources::Secret;
 use sigma_config::{Config, Problem};
 use sigma_proxy::compile::Sources;
 use sigma_proxy::{Changed, Compiler, Failure, Snapshot};
+use tokio::runtime::Handle;
 
 use crate::serving::desired::{Batch, Desired};
 use crate::serving::endpoints::{Endpoints, Pending};
@@ -87,7 +88,7 @@ impl Publisher {
             compiler,
             revealed: Revealed::default(),
             references: References::default(),
-            files: Files::default(),
+            files: Handle::try_current().map(Files::followed_on).unwrap_or_default(),
             geo_files: GeoFiles::default(),
         };
         Publisher { secrets, state: Mutex::new(state) }

@@ -12,7 +12,9 @@ use super::buffer::Buffer;
 use super::identity::Order;
 use super::session::{RECORD_BYTES, Session, Side};
 use super::stream::{TlsStream, poll_drain, poll_fill};
-use super::{ClientCertificate, Demand, Facts, HandshakeError, ServerIdentity, Versions, prefers_chacha};
+use super::{
+    ClientAuth, ClientCertificate, Demand, Facts, HandshakeError, ServerIdentity, Versions, prefers_chacha,
+};
 use crate::deadline::Deadline;
 use crate::stream::Stream;
 
@@ -144,6 +146,8 @@ pub async fn accept(
         let config = identity.config(versions, &options.alpn, order).map_err(HandshakeError::Protocol)?;
         let connection = UnbufferedServerConnection::new(config).map_err(HandshakeError::Protocol)?;
         let mut session = Session::new(Side::Server(connection), hello);
+        // Before anything is judged: lists that come meanwhile are newer than the verdict.
+        let revision = identity.client_auth().map_or(0, ClientAuth::revision);
         let patience = Deadline::new();
         patience.set(PATIENCE_MS);
         tokio::select! {
@@ -152,6 +156,7 @@ pub async fn accept(
             () = handshakes.wanted_after(patience) => return Err(HandshakeError::Displaced),
         }
         let facts = server_facts(&mut socket, &mut session, identity, name)?;
+        let facts = Facts { revision, ..facts };
         Ok(Stream::Tls(Box::new(TlsStream::new(socket, session, facts))))
     };
     deadline.bound(handshake).await.unwrap_or(Err(HandshakeError::TimedOut))

@@ -9,9 +9,9 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
 };
-use webpki::{EndEntityCert, KeyUsage};
+use webpki::{EndEntityCert, KeyUsage, RevocationOptions};
 
-use super::{CertificateDer, ClientCertificate, PROVIDER, Unusable, pem};
+use super::{CertificateDer, ClientCertificate, PROVIDER, Revocation, Unusable, pem};
 
 /// The demands on clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,7 @@ pub struct ClientAuth {
     subjects: Vec<DistinguishedName>,
     /// Intermediate certificates allowed between the client's own and an authority.
     depth: usize,
+    revocation: Option<Revocation>,
     /// Tells these demands from all others; see [`super::resumption`].
     pub(super) fingerprint: [u8; 32],
 }
@@ -53,7 +54,31 @@ impl ClientAuth {
         }
         let mut fingerprint = [0; 32];
         fingerprint.copy_from_slice(digest.finish().as_ref());
-        Ok(ClientAuth { demand, subjects: roots.subjects(), anchors: roots.roots, depth, fingerprint })
+        Ok(ClientAuth {
+            demand,
+            subjects: roots.subjects(),
+            anchors: roots.roots,
+            depth,
+            revocation: None,
+            fingerprint,
+        })
+    }
+
+    /// The same; certificates that were revoked are trusted no longer.
+    #[must_use]
+    pub fn checking(mut self, revocation: Revocation) -> ClientAuth {
+        let mut digest = aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA256);
+        digest.update(&self.fingerprint);
+        digest.update(&revocation.settings());
+        self.fingerprint.copy_from_slice(digest.finish().as_ref());
+        self.revocation = Some(revocation);
+        self
+    }
+
+    /// A verdict is good for as long as this is the same: until other lists of revoked certificates are in
+    /// force.
+    pub fn revision(&self) -> u64 {
+        self.revocation.as_ref().map_or(0, |revocation| revocation.lists.revision())
     }
 
     /// The demands on clients.
@@ -84,17 +109,23 @@ impl ClientAuth {
             }
             Ok(())
         };
-        EndEntityCert::try_from(own)?
-            .verify_for_usage(
+        let own = EndEntityCert::try_from(own)?;
+        let verify = |revocation: Option<RevocationOptions<'_>>| {
+            own.verify_for_usage(
                 PROVIDER.signature_verification_algorithms.all,
                 &self.anchors,
                 others,
                 now,
                 KeyUsage::client_auth(),
-                None,
+                revocation,
                 Some(&shallow),
             )
             .map(|_| ())
+        };
+        match &self.revocation {
+            None => verify(None),
+            Some(revocation) => revocation.during(verify),
+        }
     }
 }
 
@@ -153,6 +184,9 @@ fn certificate_error(error: webpki::Error) -> Error {
         webpki::Error::BadDer | webpki::Error::BadDerTime => CertificateError::BadEncoding.into(),
         webpki::Error::CertNotValidYet { .. } => CertificateError::NotValidYet.into(),
         webpki::Error::CertExpired { .. } => CertificateError::Expired.into(),
+        webpki::Error::CertRevoked => CertificateError::Revoked.into(),
+        webpki::Error::UnknownRevocationStatus => CertificateError::UnknownRevocationStatus.into(),
+        webpki::Error::CrlExpired { .. } => CertificateError::ExpiredRevocationList.into(),
         webpki::Error::UnknownIssuer => CertificateError::UnknownIssuer.into(),
         webpki::Error::RequiredEkuNotFoundContext(_) => CertificateError::InvalidPurpose.into(),
         webpki::Error::InvalidSignatureForPublicKey => CertificateError::BadSignature.into(),

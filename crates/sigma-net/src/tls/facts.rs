@@ -47,6 +47,8 @@ pub struct Facts {
     pub peer_chain: Arc<[CertificateDer<'static>]>,
     /// On the server's side: what is known of the client's certificate.
     pub client_certificate: ClientCertificate,
+    /// The [revision](super::ClientAuth::revision) by which it was judged.
+    pub revision: u64,
     /// The session goes on from an earlier connection.
     pub is_resumed: bool,
     /// On the server's side: who the client sees.
@@ -70,6 +72,7 @@ impl Facts {
             server_name: None,
             peer_chain: connection.peer_certificates().unwrap_or_default().into(),
             client_certificate: ClientCertificate::NotAsked,
+            revision: 0,
             is_resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
             identity: None,
         }

@@ -23,7 +23,9 @@ mod facts;
 mod identity;
 pub mod pem;
 mod resumption;
+mod revocation;
 mod session;
+mod signed;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -43,6 +45,7 @@ pub use connect::{Authorities, ClientSettings, ClientTls, Trust, is_server_name}
 pub use facts::{ClientCertificate, Facts};
 pub use identity::{Identity, ServerIdentity};
 pub use resumption::{Resumption, SessionCache, TicketKeys};
+pub use revocation::{Crl, Looked, Revocation, RevocationLists, WithoutAnswer};
 pub use stream::TlsStream;
 pub use versions::{Version, Versions};
 

@@ -17,7 +17,7 @@ use sigma_net::tls::{
 
 use super::compiled::Compiled;
 use super::sources::Sources;
-use super::{Failure, State, Task};
+use super::{Failure, State, Task, revocation};
 use crate::snapshot::Snapshot;
 use crate::snapshot::edge::{self, Exempt, ListenerOptions, ServerCertificates, TlsOptions};
 
@@ -80,7 +80,7 @@ impl Task<'_> {
         {
             return Some(Arc::clone(same));
         }
-        match compile(ssl, &self.sessions, &self.sources) {
+        match compile(ssl, &self.sessions, &mut self.sources) {
             Ok(certificate) => Some(Arc::new(certificate)),
             Err(reason) => {
                 let problem = Problem::new(key.to_string(), "tls", reason);
@@ -164,8 +164,19 @@ pub(super) fn refers(ssl: &Ssl) -> bool {
         || ssl.client.as_ref().is_some_and(|client| is_reference(&client.ca))
 }
 
-fn compile(ssl: &Arc<Ssl>, sessions: &Arc<Sessions>, sources: &Sources<'_>) -> Result<Certificate, String> {
+fn compile(
+    ssl: &Arc<Ssl>,
+    sessions: &Arc<Sessions>,
+    sources: &mut Sources<'_>,
+) -> Result<Certificate, String> {
     let (exempt, client_auth, versions) = demands(ssl, |text| revealed(text, sources).map(Some))?;
+    let client_auth = match ssl.client.as_deref().zip(client_auth) {
+        Some((client, auth)) => {
+            let authorities = revealed(&client.ca, sources)?;
+            Some(revocation::checked(auth, client, &authorities, sources)?)
+        }
+        None => None,
+    };
     let identity = Identity {
         pairs: pairs(ssl, sources)?,
         versions,
@@ -200,6 +211,7 @@ pub(super) fn demands(
     let client_auth = match client {
         None => None,
         Some(client) => {
+            revocation::is_complete(client)?;
             let demand = edge::demand(exempt.as_ref());
             let made = text_of(&client.ca)?.map(|ca| ClientAuth::new(&ca, client.depth as usize, demand));
             made.transpose().map_err(|error| error.to_string())?

@@ -10,6 +10,7 @@
 //! | `compiled` | plugins and upstreams of one resource |
 //! | `routes` | routes: what they merge, and where they stand |
 //! | `certificates` | certificates for clients, and what listeners demand |
+//! | `revocation` | how it is found out that a client's certificate was revoked |
 //! | `node_tls` | TLS towards the nodes of an upstream |
 //! | `consumers` | consumers and their identities |
 //! | `sources` | nothing: what the others need from outside |
@@ -19,6 +20,7 @@ mod certificates;
 mod compiled;
 mod consumers;
 pub(crate) mod node_tls;
+mod revocation;
 mod routes;
 mod sources;
 #[cfg(test)]

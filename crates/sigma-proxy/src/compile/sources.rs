@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use sigma_config::Problem;
-use sigma_config::resources;
-use sigma_net::tls::{Authorities, ClientTls};
+use sigma_config::resources::{self, SslCrl};
+use sigma_net::tls::{Authorities, CertificateDer, ClientTls, RevocationLists};
 use sigma_plugin::geography::Geography;
 use sigma_upstream::endpoint::UpstreamCell;
 use sigma_upstream::health::plan::Plan;
@@ -50,6 +50,10 @@ pub trait FileSource {
     /// # Errors
     /// Returns an error, which is a sentence with the file's name, if it cannot be read.
     fn read(&self, path: &Path) -> Result<Vec<u8>, String>;
+
+    /// The lists of revoked certificates that `crl` names, signed by `authorities` or by who is below them. They
+    /// are kept up to date; the same settings have the same lists.
+    fn revocation(&mut self, crl: &SslCrl, authorities: &[CertificateDer<'static>]) -> Arc<RevocationLists>;
 }
 
 /// The inputs of one compilation.
@@ -96,5 +100,9 @@ impl FileSource for NoFiles {
 
     fn read(&self, path: &Path) -> Result<Vec<u8>, String> {
         Err(format!("{} cannot be read here", path.display()))
+    }
+
+    fn revocation(&mut self, _: &SslCrl, _: &[CertificateDer<'static>]) -> Arc<RevocationLists> {
+        Arc::default()
     }
 }

@@ -1,5 +1,6 @@
 //! The TLS session of a connection, and the requests that it allows.
 
+use std::cell::Cell;
 use std::fmt::Write;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sigma_http::{Fault, FaultKind};
 use sigma_net::Stream;
-use sigma_net::tls::{CertificateDer, ClientCertificate, Facts, ServerIdentity, certificate};
+use sigma_net::tls::{CertificateDer, ClientAuth, ClientCertificate, Facts, ServerIdentity, certificate};
 use sigma_plugin::context::Tls;
 
 use crate::snapshot::edge::ServerCertificates;
@@ -22,13 +23,16 @@ pub(crate) struct TlsSession {
     /// The facts that plugins and logs see.
     pub(crate) tls: Rc<Tls>,
     facts: Facts,
+    /// The last verdict about the client's certificate, and the revision by which it was passed.
+    judged: Cell<(u64, ClientCertificate)>,
 }
 
 impl TlsSession {
     /// The session of `stream`, if it is encrypted.
     pub(crate) fn of(stream: &Stream) -> Option<TlsSession> {
         let facts = stream.tls()?.clone();
-        Some(TlsSession { tls: Rc::new(shown(&facts)), facts })
+        let judged = Cell::new((facts.revision, facts.client_certificate));
+        Some(TlsSession { tls: Rc::new(shown(&facts)), facts, judged })
     }
 
     /// Whether the client may ask `host` for `path`, as far as its certificate goes (APISIX: mTLS).
@@ -84,11 +88,25 @@ impl TlsSession {
     fn is_trusted(&self, identity: &Arc<ServerIdentity>) -> bool {
         let Some(auth) = identity.client_auth() else { return !identity.refuses() };
         let verdict = match &self.facts.identity {
-            Some(shaken) if Arc::ptr_eq(shaken, identity) => self.facts.client_certificate,
+            Some(shaken) if Arc::ptr_eq(shaken, identity) => self.verdict(auth),
             // It has changed since the handshake.
             _ => auth.judge(&self.facts.peer_chain),
         };
         verdict == ClientCertificate::Verified
+    }
+}
+
+impl TlsSession {
+    /// What is known of the client's certificate now: it may have been revoked since the handshake.
+    fn verdict(&self, auth: &ClientAuth) -> ClientCertificate {
+        let (revision, verdict) = self.judged.get();
+        let now = auth.revision();
+        if revision == now {
+            return verdict;
+        }
+        let verdict = auth.judge(&self.facts.peer_chain);
+        self.judged.set((now, verdict));
+        verdict
     }
 }
 

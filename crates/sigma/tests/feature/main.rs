@@ -8,6 +8,7 @@ mod balance;
 mod bodies;
 mod certificates;
 mod cli;
+mod client_certificates;
 mod discovery;
 mod docs;
 mod go;

@@ -1,0 +1,91 @@
+//! What a client has to show, and how it is found out whether that still counts.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::optional::Optional;
+
+/// The certificate that a client must show.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SslClient {
+    /// The authorities that may have issued it, in PEM.
+    #[schemars(with = "String", length(min = 128, max = 65536))]
+    pub ca: Box<str>,
+    /// Longest chain up to an authority.
+    #[serde(default = "default_depth")]
+    pub depth: u32,
+    /// Paths that are served without a certificate.
+    #[serde(default, skip_serializing_if = "Optional::is_unset")]
+    #[schemars(length(min = 1), extend("uniqueItems" = true))]
+    pub skip_mtls_uri_regex: Optional<Vec<String>>,
+    /// Lists of the certificates that their authorities have revoked; unset: nobody looks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crl: Option<Box<SslCrl>>,
+}
+
+fn default_depth() -> u32 {
+    1
+}
+
+/// Which certificates of a chain are looked for in the lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CrlVerify {
+    /// All but the authority's own: each of their issuers has to have a list.
+    #[default]
+    Chain,
+    /// The client's own.
+    Leaf,
+}
+
+/// What counts where the lists say nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WithoutAnswer {
+    /// The client is refused.
+    #[default]
+    Refuse,
+    /// The client is let in, as if nothing was revoked.
+    Allow,
+}
+
+/// Lists of revoked certificates (CRL, RFC 5280), in PEM or DER, from files and from URLs.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct SslCrl {
+    /// Files, which are read again when they change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub files: Vec<PathBuf>,
+    /// Where to fetch lists: `http://` (a list is signed) or `https://`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(regex(pattern = "^https?://.")))]
+    pub urls: Vec<String>,
+    /// Seconds after which a URL is asked again; earlier where its list is about to run out.
+    #[serde(default = "default_interval")]
+    #[schemars(range(min = 1, max = 604_800))]
+    pub interval: u32,
+    /// Largest list in bytes; a larger one is not taken over.
+    #[serde(default = "default_max_bytes")]
+    #[schemars(range(min = 1024, max = 268_435_456))]
+    pub max_bytes: u32,
+    /// Which certificates of a chain are looked for.
+    #[serde(default)]
+    pub verify: CrlVerify,
+    /// What counts for a certificate whose issuer has no list here: it is away, was not understood, or there
+    /// never was one.
+    #[serde(default)]
+    pub when_missing: WithoutAnswer,
+    /// What counts where the list of an issuer is past its next update.
+    #[serde(default)]
+    pub when_stale: WithoutAnswer,
+}
+
+fn default_interval() -> u32 {
+    3_600
+}
+
+fn default_max_bytes() -> u32 {
+    10 << 20
+}

@@ -1,0 +1,377 @@
+//! Lists of revoked certificates, from files and from URLs, kept up to date.
+//!
+//! What is given is not believed as it stands: a list that cannot be used, or is older than the one before, does
+//! not take its place. A source that is away leaves its last list in force, until that is past its time; what
+//! counts then is for the settings of the ssl to say.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
+
+use sigma_config::resources::SslCrl;
+use sigma_net::tls::{CertificateDer, Crl, RevocationLists};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::clock::unix_seconds;
+
+/// How often files are looked at, and what is due.
+const LOOK: Duration = Duration::from_secs(1);
+/// The time for one list of a URL.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
+/// When a URL that did not answer is asked again; its interval, if that is shorter.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
+/// A list is fetched so long before it runs out: two attempts, and some time of the clock.
+const AHEAD_S: i64 = 120;
+/// How far the clock of who makes lists may be ahead.
+const FUTURE_S: i64 = 3_600;
+
+/// The lists in use, by what they come from.
+#[derive(Default)]
+pub(crate) struct Revocations {
+    runtime: Option<Handle>,
+    used: Vec<(Origin, Weak<RevocationLists>)>,
+}
+
+/// What lists come from.
+#[derive(Clone, PartialEq)]
+struct Origin {
+    crl: SslCrl,
+    authorities: Arc<[CertificateDer<'static>]>,
+}
+
+impl Revocations {
+    /// Lists that are kept up to date on `runtime`, for as long as somebody uses them.
+    pub(crate) fn followed_on(runtime: Handle) -> Revocations {
+        Revocations { runtime: Some(runtime), used: Vec::new() }
+    }
+
+    /// The lists that `crl` names. Files are read when this returns, unless they cannot be.
+    pub(crate) fn lists(
+        &mut self,
+        crl: &SslCrl,
+        authorities: &[CertificateDer<'static>],
+    ) -> Arc<RevocationLists> {
+        let origin = Origin { crl: crl.clone(), authorities: authorities.into() };
+        self.used.retain(|(_, lists)| lists.strong_count() > 0);
+        let known = self.used.iter().find(|(known, _)| *known == origin);
+        if let Some(lists) = known.and_then(|(_, lists)| lists.upgrade()) {
+            return lists;
+        }
+        let lists = Arc::<RevocationLists>::default();
+        self.used.push((origin.clone(), Arc::downgrade(&lists)));
+        let sources = origin.crl.files.len() + origin.crl.urls.len();
+        let kept = Mutex::new(vec![Vec::new(); sources]);
+        let known = Arc::new(Known { origin, kept, lists: Arc::downgrade(&lists) });
+        let (files, urls) = (&known.origin.crl.files, &known.origin.crl.urls);
+        for (slot, file) in files.iter().enumerate() {
+            let mut source = Source::new(slot, file.clone());
+            source.read_if_changed(&known);
+            if let Some(runtime) = &self.runtime {
+                runtime.spawn(source.follow_file(Arc::clone(&known)));
+            }
+        }
+        for (slot, url) in urls.iter().enumerate() {
+            let source = Source::new(files.len() + slot, url.clone());
+            if let Some(runtime) = &self.runtime {
+                runtime.spawn(source.follow_url(Arc::clone(&known)));
+            }
+        }
+        lists
+    }
+}
+
+/// What all sources of some lists have said.
+struct Known {
+    origin: Origin,
+    /// By source.
+    kept: Mutex<Vec<Vec<Arc<Crl>>>>,
+    lists: Weak<RevocationLists>,
+}
+
+impl Known {
+    /// Puts what a source says now into force.
+    fn put(&self, slot: usize, lists: &[Arc<Crl>]) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept[slot] = lists.to_vec();
+        if let Some(lists) = self.lists.upgrade() {
+            lists.publish(kept.iter().flatten().cloned().collect());
+        }
+    }
+
+    fn is_used(&self) -> bool {
+        self.lists.strong_count() > 0
+    }
+}
+
+/// One source.
+struct Source<P> {
+    slot: usize,
+    place: P,
+    kept: Vec<Arc<Crl>>,
+    /// What the file was like when it was read.
+    seen: Option<(Option<SystemTime>, u64)>,
+    /// What was wrong the last time; it is said once.
+    fault: Option<String>,
+    is_stale: bool,
+}
+
+impl<P> Source<P> {
+    fn new(slot: usize, place: P) -> Source<P> {
+        Source { slot, place, kept: Vec::new(), seen: None, fault: None, is_stale: false }
+    }
+
+    /// Takes over what was read or fetched, if it can be used.
+    fn take(&mut self, shown: &str, found: Result<Vec<Crl>, String>, known: &Known) {
+        match found.and_then(|found| succeeded(&self.kept, found, unix_seconds())) {
+            Ok(found) => {
+                if self.fault.take().is_some() {
+                    tracing::warn!(source = shown, "the list of revoked certificates is there again");
+                }
+                let is_same = |(old, new): (&Arc<Crl>, &Arc<Crl>)| old.is_same(new);
+                let is_new = self.kept.len() != found.len() || !self.kept.iter().zip(&found).all(is_same);
+                // What is not new spares everybody another verdict.
+                if is_new {
+                    self.kept = found;
+                    known.put(self.slot, &self.kept);
+                }
+            }
+            Err(fault) => {
+                if self.fault.as_ref() != Some(&fault) {
+                    let kept = self.kept.len();
+                    tracing::error!(source = shown, kept, "no new list of revoked certificates: {fault}");
+                    self.fault = Some(fault);
+                }
+            }
+        }
+    }
+
+    fn say_if_stale(&mut self, shown: &str, now: i64) {
+        let is_stale = self.kept.iter().any(|crl| crl.next_update() <= now);
+        if is_stale && !self.is_stale {
+            tracing::error!(
+                source = shown,
+                "a list of revoked certificates is past its next update: `client.crl.when_stale` counts until there is a newer one"
+            );
+        }
+        self.is_stale = is_stale;
+    }
+}
+
+/// What is in force after `found` came in the place of `kept`. A list that was recorded and is played again
+/// would let in who was revoked since; one of the future would keep out those that follow.
+fn succeeded(kept: &[Arc<Crl>], found: Vec<Crl>, now: i64) -> Result<Vec<Arc<Crl>>, String> {
+    for new in &found {
+        if kept.iter().any(|old| new.is_of_the_same(old) && old.this_update() > new.this_update()) {
+            return Err("the list is older than the one before, which stays".to_owned());
+        }
+        if new.this_update() > now.saturating_add(FUTURE_S) {
+            return Err("the list was made in the future: look at the clocks".to_owned());
+        }
+    }
+    Ok(found.into_iter().map(Arc::new).collect())
+}
+
+/// Whether a URL still answers about all that it answered about. Whoever can get between has genuine lists of other
+/// authorities, which say nothing of those in question.
+fn complete(kept: &[Arc<Crl>], found: Vec<Crl>) -> Result<Vec<Crl>, String> {
+    match kept.iter().all(|old| found.iter().any(|new| new.is_of_the_same(old))) {
+        true => Ok(found),
+        false => Err("the URL answers with the list of another authority than before".to_owned()),
+    }
+}
+
+impl Source<PathBuf> {
+    /// Reads the file if it is not the one that was read last. Blocks.
+    fn read_if_changed(&mut self, known: &Known) {
+        let stamp = std::fs::metadata(&self.place).map(|found| (found.modified().ok(), found.len()));
+        let stamp = stamp.map_err(|error| format!("the file cannot be read: {error}"));
+        if self.seen.is_some() && self.seen == stamp.as_ref().ok().copied() {
+            return;
+        }
+        self.seen = stamp.as_ref().ok().copied();
+        let found = stamp.and_then(|(_, len)| read(&self.place, len, &known.origin));
+        let shown = self.place.display().to_string();
+        self.take(&shown, found, known);
+    }
+
+    /// Reads the file when it changes, until nobody uses it any more.
+    async fn follow_file(mut self, known: Arc<Known>) {
+        while known.is_used() {
+            let shown = self.place.display().to_string();
+            self.say_if_stale(&shown, unix_seconds());
+            tokio::time::sleep(LOOK).await;
+            let known = Arc::clone(&known);
+            let read = tokio::task::spawn_blocking(move || {
+                self.read_if_changed(&known);
+                self
+            });
+            // It does not panic, and is not aborted but at the end of the process.
+            let Ok(source) = read.await else { return };
+            self = source;
+        }
+    }
+}
+
+impl Source<String> {
+    /// Asks the URL at its interval, until nobody uses it any more.
+    async fn follow_url(mut self, known: Arc<Known>) {
+        let interval = Duration::from_secs(known.origin.crl.interval.into());
+        let (shown, mut due) = (shown(&self.place), Instant::now());
+        while known.is_used() {
+            if due <= Instant::now() {
+                let found = fetch(&self.place, &known.origin).await;
+                let found = found.and_then(|found| complete(&self.kept, found));
+                let is_answered = found.is_ok();
+                self.take(&shown, found, &known);
+                let next = until_next(&self.kept, interval, unix_seconds());
+                due = Instant::now() + if is_answered { next } else { ASK_AGAIN.min(interval) };
+            }
+            self.say_if_stale(&shown, unix_seconds());
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+/// How long lists are good for, at most an interval. Those that are over are asked for as one that is away.
+fn until_next(kept: &[Arc<Crl>], interval: Duration, now: i64) -> Duration {
+    let next = kept.iter().map(|crl| crl.next_update()).min().unwrap_or(i64::MAX);
+    let left = next.saturating_sub(now).saturating_sub(AHEAD_S);
+    Duration::from_secs(u64::try_from(left).unwrap_or(0)).max(ASK_AGAIN).min(interval)
+}
+
+fn read(place: &Path, len: u64, origin: &Origin) -> Result<Vec<Crl>, String> {
+    let limit = origin.crl.max_bytes;
+    if len > u64::from(limit) {
+        return Err(format!("the file is larger than `max_bytes`, {limit}"));
+    }
+    let bytes = std::fs::read(place).map_err(|error| format!("the file cannot be read: {error}"))?;
+    Crl::parse(&bytes, &origin.authorities).map_err(|error| error.to_string())
+}
+
+/// A URL without what may be a secret in it.
+fn shown(url: &str) -> String {
+    let Ok(mut url) = reqwest::Url::parse(url) else { return "a URL".to_owned() };
+    // Neither fails for a URL with a host, which these have.
+    let _ = url.set_password(None);
+    let _ = url.set_username("");
+    url.set_query(None);
+    url.to_string()
+}
+
+async fn fetch(url: &str, origin: &Origin) -> Result<Vec<Crl>, String> {
+    static CLIENT: OnceLock<Result<reqwest::Client, String>> = OnceLock::new();
+    let build = || {
+        let client = reqwest::Client::builder()
+            .timeout(FETCH_TIMEOUT)
+            // What is asked is what was configured.
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .user_agent(concat!("sigma/", env!("CARGO_PKG_VERSION")));
+        client.build().map_err(|error| format!("no HTTP client: {error}"))
+    };
+    let client = CLIENT.get_or_init(build).as_ref().map_err(String::clone)?;
+    let failed = |error: reqwest::Error| format!("the URL cannot be asked: {}", innermost(&error));
+    let mut answer = client.get(url).send().await.map_err(failed)?;
+    if answer.status() != reqwest::StatusCode::OK {
+        return Err(format!("the URL answers {}", answer.status().as_u16()));
+    }
+    let limit = origin.crl.max_bytes as usize;
+    let mut bytes = Vec::new();
+    while let Some(part) = answer.chunk().await.map_err(failed)? {
+        if bytes.len() + part.len() > limit {
+            return Err(format!("the answer is larger than `max_bytes`, {limit}"));
+        }
+        bytes.extend_from_slice(&part);
+    }
+    let authorities = Arc::clone(&origin.authorities);
+    // A list of many thousands takes a while.
+    let parsed = tokio::task::spawn_blocking(move || Crl::parse(&bytes, &authorities)).await;
+    parsed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+}
+
+/// The reason behind the words of the HTTP client, which repeat the URL.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{
+        BasicConstraints, CertificateParams, CertificateRevocationListParams, IsCa, Issuer, KeyIdMethod,
+        KeyPair, KeyUsagePurpose, SerialNumber,
+    };
+
+    use super::*;
+
+    /// 2024-01-01.
+    const NOW: i64 = 1_704_067_200;
+
+    fn issuer(name: &str) -> Issuer<'static, KeyPair> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::CrlSign, KeyUsagePurpose::KeyCertSign];
+        Issuer::new(params, KeyPair::generate().expect("a key"))
+    }
+
+    /// A list that was made on a day of January 2024.
+    fn list(issuer: &Issuer<'_, KeyPair>, day: u8) -> Crl {
+        let params = CertificateRevocationListParams {
+            this_update: rcgen::date_time_ymd(2024, 1, day),
+            next_update: rcgen::date_time_ymd(2024, 2, 1),
+            crl_number: SerialNumber::from(u64::from(day)),
+            issuing_distribution_point: None,
+            revoked_certs: Vec::new(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let der = params.signed_by(issuer).expect("a list");
+        Crl::parse(der.der(), &[]).expect("a list").remove(0)
+    }
+
+    #[test]
+    fn what_comes_later_must_not_be_older_nor_of_the_future() {
+        let (one, other) = (issuer("One"), issuer("Other"));
+        let kept = [Arc::new(list(&one, 10))];
+        let check = |found: Vec<Crl>, now: i64, expected: &str| {
+            let said = succeeded(&kept, found, now).err().unwrap_or_default();
+            assert!(said.contains(expected) && said.is_empty() == expected.is_empty(), "{said}");
+        };
+        let late = NOW + 30 * 86_400;
+        check(vec![list(&one, 10)], late, "");
+        check(vec![list(&one, 11)], late, "");
+        check(vec![list(&one, 9)], late, "older");
+        check(vec![list(&other, 1), list(&one, 9)], late, "older");
+        check(vec![list(&other, 1)], late, "");
+        check(vec![list(&one, 11)], NOW + 9 * 86_400, "future");
+        check(vec![list(&one, 11)], NOW + 10 * 86_400 - FUTURE_S, "");
+        let answered = complete(&kept, vec![list(&other, 1)]).err().unwrap_or_default();
+        assert!(answered.contains("another authority"), "{answered}");
+        assert!(complete(&kept, vec![list(&other, 1), list(&one, 1)]).is_ok());
+        assert!(complete(&[], Vec::new()).is_ok());
+    }
+
+    #[test]
+    fn a_list_is_asked_for_before_it_runs_out() {
+        let kept = [Arc::new(list(&issuer("One"), 1))];
+        let (hour, ends) = (Duration::from_secs(3_600), kept[0].next_update());
+        let check = |left_s: i64, expected_s: u64| {
+            assert_eq!(until_next(&kept, hour, ends - left_s).as_secs(), expected_s, "{left_s} s left");
+        };
+        check(10 * 3_600, 3_600);
+        check(1_000, 1_000 - 120);
+        check(130, 30);
+        check(-5, 30);
+        assert_eq!(until_next(&[], hour, 0), hour);
+        assert_eq!(until_next(&kept, Duration::from_secs(2), ends), Duration::from_secs(2));
+    }
+
+    #[test]
+    fn a_secret_of_a_url_is_not_said() {
+        assert_eq!(shown("http://user:pass@h.test/a.crl?token=1"), "http://h.test/a.crl");
+    }
+}

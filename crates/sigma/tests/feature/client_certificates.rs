@@ -1,0 +1,180 @@
+//! Certificates of clients that were revoked.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::{Arc, Mutex};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, IsCa, Issuer, KeyIdMethod, KeyPair,
+    KeyUsagePurpose, RevokedCertParams, SerialNumber,
+};
+use serde_json::{Value, json};
+use sigma_net::tls::ClientTls;
+use sigma_testkit::{Gateway, Origin, until};
+
+use crate::tls::{Authority, Issued, ask, config, run, shake, status, to_origin};
+use crate::{PATIENCE, SIGMA};
+
+/// An authority that may sign lists, and revokes by serial numbers.
+fn authority(name: &str) -> Authority {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::CrlSign, KeyUsagePurpose::KeyCertSign];
+    let key = KeyPair::generate().unwrap();
+    let pem = params.self_signed(&key).unwrap().pem();
+    Authority { issuer: Issuer::new(params, key), pem }
+}
+
+fn client(authority: &Authority, serial: u64) -> Issued {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec!["client.test".to_owned()]).unwrap();
+    params.serial_number = Some(serial.into());
+    Issued { cert: params.signed_by(&key, &authority.issuer).unwrap().pem(), key: key.serialize_pem() }
+}
+
+/// A list that is good from 2020 on, for the given years, in PEM.
+fn list(authority: &Authority, day: u8, until: i32, revoked: &[u64]) -> String {
+    let one = |serial: &u64| RevokedCertParams {
+        serial_number: SerialNumber::from(*serial),
+        revocation_time: rcgen::date_time_ymd(2020, 1, 1),
+        reason_code: None,
+        invalidity_date: None,
+    };
+    let params = CertificateRevocationListParams {
+        this_update: rcgen::date_time_ymd(2020, 1, day),
+        next_update: rcgen::date_time_ymd(until, 1, 1),
+        crl_number: SerialNumber::from(u64::from(day)),
+        issuing_distribution_point: None,
+        revoked_certs: revoked.iter().map(one).collect(),
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    params.signed_by(&authority.issuer).unwrap().pem().unwrap()
+}
+
+/// A gateway that asks clients for a certificate of `ca`, looked up as `crl` says.
+fn gateway(root: &Authority, ca: &Authority, origin: &Origin, crl: Value) -> Gateway {
+    let ssl = root.issue("a.test").ssl(json!({
+        "id": "1", "sni": "a.test", "client": { "ca": ca.pem, "crl": crl },
+    }));
+    let text = config(json!({ "alpn": ["http/1.1"] }), to_origin(origin), json!({ "ssls": [ssl] }));
+    Gateway::start(SIGMA, &text).unwrap()
+}
+
+/// Whether a client gets an answer over a connection of its own. In TLS 1.3 it learns only then that it was
+/// refused.
+async fn is_served(gateway: &Gateway, client: &ClientTls) -> bool {
+    match shake(gateway, client, "a.test").await {
+        Ok(mut stream) => {
+            ask(&mut stream, "a.test", "/", "").await.is_ok_and(|answer| status(&answer) == 200)
+        }
+        Err(_) => false,
+    }
+}
+
+async fn served_in_the_end(gateway: &Gateway, client: &ClientTls, expected: bool) {
+    while is_served(gateway, client).await != expected {}
+}
+
+#[test]
+fn who_is_revoked_gets_in_no_longer_and_does_not_stay() {
+    let (root, ca, origin) = (Authority::new("Root"), authority("Clients"), Origin::echo("a").unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("clients.crl");
+    let (one, two) = (root.client(Some(&client(&ca, 1))), root.client(Some(&client(&ca, 2))));
+    let gateway = gateway(&root, &ca, &origin, json!({ "files": [file] }));
+    run(async {
+        // Without a list nobody can say who is revoked.
+        assert!(!is_served(&gateway, &one).await);
+        std::fs::write(&file, list(&ca, 2, 2090, &[])).unwrap();
+        served_in_the_end(&gateway, &one, true).await;
+        assert!(is_served(&gateway, &two).await);
+        let mut open = shake(&gateway, &two, "a.test").await.unwrap();
+        assert_eq!(status(&ask(&mut open, "a.test", "/", "").await.unwrap()), 200);
+        std::fs::write(&file, list(&ca, 3, 2090, &[2])).unwrap();
+        served_in_the_end(&gateway, &two, false).await;
+        assert!(is_served(&gateway, &one).await);
+        // What was open before is judged again, and a session is not resumed.
+        assert_eq!(status(&ask(&mut open, "a.test", "/", "").await.unwrap()), 400);
+        // What cannot be used, is forged or is older does not take its place.
+        let forged = list(&authority("Clients"), 4, 2090, &[]);
+        for (text, said) in [
+            ("-----BEGIN X509 CRL-----\n", "no new list"),
+            (&*forged, "not signed by the authority that it names"),
+            (&*list(&ca, 2, 2090, &[]), "older than the one before"),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            assert!(until(PATIENCE, || gateway.stderr().contains(said)), "{said}: {}", gateway.stderr());
+            assert!(is_served(&gateway, &one).await && !is_served(&gateway, &two).await, "{said}");
+        }
+        std::fs::remove_file(&file).unwrap();
+        assert!(until(PATIENCE, || gateway.stderr().contains("the file cannot be read: No such file")));
+        assert!(is_served(&gateway, &one).await && !is_served(&gateway, &two).await);
+        // One that is past its time keeps everybody out.
+        std::fs::write(&file, list(&ca, 5, 2021, &[])).unwrap();
+        served_in_the_end(&gateway, &one, false).await;
+    });
+    assert!(gateway.stderr().contains("past its next update"), "{}", gateway.stderr());
+}
+
+/// A server of one document, which the test changes; None ends connections without an answer.
+fn serve(document: &Arc<Mutex<Option<String>>>) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let (port, document) = (listener.local_addr().unwrap().port(), Arc::clone(document));
+    // It ends with the process of the tests.
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let mut head = [0; 4096];
+            let _ = stream.read(&mut head);
+            if let Some(text) = document.lock().unwrap().as_deref() {
+                let head =
+                    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", text.len());
+                let _ = stream.write_all((head + text).as_bytes());
+            }
+        }
+    });
+    port
+}
+
+#[test]
+fn lists_are_fetched_and_a_liar_changes_nothing() {
+    let (root, ca, origin) = (Authority::new("Root"), authority("Clients"), Origin::echo("a").unwrap());
+    let (one, two) = (root.client(Some(&client(&ca, 1))), root.client(Some(&client(&ca, 2))));
+    let document = Arc::new(Mutex::new(Some(list(&ca, 2, 2090, &[2]))));
+    let url = format!("http://user:geheim@127.0.0.1:{}/clients.crl", serve(&document));
+    let crl = json!({ "urls": [url], "interval": 1, "max_bytes": 4096, "when_missing": "allow" });
+    let gateway = gateway(&root, &ca, &origin, crl);
+    run(async {
+        served_in_the_end(&gateway, &two, false).await;
+        assert!(is_served(&gateway, &one).await);
+        let foreign = list(&authority("Others"), 9, 2090, &[]);
+        for (text, said) in [
+            (Some(list(&ca, 1, 2090, &[])), "older than the one before"),
+            (Some(foreign), "the list of another authority than before"),
+            (Some("x".repeat(5_000)), "larger than `max_bytes`, 4096"),
+            (None, "the URL cannot be asked"),
+        ] {
+            *document.lock().unwrap() = text;
+            assert!(until(PATIENCE, || gateway.stderr().contains(said)), "{said}: {}", gateway.stderr());
+            assert!(is_served(&gateway, &one).await && !is_served(&gateway, &two).await, "{said}");
+        }
+        *document.lock().unwrap() = Some(list(&ca, 3, 2090, &[1]));
+        served_in_the_end(&gateway, &one, false).await;
+        assert!(is_served(&gateway, &two).await);
+    });
+    let log = gateway.stderr();
+    assert!(!log.contains("geheim") && log.contains("is there again"), "{log}");
+}
+
+#[test]
+fn a_list_that_names_nothing_is_refused() {
+    let (root, origin) = (Authority::new("Root"), Origin::echo("a").unwrap());
+    let ssl = root.issue("a.test").ssl(json!({
+        "id": "1", "sni": "a.test", "client": { "ca": root.pem, "crl": { "when_stale": "allow" } },
+    }));
+    let text = config(json!(true), to_origin(&origin), json!({ "ssls": [ssl] }));
+    let Err(refused) = Gateway::start(SIGMA, &text) else { panic!("it starts") };
+    let refused = refused.to_string();
+    assert!(refused.contains("client.crl: it names no list"), "{refused}");
+}
