@@ -47,6 +47,8 @@ pub struct Answer {
     pub headers: Headers,
     /// The body.
     pub body: Vec<u8>,
+    /// The fields behind the body.
+    pub trailers: Headers,
 }
 
 /// Why there is no answer: a sentence.

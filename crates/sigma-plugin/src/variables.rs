@@ -441,7 +441,8 @@ mod tests {
     }
 
     /// What plugins set, or only their own entries have.
-    const OF_PLUGINS: [&str; 4] = ["jwt_auth_payload", "rate_limiting_info", "request_body", "resp_body"];
+    const OF_PLUGINS: [&str; 5] =
+        ["ext_authz_x", "jwt_auth_payload", "rate_limiting_info", "request_body", "resp_body"];
 
     #[test]
     fn every_variable_that_is_known_exists() {

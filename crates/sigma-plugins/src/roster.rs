@@ -24,6 +24,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::security::CORS,
     &crate::security::CSRF,
     &crate::rewrite::error_page::ERROR_PAGE,
+    &crate::security::EXT_AUTHZ,
     &crate::traffic::fault_injection::FAULT_INJECTION,
     &crate::log::FILE_LOGGER,
     &crate::security::FORWARD_AUTH,

@@ -5,7 +5,7 @@ use std::rc::Weak;
 use std::task::{self, Poll};
 
 use sigma_http::h1::parse_request;
-use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, RequestHead, ResponseHead};
+use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Headers, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Peer, deadline};
 use sigma_plugin::outbound::{Answer, Call, CallError, Calling, Outbound};
 use sigma_upstream::balance::Outcome;
@@ -184,14 +184,21 @@ impl Course<'_> {
                 break;
             }
         }
-        let mut bytes = Vec::new();
+        let (mut bytes, mut trailers) = (Vec::new(), Headers::default());
         if !connection.body_length().is_empty() {
             loop {
                 let frame = poll_fn(|task| {
                     upload.send(connection, task);
                     connection.poll_frame(task)
                 });
-                let Frame::Data(data) = frame.await? else { break };
+                let data = match frame.await? {
+                    Frame::Data(data) => data,
+                    Frame::Trailers(fields) => {
+                        trailers = *fields;
+                        break;
+                    }
+                    _ => break,
+                };
                 if bytes.len() + data.len() > *limit {
                     let reason = "the answer of a service is over its limit";
                     return Err(Fault::new(FaultKind::ResponseBodyTooLarge, reason));
@@ -200,7 +207,8 @@ impl Course<'_> {
             }
         }
         answer.headers.remove_hop_by_hop();
-        Ok(Answer { status: answer.status, headers: std::mem::take(&mut answer.headers), body: bytes })
+        let headers = std::mem::take(&mut answer.headers);
+        Ok(Answer { status: answer.status, headers, body: bytes, trailers })
     }
 }
 

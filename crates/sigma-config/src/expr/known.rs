@@ -89,7 +89,7 @@ pub const NAMES: &[&str] = &[
 
 /// The beginnings of variables whose names go on with that of a header, an argument and so on.
 pub const PREFIXES: &[&str] =
-    &["arg_", "cookie_", "http_", "post_arg_", "sent_http_", "upstream_http_", "uri_param_"];
+    &["arg_", "cookie_", "ext_authz_", "http_", "post_arg_", "sent_http_", "upstream_http_", "uri_param_"];
 
 impl VarName {
     /// Why no exchange can ever have this variable, as a sentence with the name that may have been

@@ -612,7 +612,7 @@ mod tests {
         let answer = |status, fields: &[(&str, &str)], body: &str| {
             let mut headers = Headers::default();
             fields.iter().for_each(|(name, value)| headers.append(name, value.as_bytes()));
-            Answer { status, headers, body: body.into() }
+            Answer { status, headers, body: body.into(), ..Answer::default() }
         };
         let mut case = Case::new("GET / HTTP/1.1\nHost: h\nX-User: root");
         let settle = |answer, case: &mut Case| plugin.0.follow(&plugin.0.verdict(answer), &mut case.ctx);
@@ -632,7 +632,7 @@ mod tests {
         let check = |status, fields: &[(&str, &str)], expected| {
             let mut headers = Headers::default();
             fields.iter().for_each(|(name, value)| headers.append(name, value.as_bytes()));
-            let answer = Answer { status, headers, body: Vec::new() };
+            let answer = Answer { status, headers, ..Answer::default() };
             assert_eq!(plugin.0.kept_s(&answer), expected, "{status} {fields:?}");
         };
         check(200, &[], 60);

@@ -2,6 +2,7 @@
 
 mod cors;
 mod csrf;
+mod ext_authz;
 mod forward_auth;
 mod ip_restriction;
 mod rbac;
@@ -11,6 +12,7 @@ mod uri_blocker;
 
 pub(crate) use cors::{Asked, CORS};
 pub(crate) use csrf::CSRF;
+pub(crate) use ext_authz::EXT_AUTHZ;
 pub(crate) use forward_auth::FORWARD_AUTH;
 pub(crate) use ip_restriction::IP_RESTRICTION;
 pub(crate) use rbac::RBAC;

@@ -90,7 +90,7 @@ fn who_has_no_token_is_not_asked_about() {
 #[test]
 fn only_a_clear_yes_lets_a_request_pass() {
     let check = |status: u16, body: &str, expected: &str| {
-        let answer = Answer { status, headers: Headers::default(), body: body.into() };
+        let answer = Answer { status, headers: Headers::default(), body: body.into(), ..Answer::default() };
         let told = match Verdict::of(answer) {
             Err(error) => error,
             Ok(verdict) => match verdict.refusal() {

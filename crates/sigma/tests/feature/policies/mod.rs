@@ -1,5 +1,7 @@
 //! Who may pass, by policies: where clients are, rules, and authorisers that are asked.
 
+mod ext_authz;
+
 use sigma_testkit::{Gateway, Message, Origin, Places, until};
 
 use crate::{PATIENCE, SIGMA};

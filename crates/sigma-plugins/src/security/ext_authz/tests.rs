@@ -1,0 +1,231 @@
+//! What is believed of an authoriser, and what becomes of a request.
+
+use serde_json::{Value, json};
+use sigma_config::expr::{VarName, Variables};
+use sigma_http::Headers;
+use sigma_plugin::outbound::Answer;
+
+use super::messages::{
+    BoolValue, CheckResponse, DeniedHttpResponse, HeaderOption, HeaderValue, HttpStatus, Kind, ListValue,
+    OkHttpResponse, QueryParameter, Status, Struct, Value as Metadatum,
+};
+use super::verdict::{self, Verdict, framed};
+use crate::testing::{Case, refusal, summary, warned};
+
+fn status(code: i32) -> Option<Status> {
+    Some(Status { code })
+}
+
+fn field(name: &str, value: &str, append: Option<bool>, append_action: i32) -> HeaderOption {
+    let header = HeaderValue { key: name.to_owned(), value: value.to_owned(), raw_value: Vec::new() };
+    HeaderOption { header: Some(header), append: append.map(|value| BoolValue { value }), append_action }
+}
+
+/// An answer as it comes: trailers with the status of the call.
+fn answer(response: &CheckResponse) -> Answer {
+    let mut trailers = Headers::default();
+    trailers.append("grpc-status", b"0");
+    Answer { status: 200, headers: Headers::default(), body: framed(response), trailers }
+}
+
+fn ok(ok: OkHttpResponse) -> Answer {
+    answer(&CheckResponse { status: status(0), ok_response: Some(ok), ..CheckResponse::default() })
+}
+
+fn denied(denied: DeniedHttpResponse) -> Answer {
+    answer(&CheckResponse { status: status(7), denied_response: Some(denied), ..CheckResponse::default() })
+}
+
+fn told(answer: &Answer) -> String {
+    match verdict::of(answer) {
+        Ok(Verdict::Pass(_)) => "passed".to_owned(),
+        Ok(Verdict::Refuse(reply)) => summary(Some(&reply)),
+        Err(reason) => format!("none: {reason}"),
+    }
+}
+
+#[test]
+fn decisions_that_are_believed() {
+    let check = |answer: Answer, expected: &str| assert_eq!(told(&answer), expected);
+    let bare = |code| answer(&CheckResponse { status: status(code), ..CheckResponse::default() });
+    check(bare(0), "passed");
+    check(bare(7), "403");
+    check(ok(OkHttpResponse::default()), "passed");
+    check(denied(DeniedHttpResponse::default()), "403");
+    let page = |code, body: &str| DeniedHttpResponse {
+        status: Some(HttpStatus { code }),
+        body: body.to_owned(),
+        ..DeniedHttpResponse::default()
+    };
+    check(denied(page(401, "who are you?")), "401 who are you?");
+    // A decision without one is none, whatever else stands there.
+    let ok_alone = CheckResponse { ok_response: Some(OkHttpResponse::default()), ..CheckResponse::default() };
+    check(answer(&ok_alone), "none: the authoriser's answer has no decision");
+    check(answer(&CheckResponse::default()), "none: the authoriser's answer has no decision");
+    let both = CheckResponse {
+        status: status(0),
+        ok_response: Some(OkHttpResponse::default()),
+        denied_response: Some(DeniedHttpResponse::default()),
+        ..CheckResponse::default()
+    };
+    check(answer(&both), "none: the authoriser lets pass and refuses at once");
+    check(denied(page(99, "")), "none: the authoriser refuses with a status that is none");
+    check(denied(page(-1, "")), "none: the authoriser refuses with a status that is none");
+}
+
+/// What is no sound answer of the protocol is no decision.
+#[test]
+fn answers_that_lie() {
+    let passing = || ok(OkHttpResponse::default());
+    let check = |change: &dyn Fn(&mut Answer), expected: &str| {
+        let mut answer = passing();
+        change(&mut answer);
+        assert_eq!(told(&answer), format!("none: {expected}"));
+    };
+    let not_one = "the authoriser's answer is not one message of its protocol";
+    check(&|answer| answer.status = 404, "the authoriser answers with the HTTP status 404");
+    check(&|answer| answer.trailers = Headers::default(), "the authoriser's answer has no gRPC status");
+    check(
+        &|answer| answer.trailers.replace("grpc-status", b"14"),
+        "the authoriser answers with the gRPC status 14",
+    );
+    check(
+        &|answer| answer.trailers.replace("grpc-status", b"00"),
+        "the authoriser answers with the gRPC status 0",
+    );
+    check(&|answer| answer.body[0] = 1, not_one);
+    check(&|answer| answer.body.push(0), not_one);
+    check(&|answer| answer.body.truncate(3), not_one);
+    check(&|answer| answer.body.clear(), not_one);
+    check(&|answer| answer.body.extend_from_within(..), not_one);
+    check(&|answer| answer.body = [&[0, 0, 0, 0, 2][..], b"\xff\xff"].concat(), not_one);
+    let fields = |field: HeaderOption| OkHttpResponse { headers: vec![field], ..OkHttpResponse::default() };
+    let unset = "none: the authoriser names a field that cannot be set";
+    for (name, value) in [
+        ("x-a", "b\r\nx-c: d"),
+        ("x a", "b"),
+        ("", "b"),
+        (":path", "/"),
+        ("Host", "other"),
+        ("content-length", "5"),
+        ("transfer-encoding", "chunked"),
+    ] {
+        assert_eq!(told(&ok(fields(field(name, value, None, 0)))), unset, "{name}");
+        let headers = vec![field(name, value, None, 0)];
+        assert_eq!(told(&denied(DeniedHttpResponse { headers, ..DeniedHttpResponse::default() })), unset);
+    }
+    let strange = told(&ok(fields(field("x-a", "b", None, 9))));
+    assert_eq!(strange, "none: the authoriser wants something unknown of a field");
+}
+
+#[test]
+fn a_request_that_passes_is_changed() {
+    let mut case =
+        Case::new("GET /a?x=1&token=t&y=2 HTTP/1.1\nHost: h\nX-Set: 1\nX-Add: 1\nX-Out: 1\nX-Here: 1");
+    let answer = ok(OkHttpResponse {
+        headers: vec![
+            field("x-set", "2", None, 0),
+            field("x-add", "2", Some(true), 0),
+            field("x-here", "2", None, 1),
+            field("x-new", "2", None, 1),
+            field("x-gone", "2", None, 3),
+            field("x-unset", "2", Some(false), 0),
+        ],
+        headers_to_remove: ["x-out", "host", "content-length", "x out"].map(str::to_owned).to_vec(),
+        query_parameters_to_set: vec![QueryParameter { key: "y".to_owned(), value: "a&b=c".to_owned() }],
+        query_parameters_to_remove: vec!["token".to_owned()],
+        ..OkHttpResponse::default()
+    });
+    let Ok(Verdict::Pass(changes)) = verdict::of(&answer) else { panic!("it passes") };
+    changes.apply(&mut case.ctx);
+    let all = |name: &str| {
+        let fields = case.ctx.request.headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name.as_bytes()));
+        fields.map(|(_, value)| String::from_utf8_lossy(value).into_owned()).collect::<Vec<_>>().join("|")
+    };
+    for (name, expected) in [
+        ("x-set", "2"),
+        ("x-add", "1|2"),
+        ("x-out", ""),
+        ("x-here", "1"),
+        ("x-new", "2"),
+        ("x-gone", ""),
+        ("x-unset", "2"),
+        ("host", "h"),
+    ] {
+        assert_eq!(all(name), expected, "{name}");
+    }
+    assert_eq!(case.ctx.outgoing_target(), b"/a?x=1&y=a%26b%3Dc");
+}
+
+#[test]
+fn metadata_are_variables() {
+    let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+    let value = |kind| Metadatum { kind: Some(kind) };
+    let list = ListValue { values: vec![value(Kind::Text("a".to_owned())), value(Kind::Bool(true))] };
+    let mut fields: std::collections::HashMap<_, _> = [
+        ("user", value(Kind::Text("jack".to_owned()))),
+        ("level", value(Kind::Number(5.0))),
+        ("share", value(Kind::Number(0.5))),
+        ("roles", value(Kind::List(list))),
+        ("none", value(Kind::Null(0))),
+        ("bad name", value(Kind::Bool(true))),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into();
+    fields.extend((0..100).map(|n| (format!("z{n:03}"), value(Kind::Bool(true)))));
+    let response = CheckResponse {
+        status: status(0),
+        dynamic_metadata: Some(Struct { fields }),
+        ..CheckResponse::default()
+    };
+    let Ok(Verdict::Pass(changes)) = verdict::of(&answer(&response)) else { panic!("it passes") };
+    changes.apply(&mut case.ctx);
+    for (name, expected) in [
+        ("user", Some("jack")),
+        ("level", Some("5")),
+        ("share", Some("0.5")),
+        ("roles", Some(r#"["a",true]"#)),
+        ("none", None),
+        ("z000", Some("true")),
+        ("z099", None),
+    ] {
+        let name = VarName::parse(&format!("ext_authz_{name}"));
+        assert_eq!(case.ctx.get(&name), expected.map(sigma_config::expr::VarValue::text), "{name}");
+        assert_eq!(name.unknown(), None);
+    }
+}
+
+#[test]
+fn configurations() {
+    let check = |conf: Value, expected: &str| assert_eq!(refusal("ext-authz", &conf), expected, "{conf}");
+    check(json!({"uri": "http://authz:9000"}), "");
+    check(json!({}), "property \"uri\" is required");
+    check(json!({"uri": "authz:9000"}), "`authz:9000` has no scheme");
+    check(json!({"uri": "http://authz/check"}), "uri: the method has its own path: leave `/check` out");
+    check(
+        json!({"uri": "http://authz", "timeout": 0}),
+        "property \"timeout\" validation failed: expected 0 to be at least 1",
+    );
+    check(
+        json!({"uri": "http://authz", "with_request_body": {}}),
+        "property \"with_request_body\" validation failed: property \"max_request_bytes\" is required",
+    );
+    check(
+        json!({"uri": "http://authz", "upstream_headers": ["Host"]}),
+        "upstream_headers: `Host` is no field that an authoriser may set",
+    );
+    let unknown =
+        refusal("ext-authz", &json!({"uri": "http://authz", "context_extensions": {"a": "$nonsense"}}));
+    assert!(unknown.contains("nonsense"), "{unknown}");
+    let scope = sigma_config::plugins::PluginScope::Http;
+    let secure = json!({"uri": "https://authz", "ssl_verify": false});
+    let inline = crate::testing::roster().upstreams("ext-authz", scope, secure);
+    assert_eq!(
+        (&inline[0].upstream["scheme"], &inline[0].upstream["tls"]["verify"]),
+        (&json!("grpcs"), &json!(false))
+    );
+    assert_eq!(
+        warned("ext-authz", scope, &json!({"uri": "http://a", "ssl_verify": false})),
+        ["uri", "ssl_verify"]
+    );
+}
