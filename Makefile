@@ -19,7 +19,8 @@ checks: build-tools tools
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo test --workspace --locked -- --skip go:: --skip servers::
 
-# The suites of others for HTTP/2 and gRPC; the first time, Go fetches and builds them.
+# The suites of others for HTTP/2 and gRPC, and an authority that issues certificates; the first time, Go fetches
+# and builds them.
 conformance: build-tools tools
 	cargo test --workspace --locked --test feature -- go::
 

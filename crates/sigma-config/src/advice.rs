@@ -11,7 +11,7 @@ use crate::kind::Kind;
 use crate::pem;
 use crate::plugins::{PluginSchemas, is_disabled};
 use crate::problem::{Problem, element, member};
-use crate::resources::{Resources, Route, SslType};
+use crate::resources::{Resources, Route};
 use crate::rules::{self, Object};
 use crate::settings::{RouterKind, Settings, UnknownFields};
 
@@ -301,7 +301,7 @@ pub(crate) fn whole(
 }
 
 fn without_certificates(settings: &Settings, resources: &Resources, found: &mut Vec<Problem>) {
-    if resources.ssls.iter().any(|ssl| ssl.kind == SslType::Server && ssl.status.is_on()) {
+    if resources.ssls.iter().any(|ssl| ssl.is_for_clients()) {
         return;
     }
     for (index, listener) in settings.listeners.iter().enumerate() {

@@ -5,6 +5,7 @@
 //! types. Every step reports all that it finds, as [`Problem`]s with path, line, reason and remedy.
 //! No I/O happens here: the caller brings the text and the environment.
 
+pub mod acme;
 mod address;
 mod advice;
 mod aside;

@@ -4,7 +4,9 @@
 //! other problems are reported at the same time. Each yields what is violated in the order in
 //! which APISIX looks; a file reports all of it, the Admin API the first.
 
+pub(crate) mod acme;
 mod balancing;
+pub(crate) mod hosts;
 mod node_states;
 mod resilience;
 
@@ -271,7 +273,7 @@ fn private_key(place: &str, text: &str) -> Option<Problem> {
 
 /// A certificate with its key.
 pub(crate) fn ssl(ssl: &Object) -> Vec<Problem> {
-    let mut found = Vec::new();
+    let mut found = acme::of_ssl(ssl);
     found.extend(word(ssl, "cert").and_then(|cert| certificate("cert", cert)));
     found.extend(word(ssl, "key").and_then(|key| private_key("key", key)));
     let list = |key: &str| ssl.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();

@@ -85,7 +85,7 @@ pub struct Listener {
     /// A label that routes of the seed formats are bound to; unset for ordinary listeners.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// TLS: `true` or a table.
+    /// TLS: `true`, `auto` or a table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<crate::tls::ListenerTls>,
     /// The PROXY protocol in front of connections.
@@ -407,6 +407,9 @@ pub struct Settings {
     pub http2: Http2,
     /// TLS of the whole process; whether a listener has it, its own `tls` says.
     pub tls: crate::tls::Tls,
+    /// Certificates that the gateway orders by itself; off unless named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub acme: Option<crate::acme::Acme>,
     /// Deadlines.
     pub timeouts: Timeouts,
     /// Router settings.
@@ -547,6 +550,7 @@ impl Default for Settings {
             limits: Limits::default(),
             http2: Http2::default(),
             tls: crate::tls::Tls::default(),
+            acme: None,
             timeouts: Timeouts::default(),
             load_shedding: LoadShedding::default(),
             router: Router::default(),

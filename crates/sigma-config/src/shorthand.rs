@@ -9,6 +9,7 @@ use crate::document::Document;
 use crate::env;
 use crate::problem::{Problem, element, member};
 use crate::resources::SECTIONS;
+use crate::rules::hosts;
 use crate::schema;
 
 /// Protocols that the short form of an upstream may start with.
@@ -42,6 +43,11 @@ pub(crate) fn expand(document: &mut Document, found: &mut Findings) {
     }
     for section in SECTIONS {
         expand_items(&mut root, section, document, found);
+    }
+    for host in hosts::derive(&mut root) {
+        let message = format!("`tls: auto` orders no certificate for `{host}`");
+        let hint = "add an ssl with a certificate for it, if clients are to reach it over TLS";
+        found.warnings.push(document.problem("listeners", "acme", message).hint(hint));
     }
     document.value = Value::Object(root);
 }
@@ -146,6 +152,7 @@ fn expand_listeners(listeners: &mut Value) -> usize {
         }
         match item.get("tls") {
             Some(Value::Bool(true)) => item["tls"] = json!({}),
+            Some(Value::String(word)) if word == "auto" => item["tls"] = json!({ "auto": true }),
             Some(Value::Bool(false)) => drop(item.as_object_mut().and_then(|item| item.shift_remove("tls"))),
             _ => {}
         }

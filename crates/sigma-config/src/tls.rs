@@ -44,13 +44,18 @@ pub struct CertificateFiles {
     pub ocsp: Option<PathBuf>,
 }
 
-/// TLS on a listener; `true` stands for all defaults. Certificates come from `ssls`, by server name.
+/// TLS on a listener; `true` stands for all defaults. Certificates come from `ssls`, by server name. `auto` is
+/// `true`, and orders a certificate for each host of a route that no ssl has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ListenerTls {
     /// The certificates for clients that name no server, or one that no ssl has: several pairs for
     /// different kinds of keys, such as RSA and ECDSA.
     pub certificates: Vec<CertificateFiles>,
+    /// The gateway orders certificates for the hosts of routes by itself, as `acme` says, where `ssls` have
+    /// none. For routes that stand in a file.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub auto: bool,
     /// Versions of TLS. Older ones are not offered, whatever stands here (RFC 8996).
     pub protocols: Vec<TlsVersion>,
     /// Protocols to agree on, the preferred first.
@@ -67,6 +72,7 @@ impl Default for ListenerTls {
     fn default() -> Self {
         ListenerTls {
             certificates: Vec::new(),
+            auto: false,
             protocols: vec![TlsVersion::V1_2, TlsVersion::V1_3],
             alpn: vec![AlpnProtocol::H2, AlpnProtocol::Http11],
             handshake_timeout_ms: 10_000,

@@ -8,6 +8,7 @@
 
 mod admit;
 mod attempts;
+pub mod challenges;
 pub mod compile;
 mod connection;
 mod exchange;

@@ -96,6 +96,10 @@ const BANS: &[Ban] = &[
                 "held while a piece is moved; who asks for a page waits as a task",
             ),
             (
+                "crates/sigma-proxy/src/challenges.rs",
+                "written while a certificate is ordered; only then read, for requests to the place where authorities ask",
+            ),
+            (
                 "crates/sigma-upstream/src/endpoint.rs",
                 "taken when endpoints change, and held while a pointer is copied",
             ),

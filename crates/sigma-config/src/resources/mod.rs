@@ -11,6 +11,7 @@ mod client_auth;
 mod consumer;
 mod node_states;
 mod optional;
+mod ordered;
 mod outliers;
 mod overload;
 mod plugin;
@@ -39,6 +40,7 @@ pub use consumer::{Consumer, ConsumerGroup, Credential};
 pub(crate) use consumer::{ConsumerItem, split_credential};
 pub use node_states::NodeState;
 pub use optional::{Optional, Unset};
+pub use ordered::{AcmeChallenge, CertificateKey, SslAcme};
 pub use outliers::{OnUnhealthy, OutlierDetection};
 pub use overload::{
     AdaptiveConcurrency, AdmissionControl, CircuitBreaker, Fallback, PriorityClass, RequestLimits,

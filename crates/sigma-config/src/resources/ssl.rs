@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::client_auth::SslClient;
 use super::optional::Optional;
+use super::ordered::SslAcme;
 use super::shared::{Confidential, Labels, Status, UnixTime};
 use crate::described::without_defaults;
 use crate::forms::HostPattern;
@@ -20,6 +21,9 @@ pub enum SslType {
     Server,
     /// Shown to the nodes of upstreams.
     Client,
+    /// Shown to clients, and ordered by the gateway itself (`acme`). A `cert` and its `key`, which it need not
+    /// have, are shown until the ordered one is there.
+    Acme,
 }
 
 /// A version of TLS.
@@ -74,14 +78,24 @@ resource! {
         #[serde(skip_serializing_if = "Optional::is_unset")]
         #[schemars(length(max = 3), extend("uniqueItems" = true))]
         pub ssl_protocols: Optional<Vec<TlsVersion>>,
+        /// With `type: acme`: how its certificate is ordered; unset: as the setting `acme` says.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub acme: Option<SslAcme>,
     }
 }
 
 impl Ssl {
-    /// Every pair of a certificate and its key, the first one first.
+    /// Every pair of a certificate and its key that stands in it, the first one first.
     pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         let further = self.certs.iter().map(String::as_str).zip(self.keys.iter().map(Confidential::reveal));
-        std::iter::once((&*self.cert, self.key.reveal())).chain(further)
+        let own =
+            (self.kind != SslType::Acme || !self.cert.is_empty()).then(|| (&*self.cert, self.key.reveal()));
+        own.into_iter().chain(further)
+    }
+
+    /// Whether it is in force, and for clients.
+    pub fn is_for_clients(&self) -> bool {
+        self.kind != SslType::Client && self.status.is_on()
     }
 
     /// The server names as written.
@@ -90,10 +104,17 @@ impl Ssl {
     }
 }
 
-/// What a certificate must have: one for servers, which is also what names no type, a name too.
+/// What a certificate must have: one for servers, which is also what names no type, a name too; one that is
+/// ordered nothing but that.
 fn conditions(ssl: &mut Schema) {
     let names = ["sni", "snis"].map(|name| json!({ "required": [name, "key", "cert"] }));
     ssl.insert("if".to_owned(), json!({ "properties": { "type": { "enum": ["server"] } } }));
     ssl.insert("then".to_owned(), json!({ "oneOf": names }));
-    ssl.insert("else".to_owned(), json!({ "required": ["key", "cert"] }));
+    let one = ["sni", "snis"].map(|name| json!({ "required": [name] }));
+    let other = json!({
+        "if": { "properties": { "type": { "enum": ["acme"] } } },
+        "then": { "oneOf": one },
+        "else": { "required": ["key", "cert"] },
+    });
+    ssl.insert("else".to_owned(), other);
 }

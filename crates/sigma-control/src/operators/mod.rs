@@ -7,6 +7,7 @@ pub mod control_api;
 mod listener;
 mod measures;
 pub(crate) mod niubix;
+mod orders;
 pub(crate) mod pages;
 mod registries;
 pub(crate) mod running;
@@ -75,7 +76,7 @@ pub(crate) async fn serve(
             }
         }
         let (address, plugins) = (admin.address, Arc::clone(&plugins.enabled));
-        let trial = Trial::new(Arc::clone(&plugins));
+        let trial = Trial::new(Arc::clone(&plugins), settings);
         let mut state = AdminState::new(Arc::clone(store), plugins, keyring, admin);
         state.behind(&settings.operators);
         state.trial = Some(trial);

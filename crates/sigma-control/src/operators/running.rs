@@ -25,7 +25,8 @@ use sigma_upstream::health::{NodeState, Standing, State};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, Revisions};
-use crate::operators::{certificates, registries};
+use crate::operators::{certificates, orders as order_measures, registries};
+use crate::serving::acme as orders;
 use crate::serving::clock::unix_seconds;
 use crate::serving::desired::Quarantined;
 use crate::serving::edit::Edit;
@@ -164,7 +165,14 @@ impl Running {
             (state.endpoints.registries(), state.snapshot.clone())
         };
         let expiry = snapshot.as_deref().map(certificates::measure);
-        registries::measures(&reports).into_iter().chain(expiry).collect()
+        let orders = order_measures::measures(&self.standing().unwrap_or_default());
+        registries::measures(&reports).into_iter().chain(expiry).chain(orders).collect()
+    }
+
+    /// How the orders of certificates stand; None if none are ordered.
+    pub(crate) fn standing(&self) -> Option<Vec<orders::Standing>> {
+        let ordered = self.publisher.state().ordered.clone();
+        ordered.map(|ordered| ordered.standing())
     }
 
     /// Health of all checked upstreams, nodes in the form of APISIX's `/v1/healthcheck`.
@@ -210,6 +218,10 @@ impl Inspect for Running {
     fn certificates(&self) -> Vec<Value> {
         let snapshot = self.publisher.state().snapshot.clone();
         snapshot.map(|snapshot| certificates::listed(&snapshot, unix_seconds())).unwrap_or_default()
+    }
+
+    fn orders(&self) -> Option<Vec<Value>> {
+        Some(self.standing()?.iter().map(orders::Standing::shown).collect())
     }
 
     fn revisions(&self) -> Revisions {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use sigma_config::settings::ListenAddress;
 use sigma_config::{Config, Problem};
 use sigma_plugin::Roster;
-use sigma_proxy::compile::Sources;
+use sigma_proxy::compile::{CertificateSource, NoCertificates, Sources};
 use sigma_proxy::{Compiler, Snapshot};
 
 use crate::operators::pages;
@@ -36,11 +36,13 @@ pub fn compile_only(config: &Config, plugins: &Arc<Roster>) -> Result<Arc<Snapsh
     let unresolved = learn_secrets(config, &mut revealed);
     let compiler = Compiler::new(Arc::clone(plugins), Arc::default());
     let geography = GeoFiles::read(&config.settings.geoip).map_err(|problem| vec![problem])?;
+    let ordered = config.settings.acme.as_ref().map(|_| &NoCertificates as &dyn CertificateSource);
     let sources = Sources {
         endpoints: &mut endpoints.plan(),
         secrets: &revealed,
         files: &mut files,
         geography: geography.geography(),
+        ordered,
     };
     let compiled = compiler.compile(config, 0, sources);
     compiled.map(|(_, snapshot)| snapshot).map_err(|failures| {

@@ -110,6 +110,7 @@ pub(super) fn warn_of_restart(old: &Settings, new: &Settings) {
         ("secret_lookup", old.secret_lookup != new.secret_lookup),
         ("discovery", old.discovery != new.discovery),
         ("health_events", old.health_events != new.health_events),
+        ("acme", old.acme != new.acme),
         ("health_file", old.health_file != new.health_file),
         ("health_sharing", old.health_sharing != new.health_sharing),
         ("dns.servers", old.dns.servers != new.dns.servers),

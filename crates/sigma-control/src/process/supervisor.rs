@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sigma_config::Checked;
+use sigma_config::kind::ResourceKey;
 use sigma_plugin::{Kind, Node, Roster};
 use sigma_proxy::{Failure, Gateway, Inheritance, Snapshot};
 use sigma_upstream::health::{REPORT_QUEUE, passive_channel};
@@ -24,6 +25,7 @@ use super::start::{
 use super::usage::Usage;
 use crate::operators;
 use crate::operators::running::{Command, Running, STOPPING};
+use crate::serving::acme::Ordered;
 use crate::serving::desired::{Batch, Desired};
 use crate::serving::edit::Edit;
 use crate::serving::endpoints::Endpoints;
@@ -92,6 +94,8 @@ enum Change {
     Secrets,
     /// Databases of addresses that have changed.
     Places,
+    /// Certificates that were ordered for these ssls.
+    Certificates(Vec<ResourceKey>),
     /// What the file says.
     File(Asker),
     /// Nodes, in memory only.
@@ -117,6 +121,8 @@ pub struct Supervisor {
     /// All plugins of the build, to check files with.
     all_plugins: Arc<Roster>,
     publisher: Arc<Publisher>,
+    /// Certificates that the gateway orders itself, if it does.
+    ordered: Option<Arc<Ordered>>,
     gateway: Gateway,
     /// What the process uses of what it has.
     usage: Usage,
@@ -223,7 +229,13 @@ impl Supervisor {
         let desired = |checked| Desired::new(checked, Arc::clone(&plugins.enabled) as _, keyring.clone());
         let health_file = HealthFile::of(&settings.health_file);
         let endpoints = endpoints(settings, workers, health_file.as_ref()).await;
-        let publisher = Arc::new(Publisher::new(desired(Checked::default()), endpoints, compiler, secrets));
+        let (ordered, keeper) = match &settings.acme {
+            Some(acme) => Some(Ordered::open(acme).await).unzip(),
+            None => (None, None),
+        };
+        let nothing = desired(Checked::default());
+        let publisher = Publisher::new(nothing, endpoints, compiler, secrets, ordered.clone());
+        let publisher = Arc::new(publisher);
         let mut desired = desired(checked);
         if let Some(store) = &store {
             load_stored(store, &mut desired).await?;
@@ -250,12 +262,16 @@ impl Supervisor {
         let sharing = settings.health_sharing.zip(store.as_ref());
         let health_sharing = sharing.map(|(how, store)| HealthSharing::begin(how, store, &publisher));
         tokio::spawn(expiry::watch(Arc::clone(&publisher)));
+        if let Some(keeper) = keeper {
+            tokio::spawn(keeper.run());
+        }
         let revision = publisher.state().desired.revision();
         let supervisor = Supervisor {
             usage: Usage::of(&plugins.node),
             options,
             all_plugins: plugins.all,
             publisher,
+            ordered,
             gateway,
             node: plugins.node,
             current,
@@ -309,6 +325,9 @@ impl Supervisor {
                     self.finish(outcome);
                 }
                 () = &mut secrets, if !are_secrets_due => are_secrets_due = true,
+                ssls = fresh(self.ordered.as_ref()), if is_idle => {
+                    under_way = Some(self.begin(Change::Certificates(ssls)));
+                }
                 _ = signals.hangup.recv(), if is_idle => under_way = Some(self.begin(Change::File(None))),
                 event = next_event(&mut self.watch), if is_idle => {
                     self.absorb(event);
@@ -383,6 +402,7 @@ impl Supervisor {
             Change::Resources => Box::pin(async move { Outcome::Part(publisher.change().await) }),
             Change::Secrets => Box::pin(async move { Outcome::Part(publisher.refresh().await) }),
             Change::Places => Box::pin(async move { Outcome::Part(publisher.refresh_places().await) }),
+            Change::Certificates(ssls) => Box::pin(async move { Outcome::Part(publisher.show(ssls).await) }),
             Change::File(asker) => {
                 let plugins = Arc::clone(&self.all_plugins);
                 Box::pin(
@@ -522,6 +542,17 @@ async fn compile(
 async fn outcome_of(under_way: &mut Option<UnderWay>) -> Outcome {
     match under_way {
         Some(change) => change.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The ssls whose certificates are not in force yet; never, if none are ordered.
+async fn fresh(ordered: Option<&Arc<Ordered>>) -> Vec<ResourceKey> {
+    match ordered {
+        Some(ordered) => {
+            ordered.fresh().await;
+            ordered.take_fresh()
+        }
         None => std::future::pending().await,
     }
 }

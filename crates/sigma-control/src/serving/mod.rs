@@ -3,9 +3,10 @@
 //! `source` reads the file. `desired` knows what is to be served and quarantines what is invalid.
 //! `publisher` compiles what changed. What compiling needs from outside comes from `endpoints` (names
 //! resolved, health checked), `revealed` (what `secret` looked up for what `references` found) and
-//! `files`, with lists of revoked
-//! certificates from `revocation`. `trial` compiles what is not stored yet. `expiry` watches the certificates in force.
+//! `files`, with lists of revoked certificates from `revocation`; certificates that the gateway orders itself come
+//! from `acme`. `trial` compiles what is not stored yet. `expiry` watches the certificates in force.
 
+pub(crate) mod acme;
 pub(crate) mod clock;
 pub(crate) mod desired;
 pub(crate) mod edit;

@@ -15,10 +15,11 @@ use sigma_config::dns::Dns;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::Secret;
 use sigma_config::{Config, Problem};
-use sigma_proxy::compile::Sources;
+use sigma_proxy::compile::{CertificateSource, Sources};
 use sigma_proxy::{Changed, Compiler, Failure, Snapshot};
 use tokio::runtime::Handle;
 
+use crate::serving::acme::Ordered;
 use crate::serving::desired::{Batch, Desired};
 use crate::serving::endpoints::{Endpoints, Pending};
 use crate::serving::files::Files;
@@ -50,6 +51,8 @@ pub(crate) struct State {
     files: Files,
     /// The databases in force.
     geo_files: GeoFiles,
+    /// Certificates that the gateway orders itself, if it does.
+    pub(crate) ordered: Option<Arc<Ordered>>,
 }
 
 /// A whole configuration that is ready to come into force.
@@ -78,6 +81,7 @@ impl Publisher {
         endpoints: Endpoints,
         compiler: Compiler,
         secrets: Secrets,
+        ordered: Option<Arc<Ordered>>,
     ) -> Publisher {
         let state = State {
             endpoints,
@@ -90,6 +94,7 @@ impl Publisher {
             references: References::default(),
             files: Handle::try_current().map(Files::followed_on).unwrap_or_default(),
             geo_files: GeoFiles::default(),
+            ordered,
         };
         Publisher { secrets, state: Mutex::new(state) }
     }
@@ -141,6 +146,7 @@ impl Publisher {
         (state.desired, state.compiler, state.published) = (desired, compiler, snapshot.revision);
         state.snapshot = Some(snapshot);
         state.geo_files = geo_files;
+        state.order();
     }
 
     /// Takes in what the store tells; it comes into force with [`Publisher::change`].
@@ -207,6 +213,11 @@ impl Publisher {
         if is_new { self.compile_change(Vec::new()).await } else { None }
     }
 
+    /// Compiles ssls anew whose certificates were ordered.
+    pub(crate) async fn show(&self, ssls: Vec<ResourceKey>) -> Option<Part> {
+        self.compile_change(ssls).await
+    }
+
     async fn compile_change(&self, holders: Vec<ResourceKey>) -> Option<Part> {
         let (mut part, wait) = {
             let mut state = self.state();
@@ -229,6 +240,7 @@ impl Publisher {
         state.snapshot = Some(snapshot);
         let State { desired, batch, .. } = &mut *state;
         desired.settle(&std::mem::take(batch));
+        state.order();
     }
 
     /// Looks up references; returns the resources with one that stands for something else than before.
@@ -247,6 +259,13 @@ impl Publisher {
 }
 
 impl State {
+    /// Has the certificates ordered that what is in force wants.
+    fn order(&self) {
+        if let Some(ordered) = &self.ordered {
+            ordered.want(&self.desired.config.resources);
+        }
+    }
+
     fn compile(
         &mut self,
         config: &Config,
@@ -259,6 +278,7 @@ impl State {
             secrets: &self.revealed,
             files: &mut self.files,
             geography: geo_files.geography(),
+            ordered: source(self.ordered.as_ref()),
         };
         let (compiler, snapshot) = self.compiler.compile(config, revision, sources)?;
         Ok((compiler, snapshot, planning.into_pending()))
@@ -266,15 +286,15 @@ impl State {
 
     /// Compiles what has changed. `holders` are resources whose secrets have changed.
     fn compile_change(&mut self, mut holders: Vec<ResourceKey>) -> Option<Part> {
-        let State { desired, batch, endpoints, compiler, revealed, files, geo_files, .. } = self;
+        let State { desired, batch, endpoints, compiler, revealed, files, geo_files, ordered, .. } = self;
         desired.retry(|refused| holders.contains(refused), batch);
         holders.retain(|holder| !batch.holds(holder));
         loop {
             let (mut keys, revision) = (batch.keys(), desired.revision());
             keys.extend(holders.iter().cloned());
             let mut planning = endpoints.plan();
-            let geography = geo_files.geography();
-            let sources = Sources { endpoints: &mut planning, secrets: revealed, files, geography };
+            let (geography, ordered) = (geo_files.geography(), source(ordered.as_ref()));
+            let sources = Sources { endpoints: &mut planning, secrets: revealed, files, geography, ordered };
             let failures = match compiler.change(&desired.config, &keys, revision, sources) {
                 Ok(Changed { snapshot, gone }) => {
                     return Some(Part { snapshot, gone, pending: planning.into_pending() });
@@ -298,6 +318,10 @@ impl State {
             }
         }
     }
+}
+
+fn source(ordered: Option<&Arc<Ordered>>) -> Option<&dyn CertificateSource> {
+    ordered.map(|ordered| &**ordered as &dyn CertificateSource)
 }
 
 /// The accesses to secret managers.

@@ -6,10 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::Value;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::{self, SslCrl};
+use sigma_config::settings::Settings;
 use sigma_config::{Problem, stored};
 use sigma_net::tls::{Authorities, CertificateDer, ClientTls, RevocationLists};
 use sigma_plugin::Roster;
-use sigma_proxy::compile::{EndpointSource, FileSource, NoSecrets, Sources, try_out};
+use sigma_proxy::compile::{
+    CertificateSource, EndpointSource, FileSource, NoCertificates, NoSecrets, Sources, try_out,
+};
 use sigma_upstream::endpoint::{EndpointSet, UpstreamCell};
 use sigma_upstream::health::plan::Plan;
 
@@ -21,12 +24,15 @@ pub struct Trial {
     roster: Arc<Roster>,
     /// The authorities of the system, read once.
     authorities: Mutex<Option<Authorities>>,
+    /// Whether this process orders certificates.
+    ordered: Option<NoCertificates>,
 }
 
 impl Trial {
-    /// One with these plugins.
-    pub fn new(roster: Arc<Roster>) -> Trial {
-        Trial { roster, authorities: Mutex::default() }
+    /// One with these plugins, for a process with these settings.
+    pub fn new(roster: Arc<Roster>, settings: &Settings) -> Trial {
+        let ordered = settings.acme.is_some().then_some(NoCertificates);
+        Trial { roster, authorities: Mutex::default(), ordered }
     }
 
     /// Tries a resource that has passed its check.
@@ -37,7 +43,8 @@ impl Trial {
         let key = ResourceKey::new(kind, id);
         let Some(resource) = stored::outline(&key, value) else { return Ok(()) };
         let (endpoints, files) = (&mut Nowhere, &mut Untouched(self));
-        let sources = Sources { endpoints, secrets: &NoSecrets, files, geography: None };
+        let ordered = self.ordered.as_ref().map(|ordered| ordered as &dyn CertificateSource);
+        let sources = Sources { endpoints, secrets: &NoSecrets, files, geography: None, ordered };
         let tried = try_out(resource, &self.roster, sources);
         tried.map_err(|problems| {
             problems.into_iter().next().map_or_else(String::new, |problem| problem.message)

@@ -52,6 +52,41 @@ pub fn serial(certificate: &CertificateDer<'_>) -> Option<String> {
     Some(hex(digits, Case::Upper))
 }
 
+/// The encoded serial number and the identifier of the key that signed the certificate: by these two an
+/// authority is asked about it (RFC 9773 §4.1). `None` if it has no such identifier, or is malformed.
+pub fn renewal_identity(certificate: &CertificateDer<'_>) -> Option<(Vec<u8>, Vec<u8>)> {
+    const AUTHORITY_KEY_IDENTIFIER: &[u8] = &[0x55, 0x1d, 35];
+    const EXTENSIONS: u8 = 0xa3;
+    const KEY_IDENTIFIER: u8 = 0x80;
+    const BOOLEAN: u8 = 0x01;
+    const OCTET_STRING: u8 = 0x04;
+    let serial = EndEntityCert::try_from(certificate).ok()?.serial().to_vec();
+    let (body, _) = element_of(certificate, SEQUENCE)?;
+    let (mut fields, _) = element_of(body, SEQUENCE)?;
+    let extensions = loop {
+        let (tag, content, rest) = element(fields)?;
+        if tag == EXTENSIONS {
+            break content;
+        }
+        fields = rest;
+    };
+    let (mut extensions, _) = element_of(extensions, SEQUENCE)?;
+    loop {
+        let (extension, rest) = element_of(extensions, SEQUENCE)?;
+        let (kind, mut value) = element_of(extension, OBJECT_IDENTIFIER)?;
+        if kind == AUTHORITY_KEY_IDENTIFIER {
+            // Whether it is critical may stand before its value.
+            if let Some((BOOLEAN, _, rest)) = element(value) {
+                value = rest;
+            }
+            let (value, _) = element_of(value, OCTET_STRING)?;
+            let (value, _) = element_of(value, SEQUENCE)?;
+            return Some((serial, element_of(value, KEY_IDENTIFIER)?.0.to_vec()));
+        }
+        extensions = rest;
+    }
+}
+
 /// The SHA-1 digest of the certificate in lower-case hexadecimal digits; by custom, and not fit
 /// for telling certificates apart that an attacker made.
 pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
@@ -190,6 +225,30 @@ mod tests {
     use rcgen::{CertificateParams, DnType, DnValue, KeyPair, SerialNumber};
 
     use super::*;
+
+    #[test]
+    fn an_authority_is_asked_about_a_certificate_by_two_numbers() {
+        let key = KeyPair::generate().unwrap();
+        let mut authority = CertificateParams::default();
+        authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        authority.key_identifier_method = rcgen::KeyIdMethod::PreSpecified(vec![1, 2, 3]);
+        let issuer = rcgen::Issuer::new(authority, key);
+        let issued = |names: bool| {
+            let mut params = CertificateParams::new(vec!["a.test".to_owned()]).unwrap();
+            params.use_authority_key_identifier_extension = names;
+            // A number whose first bit is set has a zero before it.
+            params.serial_number = Some(SerialNumber::from_slice(&[0x87, 0x65]));
+            params.signed_by(&KeyPair::generate().unwrap(), &issuer).unwrap()
+        };
+        let found = renewal_identity(issued(true).der());
+        assert_eq!(found, Some((vec![0, 0x87, 0x65], vec![1, 2, 3])));
+        assert_eq!(renewal_identity(issued(false).der()), None);
+        let whole = issued(true);
+        for cut in 0..whole.der().len() {
+            let damaged = CertificateDer::from(&whole.der()[..cut]);
+            assert_eq!(renewal_identity(&damaged), None, "{cut}");
+        }
+    }
 
     #[test]
     fn names_and_numbers_are_shown_as_openssl_does() {

@@ -41,6 +41,18 @@ impl Pair {
     pub fn chain(&self) -> &[CertificateDer<'static>] {
         &self.0.cert
     }
+
+    /// Whether both are the same, and not merely alike.
+    pub fn is(&self, other: &Pair) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether the certificate has `name` among its names, which are compared as they are written: a
+    /// wildcard stands for itself alone.
+    pub fn is_for(&self, name: &str) -> bool {
+        let own = self.chain().first().and_then(|own| webpki::EndEntityCert::try_from(own).ok());
+        own.is_some_and(|own| own.valid_dns_names().any(|known| known.eq_ignore_ascii_case(name)))
+    }
 }
 
 /// Reads one or more certificates; the first is the subject's own, the others lead to its

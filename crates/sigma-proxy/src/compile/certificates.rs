@@ -1,4 +1,4 @@
-//! Certificates for clients: from ssl resources and files to identities, and what listeners demand.
+//! Certificates for clients: from ssl resources, files and orders to identities, and what listeners demand.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,6 +52,9 @@ impl Sessions {
     }
 }
 
+/// Names, and who nobody is shown under them.
+type Missing = (Box<[Box<str>]>, Arc<ServerIdentity>);
+
 /// A compiled ssl.
 pub(super) struct Certificate {
     config: Arc<Ssl>,
@@ -59,6 +62,10 @@ pub(super) struct Certificate {
     identity: Arc<ServerIdentity>,
     exempt: Option<Exempt>,
     sessions: Arc<Sessions>,
+    /// The one that was ordered, if it is shown.
+    ordered: Option<Pair>,
+    /// Names that the ordered certificate is not for, and who nobody sees under them.
+    missing: Option<Missing>,
 }
 
 impl Task<'_> {
@@ -70,13 +77,14 @@ impl Task<'_> {
         old: Option<&Arc<Certificate>>,
     ) -> Option<Arc<Certificate>> {
         let ssl = self.config.resources.ssls.get(&key.id)?;
-        if ssl.kind != SslType::Server || !ssl.status.is_on() {
+        if !ssl.is_for_clients() {
             return None;
         }
         if let Some(same) = old.filter(|old| !old.identity.refuses())
             && same.config == *ssl
             && Arc::ptr_eq(&same.sessions, &self.sessions)
             && !refers(ssl)
+            && shows(same.ordered.as_ref(), ordered(ssl, &self.sources).ok().flatten().as_ref())
         {
             return Some(Arc::clone(same));
         }
@@ -94,7 +102,7 @@ impl Task<'_> {
     /// certificate either.
     pub(super) fn refused_names(&mut self, key: &ResourceKey) -> Option<Arc<Compiled>> {
         let ssl = self.config.resources.ssls.get(&key.id)?;
-        if ssl.kind != SslType::Server || !ssl.status.is_on() {
+        if !ssl.is_for_clients() {
             return None;
         }
         let certificate = Certificate {
@@ -103,6 +111,8 @@ impl Task<'_> {
             identity: Arc::new(ServerIdentity::refusing()),
             exempt: None,
             sessions: Arc::clone(&self.sessions),
+            ordered: None,
+            missing: None,
         };
         Some(Arc::new(Compiled { certificate: Some(Arc::new(certificate)), ..Compiled::default() }))
     }
@@ -141,20 +151,29 @@ impl State {
             let compiled = self.compiled.get(&ResourceKey::new(Kind::Ssl, ssl.id.as_str()))?;
             compiled.certificate.as_deref()
         };
-        let entries: Vec<edge::Entry<'_>> = config
-            .resources
-            .ssls
-            .iter()
-            .filter_map(of)
-            .map(|c| edge::Entry {
-                id: &c.config.id,
-                names: &c.names,
-                identity: &c.identity,
-                exempt: c.exempt.as_ref(),
-            })
-            .collect();
+        let entries: Vec<edge::Entry<'_>> =
+            config.resources.ssls.iter().filter_map(of).flat_map(Certificate::entries).collect();
         snapshot.certificates =
             Arc::new(ServerCertificates::new(&entries, config.settings.tls.fallback_sni.as_deref()));
+    }
+}
+
+impl Certificate {
+    fn entries(&self) -> impl Iterator<Item = edge::Entry<'_>> {
+        let own = edge::Entry {
+            id: &self.config.id,
+            names: &self.names,
+            identity: &self.identity,
+            exempt: self.exempt.as_ref(),
+        };
+        let missing = self.missing.as_ref();
+        let missing = missing.map(|(names, identity)| edge::Entry {
+            id: &self.config.id,
+            names,
+            identity,
+            exempt: None,
+        });
+        std::iter::once(own).chain(missing)
     }
 }
 
@@ -177,20 +196,54 @@ fn compile(
         }
         None => None,
     };
-    let identity = Identity {
-        pairs: pairs(ssl, sources)?,
-        versions,
-        client_auth,
-        resumption: sessions.resumption.clone(),
+    let ordered = ordered(ssl, sources)?;
+    let pairs = match &ordered {
+        Some(pair) => vec![pair.clone()],
+        None => pairs(ssl, sources)?,
     };
-    let identity = ServerIdentity::new(identity).map_err(|error| error.to_string())?;
+    // Until one is there nobody is let in: another name's certificate is none for this one.
+    let identity = match pairs.is_empty() && ssl.kind == SslType::Acme {
+        true => ServerIdentity::refusing(),
+        false => {
+            let identity = Identity { pairs, versions, client_auth, resumption: sessions.resumption.clone() };
+            ServerIdentity::new(identity).map_err(|error| error.to_string())?
+        }
+    };
+    let is_shown = |name: &&str| ordered.as_ref().is_none_or(|pair| pair.is_for(name));
+    let (names, missing): (Vec<&str>, Vec<&str>) = ssl.names().partition(is_shown);
+    let owned = |names: Vec<&str>| names.into_iter().map(Box::from).collect::<Box<[Box<str>]>>();
+    let missing = (!missing.is_empty()).then(|| (owned(missing), Arc::new(ServerIdentity::refusing())));
     Ok(Certificate {
         config: Arc::clone(ssl),
-        names: ssl.names().map(Box::from).collect(),
+        names: owned(names),
         identity: Arc::new(identity),
         exempt,
         sessions: Arc::clone(sessions),
+        ordered,
+        missing,
     })
+}
+
+/// The certificate that was ordered for an ssl, if that is how it gets one.
+fn ordered(ssl: &Ssl, sources: &Sources<'_>) -> Result<Option<Pair>, String> {
+    if ssl.kind != SslType::Acme {
+        return Ok(None);
+    }
+    match sources.ordered {
+        Some(source) => Ok(source.pair(ssl.id.as_str())),
+        None => Err(
+            "its certificate is to be ordered, and this process orders none: set `acme` and start it anew"
+                .to_owned(),
+        ),
+    }
+}
+
+fn shows(shown: Option<&Pair>, ordered: Option<&Pair>) -> bool {
+    match (shown, ordered) {
+        (Some(shown), Some(ordered)) => shown.is(ordered),
+        (None, None) => true,
+        _ => false,
+    }
 }
 
 /// What an ssl asks of clients and offers them, without its certificates. `text_of` has the text that

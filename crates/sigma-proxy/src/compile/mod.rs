@@ -49,7 +49,9 @@ pub(crate) use certificates::Sessions;
 pub(crate) use routes::route_inputs;
 #[cfg(test)]
 pub(crate) use sources::NoFiles;
-pub use sources::{EndpointSource, FileSource, NoSecrets, SecretSource, Sources};
+pub use sources::{
+    CertificateSource, EndpointSource, FileSource, NoCertificates, NoSecrets, SecretSource, Sources,
+};
 pub use trial::try_out;
 
 /// The reason for which a resource is refused. The key names the resource that is to be left as it was.
@@ -144,6 +146,7 @@ impl Compiler {
             .map_err(|problem| vec![Failure { key: None, problem }])?;
         let geography = sources.geography.clone();
         let mut task = self.task(config, &sessions, sources.reborrow());
+        let challenges = task.sources.ordered.and_then(CertificateSource::challenges);
         let access_format = access_format(&config.settings, &mut task.failures);
         let listeners = task.compile_listeners();
         let compiled = task.compile_all(&self.state);
@@ -157,6 +160,7 @@ impl Compiler {
             listeners,
             sessions: sessions_kept,
             geography,
+            challenges,
             ..empty(config, access_format)
         };
         state.place_all(&mut snapshot, config);
@@ -395,6 +399,7 @@ fn empty(config: &Config, access_format: Option<Arc<AccessFormat>>) -> Snapshot 
         https_port: https_port(&config.settings),
         listeners: Arc::default(),
         certificates: Arc::default(),
+        challenges: None,
         sessions: None,
         geography: None,
     }

@@ -1,4 +1,4 @@
-//! The inputs of compiling from outside: three ports, which the control side implements, and what was read
+//! The inputs of compiling from outside: four ports, which the control side implements, and what was read
 //! beforehand.
 
 use std::path::Path;
@@ -7,10 +7,13 @@ use std::sync::Arc;
 use serde_json::Value;
 use sigma_config::Problem;
 use sigma_config::resources::{self, SslCrl};
+use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{Authorities, CertificateDer, ClientTls, RevocationLists};
 use sigma_plugin::geography::Geography;
 use sigma_upstream::endpoint::UpstreamCell;
 use sigma_upstream::health::plan::Plan;
+
+use crate::challenges::Challenges;
 
 /// Gives upstreams their endpoints.
 pub trait EndpointSource {
@@ -56,6 +59,15 @@ pub trait FileSource {
     fn revocation(&mut self, crl: &SslCrl, authorities: &[CertificateDer<'static>]) -> Arc<RevocationLists>;
 }
 
+/// Knows the certificates that the gateway has ordered by itself.
+pub trait CertificateSource {
+    /// That of an ssl with this id; None while there is none.
+    fn pair(&self, ssl: &str) -> Option<Pair>;
+
+    /// What authorities are answered that ask whether a name is this gateway's.
+    fn challenges(&self) -> Option<Arc<Challenges>>;
+}
+
 /// The inputs of one compilation.
 pub struct Sources<'s> {
     /// Endpoints of upstreams.
@@ -66,13 +78,20 @@ pub struct Sources<'s> {
     pub files: &'s mut dyn FileSource,
     /// What the databases of addresses say; read beforehand, as they are large.
     pub geography: Option<Geography>,
+    /// Certificates that are ordered; None if none are.
+    pub ordered: Option<&'s dyn CertificateSource>,
 }
 
 impl Sources<'_> {
     /// The same ports for a shorter time.
     pub(super) fn reborrow(&mut self) -> Sources<'_> {
-        let geography = self.geography.clone();
-        Sources { endpoints: self.endpoints, secrets: self.secrets, files: self.files, geography }
+        Sources {
+            endpoints: self.endpoints,
+            secrets: self.secrets,
+            files: self.files,
+            geography: self.geography.clone(),
+            ordered: self.ordered,
+        }
     }
 }
 
@@ -85,6 +104,20 @@ impl SecretSource for NoSecrets {
 
     fn has_changed(&self, _: &Value) -> bool {
         false
+    }
+}
+
+/// Certificates are ordered, and there is none yet.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoCertificates;
+
+impl CertificateSource for NoCertificates {
+    fn pair(&self, _: &str) -> Option<Pair> {
+        None
+    }
+
+    fn challenges(&self) -> Option<Arc<Challenges>> {
+        None
     }
 }
 

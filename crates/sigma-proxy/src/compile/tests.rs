@@ -68,7 +68,13 @@ impl EndpointSource for Nowhere {
 
 /// Compiles without anything outside.
 pub(crate) fn alone<T>(compile: impl FnOnce(Sources<'_>) -> T) -> T {
-    compile(Sources { endpoints: &mut Nowhere, secrets: &NoSecrets, files: &mut NoFiles, geography: None })
+    compile(Sources {
+        endpoints: &mut Nowhere,
+        secrets: &NoSecrets,
+        files: &mut NoFiles,
+        geography: None,
+        ordered: None,
+    })
 }
 
 fn compiler() -> Compiler {

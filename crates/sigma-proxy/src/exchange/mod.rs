@@ -37,6 +37,7 @@ use sigma_plugin::variables::host_name;
 use sigma_plugin::{Context, Reply};
 use sigma_wire::Downstream;
 
+use crate::challenges::Challenges;
 use crate::connection::{ConnectionInfo, Origin};
 use crate::route::normalize::{NormalPath, normalized};
 use crate::route::{Outcome, Params};
@@ -132,6 +133,11 @@ impl<'x, 'c> Exchange<'x, 'c> {
         self.check_passes(&view.snapshot)?;
         if let Onward::No = self.count_forward() {
             return self.reply(last_recipient(self.scratch.ctx.request.method)).await;
+        }
+        if let Some(challenges) = &view.snapshot.challenges
+            && let Some(proof) = proof(challenges, &self.scratch.ctx.request)
+        {
+            return self.reply(proof).await;
         }
         // Boxed, as all that follows would have room for it.
         let (route, missed) = match self.find_route() {
@@ -294,6 +300,13 @@ fn nowhere(target: Target) -> Fault {
 fn last_recipient(method: Method) -> Box<Draft> {
     let status = if method == Method::Options { 204 } else { 405 };
     Reply::new(status).into()
+}
+
+/// The answer to an authority that asks whether a name is this gateway's. It goes before all routes and
+/// rules, whose answers (redirects, logins) would say no.
+fn proof(challenges: &Challenges, head: &RequestHead) -> Option<Box<Draft>> {
+    let answer = challenges.answer(head.raw_path()).filter(|_| head.method == Method::Get)?;
+    Some(Reply::new(200).header("Content-Type", "application/octet-stream").text(answer).into())
 }
 
 /// Where the request came from, for plugins.

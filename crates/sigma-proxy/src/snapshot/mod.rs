@@ -23,6 +23,7 @@ use sigma_plugin::context::RouteFacts;
 use sigma_plugin::geography::Geography;
 use sigma_plugin::{Chain, Consumers};
 
+use crate::challenges::Challenges;
 use crate::compile::Sessions;
 use crate::compile::route_inputs;
 use crate::retry::RetryPolicy;
@@ -65,6 +66,8 @@ pub struct Snapshot {
     pub(crate) listeners: Arc<[Arc<ListenerOptions>]>,
     /// The certificates that clients are shown over TLS.
     pub(crate) certificates: Arc<ServerCertificates>,
+    /// What authorities are answered that ask for a proof; None if no certificate is ordered.
+    pub(crate) challenges: Option<Arc<Challenges>>,
     /// How their sessions are resumed; passes to the next generation.
     pub(crate) sessions: Option<Arc<Sessions>>,
     /// Where addresses are, if databases are named.

@@ -77,7 +77,7 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
 const OWN_PLUGIN: &str = "notice";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
-const COMMANDS: [(&str, &str, &str); 15] = [
+const COMMANDS: [(&str, &str, &str); 17] = [
     ("CONTRIBUTING.md", ".ci/bare make test", "it makes a machine of its own, as root, and takes an hour"),
     ("README.md", "make run", "what it builds is what is tested here"),
     ("README.md", "target/release:$PATH", "the same: the tests have their own build in the path"),
@@ -87,6 +87,8 @@ const COMMANDS: [(&str, &str, &str); 15] = [
     ("docs/admin-api.md", "cat data/admin.key", "the_admin_api_as_the_document_says"),
     ("docs/admin-api.md", "sigma ctl put", "the_admin_api_as_the_document_says"),
     ("docs/admin-api.md", "sigma ctl dump", "the_admin_api_as_the_document_says"),
+    ("docs/certificates.md", "sigma ctl put", "go::acme::the_page_is_true"),
+    ("docs/certificates.md", "/v1/acme", "go::acme::the_page_is_true"),
     ("docs/configuration-guide.md", "sigma routes", "routes_are_explained_as_the_guide_says"),
     (
         "docs/operations.md",
@@ -258,7 +260,8 @@ fn configurations_in_the_documents_are_valid() {
     fs::write(dir.path().join("ecdsa.ocsp"), [0x30, 0]).unwrap();
     let mut variables =
         vec![("INTERNAL_KEY", issued.key.as_str()), ("ADMIN_KEY", "0123456789abcdef0123456789abcdef")];
-    variables.extend(["CONSUL_TOKEN", "NACOS_PASSWORD", "NACOS_SECRET"].map(|name| (name, "hush")));
+    variables
+        .extend(["ACME_KEY", "CONSUL_TOKEN", "NACOS_PASSWORD", "NACOS_SECRET"].map(|name| (name, "hush")));
     let is_valid = |text: &str| {
         let text = text.replace("/etc/sigma/", &format!("{}/", dir.path().display()));
         fs::write(dir.path().join("block.yaml"), text).unwrap();

@@ -1,5 +1,5 @@
-//! The conformance suites of others, written in Go: h2spec for HTTP/2, and gRPC's own interop client
-//! and server. Built once into `target/tools`.
+//! What others have written in Go: h2spec for HTTP/2, gRPC's own interop client and server, and an authority
+//! that issues certificates. Built once into `target/tools`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,6 +10,8 @@ use sigma_testkit::{Address, Gateway, Origin, Socket, free_port, until};
 
 use crate::tls::{Authority, config};
 use crate::{PATIENCE, SIGMA, catch_all, in_front_of, nodes};
+
+mod acme;
 
 const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible";
 const INTEROP_CLIENT: &str = "google.golang.org/grpc/interop/client@v1.85.0";

@@ -1,8 +1,8 @@
 //! The Control API (`/v1/…`): what this process serves right now, as opposed to what is stored.
 //!
 //! It asks for no key and belongs on a loopback address. The running gateway answers through
-//! [`Inspect`]; everything here only puts answers into APISIX's form. `/v1/revision` and `/v1/certificates` are
-//! Sigma's own.
+//! [`Inspect`]; everything here only puts answers into APISIX's form. `/v1/revision`, `/v1/certificates` and
+//! `/v1/acme` are Sigma's own.
 
 #[cfg(test)]
 mod tests;
@@ -63,6 +63,9 @@ pub trait Inspect: Send + Sync {
 
     /// The certificates that clients and nodes are shown: an object for each.
     fn certificates(&self) -> Vec<Value>;
+
+    /// How the orders of certificates stand; None if none are ordered.
+    fn orders(&self) -> Option<Vec<Value>>;
 
     /// Which revision is served, and what of the store is not.
     fn revisions(&self) -> Revisions;
@@ -157,6 +160,7 @@ pub fn router(state: ControlState) -> Router {
         .route("/v1/plugins/reload", put(reload))
         .route("/v1/revision", get(revision))
         .route("/v1/certificates", get(certificates))
+        .route("/v1/acme", get(orders))
         .route("/v1/discovery/{type}/dump", get(registry_dump))
         .route("/v1/discovery/{type}/show_dump_file", get(registry_file))
         .fallback(async || refusal(StatusCode::NOT_FOUND, "not found"))
@@ -399,6 +403,13 @@ async fn certificates(State(state): Control) -> Response {
 
 fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+async fn orders(State(state): Control) -> Response {
+    match state.inspect.orders() {
+        Some(orders) => found(&orders.into()),
+        None => refusal(StatusCode::NOT_FOUND, "no certificates are ordered: `acme` is not set"),
+    }
 }
 
 async fn revision(State(state): Control) -> Response {

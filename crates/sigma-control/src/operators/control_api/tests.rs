@@ -52,6 +52,10 @@ impl Inspect for Fake {
         vec![json!({"resource": "ssls/1"})]
     }
 
+    fn orders(&self) -> Option<Vec<Value>> {
+        Some(vec![json!({"ssl": "1", "state": "valid"})])
+    }
+
     fn revisions(&self) -> Revisions {
         let since = SystemTime::UNIX_EPOCH + Duration::from_secs(5);
         Revisions {

@@ -129,8 +129,13 @@ fn compiled(text: &str, plugins: Roster) -> Arc<Snapshot> {
     let options = ParseOptions { plugins: &plugins, ..ParseOptions::default() };
     let config = sigma_config::parse(text, &options).unwrap().config;
     let compiler = Compiler::new(Arc::new(plugins), Arc::default());
-    let sources =
-        Sources { endpoints: &mut Fixed, secrets: &NoSecrets, files: &mut NoFiles, geography: None };
+    let sources = Sources {
+        endpoints: &mut Fixed,
+        secrets: &NoSecrets,
+        files: &mut NoFiles,
+        geography: None,
+        ordered: None,
+    };
     compiler.compile(&config, 0, sources).unwrap().1
 }
 

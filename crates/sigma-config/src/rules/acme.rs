@@ -1,0 +1,226 @@
+//! What must hold of settings and ssls that order certificates.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::Value;
+
+use super::Object;
+use super::hosts::{is_dns_name, texts};
+use crate::problem::{Problem, element, join, member};
+
+/// The default pauses between orders that fail: the first, and the longest.
+pub(crate) const RETRY_S: u32 = 300;
+pub(crate) const RETRY_MAX_S: u32 = 86_400;
+
+/// Names in one certificate; Let's Encrypt allows as many.
+const NAMES_MAX: usize = 100;
+
+/// The problems of a whole document; `root` is it in its long form.
+pub(crate) fn of_document(root: &Object) -> Vec<Problem> {
+    let mut found = Vec::new();
+    let acme = root.get("acme").and_then(Value::as_object);
+    if let Some(acme) = acme {
+        of_settings(acme, &mut found);
+    }
+    let list = |name: &str| root.get(name).and_then(Value::as_array).into_iter().flatten().enumerate();
+    let is_stored = root.contains_key("store") || root.contains_key("admin");
+    for (index, listener) in list("listeners") {
+        if listener["tls"]["auto"] != true {
+            continue;
+        }
+        let place = member(&element("listeners", index), "tls");
+        if is_stored {
+            let message = "`auto` orders certificates for the routes of this file, and they are in a store";
+            let hint = "write `tls: true`, and put an ssl with `type: acme` into the store for each name";
+            found.push(Problem::new(place, "conflict", message).hint(hint));
+        } else if acme.is_none() {
+            found.push(without_settings(place));
+        }
+    }
+    for (index, ssl) in list("ssls") {
+        // One that a listener stands for is told of there.
+        let is_derived = ssl.get("id").and_then(Value::as_str).is_some_and(|id| id.starts_with("auto-"));
+        if ssl.get("type").and_then(Value::as_str) == Some("acme") && acme.is_none() && !is_derived {
+            found.push(without_settings(member(&element("ssls", index), "type")));
+        }
+    }
+    let is_shared = root.get("store").and_then(|store| store.get("kind")) == Some(&Value::from("etcd"));
+    if acme.is_some() && is_shared {
+        let message = "gateways that share an etcd would each order certificates of their own";
+        let hint = "remove `acme`; put certificates into the store that one other program orders";
+        found.push(Problem::new("acme", "conflict", message).hint(hint));
+    }
+    found
+}
+
+fn without_settings(place: String) -> Problem {
+    let hint = "write `acme: {terms_agreed: true}`, see docs/certificates.md";
+    Problem::new(place, "acme", "certificates are to be ordered, and `acme` does not say where").hint(hint)
+}
+
+fn of_settings(acme: &Object, found: &mut Vec<Problem>) {
+    let text = |key: &str| acme.get(key).and_then(Value::as_str);
+    let mut problem = |field: &str, message: String, hint: &str| {
+        found.push(Problem::new(join("acme", field), "acme", message).hint(hint));
+    };
+    if acme.get("terms_agreed") != Some(&Value::Bool(true)) {
+        let message = "nothing is ordered from an authority whose terms were not agreed to".to_owned();
+        problem("terms_agreed", message, "read its terms of service, then write `terms_agreed: true`");
+    }
+    if let Some(directory) = text("directory")
+        && !directory.strip_prefix("https://").is_some_and(|rest| !rest.is_empty() && !rest.contains('@'))
+    {
+        let message = format!("`{directory}` is not the address of a directory");
+        problem("directory", message, "write https://host/path, as the authority tells it");
+    }
+    if let Some(email) = text("email") {
+        let is_odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, ',' | '?' | '%' | ':');
+        if !email.split_once('@').is_some_and(|(user, host)| !user.is_empty() && !host.is_empty())
+            || email.contains(is_odd)
+        {
+            problem("email", format!("`{email}` is not an address"), "write it like ops@example.com");
+        }
+    }
+    let key = acme.get("external_account").and_then(|account| account.get("hmac_key")?.as_str());
+    if key.is_some_and(|key| URL_SAFE_NO_PAD.decode(key.trim_end_matches('=')).is_err()) {
+        let hint = "copy it as the authority shows it: letters, digits, `-` and `_`";
+        problem("external_account.hmac_key", "the key is not base64url".to_owned(), hint);
+    }
+    let number = |key: &str| acme.get(key).and_then(Value::as_u64);
+    let (retry, most) =
+        (number("retry_s").unwrap_or(RETRY_S.into()), number("retry_max_s").unwrap_or(RETRY_MAX_S.into()));
+    if retry > most {
+        let message = format!("the first pause of {retry} s is longer than the longest, {most} s");
+        problem("retry_s", message, "raise `retry_max_s`");
+    }
+}
+
+/// The problems of one ssl.
+pub(crate) fn of_ssl(ssl: &Object) -> Vec<Problem> {
+    let is_acme = ssl.get("type").and_then(Value::as_str) == Some("acme");
+    let mut found = Vec::new();
+    let mut problem = |place: &str, message: String, hint: &str| {
+        found.push(Problem::new(place, "acme", message).hint(hint));
+    };
+    if !is_acme {
+        if ssl.contains_key("acme") {
+            let message = "`acme` belongs to an ssl with `type: acme`".to_owned();
+            problem("acme", message, "set the type, or remove it");
+        }
+        return found;
+    }
+    for name in ["certs", "keys"].into_iter().filter(|name| ssl.contains_key(*name)) {
+        problem(name, format!("`{name}` has no place in an ssl whose certificate is ordered"), "remove it");
+    }
+    if ssl.contains_key("cert") != ssl.contains_key("key") {
+        let message = "`cert` and `key`, which are shown until there is an ordered one, belong together";
+        problem("cert", message.to_owned(), "write both, or neither");
+    }
+    let ssl = Value::Object(ssl.clone());
+    let names: Vec<String> = texts(&ssl, "sni", "snis").collect();
+    if names.len() > NAMES_MAX {
+        let message = format!("{} names are more than the {NAMES_MAX} of one certificate", names.len());
+        problem("snis", message, "make several ssls");
+    }
+    for name in names.iter().filter(|name| !is_dns_name(name)) {
+        let place = if ssl.get("sni").is_some() { "sni" } else { "snis" };
+        let hint = match name.starts_with("*.") {
+            true => "name the hosts one by one: what proves a name here proves no wildcard",
+            false => "write the name of a host, such as www.example.com",
+        };
+        problem(place, format!("no certificate can be ordered for `{name}`"), hint);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn told(problems: &[Problem]) -> Vec<(&str, &str)> {
+        problems.iter().map(|problem| (&*problem.pointer, &*problem.message)).collect()
+    }
+
+    #[test]
+    fn settings_without_effect_are_refused() {
+        let check = |root: Value, expected: &[(&str, &str)]| {
+            let found = of_document(root.as_object().unwrap());
+            assert_eq!(told(&found), expected, "{root}");
+        };
+        let nowhere = "certificates are to be ordered, and `acme` does not say where";
+        let auto = json!([{"address": ":1", "tls": {"auto": true}}]);
+        let good = json!({"terms_agreed": true});
+        check(json!({"acme": good, "listeners": auto}), &[]);
+        check(json!({"acme": good, "admin": {}, "ssls": []}), &[]);
+        check(
+            json!({"listeners": auto, "ssls": [{"id": "auto-a", "type": "acme"}]}),
+            &[("listeners[0].tls", nowhere)],
+        );
+        check(json!({"ssls": [{"id": "1"}, {"id": "2", "type": "acme"}]}), &[("ssls[1].type", nowhere)]);
+        check(
+            json!({"acme": good, "admin": {}, "listeners": auto}),
+            &[(
+                "listeners[0].tls",
+                "`auto` orders certificates for the routes of this file, and they are in a store",
+            )],
+        );
+        check(
+            json!({"acme": good, "store": {"kind": "etcd"}}),
+            &[("acme", "gateways that share an etcd would each order certificates of their own")],
+        );
+        let field = |name: &str, value: Value, place: &str, message: &str| {
+            let mut acme = good.clone();
+            acme[name] = value;
+            check(json!({"acme": acme}), &[(place, message)]);
+        };
+        let terms = "nothing is ordered from an authority whose terms were not agreed to";
+        field("terms_agreed", json!(false), "acme.terms_agreed", terms);
+        check(json!({"acme": {}}), &[("acme.terms_agreed", terms)]);
+        for odd in ["http://a", "https://", "a", "https://u@a"] {
+            field(
+                "directory",
+                json!(odd),
+                "acme.directory",
+                &format!("`{odd}` is not the address of a directory"),
+            );
+        }
+        for odd in ["a", "@a", "a@", "a@b c", "a@b,c@d", "a@b?to=c"] {
+            field("email", json!(odd), "acme.email", &format!("`{odd}` is not an address"));
+        }
+        let account = json!({"key_id": "1", "hmac_key": "a+b"});
+        field("external_account", account, "acme.external_account.hmac_key", "the key is not base64url");
+        let long = "the first pause of 600 s is longer than the longest, 60 s";
+        check(
+            json!({"acme": {"terms_agreed": true, "retry_s": 600, "retry_max_s": 60}}),
+            &[("acme.retry_s", long)],
+        );
+    }
+
+    #[test]
+    fn an_ssl_says_what_can_be_ordered() {
+        let check = |ssl: Value, expected: &[(&str, &str)]| {
+            assert_eq!(told(&of_ssl(ssl.as_object().unwrap())), expected, "{ssl}");
+        };
+        check(json!({"type": "acme", "snis": ["a.test", "B.test."]}), &[]);
+        check(json!({"type": "acme", "sni": "a.test", "cert": "c", "key": "k", "acme": {}}), &[]);
+        check(json!({"sni": "*"}), &[]);
+        check(json!({"sni": "a", "acme": {}}), &[("acme", "`acme` belongs to an ssl with `type: acme`")]);
+        for odd in ["*", "*.a.test", "127.0.0.1", "a_b"] {
+            let message = format!("no certificate can be ordered for `{odd}`");
+            check(json!({"type": "acme", "sni": odd}), &[("sni", &message)]);
+        }
+        let alone = "`cert` and `key`, which are shown until there is an ordered one, belong together";
+        check(json!({"type": "acme", "sni": "a.test", "cert": "c"}), &[("cert", alone)]);
+        check(
+            json!({"type": "acme", "sni": "a.test", "certs": []}),
+            &[("certs", "`certs` has no place in an ssl whose certificate is ordered")],
+        );
+        let many: Vec<String> = (0..101).map(|n| format!("{n}.a.test")).collect();
+        check(
+            json!({"type": "acme", "snis": many}),
+            &[("snis", "101 names are more than the 100 of one certificate")],
+        );
+    }
+}

@@ -1,0 +1,382 @@
+//! The task that looks after all certificates that are ordered.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use instant_acme::{Account, AccountCredentials, CertificateIdentifier, ExternalAccountKey, NewAccount};
+use rustls_pki_types::Der;
+use sigma_net::tls::certificate;
+use sigma_net::tls::pem::Pair;
+
+use super::client::Caller;
+use super::kept::{Folder, Record};
+use super::order::{self, Issued, Refused};
+use super::{Ordered, Standing, Wanted, schedule};
+use crate::serving::clock::unix_seconds;
+
+/// The longest that the task sleeps: a clock that jumps is noticed after it.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// Looks after all certificates.
+pub(crate) struct Keeper {
+    folder: Folder,
+    /// By ssl; also of ssls that are gone, which may come back.
+    records: BTreeMap<String, Record>,
+    ordered: Arc<Ordered>,
+    /// The account, as long as nothing failed.
+    account: Option<(Account, Caller)>,
+}
+
+/// What is to be done for an ssl.
+#[derive(Debug, PartialEq, Eq)]
+enum Task {
+    Order,
+    /// Ask when to renew.
+    Ask,
+}
+
+impl Keeper {
+    pub(super) fn new(folder: Folder, records: BTreeMap<String, Record>, ordered: Arc<Ordered>) -> Keeper {
+        Keeper { folder, records, ordered, account: None }
+    }
+
+    /// Orders and renews until the process ends.
+    pub(crate) async fn run(mut self) {
+        loop {
+            let wanted = self.ordered.state().wanted.clone();
+            let now = unix_seconds();
+            let due =
+                wanted.iter().map(|wanted| (self.due(wanted, now), wanted)).min_by_key(|(due, _)| due.0);
+            self.tell(&wanted, None, now);
+            match due {
+                Some(((at, Task::Order), wanted_now)) if at <= now => {
+                    self.tell(&wanted, Some(&wanted_now.ssl), now);
+                    self.attempt(wanted_now, now).await;
+                }
+                Some(((at, Task::Ask), wanted)) if at <= now => self.ask(&wanted.ssl, now).await,
+                due => {
+                    let at = due.map_or(i64::MAX, |((at, _), _)| at);
+                    let pause = Duration::from_secs(at.saturating_sub(now).unsigned_abs()).min(LOOK);
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = self.ordered.wishes.notified() => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// What is to be done next for an ssl, and when.
+    fn due(&self, wanted: &Wanted, now: i64) -> (i64, Task) {
+        let Some(record) = self.records.get(&wanted.ssl) else { return (now, Task::Order) };
+        let directory = &self.ordered.settings.directory;
+        let attempt = match record.was_tried(wanted, directory) {
+            true => schedule::attempt(&self.ordered.settings, record.not_before, now),
+            false => now,
+        };
+        let validity = record.validity();
+        let (Some((_, to)), true) = (validity, wanted.is_met_by(record, directory)) else {
+            return (attempt, Task::Order);
+        };
+        let renewal = record.renew_at.min(to).max(attempt);
+        if record.ask_at < renewal && record.failures == 0 {
+            return (record.ask_at, Task::Ask);
+        }
+        (renewal, Task::Order)
+    }
+
+    /// Makes one order. It counts as one that failed until it has not.
+    async fn attempt(&mut self, wanted: &Wanted, now: i64) {
+        let mut record = self.records.get(&wanted.ssl).cloned().unwrap_or_else(|| Record::new(&wanted.ssl));
+        if !record.was_tried(wanted, &self.ordered.settings.directory) {
+            record.failures = 0;
+            record.tried_names.clone_from(&wanted.names);
+            record.tried_directory.clone_from(&self.ordered.settings.directory);
+        }
+        record.failures = record.failures.saturating_add(1);
+        record.not_before =
+            now + schedule::pause(&self.ordered.settings, record.failures, None, fastrand::f64());
+        let kept = self.folder.write(&record).await;
+        self.records.insert(wanted.ssl.clone(), record.clone());
+        // What cannot be written down now could not be kept afterwards, and would be ordered again and again.
+        let issued = match kept {
+            Ok(()) => self.order(wanted, &record, now).await,
+            Err(error) => {
+                Err(format!("`acme.storage`: {error}; nothing is ordered that cannot be kept").into())
+            }
+        };
+        match issued {
+            Ok(issued) => record = self.succeeded(wanted, issued, now),
+            Err(refused) => self.failed(&mut record, refused, now).await,
+        }
+        if let Err(error) = self.folder.write(&record).await {
+            tracing::error!(ssl = record.ssl, %error, "acme.storage: a certificate or its state cannot be kept");
+        }
+        self.records.insert(wanted.ssl.clone(), record);
+    }
+
+    fn succeeded(&mut self, wanted: &Wanted, issued: Issued, now: i64) -> Record {
+        let Issued { cert, key, pair } = issued;
+        let mut record = Record::new(&wanted.ssl);
+        (record.names, record.key_type) = (wanted.names.clone(), wanted.key_type);
+        record.directory.clone_from(&self.ordered.settings.directory);
+        (record.tried_names, record.tried_directory) = (record.names.clone(), record.directory.clone());
+        (record.cert, record.key) = (cert, key.as_str().into());
+        let validity = record.validity().unwrap_or((now, now));
+        record.renew_at = schedule::renewal(validity, None, fastrand::f64());
+        record.ask_at = now;
+        tracing::info!(ssl = wanted.ssl, names = ?wanted.names, not_after = validity.1, "a certificate was issued");
+        self.ordered.put(&wanted.ssl, pair);
+        record
+    }
+
+    async fn failed(&mut self, record: &mut Record, refused: Refused, now: i64) {
+        let asked = self.account.as_ref().and_then(|(_, caller)| caller.take_asked());
+        let pause = schedule::pause(&self.ordered.settings, record.failures, asked, fastrand::f64());
+        record.not_before = now + pause;
+        tracing::error!(
+            ssl = record.ssl,
+            reason = refused.reason,
+            failures = record.failures,
+            again_in_s = pause,
+            "a certificate could not be ordered"
+        );
+        record.last_error = Some(refused.reason);
+        // The directory may have changed, and is read again with the account.
+        self.account = None;
+        if refused.is_stranger
+            && let Err(error) = self.folder.write_account(&self.ordered.settings.directory, &()).await
+        {
+            tracing::error!(%error, "acme.storage: an account that its authority does not know cannot be removed");
+        }
+    }
+
+    async fn order(&mut self, wanted: &Wanted, record: &Record, now: i64) -> Result<Issued, Refused> {
+        let patience = Duration::from_secs(self.ordered.settings.order_timeout_s.into());
+        let challenges = Arc::clone(&self.ordered.challenges);
+        let replaced = record.pair().ok().flatten().filter(|_| record.failures == 1);
+        let is_same = wanted.is_met_by(record, &self.ordered.settings.directory);
+        let ordering = async {
+            let account = self.account().await?.0.clone();
+            let old = replaced.filter(|_| is_same).and_then(|pair| identity(&pair));
+            order::order(&account, wanted, old, &challenges, patience, now).await
+        };
+        match tokio::time::timeout(patience, ordering).await {
+            Ok(issued) => issued,
+            Err(_) => Err(format!(
+                "the order took longer than {} s; see `acme.order_timeout_s`",
+                patience.as_secs()
+            )
+            .into()),
+        }
+    }
+
+    /// Asks the authority when a certificate is to be renewed.
+    async fn ask(&mut self, ssl: &str, now: i64) {
+        let Some(mut record) = self.records.get(ssl).cloned() else { return };
+        let mut window = None;
+        let mut again = None;
+        if let (Ok(Some(pair)), Ok((account, _))) = (record.pair(), self.account().await)
+            && let Some(identity) = identity(&pair)
+        {
+            match account.renewal_info(&identity).await {
+                Ok((info, pause)) => {
+                    let suggested = info.suggested_window;
+                    window = Some((suggested.start.unix_timestamp(), suggested.end.unix_timestamp()));
+                    again = i64::try_from(pause.as_secs()).ok();
+                }
+                Err(error) => tracing::debug!(ssl, %error, "the authority suggests no time to renew"),
+            }
+        }
+        record.ask_at = now + schedule::asked_again(again);
+        if let (Some(window), Some(validity)) = (window, record.validity())
+            // A moment that was chosen before stays as long as the authority suggests it.
+            && !(window.0..=window.1).contains(&record.renew_at)
+        {
+            record.renew_at = schedule::renewal(validity, Some(window), fastrand::f64());
+        }
+        if let Err(error) = self.folder.write(&record).await {
+            tracing::error!(ssl, %error, "acme.storage: the time to renew cannot be kept");
+        }
+        self.records.insert(ssl.to_owned(), record);
+    }
+
+    /// The account: the one that is open, else the one that is kept, else a new one.
+    async fn account(&mut self) -> Result<&(Account, Caller), Refused> {
+        if self.account.is_none() {
+            self.account = Some(self.open_account().await?);
+        }
+        // It is there now.
+        self.account.as_ref().ok_or_else(|| "there is no account".to_owned().into())
+    }
+
+    async fn open_account(&self) -> Result<(Account, Caller), Refused> {
+        let settings = self.ordered.settings.clone();
+        let caller = tokio::task::spawn_blocking(move || Caller::new(&settings)).await;
+        let caller = caller.unwrap_or_else(|_| Err("the file of authorities cannot be read".to_owned()))?;
+        let builder = Account::builder_with_http(Box::new(caller.clone()));
+        let directory = &self.ordered.settings.directory;
+        match self.folder.account::<Option<AccountCredentials>>(directory).await {
+            Ok(Some(Some(kept))) => return Ok((builder.from_credentials(kept).await?, caller)),
+            Ok(_) => {}
+            Err(error) => {
+                tracing::error!(%error, "acme.storage: the account cannot be read, a new one is made")
+            }
+        }
+        let contact = self.ordered.settings.email.as_ref().map(|email| format!("mailto:{email}"));
+        let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
+        let new = NewAccount {
+            contact: &contact,
+            terms_of_service_agreed: self.ordered.settings.terms_agreed,
+            only_return_existing: false,
+        };
+        let external = self.ordered.settings.external_account.as_ref().map(|account| {
+            // The check of the settings has decoded it.
+            let key =
+                URL_SAFE_NO_PAD.decode(account.hmac_key.reveal().trim_end_matches('=')).unwrap_or_default();
+            ExternalAccountKey::new(account.key_id.clone(), &key)
+        });
+        let (account, kept) = builder.create(&new, directory.clone(), external.as_ref()).await?;
+        if let Err(error) = self.folder.write_account(directory, &kept).await {
+            return Err(format!("`acme.storage`: the account cannot be kept: {error}").into());
+        }
+        tracing::info!(directory, "an account was made at the authority");
+        Ok((account, caller))
+    }
+
+    /// Tells operators how the orders stand; `ordering` is under way.
+    fn tell(&self, wanted: &[Wanted], ordering: Option<&str>, now: i64) {
+        let standing = |wanted: &Wanted| {
+            let record = self.records.get(&wanted.ssl);
+            let not_after = record.and_then(Record::validity).map(|(_, to)| to);
+            let failures = record.map_or(0, |record| record.failures);
+            let state = match not_after {
+                _ if ordering == Some(&wanted.ssl) => "ordering",
+                _ if failures > 0 => "failed",
+                Some(_) => "valid",
+                None => "waiting",
+            };
+            let next_attempt = match self.due(wanted, now) {
+                (at, Task::Order) => at,
+                (_, Task::Ask) => record.map_or(now, |record| record.renew_at),
+            };
+            Standing {
+                ssl: wanted.ssl.clone(),
+                names: wanted.names.clone(),
+                state,
+                not_after,
+                next_attempt,
+                failures,
+                last_error: record.and_then(|record| record.last_error.clone()),
+            }
+        };
+        self.ordered.tell(wanted.iter().map(standing).collect());
+    }
+}
+
+/// How its authority knows a certificate.
+fn identity(pair: &Pair) -> Option<CertificateIdentifier<'static>> {
+    let (serial, key) = certificate::renewal_identity(pair.chain().first()?)?;
+    Some(CertificateIdentifier::new(Der::from_slice(&key), Der::from_slice(&serial)).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+    use sigma_config::acme::Acme;
+    use sigma_config::resources::{AcmeChallenge, CertificateKey};
+
+    use super::*;
+
+    /// 2024-01-01 and 2024-04-01.
+    const LIFE: (i64, i64) = (1_704_067_200, 1_711_929_600);
+
+    fn wanted(names: &[&str]) -> Wanted {
+        Wanted {
+            ssl: "1".to_owned(),
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+            key_type: CertificateKey::EcdsaP256,
+            challenge: AcmeChallenge::Http01,
+        }
+    }
+
+    fn with(record: Option<Record>) -> Keeper {
+        let records = record.into_iter().map(|record| (record.ssl.clone(), record)).collect();
+        Keeper::new(Folder::new("/nowhere".as_ref()), records, Arc::default())
+    }
+
+    fn issued() -> Record {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["a.test".to_owned()]).unwrap();
+        params.not_before = rcgen::date_time_ymd(2024, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2024, 4, 1);
+        let cert = params.self_signed(&key).unwrap().pem();
+        let pair = Pair::parse(&cert, &key.serialize_pem(), None).unwrap();
+        with(None).succeeded(&wanted(&["a.test"]), Issued { cert, key: key.serialize_pem(), pair }, LIFE.0)
+    }
+
+    #[test]
+    fn what_is_due_follows_from_what_is_known() {
+        let check = |record: Option<Record>, wanted: &Wanted, now: i64, expected: (i64, Task)| {
+            assert_eq!(with(record).due(wanted, now), expected, "{now}");
+        };
+        let one = wanted(&["a.test"]);
+        check(None, &one, 7, (7, Task::Order));
+        let new = issued();
+        assert_eq!(new.validity(), Some(LIFE));
+        assert!((LIFE.0 + 60 * 86_400..LIFE.1).contains(&new.renew_at), "{}", new.renew_at);
+        check(Some(new.clone()), &one, LIFE.0 + 5, (LIFE.0, Task::Ask));
+        let mut asked = new.clone();
+        asked.ask_at = asked.renew_at + 1;
+        check(Some(asked.clone()), &one, LIFE.0 + 5, (asked.renew_at, Task::Order));
+        // Other names, another key and another authority are another certificate.
+        check(Some(asked.clone()), &wanted(&["a.test", "b.test"]), 9, (9, Task::Order));
+        let rsa = Wanted { key_type: CertificateKey::Rsa2048, ..one.clone() };
+        check(Some(asked.clone()), &rsa, LIFE.0, (0, Task::Order));
+        let elsewhere = Record { directory: "https://other".to_owned(), ..asked.clone() };
+        check(Some(elsewhere), &one, LIFE.0, (0, Task::Order));
+        // A renewal that failed waits, and one that makes no sense is made before the certificate ends.
+        let failed = Record { failures: 3, not_before: asked.renew_at + 900, ..asked.clone() };
+        check(Some(failed), &one, asked.renew_at, (asked.renew_at + 900, Task::Order));
+        check(
+            Some(Record { renew_at: i64::MAX, ask_at: i64::MAX, ..asked }),
+            &one,
+            LIFE.0,
+            (LIFE.1, Task::Order),
+        );
+        // What failed for these names waits; for others it need not.
+        let mut refused = Record::new("1");
+        (refused.failures, refused.not_before) = (2, 500);
+        refused.tried_names = vec!["a.test".to_owned()];
+        refused.tried_directory = Acme::default().directory;
+        check(Some(refused.clone()), &one, 100, (500, Task::Order));
+        check(Some(refused), &wanted(&["b.test"]), 100, (100, Task::Order));
+    }
+
+    /// An attempt that a process did not survive counts: it was written down before.
+    #[tokio::test]
+    async fn an_attempt_is_remembered_before_it_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        // Nobody listens there.
+        let directory = "https://127.0.0.1:1/".to_owned();
+        let settings = Acme { directory, terms_agreed: true, ..Acme::default() };
+        let folder = Folder::new(dir.path());
+        let ordered = Arc::new(Ordered { settings, ..Ordered::default() });
+        let mut keeper = Keeper::new(folder.clone(), BTreeMap::new(), Arc::clone(&ordered));
+        keeper.attempt(&wanted(&["a.test"]), 1_000).await;
+        let kept = folder.read_all().await.remove("1").unwrap();
+        assert_eq!((kept.failures, kept.tried_names.len()), (1, 1));
+        assert!(kept.not_before >= 1_300 && kept.last_error.is_some(), "{kept:?}");
+        // Where nothing can be written nothing is ordered.
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        let nowhere = Folder::new(&dir.path().join("file"));
+        let mut keeper = Keeper::new(nowhere, BTreeMap::new(), ordered);
+        keeper.attempt(&wanted(&["a.test"]), 1_000).await;
+        let error = keeper.records["1"].last_error.clone().unwrap();
+        assert!(error.contains("nothing is ordered that cannot be kept"), "{error}");
+        assert!(keeper.due(&wanted(&["a.test"]), 1_000).0 >= 1_300);
+    }
+}
