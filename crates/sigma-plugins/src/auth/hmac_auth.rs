@@ -86,9 +86,9 @@ $ curl http://127.0.0.1:9080/orders -H "Signature-Input: sig1=$input" -H "Signat
 /// `name: value` or, for `@request-target`, the method and the URI. Of a field that is repeated the first
 /// value is signed. The time of `Date` must be near; a replay within that time is not noticed.
 ///
-/// **By default only `date` has to be signed, as in APISIX: whoever sees one signed request can send any
-/// other for as long as its date is near.** Demand `signed_headers: ["date", "@request-target"]`, so that
-/// method and URI are signed. With `validate_request_body` the body must have the SHA-256 that `Digest`
+/// **Date, method and URI have to be signed by default. In APISIX only `date` has to be, and whoever sees one
+/// signed request can send any other for as long as its date is near**: `signed_headers: ["date"]` is for
+/// clients that cannot be changed. With `validate_request_body` the body must have the SHA-256 that `Digest`
 /// says; demand `digest` in `signed_headers` too, or it proves nothing.
 ///
 /// With `message_signatures` requests are signed by RFC 9421 instead, in `Signature-Input` and `Signature`:
@@ -108,7 +108,7 @@ struct Config {
     clock_skew: u64,
     /// Names that the client must list in `headers` of `Authorization`, in this spelling. Without `@request-target` the client
     /// may leave method and URI unsigned.
-    #[schemars(inner(length(min = 1, max = 50)), extend("default" = ["date"]))]
+    #[schemars(inner(length(min = 1, max = 50)), extend("default" = ["date", "@request-target"]))]
     signed_headers: Vec<String>,
     /// Whether the body must have the SHA-256 that the header `Digest` says; with a message signature, the
     /// digest that a signed `Content-Digest` says.
@@ -204,7 +204,7 @@ impl Signatory {
     }
 }
 
-/// What a configuration leaves unsigned. The defaults of `Authorization` are those of APISIX.
+/// What a configuration leaves unsigned.
 fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
     if scope != PluginScope::Http {
         return Vec::new();
@@ -220,7 +220,10 @@ fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
         .is_none_or(|names| ["@method", "@path"].iter().all(|name| base::is_settled_by(name, &names)));
     let by_field = rules.is_none_or(|rules| rules.get("accept_authorization") == Some(&Value::Bool(true)));
     let names = conf.get("signed_headers").and_then(Value::as_array);
-    let signed = |name: &str| !by_field || names.is_some_and(|names| names.iter().any(|known| known == name));
+    let signed = |name: &str| {
+        let is_default = name == "@request-target";
+        !by_field || names.map_or(is_default, |names| names.iter().any(|known| known == name))
+    };
     let cases = [
         (
             "signed_headers",

@@ -283,8 +283,12 @@ fn a_path_writes_no_line_of_what_is_signed() {
 fn hmac_auth_checks_the_body() {
     let own = json!({"key_id": "id", "secret_key": "secret"});
     let mut case = jack("hmac-auth", &own, &json!({"key_id": "id2", "secret_key": "x"}));
-    let signing =
-        || Signing { algorithm: "hmac-sha256", headers: "date", text: "date: {date}\n", date: now() };
+    let signing = || Signing {
+        algorithm: "hmac-sha256",
+        headers: "@request-target date",
+        text: "POST /\ndate: {date}\n",
+        date: now(),
+    };
     let mut check = |conf: Value, body: &str, digest: &str, expected: &str| {
         case.body = body.as_bytes().to_vec();
         let length = body.len();
@@ -428,14 +432,17 @@ fn what_is_left_open_or_idle_is_told() {
     let check = |plugin: &str, scope: PluginScope, conf: Value, expected: &[&str]| {
         assert_eq!(warned(plugin, scope, &conf), expected, "{conf}");
     };
-    check("hmac-auth", PluginScope::Http, json!({}), &["signed_headers"]);
+    check("hmac-auth", PluginScope::Http, json!({}), &[]);
+    check("hmac-auth", PluginScope::Http, json!({"signed_headers": ["date"]}), &["signed_headers"]);
+    check("hmac-auth", PluginScope::Http, json!({"validate_request_body": true}), &["validate_request_body"]);
     check("hmac-auth", PluginScope::Consumer, json!({"key_id": "a", "secret_key": "b"}), &[]);
     let signed = |names: &[&str]| json!({"signed_headers": names, "validate_request_body": true});
     check("hmac-auth", PluginScope::Http, signed(&["date", "@request-target", "digest"]), &[]);
     check("hmac-auth", PluginScope::Http, signed(&["@request-target"]), &["validate_request_body"]);
     let rules = |rules: Value| json!({"message_signatures": rules});
     check("hmac-auth", PluginScope::Http, rules(json!({})), &[]);
-    check("hmac-auth", PluginScope::Http, rules(json!({"accept_authorization": true})), &["signed_headers"]);
+    let both = json!({"signed_headers": ["date"], "message_signatures": {"accept_authorization": true}});
+    check("hmac-auth", PluginScope::Http, both, &["signed_headers"]);
     let components = |names: &[&str]| rules(json!({"components": names}));
     check("hmac-auth", PluginScope::Http, components(&["@method", "@target-uri"]), &[]);
     check("hmac-auth", PluginScope::Http, components(&["@path"]), &["message_signatures/components"]);

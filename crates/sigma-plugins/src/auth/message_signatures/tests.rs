@@ -453,10 +453,10 @@ fn one_scheme_beside_the_other() {
     let mut case = world();
     let fields = signed(TARGET, TARGET_LINES, ";created=1618884473;keyid=\"test-shared-secret\"");
     let head = "GET /a?b HTTP/1.1\nHost: h\nDate: Tue, 15 Nov 1994 08:12:31 GMT\n";
-    let text = "test-shared-secret\ndate: Tue, 15 Nov 1994 08:12:31 GMT\n";
+    let text = "test-shared-secret\nGET /a?b\ndate: Tue, 15 Nov 1994 08:12:31 GMT\n";
     let mac = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, b"s3cret"), text.as_bytes());
     let authorization = format!(
-        "Authorization: Signature keyId=\"test-shared-secret\",algorithm=\"hmac-sha256\",headers=\"date\",signature=\"{}\"",
+        "Authorization: Signature keyId=\"test-shared-secret\",algorithm=\"hmac-sha256\",headers=\"@request-target date\",signature=\"{}\"",
         STANDARD.encode(mac)
     );
     let mut check = |rules: Value, fields: &str, expected: &str| {
