@@ -41,6 +41,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::limit::req::LIMIT_REQ,
     &crate::traffic::mocking::MOCKING,
     &crate::auth::MULTI_AUTH,
+    &crate::auth::OPENID_CONNECT,
     &crate::metrics::PROMETHEUS,
     &crate::rewrite::proxy_rewrite::PROXY_REWRITE,
     &crate::rewrite::public_api::PUBLIC_API,

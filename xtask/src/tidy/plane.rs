@@ -65,9 +65,12 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugin/src/facts.rs",
                 "held while a pointer is copied, for the pages of operators",
             ),
+            ("crates/sigma-plugins/src/auth/openid_connect/questions.rs", "on the control thread"),
+            ("crates/sigma-plugins/src/auth/tokens/discovery.rs", "taken when an instance is built"),
+            ("crates/sigma-plugins/src/auth/tokens/fetched.rs", "on the control thread"),
             (
                 "crates/sigma-plugins/src/auth/tokens/source.rs",
-                "taken when an instance is built or first used; the other one on the control thread",
+                "taken when an instance is built or first used, and on the control thread",
             ),
             ("crates/sigma-plugins/src/batch.rs", "taken when an instance is built"),
             ("crates/sigma-plugins/src/limit/count/mod.rs", "taken when an instance is built"),

@@ -14,6 +14,7 @@ mod key_auth;
 pub(crate) mod label_values;
 mod message_signatures;
 mod multi_auth;
+mod openid_connect;
 mod policy;
 mod tokens;
 mod wolf;
@@ -26,6 +27,7 @@ pub(crate) use hmac_auth::HMAC_AUTH;
 pub(crate) use jwt_auth::JWT_AUTH;
 pub(crate) use key_auth::KEY_AUTH;
 pub(crate) use multi_auth::MULTI_AUTH;
+pub(crate) use openid_connect::OPENID_CONNECT;
 pub(crate) use wolf::WOLF_RBAC;
 
 #[cfg(test)]

@@ -22,4 +22,4 @@ mod tests;
 pub(crate) use connection::{Connections, SharedConnection};
 pub(crate) use script::Script;
 pub(crate) use settings::{Policy, idle_settings, policies};
-pub(crate) use target::Target;
+pub(crate) use target::{Place, Target, single_server};

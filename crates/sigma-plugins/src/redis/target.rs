@@ -83,6 +83,28 @@ impl std::fmt::Display for Target {
     }
 }
 
+/// One server, by the usual times: `(encrypted, verified)` says how it is reached.
+pub(crate) fn single_server(
+    place: Place,
+    username: Option<String>,
+    password: Option<Confidential>,
+    (encrypted, verified): (bool, bool),
+) -> Target {
+    Target {
+        deployment: Deployment::Single(place),
+        login: Login { username, password: password.unwrap_or_default() },
+        database: 0,
+        encryption: match (encrypted, verified) {
+            (false, _) => Encryption::Off,
+            (true, false) => Encryption::Unverified,
+            (true, true) => Encryption::Verified,
+        },
+        connect_timeout: Duration::from_secs(1),
+        answer_timeout: Duration::from_secs(1),
+        idle_timeout: Duration::from_secs(10),
+    }
+}
+
 /// The targets in use, so that equal ones are one object with one connection per worker.
 #[derive(Default)]
 struct Targets {

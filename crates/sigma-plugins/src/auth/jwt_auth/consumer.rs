@@ -15,7 +15,7 @@ use sigma_config::resources::Confidential;
 use sigma_plugin::{Configuration, Env};
 
 use super::super::tokens::{
-    Address, Algorithm, Key, KeySource, Lookup, SourceSettings, Token, WebSettings, short_rsa_bits,
+    Address, Ages, Algorithm, Key, KeySource, Lookup, SourceSettings, Token, WebSettings, short_rsa_bits,
 };
 
 /// The configuration of a consumer or credential.
@@ -199,9 +199,11 @@ fn published_keys(consumer: &Consumer, address: &Address) -> Result<Keys, String
             timeout: seconds(consumer.jwks_timeout, 3),
             verify: consumer.jwks_ssl_verify.unwrap_or(true),
         },
-        max_age: seconds(consumer.jwks_max_age, 3600),
-        stale_if_error: seconds(consumer.jwks_stale_if_error, 86_400),
-        cooldown: seconds(consumer.jwks_cooldown, 5),
+        ages: Ages {
+            max_age: seconds(consumer.jwks_max_age, 3600),
+            stale_if_error: seconds(consumer.jwks_stale_if_error, 86_400),
+            cooldown: seconds(consumer.jwks_cooldown, 5),
+        },
     };
     Ok(Keys::Published { algorithm, settings: Box::new(settings), source: OnceLock::new() })
 }

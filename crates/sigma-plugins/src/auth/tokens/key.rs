@@ -1,13 +1,17 @@
 //! A key that signatures are verified with.
 
+use std::sync::Arc;
+
 use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
 use aws_lc_rs::hmac;
 use aws_lc_rs::signature::ParsedPublicKey;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use sigma_plugin::Env;
 
 use super::algorithm::Algorithm;
 use super::token::Token;
+use super::verdicts::Verdicts;
 
 /// A key, for one algorithm.
 pub(in crate::auth) struct Key {
@@ -20,6 +24,9 @@ enum Material {
     Secret(hmac::Algorithm, Box<[u8]>),
     Public(Box<ParsedPublicKey>),
 }
+
+/// A public key, for each of the algorithms that it may be used with.
+pub(in crate::auth) struct KeyRing(Vec<Key>);
 
 /// What is said of a text that holds no public key for the algorithm.
 const MISSING: &str = "missing valid public key";
@@ -86,6 +93,47 @@ impl Key {
             Material::Public(key) => key.verify_sig(token.signed(), signature).is_ok(),
         };
         if holds { Ok(()) } else { Err("signature mismatch") }
+    }
+}
+
+impl KeyRing {
+    /// The first public key of a PEM text.
+    ///
+    /// # Errors
+    /// Returns an error, worded as APISIX words it, if there is none that fits one of the algorithms.
+    pub(in crate::auth) fn of_pem(pem: &str, algorithms: &[Algorithm]) -> Result<KeyRing, String> {
+        let mut fault = MISSING.to_owned();
+        let mut keys = Vec::new();
+        for algorithm in algorithms {
+            match Key::of_pem(pem, *algorithm, false) {
+                Ok(key) => keys.push(key),
+                Err(reason) if reason.len() > fault.len() => fault = reason,
+                Err(_) => {}
+            }
+        }
+        if keys.is_empty() { Err(fault) } else { Ok(KeyRing(keys)) }
+    }
+
+    /// Whether the key has signed the token. A signature that this worker has verified before is not verified
+    /// again.
+    ///
+    /// # Errors
+    /// Returns an error, which is a text for the log, if the signature does not hold.
+    pub(in crate::auth) fn verify(
+        self: &Arc<Self>,
+        token: &Token,
+        env: &Env<'_>,
+    ) -> Result<(), &'static str> {
+        let verdicts = env.local.part(Verdicts::<KeyRing>::default);
+        if verdicts.holds(token, self, 0) {
+            return Ok(());
+        }
+        let allowed: Vec<Algorithm> = self.0.iter().map(Key::algorithm).collect();
+        let named = token.algorithm(&allowed)?;
+        let key = self.0.iter().find(|key| key.algorithm == named);
+        key.ok_or("algorithm mismatch")?.verify(token)?;
+        verdicts.add(token, self, 0);
+        Ok(())
     }
 }
 

@@ -19,7 +19,10 @@ const PRIVATE: [&str; 8] = ["d", "p", "q", "dp", "dq", "qi", "oth", "k"];
 
 /// Public keys, each for the algorithms that it may be used with.
 #[derive(Default)]
-pub(in crate::auth) struct KeySet(Vec<Named>);
+pub(in crate::auth) struct KeySet {
+    keys: Vec<Named>,
+    text: Vec<u8>,
+}
 
 /// A key, and its name.
 struct Named {
@@ -42,18 +45,24 @@ impl KeySet {
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if the text is no set, or if it has too many keys.
-    pub(super) fn parse(text: &[u8]) -> Result<KeySet, String> {
-        let set = object_of(text).ok_or("it is no JSON object")?;
+    pub(super) fn parse(text: Vec<u8>) -> Result<KeySet, String> {
+        let set = object_of(&text).ok_or("it is no JSON object")?;
         let keys = set.get("keys").and_then(Value::as_array).ok_or("it has no list `keys`")?;
         if keys.len() > MOST_KEYS {
             return Err(format!("it has {} keys, and {MOST_KEYS} is the most", keys.len()));
         }
-        Ok(KeySet(keys.iter().filter_map(Value::as_object).flat_map(named_keys).collect()))
+        let keys = keys.iter().filter_map(Value::as_object).flat_map(named_keys).collect();
+        Ok(KeySet { keys, text })
+    }
+
+    /// The text that it was read from.
+    pub(super) fn text(&self) -> &[u8] {
+        &self.text
     }
 
     /// Whether it has no key that can be used.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.keys.is_empty()
     }
 
     /// The keys that may have signed a token, by its `kid` and an algorithm of `allowed`. A token that names no
@@ -71,7 +80,7 @@ impl KeySet {
             Some(_) => return Err("'kid' is no text"),
         };
         let known = |named: &&Named| id.is_none() || named.id.as_deref() == id;
-        let keys: Vec<&Key> = self.0.iter().filter(fits).filter(known).map(|named| &named.key).collect();
+        let keys: Vec<&Key> = self.keys.iter().filter(fits).filter(known).map(|named| &named.key).collect();
         match keys.len() {
             0 => Ok(Found::None),
             2.. if id.is_none() => Err("the token names none of several keys"),

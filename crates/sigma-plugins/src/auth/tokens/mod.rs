@@ -7,13 +7,17 @@
 //! | `claims` | whether what a token claims is what was asked for |
 //! | `key` | a key that signatures are verified with, from a secret or PEM |
 //! | `key_set` | the keys of an issuer (RFC 7517) |
+//! | `fetched` | how something is fetched once for all who need it |
 //! | `freshness` | when those are fetched anew, as a rule without a clock |
+//! | `discovery` | what an OpenID provider says of itself |
 //! | `source` | where the keys of an issuer come from, and who holds them |
 //! | `web` | how documents are fetched, beside the traffic |
 //! | `verdicts` | signatures that a worker has found good already |
 
 mod algorithm;
 mod claims;
+mod discovery;
+mod fetched;
 mod freshness;
 mod key;
 mod key_set;
@@ -24,10 +28,11 @@ mod web;
 
 pub(super) use algorithm::Algorithm;
 pub(super) use claims::is_for;
-pub(super) use key::{Key, short_rsa_bits};
-pub(super) use source::{KeySource, Lookup, SourceSettings};
+pub(super) use discovery::{Known, Metadata, Provider, ProviderSettings};
+pub(super) use key::{Key, KeyRing, short_rsa_bits};
+pub(super) use source::{Ages, KeySource, Lookup, SourceSettings};
 pub(super) use token::{Claim, Token};
-pub(super) use web::{Address, WebSettings};
+pub(super) use web::{Address, Question, Reply, WebSettings, beside, object_of};
 
 #[cfg(test)]
 pub(super) mod signing;

@@ -12,7 +12,7 @@ use sigma_testkit::Origin;
 use super::algorithm::Algorithm;
 use super::key_set::{Found, KeySet};
 use super::signing::{Signer, hs256, set_of};
-use super::source::{KeySource, Lookup, SourceSettings};
+use super::source::{Ages, KeySource, Lookup, SourceSettings};
 use super::token::Token;
 use super::web::{Address, WebSettings};
 use crate::testing::Beside;
@@ -21,7 +21,7 @@ const ALL: [Algorithm; 10] = Algorithm::PUBLIC;
 
 /// Whether a set has signed a token, or why it has not.
 fn verdict(set: &str, token: &str, allowed: &[Algorithm]) -> &'static str {
-    let set = KeySet::parse(set.as_bytes()).unwrap();
+    let set = KeySet::parse(set.as_bytes().to_vec()).unwrap();
     let token = Token::parse(token.as_bytes().to_vec()).unwrap();
     match set.find(&token, allowed) {
         Err(reason) => reason,
@@ -153,10 +153,10 @@ fn what_is_no_set_is_refused() {
         (r#"{"keys":{}}"#.to_owned(), "it has no list `keys`"),
         (set_of(&many), "it has 101 keys, and 100 is the most"),
     ] {
-        assert_eq!(KeySet::parse(text.as_bytes()).err().as_deref(), Some(fault));
+        assert_eq!(KeySet::parse(text.into_bytes()).err().as_deref(), Some(fault));
     }
     // Keys of a future kind do no harm.
-    assert!(KeySet::parse(br#"{"keys":[1,{},{"kty":"new"}],"more":1}"#).unwrap().is_empty());
+    assert!(KeySet::parse(br#"{"keys":[1,{},{"kty":"new"}],"more":1}"#.to_vec()).unwrap().is_empty());
 }
 
 /// A worker that asks a source for its opinion.
@@ -211,9 +211,7 @@ fn settings(port: u16, max_age: Duration, cooldown: Duration) -> SourceSettings 
     SourceSettings {
         address: Address::try_from(format!("http://127.0.0.1:{port}/keys")).unwrap(),
         web: WebSettings { timeout: Duration::from_secs(20), verify: true },
-        max_age,
-        stale_if_error: Duration::from_secs(3600),
-        cooldown,
+        ages: Ages { max_age, stale_if_error: HOUR, cooldown },
     }
 }
 
@@ -294,8 +292,9 @@ fn old_keys_are_used_while_the_issuer_is_away() {
     let (origin, asked) = issuer(&set);
     let worker = Worker::new();
     let of = |stale_if_error| {
-        let settings = settings(origin.port(), Duration::ZERO, Duration::ZERO);
-        KeySource::of(SourceSettings { stale_if_error, ..settings }, &worker.beside.node)
+        let mut settings = settings(origin.port(), Duration::ZERO, Duration::ZERO);
+        settings.ages.stale_if_error = stale_if_error;
+        KeySource::of(settings, &worker.beside.node)
     };
     let (kept, dropped) = (of(HOUR), of(Duration::ZERO));
     let token = signer.token(&json!({}));

@@ -102,6 +102,22 @@ impl Token {
         })
     }
 
+    /// Whether a token of an issuer may be used at `now`, seconds since 1970, give or take `slack_s`: it says when
+    /// it ends, and was not made in the future.
+    ///
+    /// # Errors
+    /// Returns an error, which is a text for the log, if it may not.
+    pub(in crate::auth) fn in_time_of_issuer(&self, now: f64, slack_s: f64) -> Result<(), &'static str> {
+        self.in_time(&[Claim::Exp], now, slack_s)?;
+        self.starts_before(now + slack_s + 1.0, false)?;
+        match self.claims.get("iat").map(Value::as_f64) {
+            None => Ok(()),
+            Some(Some(iat)) if iat <= now + slack_s => Ok(()),
+            Some(Some(_)) => Err("'iat' claim is in the future"),
+            Some(None) => Err("'iat' claim is no number"),
+        }
+    }
+
     fn expires_after(&self, second: f64, required: bool) -> Result<(), &'static str> {
         match self.claims.get("exp").map(Value::as_f64) {
             None if required => Err("'exp' claim is missing"),

@@ -44,6 +44,39 @@ impl fmt::Display for Address {
     }
 }
 
+impl Address {
+    /// Whether nobody can listen or answer in its place.
+    pub(in crate::auth) fn is_encrypted(&self) -> bool {
+        self.0.scheme() == "https"
+    }
+
+    /// Its text.
+    pub(in crate::auth) fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+
+    /// Its path.
+    pub(in crate::auth) fn path(&self) -> &str {
+        self.0.path()
+    }
+
+    /// The address with further arguments.
+    pub(in crate::auth) fn with_arguments(&self, pairs: &[(&str, &str)]) -> String {
+        let mut url = self.0.clone();
+        url.query_pairs_mut().extend_pairs(pairs);
+        url.into()
+    }
+}
+
+/// A question to a provider.
+#[derive(Default)]
+pub(in crate::auth) struct Question {
+    /// The body; a GET without.
+    pub(in crate::auth) form: Option<String>,
+    /// Fields besides.
+    pub(in crate::auth) fields: Vec<(String, Vec<u8>)>,
+}
+
 /// How an issuer is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::auth) struct WebSettings {
@@ -95,13 +128,32 @@ impl Web {
     /// Returns an error, which is a sentence, if it does not come whole, in time, with status 200.
     pub(in crate::auth) async fn get(&self, address: &Address) -> Result<Vec<u8>, String> {
         let request = self.client().await?.get(address.0.clone()).header("Accept", "application/json");
-        match self.ask(address, request).await? {
+        match self.send(address, request).await? {
             Reply { status: 200, body } => Ok(body),
             Reply { status, .. } => Err(format!("{address} answered {status}")),
         }
     }
 
-    async fn ask(&self, address: &Address, request: reqwest::RequestBuilder) -> Result<Reply, String> {
+    /// Puts a question.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if no answer comes whole and in time.
+    pub(in crate::auth) async fn put(&self, address: &Address, question: Question) -> Result<Reply, String> {
+        let (client, url) = (self.client().await?, address.0.clone());
+        let mut request = match question.form {
+            Some(form) => {
+                client.post(url).header("Content-Type", "application/x-www-form-urlencoded").body(form)
+            }
+            None => client.get(url),
+        };
+        request = request.header("Accept", "application/json");
+        for (name, value) in question.fields {
+            request = request.header(name, value);
+        }
+        self.send(address, request).await
+    }
+
+    async fn send(&self, address: &Address, request: reqwest::RequestBuilder) -> Result<Reply, String> {
         let failed = |error: reqwest::Error| format!("{address}: {}", causes(error));
         let mut response = request.send().await.map_err(failed)?;
         let mut body = Vec::new();

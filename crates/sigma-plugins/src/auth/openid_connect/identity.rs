@@ -1,0 +1,128 @@
+//! Who somebody is, once it is known: what they must claim, and what the node is told.
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use serde_json::{Map, Value, json};
+use sigma_config::wording;
+use sigma_http::{HeaderId, Headers};
+use sigma_plugin::{Reply, Step};
+
+use super::super::tokens::object_of;
+use super::config::{AudienceValidator, Config};
+
+/// Fields that the node gets from here alone.
+const FIELDS: [&str; 5] = ["X-Access-Token", "X-Userinfo", "X-ID-Token", "X-Refresh-Token", "X-Raw-ID-Token"];
+
+/// Takes out what the client says of itself. True if it has sent an access token that way.
+pub(super) fn remove_claims(headers: &mut Headers) -> bool {
+    let offered = headers.find(FIELDS[0].as_bytes()).is_some();
+    FIELDS.iter().for_each(|field| headers.remove_name(field.as_bytes()));
+    offered
+}
+
+/// What is told of somebody.
+#[derive(Default)]
+pub(super) struct Told<'a> {
+    pub(super) access_token: Option<&'a str>,
+    pub(super) user: Option<&'a Map<String, Value>>,
+    pub(super) id_claims: Option<&'a Map<String, Value>>,
+    pub(super) id_token: Option<&'a str>,
+    pub(super) refresh_token: Option<&'a str>,
+}
+
+impl Told<'_> {
+    /// Tells the node.
+    pub(super) fn tell(&self, config: &Config, headers: &mut Headers) {
+        let encoded =
+            |claims: &Map<String, Value>| STANDARD.encode(Value::Object(claims.clone()).to_string());
+        let mut set = |name: &str, value: Option<String>| {
+            // A token that no field can hold is none.
+            if let Some(value) = value.filter(|value| value.bytes().all(|byte| byte.is_ascii_graphic())) {
+                headers.append(name, value.as_bytes());
+            }
+        };
+        let access_token = self.access_token.filter(|_| config.set_access_token_header);
+        if !config.access_token_in_authorization_header {
+            set(FIELDS[0], access_token.map(str::to_owned));
+        }
+        set(FIELDS[1], self.user.filter(|_| config.set_userinfo_header).map(encoded));
+        set(FIELDS[2], self.id_claims.filter(|_| config.set_id_token_header).map(encoded));
+        set(FIELDS[3], self.refresh_token.filter(|_| config.set_refresh_token_header).map(str::to_owned));
+        set(FIELDS[4], self.id_token.filter(|_| config.set_raw_id_token_header).map(str::to_owned));
+        if config.access_token_in_authorization_header
+            && let Some(token) =
+                access_token.filter(|token| token.bytes().all(|byte| byte.is_ascii_graphic()))
+        {
+            headers.set(HeaderId::Authorization, format!("Bearer {token}").as_bytes());
+        }
+    }
+}
+
+/// 401 with a challenge (RFC 6750 §3).
+pub(super) fn challenge(config: &Config, error: Option<&str>) -> Step {
+    let mut value = format!("Bearer realm=\"{}\"", config.realm);
+    if let Some(description) = error {
+        // Nothing in it may end the text that it stands in.
+        let plain = |c: char| if matches!(c, ' '..='~') && !matches!(c, '"' | '\\') { c } else { '\'' };
+        let description: String = description.chars().map(plain).collect();
+        value.push_str(&format!(", error=\"invalid_token\", error_description=\"{description}\""));
+    }
+    Reply::new(401).header("WWW-Authenticate", value).because("the token is not good").into()
+}
+
+/// 403 with a reason.
+fn forbid(error: String) -> Step {
+    Reply::new(403).text(json!({ "error": error }).to_string()).because("the token does not allow it").into()
+}
+
+/// Refuses claims that do not have all required scopes; None if they do.
+pub(super) fn refuse_scopes(config: &Config, scope: Option<&Value>) -> Option<Step> {
+    let required = config.required_scopes.as_deref().filter(|scopes| !scopes.is_empty())?;
+    // A text with spaces (RFC 8693 §4.2), or a list, as some providers have it.
+    let has = |wanted: &String| match scope {
+        Some(Value::String(text)) => text.split(' ').any(|scope| scope == wanted),
+        Some(Value::Array(scopes)) => scopes.iter().any(|scope| scope == wanted),
+        _ => false,
+    };
+    if required.iter().all(has) {
+        return None;
+    }
+    Some(forbid(format!("required scopes {} not present", required.join(", "))))
+}
+
+/// Refuses claims that are not for the gateway; None if they are.
+pub(super) fn refuse_audience(config: &Config, claims: &Map<String, Value>) -> Option<Step> {
+    let AudienceValidator { claim, required, match_with_client_id } =
+        config.claim_validator.as_ref()?.audience.as_ref()?;
+    if !required && !match_with_client_id {
+        return None;
+    }
+    let is_client = |value: &Value| value.as_str() == Some(&config.client_id);
+    match claims.get(claim) {
+        None | Some(Value::Null) => Some(forbid("required audience claim not present".to_owned())),
+        Some(_) if !match_with_client_id => None,
+        Some(Value::Array(names)) if names.iter().any(is_client) => None,
+        Some(name) if is_client(name) => None,
+        Some(_) => Some(forbid("mismatched audience".to_owned())),
+    }
+}
+
+/// Refuses claims that do not fit the operator's schema; None if they do.
+pub(super) fn refuse_schema(
+    config: &Config,
+    schema: Option<&wording::Schema>,
+    claims: Value,
+) -> Option<Step> {
+    let fault = schema?.check(&claims).err()?;
+    Some(challenge(config, Some(&fault)))
+}
+
+/// The claims of a text that is a token; nothing of it is verified.
+pub(super) fn claims_of(text: &str) -> Option<Map<String, Value>> {
+    let mut parts = text.split('.');
+    let (Some(_), Some(claims), Some(_), None) = (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return None;
+    };
+    object_of(&URL_SAFE_NO_PAD.decode(claims).ok()?)
+}

@@ -1,0 +1,210 @@
+//! How a browser is sent to the provider to log in.
+
+use std::sync::Arc;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sigma_plugin::{Context, Env, Reply, Step};
+
+use super::super::tokens::{Address, Metadata};
+use super::Party;
+use super::origin::origin;
+use super::seal::cookies;
+use super::session::{Sessions, unguessable};
+use super::store::login_cookie;
+
+/// Seconds that a user has for a login.
+pub(super) const LOGIN_S: u64 = 600;
+
+/// Logins of one browser that may be under way: beyond that the oldest are forgotten, so that cookies do not pile up.
+const MOST_LOGINS: usize = 5;
+
+/// What the redirect URI ends with that nobody configured.
+const CALLBACK: &str = "/.apisix/redirect";
+
+/// Why somebody is sent to log in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// There is no session.
+    Unknown,
+    /// There is one, and the provider shall say whether it still knows the user, without a question.
+    Again,
+    /// The provider asked to try it again: for this target, for the n-th time.
+    Retry(String, u8),
+}
+
+/// A login that is under way: what its browser keeps, sealed.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Pending {
+    pub(super) state: String,
+    pub(super) nonce: String,
+    /// Proves who asked for the code (RFC 7636).
+    pub(super) verifier: String,
+    /// Path and query that were asked for.
+    pub(super) target: String,
+    pub(super) redirect_uri: String,
+    /// Seconds since 1970.
+    pub(super) began: u64,
+    /// How often the provider asked to try again.
+    pub(super) retries: u8,
+    /// Whether the provider was told not to ask the user.
+    pub(super) silent: bool,
+}
+
+/// Path and query to come back to. It never leads to another host, whatever the client asked for.
+fn target(ctx: &Context) -> String {
+    let target = String::from_utf8_lossy(ctx.request.path_and_query()).into_owned();
+    let path = target.trim_start_matches(['/', '\\']);
+    let is_plain = path.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_plain { format!("/{path}") } else { "/".to_owned() }
+}
+
+/// The name of the cookie of a login.
+pub(super) fn cookie_name(sessions: &Sessions, state: &str) -> String {
+    let digest = digest(&SHA256, state.as_bytes());
+    let name: String = digest.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    format!("{}_login_{name}", sessions.config.cookie_name)
+}
+
+impl Sessions {
+    /// The login that a cookie holds.
+    pub(super) fn pending(&self, value: &[u8]) -> Option<Pending> {
+        let sealed = URL_SAFE_NO_PAD.decode(value).ok()?;
+        serde_json::from_slice(&self.seal.open("login", &sealed)?).ok()
+    }
+
+    /// The names of cookies of logins that are to be forgotten before another begins.
+    fn surplus(&self, ctx: &Context, now: u64) -> Vec<String> {
+        let prefix = format!("{}_login_", self.config.cookie_name);
+        let own = cookies(&ctx.request.headers).filter(|(name, _)| name.starts_with(prefix.as_bytes()));
+        let mut logins: Vec<(u64, String)> = own
+            .map(|(name, value)| {
+                let began = self.pending(value).map_or(0, |pending| pending.began);
+                (began, String::from_utf8_lossy(name).into_owned())
+            })
+            .collect();
+        // The newest first.
+        logins.sort_by(|a, b| b.cmp(a));
+        let is_due = |at: usize, began: u64| at + 1 >= MOST_LOGINS || now.saturating_sub(began) > LOGIN_S;
+        let due = logins.into_iter().enumerate().filter(|(at, (began, _))| is_due(*at, *began));
+        due.map(|(_, (_, name))| name).collect()
+    }
+}
+
+impl Party {
+    /// Whether a request is a browser that comes back from the provider.
+    pub(super) fn is_callback(&self, ctx: &Context) -> bool {
+        match &self.config.redirect_uri {
+            None => ctx.uri.ends_with(CALLBACK.as_bytes()),
+            Some(uri) if uri.starts_with('/') => {
+                uri.split('?').next().is_some_and(|path| path.as_bytes() == ctx.uri)
+            }
+            Some(uri) => Address::try_from(uri.clone()).is_ok_and(|uri| uri.path().as_bytes() == ctx.uri),
+        }
+    }
+
+    fn redirect_uri(&self, ctx: &Context) -> Option<String> {
+        match &self.config.redirect_uri {
+            Some(uri) if !uri.starts_with('/') => Some(uri.clone()),
+            Some(path) => Some(format!("{}{path}", origin(ctx)?)),
+            None => {
+                let path = String::from_utf8_lossy(ctx.request.raw_path()).into_owned();
+                Some(format!("{}{}{CALLBACK}", origin(ctx)?, path.trim_end_matches('/')))
+            }
+        }
+    }
+
+    /// Sends the browser to the provider.
+    pub(super) fn log_in(self: &Arc<Self>, reason: Reason, ctx: &mut Context, env: &Env<'_>) -> Step {
+        self.with_metadata(false, ctx, env, move |party, metadata, ctx, env| {
+            let Some(metadata) = metadata else {
+                return Reply::new(503).because("the provider cannot be reached").into();
+            };
+            match party.sent_to(&metadata, &reason, ctx, env) {
+                Ok(reply) => reply.into(),
+                Err(fault) => {
+                    tracing::error!(fault, "openid-connect: nobody can log in");
+                    Reply::new(500).because("nobody can log in").into()
+                }
+            }
+        })
+    }
+
+    fn sent_to(
+        &self,
+        metadata: &Metadata,
+        reason: &Reason,
+        ctx: &Context,
+        env: &Env<'_>,
+    ) -> Result<Reply, String> {
+        let sessions = self.sessions.as_ref().ok_or("there are no sessions")?;
+        let endpoint = metadata.authorization_endpoint.as_ref();
+        let endpoint = endpoint.ok_or("the provider has no authorization_endpoint")?;
+        let now = env.unix_time().as_secs();
+        let (target, retries) = match reason {
+            Reason::Retry(target, retries) => (target.clone(), *retries),
+            _ => (target(ctx), 0),
+        };
+        let callback = match reason {
+            // The path that is asked for is the callback itself.
+            Reason::Retry(..) if self.config.redirect_uri.is_none() => origin(ctx)
+                .map(|origin| format!("{origin}{}", String::from_utf8_lossy(ctx.request.raw_path()))),
+            _ => self.redirect_uri(ctx),
+        };
+        let pending = Pending {
+            state: unguessable(env.machine)?,
+            nonce: unguessable(env.machine)?,
+            verifier: format!("{}{}", unguessable(env.machine)?, unguessable(env.machine)?),
+            target,
+            redirect_uri: callback.ok_or("the request names no host")?,
+            began: now,
+            retries,
+            silent: *reason == Reason::Again,
+        };
+        let text = serde_json::to_vec(&pending).map_err(|error| error.to_string())?;
+        let sealed = sessions.seal.seal("login", &text, env.machine)?;
+        let config = &sessions.config;
+        let mut reply = Reply::new(302)
+            .header("Location", self.question(endpoint, &pending))
+            .header("Cache-Control", "no-cache, no-store, max-age=0");
+        for name in sessions.surplus(ctx, now) {
+            reply = reply.header("Set-Cookie", login_cookie(config, &name, None, ctx));
+        }
+        let name = cookie_name(sessions, &pending.state);
+        Ok(reply.header("Set-Cookie", login_cookie(config, &name, Some(&sealed), ctx)))
+    }
+
+    /// Where the provider asks the user (OpenID Connect Core §3.1.2.1).
+    fn question(&self, endpoint: &Address, pending: &Pending) -> String {
+        let config = &self.config;
+        let challenge = URL_SAFE_NO_PAD.encode(digest(&SHA256, pending.verifier.as_bytes()));
+        let mut pairs: Vec<(&str, &str)> = vec![
+            ("client_id", &config.client_id),
+            ("response_type", "code"),
+            ("scope", &config.scope),
+            ("redirect_uri", &pending.redirect_uri),
+            ("state", &pending.state),
+        ];
+        if config.use_nonce {
+            pairs.push(("nonce", &pending.nonce));
+        }
+        if config.use_pkce {
+            pairs.extend([("code_challenge", &*challenge), ("code_challenge_method", "S256")]);
+        }
+        if pending.silent {
+            pairs.push(("prompt", "none"));
+        }
+        let further = config.authorization_params.iter().flatten();
+        let further: Vec<(&String, String)> = further
+            .filter(|(name, _)| !(pending.silent && *name == "prompt"))
+            .map(|(name, value)| {
+                (name, value.as_str().map_or_else(|| Value::to_string(value), str::to_owned))
+            })
+            .collect();
+        pairs.extend(further.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        endpoint.with_arguments(&pairs)
+    }
+}

@@ -1,0 +1,233 @@
+//! `openid-connect`: users who log in at a provider, and programs that bring its tokens.
+//!
+//! | file | question |
+//! |---|---|
+//! | `config`, `session_config` | what an operator may say |
+//! | `bearer` | requests that bring a token |
+//! | `identity` | what somebody must claim, and what the node is told of them |
+//! | `questions` | what the provider is asked |
+//! | `seal` | what browsers keep and cannot read |
+//! | `session` | what is known of who has logged in, and for how long |
+//! | `store` | where sessions are |
+//! | `resume` | requests of those who have logged in |
+//! | `origin` | where a browser thinks that it is |
+//! | `login` | how a browser is sent to the provider |
+//! | `callback` | how it comes back |
+//! | `logout` | how a session ends |
+
+mod bearer;
+mod callback;
+mod config;
+mod identity;
+mod login;
+mod logout;
+mod origin;
+mod questions;
+mod resume;
+mod seal;
+mod session;
+mod session_config;
+mod store;
+
+use std::sync::Arc;
+
+use aws_lc_rs::digest::{self, SHA256};
+use sigma_config::wording;
+use sigma_plugin::{
+    Build, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Slot, Step,
+};
+
+use self::bearer::{Brought, Introspected};
+use self::callback::Returned;
+use self::config::Config;
+use self::questions::Client;
+use self::resume::{Renewals, Renewed};
+use self::session::Sessions;
+use self::store::Store;
+use super::tokens::{Algorithm, KeyRing, Known, Metadata, Provider};
+
+/// Knows users and programs by an OpenID provider.
+pub(crate) static OPENID_CONNECT: Descriptor = Descriptor {
+    name: "openid-connect",
+    version: "0.2",
+    priority: 2599,
+    example: EXAMPLE,
+    phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
+    warnings: Some(|_, conf| config::warnings(conf)),
+    build: |build| Ok(Arc::new(OpenidConnect::new(build)?)),
+    ..Descriptor::of::<Config>()
+};
+
+const EXAMPLE: &str = r#"Here the provider is a route of the gateway itself, which says of itself where users log in. The gateway
+sends a browser there, and answers a program that brings no good token.
+
+```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /provider/.well-known/openid-configuration
+    plugins:
+      mocking:
+        content_type: application/json
+        response_example: |
+          {"issuer":"http://127.0.0.1:9080/provider","authorization_endpoint":"http://127.0.0.1:9080/provider/login",
+           "token_endpoint":"http://127.0.0.1:9080/provider/token","jwks_uri":"http://127.0.0.1:9080/provider/keys"}
+  - uri: /provider/keys
+    plugins: { mocking: { content_type: application/json, response_example: '{"keys":[]}' } }
+  - uri: /api/*
+    plugins:
+      openid-connect:
+        discovery: http://127.0.0.1:9080/provider/.well-known/openid-configuration
+        client_id: shop
+        bearer_only: true
+        use_jwks: true
+    upstream: http://127.0.0.1:9000
+  - uri: /*
+    plugins:
+      openid-connect:
+        discovery: http://127.0.0.1:9080/provider/.well-known/openid-configuration
+        client_id: shop
+        client_secret: a-secret-that-the-provider-knows
+        session: { secret: a-secret-of-the-gateway-alone }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -i http://127.0.0.1:9080/api/orders
+HTTP/1.1 401 Unauthorized
+WWW-Authenticate: Bearer realm="apisix"
+…
+$ curl -si http://127.0.0.1:9080/orders | grep -o 'Location: [^&]*'
+Location: http://127.0.0.1:9080/provider/login?client_id=shop
+```
+"#;
+
+struct OpenidConnect(Arc<Party>);
+
+/// The gateway as a provider knows it (a relying party), by one configuration.
+struct Party {
+    config: Config,
+    /// The key of `public_key`.
+    ring: Option<Arc<KeyRing>>,
+    /// With what the provider's tokens may be signed.
+    algorithms: Vec<Algorithm>,
+    schema: Option<wording::Schema>,
+    provider: Arc<Provider>,
+    /// As who it asks about tokens.
+    introspector: Client,
+    /// As who it asks for tokens.
+    client: Client,
+    introspected: Arc<Introspected>,
+    returned: Arc<Returned>,
+    /// None where nobody logs in.
+    sessions: Option<Sessions>,
+    store: Store,
+    renewals: Arc<Renewals>,
+    /// What tells it from others, for digests.
+    context: Vec<u8>,
+}
+
+impl OpenidConnect {
+    fn new(build: &Build<'_>) -> Result<OpenidConnect, String> {
+        let config: Config = build.config()?;
+        let settings = config.provider()?;
+        let algorithms = config.algorithms();
+        let ring = config.public_key.as_ref().map(|pem| KeyRing::of_pem(pem, &algorithms)).transpose()?;
+        let schema = config.claim_schema.as_ref().map(wording::Schema::compile).transpose()?;
+        let client =
+            |method| Client { id: config.client_id.clone(), secret: config.client_secret.clone(), method };
+        let sessions = config.session.as_ref().filter(|_| !config.bearer_only);
+        let issuer = settings.issuer.clone();
+        let store = sessions.map_or(Store::Cookie, |session| Store::new(session, build.node));
+        let sessions = sessions
+            .map(|session| Sessions::new(session, &[&issuer, config.discovery.as_str(), &config.client_id]));
+        let context = [config.discovery.as_str(), &issuer, &config.client_id].join("\n").into_bytes();
+        Ok(OpenidConnect(Arc::new(Party {
+            ring: ring.map(Arc::new),
+            algorithms,
+            schema,
+            provider: Provider::of(settings, build.node),
+            introspector: client(config.introspection_endpoint_auth_method),
+            client: client(config.token_endpoint_auth_method),
+            introspected: build.node.part(Introspected::default),
+            returned: build.node.part(Returned::default),
+            sessions,
+            store,
+            renewals: build.node.part(Renewals::default),
+            context,
+            config,
+        })))
+    }
+}
+
+impl Party {
+    /// Goes on with what the provider says of itself; without, if it says nothing.
+    fn with_metadata(
+        self: &Arc<Self>,
+        is_last: bool,
+        ctx: &mut Context,
+        env: &Env<'_>,
+        then: impl FnOnce(&Arc<Party>, Option<Arc<Metadata>>, &mut Context, &Env<'_>) -> Step + 'static,
+    ) -> Step {
+        match self.provider.look(env, is_last) {
+            Known::Metadata(metadata) => then(self, Some(metadata), ctx, env),
+            Known::Away => then(self, None, ctx, env),
+            Known::Waits(fetched) => {
+                let party = Arc::clone(self);
+                Step::wait(fetched, move |(), ctx, env| party.with_metadata(true, ctx, env, then))
+            }
+        }
+    }
+
+    /// A digest of these parts, for this provider and client, and this purpose.
+    fn digest(&self, purpose: &str, parts: &[&[u8]]) -> [u8; 32] {
+        let mut digest = digest::Context::new(&SHA256);
+        for part in [&self.context[..], purpose.as_bytes()].iter().chain(parts) {
+            digest.update(&part.len().to_be_bytes());
+            digest.update(part);
+        }
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(digest.finish().as_ref());
+        bytes
+    }
+}
+
+impl Plugin for OpenidConnect {
+    fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        let party = &self.0;
+        let offered = identity::remove_claims(&mut ctx.request.headers);
+        let slot = Slot::from(self);
+        if let Some(sessions) = &party.sessions
+            && sessions.is_logout(&party.config, ctx)
+        {
+            return party.log_out(ctx, env);
+        }
+        if party.config.takes_tokens() {
+            match bearer::brought(ctx) {
+                Brought::Broken => return bearer::broken(),
+                Brought::Token(token) => return party.admit(token, ctx, env),
+                Brought::Nothing if offered => {
+                    return identity::challenge(&party.config, Some("no token in Authorization"));
+                }
+                Brought::Nothing if party.config.bearer_only => {
+                    return identity::challenge(&party.config, None);
+                }
+                Brought::Nothing => {}
+            }
+        }
+        match &party.sessions {
+            Some(_) => party.recognise(slot, ctx, env),
+            // Nobody can log in: the check says that there are sessions unless only tokens are taken.
+            None => Reply::new(500).because("there are no sessions").into(),
+        }
+    }
+
+    fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {
+        if let Some(Renewed(cookies)) = ctx.take_kept(self) {
+            cookies.iter().for_each(|cookie| ctx.response.headers.append("Set-Cookie", cookie.as_bytes()));
+        }
+        ResponseStep::Next
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! A provider, browsers, and those who attack them.
+
+mod bearer;
+mod login;
+mod provider;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use sigma_config::plugins::PluginScope;
+use sigma_plugin::{Entry, Phase, Reply};
+
+use self::provider::Provider;
+use crate::testing::{Beside, Case, refusal, roster, warned};
+
+/// A gateway with one route.
+struct Gateway {
+    beside: Arc<Beside>,
+    entry: Entry,
+}
+
+impl Gateway {
+    fn new(provider: &Provider, beside: &Arc<Beside>, more: Value) -> Gateway {
+        let mut conf = json!({
+            "discovery": format!("{}/.well-known/openid-configuration", provider.issuer()),
+            "client_id": "shop", "client_secret": "the client's: secret", "timeout": 20,
+            "session": {"secret": "a secret of the gateway"}, "jwk_cooldown": 600,
+        });
+        conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        conf.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        assert_eq!(refusal("openid-connect", &conf), "", "{conf}");
+        let conf = Arc::new(conf);
+        let resolved = Value::clone(&conf);
+        let entry = roster().build("openid-connect", &conf, resolved, "r", &|_| None, &beside.node);
+        Gateway { beside: Arc::clone(beside), entry: entry.unwrap() }
+    }
+}
+
+/// Somebody with cookies.
+struct Browser {
+    case: Case,
+    cookies: BTreeMap<String, String>,
+    /// Attributes of the cookies that came last.
+    attributes: Vec<String>,
+}
+
+/// What a browser sees.
+#[derive(Debug)]
+struct Seen {
+    status: u16,
+    location: String,
+    body: String,
+    challenge: String,
+}
+
+impl Browser {
+    fn new(gateway: &Gateway) -> Browser {
+        let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+        case.node = Arc::clone(&gateway.beside.node);
+        Browser { case, cookies: BTreeMap::new(), attributes: Vec::new() }
+    }
+
+    /// A request for a path, with further fields. 0 if it passes on to the node.
+    fn ask(&mut self, gateway: &Gateway, line: &str, fields: &str) -> Seen {
+        let cookies: Vec<String> =
+            self.cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let cookies = match cookies.is_empty() {
+            true => String::new(),
+            false => format!("Cookie: {}\n", cookies.join("; ")),
+        };
+        self.case.request(&format!("{line} HTTP/1.1\nHost: shop.example:8443\n{cookies}{fields}"));
+        let reply = self.case.run(&gateway.entry, Phase::Rewrite);
+        self.case.respond(200, "");
+        self.case.header_filter(&gateway.entry);
+        let of_node = self.case.ctx.response.headers.iter();
+        let of_node: Vec<String> = of_node
+            .filter(|(name, _)| name.eq_ignore_ascii_case(b"set-cookie"))
+            .map(|(_, value)| String::from_utf8(value.to_vec()).unwrap())
+            .collect();
+        let reply = reply.unwrap_or_default();
+        self.keep(&reply, of_node);
+        let field = |name: &str| crate::testing::field(&reply, name).unwrap_or_default();
+        Seen {
+            status: reply.status,
+            location: field("location"),
+            challenge: field("www-authenticate"),
+            body: reply
+                .body
+                .as_deref()
+                .map(|body| String::from_utf8_lossy(body).into_owned())
+                .unwrap_or_default(),
+        }
+    }
+
+    fn get(&mut self, gateway: &Gateway, target: &str) -> Seen {
+        self.ask(gateway, &format!("GET {target}"), "")
+    }
+
+    fn keep(&mut self, reply: &Reply, of_node: Vec<String>) {
+        let own = reply.headers.iter().filter(|(name, _)| name == "Set-Cookie");
+        let own = own.map(|(_, value)| String::from_utf8(value.clone()).unwrap());
+        let lines: Vec<String> = own.chain(of_node).collect();
+        for line in &lines {
+            let (pair, attributes) = line.split_once(';').unwrap();
+            let (name, value) = pair.split_once('=').unwrap();
+            match attributes.contains("Max-Age=0") {
+                true => self.cookies.remove(name),
+                false => self.cookies.insert(name.to_owned(), value.to_owned()),
+            };
+        }
+        self.attributes = lines.iter().map(|line| line.split_once(';').unwrap().1.to_owned()).collect();
+    }
+
+    /// Logs in as this user; what the gateway answers to who comes back.
+    fn log_in(&mut self, gateway: &Gateway, provider: &Provider, target: &str, claims: Value) -> Seen {
+        let sent = self.get(gateway, target);
+        assert_eq!(sent.status, 302, "{sent:?}");
+        let back = provider.agree(&sent.location, claims);
+        self.get(gateway, &back)
+    }
+
+    /// A field of the request as the node got it.
+    fn told(&self, name: &str) -> Option<String> {
+        self.case.sent(name)
+    }
+
+    /// The same, JSON in Base64.
+    fn told_json(&self, name: &str) -> Value {
+        use base64::Engine;
+        let text = self.told(name).unwrap_or_else(|| panic!("the node does not get {name}"));
+        serde_json::from_slice(&base64::engine::general_purpose::STANDARD.decode(text).unwrap()).unwrap()
+    }
+}
+
+fn conf(more: Value) -> Value {
+    let mut conf = json!({
+        "discovery": "https://login.example/.well-known/openid-configuration",
+        "client_id": "shop", "client_secret": "secret", "session": {"secret": "0123456789abcdef"},
+    });
+    conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    conf.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+    conf
+}
+
+#[test]
+fn bad_configurations_are_refused() {
+    let check = |more: Value, expected: &str| {
+        let told = refusal("openid-connect", &conf(more.clone()));
+        assert!(told.contains(expected) && told.is_empty() == expected.is_empty(), "{more}: {told}");
+    };
+    check(json!({}), "");
+    check(json!({"client_id": null}), "property \"client_id\" is required");
+    check(json!({"discovery": null}), "property \"discovery\" is required");
+    check(json!({"session": null}), "property \"session.secret\" is required when \"bearer_only\" is false");
+    check(json!({"session": null, "bearer_only": true}), "");
+    check(json!({"session": {}}), "property \"secret\" is required");
+    check(json!({"session": {"secret": "short"}}), "string too short, expected at least 16, got 5");
+    check(json!({"client_secret": null}), "property \"client_secret\" is required");
+    check(json!({"client_secret": null, "use_pkce": true}), "");
+    check(json!({"client_secret": null, "use_jwks": true}), "property \"client_secret\" is required");
+    check(json!({"client_secret": null, "use_jwks": true, "bearer_only": true, "session": null}), "");
+    check(json!({"client_secret": null, "bearer_only": true}), "property \"client_secret\" is required");
+    check(
+        json!({"discovery": "https://login.example/"}),
+        "so that its issuer is not known; set `issuer` to it",
+    );
+    check(json!({"discovery": "https://login.example/x", "issuer": "https://login.example"}), "");
+    check(json!({"discovery": "ftp://login.example/"}), "neither http nor https");
+    check(json!({"claim_schema": {"type": 7}}), "check claim_schema failed: ");
+    check(json!({"public_key": "x"}), "public_key: missing valid public key");
+    check(json!({"public_key": "x", "use_jwks": true}), "only one of them can verify tokens");
+    check(
+        json!({"use_jwks": true, "token_signing_alg_values_expected": "HS256"}),
+        "a published key is no secret; name an algorithm such as RS256 or ES256",
+    );
+    check(json!({"token_signing_alg_values_expected": "none"}), "matches none of the enum values");
+    check(json!({"unauth_action": "allow"}), "matches none of the enum values");
+    check(json!({"token_endpoint_auth_method": "private_key_jwt"}), "matches none of the enum values");
+    check(json!({"force_reauthorize": true}), "with true every request would log in anew");
+    check(json!({"redirect_uri": "shop.example"}), "nor a path");
+    check(json!({"redirect_uri": "//shop.example/x"}), "nor a path");
+    check(json!({"logout_path": "https://shop.example/logout"}), "is no path");
+    check(json!({"authorization_params": {"state": "x"}}), "the gateway itself sets `state`: remove it");
+    check(json!({"authorization_params": {"ui_locales": "de"}}), "");
+    check(json!({"introspection_addon_headers": ["a b"]}), "is no name of a header field");
+    let session = |more: Value| {
+        let mut session = json!({"secret": "0123456789abcdef"});
+        session.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({ "session": session })
+    };
+    check(session(json!({"storage": "redis"})), "session: property \"redis\" is required");
+    check(session(json!({"storage": "redis", "redis": {}})), "");
+    check(session(json!({"redis": {}})), "`redis` has no effect while `storage` is cookie");
+    check(session(json!({"cookie_same_site": "None", "cookie_secure": false})), "over TLS alone");
+    check(session(json!({"cookie_name": "a b"})), "failed to match pattern");
+    check(session(json!({"cookie_path": "/; Domain=example"})), "failed to match pattern");
+}
+
+#[test]
+fn what_is_doubtful_is_told() {
+    let check = |more: Value, expected: &[&str]| {
+        assert_eq!(warned("openid-connect", PluginScope::Http, &conf(more)), expected);
+    };
+    check(json!({}), &[]);
+    check(json!({"discovery": "http://login.example/.well-known/openid-configuration"}), &["discovery"]);
+    check(json!({"ssl_verify": false}), &["ssl_verify"]);
+    check(json!({"jwt_verification_cache_ignore": true}), &["jwt_verification_cache_ignore"]);
+    check(json!({"bearer_only": true}), &["session"]);
+}

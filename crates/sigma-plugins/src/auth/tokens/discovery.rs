@@ -1,0 +1,211 @@
+//! What an OpenID provider says of itself (OpenID Connect Discovery 1.0).
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+use sigma_plugin::{Env, Node};
+
+use super::fetched::{Document, Fetched, Turn};
+use super::source::{Ages, KeySource, SourceSettings, Sources};
+use super::web::{Address, Web, WebSettings, object_of};
+
+/// What stands behind an issuer in the address of its document.
+const SUFFIX: &str = "/.well-known/openid-configuration";
+
+/// How long a provider's document is used.
+const MAX_AGE: Duration = Duration::from_secs(86_400);
+
+/// Providers that are kept although no configuration names them.
+const MOST_IDLE: usize = 64;
+
+/// All that tells one provider from another.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in crate::auth) struct ProviderSettings {
+    /// Where its document is.
+    pub(in crate::auth) discovery: Address,
+    /// Who it says it is.
+    pub(in crate::auth) issuer: String,
+    /// How it is reached.
+    pub(in crate::auth) web: WebSettings,
+    /// How long its keys are used.
+    pub(in crate::auth) keys: Ages,
+}
+
+/// A provider. Equal settings have one, which outlives the configurations.
+pub(in crate::auth) struct Provider {
+    settings: ProviderSettings,
+    /// The way to it.
+    pub(in crate::auth) web: Web,
+    document: Fetched<Metadata>,
+    sources: Arc<Sources>,
+}
+
+/// The document.
+pub(in crate::auth) struct Metadata {
+    /// Who it is.
+    pub(in crate::auth) issuer: String,
+    /// Its keys; None if it publishes none.
+    pub(in crate::auth) keys: Option<Arc<KeySource>>,
+    /// Where browsers log in.
+    pub(in crate::auth) authorization_endpoint: Option<Address>,
+    /// Where codes become tokens.
+    pub(in crate::auth) token_endpoint: Option<Address>,
+    /// Where the user of a token is told.
+    pub(in crate::auth) userinfo_endpoint: Option<Address>,
+    /// Where it is told whether a token is good.
+    pub(in crate::auth) introspection_endpoint: Option<Address>,
+    /// Where tokens are given back.
+    pub(in crate::auth) revocation_endpoint: Option<Address>,
+    /// Where browsers log out.
+    pub(in crate::auth) end_session_endpoint: Option<Address>,
+}
+
+/// What becomes of a request that needs to know the provider.
+pub(in crate::auth) enum Known {
+    /// It does.
+    Metadata(Arc<Metadata>),
+    /// The document has to be fetched; then [`Provider::look`] is to be asked for the last time.
+    Waits(Pin<Box<dyn Future<Output = ()>>>),
+    /// The provider cannot be reached, or is somebody else.
+    Away,
+}
+
+/// The providers of the gateway.
+#[derive(Default)]
+struct Providers(Mutex<HashMap<ProviderSettings, Arc<Provider>>>);
+
+impl Document for Metadata {
+    type Holder = Provider;
+
+    const NAME: &'static str = "the document of an OpenID provider";
+
+    fn cell(provider: &Provider) -> &Fetched<Metadata> {
+        &provider.document
+    }
+
+    async fn fetch(provider: Arc<Provider>) -> Result<Metadata, String> {
+        let address = &provider.settings.discovery;
+        let text = provider.web.get(address).await?;
+        let read = Metadata::parse(&text, &provider.settings, &provider.sources);
+        read.map_err(|fault| format!("{address}: {fault}"))
+    }
+}
+
+impl Metadata {
+    fn parse(text: &[u8], settings: &ProviderSettings, sources: &Sources) -> Result<Metadata, String> {
+        let document = object_of(text).ok_or("it is no JSON object")?;
+        let issuer = document.get("issuer").and_then(Value::as_str).ok_or("it has no `issuer`")?;
+        // Exactly (OpenID Connect Discovery 1.0 §4.3): who says to be another is not who was asked for.
+        if issuer != settings.issuer {
+            let expected = &settings.issuer;
+            return Err(format!(
+                "its issuer is {issuer:?} and not {expected:?}; if that is right, set `issuer` to it"
+            ));
+        }
+        let endpoint = |name: &str| -> Result<Option<Address>, String> {
+            let Some(value) = document.get(name) else { return Ok(None) };
+            let text = value.as_str().ok_or_else(|| format!("`{name}` is no text"))?;
+            let address = Address::try_from(text.to_owned()).map_err(|fault| format!("{name}: {fault}"))?;
+            if settings.discovery.is_encrypted() && !address.is_encrypted() {
+                return Err(format!("{name}: {text} is not encrypted, as the document is"));
+            }
+            Ok(Some(address))
+        };
+        let keys = endpoint("jwks_uri")?.map(|address| {
+            let (web, ages) = (settings.web.clone(), settings.keys.clone());
+            sources.get(SourceSettings { address, web, ages })
+        });
+        Ok(Metadata {
+            issuer: issuer.to_owned(),
+            keys,
+            authorization_endpoint: endpoint("authorization_endpoint")?,
+            token_endpoint: endpoint("token_endpoint")?,
+            userinfo_endpoint: endpoint("userinfo_endpoint")?,
+            introspection_endpoint: endpoint("introspection_endpoint")?,
+            revocation_endpoint: endpoint("revocation_endpoint")?,
+            end_session_endpoint: endpoint("end_session_endpoint")?,
+        })
+    }
+}
+
+impl Provider {
+    /// The issuer whose document is at this address by the rules of OpenID; None if the address is no such one.
+    pub(in crate::auth) fn issuer_of(discovery: &Address) -> Option<&str> {
+        discovery.as_str().strip_suffix(SUFFIX)
+    }
+
+    /// The one provider with these settings. For instances to keep, not to be called per request.
+    pub(in crate::auth) fn of(settings: ProviderSettings, node: &Node) -> Arc<Provider> {
+        let providers = node.part(Providers::default);
+        // A panic elsewhere leaves a table as good as before.
+        let mut known = providers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(provider) = known.get(&settings) {
+            return Arc::clone(provider);
+        }
+        if known.values().filter(|provider| Arc::strong_count(provider) == 1).count() > MOST_IDLE {
+            known.retain(|_, provider| Arc::strong_count(provider) > 1);
+        }
+        let ages = Ages { max_age: MAX_AGE, ..settings.keys.clone() };
+        let provider = Arc::new(Provider {
+            web: Web::new(settings.web.clone()),
+            document: Fetched::new(ages.rule()),
+            settings: settings.clone(),
+            sources: node.part(Sources::default),
+        });
+        known.insert(settings, Arc::clone(&provider));
+        provider
+    }
+
+    /// What it says of itself.
+    pub(in crate::auth) fn look(self: &Arc<Self>, env: &Env<'_>, is_last: bool) -> Known {
+        let read = self.document.read();
+        match Fetched::<Metadata>::turn(self, &read, read.value.is_some(), is_last, env) {
+            Turn::Use => read.value.map_or(Known::Away, Known::Metadata),
+            Turn::Wait(fetched) => Known::Waits(fetched),
+            Turn::Refuse => Known::Away,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn settings(discovery: &str) -> ProviderSettings {
+        let discovery = Address::try_from(discovery.to_owned()).unwrap();
+        ProviderSettings {
+            issuer: Provider::issuer_of(&discovery).unwrap().to_owned(),
+            discovery,
+            web: WebSettings { timeout: MAX_AGE, verify: true },
+            keys: Ages { max_age: MAX_AGE, stale_if_error: MAX_AGE, cooldown: MAX_AGE },
+        }
+    }
+
+    #[test]
+    fn a_document_is_of_the_issuer_that_was_asked_for() {
+        let check = |document: Value, fault: &str| {
+            let settings = settings("https://login.example/realms/a/.well-known/openid-configuration");
+            let read = Metadata::parse(document.to_string().as_bytes(), &settings, &Sources::default());
+            let told = read.err().unwrap_or_default();
+            assert!(told.contains(fault) && told.is_empty() == fault.is_empty(), "{document}: {told}");
+        };
+        let issuer = "https://login.example/realms/a";
+        check(json!({"issuer": issuer}), "");
+        check(json!({"issuer": issuer, "jwks_uri": "https://keys.example/"}), "");
+        check(json!({}), "it has no `issuer`");
+        for other in ["https://login.example/realms/a/", "https://LOGIN.example/realms/a", "https://evil", ""]
+        {
+            check(json!({"issuer": other}), "its issuer is");
+        }
+        check(json!({"issuer": issuer, "jwks_uri": "http://login.example/"}), "is not encrypted");
+        check(json!({"issuer": issuer, "jwks_uri": "file:///etc/passwd"}), "neither http nor https");
+        check(json!({"issuer": issuer, "token_endpoint": ["https://login.example"]}), "is no text");
+        check(json!([]), "it is no JSON object");
+    }
+}
