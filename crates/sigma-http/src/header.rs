@@ -44,6 +44,9 @@ header_ids! {
     XForwardedProto "X-Forwarded-Proto";
     XForwardedHost "X-Forwarded-Host";
     XForwardedPort "X-Forwarded-Port";
+    XForwardedClientCert "X-Forwarded-Client-Cert";
+    ClientCert "Client-Cert";
+    ClientCertChain "Client-Cert-Chain";
     Forwarded "Forwarded";
     ContentType "Content-Type";
     Accept "Accept";

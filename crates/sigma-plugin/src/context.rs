@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use sigma_http::{HeaderId, RequestHead, ResponseHead};
 
+use crate::client_chain::ClientChain;
 use crate::consumer::{Consumer, Identity};
 use crate::geography::Geography;
 use crate::record::Record;
@@ -55,6 +56,10 @@ pub struct Tls {
     pub client_fingerprint: Option<String>,
     /// The client's certificate, PEM.
     pub client_cert: Option<String>,
+    /// The client's certificate, PEM, percent-encoded.
+    pub client_escaped_cert: Option<String>,
+    /// All that the client has shown; None if it has shown no certificate.
+    pub client_chain: Option<Box<ClientChain>>,
 }
 
 impl Tls {
@@ -70,6 +75,9 @@ impl Tls {
             "client_serial" => self.client_serial.as_deref(),
             "client_fingerprint" => self.client_fingerprint.as_deref(),
             "client_raw_cert" => self.client_cert.as_deref(),
+            "client_escaped_cert" => self.client_escaped_cert.as_deref(),
+            // Who is not verified is nobody.
+            "client_spiffe_id" if self.client_verify == "SUCCESS" => self.client_chain.as_ref()?.spiffe_id(),
             _ => None,
         }
     }

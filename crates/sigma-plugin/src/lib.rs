@@ -26,6 +26,7 @@
 pub mod address;
 pub mod body;
 pub mod chain;
+pub mod client_chain;
 pub mod consumer;
 pub mod context;
 pub mod counter;

@@ -370,6 +370,7 @@ mod tests {
     use sigma_config::expr::known::{NAMES, PREFIXES};
 
     use super::*;
+    use crate::client_chain::ClientChain;
     use crate::context::{RouteFacts, Tls};
     use crate::{Consumer, Identity};
 
@@ -405,6 +406,12 @@ mod tests {
                 client_serial: some(),
                 client_fingerprint: some(),
                 client_cert: some(),
+                client_escaped_cert: some(),
+                client_verify: "SUCCESS".to_owned(),
+                client_chain: Some(Box::new(ClientChain {
+                    uris: vec!["spiffe://example.org/x".to_owned()],
+                    ..ClientChain::default()
+                })),
                 ..Tls::default()
             })),
             geography: Some(Rc::new(crate::geography::tests::geography())),

@@ -28,6 +28,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::traffic::fault_injection::FAULT_INJECTION,
     &crate::log::FILE_LOGGER,
     &crate::security::FORWARD_AUTH,
+    &crate::rewrite::forward_client_cert::FORWARD_CLIENT_CERT,
     &crate::rewrite::forwarded_fields::FORWARDED_FIELDS,
     &crate::rewrite::grpc_web::GRPC_WEB,
     &crate::rewrite::gzip::GZIP,

@@ -123,6 +123,12 @@ pub fn dns_names(certificate: &CertificateDer<'_>) -> Vec<String> {
     certificate.iter().flat_map(|certificate| certificate.valid_dns_names().map(str::to_owned)).collect()
 }
 
+/// The URIs that a certificate is for, such as a SPIFFE id; whatever characters they have.
+pub fn uris(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let certificate = EndEntityCert::try_from(certificate).ok();
+    certificate.iter().flat_map(|certificate| certificate.valid_uri_names().map(str::to_owned)).collect()
+}
+
 #[derive(Clone, Copy)]
 enum Case {
     Lower,

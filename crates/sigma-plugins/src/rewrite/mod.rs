@@ -6,6 +6,7 @@ pub(crate) mod coding;
 mod encoder;
 pub(crate) mod error_page;
 pub(crate) mod fields;
+pub(crate) mod forward_client_cert;
 pub(crate) mod forwarded_fields;
 pub(crate) mod grpc_web;
 pub(crate) mod gzip;

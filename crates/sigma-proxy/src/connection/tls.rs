@@ -1,21 +1,16 @@
 //! The TLS session of a connection, and the requests that it allows.
 
 use std::cell::Cell;
-use std::fmt::Write;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use sigma_http::{Fault, FaultKind};
 use sigma_net::Stream;
 use sigma_net::tls::{CertificateDer, ClientAuth, ClientCertificate, Facts, ServerIdentity, certificate};
+use sigma_plugin::client_chain::{ClientChain, escaped, pem};
 use sigma_plugin::context::Tls;
 
 use crate::snapshot::edge::ServerCertificates;
-
-/// Characters in a line of PEM (RFC 7468 §2).
-const PEM_LINE: usize = 64;
 
 /// The TLS session of a connection; one for all of its requests.
 #[derive(Debug)]
@@ -122,6 +117,7 @@ fn same_name(name: &str, host: &str) -> bool {
 
 fn shown(facts: &Facts) -> Tls {
     let own = facts.peer_chain.first();
+    let client_cert = own.map(|own| pem(own));
     Tls {
         server_name: facts.server_name.as_deref().map(str::to_owned),
         protocol: facts.version.as_str(),
@@ -131,22 +127,20 @@ fn shown(facts: &Facts) -> Tls {
         client_issuer: own.and_then(certificate::issuer),
         client_serial: own.and_then(certificate::serial),
         client_fingerprint: own.map(certificate::fingerprint),
-        client_cert: own.map(pem),
+        client_escaped_cert: client_cert.as_deref().map(escaped),
+        client_cert,
+        client_chain: own.map(|own| Box::new(chain(own, facts))),
     }
 }
 
-fn pem(certificate: &CertificateDer<'_>) -> String {
-    let encoded = STANDARD.encode(certificate);
-    let mut text = String::with_capacity(encoded.len() + encoded.len() / PEM_LINE + 64);
-    text.push_str("-----BEGIN CERTIFICATE-----\n");
-    let mut rest = encoded.as_str();
-    while !rest.is_empty() {
-        // Base64 is ASCII: every place is one between characters.
-        let (line, more) = rest.split_at(rest.len().min(PEM_LINE));
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{line}");
-        rest = more;
+fn chain(own: &CertificateDer<'_>, facts: &Facts) -> ClientChain {
+    // Of several certificates under one name all are for the same gateway.
+    let gateway = facts.identity.as_ref().and_then(|identity| identity.pairs().next());
+    let gateway_uris = gateway.and_then(|pair| pair.chain().first().map(certificate::uris));
+    ClientChain {
+        certificates: facts.peer_chain.iter().map(|one| Box::from(&**one)).collect(),
+        uris: certificate::uris(own),
+        dns_names: certificate::dns_names(own),
+        gateway_uris: gateway_uris.unwrap_or_default(),
     }
-    text.push_str("-----END CERTIFICATE-----\n");
-    text
 }

@@ -19,6 +19,10 @@ const OWNED: [&str; 5] = [
     "x-request-id",
 ];
 
+/// Fields that tell of a client's certificate.
+const CERTIFICATES: [HeaderId; 3] =
+    [HeaderId::XForwardedClientCert, HeaderId::ClientCert, HeaderId::ClientCertChain];
+
 impl Exchange<'_, '_> {
     /// Takes from the request what its sender has no right to say.
     pub(super) fn enter(&mut self, snapshot: &Snapshot) {
@@ -42,6 +46,8 @@ impl Exchange<'_, '_> {
         let headers = &mut self.scratch.ctx.request.headers;
         if !trusted_peer {
             headers.remove(HeaderId::Forwarded);
+            // A node that believes them would take everybody for whoever they name.
+            CERTIFICATES.iter().for_each(|id| headers.remove(*id));
             // While nobody is named, the chain is kept as in APISIX, where only its end is believed.
             if !snapshot.trusted().is_empty() {
                 headers.remove(HeaderId::XForwardedFor);
@@ -101,6 +107,9 @@ fn is_forwarding(id: HeaderId) -> bool {
             | HeaderId::XForwardedHost
             | HeaderId::XForwardedPort
             | HeaderId::XRealIp
+            | HeaderId::XForwardedClientCert
+            | HeaderId::ClientCert
+            | HeaderId::ClientCertChain
     )
 }
 
@@ -122,6 +131,8 @@ mod tests {
             "x_consumer_username",
             "X-Forwarded-For",
             "x_real_ip",
+            "x_forwarded_client_cert",
+            "Client-Cert",
             "Authorization",
             "Cookie",
             "X_Other",

@@ -114,7 +114,7 @@ fn who_is_revoked_gets_in_no_longer_and_does_not_stay() {
         std::fs::write(&file, list(&ca, 5, 2021, &[])).unwrap();
         served_in_the_end(&gateway, &one, false).await;
     });
-    assert!(gateway.stderr().contains("past its next update"), "{}", gateway.stderr());
+    assert!(until(PATIENCE, || gateway.stderr().contains("past its next update")), "{}", gateway.stderr());
 }
 
 /// A server of one document, which the test changes; None ends connections without an answer.
@@ -177,4 +177,67 @@ fn a_list_that_names_nothing_is_refused() {
     let Err(refused) = Gateway::start(SIGMA, &text) else { panic!("it starts") };
     let refused = refused.to_string();
     assert!(refused.contains("client.crl: it names no list"), "{refused}");
+}
+
+/// A certificate with these URIs among its names.
+fn client_with_uris(authority: &Authority, name: &str, uris: &[&str]) -> Issued {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec!["client.test".to_owned()]).unwrap();
+    let uri = |uri: &&str| rcgen::SanType::URI((*uri).try_into().unwrap());
+    params.subject_alt_names.extend(uris.iter().map(uri));
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
+    Issued { cert: params.signed_by(&key, &authority.issuer).unwrap().pem(), key: key.serialize_pem() }
+}
+
+#[test]
+fn nodes_are_told_of_the_certificate_and_of_nothing_else_in_it() {
+    let (root, ca, origin) = (Authority::new("Root"), authority("Clients"), Origin::echo("a").unwrap());
+    let ssl = root.issue("a.test").ssl(json!({
+        "id": "1", "sni": "a.test", "client": { "ca": ca.pem, "skip_mtls_uri_regex": ["^/"] },
+    }));
+    let plugins = json!({
+        "forward-client-cert": { "client_cert": true },
+        "proxy-rewrite": { "headers": { "set": {
+            "X-Cert": "$ssl_client_escaped_cert", "X-Spiffe": "$ssl_client_spiffe_id",
+        } } },
+    });
+    let rest = json!({
+        "ssls": [ssl],
+        "routes": [{ "id": "all", "uri": "/*", "upstream": to_origin(&origin), "plugins": plugins }],
+    });
+    let text = config(json!({ "alpn": ["http/1.1"] }), to_origin(&origin), rest);
+    let gateway = Gateway::start(SIGMA, &text).unwrap();
+    run(async {
+        let told = async |own: Option<&Issued>| {
+            let mut stream = shake(&gateway, &root.client(own), "a.test").await.unwrap();
+            let forged =
+                "X-Forwarded-Client-Cert: Hash=forged\r\nClient-Cert: :forged:\r\nX-Spiffe: forged\r\n";
+            let answer = ask(&mut stream, "a.test", "/", forged).await.unwrap();
+            assert!(status(&answer) == 200 && !answer.contains("forged"), "{answer}");
+            answer
+        };
+        let web = client_with_uris(&ca, "web", &["spiffe://example.org/web"]);
+        let answer = told(Some(&web)).await;
+        for part in [
+            "Subject=\\\"CN=web\\\";URI=spiffe://example.org/web;DNS=client.test",
+            "[\"X-Spiffe\",\"spiffe://example.org/web\"]",
+            "[\"X-Cert\",\"-----BEGIN%20CERTIFICATE-----%0A",
+            "[\"Client-Cert\",\":MII",
+        ] {
+            assert!(answer.contains(part), "{part}\n{answer}");
+        }
+        let uris = ["spiffe://example.org/web,By=spiffe://example.org/admin;Hash=1"];
+        let hostile = client_with_uris(&ca, "a\",Hash=2\r\nX-Evil: 1", &uris);
+        let answer = told(Some(&hostile)).await;
+        let field = "Subject=\\\"CN=a\\\\22\\\\,Hash=2\\\\0D\\\\0AX-Evil: 1\\\";URI=spiffe://example.org/web%2CBy%3Dspiffe://example.org/admin%3BHash%3D1;DNS";
+        assert!(answer.contains(field), "{field}\n{answer}");
+        assert!(!answer.contains("[\"X-Evil\"") && !answer.contains("[\"X-Spiffe\",\"spiffe"), "{answer}");
+        // Who is not verified, or has shown nothing, is nobody.
+        let stranger = client_with_uris(&authority("Others"), "web", &["spiffe://example.org/web"]);
+        for own in [Some(&stranger), None] {
+            let answer = told(own).await;
+            assert!(!answer.contains("spiffe") && !answer.contains("Client-Cert"), "{answer}");
+        }
+    });
 }
