@@ -58,6 +58,14 @@ pub struct ListenerTls {
     pub auto: bool,
     /// Versions of TLS. Older ones are not offered, whatever stands here (RFC 8996).
     pub protocols: Vec<TlsVersion>,
+    /// Ciphers, the preferred first: their names in OpenSSL, joined by `:`. A version of TLS of which none is
+    /// named keeps all of its own; unset: all that are on offer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ciphers: Option<String>,
+    /// Groups for the key exchange, the preferred first: their names in OpenSSL, joined by `:`, of
+    /// `X25519MLKEM768`, `SecP256r1MLKEM768`, `X25519`, `P-256` and `P-384`; unset: all but the second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub curves: Option<String>,
     /// Protocols to agree on, the preferred first.
     pub alpn: Vec<AlpnProtocol>,
     /// Milliseconds for the whole handshake; then the connection is closed.
@@ -74,6 +82,8 @@ impl Default for ListenerTls {
             certificates: Vec::new(),
             auto: false,
             protocols: vec![TlsVersion::V1_2, TlsVersion::V1_3],
+            ciphers: None,
+            curves: None,
             alpn: vec![AlpnProtocol::H2, AlpnProtocol::Http11],
             handshake_timeout_ms: 10_000,
             hello_bytes: 16 * 1024,

@@ -81,6 +81,15 @@ resource! {
         /// With `type: acme`: how its certificate is ordered; unset: as the setting `acme` says.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub acme: Option<SslAcme>,
+        /// Ciphers, as `ciphers` of a listener; unset: those of the listener, or all of them towards nodes.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<String>")]
+        pub ssl_ciphers: Option<Box<str>>,
+        /// Groups for the key exchange, as `curves` of a listener; unset: those of the listener, or all of them
+        /// towards nodes.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<String>")]
+        pub ssl_curves: Option<Box<str>>,
     }
 }
 

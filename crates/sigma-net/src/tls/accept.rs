@@ -13,7 +13,8 @@ use super::identity::Order;
 use super::session::{RECORD_BYTES, Session, Side};
 use super::stream::{TlsStream, poll_drain, poll_fill};
 use super::{
-    ClientAuth, ClientCertificate, Demand, Facts, HandshakeError, ServerIdentity, Versions, prefers_chacha,
+    ClientAuth, ClientCertificate, Demand, Facts, HandshakeError, Offer, ServerIdentity, Versions,
+    prefers_chacha,
 };
 use crate::deadline::Deadline;
 use crate::stream::Stream;
@@ -29,6 +30,8 @@ pub struct AcceptOptions {
     pub alpn: Vec<Vec<u8>>,
     /// Versions allowed; an identity may allow fewer.
     pub versions: Versions,
+    /// Ciphers and groups, where an identity has no choice of its own.
+    pub offer: Offer,
     /// Largest ClientHello, record headers included. A browser with post-quantum keys sends
     /// about 2 KiB.
     pub hello_bytes: usize,
@@ -41,6 +44,7 @@ impl Default for AcceptOptions {
         AcceptOptions {
             alpn: Vec::new(),
             versions: Versions::ALL,
+            offer: Offer::default(),
             hello_bytes: 16 * 1024,
             timeout_ms: 10_000,
         }
@@ -143,7 +147,9 @@ pub async fn accept(
             alert(&mut socket, PROTOCOL_VERSION);
             return Err(HandshakeError::NoVersion);
         }
-        let config = identity.config(versions, &options.alpn, order).map_err(HandshakeError::Protocol)?;
+        let config = identity
+            .config(versions, &options.alpn, order, &options.offer)
+            .map_err(HandshakeError::Protocol)?;
         let connection = UnbufferedServerConnection::new(config).map_err(HandshakeError::Protocol)?;
         let mut session = Session::new(Side::Server(connection), hello);
         // Before anything is judged: lists that come meanwhile are newer than the verdict.

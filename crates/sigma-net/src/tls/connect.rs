@@ -22,7 +22,7 @@ use super::buffer::Buffer;
 use super::pem::{self, Pair};
 use super::session::{Session, Side};
 use super::stream::TlsStream;
-use super::{CertificateDer, Facts, HandshakeError, PROVIDER, Unusable, Versions};
+use super::{CertificateDer, Facts, HandshakeError, Offer, PROVIDER, Unusable, Versions};
 use crate::deadline::Deadline;
 use crate::stream::Stream;
 
@@ -128,6 +128,8 @@ pub struct ClientSettings {
     pub alpn: Vec<Vec<u8>>,
     /// Versions offered.
     pub versions: Versions,
+    /// Ciphers and groups offered.
+    pub offer: Offer,
 }
 
 /// The TLS settings towards one upstream, ready for handshakes. Sessions are resumed among connections
@@ -151,7 +153,7 @@ impl ClientTls {
                 Arc::new(Vouched { chain: builder.build().map_err(|error| unusable(&error))?, digests })
             }
         };
-        let builder = ClientConfig::builder_with_provider(Arc::clone(&PROVIDER))
+        let builder = ClientConfig::builder_with_provider(settings.offer.provider())
             .with_protocol_versions(settings.versions.supported())
             .map_err(|error| unusable(&error))?
             .dangerous()

@@ -80,7 +80,7 @@ impl Facts {
 }
 
 /// The name of a suite in OpenSSL, which is what access logs show.
-fn cipher_name(suite: CipherSuite) -> &'static str {
+pub(super) fn cipher_name(suite: CipherSuite) -> &'static str {
     match suite {
         CipherSuite::TLS13_AES_128_GCM_SHA256 => "TLS_AES_128_GCM_SHA256",
         CipherSuite::TLS13_AES_256_GCM_SHA384 => "TLS_AES_256_GCM_SHA384",

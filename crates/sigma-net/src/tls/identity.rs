@@ -8,7 +8,7 @@ use rustls::sign::CertifiedKey;
 
 use super::client_auth::{ClientAuth, Verifier};
 use super::pem::Pair;
-use super::{PROVIDER, Resumption, Unusable, Versions};
+use super::{Offer, Resumption, Unusable, Versions};
 
 /// How many prepared configurations an identity keeps: two for each of eight listeners with options of
 /// their own.
@@ -31,6 +31,8 @@ pub struct Identity {
     pub pairs: Vec<Pair>,
     /// Versions offered with these certificates.
     pub versions: Versions,
+    /// Ciphers and groups; what it does not choose is the listener's choice.
+    pub offer: Offer,
     /// The demands on clients.
     pub client_auth: Option<ClientAuth>,
     /// How sessions are resumed.
@@ -42,11 +44,15 @@ pub struct Identity {
 pub struct ServerIdentity {
     certificates: Arc<Choice>,
     versions: Versions,
+    offer: Offer,
     client_auth: Option<Arc<ClientAuth>>,
     resumption: Resumption,
     /// One configuration for each kind of listener that needed one.
-    prepared: RwLock<Vec<(Versions, Arc<ServerConfig>)>>,
+    prepared: RwLock<Vec<(Kind, Arc<ServerConfig>)>>,
 }
+
+/// What the configuration of a listener differs in, beside the protocols above TLS and the order of ciphers.
+type Kind = (Versions, Offer);
 
 impl ServerIdentity {
     /// An identity that is ready for handshakes.
@@ -54,18 +60,20 @@ impl ServerIdentity {
     /// # Errors
     /// Returns an error if there is no certificate or no version.
     pub fn new(identity: Identity) -> Result<ServerIdentity, Unusable> {
-        let Identity { pairs, versions, client_auth, resumption } = identity;
+        let Identity { pairs, versions, offer, client_auth, resumption } = identity;
         if pairs.is_empty() {
             return Err(Unusable::new("there is no certificate"));
         }
         let identity = ServerIdentity {
             certificates: Arc::new(Choice::new(pairs)),
             versions,
+            offer,
             client_auth: client_auth.map(Arc::new),
             resumption,
             prepared: RwLock::default(),
         };
-        identity.config(versions, &[], Order::Ours).map_err(|error| Unusable::new(error.to_string()))?;
+        let checked = identity.config(versions, &[], Order::Ours, &Offer::default());
+        checked.map_err(|error| Unusable::new(error.to_string()))?;
         Ok(identity)
     }
 
@@ -75,6 +83,7 @@ impl ServerIdentity {
         ServerIdentity {
             certificates: Arc::new(Choice(Vec::new())),
             versions: Versions::ALL,
+            offer: Offer::default(),
             client_auth: None,
             resumption: Resumption::Off,
             prepared: RwLock::default(),
@@ -101,40 +110,43 @@ impl ServerIdentity {
         self.versions
     }
 
-    /// The configuration for a listener that allows `versions` and offers `alpn`, and for clients whose order of
-    /// ciphers counts as `order` says.
+    /// The configuration for a listener that allows `versions` and offers `alpn`, with the ciphers and groups of
+    /// `offer` where this has no choice of its own, and for clients whose order of ciphers counts as `order`
+    /// says.
     pub(super) fn config(
         &self,
         versions: Versions,
         alpn: &[Vec<u8>],
         order: Order,
+        offer: &Offer,
     ) -> Result<Arc<ServerConfig>, rustls::Error> {
-        let find = |prepared: &[(Versions, Arc<ServerConfig>)]| {
+        let kind = (versions, self.offer.over(offer));
+        let find = |prepared: &[(Kind, Arc<ServerConfig>)]| {
             let fits = |config: &ServerConfig| {
                 config.alpn_protocols == alpn && config.ignore_client_order == (order == Order::Ours)
             };
-            let found = prepared.iter().find(|(v, config)| *v == versions && fits(config));
+            let found = prepared.iter().find(|(of, config)| *of == kind && fits(config));
             found.map(|(_, config)| Arc::clone(config))
         };
         if let Some(config) = find(&self.prepared.read().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(config);
         }
-        let config = Arc::new(self.build(versions, alpn, order)?);
+        let config = Arc::new(self.build(&kind, alpn, order)?);
         let mut prepared = self.prepared.write().unwrap_or_else(PoisonError::into_inner);
         if prepared.len() == PREPARED_MAX {
             prepared.remove(0);
         }
-        prepared.push((versions, Arc::clone(&config)));
+        prepared.push((kind, Arc::clone(&config)));
         Ok(config)
     }
 
     fn build(
         &self,
-        versions: Versions,
+        (versions, offer): &Kind,
         alpn: &[Vec<u8>],
         order: Order,
     ) -> Result<ServerConfig, rustls::Error> {
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&PROVIDER))
+        let builder = ServerConfig::builder_with_provider(offer.provider())
             .with_protocol_versions(versions.supported())?;
         let builder = match &self.client_auth {
             Some(auth) => builder.with_client_cert_verifier(Arc::new(Verifier(Arc::clone(auth)))),

@@ -74,6 +74,7 @@ impl Authority {
         Identity {
             pairs: vec![self.pair(names, ECDSA)],
             versions: Versions::ALL,
+            offer: Offer::default(),
             client_auth: None,
             resumption: Resumption::Off,
         }

@@ -12,7 +12,8 @@ use sigma_config::wording::pcre::Pattern;
 use sigma_config::{Config, Problem};
 use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{
-    AcceptOptions, ClientAuth, Identity, Resumption, ServerIdentity, SessionCache, TicketKeys, Versions,
+    AcceptOptions, ClientAuth, Identity, Offer, Resumption, ServerIdentity, SessionCache, TicketKeys,
+    Versions,
 };
 
 use super::compiled::Compiled;
@@ -205,7 +206,8 @@ fn compile(
     let identity = match pairs.is_empty() && ssl.kind == SslType::Acme {
         true => ServerIdentity::refusing(),
         false => {
-            let identity = Identity { pairs, versions, client_auth, resumption: sessions.resumption.clone() };
+            let (offer, resumption) = (chosen_by(ssl)?, sessions.resumption.clone());
+            let identity = Identity { pairs, versions, offer, client_auth, resumption };
             ServerIdentity::new(identity).map_err(|error| error.to_string())?
         }
     };
@@ -277,6 +279,29 @@ pub(super) fn demands(
     Ok((exempt, client_auth, versions))
 }
 
+/// The ciphers and groups that an ssl chooses.
+pub(super) fn chosen_by(ssl: &Ssl) -> Result<Offer, String> {
+    chosen(ssl.ssl_ciphers.as_deref(), ssl.ssl_curves.as_deref())
+        .map_err(|(field, reason)| format!("ssl_{field}: {reason}"))
+}
+
+/// A choice of ciphers and groups; what is passed over is warned of.
+fn chosen(ciphers: Option<&str>, curves: Option<&str>) -> Result<Offer, (&'static str, String)> {
+    let mut offer = Offer::default();
+    if let Some(text) = ciphers {
+        let (narrowed, passed_over) =
+            offer.with_ciphers(text).map_err(|error| ("ciphers", error.to_string()))?;
+        offer = narrowed;
+        if !passed_over.is_empty() {
+            tracing::warn!(ciphers = ?passed_over, "these ciphers are not offered: there is no DHE, only ECDHE");
+        }
+    }
+    match curves {
+        Some(text) => offer.with_groups(text).map_err(|error| ("curves", error.to_string())),
+        None => Ok(offer),
+    }
+}
+
 /// Every pair of an ssl.
 pub(super) fn pairs(ssl: &Ssl, sources: &Sources<'_>) -> Result<Vec<Pair>, String> {
     let pair = |(index, (cert, key)): (usize, (&str, &str))| {
@@ -312,6 +337,8 @@ fn tls_options(
     sources: &Sources<'_>,
 ) -> Result<TlsOptions, (String, String)> {
     let versions = versions(&tls.protocols).map_err(|reason| ("protocols".to_owned(), reason))?;
+    let offer = chosen(tls.ciphers.as_deref(), tls.curves.as_deref())
+        .map_err(|(field, reason)| (field.to_owned(), reason))?;
     let mut pairs = Vec::with_capacity(tls.certificates.len());
     for (index, files) in tls.certificates.iter().enumerate() {
         let pair = pair_of_files(files, sources);
@@ -321,13 +348,14 @@ fn tls_options(
         None
     } else {
         let resumption = sessions.resumption.clone();
-        let identity = Identity { pairs, versions, client_auth: None, resumption };
+        let identity = Identity { pairs, versions, offer: Offer::default(), client_auth: None, resumption };
         let identity = ServerIdentity::new(identity);
         Some(Arc::new(identity.map_err(|error| ("certificates".to_owned(), error.to_string()))?))
     };
     let options = AcceptOptions {
         alpn: tls.alpn.iter().map(|protocol| protocol.as_str().into()).collect(),
         versions,
+        offer,
         hello_bytes: tls.hello_bytes as usize,
         timeout_ms: tls.handshake_timeout_ms.into(),
     };

@@ -10,7 +10,7 @@ use sigma_config::tls::AlpnProtocol;
 use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{Authorities, ClientSettings, ClientTls, Trust, Versions};
 
-use super::certificates::{pairs, refers, revealed, versions};
+use super::certificates::{chosen_by, pairs, refers, revealed, versions};
 use super::sources::Sources;
 
 /// The TLS settings of connections to the nodes of an upstream. Kept while what they are
@@ -157,6 +157,7 @@ impl Inputs {
             pair: pair.cloned(),
             alpn: alpn.iter().map(|protocol| protocol.as_str().into()).collect(),
             versions,
+            offer: self.client.as_deref().map(chosen_by).transpose()?.unwrap_or_default(),
         };
         ClientTls::new(settings).map_err(|error| error.to_string())
     }

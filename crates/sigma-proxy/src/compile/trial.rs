@@ -121,6 +121,7 @@ fn without_others(upstream: &mut Arc<Upstream>) {
 /// Tries the parts of an ssl that stand in it.
 fn known_parts(ssl: &Ssl) -> Result<(), String> {
     certificates::demands(ssl, |text| Ok(Some(text).filter(|text| !is_reference(text)).map(str::to_owned)))?;
+    certificates::chosen_by(ssl)?;
     for (cert, key) in ssl.pairs().filter(|(cert, key)| !is_reference(cert) && !is_reference(key)) {
         Pair::parse(cert, key, None).map_err(|error| error.to_string())?;
     }

@@ -92,6 +92,7 @@ fn identity(issued: &Issued) -> Arc<ServerIdentity> {
     let identity = Identity {
         pairs: vec![Pair::parse(&issued.cert, &issued.key, None).unwrap()],
         versions: Versions::ALL,
+        offer: sigma_net::tls::Offer::default(),
         client_auth: None,
         resumption: Resumption::Off,
     };

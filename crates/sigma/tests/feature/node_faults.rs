@@ -130,6 +130,7 @@ async fn counted_node(root: &Authority) -> (u16, Rc<Cell<usize>>) {
     let identity = Identity {
         pairs: vec![Pair::parse(&issued.cert, &issued.key, None).unwrap()],
         versions: Versions::ALL,
+        offer: sigma_net::tls::Offer::default(),
         client_auth: None,
         resumption: Resumption::Off,
     };

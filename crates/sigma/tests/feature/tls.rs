@@ -449,6 +449,7 @@ pub(crate) async fn node(issued: &Issued, clients: Option<&Authority>) -> (u16, 
     let identity = Identity {
         pairs: vec![Pair::parse(&issued.cert, &issued.key, None).unwrap()],
         versions: Versions::ALL,
+        offer: sigma_net::tls::Offer::default(),
         client_auth: clients.map(|ca| ClientAuth::new(&ca.pem, 1, Demand::Optional).unwrap()),
         resumption: Resumption::Off,
     };

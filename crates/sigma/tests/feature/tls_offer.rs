@@ -233,3 +233,62 @@ fn a_handshake_that_stalls_makes_room_for_others() {
         });
     }
 }
+
+#[test]
+fn ciphers_and_curves_are_those_that_are_named() {
+    let (root, origin, dir) =
+        (Authority::new("Root"), Origin::echo("a").unwrap(), tempfile::tempdir().unwrap());
+    let own = root.issue("a.test").files(dir.path(), "own");
+    let tls = json!({
+        "certificates": [own], "ciphers": "ECDHE-ECDSA-AES256-GCM-SHA384:DHE-RSA-AES128-GCM-SHA256", "curves": "P-384",
+    });
+    let ssl = root.issue("b.test").ssl(json!({
+        "id": "b", "sni": "b.test", "ssl_ciphers": "TLS_CHACHA20_POLY1305_SHA256", "ssl_curves": "X25519:prime256v1",
+    }));
+    let gateway = Gateway::start(SIGMA, &config(tls, to_origin(&origin), json!({ "ssls": [ssl] }))).unwrap();
+    let check = |options: &[&str], expected: Option<&str>| {
+        let (ok, output) = openssl(&gateway, options);
+        assert_eq!(ok, expected.is_some(), "{options:?}: {output}");
+        assert!(output.contains(expected.unwrap_or_default()), "{options:?}: {output}");
+    };
+    let (a, b) = ("a.test", "b.test");
+    check(&["-servername", a, "-tls1_2"], Some("Cipher is ECDHE-ECDSA-AES256-GCM-SHA384"));
+    check(&["-servername", a, "-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-GCM-SHA256"], None);
+    // No cipher of TLS 1.3 is named for this one.
+    check(
+        &["-servername", a, "-ciphersuites", "TLS_AES_128_GCM_SHA256"],
+        Some("Cipher is TLS_AES_128_GCM_SHA256"),
+    );
+    check(&["-servername", a, "-groups", "P-384"], Some("Server Temp Key: ECDH, secp384r1"));
+    check(&["-servername", a, "-groups", "X25519:P-256"], None);
+    check(&["-servername", b], Some("Cipher is TLS_CHACHA20_POLY1305_SHA256"));
+    check(&["-servername", b, "-ciphersuites", "TLS_AES_128_GCM_SHA256", "-tls1_3"], None);
+    check(
+        &["-servername", b, "-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-GCM-SHA256"],
+        Some("ECDHE-ECDSA-AES128-GCM-SHA256"),
+    );
+    check(&["-servername", b, "-groups", "P-256"], Some("Server Temp Key: ECDH, prime256v1"));
+    check(&["-servername", b, "-groups", "P-384"], None);
+    assert!(gateway.stderr().contains("there is no DHE, only ECDHE"), "{}", gateway.stderr());
+}
+
+#[test]
+fn a_cipher_or_curve_that_is_unknown_is_refused_with_those_that_are_known() {
+    let (root, origin) = (Authority::new("Root"), Origin::echo("a").unwrap());
+    let check = |tls: Value, ssl: Value, place: &str| {
+        let mut ssl = root.issue("a.test").ssl(ssl);
+        (ssl["id"], ssl["sni"]) = ("a".into(), "a.test".into());
+        let text = config(tls, to_origin(&origin), json!({ "ssls": [ssl] }));
+        let Err(refused) = Gateway::start(SIGMA, &text) else { panic!("{place}: it starts") };
+        let refused = refused.to_string();
+        assert!(refused.contains(place) && refused.contains("; use "), "{refused}");
+    };
+    check(
+        json!({ "ciphers": "HIGH:!aNULL" }),
+        json!({}),
+        "listeners[0].tls.ciphers: unknown cipher \"HIGH\"",
+    );
+    check(json!({ "curves": "P-521" }), json!({}), "listeners[0].tls.curves: unknown curve \"P-521\"");
+    check(json!(true), json!({ "ssl_ciphers": "AES128-SHA" }), "ssl_ciphers: unknown cipher \"AES128-SHA\"");
+    check(json!(true), json!({ "ssl_curves": "" }), "ssl_curves: no curve");
+}
