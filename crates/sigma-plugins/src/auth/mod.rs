@@ -3,6 +3,7 @@
 //! Each authenticating plugin reads a credential out of the request and looks its owner up; what
 //! happens then is the same for all of them and stands in [`policy`].
 
+mod answers;
 mod attach_consumer_label;
 mod basic_auth;
 mod casbin;

@@ -8,7 +8,7 @@ use sigma_plugin::outbound::{Answer, CallError};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::{Context, Env, Reply, Step};
 
-use super::super::form;
+use super::super::{answers, form};
 use super::service::{Question, Said};
 use super::token::Token;
 use super::{NAME, Owner};
@@ -160,14 +160,13 @@ fn ask<D: DeserializeOwned>(
 fn read<D: DeserializeOwned>(answer: Result<Answer, CallError>) -> Result<Option<Option<D>>, String> {
     match answer.map_err(|error| error.to_string())? {
         Answer { status: 200, body, .. } => {
-            // The text of an error may hold parts of what was read.
-            let unread = |_| "its answer cannot be read".to_owned();
+            let unread = || "its answer cannot be read".to_owned();
             // Where it refuses there may be anything in place of what was asked for.
-            let said: Said<IgnoredAny> = serde_json::from_slice(&body).map_err(unread)?;
+            let said: Said<IgnoredAny> = answers::read(&body).ok_or_else(unread)?;
             if !said.is_granted() {
                 return Ok(None);
             }
-            let said: Said<D> = serde_json::from_slice(&body).map_err(unread)?;
+            let said: Said<D> = answers::read(&body).ok_or_else(unread)?;
             Ok(Some(said.data))
         }
         Answer { status, .. } => Err(format!("it answered {status}")),

@@ -6,6 +6,7 @@ use sigma_http::Method;
 use sigma_plugin::Context;
 use sigma_plugin::outbound::{Answer, Call};
 
+use super::super::answers;
 use super::super::form::escaped;
 use super::{Owner, Token};
 
@@ -37,7 +38,7 @@ impl Question<'_> {
     }
 }
 
-/// The JSON that wolf answers with, with `D` for what is asked for. A member that stands there twice is an error.
+/// The JSON that wolf answers with, with `D` for what is asked for.
 #[derive(Deserialize)]
 pub(super) struct Said<D> {
     ok: Option<bool>,
@@ -119,7 +120,7 @@ impl Verdict {
         if status >= 500 || (status != 200 && status < 400) {
             return Err(format!("status:{status}"));
         }
-        let said = serde_json::from_slice::<Said<WithUser>>(&body).ok();
+        let said = answers::read::<Said<WithUser>>(&body);
         let is_sound = |said: &Said<WithUser>| said.user().is_none_or(User::is_sound);
         match said.filter(is_sound) {
             Some(said) => {
