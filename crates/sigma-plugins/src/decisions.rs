@@ -114,6 +114,13 @@ impl<V> Decisions<V> {
     }
 }
 
+impl<V> Decisions<V> {
+    /// Forgets a decision before its time.
+    pub(crate) fn forget(&self, key: &Key) {
+        self.tables.borrow_mut().iter_mut().for_each(|table| drop(table.remove(key)));
+    }
+}
+
 impl<V> Asking<V> {
     /// The answer, which all who wait for it get. It is remembered until `until_ms` if that is given.
     pub(crate) fn answer(self, value: &Rc<V>, until_ms: Option<u64>, bound: Bound) {
@@ -182,6 +189,16 @@ mod tests {
         // What is not to be kept is told to those who wait, and to nobody else.
         asking(&decisions, [3; 32], 0).answer(&Rc::new(9), None, BOUND);
         assert_eq!(decided(&decisions, [3; 32], 0), None);
+    }
+
+    #[test]
+    fn a_decision_is_forgotten_before_its_time() {
+        let decisions = Rc::new(Decisions::default());
+        asking(&decisions, [1; 32], 0).answer(&Rc::new(7), Some(1_000), BOUND);
+        decisions.forget(&[1; 32]);
+        decisions.forget(&[2; 32]);
+        asking(&decisions, [1; 32], 0).answer(&Rc::new(8), Some(1_000), BOUND);
+        assert_eq!(decided(&decisions, [1; 32], 0), Some(8));
     }
 
     #[test]

@@ -18,6 +18,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::traffic::api_breaker::API_BREAKER,
     &crate::auth::ATTACH_CONSUMER_LABEL,
     &crate::auth::AUTHZ_CASBIN,
+    &crate::auth::AUTHZ_KEYCLOAK,
     &crate::auth::BASIC_AUTH,
     &crate::rewrite::brotli::BROTLI,
     &crate::auth::CONSUMER_RESTRICTION,

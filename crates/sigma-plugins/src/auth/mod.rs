@@ -4,6 +4,7 @@
 //! happens then is the same for all of them and stands in [`policy`].
 
 mod answers;
+mod asked_once;
 mod attach_consumer_label;
 mod basic_auth;
 mod casbin;
@@ -12,6 +13,7 @@ mod form;
 mod hmac_auth;
 mod jwt_auth;
 mod key_auth;
+mod keycloak;
 pub(crate) mod label_values;
 mod message_signatures;
 mod multi_auth;
@@ -27,6 +29,7 @@ pub(crate) use consumer_restriction::CONSUMER_RESTRICTION;
 pub(crate) use hmac_auth::HMAC_AUTH;
 pub(crate) use jwt_auth::JWT_AUTH;
 pub(crate) use key_auth::KEY_AUTH;
+pub(crate) use keycloak::AUTHZ_KEYCLOAK;
 pub(crate) use multi_auth::MULTI_AUTH;
 pub(crate) use openid_connect::OPENID_CONNECT;
 pub(crate) use wolf::WOLF_RBAC;

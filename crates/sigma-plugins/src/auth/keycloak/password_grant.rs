@@ -1,0 +1,63 @@
+//! Tokens for a name and a password, which a client posts as a form.
+
+use std::sync::Arc;
+
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+use sigma_http::{HeaderId, Method};
+use sigma_plugin::outbound::{Answer, CallError};
+use sigma_plugin::step::BodyRead;
+use sigma_plugin::{Context, Env, Reply, Step};
+
+use super::super::form::{Form, fields};
+use super::endpoints::{Endpoint, Place};
+use super::{Party, Then};
+
+fn said(status: u16, message: &'static str) -> Step {
+    Reply::new(status).json(&json!({ "message": message })).because(message).into()
+}
+
+impl Party {
+    /// Whether a request asks for tokens.
+    pub(super) fn is_password_grant(&self, ctx: &Context) -> bool {
+        let Some(uri) = &self.config.password_grant_token_generation_incoming_uri else { return false };
+        let form: &[u8] = b"application/x-www-form-urlencoded";
+        ctx.request.method == Method::Post
+            && ctx.request.headers.get(HeaderId::ContentType) == Some(form)
+            && ctx.request_uri() == uri.as_bytes()
+    }
+
+    /// Reads the form and has Keycloak answer it.
+    pub(super) fn grant_by_password(self: Arc<Self>) -> Step {
+        let limit = self.config.max_req_body_size;
+        let then = move |ctx: &mut Context, env: &Env<'_>, read| {
+            let body = ctx.body.as_deref().filter(|body| read == BodyRead::Whole && !body.is_empty());
+            let Some(form) = body.and_then(fields) else {
+                return Reply::new(503).text("").because("the form cannot be read").into();
+            };
+            let field = |name: &str| form.get(name).and_then(Value::as_str).map(str::to_owned);
+            let Some(username) = field("username") else { return said(422, "username is missing.") };
+            let Some(password) = field("password") else { return said(422, "password is missing.") };
+            let party = Arc::clone(&self);
+            let then: Then<Result<Arc<Place>, String>> = Box::new(move |place, ctx, env| {
+                let Ok(place) = place else { return said(503, "Unable to determine token endpoint.") };
+                let form = party.client(Form::default().with("grant_type", "password"));
+                let form = form.with("username", username).with("password", password);
+                let call = party.post(&place, form, ctx);
+                Step::wait(env.outbound.call(call), move |answer, _, _| settle(answer))
+            });
+            self.endpoint(Endpoint::Token, ctx, env, then)
+        };
+        Step::ReadBody { limit, then: Box::new(then) }
+    }
+}
+
+fn settle(answer: Result<Answer, CallError>) -> Step {
+    let Ok(answer) = answer else { return said(401, "Accessing token endpoint URL failed.") };
+    let is_json = serde_json::from_slice::<IgnoredAny>(&answer.body).is_ok();
+    if answer.status != 200 || !is_json {
+        return said(401, "Could not decode JSON from response.");
+    }
+    // Tokens are not for caches.
+    Reply::new(200).header("Cache-Control", "no-store").text(answer.body).into()
+}
