@@ -36,6 +36,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::auth::HMAC_AUTH,
     &crate::log::HTTP_LOGGER,
     &crate::security::IP_RESTRICTION,
+    &crate::auth::JWE_DECRYPT,
     &crate::auth::JWT_AUTH,
     &crate::auth::KEY_AUTH,
     &crate::limit::conn::LIMIT_CONN,
