@@ -305,6 +305,7 @@ impl Party {
             renewed: now,
             used: now,
             sub: claims.get("sub").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            sid: claims.get("sid").and_then(Value::as_str).map(str::to_owned),
             id_claims: Some(claims),
             id_token: tokens.id_token.clone(),
             user,

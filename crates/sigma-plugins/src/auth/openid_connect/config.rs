@@ -12,7 +12,7 @@ use sigma_config::wording;
 use sigma_plugin::Configuration;
 
 use super::super::tokens::{Address, Ages, Algorithm, KeyRing, Provider, ProviderSettings, WebSettings};
-use super::session_config::SessionConfig;
+use super::session_config::{SessionConfig, Storage};
 
 /// Knows users and programs by an OpenID provider.
 ///
@@ -76,6 +76,9 @@ pub(super) struct Config {
     pub(super) use_jwks: bool,
     /// The algorithm that tokens must be signed with. If left out, any with a public key.
     pub(super) token_signing_alg_values_expected: Option<Algorithm>,
+    /// The path to which the provider posts logout tokens, by which it ends sessions itself (OpenID Connect
+    /// Back-Channel Logout). For sessions in Redis.
+    pub(super) backchannel_logout_path: Option<String>,
     /// Where the browser goes after it has logged out.
     #[schemars(length(min = 1))]
     pub(super) post_logout_redirect_uri: Option<String>,
@@ -309,7 +312,14 @@ impl Config {
     }
 
     fn check_login(&self) -> Result<(), String> {
-        let Some(session) = self.session.as_ref().filter(|_| !self.bearer_only) else { return Ok(()) };
+        let Some(session) = self.session.as_ref().filter(|_| !self.bearer_only) else {
+            return match self.backchannel_logout_path {
+                Some(_) => {
+                    Err("backchannel_logout_path: with `bearer_only` there are no sessions".to_owned())
+                }
+                None => Ok(()),
+            };
+        };
         session.check()?;
         let is_path = |text: &str| text.starts_with('/') && !text.starts_with("//");
         if let Some(uri) = &self.redirect_uri
@@ -319,6 +329,16 @@ impl Config {
         }
         if !is_path(&self.logout_path) {
             return Err(format!("logout_path: `{}` is no path", self.logout_path));
+        }
+        if let Some(path) = &self.backchannel_logout_path {
+            if !is_path(path) {
+                return Err(format!("backchannel_logout_path: `{path}` is no path"));
+            }
+            if session.storage == Storage::Cookie {
+                return Err("backchannel_logout_path: a session in cookies cannot be ended from elsewhere; \
+                    set `session.storage` to redis"
+                    .to_owned());
+            }
         }
         let reserved = self.authorization_params.iter().flat_map(BTreeMap::keys);
         match reserved.into_iter().find(|name| RESERVED.contains(&name.as_str())) {

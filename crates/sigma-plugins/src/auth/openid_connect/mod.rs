@@ -14,7 +14,9 @@
 //! | `login` | how a browser is sent to the provider |
 //! | `callback` | how it comes back |
 //! | `logout` | how a session ends |
+//! | `backchannel` | how the provider ends it |
 
+mod backchannel;
 mod bearer;
 mod callback;
 mod config;
@@ -200,6 +202,9 @@ impl Plugin for OpenidConnect {
             && sessions.is_logout(&party.config, ctx)
         {
             return party.log_out(ctx, env);
+        }
+        if party.is_provider(ctx) {
+            return party.end_by_provider();
         }
         if party.config.takes_tokens() {
             match bearer::brought(ctx) {

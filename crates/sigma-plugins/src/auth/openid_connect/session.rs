@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
@@ -26,6 +27,8 @@ pub(super) struct Session {
     pub(super) used: u64,
     /// Who it is to the provider.
     pub(super) sub: String,
+    /// The provider's own name of the session.
+    pub(super) sid: Option<String>,
     /// The claims of the ID token.
     pub(super) id_claims: Option<Map<String, Value>>,
     pub(super) id_token: Option<String>,
@@ -40,6 +43,8 @@ pub(super) struct Session {
 pub(super) struct Sessions {
     pub(super) config: SessionConfig,
     pub(super) seal: Arc<Seal>,
+    /// What tells these sessions from those of others.
+    context: Vec<u8>,
 }
 
 /// A session whose use was noted less than this many seconds ago is not noted again.
@@ -48,7 +53,24 @@ const NOTED_S: u64 = 60;
 impl Sessions {
     pub(super) fn new(config: &SessionConfig, context: &[&str]) -> Sessions {
         let context: Vec<&str> = context.iter().copied().chain([&*config.cookie_name]).collect();
-        Sessions { seal: Arc::new(Seal::new(config.secret.reveal(), &context)), config: config.clone() }
+        Sessions {
+            context: context.join("\n").into_bytes(),
+            seal: Arc::new(Seal::new(config.secret.reveal(), &context)),
+            config: config.clone(),
+        }
+    }
+
+    /// Under which name the end of the sessions is kept whose ID token had this claim.
+    pub(super) fn end_of(&self, claim: &str, value: &str) -> String {
+        let text = [&self.context[..], claim.as_bytes(), value.as_bytes()].join(&0);
+        let digest = digest(&SHA256, &text);
+        digest.as_ref().iter().take(16).fold("end:".to_owned(), |name, byte| format!("{name}{byte:02x}"))
+    }
+
+    /// Under which names the end of a session may be kept.
+    pub(super) fn ends_of(&self, session: &Session) -> Vec<String> {
+        let by_session = session.sid.as_ref().map(|sid| self.end_of("sid", sid));
+        by_session.into_iter().chain([self.end_of("sub", &session.sub)]).collect()
     }
 
     /// Whether a session is over at this second.
@@ -145,6 +167,7 @@ mod tests {
             renewed: began,
             used: began,
             sub: "jack".to_owned(),
+            sid: None,
             id_claims: None,
             id_token: None,
             user: None,

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use redis::{Cmd, RedisResult, Value};
+use serde::{Deserialize, Serialize};
 use sigma_plugin::{Context, Env, Node, Step};
 
 use super::origin::is_secure;
-use super::seal::{joined, leftovers, split};
+use super::seal::{Seal, joined, leftovers, split};
 use super::session::{Session, Sessions};
 use super::session_config::{SameSite, SessionConfig, Storage};
 use crate::log_throttle::LogThrottle;
@@ -52,24 +53,20 @@ impl Store {
         match self {
             Store::Cookie => then(Ok(opened(sessions, WHOLE, &sealed)), ctx, env),
             Store::Redis { prefix, .. } => {
-                let Some(id) = sessions.seal.open(NAME, &sealed).and_then(|id| String::from_utf8(id).ok())
-                else {
+                let name = sessions.seal.open(NAME, &sealed);
+                let Some(name) = name.and_then(|text| serde_json::from_slice::<Name>(&text).ok()) else {
                     return then(Ok(None), ctx, env);
                 };
-                let mut get = redis::cmd("GET");
-                get.arg(key(prefix, &id));
+                let mut get = redis::cmd("MGET");
+                get.arg(key(prefix, &name.id));
+                for end in &name.ends {
+                    get.arg(key(prefix, end));
+                }
                 let seal = Arc::clone(&sessions.seal);
                 self.command(get, env, move |answer, ctx, env| {
-                    let value =
-                        answer.and_then(|value| Ok(redis::from_redis_value::<Option<Vec<u8>>>(value)?));
-                    match value {
-                        Ok(value) => {
-                            let text = value.and_then(|sealed| seal.open(&of_session(&id), &sealed));
-                            let session = text.and_then(|text| serde_json::from_slice(&text).ok());
-                            then(Ok(session), ctx, env)
-                        }
-                        Err(_) => then(Err(()), ctx, env),
-                    }
+                    let values =
+                        answer.and_then(|value| Ok(redis::from_redis_value::<Vec<Option<Vec<u8>>>>(value)?));
+                    then(values.map(|values| session_of(&seal, &name, &values)).map_err(drop), ctx, env)
                 })
             }
         }
@@ -87,7 +84,11 @@ impl Store {
         let Ok(text) = serde_json::to_vec(session) else { return then(Err(()), ctx, env) };
         let cookie = match self {
             Store::Cookie => sessions.seal.seal(WHOLE, &text, env.machine),
-            Store::Redis { .. } => sessions.seal.seal(NAME, session.id.as_bytes(), env.machine),
+            Store::Redis { .. } => {
+                let name = Name { id: session.id.clone(), ends: sessions.ends_of(session) };
+                let text = serde_json::to_vec(&name).map_err(|error| error.to_string());
+                text.and_then(|text| sessions.seal.seal(NAME, &text, env.machine))
+            }
         };
         let config = &sessions.config;
         let parts = cookie.map(|sealed| split(&config.cookie_name, &sealed, &ctx.request.headers));
@@ -145,6 +146,25 @@ impl Store {
         }
     }
 
+    /// Ends the sessions that began until now and have such an end; with an error if that cannot be kept.
+    pub(super) fn end_all(
+        &self,
+        sessions: &Sessions,
+        end: &str,
+        ctx: &mut Context,
+        env: &Env<'_>,
+        then: impl FnOnce(Result<(), ()>, &mut Context, &Env<'_>) -> Step + 'static,
+    ) -> Step {
+        let Store::Redis { prefix, .. } = self else { return then(Err(()), ctx, env) };
+        let lives = match sessions.config.absolute_timeout {
+            0 => LONGEST_S,
+            seconds => seconds.min(LONGEST_S),
+        };
+        let mut set = redis::cmd("SET");
+        set.arg(key(prefix, end)).arg(env.unix_time().as_secs()).arg("EX").arg(lives);
+        self.command(set, env, move |answer, ctx, env| then(answer.map(drop).map_err(drop), ctx, env))
+    }
+
     fn command(
         &self,
         command: Cmd,
@@ -155,6 +175,25 @@ impl Store {
         let connection = env.local.part(Connections::default).to(target);
         Step::wait(async move { connection.ask(&command).await }, then)
     }
+}
+
+/// What a cookie holds of a session in Redis.
+#[derive(Serialize, Deserialize)]
+struct Name {
+    id: String,
+    /// Under which names its end may be kept there.
+    ends: Vec<String>,
+}
+
+/// The session with this name, by what Redis has of it and of its ends.
+fn session_of(seal: &Seal, name: &Name, values: &[Option<Vec<u8>>]) -> Option<Session> {
+    let (sealed, ends) = values.split_first()?;
+    let text = seal.open(&of_session(&name.id), sealed.as_deref()?)?;
+    let session: Session = serde_json::from_slice(&text).ok()?;
+    // An end that cannot be read is one.
+    let second = |end: &Vec<u8>| std::str::from_utf8(end).ok().and_then(|text| text.parse().ok());
+    let is_over = ends.iter().flatten().any(|end| second(end).is_none_or(|end: u64| session.began <= end));
+    (!is_over).then_some(session)
 }
 
 /// For what a session in Redis is sealed: nobody who can write there passes one off as another.

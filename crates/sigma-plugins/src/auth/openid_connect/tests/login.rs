@@ -371,7 +371,7 @@ fn sessions_may_be_in_redis() {
     let back = browser.log_in(&gateway, &provider, "/a?b=\"c\"&d", json!({}));
     let page = "<meta http-equiv=\"refresh\" content=\"0;url=/a?b=&quot;c&quot;&amp;d\">";
     assert_eq!((back.status, &*back.body), (200, page));
-    assert!(browser.cookies["session"].len() < 200);
+    assert!(browser.cookies["session"].len() < 400);
     assert_eq!(browser.get(&gateway, "/").status, 0);
     assert_eq!(browser.told_json("x-userinfo")["sub"], "jack");
     let keys = redis.ask(&["keys", "s:*"]).unwrap();
@@ -391,4 +391,60 @@ fn sessions_may_be_in_redis() {
     redis.kill().unwrap();
     browser.cookies = old;
     assert_eq!(browser.get(&gateway, "/").status, 500);
+}
+
+#[test]
+fn the_provider_ends_sessions_by_itself() {
+    let redis = Redis::start(&[]).unwrap();
+    let session =
+        json!({"secret": "a secret of the gateway", "storage": "redis", "redis": {"port": redis.port()}});
+    let (provider, gateway) = world(json!({"session": session, "backchannel_logout_path": "/ended"}));
+    let event = "http://schemas.openid.net/event/backchannel-logout";
+    let logout = |more: Value| {
+        let mut claims = json!({"jti": "1", "events": {event: {}}});
+        claims.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        provider.token(&claims)
+    };
+    let log_in = |sid: &str| {
+        let mut browser = Browser::new(&gateway);
+        let seen = browser.log_in(&gateway, &provider, "/", json!({"sid": sid}));
+        assert_eq!(seen.status, 302, "{seen:?}");
+        browser
+    };
+    let post = |body: String| {
+        let mut caller = Browser::new(&gateway);
+        caller.body = body.into_bytes();
+        caller.ask(&gateway, "POST /ended", "Content-Length: 1\n").status
+    };
+    let (mut one, mut other) = (log_in("one"), log_in("other"));
+    let refused = [
+        String::new(),
+        "logout_token=x".to_owned(),
+        format!("logout_token={}&logout_token=x", logout(json!({"sid": "one"}))),
+        format!(
+            "logout_token={}",
+            Signer::new("k", "ES256").token(&provider.claims(&json!({"events": {event: {}}})))
+        ),
+        format!("logout_token={}", logout(json!({"sid": "one", "iss": "https://evil.example"}))),
+        format!("logout_token={}", logout(json!({"sid": "one", "aud": "bank"}))),
+        format!("logout_token={}", logout(json!({"sid": "one", "nonce": "x"}))),
+        format!("logout_token={}", logout(json!({"sid": "one", "events": {}}))),
+        format!("logout_token={}", logout(json!({"sid": "one", "events": {event: true}}))),
+        format!("logout_token={}", logout(json!({"sid": "one", "exp": 1}))),
+        format!("logout_token={}", logout(json!({"sid": "one", "iat": null}))),
+        format!("logout_token={}", logout(json!({"sub": null}))),
+        // An ID token that the browser has.
+        format!("logout_token={}", provider.token(&json!({"sid": "one"}))),
+    ];
+    for body in refused {
+        assert_eq!(post(body.clone()), 400, "{body}");
+    }
+    assert_eq!((one.get(&gateway, "/").status, other.get(&gateway, "/").status), (0, 0));
+    assert_eq!(post(format!("logout_token={}", logout(json!({"sid": "one"})))), 200);
+    assert_eq!((one.get(&gateway, "/").status, other.get(&gateway, "/").status), (302, 0));
+    // Without a session all of the user's.
+    assert_eq!(post(format!("logout_token={}", logout(json!({})))), 200);
+    assert_eq!(other.get(&gateway, "/").status, 302);
+    // Only by POST: a browser that asks for the path is a browser.
+    assert_eq!(other.get(&gateway, "/ended").status, 302);
 }

@@ -41,6 +41,8 @@ impl Gateway {
 struct Browser {
     case: Case,
     cookies: BTreeMap<String, String>,
+    /// The body of its next request.
+    body: Vec<u8>,
     /// Attributes of the cookies that came last.
     attributes: Vec<String>,
 }
@@ -58,7 +60,7 @@ impl Browser {
     fn new(gateway: &Gateway) -> Browser {
         let mut case = Case::new("GET / HTTP/1.1\nHost: h");
         case.node = Arc::clone(&gateway.beside.node);
-        Browser { case, cookies: BTreeMap::new(), attributes: Vec::new() }
+        Browser { case, cookies: BTreeMap::new(), body: Vec::new(), attributes: Vec::new() }
     }
 
     /// A request for a path, with further fields. 0 if it passes on to the node.
@@ -69,6 +71,7 @@ impl Browser {
             true => String::new(),
             false => format!("Cookie: {}\n", cookies.join("; ")),
         };
+        self.case.body = std::mem::take(&mut self.body);
         self.case.request(&format!("{line} HTTP/1.1\nHost: shop.example:8443\n{cookies}{fields}"));
         let reply = self.case.run(&gateway.entry, Phase::Rewrite);
         self.case.respond(200, "");
@@ -181,6 +184,11 @@ fn bad_configurations_are_refused() {
     check(json!({"redirect_uri": "shop.example"}), "nor a path");
     check(json!({"redirect_uri": "//shop.example/x"}), "nor a path");
     check(json!({"logout_path": "https://shop.example/logout"}), "is no path");
+    check(json!({"backchannel_logout_path": "/bye"}), "set `session.storage` to redis");
+    check(
+        json!({"backchannel_logout_path": "/bye", "bearer_only": true}),
+        "with `bearer_only` there are no sessions",
+    );
     check(json!({"authorization_params": {"state": "x"}}), "the gateway itself sets `state`: remove it");
     check(json!({"authorization_params": {"ui_locales": "de"}}), "");
     check(json!({"introspection_addon_headers": ["a b"]}), "is no name of a header field");
