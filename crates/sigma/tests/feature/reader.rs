@@ -64,9 +64,11 @@ const RECIPES: &str = "docs/recipes.md";
 
 const POLICIES: &str = "docs/policies.md";
 
+const LOGINS: &str = "docs/logins-and-tokens.md";
+
 /// Whether a test of this file types the commands of a page.
 pub(crate) fn is_followed(page: &str) -> bool {
-    page == RECIPES || page == POLICIES || plugin_pages().iter().any(|known| known == page)
+    page == LOGINS || page == RECIPES || page == POLICIES || plugin_pages().iter().any(|known| known == page)
 }
 
 /// Pages that are followed at the same time.
@@ -125,6 +127,11 @@ fn every_recipe_does_what_it_shows() {
 #[test]
 fn every_policy_does_what_it_shows() {
     follow_sections_of(POLICIES);
+}
+
+#[test]
+fn every_login_and_token_does_what_it_shows() {
+    follow_sections_of(LOGINS);
 }
 
 /// Follows the sections of a page, each of which is a whole configuration with commands.
