@@ -1,6 +1,8 @@
 //! Real registries, started by the tests, killed and brought back: `make test-servers`. The first time, Go
 //! and Maven fetch and build them, which takes minutes.
 
+mod keycloak;
+
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
