@@ -3,6 +3,8 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use sigma_config::resources;
+
 use crate::Entry;
 use crate::descriptor::inline_upstream_key;
 use crate::index::Index;
@@ -22,6 +24,8 @@ pub struct Consumer {
     pub custom_id: Option<Box<str>>,
     /// Its labels.
     pub labels: Vec<(Box<str>, Box<str>)>,
+    /// The resource as it was written; shared with the configuration.
+    pub resource: Option<Arc<resources::Consumer>>,
     /// Plugins of its group and its own, those that only identify it left out.
     pub entries: Box<[Arc<Entry>]>,
 }

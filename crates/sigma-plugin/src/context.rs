@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use sigma_config::resources::{PluginConfig, Route, Service};
 use sigma_http::{HeaderId, RequestHead, ResponseHead};
 
 use crate::client_chain::ClientChain;
@@ -83,8 +84,19 @@ impl Tls {
     }
 }
 
+/// The resources that a route is made of, as they were written.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RouteResources {
+    /// The route itself.
+    pub route: Option<Arc<Route>>,
+    /// Its service.
+    pub service: Option<Arc<Service>>,
+    /// Its plugin config.
+    pub plugin_config: Option<Arc<PluginConfig>>,
+}
+
 /// The facts about the matched route.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct RouteFacts {
     /// Its identity.
     pub id: Box<str>,
@@ -98,6 +110,8 @@ pub struct RouteFacts {
     pub uris: Box<[Box<str>]>,
     /// Its host patterns, its own or its service's.
     pub hosts: Box<[Box<str>]>,
+    /// What it is made of; shared with the configuration.
+    pub resources: RouteResources,
 }
 
 /// The beginning of a body that is passed on while it is copied.

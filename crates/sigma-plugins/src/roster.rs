@@ -15,6 +15,7 @@ pub(crate) fn built_in(name: &str) -> Option<&'static Descriptor> {
 }
 
 static ROSTER: &[&Descriptor] = &[
+    &crate::auth::ACL,
     &crate::traffic::api_breaker::API_BREAKER,
     &crate::auth::ATTACH_CONSUMER_LABEL,
     &crate::auth::AUTHZ_CASBIN,
@@ -44,6 +45,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::limit::req::LIMIT_REQ,
     &crate::traffic::mocking::MOCKING,
     &crate::auth::MULTI_AUTH,
+    &crate::security::OPA,
     &crate::auth::OPENID_CONNECT,
     &crate::metrics::PROMETHEUS,
     &crate::rewrite::proxy_rewrite::PROXY_REWRITE,

@@ -46,7 +46,7 @@ impl State {
         }
     }
 
-    fn consumer(&self, config: &Config, resource: &resources::Consumer) -> Consumer {
+    fn consumer(&self, config: &Config, resource: &Arc<resources::Consumer>) -> Consumer {
         let name = &*resource.username;
         let group = resource.group_id.as_ref().map(|id| id.as_str());
         let entries_of = |kind, id: &str| {
@@ -63,6 +63,7 @@ impl State {
                 || group.is_some_and(|id| is_closed(Kind::ConsumerGroup, id)),
             group_missing: group.is_some_and(|id| config.resources.consumer_groups.get(id).is_none()),
             custom_id: resource.labels.get("custom_id").cloned(),
+            resource: Some(Arc::clone(resource)),
             labels: resource.labels.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
             entries: entries.into_boxed_slice(),
         }

@@ -9,7 +9,7 @@ use sigma_config::Config;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources;
 use sigma_config::table::Order;
-use sigma_plugin::context::RouteFacts;
+use sigma_plugin::context::{RouteFacts, RouteResources};
 use sigma_plugin::{Chain, Entry};
 
 use super::State;
@@ -79,6 +79,13 @@ fn service_of<'c>(config: &'c Config, route: &resources::Route) -> Option<&'c Ar
     config.resources.services.get(route.service_id.as_ref()?.as_str())
 }
 
+fn plugin_config_of<'c>(
+    config: &'c Config,
+    route: &resources::Route,
+) -> Option<&'c Arc<resources::PluginConfig>> {
+    config.resources.plugin_configs.get(route.plugin_config_id.as_ref()?.as_str())
+}
+
 /// The resources that a route refers to.
 fn references(route: &resources::Route) -> impl Iterator<Item = ResourceKey> {
     let of =
@@ -106,7 +113,7 @@ impl State {
             self.referrers.entry(key).or_default().insert(number);
         }
         let service = service_of(config, route).cloned();
-        let compiled = self.route(snapshot, config, route, service.as_deref());
+        let compiled = self.route(snapshot, config, route, service.as_ref());
         snapshot.routes.set(number, Some(Arc::new(compiled)));
         self.routes.replace(Placed { number, order, source: Arc::clone(route), service });
     }
@@ -173,9 +180,15 @@ impl State {
         &mut self,
         snapshot: &Snapshot,
         config: &Config,
-        route: &resources::Route,
-        service: Option<&resources::Service>,
+        route: &Arc<resources::Route>,
+        service: Option<&Arc<resources::Service>>,
     ) -> Route {
+        let resources = RouteResources {
+            route: Some(Arc::clone(route)),
+            service: service.cloned(),
+            plugin_config: plugin_config_of(config, route).cloned(),
+        };
+        let service = service.map(|service| &**service);
         let own = ResourceKey::new(Kind::Route, route.id.as_str());
         let target = self.target(config, route, service);
         let chain = if target.is_unguarded() { Arc::clone(&self.no_plugins) } else { self.chain(route) };
@@ -203,6 +216,7 @@ impl State {
                 service_name: service.and_then(|service| service.name.clone()),
                 uris: input.uris.into_iter().map(Into::into).collect(),
                 hosts: input.hosts.into_iter().map(Into::into).collect(),
+                resources,
             }),
             target,
             websocket: websocket.unwrap_or(false),

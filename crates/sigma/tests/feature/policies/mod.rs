@@ -7,7 +7,7 @@ use sigma_testkit::{Gateway, Message, Origin, Places, until};
 use crate::{PATIENCE, SIGMA};
 
 /// A field of the request as an origin that echoes it has seen it; empty if it had none.
-fn seen(answer: &Message, name: &str) -> String {
+pub(crate) fn seen(answer: &Message, name: &str) -> String {
     let told = answer.json().unwrap();
     let fields = told["headers"].as_array().into_iter().flatten();
     let mut values = fields.filter(|field| field[0].as_str().is_some_and(|n| n.eq_ignore_ascii_case(name)));

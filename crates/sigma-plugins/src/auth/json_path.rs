@@ -1,0 +1,150 @@
+//! The part of JSONPath (RFC 9535) that says where a value stands.
+
+use serde_json::Value;
+
+/// Values that one path may find.
+const FOUND_MAX: usize = 1_000;
+
+/// A path: names, `[n]`, `[*]`, `.*`, `['name']`, and `..` before any of them. The `$` in front may be left out.
+#[derive(Debug)]
+pub(super) struct JsonPath(Vec<Step>);
+
+#[derive(Debug)]
+struct Step {
+    /// Below any value, at any depth.
+    anywhere: bool,
+    select: Select,
+}
+
+#[derive(Debug)]
+enum Select {
+    Name(String),
+    Index(usize),
+    All,
+}
+
+impl JsonPath {
+    /// Reads a path.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if it is none of this part.
+    pub(super) fn parse(text: &str) -> Result<JsonPath, String> {
+        let wrong = || format!("`{text}` is no JSONPath that is understood");
+        let mut rest = text.strip_prefix('$').unwrap_or(text);
+        // A name alone is a path.
+        let mut steps = Vec::new();
+        let mut is_first = rest.len() == text.len();
+        while !rest.is_empty() {
+            let mut anywhere = false;
+            let in_brackets;
+            if let Some(after) = rest.strip_prefix("..") {
+                (anywhere, in_brackets) = (true, after.starts_with('['));
+                rest = after;
+            } else if let Some(after) = rest.strip_prefix('.') {
+                in_brackets = false;
+                rest = after;
+            } else {
+                in_brackets = rest.starts_with('[');
+                if !in_brackets && !is_first {
+                    return Err(wrong());
+                }
+            }
+            is_first = false;
+            let (select, after) =
+                if in_brackets { bracketed(rest) } else { named(rest) }.ok_or_else(wrong)?;
+            steps.push(Step { anywhere, select });
+            rest = after;
+        }
+        if steps.is_empty() { Err(wrong()) } else { Ok(JsonPath(steps)) }
+    }
+
+    /// What stands there, in its order.
+    pub(super) fn find<'v>(&self, value: &'v Value) -> Vec<&'v Value> {
+        let mut found = vec![value];
+        for Step { anywhere, select } in &self.0 {
+            let mut next = Vec::new();
+            for value in found {
+                if *anywhere { descend(select, value, &mut next) } else { pick(select, value, &mut next) }
+            }
+            next.truncate(FOUND_MAX);
+            found = next;
+        }
+        found
+    }
+}
+
+/// `name` or `*`, and what follows.
+fn named(text: &str) -> Option<(Select, &str)> {
+    let end = text.find(['.', '[']).unwrap_or(text.len());
+    let (name, rest) = text.split_at(end);
+    match name {
+        "*" => Some((Select::All, rest)),
+        name if !name.is_empty() && !name.contains(['*', ']', '\'', '"', '$', '?', '@']) => {
+            Some((Select::Name(name.to_owned()), rest))
+        }
+        _ => None,
+    }
+}
+
+/// `[n]`, `[*]` or a quoted name in brackets, and what follows.
+fn bracketed(text: &str) -> Option<(Select, &str)> {
+    let inner = text.strip_prefix('[')?;
+    for quote in ['\'', '"'] {
+        if let Some(quoted) = inner.strip_prefix(quote) {
+            let (name, rest) = quoted.split_once(quote)?;
+            return Some((Select::Name(name.to_owned()), rest.strip_prefix(']')?));
+        }
+    }
+    let (what, rest) = inner.split_once(']')?;
+    let select = if what == "*" { Select::All } else { Select::Index(what.parse().ok()?) };
+    Some((select, rest))
+}
+
+fn pick<'v>(select: &Select, value: &'v Value, found: &mut Vec<&'v Value>) {
+    match (select, value) {
+        (Select::Name(name), Value::Object(members)) => found.extend(members.get(name)),
+        (Select::Index(index), Value::Array(items)) => found.extend(items.get(*index)),
+        (Select::All, Value::Array(items)) => found.extend(items),
+        (Select::All, Value::Object(members)) => found.extend(members.values()),
+        _ => {}
+    }
+}
+
+/// The depth is that of a document, which its reader has bounded.
+fn descend<'v>(select: &Select, value: &'v Value, found: &mut Vec<&'v Value>) {
+    pick(select, value, found);
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| descend(select, item, found)),
+        Value::Object(members) => members.values().for_each(|member| descend(select, member, found)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn paths_find_values() {
+        let value = json!({"a": {"b": [1, {"c": 2}]}, "c": 3, "d.e": 4});
+        let check = |path: &str, expected: Value| {
+            let found: Value = JsonPath::parse(path).unwrap().find(&value).into_iter().cloned().collect();
+            assert_eq!(found, expected, "{path}");
+        };
+        check("c", json!([3]));
+        check("$.c", json!([3]));
+        check("a.b[0]", json!([1]));
+        check("$.a.b[*]", json!([1, {"c": 2}]));
+        check("$.a.b[1].c", json!([2]));
+        check("$..c", json!([3, 2]));
+        check("$['d.e']", json!([4]));
+        check("$.a.*", json!([[1, {"c": 2}]]));
+        check("$.none", json!([]));
+        check("a.b[9]", json!([]));
+        for wrong in ["$", "$[", "a[", "a[x]", "$.a.", "a..", "$a", "a]b", "$.a[?(@.x)]", "['a"] {
+            assert!(JsonPath::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! `opa`: an Open Policy Agent says who may pass.
+
+mod documents;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use sigma_config::Problem;
+use sigma_config::expr::{VarName, VarValue, Variables};
+use sigma_http::{Headers, Method};
+use sigma_plugin::descriptor::InlineUpstream;
+use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::step::BodyRead;
+use sigma_plugin::variables::pairs;
+use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+
+use crate::log_throttle::LogThrottle;
+use crate::rewrite::fields::{frames, is_name};
+use documents::Documents;
+
+/// The plugin.
+pub(crate) static OPA: Descriptor = Descriptor {
+    name: "opa",
+    priority: 2001,
+    example: EXAMPLE,
+    phases: PhaseSet::of(&[Phase::Access]),
+    warnings: Some(|_, conf| warnings(conf)),
+    upstreams: Some(|conf| upstream(conf).into_iter().collect()),
+    build: |build| Ok(Arc::new(Opa::new(build)?)),
+    ..Descriptor::of::<Config>()
+};
+
+const EXAMPLE: &str = r#"Here a route of the gateway stands in for OPA: it answers as a policy that lets everybody pass, and says
+who it is.
+
+```yaml
+listeners: ["127.0.0.1:9080"]
+routes:
+  - uri: /v1/data/example
+    plugins:
+      mocking:
+        content_type: application/json
+        response_example: '{"result":{"allow":true,"headers":{"X-User":"jack"}}}'
+  - uri: /v1/data/closed
+    plugins:
+      mocking:
+        content_type: application/json
+        response_example: '{"result":{"allow":false,"status_code":302,"headers":{"Location":"/login"},"reason":"log in"}}'
+  - uri: /closed/*
+    plugins: { opa: { host: "http://127.0.0.1:9080", policy: closed } }
+    upstream: http://127.0.0.1:9000
+  - uri: /*
+    plugins: { opa: { host: "http://127.0.0.1:9080", policy: example, send_headers_upstream: [X-User] } }
+    upstream: http://127.0.0.1:9000
+```
+
+```console
+$ curl -s -H 'X-User: root' http://127.0.0.1:9080/orders | grep x-user
+    "x-user": "jack",
+$ curl -i http://127.0.0.1:9080/closed/orders
+HTTP/1.1 302 Found
+…
+Location: /login
+…
+log in
+```
+"#;
+
+/// The name of the agent among the plugin's upstreams.
+const AGENT: &str = "agent";
+
+/// Most bytes of the agent's answer: a page for a person, or a list of fields.
+const ANSWER_BYTES: usize = 1 << 20;
+
+/// Asks an Open Policy Agent whether a request may pass.
+///
+/// The agent gets the request as `input` at `/v1/data/POLICY`; the policy is a package with `allow`, and may
+/// have `status_code`, `headers` and `reason` for a refusal. An agent that is away refuses with 403, one whose
+/// answer is no decision with 503. Secrets of routes, services and consumers that it is shown stand as `***`. It is
+/// an upstream of the plugin's own: its name is resolved beforehand, and its connections are kept. An answer of
+/// more than 1 MiB counts as none.
+#[derive(Deserialize, JsonSchema)]
+struct Config {
+    /// The agent's URL, with `http` or `https`.
+    host: Service,
+    /// The path of the policy: `example`, or `package/subpackage`.
+    policy: String,
+    /// Whether the agent's certificate is verified.
+    #[schemars(extend("default" = true))]
+    ssl_verify: bool,
+    /// Milliseconds for the call.
+    #[schemars(range(min = 1, max = 60000), extend("default" = 3000))]
+    timeout: u64,
+    /// Whether connections are kept.
+    #[schemars(extend("default" = true))]
+    keepalive: bool,
+    /// Milliseconds that a kept connection may idle.
+    #[schemars(range(min = 1000), extend("default" = 60_000))]
+    keepalive_timeout: u64,
+    /// Connections that each worker keeps.
+    #[schemars(range(min = 1), extend("default" = 5))]
+    keepalive_pool: u64,
+    /// Whether the agent gets the route, with the plugins of its service and plugin config.
+    #[schemars(extend("default" = false))]
+    with_route: bool,
+    /// Whether the agent gets the route's service.
+    #[schemars(extend("default" = false))]
+    with_service: bool,
+    /// Whether the agent gets the consumer.
+    #[schemars(extend("default" = false))]
+    with_consumer: bool,
+    /// Whether the agent gets the body, as text.
+    #[schemars(extend("default" = false))]
+    with_body: bool,
+    /// Most bytes of a body that goes with the call; a larger one is answered 413.
+    #[schemars(range(min = 1, max = 67_108_864), extend("default" = 1_048_576))]
+    max_req_body_size: usize,
+    /// Fields of the decision that the node gets. What the client sent under these names never reaches it.
+    #[schemars(length(min = 1))]
+    send_headers_upstream: Option<Vec<String>>,
+}
+
+impl Configuration for Config {
+    fn check(&self) -> Result<(), String> {
+        if self.host.target.contains('?') {
+            return Err("host: it has a query".to_owned());
+        }
+        if self.policy.is_empty()
+            || !self.policy.bytes().all(|b| b.is_ascii_graphic() && !b"?#%".contains(&b))
+        {
+            return Err("policy: it is a path such as `example/rules`".to_owned());
+        }
+        let mut names = self.send_headers_upstream.iter().flatten();
+        match names.find(|name| !is_name(name) || frames(name)) {
+            Some(name) => Err(format!("send_headers_upstream: `{name}` cannot be set")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn warnings(conf: &Value) -> Vec<Problem> {
+    let mut found = Vec::new();
+    if conf.get("host").and_then(Value::as_str).is_some_and(|uri| uri.starts_with("http://")) {
+        let message = "the agent is asked in cleartext";
+        found.push(Problem::new("host", "cleartext", message).hint("use https where others may listen"));
+    }
+    if conf.get("ssl_verify") == Some(&Value::Bool(false)) {
+        let message = "anybody may answer in the agent's place";
+        found.push(Problem::new("ssl_verify", "unverified", message).hint("leave it out"));
+    }
+    found
+}
+
+/// The agent as an upstream.
+fn upstream(conf: &Value) -> Option<InlineUpstream> {
+    let config = Config::deserialize(conf).ok()?;
+    let mut upstream = config.host.upstream(config.ssl_verify, config.timeout);
+    let mut pool =
+        json!({"size": config.keepalive_pool, "idle_timeout": config.keepalive_timeout as f64 / 1000.0});
+    if !config.keepalive {
+        pool["requests"] = 1.into();
+    }
+    upstream["keepalive_pool"] = pool;
+    Some(InlineUpstream { name: AGENT.to_owned(), upstream })
+}
+
+struct Opa(Arc<Inquiry>);
+
+/// What is asked, and what becomes of the answer.
+struct Inquiry {
+    /// The key of the agent's upstream.
+    upstream: Box<str>,
+    target: Box<[u8]>,
+    documents: Option<Documents>,
+    config: Config,
+}
+
+impl Opa {
+    fn new(build: &Build<'_>) -> Result<Opa, String> {
+        let upstream = build.upstream_key(AGENT).into();
+        let config: Config = build.config()?;
+        let shows = config.with_route || config.with_service || config.with_consumer;
+        let target = format!(
+            "{}/v1/data/{}",
+            config.host.target.trim_end_matches('/'),
+            config.policy.trim_matches('/')
+        );
+        let target = target.into_bytes().into();
+        Ok(Opa(Arc::new(Inquiry {
+            upstream,
+            target,
+            documents: shows.then(|| Documents::of(build)),
+            config,
+        })))
+    }
+}
+
+/// Text as JSON can have it.
+fn text(bytes: &[u8]) -> Value {
+    String::from_utf8_lossy(bytes).into()
+}
+
+/// Puts a value under a name; several become a list.
+fn put(all: &mut Map<String, Value>, name: &[u8], value: Value) {
+    let name = String::from_utf8_lossy(name).into_owned();
+    match all.get_mut(&name) {
+        Some(Value::Array(values)) => values.push(value),
+        Some(one) => *one = Value::Array(vec![one.take(), value]),
+        None => drop(all.insert(name, value)),
+    }
+}
+
+impl Inquiry {
+    fn input(&self, ctx: &Context, env: &Env<'_>, body: Option<&[u8]>) -> String {
+        let variable = |name: &str| match ctx.get(&VarName::parse(name)) {
+            Some(VarValue::Text(value)) => text(&value),
+            _ => Value::Null,
+        };
+        let mut headers = Map::new();
+        for (name, value) in ctx.request.headers.iter() {
+            put(&mut headers, &name.to_ascii_lowercase(), text(value));
+        }
+        let mut query = Map::new();
+        for (name, value) in pairs(ctx.request.query().unwrap_or_default()) {
+            put(&mut query, &name, value.map_or(Value::Bool(true), |value| text(&value)));
+        }
+        let mut request = json!({
+            "scheme": ctx.scheme(),
+            "method": text(ctx.request.method_token()),
+            "host": text(&ctx.host_name()),
+            "port": ctx.client.local.map_or(0, |local| local.port()),
+            "path": text(&ctx.uri),
+            "headers": headers,
+            "query": query,
+        });
+        if let Some(body) = body {
+            request["body"] = text(body);
+        }
+        let of_connection = ["server_addr", "server_port", "remote_addr", "remote_port"];
+        let mut var: Map<String, Value> =
+            of_connection.into_iter().map(|name| (name.to_owned(), variable(name))).collect();
+        var.insert("timestamp".to_owned(), env.unix_time().as_secs().into());
+        let mut input = json!({"type": "http", "request": request, "var": var}).to_string();
+        if let Some(documents) = &self.documents {
+            // Behind the last member, within the object.
+            input.pop();
+            let Config { with_route, with_service, with_consumer, .. } = self.config;
+            let mut add = |name: &str, document: Option<std::rc::Rc<str>>| {
+                if let Some(document) = document {
+                    input.push_str(&format!(",\"{name}\":{document}"));
+                }
+            };
+            add("route", with_route.then(|| documents.route(ctx, env)).flatten());
+            add("service", with_service.then(|| documents.service(ctx, env)).flatten());
+            add("consumer", with_consumer.then(|| documents.consumer(ctx, env)).flatten());
+            input.push('}');
+        }
+        format!("{{\"input\":{input}}}")
+    }
+
+    fn ask(self: &Arc<Inquiry>, ctx: &Context, env: &Env<'_>, body: Option<&[u8]>) -> Step {
+        let mut headers = Headers::default();
+        headers.append("Content-Type", b"application/json");
+        let call = Call {
+            upstream: self.upstream.clone(),
+            method: Method::Post,
+            target: self.target.to_vec(),
+            host: self.config.host.host.clone(),
+            headers,
+            passes: ctx.passes(),
+            body: Some(self.input(ctx, env, body).into_bytes()),
+            timeout_ms: self.config.timeout,
+            limit: ANSWER_BYTES,
+        };
+        let inquiry = Arc::clone(self);
+        Step::wait(env.outbound.call(call), move |answer, ctx, _| inquiry.settle(answer, ctx))
+    }
+
+    /// What the agent's answer comes to.
+    fn settle(&self, answer: Result<Answer, CallError>, ctx: &mut Context) -> Step {
+        static COMPLAINT: LogThrottle = LogThrottle::new();
+        let complain = |error: &str| {
+            if let Some(left_out) = COMPLAINT.due() {
+                tracing::error!(left_out, error, "opa: the agent gave no decision");
+            }
+        };
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                complain(&error.0);
+                return Step::status(403);
+            }
+        };
+        let told: Option<Value> = serde_json::from_slice(&answer.body).ok();
+        let result = match told.as_ref().and_then(|told| told.get("result")) {
+            Some(Value::Object(result)) => result,
+            None | Some(Value::Null | Value::Bool(false)) => {
+                complain("its answer has no result: does the policy exist, and is it a package?");
+                return Step::status(503);
+            }
+            Some(_) => {
+                complain("the result is no object: name the package, and not the rule in it");
+                return Step::status(500);
+            }
+        };
+        if matches!(result.get("allow"), None | Some(Value::Null | Value::Bool(false))) {
+            return refusal(result).into();
+        }
+        for name in self.config.send_headers_upstream.iter().flatten() {
+            // What the client says of itself is not what the policy says of it.
+            ctx.request.headers.remove_name(name.as_bytes());
+            let value = result.get("headers").and_then(|headers| headers.get(name));
+            for value in value.map(values).unwrap_or_default() {
+                ctx.request.headers.append(name, &value);
+            }
+        }
+        Step::Next
+    }
+}
+
+/// What a refused client gets.
+fn refusal(result: &Map<String, Value>) -> Reply {
+    let status = result.get("status_code").and_then(Value::as_u64);
+    let status =
+        status.and_then(|status| u16::try_from(status).ok()).filter(|status| (200..=999).contains(status));
+    let mut reply = Reply::new(status.unwrap_or(403)).because("the policy refuses it");
+    for (name, value) in result.get("headers").and_then(Value::as_object).into_iter().flatten() {
+        if is_name(name) && !frames(name) {
+            for value in values(value) {
+                reply = reply.header(name.clone(), value);
+            }
+        }
+    }
+    match result.get("reason") {
+        None | Some(Value::Null) => reply,
+        Some(Value::String(reason)) => reply.text(reason.as_str()),
+        Some(reason) => reply.text(reason.to_string()),
+    }
+}
+
+/// The values of a field in a decision, as far as they can be sent.
+fn values(value: &Value) -> Vec<Vec<u8>> {
+    let one = |value: &Value| match value {
+        Value::String(text) => Some(text.clone().into_bytes()),
+        Value::Number(_) | Value::Bool(_) => Some(value.to_string().into_bytes()),
+        _ => None,
+    };
+    let all: Vec<Vec<u8>> = match value {
+        Value::Array(several) => several.iter().filter_map(one).collect(),
+        value => one(value).into_iter().collect(),
+    };
+    // A policy may repeat what a client sent.
+    all.into_iter().filter(|value| !value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0))).collect()
+}
+
+impl Plugin for Opa {
+    fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        let inquiry = Arc::clone(&self.0);
+        if !inquiry.config.with_body {
+            return inquiry.ask(ctx, env, None);
+        }
+        Step::ReadBody {
+            limit: inquiry.config.max_req_body_size,
+            then: Box::new(move |ctx, env, read| match read {
+                BodyRead::TooLarge => Reply::new(413).text(Vec::new()).into(),
+                BodyRead::Whole => inquiry.ask(ctx, env, Some(ctx.body.as_deref().unwrap_or_default())),
+            }),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What an agent is told, and what its answers come to.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use sigma_config::resources::{Consumer, Route, Service};
+use sigma_plugin::context::{RouteFacts, RouteResources};
+use sigma_plugin::outbound::{Answer, Call, CallError, Calling, Outbound};
+use sigma_plugin::{Env, Reply};
+
+use crate::testing::{Case, entry, refusal, summary, warned};
+
+/// An agent that answers the same to everybody, and keeps what it was asked.
+struct Agent {
+    answer: Result<Vec<u8>, CallError>,
+    asked: RefCell<Vec<Call>>,
+}
+
+impl Outbound for Agent {
+    fn call(&self, call: Call) -> Calling {
+        self.asked.borrow_mut().push(call);
+        let answer = self.answer.clone().map(|body| Answer { status: 200, body, ..Answer::default() });
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+/// Asks an agent that answers `told`; what it was asked, and what became of the request.
+fn asked(case: &mut Case, conf: Value, told: Result<&str, &str>) -> (Value, Option<Reply>) {
+    let answer = told.map(|text| text.as_bytes().to_vec()).map_err(|error| CallError(error.to_owned()));
+    let agent = Agent { answer, asked: RefCell::default() };
+    let mut whole = json!({"host": "http://agent:8181", "policy": "a/b"});
+    whole.as_object_mut().unwrap().extend(conf.as_object().unwrap().clone());
+    let plugin = entry("opa", whole).unwrap().plugin;
+    let env = Env { outbound: &agent, ..Env::new(&case.node, &case.local, &case.consumers) };
+    let step = plugin.access(&mut case.ctx, &env);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let reply = runtime.block_on(step.settled(&mut case.ctx, &env, case.body.clone())).unwrap();
+    let call = agent.asked.borrow_mut().pop();
+    let input = call.map(|call| {
+        assert_eq!(call.target, b"/v1/data/a/b");
+        serde_json::from_slice(&call.body.unwrap()).unwrap()
+    });
+    (input.unwrap_or_default(), reply)
+}
+
+const ALLOW: Result<&str, &str> = Ok(r#"{"result":{"allow":true}}"#);
+
+#[test]
+fn what_an_agent_is_told() {
+    let mut case = Case::new("GET /a%20b?x=1&x=2&y&z= HTTP/1.1\nHost: H.test:81\nX-A: 1\nX-a: 2\nX-B: 3");
+    case.ctx.client.local = Some(([127, 0, 0, 1], 9080).into());
+    case.ctx.client.port = 5;
+    let (told, _) = asked(&mut case, json!({}), ALLOW);
+    let mut input = told["input"].clone();
+    assert!(input["var"].as_object_mut().unwrap().remove("timestamp").unwrap().is_u64());
+    let expected = json!({
+        "type": "http",
+        "request": {
+            "scheme": "http", "method": "GET", "host": "h.test", "port": 9080, "path": "/a b",
+            "headers": {"host": "H.test:81", "x-a": ["1", "2"], "x-b": "3"},
+            "query": {"x": ["1", "2"], "y": true, "z": ""},
+        },
+        "var": {"server_addr": "127.0.0.1", "server_port": "9080", "remote_addr": "127.0.0.1", "remote_port": "5"},
+    });
+    assert_eq!(input, expected);
+    case.body = b"a=\"1\"".to_vec();
+    let (told, _) = asked(&mut case, json!({"with_body": true}), ALLOW);
+    assert_eq!(told["input"]["request"]["body"], "a=\"1\"");
+    // None of these exist here.
+    let (told, _) =
+        asked(&mut case, json!({"with_route": true, "with_service": true, "with_consumer": true}), ALLOW);
+    assert_eq!(told["input"].as_object().unwrap().len(), 3);
+}
+
+#[test]
+fn resources_are_shown_without_secrets() {
+    let mut case = Case::new("GET / HTTP/1.1\nHost: h");
+    let route: Route = serde_json::from_value(json!({
+        "id": "r1", "uri": "/*", "service_id": "s1", "upstream": {"nodes": {"h:1": 1}},
+        "labels": {"team": "a"}, "methods": [],
+        "plugins": {"limit-count": {"count": 1, "time_window": 1, "policy": "redis", "redis_host": "h", "redis_password": "hush"}},
+    }))
+    .unwrap();
+    let service: Service = serde_json::from_value(json!({
+        "id": "s1", "name": "shop", "upstream": {"nodes": {"h:1": 1}},
+        "plugins": {"cors": {}, "limit-count": {"count": 9, "time_window": 9}, "a-stranger": {"password": "hush"}},
+    }))
+    .unwrap();
+    let consumer: Consumer =
+        serde_json::from_value(json!({"username": "jack", "plugins": {"key-auth": {"key": "hush"}}}))
+            .unwrap();
+    let resources = RouteResources {
+        route: Some(Arc::new(route)),
+        service: Some(Arc::new(service)),
+        plugin_config: None,
+    };
+    case.ctx.route = Some(Arc::new(RouteFacts { resources, ..RouteFacts::default() }));
+    let consumer = sigma_plugin::Consumer {
+        name: "jack".into(),
+        resource: Some(Arc::new(consumer)),
+        ..sigma_plugin::Consumer::default()
+    };
+    case.ctx.attach_anonymous(&Arc::new(consumer));
+    let all = json!({"with_route": true, "with_service": true, "with_consumer": true});
+    for _ in 0..2 {
+        let (told, _) = asked(&mut case, all.clone(), ALLOW);
+        let input = &told["input"];
+        assert!(!told.to_string().contains("hush"), "{told}");
+        assert!(input["route"].get("upstream").is_none() && input["service"].get("upstream").is_none());
+        assert_eq!((&input["route"]["id"], &input["route"]["labels"]["team"]), (&json!("r1"), &json!("a")));
+        // The route's own goes before the service's.
+        let plugins = &input["route"]["plugins"];
+        assert_eq!((&plugins["limit-count"]["count"], plugins["cors"].is_object()), (&json!(1), true));
+        assert_eq!(plugins["limit-count"]["redis_password"], "***");
+        assert_eq!(
+            (&input["service"]["name"], &input["consumer"]["username"]),
+            (&json!("shop"), &json!("jack"))
+        );
+        assert_eq!(input["consumer"]["plugins"]["key-auth"]["key"], "***");
+    }
+}
+
+#[test]
+fn what_answers_come_to() {
+    let check = |told: Result<&str, &str>, expected: &str| {
+        let (_, reply) = asked(&mut Case::new("GET / HTTP/1.1\nHost: h"), json!({}), told);
+        assert_eq!(summary(reply.as_ref()), expected, "{told:?}");
+    };
+    check(ALLOW, "passed");
+    check(Ok(r#"{"result":{"allow":"yes"}}"#), "passed");
+    check(Err("nobody there"), "403");
+    for no_result in ["", "no JSON", "[]", "{}", r#"{"result":null}"#, r#"{"result":false}"#] {
+        check(Ok(no_result), "503");
+    }
+    check(Ok(r#"{"result":true}"#), "500");
+    for refused in [r#"{"result":{}}"#, r#"{"result":{"allow":false}}"#, r#"{"result":{"allow":null}}"#] {
+        check(Ok(refused), "403");
+    }
+    check(Ok(r#"{"result":{"allow":false,"status_code":401,"reason":"who?"}}"#), "401 who?");
+    check(Ok(r#"{"result":{"allow":false,"reason":{"why":["a"]}}}"#), r#"403 {"why":["a"]}"#);
+    for status in ["0", "100", "1000", "-1", "70000", "\"401\"", "4.5"] {
+        check(Ok(&format!(r#"{{"result":{{"status_code":{status}}}}}"#)), "403");
+    }
+    let told =
+        r#"{"result":{"headers":{"X-A":"1","X-B":["2",3],"X-C":"a\r\nb","Content-Length":"5","a b":"c"}}}"#;
+    let (_, reply) = asked(&mut Case::new("GET / HTTP/1.1\nHost: h"), json!({}), Ok(told));
+    let mut fields: Vec<_> =
+        reply.unwrap().headers.into_iter().map(|(name, value)| (name.into_owned(), value)).collect();
+    fields.sort();
+    let expected =
+        [("X-A", "1"), ("X-B", "2"), ("X-B", "3")].map(|(name, value)| (name.to_owned(), value.into()));
+    assert_eq!(fields, expected);
+}
+
+#[test]
+fn fields_of_the_decision_reach_the_node() {
+    let mut case = Case::new("GET / HTTP/1.1\nHost: h\nX-User: root\nX-Role: admin\nX-Other: 1");
+    let conf = json!({"send_headers_upstream": ["X-User", "X-Role"]});
+    let told = r#"{"result":{"allow":true,"headers":{"X-User":"jack","x-role":"user","X-More":"1"}}}"#;
+    let (_, reply) = asked(&mut case, conf, Ok(told));
+    assert!(reply.is_none());
+    let field = |name: &str| case.ctx.request.headers.find(name.as_bytes()).map(String::from_utf8_lossy);
+    let found =
+        ["x-user", "x-role", "x-other", "x-more"].map(|name| field(name).map(|value| value.into_owned()));
+    assert_eq!(found, [Some("jack".to_owned()), None, Some("1".to_owned()), None]);
+}
+
+#[test]
+fn configurations() {
+    let check = |conf: Value, expected: &str| assert_eq!(refusal("opa", &conf), expected, "{conf}");
+    check(json!({"host": "http://opa:8181", "policy": "example"}), "");
+    check(json!({"host": "http://opa:8181"}), "property \"policy\" is required");
+    check(json!({"policy": "example"}), "property \"host\" is required");
+    check(json!({"host": "http://opa?x", "policy": "a"}), "host: it has a query");
+    check(json!({"host": "http://opa", "policy": "a?b"}), "policy: it is a path such as `example/rules`");
+    check(
+        json!({"host": "http://opa", "policy": "a", "send_headers_upstream": ["Content-Length"]}),
+        "send_headers_upstream: `Content-Length` cannot be set",
+    );
+    check(
+        json!({"host": "http://opa", "policy": "a", "timeout": 0}),
+        "property \"timeout\" validation failed: expected 0 to be at least 1",
+    );
+    let scope = sigma_config::plugins::PluginScope::Http;
+    let conf = json!({"host": "http://opa", "policy": "a", "ssl_verify": false});
+    assert_eq!(warned("opa", scope, &conf), ["host", "ssl_verify"]);
+}
