@@ -247,12 +247,20 @@ pub struct Reply {
     pub body: Option<Vec<u8>>,
     /// Why, for logs and for plugins that run others; nothing that a client sent.
     pub reason: Option<&'static str>,
+    /// The client gets nothing of it: its connection is closed, over a version of HTTP that shares connections
+    /// its stream alone. The status is for logs.
+    pub is_silent: bool,
 }
 
 impl Reply {
     /// A response with the gateway's own text for its status.
     pub fn new(status: u16) -> Reply {
         Reply { status, ..Reply::default() }
+    }
+
+    /// No response at all; see [`Reply::is_silent`]. Logs show nginx's status for it.
+    pub fn silent() -> Reply {
+        Reply { status: 444, is_silent: true, ..Reply::default() }
     }
 
     /// Adds a field.

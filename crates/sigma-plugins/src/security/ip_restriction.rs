@@ -3,8 +3,9 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
+use super::refusal::{self, Refusal};
 use crate::networks::Networks;
 
 /// Allows or denies clients by their address.
@@ -13,6 +14,7 @@ pub(crate) static IP_RESTRICTION: Descriptor = Descriptor {
     priority: 3000,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
+    warnings: Some(refusal::warnings),
     ..Descriptor::itself::<IpRestriction>()
 };
 
@@ -53,6 +55,8 @@ struct IpRestriction {
     /// Addresses and networks that may not pass.
     #[schemars(length(min = 1), extend("items" = network_schema()))]
     blacklist: Option<Networks>,
+    #[serde(flatten)]
+    refusal: Refusal,
 }
 
 impl Configuration for IpRestriction {}
@@ -69,7 +73,7 @@ fn network_schema() -> Value {
 }
 
 impl Plugin for IpRestriction {
-    fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
+    fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let listed = |list: &Networks| ctx.client.addr.is_some_and(|addr| list.contains(addr));
         let refused = match (&self.whitelist, &self.blacklist) {
             (Some(list), _) => !listed(list),
@@ -78,7 +82,8 @@ impl Plugin for IpRestriction {
             (None, None) => true,
         };
         if refused {
-            return Step::json(self.response_code, &json!({ "message": self.message }));
+            let reply = Reply::new(self.response_code).json(&json!({ "message": self.message }));
+            return self.refusal.step(reply, env);
         }
         Step::Next
     }

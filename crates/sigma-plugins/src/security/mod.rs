@@ -8,6 +8,7 @@ mod ip_restriction;
 mod opa;
 mod rbac;
 mod referer_restriction;
+mod refusal;
 mod ua_restriction;
 mod uri_blocker;
 

@@ -4,7 +4,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use sigma_http::HeaderId;
-use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+
+use super::refusal::{self, Refusal};
 
 /// Allows or denies requests by the host in `Referer`.
 pub(crate) static REFERER_RESTRICTION: Descriptor = Descriptor {
@@ -12,6 +14,7 @@ pub(crate) static REFERER_RESTRICTION: Descriptor = Descriptor {
     priority: 2990,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
+    warnings: Some(refusal::warnings),
     ..Descriptor::itself::<RefererRestriction>()
 };
 
@@ -55,6 +58,8 @@ struct RefererRestriction {
     /// The message of a refusal.
     #[schemars(length(min = 1, max = 1024), extend("default" = "Your referer host is not allowed"))]
     message: String,
+    #[serde(flatten)]
+    refusal: Refusal,
 }
 
 /// `*`, a host, or the end of one behind a `*`.
@@ -98,12 +103,15 @@ fn host(referer: &[u8]) -> Option<&[u8]> {
 }
 
 impl Plugin for RefererRestriction {
-    fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
+    fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let mut referers = ctx.request.headers.get_all(HeaderId::of(b"Referer"));
         let first = referers.next();
         // Of several no browser has sent more than one: each has to pass.
         let admitted = self.admits(first) && referers.all(|referer| self.admits(Some(referer)));
-        if admitted { Step::Next } else { Step::json(403, &json!({ "message": self.message })) }
+        if admitted {
+            return Step::Next;
+        }
+        self.refusal.step(Reply::new(403).json(&json!({ "message": self.message })), env)
     }
 }
 

@@ -5,7 +5,9 @@ use serde::Deserialize;
 use serde_json::json;
 use sigma_config::wording::pcre::Pattern;
 use sigma_http::HeaderId;
-use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+
+use super::refusal::{self, Refusal};
 
 /// Allows or denies clients by `User-Agent`.
 pub(crate) static UA_RESTRICTION: Descriptor = Descriptor {
@@ -13,6 +15,7 @@ pub(crate) static UA_RESTRICTION: Descriptor = Descriptor {
     priority: 2999,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
+    warnings: Some(refusal::warnings),
     ..Descriptor::itself::<UaRestriction>()
 };
 
@@ -55,6 +58,8 @@ struct UaRestriction {
     /// The message of a refusal.
     #[schemars(length(min = 1, max = 1024), extend("default" = "Not allowed"))]
     message: String,
+    #[serde(flatten)]
+    refusal: Refusal,
 }
 
 impl Configuration for UaRestriction {}
@@ -80,8 +85,11 @@ impl UaRestriction {
 }
 
 impl Plugin for UaRestriction {
-    fn access(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
-        if self.admits(ctx) { Step::Next } else { Step::json(403, &json!({ "message": self.message })) }
+    fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        if self.admits(ctx) {
+            return Step::Next;
+        }
+        self.refusal.step(Reply::new(403).json(&json!({ "message": self.message })), env)
     }
 }
 

@@ -8,12 +8,15 @@ use serde_json::json;
 use sigma_config::wording::pcre::Pattern;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
+use super::refusal::{self, Refusal};
+
 /// Refuses requests by their URI.
 pub(crate) static URI_BLOCKER: Descriptor = Descriptor {
     name: "uri-blocker",
     priority: 2900,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite]),
+    warnings: Some(refusal::warnings),
     build: |build| Ok(Arc::new(UriBlocker::new(build)?)),
     ..Descriptor::of::<Config>()
 };
@@ -58,6 +61,8 @@ struct Config {
     /// Whether upper and lower case are the same.
     #[schemars(extend("default" = false))]
     case_insensitive: bool,
+    #[serde(flatten)]
+    refusal: Refusal,
 }
 
 impl Configuration for Config {
@@ -107,16 +112,18 @@ impl UriBlocker {
 }
 
 impl Plugin for UriBlocker {
-    fn rewrite(&self, ctx: &mut Context, _: &Env<'_>) -> Step {
+    fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let uri = ctx.request_uri();
         let uri = String::from_utf8_lossy(&uri);
         if !self.rules.is_empty() && !self.rules.iter().any(|rule| rule.is_match(&uri)) {
             return Step::Next;
         }
-        match &self.config.rejected_msg {
-            Some(message) => Step::json(self.config.rejected_code, &json!({ "error_msg": message })),
-            None => Reply::new(self.config.rejected_code).into(),
-        }
+        let reply = Reply::new(self.config.rejected_code);
+        let reply = match &self.config.rejected_msg {
+            Some(message) => reply.json(&json!({ "error_msg": message })),
+            None => reply,
+        };
+        self.config.refusal.step(reply, env)
     }
 }
 

@@ -265,6 +265,12 @@ impl<'x, 'c> Exchange<'x, 'c> {
 
     /// Sends what a plugin answers.
     async fn reply(&mut self, mut draft: Box<Draft>) -> Result<(), Fault> {
+        if draft.reply.is_silent {
+            let record = &mut self.scratch.ctx.record;
+            (record.source, record.status) = (Source::Gateway, draft.reply.status);
+            self.down.abort();
+            return Ok(());
+        }
         if let Some(peer) = draft.peer.take() {
             return Box::pin(self.hand_over(draft.reply, peer)).await;
         }

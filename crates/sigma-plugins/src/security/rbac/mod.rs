@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
 
+use super::refusal::{self, Refusal};
 use crate::log_throttle::LogThrottle;
 use crate::policy_counts::{Counted, Decision, Force, PolicyCounts};
 use rule::{Facts, Permission, Principal, Rule, either};
@@ -22,6 +23,7 @@ pub(crate) static RBAC: Descriptor = Descriptor {
     priority: 2405,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
+    warnings: Some(refusal::warnings),
     build: |build| Ok(Arc::new(Rbac::new(build)?)),
     ..Descriptor::of::<Config>()
 };
@@ -92,6 +94,8 @@ struct Config {
     /// The message of a refusal.
     #[schemars(length(min = 1), extend("default" = "RBAC: access denied"))]
     rejected_msg: String,
+    #[serde(flatten)]
+    refusal: Refusal,
 }
 
 impl Configuration for Config {
@@ -217,7 +221,8 @@ impl Guard {
 struct Rbac {
     enforced: Option<Guard>,
     shadow: Option<Guard>,
-    refusal: Reply,
+    reply: Reply,
+    refusal: Refusal,
     counted: Counted,
     resource: Box<str>,
 }
@@ -229,7 +234,8 @@ impl Rbac {
         Ok(Rbac {
             enforced: config.rules.map(Guard::new).transpose()?,
             shadow: config.shadow_rules.map(Guard::new).transpose()?,
-            refusal: Reply::new(config.rejected_code).json(&message).because("no policy lets it pass"),
+            refusal: config.refusal,
+            reply: Reply::new(config.rejected_code).json(&message).because("no policy lets it pass"),
             counted: build.node.part(PolicyCounts::default).counted(build.resource),
             resource: build.resource.into(),
         })
@@ -255,7 +261,7 @@ impl Plugin for Rbac {
         self.counted.count(env, Force::Enforced, decision);
         match decision {
             Decision::Allowed => Step::Next,
-            Decision::Denied => self.refusal.clone().into(),
+            Decision::Denied => self.refusal.step(self.reply.clone(), env),
         }
     }
 }
