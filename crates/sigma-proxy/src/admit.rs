@@ -125,6 +125,10 @@ async fn shake(
             worker.counters.add(Counter::TlsHandshakes, 1);
             Some(stream)
         }
+        Err(tls::HandshakeError::Proved) => {
+            worker.counters.add(Counter::TlsHandshakes, 1);
+            None
+        }
         Err(error) => {
             worker.counters.add(Counter::TlsHandshakeFailures, 1);
             tracing::debug!(peer = ?origin.peer, %error, "no TLS session with a client");

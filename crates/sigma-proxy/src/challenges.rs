@@ -1,8 +1,9 @@
 //! What an authority is answered that asks whether a name is this gateway's (RFC 8555 §8).
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+
+use sigma_net::answers::{Answers, Given};
+use sigma_net::tls::{Proofs, ServerIdentity};
 
 /// Where the authority asks for a token (RFC 8555 §8.3).
 const PLACE: &[u8] = b"/.well-known/acme-challenge/";
@@ -10,55 +11,56 @@ const PLACE: &[u8] = b"/.well-known/acme-challenge/";
 /// The longest token. Authorities make them of some 43 characters.
 const TOKEN_MAX: usize = 256;
 
-/// The answers that are expected of this gateway now: written by the control thread while an order is under
-/// way, and looked at by workers for requests to one place only.
+/// The proofs that are given now: while an order is under way, and only to who asks for them.
 #[derive(Debug, Default)]
 pub struct Challenges {
-    /// Whether there is an answer; without, nobody looks further.
-    is_asked: AtomicBool,
-    /// By token.
-    answers: RwLock<HashMap<Box<str>, Box<str>>>,
+    /// By token, for requests to one place.
+    tokens: Arc<Answers<Box<str>>>,
+    /// By name, for handshakes (RFC 8737).
+    names: Arc<Proofs>,
 }
 
-/// An answer is given as long as this is kept.
+/// A proof is given as long as this is kept.
 #[derive(Debug)]
 #[must_use]
 pub struct Expected {
-    challenges: Arc<Challenges>,
-    token: Box<str>,
+    _given: Which,
+}
+
+#[derive(Debug)]
+enum Which {
+    Token { _given: Given<Box<str>> },
+    Name { _given: Given<Arc<ServerIdentity>> },
 }
 
 impl Challenges {
     /// Has whoever asks for `token` answered from now on. None if it is no token: it would stand in a path.
-    pub fn expect(self: &Arc<Self>, token: &str, answer: &str) -> Option<Expected> {
+    pub fn expect(&self, token: &str, answer: &str) -> Option<Expected> {
         let is_token = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
         if token.is_empty() || token.len() > TOKEN_MAX || !token.bytes().all(is_token) {
             return None;
         }
-        self.write(|answers| drop(answers.insert(token.into(), answer.into())));
-        Some(Expected { challenges: Arc::clone(self), token: token.into() })
+        let given = self.tokens.give(token, answer.into());
+        Some(Expected { _given: Which::Token { _given: given } })
+    }
+
+    /// Shows `identity` from now on to whoever shakes hands for a proof of `name`, which is in lower case.
+    pub fn show(&self, name: &str, identity: ServerIdentity) -> Expected {
+        Expected { _given: Which::Name { _given: self.names.give(name, Arc::new(identity)) } }
+    }
+
+    /// The proofs for handshakes.
+    pub(crate) fn names(&self) -> &Arc<Proofs> {
+        &self.names
     }
 
     /// The answer to a request for `path`, which is compared as it was sent.
     pub(crate) fn answer(&self, path: &[u8]) -> Option<Vec<u8>> {
-        if !self.is_asked.load(Ordering::Acquire) {
+        if !self.tokens.is_asked() {
             return None;
         }
         let token = std::str::from_utf8(path.strip_prefix(PLACE)?).ok()?;
-        let answers = self.answers.read().unwrap_or_else(PoisonError::into_inner);
-        Some(answers.get(token)?.as_bytes().to_vec())
-    }
-
-    fn write(&self, change: impl FnOnce(&mut HashMap<Box<str>, Box<str>>)) {
-        let mut answers = self.answers.write().unwrap_or_else(PoisonError::into_inner);
-        change(&mut answers);
-        self.is_asked.store(!answers.is_empty(), Ordering::Release);
-    }
-}
-
-impl Drop for Expected {
-    fn drop(&mut self) {
-        self.challenges.write(|answers| drop(answers.remove(&self.token)));
+        Some(self.tokens.get(token)?.as_bytes().to_vec())
     }
 }
 
@@ -68,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_token_is_answered_to_the_letter_while_it_is_expected() {
-        let challenges = Arc::new(Challenges::default());
+        let challenges = Challenges::default();
         let ask =
             |path: &str| challenges.answer(path.as_bytes()).map(|answer| String::from_utf8(answer).unwrap());
         assert_eq!(ask("/.well-known/acme-challenge/abc"), None);
@@ -85,12 +87,12 @@ mod tests {
         assert_eq!(ask("/.well-known/acme-challenge/abc"), None);
         assert_eq!(ask("/.well-known/acme-challenge/d-_9").as_deref(), Some("other"));
         drop(second);
-        assert!(!challenges.is_asked.load(Ordering::Acquire));
+        assert!(!challenges.tokens.is_asked());
     }
 
     #[test]
     fn what_is_no_token_is_not_expected() {
-        let challenges = Arc::new(Challenges::default());
+        let challenges = Challenges::default();
         for odd in ["", "a/b", "..", "a%2fb", "a b", "\u{e4}", &"a".repeat(257)] {
             assert!(challenges.expect(odd, "x").is_none(), "{odd}");
         }

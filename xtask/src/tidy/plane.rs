@@ -99,8 +99,8 @@ const BANS: &[Ban] = &[
                 "held while a piece is moved; who asks for a page waits as a task",
             ),
             (
-                "crates/sigma-proxy/src/challenges.rs",
-                "written while a certificate is ordered; only then read, for requests to the place where authorities ask",
+                "crates/sigma-net/src/answers.rs",
+                "written while a certificate is ordered; only then read, by who asks as an authority would",
             ),
             (
                 "crates/sigma-upstream/src/endpoint.rs",

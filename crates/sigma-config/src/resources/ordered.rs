@@ -27,6 +27,9 @@ pub enum AcmeChallenge {
     #[default]
     #[serde(rename = "http-01")]
     Http01,
+    /// The authority shakes hands on port 443 of the name, and sees a certificate made for that (RFC 8737).
+    #[serde(rename = "tls-alpn-01")]
+    TlsAlpn01,
 }
 
 /// How the certificate of one ssl is ordered, where that differs from the setting `acme`.

@@ -16,6 +16,7 @@ use super::{
     ClientAuth, ClientCertificate, Demand, Facts, HandshakeError, Offer, ServerIdentity, Versions,
     prefers_chacha,
 };
+use crate::answers::Answers;
 use crate::deadline::Deadline;
 use crate::stream::Stream;
 
@@ -37,7 +38,15 @@ pub struct AcceptOptions {
     pub hello_bytes: usize,
     /// Time for the whole handshake.
     pub timeout_ms: u64,
+    /// Who is shown to an authority that asks for a proof of a name; None where nothing is proved.
+    pub proofs: Option<Arc<Proofs>>,
 }
+
+/// Identities that prove names to an authority (RFC 8737), by name in lower case.
+pub type Proofs = Answers<Arc<ServerIdentity>>;
+
+/// The protocol that an authority offers, and no other, when it asks for a proof.
+const PROOF: &[u8] = b"acme-tls/1";
 
 impl Default for AcceptOptions {
     fn default() -> Self {
@@ -47,6 +56,7 @@ impl Default for AcceptOptions {
             offer: Offer::default(),
             hello_bytes: 16 * 1024,
             timeout_ms: 10_000,
+            proofs: None,
         }
     }
 }
@@ -133,9 +143,13 @@ pub async fn accept(
     deadline.set(options.timeout_ms);
     let handshake = async {
         let mut socket = socket;
-        let (hello, name, order) = read_hello(&mut socket, early, options.hello_bytes).await?;
+        let Hello { bytes: hello, name, order, asks_proof } =
+            read_hello(&mut socket, early, options.hello_bytes).await?;
         let _place = handshakes.place().await;
-        let identity = match choose(name.as_deref()) {
+        let proof = options.proofs.as_ref().filter(|_| asks_proof).zip(name.as_deref());
+        let proof = proof.and_then(|(proofs, name)| proofs.get(&name.to_ascii_lowercase()));
+        let is_proof = proof.is_some();
+        let identity = match proof.or_else(|| choose(name.as_deref())) {
             Some(identity) if !identity.refuses() => identity,
             _ => {
                 alert(&mut socket, UNRECOGNIZED_NAME);
@@ -147,9 +161,10 @@ pub async fn accept(
             alert(&mut socket, PROTOCOL_VERSION);
             return Err(HandshakeError::NoVersion);
         }
-        let config = identity
-            .config(versions, &options.alpn, order, &options.offer)
-            .map_err(HandshakeError::Protocol)?;
+        let proof_alpn = [PROOF.to_vec()];
+        let alpn = if is_proof { &proof_alpn[..] } else { &options.alpn };
+        let config =
+            identity.config(versions, alpn, order, &options.offer).map_err(HandshakeError::Protocol)?;
         let connection = UnbufferedServerConnection::new(config).map_err(HandshakeError::Protocol)?;
         let mut session = Session::new(Side::Server(connection), hello);
         // Before anything is judged: lists that come meanwhile are newer than the verdict.
@@ -160,6 +175,10 @@ pub async fn accept(
             biased;
             shaken = shake(&mut socket, &mut session) => shaken?,
             () = handshakes.wanted_after(patience) => return Err(HandshakeError::Displaced),
+        }
+        if is_proof {
+            // The authority has seen what it asked for, and nothing may follow (RFC 8737 §3).
+            return Err(HandshakeError::Proved);
         }
         let facts = server_facts(&mut socket, &mut session, identity, name)?;
         let facts = Facts { revision, ..facts };
@@ -192,12 +211,20 @@ pub(super) async fn shake(socket: &mut Stream, session: &mut Session) -> Result<
     .await
 }
 
-/// Reads until the ClientHello is complete; all bytes read, the name asked for, and whose ciphers go first.
-async fn read_hello(
-    socket: &mut Stream,
-    early: &[u8],
-    limit: usize,
-) -> Result<(Buffer, Option<Arc<str>>, Order), HandshakeError> {
+/// A complete ClientHello.
+struct Hello {
+    /// All bytes read.
+    bytes: Buffer,
+    /// The name asked for.
+    name: Option<Arc<str>>,
+    /// Whose ciphers go first.
+    order: Order,
+    /// It is an authority's, which wants a proof.
+    asks_proof: bool,
+}
+
+/// Reads until the ClientHello is complete.
+async fn read_hello(socket: &mut Stream, early: &[u8], limit: usize) -> Result<Hello, HandshakeError> {
     let mut acceptor = Acceptor::default();
     let mut hello = Buffer::default();
     hello.extend(early);
@@ -213,7 +240,11 @@ async fn read_hello(
                         let client = accepted.client_hello();
                         let order =
                             if prefers_chacha(client.cipher_suites()) { Order::Clients } else { Order::Ours };
-                        return Poll::Ready(Ok((client.server_name().map(Arc::from), order)));
+                        let asks_proof = client.alpn().is_some_and(|mut offered| {
+                            offered.next() == Some(PROOF) && offered.next().is_none()
+                        });
+                        let name = client.server_name().map(Arc::from);
+                        return Poll::Ready(Ok((name, order, asks_proof)));
                     }
                     Ok(None) if n > 0 => {}
                     Ok(None) => return Poll::Ready(Err(HandshakeError::HelloTooLarge)),
@@ -242,7 +273,7 @@ async fn read_hello(
         }
     })
     .await
-    .map(|(name, order)| (hello, name, order))
+    .map(|(name, order, asks_proof)| Hello { bytes: hello, name, order, asks_proof })
 }
 
 fn server_facts(

@@ -39,7 +39,7 @@ use std::sync::{Arc, LazyLock};
 use rustls::crypto::CryptoProvider;
 use rustls::{CipherSuite, SupportedCipherSuite};
 
-pub use accept::{AcceptOptions, Handshakes, accept};
+pub use accept::{AcceptOptions, Handshakes, Proofs, accept};
 pub use certificates::Certificates;
 pub use client_auth::{ClientAuth, Demand};
 pub use connect::{Authorities, ClientSettings, ClientTls, Trust, is_server_name};
@@ -111,6 +111,8 @@ pub enum HandshakeError {
     NoVersion,
     /// The peer or its certificate broke a rule of the protocol.
     Protocol(rustls::Error),
+    /// An authority has seen the proof of a name, which ends the connection.
+    Proved,
     /// The name of the server is neither a DNS name nor an address.
     BadName,
 }
@@ -133,6 +135,7 @@ impl fmt::Display for HandshakeError {
                 f.write_str("the listener and the certificate allow no TLS version in common")
             }
             HandshakeError::Protocol(error) => write!(f, "the TLS handshake failed: {error}"),
+            HandshakeError::Proved => f.write_str("an authority has seen the proof of a name"),
             HandshakeError::BadName => {
                 f.write_str("the name of the server is neither a DNS name nor an address")
             }

@@ -37,6 +37,15 @@ impl Pair {
         }
     }
 
+    /// A certificate that proves a name to an authority (RFC 8737), with its key in PEM. It is taken as it is:
+    /// by the extension that makes it a proof nobody else can read it.
+    ///
+    /// # Errors
+    /// Returns `failed to parse key: …`.
+    pub fn proof(cert: CertificateDer<'static>, key: &str) -> Result<Pair, Unusable> {
+        Ok(Pair(Arc::new(CertifiedKey { cert: vec![cert], key: parse_key(key)?.0, ocsp: None })))
+    }
+
     /// The certificates as they are shown, the subject's own first.
     pub fn chain(&self) -> &[CertificateDer<'static>] {
         &self.0.cert

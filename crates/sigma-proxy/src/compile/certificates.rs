@@ -17,7 +17,7 @@ use sigma_net::tls::{
 };
 
 use super::compiled::Compiled;
-use super::sources::Sources;
+use super::sources::{CertificateSource, Sources};
 use super::{Failure, State, Task, revocation};
 use crate::snapshot::Snapshot;
 use crate::snapshot::edge::{self, Exempt, ListenerOptions, ServerCertificates, TlsOptions};
@@ -358,6 +358,10 @@ fn tls_options(
         offer,
         hello_bytes: tls.hello_bytes as usize,
         timeout_ms: tls.handshake_timeout_ms.into(),
+        proofs: sources
+            .ordered
+            .and_then(CertificateSource::challenges)
+            .map(|challenges| Arc::clone(challenges.names())),
     };
     Ok(TlsOptions { options, own })
 }

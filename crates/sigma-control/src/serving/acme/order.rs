@@ -7,10 +7,11 @@ use instant_acme::{
     Account, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error, Identifier, NewOrder, Order,
     OrderStatus, RetryPolicy,
 };
-use rcgen::{CertificateParams, DistinguishedName, KeyPair, RsaKeySize};
+use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair, RsaKeySize};
 use sigma_config::resources::{AcmeChallenge, CertificateKey};
 use sigma_net::tls::certificate;
 use sigma_net::tls::pem::Pair;
+use sigma_net::tls::{Identity, Resumption, ServerIdentity, Versions};
 use sigma_proxy::challenges::{Challenges, Expected};
 
 use super::Wanted;
@@ -113,18 +114,42 @@ async fn prove(
         }
         let kind = match wanted.challenge {
             AcmeChallenge::Http01 => ChallengeType::Http01,
+            AcmeChallenge::TlsAlpn01 => ChallengeType::TlsAlpn01,
         };
         let Some(mut challenge) = authorization.challenge(kind) else {
             return Err(format!("the authority offers no such challenge for `{identifier}`").into());
         };
         let answer = challenge.key_authorization();
-        let Some(answer) = challenges.expect(&challenge.token, answer.as_str()) else {
-            return Err("the authority's token is none".to_owned().into());
-        };
-        expected.push(answer);
+        expected.push(match wanted.challenge {
+            AcmeChallenge::Http01 => challenges
+                .expect(&challenge.token, answer.as_str())
+                .ok_or_else(|| "the authority's token is none".to_owned())?,
+            AcmeChallenge::TlsAlpn01 => {
+                challenges.show(&identifier, proof(&identifier, answer.digest().as_ref())?)
+            }
+        });
         challenge.set_ready().await?;
     }
     Ok(expected)
+}
+
+/// Who proves a name to an authority that shakes hands for it (RFC 8737 §3): nobody else would believe it.
+fn proof(name: &str, digest: &[u8]) -> Result<ServerIdentity, String> {
+    let made = || {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(vec![name.to_owned()])?;
+        params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
+        Ok::<_, rcgen::Error>((params.self_signed(&key)?.der().clone(), key.serialize_pem()))
+    };
+    let (cert, key) = made().map_err(|error| format!("no proof can be made: {error}"))?;
+    let pair = Pair::proof(cert, &key).map_err(|error| error.to_string())?;
+    let identity = Identity {
+        pairs: vec![pair],
+        versions: Versions::ALL,
+        client_auth: None,
+        resumption: Resumption::Off,
+    };
+    ServerIdentity::new(identity).map_err(|error| error.to_string())
 }
 
 /// What an authority said about the names of an order that it refused.

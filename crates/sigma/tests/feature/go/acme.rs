@@ -25,6 +25,7 @@ struct Pebble {
     management: u16,
     /// Where it asks for proofs.
     http: u16,
+    tls: u16,
     _processes: [Running; 2],
 }
 
@@ -74,7 +75,7 @@ impl Pebble {
             until(PATIENCE, || Socket::connect(&address, PATIENCE).is_ok()),
             "the authority does not listen"
         );
-        Pebble { dir, port, management, http, _processes: [names, pebble] }
+        Pebble { dir, port, management, http, tls, _processes: [names, pebble] }
     }
 
     /// The setting `acme` for it.
@@ -304,4 +305,34 @@ fn an_ssl_without_an_authority_is_refused() {
     let put = paste(gateway.dir(), &block("docs/certificates.md", "sh", "sigma ctl put"), &variables);
     let text = text_of(&put);
     assert!(!put.status.success() && text.contains("this process orders none: set `acme`"), "{text}");
+}
+
+/// A name is proved by a handshake, to who asks for that alone, and only while it is ordered.
+#[test]
+fn a_name_is_proved_by_a_handshake() {
+    let (pebble, origin) = (Pebble::start(json!({})), Origin::echo("a").unwrap());
+    let rest = json!({
+        "listeners": [
+            { "address": "{listen}", "tls": {} },
+            { "address": format!("127.0.0.1:{}", pebble.tls), "tls": {} },
+        ],
+        "ssls": [{
+            "id": "1", "type": "acme", "snis": ["A.test", "b.test"], "acme": { "challenge": "tls-alpn-01" },
+        }],
+    });
+    let gateway = Gateway::start(SIGMA, &config(&pebble, &origin, json!({}), json!({}), rest)).unwrap();
+    await_state(&gateway, "1", "valid");
+    for name in ["a.test", "b.test"] {
+        assert!(until(PATIENCE, || ask_by(&gateway, &pebble, name).is_ok()), "{}", gateway.stderr());
+    }
+    // Nothing is under way any more: who asks for a proof is refused, and sees no certificate.
+    let command = format!(
+        "openssl s_client -connect {} -servername a.test -alpn acme-tls/1 </dev/null",
+        gateway.address()
+    );
+    let text = text_of(&paste(gateway.dir(), &format!("{command} || true"), &[]));
+    assert!(
+        text.contains("no peer certificate available") && text.contains("no application protocol"),
+        "{text}"
+    );
 }

@@ -1,0 +1,62 @@
+//! Answers that are given for a while: to an authority that asks for a proof while a certificate is ordered.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Answers by what is asked for: written by the control thread, read by workers.
+#[derive(Debug)]
+pub struct Answers<V> {
+    /// Whether there is an answer; without, nobody looks further.
+    is_asked: AtomicBool,
+    answers: RwLock<HashMap<Box<str>, V>>,
+}
+
+impl<V> Default for Answers<V> {
+    fn default() -> Self {
+        Answers { is_asked: AtomicBool::new(false), answers: RwLock::default() }
+    }
+}
+
+/// An answer is given as long as this is kept.
+#[derive(Debug)]
+#[must_use]
+pub struct Given<V> {
+    answers: Arc<Answers<V>>,
+    question: Box<str>,
+}
+
+impl<V> Answers<V> {
+    /// Has whoever asks for `question` answered from now on.
+    pub fn give(self: &Arc<Self>, question: &str, answer: V) -> Given<V> {
+        self.write(|answers| drop(answers.insert(question.into(), answer)));
+        Given { answers: Arc::clone(self), question: question.into() }
+    }
+
+    /// Whether there is an answer to anything.
+    pub fn is_asked(&self) -> bool {
+        self.is_asked.load(Ordering::Acquire)
+    }
+
+    fn write(&self, change: impl FnOnce(&mut HashMap<Box<str>, V>)) {
+        let mut answers = self.answers.write().unwrap_or_else(PoisonError::into_inner);
+        change(&mut answers);
+        self.is_asked.store(!answers.is_empty(), Ordering::Release);
+    }
+}
+
+impl<V: Clone> Answers<V> {
+    /// The answer to `question`, to the letter.
+    pub fn get(&self, question: &str) -> Option<V> {
+        if !self.is_asked() {
+            return None;
+        }
+        self.answers.read().unwrap_or_else(PoisonError::into_inner).get(question).cloned()
+    }
+}
+
+impl<V> Drop for Given<V> {
+    fn drop(&mut self) {
+        self.answers.write(|answers| drop(answers.remove(&self.question)));
+    }
+}
