@@ -91,6 +91,7 @@ tools:
 	command -v etcdctl >/dev/null || missing+=(etcd-client); \
 	command -v redis-server >/dev/null || missing+=(redis-server); \
 	command -v redis-cli >/dev/null || missing+=(redis-tools); \
+	command -v slapd >/dev/null || test -x /usr/sbin/slapd || missing+=(slapd); \
 	command -v promtool >/dev/null || missing+=(prometheus); \
 	python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3 python3-venv); \
 	$(install_missing)

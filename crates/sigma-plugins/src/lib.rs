@@ -7,6 +7,7 @@ mod auth;
 mod batch;
 mod condition;
 mod decisions;
+mod ldap;
 mod limit;
 mod log;
 mod log_throttle;

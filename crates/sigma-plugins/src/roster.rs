@@ -40,6 +40,8 @@ static ROSTER: &[&Descriptor] = &[
     &crate::auth::JWE_DECRYPT,
     &crate::auth::JWT_AUTH,
     &crate::auth::KEY_AUTH,
+    &crate::auth::LDAP_AUTH,
+    &crate::auth::LDAP_AUTH_ADVANCED,
     &crate::limit::conn::LIMIT_CONN,
     &crate::limit::count::LIMIT_COUNT,
     &crate::limit::req::LIMIT_REQ,

@@ -20,6 +20,7 @@ mod redis;
 mod relay;
 mod secrets;
 mod seeds;
+mod slapd;
 mod socket;
 mod streams;
 mod tls;
@@ -38,6 +39,7 @@ pub use ports::free_port;
 pub use redis::Redis;
 pub use relay::Relay;
 pub use seeds::for_seeds;
+pub use slapd::Slapd;
 pub use socket::{Address, Socket};
 
 use std::time::{Duration, Instant};

@@ -11,7 +11,8 @@ use crate::snapshot::Snapshot;
 
 /// Fields that the gateway or its plugins set for nodes, in lower case, beside those of
 /// [`is_forwarding`].
-const OWNED: [&str; 5] = [
+const OWNED: [&str; 6] = [
+    "x-authenticated-groups",
     "x-consumer-username",
     "x-consumer-custom-id",
     "x-consumer-groups",

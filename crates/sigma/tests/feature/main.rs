@@ -9,6 +9,7 @@ mod bodies;
 mod certificates;
 mod cli;
 mod client_certificates;
+mod directories;
 mod discovery;
 mod docs;
 mod go;

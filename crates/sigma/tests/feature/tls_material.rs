@@ -144,7 +144,7 @@ fn the_https_listener_of_a_sigma_json_serves() {
 }
 
 /// A program that runs the gateway with more in its environment.
-fn with_environment(dir: &Path, variables: &[(&str, &str)]) -> PathBuf {
+pub(crate) fn with_environment(dir: &Path, variables: &[(&str, &str)]) -> PathBuf {
     let exports: String =
         variables.iter().map(|(name, value)| format!("export {name}='{value}'\n")).collect();
     let (script, path) = (format!("#!/bin/sh\n{exports}exec '{SIGMA}' \"$@\"\n"), dir.join("sigma"));
