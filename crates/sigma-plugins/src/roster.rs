@@ -25,6 +25,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::auth::CONSUMER_RESTRICTION,
     &crate::security::CORS,
     &crate::security::CSRF,
+    &crate::auth::DIGEST_AUTH,
     &crate::rewrite::error_page::ERROR_PAGE,
     &crate::security::EXT_AUTHZ,
     &crate::traffic::fault_injection::FAULT_INJECTION,

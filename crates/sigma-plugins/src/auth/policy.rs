@@ -36,7 +36,7 @@ pub(super) struct AuthPolicy<S> {
     pub(super) hide_credentials: bool,
     /// The realm of the challenge in `WWW-Authenticate`.
     #[schemars(length(min = 1, max = 128), regex(pattern = r"^[ !#-\[\]-~]+$"), extend("default" = S::REALM))]
-    realm: String,
+    pub(super) realm: String,
     /// The consumer that stands for everybody who is not authenticated.
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<Box<str>>,
