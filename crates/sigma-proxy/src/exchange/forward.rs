@@ -15,6 +15,7 @@ use sigma_wire::Connection;
 
 use super::delivery::Delivery;
 use super::hedge::Raced;
+use super::local_reply::Draft;
 use super::plan::{Ended, Plan, State};
 use super::response::Verdict;
 use super::transfer::{Transfer, Upload};
@@ -53,7 +54,7 @@ impl Exchange<'_, '_> {
                 // Boxed, as few upstreams have one.
                 Some(limit) => Box::pin(self.pick_free(&mut plan, limit)).await?,
             };
-            if let Some(draft) = self.run_chains(Phase::BeforeProxy).await? {
+            if let Some(draft) = self.before_proxy(&plan, &node, &mut state).await? {
                 return self.reply(draft).await;
             }
             if state.body.is_none() {
@@ -94,6 +95,20 @@ impl Exchange<'_, '_> {
             }
         };
         Box::pin(self.deliver_local(*own)).await
+    }
+
+    /// The hooks before a request is sent. They see what the node gets, its Host included: some sign it.
+    async fn before_proxy(
+        &mut self,
+        plan: &Plan<'_>,
+        node: &Endpoint,
+        state: &mut State<'_>,
+    ) -> Result<Option<Box<Draft>>, Fault> {
+        if !self.has_hooks(Phase::BeforeProxy) {
+            return Ok(None);
+        }
+        self.address(plan, node, state);
+        self.run_chains(Phase::BeforeProxy).await
     }
 
     /// The time that the exchange has left.

@@ -57,7 +57,7 @@ impl Exchange<'_, '_> {
     /// Runs the hooks of a request phase, if plugins take part. A reply ends the exchange.
     pub(super) async fn run_chains(&mut self, phase: Phase) -> Result<Option<Box<Draft>>, Fault> {
         let Stage::Guided { route, merged } = &self.stage else { return Ok(None) };
-        if chains(&self.view, *route, merged.as_deref()).all(|chain| chain.phase(phase).is_empty()) {
+        if !self.has_hooks(phase) {
             return Ok(None);
         }
         let (view, route, merged) = (Rc::clone(&self.view), *route, merged.clone());
@@ -70,6 +70,12 @@ impl Exchange<'_, '_> {
             }
         }
         Ok(None)
+    }
+
+    /// Whether some plugin has a hook of this phase.
+    pub(super) fn has_hooks(&self, phase: Phase) -> bool {
+        let Stage::Guided { route, merged } = &self.stage else { return false };
+        chains(&self.view, *route, merged.as_deref()).any(|chain| !chain.phase(phase).is_empty())
     }
 
     /// Once it is known who the request is from: the consumer's plugins join the route's, and
