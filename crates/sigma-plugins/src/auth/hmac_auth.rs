@@ -238,7 +238,7 @@ fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
             "the digest may be left unsigned",
         ),
         (
-            "message_signatures/components",
+            "message_signatures.components",
             !signs_message,
             "\"@method\" and \"@target-uri\" in `components`",
             "method or path may be left unsigned",

@@ -445,7 +445,7 @@ fn what_is_left_open_or_idle_is_told() {
     check("hmac-auth", PluginScope::Http, both, &["signed_headers"]);
     let components = |names: &[&str]| rules(json!({"components": names}));
     check("hmac-auth", PluginScope::Http, components(&["@method", "@target-uri"]), &[]);
-    check("hmac-auth", PluginScope::Http, components(&["@path"]), &["message_signatures/components"]);
+    check("hmac-auth", PluginScope::Http, components(&["@path"]), &["message_signatures.components"]);
     check("jwt-auth", PluginScope::Consumer, json!({"key": "a", "secret": "s", "exp": 60}), &["exp"]);
     check("jwt-auth", PluginScope::Http, json!({}), &[]);
     check(
