@@ -63,6 +63,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::rewrite::static_files::STATIC_FILES,
     &crate::traffic::traffic_split::TRAFFIC_SPLIT,
     &crate::security::UA_RESTRICTION,
+    &crate::auth::UPSTREAM_AUTH,
     &crate::security::URI_BLOCKER,
     &crate::auth::WOLF_RBAC,
     &crate::traffic::workflow::WORKFLOW,

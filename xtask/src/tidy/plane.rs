@@ -72,6 +72,10 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugins/src/auth/tokens/source.rs",
                 "taken when an instance is built or first used, and on the control thread",
             ),
+            (
+                "crates/sigma-plugins/src/auth/upstream_auth/source.rs",
+                "taken when an instance is built; the other one on the control thread",
+            ),
             ("crates/sigma-plugins/src/batch.rs", "taken when an instance is built"),
             ("crates/sigma-plugins/src/limit/count/mod.rs", "taken when an instance is built"),
             (

@@ -56,6 +56,7 @@ mod strict;
 mod tls;
 mod tls_material;
 mod tls_offer;
+mod upstream_credentials;
 mod websocket;
 
 use std::time::Duration;

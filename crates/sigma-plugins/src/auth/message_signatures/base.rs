@@ -141,6 +141,17 @@ impl Component {
         }
     }
 
+    /// As it stands in what is signed.
+    pub(crate) fn item(&self) -> &Item {
+        &self.0
+    }
+
+    /// Whether a request has it.
+    pub(crate) fn is_in(&self, subject: &Subject<'_>) -> bool {
+        let own = name(&self.0).unwrap_or_default();
+        own.starts_with('@') || subject.headers.find(own.as_bytes()).is_some()
+    }
+
     /// A component without parameters.
     pub(crate) fn named(name: &str) -> Component {
         Component(Item::text(name))

@@ -25,6 +25,12 @@ pub(crate) fn matches(field: &[u8], body: &[u8]) -> bool {
     proven
 }
 
+/// The field for a body.
+pub(crate) fn of(body: &[u8]) -> String {
+    let value = Bare::Bytes(digest::digest(&SHA256, body).as_ref().to_vec());
+    Dictionary(vec![("sha-256".to_owned(), Member::Item(Item { value, params: Vec::new() }))]).write()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,5 +53,6 @@ mod tests {
         // One that is right does not excuse one that is wrong, nor does the last of two count.
         check(&format!("{SHA_256}, sha-512=:AAAA:"), false);
         check(&format!("sha-256=:AAAA:, {SHA_256}"), false);
+        assert_eq!(of(BODY), SHA_256);
     }
 }

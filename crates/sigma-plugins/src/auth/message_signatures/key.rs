@@ -2,9 +2,13 @@
 //! message says of it can only agree.
 
 use aws_lc_rs::hmac;
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::rsa::KeySize;
 use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ED25519, ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256,
-    RSA_PSS_2048_8192_SHA512, VerificationAlgorithm,
+    ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED,
+    ECDSA_P384_SHA384_FIXED_SIGNING, ED25519, EcdsaKeyPair, Ed25519KeyPair, ParsedPublicKey,
+    RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_SHA256, RSA_PSS_2048_8192_SHA512, RSA_PSS_SHA512, RsaEncoding,
+    RsaKeyPair, VerificationAlgorithm,
 };
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -90,6 +94,79 @@ impl Verifier<'_> {
                 hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, secret), text, signature).is_ok()
             }
             Verifier::Public(key) => key.key.verify_sig(text, signature).is_ok(),
+        }
+    }
+}
+
+/// What requests are signed with.
+pub(crate) enum Signer {
+    Secret(Box<hmac::Key>),
+    Rsa(Box<RsaKeyPair>, PairAlgorithm),
+    Ecdsa(Box<EcdsaKeyPair>, PairAlgorithm),
+    Ed25519(Box<Ed25519KeyPair>),
+}
+
+impl Signer {
+    /// A shared secret.
+    pub(crate) fn secret(secret: &[u8]) -> Signer {
+        Signer::Secret(Box::new(hmac::Key::new(hmac::HMAC_SHA256, secret)))
+    }
+
+    /// Reads a private key, PEM (PKCS #8).
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if it holds no private key of this algorithm.
+    pub(crate) fn parse(pem: &str, algorithm: PairAlgorithm) -> Result<Signer, String> {
+        let der = section(pem, &["PRIVATE KEY"]);
+        let der = der.ok_or("private_key: it is no PEM text with a private key (PKCS #8)")?;
+        let wrong = |_| format!("private_key: it is no key for {}", algorithm.name());
+        Ok(match algorithm {
+            PairAlgorithm::RsaPssSha512 | PairAlgorithm::RsaV15Sha256 => {
+                let pair = RsaKeyPair::from_pkcs8(&der).map_err(wrong)?;
+                if pair.public_modulus_len() < KeySize::Rsa2048.len() {
+                    return Err("private_key: an RSA key has 2048 bits or more".to_owned());
+                }
+                Signer::Rsa(Box::new(pair), algorithm)
+            }
+            PairAlgorithm::EcdsaP256Sha256 => {
+                let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &der).map_err(wrong)?;
+                Signer::Ecdsa(Box::new(pair), algorithm)
+            }
+            PairAlgorithm::EcdsaP384Sha384 => {
+                let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P384_SHA384_FIXED_SIGNING, &der).map_err(wrong)?;
+                Signer::Ecdsa(Box::new(pair), algorithm)
+            }
+            PairAlgorithm::Ed25519 => {
+                Signer::Ed25519(Box::new(Ed25519KeyPair::from_pkcs8_maybe_unchecked(&der).map_err(wrong)?))
+            }
+        })
+    }
+
+    /// The name of the key's algorithm.
+    pub(crate) fn algorithm(&self) -> &'static str {
+        match self {
+            Signer::Secret(_) => HMAC_SHA256,
+            Signer::Rsa(_, algorithm) | Signer::Ecdsa(_, algorithm) => algorithm.name(),
+            Signer::Ed25519(_) => PairAlgorithm::Ed25519.name(),
+        }
+    }
+
+    /// Signs a text. None if the system has no random bytes for it.
+    pub(crate) fn sign(&self, text: &[u8]) -> Option<Vec<u8>> {
+        let random = SystemRandom::new();
+        match self {
+            Signer::Secret(key) => Some(hmac::sign(key, text).as_ref().to_vec()),
+            Signer::Rsa(pair, algorithm) => {
+                let mut signature = vec![0; pair.public_modulus_len()];
+                let encoding: &'static dyn RsaEncoding = match algorithm {
+                    PairAlgorithm::RsaV15Sha256 => &RSA_PKCS1_SHA256,
+                    _ => &RSA_PSS_SHA512,
+                };
+                pair.sign(encoding, &random, text, &mut signature).ok()?;
+                Some(signature)
+            }
+            Signer::Ecdsa(pair, _) => Some(pair.sign(&random, text).ok()?.as_ref().to_vec()),
+            Signer::Ed25519(pair) => Some(pair.sign(text).as_ref().to_vec()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! HTTP message signatures (RFC 9421): what `hmac-auth` verifies.
+//! HTTP message signatures (RFC 9421): what `hmac-auth` verifies and `upstream-auth` makes.
 //!
 //! [`structured`] reads the fields that hold signatures, [`base`] writes the text that is signed, [`key`] has
 //! the algorithms, [`digest`] binds the body, [`verify`] puts them together.

@@ -32,7 +32,7 @@ pub(super) use discovery::{Known, Metadata, Provider, ProviderSettings};
 pub(super) use key::{Key, KeyRing, short_rsa_bits};
 pub(super) use source::{Ages, KeySource, Lookup, SourceSettings};
 pub(super) use token::{Claim, Token};
-pub(super) use web::{Address, Question, Reply, WebSettings, beside, object_of};
+pub(super) use web::{Address, Question, Reply, Web, WebSettings, beside, object_of};
 
 #[cfg(test)]
 pub(super) mod signing;
