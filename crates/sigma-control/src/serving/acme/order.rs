@@ -11,7 +11,7 @@ use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair, RsaK
 use sigma_config::resources::{AcmeChallenge, CertificateKey};
 use sigma_net::tls::certificate;
 use sigma_net::tls::pem::Pair;
-use sigma_net::tls::{Identity, Resumption, ServerIdentity, Versions};
+use sigma_net::tls::{Identity, Offer, Resumption, ServerIdentity, Versions};
 use sigma_proxy::challenges::{Challenges, Expected};
 
 use super::Wanted;
@@ -146,6 +146,7 @@ fn proof(name: &str, digest: &[u8]) -> Result<ServerIdentity, String> {
     let identity = Identity {
         pairs: vec![pair],
         versions: Versions::ALL,
+        offer: Offer::default(),
         client_auth: None,
         resumption: Resumption::Off,
     };
