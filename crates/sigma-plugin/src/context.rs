@@ -43,6 +43,8 @@ pub struct Tls {
     pub server_name: Option<String>,
     /// `TLSv1.3` …
     pub protocol: &'static str,
+    /// What the client's first message looks like (JA4).
+    pub ja4: Option<String>,
     /// The cipher suite's name.
     pub cipher: String,
     /// `SUCCESS`, `NONE` or `FAILED`.
@@ -70,6 +72,7 @@ impl Tls {
             "protocol" => Some(self.protocol),
             "cipher" => Some(&self.cipher),
             "server_name" => self.server_name.as_deref(),
+            "ja4" => self.ja4.as_deref(),
             "client_verify" => Some(&self.client_verify),
             "client_s_dn" => self.client_subject.as_deref(),
             "client_i_dn" => self.client_issuer.as_deref(),

@@ -401,6 +401,7 @@ mod tests {
             tls: Some(Rc::new(Tls {
                 server_name: some(),
                 protocol: "TLSv1.3",
+                ja4: some(),
                 client_subject: some(),
                 client_issuer: some(),
                 client_serial: some(),

@@ -72,6 +72,7 @@ pub const NAMES: &[&str] = &[
     "ssl_client_serial",
     "ssl_client_spiffe_id",
     "ssl_client_verify",
+    "ssl_ja4",
     "ssl_protocol",
     "ssl_server_name",
     "status",

@@ -10,6 +10,7 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::buffer::Buffer;
 use super::identity::Order;
+use super::ja4;
 use super::session::{RECORD_BYTES, Session, Side};
 use super::stream::{TlsStream, poll_drain, poll_fill};
 use super::{
@@ -166,6 +167,7 @@ pub async fn accept(
         let config =
             identity.config(versions, alpn, order, &options.offer).map_err(HandshakeError::Protocol)?;
         let connection = UnbufferedServerConnection::new(config).map_err(HandshakeError::Protocol)?;
+        let ja4 = ja4::fingerprint(hello.filled());
         let mut session = Session::new(Side::Server(connection), hello);
         // Before anything is judged: lists that come meanwhile are newer than the verdict.
         let revision = identity.client_auth().map_or(0, ClientAuth::revision);
@@ -181,7 +183,7 @@ pub async fn accept(
             return Err(HandshakeError::Proved);
         }
         let facts = server_facts(&mut socket, &mut session, identity, name)?;
-        let facts = Facts { revision, ..facts };
+        let facts = Facts { revision, ja4, ..facts };
         Ok(Stream::Tls(Box::new(TlsStream::new(socket, session, facts))))
     };
     deadline.bound(handshake).await.unwrap_or(Err(HandshakeError::TimedOut))

@@ -43,6 +43,8 @@ pub struct Facts {
     pub key_exchange: &'static str,
     /// The name that the client asked for.
     pub server_name: Option<Arc<str>>,
+    /// On the server's side: what the client's first message looks like (JA4).
+    pub ja4: Option<Box<str>>,
     /// The peer's certificates, its own first; empty if it gave none.
     pub peer_chain: Arc<[CertificateDer<'static>]>,
     /// On the server's side: what is known of the client's certificate.
@@ -70,6 +72,7 @@ impl Facts {
             cipher: suite.map_or("", cipher_name),
             key_exchange: group.and_then(|group| group.name().as_str()).unwrap_or(""),
             server_name: None,
+            ja4: None,
             peer_chain: connection.peer_certificates().unwrap_or_default().into(),
             client_certificate: ClientCertificate::NotAsked,
             revision: 0,

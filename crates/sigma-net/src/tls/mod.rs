@@ -22,6 +22,7 @@ mod der;
 mod facts;
 mod identity;
 mod offer;
+mod ja4;
 pub mod pem;
 mod resumption;
 mod revocation;

@@ -120,6 +120,7 @@ fn shown(facts: &Facts) -> Tls {
     let client_cert = own.map(|own| pem(own));
     Tls {
         server_name: facts.server_name.as_deref().map(str::to_owned),
+        ja4: facts.ja4.as_deref().map(str::to_owned),
         protocol: facts.version.as_str(),
         cipher: facts.cipher.to_owned(),
         client_verify: facts.client_certificate.as_str().to_owned(),
