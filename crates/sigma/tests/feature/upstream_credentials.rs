@@ -138,10 +138,10 @@ fn a_token_of_the_gateways_own() {
     assert_eq!(tokens.asked().len(), count);
     let asked = tokens.asked().pop().unwrap();
     assert!(asked.starts_with("POST /t HTTP/1.1\r\n"), "{asked}");
-    // `g+w:se%3Acret`, encoded as RFC 6749 wants it.
-    assert!(asked.to_lowercase().contains("authorization: basic zyt3onnljtnby3jlda=="), "{asked}");
+    // `g%20w:se%3Acret`, encoded as RFC 6749 wants it.
+    assert!(asked.to_lowercase().contains("authorization: basic zyuymhc6c2ulm0fjcmv0"), "{asked}");
     assert!(
-        asked.ends_with("\r\n\r\ngrant_type=client_credentials&scope=read+write&audience=api"),
+        asked.ends_with("\r\n\r\ngrant_type=client_credentials&scope=read%20write&audience=api"),
         "{asked}"
     );
     // Many at once who all need the first token: one asks.
@@ -154,7 +154,7 @@ fn a_token_of_the_gateways_own() {
     assert_eq!(tokens.asked().len(), count + 1);
     let asked = tokens.asked().pop().unwrap();
     assert!(
-        asked.ends_with("\r\n\r\ngrant_type=client_credentials&client_id=g+w&client_secret=se%3Acret"),
+        asked.ends_with("\r\n\r\ngrant_type=client_credentials&client_id=g%20w&client_secret=se%3Acret"),
         "{asked}"
     );
     // A token that ends soon is followed by another one, and nobody gets one that has ended.

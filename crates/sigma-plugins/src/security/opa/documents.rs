@@ -24,9 +24,12 @@ pub(super) struct Documents {
 /// What a document was made of. While it is kept nothing else can be at its place in memory.
 type Source = Arc<dyn Any>;
 
+/// A document, with what keeps its source in place; None where there is nothing to show.
+type Document = (Source, Option<Rc<str>>);
+
 /// The documents of one worker, by the place of what they show and their kind.
 #[derive(Default)]
-struct Kept(RefCell<HashMap<(usize, &'static str), (Source, Option<Rc<str>>)>>);
+struct Kept(RefCell<HashMap<(usize, &'static str), Document>>);
 
 impl Documents {
     pub(super) fn of(build: &Build<'_>) -> Documents {
