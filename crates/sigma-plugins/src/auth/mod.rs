@@ -25,6 +25,7 @@ mod message_signatures;
 mod multi_auth;
 mod openid_connect;
 mod policy;
+mod seal;
 mod tokens;
 mod upstream_auth;
 mod wolf;

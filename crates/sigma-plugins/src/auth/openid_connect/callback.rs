@@ -10,11 +10,11 @@ use sigma_plugin::counter::Shared;
 use sigma_plugin::variables::pairs;
 use sigma_plugin::{Context, Env, Reply, Step};
 
+use super::super::seal::only_cookie;
 use super::super::tokens::{Algorithm, Key, Lookup, Metadata, Token, beside, is_for};
 use super::Party;
 use super::login::{LOGIN_S, Pending, Reason, cookie_name};
 use super::questions::{Tokens, user_of};
-use super::seal::only_cookie;
 use super::session::{Session, unguessable};
 use super::session_config::SameSite;
 use super::store::login_cookie;

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sigma_plugin::{Context, Env, Reply, Step};
 
+use super::super::seal::cookies;
 use super::super::tokens::{Address, Metadata};
 use super::Party;
 use super::origin::origin;
-use super::seal::cookies;
 use super::session::{Sessions, unguessable};
 use super::store::login_cookie;
 

@@ -6,7 +6,6 @@
 //! | `bearer` | requests that bring a token |
 //! | `identity` | what somebody must claim, and what the node is told of them |
 //! | `questions` | what the provider is asked |
-//! | `seal` | what browsers keep and cannot read |
 //! | `session` | what is known of who has logged in, and for how long |
 //! | `store` | where sessions are |
 //! | `resume` | requests of those who have logged in |
@@ -26,7 +25,6 @@ mod logout;
 mod origin;
 mod questions;
 mod resume;
-mod seal;
 mod session;
 mod session_config;
 mod store;

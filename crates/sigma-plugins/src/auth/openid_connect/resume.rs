@@ -6,13 +6,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sigma_plugin::{Context, Env, Reply, Slot, Step};
 
+use super::super::seal::remove;
 use super::super::tokens::beside;
 use super::Party;
 use super::config::UnauthAction;
 use super::identity::{Told, claims_of, refuse_schema, refuse_scopes};
 use super::login::Reason;
 use super::questions::{Flights, Tokens};
-use super::seal::remove;
 use super::session::Session;
 
 /// Set-Cookie fields for the answer to this request.

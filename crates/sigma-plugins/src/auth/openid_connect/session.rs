@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sigma_plugin::machine::Machine;
 
+use super::super::seal::Seal;
 use super::config::Config;
 use super::questions::Tokens;
-use super::seal::Seal;
 use super::session_config::SessionConfig;
 
 /// What is known of somebody who has logged in. Times are seconds since 1970.

@@ -18,7 +18,7 @@ const CHUNK: usize = 3800;
 const MOST_CHUNKS: usize = 8;
 
 /// Seals and opens texts. What another secret, another provider or another purpose has sealed does not open.
-pub(super) struct Seal {
+pub(in crate::auth) struct Seal {
     secret: Vec<u8>,
     /// Whose texts these are.
     context: Vec<u8>,
@@ -26,7 +26,7 @@ pub(super) struct Seal {
 
 impl Seal {
     /// `context` tells those apart who share a secret.
-    pub(super) fn new(secret: &str, context: &[&str]) -> Seal {
+    pub(in crate::auth) fn new(secret: &str, context: &[&str]) -> Seal {
         let length = |text: &&str| text.len().to_be_bytes();
         let context = context.iter().flat_map(|text| [&length(text)[..], text.as_bytes()].concat());
         Seal { secret: secret.as_bytes().to_vec(), context: context.collect() }
@@ -43,7 +43,12 @@ impl Seal {
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if the system has no random bytes.
-    pub(super) fn seal(&self, purpose: &str, text: &[u8], machine: &dyn Machine) -> Result<Vec<u8>, String> {
+    pub(in crate::auth) fn seal(
+        &self,
+        purpose: &str,
+        text: &[u8],
+        machine: &dyn Machine,
+    ) -> Result<Vec<u8>, String> {
         let mut sealed = vec![0; SALT_BYTES];
         machine.fill_random(&mut sealed)?;
         let key = self.key(&sealed, purpose).ok_or("the session cannot be encrypted")?;
@@ -57,7 +62,7 @@ impl Seal {
     }
 
     /// Opens what was sealed for this purpose.
-    pub(super) fn open(&self, purpose: &str, sealed: &[u8]) -> Option<Vec<u8>> {
+    pub(in crate::auth) fn open(&self, purpose: &str, sealed: &[u8]) -> Option<Vec<u8>> {
         let (salt, text) = sealed.split_at_checked(SALT_BYTES)?;
         let mut text = text.to_vec();
         let nonce = Nonce::assume_unique_for_key([0; 12]);
@@ -73,14 +78,14 @@ fn part(name: &str, number: usize) -> String {
 }
 
 /// The only value of a cookie; None if there is none, or if there are several, of which anybody may have set one.
-pub(super) fn only_cookie<'h>(headers: &'h Headers, name: &str) -> Option<&'h [u8]> {
+pub(in crate::auth) fn only_cookie<'h>(headers: &'h Headers, name: &str) -> Option<&'h [u8]> {
     let mut values = cookies(headers).filter(|(known, _)| *known == name.as_bytes()).map(|(_, value)| value);
     let value = values.next()?;
     values.next().is_none().then_some(value)
 }
 
 /// All cookies of a request.
-pub(super) fn cookies(headers: &Headers) -> impl Iterator<Item = (&[u8], &[u8])> {
+pub(in crate::auth) fn cookies(headers: &Headers) -> impl Iterator<Item = (&[u8], &[u8])> {
     let pairs = headers.get_all(HeaderId::Cookie).flat_map(|line| line.split(|b| *b == b';'));
     pairs.map(<[u8]>::trim_ascii).filter_map(|pair| {
         let at = pair.iter().position(|b| *b == b'=')?;
@@ -89,7 +94,7 @@ pub(super) fn cookies(headers: &Headers) -> impl Iterator<Item = (&[u8], &[u8])>
 }
 
 /// What was sealed and split, put together again.
-pub(super) fn joined(headers: &Headers, name: &str) -> Option<Vec<u8>> {
+pub(in crate::auth) fn joined(headers: &Headers, name: &str) -> Option<Vec<u8>> {
     let mut text = only_cookie(headers, name)?.to_vec();
     for number in 2..=MOST_CHUNKS {
         // A part that is full has another behind it.
@@ -104,7 +109,7 @@ pub(super) fn joined(headers: &Headers, name: &str) -> Option<Vec<u8>> {
 
 /// The cookies of a sealed value, each with its value; empty values for those that the client has beyond. None if it
 /// is too large.
-pub(super) fn split(name: &str, sealed: &[u8], headers: &Headers) -> Option<Vec<(String, String)>> {
+pub(in crate::auth) fn split(name: &str, sealed: &[u8], headers: &Headers) -> Option<Vec<(String, String)>> {
     let text = URL_SAFE_NO_PAD.encode(sealed);
     let mut parts: Vec<(String, String)> = Vec::new();
     for (at, chunk) in text.as_bytes().chunks(CHUNK).enumerate() {
@@ -118,14 +123,14 @@ pub(super) fn split(name: &str, sealed: &[u8], headers: &Headers) -> Option<Vec<
 }
 
 /// The cookies of a value from this part on that the client has, without a value: to be forgotten.
-pub(super) fn leftovers(name: &str, from: usize, headers: &Headers) -> Vec<(String, String)> {
+pub(in crate::auth) fn leftovers(name: &str, from: usize, headers: &Headers) -> Vec<(String, String)> {
     let is_there = |name: &String| cookies(headers).any(|(known, _)| known == name.as_bytes());
     let names = (from..=MOST_CHUNKS).map(|number| part(name, number)).filter(is_there);
     names.map(|name| (name, String::new())).collect()
 }
 
 /// Takes the cookies of the gateway out of a request: the node has no use for them, and could use them.
-pub(super) fn remove(name: &str, headers: &mut Headers) {
+pub(in crate::auth) fn remove(name: &str, headers: &mut Headers) {
     let names: Vec<String> = (1..=MOST_CHUNKS).map(|number| part(name, number)).collect();
     let logins = format!("{name}_login_");
     let is_own = |known: &[u8]| {
