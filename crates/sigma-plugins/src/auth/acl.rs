@@ -50,7 +50,7 @@ HTTP/1.1 200 OK
 /// Allows or denies by the labels of the consumer, or by what a verified token says of its user.
 ///
 /// A label may hold several values: `infra,platform`, or `["infra","platform"]`. Without a consumer the claims
-/// count that `jwt-auth` with `store_in_ctx` leaves: `external_user_label_field` says where in them. A request
+/// count that `jwt-auth` with `store_in_ctx`, `dingtalk-auth` or `feishu-auth` leaves: `external_user_label_field` says where in them. A request
 /// with neither is answered 401.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["allow_labels"]}, {"required": ["deny_labels"]}]))]
@@ -169,6 +169,9 @@ struct Acl {
     reading: Reading,
 }
 
+/// The variables in which plugins leave what they know of a user that is no consumer, as JSON.
+const USERS: [&str; 2] = [super::code_login::USER_VARIABLE, "jwt_auth_payload"];
+
 impl Acl {
     fn new(build: &Build<'_>) -> Result<Acl, String> {
         let config: Config = build.config()?;
@@ -182,7 +185,8 @@ impl Acl {
             let labels = consumer.labels.iter();
             return Some(labels.map(|(name, text)| (name.to_string(), label_values::of(text))).collect());
         }
-        let Some(VarValue::Text(text)) = ctx.get(&VarName::parse("jwt_auth_payload")) else { return None };
+        let left = USERS.iter().find_map(|variable| ctx.get(&VarName::parse(variable)));
+        let Some(VarValue::Text(text)) = left else { return None };
         let claims: Value = serde_json::from_slice(&text).ok()?;
         Some(vec![(self.reading.key.clone(), self.reading.values(&claims))])
     }

@@ -1,0 +1,95 @@
+//! What authz-casdoor takes, and who it lets pass.
+
+use serde_json::json;
+use sigma_config::plugins::PluginScope;
+use sigma_http::Headers;
+
+use super::*;
+use crate::testing::{Case, entry, field, refusal, summary, warned};
+
+fn conf(more: Value) -> Value {
+    let mut conf = json!({
+        "endpoint_addr": "https://casdoor/base", "callback_url": "https://shop/back", "client_id": "shop",
+        "client_secret": "s3cret"
+    });
+    conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    conf
+}
+
+#[test]
+fn configurations() {
+    let check = |more: Value, expected: &str| {
+        let refused = refusal(NAME, &conf(more.clone()));
+        assert!(refused.contains(expected) && refused.is_empty() == expected.is_empty(), "{more}: {refused}");
+    };
+    check(json!({}), "");
+    check(json!({"endpoint_addr": "https://casdoor/"}), "failed to match pattern");
+    check(json!({"callback_url": "https://shop/a?b"}), "failed to match pattern");
+    check(
+        json!({"callback_url": "https://shop"}),
+        "`https://shop` has no path: browsers could not come back to it",
+    );
+    check(json!({"callback_url": "/back"}), "`/back` has no scheme");
+    let missing =
+        json!({"endpoint_addr": "https://casdoor", "callback_url": "https://shop/b", "client_id": "a"});
+    assert!(refusal(NAME, &missing).contains("property \"client_secret\" is required"));
+    let clear = conf(json!({"endpoint_addr": "http://casdoor", "callback_url": "http://shop/b"}));
+    assert_eq!(warned(NAME, PluginScope::Http, &clear), ["endpoint_addr", "callback_url"]);
+}
+
+#[test]
+fn only_a_token_that_lives_is_one() {
+    let check = |status: u16, body: &str, expected: Result<u64, &str>| {
+        let answer = Answer { status, headers: Headers::default(), body: body.into(), ..Answer::default() };
+        assert_eq!(
+            granted(Ok(answer)).as_ref().map_err(String::as_str),
+            expected.as_ref().map_err(|text| *text),
+            "{body}"
+        );
+    };
+    check(200, r#"{"access_token":"a","expires_in":60,"more":1}"#, Ok(60));
+    check(
+        200,
+        r#"{"access_token":"error: no such code","expires_in":0}"#,
+        Err("Casdoor does not know the code"),
+    );
+    check(200, r#"{"access_token":"","expires_in":60}"#, Err("Casdoor gives an empty token"));
+    check(200, r#"{"access_token":"a"}"#, Err("Casdoor gives no token"));
+    check(200, r#"{"access_token":"a","expires_in":0,"expires_in":60}"#, Err("Casdoor gives no token"));
+    check(200, "<html>", Err("Casdoor gives no token"));
+    check(302, r#"{"access_token":"a","expires_in":60}"#, Err("Casdoor answered 302"));
+}
+
+#[test]
+fn browsers_are_sent_and_come_back_once() {
+    let plugin = entry(NAME, conf(json!({}))).unwrap();
+    let mut case =
+        Case::new("GET //evil.test/a%20b?c=d HTTP/1.1\nHost: evil.test\nX-Forwarded-Host: evil.test");
+    let reply = case.run(&plugin, Phase::Access).unwrap();
+    let location = field(&reply, "Location").unwrap();
+    let (page, query) = location.split_once('?').unwrap();
+    assert_eq!((reply.status, page), (302, "https://casdoor/base/login/oauth/authorize"));
+    assert!(query.ends_with("&client_id=shop&redirect_uri=https%3A%2F%2Fshop%2Fback"), "{query}");
+    let state = query.split('&').find_map(|pair| pair.strip_prefix("state=")).unwrap().to_owned();
+    let cookie = field(&reply, "Set-Cookie").unwrap();
+    let cookie = cookie.split(';').next().unwrap().to_owned();
+    let mut back = |query: &str, cookie: &str| {
+        case.request(&format!("GET /back?{query} HTTP/1.1\nHost: shop\nCookie: {cookie}"));
+        summary(case.run(&plugin, Phase::Access).as_ref())
+    };
+    let invalid = "400 failed when accessing token. Invalid code or state";
+    assert_eq!(back(&format!("code=a&state={state}"), "a=b"), "503");
+    assert_eq!(back("", &cookie), invalid);
+    assert_eq!(back("code=a", &cookie), invalid);
+    assert_eq!(back(&format!("code=a&code=b&state={state}"), &cookie), invalid);
+    assert_eq!(back("code=a&state=1", &cookie), "400 invalid state");
+    // Nobody can be asked here.
+    assert_eq!(back(&format!("code=a&state={state}"), &cookie), "503");
+    assert_eq!(back(&format!("code=a&state={state}"), &cookie), "400 invalid state", "the state was used");
+    // A browser on its way has not logged in.
+    case.request(&format!("GET /orders HTTP/1.1\nHost: shop\nCookie: {cookie}"));
+    assert_eq!(summary(case.run(&plugin, Phase::Access).as_ref()), "302");
+    let other = entry(NAME, conf(json!({"client_secret": "other"}))).unwrap();
+    case.request(&format!("GET /back?code=a&state={state} HTTP/1.1\nHost: shop\nCookie: {cookie}"));
+    assert_eq!(summary(case.run(&other, Phase::Access).as_ref()), "503");
+}
