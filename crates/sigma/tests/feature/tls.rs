@@ -266,7 +266,8 @@ pub(crate) fn admin(gateway: &Gateway, method: &str, path: &str, body: &Value) -
     until(PATIENCE, || {
         Peer::connect(&gateway.admin_address()).map(|connected| peer = Some(connected)).is_ok()
     });
-    let mut peer = peer.unwrap();
+    // On a busy machine an answer takes its time.
+    let mut peer = peer.unwrap().with_deadline(PATIENCE);
     let head = format!("{method} /apisix/admin/{path} HTTP/1.1\r\nHost: admin\r\nX-API-KEY: test-key\r\n");
     let answer = peer.ask(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len())).unwrap();
     (answer.status(), answer.text())
