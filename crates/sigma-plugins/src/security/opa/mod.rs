@@ -63,7 +63,6 @@ $ curl -s -H 'X-User: root' http://127.0.0.1:9080/orders | grep x-user
     "x-user": "jack",
 $ curl -i http://127.0.0.1:9080/closed/orders
 HTTP/1.1 302 Found
-…
 Location: /login
 …
 log in
