@@ -69,8 +69,9 @@ impl SharedPages {
             let is_begun = reader.page.lock().is_begun;
             if !is_begun {
                 if let Some(before) = last.upgrade() {
-                    // One whose readers are slow goes on beside the next.
-                    drop(tokio::time::timeout(PATIENCE, before.over()).await);
+                    // One whose readers are slow goes on beside the next. One that waits for the thread would
+                    // only wait longer, and at the end be the oldest of too many.
+                    while tokio::time::timeout(PATIENCE, before.over()).await.is_err() && before.is_due() {}
                 }
                 *last = Arc::downgrade(&reader.page);
                 self.begin(&reader.page);
@@ -205,6 +206,12 @@ impl Page {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing that holds the lock panics but for want of memory, which ends the process.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the thread is to make its next piece.
+    fn is_due(&self) -> bool {
+        let state = self.lock();
+        state.end.is_none() && state.pieces.is_none()
     }
 
     /// One more who reads it; None if all others have just left.
