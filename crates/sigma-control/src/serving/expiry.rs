@@ -144,7 +144,9 @@ fn say(certificate: &InUse, standing: Standing, now: i64) {
 pub(crate) async fn watch(publisher: Arc<Publisher>) {
     let (mut told, mut seen, mut looked) = (Told::default(), Weak::new(), Instant::now());
     loop {
-        if let Some(snapshot) = publisher.state().snapshot.clone() {
+        // Before the rest, so that nobody waits for the state while dates are read.
+        let snapshot = publisher.state().snapshot.clone();
+        if let Some(snapshot) = snapshot {
             let current = Arc::downgrade(&snapshot);
             if !Weak::ptr_eq(&current, &seen) || looked.elapsed() >= PERIOD {
                 (seen, looked) = (current, Instant::now());
