@@ -25,7 +25,7 @@ use super::start::{
 use super::usage::Usage;
 use crate::operators;
 use crate::operators::running::{Command, Running, STOPPING};
-use crate::serving::acme::Ordered;
+use crate::serving::acme::{Keeper, Ordered};
 use crate::serving::desired::{Batch, Desired};
 use crate::serving::edit::Edit;
 use crate::serving::endpoints::Endpoints;
@@ -191,12 +191,39 @@ fn secrets(settings: &sigma_config::settings::Settings) -> Secrets {
     secrets
 }
 
-/// Takes in what the store has, and what an earlier process had of it.
-async fn load_stored(store: &Arc<dyn Store>, desired: &mut Desired) -> Result<(), StartError> {
-    let contents = store.load().await?;
-    desired.remember(&store.earlier());
-    desired.reload(&contents, &mut Batch::default());
-    Ok(())
+/// Refuses a file whose plugins this build cannot serve.
+fn must_fit(source: &Source, checked: &Checked, plugins: &Plugins) -> Result<(), StartError> {
+    let unfit = examine::unfit(&checked.config, &plugins.enabled);
+    if unfit.is_empty() { Ok(()) } else { Err(source.invalid(unfit).into()) }
+}
+
+/// The certificates that are ordered, and what looks after them, if any are.
+async fn ordered(settings: &sigma_config::settings::Settings) -> (Option<Arc<Ordered>>, Option<Keeper>) {
+    match &settings.acme {
+        Some(acme) => Some(Ordered::open(acme).await).unzip(),
+        None => (None, None),
+    }
+}
+
+/// Begins what goes on beside the traffic until the process ends.
+fn look_after(publisher: &Arc<Publisher>, health_file: Option<&HealthFile>, keeper: Option<Keeper>) {
+    if let Some(file) = health_file {
+        tokio::spawn(file.clone().keep(Arc::clone(publisher)));
+    }
+    tokio::spawn(expiry::watch(Arc::clone(publisher)));
+    if let Some(keeper) = keeper {
+        tokio::spawn(keeper.run());
+    }
+}
+
+/// What is desired with what the store has, if there is one, and what an earlier process had of it.
+async fn with_stored(mut desired: Desired, store: Option<&Arc<dyn Store>>) -> Result<Desired, StartError> {
+    if let Some(store) = store {
+        let contents = store.load().await?;
+        desired.remember(&store.earlier());
+        desired.reload(&contents, &mut Batch::default());
+    }
+    Ok(desired)
 }
 
 impl Supervisor {
@@ -213,10 +240,7 @@ impl Supervisor {
         let signals = Signals::receive().map_err(StartError::Signals)?;
         let plugins = Plugins::new(&options.plugins, &checked.config.settings);
         let keyring = keyring(&checked.config.settings)?;
-        let unfit = examine::unfit(&checked.config, &plugins.enabled);
-        if !unfit.is_empty() {
-            return Err(options.source.invalid(unfit).into());
-        }
+        must_fit(&options.source, &checked, &plugins)?;
         let store = open_store(&checked.config).await?;
         let settings = &checked.config.settings;
         let secrets = secrets(settings);
@@ -229,17 +253,11 @@ impl Supervisor {
         let desired = |checked| Desired::new(checked, Arc::clone(&plugins.enabled) as _, keyring.clone());
         let health_file = HealthFile::of(&settings.health_file);
         let endpoints = endpoints(settings, workers, health_file.as_ref()).await;
-        let (ordered, keeper) = match &settings.acme {
-            Some(acme) => Some(Ordered::open(acme).await).unzip(),
-            None => (None, None),
-        };
+        let (ordered, keeper) = ordered(settings).await;
         let nothing = desired(Checked::default());
         let publisher = Publisher::new(nothing, endpoints, compiler, secrets, ordered.clone());
         let publisher = Arc::new(publisher);
-        let mut desired = desired(checked);
-        if let Some(store) = &store {
-            load_stored(store, &mut desired).await?;
-        }
+        let desired = with_stored(desired(checked), store.as_ref()).await?;
         let closes = store.is_some() || options.source.skip_invalid;
         let whole = publisher.compile(desired, closes).await;
         let whole = whole.map_err(|failures| options.source.invalid(problems(failures)))?;
@@ -249,22 +267,15 @@ impl Supervisor {
         let pinned: &[usize] = if settings.pin_workers { &cpus } else { &[] };
         let (tell, commands) = mpsc::channel(COMMANDS);
         let (counters, node) = (inheritance.counters().to_vec(), Arc::clone(&plugins.node));
-        let running = Running::new(counters, node, Arc::clone(&publisher), store.clone(), tell);
-        let running = Arc::new(running);
+        let running = Arc::new(Running::new(counters, node, Arc::clone(&publisher), store.clone(), tell));
         // Before anything accepts traffic: whoever sees the gateway up may ask how it is.
         operators::serve(&settings, &running, store.as_ref(), &plugins, keyring).await?;
         let gateway = Gateway::start(Arc::clone(&current), inheritance, pinned, writer)?;
         running.set_unready(None);
         let pid_file = write_pid_file(&settings)?;
-        if let Some(file) = &health_file {
-            tokio::spawn(file.clone().keep(Arc::clone(&publisher)));
-        }
+        look_after(&publisher, health_file.as_ref(), keeper);
         let sharing = settings.health_sharing.zip(store.as_ref());
         let health_sharing = sharing.map(|(how, store)| HealthSharing::begin(how, store, &publisher));
-        tokio::spawn(expiry::watch(Arc::clone(&publisher)));
-        if let Some(keeper) = keeper {
-            tokio::spawn(keeper.run());
-        }
         let revision = publisher.state().desired.revision();
         let supervisor = Supervisor {
             usage: Usage::of(&plugins.node),
