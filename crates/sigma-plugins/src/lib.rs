@@ -18,6 +18,7 @@ mod redis;
 mod rewrite;
 pub mod roster;
 mod security;
+mod service;
 #[cfg(test)]
 pub(crate) mod testing;
 mod traffic;

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use aws_lc_rs::rand;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
-use sigma_config::Problem;
+use serde_json::{Map, Value};
 use sigma_config::described::schema_of;
 use sigma_config::template::Template;
 use sigma_http::{HeaderId, Headers, Method};
@@ -21,6 +20,7 @@ use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseS
 use crate::decisions::{self, Bound, Decisions, Known};
 use crate::log_throttle::LogThrottle;
 use crate::rewrite::fields::{frames, is_name};
+use crate::service::{Keepalive, warnings};
 
 /// The plugin.
 pub(crate) static FORWARD_AUTH: Descriptor = Descriptor {
@@ -28,7 +28,7 @@ pub(crate) static FORWARD_AUTH: Descriptor = Descriptor {
     priority: 2002,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
-    warnings: Some(|_, conf| warnings(conf)),
+    warnings: Some(|_, conf| warnings(conf, &["uri"], "the service")),
     variables: &[
         VariablePlace::guard("extra_headers.*", VariableForm::Template),
         VariablePlace::guard("cache.key.*", VariableForm::Template),
@@ -113,15 +113,8 @@ struct Config {
     /// Milliseconds for the call.
     #[schemars(range(min = 1, max = 60000), extend("default" = 3000))]
     timeout: u64,
-    /// Whether connections are kept.
-    #[schemars(extend("default" = true))]
-    keepalive: bool,
-    /// Milliseconds that a kept connection may idle.
-    #[schemars(range(min = 1000), extend("default" = 60_000))]
-    keepalive_timeout: u64,
-    /// Connections that each worker keeps.
-    #[schemars(range(min = 1), extend("default" = 5))]
-    keepalive_pool: u64,
+    #[serde(flatten)]
+    keepalive: Keepalive,
     /// Whether the service's certificate is verified.
     #[schemars(extend("default" = true))]
     ssl_verify: bool,
@@ -220,31 +213,10 @@ fn is_reserved(name: &str) -> bool {
     frames(name) || HeaderId::of(name.as_bytes()) == HeaderId::Host
 }
 
-fn warnings(conf: &Value) -> Vec<Problem> {
-    let mut found = Vec::new();
-    if conf.get("uri").and_then(Value::as_str).is_some_and(|uri| uri.starts_with("http://")) {
-        let message = "the service is asked in cleartext";
-        found.push(Problem::new("uri", "cleartext", message).hint("use https where others may listen"));
-    }
-    if conf.get("ssl_verify") == Some(&Value::Bool(false)) {
-        let message = "anybody may answer in the service's place";
-        found.push(Problem::new("ssl_verify", "unverified", message).hint("leave it out"));
-    }
-    found
-}
-
 /// The service as an upstream.
 fn upstream(conf: &Value) -> Option<InlineUpstream> {
     let config = Config::deserialize(conf).ok()?;
-    let mut upstream = config.uri.upstream(config.ssl_verify, config.timeout);
-    let mut pool = json!({
-        "size": config.keepalive_pool,
-        "idle_timeout": config.keepalive_timeout as f64 / 1000.0,
-    });
-    if !config.keepalive {
-        pool["requests"] = 1.into();
-    }
-    upstream["keepalive_pool"] = pool;
+    let upstream = config.keepalive.upstream(&config.uri, config.ssl_verify, config.timeout);
     Some(InlineUpstream { name: SERVICE.to_owned(), upstream })
 }
 
@@ -502,6 +474,8 @@ impl Plugin for ForwardAuth {
 #[cfg(test)]
 mod tests {
     use sigma_config::plugins::PluginScope;
+
+    use serde_json::json;
 
     use super::*;
     use crate::testing::{Case, entry, refusal, summary};

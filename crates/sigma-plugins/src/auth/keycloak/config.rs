@@ -2,12 +2,14 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use sigma_config::Problem;
 use sigma_config::resources::Confidential;
 use sigma_plugin::Configuration;
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::Service;
+
+use crate::service::{self, Keepalive};
 
 /// Lets a request pass if Keycloak grants the permission for it (UMA).
 ///
@@ -60,15 +62,8 @@ pub(super) struct Config {
     /// Seconds for which the document and the gateway's own token are kept at most.
     #[schemars(range(min = 1), extend("default" = 86_400))]
     pub(super) cache_ttl_seconds: u64,
-    /// Whether connections are kept.
-    #[schemars(extend("default" = true))]
-    keepalive: bool,
-    /// Milliseconds that a kept connection may idle.
-    #[schemars(range(min = 1000), extend("default" = 60_000))]
-    keepalive_timeout: u64,
-    /// Connections that each worker keeps.
-    #[schemars(range(min = 1), extend("default" = 5))]
-    keepalive_pool: u64,
+    #[serde(flatten)]
+    keepalive: Keepalive,
     /// Where a client is sent that may not pass.
     #[schemars(length(min = 1, max = 2048))]
     pub(super) access_denied_redirect_uri: Option<String>,
@@ -147,30 +142,16 @@ pub(super) fn upstreams(conf: &Value) -> Vec<InlineUpstream> {
         (RESOURCES_ENDPOINT, &config.resource_registration_endpoint),
     ];
     let found = urls.into_iter().filter_map(|(name, service)| Some((name, service.as_ref()?)));
-    let found = found.map(|(name, service)| {
-        let mut upstream = service.upstream(config.ssl_verify, config.timeout);
-        let idle_s = config.keepalive_timeout as f64 / 1000.0;
-        upstream["keepalive_pool"] = json!({ "size": config.keepalive_pool, "idle_timeout": idle_s });
-        if !config.keepalive {
-            upstream["keepalive_pool"]["requests"] = 1.into();
-        }
-        InlineUpstream { name: name.to_owned(), upstream }
+    let found = found.map(|(name, service)| InlineUpstream {
+        name: name.to_owned(),
+        upstream: config.keepalive.upstream(service, config.ssl_verify, config.timeout),
     });
     found.collect()
 }
 
 pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
-    let mut found = Vec::new();
-    for name in [DISCOVERY, TOKEN_ENDPOINT, RESOURCES_ENDPOINT] {
-        if conf.get(name).and_then(Value::as_str).is_some_and(|url| url.starts_with("http://")) {
-            let message = "Keycloak is asked in cleartext";
-            found.push(Problem::new(name, "cleartext", message).hint("use https where others may listen"));
-        }
-    }
-    if conf.get("ssl_verify") == Some(&Value::Bool(false)) {
-        let message = "anybody may answer in Keycloak's place";
-        found.push(Problem::new("ssl_verify", "unverified", message).hint("leave it out"));
-    }
+    let urls = [DISCOVERY, TOKEN_ENDPOINT, RESOURCES_ENDPOINT];
+    let mut found = service::warnings(conf, &urls, "Keycloak");
     for name in ["refresh_token_expires_in", "refresh_token_expires_leeway"] {
         if conf.get(name).is_some() {
             let message = format!("`{name}` has no effect: no refresh tokens are used");

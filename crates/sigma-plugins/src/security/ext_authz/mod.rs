@@ -11,7 +11,6 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_config::Problem;
 use sigma_config::template::Template;
 use sigma_http::{HeaderId, Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
@@ -24,6 +23,7 @@ use sigma_plugin::{
 };
 
 use crate::log_throttle::LogThrottle;
+use crate::service::warnings;
 use messages::{
     Address, Attributes, CHECK, CheckRequest, HttpRequest, Peer, Request, SocketAddress, Timestamp,
     TlsSession,
@@ -36,7 +36,7 @@ pub(crate) static EXT_AUTHZ: Descriptor = Descriptor {
     priority: 2003,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
-    warnings: Some(|_, conf| warnings(conf)),
+    warnings: Some(|_, conf| warnings(conf, &["uri"], "the authoriser")),
     variables: &[VariablePlace::guard("context_extensions.*", VariableForm::Template)],
     upstreams: Some(|conf| upstream(conf).into_iter().collect()),
     build: |build| Ok(Arc::new(ExtAuthz::new(build)?)),
@@ -140,19 +140,6 @@ impl Configuration for Config {
             None => Ok(()),
         }
     }
-}
-
-fn warnings(conf: &Value) -> Vec<Problem> {
-    let mut found = Vec::new();
-    if conf.get("uri").and_then(Value::as_str).is_some_and(|uri| uri.starts_with("http://")) {
-        let message = "the authoriser is asked in cleartext";
-        found.push(Problem::new("uri", "cleartext", message).hint("use https where others may listen"));
-    }
-    if conf.get("ssl_verify") == Some(&Value::Bool(false)) {
-        let message = "anybody may answer in the authoriser's place";
-        found.push(Problem::new("ssl_verify", "unverified", message).hint("leave it out"));
-    }
-    found
 }
 
 /// The authoriser as an upstream.

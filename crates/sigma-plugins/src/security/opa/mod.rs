@@ -9,7 +9,6 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sigma_config::Problem;
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
@@ -20,6 +19,7 @@ use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseS
 
 use crate::log_throttle::LogThrottle;
 use crate::rewrite::fields::{frames, is_name};
+use crate::service::{Keepalive, warnings};
 use documents::Documents;
 
 /// The plugin.
@@ -28,7 +28,7 @@ pub(crate) static OPA: Descriptor = Descriptor {
     priority: 2001,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
-    warnings: Some(|_, conf| warnings(conf)),
+    warnings: Some(|_, conf| warnings(conf, &["host"], "the agent")),
     upstreams: Some(|conf| upstream(conf).into_iter().collect()),
     build: |build| Ok(Arc::new(Opa::new(build)?)),
     ..Descriptor::of::<Config>()
@@ -94,15 +94,8 @@ struct Config {
     /// Milliseconds for the call.
     #[schemars(range(min = 1, max = 60000), extend("default" = 3000))]
     timeout: u64,
-    /// Whether connections are kept.
-    #[schemars(extend("default" = true))]
-    keepalive: bool,
-    /// Milliseconds that a kept connection may idle.
-    #[schemars(range(min = 1000), extend("default" = 60_000))]
-    keepalive_timeout: u64,
-    /// Connections that each worker keeps.
-    #[schemars(range(min = 1), extend("default" = 5))]
-    keepalive_pool: u64,
+    #[serde(flatten)]
+    keepalive: Keepalive,
     /// Whether the agent gets the route, with the plugins of its service and plugin config.
     #[schemars(extend("default" = false))]
     with_route: bool,
@@ -141,29 +134,10 @@ impl Configuration for Config {
     }
 }
 
-fn warnings(conf: &Value) -> Vec<Problem> {
-    let mut found = Vec::new();
-    if conf.get("host").and_then(Value::as_str).is_some_and(|uri| uri.starts_with("http://")) {
-        let message = "the agent is asked in cleartext";
-        found.push(Problem::new("host", "cleartext", message).hint("use https where others may listen"));
-    }
-    if conf.get("ssl_verify") == Some(&Value::Bool(false)) {
-        let message = "anybody may answer in the agent's place";
-        found.push(Problem::new("ssl_verify", "unverified", message).hint("leave it out"));
-    }
-    found
-}
-
 /// The agent as an upstream.
 fn upstream(conf: &Value) -> Option<InlineUpstream> {
     let config = Config::deserialize(conf).ok()?;
-    let mut upstream = config.host.upstream(config.ssl_verify, config.timeout);
-    let mut pool =
-        json!({"size": config.keepalive_pool, "idle_timeout": config.keepalive_timeout as f64 / 1000.0});
-    if !config.keepalive {
-        pool["requests"] = 1.into();
-    }
-    upstream["keepalive_pool"] = pool;
+    let upstream = config.keepalive.upstream(&config.host, config.ssl_verify, config.timeout);
     Some(InlineUpstream { name: AGENT.to_owned(), upstream })
 }
 
