@@ -66,10 +66,9 @@ const BANS: &[Ban] = &[
                 "held while a pointer is copied, for the pages of operators",
             ),
             ("crates/sigma-plugins/src/auth/openid_connect/questions.rs", "on the control thread"),
-            ("crates/sigma-plugins/src/auth/tokens/discovery.rs", "taken when an instance is built"),
             ("crates/sigma-plugins/src/auth/tokens/fetched.rs", "on the control thread"),
             (
-                "crates/sigma-plugins/src/auth/tokens/source.rs",
+                "crates/sigma-plugins/src/auth/tokens/registry.rs",
                 "taken when an instance is built or first used, and on the control thread",
             ),
             (

@@ -1,15 +1,15 @@
 //! What an OpenID provider says of itself (OpenID Connect Discovery 1.0).
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 use sigma_plugin::{Env, Node};
 
 use super::fetched::{Document, Fetched, Turn};
+use super::registry::Registry;
 use super::source::{Ages, KeySource, SourceSettings, Sources};
 use super::web::{Address, Web, WebSettings, object_of};
 
@@ -18,9 +18,6 @@ const SUFFIX: &str = "/.well-known/openid-configuration";
 
 /// How long a provider's document is used.
 const MAX_AGE: Duration = Duration::from_secs(86_400);
-
-/// Providers that are kept although no configuration names them.
-const MOST_IDLE: usize = 64;
 
 /// All that tells one provider from another.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -75,8 +72,7 @@ pub(in crate::auth) enum Known {
 }
 
 /// The providers of the gateway.
-#[derive(Default)]
-struct Providers(Mutex<HashMap<ProviderSettings, Arc<Provider>>>);
+type Providers = Registry<ProviderSettings, Provider>;
 
 impl Document for Metadata {
     type Holder = Provider;
@@ -117,7 +113,7 @@ impl Metadata {
         };
         let keys = endpoint("jwks_uri")?.map(|address| {
             let (web, ages) = (settings.web.clone(), settings.keys.clone());
-            sources.get(SourceSettings { address, web, ages })
+            sources.get(SourceSettings { address, web, ages }, KeySource::new)
         });
         Ok(Metadata {
             issuer: issuer.to_owned(),
@@ -140,24 +136,12 @@ impl Provider {
 
     /// The one provider with these settings. For instances to keep, not to be called per request.
     pub(in crate::auth) fn of(settings: ProviderSettings, node: &Node) -> Arc<Provider> {
-        let providers = node.part(Providers::default);
-        // A panic elsewhere leaves a table as good as before.
-        let mut known = providers.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(provider) = known.get(&settings) {
-            return Arc::clone(provider);
-        }
-        if known.values().filter(|provider| Arc::strong_count(provider) == 1).count() > MOST_IDLE {
-            known.retain(|_, provider| Arc::strong_count(provider) > 1);
-        }
-        let ages = Ages { max_age: MAX_AGE, ..settings.keys.clone() };
-        let provider = Arc::new(Provider {
+        node.part(Providers::default).get(settings, |settings| Provider {
             web: Web::new(settings.web.clone()),
-            document: Fetched::new(ages.rule()),
-            settings: settings.clone(),
+            document: Fetched::new(Ages { max_age: MAX_AGE, ..settings.keys.clone() }.rule()),
+            settings,
             sources: node.part(Sources::default),
-        });
-        known.insert(settings, Arc::clone(&provider));
-        provider
+        })
     }
 
     /// What it says of itself.

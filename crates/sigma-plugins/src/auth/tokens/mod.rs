@@ -7,6 +7,7 @@
 //! | `claims` | whether what a token claims is what was asked for |
 //! | `key` | a key that signatures are verified with, from a secret or PEM |
 //! | `key_set` | the keys of an issuer (RFC 7517) |
+//! | `registry` | what equal settings share |
 //! | `fetched` | how something is fetched once for all who need it |
 //! | `freshness` | when those are fetched anew, as a rule without a clock |
 //! | `discovery` | what an OpenID provider says of itself |
@@ -21,6 +22,7 @@ mod fetched;
 mod freshness;
 mod key;
 mod key_set;
+mod registry;
 mod source;
 mod token;
 mod verdicts;

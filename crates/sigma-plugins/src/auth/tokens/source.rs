@@ -1,10 +1,9 @@
 //! Where the keys of an issuer come from, and who holds them.
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sigma_plugin::{Env, Node};
@@ -13,12 +12,10 @@ use super::algorithm::Algorithm;
 use super::fetched::{Document, Fetched, Turn, uptime_ms};
 use super::freshness::Freshness;
 use super::key_set::{Found, KeySet};
+use super::registry::Registry;
 use super::token::Token;
 use super::verdicts::Verdicts;
 use super::web::{Address, Web, WebSettings};
-
-/// Sources of the whole gateway that are kept although no configuration names them: until the next one does.
-const MOST_IDLE: usize = 64;
 
 /// How long what an issuer publishes is used.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -75,8 +72,7 @@ pub(in crate::auth) enum Lookup {
 }
 
 /// The sources of the gateway.
-#[derive(Default)]
-pub(super) struct Sources(Mutex<HashMap<SourceSettings, Arc<KeySource>>>);
+pub(super) type Sources = Registry<SourceSettings, KeySource>;
 
 impl Document for KeySet {
     type Holder = KeySource;
@@ -111,7 +107,17 @@ impl Document for KeySet {
 impl KeySource {
     /// The one source with these settings. For instances to keep, not to be called per request.
     pub(in crate::auth) fn of(settings: SourceSettings, node: &Node) -> Arc<KeySource> {
-        node.part(Sources::default).get(settings)
+        node.part(Sources::default).get(settings, KeySource::new)
+    }
+
+    pub(super) fn new(settings: SourceSettings) -> KeySource {
+        KeySource {
+            web: Web::new(settings.web.clone()),
+            keys: Fetched::new(settings.ages.rule()),
+            settings,
+            generation: AtomicU64::new(0),
+            fresh_until_ms: AtomicU64::new(0),
+        }
     }
 
     /// Verifies a token by the issuer's keys and an algorithm of `allowed`. A signature that this worker has
@@ -154,28 +160,5 @@ impl KeySource {
             verdicts.add(token, self, generation);
         }
         Lookup::Verified
-    }
-}
-
-impl Sources {
-    /// The one source with these settings.
-    pub(super) fn get(&self, settings: SourceSettings) -> Arc<KeySource> {
-        // A panic elsewhere leaves a table as good as before.
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(source) = known.get(&settings) {
-            return Arc::clone(source);
-        }
-        if known.values().filter(|source| Arc::strong_count(source) == 1).count() > MOST_IDLE {
-            known.retain(|_, source| Arc::strong_count(source) > 1);
-        }
-        let source = Arc::new(KeySource {
-            web: Web::new(settings.web.clone()),
-            keys: Fetched::new(settings.ages.rule()),
-            settings: settings.clone(),
-            generation: AtomicU64::new(0),
-            fresh_until_ms: AtomicU64::new(0),
-        });
-        known.insert(settings, Arc::clone(&source));
-        source
     }
 }
