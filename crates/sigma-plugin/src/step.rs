@@ -17,6 +17,9 @@ pub type Resume = Box<dyn FnOnce(&mut Context, &Env<'_>) -> Step>;
 /// Goes on once the request body was read, see [`Step::ReadBody`].
 pub type BodyResume = Box<dyn FnOnce(&mut Context, &Env<'_>, BodyRead) -> Step>;
 
+/// Goes on once the beginning of the request body was read, see [`Step::ReadStart`].
+pub type StartResume = Box<dyn FnOnce(&mut Context, &Env<'_>, BodyStart) -> Step>;
+
 /// The answer of a hook. Only waiting allocates.
 pub enum Step {
     /// The next plugin, please.
@@ -40,6 +43,14 @@ pub enum Step {
         limit: usize,
         /// The rest of the hook, which runs then.
         then: BodyResume,
+    },
+    /// The beginning of the request body is needed: up to the limit, or all of it if it is no longer. What is
+    /// behind that goes to the node as it comes.
+    ReadStart {
+        /// Most bytes that the hook is given.
+        limit: usize,
+        /// The rest of the hook, which runs then.
+        then: StartResume,
     },
 }
 
@@ -114,6 +125,12 @@ impl Step {
                 };
                 Step::ReadBody { limit, then: Box::new(resume) }
             }
+            Step::ReadStart { limit, then: resume } => {
+                let resume = move |ctx: &mut Context, env: &Env<'_>, start| {
+                    resume(ctx, env, start).and_then(ctx, env, then)
+                };
+                Step::ReadStart { limit, then: Box::new(resume) }
+            }
         }
     }
 }
@@ -135,6 +152,10 @@ impl Step {
                     let read = if fits.is_some() { BodyRead::Whole } else { BodyRead::TooLarge };
                     ctx.body = fits.or(ctx.body.take());
                     then(ctx, env, read)
+                }
+                Step::ReadStart { limit, then } => {
+                    ctx.body = body.take().or(ctx.body.take());
+                    then(ctx, env, BodyStart::of(ctx.body.as_deref().unwrap_or_default(), limit))
                 }
             };
         }
@@ -234,6 +255,24 @@ pub enum BodyRead {
     Whole,
     /// It is over the limit; what was read is passed on unchanged if the exchange goes on.
     TooLarge,
+}
+
+/// What was read of the request body for a [`Step::ReadStart`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BodyStart {
+    /// The first bytes, up to the limit.
+    pub bytes: Vec<u8>,
+    /// There are no more.
+    pub is_whole: bool,
+}
+
+impl BodyStart {
+    /// The beginning of what is known of a body. Whether there is more behind `known` shows only if that is
+    /// longer than the limit.
+    pub fn of(known: &[u8], limit: usize) -> BodyStart {
+        let bytes = known[..known.len().min(limit)].to_vec();
+        BodyStart { bytes, is_whole: known.len() <= limit }
+    }
 }
 
 /// A response of a plugin's own.

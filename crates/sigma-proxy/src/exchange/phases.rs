@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId};
-use sigma_plugin::step::{BodyRead, Reply};
+use sigma_plugin::step::{BodyRead, BodyStart, Reply};
 use sigma_plugin::{Context, Entry, Env, Phase, Step};
 use sigma_wire::Departure;
 
@@ -155,41 +155,51 @@ impl Exchange<'_, '_> {
                     let read = self.read_body(limit).await?;
                     then(&mut self.scratch.ctx, &env(self.worker, view), read)
                 }
+                Step::ReadStart { limit, then } => {
+                    let start = BodyStart::of(self.read_beyond(limit).await?, limit);
+                    then(&mut self.scratch.ctx, &env(self.worker, view), start)
+                }
             };
         }
     }
 
     /// Reads the request body into memory, unless it was read before.
     async fn read_body(&mut self, limit: usize) -> Result<BodyRead, Fault> {
-        if let Some(body) = &self.scratch.ctx.body {
-            return Ok(if body.len() > limit { BodyRead::TooLarge } else { BodyRead::Whole });
-        }
-        if self.scratch.body.is_partly_read() {
+        if self.scratch.ctx.body.is_none()
+            && matches!(self.down.body_length(), BodyLength::Known(n) if n > limit as u64)
+        {
             return Ok(BodyRead::TooLarge);
         }
-        let length = self.down.body_length();
-        if matches!(length, BodyLength::Known(n) if n > limit as u64) {
-            return Ok(BodyRead::TooLarge);
-        }
-        if !length.is_empty() {
+        let known = self.read_beyond(limit).await?;
+        Ok(if known.len() > limit { BodyRead::TooLarge } else { BodyRead::Whole })
+    }
+
+    /// What is known of the request body once it was read to its end or beyond `limit`. Read to its end it stands
+    /// in [`Context::body`].
+    async fn read_beyond(&mut self, limit: usize) -> Result<&[u8], Fault> {
+        let is_whole = self.scratch.ctx.body.is_some();
+        if !is_whole && self.down.body_length().is_empty() {
+            self.scratch.ctx.body = Some(self.scratch.body.take_read());
+        } else if !is_whole {
             self.invite_body();
             let timeout_ms = u64::from(self.view.snapshot.settings.timeouts.request_body_ms);
-            self.down.deadline().set(timeout_ms);
-            while let Frame::Data(data) = self.next_body_frame().await? {
-                let read = self.scratch.body.reading();
-                read.extend_from_slice(&data);
+            let seen = self.scratch.body.read().len();
+            while self.scratch.body.read().len() <= limit {
                 self.down.deadline().set(timeout_ms);
-                if read.len() > limit {
-                    if let Some(copy) = &self.scratch.ctx.request_copy {
-                        copy.see(read);
-                    }
-                    return Ok(BodyRead::TooLarge);
-                }
+                let Frame::Data(data) = self.next_body_frame().await? else {
+                    self.scratch.ctx.body = Some(self.scratch.body.take_read());
+                    break;
+                };
+                self.scratch.body.reading().extend_from_slice(&data);
             }
             self.down.deadline().clear();
+            if let Some(copy) = &self.scratch.ctx.request_copy
+                && let Some(new) = self.scratch.body.read().get(seen..)
+            {
+                copy.see(new);
+            }
         }
-        self.scratch.ctx.body = Some(self.scratch.body.take_read());
-        Ok(BodyRead::Whole)
+        Ok(self.scratch.ctx.body.as_deref().unwrap_or(self.scratch.body.read()))
     }
 
     /// A client that waits for permission to send its body gets it (RFC 9110 §10.1.1).

@@ -47,9 +47,9 @@ impl RequestBody {
         &mut self.read
     }
 
-    /// Whether a plugin has read the beginning of the body, and only that.
-    pub(super) fn is_partly_read(&self) -> bool {
-        !self.read.is_empty()
+    /// What a plugin has read of a body whose end it has not seen.
+    pub(super) fn read(&self) -> &[u8] {
+        &self.read
     }
 
     /// The body that was read whole.
