@@ -3,6 +3,7 @@
 //! To add one: write its file in the folder of the question it answers, and its line in
 //! [`roster`]. `docs/writing-a-plugin.md` builds one from nothing.
 
+mod asked_once;
 mod auth;
 mod batch;
 mod condition;

@@ -5,7 +5,6 @@
 
 mod acl;
 mod answers;
-mod asked_once;
 mod attach_consumer_label;
 mod basic_auth;
 mod cas;

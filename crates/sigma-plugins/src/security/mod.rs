@@ -4,6 +4,7 @@ mod cors;
 mod csrf;
 mod ext_authz;
 mod forward_auth;
+mod inquiry;
 mod ip_restriction;
 mod opa;
 mod rbac;

@@ -12,12 +12,12 @@ use sigma_plugin::{
 };
 
 use super::super::answers;
-use super::super::asked_once::{Question, forget};
 use super::super::form::Form;
 use super::{
     Party, TOKEN_URL, USER_URL, User, add_cookies, check, cookie, post, refuse, upstreams, warnings,
     with_code,
 };
+use crate::asked_once::{Question, forget};
 use crate::decisions::{self, Key};
 
 /// Knows users by DingTalk.
@@ -191,7 +191,7 @@ impl Dingtalk {
         let asking = Arc::clone(&self);
         let question = Question {
             key: self.key,
-            call: move |ctx: &Context| {
+            call: move |ctx: &Context, _: &Env<'_>| {
                 let config = &asking.config;
                 let body = json!({ "appKey": config.app_key, "appSecret": config.app_secret.reveal() });
                 post(&config.access_token_url, &asking.token_upstream, &body, config.timeout, ctx)

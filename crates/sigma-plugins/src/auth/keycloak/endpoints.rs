@@ -7,9 +7,9 @@ use sigma_plugin::outbound::{Answer, CallError, Service};
 use sigma_plugin::{Build, Context, Env, Step};
 
 use super::super::answers;
-use super::super::asked_once::Question;
 use super::config::{Config, DISCOVERY, RESOURCES_ENDPOINT, TOKEN_ENDPOINT};
 use super::{Party, Then};
+use crate::asked_once::Question;
 
 /// A service with the key of the upstream that it is.
 pub(super) struct Place {
@@ -123,7 +123,9 @@ impl Party {
         let from = Arc::clone(&discovery);
         let question = Question {
             key: self.key,
-            call: move |ctx: &Context| discovery.service.get(&discovery.upstream, ctx, timeout_ms),
+            call: move |ctx: &Context, _: &Env<'_>| {
+                discovery.service.get(&discovery.upstream, ctx, timeout_ms)
+            },
             read: Box::new(move |answer| {
                 let read = Discovered::read(answer, &from);
                 let kept_ms = read.is_ok().then_some(kept_ms);

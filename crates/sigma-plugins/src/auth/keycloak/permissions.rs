@@ -8,10 +8,10 @@ use sigma_plugin::outbound::{Answer, CallError};
 use sigma_plugin::{Context, Env, Step};
 
 use super::super::answers;
-use super::super::asked_once::{Question, forget};
 use super::super::form::Form;
 use super::endpoints::{Endpoint, Place};
 use super::{Party, Then, unavailable};
+use crate::asked_once::{Question, forget};
 use crate::decisions::{self, Key};
 
 /// Most resources of one path; more than a few are a fault at Keycloak.
@@ -77,7 +77,7 @@ impl Party {
             let (asking, reading) = (Arc::clone(&party), Arc::clone(&party));
             let question = Question {
                 key: party.account_key(),
-                call: move |ctx: &Context| {
+                call: move |ctx: &Context, _: &Env<'_>| {
                     let form = asking.client(Form::default().with("grant_type", "client_credentials"));
                     asking.post(&place, form, ctx)
                 },

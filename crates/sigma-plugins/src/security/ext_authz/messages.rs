@@ -4,7 +4,7 @@
 //! needs a compiler of Protocol Buffers. A field that is missing here is skipped when it is read. The tags are
 //! Envoy's and never change.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// The path of the method.
 pub(super) const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
@@ -23,8 +23,8 @@ pub(super) struct Attributes {
     pub(super) destination: Option<Peer>,
     #[prost(message, optional, tag = "4")]
     pub(super) request: Option<Request>,
-    #[prost(map = "string, string", tag = "10")]
-    pub(super) context_extensions: HashMap<String, String>,
+    #[prost(btree_map = "string, string", tag = "10")]
+    pub(super) context_extensions: BTreeMap<String, String>,
     #[prost(message, optional, tag = "12")]
     pub(super) tls_session: Option<TlsSession>,
 }
@@ -83,8 +83,8 @@ pub(super) struct HttpRequest {
     pub(super) id: String,
     #[prost(string, tag = "2")]
     pub(super) method: String,
-    #[prost(map = "string, string", tag = "3")]
-    pub(super) headers: HashMap<String, String>,
+    #[prost(btree_map = "string, string", tag = "3")]
+    pub(super) headers: BTreeMap<String, String>,
     #[prost(string, tag = "4")]
     pub(super) path: String,
     #[prost(string, tag = "5")]
@@ -100,6 +100,16 @@ pub(super) struct HttpRequest {
     pub(super) body: String,
     #[prost(bytes = "vec", tag = "12")]
     pub(super) raw_body: Vec<u8>,
+    /// In place of `headers`.
+    #[prost(message, optional, tag = "13")]
+    pub(super) header_map: Option<HeaderMap>,
+}
+
+/// `envoy.config.core.v3.HeaderMap`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct HeaderMap {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) headers: Vec<HeaderValue>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -1,33 +1,39 @@
 //! `ext-authz`: a service that speaks Envoy's protocol of authorisation says who may pass.
 
 mod messages;
+mod names;
 #[cfg(test)]
 mod tests;
 mod verdict;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use prost::Message;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sigma_config::described::schema_of;
 use sigma_config::template::Template;
 use sigma_http::{HeaderId, Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::{Answer, Call, CallError, Service};
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::step::BodyRead;
+use sigma_plugin::step::{BodyRead, BodyStart};
 use sigma_plugin::variables::percent_encode_path;
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, ResponseStep, Slot, Step,
 };
 
+use super::inquiry::{self, Cache, Inquiry, Memory};
+use crate::decisions::Bound;
 use crate::log_throttle::LogThrottle;
 use crate::service::warnings;
 use messages::{
-    Address, Attributes, CHECK, CheckRequest, HttpRequest, Peer, Request, SocketAddress, Timestamp,
-    TlsSession,
+    Address, Attributes, CHECK, CheckRequest, HeaderMap, HeaderValue, HttpRequest, Peer, Request,
+    SocketAddress, Timestamp, TlsSession,
 };
+use names::Names;
 use verdict::{Field, Verdict, framed};
 
 /// The plugin.
@@ -37,8 +43,12 @@ pub(crate) static EXT_AUTHZ: Descriptor = Descriptor {
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access, Phase::HeaderFilter]),
     warnings: Some(|_, conf| warnings(conf, &["uri"], "the authoriser")),
-    variables: &[VariablePlace::guard("context_extensions.*", VariableForm::Template)],
+    variables: &[
+        VariablePlace::guard("context_extensions.*", VariableForm::Template),
+        VariablePlace::guard("cache.key.*", VariableForm::Template),
+    ],
     upstreams: Some(|conf| upstream(conf).into_iter().collect()),
+    attributes: Some(schema_of::<Bound>),
     build: |build| Ok(Arc::new(ExtAuthz::new(build)?)),
     ..Descriptor::of::<Config>()
 };
@@ -74,6 +84,9 @@ const SERVICE: &str = "service";
 /// Tells a node that a request passed without a decision; nothing that a client may say.
 const ALLOWED: &str = "x-envoy-auth-failure-mode-allowed";
 
+/// Tells the authoriser whether it sees the beginning of the body alone; nothing that a client may say.
+const PARTIAL: &str = "x-envoy-auth-partial-body";
+
 /// Most bytes of the authoriser's answer: a page for a person, or a list of fields.
 const ANSWER_BYTES: usize = 1 << 20;
 
@@ -86,6 +99,13 @@ const ANSWER_BYTES: usize = 1 << 20;
 /// the route was found by, percent-encoded; fields of several values are joined by commas. It is an upstream of the
 /// plugin's own: its name is resolved beforehand, and its connections are kept. An answer of more than 1 MiB, one
 /// without a decision, and one that sets a field that cannot be set count as none.
+///
+/// With `cache` each worker remembers what the authoriser has said, with all that it changes of a request, 8192
+/// decisions at most or `plugin_attr.ext-authz.worker_decisions`, and requests that ask the same at the same time
+/// ask once. Without a `key` a decision is for the requests of which the authoriser is told the same, but for
+/// their times and ids: that includes the client's port, and so its connection. Decisions of more than 8 KiB are
+/// not remembered, nor those that set a cookie, nor refusals with another status than 401, 403, 404 and 429, nor
+/// that there was no decision.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The authoriser: `http://host:port` for gRPC in plain text, `https://…` over TLS.
@@ -105,7 +125,7 @@ struct Config {
     /// The answer where the authoriser gives no decision.
     #[schemars(range(min = 200, max = 599), extend("default" = 403))]
     status_on_error: u16,
-    /// Has the authoriser see the request's body, which is read whole before it is asked.
+    /// Has the authoriser see the request's body, which is read before it is asked.
     with_request_body: Option<BodyRules>,
     /// Values that the authoriser gets beside the request, with variables.
     context_extensions: Option<BTreeMap<String, Template>>,
@@ -116,13 +136,27 @@ struct Config {
     /// Whether the authoriser gets the client's certificate.
     #[schemars(extend("default" = false))]
     include_peer_certificate: bool,
+    /// The fields that the authoriser is shown, `:path` and its like among them; unset: all.
+    allowed_headers: Option<Names>,
+    /// Fields that it is not shown, also if they are allowed.
+    disallowed_headers: Option<Names>,
+    /// Whether it gets the fields one by one and as bytes, in `header_map`, and not as texts in `headers`.
+    #[schemars(extend("default" = false))]
+    encode_raw_headers: bool,
+    /// Remembering what the authoriser has said; unset: it is asked about each request.
+    cache: Option<Cache>,
 }
 
 #[derive(Clone, Copy, Deserialize, JsonSchema)]
 struct BodyRules {
-    /// Most bytes of a body; a larger one is answered 413.
+    /// Most bytes of a body that the authoriser sees; a larger one is answered 413.
     #[schemars(range(min = 1, max = 67_108_864))]
     max_request_bytes: usize,
+    /// Whether it is shown the beginning of a larger one instead. By `x-envoy-auth-partial-body` it learns whether
+    /// that is all.
+    #[schemars(extend("default" = false))]
+    #[serde(default)]
+    allow_partial_message: bool,
     /// Whether it goes as bytes and not as text, in which what is no UTF-8 is replaced.
     #[schemars(extend("default" = false))]
     #[serde(default)]
@@ -133,6 +167,10 @@ impl Configuration for Config {
     fn check(&self) -> Result<(), String> {
         if &*self.uri.target != "/" {
             return Err(format!("uri: the method has its own path: leave `{}` out", self.uri.target));
+        }
+        if self.cache.is_some() && self.with_request_body.is_some() {
+            let hint = "leave with_request_body or cache out";
+            return Err(format!("cache: with the body the authoriser decides about each request; {hint}"));
         }
         let mut names = self.upstream_headers.iter();
         match names.find(|name| !crate::rewrite::fields::is_name(name) || verdict::is_reserved(name)) {
@@ -150,13 +188,14 @@ fn upstream(conf: &Value) -> Option<InlineUpstream> {
     Some(InlineUpstream { name: SERVICE.to_owned(), upstream })
 }
 
-struct ExtAuthz(Arc<Inquiry>);
+struct ExtAuthz(Arc<Authoriser>);
 
 /// What is asked, and what becomes of the answer.
-struct Inquiry {
+struct Authoriser {
     /// The key of the authoriser's upstream.
     upstream: Box<str>,
     config: Config,
+    memory: Option<Memory>,
 }
 
 /// Fields for the client's answer, kept until it comes.
@@ -165,7 +204,9 @@ struct ForClient(Vec<Field>);
 impl ExtAuthz {
     fn new(build: &Build<'_>) -> Result<ExtAuthz, String> {
         let upstream = build.upstream_key(SERVICE).into();
-        Ok(ExtAuthz(Arc::new(Inquiry { upstream, config: build.config()? })))
+        let mut config: Config = build.config()?;
+        let memory = config.cache.take().map(|cache| Memory::new(build, cache)).transpose()?;
+        Ok(ExtAuthz(Arc::new(Authoriser { upstream, config, memory })))
     }
 }
 
@@ -174,33 +215,23 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-impl Inquiry {
-    fn ask(self: &Arc<Inquiry>, slot: Slot, ctx: &mut Context, env: &Env<'_>, body: Option<Vec<u8>>) -> Step {
+impl Authoriser {
+    fn ask(
+        self: &Arc<Authoriser>,
+        slot: Slot,
+        ctx: &mut Context,
+        env: &Env<'_>,
+        body: Option<BodyStart>,
+    ) -> Step {
         ctx.request.headers.remove_name(ALLOWED.as_bytes());
         for name in &self.config.upstream_headers {
             ctx.request.headers.remove_name(name.as_bytes());
         }
-        let question = CheckRequest { attributes: Some(self.attributes(ctx, env, body)) };
-        let mut headers = Headers::default();
-        headers.append("Content-Type", b"application/grpc");
-        headers.append("TE", b"trailers");
-        headers.append("grpc-timeout", format!("{}m", self.config.timeout).as_bytes());
-        let call = Call {
-            upstream: self.upstream.clone(),
-            method: Method::Post,
-            target: CHECK.as_bytes().to_vec(),
-            host: self.config.uri.host.clone(),
-            headers,
-            passes: ctx.passes(),
-            body: Some(framed(&question)),
-            timeout_ms: self.config.timeout,
-            limit: ANSWER_BYTES,
-        };
-        let inquiry = Arc::clone(self);
-        Step::wait(env.outbound.call(call), move |answer, ctx, _| inquiry.settle(slot, answer, ctx))
+        inquiry::ask(self, slot, ctx, env, body)
     }
 
-    fn attributes(&self, ctx: &Context, env: &Env<'_>, body: Option<Vec<u8>>) -> Attributes {
+    /// What the authoriser is told, but for the time and the request's id.
+    fn attributes(&self, ctx: &Context, body: Option<BodyStart>) -> Attributes {
         let client = &ctx.client;
         let address = |address: String, port: u16| {
             let port_value = Some(port.into());
@@ -215,7 +246,6 @@ impl Inquiry {
             text(&encoded)
         });
         let extensions = self.config.context_extensions.iter().flatten();
-        let now = env.unix_time();
         Attributes {
             source: Some(Peer {
                 address: address(ctx.remote_addr(), client.port),
@@ -226,13 +256,7 @@ impl Inquiry {
                 address: address(local.ip().to_canonical().to_string(), local.port()),
                 ..Peer::default()
             }),
-            request: Some(Request {
-                time: Some(Timestamp {
-                    seconds: now.as_secs().cast_signed(),
-                    nanos: now.subsec_nanos().cast_signed(),
-                }),
-                http: Some(self.http(ctx, body)),
-            }),
+            request: Some(Request { time: None, http: Some(self.http(ctx, body)) }),
             context_extensions: extensions
                 .map(|(name, value)| (name.clone(), text(&value.rendered(ctx))))
                 .collect(),
@@ -240,7 +264,7 @@ impl Inquiry {
         }
     }
 
-    fn http(&self, ctx: &Context, body: Option<Vec<u8>>) -> HttpRequest {
+    fn http(&self, ctx: &Context, body: Option<BodyStart>) -> HttpRequest {
         let request = &ctx.request;
         let mut path = Vec::with_capacity(ctx.uri.len());
         percent_encode_path(&ctx.uri, &mut path);
@@ -249,56 +273,135 @@ impl Inquiry {
             path.extend_from_slice(query);
         }
         let (method, host, path) = (text(request.method_token()), text(request.authority()), text(&path));
-        let mut headers: HashMap<String, String> = HashMap::new();
-        for (name, value) in request.headers.iter() {
-            let (name, value) = (text(&name.to_ascii_lowercase()), text(value));
-            headers.entry(name).and_modify(|all| *all = format!("{all},{value}")).or_insert(value);
+        let pseudo =
+            [(":method", &*method), (":authority", &host), (":path", &path), (":scheme", ctx.scheme())];
+        let mut shown = self.shown(pseudo, ctx);
+        if let Some(body) = &body {
+            let is_partial = if body.is_whole { "false" } else { "true" };
+            shown.retain(|(name, _)| name != PARTIAL);
+            shown.push((PARTIAL.to_owned(), is_partial.into()));
         }
-        let pseudo = [(":method", &method), (":authority", &host), (":path", &path)];
-        headers.extend(pseudo.map(|(name, value)| (name.to_owned(), value.clone())));
-        headers.insert(":scheme".to_owned(), ctx.scheme().to_owned());
+        let (headers, header_map) = if self.config.encode_raw_headers {
+            let raw = |(key, raw_value)| HeaderValue { key, raw_value, ..HeaderValue::default() };
+            (BTreeMap::new(), Some(HeaderMap { headers: shown.into_iter().map(raw).collect() }))
+        } else {
+            (joined(shown), None)
+        };
         let length =
             request.headers.get(HeaderId::ContentLength).map(text).and_then(|length| length.parse().ok());
-        let size = body.as_ref().map(|body| body.len() as i64).or(length).unwrap_or(-1);
+        let whole = body.as_ref().filter(|body| body.is_whole).map(|body| body.bytes.len() as i64);
         let as_bytes = self.config.with_request_body.is_some_and(|rules| rules.pack_as_bytes);
         let (body, raw_body) = match body {
-            Some(body) if as_bytes => (String::new(), body),
-            Some(body) => (text(&body), Vec::new()),
+            Some(BodyStart { bytes, .. }) if as_bytes => (String::new(), bytes),
+            Some(BodyStart { bytes, .. }) => (text(&bytes), Vec::new()),
             None => Default::default(),
         };
         HttpRequest {
-            id: ctx.request_id().to_owned(),
+            id: String::new(),
             method,
             headers,
             path,
             host,
             scheme: ctx.scheme().to_owned(),
-            size,
+            size: whole.or(length).unwrap_or(-1),
             protocol: request.version.as_str().to_owned(),
             body,
             raw_body,
+            header_map,
         }
     }
 
-    /// What the authoriser's answer comes to.
-    fn settle(&self, slot: Slot, answer: Result<Answer, CallError>, ctx: &mut Context) -> Step {
-        match answer.map_err(|error| error.to_string()).and_then(|answer| verdict::of(&answer)) {
-            Ok(Verdict::Refuse(reply)) => Step::Reply(reply),
-            Ok(Verdict::Pass(changes)) => {
+    /// The fields that the authoriser may see, their names in lower case.
+    fn shown(&self, pseudo: [(&str, &str); 4], ctx: &Context) -> Vec<(String, Vec<u8>)> {
+        let pseudo = pseudo.into_iter().map(|(name, value)| (name.to_owned(), value.as_bytes()));
+        let fields =
+            ctx.request.headers.iter().map(|(name, value)| (text(&name.to_ascii_lowercase()), value));
+        let Config { allowed_headers: allowed, disallowed_headers: disallowed, .. } = &self.config;
+        let may_see = |name: &str| {
+            allowed.as_ref().is_none_or(|names| names.contain(name))
+                && !disallowed.as_ref().is_some_and(|names| names.contain(name))
+        };
+        pseudo
+            .chain(fields)
+            .filter(|(name, _)| may_see(name))
+            .map(|(name, value)| (name, value.to_vec()))
+            .collect()
+    }
+}
+
+/// Fields as texts, those of one name joined by commas.
+fn joined(fields: Vec<(String, Vec<u8>)>) -> BTreeMap<String, String> {
+    let mut joined: BTreeMap<String, String> = BTreeMap::new();
+    for (name, value) in fields {
+        let value = text(&value);
+        joined.entry(name).and_modify(|all| *all = format!("{all},{value}")).or_insert(value);
+    }
+    joined
+}
+
+impl Inquiry for Authoriser {
+    type Body = BodyStart;
+    type Verdict = Verdict;
+
+    fn memory(&self) -> Option<&Memory> {
+        self.memory.as_ref()
+    }
+
+    fn told(&self, ctx: &Context, _: &Env<'_>) -> Vec<Vec<u8>> {
+        vec![self.attributes(ctx, None).encode_to_vec()]
+    }
+
+    fn call(&self, ctx: &Context, env: &Env<'_>, body: Option<BodyStart>) -> Call {
+        let (mut attributes, now) = (self.attributes(ctx, body), env.unix_time());
+        if let Some(request) = &mut attributes.request {
+            let (seconds, nanos) = (now.as_secs().cast_signed(), now.subsec_nanos().cast_signed());
+            request.time = Some(Timestamp { seconds, nanos });
+            if let Some(http) = &mut request.http {
+                ctx.request_id().clone_into(&mut http.id);
+            }
+        }
+        let mut headers = Headers::default();
+        headers.append("Content-Type", b"application/grpc");
+        headers.append("TE", b"trailers");
+        headers.append("grpc-timeout", format!("{}m", self.config.timeout).as_bytes());
+        Call {
+            upstream: self.upstream.clone(),
+            method: Method::Post,
+            target: CHECK.as_bytes().to_vec(),
+            host: self.config.uri.host.clone(),
+            headers,
+            passes: ctx.passes(),
+            body: Some(framed(&CheckRequest { attributes: Some(attributes) })),
+            timeout_ms: self.config.timeout,
+            limit: ANSWER_BYTES,
+        }
+    }
+
+    fn verdict(&self, answer: Result<Answer, CallError>) -> Verdict {
+        let read = answer.map_err(|error| error.to_string()).and_then(|answer| verdict::of(&answer));
+        read.unwrap_or_else(|error| {
+            static COMPLAINT: LogThrottle = LogThrottle::new();
+            if let Some(left_out) = COMPLAINT.due() {
+                tracing::error!(left_out, error, "ext-authz: the authoriser gave no decision");
+            }
+            Verdict::None
+        })
+    }
+
+    fn follow(&self, verdict: &Verdict, slot: Slot, ctx: &mut Context) -> Step {
+        match verdict {
+            Verdict::Refuse(reply) => Step::Reply(reply.clone()),
+            Verdict::Pass(changes) => {
                 changes.apply(ctx);
                 if !changes.response.is_empty() {
-                    ctx.keep(slot, ForClient(changes.response));
+                    ctx.keep(slot, ForClient(changes.response.clone()));
                 }
                 Step::Next
             }
-            Err(error) => {
-                static COMPLAINT: LogThrottle = LogThrottle::new();
-                if let Some(left_out) = COMPLAINT.due() {
-                    tracing::error!(left_out, error, "ext-authz: the authoriser gave no decision");
-                }
-                if !self.config.failure_mode_allow {
-                    return Reply::new(self.config.status_on_error).text(Vec::new()).into();
-                }
+            Verdict::None if !self.config.failure_mode_allow => {
+                Reply::new(self.config.status_on_error).text(Vec::new()).into()
+            }
+            Verdict::None => {
                 if self.config.failure_mode_allow_header_add {
                     ctx.request.headers.append(ALLOWED, b"true");
                 }
@@ -310,18 +413,25 @@ impl Inquiry {
 
 impl Plugin for ExtAuthz {
     fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
-        let (inquiry, slot) = (Arc::clone(&self.0), Slot::from(self));
-        let Some(rules) = inquiry.config.with_request_body else { return inquiry.ask(slot, ctx, env, None) };
-        Step::ReadBody {
-            limit: rules.max_request_bytes,
-            then: Box::new(move |ctx, env, read| match read {
-                BodyRead::TooLarge => Reply::new(413).text(Vec::new()).into(),
-                BodyRead::Whole => {
-                    let body = ctx.body.clone().unwrap_or_default();
-                    inquiry.ask(slot, ctx, env, Some(body))
-                }
-            }),
+        let (authoriser, slot) = (Arc::clone(&self.0), Slot::from(self));
+        let Some(rules) = authoriser.config.with_request_body else {
+            return authoriser.ask(slot, ctx, env, None);
+        };
+        let limit = rules.max_request_bytes;
+        if rules.allow_partial_message {
+            let then = move |ctx: &mut Context, env: &Env<'_>, start: BodyStart| {
+                authoriser.ask(slot, ctx, env, Some(start))
+            };
+            return Step::ReadStart { limit, then: Box::new(then) };
         }
+        let then = move |ctx: &mut Context, env: &Env<'_>, read: BodyRead| match read {
+            BodyRead::TooLarge => Reply::new(413).text(Vec::new()).into(),
+            BodyRead::Whole => {
+                let bytes = ctx.body.clone().unwrap_or_default();
+                authoriser.ask(slot, ctx, env, Some(BodyStart { bytes, is_whole: true }))
+            }
+        };
+        Step::ReadBody { limit, then: Box::new(then) }
     }
 
     fn header_filter(&self, ctx: &mut Context, _: &Env<'_>) -> ResponseStep {

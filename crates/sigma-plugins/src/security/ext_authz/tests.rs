@@ -1,10 +1,15 @@
 //! What is believed of an authoriser, and what becomes of a request.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use sigma_config::expr::{VarName, Variables};
 use sigma_http::Headers;
 use sigma_plugin::outbound::Answer;
+use sigma_plugin::{Build, Env, Node};
 
+use super::super::inquiry::Inquiry;
+use super::ExtAuthz;
 use super::messages::{
     BoolValue, CheckResponse, DeniedHttpResponse, HeaderOption, HeaderValue, HttpStatus, Kind, ListValue,
     OkHttpResponse, QueryParameter, Status, Struct, Value as Metadatum,
@@ -40,6 +45,7 @@ fn told(answer: &Answer) -> String {
     match verdict::of(answer) {
         Ok(Verdict::Pass(_)) => "passed".to_owned(),
         Ok(Verdict::Refuse(reply)) => summary(Some(&reply)),
+        Ok(Verdict::None) => unreachable!("an answer that is read decides"),
         Err(reason) => format!("none: {reason}"),
     }
 }
@@ -214,6 +220,21 @@ fn configurations() {
         json!({"uri": "http://authz", "upstream_headers": ["Host"]}),
         "upstream_headers: `Host` is no field that an authoriser may set",
     );
+    check(json!({"uri": "http://authz", "cache": {"ttl": 10, "key": ["$uri"]}}), "");
+    check(
+        json!({"uri": "http://authz", "cache": {"ttl": 10}, "with_request_body": {"max_request_bytes": 1}}),
+        "cache: with the body the authoriser decides about each request; leave with_request_body or cache out",
+    );
+    let names = |pattern: Value| json!({"uri": "http://authz", "allowed_headers": {"patterns": [pattern]}});
+    check(names(json!({"exact": "X-A"})), "");
+    check(names(json!({"prefix": ""})), "a pattern is empty");
+    for broken in ["x)|(y", "("] {
+        let refused = refusal("ext-authz", &names(json!({"safe_regex": {"regex": broken}})));
+        assert!(refused.contains("regex parse error"), "{refused}");
+    }
+    for unknown in [json!({"ignore_case": true}), json!({"exact": "a", "prefix": "b"}), json!("x-a")] {
+        assert_ne!(refusal("ext-authz", &names(unknown.clone())), "", "{unknown}");
+    }
     let unknown =
         refusal("ext-authz", &json!({"uri": "http://authz", "context_extensions": {"a": "$nonsense"}}));
     assert!(unknown.contains("nonsense"), "{unknown}");
@@ -228,4 +249,29 @@ fn configurations() {
         warned("ext-authz", scope, &json!({"uri": "http://a", "ssl_verify": false})),
         ["uri", "ssl_verify"]
     );
+}
+
+/// Without a key all that the authoriser is told counts, but for time and id.
+#[test]
+fn requests_share_what_the_authoriser_is_told() {
+    let node = Arc::new(Node::default());
+    let told = |more: Value, head: &str| {
+        let mut conf = json!({"uri": "http://a", "timeout": 1, "ssl_verify": true, "failure_mode_allow": false,
+            "failure_mode_allow_header_add": false, "status_on_error": 403, "upstream_headers": [],
+            "include_peer_certificate": false, "encode_raw_headers": false});
+        conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let plugin = ExtAuthz::new(&Build::new("ext-authz", &conf, "r", &Value::Null, &node)).unwrap();
+        let case = Case::new(&format!("{head}\nHost: h\nX-A: 1\nX-B: 2\nX-C: 3\nX-D: 4"));
+        plugin.0.told(&case.ctx, &Env::new(&case.node, &case.local, &case.consumers))
+    };
+    let all = json!({"context_extensions": {"a": "1", "b": "2", "c": "3", "d": "4"}});
+    let one = told(all.clone(), "GET /a HTTP/1.1");
+    for _ in 0..8 {
+        assert_eq!(one, told(all.clone(), "GET /a HTTP/1.1"));
+    }
+    for other in ["GET /b HTTP/1.1", "PUT /a HTTP/1.1", "GET /a?b HTTP/1.1", "GET /a HTTP/1.1\nX-E: 1"] {
+        assert_ne!(one, told(all.clone(), other), "{other}");
+    }
+    let names = json!({"allowed_headers": {"patterns": [{"prefix": "x-a"}]}});
+    assert_eq!(told(names.clone(), "GET /a HTTP/1.1"), told(names, "GET /a HTTP/1.1\nX-E: 1"));
 }

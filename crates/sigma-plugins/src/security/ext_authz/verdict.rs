@@ -5,6 +5,7 @@ use sigma_http::{HeaderId, Headers};
 use sigma_plugin::outbound::Answer;
 use sigma_plugin::{Context, Reply};
 
+use super::super::inquiry::{self, Outcome, bytes_of, sets_cookie};
 use super::messages::{CheckResponse, DeniedHttpResponse, HeaderOption, Kind, OkHttpResponse, Struct, Value};
 use crate::rewrite::fields::{frames, is_name};
 
@@ -20,6 +21,29 @@ pub(super) enum Verdict {
     Pass(Box<Changes>),
     /// It is answered with this.
     Refuse(Box<Reply>),
+    /// There was no decision.
+    None,
+}
+
+impl inquiry::Verdict for Verdict {
+    fn outcome(&self) -> Outcome {
+        match self {
+            Verdict::Pass(changes) if sets_cookie(changes.response.iter().map(|field| &*field.name)) => {
+                Outcome::Alone
+            }
+            Verdict::Pass(_) => Outcome::Passes,
+            Verdict::Refuse(reply) => Outcome::of(reply),
+            Verdict::None => Outcome::Alone,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Verdict::Pass(changes) => changes.bytes(),
+            Verdict::Refuse(reply) => bytes_of(reply),
+            Verdict::None => 0,
+        }
+    }
 }
 
 /// What an authoriser changes of a request that passes, and of its answer.
@@ -35,6 +59,7 @@ pub(super) struct Changes {
 }
 
 /// One field, and what becomes of those of its name.
+#[derive(Clone)]
 pub(super) struct Field {
     name: String,
     value: Vec<u8>,
@@ -161,6 +186,16 @@ fn fields(options: Vec<HeaderOption>) -> Result<Vec<Field>, String> {
 }
 
 impl Changes {
+    /// About how many bytes they take.
+    fn bytes(&self) -> usize {
+        let fields =
+            self.request.iter().chain(&self.response).map(|field| field.name.len() + field.value.len());
+        let pairs =
+            self.arguments.iter().chain(&self.variables).map(|(name, value)| name.len() + value.len());
+        let names = self.removed.iter().chain(&self.arguments_removed).map(String::len);
+        fields.chain(pairs).chain(names).sum()
+    }
+
     /// Changes the request. What is told the client stays in `response`.
     pub(super) fn apply(&self, ctx: &mut Context) {
         let headers = &mut ctx.request.headers;

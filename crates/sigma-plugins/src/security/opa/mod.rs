@@ -9,14 +9,20 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use sigma_config::described::schema_of;
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_http::{Headers, Method};
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::outbound::{Answer, Call, CallError, Service};
+use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::step::BodyRead;
 use sigma_plugin::variables::pairs;
-use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_plugin::{
+    Build, Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Slot, Step,
+};
 
+use super::inquiry::{self, Cache, Inquiry, Memory, Outcome, bytes_of};
+use crate::decisions::Bound;
 use crate::log_throttle::LogThrottle;
 use crate::rewrite::fields::{frames, is_name};
 use crate::service::{Keepalive, warnings};
@@ -29,7 +35,9 @@ pub(crate) static OPA: Descriptor = Descriptor {
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
     warnings: Some(|_, conf| warnings(conf, &["host"], "the agent")),
+    variables: &[VariablePlace::guard("cache.key.*", VariableForm::Template)],
     upstreams: Some(|conf| upstream(conf).into_iter().collect()),
+    attributes: Some(schema_of::<Bound>),
     build: |build| Ok(Arc::new(Opa::new(build)?)),
     ..Descriptor::of::<Config>()
 };
@@ -82,6 +90,12 @@ const ANSWER_BYTES: usize = 1 << 20;
 /// answer is no decision with 503. Secrets of routes, services and consumers that it is shown stand as `***`. It is
 /// an upstream of the plugin's own: its name is resolved beforehand, and its connections are kept. An answer of
 /// more than 1 MiB counts as none.
+///
+/// With `cache` each worker remembers what the agent has said, 8192 decisions at most or
+/// `plugin_attr.opa.worker_decisions`, and requests that ask the same at the same time ask once. Without a `key`
+/// a decision is for the requests of which the agent is told the same, but for the time: that includes the
+/// client's port, and so its connection. Decisions of more than 8 KiB are not remembered, nor refusals that set a
+/// cookie or come with another status than 401, 403, 404 and 429, nor that there was no decision.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The agent's URL, with `http` or `https`.
@@ -114,6 +128,9 @@ struct Config {
     /// Fields of the decision that the node gets. What the client sent under these names never reaches it.
     #[schemars(length(min = 1))]
     send_headers_upstream: Option<Vec<String>>,
+    /// Remembering what the agent has said; unset: it is asked about each request.
+    #[serde(default)]
+    cache: Option<Cache>,
 }
 
 impl Configuration for Config {
@@ -125,6 +142,10 @@ impl Configuration for Config {
             || !self.policy.bytes().all(|b| b.is_ascii_graphic() && !b"?#%".contains(&b))
         {
             return Err("policy: it is a path such as `example/rules`".to_owned());
+        }
+        if self.cache.is_some() && self.with_body {
+            let hint = "leave with_body or cache out";
+            return Err(format!("cache: with the body the agent decides about each request; {hint}"));
         }
         let mut names = self.send_headers_upstream.iter().flatten();
         match names.find(|name| !is_name(name) || frames(name)) {
@@ -141,21 +162,23 @@ fn upstream(conf: &Value) -> Option<InlineUpstream> {
     Some(InlineUpstream { name: AGENT.to_owned(), upstream })
 }
 
-struct Opa(Arc<Inquiry>);
+struct Opa(Arc<Agent>);
 
 /// What is asked, and what becomes of the answer.
-struct Inquiry {
+struct Agent {
     /// The key of the agent's upstream.
     upstream: Box<str>,
     target: Box<[u8]>,
     documents: Option<Documents>,
     config: Config,
+    memory: Option<Memory>,
 }
 
 impl Opa {
     fn new(build: &Build<'_>) -> Result<Opa, String> {
         let upstream = build.upstream_key(AGENT).into();
-        let config: Config = build.config()?;
+        let mut config: Config = build.config()?;
+        let memory = config.cache.take().map(|cache| Memory::new(build, cache)).transpose()?;
         let shows = config.with_route || config.with_service || config.with_consumer;
         let target = format!(
             "{}/v1/data/{}",
@@ -163,11 +186,12 @@ impl Opa {
             config.policy.trim_matches('/')
         );
         let target = target.into_bytes().into();
-        Ok(Opa(Arc::new(Inquiry {
+        Ok(Opa(Arc::new(Agent {
             upstream,
             target,
             documents: shows.then(|| Documents::of(build)),
             config,
+            memory,
         })))
     }
 }
@@ -187,8 +211,14 @@ fn put(all: &mut Map<String, Value>, name: &[u8], value: Value) {
     }
 }
 
-impl Inquiry {
-    fn input(&self, ctx: &Context, env: &Env<'_>, body: Option<&[u8]>) -> String {
+/// What the agent is told: JSON without the time, which stands between the two parts.
+struct Input {
+    before_time: String,
+    behind_time: String,
+}
+
+impl Agent {
+    fn input(&self, ctx: &Context, env: &Env<'_>, body: Option<&[u8]>) -> Input {
         let variable = |name: &str| match ctx.get(&VarName::parse(name)) {
             Some(VarValue::Text(value)) => text(&value),
             _ => Value::Null,
@@ -213,48 +243,87 @@ impl Inquiry {
         if let Some(body) = body {
             request["body"] = text(body);
         }
-        let of_connection = ["server_addr", "server_port", "remote_addr", "remote_port"];
-        let mut var: Map<String, Value> =
-            of_connection.into_iter().map(|name| (name.to_owned(), variable(name))).collect();
-        var.insert("timestamp".to_owned(), env.unix_time().as_secs().into());
-        let mut input = json!({"type": "http", "request": request, "var": var}).to_string();
+        let mut before_time = format!("{{\"input\":{{\"type\":\"http\",\"request\":{request},\"var\":{{");
+        for name in ["server_addr", "server_port", "remote_addr", "remote_port"] {
+            before_time.push_str(&format!("\"{name}\":{},", variable(name)));
+        }
+        before_time.push_str("\"timestamp\":");
+        let mut behind_time = "}".to_owned();
         if let Some(documents) = &self.documents {
-            // Behind the last member, within the object.
-            input.pop();
             let Config { with_route, with_service, with_consumer, .. } = self.config;
             let mut add = |name: &str, document: Option<std::rc::Rc<str>>| {
                 if let Some(document) = document {
-                    input.push_str(&format!(",\"{name}\":{document}"));
+                    behind_time.push_str(&format!(",\"{name}\":{document}"));
                 }
             };
             add("route", with_route.then(|| documents.route(ctx, env)).flatten());
             add("service", with_service.then(|| documents.service(ctx, env)).flatten());
             add("consumer", with_consumer.then(|| documents.consumer(ctx, env)).flatten());
-            input.push('}');
         }
-        format!("{{\"input\":{input}}}")
+        behind_time.push_str("}}");
+        Input { before_time, behind_time }
+    }
+}
+
+/// What the agent has decided.
+enum Verdict {
+    /// The request passes; the values of each field of `send_headers_upstream`, in their order.
+    Pass(Vec<Vec<Vec<u8>>>),
+    /// The request is answered.
+    Refusal(Reply),
+    /// There was no decision.
+    None(u16),
+}
+
+impl inquiry::Verdict for Verdict {
+    fn outcome(&self) -> Outcome {
+        match self {
+            Verdict::Pass(_) => Outcome::Passes,
+            Verdict::Refusal(reply) => Outcome::of(reply),
+            Verdict::None(_) => Outcome::Alone,
+        }
     }
 
-    fn ask(self: &Arc<Inquiry>, ctx: &Context, env: &Env<'_>, body: Option<&[u8]>) -> Step {
+    fn bytes(&self) -> usize {
+        match self {
+            Verdict::Pass(values) => values.iter().flatten().map(Vec::len).sum(),
+            Verdict::Refusal(reply) => bytes_of(reply),
+            Verdict::None(_) => 0,
+        }
+    }
+}
+
+impl Inquiry for Agent {
+    type Body = Vec<u8>;
+    type Verdict = Verdict;
+
+    fn memory(&self) -> Option<&Memory> {
+        self.memory.as_ref()
+    }
+
+    fn told(&self, ctx: &Context, env: &Env<'_>) -> Vec<Vec<u8>> {
+        let Input { before_time, behind_time } = self.input(ctx, env, None);
+        vec![before_time.into_bytes(), behind_time.into_bytes()]
+    }
+
+    fn call(&self, ctx: &Context, env: &Env<'_>, body: Option<Vec<u8>>) -> Call {
+        let Input { before_time, behind_time } = self.input(ctx, env, body.as_deref());
         let mut headers = Headers::default();
         headers.append("Content-Type", b"application/json");
-        let call = Call {
+        Call {
             upstream: self.upstream.clone(),
             method: Method::Post,
             target: self.target.to_vec(),
             host: self.config.host.host.clone(),
             headers,
             passes: ctx.passes(),
-            body: Some(self.input(ctx, env, body).into_bytes()),
+            body: Some(format!("{before_time}{}{behind_time}", env.unix_time().as_secs()).into_bytes()),
             timeout_ms: self.config.timeout,
             limit: ANSWER_BYTES,
-        };
-        let inquiry = Arc::clone(self);
-        Step::wait(env.outbound.call(call), move |answer, ctx, _| inquiry.settle(answer, ctx))
+        }
     }
 
-    /// What the agent's answer comes to.
-    fn settle(&self, answer: Result<Answer, CallError>, ctx: &mut Context) -> Step {
+    fn verdict(&self, answer: Result<Answer, CallError>) -> Verdict {
         static COMPLAINT: LogThrottle = LogThrottle::new();
         let complain = |error: &str| {
             if let Some(left_out) = COMPLAINT.due() {
@@ -265,7 +334,7 @@ impl Inquiry {
             Ok(answer) => answer,
             Err(error) => {
                 complain(&error.0);
-                return Step::status(403);
+                return Verdict::None(403);
             }
         };
         let told: Option<Value> = serde_json::from_slice(&answer.body).ok();
@@ -273,22 +342,34 @@ impl Inquiry {
             Some(Value::Object(result)) => result,
             None | Some(Value::Null | Value::Bool(false)) => {
                 complain("its answer has no result: does the policy exist, and is it a package?");
-                return Step::status(503);
+                return Verdict::None(503);
             }
             Some(_) => {
                 complain("the result is no object: name the package, and not the rule in it");
-                return Step::status(500);
+                return Verdict::None(500);
             }
         };
         if matches!(result.get("allow"), None | Some(Value::Null | Value::Bool(false))) {
-            return refusal(result).into();
+            return Verdict::Refusal(refusal(result));
         }
-        for name in self.config.send_headers_upstream.iter().flatten() {
+        let values_of = |name: &String| {
+            let value = result.get("headers").and_then(|headers| headers.get(name));
+            value.map(values).unwrap_or_default()
+        };
+        Verdict::Pass(self.config.send_headers_upstream.iter().flatten().map(values_of).collect())
+    }
+
+    fn follow(&self, verdict: &Verdict, _: Slot, ctx: &mut Context) -> Step {
+        let fields = match verdict {
+            Verdict::Pass(fields) => fields,
+            Verdict::Refusal(reply) => return reply.clone().into(),
+            Verdict::None(status) => return Step::status(*status),
+        };
+        for (name, values) in self.config.send_headers_upstream.iter().flatten().zip(fields) {
             // What the client says of itself is not what the policy says of it.
             ctx.request.headers.remove_name(name.as_bytes());
-            let value = result.get("headers").and_then(|headers| headers.get(name));
-            for value in value.map(values).unwrap_or_default() {
-                ctx.request.headers.append(name, &value);
+            for value in values {
+                ctx.request.headers.append(name, value);
             }
         }
         Step::Next
@@ -332,15 +413,18 @@ fn values(value: &Value) -> Vec<Vec<u8>> {
 
 impl Plugin for Opa {
     fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
-        let inquiry = Arc::clone(&self.0);
-        if !inquiry.config.with_body {
-            return inquiry.ask(ctx, env, None);
+        let (agent, slot) = (Arc::clone(&self.0), Slot::from(self));
+        if !agent.config.with_body {
+            return inquiry::ask(&agent, slot, ctx, env, None);
         }
         Step::ReadBody {
-            limit: inquiry.config.max_req_body_size,
+            limit: agent.config.max_req_body_size,
             then: Box::new(move |ctx, env, read| match read {
                 BodyRead::TooLarge => Reply::new(413).text(Vec::new()).into(),
-                BodyRead::Whole => inquiry.ask(ctx, env, Some(ctx.body.as_deref().unwrap_or_default())),
+                BodyRead::Whole => {
+                    let body = ctx.body.clone().unwrap_or_default();
+                    inquiry::ask(&agent, slot, ctx, env, Some(body))
+                }
             }),
         }
     }

@@ -7,8 +7,10 @@ use serde_json::{Value, json};
 use sigma_config::resources::{Consumer, Route, Service};
 use sigma_plugin::context::{RouteFacts, RouteResources};
 use sigma_plugin::outbound::{Answer, Call, CallError, Calling, Outbound};
-use sigma_plugin::{Env, Reply};
+use sigma_plugin::{Build, Env, Reply};
 
+use super::super::inquiry::{Inquiry, Outcome};
+use super::Opa;
 use crate::testing::{Case, entry, refusal, summary, warned};
 
 /// An agent that answers the same to everybody, and keeps what it was asked.
@@ -182,7 +184,50 @@ fn configurations() {
         json!({"host": "http://opa", "policy": "a", "timeout": 0}),
         "property \"timeout\" validation failed: expected 0 to be at least 1",
     );
+    check(json!({"host": "http://opa", "policy": "a", "cache": {"ttl": 10}}), "");
+    check(
+        json!({"host": "http://opa", "policy": "a", "cache": {}}),
+        "property \"cache\" validation failed: property \"ttl\" is required",
+    );
+    check(
+        json!({"host": "http://opa", "policy": "a", "with_body": true, "cache": {"ttl": 10}}),
+        "cache: with the body the agent decides about each request; leave with_body or cache out",
+    );
     let scope = sigma_config::plugins::PluginScope::Http;
     let conf = json!({"host": "http://opa", "policy": "a", "ssl_verify": false});
     assert_eq!(warned("opa", scope, &conf), ["host", "ssl_verify"]);
+}
+
+/// Without a key all that the agent is told counts but the time.
+#[test]
+fn requests_share_what_the_agent_is_told() {
+    let node = Arc::new(sigma_plugin::Node::default());
+    let conf = json!({"host": "http://a", "policy": "p", "ssl_verify": true, "timeout": 1, "keepalive": true,
+        "keepalive_timeout": 1000, "keepalive_pool": 1, "with_route": false, "with_service": false,
+        "with_consumer": false, "with_body": false, "max_req_body_size": 1, "cache": {"ttl": 1, "refusal_ttl": 0}});
+    let opa = Opa::new(&Build::new("opa", &conf, "r", &Value::Null, &node)).unwrap();
+    let told = |head: &str, port: u16| {
+        let mut case = Case::new(&format!("{head}\nHost: h"));
+        case.ctx.client.port = port;
+        opa.0.told(&case.ctx, &Env::new(&case.node, &case.local, &case.consumers))
+    };
+    let one = told("GET /a HTTP/1.1", 1);
+    assert_eq!(one, told("GET /a HTTP/1.1", 1));
+    for other in ["GET /b HTTP/1.1", "PUT /a HTTP/1.1", "GET /a?b HTTP/1.1", "GET /a HTTP/1.1\nX-A: 1"] {
+        assert_ne!(one, told(other, 1), "{other}");
+    }
+    assert_ne!(one, told("GET /a HTTP/1.1", 2));
+    let text = one.concat();
+    assert!(String::from_utf8(text).unwrap().ends_with("\"timestamp\":}}}"));
+}
+
+#[test]
+fn a_refusal_with_a_cookie_is_for_one_client() {
+    let outcome = |told: Value| {
+        let Value::Object(result) = told else { panic!("{told}") };
+        Outcome::of(&super::refusal(&result))
+    };
+    assert_eq!(outcome(json!({})), Outcome::Refused(403));
+    assert_eq!(outcome(json!({"status_code": 302})), Outcome::Refused(302));
+    assert_eq!(outcome(json!({"headers": {"set-cookie": "a=b"}})), Outcome::Alone);
 }

@@ -2,6 +2,7 @@
 //! themselves, after the same descriptions.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -70,6 +71,22 @@ struct Http {
     body: String,
     #[prost(bytes = "vec", tag = "12")]
     raw_body: Vec<u8>,
+    #[prost(message, optional, tag = "13")]
+    header_map: Option<Fields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Fields {
+    #[prost(message, repeated, tag = "1")]
+    fields: Vec<RawPair>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RawPair {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(bytes = "vec", tag = "3")]
+    value: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -160,6 +177,12 @@ fn decide(http: &Http) -> Option<Decision> {
             let denied = Denied { status: Some(Code { code: 302 }), headers, body: "log in".to_owned() };
             Decision { status: Some(Code { code: 16 }), denied: Some(denied), ..Decision::default() }
         }
+        Some("forbid") => Decision { status: Some(Code { code: 7 }), ..Decision::default() },
+        Some("greet") => {
+            let to_client = vec![field("Set-Cookie", "a=b")];
+            let ok = Passing { to_client, ..Passing::default() };
+            Decision { status: Some(Code { code: 0 }), ok: Some(ok), ..Decision::default() }
+        }
         Some("silent") => return None,
         Some("tear") => {
             let ok = Passing { headers: vec![field("X-User", "jack\r\nX-Admin: 1")], ..passing };
@@ -170,9 +193,9 @@ fn decide(http: &Http) -> Option<Decision> {
     })
 }
 
-/// The authoriser. What it was asked last is kept.
+/// The authoriser. What it was asked last is kept, and how often it was asked.
 #[derive(Clone, Default)]
-struct Authoriser(Arc<Mutex<Option<(String, HeaderMap, Attributes)>>>);
+struct Authoriser(Arc<Mutex<Option<(String, HeaderMap, Attributes)>>>, Arc<AtomicUsize>);
 
 impl Authoriser {
     async fn serve(self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
@@ -182,6 +205,7 @@ impl Authoriser {
         let attributes = Check::decode(&body[5..]).unwrap().attributes.unwrap();
         let http = attributes.request.clone().unwrap().http.unwrap();
         *self.0.lock().unwrap() = Some((parts.uri.path().to_owned(), parts.headers, attributes));
+        self.1.fetch_add(1, Ordering::SeqCst);
         let Some(decision) = decide(&http) else {
             // Nobody waits as long as that.
             std::future::pending::<()>().await;
@@ -234,6 +258,35 @@ routes:
         uri: http://127.0.0.1:{authoriser}
         timeout: 30000
         with_request_body: {{ max_request_bytes: 8, pack_as_bytes: true }}
+    upstream: http://127.0.0.1:{origin}
+  - uri: /start
+    plugins:
+      ext-authz:
+        uri: http://127.0.0.1:{authoriser}
+        timeout: 30000
+        with_request_body: {{ max_request_bytes: 8, allow_partial_message: true }}
+        disallowed_headers: {{ patterns: [{{ prefix: X-Se }}, {{ safe_regex: {{ regex: "cont.*th" }} }}] }}
+    upstream: http://127.0.0.1:{origin}
+  - uri: /raw
+    plugins:
+      ext-authz:
+        uri: http://127.0.0.1:{authoriser}
+        timeout: 30000
+        encode_raw_headers: true
+        allowed_headers: {{ patterns: [{{ exact: X-Ask }}, {{ prefix: x-l }}, {{ contains: metho }}, {{ suffix: -c }}] }}
+        disallowed_headers: {{ patterns: [{{ exact: x-list-c }}] }}
+    upstream: http://127.0.0.1:{origin}
+  - uri: /cached/*
+    plugins:
+      ext-authz:
+        uri: http://127.0.0.1:{authoriser}
+        timeout: 30000
+        upstream_headers: [X-Owned]
+        cache: {{ ttl: 3600, key: [$http_x_ask, $http_x_who] }}
+    upstream: http://127.0.0.1:{origin}
+  - uri: /alike/*
+    plugins:
+      ext-authz: {{ uri: http://127.0.0.1:{authoriser}, timeout: 30000, cache: {{ ttl: 3600 }} }}
     upstream: http://127.0.0.1:{origin}
   - uri: /late
     plugins:
@@ -332,4 +385,80 @@ fn an_authoriser_of_envoy_sees_bodies() {
     // Without the setting nobody reads it.
     assert_eq!(sent("/plain/x", "123456789").status(), 200);
     assert_eq!((asked().body.as_str(), asked().size), ("", 9));
+}
+
+#[test]
+fn an_authoriser_of_envoy_sees_what_it_may_see() {
+    let (runtime, authoriser, origin) =
+        (Runtime::new().unwrap(), Authoriser::default(), Origin::echo("a").unwrap());
+    let serving = authoriser.clone();
+    let serve = move |request, respond| serving.clone().serve(request, respond);
+    let node = runtime.block_on(Node::start(h2::server::Builder::new(), serve));
+    let gateway = Gateway::start(SIGMA, &config(node.port(), origin.port())).unwrap();
+    let asked = || authoriser.asked().2.request.unwrap().http.unwrap();
+    let partial = |http: &Http| http.headers.get("x-envoy-auth-partial-body").cloned();
+
+    let fields = "X-Ask: pass\r\nX-Secret: s\r\nX-Envoy-Auth-Partial-Body: false\r\n";
+    let answer = ask(&gateway, "POST /start", fields, "0123456789");
+    assert_eq!((answer.status(), answer.json().unwrap()["body_bytes"].as_u64()), (200, Some(10)));
+    let seen = asked();
+    assert_eq!((seen.body.as_str(), seen.size, partial(&seen).as_deref()), ("01234567", 10, Some("true")));
+    assert_eq!((seen.headers.get("x-secret"), seen.headers.get("content-length")), (None, None));
+    assert_eq!(ask(&gateway, "POST /start", "X-Ask: pass\r\n", "01234567").status(), 200);
+    let seen = asked();
+    assert_eq!((seen.body.as_str(), partial(&seen).as_deref()), ("01234567", Some("false")));
+
+    let fields = "X-Ask: pass\r\nX-List: 1\r\nX-List: 2\r\nX-List-C: 3\r\nX-C: 4\r\nX-D: 5\r\n";
+    ask(&gateway, "GET /raw", fields, "");
+    let seen = asked();
+    let map = seen.header_map.unwrap().fields;
+    let map: Vec<_> =
+        map.into_iter().map(|RawPair { key, value }| (key, String::from_utf8(value).unwrap())).collect();
+    let expected = [(":method", "GET"), ("x-ask", "pass"), ("x-list", "1"), ("x-list", "2"), ("x-c", "4")];
+    assert_eq!(map, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    assert!(seen.headers.is_empty(), "{:?}", seen.headers);
+}
+
+#[test]
+fn what_an_authoriser_of_envoy_has_said_is_remembered() {
+    let (runtime, authoriser, origin) =
+        (Runtime::new().unwrap(), Authoriser::default(), Origin::echo("a").unwrap());
+    let serving = authoriser.clone();
+    let serve = move |request, respond| serving.clone().serve(request, respond);
+    let node = runtime.block_on(Node::start(h2::server::Builder::new(), serve));
+    // Each worker remembers for itself.
+    let config = format!("workers: 1\n{}", config(node.port(), origin.port()));
+    let gateway = Gateway::start(SIGMA, &config).unwrap();
+    let times = || authoriser.1.load(Ordering::SeqCst);
+    let lies = "X-User: root\r\nX-Secret: s\r\nX-Owned: mine\r\n";
+    for path in ["/cached/a", "/cached/b?c"] {
+        let answer = ask(&gateway, &format!("GET {path}"), &format!("X-Ask: pass\r\n{lies}"), "");
+        assert_eq!((answer.status(), answer.head.get("x-remaining")), (200, Some("5")), "{path}");
+        assert_eq!(
+            ["x-user", "x-secret", "x-owned"].map(|name| seen(&answer, name)),
+            ["jack", "", ""],
+            "{path}"
+        );
+        assert_eq!(times(), 1, "{path}");
+    }
+    ask(&gateway, "GET /cached/a", "X-Ask: pass\r\nX-Who: jill\r\n", "");
+    assert_eq!(times(), 2, "another user");
+    // Refusals are asked about each time unless the operator says otherwise; a cookie is for one client.
+    for (ask_for, status) in [("forbid", 403), ("nothing", 403), ("greet", 200)] {
+        for _ in 0..2 {
+            let before = times();
+            let answer = ask(&gateway, "GET /cached/a", &format!("X-Ask: {ask_for}\r\n"), "");
+            assert_eq!((answer.status(), times() - before), (status, 1), "{ask_for}");
+        }
+    }
+    // Without a key all that the authoriser is told counts, the client's port with it.
+    let before = times();
+    let mut client = gateway.connect().unwrap();
+    for (path, expected) in [("a", 1), ("a", 1), ("b", 2), ("a", 2), ("b", 2)] {
+        let request = format!("GET /alike/{path} HTTP/1.1\r\nHost: h\r\nX-Ask: pass\r\n\r\n");
+        assert_eq!(client.ask(request).unwrap().status(), 200);
+        assert_eq!(times() - before, expected, "{path}");
+    }
+    ask(&gateway, "GET /alike/a", "X-Ask: pass\r\n", "");
+    assert_eq!(times() - before, 3);
 }

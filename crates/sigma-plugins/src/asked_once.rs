@@ -8,22 +8,33 @@ use sigma_plugin::{Context, Env, Step};
 use crate::decisions::{Bound, Decisions, Key, Known};
 
 /// What an answer comes to, and the milliseconds for which that is used; None for those alone who wait.
-pub(super) type Read<V> = Box<dyn FnOnce(Result<Answer, CallError>) -> (V, Option<u64>)>;
+pub(crate) type Read<V> = Box<dyn FnOnce(Result<Answer, CallError>) -> (V, Option<u64>)>;
 
 /// The question.
-pub(super) struct Question<V, C> {
+pub(crate) struct Question<V, C> {
     /// What the answer is known by; all that it depends on is part of it.
-    pub(super) key: Key,
+    pub(crate) key: Key,
     /// Makes the call.
-    pub(super) call: C,
+    pub(crate) call: C,
     /// Reads the answer.
-    pub(super) read: Read<V>,
+    pub(crate) read: Read<V>,
 }
 
-impl<V: 'static, C: FnOnce(&Context) -> Call + 'static> Question<V, C> {
+impl<V: 'static, C: FnOnce(&Context, &Env<'_>) -> Call + 'static> Question<V, C> {
     /// Goes on with what this worker knows, what another request is being told, or what the service says.
-    pub(super) fn ask(
+    pub(crate) fn ask(
         self,
+        ctx: &mut Context,
+        env: &Env<'_>,
+        then: impl FnOnce(&V, &mut Context, &Env<'_>) -> Step + 'static,
+    ) -> Step {
+        self.ask_within(Bound::default(), ctx, env, then)
+    }
+
+    /// As [`Question::ask`], where a worker knows so much at most.
+    pub(crate) fn ask_within(
+        self,
+        bound: Bound,
         ctx: &mut Context,
         env: &Env<'_>,
         then: impl FnOnce(&V, &mut Context, &Env<'_>) -> Step + 'static,
@@ -33,15 +44,15 @@ impl<V: 'static, C: FnOnce(&Context) -> Call + 'static> Question<V, C> {
             Known::Asked(pending) => Step::wait(pending.wait(), move |value, ctx, env| match value {
                 Some(value) => then(&value, ctx, env),
                 // The client of the request that asked has left.
-                None => self.ask(ctx, env, then),
+                None => self.ask_within(bound, ctx, env, then),
             }),
             Known::Nothing(asking) => {
                 let Question { call, read, .. } = self;
-                Step::wait(env.outbound.call(call(ctx)), move |answer, ctx, env| {
+                Step::wait(env.outbound.call(call(ctx, env)), move |answer, ctx, env| {
                     let (value, kept_ms) = read(answer);
                     let value = Rc::new(value);
                     let until_ms = kept_ms.map(|kept_ms| env.now_ms.saturating_add(kept_ms));
-                    asking.answer(&value, until_ms, Bound::default());
+                    asking.answer(&value, until_ms, bound);
                     then(&value, ctx, env)
                 })
             }
@@ -50,10 +61,10 @@ impl<V: 'static, C: FnOnce(&Context) -> Call + 'static> Question<V, C> {
 }
 
 /// Forgets what has turned out wrong.
-pub(super) fn forget<V: 'static>(key: &Key, env: &Env<'_>) {
+pub(crate) fn forget<V: 'static>(key: &Key, env: &Env<'_>) {
     known::<V>(env).forget(key);
 }
 
 fn known<V: 'static>(env: &Env<'_>) -> Rc<Decisions<V>> {
-    Rc::clone(&env.local.part(|| Rc::new(Decisions::<V>::default())))
+    env.local.part(Decisions::<V>::default)
 }

@@ -1,0 +1,81 @@
+//! Which fields of a request an authoriser is shown: lists as Envoy writes them.
+
+use regex::Regex;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// Names of fields, as any of these patterns say.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct Names {
+    /// Patterns, one of which a name has to match.
+    #[schemars(length(min = 1, max = 256))]
+    patterns: Vec<Pattern>,
+}
+
+/// One pattern. Names are compared without regard to case.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(deny_unknown_fields)]
+enum Pattern {
+    /// The name itself.
+    Exact(Text),
+    /// What it begins with.
+    Prefix(Text),
+    /// What it ends with.
+    Suffix(Text),
+    /// What stands anywhere in it.
+    Contains(Text),
+    /// What it is as a whole.
+    SafeRegex(Whole),
+}
+
+/// Text in lower case.
+#[derive(Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+struct Text(#[schemars(length(min = 1))] String);
+
+impl TryFrom<String> for Text {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Text, String> {
+        if text.is_empty() {
+            return Err("a pattern is empty".to_owned());
+        }
+        Ok(Text(text.to_ascii_lowercase()))
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Whole {
+    /// A regular expression.
+    regex: Expression,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+struct Expression(#[schemars(with = "String")] Regex);
+
+impl TryFrom<String> for Expression {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Expression, String> {
+        let whole = format!("^(?i:{text})$");
+        // A lone bracket must not end the group.
+        Regex::new(&text).and_then(|_| Regex::new(&whole)).map(Expression).map_err(|error| error.to_string())
+    }
+}
+
+impl Names {
+    /// Whether a name, in lower case, is among them.
+    pub(super) fn contain(&self, name: &str) -> bool {
+        self.patterns.iter().any(|pattern| match pattern {
+            Pattern::Exact(Text(text)) => name == text,
+            Pattern::Prefix(Text(text)) => name.starts_with(text),
+            Pattern::Suffix(Text(text)) => name.ends_with(text),
+            Pattern::Contains(Text(text)) => name.contains(text),
+            Pattern::SafeRegex(Whole { regex: Expression(regex) }) => regex.is_match(name),
+        })
+    }
+}
