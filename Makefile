@@ -30,6 +30,7 @@ test-servers: build-tools tools
 	@missing=(); \
 	command -v java >/dev/null || missing+=(default-jdk-headless); \
 	command -v mvn >/dev/null || missing+=(maven); \
+	command -v knotd >/dev/null || missing+=(knot); \
 	$(install_missing)
 	cargo test -p sigma --locked --test feature -- servers:: --test-threads 2
 

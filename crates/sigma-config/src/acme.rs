@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::resources::{AcmeChallenge, CertificateKey, Confidential};
-use crate::rules::acme::{RETRY_MAX_S, RETRY_S};
+use crate::dns::NameServer;
+use crate::resources::{AcmeChallenge, CertificateKey, Confidential, Ssl};
+use crate::rules::acme::{ORDER_TIMEOUT_S, PROPAGATION_TIMEOUT_S, RETRY_MAX_S, RETRY_S};
 
 /// An account elsewhere that the one at the authority is bound to (RFC 8555 §7.3.4); the authority
 /// tells both values.
@@ -19,6 +20,99 @@ pub struct ExternalAccount {
     /// The key, in base64url as the authority shows it.
     #[schemars(length(min = 1, max = 1024))]
     pub hmac_key: Confidential,
+}
+
+/// How an update of a zone is signed (RFC 8945).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum TsigAlgorithm {
+    /// HMAC with SHA-256.
+    #[default]
+    #[serde(rename = "hmac-sha256")]
+    HmacSha256,
+    /// HMAC with SHA-512.
+    #[serde(rename = "hmac-sha512")]
+    HmacSha512,
+}
+
+/// A name server that takes records by dynamic update (RFC 2136), signed with a key that it shares with the
+/// gateway (TSIG, RFC 8945).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DnsUpdate {
+    /// The primary name server of the zone: an IP address, with a port if it is not 53.
+    #[schemars(with = "String")]
+    pub server: NameServer,
+    /// The zone that the records are in; unset: the server is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// The name of the key.
+    #[schemars(length(min = 1, max = 253))]
+    pub key: String,
+    /// How the key signs.
+    #[serde(default)]
+    pub algorithm: TsigAlgorithm,
+    /// The key, in base64 as `tsig-keygen` prints it.
+    #[schemars(length(min = 1, max = 1024))]
+    pub secret: Confidential,
+    /// Seconds that the record may be kept by who has asked for it.
+    #[serde(default = "record_ttl")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub ttl: u32,
+}
+
+fn record_ttl() -> u32 {
+    60
+}
+
+/// A program that places records and removes them. It is started without a shell, once for each record and
+/// action, with these variables: `SIGMA_ACME_ACTION` (`present` or `cleanup`), `SIGMA_ACME_DOMAIN` (the name that
+/// is proved, without `*.`), `SIGMA_ACME_RECORD` (where the record belongs, with a dot at its end) and
+/// `SIGMA_ACME_VALUE`. A status other than 0 is a failure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DnsHook {
+    /// The program with its arguments; it is named by its whole path.
+    #[schemars(length(min = 1, max = 64))]
+    pub command: Vec<String>,
+    /// Seconds that it has; then it is killed with all that it has started.
+    #[serde(default = "hook_timeout_s")]
+    #[schemars(range(min = 1, max = 3_600))]
+    pub timeout_s: u32,
+}
+
+fn hook_timeout_s() -> u32 {
+    60
+}
+
+/// How records come into the DNS that prove names (`dns-01`): by `update` or by `hook`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AcmeDns {
+    /// By dynamic updates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub update: Option<DnsUpdate>,
+    /// By a program of yours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hook: Option<DnsHook>,
+    /// Name servers that are asked where a record belongs and whether it is there, each an IP address, with a
+    /// port if it is not 53. None: the name servers of the record's zone, which those of `dns.servers` or of
+    /// `/etc/resolv.conf` tell.
+    #[schemars(with = "Vec<String>", length(max = 16))]
+    pub servers: Vec<NameServer>,
+    /// Seconds within which a record has to be seen; then the order has failed.
+    #[schemars(range(min = 1, max = 3_600))]
+    pub propagation_timeout_s: u32,
+}
+
+impl Default for AcmeDns {
+    fn default() -> Self {
+        AcmeDns {
+            update: None,
+            hook: None,
+            servers: Vec::new(),
+            propagation_timeout_s: PROPAGATION_TIMEOUT_S,
+        }
+    }
 }
 
 /// The authority that certificates are ordered from, and how. It serves ssls of `type: acme` and listeners with
@@ -40,6 +134,9 @@ pub struct Acme {
     pub key_type: CertificateKey,
     /// How names are proved.
     pub challenge: AcmeChallenge,
+    /// How records come into the DNS that prove names, for `dns-01`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dns: Option<AcmeDns>,
     /// The folder that keeps the account, certificates, their keys, and what failed when. Made if it is
     /// not there; nobody else may read what is in it.
     pub storage: PathBuf,
@@ -70,12 +167,32 @@ impl Default for Acme {
             external_account: None,
             key_type: CertificateKey::default(),
             challenge: AcmeChallenge::default(),
+            dns: None,
             storage: "./data/acme".into(),
             ca: None,
             call_timeout_ms: 30_000,
-            order_timeout_s: 180,
+            order_timeout_s: ORDER_TIMEOUT_S,
             retry_s: RETRY_S,
             retry_max_s: RETRY_MAX_S,
         }
+    }
+}
+
+impl Acme {
+    /// Why no certificate can be ordered for an ssl of type acme that has passed its check; None if one can.
+    #[must_use]
+    pub fn refusal(&self, ssl: &Ssl) -> Option<String> {
+        let challenge = ssl.acme.as_ref().and_then(|own| own.challenge).unwrap_or(self.challenge);
+        if challenge == AcmeChallenge::Dns01 {
+            return self.dns.is_none().then(|| {
+                "its names are to be proved by `dns-01`, and `acme.dns` does not say how: set it, and start anew"
+                    .to_owned()
+            });
+        }
+        let wildcard = ssl.names().find(|name| name.starts_with("*."))?;
+        Some(format!(
+            "no certificate can be ordered for `{wildcard}` by `{}`: write `acme: {{challenge: dns-01}}`",
+            challenge.as_str()
+        ))
     }
 }

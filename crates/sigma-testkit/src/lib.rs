@@ -25,6 +25,7 @@ mod socket;
 mod streams;
 mod tls;
 pub mod wire;
+mod zone;
 
 pub use case::{Action, Case, Check, Expect, Side, Step, parse_cases};
 pub use dns::{Dns, RecordKind, ServiceRecord};
@@ -41,6 +42,7 @@ pub use relay::Relay;
 pub use seeds::for_seeds;
 pub use slapd::Slapd;
 pub use socket::{Address, Socket};
+pub use zone::Zone;
 
 use std::time::{Duration, Instant};
 

@@ -30,6 +30,22 @@ pub enum AcmeChallenge {
     /// The authority shakes hands on port 443 of the name, and sees a certificate made for that (RFC 8737).
     #[serde(rename = "tls-alpn-01")]
     TlsAlpn01,
+    /// The authority asks for a record of `_acme-challenge.` and the name, which the gateway has placed as the
+    /// setting `acme.dns` says. It proves wildcards too.
+    #[serde(rename = "dns-01")]
+    Dns01,
+}
+
+impl AcmeChallenge {
+    /// Its name (RFC 8555 §8, RFC 8737).
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            AcmeChallenge::Http01 => "http-01",
+            AcmeChallenge::TlsAlpn01 => "tls-alpn-01",
+            AcmeChallenge::Dns01 => "dns-01",
+        }
+    }
 }
 
 /// How the certificate of one ssl is ordered, where that differs from the setting `acme`.

@@ -1,16 +1,20 @@
 //! What must hold of settings and ssls that order certificates.
 
 use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde_json::Value;
 
 use super::Object;
-use super::hosts::{is_dns_name, texts};
+use super::hosts::{is_dns_name, is_record_name, texts};
 use crate::problem::{Problem, element, join, member};
 
 /// The default pauses between orders that fail: the first, and the longest.
 pub(crate) const RETRY_S: u32 = 300;
 pub(crate) const RETRY_MAX_S: u32 = 86_400;
+
+/// The default time for an order, and for the records that prove its names to be seen.
+pub(crate) const ORDER_TIMEOUT_S: u32 = 180;
+pub(crate) const PROPAGATION_TIMEOUT_S: u32 = 120;
 
 /// Names in one certificate; Let's Encrypt allows as many.
 const NAMES_MAX: usize = 100;
@@ -43,6 +47,14 @@ pub(crate) fn of_document(root: &Object) -> Vec<Problem> {
         if ssl.get("type").and_then(Value::as_str) == Some("acme") && acme.is_none() && !is_derived {
             found.push(without_settings(member(&element("ssls", index), "type")));
         }
+    }
+    let proves_by_records = |value: &Value| value["challenge"] == "dns-01";
+    let uses_records = acme.is_some_and(|acme| acme.get("challenge") == Some(&Value::from("dns-01")))
+        || list("ssls").any(|(_, ssl)| ssl.get("acme").is_some_and(proves_by_records));
+    if acme.is_some_and(|acme| acme.contains_key("dns")) && !uses_records && !is_stored {
+        let message = "no name is proved by a record";
+        let hint = "write `challenge: dns-01` here or in an ssl, or remove `dns`";
+        found.push(Problem::new("acme.dns", "unused", message).hint(hint));
     }
     let is_shared = root.get("store").and_then(|store| store.get("kind")) == Some(&Value::from("etcd"));
     if acme.is_some() && is_shared {
@@ -93,6 +105,61 @@ fn of_settings(acme: &Object, found: &mut Vec<Problem>) {
         let message = format!("the first pause of {retry} s is longer than the longest, {most} s");
         problem("retry_s", message, "raise `retry_max_s`");
     }
+    let proves_by_records = text("challenge") == Some("dns-01");
+    match acme.get("dns").and_then(Value::as_object) {
+        Some(dns) => of_dns(dns, number("order_timeout_s").unwrap_or(ORDER_TIMEOUT_S.into()), found),
+        None if proves_by_records => {
+            let message = "names are to be proved by `dns-01`, and `acme.dns` does not say how".to_owned();
+            problem(
+                "challenge",
+                message,
+                "write `acme.dns.update` or `acme.dns.hook`, see docs/certificates.md",
+            );
+        }
+        None => {}
+    }
+}
+
+/// The problems of how records come into the DNS.
+fn of_dns(dns: &Object, order_timeout_s: u64, found: &mut Vec<Problem>) {
+    let mut problem = |field: &str, message: String, hint: &str| {
+        found.push(Problem::new(join("acme.dns", field), "acme", message).hint(hint));
+    };
+    match (dns.get("update"), dns.get("hook")) {
+        (None, None) => {
+            let message = "it says neither how records are placed nor by what".to_owned();
+            problem("update", message, "write `update` or `hook`");
+        }
+        (Some(_), Some(_)) => {
+            problem("hook", "records are placed by `update` already".to_owned(), "keep one of the two");
+        }
+        _ => {}
+    }
+    if let Some(update) = dns.get("update") {
+        let text = |key: &str| update.get(key).and_then(Value::as_str);
+        for field in ["zone", "key"] {
+            if let Some(name) = text(field).filter(|name| !is_record_name(name)) {
+                let hint = "write letters, digits, `-`, `_` and dots";
+                problem(&join("update", field), format!("`{name}` is not a name"), hint);
+            }
+        }
+        if text("secret").is_some_and(|secret| !STANDARD.decode(secret).is_ok_and(|key| !key.is_empty())) {
+            let hint = "copy it as `tsig-keygen` prints it";
+            problem("update.secret", "the key is not base64".to_owned(), hint);
+        }
+    }
+    let program = dns.get("hook").and_then(|hook| hook.get("command")?.get(0)?.as_str());
+    if let Some(program) = program.filter(|program| !program.starts_with('/')) {
+        let hint = "write its whole path, and each argument as an item of its own; there is no shell";
+        problem("hook.command[0]", format!("`{program}` is not the path of a program"), hint);
+    }
+    let propagation =
+        dns.get("propagation_timeout_s").and_then(Value::as_u64).unwrap_or(PROPAGATION_TIMEOUT_S.into());
+    if propagation >= order_timeout_s {
+        let message =
+            format!("records have {propagation} s to be seen, and the whole order has {order_timeout_s} s");
+        problem("propagation_timeout_s", message, "raise `acme.order_timeout_s`");
+    }
 }
 
 /// The problems of one ssl.
@@ -122,10 +189,17 @@ pub(crate) fn of_ssl(ssl: &Object) -> Vec<Problem> {
         let message = format!("{} names are more than the {NAMES_MAX} of one certificate", names.len());
         problem("snis", message, "make several ssls");
     }
-    for name in names.iter().filter(|name| !is_dns_name(name)) {
+    // Where it does not say how they are proved the setting does, which is looked at when it is compiled.
+    let challenge = ssl.get("acme").and_then(|own| own.get("challenge")?.as_str());
+    let proves_wildcards = challenge.is_none_or(|challenge| challenge == "dns-01");
+    let can_be_ordered = |name: &str| match name.strip_prefix("*.") {
+        Some(rest) => proves_wildcards && is_dns_name(rest),
+        None => is_dns_name(name),
+    };
+    for name in names.iter().filter(|name| !can_be_ordered(name)) {
         let place = if ssl.get("sni").is_some() { "sni" } else { "snis" };
         let hint = match name.starts_with("*.") {
-            true => "name the hosts one by one: what proves a name here proves no wildcard",
+            true => "name the hosts one by one, or prove them by `dns-01`: nothing else proves a wildcard",
             false => "write the name of a host, such as www.example.com",
         };
         problem(place, format!("no certificate can be ordered for `{name}`"), hint);
@@ -199,6 +273,56 @@ mod tests {
     }
 
     #[test]
+    fn records_are_placed_in_one_way() {
+        let check = |acme: Value, expected: &[(&str, &str)]| {
+            let mut acme = acme;
+            acme["terms_agreed"] = true.into();
+            let root = json!({ "acme": acme, "admin": {} });
+            assert_eq!(told(&of_document(root.as_object().unwrap())), expected, "{root}");
+        };
+        let update = json!({"server": "10.0.0.1", "key": "k.", "secret": "aGVsbG8="});
+        let hook = json!({"command": ["/bin/true", "a b"]});
+        check(json!({"challenge": "dns-01", "dns": {"update": update}}), &[]);
+        check(json!({"dns": {"hook": hook}}), &[]);
+        let whole = |ssls: Value| {
+            let root = json!({"acme": {"terms_agreed": true, "dns": {"hook": hook}}, "ssls": ssls});
+            of_document(root.as_object().unwrap())
+        };
+        assert_eq!(told(&whole(json!([]))), [("acme.dns", "no name is proved by a record")]);
+        assert!(whole(json!([{"type": "acme", "acme": {"challenge": "dns-01"}}])).is_empty());
+        let how = "names are to be proved by `dns-01`, and `acme.dns` does not say how";
+        check(json!({"challenge": "dns-01"}), &[("acme.challenge", how)]);
+        check(
+            json!({"dns": {}}),
+            &[("acme.dns.update", "it says neither how records are placed nor by what")],
+        );
+        let twice = "records are placed by `update` already";
+        check(json!({"dns": {"update": update, "hook": hook}}), &[("acme.dns.hook", twice)]);
+        for (field, odd, message) in [
+            ("zone", "a b", "`a b` is not a name"),
+            ("zone", "a..b", "`a..b` is not a name"),
+            ("key", "", "`` is not a name"),
+            ("secret", "a-b_", "the key is not base64"),
+            ("secret", "aGVsbG8", "the key is not base64"),
+        ] {
+            let mut update = update.clone();
+            update[field] = odd.into();
+            check(json!({"dns": {"update": update}}), &[(&format!("acme.dns.update.{field}"), message)]);
+        }
+        check(
+            json!({"dns": {"hook": {"command": ["hook.sh"]}}}),
+            &[("acme.dns.hook.command[0]", "`hook.sh` is not the path of a program")],
+        );
+        check(
+            json!({"order_timeout_s": 60, "dns": {"hook": hook}}),
+            &[(
+                "acme.dns.propagation_timeout_s",
+                "records have 120 s to be seen, and the whole order has 60 s",
+            )],
+        );
+    }
+
+    #[test]
     fn an_ssl_says_what_can_be_ordered() {
         let check = |ssl: Value, expected: &[(&str, &str)]| {
             assert_eq!(told(&of_ssl(ssl.as_object().unwrap())), expected, "{ssl}");
@@ -207,10 +331,16 @@ mod tests {
         check(json!({"type": "acme", "sni": "a.test", "cert": "c", "key": "k", "acme": {}}), &[]);
         check(json!({"sni": "*"}), &[]);
         check(json!({"sni": "a", "acme": {}}), &[("acme", "`acme` belongs to an ssl with `type: acme`")]);
-        for odd in ["*", "*.a.test", "127.0.0.1", "a_b"] {
+        for odd in ["*", "*.*.test", "a.*.test", "*.127.0.0.1", "127.0.0.1", "a_b"] {
             let message = format!("no certificate can be ordered for `{odd}`");
             check(json!({"type": "acme", "sni": odd}), &[("sni", &message)]);
         }
+        check(json!({"type": "acme", "snis": ["*.a.test", "a.test"]}), &[]);
+        check(json!({"type": "acme", "sni": "*.a.test", "acme": {"challenge": "dns-01"}}), &[]);
+        check(
+            json!({"type": "acme", "sni": "*.a.test", "acme": {"challenge": "tls-alpn-01"}}),
+            &[("sni", "no certificate can be ordered for `*.a.test`")],
+        );
         let alone = "`cert` and `key`, which are shown until there is an ordered one, belong together";
         check(json!({"type": "acme", "sni": "a.test", "cert": "c"}), &[("cert", alone)]);
         check(

@@ -84,6 +84,15 @@ pub(super) fn is_dns_name(name: &str) -> bool {
         && name.parse::<IpAddr>().is_err()
 }
 
+/// Whether a text is the name of a record or of a key: labels that may have underscores (RFC 8552).
+pub(super) fn is_record_name(name: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=LABEL_MAX).contains(&label.len())
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    name.len() <= NAME_MAX && name.strip_suffix('.').unwrap_or(name).split('.').all(is_label)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -36,13 +36,13 @@ pub fn compile_only(config: &Config, plugins: &Arc<Roster>) -> Result<Arc<Snapsh
     let unresolved = learn_secrets(config, &mut revealed);
     let compiler = Compiler::new(Arc::clone(plugins), Arc::default());
     let geography = GeoFiles::read(&config.settings.geoip).map_err(|problem| vec![problem])?;
-    let ordered = config.settings.acme.as_ref().map(|_| &NoCertificates as &dyn CertificateSource);
+    let ordered = config.settings.acme.clone().map(NoCertificates);
     let sources = Sources {
         endpoints: &mut endpoints.plan(),
         secrets: &revealed,
         files: &mut files,
         geography: geography.geography(),
-        ordered,
+        ordered: ordered.as_ref().map(|ordered| ordered as &dyn CertificateSource),
     };
     let compiled = compiler.compile(config, 0, sources);
     compiled.map(|(_, snapshot)| snapshot).map_err(|failures| {

@@ -200,7 +200,7 @@ fn must_fit(source: &Source, checked: &Checked, plugins: &Plugins) -> Result<(),
 /// The certificates that are ordered, and what looks after them, if any are.
 async fn ordered(settings: &sigma_config::settings::Settings) -> (Option<Arc<Ordered>>, Option<Keeper>) {
     match &settings.acme {
-        Some(acme) => Some(Ordered::open(acme).await).unzip(),
+        Some(acme) => Some(Ordered::open(acme, &settings.dns).await).unzip(),
         None => (None, None),
     }
 }

@@ -31,7 +31,7 @@ pub struct Trial {
 impl Trial {
     /// One with these plugins, for a process with these settings.
     pub fn new(roster: Arc<Roster>, settings: &Settings) -> Trial {
-        let ordered = settings.acme.is_some().then_some(NoCertificates);
+        let ordered = settings.acme.clone().map(NoCertificates);
         Trial { roster, authorities: Mutex::default(), ordered }
     }
 

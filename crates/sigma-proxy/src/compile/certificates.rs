@@ -232,7 +232,10 @@ fn ordered(ssl: &Ssl, sources: &Sources<'_>) -> Result<Option<Pair>, String> {
         return Ok(None);
     }
     match sources.ordered {
-        Some(source) => Ok(source.pair(ssl.id.as_str())),
+        Some(source) => match source.refusal(ssl) {
+            Some(reason) => Err(reason),
+            None => Ok(source.pair(ssl.id.as_str())),
+        },
         None => Err(
             "its certificate is to be ordered, and this process orders none: set `acme` and start it anew"
                 .to_owned(),

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use sigma_config::Problem;
-use sigma_config::resources::{self, SslCrl};
+use sigma_config::acme::Acme;
+use sigma_config::resources::{self, Ssl, SslCrl};
 use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{Authorities, CertificateDer, ClientTls, RevocationLists};
 use sigma_plugin::geography::Geography;
@@ -64,6 +65,9 @@ pub trait CertificateSource {
     /// That of an ssl with this id; None while there is none.
     fn pair(&self, ssl: &str) -> Option<Pair>;
 
+    /// Why none can be ordered for this ssl, which is of type acme; None if one can.
+    fn refusal(&self, ssl: &Ssl) -> Option<String>;
+
     /// What authorities are answered that ask whether a name is this gateway's.
     fn challenges(&self) -> Option<Arc<Challenges>>;
 }
@@ -107,13 +111,17 @@ impl SecretSource for NoSecrets {
     }
 }
 
-/// Certificates are ordered, and there is none yet.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoCertificates;
+/// Certificates are ordered as these settings say, and there is none yet.
+#[derive(Debug, Clone)]
+pub struct NoCertificates(pub Acme);
 
 impl CertificateSource for NoCertificates {
     fn pair(&self, _: &str) -> Option<Pair> {
         None
+    }
+
+    fn refusal(&self, ssl: &Ssl) -> Option<String> {
+        self.0.refusal(ssl)
     }
 
     fn challenges(&self) -> Option<Arc<Challenges>> {

@@ -79,6 +79,24 @@ struct Server {
     weight: u16,
 }
 
+/// The name servers that the system asks.
+///
+/// # Errors
+/// Returns an error if its configuration cannot be read.
+pub fn system_servers() -> Result<Vec<SocketAddr>, DnsError> {
+    let (config, _) = system_configuration()?;
+    let address = |server: &NameServerConfig| {
+        let port = server.connections.first().map(|connection| connection.port)?;
+        Some(SocketAddr::new(server.ip, port))
+    };
+    Ok(config.name_servers().iter().filter_map(address).collect())
+}
+
+fn system_configuration() -> Result<(ResolverConfig, ResolverOpts), DnsError> {
+    read_system_conf()
+        .map_err(|error| DnsError(format!("the system's resolver configuration (/etc/resolv.conf): {error}")))
+}
+
 /// Asks name servers. Cheap to clone; clones share a cache.
 #[derive(Clone)]
 pub struct Resolver {
@@ -101,9 +119,7 @@ impl Resolver {
     /// # Errors
     /// Returns an error if the configuration cannot be read.
     pub fn from_system() -> Result<Resolver, DnsError> {
-        let (config, options) = read_system_conf().map_err(|error| {
-            DnsError(format!("the system's resolver configuration (/etc/resolv.conf): {error}"))
-        })?;
+        let (config, options) = system_configuration()?;
         Resolver::build(config, options)
     }
 

@@ -260,8 +260,8 @@ fn configurations_in_the_documents_are_valid() {
     fs::write(dir.path().join("ecdsa.ocsp"), [0x30, 0]).unwrap();
     let mut variables =
         vec![("INTERNAL_KEY", issued.key.as_str()), ("ADMIN_KEY", "0123456789abcdef0123456789abcdef")];
-    variables
-        .extend(["ACME_KEY", "CONSUL_TOKEN", "NACOS_PASSWORD", "NACOS_SECRET"].map(|name| (name, "hush")));
+    let secrets = ["ACME_KEY", "ACME_TSIG", "CONSUL_TOKEN", "NACOS_PASSWORD", "NACOS_SECRET"];
+    variables.extend(secrets.map(|name| (name, "hush")));
     let is_valid = |text: &str| {
         let text = text.replace("/etc/sigma/", &format!("{}/", dir.path().display()));
         fs::write(dir.path().join("block.yaml"), text).unwrap();

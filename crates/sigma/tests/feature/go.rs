@@ -11,7 +11,7 @@ use sigma_testkit::{Address, Gateway, Origin, Socket, free_port, until};
 use crate::tls::{Authority, config};
 use crate::{PATIENCE, SIGMA, catch_all, in_front_of, nodes};
 
-mod acme;
+pub(crate) mod acme;
 
 const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible";
 const INTEROP_CLIENT: &str = "google.golang.org/grpc/interop/client@v1.85.0";

@@ -2,6 +2,7 @@
 //! and Maven fetch and build them, which takes minutes.
 
 mod keycloak;
+mod knot;
 mod opa;
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

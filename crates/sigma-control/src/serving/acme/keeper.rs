@@ -8,12 +8,14 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use instant_acme::{Account, AccountCredentials, CertificateIdentifier, ExternalAccountKey, NewAccount};
 use rustls_pki_types::Der;
+use sigma_config::resources::AcmeChallenge;
 use sigma_net::tls::certificate;
 use sigma_net::tls::pem::Pair;
 
 use super::client::Caller;
+use super::dns::Records;
 use super::kept::{Folder, Record};
-use super::order::{self, Issued, Refused};
+use super::order::{self, Issued, Refused, Stage};
 use super::{Ordered, Standing, Wanted, schedule};
 use crate::serving::clock::unix_seconds;
 
@@ -159,19 +161,34 @@ impl Keeper {
         let challenges = Arc::clone(&self.ordered.challenges);
         let replaced = record.pair().ok().flatten().filter(|_| record.failures == 1);
         let is_same = wanted.is_met_by(record, &self.ordered.settings.directory);
+        let records = self.records_of(wanted)?;
         let ordering = async {
             let account = self.account().await?.0.clone();
             let old = replaced.filter(|_| is_same).and_then(|pair| identity(&pair));
-            order::order(&account, wanted, old, &challenges, patience, now).await
+            let stage = Stage { challenges: &challenges, records: records.as_ref() };
+            order::order(&account, wanted, old, stage, patience, now).await
         };
-        match tokio::time::timeout(patience, ordering).await {
+        let issued = match tokio::time::timeout(patience, ordering).await {
             Ok(issued) => issued,
             Err(_) => Err(format!(
                 "the order took longer than {} s; see `acme.order_timeout_s`",
                 patience.as_secs()
             )
             .into()),
+        };
+        if let Some(records) = records {
+            records.remove().await;
         }
+        issued
+    }
+
+    /// What places the records for an order, if its names are proved by those.
+    fn records_of(&self, wanted: &Wanted) -> Result<Option<Records>, String> {
+        if wanted.challenge != AcmeChallenge::Dns01 {
+            return Ok(None);
+        }
+        let how = self.ordered.settings.dns.as_ref().ok_or_else(|| "`acme.dns` is not set".to_owned())?;
+        Records::new(how, &self.ordered.resolvers).map(Some)
     }
 
     /// Asks the authority when a certificate is to be renewed.

@@ -1,22 +1,26 @@
 //! Certificates that the gateway orders by itself (RFC 8555): for ssls of type acme.
 //!
 //! `keeper` is the task that looks after all of them, one order at a time. `schedule` says when something
-//! is due, and knows neither clock nor network. `order` goes through one order, over the calls of `client`.
+//! is due, and knows neither clock nor network. `order` goes through one order, over the calls of `client`;
+//! `dns` has the records that prove names.
 //! `kept` is the folder in which all of it lasts: what was tried is written down before it is tried, so that
 //! a process that ends again and again does not use up what an authority allows. [`Ordered`] is what the
 //! others see: the certificates that are there, and how orders stand.
 
 mod client;
+mod dns;
 mod keeper;
 mod kept;
 mod order;
 mod schedule;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
 use sigma_config::acme::Acme;
+use sigma_config::dns::Dns;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::{AcmeChallenge, CertificateKey, Resources, Ssl, SslType};
 use sigma_net::tls::pem::Pair;
@@ -31,6 +35,8 @@ use kept::{Folder, Record};
 #[derive(Default)]
 pub(crate) struct Ordered {
     settings: Acme,
+    /// Name servers that the gateway asks; none: those of the system.
+    resolvers: Vec<SocketAddr>,
     state: Mutex<State>,
     /// There is a certificate that is not in force yet.
     news: Notify,
@@ -82,8 +88,9 @@ impl Standing {
 
 impl Ordered {
     /// Reads what an earlier process has kept. Returns the certificates, and what looks after them.
-    pub(crate) async fn open(settings: &Acme) -> (Arc<Ordered>, Keeper) {
-        let ordered = Arc::new(Ordered { settings: settings.clone(), ..Ordered::default() });
+    pub(crate) async fn open(settings: &Acme, dns: &Dns) -> (Arc<Ordered>, Keeper) {
+        let resolvers = dns.servers.iter().map(|server| server.0).collect();
+        let ordered = Arc::new(Ordered { settings: settings.clone(), resolvers, ..Ordered::default() });
         let folder = Folder::new(&settings.storage);
         let records = folder.read_all().await;
         for record in records.values() {
@@ -150,6 +157,10 @@ impl Ordered {
 impl CertificateSource for Ordered {
     fn pair(&self, ssl: &str) -> Option<Pair> {
         self.state().pairs.get(ssl).cloned()
+    }
+
+    fn refusal(&self, ssl: &Ssl) -> Option<String> {
+        self.settings.refusal(ssl)
     }
 
     fn challenges(&self) -> Option<Arc<Challenges>> {

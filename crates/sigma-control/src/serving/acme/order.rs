@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use instant_acme::{
-    Account, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error, Identifier, NewOrder, Order,
-    OrderStatus, RetryPolicy,
+    Account, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error, Identifier, KeyAuthorization,
+    NewOrder, Order, OrderStatus, RetryPolicy,
 };
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair, RsaKeySize};
 use sigma_config::resources::{AcmeChallenge, CertificateKey};
@@ -15,6 +15,7 @@ use sigma_net::tls::{Identity, Offer, Resumption, ServerIdentity, Versions};
 use sigma_proxy::challenges::{Challenges, Expected};
 
 use super::Wanted;
+use super::dns::Records;
 
 /// Largest chain in bytes, as PEM.
 const CHAIN_MAX: usize = 128 << 10;
@@ -58,13 +59,21 @@ impl From<Error> for Refused {
     }
 }
 
+/// What answers an authority that asks for a proof.
+#[derive(Clone, Copy)]
+pub(super) struct Stage<'s> {
+    pub(super) challenges: &'s Arc<Challenges>,
+    /// The records of this order, where names are proved by those.
+    pub(super) records: Option<&'s Records>,
+}
+
 /// Goes through an order. `replaces` is the certificate that the new one is for, if the authority is to
-/// know (RFC 9773 §5). The answers to challenges are given until this returns or is dropped.
+/// know (RFC 9773 §5). The answers to challenges are given until this returns or is dropped; records stay.
 pub(super) async fn order(
     account: &Account,
     wanted: &Wanted,
     replaces: Option<CertificateIdentifier<'_>>,
-    challenges: &Arc<Challenges>,
+    stage: Stage<'_>,
     patience: Duration,
     now: i64,
 ) -> Result<Issued, Refused> {
@@ -74,7 +83,9 @@ pub(super) async fn order(
         new = new.replaces(replaces);
     }
     let mut order = account.new_order(&new).await?;
-    let expected = prove(&mut order, wanted, challenges).await?;
+    let asked = proofs(&mut order, wanted).await?;
+    let expected = stage.prove(&asked, wanted.challenge).await?;
+    have_validated(&mut order, wanted.challenge).await?;
     let policy = RetryPolicy::new().timeout(patience);
     let proved = match order.poll_ready(&policy).await {
         Ok(OrderStatus::Ready) => Ok(()),
@@ -91,46 +102,80 @@ pub(super) async fn order(
     Ok(Issued { cert, key, pair })
 }
 
-/// Has each name that is not proved yet proved.
-async fn prove(
-    order: &mut Order,
-    wanted: &Wanted,
-    challenges: &Arc<Challenges>,
-) -> Result<Vec<Expected>, Refused> {
-    let mut expected = Vec::new();
+/// A proof that the authority asks for.
+struct Proof {
+    name: String,
+    token: String,
+    answer: KeyAuthorization,
+}
+
+/// What is to be proved: each name that is not proved yet.
+async fn proofs(order: &mut Order, wanted: &Wanted) -> Result<Vec<Proof>, Refused> {
+    let mut asked = Vec::new();
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization?;
-        let identifier = authorization.identifier().to_string();
-        if !wanted.names.contains(&identifier) {
-            return Err(
-                format!("the authority wants a proof for `{identifier}`, which was not ordered").into()
-            );
+        let name = authorization.identifier().to_string();
+        if !wanted.names.contains(&name) {
+            return Err(format!("the authority wants a proof for `{name}`, which was not ordered").into());
         }
         match authorization.status {
             AuthorizationStatus::Valid => continue,
             AuthorizationStatus::Pending => {}
-            other => return Err(format!("the authority calls `{identifier}` {other:?}").into()),
+            other => return Err(format!("the authority calls `{name}` {other:?}").into()),
         }
-        let kind = match wanted.challenge {
-            AcmeChallenge::Http01 => ChallengeType::Http01,
-            AcmeChallenge::TlsAlpn01 => ChallengeType::TlsAlpn01,
+        let Some(challenge) = authorization.challenge(kind(wanted.challenge)) else {
+            let kind = wanted.challenge.as_str();
+            return Err(format!("the authority offers no `{kind}` for `{name}`").into());
         };
-        let Some(mut challenge) = authorization.challenge(kind) else {
-            return Err(format!("the authority offers no such challenge for `{identifier}`").into());
-        };
-        let answer = challenge.key_authorization();
-        expected.push(match wanted.challenge {
-            AcmeChallenge::Http01 => challenges
-                .expect(&challenge.token, answer.as_str())
-                .ok_or_else(|| "the authority's token is none".to_owned())?,
-            AcmeChallenge::TlsAlpn01 => {
-                challenges.show(&identifier, proof(&identifier, answer.digest().as_ref())?)
-            }
-        });
-        challenge.set_ready().await?;
+        let (token, answer) = (challenge.token.clone(), challenge.key_authorization());
+        asked.push(Proof { name, token, answer });
     }
-    Ok(expected)
+    Ok(asked)
+}
+
+/// Has the authority look at the proofs.
+async fn have_validated(order: &mut Order, challenge: AcmeChallenge) -> Result<(), Refused> {
+    let mut authorizations = order.authorizations();
+    while let Some(authorization) = authorizations.next().await {
+        let mut authorization = authorization?;
+        if authorization.status == AuthorizationStatus::Pending
+            && let Some(mut challenge) = authorization.challenge(kind(challenge))
+        {
+            challenge.set_ready().await?;
+        }
+    }
+    Ok(())
+}
+
+impl Stage<'_> {
+    /// Has all proofs given from now on.
+    async fn prove(self, asked: &[Proof], challenge: AcmeChallenge) -> Result<Vec<Expected>, Refused> {
+        if challenge == AcmeChallenge::Dns01 {
+            let records = self.records.ok_or_else(|| "`acme.dns` is not set".to_owned())?;
+            let of_proof = |proof: &Proof| (proof.name.clone(), proof.answer.dns_value());
+            records.place(&asked.iter().map(of_proof).collect::<Vec<_>>()).await?;
+            return Ok(Vec::new());
+        }
+        let give = |Proof { name, token, answer }: &Proof| match challenge {
+            AcmeChallenge::TlsAlpn01 => {
+                Ok(self.challenges.show(name, proof(name, answer.digest().as_ref())?))
+            }
+            _ => {
+                let given = self.challenges.expect(token, answer.as_str());
+                given.ok_or_else(|| "the authority's token is none".to_owned().into())
+            }
+        };
+        asked.iter().map(give).collect()
+    }
+}
+
+fn kind(challenge: AcmeChallenge) -> ChallengeType {
+    match challenge {
+        AcmeChallenge::Http01 => ChallengeType::Http01,
+        AcmeChallenge::TlsAlpn01 => ChallengeType::TlsAlpn01,
+        AcmeChallenge::Dns01 => ChallengeType::Dns01,
+    }
 }
 
 /// Who proves a name to an authority that shakes hands for it (RFC 8737 §3): nobody else would believe it.

@@ -1,6 +1,7 @@
 //! Certificates that the gateway orders by itself, from Pebble: Let's Encrypt's own server for tests. It refuses
 //! one nonce in twenty, as the real one may.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,28 +16,39 @@ use crate::docs::{block, paste, text_of};
 use crate::tls::{Authority, ask, run, shake};
 use crate::{PATIENCE, SIGMA};
 
+mod dns;
+
 const PEBBLE: &str = "github.com/letsencrypt/pebble/v2/cmd/pebble@v2.10.1";
 const NAMES: &str = "github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv@v2.10.1";
 
 /// An authority that asks for every name at 127.0.0.1.
-struct Pebble {
+pub(crate) struct Pebble {
     dir: TempDir,
     port: u16,
     management: u16,
     /// Where it asks for proofs.
     http: u16,
     tls: u16,
+    /// Where names are asked of, and where they are set.
+    dns: SocketAddr,
+    names: u16,
     _processes: [Running; 2],
 }
 
 impl Pebble {
-    fn start(more: Value) -> Pebble {
+    pub(crate) fn start(more: Value) -> Pebble {
+        Pebble::asking(None, more)
+    }
+
+    /// One that asks a name server of the test.
+    pub(crate) fn asking(server: Option<SocketAddr>, more: Value) -> Pebble {
         let dir = tempfile::tempdir().unwrap();
         let root = Authority::new("Directory");
         root.issue("127.0.0.1").files(dir.path(), "own");
         std::fs::write(dir.path().join("ca.pem"), &root.pem).unwrap();
         let [port, management, http, tls, dns, names] = [(); 6].map(|()| free_port());
         let local = |port: u16| format!("127.0.0.1:{port}");
+        let asked = server.unwrap_or(SocketAddr::from(([127, 0, 0, 1], dns)));
         let mut config = json!({
             "listenAddress": local(port), "managementListenAddress": local(management),
             "certificate": dir.path().join("own.crt"), "privateKey": dir.path().join("own.key"),
@@ -47,7 +59,7 @@ impl Pebble {
         config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let file = dir.path().join("pebble.json");
         std::fs::write(&file, json!({ "pebble": config }).to_string()).unwrap();
-        let names = start(Command::new(tool(NAMES, "pebble-challtestsrv")).args([
+        let set_names = start(Command::new(tool(NAMES, "pebble-challtestsrv")).args([
             "-management",
             &local(names),
             "-dnsserver",
@@ -67,15 +79,15 @@ impl Pebble {
             Command::new(tool(PEBBLE, "pebble"))
                 .arg("-config")
                 .arg(&file)
-                .args(["-dnsserver", &local(dns)])
+                .args(["-dnsserver", &asked.to_string()])
                 .env("PEBBLE_VA_NOSLEEP", "1"),
         );
-        let address = Address::Tcp(std::net::SocketAddr::from(([127, 0, 0, 1], port)));
+        let address = Address::Tcp(SocketAddr::from(([127, 0, 0, 1], port)));
         assert!(
             until(PATIENCE, || Socket::connect(&address, PATIENCE).is_ok()),
             "the authority does not listen"
         );
-        Pebble { dir, port, management, http, tls, _processes: [names, pebble] }
+        Pebble { dir, port, management, http, tls, dns: asked, names, _processes: [set_names, pebble] }
     }
 
     /// The setting `acme` for it.
@@ -109,7 +121,7 @@ fn start(command: &mut Command) -> Running {
 }
 
 /// A gateway that listens in cleartext where `pebble` asks for proofs, and for TLS at `{listen}`.
-fn config(pebble: &Pebble, origin: &Origin, acme: Value, tls: Value, rest: Value) -> String {
+pub(crate) fn config(pebble: &Pebble, origin: &Origin, acme: Value, tls: Value, rest: Value) -> String {
     let mut whole = json!({
         "workers": 2,
         "control": { "address": "{control}" },
@@ -133,14 +145,14 @@ fn standing(gateway: &Gateway, ssl: &str) -> Value {
 }
 
 /// Waits until the order for an ssl stands like this.
-fn await_state(gateway: &Gateway, ssl: &str, state: &str) -> Value {
+pub(crate) fn await_state(gateway: &Gateway, ssl: &str, state: &str) -> Value {
     let reached = until(PATIENCE, || standing(gateway, ssl)["state"] == state);
     assert!(reached, "{}\n{}", standing(gateway, ssl), gateway.stderr());
     standing(gateway, ssl)
 }
 
 /// Asks over TLS by a name; the serial number of the certificate that was shown.
-fn ask_by(gateway: &Gateway, pebble: &Pebble, name: &str) -> Result<String, String> {
+pub(crate) fn ask_by(gateway: &Gateway, pebble: &Pebble, name: &str) -> Result<String, String> {
     run(async {
         let mut stream = shake(gateway, &pebble.client(), name).await?;
         let answer = ask(&mut stream, name, "/", "").await.map_err(|error| error.to_string())?;

@@ -1,0 +1,112 @@
+//! Records in the DNS that prove names (RFC 8555 §8.4): placed by dynamic updates (`update`) or by a program of
+//! the operator's (`hook`), looked for where the authority will look (`sight`), and removed whatever came of it.
+
+mod ask;
+mod hook;
+mod sight;
+mod update;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hickory_proto::rr::Name;
+use sigma_config::acme::AcmeDns;
+use tokio::sync::Mutex;
+
+use hook::Hook;
+use sight::Sight;
+use update::Updates;
+
+/// What is done with a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Action {
+    Present,
+    Cleanup,
+}
+
+/// A record that proves a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Proof {
+    /// The name, without a wildcard.
+    domain: String,
+    /// Where the record belongs; somewhere else than below the name if an alias leads there.
+    record: Name,
+    value: String,
+}
+
+/// How records are placed.
+enum Means {
+    Update(Updates),
+    Hook(Hook),
+}
+
+impl Means {
+    async fn act(&self, action: Action, proof: &Proof) -> Result<(), String> {
+        match self {
+            Means::Update(updates) => updates.write(action, &proof.record, &proof.value).await,
+            Means::Hook(hook) => hook.run(action, proof).await,
+        }
+    }
+}
+
+/// The records of one order.
+pub(super) struct Records {
+    means: Means,
+    sight: Sight,
+    patience: Duration,
+    /// Those that may be there.
+    placed: Mutex<Vec<Proof>>,
+}
+
+impl Records {
+    /// None yet. `resolvers` tell the name servers of a zone, unless the settings name those that are asked;
+    /// without any, the system's do.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if nobody could be asked.
+    pub(super) fn new(settings: &AcmeDns, resolvers: &[SocketAddr]) -> Result<Records, String> {
+        let means = match (&settings.update, &settings.hook) {
+            (Some(update), _) => Means::Update(Updates::new(update)?),
+            (None, Some(hook)) => Means::Hook(Hook::new(hook)),
+            (None, None) => return Err("`acme.dns` does not say how records are placed".to_owned()),
+        };
+        let named: Vec<SocketAddr> = settings.servers.iter().map(|server| server.0).collect();
+        let patience = Duration::from_secs(settings.propagation_timeout_s.into());
+        Ok(Records { means, sight: Sight::new(named, resolvers)?, patience, placed: Mutex::default() })
+    }
+
+    /// Places a record for each name with its value, and waits until they are seen.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if one cannot be placed or is not seen in time. What was placed
+    /// stays until [`Records::remove`].
+    pub(super) async fn place(&self, proofs: &[(String, String)]) -> Result<(), String> {
+        for (name, value) in proofs {
+            let domain = name.strip_prefix("*.").unwrap_or(name);
+            let place = Name::from_ascii(format!("_acme-challenge.{domain}."));
+            let place = place.map_err(|error| format!("`{domain}` has no place for a record: {error}"))?;
+            let record = self.sight.follow(place).await?;
+            let proof = Proof { domain: domain.to_owned(), record, value: value.clone() };
+            // First: what was placed without an answer is to be removed as well.
+            self.placed.lock().await.push(proof.clone());
+            self.means.act(Action::Present, &proof).await?;
+        }
+        let placed = self.placed.lock().await.clone();
+        for proof in placed {
+            self.sight.wait(&proof.record, &proof.value, self.patience).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes what was placed. What cannot be removed stays, and the log says so: it proves nothing more.
+    pub(super) async fn remove(&self) {
+        for proof in self.placed.lock().await.drain(..) {
+            if let Err(reason) = self.means.act(Action::Cleanup, &proof).await {
+                tracing::warn!(record = %proof.record, reason, "a record that proved a name cannot be removed");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
