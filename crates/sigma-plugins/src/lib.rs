@@ -8,6 +8,8 @@ mod auth;
 mod batch;
 mod condition;
 mod decisions;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod ldap;
 mod limit;
 mod log;

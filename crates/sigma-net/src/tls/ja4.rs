@@ -16,7 +16,7 @@ pub(super) fn fingerprint(records: &[u8]) -> Option<Box<str>> {
 }
 
 /// The bytes of the handshake message that the records carry.
-fn handshake(mut records: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn handshake(mut records: &[u8]) -> Option<Vec<u8>> {
     let mut message = Vec::new();
     // Type, version and length of a record; 22 is a handshake.
     while let [22, _, _, high, low, rest @ ..] = records {

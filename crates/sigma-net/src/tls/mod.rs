@@ -20,6 +20,8 @@ mod client_auth;
 mod connect;
 mod der;
 mod facts;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod identity;
 mod ja4;
 mod offer;

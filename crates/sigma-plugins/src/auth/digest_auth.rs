@@ -325,16 +325,16 @@ impl Plugin for DigestAuth {
 
 /// What a client answers to a challenge.
 #[derive(Debug, Default, PartialEq)]
-struct Answer {
-    username: Vec<u8>,
-    realm: Vec<u8>,
-    nonce: Vec<u8>,
-    uri: Vec<u8>,
-    response: Vec<u8>,
-    algorithm: Vec<u8>,
-    cnonce: Vec<u8>,
+pub(super) struct Answer {
+    pub(super) username: Vec<u8>,
+    pub(super) realm: Vec<u8>,
+    pub(super) nonce: Vec<u8>,
+    pub(super) uri: Vec<u8>,
+    pub(super) response: Vec<u8>,
+    pub(super) algorithm: Vec<u8>,
+    pub(super) cnonce: Vec<u8>,
     /// As it is written.
-    nc: Vec<u8>,
+    pub(super) nc: Vec<u8>,
     count: u32,
 }
 
@@ -343,7 +343,7 @@ const NONCE_BYTES: usize = 128;
 
 impl Answer {
     /// Reads a value of `Authorization` (RFC 7616 §3.4).
-    fn parse(value: &[u8]) -> Result<Answer, &'static str> {
+    pub(super) fn parse(value: &[u8]) -> Result<Answer, &'static str> {
         const SCHEME: &[u8] = b"Digest ";
         let rest =
             value.split_at_checked(SCHEME.len()).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(SCHEME));

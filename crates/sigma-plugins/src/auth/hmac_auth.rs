@@ -281,16 +281,16 @@ const REQUEST_TARGET: &[u8] = b"@request-target";
 
 /// The parameters of the header.
 #[derive(Debug, Default, PartialEq)]
-struct Signed {
-    key_id: Option<Vec<u8>>,
+pub(super) struct Signed {
+    pub(super) key_id: Option<Vec<u8>>,
     algorithm: Option<Vec<u8>>,
-    signature: Option<Vec<u8>>,
+    pub(super) signature: Option<Vec<u8>>,
     /// Names of what is signed, in order.
-    headers: Vec<Vec<u8>>,
+    pub(super) headers: Vec<Vec<u8>>,
 }
 
 impl Signed {
-    fn parse(value: Option<&[u8]>) -> Result<Signed, Refusal> {
+    pub(super) fn parse(value: Option<&[u8]>) -> Result<Signed, Refusal> {
         const MISSING: Refusal = Refusal {
             message: "client request can't be validated: missing Authorization header",
             detail: "missing Authorization header",

@@ -100,7 +100,7 @@ struct Consumer {
 impl Configuration for Consumer {}
 
 /// The key of a consumer.
-struct Secret(Box<[u8]>);
+pub(super) struct Secret(pub(super) Box<[u8]>);
 
 impl Secret {
     fn new(consumer: &Consumer) -> Result<Secret, String> {
@@ -119,7 +119,7 @@ impl Secret {
     }
 
     /// What was encrypted.
-    fn open(&self, token: &Encrypted<'_>) -> Option<Vec<u8>> {
+    pub(super) fn open(&self, token: &Encrypted<'_>) -> Option<Vec<u8>> {
         let nonce: [u8; 12] = URL_SAFE_NO_PAD.decode(token.iv).ok()?.try_into().ok()?;
         let tag: [u8; 16] = URL_SAFE_NO_PAD.decode(token.tag).ok()?.try_into().ok()?;
         let mut text = URL_SAFE_NO_PAD.decode(token.text).ok()?;
@@ -140,15 +140,19 @@ impl Secret {
 }
 
 /// The parts of a token (RFC 7516 §7.1).
-struct Encrypted<'t> {
+pub(super) struct Encrypted<'t> {
     header: &'t [u8],
     iv: &'t [u8],
     text: &'t [u8],
     tag: &'t [u8],
 }
 
-impl JweDecrypt {
-    fn decrypted(&self, value: &[u8], env: &Env<'_>) -> Result<Vec<u8>, &'static str> {
+impl<'t> Encrypted<'t> {
+    /// Reads a token, with or without `Bearer` before it: the name of its key, and its parts.
+    ///
+    /// # Errors
+    /// Returns an error, worded as APISIX words it, if the value is no token or names no key.
+    pub(super) fn parse(value: &'t [u8]) -> Result<(String, Encrypted<'t>), &'static str> {
         const INVALID: &str = "JWE token invalid";
         let token = value.strip_prefix(b"Bearer ").or_else(|| value.strip_prefix(b"bearer "));
         let parts: Vec<&[u8]> = token.unwrap_or(value).splitn(6, |b| *b == b'.').collect();
@@ -156,12 +160,19 @@ impl JweDecrypt {
         let members = URL_SAFE_NO_PAD.decode(header).ok().and_then(|text| object_of(&text)).ok_or(INVALID)?;
         let kid = match members.get("kid") {
             None | Some(Value::Null) => return Err("missing kid in JWE token"),
-            Some(kid) => kid.as_str().unwrap_or_default(),
+            Some(kid) => kid.as_str().unwrap_or_default().to_owned(),
         };
-        let identity = env.consumers.find("jwe-decrypt", kid).filter(|_| !kid.is_empty());
+        Ok((kid, Encrypted { header, iv, text, tag }))
+    }
+}
+
+impl JweDecrypt {
+    fn decrypted(&self, value: &[u8], env: &Env<'_>) -> Result<Vec<u8>, &'static str> {
+        let (kid, token) = Encrypted::parse(value)?;
+        let identity = env.consumers.find("jwe-decrypt", &kid).filter(|_| !kid.is_empty());
         let secret = identity.and_then(|identity| identity.data::<Secret>());
         let secret = secret.ok_or("invalid kid in JWE token")?;
-        let opened = secret.open(&Encrypted { header, iv, text, tag });
+        let opened = secret.open(&token);
         // What no field can hold would be another request to the node.
         let opened = opened.filter(|text| !text.iter().any(|b| matches!(b, b'\r' | b'\n' | 0)));
         opened.ok_or("failed to decrypt JWE token")

@@ -14,6 +14,8 @@ mod code_login;
 mod consumer_restriction;
 mod digest_auth;
 mod form;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod hmac_auth;
 mod json_path;
 mod jwe_decrypt;

@@ -16,6 +16,8 @@
 mod ber;
 mod connection;
 mod directory;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod message;
 pub(crate) mod name;
 mod pool;

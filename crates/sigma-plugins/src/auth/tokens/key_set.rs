@@ -31,7 +31,7 @@ struct Named {
 }
 
 /// What a set says of the key of a token.
-pub(super) enum Found<'s> {
+pub(in crate::auth) enum Found<'s> {
     /// One of these has signed it, or nobody has.
     Keys(Vec<&'s Key>),
     /// None of them. A newer set may have it.
@@ -45,7 +45,7 @@ impl KeySet {
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if the text is no set, or if it has too many keys.
-    pub(super) fn parse(text: Vec<u8>) -> Result<KeySet, String> {
+    pub(in crate::auth) fn parse(text: Vec<u8>) -> Result<KeySet, String> {
         let set = object_of(&text).ok_or("it is no JSON object")?;
         let keys = set.get("keys").and_then(Value::as_array).ok_or("it has no list `keys`")?;
         if keys.len() > MOST_KEYS {
@@ -71,7 +71,11 @@ impl KeySet {
     /// # Errors
     /// Returns an error, which is a text for the log, if no key may have signed it, whatever the issuer
     /// publishes next.
-    pub(super) fn find(&self, token: &Token, allowed: &[Algorithm]) -> Result<Found<'_>, &'static str> {
+    pub(in crate::auth) fn find(
+        &self,
+        token: &Token,
+        allowed: &[Algorithm],
+    ) -> Result<Found<'_>, &'static str> {
         let algorithm = token.algorithm(allowed)?;
         let fits = |named: &&Named| named.key.algorithm() == algorithm;
         let id = match token.header.get("kid") {

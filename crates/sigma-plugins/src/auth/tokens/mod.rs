@@ -32,6 +32,8 @@ pub(super) use algorithm::Algorithm;
 pub(super) use claims::is_for;
 pub(super) use discovery::{Known, Metadata, Provider, ProviderSettings};
 pub(super) use key::{Key, KeyRing, short_rsa_bits};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) use key_set::{Found, KeySet};
 pub(super) use source::{Ages, KeySource, Lookup, SourceSettings};
 pub(super) use token::{Claim, Token};
 pub(super) use web::{Address, Question, Reply, Web, WebSettings, beside, object_of};

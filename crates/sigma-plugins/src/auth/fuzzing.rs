@@ -1,0 +1,112 @@
+//! What must hold of credentials, whatever a client sends.
+
+use serde_json::json;
+use sigma_http::Headers;
+
+use super::digest_auth::Answer;
+use super::hmac_auth::Signed;
+use super::jwe_decrypt::{Encrypted, Secret};
+use super::message_signatures::base::{Subject, signature_base};
+use super::message_signatures::structured::{Dictionary, Item, Member};
+use super::message_signatures::verify::Rules;
+use super::tokens::{Algorithm, Found, Key, KeySet, Token, is_for};
+
+/// The parts of an input, with a zero byte between them.
+fn halves(input: &[u8]) -> (&[u8], &[u8]) {
+    let at = input.iter().position(|byte| *byte == 0).unwrap_or(input.len());
+    (&input[..at], input.get(at + 1..).unwrap_or_default())
+}
+
+/// A token, and behind a zero byte the keys of its issuer: both are read or refused, and nobody's signature is none.
+pub fn tokens(input: &[u8]) {
+    let (text, set) = halves(input);
+    let set = KeySet::parse(set.to_vec());
+    if let Ok(token) = Token::parse(text.to_vec()) {
+        assert_eq!(token.text(), text);
+        for (algorithm, secret) in [(Algorithm::Hs256, &[7; 32][..]), (Algorithm::Hs512, &[7; 64])] {
+            let Some(key) = Key::secret(algorithm, secret) else { panic!("it has secrets") };
+            assert!(key.verify(&token).is_err(), "nobody knows the secret");
+        }
+        if let Ok(set) = &set
+            && let Ok(Found::Keys(keys)) = set.find(&token, &Algorithm::PUBLIC)
+        {
+            assert!(!keys.is_empty());
+            for key in keys {
+                let _ = key.verify(&token);
+            }
+        }
+        let _ = token.in_time_of_issuer(1.0e9, 120.0);
+        let _ = is_for(&token.claims, &["api".to_owned()]);
+    }
+    if let Ok((_, token)) = Encrypted::parse(text) {
+        assert_eq!(Secret([7; 32].into()).open(&token), None, "nobody knows the secret");
+    }
+}
+
+/// A dictionary, and behind a zero byte another: what is read is written so that it reads the same; and no text
+/// that is signed has a line that comes from within a value.
+pub fn structured_fields(input: &[u8]) {
+    let (first, second) = halves(input);
+    for text in [first, second] {
+        if let Some(dictionary) = Dictionary::parse(text) {
+            let written = dictionary.write();
+            assert_eq!(Dictionary::parse(written.as_bytes()).as_ref(), Some(&dictionary), "{written}");
+        }
+        if let Some(item) = Item::parse(text) {
+            assert_eq!(Item::parse(item.write().as_bytes()), Some(item));
+        }
+    }
+    let mut headers = Headers::default();
+    for (name, value) in [("Signature-Input", first), ("Signature", second)] {
+        headers.append(name, value);
+    }
+    let rules = json!({
+        "components": ["@method", "@authority", "@path", "@query"], "require_nonce": false,
+        "accept_authorization": false,
+    });
+    let Ok(rules) = serde_json::from_value::<Rules>(rules) else { panic!("these are rules") };
+    let _ = rules.claim(&headers);
+    let target = [b"/", second].concat();
+    let subject =
+        Subject { method: b"GET", scheme: "https", authority: b"a.test", target: &target, headers: &headers };
+    for (_, member) in Dictionary::parse(first).unwrap_or_default().0 {
+        let Member::List(signed) = member else { continue };
+        if let Ok(base) = signature_base(&subject, &signed) {
+            let lines = base.split(|byte| *byte == b'\n').count();
+            assert_eq!(lines, signed.items.len() + 1, "{}", String::from_utf8_lossy(&base));
+        }
+    }
+}
+
+/// A value of `Authorization`: it is read or refused, and an answer of Digest is read the same once it is written
+/// anew.
+pub fn authorization(input: &[u8]) {
+    if let Ok(signed) = Signed::parse(Some(input)) {
+        for value in signed.key_id.iter().chain(&signed.signature).chain(&signed.headers) {
+            assert!(!value.contains(&b'"'));
+        }
+    }
+    let Ok(answer) = Answer::parse(input) else { return };
+    let parts = [
+        ("username", &answer.username),
+        ("realm", &answer.realm),
+        ("nonce", &answer.nonce),
+        ("uri", &answer.uri),
+        ("response", &answer.response),
+        ("algorithm", &answer.algorithm),
+        ("cnonce", &answer.cnonce),
+        ("nc", &answer.nc),
+    ];
+    let mut written = b"Digest qop=auth".to_vec();
+    for (name, value) in parts {
+        written.extend_from_slice(format!(", {name}=\"").as_bytes());
+        for byte in value {
+            if matches!(byte, b'"' | b'\\') {
+                written.push(b'\\');
+            }
+            written.push(*byte);
+        }
+        written.push(b'"');
+    }
+    assert_eq!(Answer::parse(&written).as_ref(), Ok(&answer), "{}", String::from_utf8_lossy(&written));
+}

@@ -1,0 +1,8 @@
+//! Values of `Authorization` for digest-auth and hmac-auth: none panics, and an answer reads the same once it is
+//! written anew.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| sigma_plugins::fuzzing::authorization(input));
