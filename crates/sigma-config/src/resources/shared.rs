@@ -95,7 +95,7 @@ impl JsonSchema for UnixTime {
 }
 
 /// A text that must not show up in a log: a private key, a token. It is shown as dots.
-#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Confidential(Box<str>);
 

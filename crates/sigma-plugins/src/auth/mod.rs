@@ -28,6 +28,7 @@ mod ldap_auth_advanced;
 mod message_signatures;
 mod multi_auth;
 mod openid_connect;
+mod pem;
 mod policy;
 mod seal;
 mod session_cookie;

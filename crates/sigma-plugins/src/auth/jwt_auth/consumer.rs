@@ -195,10 +195,7 @@ fn published_keys(consumer: &Consumer, address: &Address) -> Result<Keys, String
     let seconds = |written: Option<u64>, usual| Duration::from_secs(written.unwrap_or(usual));
     let settings = SourceSettings {
         address: address.clone(),
-        web: WebSettings {
-            timeout: seconds(consumer.jwks_timeout, 3),
-            verify: consumer.jwks_ssl_verify.unwrap_or(true),
-        },
+        web: WebSettings::new(seconds(consumer.jwks_timeout, 3), consumer.jwks_ssl_verify.unwrap_or(true)),
         ages: Ages {
             max_age: seconds(consumer.jwks_max_age, 3600),
             stale_if_error: seconds(consumer.jwks_stale_if_error, 86_400),

@@ -10,10 +10,10 @@ use aws_lc_rs::signature::{
     RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_SHA256, RSA_PSS_2048_8192_SHA512, RSA_PSS_SHA512, RsaEncoding,
     RsaKeyPair, VerificationAlgorithm,
 };
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
+
+use crate::auth::pem::section;
 
 /// Algorithms of key pairs by their names in the registry of RFC 9421.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -65,7 +65,7 @@ impl PublicKey {
     /// Returns an error, which is a sentence, if it holds no public key of this algorithm.
     pub(crate) fn parse(pem: &str, algorithm: PairAlgorithm) -> Result<PublicKey, String> {
         let der = section(pem, &["PUBLIC KEY", "RSA PUBLIC KEY"]);
-        let der = der.ok_or("public_key: it is no PEM text with a public key")?;
+        let (_, der) = der.ok_or("public_key: it is no PEM text with a public key")?;
         let key = ParsedPublicKey::new(algorithm.verification(), der)
             .map_err(|_| format!("public_key: it is no key for {}", algorithm.name()))?;
         Ok(PublicKey { algorithm, key: Box::new(key) })
@@ -118,7 +118,7 @@ impl Signer {
     /// Returns an error, which is a sentence, if it holds no private key of this algorithm.
     pub(crate) fn parse(pem: &str, algorithm: PairAlgorithm) -> Result<Signer, String> {
         let der = section(pem, &["PRIVATE KEY"]);
-        let der = der.ok_or("private_key: it is no PEM text with a private key (PKCS #8)")?;
+        let (_, der) = der.ok_or("private_key: it is no PEM text with a private key (PKCS #8)")?;
         let wrong = |_| format!("private_key: it is no key for {}", algorithm.name());
         Ok(match algorithm {
             PairAlgorithm::RsaPssSha512 | PairAlgorithm::RsaV15Sha256 => {
@@ -169,14 +169,4 @@ impl Signer {
             Signer::Ed25519(pair) => Some(pair.sign(text).as_ref().to_vec()),
         }
     }
-}
-
-/// The first section of a PEM text (RFC 7468) that has one of these labels, decoded.
-fn section(text: &str, labels: &[&str]) -> Option<Vec<u8>> {
-    labels.iter().find_map(|label| {
-        let (_, rest) = text.split_once(&format!("-----BEGIN {label}-----"))?;
-        let (body, _) = rest.split_once(&format!("-----END {label}-----"))?;
-        let body: Vec<u8> = body.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-        STANDARD.decode(body).ok()
-    })
 }

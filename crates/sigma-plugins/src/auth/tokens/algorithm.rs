@@ -59,6 +59,25 @@ impl Algorithm {
         Algorithm::deserialize(serde::de::value::StrDeserializer::<serde::de::value::Error>::new(name)).ok()
     }
 
+    /// Its name.
+    pub(in crate::auth) fn name(self) -> &'static str {
+        match self {
+            Algorithm::Hs256 => "HS256",
+            Algorithm::Hs384 => "HS384",
+            Algorithm::Hs512 => "HS512",
+            Algorithm::Rs256 => "RS256",
+            Algorithm::Rs384 => "RS384",
+            Algorithm::Rs512 => "RS512",
+            Algorithm::Es256 => "ES256",
+            Algorithm::Es384 => "ES384",
+            Algorithm::Es512 => "ES512",
+            Algorithm::Ps256 => "PS256",
+            Algorithm::Ps384 => "PS384",
+            Algorithm::Ps512 => "PS512",
+            Algorithm::EdDsa => "EdDSA",
+        }
+    }
+
     /// How signatures with a shared secret are verified.
     pub(in crate::auth) fn shared(self) -> Option<hmac::Algorithm> {
         match self {

@@ -49,6 +49,8 @@ pub(in crate::auth) struct Metadata {
     pub(in crate::auth) keys: Option<Arc<KeySource>>,
     /// Where browsers log in.
     pub(in crate::auth) authorization_endpoint: Option<Address>,
+    /// Where the question with which browsers are sent to log in is left before (RFC 9126).
+    pub(in crate::auth) pushed_authorization_request_endpoint: Option<Address>,
     /// Where codes become tokens.
     pub(in crate::auth) token_endpoint: Option<Address>,
     /// Where the user of a token is told.
@@ -119,6 +121,7 @@ impl Metadata {
             issuer: issuer.to_owned(),
             keys,
             authorization_endpoint: endpoint("authorization_endpoint")?,
+            pushed_authorization_request_endpoint: endpoint("pushed_authorization_request_endpoint")?,
             token_endpoint: endpoint("token_endpoint")?,
             userinfo_endpoint: endpoint("userinfo_endpoint")?,
             introspection_endpoint: endpoint("introspection_endpoint")?,
@@ -166,7 +169,7 @@ mod tests {
         ProviderSettings {
             issuer: Provider::issuer_of(&discovery).unwrap().to_owned(),
             discovery,
-            web: WebSettings { timeout: MAX_AGE, verify: true },
+            web: WebSettings::new(MAX_AGE, true),
             keys: Ages { max_age: MAX_AGE, stale_if_error: MAX_AGE, cooldown: MAX_AGE },
         }
     }

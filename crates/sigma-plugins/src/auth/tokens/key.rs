@@ -5,13 +5,12 @@ use std::sync::Arc;
 use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
 use aws_lc_rs::hmac;
 use aws_lc_rs::signature::ParsedPublicKey;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use sigma_plugin::Env;
 
 use super::algorithm::Algorithm;
 use super::token::Token;
 use super::verdicts::Verdicts;
+use crate::auth::pem::section;
 
 /// A key, for one algorithm.
 pub(in crate::auth) struct Key {
@@ -181,12 +180,5 @@ pub(super) fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
 
 /// The first public key of a PEM text (RFC 7468), DER.
 pub(in crate::auth) fn decoded_pem(text: &str) -> Option<Vec<u8>> {
-    let section = |label: &str| {
-        let (_, rest) = text.split_once(&format!("-----BEGIN {label}-----"))?;
-        let (body, _) = rest.split_once(&format!("-----END {label}-----"))?;
-        Some(body)
-    };
-    let body = section("PUBLIC KEY").or_else(|| section("RSA PUBLIC KEY"))?;
-    let body: Vec<u8> = body.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
-    STANDARD.decode(body).ok()
+    section(text, &["PUBLIC KEY", "RSA PUBLIC KEY"]).map(|(_, der)| der)
 }

@@ -115,6 +115,14 @@ fn named_keys(jwk: &Map<String, Value>) -> Vec<Named> {
     keys.map(|key| Named { id: Option::clone(&id), key }).collect()
 }
 
+impl Key {
+    /// A public key as an issuer publishes it, for this algorithm; None if it is none, or holds more than that.
+    pub(in crate::auth) fn of_jwk(jwk: &Map<String, Value>, algorithm: Algorithm) -> Option<Key> {
+        let is_public = !PRIVATE.iter().any(|member| jwk.contains_key(*member));
+        parsed(jwk, algorithm).filter(|_| is_public).map(|key| Key::public(algorithm, key))
+    }
+}
+
 /// The key, if it is one of this algorithm.
 fn parsed(jwk: &Map<String, Value>, algorithm: Algorithm) -> Option<ParsedPublicKey> {
     let text = |name: &str| jwk.get(name).and_then(Value::as_str);

@@ -6,6 +6,7 @@
 //! | `token` | text to header, claims and signature; the claims that have a time |
 //! | `claims` | whether what a token claims is what was asked for |
 //! | `key` | a key that signatures are verified with, from a secret or PEM |
+//! | `signing_key` | a key that the gateway itself signs tokens with |
 //! | `key_set` | the keys of an issuer (RFC 7517) |
 //! | `registry` | what equal settings share |
 //! | `fetched` | how something is fetched once for all who need it |
@@ -23,6 +24,7 @@ mod freshness;
 mod key;
 mod key_set;
 mod registry;
+mod signing_key;
 mod source;
 mod token;
 mod verdicts;
@@ -34,9 +36,10 @@ pub(super) use discovery::{Known, Metadata, Provider, ProviderSettings};
 pub(super) use key::{Key, KeyRing, short_rsa_bits};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) use key_set::{Found, KeySet};
+pub(super) use signing_key::SigningKey;
 pub(super) use source::{Ages, KeySource, Lookup, SourceSettings};
 pub(super) use token::{Claim, Token};
-pub(super) use web::{Address, Question, Reply, Web, WebSettings, beside, object_of};
+pub(super) use web::{Address, Proxy, Question, Reply, Web, WebSettings, beside, object_of};
 
 #[cfg(test)]
 pub(super) mod signing;

@@ -14,7 +14,7 @@ use super::key_set::{Found, KeySet};
 use super::signing::{Signer, hs256, set_of};
 use super::source::{Ages, KeySource, Lookup, SourceSettings};
 use super::token::Token;
-use super::web::{Address, WebSettings};
+use super::web::{Address, Proxy, Web, WebSettings};
 use crate::testing::Beside;
 
 const ALL: [Algorithm; 10] = Algorithm::PUBLIC;
@@ -210,7 +210,7 @@ fn ok(body: &str) -> Vec<u8> {
 fn settings(port: u16, max_age: Duration, cooldown: Duration) -> SourceSettings {
     SourceSettings {
         address: Address::try_from(format!("http://127.0.0.1:{port}/keys")).unwrap(),
-        web: WebSettings { timeout: Duration::from_secs(20), verify: true },
+        web: WebSettings::new(Duration::from_secs(20), true),
         ages: Ages { max_age, stale_if_error: HOUR, cooldown },
     }
 }
@@ -338,4 +338,38 @@ fn answers_that_lie_are_none() {
         assert_eq!(worker.ask(&source, &signer.token(&json!({}))), AWAY, "{shown}");
     }
     assert_eq!(elsewhere.requests(), 0, "a redirect was followed");
+}
+
+#[test]
+fn an_issuer_is_reached_through_proxies() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&asked);
+    let proxy = Origin::answer(move |message| {
+        let line = message.head.request_line().map(|(method, target)| format!("{method} {target}"));
+        let shown = message.head.get("proxy-authorization").map(str::to_owned);
+        seen.lock().unwrap().push((line.unwrap(), shown));
+        ok("{}")
+    });
+    let proxy = proxy.unwrap();
+    let address = Address::try_from(format!("http://127.0.0.1:{}", proxy.port())).unwrap();
+    let through = |is_for_tls| Proxy {
+        address: address.clone(),
+        is_for_tls,
+        authorization: Some("Basic c2VjcmV0".into()),
+        except: Some("direct.test".to_owned()),
+    };
+    let web = Web::new(WebSettings {
+        proxies: vec![through(false), through(true)],
+        ..WebSettings::new(Duration::from_secs(20), true)
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let get = |url: &str| runtime.block_on(web.get(&Address::try_from(url.to_owned()).unwrap()));
+    assert_eq!(get("http://login.test/keys"), Ok(b"{}".to_vec()));
+    assert!(get("https://login.test/keys").is_err(), "the proxy is no provider");
+    assert!(get("http://direct.test:1/").is_err(), "the name has no address");
+    let asked = asked.lock().unwrap();
+    let shown = || Some("Basic c2VjcmV0".to_owned());
+    let expected =
+        [("GET http://login.test/keys".to_owned(), shown()), ("CONNECT login.test:443".to_owned(), shown())];
+    assert_eq!(*asked, expected);
 }

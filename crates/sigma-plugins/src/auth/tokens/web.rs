@@ -8,10 +8,12 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
+use reqwest::header::{HeaderMap, HeaderValue};
 use schemars::JsonSchema;
 use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
+use sigma_config::resources::Confidential;
 use sigma_plugin::Node;
 use tokio::sync::{OnceCell, oneshot};
 
@@ -60,6 +62,13 @@ impl Address {
         self.0.path()
     }
 
+    /// The address without arguments.
+    pub(in crate::auth) fn without_arguments(&self) -> String {
+        let mut url = self.0.clone();
+        url.set_query(None);
+        url.into()
+    }
+
     /// The address with further arguments.
     pub(in crate::auth) fn with_arguments(&self, pairs: &[(&str, &str)]) -> String {
         let mut url = self.0.clone();
@@ -84,6 +93,43 @@ pub(in crate::auth) struct WebSettings {
     pub(in crate::auth) timeout: Duration,
     /// Whether its certificate is verified.
     pub(in crate::auth) verify: bool,
+    /// Through what it is reached.
+    pub(in crate::auth) proxies: Vec<Proxy>,
+}
+
+/// A proxy on the way to an issuer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in crate::auth) struct Proxy {
+    pub(in crate::auth) address: Address,
+    /// Whether it is for addresses with `https`; else for those with `http`.
+    pub(in crate::auth) is_for_tls: bool,
+    /// What it is shown in `Proxy-Authorization`.
+    pub(in crate::auth) authorization: Option<Confidential>,
+    /// Hosts that are reached without it, with commas between them: names with all that end in them, addresses and
+    /// networks; `*` for all.
+    pub(in crate::auth) except: Option<String>,
+}
+
+impl WebSettings {
+    /// Without proxies.
+    pub(in crate::auth) fn new(timeout: Duration, verify: bool) -> WebSettings {
+        WebSettings { timeout, verify, proxies: Vec::new() }
+    }
+}
+
+impl Proxy {
+    fn made(&self) -> Result<reqwest::Proxy, String> {
+        let failed = |error: &dyn fmt::Display| format!("the proxy {} cannot be used: {error}", self.address);
+        let url = self.address.0.clone();
+        let proxy = if self.is_for_tls { reqwest::Proxy::https(url) } else { reqwest::Proxy::http(url) };
+        let mut proxy = proxy.map_err(|error| failed(&causes(error)))?;
+        if let Some(value) = &self.authorization {
+            let mut value = HeaderValue::from_str(value.reveal()).map_err(|error| failed(&error))?;
+            value.set_sensitive(true);
+            proxy = proxy.custom_http_auth(value);
+        }
+        Ok(proxy.no_proxy(self.except.as_deref().and_then(reqwest::NoProxy::from_string)))
+    }
 }
 
 /// The way to an issuer: it keeps connections.
@@ -107,7 +153,7 @@ impl Web {
     async fn client(&self) -> Result<&reqwest::Client, String> {
         let make = || async {
             let settings = &self.settings;
-            reqwest::Client::builder()
+            let builder = reqwest::Client::builder()
                 .connect_timeout(settings.timeout)
                 .timeout(settings.timeout)
                 // Who answers must not choose whom the gateway asks next.
@@ -115,9 +161,10 @@ impl Web {
                 .no_proxy()
                 .pool_idle_timeout(Duration::from_secs(15))
                 .user_agent(concat!("sigma/", env!("CARGO_PKG_VERSION")))
-                .tls_danger_accept_invalid_certs(!settings.verify)
-                .build()
-                .map_err(|error| format!("the HTTP client cannot be made: {}", causes(error)))
+                .tls_danger_accept_invalid_certs(!settings.verify);
+            let proxies: Result<Vec<_>, _> = settings.proxies.iter().map(Proxy::made).collect();
+            let builder = proxies?.into_iter().fold(builder, reqwest::ClientBuilder::proxy);
+            builder.build().map_err(|error| format!("the HTTP client cannot be made: {}", causes(error)))
         };
         self.client.get_or_try_init(make).await
     }
@@ -128,7 +175,7 @@ impl Web {
     /// Returns an error, which is a sentence, if it does not come whole, in time, with status 200.
     pub(in crate::auth) async fn get(&self, address: &Address) -> Result<Vec<u8>, String> {
         let request = self.client().await?.get(address.0.clone()).header("Accept", "application/json");
-        match self.send(address, request).await? {
+        match self.send(address, request).await?.0 {
             Reply { status: 200, body } => Ok(body),
             Reply { status, .. } => Err(format!("{address} answered {status}")),
         }
@@ -139,6 +186,18 @@ impl Web {
     /// # Errors
     /// Returns an error, which is a sentence, if no answer comes whole and in time.
     pub(in crate::auth) async fn put(&self, address: &Address, question: Question) -> Result<Reply, String> {
+        self.put_with_fields(address, question).await.map(|(reply, _)| reply)
+    }
+
+    /// As [`Web::put`], with the fields of the answer.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if no answer comes whole and in time.
+    pub(in crate::auth) async fn put_with_fields(
+        &self,
+        address: &Address,
+        question: Question,
+    ) -> Result<(Reply, HeaderMap), String> {
         let (client, url) = (self.client().await?, address.0.clone());
         let mut request = match question.form {
             Some(form) => {
@@ -153,7 +212,11 @@ impl Web {
         self.send(address, request).await
     }
 
-    async fn send(&self, address: &Address, request: reqwest::RequestBuilder) -> Result<Reply, String> {
+    async fn send(
+        &self,
+        address: &Address,
+        request: reqwest::RequestBuilder,
+    ) -> Result<(Reply, HeaderMap), String> {
         let failed = |error: reqwest::Error| format!("{address}: {}", causes(error));
         let mut response = request.send().await.map_err(failed)?;
         let mut body = Vec::new();
@@ -163,7 +226,8 @@ impl Web {
             }
             body.extend_from_slice(&piece);
         }
-        Ok(Reply { status: response.status().as_u16(), body })
+        let fields = std::mem::take(response.headers_mut());
+        Ok((Reply { status: response.status().as_u16(), body }, fields))
     }
 }
 

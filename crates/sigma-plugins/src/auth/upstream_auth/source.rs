@@ -102,7 +102,7 @@ const LIFETIME_S: f64 = 86_400.0;
 impl TokenServer {
     pub(super) fn new(settings: Settings) -> TokenServer {
         let timeout = Duration::from_millis(settings.timeout);
-        let web = Web::new(WebSettings { timeout, verify: settings.ssl_verify });
+        let web = Web::new(WebSettings::new(timeout, settings.ssl_verify));
         TokenServer { settings, web }
     }
 

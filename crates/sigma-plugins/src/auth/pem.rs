@@ -1,0 +1,15 @@
+//! PEM (RFC 7468), as far as keys need it.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+/// The first section of a text that has one of these labels, the preferred label first: its label, and what it
+/// holds.
+pub(super) fn section<'l>(text: &str, labels: &[&'l str]) -> Option<(&'l str, Vec<u8>)> {
+    labels.iter().find_map(|label| {
+        let (_, rest) = text.split_once(&format!("-----BEGIN {label}-----"))?;
+        let (body, _) = rest.split_once(&format!("-----END {label}-----"))?;
+        let body: Vec<u8> = body.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+        Some((*label, STANDARD.decode(body).ok()?))
+    })
+}
