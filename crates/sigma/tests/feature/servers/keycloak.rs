@@ -9,9 +9,22 @@ use serde_json::{Value, json};
 use sigma_testkit::{Address, Gateway, Message, Origin, Peer, free_port, until};
 
 use super::built;
-use crate::{PATIENCE, SIGMA, nodes};
+use crate::managed::{EMBEDDED, admin, start};
+use crate::{PATIENCE, SIGMA};
 
 const VERSION: &str = "26.5.6";
+
+/// The key of the client `vault`.
+const KEY: &str = "-----BEGIN EC PRIVATE KEY-----
+MHcCAQEEIJ7/YVjm4iW97XlIWrbxqT5fGjHCy64MvIpfGBHojQrNoAoGCCqGSM49
+AwEHoUQDQgAEenIHgZPOi5oIiRoSIaJ7HcoM1CaG3PWMp6QtLIvfLKGBCbdcf4U9
+nxCxlk9E1muXx5EHNy1tuzGIAb8V3XnxFg==
+-----END EC PRIVATE KEY-----";
+
+/// Its public half.
+fn public_key() -> Value {
+    json!({"kty": "EC", "crv": "P-256", "x": "enIHgZPOi5oIiRoSIaJ7HcoM1CaG3PWMp6QtLIvfLKE", "y": "gQm3XH-FPZ8QsZZPRNZrl8eRBzctbbsxiAG_Fd158RY"})
+}
 
 /// The first start of a version builds it, on a machine that may be busy.
 const START: std::time::Duration = std::time::Duration::from_secs(420);
@@ -23,7 +36,8 @@ struct Keycloak {
 }
 
 impl Keycloak {
-    /// One with a realm `shop`, a client of that name and the user `jack`.
+    /// One with a realm `shop`, the users `jack` and `jill`, and a client for each way to use it: `shop`, `vault`,
+    /// and `guard`, whose orders are jack's.
     fn start() -> Keycloak {
         let folder = built("keycloak", &format!("keycloak-{VERSION}"), |_, draft| fetch(draft));
         let (port, management) = (free_port(), free_port());
@@ -56,12 +70,41 @@ impl Keycloak {
             "redirectUris": ["http://shop.example/*"], "directAccessGrantsEnabled": true,
             "attributes": {"post.logout.redirect.uris": "http://shop.example/*"},
         });
-        let user = json!({
-            "username": "jack", "enabled": true, "email": "jack@shop.example", "emailVerified": true,
-            "firstName": "Jack", "lastName": "Shop",
-            "credentials": [{"type": "password", "value": "jacks-password", "temporary": false}],
+        // It says who it is by a signature, leaves questions before browsers come, and has its tokens bound.
+        let mut own = public_key();
+        own.as_object_mut().unwrap().extend([("kid".into(), "k".into()), ("use".into(), "sig".into())]);
+        let vault = json!({
+            "clientId": "vault", "publicClient": false, "clientAuthenticatorType": "client-jwt",
+            "redirectUris": ["http://vault.example/*"],
+            "attributes": {
+                "use.jwks.string": "true", "jwks.string": json!({"keys": [own]}).to_string(),
+                "token.endpoint.auth.signing.alg": "ES256", "require.pushed.authorization.requests": "true",
+                "dpop.bound.access.tokens": "true", "post.logout.redirect.uris": "http://vault.example/*",
+            },
         });
-        let realm = json!({"realm": "shop", "enabled": true, "clients": [client], "users": [user]});
+        let guard = json!({
+            "clientId": "guard", "secret": "a-secret-of-the-guard", "publicClient": false,
+            "serviceAccountsEnabled": true, "authorizationServicesEnabled": true,
+            "authorizationSettings": {
+                "policyEnforcementMode": "ENFORCING", "decisionStrategy": "UNANIMOUS",
+                "resources": [{"name": "orders", "uris": ["/orders/*"], "scopes": [{"name": "GET"}]}],
+                "scopes": [{"name": "GET"}],
+                "policies": [
+                    {"name": "jack alone", "type": "user", "logic": "POSITIVE", "config": {"users": "[\"jack\"]"}},
+                    {"name": "orders are jacks", "type": "resource", "logic": "POSITIVE",
+                     "config": {"resources": "[\"orders\"]", "applyPolicies": "[\"jack alone\"]"}},
+                ],
+            },
+        });
+        let user = |name: &str| {
+            json!({
+                "username": name, "enabled": true, "email": format!("{name}@shop.example"), "emailVerified": true,
+                "firstName": name, "lastName": "Shop",
+                "credentials": [{"type": "password", "value": format!("{name}s-password"), "temporary": false}],
+            })
+        };
+        let clients = [client, vault, guard];
+        let realm = json!({"realm": "shop", "enabled": true, "clients": clients, "users": [user("jack"), user("jill")]});
         let fields = format!("Authorization: Bearer {token}\r\nContent-Type: application/json\r\n");
         let answer = ask(self.port, "POST /admin/realms", &fields, &realm.to_string());
         assert_eq!(answer.status(), 201, "{}", answer.text());
@@ -76,11 +119,13 @@ impl Keycloak {
         format!("http://127.0.0.1:{}/realms/shop", self.port)
     }
 
-    /// A token that a program gets for jack.
-    fn token(&self) -> String {
-        let form = "grant_type=password&client_id=shop&client_secret=a-secret-of-the-shop\
-            &username=jack&password=jacks-password&scope=openid";
-        let answer = self.post("/realms/shop/protocol/openid-connect/token", form);
+    /// A token that a program gets for a user.
+    fn token(&self, user: &str) -> String {
+        let form = format!(
+            "grant_type=password&client_id=shop&client_secret=a-secret-of-the-shop\
+            &username={user}&password={user}s-password&scope=openid"
+        );
+        let answer = self.post("/realms/shop/protocol/openid-connect/token", &form);
         answer.json().unwrap()["access_token"].as_str().unwrap().to_owned()
     }
 }
@@ -146,29 +191,77 @@ impl Cookies {
     }
 }
 
-/// A gateway whose routes are before an origin that says what it got.
-fn gateway(keycloak: &Keycloak, origin: &Origin) -> Gateway {
-    let common = json!({
-        "discovery": format!("{}/.well-known/openid-configuration", keycloak.issuer()),
-        "client_id": "shop", "client_secret": "a-secret-of-the-shop", "timeout": 60,
-    });
+/// Routes before an origin that says what it got, by their names.
+fn routes(keycloak: &Keycloak, origin: &Origin) -> Vec<(&'static str, Value)> {
     let plugin = |more: Value| {
-        let mut conf = common.clone();
+        let mut conf = json!({
+            "discovery": format!("{}/.well-known/openid-configuration", keycloak.issuer()),
+            "client_id": "shop", "client_secret": "a-secret-of-the-shop", "timeout": 60,
+        });
         conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         json!({ "openid-connect": conf })
     };
-    let login = plugin(json!({
-        "use_pkce": true, "use_nonce": true, "session": {"secret": "a-secret-of-the-gateway"},
-        "post_logout_redirect_uri": "http://shop.example/bye", "required_scopes": ["openid"],
+    let login = |more: Value| {
+        let mut conf = json!({
+            "use_pkce": true, "use_nonce": true, "session": {"secret": "a-secret-of-the-gateway"},
+            "required_scopes": ["openid"],
+        });
+        conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        plugin(conf)
+    };
+    let shop = login(json!({"post_logout_redirect_uri": "http://shop.example/bye"}));
+    let vault = login(json!({
+        "client_id": "vault", "token_endpoint_auth_method": "private_key_jwt", "client_rsa_private_key": KEY,
+        "client_rsa_private_key_id": "k", "client_jwt_assertion_alg": "ES256", "par": {"enabled": true},
+        "dpop": {"enabled": true, "private_key": KEY, "public_jwk": public_key()},
+        "post_logout_redirect_uri": "http://vault.example/bye",
     }));
     let keys = plugin(json!({"bearer_only": true, "use_jwks": true, "required_scopes": ["email"]}));
     let asked = plugin(json!({"bearer_only": true}));
-    let route = |uri: &str, plugins: &Value| {
-        format!("  - {{ uri: \"{uri}\", plugins: {plugins}, upstream: {{ nodes: {} }} }}\n", nodes(&[origin]))
+    let guard = |more: Value| {
+        let mut conf = json!({
+            "discovery": format!("{}/.well-known/uma2-configuration", keycloak.issuer()), "client_id": "guard",
+            "client_secret": "a-secret-of-the-guard", "timeout": 60_000,
+        });
+        conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({ "authz-keycloak": conf })
     };
-    let routes = [route("/keys", &keys), route("/asked", &asked), route("/*", &login)].concat();
-    let config = format!("workers: 2\nlisteners:\n  - address: \"{{listen}}\"\nroutes:\n{routes}");
-    Gateway::start(SIGMA, &config).unwrap()
+    let named = guard(json!({"permissions": ["orders#GET"]}));
+    let by_path = guard(json!({"lazy_load_paths": true, "http_method_as_scope": true}));
+    let route = |host: &str, uri: &str, plugins: Value| {
+        let upstream = json!({"type": "roundrobin", "nodes": {format!("127.0.0.1:{}", origin.port()): 1}});
+        json!({"host": host, "uri": uri, "plugins": plugins, "upstream": upstream})
+    };
+    vec![
+        ("keys", route("shop.example", "/keys", keys)),
+        ("asked", route("shop.example", "/asked", asked)),
+        ("shop", route("shop.example", "/*", shop)),
+        ("vault", route("vault.example", "/*", vault)),
+        ("named", route("named.example", "/*", named)),
+        ("by-path", route("by-path.example", "/*", by_path)),
+    ]
+}
+
+fn by_file(routes: &[(&str, Value)]) -> Gateway {
+    let routes: Vec<&Value> = routes.iter().map(|(_, route)| route).collect();
+    let config = json!({"workers": 2, "listeners": [{"address": "{listen}"}], "routes": routes});
+    Gateway::start(SIGMA, &config.to_string()).unwrap()
+}
+
+fn by_operator(routes: &[(&str, Value)]) -> Gateway {
+    let gateway = start(EMBEDDED);
+    let operator = admin(&gateway);
+    for (id, route) in routes {
+        operator.put(&format!("routes/{id}"), route).unwrap();
+    }
+    let is_served = |host: &str| {
+        let request = format!("GET /orders/1 HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        gateway.connect().is_ok_and(|mut peer| peer.ask(request).is_ok_and(|answer| answer.status() != 404))
+    };
+    for host in ["shop.example", "vault.example", "named.example", "by-path.example"] {
+        assert!(until(PATIENCE, || is_served(host)), "{host} is not served");
+    }
+    gateway
 }
 
 fn told(answer: &Message, name: &str) -> Option<String> {
@@ -178,41 +271,49 @@ fn told(answer: &Message, name: &str) -> Option<String> {
     Some(found[1].as_str().unwrap().to_owned())
 }
 
-#[test]
-fn users_and_programs_of_a_keycloak() {
-    let keycloak = Keycloak::start();
-    let origin = Origin::echo("a").unwrap();
-    let gateway = gateway(&keycloak, &origin);
-    let Address::Tcp(listening) = gateway.address() else { panic!("the gateway listens on TCP") };
-    let port = listening.port();
-    let shop = |target: &str, cookies: &mut Cookies, fields: &str| {
-        let fields = format!("Host: shop.example\r\n{}{fields}", cookies.field());
-        let answer = ask(port, &format!("GET {target}"), &fields, "");
-        cookies.take(&answer);
-        answer
-    };
-    // Programs.
-    let (token, mut nobody) = (keycloak.token(), Cookies::default());
+/// Programs that bring tokens.
+fn programs(keycloak: &Keycloak, gateway: &Gateway) {
+    let token = keycloak.token("jack");
     for path in ["/keys", "/asked"] {
-        let answer =
-            shop(path, &mut nobody, &format!("Authorization: Bearer {token}\r\nX-Userinfo: lie\r\n"));
+        let ask = |token: &str| {
+            let fields =
+                format!("Host: shop.example\r\nAuthorization: Bearer {token}\r\nX-Userinfo: lie\r\n");
+            ask(port(gateway), &format!("GET {path}"), &fields, "")
+        };
+        let answer = ask(&token);
         assert_eq!(answer.status(), 200, "{path}: {}\n{}", answer.text(), gateway.stderr());
         assert_eq!(told(&answer, "x-access-token").as_deref(), Some(&*token));
         assert_ne!(told(&answer, "x-userinfo").as_deref(), Some("lie"));
         let (signed, signature) = token.rsplit_once('.').unwrap();
         let forged = format!("{signed}.{}", signature.chars().rev().collect::<String>());
-        let answer = shop(path, &mut nobody, &format!("Authorization: Bearer {forged}\r\n"));
-        assert_eq!(answer.status(), 401, "{path}");
+        assert_eq!(ask(&forged).status(), 401, "{path}");
     }
-    // A user.
+    let log = gateway.stderr();
+    assert!(!log.contains(&token), "a token is in the log");
+}
+
+/// A user with a browser, who logs in at this host and out again.
+fn user(keycloak: &Keycloak, gateway: &Gateway, host: &str) {
+    let shop = |target: &str, cookies: &mut Cookies| {
+        let fields = format!("Host: {host}\r\n{}", cookies.field());
+        let answer = ask(port(gateway), &format!("GET {target}"), &fields, "");
+        cookies.take(&answer);
+        answer
+    };
     let (mut own, mut there) = (Cookies::default(), Cookies::default());
-    let sent = shop("/orders?a=1", &mut own, "");
+    let sent = shop("/orders?a=1", &mut own);
     assert_eq!(sent.status(), 302, "{}", gateway.stderr());
     let to = |location: &str| {
         location.strip_prefix(&format!("http://127.0.0.1:{}", keycloak.port)).unwrap().to_owned()
     };
-    let page = ask(keycloak.port, &format!("GET {}", to(sent.head.get("location").unwrap())), "", "");
+    let mut page = ask(keycloak.port, &format!("GET {}", to(sent.head.get("location").unwrap())), "", "");
     there.take(&page);
+    // What was left before it shows at a place of its own.
+    if page.status() == 302 {
+        let location = to(page.head.get("location").unwrap());
+        page = ask(keycloak.port, &format!("GET {location}"), &there.field(), "");
+        there.take(&page);
+    }
     let text = page.text();
     let action = text.split("action=\"").nth(1).unwrap_or_else(|| panic!("no form: {text}"));
     let action = action.split('"').next().unwrap().replace("&amp;", "&");
@@ -224,28 +325,93 @@ fn users_and_programs_of_a_keycloak() {
         "username=jack&password=jacks-password&credentialId=",
     );
     assert_eq!(agreed.status(), 302, "{}", agreed.text());
-    let back = agreed.head.get("location").unwrap().strip_prefix("http://shop.example").unwrap().to_owned();
-    let returned = shop(&back, &mut own, "");
+    let back =
+        agreed.head.get("location").unwrap().strip_prefix(&format!("http://{host}")).unwrap().to_owned();
+    let returned = shop(&back, &mut own);
     assert_eq!(returned.status(), 302, "{}", gateway.stderr());
     assert_eq!(returned.head.get("location"), Some("/orders?a=1"));
     assert_eq!(own.0.keys().filter(|name| name.contains("login")).count(), 0);
-    let answer = shop("/orders?a=1", &mut own, "");
+    let answer = shop("/orders?a=1", &mut own);
     assert_eq!(answer.status(), 200);
-    let user = told(&answer, "x-userinfo").unwrap();
-    let user = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, user).unwrap();
-    let user: Value = serde_json::from_slice(&user).unwrap();
-    assert_eq!(user["preferred_username"], "jack");
+    let decoded = |text: &str| -> Value {
+        let engine = base64::engine::general_purpose::STANDARD;
+        serde_json::from_slice(&base64::Engine::decode(&engine, text).unwrap()).unwrap()
+    };
+    assert_eq!(decoded(&told(&answer, "x-userinfo").unwrap())["preferred_username"], "jack");
     assert_eq!(told(&answer, "cookie"), None);
     // The same callback once more.
-    assert_eq!(shop(&back, &mut own, "").status(), 500);
-    let farewell = shop("/logout", &mut own, "");
+    assert_eq!(shop(&back, &mut own).status(), 500);
+    let farewell = shop("/logout", &mut own);
     let location = to(farewell.head.get("location").unwrap());
     assert!(location.starts_with("/realms/shop/protocol/openid-connect/logout?id_token_hint="), "{location}");
     let gone = ask(keycloak.port, &format!("GET {location}"), &there.field(), "");
-    assert_eq!((gone.status(), gone.head.get("location")), (302, Some("http://shop.example/bye")));
-    assert_eq!(shop("/orders", &mut own, "").status(), 302);
-    let log = gateway.stderr();
-    for secret in ["a-secret-of-the-shop", "a-secret-of-the-gateway", "jacks-password", &*token] {
-        assert!(!log.contains(secret), "a secret is in the log");
+    assert_eq!((gone.status(), gone.head.get("location")), (302, Some(&*format!("http://{host}/bye"))));
+    assert_eq!(shop("/orders", &mut own).status(), 302);
+}
+
+/// Orders are jack's, as Keycloak says.
+fn permissions(keycloak: &Keycloak, gateway: &Gateway) {
+    for host in ["named.example", "by-path.example"] {
+        let get = |line: &str, token: Option<&str>| {
+            let credential =
+                token.map_or(String::new(), |token| format!("Authorization: Bearer {token}\r\n"));
+            ask(port(gateway), line, &format!("Host: {host}\r\n{credential}"), "").status()
+        };
+        let (jack, jill) = (keycloak.token("jack"), keycloak.token("jill"));
+        assert_eq!(get("GET /orders/1", Some(&jack)), 200, "{host}: {}", gateway.stderr());
+        assert_eq!(get("GET /orders/1", Some(&jill)), 403, "{host}");
+        assert_eq!(get("GET /orders/1", None), 401, "{host}");
+        assert_eq!(get("GET /orders/1", Some("nonsense")), 401, "{host}");
+    }
+    // A path, and a method, of which Keycloak knows nothing.
+    let jack = keycloak.token("jack");
+    for line in ["GET /elsewhere", "DELETE /orders/1"] {
+        let fields = format!("Host: by-path.example\r\nAuthorization: Bearer {jack}\r\n");
+        let status = ask(port(gateway), line, &fields, "").status();
+        assert!((400..500).contains(&status), "{line}: {status}");
+    }
+}
+
+fn port(gateway: &Gateway) -> u16 {
+    let Address::Tcp(listening) = gateway.address() else { panic!("the gateway listens on TCP") };
+    listening.port()
+}
+
+#[test]
+fn users_and_programs_of_a_keycloak() {
+    let keycloak = Keycloak::start();
+    let origin = Origin::echo("a").unwrap();
+    let routes = routes(&keycloak, &origin);
+    let gateways = [by_file(&routes), by_operator(&routes)];
+    for gateway in &gateways {
+        programs(&keycloak, gateway);
+        user(&keycloak, gateway, "shop.example");
+        user(&keycloak, gateway, "vault.example");
+        permissions(&keycloak, gateway);
+    }
+    let jack = keycloak.token("jack");
+    drop(keycloak);
+    for gateway in &gateways {
+        for (host, target, expected) in [
+            ("named.example", "/orders/1", 503),
+            ("by-path.example", "/orders/1", 503),
+            ("shop.example", "/asked", 401),
+        ] {
+            let fields = format!("Host: {host}\r\nAuthorization: Bearer {jack}x\r\n");
+            let answer = ask(port(gateway), &format!("GET {target}"), &fields, "");
+            assert_eq!(answer.status(), expected, "{host}");
+        }
+        let log = gateway.stderr();
+        let secret_line = KEY.lines().nth(1).unwrap();
+        for secret in [
+            "a-secret-of-the-shop",
+            "a-secret-of-the-gateway",
+            "a-secret-of-the-guard",
+            "jacks-password",
+            secret_line,
+            &jack,
+        ] {
+            assert!(!log.contains(secret), "a secret is in the log");
+        }
     }
 }
