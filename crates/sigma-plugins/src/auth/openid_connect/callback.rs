@@ -15,7 +15,8 @@ use super::super::tokens::{Algorithm, Key, Lookup, Metadata, Token, beside, is_f
 use super::Party;
 use super::login::{LOGIN_S, Pending, Reason, cookie_name};
 use super::questions::{Tokens, user_of};
-use super::session::{Session, unguessable};
+use super::random::unguessable;
+use super::session::Session;
 use super::session_config::SameSite;
 use super::store::login_cookie;
 
@@ -212,7 +213,12 @@ impl Party {
             return self.begin(claims, None, (tokens, pending), ctx, env);
         };
         let (provider, access_token) = (Arc::clone(&self.provider), tokens.access_token.clone());
-        let user = beside(env.node, async move { user_of(&provider, &endpoint, &access_token).await });
+        let dpop = self.client.dpop.clone();
+        let user =
+            beside(
+                env.node,
+                async move { user_of(&provider, &endpoint, &access_token, dpop.as_deref()).await },
+            );
         let party = Arc::clone(self);
         Step::wait(user, move |user, ctx, env| match user {
             // Of somebody else it says nothing of this user (OpenID Connect Core §5.3.2).
@@ -312,6 +318,7 @@ impl Party {
             access_token: None,
             access_ends: None,
             refresh_token: None,
+            has_served: false,
         };
         session.take(tokens, &self.config, now);
         let session = session.reduced(&self.config);

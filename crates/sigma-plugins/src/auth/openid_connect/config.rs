@@ -12,6 +12,7 @@ use sigma_config::wording;
 use sigma_plugin::Configuration;
 
 use super::super::tokens::{Address, Ages, Algorithm, KeyRing, Provider, ProviderSettings, WebSettings};
+use super::client_config::{self, AssertionAlgorithm, AuthMethod, DpopConfig, ParConfig, ProxyConfig};
 use super::session_config::{SessionConfig, Storage};
 
 /// Knows users and programs by an OpenID provider.
@@ -52,6 +53,29 @@ pub(super) struct Config {
     /// How the gateway says who it is when it asks for tokens.
     #[schemars(extend("default" = "client_secret_basic"))]
     pub(super) token_endpoint_auth_method: AuthMethod,
+    /// The private key with which the gateway signs who it is, for `private_key_jwt`: RSA or, with an algorithm of ES,
+    /// elliptic; PEM.
+    pub(super) client_rsa_private_key: Option<Confidential>,
+    /// What the provider calls that key (`kid`).
+    #[schemars(length(min = 1))]
+    pub(super) client_rsa_private_key_id: Option<String>,
+    /// With what the gateway signs who it is. RS256 or HS256, if left out, as the method wants it.
+    pub(super) client_jwt_assertion_alg: Option<AssertionAlgorithm>,
+    /// For whom it is signed; for the endpoint that is asked, if left out.
+    #[schemars(length(min = 1))]
+    pub(super) client_jwt_assertion_audience: Option<String>,
+    /// Seconds that it is good for.
+    #[schemars(range(min = 1), extend("default" = 60))]
+    pub(super) client_jwt_assertion_expires_in: u64,
+    /// How the question with which a browser is sent to log in reaches the provider.
+    pub(super) par: Option<ParConfig>,
+    /// How tokens are bound to the gateway.
+    pub(super) dpop: Option<DpopConfig>,
+    /// Through what the provider is reached.
+    pub(super) proxy_opts: Option<ProxyConfig>,
+    /// Gateways and routes of different segments do not know what the provider said to the others of a token.
+    #[schemars(length(min = 1))]
+    pub(super) cache_segment: Option<String>,
     /// The realm of the challenge in `WWW-Authenticate`.
     #[schemars(length(min = 1, max = 128), regex(pattern = r"^[ !#-\[\]-~]+$"), extend("default" = "apisix"))]
     pub(super) realm: String,
@@ -88,7 +112,8 @@ pub(super) struct Config {
     /// Whether an ID token must be of the very login that it comes from (`nonce`).
     #[schemars(extend("default" = false))]
     pub(super) use_nonce: bool,
-    /// Only false is known: with true every request would log in anew.
+    /// Whether a login is good for one request: the next one is sent to the provider again, which may ask the user or
+    /// not.
     #[schemars(extend("default" = false))]
     pub(super) force_reauthorize: bool,
     /// Whether tokens are given back at the provider when the user logs out (RFC 7009).
@@ -194,14 +219,6 @@ pub(super) struct SessionContents {
     pub(super) access_token: bool,
 }
 
-/// How the gateway says who it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum AuthMethod {
-    ClientSecretBasic,
-    ClientSecretPost,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum UnauthAction {
@@ -252,9 +269,10 @@ impl Configuration for Config {
         if self.session.is_none() && !self.bearer_only {
             return Err("property \"session.secret\" is required when \"bearer_only\" is false".to_owned());
         }
+        let signs = |method| method == AuthMethod::PrivateKeyJwt;
         let needs_no_secret = match self.bearer_only {
-            true => self.verifies_signatures(),
-            false => self.use_pkce,
+            true => self.verifies_signatures() || signs(self.introspection_endpoint_auth_method),
+            false => self.use_pkce || signs(self.token_endpoint_auth_method),
         };
         if self.client_secret.is_none() && !needs_no_secret {
             return Err("property \"client_secret\" is required".to_owned());
@@ -270,8 +288,8 @@ impl Configuration for Config {
                 self.discovery
             ));
         }
-        if self.force_reauthorize {
-            return Err("force_reauthorize: with true every request would log in anew; remove it".to_owned());
+        if let Some(proxies) = &self.proxy_opts {
+            proxies.proxies()?;
         }
         self.check_bearer()?;
         self.check_login()
@@ -368,10 +386,11 @@ impl Config {
     /// Returns an error if its issuer is not known.
     pub(super) fn provider(&self) -> Result<ProviderSettings, String> {
         let issuer = self.issuer.as_deref().or_else(|| Provider::issuer_of(&self.discovery));
+        let proxies = self.proxy_opts.as_ref().map(ProxyConfig::proxies).transpose()?.unwrap_or_default();
         Ok(ProviderSettings {
             issuer: issuer.ok_or("discovery: the issuer is not known")?.to_owned(),
             discovery: self.discovery.clone(),
-            web: WebSettings { timeout: self.timeout(), verify: self.ssl_verify },
+            web: WebSettings { proxies, ..WebSettings::new(self.timeout(), self.ssl_verify) },
             keys: Ages {
                 max_age: Duration::from_secs(self.jwk_expires_in),
                 stale_if_error: Duration::from_secs(self.jwk_stale_if_error),
@@ -414,6 +433,11 @@ pub(super) fn warnings(conf: &Value) -> Vec<Problem> {
         let message = "`jwt_verification_cache_ignore` has no effect: only signatures are remembered";
         found.push(Problem::new("jwt_verification_cache_ignore", "no_effect", message).hint("remove it"));
     }
+    if conf.get("session").and_then(|session| session.get("cookie")).is_some() {
+        let message = "`session.cookie` is what APISIX had before `session.absolute_timeout`";
+        found.push(Problem::new("session.cookie", "deprecated", message).hint("write `absolute_timeout`"));
+    }
+    found.extend(client_config::warnings(conf));
     if on("bearer_only") && conf.get("session").is_some() {
         let message = "`session` has no effect with `bearer_only`: nobody logs in";
         found.push(Problem::new("session", "no_effect", message).hint("remove it"));

@@ -10,10 +10,12 @@ use serde_json::Value;
 use sigma_plugin::{Context, Env, Reply, Step};
 
 use super::super::seal::cookies;
-use super::super::tokens::{Address, Metadata};
+use super::super::tokens::{Address, Metadata, beside};
 use super::Party;
+use super::client::Client;
 use super::origin::origin;
-use super::session::{Sessions, unguessable};
+use super::random::unguessable;
+use super::session::Sessions;
 use super::store::login_cookie;
 
 /// Seconds that a user has for a login.
@@ -123,23 +125,44 @@ impl Party {
             let Some(metadata) = metadata else {
                 return Reply::new(503).because("the provider cannot be reached").into();
             };
-            match party.sent_to(&metadata, &reason, ctx, env) {
-                Ok(reply) => reply.into(),
-                Err(fault) => {
-                    tracing::error!(fault, "openid-connect: nobody can log in");
-                    Reply::new(500).because("nobody can log in").into()
-                }
+            let departure = match party.depart(&metadata, &reason, ctx, env) {
+                Ok(departure) => departure,
+                Err(fault) => return nobody(&fault),
+            };
+            match &party.pusher {
+                Some(pusher) => party.push(pusher.clone(), departure, &metadata, env),
+                None => departure.sent().into(),
             }
         })
     }
 
-    fn sent_to(
+    /// Leaves the question with the provider, and sends the browser with what stands for it (RFC 9126).
+    fn push(&self, pusher: Client, departure: Departure, metadata: &Metadata, env: &Env<'_>) -> Step {
+        let written = self.config.par.as_ref().and_then(|par| par.endpoint.clone());
+        let endpoint = written.or_else(|| metadata.pushed_authorization_request_endpoint.clone());
+        let Some(endpoint) = endpoint else {
+            return nobody("the provider has no pushed_authorization_request_endpoint; set `par.endpoint`");
+        };
+        let (provider, pairs, id) = (Arc::clone(&self.provider), departure.pairs.clone(), pusher.id.clone());
+        let pushed =
+            beside(env.node, async move { pusher.push(&provider, &endpoint, &borrowed(&pairs)).await });
+        Step::wait(pushed, move |pushed, _, _| match pushed {
+            Some(Ok(uri)) => {
+                let pairs = vec![("client_id".to_owned(), id), ("request_uri".to_owned(), uri)];
+                Departure { pairs, ..departure }.sent().into()
+            }
+            Some(Err(fault)) => nobody(&fault),
+            None => nobody("the provider is not asked"),
+        })
+    }
+
+    fn depart(
         &self,
         metadata: &Metadata,
         reason: &Reason,
         ctx: &Context,
         env: &Env<'_>,
-    ) -> Result<Reply, String> {
+    ) -> Result<Departure, String> {
         let sessions = self.sessions.as_ref().ok_or("there are no sessions")?;
         let endpoint = metadata.authorization_endpoint.as_ref();
         let endpoint = endpoint.ok_or("the provider has no authorization_endpoint")?;
@@ -167,18 +190,16 @@ impl Party {
         let text = serde_json::to_vec(&pending).map_err(|error| error.to_string())?;
         let sealed = sessions.seal.seal("login", &text, env.machine)?;
         let config = &sessions.config;
-        let mut reply = Reply::new(302)
-            .header("Location", self.question(endpoint, &pending))
-            .header("Cache-Control", "no-cache, no-store, max-age=0");
-        for name in sessions.surplus(ctx, now) {
-            reply = reply.header("Set-Cookie", login_cookie(config, &name, None, ctx));
-        }
+        let surplus = sessions.surplus(ctx, now);
+        let mut cookies: Vec<String> =
+            surplus.into_iter().map(|name| login_cookie(config, &name, None, ctx)).collect();
         let name = cookie_name(sessions, &pending.state);
-        Ok(reply.header("Set-Cookie", login_cookie(config, &name, Some(&sealed), ctx)))
+        cookies.push(login_cookie(config, &name, Some(&sealed), ctx));
+        Ok(Departure { endpoint: endpoint.clone(), pairs: self.question(&pending), cookies })
     }
 
-    /// Where the provider asks the user (OpenID Connect Core §3.1.2.1).
-    fn question(&self, endpoint: &Address, pending: &Pending) -> String {
+    /// What the provider is asked (OpenID Connect Core §3.1.2.1).
+    fn question(&self, pending: &Pending) -> Vec<(String, String)> {
         let config = &self.config;
         let challenge = URL_SAFE_NO_PAD.encode(digest(&SHA256, pending.verifier.as_bytes()));
         let mut pairs: Vec<(&str, &str)> = vec![
@@ -197,14 +218,40 @@ impl Party {
         if pending.silent {
             pairs.push(("prompt", "none"));
         }
+        let own = pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
         let further = config.authorization_params.iter().flatten();
-        let further: Vec<(&String, String)> = further
-            .filter(|(name, _)| !(pending.silent && *name == "prompt"))
-            .map(|(name, value)| {
-                (name, value.as_str().map_or_else(|| Value::to_string(value), str::to_owned))
-            })
-            .collect();
-        pairs.extend(further.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-        endpoint.with_arguments(&pairs)
+        let further =
+            further.filter(|(name, _)| !(pending.silent && *name == "prompt")).map(|(name, value)| {
+                (name.clone(), value.as_str().map_or_else(|| Value::to_string(value), str::to_owned))
+            });
+        own.chain(further).collect()
     }
+}
+
+/// A browser that is sent to log in.
+struct Departure {
+    endpoint: Address,
+    /// What it brings to the provider.
+    pairs: Vec<(String, String)>,
+    /// What it keeps.
+    cookies: Vec<String>,
+}
+
+impl Departure {
+    fn sent(self) -> Reply {
+        let reply = Reply::new(302)
+            .header("Location", self.endpoint.with_arguments(&borrowed(&self.pairs)))
+            .header("Cache-Control", "no-cache, no-store, max-age=0");
+        self.cookies.into_iter().fold(reply, |reply, cookie| reply.header("Set-Cookie", cookie))
+    }
+}
+
+fn borrowed(pairs: &[(String, String)]) -> Vec<(&str, &str)> {
+    pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+}
+
+/// 500, with the reason in the log alone.
+fn nobody(fault: &str) -> Step {
+    tracing::error!(fault, "openid-connect: nobody can log in");
+    Reply::new(500).because("nobody can log in").into()
 }

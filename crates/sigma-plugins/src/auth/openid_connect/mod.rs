@@ -2,10 +2,13 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `config`, `session_config` | what an operator may say |
+//! | `config`, `client_config`, `session_config` | what an operator may say |
 //! | `bearer` | requests that bring a token |
 //! | `identity` | what somebody must claim, and what the node is told of them |
-//! | `questions` | what the provider is asked |
+//! | `client`, `clients` | who the gateway is to the provider |
+//! | `dpop` | how it proves that it holds the key to which tokens are bound |
+//! | `questions`, `put` | what the provider is asked, and how it gets there |
+//! | `random` | what nobody can guess |
 //! | `session` | what is known of who has logged in, and for how long |
 //! | `store` | where sessions are |
 //! | `resume` | requests of those who have logged in |
@@ -18,12 +21,18 @@
 mod backchannel;
 mod bearer;
 mod callback;
+mod client;
+mod client_config;
+mod clients;
 mod config;
+mod dpop;
 mod identity;
 mod login;
 mod logout;
 mod origin;
+mod put;
 mod questions;
+mod random;
 mod resume;
 mod session;
 mod session_config;
@@ -39,8 +48,8 @@ use sigma_plugin::{
 
 use self::bearer::{Brought, Introspected};
 use self::callback::Returned;
+use self::client::Client;
 use self::config::Config;
-use self::questions::Client;
 use self::resume::{Renewals, Renewed};
 use self::session::Sessions;
 use self::store::Store;
@@ -53,6 +62,7 @@ pub(crate) static OPENID_CONNECT: Descriptor = Descriptor {
     priority: 2599,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
+    check: Some(clients::check),
     warnings: Some(|_, conf| config::warnings(conf)),
     build: |build| Ok(Arc::new(OpenidConnect::new(build)?)),
     ..Descriptor::of::<Config>()
@@ -116,6 +126,8 @@ struct Party {
     introspector: Client,
     /// As who it asks for tokens.
     client: Client,
+    /// As who it leaves questions before browsers are sent with them; None if it does not.
+    pusher: Option<Client>,
     introspected: Arc<Introspected>,
     returned: Arc<Returned>,
     /// None where nobody logs in.
@@ -133,21 +145,23 @@ impl OpenidConnect {
         let algorithms = config.algorithms();
         let ring = config.public_key.as_ref().map(|pem| KeyRing::of_pem(pem, &algorithms)).transpose()?;
         let schema = config.claim_schema.as_ref().map(wording::Schema::compile).transpose()?;
-        let client =
-            |method| Client { id: config.client_id.clone(), secret: config.client_secret.clone(), method };
+        let clients = config.clients()?;
         let sessions = config.session.as_ref().filter(|_| !config.bearer_only);
         let issuer = settings.issuer.clone();
         let store = sessions.map_or(Store::Cookie, |session| Store::new(session, build.node));
         let sessions = sessions
             .map(|session| Sessions::new(session, &[&issuer, config.discovery.as_str(), &config.client_id]));
-        let context = [config.discovery.as_str(), &issuer, &config.client_id].join("\n").into_bytes();
+        let segment = config.cache_segment.as_deref().unwrap_or_default();
+        let context =
+            [config.discovery.as_str(), &issuer, &config.client_id, segment].join("\n").into_bytes();
         Ok(OpenidConnect(Arc::new(Party {
             ring: ring.map(Arc::new),
             algorithms,
             schema,
             provider: Provider::of(settings, build.node),
-            introspector: client(config.introspection_endpoint_auth_method),
-            client: client(config.token_endpoint_auth_method),
+            introspector: clients.introspector,
+            client: clients.tokens,
+            pusher: clients.pusher,
             introspected: build.node.part(Introspected::default),
             returned: build.node.part(Returned::default),
             sessions,

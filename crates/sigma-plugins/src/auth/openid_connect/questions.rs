@@ -5,28 +5,13 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
-use sigma_config::resources::Confidential;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::OnceCell;
 
-use super::super::form::{Form, escaped};
 use super::super::tokens::{Address, Provider, Question, Reply, object_of};
-use super::config::AuthMethod;
-
-/// Questions to all providers that are under way at once. More would not be answered sooner.
-const MOST_QUESTIONS: usize = 256;
-
-static PLACES: Semaphore = Semaphore::const_new(MOST_QUESTIONS);
-
-/// Who the gateway is to a provider.
-#[derive(Clone)]
-pub(super) struct Client {
-    pub(super) id: String,
-    pub(super) secret: Option<Confidential>,
-    pub(super) method: AuthMethod,
-}
+use super::client::Client;
+use super::dpop::{Dpop, Proven};
+use super::put::put;
 
 /// What a provider gave for a code or a refresh token.
 #[derive(Clone)]
@@ -37,34 +22,7 @@ pub(super) struct Tokens {
     pub(super) expires_in: Option<u64>,
 }
 
-/// Puts a question, if not too many are under way.
-async fn put(provider: &Provider, address: &Address, question: Question) -> Result<Reply, String> {
-    let _place = PLACES.try_acquire().map_err(|_| "too many questions to providers are under way")?;
-    provider.web.put(address, question).await
-}
-
 impl Client {
-    /// A form with these pairs, signed by the client as the provider expects.
-    fn question(&self, pairs: &[(&str, &str)]) -> Question {
-        let secret = self.secret.as_ref().map(Confidential::reveal);
-        let mut pairs = pairs.to_vec();
-        let mut fields = Vec::new();
-        match (self.method, secret) {
-            (AuthMethod::ClientSecretBasic, Some(secret)) => {
-                // Each of them as in a form (RFC 6749 §2.3.1).
-                let [id, secret] = [&*self.id, secret].map(|text| escaped(text.as_bytes()));
-                let login = STANDARD.encode(format!("{id}:{secret}"));
-                fields.push(("Authorization".to_owned(), format!("Basic {login}").into_bytes()));
-            }
-            (AuthMethod::ClientSecretPost, Some(secret)) => {
-                pairs.extend([("client_id", &*self.id), ("client_secret", secret)]);
-            }
-            (_, None) => pairs.push(("client_id", &self.id)),
-        }
-        let form = pairs.into_iter().fold(Form::default(), |form, (name, value)| form.with(name, value));
-        Question { form: Some(form.text()), fields }
-    }
-
     /// Exchanges a code or a refresh token.
     ///
     /// # Errors
@@ -75,7 +33,13 @@ impl Client {
         endpoint: &Address,
         pairs: &[(&str, &str)],
     ) -> Result<Tokens, String> {
-        let reply = put(provider, endpoint, self.question(pairs)).await?;
+        let reply = match &self.dpop {
+            Some(dpop) => {
+                let proven = Proven { method: "POST", address: endpoint, access_token: None };
+                dpop.put(provider, proven, || self.question(endpoint, pairs)).await?
+            }
+            None => put(provider, endpoint, self.question(endpoint, pairs)?).await?,
+        };
         let answer = object_of(&reply.body).ok_or_else(|| format!("{endpoint} answered no JSON object"))?;
         let text = |name: &str| answer.get(name).and_then(Value::as_str).map(str::to_owned);
         if reply.status != 200 {
@@ -83,14 +47,38 @@ impl Client {
             let status = reply.status;
             return Err(format!("{endpoint} answered {status}: {}", error.escape_debug()));
         }
-        let is_bearer = text("token_type").is_none_or(|kind| kind.eq_ignore_ascii_case("bearer"));
-        let access_token = text("access_token").filter(|_| is_bearer);
+        let is_known = |kind: String| {
+            kind.eq_ignore_ascii_case("bearer") || self.dpop.is_some() && kind.eq_ignore_ascii_case("dpop")
+        };
+        let access_token = text("access_token").filter(|_| text("token_type").is_none_or(is_known));
         Ok(Tokens {
-            access_token: access_token.ok_or_else(|| format!("{endpoint} gave no bearer token"))?,
+            access_token: access_token.ok_or_else(|| format!("{endpoint} gave no token that can be used"))?,
             id_token: text("id_token"),
             refresh_token: text("refresh_token"),
             expires_in: answer.get("expires_in").and_then(seconds),
         })
+    }
+
+    /// Leaves the question with which a browser is to be sent to log in (RFC 9126 §2): what stands for it.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if the provider does not take it.
+    pub(super) async fn push(
+        &self,
+        provider: &Provider,
+        endpoint: &Address,
+        pairs: &[(&str, &str)],
+    ) -> Result<String, String> {
+        let reply = put(provider, endpoint, self.question(endpoint, pairs)?).await?;
+        let answer = object_of(&reply.body).unwrap_or_default();
+        let text = |name: &str| answer.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+        match (reply.status, text("request_uri")) {
+            (200 | 201, Some(uri)) => Ok(uri.to_owned()),
+            (status, _) => {
+                let error = text("error").unwrap_or_default().escape_debug();
+                Err(format!("{endpoint} answered {status}: {error}"))
+            }
+        }
     }
 
     /// Asks whether a token is good (RFC 7662); `fields` go along. The answer, whatever it says.
@@ -104,7 +92,7 @@ impl Client {
         token: &str,
         fields: Vec<(String, Vec<u8>)>,
     ) -> Result<Map<String, Value>, String> {
-        let mut question = self.question(&[("token", token)]);
+        let mut question = self.question(endpoint, &[("token", token)])?;
         question.fields.extend(fields);
         match put(provider, endpoint, question).await? {
             Reply { status: 200, body } => {
@@ -116,8 +104,9 @@ impl Client {
 
     /// Gives a token back (RFC 7009). That it cannot be given back is said in the log.
     pub(super) async fn revoke(&self, provider: &Provider, endpoint: &Address, token: &str, kind: &str) {
-        let question = self.question(&[("token", token), ("token_type_hint", kind)]);
-        match put(provider, endpoint, question).await {
+        let question = self.question(endpoint, &[("token", token), ("token_type_hint", kind)]);
+        let put = async { put(provider, endpoint, question?).await };
+        match put.await {
             Ok(Reply { status: 200, .. }) => {}
             Ok(Reply { status, .. }) => tracing::warn!(%endpoint, status, kind, "a token is not taken back"),
             Err(error) => tracing::warn!(%error, kind, "a token is not taken back"),
@@ -133,9 +122,20 @@ pub(super) async fn user_of(
     provider: &Provider,
     endpoint: &Address,
     access_token: &str,
+    dpop: Option<&Dpop>,
 ) -> Result<Map<String, Value>, String> {
-    let fields = vec![("Authorization".to_owned(), format!("Bearer {access_token}").into_bytes())];
-    match put(provider, endpoint, Question { form: None, fields }).await? {
+    let question = |scheme: &str| {
+        let credential = format!("{scheme} {access_token}").into_bytes();
+        Question { form: None, fields: vec![("Authorization".to_owned(), credential)] }
+    };
+    let reply = match dpop {
+        Some(dpop) => {
+            let proven = Proven { method: "GET", address: endpoint, access_token: Some(access_token) };
+            dpop.put(provider, proven, || Ok(question("DPoP"))).await?
+        }
+        None => put(provider, endpoint, question("Bearer")).await?,
+    };
+    match reply {
         Reply { status: 200, body } => {
             object_of(&body).ok_or_else(|| format!("{endpoint} answered no JSON object"))
         }

@@ -60,6 +60,10 @@ impl Party {
         if sessions.is_over(&session, now) {
             return self.unknown(Reason::Unknown, ctx, env);
         }
+        let is_first = !std::mem::replace(&mut session.has_served, true);
+        if self.config.force_reauthorize && !is_first {
+            return self.unknown(Reason::Unknown, ctx, env);
+        }
         if let Some(interval) = self.config.refresh_session_interval
             && now.saturating_sub(session.began) >= interval
         {
@@ -73,7 +77,8 @@ impl Party {
                 None => self.unknown(Reason::Unknown, ctx, env),
             };
         }
-        let is_changed = sessions.note_use(&mut session, now);
+        let is_used_up = self.config.force_reauthorize;
+        let is_changed = sessions.note_use(&mut session, now) || is_used_up;
         self.let_in(slot, session, is_changed, ctx, env)
     }
 

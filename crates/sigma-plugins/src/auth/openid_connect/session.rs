@@ -3,11 +3,8 @@
 use std::sync::Arc;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use sigma_plugin::machine::Machine;
 
 use super::super::seal::Seal;
 use super::config::Config;
@@ -37,6 +34,9 @@ pub(super) struct Session {
     /// When the access token ends.
     pub(super) access_ends: Option<u64>,
     pub(super) refresh_token: Option<String>,
+    /// Whether a request was let in by it.
+    #[serde(default)]
+    pub(super) has_served: bool,
 }
 
 /// How sessions are known, and for how long.
@@ -79,7 +79,7 @@ impl Sessions {
         let config = &self.config;
         over(session.used, config.idling_timeout)
             || over(session.renewed, config.rolling_timeout)
-            || over(session.began, config.absolute_timeout)
+            || over(session.began, config.absolute_s())
     }
 
     /// Notes that a session is in use; false if that was noted not long ago.
@@ -105,17 +105,10 @@ impl Sessions {
         let ends = [
             left(session.used, config.idling_timeout),
             left(session.renewed, config.rolling_timeout),
-            left(session.began, config.absolute_timeout),
+            left(session.began, config.absolute_s()),
         ];
         ends.into_iter().flatten().min()
     }
-}
-
-/// 128 bits that nobody can guess, as text.
-pub(super) fn unguessable(machine: &dyn Machine) -> Result<String, String> {
-    let mut bytes = [0; 24];
-    machine.fill_random(&mut bytes)?;
-    Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
 impl Session {
@@ -174,6 +167,7 @@ mod tests {
             access_token: None,
             access_ends: None,
             refresh_token: None,
+            has_served: false,
         }
     }
 
@@ -203,6 +197,15 @@ mod tests {
             assert!((1_005_000..1_005_000 + pause).contains(&now), "{pause}: {now}");
             assert!(noted <= 5000 / 25 + 1, "{pause}: a cookie with {noted} answers");
         }
+    }
+
+    #[test]
+    fn the_former_name_of_the_absolute_end_counts_where_the_new_one_is_left_out() {
+        let check = |more: Value, expected: u64| assert_eq!(sessions(more).config.absolute_s(), expected);
+        check(json!({}), 5000);
+        check(json!({"cookie": {"lifetime": 7}}), 5000);
+        check(json!({"absolute_timeout": null, "cookie": {"lifetime": 7}}), 7);
+        check(json!({"absolute_timeout": null, "cookie": {}}), 86_400);
     }
 
     #[test]

@@ -39,14 +39,23 @@ pub(super) struct SessionConfig {
     /// Seconds after which a session that nobody uses is not renewed any more; 0 for never.
     #[schemars(extend("default" = 3600))]
     pub(super) rolling_timeout: u64,
-    /// Seconds after which a session ends, whatever happens; 0 for never.
-    #[schemars(extend("default" = 86400))]
-    pub(super) absolute_timeout: u64,
+    /// Seconds after which a session ends, whatever happens; 0 for never. A day, if left out.
+    absolute_timeout: Option<u64>,
+    /// What APISIX had in place of `absolute_timeout`.
+    cookie: Option<CookieConfig>,
     /// Where sessions are kept: in the cookie itself, or in Redis.
     #[schemars(extend("default" = "cookie"))]
     pub(super) storage: Storage,
     /// The Redis server that keeps them.
     pub(super) redis: Option<RedisConfig>,
+}
+
+/// What APISIX had in place of `absolute_timeout`.
+#[derive(Clone, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct CookieConfig {
+    /// Seconds after which a session ends, where `absolute_timeout` is left out.
+    lifetime: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -106,6 +115,12 @@ pub(super) struct RedisConfig {
 }
 
 impl SessionConfig {
+    /// Seconds after which a session ends, whatever happens; 0 for never.
+    pub(super) fn absolute_s(&self) -> u64 {
+        let former = self.cookie.as_ref().and_then(|cookie| cookie.lifetime);
+        self.absolute_timeout.or(former).unwrap_or(86_400)
+    }
+
     pub(super) fn check(&self) -> Result<(), String> {
         match (self.storage, &self.redis) {
             (Storage::Redis, None) => Err("session: property \"redis\" is required".to_owned()),

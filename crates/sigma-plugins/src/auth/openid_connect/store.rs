@@ -156,7 +156,7 @@ impl Store {
         then: impl FnOnce(Result<(), ()>, &mut Context, &Env<'_>) -> Step + 'static,
     ) -> Step {
         let Store::Redis { prefix, .. } = self else { return then(Err(()), ctx, env) };
-        let lives = match sessions.config.absolute_timeout {
+        let lives = match sessions.config.absolute_s() {
             0 => LONGEST_S,
             seconds => seconds.min(LONGEST_S),
         };

@@ -7,7 +7,8 @@ use sigma_testkit::Redis;
 
 use super::provider::{Provider, arguments};
 use super::{Browser, Gateway};
-use crate::auth::tokens::signing::{Signer, hs256};
+use crate::auth::tokens::signing::{P256, P256_PUBLIC, RSA, RSA_PUBLIC, Signer, hs256, p256_jwk};
+use crate::auth::tokens::{Algorithm, Key};
 use crate::testing::Beside;
 
 fn world(more: Value) -> (Provider, Gateway) {
@@ -447,4 +448,103 @@ fn the_provider_ends_sessions_by_itself() {
     assert_eq!(other.get(&gateway, "/").status, 302);
     // Only by POST: a browser that asks for the path is a browser.
     assert_eq!(other.get(&gateway, "/ended").status, 302);
+}
+
+#[test]
+fn the_gateway_signs_who_it_is() {
+    let check = |more: Value, key: Key| {
+        let (provider, gateway) = world(more.clone());
+        provider.with(|inside| inside.client_key = Some(key));
+        let mut browser = Browser::new(&gateway);
+        assert_eq!(browser.log_in(&gateway, &provider, "/", json!({})).status, 302, "{more}");
+        assert_eq!(browser.get(&gateway, "/").status, 0);
+    };
+    let pem = |pem: &str, algorithm| Key::of_pem(pem, algorithm, false).unwrap();
+    let private = json!({"token_endpoint_auth_method": "private_key_jwt", "client_rsa_private_key": RSA,
+        "client_rsa_private_key_id": "k", "client_secret": null});
+    check(private.clone(), pem(RSA_PUBLIC, Algorithm::Rs256));
+    let mut more = private;
+    more["client_rsa_private_key"] = json!(P256);
+    more["client_jwt_assertion_alg"] = json!("ES256");
+    more["client_jwt_assertion_audience"] = json!("the audience");
+    check(more, pem(P256_PUBLIC, Algorithm::Es256));
+    let shared = |algorithm| Key::secret(algorithm, b"the client's: secret").unwrap();
+    check(json!({"token_endpoint_auth_method": "client_secret_jwt"}), shared(Algorithm::Hs256));
+    let long =
+        json!({"token_endpoint_auth_method": "client_secret_jwt", "client_jwt_assertion_alg": "HS512"});
+    check(long, shared(Algorithm::Hs512));
+}
+
+#[test]
+fn a_question_is_left_before_the_browser_is_sent() {
+    let (provider, gateway) = world(json!({"par": {"enabled": true}, "use_pkce": true, "use_nonce": true,
+        "authorization_params": {"ui_locales": "de fr"}}));
+    let mut browser = Browser::new(&gateway);
+    let sent = browser.get(&gateway, "/orders?a=1");
+    let asked = arguments(sent.location.split_once('?').unwrap().1);
+    assert_eq!(asked.len(), 2, "the browser brings more than it must: {}", sent.location);
+    let left = provider.with(|inside| inside.asked.iter().find(|asked| asked.starts_with("/par ")).cloned());
+    let left = arguments(left.unwrap().split_once(' ').unwrap().1);
+    assert_eq!(
+        (&*left["client_id"], &*left["ui_locales"], &*left["code_challenge_method"]),
+        ("shop", "de fr", "S256")
+    );
+    assert!(!left.contains_key("client_secret"), "the secret is in Authorization");
+    let back = provider.agree(&sent.location, json!({}));
+    assert_eq!(browser.get(&gateway, &back).location, "/orders?a=1");
+    assert_eq!(browser.get(&gateway, "/orders?a=1").status, 0);
+    // Who does not take the question, or has no place for it, lets nobody in.
+    provider.with(|inside| inside.client_key = Some(Key::secret(Algorithm::Hs256, b"x").unwrap()));
+    assert_eq!(Browser::new(&gateway).get(&gateway, "/").status, 500);
+    let (provider, gateway) = world(json!({"par": {"enabled": true}}));
+    provider.with(|inside| {
+        inside.document.insert("pushed_authorization_request_endpoint".to_owned(), Value::Null)
+    });
+    assert_eq!(Browser::new(&gateway).get(&gateway, "/").status, 500);
+    // A place that the operator names goes before the document's; so does a method.
+    let (provider, beside) = (Provider::new(), Arc::new(Beside::new()));
+    let named = json!({"par": {"enabled": true, "endpoint": format!("{}/elsewhere", provider.issuer()),
+        "endpoint_auth_method": "client_secret_post"}});
+    let gateway = Gateway::new(&provider, &beside, named);
+    assert_eq!(Browser::new(&gateway).get(&gateway, "/").status, 500);
+    assert_eq!((provider.count("/par"), provider.count("/elsewhere")), (0, 1));
+    assert!(provider.with(|inside| inside.asked.iter().any(|asked| asked.contains("client_secret="))));
+}
+
+#[test]
+fn tokens_are_bound_to_a_key_of_the_gateway() {
+    let conf = json!({"dpop": {"enabled": true, "private_key": P256, "public_jwk": p256_jwk()},
+        "set_refresh_token_header": true});
+    for nonce in [None, Some("a nonce of the provider")] {
+        let (provider, gateway) = world(conf.clone());
+        provider.with(|inside| {
+            let key = Key::of_pem(P256_PUBLIC, Algorithm::Es256, false).unwrap();
+            inside.dpop = Some((key, p256_jwk(), nonce.map(str::to_owned)));
+            inside.tokens.insert("token_type".to_owned(), json!("DPoP"));
+            inside.tokens.insert("expires_in".to_owned(), json!(0));
+        });
+        let mut browser = Browser::new(&gateway);
+        assert_eq!(browser.log_in(&gateway, &provider, "/", json!({})).status, 302, "{nonce:?}");
+        // The first token has ended: it is renewed with another proof.
+        assert_eq!(browser.get(&gateway, "/").status, 0);
+        assert_eq!(browser.told_json("x-userinfo")["sub"], "jack");
+        let times = if nonce.is_some() { 2 } else { 1 };
+        assert_eq!((provider.count("/token"), provider.count("/user")), (2 * times, times));
+    }
+    // Tokens of a kind that nobody asked for are none.
+    let (provider, gateway) = world(json!({}));
+    provider.with(|inside| inside.tokens.insert("token_type".to_owned(), json!("DPoP")));
+    assert_eq!(Browser::new(&gateway).log_in(&gateway, &provider, "/", json!({})).status, 500);
+}
+
+#[test]
+fn a_login_may_be_good_for_one_request() {
+    let (provider, gateway) = world(json!({"force_reauthorize": true}));
+    let mut browser = Browser::new(&gateway);
+    for _ in 0..2 {
+        assert_eq!(browser.log_in(&gateway, &provider, "/", json!({})).status, 302);
+        assert_eq!(browser.get(&gateway, "/").status, 0);
+    }
+    assert_eq!(browser.get(&gateway, "/").status, 302);
+    assert_eq!(provider.count("/token"), 2);
 }

@@ -12,6 +12,7 @@ use sigma_config::plugins::PluginScope;
 use sigma_plugin::{Entry, Phase, Reply};
 
 use self::provider::Provider;
+use crate::auth::tokens::signing::{P256, RSA, Signer, p256_jwk};
 use crate::testing::{Beside, Case, refusal, roster, warned};
 
 /// A gateway with one route.
@@ -179,8 +180,8 @@ fn bad_configurations_are_refused() {
     );
     check(json!({"token_signing_alg_values_expected": "none"}), "matches none of the enum values");
     check(json!({"unauth_action": "allow"}), "matches none of the enum values");
-    check(json!({"token_endpoint_auth_method": "private_key_jwt"}), "matches none of the enum values");
-    check(json!({"force_reauthorize": true}), "with true every request would log in anew");
+    check(json!({"token_endpoint_auth_method": "tls_client_auth"}), "matches none of the enum values");
+    check(json!({"force_reauthorize": true}), "");
     check(json!({"redirect_uri": "shop.example"}), "nor a path");
     check(json!({"redirect_uri": "//shop.example/x"}), "nor a path");
     check(json!({"logout_path": "https://shop.example/logout"}), "is no path");
@@ -206,6 +207,103 @@ fn bad_configurations_are_refused() {
 }
 
 #[test]
+fn who_the_gateway_is_must_be_possible_to_say() {
+    let check = |more: Value, expected: &str| {
+        let told = refusal("openid-connect", &conf(more.clone()));
+        assert!(told.contains(expected) && told.is_empty() == expected.is_empty(), "{more}: {told}");
+    };
+    let private = |more: Value| {
+        let mut conf =
+            json!({"token_endpoint_auth_method": "private_key_jwt", "client_rsa_private_key": RSA});
+        conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        conf
+    };
+    check(private(json!({})), "");
+    check(private(json!({"client_secret": null})), "");
+    check(
+        private(json!({"client_rsa_private_key": null})),
+        "property \"client_rsa_private_key\" is required with private_key_jwt",
+    );
+    check(
+        private(json!({"client_rsa_private_key": P256})),
+        "client_rsa_private_key: it is no private key of 2048 bits or more for RS256",
+    );
+    check(private(json!({"client_rsa_private_key": P256, "client_jwt_assertion_alg": "ES256"})), "");
+    check(
+        private(json!({"client_rsa_private_key": P256, "client_jwt_assertion_alg": "ES512"})),
+        "no private key for ES512",
+    );
+    check(private(json!({"client_rsa_private_key": "$env://KEY"})), "");
+    check(
+        private(json!({"client_jwt_assertion_alg": "HS256"})),
+        "client_jwt_assertion_alg: HS256 does not go with private_key_jwt; leave it out",
+    );
+    check(private(json!({"client_jwt_assertion_alg": "PS256"})), "matches none of the enum values");
+    let shared = json!({"token_endpoint_auth_method": "client_secret_jwt"});
+    check(shared.clone(), "");
+    check(
+        json!({"token_endpoint_auth_method": "client_secret_jwt", "client_secret": null, "use_pkce": true}),
+        "\"client_secret\" is required",
+    );
+    check(
+        json!({"token_endpoint_auth_method": "client_secret_jwt", "client_jwt_assertion_alg": "RS256"}),
+        "RS256 does not go with client_secret_jwt",
+    );
+    // Of endpoints that are not asked nothing is needed.
+    check(json!({"introspection_endpoint_auth_method": "private_key_jwt"}), "");
+    check(
+        json!({"introspection_endpoint_auth_method": "private_key_jwt", "bearer_only": true, "client_secret": null}),
+        "property \"client_rsa_private_key\" is required",
+    );
+    check(
+        json!({"par": {"enabled": true, "endpoint_auth_method": "private_key_jwt"}}),
+        "is required with private_key_jwt",
+    );
+    check(json!({"par": {"enabled": false, "endpoint_auth_method": "private_key_jwt"}}), "");
+    check(json!({"par": {"enabled": true, "endpoint": "login"}}), "is no URL");
+    check(json!({"par": {"required": true}}), "additional properties");
+    for (flat, own) in [("use_par", "par.enabled"), ("dpop_public_jwk", "dpop.public_jwk")] {
+        check(json!({flat: true}), &format!("property \"{flat}\" is not allowed, use \"{own}\" instead"));
+    }
+    let dpop = |more: Value| {
+        let mut dpop = json!({"enabled": true, "private_key": P256, "public_jwk": p256_jwk()});
+        dpop.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        dpop.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        json!({ "dpop": dpop })
+    };
+    check(dpop(json!({})), "");
+    check(dpop(json!({"private_key": null})), "dpop: property \"private_key\" is required");
+    check(dpop(json!({"public_jwk": null})), "dpop: property \"public_jwk\" is required");
+    check(dpop(json!({"enabled": false, "public_jwk": null})), "");
+    check(dpop(json!({"private_key": RSA})), "dpop.private_key: it is no private key for ES256");
+    check(
+        dpop(json!({"private_key": RSA, "signing_alg": "PS256"})),
+        "dpop.public_jwk: it is no public key for PS256",
+    );
+    check(
+        dpop(json!({"public_jwk": {"kty": "EC", "crv": "P-256", "x": "", "y": ""}})),
+        "it is no public key for ES256",
+    );
+    let mut whole = p256_jwk();
+    whole["d"] = json!("AAAA");
+    check(dpop(json!({ "public_jwk": whole })), "it is no public key for ES256");
+    let other = Signer::new("k", "ES256").jwk;
+    check(dpop(json!({ "public_jwk": other })), "it is not the public half of `dpop.private_key`");
+    let proxy = |proxy: Value| json!({ "proxy_opts": proxy });
+    check(proxy(json!({"http_proxy": "http://proxy.example:3128", "no_proxy": "localhost"})), "");
+    check(proxy(json!({})), "proxy_opts: write `http_proxy` or `https_proxy`, or remove it");
+    check(proxy(json!({"http_proxy": "proxy.example:3128"})), "neither http nor https");
+    check(
+        proxy(json!({"http_proxy": "http://a.test", "https_proxy_authorization": "Basic x"})),
+        "proxy_opts.https_proxy_authorization: there is no `https_proxy` to be shown it",
+    );
+    check(
+        proxy(json!({"http_proxy": "http://a.test", "http_proxy_authorization": "a\r\nb"})),
+        "proxy_opts.http_proxy_authorization: it holds what no field can",
+    );
+}
+
+#[test]
 fn what_is_doubtful_is_told() {
     let check = |more: Value, expected: &[&str]| {
         assert_eq!(warned("openid-connect", PluginScope::Http, &conf(more)), expected);
@@ -215,4 +313,11 @@ fn what_is_doubtful_is_told() {
     check(json!({"ssl_verify": false}), &["ssl_verify"]);
     check(json!({"jwt_verification_cache_ignore": true}), &["jwt_verification_cache_ignore"]);
     check(json!({"bearer_only": true}), &["session"]);
+    check(
+        json!({"session": {"secret": "0123456789abcdef", "cookie": {"lifetime": 60}}}),
+        &["session.cookie"],
+    );
+    check(json!({"client_rsa_private_key": "k"}), &["client_rsa_private_key"]);
+    check(json!({"client_jwt_assertion_alg": "RS256"}), &["client_jwt_assertion_alg"]);
+    check(json!({"bearer_only": true, "session": null, "par": {"enabled": true}}), &["par"]);
 }

@@ -1,0 +1,32 @@
+//! How a question gets to a provider.
+
+use reqwest::header::HeaderMap;
+use tokio::sync::Semaphore;
+
+use super::super::tokens::{Address, Provider, Question, Reply};
+
+/// Questions to all providers that are under way at once. More would not be answered sooner.
+const MOST_QUESTIONS: usize = 256;
+
+static PLACES: Semaphore = Semaphore::const_new(MOST_QUESTIONS);
+
+/// Puts a question, if not too many are under way.
+///
+/// # Errors
+/// Returns an error, which is a sentence, if there is no answer.
+pub(super) async fn put(provider: &Provider, address: &Address, question: Question) -> Result<Reply, String> {
+    put_with_fields(provider, address, question).await.map(|(reply, _)| reply)
+}
+
+/// The same, with the fields of the answer.
+///
+/// # Errors
+/// Returns an error, which is a sentence, if there is none.
+pub(super) async fn put_with_fields(
+    provider: &Provider,
+    address: &Address,
+    question: Question,
+) -> Result<(Reply, HeaderMap), String> {
+    let _place = PLACES.try_acquire().map_err(|_| "too many questions to providers are under way")?;
+    provider.web.put_with_fields(address, question).await
+}
