@@ -19,7 +19,9 @@ use crate::forms::{CidrText, ListenText};
 
 pub use crate::address::{InvalidListenAddress, ListenAddress};
 pub use compat::{Compat, UnknownFields};
-pub use operators::{Admin, AdminApiVersion, AdminKey, AdminRole, Control, NiubixAdmin, Operators, Status};
+pub use operators::{
+    Admin, AdminApiVersion, AdminKey, AdminRole, AdminTls, Control, NiubixAdmin, Operators, Status,
+};
 pub use shedding::LoadShedding;
 pub use tolerance::Tolerate;
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use schemars::JsonSchema;
@@ -129,6 +130,29 @@ pub enum AdminApiVersion {
     V2,
 }
 
+/// TLS of the Admin API (`https_admin` and `admin_api_mtls` in APISIX). The files are read again when they change;
+/// those before stay in force if they cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AdminTls {
+    /// File of the certificate and its chain, in PEM.
+    pub cert: PathBuf,
+    /// File of its private key, in PEM, without a passphrase.
+    pub key: PathBuf,
+    /// File of authorities, in PEM: callers have to show a certificate of one of them, whatever else they show.
+    /// Unset: no certificate is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_ca: Option<PathBuf>,
+    /// Intermediate certificates allowed between a caller's own and an authority.
+    #[serde(default = "default_client_depth")]
+    #[schemars(range(max = 16))]
+    pub client_depth: u32,
+}
+
+fn default_client_depth() -> u32 {
+    1
+}
+
 /// The Admin API: resources are read and changed while the gateway runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -154,6 +178,10 @@ pub struct Admin {
     pub cors: bool,
     /// The shape of answers.
     pub api_version: AdminApiVersion,
+    /// Calls over TLS only. Peers that `allow` does not name are left before the handshake then. Unset: in
+    /// cleartext.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<AdminTls>,
 }
 
 impl Default for Admin {
@@ -168,6 +196,7 @@ impl Default for Admin {
             configs_bytes: 128 * 1024 * 1024,
             cors: true,
             api_version: AdminApiVersion::default(),
+            tls: None,
         }
     }
 }

@@ -16,18 +16,22 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{ConnectInfo, Request};
-use axum::http::header;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::json;
 use sigma_config::settings::Operators;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, Sleep};
 use tower_service::Service;
+
+use super::identity::{Caller, Identity};
 
 /// How soon a full listener looks again for a connection that may make room.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -37,7 +41,12 @@ const HEAD_BYTES_MIN: usize = 8192;
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
 /// Serves `router` until the process ends.
-pub(crate) async fn accept(listener: TcpListener, router: Router, limits: Arc<Operators>) {
+pub(crate) async fn accept(
+    listener: TcpListener,
+    router: Router,
+    limits: Arc<Operators>,
+    identity: Option<Arc<Identity>>,
+) {
     let room = Arc::new(Semaphore::new(usize::from(limits.connections)));
     let open = Arc::new(Open::default());
     loop {
@@ -49,6 +58,10 @@ pub(crate) async fn accept(listener: TcpListener, router: Router, limits: Arc<Op
                 continue;
             }
         };
+        if identity.as_ref().is_some_and(|identity| !identity.admits(peer.ip())) {
+            tracing::debug!(%peer, "this address may not call; see admin.allow");
+            continue;
+        }
         let place = loop {
             if let Ok(place) = Arc::clone(&room).try_acquire_owned() {
                 break place;
@@ -59,9 +72,10 @@ pub(crate) async fn accept(listener: TcpListener, router: Router, limits: Arc<Op
             }
         };
         let (router, limits, open) = (router.clone(), Arc::clone(&limits), Arc::clone(&open));
+        let identity = identity.clone();
         tokio::spawn(async move {
             let (number, connection) = open.add();
-            serve(stream, peer, router, &limits, &connection).await;
+            serve(stream, peer, identity.as_ref(), router, &limits, &connection).await;
             open.remove(number);
             drop(place);
         });
@@ -143,6 +157,38 @@ impl Drop for InHand {
 async fn serve(
     stream: TcpStream,
     peer: SocketAddr,
+    identity: Option<&Arc<Identity>>,
+    router: Router,
+    limits: &Operators,
+    connection: &Arc<Connection>,
+) {
+    let stream = Patient::new(stream, Duration::from_millis(limits.stall_timeout_ms.into()));
+    let head_time = Duration::from_millis(limits.head_timeout_ms.into());
+    let serving = async {
+        let Some(identity) = identity else {
+            return converse(stream, peer, None, router, limits, connection).await;
+        };
+        match tokio::time::timeout(head_time, identity.shake(stream)).await {
+            Ok(Ok((stream, caller))) => {
+                converse(stream, peer, Some(caller), router, limits, connection).await;
+            }
+            Ok(Err(error)) => tracing::debug!(%peer, error, "an operator's TLS handshake has failed"),
+            Err(_) => tracing::debug!(%peer, "an operator's TLS handshake was not complete in time"),
+        }
+    };
+    tokio::select! {
+        () = serving => {}
+        () = connection.dismissed.notified() => {
+            tracing::debug!(%peer, "an idle connection of an operator makes room for another one");
+        }
+    }
+}
+
+/// Answers the calls of a connection.
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    peer: SocketAddr,
+    caller: Option<Caller>,
     router: Router,
     limits: &Operators,
     connection: &Arc<Connection>,
@@ -156,8 +202,9 @@ async fn serve(
         let mut router = router.clone();
         let mut request: Request = request_with(request, linger);
         request.extensions_mut().insert(ConnectInfo(peer));
+        let may_call = caller.as_ref().is_none_or(Caller::may_call);
         async move {
-            let answer = router.call(request).await;
+            let answer = if may_call { router.call(request).await } else { Ok(shut_out()) };
             answer.map(|answer| {
                 answer.map(|body| {
                     body.map_frame(move |frame| {
@@ -169,20 +216,25 @@ async fn serve(
             })
         }
     });
-    let io = TokioIo::new(Patient::new(stream, Duration::from_millis(limits.stall_timeout_ms.into())));
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(Duration::from_millis(limits.head_timeout_ms.into()))
         .max_buf_size((limits.head_bytes as usize).max(HEAD_BYTES_MIN))
-        .serve_connection(io, service);
-    tokio::select! {
-        ended = serving => if let Err(error) = ended {
-            tracing::debug!(%peer, %error, "an operator's connection has ended");
-        },
-        () = connection.dismissed.notified() => {
-            tracing::debug!(%peer, "an idle connection of an operator makes room for another one");
-        }
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = serving.await {
+        tracing::debug!(%peer, %error, "an operator's connection has ended");
     }
+}
+
+/// The answer to who shook hands under other authorities than those that count now.
+fn shut_out() -> Response {
+    let message = "the certificate of this connection is trusted no longer; see admin.tls.client_ca";
+    let mut answer =
+        (StatusCode::FORBIDDEN, axum::body::Body::from(json!({ "error_msg": message }).to_string()))
+            .into_response();
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    answer
 }
 
 /// How much of a body is read on that nobody wants any more.

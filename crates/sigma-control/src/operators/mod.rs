@@ -4,6 +4,7 @@ pub mod admin;
 mod caller;
 mod certificates;
 pub mod control_api;
+pub(crate) mod identity;
 mod listener;
 mod measures;
 pub(crate) mod niubix;
@@ -23,6 +24,7 @@ use sigma_config::store::StoreKind;
 use self::admin::AdminState;
 use self::caller::Trusted;
 use self::control_api::ControlState;
+use self::identity::Identity;
 use self::running::Running;
 use crate::serving::plugins::Plugins;
 use crate::serving::trial::Trial;
@@ -42,6 +44,9 @@ pub enum OpenError {
     /// The key of the Admin API.
     #[error(transparent)]
     AdminKey(#[from] admin::KeyFileError),
+    /// The certificate of the Admin API.
+    #[error("{0}")]
+    AdminTls(sigma_config::Problem),
     /// What a plugin says of where its pages are to be served.
     #[error("{0}")]
     Pages(String),
@@ -75,6 +80,7 @@ pub(crate) async fn serve(
                 tracing::info!(file = %path, "the key of the Admin API is in this file");
             }
         }
+        let identity = Identity::of(&admin).await.map_err(OpenError::AdminTls)?;
         let (address, plugins) = (admin.address, Arc::clone(&plugins.enabled));
         let trial = Trial::new(Arc::clone(&plugins), settings);
         let mut state = AdminState::new(Arc::clone(store), plugins, keyring, admin);
@@ -86,7 +92,7 @@ pub(crate) async fn serve(
         if store_settings.kind == StoreKind::Etcd {
             state.key_prefix = store_settings.prefix;
         }
-        listen(address, admin::router(state), &limits).await?;
+        listen_as(identity, address, admin::router(state), &limits).await?;
     }
     if let Some(control) = &settings.control {
         let (inspect, plugins) = (Arc::clone(running) as _, Arc::clone(&plugins.enabled));
@@ -106,8 +112,18 @@ fn key_prefix(settings: &Settings, is_stored: bool) -> &str {
     }
 }
 
-/// Serves `router` at an address until the process ends.
+/// Serves `router` at an address in cleartext until the process ends.
 pub(crate) async fn listen(
+    address: SocketAddr,
+    router: axum::Router,
+    limits: &Arc<Operators>,
+) -> Result<(), OpenError> {
+    listen_as(None, address, router, limits).await
+}
+
+/// The same over TLS, if there is somebody to be.
+async fn listen_as(
+    identity: Option<Arc<Identity>>,
     address: SocketAddr,
     router: axum::Router,
     limits: &Arc<Operators>,
@@ -115,6 +131,6 @@ pub(crate) async fn listen(
     let listener = tokio::net::TcpListener::bind(address)
         .await
         .map_err(|source| OpenError::Listen { address, source })?;
-    tokio::spawn(listener::accept(listener, router, Arc::clone(limits)));
+    tokio::spawn(listener::accept(listener, router, Arc::clone(limits), identity));
     Ok(())
 }

@@ -10,7 +10,7 @@ use sigma_plugin::Roster;
 use sigma_proxy::compile::{CertificateSource, NoCertificates, Sources};
 use sigma_proxy::{Compiler, Snapshot};
 
-use crate::operators::pages;
+use crate::operators::{identity, pages};
 use crate::serving::endpoints::Endpoints;
 use crate::serving::files::Files;
 use crate::serving::geo_files::GeoFiles;
@@ -30,6 +30,9 @@ pub fn compile_only(config: &Config, plugins: &Arc<Roster>) -> Result<Arc<Snapsh
     let unfit = unfit(config, plugins);
     if !unfit.is_empty() {
         return Err(unfit);
+    }
+    if let Some(tls) = config.settings.admin.as_ref().and_then(|admin| admin.tls.as_ref()) {
+        identity::read(tls).map_err(|problem| vec![problem])?;
     }
     let (mut endpoints, mut revealed, mut files) =
         (Endpoints::of(&config.settings, 1), Revealed::default(), Files::default());

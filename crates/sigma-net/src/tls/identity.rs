@@ -111,6 +111,18 @@ impl ServerIdentity {
     }
 
     /// The configuration for a listener that allows `versions` and offers `alpn`, with the ciphers and groups of
+    /// The configuration for who speaks TLS over streams of its own, and offers `alpn` above it.
+    ///
+    /// # Errors
+    /// Returns an error if there is no certificate.
+    pub fn configuration(&self, alpn: &[Vec<u8>]) -> Result<Arc<ServerConfig>, Unusable> {
+        if self.refuses() {
+            return Err(Unusable::new("there is no certificate"));
+        }
+        let config = self.config(self.versions, alpn, Order::Ours, &Offer::default());
+        config.map_err(|error| Unusable::new(error.to_string()))
+    }
+
     /// `offer` where this has no choice of its own, and for clients whose order of ciphers counts as `order`
     /// says.
     pub(super) fn config(

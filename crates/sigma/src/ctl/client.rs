@@ -6,6 +6,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::Value;
 
+use super::identity::Identity;
+
 /// An answer takes no longer than this, a whole configuration included.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const DEFAULT_ADMIN: &str = "http://127.0.0.1:9180";
@@ -52,13 +54,22 @@ pub(crate) struct Client {
 impl Client {
     /// Of the gateway at `url`, or the one that the environment names.
     pub(crate) fn new(url: Option<String>, key: Option<String>) -> Result<Client> {
+        Client::over(reqwest::Client::builder(), url, key)
+    }
+
+    /// The same, as somebody who may have a certificate.
+    pub(crate) fn known_as(identity: Identity, url: Option<String>, key: Option<String>) -> Result<Client> {
+        Client::over(identity.apply(reqwest::Client::builder())?, url, key)
+    }
+
+    fn over(http: reqwest::ClientBuilder, url: Option<String>, key: Option<String>) -> Result<Client> {
         let url =
             url.or_else(|| std::env::var("SIGMA_ADMIN").ok()).unwrap_or_else(|| DEFAULT_ADMIN.to_owned());
         if !url.starts_with("http://") && !url.starts_with("https://") {
             bail!("`{url}` is no URL of a gateway; write http://host:port");
         }
         // A proxy of the environment is meant for the world outside, not for the gateways within.
-        let http = reqwest::Client::builder().timeout(TIMEOUT).no_proxy().build()?;
+        let http = http.timeout(TIMEOUT).no_proxy().build()?;
         Ok(Client { base: url.trim_end_matches('/').to_owned(), key, http })
     }
 
@@ -117,7 +128,10 @@ impl Client {
             request = request.header("x-api-key", key);
         }
         let answer = request.send().await.map_err(|error| {
-            let remedy = "see that it runs and that its address is right (--admin, SIGMA_ADMIN)";
+            let remedy = match self.base.starts_with("https://") {
+                false => "see that it runs and that its address is right (--admin, SIGMA_ADMIN)",
+                true => "see that it runs, and that --ca, --cert and --cert-key fit its `admin.tls`",
+            };
             anyhow!("cannot reach {}: {}; {remedy}", self.base, innermost(&error))
         })?;
         let status = answer.status().as_u16();

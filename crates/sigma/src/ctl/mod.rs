@@ -3,6 +3,7 @@
 mod certificates;
 mod client;
 mod document;
+mod identity;
 mod output;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use client::{Client, Method};
+use identity::Identity;
 use output::Form;
 
 /// Collections whose resources the gateway can give an id.
@@ -37,6 +39,8 @@ pub(crate) struct Ctl {
     /// A file that holds the key, such as the admin.key beside the store
     #[arg(long, value_name = "FILE", global = true)]
     key_file: Option<PathBuf>,
+    #[command(flatten)]
+    identity: Identity,
     /// The form of the output
     #[arg(short = 'o', long = "output", value_name = "FORM", global = true)]
     output: Option<Form>,
@@ -180,7 +184,7 @@ pub(crate) fn execute(ctl: Ctl) -> Result<ExitCode> {
 
 async fn run(ctl: Ctl) -> Result<ExitCode> {
     let form = ctl.output;
-    let client = Client::new(ctl.admin, key(ctl.key, ctl.key_file)?)?;
+    let client = Client::known_as(ctl.identity, ctl.admin, key(ctl.key, ctl.key_file)?)?;
     match ctl.command {
         Verb::Get { kind, id } => {
             let found = client.call(Method::Get, &resource(&kind, Some(&id))?, None).await?;

@@ -77,7 +77,7 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
 const OWN_PLUGIN: &str = "notice";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
-const COMMANDS: [(&str, &str, &str); 17] = [
+const COMMANDS: [(&str, &str, &str); 19] = [
     ("CONTRIBUTING.md", ".ci/bare make test", "it makes a machine of its own, as root, and takes an hour"),
     ("README.md", "make run", "what it builds is what is tested here"),
     ("README.md", "target/release:$PATH", "the same: the tests have their own build in the path"),
@@ -87,6 +87,8 @@ const COMMANDS: [(&str, &str, &str); 17] = [
     ("docs/admin-api.md", "cat data/admin.key", "the_admin_api_as_the_document_says"),
     ("docs/admin-api.md", "sigma ctl put", "the_admin_api_as_the_document_says"),
     ("docs/admin-api.md", "sigma ctl dump", "the_admin_api_as_the_document_says"),
+    ("docs/admin-api.md", "CN=Operators", "admin_tls::it_is_called_as_the_page_says"),
+    ("docs/admin-api.md", "--cacert operators.crt", "admin_tls::it_is_called_as_the_page_says"),
     ("docs/certificates.md", "sigma ctl put", "go::acme::the_page_is_true"),
     ("docs/certificates.md", "/v1/acme", "go::acme::the_page_is_true"),
     ("docs/configuration-guide.md", "sigma routes", "routes_are_explained_as_the_guide_says"),
@@ -254,7 +256,7 @@ fn a_node_with_etcd_as_the_document_says() {
 fn configurations_in_the_documents_are_valid() {
     let (root, dir) = (Authority::new("Root"), tempfile::tempdir().unwrap());
     let issued = root.issue("internal.example.com");
-    for name in ["rsa", "ecdsa"] {
+    for name in ["rsa", "ecdsa", "admin", "operators"] {
         issued.files(dir.path(), name);
     }
     fs::write(dir.path().join("ecdsa.ocsp"), [0x30, 0]).unwrap();
@@ -419,7 +421,9 @@ const WORDS: [&str; 3] = ["docs/from-nginx.md", "docs/from-traefik.md", "docs/fr
 fn every_line_beside_the_words_of_others_is_a_configuration() {
     let (root, dir) = (Authority::new("Root"), tempfile::tempdir().unwrap());
     let issued = root.issue("shop.example");
-    issued.files(dir.path(), "rsa");
+    for name in ["rsa", "admin", "operators"] {
+        issued.files(dir.path(), name);
+    }
     let reference = read("docs/configuration.md");
     let top = reference.split("\n## ").nth(1).unwrap();
     let keys: Vec<&str> =

@@ -4,6 +4,7 @@
 
 mod active_checks;
 mod admin;
+mod admin_tls;
 mod balance;
 mod bodies;
 mod certificates;
