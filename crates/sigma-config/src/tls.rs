@@ -130,6 +130,34 @@ pub enum SessionResumption {
     Off,
 }
 
+/// Answers of authorities (OCSP) that the gateway fetches and staples to certificates.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Stapling {
+    /// For all certificates that clients are shown and that name a responder, unless their ssl says otherwise
+    /// (`ocsp_stapling`).
+    pub enabled: bool,
+    /// Milliseconds for one answer.
+    #[schemars(range(min = 100, max = 60_000))]
+    pub timeout_ms: u32,
+    /// Largest answer in bytes; those of public authorities have about 2 KiB.
+    #[schemars(range(min = 1_024, max = 1_048_576))]
+    pub max_bytes: u32,
+    /// Seconds after which a responder is asked again that did not give a good answer; twice as many after each
+    /// further failure.
+    #[schemars(range(min = 1, max = 86_400))]
+    pub retry_s: u32,
+    /// The most seconds between two such attempts.
+    #[schemars(range(min = 1, max = 86_400))]
+    pub retry_max_s: u32,
+}
+
+impl Default for Stapling {
+    fn default() -> Self {
+        Stapling { enabled: false, timeout_ms: 10_000, max_bytes: 64 << 10, retry_s: 30, retry_max_s: 3_600 }
+    }
+}
+
 /// TLS of the whole process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -155,6 +183,11 @@ pub struct Tls {
     /// error when it is over. Without any there are only errors.
     #[schemars(length(max = 16), inner(range(min = 1, max = 3_650)))]
     pub expiry_warning_days: Vec<u32>,
+    /// Answers of authorities that are fetched and stapled to certificates.
+    pub ocsp_stapling: Stapling,
+    /// The folder in which stapled answers, and lists of revoked certificates that were fetched, last over a restart;
+    /// or `off`. Made when there is something to keep. Read once, at the start.
+    pub storage: PathBuf,
     /// File of authorities (PEM) that may vouch for upstreams; unset: those of the system.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trusted_certificates: Option<PathBuf>,
@@ -169,7 +202,17 @@ impl Default for Tls {
             cached_sessions: 20_000,
             handshakes_per_worker: 1_024,
             expiry_warning_days: vec![30, 14, 7, 1],
+            ocsp_stapling: Stapling::default(),
+            storage: "./data/tls".into(),
             trusted_certificates: None,
         }
+    }
+}
+
+impl Tls {
+    /// The folder in which what was fetched lasts, unless that is switched off.
+    #[must_use]
+    pub fn folder(&self) -> Option<&PathBuf> {
+        (self.storage.as_os_str() != "off").then_some(&self.storage)
     }
 }

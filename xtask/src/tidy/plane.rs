@@ -50,6 +50,10 @@ const BANS: &[Ban] = &[
                 "written when keys are changed, hours apart, else only read, once for each handshake",
             ),
             (
+                "crates/sigma-net/src/tls/staple.rs",
+                "written when a responder has said something new, else only read, once for each handshake",
+            ),
+            (
                 "crates/sigma-net/src/tls/revocation.rs",
                 "written when a list of revoked certificates changes, else only read, once for each client's certificate",
             ),

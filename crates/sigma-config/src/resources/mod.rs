@@ -22,6 +22,7 @@ mod secret;
 mod service;
 mod shared;
 mod ssl;
+mod stapling;
 mod stream;
 mod upstream;
 
@@ -54,6 +55,7 @@ pub use secret::{GcpAccount, Secret, SecretProvider};
 pub use service::Service;
 pub use shared::{Confidential, Labels, Plugins, Status, Timeout, UnixTime};
 pub use ssl::{Ssl, SslType, TlsVersion};
+pub use stapling::SslStapling;
 pub use stream::{Protocol, ProtocolLogger, StreamRoute};
 pub use upstream::{
     Balance, DiscoveryArgs, HashOn, KeepalivePool, Node, PassHost, ProxyProtocolVersion, Scheme, Upstream,

@@ -8,6 +8,7 @@ use super::client_auth::SslClient;
 use super::optional::Optional;
 use super::ordered::SslAcme;
 use super::shared::{Confidential, Labels, Status, UnixTime};
+use super::stapling::SslStapling;
 use crate::described::without_defaults;
 use crate::forms::HostPattern;
 use crate::id::Id;
@@ -81,6 +82,9 @@ resource! {
         /// With `type: acme`: how its certificate is ordered; unset: as the setting `acme` says.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub acme: Option<SslAcme>,
+        /// Whether an answer of its authority is fetched and stapled to it; unset: as `tls.ocsp_stapling` says.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub ocsp_stapling: Option<Box<SslStapling>>,
         /// Ciphers, as `ciphers` of a listener; unset: those of the listener, or all of them towards nodes.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(with = "Option<String>")]

@@ -15,6 +15,7 @@ use sigma_config::kind::ResourceKey;
 use sigma_plugin::{Kind, Node, Roster};
 use sigma_proxy::{Failure, Gateway, Inheritance, Snapshot};
 use sigma_upstream::health::{REPORT_QUEUE, passive_channel};
+use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
@@ -30,6 +31,7 @@ use crate::serving::desired::{Batch, Desired};
 use crate::serving::edit::Edit;
 use crate::serving::endpoints::Endpoints;
 use crate::serving::expiry;
+use crate::serving::files::Files;
 use crate::serving::health_file::HealthFile;
 use crate::serving::health_sharing::HealthSharing;
 use crate::serving::plugins::Plugins;
@@ -255,7 +257,8 @@ impl Supervisor {
         let endpoints = endpoints(settings, workers, health_file.as_ref()).await;
         let (ordered, keeper) = ordered(settings).await;
         let nothing = desired(Checked::default());
-        let publisher = Publisher::new(nothing, endpoints, compiler, secrets, ordered.clone());
+        let files = Files::followed_on(Handle::current(), &settings.tls);
+        let publisher = Publisher::new(nothing, endpoints, compiler, secrets, ordered.clone(), files);
         let publisher = Arc::new(publisher);
         let desired = with_stored(desired(checked), store.as_ref()).await?;
         let closes = store.is_some() || options.source.skip_invalid;

@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sigma_config::resources::SslCrl;
-use sigma_net::tls::{Authorities, CertificateDer, RevocationLists};
-use sigma_proxy::compile::FileSource;
+use sigma_config::tls::Tls;
+use sigma_net::tls::{Authorities, CertificateDer, RevocationLists, Staple};
+use sigma_proxy::compile::{FileSource, StapleWish};
 use tokio::runtime::Handle;
 
+use super::published::Folder;
 use super::revocation::Revocations;
+use super::stapling::Staplings;
 
 /// Reads files. Authorities are read once.
 #[derive(Default)]
@@ -18,12 +21,17 @@ pub(crate) struct Files {
     authorities: Vec<(Option<PathBuf>, Authorities)>,
     /// Lists of revoked certificates.
     revocation: Revocations,
+    /// What is stapled to certificates.
+    stapling: Staplings,
 }
 
 impl Files {
-    /// Files of a configuration that is served: what may change is kept up to date on `runtime`.
-    pub(crate) fn followed_on(runtime: Handle) -> Files {
-        Files { authorities: Vec::new(), revocation: Revocations::followed_on(runtime) }
+    /// Files of a configuration that is served: what may change is kept up to date on `runtime`, and what was
+    /// fetched in the folder of `tls`. Blocks.
+    pub(crate) fn followed_on(runtime: Handle, tls: &Tls) -> Files {
+        let folder = tls.folder().map(|path| Folder::open(path));
+        let revocation = Revocations::followed_on(runtime.clone(), folder.clone());
+        Files { authorities: Vec::new(), revocation, stapling: Staplings::followed_on(runtime, folder) }
     }
 }
 
@@ -51,5 +59,9 @@ impl FileSource for Files {
 
     fn revocation(&mut self, crl: &SslCrl, authorities: &[CertificateDer<'static>]) -> Arc<RevocationLists> {
         self.revocation.lists(crl, authorities)
+    }
+
+    fn staple(&mut self, chain: &[CertificateDer<'static>], wish: &StapleWish<'_>) -> Option<Arc<Staple>> {
+        self.stapling.staple(chain, wish)
     }
 }

@@ -3,8 +3,8 @@
 //! `source` reads the file. `desired` knows what is to be served and quarantines what is invalid.
 //! `publisher` compiles what changed. What compiling needs from outside comes from `endpoints` (names
 //! resolved, health checked), `revealed` (what `secret` looked up for what `references` found) and
-//! `files`, with lists of revoked certificates from `revocation`; certificates that the gateway orders itself come
-//! from `acme`. `trial` compiles what is not stored yet. `expiry` watches the certificates in force.
+//! `files`, with lists of revoked certificates from `revocation` and what is stapled to others from `stapling`, both
+//! of which `published` fetches and keeps; certificates that the gateway orders itself come from `acme`. `trial` compiles what is not stored yet. `expiry` watches the certificates in force.
 
 pub(crate) mod acme;
 pub(crate) mod clock;
@@ -17,11 +17,13 @@ pub(crate) mod geo_files;
 pub(crate) mod health_file;
 pub(crate) mod health_sharing;
 pub(crate) mod plugins;
+pub(crate) mod published;
 pub(crate) mod publisher;
 pub(crate) mod references;
 pub(crate) mod revealed;
 pub(crate) mod revocation;
 pub mod secret;
 pub(crate) mod source;
+pub(crate) mod stapling;
 pub mod trial;
 pub(crate) mod webhook;

@@ -17,7 +17,6 @@ use sigma_config::resources::Secret;
 use sigma_config::{Config, Problem};
 use sigma_proxy::compile::{CertificateSource, Sources};
 use sigma_proxy::{Changed, Compiler, Failure, Snapshot};
-use tokio::runtime::Handle;
 
 use crate::serving::acme::Ordered;
 use crate::serving::desired::{Batch, Desired};
@@ -82,6 +81,7 @@ impl Publisher {
         compiler: Compiler,
         secrets: Secrets,
         ordered: Option<Arc<Ordered>>,
+        files: Files,
     ) -> Publisher {
         let state = State {
             endpoints,
@@ -92,7 +92,7 @@ impl Publisher {
             compiler,
             revealed: Revealed::default(),
             references: References::default(),
-            files: Handle::try_current().map(Files::followed_on).unwrap_or_default(),
+            files,
             geo_files: GeoFiles::default(),
             ordered,
         };

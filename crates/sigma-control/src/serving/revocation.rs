@@ -2,10 +2,11 @@
 //!
 //! What is given is not believed as it stands: a list that cannot be used, or is older than the one before, does
 //! not take its place. A source that is away leaves its last list in force, until that is past its time; what
-//! counts then is for the settings of the ssl to say.
+//! counts then is for the settings of the ssl to say. What a URL has said last is kept in a folder, so that a
+//! restart does not depend on it.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use sigma_config::resources::SslCrl;
@@ -14,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::clock::unix_seconds;
+use super::published::{Folder, Request, shown};
 
 /// How often files are looked at, and what is due.
 const LOOK: Duration = Duration::from_secs(1);
@@ -23,6 +25,8 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 /// A list is fetched so long before it runs out: two attempts, and some time of the clock.
 const AHEAD_S: i64 = 120;
+/// What kept lists are called.
+const KIND: &str = "crl";
 /// How far the clock of who makes lists may be ahead.
 const FUTURE_S: i64 = 3_600;
 
@@ -30,6 +34,7 @@ const FUTURE_S: i64 = 3_600;
 #[derive(Default)]
 pub(crate) struct Revocations {
     runtime: Option<Handle>,
+    folder: Option<Folder>,
     used: Vec<(Origin, Weak<RevocationLists>)>,
 }
 
@@ -41,12 +46,13 @@ struct Origin {
 }
 
 impl Revocations {
-    /// Lists that are kept up to date on `runtime`, for as long as somebody uses them.
-    pub(crate) fn followed_on(runtime: Handle) -> Revocations {
-        Revocations { runtime: Some(runtime), used: Vec::new() }
+    /// Lists that are kept up to date on `runtime`, for as long as somebody uses them, and in `folder`.
+    pub(crate) fn followed_on(runtime: Handle, folder: Option<Folder>) -> Revocations {
+        Revocations { runtime: Some(runtime), folder, used: Vec::new() }
     }
 
-    /// The lists that `crl` names. Files are read when this returns, unless they cannot be.
+    /// The lists that `crl` names. Files, and what was fetched before, are read when this returns, unless they
+    /// cannot be.
     pub(crate) fn lists(
         &mut self,
         crl: &SslCrl,
@@ -62,7 +68,8 @@ impl Revocations {
         self.used.push((origin.clone(), Arc::downgrade(&lists)));
         let sources = origin.crl.files.len() + origin.crl.urls.len();
         let kept = Mutex::new(vec![Vec::new(); sources]);
-        let known = Arc::new(Known { origin, kept, lists: Arc::downgrade(&lists) });
+        let folder = self.folder.clone();
+        let known = Arc::new(Known { origin, kept, folder, lists: Arc::downgrade(&lists) });
         let (files, urls) = (&known.origin.crl.files, &known.origin.crl.urls);
         for (slot, file) in files.iter().enumerate() {
             let mut source = Source::new(slot, file.clone());
@@ -72,7 +79,8 @@ impl Revocations {
             }
         }
         for (slot, url) in urls.iter().enumerate() {
-            let source = Source::new(files.len() + slot, url.clone());
+            let mut source = Source::new(files.len() + slot, url.clone());
+            source.read_kept(&known);
             if let Some(runtime) = &self.runtime {
                 runtime.spawn(source.follow_url(Arc::clone(&known)));
             }
@@ -86,6 +94,7 @@ struct Known {
     origin: Origin,
     /// By source.
     kept: Mutex<Vec<Vec<Arc<Crl>>>>,
+    folder: Option<Folder>,
     lists: Weak<RevocationLists>,
 }
 
@@ -121,8 +130,8 @@ impl<P> Source<P> {
         Source { slot, place, kept: Vec::new(), seen: None, fault: None, is_stale: false }
     }
 
-    /// Takes over what was read or fetched, if it can be used.
-    fn take(&mut self, shown: &str, found: Result<Vec<Crl>, String>, known: &Known) {
+    /// Takes over what was read or fetched, if it can be used. Whether it is another one than before.
+    fn take(&mut self, shown: &str, found: Result<Vec<Crl>, String>, known: &Known) -> bool {
         match found.and_then(|found| succeeded(&self.kept, found, unix_seconds())) {
             Ok(found) => {
                 if self.fault.take().is_some() {
@@ -135,6 +144,7 @@ impl<P> Source<P> {
                     self.kept = found;
                     known.put(self.slot, &self.kept);
                 }
+                is_new
             }
             Err(fault) => {
                 if self.fault.as_ref() != Some(&fault) {
@@ -142,6 +152,7 @@ impl<P> Source<P> {
                     tracing::error!(source = shown, kept, "no new list of revoked certificates: {fault}");
                     self.fault = Some(fault);
                 }
+                false
             }
         }
     }
@@ -214,16 +225,43 @@ impl Source<PathBuf> {
 }
 
 impl Source<String> {
+    /// Tells it from all other sources, and from this one for other authorities.
+    fn name(&self, origin: &Origin) -> Vec<u8> {
+        let mut name = self.place.clone().into_bytes();
+        origin.authorities.iter().for_each(|authority| name.extend_from_slice(authority));
+        name
+    }
+
+    /// Reads what it has said before the start. Blocks.
+    fn read_kept(&mut self, known: &Known) {
+        let most = u64::from(known.origin.crl.max_bytes);
+        let kept =
+            known.folder.as_ref().and_then(|folder| folder.read(KIND, &self.name(&known.origin), most));
+        if let Some(bytes) = kept {
+            let found = Crl::parse(&bytes, &known.origin.authorities).map_err(|error| error.to_string());
+            let shown = format!("{} (kept)", shown(&self.place));
+            self.take(&shown, found, known);
+        }
+    }
+
     /// Asks the URL at its interval, until nobody uses it any more.
     async fn follow_url(mut self, known: Arc<Known>) {
         let interval = Duration::from_secs(known.origin.crl.interval.into());
         let (shown, mut due) = (shown(&self.place), Instant::now());
         while known.is_used() {
             if due <= Instant::now() {
-                let found = fetch(&self.place, &known.origin).await;
+                let fetched = fetch(&self.place, &known.origin).await;
+                let (found, bytes) = match fetched {
+                    Ok(bytes) => (parsed(bytes.clone(), &known.origin).await, bytes),
+                    Err(fault) => (Err(fault), Vec::new()),
+                };
                 let found = found.and_then(|found| complete(&self.kept, found));
                 let is_answered = found.is_ok();
-                self.take(&shown, found, &known);
+                if self.take(&shown, found, &known)
+                    && let Some(folder) = &known.folder
+                {
+                    folder.write(KIND, &self.name(&known.origin), bytes).await;
+                }
                 let next = until_next(&self.kept, interval, unix_seconds());
                 due = Instant::now() + if is_answered { next } else { ASK_AGAIN.min(interval) };
             }
@@ -249,54 +287,16 @@ fn read(place: &Path, len: u64, origin: &Origin) -> Result<Vec<Crl>, String> {
     Crl::parse(&bytes, &origin.authorities).map_err(|error| error.to_string())
 }
 
-/// A URL without what may be a secret in it.
-fn shown(url: &str) -> String {
-    let Ok(mut url) = reqwest::Url::parse(url) else { return "a URL".to_owned() };
-    // Neither fails for a URL with a host, which these have.
-    let _ = url.set_password(None);
-    let _ = url.set_username("");
-    url.set_query(None);
-    url.to_string()
+async fn fetch(url: &str, origin: &Origin) -> Result<Vec<u8>, String> {
+    let max_bytes = origin.crl.max_bytes as usize;
+    Request { url, body: None, timeout: FETCH_TIMEOUT, max_bytes }.ask().await
 }
 
-async fn fetch(url: &str, origin: &Origin) -> Result<Vec<Crl>, String> {
-    static CLIENT: OnceLock<Result<reqwest::Client, String>> = OnceLock::new();
-    let build = || {
-        let client = reqwest::Client::builder()
-            .timeout(FETCH_TIMEOUT)
-            // What is asked is what was configured.
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .user_agent(concat!("sigma/", env!("CARGO_PKG_VERSION")));
-        client.build().map_err(|error| format!("no HTTP client: {error}"))
-    };
-    let client = CLIENT.get_or_init(build).as_ref().map_err(String::clone)?;
-    let failed = |error: reqwest::Error| format!("the URL cannot be asked: {}", innermost(&error));
-    let mut answer = client.get(url).send().await.map_err(failed)?;
-    if answer.status() != reqwest::StatusCode::OK {
-        return Err(format!("the URL answers {}", answer.status().as_u16()));
-    }
-    let limit = origin.crl.max_bytes as usize;
-    let mut bytes = Vec::new();
-    while let Some(part) = answer.chunk().await.map_err(failed)? {
-        if bytes.len() + part.len() > limit {
-            return Err(format!("the answer is larger than `max_bytes`, {limit}"));
-        }
-        bytes.extend_from_slice(&part);
-    }
+/// Reads what was fetched. A list of many thousands takes a while.
+async fn parsed(bytes: Vec<u8>, origin: &Origin) -> Result<Vec<Crl>, String> {
     let authorities = Arc::clone(&origin.authorities);
-    // A list of many thousands takes a while.
     let parsed = tokio::task::spawn_blocking(move || Crl::parse(&bytes, &authorities)).await;
     parsed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
-}
-
-/// The reason behind the words of the HTTP client, which repeat the URL.
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
 }
 
 #[cfg(test)]
@@ -368,10 +368,5 @@ mod tests {
         check(-5, 30);
         assert_eq!(until_next(&[], hour, 0), hour);
         assert_eq!(until_next(&kept, Duration::from_secs(2), ends), Duration::from_secs(2));
-    }
-
-    #[test]
-    fn a_secret_of_a_url_is_not_said() {
-        assert_eq!(shown("http://user:pass@h.test/a.crl?token=1"), "http://h.test/a.crl");
     }
 }

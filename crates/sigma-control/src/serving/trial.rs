@@ -8,10 +8,10 @@ use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::{self, SslCrl};
 use sigma_config::settings::Settings;
 use sigma_config::{Problem, stored};
-use sigma_net::tls::{Authorities, CertificateDer, ClientTls, RevocationLists};
+use sigma_net::tls::{Authorities, CertificateDer, ClientTls, RevocationLists, Staple};
 use sigma_plugin::Roster;
 use sigma_proxy::compile::{
-    CertificateSource, EndpointSource, FileSource, NoCertificates, NoSecrets, Sources, try_out,
+    CertificateSource, EndpointSource, FileSource, NoCertificates, NoSecrets, Sources, StapleWish, try_out,
 };
 use sigma_upstream::endpoint::{EndpointSet, UpstreamCell};
 use sigma_upstream::health::plan::Plan;
@@ -89,5 +89,9 @@ impl FileSource for Untouched<'_> {
 
     fn revocation(&mut self, _: &SslCrl, _: &[CertificateDer<'static>]) -> Arc<RevocationLists> {
         Arc::default()
+    }
+
+    fn staple(&mut self, _: &[CertificateDer<'static>], _: &StapleWish<'_>) -> Option<Arc<Staple>> {
+        None
     }
 }

@@ -6,7 +6,10 @@ use aws_lc_rs::digest;
 use webpki::EndEntityCert;
 
 use super::CertificateDer;
-use super::der::{INTEGER, OBJECT_IDENTIFIER, SEQUENCE, SET, after_optional, element, element_of, time};
+use super::der::{
+    BOOLEAN, INTEGER, OBJECT_IDENTIFIER, OCTET_STRING, SEQUENCE, SET, after_optional, element, element_of,
+    time,
+};
 
 /// Names of attribute types, by their encoded object identifiers (RFC 4519; OpenSSL's names).
 const ATTRIBUTES: &[(&[u8], &str)] = &[
@@ -56,11 +59,15 @@ pub fn serial(certificate: &CertificateDer<'_>) -> Option<String> {
 /// authority is asked about it (RFC 9773 §4.1). `None` if it has no such identifier, or is malformed.
 pub fn renewal_identity(certificate: &CertificateDer<'_>) -> Option<(Vec<u8>, Vec<u8>)> {
     const AUTHORITY_KEY_IDENTIFIER: &[u8] = &[0x55, 0x1d, 35];
-    const EXTENSIONS: u8 = 0xa3;
     const KEY_IDENTIFIER: u8 = 0x80;
-    const BOOLEAN: u8 = 0x01;
-    const OCTET_STRING: u8 = 0x04;
     let serial = EndEntityCert::try_from(certificate).ok()?.serial().to_vec();
+    let (value, _) = element_of(extension(certificate, AUTHORITY_KEY_IDENTIFIER)?, SEQUENCE)?;
+    Some((serial, element_of(value, KEY_IDENTIFIER)?.0.to_vec()))
+}
+
+/// The value of the extension with an encoded object identifier.
+pub(super) fn extension<'a>(certificate: &'a CertificateDer<'_>, kind: &[u8]) -> Option<&'a [u8]> {
+    const EXTENSIONS: u8 = 0xa3;
     let (body, _) = element_of(certificate, SEQUENCE)?;
     let (mut fields, _) = element_of(body, SEQUENCE)?;
     let extensions = loop {
@@ -73,17 +80,31 @@ pub fn renewal_identity(certificate: &CertificateDer<'_>) -> Option<(Vec<u8>, Ve
     let (mut extensions, _) = element_of(extensions, SEQUENCE)?;
     loop {
         let (extension, rest) = element_of(extensions, SEQUENCE)?;
-        let (kind, mut value) = element_of(extension, OBJECT_IDENTIFIER)?;
-        if kind == AUTHORITY_KEY_IDENTIFIER {
+        let (own, value) = element_of(extension, OBJECT_IDENTIFIER)?;
+        if own == kind {
             // Whether it is critical may stand before its value.
-            if let Some((BOOLEAN, _, rest)) = element(value) {
-                value = rest;
-            }
-            let (value, _) = element_of(value, OCTET_STRING)?;
-            let (value, _) = element_of(value, SEQUENCE)?;
-            return Some((serial, element_of(value, KEY_IDENTIFIER)?.0.to_vec()));
+            return element_of(after_optional(value, BOOLEAN), OCTET_STRING).map(|(value, _)| value);
         }
         extensions = rest;
+    }
+}
+
+/// Where a certificate says that its authority tells whether it was revoked (RFC 6960 §3.1): the first address
+/// of HTTP.
+pub(super) fn responder(certificate: &CertificateDer<'_>) -> Option<String> {
+    const AUTHORITY_INFORMATION: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 1, 1];
+    const OCSP: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 48, 1];
+    const URI: u8 = 0x86;
+    let (mut list, _) = element_of(extension(certificate, AUTHORITY_INFORMATION)?, SEQUENCE)?;
+    loop {
+        let (description, rest) = element_of(list, SEQUENCE)?;
+        let (method, location) = element_of(description, OBJECT_IDENTIFIER)?;
+        let uri = element_of(location, URI).and_then(|(uri, _)| std::str::from_utf8(uri).ok());
+        let is_http = |uri: &&str| uri.starts_with("http://") || uri.starts_with("https://");
+        if let Some(uri) = uri.filter(|_| method == OCSP).filter(is_http) {
+            return Some(uri.to_owned());
+        }
+        list = rest;
     }
 }
 

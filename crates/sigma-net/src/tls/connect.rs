@@ -159,7 +159,7 @@ impl ClientTls {
             .dangerous()
             .with_custom_certificate_verifier(verifier);
         let mut config = match settings.pair {
-            Some(pair) => builder.with_client_cert_resolver(Arc::new(Own(pair.0))),
+            Some(pair) => builder.with_client_cert_resolver(Arc::new(Own(Arc::clone(pair.key())))),
             None => builder.with_no_client_auth(),
         };
         config.alpn_protocols = settings.alpn;

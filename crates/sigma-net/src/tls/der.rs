@@ -3,7 +3,10 @@
 //! Everything here is given bytes that an attacker may have made: nothing is taken on trust, and whatever is
 //! not as it should be is `None`.
 
+pub(super) const BOOLEAN: u8 = 0x01;
 pub(super) const INTEGER: u8 = 0x02;
+pub(super) const BIT_STRING: u8 = 0x03;
+pub(super) const OCTET_STRING: u8 = 0x04;
 pub(super) const OBJECT_IDENTIFIER: u8 = 0x06;
 pub(super) const UTC_TIME: u8 = 0x17;
 pub(super) const GENERALIZED_TIME: u8 = 0x18;
@@ -38,6 +41,24 @@ pub(super) fn element_of(der: &[u8], expected: u8) -> Option<(&[u8], &[u8])> {
 /// What follows the first element, which has this tag if it is there at all.
 pub(super) fn after_optional(der: &[u8], tag: u8) -> &[u8] {
     element_of(der, tag).map_or(der, |(_, rest)| rest)
+}
+
+/// An element of these parts.
+pub(super) fn encode(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let len: usize = parts.iter().map(|part| part.len()).sum();
+    let digits = len.to_be_bytes();
+    let digits = &digits[digits.iter().take_while(|digit| **digit == 0).count()..];
+    let mut der = vec![tag];
+    match (len, u8::try_from(digits.len())) {
+        (0..=0x7f, _) => der.extend(digits.first().or(Some(&0))),
+        // There are no more than eight of them.
+        (_, count) => {
+            der.push(0x80 | count.unwrap_or(8));
+            der.extend(digits);
+        }
+    }
+    parts.iter().for_each(|part| der.extend_from_slice(part));
+    der
 }
 
 /// A UTCTime or GeneralizedTime in the only forms that RFC 5280 §4.1.2.5 allows, in Unix seconds; and what
@@ -106,6 +127,15 @@ mod tests {
             check(&long(bad, 0), None);
         }
         check(&[4, 0x84, 0xff, 0xff, 0xff, 0xff, 1], None);
+    }
+
+    #[test]
+    fn what_is_encoded_is_read() {
+        for len in [0, 1, 0x7f, 0x80, 0xff, 0x100, 0x1_0001] {
+            let content = vec![9; len];
+            let der = encode(OCTET_STRING, &[&content[..len / 2], &content[len / 2..]]);
+            assert_eq!(element(&der), Some((OCTET_STRING, &content[..], &[][..])), "{len}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::ServerConfig;
+use rustls::pki_types::UnixTime;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
@@ -97,7 +98,7 @@ impl ServerIdentity {
 
     /// The certificates that it shows, with their keys.
     pub fn pairs(&self) -> impl Iterator<Item = Pair> {
-        self.certificates.0.iter().map(|pair| Pair(Arc::clone(pair)))
+        self.certificates.0.iter().cloned()
     }
 
     /// Its demands on clients.
@@ -110,7 +111,6 @@ impl ServerIdentity {
         self.versions
     }
 
-    /// The configuration for a listener that allows `versions` and offers `alpn`, with the ciphers and groups of
     /// The configuration for who speaks TLS over streams of its own, and offers `alpn` above it.
     ///
     /// # Errors
@@ -123,6 +123,7 @@ impl ServerIdentity {
         config.map_err(|error| Unusable::new(error.to_string()))
     }
 
+    /// The configuration for a listener that allows `versions` and offers `alpn`, with the ciphers and groups of
     /// `offer` where this has no choice of its own, and for clients whose order of ciphers counts as `order`
     /// says.
     pub(super) fn config(
@@ -174,23 +175,26 @@ impl ServerIdentity {
     }
 }
 
+fn unix_seconds() -> i64 {
+    i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX)
+}
+
 /// Certificates to choose from, the preferred first.
 #[derive(Debug)]
-struct Choice(Vec<Arc<CertifiedKey>>);
+struct Choice(Vec<Pair>);
 
 impl Choice {
-    fn new(pairs: Vec<Pair>) -> Choice {
-        let mut keys: Vec<_> = pairs.into_iter().map(|pair| pair.0).collect();
-        keys.sort_by_key(|pair| pair.key.algorithm() == rustls::SignatureAlgorithm::RSA);
-        Choice(keys)
+    fn new(mut pairs: Vec<Pair>) -> Choice {
+        pairs.sort_by_key(|pair| pair.key().key.algorithm() == rustls::SignatureAlgorithm::RSA);
+        Choice(pairs)
     }
 }
 
 impl ResolvesServerCert for Choice {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let schemes = hello.signature_schemes();
-        let fitting = self.0.iter().find(|pair| pair.key.choose_scheme(schemes).is_some());
+        let fitting = self.0.iter().find(|pair| pair.key().key.choose_scheme(schemes).is_some());
         // With none that fits, the handshake fails further on with the alert that says why.
-        fitting.or(self.0.first()).cloned()
+        fitting.or(self.0.first()).map(|pair| pair.shown(unix_seconds))
     }
 }

@@ -24,12 +24,14 @@ mod facts;
 pub mod fuzzing;
 mod identity;
 mod ja4;
+mod ocsp;
 mod offer;
 pub mod pem;
 mod resumption;
 mod revocation;
 mod session;
 mod signed;
+mod staple;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -48,9 +50,11 @@ pub use client_auth::{ClientAuth, Demand};
 pub use connect::{Authorities, ClientSettings, ClientTls, Trust, is_server_name};
 pub use facts::{ClientCertificate, Facts};
 pub use identity::{Identity, ServerIdentity};
+pub use ocsp::{OcspAnswer, OcspQuestion, RevocationStatus, Signer, must_be_stapled};
 pub use offer::Offer;
 pub use resumption::{Resumption, SessionCache, TicketKeys};
 pub use revocation::{Crl, Looked, Revocation, RevocationLists, WithoutAnswer};
+pub use staple::Staple;
 pub use stream::TlsStream;
 pub use versions::{Version, Versions};
 

@@ -7,7 +7,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SigningKey};
 use zeroize::Zeroize;
 
-use super::Unusable;
+use super::{Staple, Unusable};
 
 /// A private key that is fit for signing. The text it came from is not kept.
 #[derive(Debug, Clone)]
@@ -15,7 +15,11 @@ pub struct PrivateKey(Arc<dyn SigningKey>);
 
 /// A certificate chain with the key of its first certificate.
 #[derive(Debug, Clone)]
-pub struct Pair(pub(super) Arc<CertifiedKey>);
+pub struct Pair {
+    key: Arc<CertifiedKey>,
+    /// What its authority says of it, where that is fetched.
+    staple: Option<Arc<Staple>>,
+}
 
 impl Pair {
     /// Reads a chain and its key from PEM, and checks that they belong together. `ocsp` is a
@@ -28,7 +32,7 @@ impl Pair {
         match pair.keys_match() {
             // A key that cannot tell its public half is found out by the first handshake only.
             Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
-                Ok(Pair(Arc::new(pair)))
+                Ok(Pair { key: Arc::new(pair), staple: None })
             }
             Err(rustls::Error::InconsistentKeys(_)) => {
                 Err(Unusable::new("the key does not belong to the certificate"))
@@ -43,17 +47,41 @@ impl Pair {
     /// # Errors
     /// Returns `failed to parse key: …`.
     pub fn proof(cert: CertificateDer<'static>, key: &str) -> Result<Pair, Unusable> {
-        Ok(Pair(Arc::new(CertifiedKey { cert: vec![cert], key: parse_key(key)?.0, ocsp: None })))
+        let pair = CertifiedKey { cert: vec![cert], key: parse_key(key)?.0, ocsp: None };
+        Ok(Pair { key: Arc::new(pair), staple: None })
     }
 
     /// The certificates as they are shown, the subject's own first.
     pub fn chain(&self) -> &[CertificateDer<'static>] {
-        &self.0.cert
+        &self.key.cert
     }
 
     /// Whether both are the same, and not merely alike.
     pub fn is(&self, other: &Pair) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.key, &other.key)
+    }
+
+    /// Whether an answer of its authority came with it.
+    pub fn has_answer(&self) -> bool {
+        self.key.ocsp.is_some()
+    }
+
+    /// The same; it is shown with what `staple` has.
+    #[must_use]
+    pub fn stapled(self, staple: Arc<Staple>) -> Pair {
+        Pair { staple: Some(staple), ..self }
+    }
+
+    pub(super) fn key(&self) -> &Arc<CertifiedKey> {
+        &self.key
+    }
+
+    /// As it is shown at a moment in Unix seconds.
+    pub(super) fn shown(&self, now: impl FnOnce() -> i64) -> Arc<CertifiedKey> {
+        let answer = self.staple.as_ref().and_then(|staple| staple.at(now()));
+        let Some(answer) = answer else { return Arc::clone(&self.key) };
+        let CertifiedKey { cert, key, .. } = &*self.key;
+        Arc::new(CertifiedKey { cert: cert.clone(), key: Arc::clone(key), ocsp: Some(answer.to_vec()) })
     }
 
     /// Whether the certificate has `name` among its names, which are compared as they are written: a

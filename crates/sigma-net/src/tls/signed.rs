@@ -2,10 +2,8 @@
 
 use webpki::EndEntityCert;
 
-use super::der::{SEQUENCE, element_of};
+use super::der::{BIT_STRING, SEQUENCE, element_of};
 use super::{CertificateDer, PROVIDER};
-
-const BIT_STRING: u8 = 0x03;
 
 /// `data || algorithm || signature`, which certificates, lists and answers have in common.
 pub(super) struct Signed<'a> {

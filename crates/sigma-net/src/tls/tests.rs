@@ -328,7 +328,7 @@ fn the_clients_signature_schemes_choose_the_certificate() {
     run(async {
         let root = Authority::root("root");
         let (rsa, ecdsa) = (root.pair(&["a.test"], RSA), root.pair(&["a.test"], ECDSA));
-        let [rsa_der, ecdsa_der] = [&rsa, &ecdsa].map(|pair| pair.0.cert[0].clone());
+        let [rsa_der, ecdsa_der] = [&rsa, &ecdsa].map(|pair| pair.chain()[0].clone());
         let identity = Identity { pairs: vec![rsa, ecdsa], ..root.identity(&[]) };
         let certificates = table(vec![("a.test", identity)]);
         for versions in [Versions::ONLY_12, Versions::ONLY_13] {

@@ -7,7 +7,7 @@ use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::reference::is_reference;
 use sigma_config::resources::{Ssl, SslType, TlsVersion};
 use sigma_config::settings::Listener;
-use sigma_config::tls::{CertificateFiles, ListenerTls, SessionResumption, Tls};
+use sigma_config::tls::{CertificateFiles, ListenerTls, SessionResumption, Stapling, Tls};
 use sigma_config::wording::pcre::Pattern;
 use sigma_config::{Config, Problem};
 use sigma_net::tls::pem::Pair;
@@ -17,7 +17,7 @@ use sigma_net::tls::{
 };
 
 use super::compiled::Compiled;
-use super::sources::{CertificateSource, Sources};
+use super::sources::{CertificateSource, Sources, StapleWish};
 use super::{Failure, State, Task, revocation};
 use crate::snapshot::Snapshot;
 use crate::snapshot::edge::{self, Exempt, ListenerOptions, ServerCertificates, TlsOptions};
@@ -63,6 +63,7 @@ pub(super) struct Certificate {
     identity: Arc<ServerIdentity>,
     exempt: Option<Exempt>,
     sessions: Arc<Sessions>,
+    stapling: Stapling,
     /// The one that was ordered, if it is shown.
     ordered: Option<Pair>,
     /// Names that the ordered certificate is not for, and who nobody sees under them.
@@ -84,12 +85,13 @@ impl Task<'_> {
         if let Some(same) = old.filter(|old| !old.identity.refuses())
             && same.config == *ssl
             && Arc::ptr_eq(&same.sessions, &self.sessions)
+            && same.stapling == self.config.settings.tls.ocsp_stapling
             && !refers(ssl)
             && shows(same.ordered.as_ref(), ordered(ssl, &self.sources).ok().flatten().as_ref())
         {
             return Some(Arc::clone(same));
         }
-        match compile(ssl, &self.sessions, &mut self.sources) {
+        match compile(ssl, &self.sessions, &self.config.settings.tls.ocsp_stapling, &mut self.sources) {
             Ok(certificate) => Some(Arc::new(certificate)),
             Err(reason) => {
                 let problem = Problem::new(key.to_string(), "tls", reason);
@@ -112,6 +114,7 @@ impl Task<'_> {
             identity: Arc::new(ServerIdentity::refusing()),
             exempt: None,
             sessions: Arc::clone(&self.sessions),
+            stapling: self.config.settings.tls.ocsp_stapling.clone(),
             ordered: None,
             missing: None,
         };
@@ -126,19 +129,22 @@ impl Task<'_> {
     }
 
     fn listener(&mut self, index: usize, listener: &Listener) -> Option<ListenerOptions> {
+        let config = self.config;
         if listener.tls.is_none() && listener.proxy_protocol.is_none() {
             return None;
         }
         let tls = match &listener.tls {
             None => None,
-            Some(tls) => match tls_options(tls, &self.sessions, &self.sources) {
-                Ok(options) => Some(options),
-                Err((place, reason)) => {
-                    let problem = Problem::new(format!("listeners[{index}].tls.{place}"), "tls", reason);
-                    self.failures.push(Failure { key: None, problem });
-                    return None;
+            Some(tls) => {
+                match tls_options(tls, listener, &config.settings.tls, &self.sessions, &mut self.sources) {
+                    Ok(options) => Some(options),
+                    Err((place, reason)) => {
+                        let problem = Problem::new(format!("listeners[{index}].tls.{place}"), "tls", reason);
+                        self.failures.push(Failure { key: None, problem });
+                        return None;
+                    }
                 }
-            },
+            }
         };
         let (address, proxy_protocol) = (listener.address.clone(), listener.proxy_protocol.clone());
         Some(ListenerOptions { address, proxy_protocol, tls })
@@ -187,6 +193,7 @@ pub(super) fn refers(ssl: &Ssl) -> bool {
 fn compile(
     ssl: &Arc<Ssl>,
     sessions: &Arc<Sessions>,
+    stapling: &Stapling,
     sources: &mut Sources<'_>,
 ) -> Result<Certificate, String> {
     let (exempt, client_auth, versions) = demands(ssl, |text| revealed(text, sources).map(Some))?;
@@ -202,6 +209,9 @@ fn compile(
         Some(pair) => vec![pair.clone()],
         None => pairs(ssl, sources)?,
     };
+    let place = format!("ssls/{}", ssl.id);
+    let wish = StapleWish { place: &place, own: ssl.ocsp_stapling.as_deref(), settings: stapling };
+    let pairs: Vec<Pair> = pairs.into_iter().map(|pair| stapled(pair, &wish, sources)).collect();
     // Until one is there nobody is let in: another name's certificate is none for this one.
     let identity = match pairs.is_empty() && ssl.kind == SslType::Acme {
         true => ServerIdentity::refusing(),
@@ -221,9 +231,21 @@ fn compile(
         identity: Arc::new(identity),
         exempt,
         sessions: Arc::clone(sessions),
+        stapling: stapling.clone(),
         ordered,
         missing,
     })
+}
+
+/// The same certificate; with what its authority says of it, where that is wished and did not come with it.
+fn stapled(pair: Pair, wish: &StapleWish<'_>, sources: &mut Sources<'_>) -> Pair {
+    if pair.has_answer() {
+        return pair;
+    }
+    match sources.files.staple(pair.chain(), wish) {
+        Some(staple) => pair.stapled(staple),
+        None => pair,
+    }
 }
 
 /// The certificate that was ordered for an ssl, if that is how it gets one.
@@ -336,16 +358,21 @@ pub(super) fn revealed(text: &str, sources: &Sources<'_>) -> Result<String, Stri
 
 fn tls_options(
     tls: &ListenerTls,
+    listener: &Listener,
+    settings: &Tls,
     sessions: &Sessions,
-    sources: &Sources<'_>,
+    sources: &mut Sources<'_>,
 ) -> Result<TlsOptions, (String, String)> {
     let versions = versions(&tls.protocols).map_err(|reason| ("protocols".to_owned(), reason))?;
     let offer = chosen(tls.ciphers.as_deref(), tls.curves.as_deref())
         .map_err(|(field, reason)| (field.to_owned(), reason))?;
+    let place = format!("listeners/{}", listener.address);
+    let wish = StapleWish { place: &place, own: None, settings: &settings.ocsp_stapling };
     let mut pairs = Vec::with_capacity(tls.certificates.len());
     for (index, files) in tls.certificates.iter().enumerate() {
         let pair = pair_of_files(files, sources);
-        pairs.push(pair.map_err(|(field, reason)| (format!("certificates[{index}].{field}"), reason))?);
+        let pair = pair.map_err(|(field, reason)| (format!("certificates[{index}].{field}"), reason))?;
+        pairs.push(stapled(pair, &wish, sources));
     }
     let own = if pairs.is_empty() {
         None

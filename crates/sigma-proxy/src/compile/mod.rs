@@ -51,6 +51,7 @@ pub(crate) use routes::route_inputs;
 pub(crate) use sources::NoFiles;
 pub use sources::{
     CertificateSource, EndpointSource, FileSource, NoCertificates, NoSecrets, SecretSource, Sources,
+    StapleWish,
 };
 pub use trial::try_out;
 

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use serde_json::Value;
 use sigma_config::Problem;
 use sigma_config::acme::Acme;
-use sigma_config::resources::{self, Ssl, SslCrl};
+use sigma_config::resources::{self, Ssl, SslCrl, SslStapling};
+use sigma_config::tls::Stapling;
 use sigma_net::tls::pem::Pair;
-use sigma_net::tls::{Authorities, CertificateDer, ClientTls, RevocationLists};
+use sigma_net::tls::{Authorities, CertificateDer, ClientTls, RevocationLists, Staple};
 use sigma_plugin::geography::Geography;
 use sigma_upstream::endpoint::UpstreamCell;
 use sigma_upstream::health::plan::Plan;
@@ -58,6 +59,21 @@ pub trait FileSource {
     /// The lists of revoked certificates that `crl` names, signed by `authorities` or by who is below them. They
     /// are kept up to date; the same settings have the same lists.
     fn revocation(&mut self, crl: &SslCrl, authorities: &[CertificateDer<'static>]) -> Arc<RevocationLists>;
+
+    /// What is stapled to the first certificate of a chain, which is kept up to date; the same wishes have the
+    /// same. None if nothing is to be, or can be, which is told where it matters.
+    fn staple(&mut self, chain: &[CertificateDer<'static>], wish: &StapleWish<'_>) -> Option<Arc<Staple>>;
+}
+
+/// How a certificate is to be stapled.
+#[derive(Debug, Clone, Copy)]
+pub struct StapleWish<'w> {
+    /// Where the certificate stands, such as `ssls/1`.
+    pub place: &'w str,
+    /// What its ssl says; None if nothing.
+    pub own: Option<&'w SslStapling>,
+    /// What the settings say.
+    pub settings: &'w Stapling,
 }
 
 /// Knows the certificates that the gateway has ordered by itself.
@@ -145,5 +161,9 @@ impl FileSource for NoFiles {
 
     fn revocation(&mut self, _: &SslCrl, _: &[CertificateDer<'static>]) -> Arc<RevocationLists> {
         Arc::default()
+    }
+
+    fn staple(&mut self, _: &[CertificateDer<'static>], _: &StapleWish<'_>) -> Option<Arc<Staple>> {
+        None
     }
 }

@@ -168,6 +168,42 @@ fn lists_are_fetched_and_a_liar_changes_nothing() {
 }
 
 #[test]
+fn lists_that_were_fetched_outlive_a_restart() {
+    let (root, ca, origin) = (Authority::new("Root"), authority("Clients"), Origin::echo("a").unwrap());
+    let (one, two) = (root.client(Some(&client(&ca, 1))), root.client(Some(&client(&ca, 2))));
+    let document = Arc::new(Mutex::new(Some(list(&ca, 2, 2090, &[2]))));
+    let crl =
+        json!({ "urls": [format!("http://127.0.0.1:{}/clients.crl", serve(&document))], "interval": 1 });
+    let ssl = root.issue("a.test").ssl(json!({
+        "id": "1", "sni": "a.test", "client": { "ca": ca.pem, "crl": crl },
+    }));
+    let rest = json!({ "ssls": [ssl], "tls": { "storage": "{dir}/tls" } });
+    let text = config(json!({ "alpn": ["http/1.1"] }), to_origin(&origin), rest);
+    let mut gateway = Gateway::start(SIGMA, &text).unwrap();
+    run(async { served_in_the_end(&gateway, &one, true).await });
+    let folder = gateway.dir().join("tls");
+    let kept = || std::fs::read_dir(&folder).is_ok_and(|entries| entries.count() == 1);
+    assert!(until(PATIENCE, kept), "{}", gateway.stderr());
+    gateway.kill().unwrap();
+    // Who answers now may do so with a recording: it is the older one.
+    *document.lock().unwrap() = Some(list(&ca, 1, 2090, &[]));
+    gateway.start_again().unwrap();
+    run(async {
+        assert!(is_served(&gateway, &one).await && !is_served(&gateway, &two).await);
+        assert!(until(PATIENCE, || gateway.stderr().contains("older than the one before")));
+        assert!(is_served(&gateway, &one).await && !is_served(&gateway, &two).await);
+    });
+    // A kept list is believed no more than one that is fetched.
+    gateway.kill().unwrap();
+    *document.lock().unwrap() = None;
+    let file = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
+    std::fs::write(file, list(&authority("Clients"), 9, 2090, &[])).unwrap();
+    gateway.start_again().unwrap();
+    run(async { assert!(!is_served(&gateway, &one).await) });
+    assert!(gateway.stderr().contains("not signed by the authority"), "{}", gateway.stderr());
+}
+
+#[test]
 fn a_list_that_names_nothing_is_refused() {
     let (root, origin) = (Authority::new("Root"), Origin::echo("a").unwrap());
     let ssl = root.issue("a.test").ssl(json!({

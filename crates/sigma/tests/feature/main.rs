@@ -52,6 +52,7 @@ mod secrets;
 mod seed;
 mod servers;
 mod sockets;
+mod stapling;
 mod status;
 mod strict;
 mod tls;

@@ -13,7 +13,7 @@ use crate::tls::{Authority, Issued, admin, ask, config, der, openssl, run, shake
 use crate::{PATIENCE, SIGMA};
 
 /// Runs the words of `command` in `dir`; `openssl` is what they need.
-fn sh(dir: &Path, command: &str) {
+pub(crate) fn sh(dir: &Path, command: &str) {
     let output = Command::new("sh").args(["-ec", command]).current_dir(dir).stdin(Stdio::null()).output();
     let output = output.unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
@@ -44,7 +44,7 @@ fn material(dir: &Path) {
 }
 
 /// What a client that asks for it is told of the certificate.
-fn stapled(gateway: &Gateway) -> String {
+pub(crate) fn stapled(gateway: &Gateway) -> String {
     let (ok, output) = openssl(gateway, &["-servername", "a.test", "-status"]);
     assert!(ok, "{output}");
     let said = output.lines().map(str::trim).find_map(|line| line.strip_prefix("Cert Status: "));

@@ -1,0 +1,317 @@
+//! Answers about single certificates (OCSP, RFC 6960): what a responder is asked, and what its answer is worth.
+
+use std::time::Duration;
+
+use aws_lc_rs::digest::{self, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
+use rustls::pki_types::UnixTime;
+use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
+
+use super::certificate::{self, responder};
+use super::der::{
+    BIT_STRING, BOOLEAN, INTEGER, OBJECT_IDENTIFIER, OCTET_STRING, SEQUENCE, after_optional, element,
+    element_of, encode, time,
+};
+use super::signed::Signed;
+use super::{CertificateDer, PROVIDER, Unusable};
+
+const ENUMERATED: u8 = 0x0a;
+/// Tags of fields by their numbers: constructed, and primitive.
+const FIELD_0: u8 = 0xa0;
+const FIELD_1: u8 = 0xa1;
+const PRIMITIVE_0: u8 = 0x80;
+const PRIMITIVE_2: u8 = 0x82;
+
+/// id-pkix-ocsp-basic.
+const BASIC: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 48, 1, 1];
+/// id-kp-OCSPSigning.
+const SIGNING: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 9];
+/// By SHA-1, which every responder knows (RFC 5019 §2.1.1); it only says which certificate is meant.
+const SHA1: &[u8] = &[0x2b, 0x0e, 3, 2, 26];
+const SHA1_ALGORITHM: &[u8] = &[SEQUENCE, 9, OBJECT_IDENTIFIER, 5, 0x2b, 0x0e, 3, 2, 26, 5, 0];
+
+/// Certificates of delegates that are looked at in one answer.
+const DELEGATES_MAX: usize = 8;
+
+/// How far the clock of a responder may be ahead, in seconds.
+const AHEAD_S: i64 = 300;
+
+/// The question whether a certificate was revoked.
+#[derive(Debug, Clone)]
+pub struct OcspQuestion {
+    issuer: CertificateDer<'static>,
+    responder: Option<String>,
+    /// The name of the issuer and its key, hashed.
+    hashes: [Vec<u8>; 2],
+    serial: Vec<u8>,
+    identity: [u8; 32],
+}
+
+/// What an authority says of a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RevocationStatus {
+    /// It was not revoked.
+    Good,
+    /// It was.
+    Revoked,
+    /// The responder does not know it.
+    Unknown,
+}
+
+/// An answer that is about the certificate in question, and was not over when it was read.
+#[derive(Debug, Clone)]
+pub struct OcspAnswer {
+    /// What it says.
+    pub status: RevocationStatus,
+    /// When that was known to be so, in Unix seconds.
+    pub this_update: i64,
+    /// When there will be a newer one; None if at any time.
+    pub next_update: Option<i64>,
+}
+
+/// Whether an answer has to be signed by who may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signer {
+    /// By the issuer of the certificate, or a responder that it has named.
+    Verified,
+    /// By anybody.
+    Anybody,
+}
+
+impl OcspQuestion {
+    /// About the first certificate of a chain.
+    ///
+    /// # Errors
+    /// Returns an error if the second is not that of its issuer, or one of them is malformed.
+    pub fn about(chain: &[CertificateDer<'_>]) -> Result<OcspQuestion, Unusable> {
+        let [own, issuer, ..] = chain else {
+            return Err(Unusable::new("the certificate of its issuer does not follow it"));
+        };
+        let malformed = |_| Unusable::new("a certificate of the chain is malformed");
+        let (parsed, above) = (
+            EndEntityCert::try_from(own).map_err(malformed)?,
+            EndEntityCert::try_from(issuer).map_err(malformed)?,
+        );
+        if parsed.issuer() != above.subject() {
+            return Err(Unusable::new("the certificate that follows it is not that of its issuer"));
+        }
+        let key_info = above.subject_public_key_info();
+        let key = public_key(&key_info).ok_or_else(|| Unusable::new("the key of its issuer is malformed"))?;
+        let hash = |bytes: &[u8]| digest::digest(&SHA1_FOR_LEGACY_USE_ONLY, bytes).as_ref().to_vec();
+        let mut identity = digest::Context::new(&SHA256);
+        identity.update(&own.len().to_be_bytes());
+        identity.update(own);
+        identity.update(issuer);
+        let mut name = [0; 32];
+        name.copy_from_slice(identity.finish().as_ref());
+        Ok(OcspQuestion {
+            issuer: issuer.clone().into_owned(),
+            responder: responder(own),
+            hashes: [hash(&encode(SEQUENCE, &[above.subject()])), hash(key)],
+            serial: parsed.serial().to_vec(),
+            identity: name,
+        })
+    }
+
+    /// Where the certificate says to ask; None if nowhere.
+    pub fn responder(&self) -> Option<&str> {
+        self.responder.as_deref()
+    }
+
+    /// Tells the certificate and its issuer from all others.
+    pub fn identity(&self) -> [u8; 32] {
+        self.identity
+    }
+
+    /// The question as responders read it.
+    pub fn encoded(&self) -> Vec<u8> {
+        let [name, key] = &self.hashes;
+        let id = encode(
+            SEQUENCE,
+            &[
+                SHA1_ALGORITHM,
+                &encode(OCTET_STRING, &[name]),
+                &encode(OCTET_STRING, &[key]),
+                &encode(INTEGER, &[&self.serial]),
+            ],
+        );
+        // Request, requestList, tbsRequest, OCSPRequest.
+        (0..4).fold(id, |inner, _| encode(SEQUENCE, &[&inner]))
+    }
+
+    /// Reads an answer at `now`, in Unix seconds.
+    ///
+    /// # Errors
+    /// Returns an error if it is none about this certificate, not signed by `signer`, of the future, or over.
+    pub fn answer(&self, der: &[u8], now: i64, signer: Signer) -> Result<OcspAnswer, Unusable> {
+        let malformed = || Unusable::new("the answer is malformed");
+        let basic = basic(der)?;
+        let (whole, rest) = element_of(basic, SEQUENCE).ok_or_else(malformed)?;
+        let (signed, data, certificates) = Signed::split(whole).ok_or_else(malformed)?;
+        if !rest.is_empty() {
+            return Err(malformed());
+        }
+        if signer == Signer::Verified && !self.is_signed(&signed, certificates, now) {
+            return Err(Unusable::new(
+                "the answer is signed neither by the issuer of the certificate nor by a responder of its",
+            ));
+        }
+        let answer = self.found(data).ok_or_else(malformed)?;
+        let answer = answer.ok_or_else(|| Unusable::new("the answer is about another certificate"))?;
+        if answer.this_update > now.saturating_add(AHEAD_S) {
+            return Err(Unusable::new("the answer is of the future: look at the clocks"));
+        }
+        if answer.next_update.is_some_and(|next| next <= now) {
+            return Err(Unusable::new("the answer is past its next update"));
+        }
+        Ok(answer)
+    }
+
+    fn is_signed(&self, signed: &Signed<'_>, certificates: &[u8], now: i64) -> bool {
+        if signed.is_by(&self.issuer) {
+            return true;
+        }
+        let Some((list, _)) = element_of(certificates, FIELD_0) else { return false };
+        let Some((mut list, _)) = element_of(list, SEQUENCE) else { return false };
+        for _ in 0..DELEGATES_MAX {
+            let Some((_, rest)) = element_of(list, SEQUENCE) else { return false };
+            let delegate = CertificateDer::from(&list[..list.len() - rest.len()]);
+            if signed.is_by(&delegate) && self.has_named(&delegate, now) {
+                return true;
+            }
+            list = rest;
+        }
+        false
+    }
+
+    /// Whether the issuer itself has certified `delegate` for answers (RFC 6960 §4.2.2.2).
+    fn has_named(&self, delegate: &CertificateDer<'_>, now: i64) -> bool {
+        let (Ok(anchor), Ok(certificate), Ok(now)) =
+            (anchor_from_trusted_cert(&self.issuer), EndEntityCert::try_from(delegate), u64::try_from(now))
+        else {
+            return false;
+        };
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
+        let algorithms = PROVIDER.signature_verification_algorithms.all;
+        let usage = KeyUsage::required(SIGNING);
+        certificate.verify_for_usage(algorithms, &[anchor], &[], now, usage, None, None).is_ok()
+    }
+
+    /// What an answer says of the certificate; the inner None if nothing.
+    fn found(&self, data: &[u8]) -> Option<Option<OcspAnswer>> {
+        let (_responder, rest) = {
+            let (_, content, rest) = element(after_optional(data, FIELD_0))?;
+            (content, rest)
+        };
+        let (_produced, rest) = time(rest)?;
+        let (mut singles, _) = element_of(rest, SEQUENCE)?;
+        while !singles.is_empty() {
+            let (single, rest) = element_of(singles, SEQUENCE)?;
+            let (id, said) = element_of(single, SEQUENCE)?;
+            if self.is_meant(id) {
+                return single_answer(said).map(Some);
+            }
+            singles = rest;
+        }
+        Some(None)
+    }
+
+    fn is_meant(&self, id: &[u8]) -> bool {
+        let parts = || {
+            let (algorithm, rest) = element_of(id, SEQUENCE)?;
+            let (algorithm, _) = element_of(algorithm, OBJECT_IDENTIFIER)?;
+            let (name, rest) = element_of(rest, OCTET_STRING)?;
+            let (key, rest) = element_of(rest, OCTET_STRING)?;
+            let (serial, _) = element_of(rest, INTEGER)?;
+            Some((algorithm, [name, key], serial))
+        };
+        parts().is_some_and(|(algorithm, hashes, serial)| {
+            algorithm == SHA1
+                && self.hashes.each_ref().map(|hash| &hash[..]) == hashes
+                && serial == self.serial
+        })
+    }
+}
+
+/// The bits of a key, of which a SubjectPublicKeyInfo is made.
+fn public_key(info: &[u8]) -> Option<&[u8]> {
+    let (content, _) = element_of(info, SEQUENCE)?;
+    let (_algorithm, rest) = element_of(content, SEQUENCE)?;
+    element_of(rest, BIT_STRING)?.0.strip_prefix(&[0])
+}
+
+/// The BasicOCSPResponse within what a responder sends.
+fn basic(der: &[u8]) -> Result<&[u8], Unusable> {
+    let malformed = || Unusable::new("the answer is malformed");
+    let (content, rest) = element_of(der, SEQUENCE).ok_or_else(malformed)?;
+    let (status, bytes) = element_of(content, ENUMERATED).ok_or_else(malformed)?;
+    match status {
+        [0] if rest.is_empty() => {}
+        [0] => return Err(malformed()),
+        [1] => return Err(Unusable::new("the responder did not understand the question")),
+        [2] => return Err(Unusable::new("the responder has failed")),
+        [3] => return Err(Unusable::new("the responder wants to be asked later")),
+        [6] => return Err(Unusable::new("the responder does not answer for this certificate")),
+        _ => return Err(Unusable::new("the responder refuses to answer")),
+    }
+    let parts = || {
+        let (bytes, _) = element_of(element_of(bytes, FIELD_0)?.0, SEQUENCE)?;
+        let (kind, rest) = element_of(bytes, OBJECT_IDENTIFIER)?;
+        let (basic, _) = element_of(rest, OCTET_STRING)?;
+        (kind == BASIC).then_some(basic)
+    };
+    parts().ok_or_else(malformed)
+}
+
+/// What a SingleResponse says behind the certificate that it is about.
+fn single_answer(said: &[u8]) -> Option<OcspAnswer> {
+    let (tag, _, rest) = element(said)?;
+    let status = match tag {
+        PRIMITIVE_0 => RevocationStatus::Good,
+        FIELD_1 => RevocationStatus::Revoked,
+        PRIMITIVE_2 => RevocationStatus::Unknown,
+        _ => return None,
+    };
+    let (this_update, rest) = time(rest)?;
+    let (next_update, rest) = match element_of(rest, FIELD_0) {
+        Some((next, rest)) => (Some(time(next)?.0), rest),
+        None => (None, rest),
+    };
+    if !rest.is_empty() && has_critical(element_of(rest, FIELD_1)?.0)? {
+        return None;
+    }
+    Some(OcspAnswer { status, this_update, next_update })
+}
+
+/// Whether one of these extensions must be understood: none is.
+fn has_critical(extensions: &[u8]) -> Option<bool> {
+    let (mut extensions, _) = element_of(extensions, SEQUENCE)?;
+    while !extensions.is_empty() {
+        let (extension, rest) = element_of(extensions, SEQUENCE)?;
+        let (_, value) = element_of(extension, OBJECT_IDENTIFIER)?;
+        if element_of(value, BOOLEAN).is_some_and(|(critical, _)| critical != [0]) {
+            return Some(true);
+        }
+        extensions = rest;
+    }
+    Some(false)
+}
+
+/// Whether clients that heed it refuse the certificate unless an answer is stapled to it (RFC 7633).
+pub fn must_be_stapled(own: &CertificateDer<'_>) -> bool {
+    /// id-pe-tlsfeature, and status_request among its features.
+    const FEATURES: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 1, 24];
+    const STATUS_REQUEST: &[u8] = &[5];
+    let features =
+        certificate::extension(own, FEATURES).and_then(|value| Some(element_of(value, SEQUENCE)?.0));
+    let mut features = features.unwrap_or_default();
+    while let Some((feature, rest)) = element_of(features, INTEGER) {
+        if feature == STATUS_REQUEST {
+            return true;
+        }
+        features = rest;
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests;
