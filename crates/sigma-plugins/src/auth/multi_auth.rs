@@ -10,7 +10,7 @@ use sigma_plugin::descriptor::{Child, parsed};
 use sigma_plugin::step::End;
 use sigma_plugin::{
     Build, Configuration, Context, Descriptor, Entry, Env, Identity, Kind, Phase, PhaseSet, Plugin, Reply,
-    Step,
+    ResponseStep, Slot, Step,
 };
 
 use super::jwt_auth::claimed_fields;
@@ -21,7 +21,7 @@ pub(crate) static MULTI_AUTH: Descriptor = Descriptor {
     name: "multi-auth",
     priority: 2600,
     example: EXAMPLE,
-    phases: PhaseSet::of(&[Phase::Rewrite]),
+    phases: PhaseSet::of(&[Phase::Rewrite, Phase::HeaderFilter]),
     authenticates_by_children: true,
     children: Some(|conf| methods(conf).map(|(place, name, conf)| child(place, name, conf)).collect()),
     build: |build| Ok(Arc::new(MultiAuth::new(build)?)),
@@ -58,7 +58,7 @@ $ curl -s -u jill:jills-password http://127.0.0.1:9080/orders | grep username
 /// They are asked in order, and the first that succeeds decides who the consumer is. Consumers carry the
 /// configurations of those plugins, not of this one. A plugin that fails leaves the request as it was, so
 /// that several may read the same field: also with `hide_credentials` only the one that succeeds takes
-/// its credential out. One with an `anonymous_consumer` always succeeds, so it stands last.
+/// its credential out, and only that one tells the client something in the answer. One with an `anonymous_consumer` always succeeds, so it stands last.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// The plugins, each an object with a name and a configuration: `{key-auth: {header: X-Key}}`.
@@ -155,8 +155,12 @@ struct Failure {
     reason: &'static str,
 }
 
+/// The plugin that has recognised somebody, and has something to do with the answer.
+struct Recognised(Arc<Entry>);
+
 /// A request on its way from one plugin to the next.
 struct Attempt {
+    slot: Slot,
     methods: Arc<[Arc<Entry>]>,
     before: Before,
     failures: Vec<Failure>,
@@ -167,8 +171,14 @@ impl Attempt {
     /// Asks the next plugin: as many have been asked as have failed.
     fn go_on(mut self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let Some(method) = self.methods.get(self.failures.len()).cloned() else { return self.refuse() };
-        method.plugin.rewrite(ctx, env).and_then(ctx, env, move |end, ctx, env| match end {
-            End::Next => Step::Next,
+        let plugin = Arc::clone(&method.plugin);
+        plugin.rewrite(ctx, env).and_then(ctx, env, move |end, ctx, env| match end {
+            End::Next => {
+                if method.kind.phases().contains(Phase::HeaderFilter) {
+                    ctx.keep(self.slot, Recognised(method));
+                }
+                Step::Next
+            }
             // Whoever does not let a request pass has not recognised anybody.
             End::Reply(reply) | End::Stream(reply, _) | End::Takeover(reply, _) => {
                 self.before.restore(ctx);
@@ -209,8 +219,15 @@ impl Attempt {
 impl Plugin for MultiAuth {
     fn rewrite(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         self.owned.iter().for_each(|field| ctx.request.headers.remove_name(field.as_bytes()));
-        let (methods, before) = (Arc::clone(&self.methods), Before::of(ctx));
-        Attempt { methods, before, failures: Vec::new(), challenges: Vec::new() }.go_on(ctx, env)
+        let (slot, methods, before) = (Slot::from(self), Arc::clone(&self.methods), Before::of(ctx));
+        Attempt { slot, methods, before, failures: Vec::new(), challenges: Vec::new() }.go_on(ctx, env)
+    }
+
+    fn header_filter(&self, ctx: &mut Context, env: &Env<'_>) -> ResponseStep {
+        match ctx.take_kept(self) {
+            Some(Recognised(method)) => method.plugin.header_filter(ctx, env),
+            None => ResponseStep::Next,
+        }
     }
 }
 
