@@ -219,6 +219,9 @@ pub struct Descriptor {
     pub variables: &'static [VariablePlace],
     /// Upstreams inside its configuration, whose defaults are filled in.
     pub upstreams: Option<fn(&Value) -> Vec<InlineUpstream>>,
+    /// Upstreams whose nodes stand in its metadata: made of a configuration and the metadata (`null` if there are
+    /// none), so that each configuration has them as it wants them.
+    pub upstreams_by_metadata: Option<fn(&Value, &Value) -> Vec<InlineUpstream>>,
     /// Plugins inside its configuration, which instances make with [`Build::child`].
     pub children: Option<fn(&Value) -> Vec<Child>>,
     /// Makes an instance. Must neither block nor reach out.
@@ -245,6 +248,7 @@ impl Descriptor {
         warnings: None,
         variables: &[],
         upstreams: None,
+        upstreams_by_metadata: None,
         children: None,
         build: |_| Err("the plugin cannot be built".to_owned()),
     };
@@ -277,6 +281,14 @@ impl Descriptor {
             PluginScope::Consumer => self.auth.and_then(|auth| auth.upstreams),
             PluginScope::Metadata | PluginScope::Stream => None,
         }
+    }
+
+    /// How the upstreams of a configuration of this scope are made of it and the metadata.
+    pub(crate) fn upstreams_by_metadata_of(
+        &self,
+        scope: PluginScope,
+    ) -> Option<fn(&Value, &Value) -> Vec<InlineUpstream>> {
+        self.upstreams_by_metadata.filter(|_| scope == PluginScope::Http)
     }
 
     /// The same for a configuration that is the instance itself.

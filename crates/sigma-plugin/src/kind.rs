@@ -94,8 +94,9 @@ pub trait Kind: Send + Sync {
         false
     }
 
-    /// Upstreams inside a configuration of this scope, with defaults filled in.
-    fn upstreams(&self, _scope: PluginScope, _conf: &Value) -> Vec<InlineUpstream> {
+    /// Upstreams inside a configuration of this scope, and those that its metadata add to it (`null` if there are
+    /// none); both with defaults filled in.
+    fn upstreams(&self, _scope: PluginScope, _conf: &Value, _metadata: &Value) -> Vec<InlineUpstream> {
         Vec::new()
     }
 
@@ -200,11 +201,15 @@ impl Kind for Descriptor {
     }
 
     fn has_upstreams(&self, scope: PluginScope) -> bool {
-        self.upstreams_of(scope).is_some()
+        self.upstreams_of(scope).is_some() || self.upstreams_by_metadata_of(scope).is_some()
     }
 
-    fn upstreams(&self, scope: PluginScope, conf: &Value) -> Vec<InlineUpstream> {
-        self.upstreams_of(scope).map(|upstreams| upstreams(conf)).unwrap_or_default()
+    fn upstreams(&self, scope: PluginScope, conf: &Value, metadata: &Value) -> Vec<InlineUpstream> {
+        let mut all = self.upstreams_of(scope).map(|upstreams| upstreams(conf)).unwrap_or_default();
+        if let Some(upstreams) = self.upstreams_by_metadata_of(scope) {
+            all.extend(upstreams(conf, metadata));
+        }
+        all
     }
 
     fn children(&self, conf: &Value) -> Vec<Child> {

@@ -66,10 +66,72 @@ impl std::error::Error for CallError {}
 /// A call under way; dropping it ends it.
 pub type Calling = Pin<Box<dyn Future<Output = Result<Answer, CallError>>>>;
 
+/// A call in a protocol that is not HTTP: bytes there and bytes back, over a connection that is nobody else's
+/// meanwhile. It may be made twice, where a kept connection has broken or a node cannot be reached.
+#[derive(Debug)]
+pub struct BytesCall {
+    /// The upstream's key; see [`crate::Build::upstream_key`]. Its scheme is `http`: connections in cleartext, each
+    /// for one exchange at a time.
+    pub upstream: Box<str>,
+    /// What is sent.
+    pub request: Vec<u8>,
+    /// Where the answer ends.
+    pub end: AnswerEnd,
+    /// Milliseconds for all of it; connecting, sending and reading have those of the upstream besides.
+    pub timeout_ms: u64,
+    /// Most bytes of the answer; one with more is an error.
+    pub limit: usize,
+}
+
+/// Says how many bytes the answer takes of those that have come; None if there are more to come. It is asked again
+/// with each piece that comes, from the first byte on. Bytes behind the end make it no answer: whoever sends
+/// what nobody asked for is out of step. After an answer that came whole the connection is kept.
+///
+/// The error, which is a sentence without anything of the answer's, says that it is none.
+pub type AnswerEnd = fn(&[u8]) -> Result<Option<usize>, &'static str>;
+
+/// What a service answers to a [`BytesCall`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BytesAnswer {
+    /// All of it.
+    pub bytes: Vec<u8>,
+    /// The host of the node that gave it.
+    pub node: String,
+}
+
+/// Why there is no answer to a [`BytesCall`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BytesError {
+    /// A sentence.
+    pub reason: String,
+    /// What there was none of.
+    pub missing: Missing,
+}
+
+/// What a [`BytesCall`] came to lack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// A node that may be asked.
+    Node,
+    /// Time.
+    Time,
+    /// An answer.
+    Answer,
+}
+
+/// A [`BytesCall`] under way; dropping it ends it.
+pub type CallingBytes = Pin<Box<dyn Future<Output = Result<BytesAnswer, BytesError>>>>;
+
 /// Makes calls; each worker has one of its own.
 pub trait Outbound {
     /// Begins a call. Nothing happens before what is returned is polled.
     fn call(&self, call: Call) -> Calling;
+
+    /// Begins a call that is not HTTP, in the same way.
+    fn call_bytes(&self, call: BytesCall) -> CallingBytes {
+        let reason = format!("{} cannot be called here", call.upstream);
+        Box::pin(std::future::ready(Err(BytesError { reason, missing: Missing::Answer })))
+    }
 }
 
 /// Where nothing can be called: in tools and in tests without a network.

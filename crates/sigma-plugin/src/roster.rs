@@ -246,12 +246,27 @@ impl Roster {
     }
 
     /// The upstreams that stand inside a configuration of this scope; none if it is refused.
-    pub fn upstreams(&self, name: &str, scope: PluginScope, mut conf: Value) -> Vec<InlineUpstream> {
+    pub fn upstreams(&self, name: &str, scope: PluginScope, conf: Value) -> Vec<InlineUpstream> {
+        self.upstreams_with(name, scope, conf, Value::Null)
+    }
+
+    /// The same, and those that the plugin's metadata (`null` if there are none) add to it.
+    pub fn upstreams_with(
+        &self,
+        name: &str,
+        scope: PluginScope,
+        mut conf: Value,
+        metadata: Value,
+    ) -> Vec<InlineUpstream> {
         let (Some(kind), Some(schema)) = (self.get(name), self.checked(name, scope)) else {
             return Vec::new();
         };
         take_meta(&mut conf);
-        kind.upstreams(scope, &schema.filled(conf))
+        let metadata = match self.checked(name, PluginScope::Metadata) {
+            Some(schema) if !metadata.is_null() => schema.filled(metadata),
+            _ => Value::Null,
+        };
+        kind.upstreams(scope, &schema.filled(conf), &metadata)
     }
 
     fn checked(&self, name: &str, scope: PluginScope) -> Option<&Checked> {

@@ -3,6 +3,7 @@
 
 pub use crate::auth::fuzzing::{authorization, structured_fields, tokens};
 pub use crate::ldap::fuzzing::ldap;
+pub use crate::t1k::fuzzing::t1k;
 
 #[cfg(test)]
 mod tests {
@@ -31,6 +32,7 @@ mod tests {
         check("authorization", super::authorization);
         check("ldap", super::ldap);
         check("structured_fields", super::structured_fields);
+        check("t1k", super::t1k);
         check("tokens", super::tokens);
     }
 }

@@ -22,6 +22,7 @@ mod rewrite;
 pub mod roster;
 mod security;
 mod service;
+mod t1k;
 #[cfg(test)]
 pub(crate) mod testing;
 mod traffic;

@@ -24,6 +24,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::auth::BASIC_AUTH,
     &crate::rewrite::brotli::BROTLI,
     &crate::auth::CAS_AUTH,
+    &crate::security::CHAITIN_WAF,
     &crate::auth::CONSUMER_RESTRICTION,
     &crate::security::CORS,
     &crate::security::CSRF,

@@ -470,6 +470,14 @@ pub(crate) fn has_no_node_left(fault: Fault) -> bool {
     )
 }
 
+/// Whether a node was not there in time, or took or gave something too late.
+pub(crate) fn is_late(fault: Fault) -> bool {
+    matches!(
+        fault.kind,
+        FaultKind::ConnectTimeout | FaultKind::UpstreamSendTimeout | FaultKind::ResponseTimeout
+    )
+}
+
 /// The step after an attempt that could not get what is missing and may be repeated.
 pub(crate) fn after(missing: Missing, policy: Option<&RetryPolicy>) -> Decision {
     match policy.is_none_or(|policy| policy.wants(missing)) {

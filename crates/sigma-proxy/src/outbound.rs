@@ -1,5 +1,7 @@
 //! Calls of plugins to other services: over the worker's own connections, by the rules of attempts.
 
+mod bytes;
+
 use std::future::poll_fn;
 use std::rc::Weak;
 use std::task::{self, Poll};
@@ -7,7 +9,9 @@ use std::task::{self, Poll};
 use sigma_http::h1::parse_request;
 use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Headers, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Peer, deadline};
-use sigma_plugin::outbound::{Answer, Call, CallError, Calling, Outbound};
+use sigma_plugin::outbound::{
+    Answer, BytesCall, BytesError, Call, CallError, Calling, CallingBytes, Missing, Outbound,
+};
 use sigma_upstream::balance::Outcome;
 use sigma_upstream::endpoint::Endpoint;
 use sigma_wire::{Connection, HeadLimits};
@@ -43,6 +47,24 @@ impl Outbound for Calls {
             match limit.bound(Course { worker: &worker, view: &view, call: &call }.run()).await {
                 Some(result) => result,
                 None => Err(CallError(format!("no answer within {} ms", call.timeout_ms))),
+            }
+        })
+    }
+
+    fn call_bytes(&self, call: BytesCall) -> CallingBytes {
+        let worker = Weak::clone(&self.worker);
+        Box::pin(async move {
+            let lacks = |missing, reason: String| Err(BytesError { reason, missing });
+            let Some(worker) = worker.upgrade() else {
+                return lacks(Missing::Node, "the worker has ended".to_owned());
+            };
+            let view = worker.view();
+            let limit = Deadline::new();
+            limit.set(call.timeout_ms);
+            let course = bytes::Course { worker: &worker, view: &view, call: &call };
+            match limit.bound(course.run()).await {
+                Some(result) => result,
+                None => lacks(Missing::Time, format!("no answer within {} ms", call.timeout_ms)),
             }
         })
     }
@@ -220,9 +242,9 @@ struct Upload<'c> {
 }
 
 impl Upload<'_> {
-    /// Sends what the connection takes, and the end behind it. That it takes no more says nothing yet:
-    /// its answer may be there all the same.
-    fn send(&mut self, connection: &mut Connection, task: &mut task::Context<'_>) {
+    /// Sends what the connection takes, and the end behind it; true if all of it has left. That it takes no more
+    /// says nothing yet: its answer may be there all the same.
+    fn send(&mut self, connection: &mut Connection, task: &mut task::Context<'_>) -> bool {
         loop {
             while !self.ended && connection.has_room() {
                 let piece = Chunk::next_of(self.body, &mut self.taken);
@@ -231,7 +253,7 @@ impl Upload<'_> {
             }
             match connection.poll_flush(task) {
                 Poll::Ready(Ok(())) if !self.ended => {}
-                _ => return,
+                flushed => return matches!(flushed, Poll::Ready(Ok(()))),
             }
         }
     }

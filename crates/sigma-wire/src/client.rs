@@ -7,11 +7,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use sigma_http::h1::HeadLimits;
-use sigma_http::{BodyLength, Fault, Frame, Method, RequestHead, ResponseHead};
+use sigma_http::{BodyLength, Chunk, Fault, Frame, Method, RequestHead, ResponseHead};
 use sigma_net::{Deadline, Stream};
 
 use crate::h1;
 use crate::h2::{ClientStream, Reused, SharedConnection};
+use crate::rules;
 
 /// A connection with a request on it.
 #[derive(Debug)]
@@ -116,6 +117,34 @@ impl Connection {
         match self {
             Connection::H1(c) => c.upgrade(),
             // No answer of this version is a 101, so nobody gets here.
+            Connection::H2(_) => {}
+        }
+    }
+
+    /// Begins an exchange of plain bytes, after which the connection may serve again: frames with data are sent as
+    /// they are. Only for a connection of its own.
+    pub fn begin_bytes(&mut self) {
+        match self {
+            Connection::H1(c) => c.begin_bytes(),
+            // Whoever asks for bytes dials no shared connection; nothing comes over one.
+            Connection::H2(_) => {}
+        }
+    }
+
+    /// More bytes of the answer, at least one.
+    pub fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Result<Chunk, Fault>> {
+        match self {
+            Connection::H1(c) => c.poll_bytes(cx),
+            Connection::H2(_) => {
+                Poll::Ready(Err(rules::bad_response("a shared connection carries no bytes")))
+            }
+        }
+    }
+
+    /// The answer has come whole, and all that was asked has left: another exchange of bytes may follow.
+    pub fn end_bytes(&mut self) {
+        match self {
+            Connection::H1(c) => c.end_bytes(),
             Connection::H2(_) => {}
         }
     }

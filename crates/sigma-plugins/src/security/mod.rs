@@ -1,5 +1,6 @@
 //! Which requests are let in at all, whoever sends them.
 
+mod chaitin_waf;
 mod cors;
 mod csrf;
 mod ext_authz;
@@ -13,6 +14,7 @@ mod refusal;
 mod ua_restriction;
 mod uri_blocker;
 
+pub(crate) use chaitin_waf::CHAITIN_WAF;
 pub(crate) use cors::{Asked, CORS};
 pub(crate) use csrf::CSRF;
 pub(crate) use ext_authz::EXT_AUTHZ;

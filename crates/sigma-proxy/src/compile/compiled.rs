@@ -239,7 +239,8 @@ impl Building<'_, '_> {
         }
         let mut revealed = conf.clone();
         self.task.sources.secrets.reveal(&mut revealed);
-        for inline in self.task.roster.upstreams(kind.name(), scope, revealed) {
+        let metadata = self.metadata(kind.name()).map_or(Value::Null, |metadata| Value::clone(&metadata));
+        for inline in self.task.roster.upstreams_with(kind.name(), scope, revealed, metadata) {
             self.plugin_upstream(kind.name(), &inline);
         }
     }

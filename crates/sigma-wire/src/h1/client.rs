@@ -159,6 +159,34 @@ impl Client {
         self.output.framing = Framing::Plain;
     }
 
+    /// See [`crate::Connection::begin_bytes`].
+    pub(crate) fn begin_bytes(&mut self) {
+        self.requests += 1;
+        self.sent_before = self.output.total();
+        (self.answered, self.headed) = (false, false);
+        self.output.framing = Framing::Plain;
+        self.reader = BodyReader::UntilClose;
+    }
+
+    /// See [`crate::Connection::poll_bytes`].
+    pub(crate) fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Result<Chunk, Fault>> {
+        Poll::Ready(match ready!(self.poll_frame(cx)) {
+            Ok(Frame::Data(data)) => {
+                self.answered = true;
+                Ok(data)
+            }
+            Ok(_) | Err(_) if !self.answered => Err(terminated()),
+            Ok(_) => Err(incomplete("the node closed the connection within its answer")),
+            Err(fault) => Err(fault),
+        })
+    }
+
+    /// See [`crate::Connection::end_bytes`].
+    pub(crate) fn end_bytes(&mut self) {
+        self.headed = true;
+        self.reader = BodyReader::Done;
+    }
+
     pub(crate) fn may_be_stale(&self) -> bool {
         self.requests > 1 && !self.answered
     }

@@ -1,5 +1,6 @@
 //! Who may pass, by policies: where clients are, rules, and authorisers that are asked.
 
+mod chaitin_waf;
 mod ext_authz;
 
 use sigma_testkit::{Gateway, Message, Origin, Places, until};

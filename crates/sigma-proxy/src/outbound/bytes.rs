@@ -1,0 +1,162 @@
+//! Calls that are not HTTP: bytes there and bytes back.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use sigma_http::{Fault, FaultKind, Method};
+use sigma_net::{Deadline, deadline};
+use sigma_plugin::outbound::{BytesAnswer, BytesCall, BytesError, Missing};
+use sigma_upstream::balance::Outcome;
+use sigma_upstream::endpoint::Endpoint;
+use sigma_wire::Connection;
+
+use super::Upload;
+use crate::attempts::{Attempts, Decision, Failure, Progress, decide, has_no_node_left, is_late};
+use crate::snapshot::Upstream;
+use crate::target::{self, Demands};
+use crate::worker::{View, Worker};
+
+/// One call under way.
+pub(super) struct Course<'c> {
+    pub(super) worker: &'c Worker,
+    pub(super) view: &'c View,
+    pub(super) call: &'c BytesCall,
+}
+
+impl Course<'_> {
+    pub(super) async fn run(&self) -> Result<BytesAnswer, BytesError> {
+        let snapshot = &self.view.snapshot;
+        let number = snapshot.upstream_number(&self.call.upstream);
+        let Some((number, upstream)) = number.and_then(|number| Some((number, snapshot.upstream(number)?)))
+        else {
+            let reason = "the service is not part of the configuration any more".to_owned();
+            return Err(BytesError { reason, missing: Missing::Node });
+        };
+        let mut attempts = Attempts::new(self.worker, number, upstream, None, None);
+        loop {
+            let node = attempts.pick().map_err(told)?;
+            let in_flight = attempts.begin(&node);
+            let mut decision = Decision::NextNode;
+            let result = self.attempt(upstream, &node, &mut decision).await;
+            in_flight.end(Outcome { latency_ms: None, now_ms: deadline::now_ms() });
+            match result {
+                Ok(bytes) => {
+                    attempts.answered(&node, None);
+                    return Ok(BytesAnswer { bytes, node: node.host.clone() });
+                }
+                Err(fault) => {
+                    let failure = Failure { fault, decision, request_sent: true, status: None };
+                    if !attempts.failed(&node, &failure) {
+                        return Err(told(fault));
+                    }
+                }
+            }
+        }
+    }
+
+    /// One attempt on a node; on a stale idle connection a second one on a fresh connection.
+    async fn attempt(
+        &self,
+        upstream: &Upstream,
+        node: &Endpoint,
+        decision: &mut Decision,
+    ) -> Result<Vec<u8>, Fault> {
+        let demands = Demands {
+            connect_ms: upstream.timeouts.connect_ms,
+            upgrade: false,
+            name: node.host.as_str().into(),
+            introduction: Box::default(),
+        };
+        let target = target::target(&self.view.snapshot, upstream, node, &demands);
+        let mut idle_allowed = true;
+        loop {
+            let kept = if idle_allowed { self.worker.checkout(&target) } else { None };
+            let mut connection = match kept {
+                Some(connection) => connection,
+                None => {
+                    *decision = Decision::NextNode;
+                    self.worker.connect(&target).await?
+                }
+            };
+            match self.exchange(&mut connection, upstream).await {
+                Ok(answer) => {
+                    connection.give_back(&target, deadline::now_ms());
+                    return Ok(answer);
+                }
+                Err(fault) => {
+                    let progress = Progress {
+                        unsent: connection.is_unsent(),
+                        stale: connection.may_be_stale(),
+                        replayable: true,
+                        answered: false,
+                    };
+                    // It asks and changes nothing, as GET does.
+                    *decision = decide(fault, Method::Get, progress, None);
+                    if *decision != Decision::SameNode {
+                        return Err(fault);
+                    }
+                    idle_allowed = false;
+                }
+            }
+        }
+    }
+
+    /// Bytes there and bytes back, on one connection. One that is out of step is not used again.
+    async fn exchange(&self, connection: &mut Connection, upstream: &Upstream) -> Result<Vec<u8>, Fault> {
+        let BytesCall { request, end, limit, .. } = self.call;
+        connection.begin_bytes();
+        let mut upload = Upload { body: request, taken: 0, ended: false };
+        let (time, mut has_left, mut answer) = (Deadline::new(), false, Vec::new());
+        time.set(upstream.timeouts.send_ms);
+        loop {
+            let piece = poll_fn(|task| {
+                if !has_left && upload.send(connection, task) {
+                    has_left = true;
+                    time.set(upstream.timeouts.read_ms);
+                }
+                if let Poll::Ready(piece) = connection.poll_bytes(task) {
+                    return Poll::Ready(piece);
+                }
+                time.poll_expired(task).map(|()| Err(late(has_left)))
+            });
+            let piece = piece.await?;
+            if answer.len() + piece.len() > *limit {
+                return Err(Fault::new(
+                    FaultKind::ResponseBodyTooLarge,
+                    "the answer of a service is over its limit",
+                ));
+            }
+            answer.extend_from_slice(&piece);
+            match end(&answer) {
+                Ok(None) => {}
+                Ok(Some(length)) if length == answer.len() => {
+                    if has_left {
+                        connection.end_bytes();
+                    }
+                    return Ok(answer);
+                }
+                Ok(Some(_)) => {
+                    let reason = "a service sent more than its answer";
+                    return Err(Fault::new(FaultKind::BadResponse, reason));
+                }
+                Err(reason) => return Err(Fault::new(FaultKind::BadResponse, reason)),
+            }
+        }
+    }
+}
+
+fn late(has_left: bool) -> Fault {
+    match has_left {
+        true => Fault::new(FaultKind::ResponseTimeout, "the service did not answer in time"),
+        false => Fault::new(FaultKind::UpstreamSendTimeout, "the service did not take the question in time"),
+    }
+}
+
+fn told(fault: Fault) -> BytesError {
+    let missing = match fault {
+        fault if has_no_node_left(fault) => Missing::Node,
+        fault if is_late(fault) => Missing::Time,
+        _ => Missing::Answer,
+    };
+    BytesError { reason: fault.reason.to_owned(), missing }
+}
