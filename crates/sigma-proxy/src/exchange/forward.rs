@@ -98,7 +98,7 @@ impl Exchange<'_, '_> {
     }
 
     /// The hooks before a request is sent. They see what the node gets, its Host included: some sign it.
-    async fn before_proxy(
+    pub(super) async fn before_proxy(
         &mut self,
         plan: &Plan<'_>,
         node: &Endpoint,
@@ -270,7 +270,16 @@ impl Exchange<'_, '_> {
                     return Ok(Ended::Spent);
                 }
                 Ok(ended) => return Ok(ended),
-                Err(_) if state.decision == Decision::SameNode => idle_allowed = false,
+                Err(fault) if state.decision == Decision::SameNode => {
+                    idle_allowed = false;
+                    // Written for the second node meanwhile.
+                    if std::mem::take(&mut state.is_for_another) {
+                        if self.before_proxy(plan, node, state).await?.is_some() {
+                            return Err(fault);
+                        }
+                        self.address(plan, node, state);
+                    }
+                }
                 Err(fault) => return Err(fault),
             }
         }

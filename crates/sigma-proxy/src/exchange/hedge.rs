@@ -117,6 +117,11 @@ impl Exchange<'_, '_> {
         state: &mut State<'_>,
     ) -> Result<Option<Second<'p>>, Fault> {
         let Some(other) = plan.attempts.pick_second(node) else { return Ok(None) };
+        state.is_for_another = true;
+        // Some hooks sign what this node gets. One that would answer itself, or fails, leaves the first as it is.
+        if !matches!(self.before_proxy(plan, &other, state).await, Ok(None)) {
+            return Ok(None);
+        }
         self.worker.counters.add(Counter::UpstreamHedges, 1);
         let in_flight = plan.attempts.begin(&other);
         self.address(plan, &other, state);

@@ -75,6 +75,8 @@ pub(super) struct State<'p> {
     pub(super) may_follow: bool,
     /// The request tells of this pass.
     pub(super) marked: bool,
+    /// The request was last written for a second node that is asked beside the attempt's.
+    pub(super) is_for_another: bool,
     /// What few exchanges have; boxed, as the others need no room for it.
     pub(super) own_rules: Option<Box<OwnRules<'p>>>,
 }
@@ -116,6 +118,7 @@ impl<'p> State<'p> {
             request_sent: true,
             may_follow: false,
             marked: false,
+            is_for_another: false,
             own_rules,
         }
     }

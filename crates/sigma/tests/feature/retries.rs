@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
-use sigma_testkit::{Gateway, Origin, Peer, until};
+use sigma_testkit::{Address, Gateway, Origin, Peer, until};
 
 use crate::h2::{Node, connect, get, within};
 use crate::{PATIENCE, SIGMA};
@@ -246,6 +246,38 @@ fn the_first_of_two_answers_is_served_and_the_other_attempt_taken_back() {
     assert!(until(PATIENCE, || closed.load(Ordering::SeqCst) as u64 == hedges));
     // The connection on which the second was answered is kept.
     assert_eq!(good.connections(), 1);
+}
+
+/// A node that verifies signatures, each over the Host of who was asked, and one that never answers.
+#[test]
+fn the_second_request_is_signed_for_its_node() {
+    let (seen, good) = (Arc::default(), always(200, ""));
+    let mute = silent(&seen);
+    let secret = "a secret of both sides";
+    let consumer =
+        json!({"username": "gateway", "plugins": {"hmac-auth": {"key_id": "gateway", "secret_key": secret}}});
+    let verifying = json!({
+        "workers": 1, "listeners": ["{listen}"], "consumers": [consumer],
+        "routes": [{
+            "id": "all", "uri": "/*", "upstream": {"nodes": nodes_of(&[&good])},
+            "plugins": {"hmac-auth": {"message_signatures": {"components": ["@method", "@authority", "@path", "@query"]}}},
+        }],
+    });
+    let verifying = Gateway::start(SIGMA, &verifying.to_string()).unwrap();
+    let Address::Tcp(at) = verifying.address() else { panic!("it listens on TCP") };
+    let mut upstream = json!({"pass_host": "node", "nodes": {
+        format!("127.0.0.1:{}", mute.port()): 1, format!("127.0.0.1:{}", at.port()): 1,
+    }});
+    upstream.as_object_mut().unwrap().extend(hedging(json!({})).as_object().unwrap().clone());
+    let signs = json!({"upstream-auth": {"message_signature": {
+        "key_id": "gateway", "secret_key": secret, "components": ["@method", "@authority", "@path", "@query"],
+    }}});
+    let gateway = start(&json!([{"id": "all", "uri": "/*", "plugins": signs, "upstream": upstream}]));
+    for _ in 0..6 {
+        assert_eq!(status_of(&gateway, "GET"), 200);
+    }
+    let won = counted(&gateway, "sigma_upstream_hedges_won_total");
+    assert!(won >= 3 && seen.load(Ordering::SeqCst) as u64 >= won, "{won}");
 }
 
 #[test]

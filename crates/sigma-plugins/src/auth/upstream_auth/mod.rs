@@ -70,8 +70,8 @@ $ curl -s -H 'Authorization: Bearer of-the-client' http://127.0.0.1:9080/orders 
 /// Exactly one way is configured. What a client sends under the field that the plugin sets never reaches the
 /// node. A request for which there is no token, or which cannot be signed, is not sent: the answer is
 /// `status_on_error`, or 401 where the client's own token is missing or refused. It happens as the last thing
-/// before a request is sent, once for each attempt, so signatures are over what the node gets; filters of other
-/// plugins that change a body while it is sent change what was signed.
+/// before a request is sent, once for each attempt and for a second node that is asked beside it, so signatures are
+/// over what the node gets; filters of other plugins that change a body while it is sent change what was signed.
 #[derive(Deserialize, JsonSchema)]
 struct Config {
     /// A field with a secret value.
