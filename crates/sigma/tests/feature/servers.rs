@@ -1,17 +1,19 @@
 //! Real registries, started by the tests, killed and brought back: `make test-servers`. The first time, Go
 //! and Maven fetch and build them, which takes minutes.
 
+mod cas;
 mod keycloak;
 mod knot;
 mod opa;
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Value, json};
-use sigma_testkit::{Address, Dns, EtcdServer, Gateway, Operator, Origin, free_port, until};
+use sigma_testkit::{Address, Dns, EtcdServer, Gateway, Message, Operator, Origin, Peer, free_port, until};
 
 use crate::registries::who;
 use crate::{PATIENCE, SIGMA};
@@ -31,6 +33,41 @@ fn built(name: &str, file: &str, build: impl FnOnce(&Path, &Path)) -> PathBuf {
         std::fs::rename(draft, &built).unwrap();
     }
     built
+}
+
+/// What a server at this port answers; None if it does not. `line` has no version.
+fn try_ask(port: u16, line: &str, fields: &str, body: &str) -> Option<Message> {
+    let mut peer = Peer::connect(&Address::Tcp(([127, 0, 0, 1], port).into())).ok()?.with_deadline(PATIENCE);
+    let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
+    let host = if fields.contains("Host: ") { String::new() } else { format!("Host: 127.0.0.1:{port}\r\n") };
+    peer.ask(format!("{line} HTTP/1.1\r\n{host}{fields}{length}\r\n{body}")).ok()
+}
+
+/// The same; it must answer.
+fn ask(port: u16, line: &str, fields: &str, body: &str) -> Message {
+    try_ask(port, line, fields, body).unwrap_or_else(|| panic!("{line} is not answered"))
+}
+
+/// Somebody with cookies for one host.
+#[derive(Default)]
+struct Cookies(BTreeMap<String, String>);
+
+impl Cookies {
+    fn take(&mut self, answer: &Message) {
+        for line in answer.head.all("set-cookie") {
+            let (pair, attributes) = line.split_once(';').unwrap_or((line, ""));
+            let (name, value) = pair.split_once('=').unwrap();
+            match attributes.contains("Max-Age=0") {
+                true => self.0.remove(name),
+                false => self.0.insert(name.to_owned(), value.to_owned()),
+            };
+        }
+    }
+
+    fn field(&self) -> String {
+        let pairs: Vec<String> = self.0.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        if pairs.is_empty() { String::new() } else { format!("Cookie: {}\r\n", pairs.join("; ")) }
+    }
 }
 
 /// The program of a Go module.

@@ -1,14 +1,13 @@
 //! A real Keycloak, at which users log in and programs get tokens.
 
-use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
-use sigma_testkit::{Address, Gateway, Message, Origin, Peer, free_port, until};
+use sigma_testkit::{Address, Gateway, Message, Origin, free_port, until};
 
-use super::built;
+use super::{Cookies, ask, built, try_ask};
 use crate::managed::{EMBEDDED, admin, start};
 use crate::{PATIENCE, SIGMA};
 
@@ -156,39 +155,6 @@ fn fetch(draft: &Path) {
     done(Command::new("chmod").arg("+x").arg(unpacked.join("bin/kc.sh")));
     std::fs::rename(unpacked, draft).unwrap();
     std::fs::remove_dir_all(folder).unwrap();
-}
-
-fn try_ask(port: u16, line: &str, fields: &str, body: &str) -> Option<Message> {
-    let mut peer = Peer::connect(&Address::Tcp(([127, 0, 0, 1], port).into())).ok()?.with_deadline(PATIENCE);
-    let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
-    let host = if fields.contains("Host: ") { String::new() } else { format!("Host: 127.0.0.1:{port}\r\n") };
-    peer.ask(format!("{line} HTTP/1.1\r\n{host}{fields}{length}\r\n{body}")).ok()
-}
-
-fn ask(port: u16, line: &str, fields: &str, body: &str) -> Message {
-    try_ask(port, line, fields, body).unwrap_or_else(|| panic!("{line} is not answered"))
-}
-
-/// Somebody with cookies for one host.
-#[derive(Default)]
-struct Cookies(BTreeMap<String, String>);
-
-impl Cookies {
-    fn take(&mut self, answer: &Message) {
-        for line in answer.head.all("set-cookie") {
-            let (pair, attributes) = line.split_once(';').unwrap_or((line, ""));
-            let (name, value) = pair.split_once('=').unwrap();
-            match attributes.contains("Max-Age=0") {
-                true => self.0.remove(name),
-                false => self.0.insert(name.to_owned(), value.to_owned()),
-            };
-        }
-    }
-
-    fn field(&self) -> String {
-        let pairs: Vec<String> = self.0.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        if pairs.is_empty() { String::new() } else { format!("Cookie: {}\r\n", pairs.join("; ")) }
-    }
 }
 
 /// Routes before an origin that says what it got, by their names.
