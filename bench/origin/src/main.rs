@@ -3,7 +3,8 @@
 //! It must cost far less per request than any gateway in front of it, or the benchmark measures the
 //! origin. So it looks for the end of the head, the first two words and `Content-Length`, and nothing else.
 //!
-//! - `GET /1m` answers 1 MiB; every other path answers 128 bytes, head included.
+//! - `GET /1m` answers 1 MiB; `POST /v1/data/…` lets everybody pass, as a policy of an Open Policy Agent does; every
+//!   other path answers 128 bytes, head included.
 //! - A body framed by `Content-Length` is read and dropped before the answer.
 //! - A chunked body is refused with 501, so that a gateway which re-frames shows up as errors.
 
@@ -25,9 +26,10 @@ const SMALL_ANSWER: usize = 128;
 
 const REFUSED: &[u8] = b"HTTP/1.1 501 Not Implemented\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
-/// The two answers, built once.
+/// The answers, built once.
 struct Answers {
     small: Vec<u8>,
+    decision: Vec<u8>,
     large: Vec<u8>,
 }
 
@@ -41,7 +43,9 @@ impl Answers {
         small.resize(SMALL_ANSWER, b'x');
         let mut large = head(LARGE_BODY).into_bytes();
         large.resize(large.len() + LARGE_BODY, b'x');
-        Self { small, large }
+        let text = r#"{"result":{"allow":true}}"#;
+        let decision = [head(text.len()).as_bytes(), text.as_bytes()].concat();
+        Self { small, decision, large }
     }
 }
 
@@ -51,6 +55,7 @@ struct Head {
     length: usize,
     body: usize,
     large: bool,
+    asks: bool,
     chunked: bool,
 }
 
@@ -58,8 +63,9 @@ struct Head {
 fn read_head(bytes: &[u8]) -> Option<Head> {
     let length = bytes.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
     let mut lines = bytes[..length].split(|&byte| byte == b'\n');
-    let large = lines.next().is_some_and(|line| line.starts_with(b"GET /1m "));
-    let mut head = Head { length, body: 0, large, chunked: false };
+    let line = lines.next().unwrap_or_default();
+    let (large, asks) = (line.starts_with(b"GET /1m "), line.starts_with(b"POST /v1/data/"));
+    let mut head = Head { length, body: 0, large, asks, chunked: false };
     for line in lines {
         let Some(colon) = line.iter().position(|&byte| byte == b':') else { continue };
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
@@ -109,7 +115,12 @@ async fn converse(mut stream: TcpStream, answers: Rc<Answers>) -> io::Result<()>
             }
             filled = 0;
         }
-        stream.write_all(if head.large { &answers.large } else { &answers.small }).await?;
+        let answer = match (head.large, head.asks) {
+            (true, _) => &answers.large,
+            (_, true) => &answers.decision,
+            _ => &answers.small,
+        };
+        stream.write_all(answer).await?;
     }
 }
 

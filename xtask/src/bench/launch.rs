@@ -76,14 +76,14 @@ impl Launch {
 
     /// Starts the gateway; gives the time until its first answer as well.
     pub(super) fn start(&self) -> anyhow::Result<(Running, Duration)> {
-        self.start_with_key("")
+        self.start_with_fields("")
     }
 
-    /// Starts a gateway whose route asks for the key `key` in the field `apikey`; empty for none.
-    pub(super) fn start_with_key(&self, key: &str) -> anyhow::Result<(Running, Duration)> {
+    /// Starts a gateway whose route asks for these fields, each with its line end.
+    pub(super) fn start_with_fields(&self, fields: &str) -> anyhow::Result<(Running, Duration)> {
         let begin = Instant::now();
         let mut process = self.start_process()?;
-        await_answer(&mut process, self.port, key, START_LIMIT)
+        await_answer(&mut process, self.port, fields, START_LIMIT)
             .with_context(|| format!("{} does not answer: read {}", self.label, self.log.display()))?;
         let elapsed = begin.elapsed();
         Ok((Running { process, port: self.port }, elapsed))

@@ -160,15 +160,14 @@ pub(super) fn await_listening(process: &mut Pinned, port: u16, limit: Duration) 
 
 /// Polls `port` until a request on a new connection is answered with 200; gives the time that took.
 ///
-/// The request has `key` in the field `apikey`, unless it is empty.
+/// The request has further `fields`, each with its line end.
 pub(super) fn await_answer(
     process: &mut Pinned,
     port: u16,
-    key: &str,
+    fields: &str,
     limit: Duration,
 ) -> anyhow::Result<Duration> {
-    let field = if key.is_empty() { String::new() } else { format!("apikey: {key}\r\n") };
-    let request = format!("GET /r/0/x HTTP/1.1\r\nHost: bench.local\r\n{field}Connection: close\r\n\r\n");
+    let request = format!("GET /r/0/x HTTP/1.1\r\nHost: bench.local\r\n{fields}Connection: close\r\n\r\n");
     let start = Instant::now();
     while start.elapsed() < limit {
         if answers(port, &request) {

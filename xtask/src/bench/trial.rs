@@ -117,12 +117,20 @@ pub(super) struct Target {
     pub(super) path: String,
     /// Requests take turns with the values `key-0`, `key-1`, … of the field `apikey`; with 0 it is not sent.
     pub(super) keys: u32,
+    /// The value of `Authorization` of all requests; empty for none.
+    pub(super) authorization: String,
 }
 
 impl Target {
     /// What `load` asks of `contender`.
     pub(super) fn of(contender: Contender, load: &Load) -> Self {
-        Self { label: contender.label(), scheme: "http", path: contender.path(load.path), keys: 0 }
+        Self {
+            label: contender.label(),
+            scheme: "http",
+            path: contender.path(load.path),
+            keys: 0,
+            authorization: String::new(),
+        }
     }
 }
 
@@ -136,7 +144,7 @@ pub(super) fn load(
 ) -> anyhow::Result<LoadMeasure> {
     let script = folders.root.join("bench/wrk/report.lua").display().to_string();
     let url = format!("{}://127.0.0.1:{}{}", target.scheme, gateway.port, target.path);
-    let command = [
+    let mut command = vec![
         "wrk".to_owned(),
         "-t1".into(),
         format!("-c{}", load.connections),
@@ -152,6 +160,9 @@ pub(super) fn load(
         if load.close { "close" } else { "keep" }.into(),
         target.keys.to_string(),
     ];
+    if !target.authorization.is_empty() {
+        command.push(target.authorization.clone());
+    }
     let before = gateway.process.cpu();
     let output = pinned(LOAD_CORE, &command).output().context("cannot run wrk: install it")?;
     let cpu = gateway.process.cpu().saturating_sub(before);

@@ -232,6 +232,7 @@ fn changes(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
         scheme: "http",
         path: format!("/r/{}/x", CHANGED_AMONG - 1),
         keys: 0,
+        authorization: String::new(),
     };
     let port = sigma.gateway.port;
     trial::load(&SMALL, &target, &sigma.gateway, bench.folders, 1)?;

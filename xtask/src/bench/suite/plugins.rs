@@ -52,6 +52,30 @@ const FORWARD_AUTH: &str = r#""forward-auth": { "uri": "http://{origin}/" }"#;
 const FORWARD_AUTH_CACHED: &str =
     r#""forward-auth": { "uri": "http://{origin}/", "cache": { "ttl": 3600 } }"#;
 
+/// The same of opa, whose answer the origin gives as a policy would.
+const OPA: &str = r#""opa": { "host": "http://{origin}", "policy": "bench" }"#;
+const OPA_CACHED: &str =
+    r#""opa": { "host": "http://{origin}", "policy": "bench", "cache": { "ttl": 3600 } }"#;
+const JWT_AUTH: &str = r#""jwt-auth": {}"#;
+
+/// A token that all requests of a run bring, and the key of the consumer who has signed it. It is good until 2100.
+struct Token {
+    algorithm: &'static str,
+    public_key: &'static str,
+    text: &'static str,
+}
+
+const RS256: Token = Token {
+    algorithm: "RS256",
+    public_key: include_str!("../../../../bench/wrk/rs256.pem"),
+    text: include_str!("../../../../bench/wrk/rs256.token"),
+};
+const ES256: Token = Token {
+    algorithm: "ES256",
+    public_key: include_str!("../../../../bench/wrk/es256.pem"),
+    text: include_str!("../../../../bench/wrk/es256.token"),
+};
+
 /// Consumers of the large configuration, and how many of their keys the load generator takes turns with.
 const CONSUMERS: u32 = 100_000;
 const KEYS: u32 = 10_000;
@@ -64,6 +88,8 @@ struct Variant {
     consumers: u32,
     /// See [`Target::keys`].
     keys: u32,
+    /// What all requests bring.
+    token: Option<&'static Token>,
 }
 
 fn variants() -> Vec<Variant> {
@@ -72,7 +98,9 @@ fn variants() -> Vec<Variant> {
         plugins: plugins.join(", "),
         consumers,
         keys,
+        token: None,
     };
+    let signed = |label, token| Variant { token: Some(token), ..variant(label, &[JWT_AUTH], 0, 0) };
     // Each does its work on every request and refuses none.
     let ten = [
         r#""real-ip": { "source": "http_x_forwarded_for", "trusted_addresses": ["127.0.0.0/8"] }"#,
@@ -94,14 +122,26 @@ fn variants() -> Vec<Variant> {
         variant("key-auth, 100000 consumers", &[KEY_AUTH], CONSUMERS, KEYS),
         variant("forward-auth", &[FORWARD_AUTH], 0, 0),
         variant("forward-auth, remembered", &[FORWARD_AUTH_CACHED], 0, 0),
+        variant("opa", &[OPA], 0, 0),
+        variant("opa, remembered", &[OPA_CACHED], 0, 0),
+        signed("jwt-auth RS256", &RS256),
+        signed("jwt-auth ES256", &ES256),
     ]
 }
 
 /// The configuration of `variant`; its consumers have the keys `key-0`, `key-1`, ….
 fn configuration(variant: &Variant, port: u16, origin: u16) -> String {
     let mut text = settings(port, origin);
-    if variant.consumers > 0 {
+    if variant.consumers > 0 || variant.token.is_some() {
         text.push_str("consumers:\n");
+    }
+    if let Some(Token { algorithm, public_key, .. }) = variant.token {
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "  - {{ username: bench, plugins: {{ \"jwt-auth\": {{ \"key\": \"bench\", \"algorithm\": \"{algorithm}\", \
+             \"public_key\": {public_key:?} }} }} }}"
+        );
     }
     for number in 0..variant.consumers {
         // Writing to a String cannot fail.
@@ -137,12 +177,20 @@ fn cost(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
         let text = configuration(&variant, port, origin.port);
         let launch = Launch::sigma(programs, &folders.work, variant.label, port, &text)
             .context("the suite `plugins` measures plugins and consumers that this build does not have")?;
-        let (gateway, _) = launch.start_with_key(if variant.keys > 0 { "key-0" } else { "" })?;
+        let authorization =
+            variant.token.map_or(String::new(), |token| format!("Bearer {}", token.text.trim()));
+        let fields = match (variant.keys, &*authorization) {
+            (0, "") => String::new(),
+            (0, value) => format!("Authorization: {value}\r\n"),
+            _ => "apikey: key-0\r\n".to_owned(),
+        };
+        let (gateway, _) = launch.start_with_fields(&fields)?;
         let target = Target {
             label: variant.label.into(),
             scheme: "http",
             path: SMALL.path.into(),
             keys: variant.keys,
+            authorization,
         };
         trial::load(&SMALL, &target, &gateway, folders, 1)?;
         running.push((target, gateway));
@@ -160,7 +208,8 @@ fn cost(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
     let text = format!(
         "\n## what plugins cost\n\nSmall GET, 100 kept connections, Sigma with one route. *ten plugins*: real-ip, \
          request-id, cors, ip-restriction, ua-restriction, key-auth, limit-count, proxy-rewrite, response-rewrite, \
-         prometheus. *forward-auth* asks the origin itself about each request, *remembered* once an hour. With 100,000 \
+         prometheus. *forward-auth* and *opa* ask the origin itself about each request, *remembered* once an hour. \
+         *jwt-auth*: all requests bring one token, whose signature a worker verifies once. With 100,000 \
          consumers requests take turns with {KEYS} of their keys.\n\n{table}\n\
          `bench plugins --only cost`: {rounds} rounds of {seconds} s.\n"
     );
@@ -203,6 +252,7 @@ fn scrape(bench: &Bench<'_>) -> anyhow::Result<Outcome> {
         scheme: "http",
         path: format!("/r/{}/x", SCRAPED_ROUTES - 1),
         keys: 0,
+        authorization: String::new(),
     };
     let mut quiet = Vec::new();
     let mut scraped = Vec::new();
@@ -327,7 +377,7 @@ mod tests {
             let expected = match document.value["consumers"].as_array().map(Vec::len) {
                 _ if text.contains("cors") => 10,
                 None if text.contains("prometheus") => 2,
-                None if !text.contains("forward-auth") => 0,
+                None if !text.contains("forward-auth") && !text.contains("opa") => 0,
                 _ => 1,
             };
             assert_eq!(plugins, expected, "{text}");

@@ -48,7 +48,13 @@ fn measure(bench: &Bench<'_>, trial: &str) -> anyhow::Result<Outcome> {
     let edge = Edge { certificate: Some(Certificate::make(&folders.work)?), ..Edge::PLAIN };
     let origin = process::origin(programs, &folders.work)?;
     let results = in_turns(bench, trial, &edge, origin.port, |label, gateway, seconds| {
-        let target = Target { label: label.into(), scheme: edge.scheme(), path: load.path.into(), keys: 0 };
+        let target = Target {
+            label: label.into(),
+            scheme: edge.scheme(),
+            path: load.path.into(),
+            keys: 0,
+            authorization: String::new(),
+        };
         trial::load(&load, &target, gateway, folders, seconds)
     })?;
     let table = report::load_table("gateway", &results);

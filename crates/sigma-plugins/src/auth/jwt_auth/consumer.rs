@@ -15,7 +15,8 @@ use sigma_config::resources::Confidential;
 use sigma_plugin::{Configuration, Env};
 
 use super::super::tokens::{
-    Address, Ages, Algorithm, Key, KeySource, Lookup, SourceSettings, Token, WebSettings, short_rsa_bits,
+    Address, Ages, Algorithm, Key, KeyRing, KeySource, Lookup, SourceSettings, Token, WebSettings,
+    short_rsa_bits,
 };
 
 /// The configuration of a consumer or credential.
@@ -112,8 +113,10 @@ pub(super) struct Verifier {
 }
 
 enum Keys {
-    /// The consumer's own key.
-    Own(Key),
+    /// The consumer's own secret.
+    Secret(Key),
+    /// The consumer's own public key: what it has signed is remembered.
+    Public(Arc<KeyRing>),
     /// Those that an issuer publishes.
     Published { algorithm: Algorithm, settings: Box<SourceSettings>, source: OnceLock<Arc<KeySource>> },
 }
@@ -130,8 +133,8 @@ impl Verifier {
             None if let Some(field) = idle_field(&consumer) => {
                 return Err(format!("`{field}` has no effect without `jwks_uri`: remove it"));
             }
-            None if algorithm.shared().is_some() => Keys::Own(secret_key(&consumer)?),
-            None => Keys::Own(public_key(&consumer)?),
+            None if algorithm.shared().is_some() => Keys::Secret(secret_key(&consumer)?),
+            None => Keys::Public(Arc::new(public_key(&consumer)?.into())),
         };
         // The schema has no upper bound; 2^52 seconds are longer than any clock runs.
         let grace_s = consumer.lifetime_grace_period as f64;
@@ -150,11 +153,13 @@ impl Verifier {
         {
             return Lookup::Refused("'iss' is another issuer");
         }
+        let judged = |verdict| match verdict {
+            Ok(()) => Lookup::Verified,
+            Err(reason) => Lookup::Refused(reason),
+        };
         match &self.keys {
-            Keys::Own(key) => match key.verify(token) {
-                Ok(()) => Lookup::Verified,
-                Err(reason) => Lookup::Refused(reason),
-            },
+            Keys::Secret(key) => judged(key.verify(token)),
+            Keys::Public(ring) => judged(ring.verify(token, env)),
             Keys::Published { algorithm, settings, source } => {
                 let source = source.get_or_init(|| KeySource::of(SourceSettings::clone(settings), env.node));
                 source.verify(token, &[*algorithm], env, is_last)

@@ -95,6 +95,12 @@ impl Key {
     }
 }
 
+impl From<Key> for KeyRing {
+    fn from(key: Key) -> KeyRing {
+        KeyRing(vec![key])
+    }
+}
+
 impl KeyRing {
     /// The first public key of a PEM text.
     ///
