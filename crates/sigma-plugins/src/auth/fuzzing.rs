@@ -3,7 +3,7 @@
 use serde_json::json;
 use sigma_http::Headers;
 
-use super::digest_auth::Answer;
+use super::digest_auth::answer::Answer;
 use super::hmac_auth::Signed;
 use super::jwe_decrypt::{Encrypted, Secret};
 use super::message_signatures::base::{Subject, signature_base};
@@ -97,7 +97,7 @@ pub fn authorization(input: &[u8]) {
         ("cnonce", &answer.cnonce),
         ("nc", &answer.nc),
     ];
-    let mut written = b"Digest qop=auth".to_vec();
+    let mut written = format!("Digest qop={}, userhash={}", answer.qop.name(), answer.is_hashed).into_bytes();
     for (name, value) in parts {
         written.extend_from_slice(format!(", {name}=\"").as_bytes());
         for byte in value {
