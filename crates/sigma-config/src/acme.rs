@@ -149,6 +149,10 @@ pub struct Acme {
     /// Seconds for a whole order; then it has failed.
     #[schemars(range(min = 5, max = 3_600))]
     pub order_timeout_s: u32,
+    /// With an etcd, of whose gateways one orders for all: seconds after which another one takes that over when it
+    /// has died. It is no setting elsewhere.
+    #[schemars(range(min = 3, max = 300))]
+    pub lease_s: u32,
     /// Seconds after which an order that failed is repeated; twice as many after each further failure. The
     /// default stays below the five failures that Let's Encrypt allows in an hour.
     #[schemars(range(min = 1, max = 86_400))]
@@ -172,6 +176,7 @@ impl Default for Acme {
             ca: None,
             call_timeout_ms: 30_000,
             order_timeout_s: ORDER_TIMEOUT_S,
+            lease_s: 15,
             retry_s: RETRY_S,
             retry_max_s: RETRY_MAX_S,
         }

@@ -18,8 +18,7 @@ use crate::plugins::{PluginSchemas, PluginScope, scope_of};
 use crate::reference::is_reference;
 use crate::settings::DataEncryption;
 
-/// The keys of APISIX when none are configured: public knowledge, so no protection by themselves.
-pub const DEFAULT_KEYRING: [&str; 2] = ["qeddd145sfvddff3", "edd1c9f0985e76a2"];
+pub use crate::public_keyring::DEFAULT_KEYRING;
 
 /// Bytes of a block and of the initialisation vector.
 const BLOCK_BYTES: usize = 16;

@@ -33,6 +33,7 @@ mod pem;
 pub mod plugins;
 pub mod problem;
 mod proto;
+mod public_keyring;
 pub mod reference;
 pub mod resources;
 mod rules;

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::Object;
 use super::hosts::{is_dns_name, is_record_name, texts};
 use crate::problem::{Problem, element, join, member};
+use crate::public_keyring::DEFAULT_KEYRING;
 
 /// The default pauses between orders that fail: the first, and the longest.
 pub(crate) const RETRY_S: u32 = 300;
@@ -57,12 +58,35 @@ pub(crate) fn of_document(root: &Object) -> Vec<Problem> {
         found.push(Problem::new("acme.dns", "unused", message).hint(hint));
     }
     let is_shared = root.get("store").and_then(|store| store.get("kind")) == Some(&Value::from("etcd"));
-    if acme.is_some() && is_shared {
-        let message = "gateways that share an etcd would each order certificates of their own";
-        let hint = "remove `acme`; put certificates into the store that one other program orders";
-        found.push(Problem::new("acme", "conflict", message).hint(hint));
+    if let Some(acme) = acme {
+        of_shared(root, acme, is_shared, &mut found);
     }
     found
+}
+
+/// The problems of orders that gateways on one etcd have in common, or of settings for those without one.
+fn of_shared(root: &Object, acme: &Object, is_shared: bool, found: &mut Vec<Problem>) {
+    if !is_shared {
+        if acme.contains_key("lease_s") {
+            let message = "no other gateway can take over: there is no etcd";
+            found.push(Problem::new("acme.lease_s", "unused", message).hint("remove it"));
+        }
+        return;
+    }
+    let keyring = root.get("data_encryption").and_then(|part| part.get("keyring")?.as_array());
+    // The first key seals.
+    let seals =
+        keyring.and_then(|keys| keys.first()?.as_str()).is_some_and(|key| !DEFAULT_KEYRING.contains(&key));
+    if !seals {
+        let message = "private keys that are ordered would be in etcd for everybody to read";
+        let hint = "write a key of your own as `data_encryption: {keyring: [...]}`, 16 or 32 characters that are secret, the same for all gateways";
+        found.push(Problem::new("data_encryption.keyring", "acme", message).hint(hint));
+    }
+    if root.get("store").and_then(|store| store.get("access")) == Some(&Value::from("read_only")) {
+        let message = "with `acme`, gateways tell each other through the store which proofs they give";
+        let hint = "write `access: read_write`, or remove `acme`";
+        found.push(Problem::new("store.access", "conflict", message).hint(hint));
+    }
 }
 
 fn without_settings(place: String) -> Problem {
@@ -240,9 +264,26 @@ mod tests {
                 "`auto` orders certificates for the routes of this file, and they are in a store",
             )],
         );
+        let leased = json!({"terms_agreed": true, "lease_s": 9});
+        let alone = "no other gateway can take over: there is no etcd";
+        check(json!({"acme": leased, "admin": {}}), &[("acme.lease_s", alone)]);
+        let own = json!({"keyring": ["0123456789abcdef", DEFAULT_KEYRING[0]]});
+        check(json!({"acme": leased, "store": {"kind": "etcd"}, "data_encryption": own}), &[]);
+        let open = "private keys that are ordered would be in etcd for everybody to read";
+        for keyring in
+            [json!({}), json!({"keyring": []}), json!({"keyring": [DEFAULT_KEYRING[1], "0123456789abcdef"]})]
+        {
+            check(
+                json!({"acme": good, "store": {"kind": "etcd"}, "data_encryption": keyring}),
+                &[("data_encryption.keyring", open)],
+            );
+        }
         check(
-            json!({"acme": good, "store": {"kind": "etcd"}}),
-            &[("acme", "gateways that share an etcd would each order certificates of their own")],
+            json!({"acme": good, "store": {"kind": "etcd", "access": "read_only"}, "data_encryption": own}),
+            &[(
+                "store.access",
+                "with `acme`, gateways tell each other through the store which proofs they give",
+            )],
         );
         let field = |name: &str, value: Value, place: &str, message: &str| {
             let mut acme = good.clone();

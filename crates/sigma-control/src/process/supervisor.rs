@@ -199,14 +199,6 @@ fn must_fit(source: &Source, checked: &Checked, plugins: &Plugins) -> Result<(),
     if unfit.is_empty() { Ok(()) } else { Err(source.invalid(unfit).into()) }
 }
 
-/// The certificates that are ordered, and what looks after them, if any are.
-async fn ordered(settings: &sigma_config::settings::Settings) -> (Option<Arc<Ordered>>, Option<Keeper>) {
-    match &settings.acme {
-        Some(acme) => Some(Ordered::open(acme, &settings.dns).await).unzip(),
-        None => (None, None),
-    }
-}
-
 /// Begins what goes on beside the traffic until the process ends.
 fn look_after(publisher: &Arc<Publisher>, health_file: Option<&HealthFile>, keeper: Option<Keeper>) {
     if let Some(file) = health_file {
@@ -255,7 +247,7 @@ impl Supervisor {
         let desired = |checked| Desired::new(checked, Arc::clone(&plugins.enabled) as _, keyring.clone());
         let health_file = HealthFile::of(&settings.health_file);
         let endpoints = endpoints(settings, workers, health_file.as_ref()).await;
-        let (ordered, keeper) = ordered(settings).await;
+        let (ordered, keeper) = Ordered::of(settings, store.as_ref(), &keyring).await;
         let nothing = desired(Checked::default());
         let files = Files::followed_on(Handle::current(), &settings.tls);
         let publisher = Publisher::new(nothing, endpoints, compiler, secrets, ordered.clone(), files);
@@ -403,6 +395,9 @@ impl Supervisor {
             if let Some(sharing) = &self.health_sharing {
                 sharing.hear(&event);
             }
+            if let Some(ordered) = &self.ordered {
+                ordered.hear(&event);
+            }
             self.publisher.absorb(event);
             next = self.watch.as_mut().and_then(|watch| watch.try_recv().ok());
         }
@@ -507,6 +502,9 @@ impl Supervisor {
         }
         if let Some(sharing) = &self.health_sharing {
             sharing.leave().await;
+        }
+        if let Some(ordered) = &self.ordered {
+            ordered.leave().await;
         }
         self.gateway.drain().await;
         if tokio::time::timeout(ENDING_TIMEOUT, self.node.end()).await.is_err() {

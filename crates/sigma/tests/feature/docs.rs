@@ -77,7 +77,7 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
 const OWN_PLUGIN: &str = "notice";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
-const COMMANDS: [(&str, &str, &str); 19] = [
+const COMMANDS: [(&str, &str, &str); 20] = [
     ("CONTRIBUTING.md", ".ci/bare make test", "it makes a machine of its own, as root, and takes an hour"),
     ("README.md", "make run", "what it builds is what is tested here"),
     ("README.md", "target/release:$PATH", "the same: the tests have their own build in the path"),
@@ -91,6 +91,7 @@ const COMMANDS: [(&str, &str, &str); 19] = [
     ("docs/admin-api.md", "--cacert operators.crt", "admin_tls::it_is_called_as_the_page_says"),
     ("docs/certificates.md", "sigma ctl put", "go::acme::the_page_is_true"),
     ("docs/certificates.md", "/v1/acme", "go::acme::the_page_is_true"),
+    ("docs/certificates.md", "sigma ctl acme", "go::acme::the_page_is_true"),
     ("docs/configuration-guide.md", "sigma routes", "routes_are_explained_as_the_guide_says"),
     (
         "docs/operations.md",
@@ -260,8 +261,11 @@ fn configurations_in_the_documents_are_valid() {
         issued.files(dir.path(), name);
     }
     fs::write(dir.path().join("ecdsa.ocsp"), [0x30, 0]).unwrap();
-    let mut variables =
-        vec![("INTERNAL_KEY", issued.key.as_str()), ("ADMIN_KEY", "0123456789abcdef0123456789abcdef")];
+    let mut variables = vec![
+        ("INTERNAL_KEY", issued.key.as_str()),
+        ("ADMIN_KEY", "0123456789abcdef0123456789abcdef"),
+        ("SIGMA_KEYRING", "0123456789abcdef"),
+    ];
     let secrets = ["ACME_KEY", "ACME_TSIG", "CONSUL_TOKEN", "NACOS_PASSWORD", "NACOS_SECRET"];
     variables.extend(secrets.map(|name| (name, "hush")));
     let is_valid = |text: &str| {

@@ -14,8 +14,10 @@ use sigma_net::tls::pem::Pair;
 
 use super::client::Caller;
 use super::dns::Records;
-use super::kept::{Folder, Record};
+use super::kept::Record;
 use super::order::{self, Issued, Refused, Stage};
+use super::shared::{Orders, Shared};
+use super::storage::Storage;
 use super::{Ordered, Standing, Wanted, schedule};
 use crate::serving::clock::unix_seconds;
 
@@ -24,12 +26,14 @@ const LOOK: Duration = Duration::from_secs(30);
 
 /// Looks after all certificates.
 pub(crate) struct Keeper {
-    folder: Folder,
+    storage: Storage,
     /// By ssl; also of ssls that are gone, which may come back.
     records: BTreeMap<String, Record>,
     ordered: Arc<Ordered>,
     /// The account, as long as nothing failed.
     account: Option<(Account, Caller)>,
+    /// This process was the one that orders when that was asked last.
+    has_ordered: bool,
 }
 
 /// What is to be done for an ssl.
@@ -41,27 +45,45 @@ enum Task {
 }
 
 impl Keeper {
-    pub(super) fn new(folder: Folder, records: BTreeMap<String, Record>, ordered: Arc<Ordered>) -> Keeper {
-        Keeper { folder, records, ordered, account: None }
+    pub(super) fn new(storage: Storage, records: BTreeMap<String, Record>, ordered: Arc<Ordered>) -> Keeper {
+        Keeper { storage, records, ordered, account: None, has_ordered: false }
     }
 
     /// Orders and renews until the process ends.
-    pub(crate) async fn run(mut self) {
+    pub(crate) async fn run(self) {
+        let ordered = Arc::clone(&self.ordered);
+        tokio::join!(self.keep(), ordered.attend());
+    }
+
+    async fn keep(mut self) {
+        let look = self.ordered.shared.as_ref().map_or(LOOK, |shared| shared.period());
         loop {
+            let orders = self.orders().await;
             let wanted = self.ordered.state().wanted.clone();
             let now = unix_seconds();
+            let demanded = std::mem::take(&mut self.ordered.state().demanded);
+            if let Some(wanted_now) = wanted.iter().find(|wanted| orders && demanded.contains(&wanted.ssl)) {
+                let rest = demanded.into_iter().filter(|ssl| *ssl != wanted_now.ssl);
+                self.ordered.state().demanded.extend(rest);
+                self.tell(&wanted, Some(&wanted_now.ssl), now);
+                self.attempt(wanted_now, now).await;
+                continue;
+            }
             let due =
                 wanted.iter().map(|wanted| (self.due(wanted, now), wanted)).min_by_key(|(due, _)| due.0);
             self.tell(&wanted, None, now);
             match due {
-                Some(((at, Task::Order), wanted_now)) if at <= now => {
+                Some(((at, Task::Order), wanted_now)) if orders && at <= now => {
                     self.tell(&wanted, Some(&wanted_now.ssl), now);
                     self.attempt(wanted_now, now).await;
                 }
-                Some(((at, Task::Ask), wanted)) if at <= now => self.ask(&wanted.ssl, now).await,
+                Some(((at, Task::Ask), wanted)) if orders && at <= now => self.ask(&wanted.ssl, now).await,
                 due => {
                     let at = due.map_or(i64::MAX, |((at, _), _)| at);
-                    let pause = Duration::from_secs(at.saturating_sub(now).unsigned_abs()).min(LOOK);
+                    let pause = match orders {
+                        true => Duration::from_secs(at.saturating_sub(now).unsigned_abs()).min(look),
+                        false => look,
+                    };
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
                         () = self.ordered.wishes.notified() => {}
@@ -69,6 +91,26 @@ impl Keeper {
                 }
             }
         }
+    }
+
+    /// Whether this process orders, which is to be asked again all the time where several gateways share a store.
+    async fn orders(&mut self) -> bool {
+        let Some(shared) = &self.ordered.shared else { return true };
+        let mut orders = shared.who_orders().await == Orders::This;
+        if orders && !self.has_ordered {
+            // What another one wrote before it ended may not have been told yet; nobody writes any more.
+            orders = self.ordered.catch_up().await;
+            self.account = None;
+            match orders {
+                true => tracing::info!("this gateway orders certificates for all that share its store"),
+                false => shared.leave_orders().await,
+            }
+        }
+        self.has_ordered = orders;
+        if let Some(records) = shared.records() {
+            self.records = records;
+        }
+        orders
     }
 
     /// What is to be done next for an ssl, and when.
@@ -101,21 +143,19 @@ impl Keeper {
         record.failures = record.failures.saturating_add(1);
         record.not_before =
             now + schedule::pause(&self.ordered.settings, record.failures, None, fastrand::f64());
-        let kept = self.folder.write(&record).await;
+        let kept = self.storage.write(&record).await;
         self.records.insert(wanted.ssl.clone(), record.clone());
         // What cannot be written down now could not be kept afterwards, and would be ordered again and again.
         let issued = match kept {
             Ok(()) => self.order(wanted, &record, now).await,
-            Err(error) => {
-                Err(format!("`acme.storage`: {error}; nothing is ordered that cannot be kept").into())
-            }
+            Err(error) => Err(format!("{error}; nothing is ordered that cannot be kept").into()),
         };
         match issued {
             Ok(issued) => record = self.succeeded(wanted, issued, now),
             Err(refused) => self.failed(&mut record, refused, now).await,
         }
-        if let Err(error) = self.folder.write(&record).await {
-            tracing::error!(ssl = record.ssl, %error, "acme.storage: a certificate or its state cannot be kept");
+        if let Err(error) = self.storage.write(&record).await {
+            tracing::error!(ssl = record.ssl, error, "a certificate or its state cannot be kept");
         }
         self.records.insert(wanted.ssl.clone(), record);
     }
@@ -150,9 +190,9 @@ impl Keeper {
         // The directory may have changed, and is read again with the account.
         self.account = None;
         if refused.is_stranger
-            && let Err(error) = self.folder.write_account(&self.ordered.settings.directory, &()).await
+            && let Err(error) = self.storage.write_account(&self.ordered.settings.directory, &()).await
         {
-            tracing::error!(%error, "acme.storage: an account that its authority does not know cannot be removed");
+            tracing::error!(error, "an account that its authority does not know cannot be removed");
         }
     }
 
@@ -161,23 +201,25 @@ impl Keeper {
         let challenges = Arc::clone(&self.ordered.challenges);
         let replaced = record.pair().ok().flatten().filter(|_| record.failures == 1);
         let is_same = wanted.is_met_by(record, &self.ordered.settings.directory);
-        let records = self.records_of(wanted)?;
+        let (records, shared) = (self.records_of(wanted)?, self.ordered.shared.clone());
         let ordering = async {
             let account = self.account().await?.0.clone();
             let old = replaced.filter(|_| is_same).and_then(|pair| identity(&pair));
-            let stage = Stage { challenges: &challenges, records: records.as_ref() };
+            let shared = shared.as_deref();
+            let stage = Stage { challenges: &challenges, records: records.as_ref(), shared };
             order::order(&account, wanted, old, stage, patience, now).await
         };
-        let issued = match tokio::time::timeout(patience, ordering).await {
-            Ok(issued) => issued,
-            Err(_) => Err(format!(
-                "the order took longer than {} s; see `acme.order_timeout_s`",
-                patience.as_secs()
-            )
-            .into()),
+        let late =
+            || format!("the order took longer than {} s; see `acme.order_timeout_s`", patience.as_secs());
+        let issued = tokio::select! {
+            issued = tokio::time::timeout(patience, ordering) => issued.unwrap_or_else(|_| Err(late().into())),
+            () = lost(shared.as_deref()) => Err("another gateway may order now".to_owned().into()),
         };
         if let Some(records) = records {
             records.remove().await;
+        }
+        if let Some(shared) = shared {
+            shared.withdraw().await;
         }
         issued
     }
@@ -215,8 +257,8 @@ impl Keeper {
         {
             record.renew_at = schedule::renewal(validity, Some(window), fastrand::f64());
         }
-        if let Err(error) = self.folder.write(&record).await {
-            tracing::error!(ssl, %error, "acme.storage: the time to renew cannot be kept");
+        if let Err(error) = self.storage.write(&record).await {
+            tracing::error!(ssl, error, "the time to renew cannot be kept");
         }
         self.records.insert(ssl.to_owned(), record);
     }
@@ -236,12 +278,12 @@ impl Keeper {
         let caller = caller.unwrap_or_else(|_| Err("the file of authorities cannot be read".to_owned()))?;
         let builder = Account::builder_with_http(Box::new(caller.clone()));
         let directory = &self.ordered.settings.directory;
-        match self.folder.account::<Option<AccountCredentials>>(directory).await {
+        match self.storage.account::<Option<AccountCredentials>>(directory).await {
             Ok(Some(Some(kept))) => return Ok((builder.from_credentials(kept).await?, caller)),
             Ok(_) => {}
-            Err(error) => {
-                tracing::error!(%error, "acme.storage: the account cannot be read, a new one is made")
-            }
+            // Of several gateways one would make an account after the other.
+            Err(error) if self.ordered.shared.is_some() => return Err(error.into()),
+            Err(error) => tracing::error!(error, "the account cannot be read, a new one is made"),
         }
         let contact = self.ordered.settings.email.as_ref().map(|email| format!("mailto:{email}"));
         let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
@@ -257,8 +299,8 @@ impl Keeper {
             ExternalAccountKey::new(account.key_id.clone(), &key)
         });
         let (account, kept) = builder.create(&new, directory.clone(), external.as_ref()).await?;
-        if let Err(error) = self.folder.write_account(directory, &kept).await {
-            return Err(format!("`acme.storage`: the account cannot be kept: {error}").into());
+        if let Err(error) = self.storage.write_account(directory, &kept).await {
+            return Err(format!("{error}; the account cannot be kept").into());
         }
         tracing::info!(directory, "an account was made at the authority");
         Ok((account, caller))
@@ -294,6 +336,14 @@ impl Keeper {
     }
 }
 
+/// Ready when this process orders no more; never, if there are no others.
+async fn lost(shared: Option<&Shared>) {
+    match shared {
+        Some(shared) => shared.lost().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// How its authority knows a certificate.
 fn identity(pair: &Pair) -> Option<CertificateIdentifier<'static>> {
     let (serial, key) = certificate::renewal_identity(pair.chain().first()?)?;
@@ -307,6 +357,7 @@ mod tests {
     use sigma_config::resources::{AcmeChallenge, CertificateKey};
 
     use super::*;
+    use crate::serving::acme::kept::Folder;
 
     /// 2024-01-01 and 2024-04-01.
     const LIFE: (i64, i64) = (1_704_067_200, 1_711_929_600);
@@ -322,7 +373,7 @@ mod tests {
 
     fn with(record: Option<Record>) -> Keeper {
         let records = record.into_iter().map(|record| (record.ssl.clone(), record)).collect();
-        Keeper::new(Folder::new("/nowhere".as_ref()), records, Arc::default())
+        Keeper::new(Storage::Folder(Folder::new("/nowhere".as_ref())), records, Arc::default())
     }
 
     fn issued() -> Record {
@@ -382,7 +433,7 @@ mod tests {
         let settings = Acme { directory, terms_agreed: true, ..Acme::default() };
         let folder = Folder::new(dir.path());
         let ordered = Arc::new(Ordered { settings, ..Ordered::default() });
-        let mut keeper = Keeper::new(folder.clone(), BTreeMap::new(), Arc::clone(&ordered));
+        let mut keeper = Keeper::new(Storage::Folder(folder.clone()), BTreeMap::new(), Arc::clone(&ordered));
         keeper.attempt(&wanted(&["a.test"]), 1_000).await;
         let kept = folder.read_all().await.remove("1").unwrap();
         assert_eq!((kept.failures, kept.tried_names.len()), (1, 1));
@@ -390,7 +441,7 @@ mod tests {
         // Where nothing can be written nothing is ordered.
         std::fs::write(dir.path().join("file"), "").unwrap();
         let nowhere = Folder::new(&dir.path().join("file"));
-        let mut keeper = Keeper::new(nowhere, BTreeMap::new(), ordered);
+        let mut keeper = Keeper::new(Storage::Folder(nowhere), BTreeMap::new(), ordered);
         keeper.attempt(&wanted(&["a.test"]), 1_000).await;
         let error = keeper.records["1"].last_error.clone().unwrap();
         assert!(error.contains("nothing is ordered that cannot be kept"), "{error}");

@@ -51,6 +51,11 @@ impl Record {
         Record { version: VERSION, ssl: ssl.to_owned(), ..Record::default() }
     }
 
+    /// Whether its layout is the one that is written here.
+    pub(super) fn is_known(&self) -> bool {
+        self.version == VERSION
+    }
+
     /// The certificate with its key, if there is one.
     pub(super) fn pair(&self) -> Result<Option<Pair>, String> {
         if self.cert.is_empty() {
@@ -121,9 +126,7 @@ impl Folder {
     }
 
     fn account_file(&self, directory: &str) -> PathBuf {
-        let digest = digest::digest(&digest::SHA256, directory.as_bytes());
-        let name: String = digest.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        self.path.join(format!("account-{name}.json"))
+        self.path.join(format!("{}.json", account_name(directory)))
     }
 
     async fn write_file(&self, path: PathBuf, content: &impl Serialize) -> io::Result<()> {
@@ -131,6 +134,13 @@ impl Folder {
         let written = tokio::task::spawn_blocking(move || kept_file::write(&path, &content)).await;
         written.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
+}
+
+/// The name under which the account at a directory is kept.
+pub(super) fn account_name(directory: &str) -> String {
+    let digest = digest::digest(&digest::SHA256, directory.as_bytes());
+    let name: String = digest.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    format!("account-{name}")
 }
 
 fn read_folder(folder: &Path) -> io::Result<BTreeMap<String, Record>> {
@@ -145,7 +155,7 @@ fn read_folder(folder: &Path) -> io::Result<BTreeMap<String, Record>> {
             continue;
         };
         match read_file::<Record>(&path) {
-            Ok(Some(record)) if record.version == VERSION && record.ssl == ssl => {
+            Ok(Some(record)) if record.is_known() && record.ssl == ssl => {
                 records.insert(ssl.to_owned(), record);
             }
             Ok(_) => {

@@ -2,34 +2,46 @@
 //!
 //! `keeper` is the task that looks after all of them, one order at a time. `schedule` says when something
 //! is due, and knows neither clock nor network. `order` goes through one order, over the calls of `client`;
-//! `dns` has the records that prove names.
-//! `kept` is the folder in which all of it lasts: what was tried is written down before it is tried, so that
-//! a process that ends again and again does not use up what an authority allows. [`Ordered`] is what the
-//! others see: the certificates that are there, and how orders stand.
+//! `proofs` is what the authority is answered, and `dns` has the records that prove names.
+//! `kept` is the folder in which all of it lasts, and `shared` the store of several gateways; `storage` is either.
+//! What was tried is written down before it is tried, so that a process that ends again and again does not use up
+//! what an authority allows. [`Ordered`] is what the others see: the certificates that are there, and how orders
+//! stand.
 
 mod client;
 mod dns;
 mod keeper;
 mod kept;
 mod order;
+mod proofs;
 mod schedule;
+mod shared;
+mod storage;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sigma_config::acme::Acme;
-use sigma_config::dns::Dns;
+use sigma_config::crypt::Keyring;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::{AcmeChallenge, CertificateKey, Resources, Ssl, SslType};
+use sigma_config::settings::Settings;
+use sigma_config::store::StoreKind;
 use sigma_net::tls::pem::Pair;
-use sigma_proxy::challenges::Challenges;
+use sigma_proxy::challenges::{Challenges, Expected};
 use sigma_proxy::compile::CertificateSource;
 use tokio::sync::Notify;
 
 pub(crate) use keeper::Keeper;
 use kept::{Folder, Record};
+use shared::{Heard, Shared};
+use storage::Storage;
+
+use crate::serving::clock::unix_seconds;
+use crate::store::{Event, Store};
 
 /// The certificates that were ordered, and how orders stand.
 #[derive(Default)]
@@ -43,6 +55,10 @@ pub(crate) struct Ordered {
     /// Other certificates are wanted than before.
     wishes: Notify,
     challenges: Arc<Challenges>,
+    /// Those with whom it shares a store, if there may be some.
+    shared: Option<Arc<Shared>>,
+    /// The proofs that are given for whichever of them orders.
+    given: Mutex<Vec<Expected>>,
 }
 
 #[derive(Default)]
@@ -52,7 +68,34 @@ struct State {
     /// Ssls whose certificate is not in force yet.
     fresh: BTreeSet<String>,
     standing: Vec<Standing>,
+    /// Ssls that an operator wants ordered now.
+    demanded: BTreeSet<String>,
+    /// When operators wanted that last, in Unix seconds.
+    last_demands: BTreeMap<String, i64>,
 }
+
+impl State {
+    /// Seconds until an ssl may be demanded again; None if it may be now. A clock that was set back keeps none out.
+    fn pause(&self, ssl: &str, settings: &Acme, now: i64) -> Option<i64> {
+        let last = self.last_demands.get(ssl)?;
+        let next = last + i64::from(settings.retry_s);
+        (*last..next).contains(&now).then_some(next - now)
+    }
+}
+
+/// Why a certificate is not ordered now.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unwilling {
+    #[error("no certificate is ordered for this ssl: see GET /v1/acme for those that are")]
+    Unknown,
+    #[error("it was ordered a moment ago; again in {after_s} s, see `acme.retry_s`")]
+    TooSoon { after_s: i64 },
+    #[error("the gateway that orders cannot be told: {0}")]
+    Lost(String),
+}
+
+/// How long the others are told that this process ends.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// How the order for one ssl stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,21 +130,123 @@ impl Standing {
 }
 
 impl Ordered {
-    /// Reads what an earlier process has kept. Returns the certificates, and what looks after them.
-    pub(crate) async fn open(settings: &Acme, dns: &Dns) -> (Arc<Ordered>, Keeper) {
-        let resolvers = dns.servers.iter().map(|server| server.0).collect();
-        let ordered = Arc::new(Ordered { settings: settings.clone(), resolvers, ..Ordered::default() });
-        let folder = Folder::new(&settings.storage);
-        let records = folder.read_all().await;
-        for record in records.values() {
-            match record.pair() {
-                Ok(Some(pair)) => drop(ordered.state().pairs.insert(record.ssl.clone(), pair)),
-                Ok(None) => {}
-                Err(reason) => tracing::error!(ssl = record.ssl, reason, "a kept certificate cannot be used"),
+    /// The certificates that are ordered, and what looks after them, if the settings say so. They are what an
+    /// earlier process has kept; or what the gateways have in common that share an etcd, in which `keyring` seals
+    /// private keys.
+    pub(crate) async fn of(
+        settings: &Settings,
+        store: Option<&Arc<dyn Store>>,
+        keyring: &Keyring,
+    ) -> (Option<Arc<Ordered>>, Option<Keeper>) {
+        let Some(acme) = settings.acme.clone() else { return (None, None) };
+        let is_shared = settings.store.as_ref().is_some_and(|store| store.kind == StoreKind::Etcd);
+        let lease = Duration::from_secs(acme.lease_s.into());
+        let shared =
+            |store: &Arc<dyn Store>| Arc::new(Shared::new(Arc::clone(store), keyring.clone(), lease));
+        let shared = store.filter(|_| is_shared).map(shared);
+        let resolvers = settings.dns.servers.iter().map(|server| server.0).collect();
+        let (ordered, keeper) = Ordered::open(acme, resolvers, shared).await;
+        (Some(ordered), Some(keeper))
+    }
+
+    async fn open(
+        settings: Acme,
+        resolvers: Vec<SocketAddr>,
+        shared: Option<Arc<Shared>>,
+    ) -> (Arc<Ordered>, Keeper) {
+        let ordered = Arc::new(Ordered { settings, resolvers, shared, ..Ordered::default() });
+        let folder = Folder::new(&ordered.settings.storage);
+        let (storage, records) = match &ordered.shared {
+            Some(shared) => {
+                // What is not known yet comes with the first look at the store that succeeds.
+                ordered.catch_up().await;
+                (Storage::Shared(Arc::clone(shared)), shared.records().unwrap_or_default())
+            }
+            None => {
+                let records = folder.read_all().await;
+                records.values().for_each(|record| ordered.take_in(record));
+                (Storage::Folder(folder), records)
+            }
+        };
+        // They are compiled with everything else.
+        ordered.state().fresh.clear();
+        let keeper = Keeper::new(storage, records, Arc::clone(&ordered));
+        (ordered, keeper)
+    }
+
+    /// Has the certificate of a record come into force.
+    fn take_in(&self, record: &Record) {
+        match record.pair() {
+            Ok(Some(pair)) => self.put(&record.ssl, pair),
+            Ok(None) => {}
+            Err(reason) => tracing::error!(ssl = record.ssl, reason, "a kept certificate cannot be used"),
+        }
+    }
+
+    /// The store tells something.
+    pub(crate) fn hear(&self, event: &Event) {
+        if let Some(shared) = &self.shared {
+            self.take_up(shared, shared.hear(event));
+        }
+    }
+
+    /// Reads what the store may not have told; false if it could not.
+    async fn catch_up(&self) -> bool {
+        let Some(shared) = &self.shared else { return true };
+        match shared.catch_up().await {
+            Ok(heard) => {
+                self.take_up(shared, heard);
+                true
+            }
+            Err(error) => {
+                tracing::debug!(%error, "what other gateways have ordered cannot be read");
+                false
             }
         }
-        let keeper = Keeper::new(folder, records, Arc::clone(&ordered));
-        (ordered, keeper)
+    }
+
+    /// What was heard comes into force. All who hear do so on one thread and without a pause until here, so that
+    /// a gateway does not say of proofs that it gives them before it does.
+    fn take_up(&self, shared: &Shared, heard: Vec<Heard>) {
+        for heard in heard {
+            match heard {
+                Heard::Record(record) => self.take_in(&record),
+                Heard::Demand(ssl) => self.demand(&ssl, unix_seconds()),
+                Heard::Proofs(proofs) => {
+                    let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+                    // First: an answer ends with the one that gave it, also if another gives the same.
+                    given.clear();
+                    for proof in proofs {
+                        match proof.give(&self.challenges) {
+                            Ok(expected) => given.extend(expected),
+                            Err(reason) => {
+                                tracing::error!(name = proof.name, reason, "a proof cannot be given")
+                            }
+                        }
+                    }
+                    shared.has_news();
+                }
+            }
+        }
+    }
+
+    /// Tells the others of this gateway, and hears what was not told, until the process ends.
+    async fn attend(&self) {
+        let Some(shared) = &self.shared else { return };
+        loop {
+            if shared.is_behind() {
+                self.catch_up().await;
+            }
+            shared.be_there().await;
+        }
+    }
+
+    /// The process ends: what it does for others is theirs.
+    pub(crate) async fn leave(&self) {
+        if let Some(shared) = &self.shared {
+            // Without an answer the lease ends it.
+            let _ = tokio::time::timeout(GOODBYE, shared.leave()).await;
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -115,6 +260,8 @@ impl Ordered {
         let mut state = self.state();
         if state.wanted != wanted {
             state.wanted = wanted;
+            let State { wanted, last_demands, .. } = &mut *state;
+            last_demands.retain(|ssl, _| wanted.iter().any(|wanted| wanted.ssl == *ssl));
             self.wishes.notify_one();
         }
     }
@@ -122,6 +269,9 @@ impl Ordered {
     /// Has a certificate come into force.
     fn put(&self, ssl: &str, pair: Pair) {
         let mut state = self.state();
+        if state.pairs.get(ssl).is_some_and(|known| known.is(&pair)) {
+            return;
+        }
         state.pairs.insert(ssl.to_owned(), pair);
         state.fresh.insert(ssl.to_owned());
         drop(state);
@@ -142,6 +292,38 @@ impl Ordered {
     pub(crate) fn take_fresh(&self) -> Vec<ResourceKey> {
         let fresh = std::mem::take(&mut self.state().fresh);
         fresh.into_iter().map(|ssl| ResourceKey::new(Kind::Ssl, ssl)).collect()
+    }
+
+    /// Has the certificate of an ssl ordered now, whatever is due. Of several gateways the one is told that orders.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such ssl, it was wanted a moment ago, or the others cannot be told.
+    pub(crate) async fn order_now(&self, ssl: &str, now: i64) -> Result<(), Unwilling> {
+        if !self.state().wanted.iter().any(|wanted| wanted.ssl == ssl) {
+            return Err(Unwilling::Unknown);
+        }
+        if let Some(after_s) = self.state().pause(ssl, &self.settings, now) {
+            return Err(Unwilling::TooSoon { after_s });
+        }
+        match &self.shared {
+            Some(shared) => shared.demand(ssl).await.map_err(|error| Unwilling::Lost(error.to_string()))?,
+            None => self.demand(ssl, now),
+        }
+        self.state().last_demands.insert(ssl.to_owned(), now);
+        Ok(())
+    }
+
+    fn demand(&self, ssl: &str, now: i64) {
+        let mut state = self.state();
+        // Of others there is nothing to order; of several gateways each may have been asked.
+        if state.wanted.iter().any(|wanted| wanted.ssl == ssl)
+            && state.pause(ssl, &self.settings, now).is_none()
+        {
+            state.demanded.insert(ssl.to_owned());
+            state.last_demands.insert(ssl.to_owned(), now);
+            drop(state);
+            self.wishes.notify_one();
+        }
     }
 
     fn tell(&self, standing: Vec<Standing>) {

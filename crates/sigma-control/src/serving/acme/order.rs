@@ -4,18 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use instant_acme::{
-    Account, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error, Identifier, KeyAuthorization,
-    NewOrder, Order, OrderStatus, RetryPolicy,
+    Account, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error, Identifier, NewOrder, Order,
+    OrderStatus, RetryPolicy,
 };
-use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair, RsaKeySize};
+use rcgen::{CertificateParams, DistinguishedName, KeyPair, RsaKeySize};
 use sigma_config::resources::{AcmeChallenge, CertificateKey};
 use sigma_net::tls::certificate;
 use sigma_net::tls::pem::Pair;
-use sigma_net::tls::{Identity, Offer, Resumption, ServerIdentity, Versions};
 use sigma_proxy::challenges::{Challenges, Expected};
 
 use super::Wanted;
 use super::dns::Records;
+use super::proofs::Proof;
+use super::shared::Shared;
 
 /// Largest chain in bytes, as PEM.
 const CHAIN_MAX: usize = 128 << 10;
@@ -65,6 +66,8 @@ pub(super) struct Stage<'s> {
     pub(super) challenges: &'s Arc<Challenges>,
     /// The records of this order, where names are proved by those.
     pub(super) records: Option<&'s Records>,
+    /// The other gateways, if there may be some.
+    pub(super) shared: Option<&'s Shared>,
 }
 
 /// Goes through an order. `replaces` is the certificate that the new one is for, if the authority is to
@@ -84,7 +87,7 @@ pub(super) async fn order(
     }
     let mut order = account.new_order(&new).await?;
     let asked = proofs(&mut order, wanted).await?;
-    let expected = stage.prove(&asked, wanted.challenge).await?;
+    let expected = stage.prove(&asked, patience).await?;
     have_validated(&mut order, wanted.challenge).await?;
     let policy = RetryPolicy::new().timeout(patience);
     let proved = match order.poll_ready(&policy).await {
@@ -100,13 +103,6 @@ pub(super) async fn order(
     let cert = order.poll_certificate(&policy).await?;
     let pair = accepted(&cert, &key, &wanted.names, now)?;
     Ok(Issued { cert, key, pair })
-}
-
-/// A proof that the authority asks for.
-struct Proof {
-    name: String,
-    token: String,
-    answer: KeyAuthorization,
 }
 
 /// What is to be proved: each name that is not proved yet.
@@ -129,7 +125,8 @@ async fn proofs(order: &mut Order, wanted: &Wanted) -> Result<Vec<Proof>, Refuse
             return Err(format!("the authority offers no `{kind}` for `{name}`").into());
         };
         let (token, answer) = (challenge.token.clone(), challenge.key_authorization());
-        asked.push(Proof { name, token, answer });
+        let (answer, challenge) = (answer.as_str().to_owned(), wanted.challenge);
+        asked.push(Proof { name, token, answer, challenge });
     }
     Ok(asked)
 }
@@ -150,23 +147,19 @@ async fn have_validated(order: &mut Order, challenge: AcmeChallenge) -> Result<(
 
 impl Stage<'_> {
     /// Has all proofs given from now on.
-    async fn prove(self, asked: &[Proof], challenge: AcmeChallenge) -> Result<Vec<Expected>, Refused> {
-        if challenge == AcmeChallenge::Dns01 {
-            let records = self.records.ok_or_else(|| "`acme.dns` is not set".to_owned())?;
-            let of_proof = |proof: &Proof| (proof.name.clone(), proof.answer.dns_value());
+    async fn prove(self, asked: &[Proof], patience: Duration) -> Result<Vec<Expected>, Refused> {
+        if let Some(records) = self.records {
+            let of_proof = |proof: &Proof| (proof.name.clone(), proof.record());
             records.place(&asked.iter().map(of_proof).collect::<Vec<_>>()).await?;
             return Ok(Vec::new());
         }
-        let give = |Proof { name, token, answer }: &Proof| match challenge {
-            AcmeChallenge::TlsAlpn01 => {
-                Ok(self.challenges.show(name, proof(name, answer.digest().as_ref())?))
-            }
-            _ => {
-                let given = self.challenges.expect(token, answer.as_str());
-                given.ok_or_else(|| "the authority's token is none".to_owned().into())
-            }
-        };
-        asked.iter().map(give).collect()
+        if let Some(shared) = self.shared {
+            // This gateway hears of them as all others do.
+            shared.give(asked, patience).await?;
+            return Ok(Vec::new());
+        }
+        let given: Result<Vec<_>, String> = asked.iter().map(|proof| proof.give(self.challenges)).collect();
+        Ok(given?.into_iter().flatten().collect())
     }
 }
 
@@ -176,26 +169,6 @@ fn kind(challenge: AcmeChallenge) -> ChallengeType {
         AcmeChallenge::TlsAlpn01 => ChallengeType::TlsAlpn01,
         AcmeChallenge::Dns01 => ChallengeType::Dns01,
     }
-}
-
-/// Who proves a name to an authority that shakes hands for it (RFC 8737 §3): nobody else would believe it.
-fn proof(name: &str, digest: &[u8]) -> Result<ServerIdentity, String> {
-    let made = || {
-        let key = KeyPair::generate()?;
-        let mut params = CertificateParams::new(vec![name.to_owned()])?;
-        params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
-        Ok::<_, rcgen::Error>((params.self_signed(&key)?.der().clone(), key.serialize_pem()))
-    };
-    let (cert, key) = made().map_err(|error| format!("no proof can be made: {error}"))?;
-    let pair = Pair::proof(cert, &key).map_err(|error| error.to_string())?;
-    let identity = Identity {
-        pairs: vec![pair],
-        versions: Versions::ALL,
-        offer: Offer::default(),
-        client_auth: None,
-        resumption: Resumption::Off,
-    };
-    ServerIdentity::new(identity).map_err(|error| error.to_string())
 }
 
 /// What an authority said about the names of an order that it refused.

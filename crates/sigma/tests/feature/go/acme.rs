@@ -17,6 +17,7 @@ use crate::tls::{Authority, ask, run, shake};
 use crate::{PATIENCE, SIGMA};
 
 mod dns;
+mod shared;
 
 const PEBBLE: &str = "github.com/letsencrypt/pebble/v2/cmd/pebble@v2.10.1";
 const NAMES: &str = "github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv@v2.10.1";
@@ -162,6 +163,11 @@ pub(crate) fn ask_by(gateway: &Gateway, pebble: &Pebble, name: &str) -> Result<S
     })
 }
 
+/// The serial number of the certificate that was shown.
+fn serial_of(stream: sigma_net::stream::Stream) -> String {
+    certificate::serial(&stream.tls().unwrap().peer_chain[0]).unwrap()
+}
+
 fn kept(gateway: &Gateway, ssl: &str) -> std::path::PathBuf {
     gateway.dir().join("acme/certificates").join(format!("{ssl}.json"))
 }
@@ -279,7 +285,8 @@ fn the_page_is_true() {
     let stored =
         json!({ "store": { "kind": "embedded", "path": "{dir}/data" }, "admin": { "address": "{admin}" } });
     let mut whole: Value =
-        serde_json::from_str(&config(&pebble, &origin, json!({}), json!({}), stored)).unwrap();
+        serde_json::from_str(&config(&pebble, &origin, json!({ "retry_s": 3_600 }), json!({}), stored))
+            .unwrap();
     for section in ["routes", "global_rules"] {
         whole.as_object_mut().unwrap().remove(section);
     }
@@ -295,6 +302,23 @@ fn the_page_is_true() {
     let shown =
         r#"{"ssl":"shop","names":["shop.example.com"],"state":"valid","failures":0,"last_error":null}"#;
     assert_eq!(text_of(&paste(gateway.dir(), &view, &[])).trim(), shown);
+    let handshake =
+        || run(async { shake(&gateway, &pebble.client(), "shop.example.com").await.map(serial_of) });
+    let at_control = |command: &str| {
+        let command = command.replace("127.0.0.1:9090", &gateway.control_address().to_string());
+        text_of(&paste(gateway.dir(), &command, &[]))
+    };
+    let listed = at_control(&block(PAGE, "sh", "sigma ctl acme --control"));
+    assert!(listed.contains("shop.example.com") && listed.contains("valid"), "{listed}");
+    assert!(until(PATIENCE, || handshake().is_ok()), "{}", gateway.stderr());
+    let (former, order) = (handshake(), block(PAGE, "sh", "sigma ctl acme order"));
+    assert!(at_control(&order).contains("ssls/shop: ordering"));
+    assert!(until(PATIENCE, || handshake() != former), "{}", gateway.stderr());
+    assert!(at_control(&order).contains("429: it was ordered a moment ago"));
+    assert!(
+        at_control("sigma ctl acme order other.test --control http://127.0.0.1:9090")
+            .contains("no certificate is ordered")
+    );
     // The key is in no answer, nor in what the gateway says.
     let kept = read(&kept(&gateway, "shop"));
     let secret = kept["key"].as_str().unwrap().lines().nth(1).unwrap();

@@ -1,0 +1,175 @@
+//! Which of several gateways orders: the one that holds a key of their store.
+//!
+//! The key goes with its lease. Whatever the holder writes depends on the revision of the key, so that one that was
+//! away for longer than it knows writes nothing any more.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::Mutex;
+
+use crate::store::{Condition, Store, StoreError, Transaction, Write};
+
+/// Of the lease, the part that the holder does not count on: the store's clock and its way there.
+const RESERVE: f64 = 0.2;
+
+/// The lease is renewed so often within its time.
+const RENEWALS: u32 = 3;
+
+/// The right to order, as one gateway sees it.
+pub(super) struct Lead {
+    store: Arc<dyn Store>,
+    key: String,
+    /// Who holds it, for people who look into the store.
+    holder: Bytes,
+    lease: Duration,
+    held: Mutex<Option<Held>>,
+}
+
+#[derive(Clone, Copy)]
+struct Held {
+    /// The fencing value: what the store counts when the key was last written.
+    revision: u64,
+    renewed: Instant,
+}
+
+impl Lead {
+    pub(super) fn new(store: Arc<dyn Store>, key: String, holder: Bytes, lease: Duration) -> Lead {
+        Lead { store, key, holder, lease, held: Mutex::default() }
+    }
+
+    /// How long a holder may wait until it asks for more.
+    pub(super) fn period(&self) -> Duration {
+        self.lease / RENEWALS
+    }
+
+    /// Takes the lead if nobody has it, and renews it if it is time. Returns whether this gateway has it.
+    pub(super) async fn hold(&self) -> bool {
+        self.hold_at(Instant::now()).await
+    }
+
+    async fn hold_at(&self, now: Instant) -> bool {
+        let mut held = self.held.lock().await;
+        *held = held.filter(|held| self.is_valid(held, now));
+        let condition = match &*held {
+            Some(held) if now.duration_since(held.renewed) < self.period() => return true,
+            Some(held) => Condition::ModifiedAt { key: self.key.clone(), revision: held.revision },
+            None => Condition::Absent { key: self.key.clone() },
+        };
+        let write = Write::Put { key: self.key.clone(), value: self.holder.clone(), ttl: Some(self.lease) };
+        let written =
+            self.store.commit(Transaction { conditions: vec![condition], writes: vec![write] }).await;
+        match written {
+            // The lease counts from before the store was asked.
+            Ok(revision) => *held = Some(Held { revision, renewed: now }),
+            Err(StoreError::Conflict) => *held = None,
+            // Whether it was written is not known: what is held ends when its lease does.
+            Err(_) => {}
+        }
+        held.is_some()
+    }
+
+    /// Ready when this gateway has lost the lead; it is renewed until then.
+    pub(super) async fn lost(&self) {
+        while self.hold().await {
+            tokio::time::sleep(self.period() / 2).await;
+        }
+    }
+
+    /// Writes, if this gateway has the lead at that moment.
+    ///
+    /// # Errors
+    /// Returns `Conflict` if it has not.
+    pub(super) async fn commit(&self, writes: Vec<Write>) -> Result<u64, StoreError> {
+        self.commit_at(Instant::now(), writes).await
+    }
+
+    async fn commit_at(&self, now: Instant, writes: Vec<Write>) -> Result<u64, StoreError> {
+        // Nobody renews it meanwhile.
+        let held = self.held.lock().await;
+        let held = held.filter(|held| self.is_valid(held, now)).ok_or(StoreError::Conflict)?;
+        let condition = Condition::ModifiedAt { key: self.key.clone(), revision: held.revision };
+        self.store.commit(Transaction { conditions: vec![condition], writes }).await
+    }
+
+    /// Gives the lead to whoever wants it.
+    pub(super) async fn resign(&self) {
+        let mut held = self.held.lock().await;
+        let Some(held) = held.take() else { return };
+        let condition = Condition::ModifiedAt { key: self.key.clone(), revision: held.revision };
+        let writes = vec![Write::Delete { key: self.key.clone() }];
+        // Without an answer the lease ends it.
+        let _ = self.store.commit(Transaction { conditions: vec![condition], writes }).await;
+    }
+
+    fn is_valid(&self, held: &Held, now: Instant) -> bool {
+        now.duration_since(held.renewed) < self.lease.mul_f64(1.0 - RESERVE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::memory::Memory;
+
+    const KEY: &str = "data_plane/acme/leader";
+
+    fn gateway(store: &Arc<Memory>, lease: Duration) -> Lead {
+        Lead::new(Arc::clone(store) as _, KEY.to_owned(), Bytes::from_static(b"{}"), lease)
+    }
+
+    fn put(key: &str) -> Vec<Write> {
+        vec![Write::Put { key: key.to_owned(), value: Bytes::new(), ttl: None }]
+    }
+
+    #[tokio::test]
+    async fn one_leads_and_only_its_writes_count() {
+        let store = Arc::new(Memory::default());
+        let long = Duration::from_secs(3_600);
+        let (one, two) = (gateway(&store, long), gateway(&store, long));
+        assert_eq!(one.commit(put("x")).await, Err(StoreError::Conflict));
+        assert!(one.hold().await && one.hold().await);
+        assert!(!two.hold().await);
+        assert!(one.commit(put("x")).await.is_ok());
+        assert_eq!(two.commit(put("x")).await, Err(StoreError::Conflict));
+        one.resign().await;
+        assert_eq!(one.commit(put("x")).await, Err(StoreError::Conflict));
+        assert!(two.hold().await);
+        // Its key is taken away, and given to another one, before it knows.
+        let writes = vec![Write::Delete { key: KEY.to_owned() }];
+        store.commit(Transaction { conditions: Vec::new(), writes }).await.unwrap();
+        assert!(one.hold().await);
+        assert_eq!(two.commit(put("y")).await, Err(StoreError::Conflict));
+        assert!(store.get("y").await.unwrap().is_none());
+    }
+
+    /// A store without a clock: the lease ends here, and is there still.
+    #[tokio::test]
+    async fn a_lease_that_is_over_counts_no_more() {
+        let store = Arc::new(Memory::default());
+        let one = gateway(&store, Duration::from_secs(15));
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        assert!(one.hold_at(start).await);
+        assert!(one.commit_at(at(11), put("x")).await.is_ok());
+        assert_eq!(one.commit_at(at(12), put("x")).await, Err(StoreError::Conflict));
+        // The key is there, and is not known to be its own.
+        assert!(!one.hold_at(at(12)).await);
+        assert_eq!(one.commit(put("x")).await, Err(StoreError::Conflict));
+    }
+
+    #[tokio::test]
+    async fn a_lease_is_renewed_while_it_is_held() {
+        let store = Arc::new(Memory::default());
+        let one = gateway(&store, Duration::from_secs(15));
+        let start = Instant::now();
+        let mut written = Vec::new();
+        for second in 0..12 {
+            assert!(one.hold_at(start + Duration::from_secs(second)).await);
+            written.push(store.get(KEY).await.unwrap().unwrap().modified);
+        }
+        assert_eq!(written, [1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3]);
+        assert!(one.commit_at(start + Duration::from_secs(20), put("x")).await.is_ok());
+    }
+}
