@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use http::StatusCode;
 use serde_json::{Value, json};
 use sigma_config::discovery::Registry;
 use sigma_config::kind::{Kind, ResourceKey};
@@ -24,7 +25,7 @@ use sigma_upstream::health::checker::TargetStatus;
 use sigma_upstream::health::{NodeState, Standing, State};
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, Revisions};
+use crate::operators::control_api::{Asked, HealthReport, InForce, Inspect, NO_ORDERS, Revisions};
 use crate::operators::{certificates, orders as order_measures, registries};
 use crate::serving::acme as orders;
 use crate::serving::clock::unix_seconds;
@@ -222,6 +223,21 @@ impl Inspect for Running {
 
     fn orders(&self) -> Option<Vec<Value>> {
         Some(self.standing()?.iter().map(orders::Standing::shown).collect())
+    }
+
+    fn order_now(&self, ssl: &str) -> Asked<'_, Result<(), (StatusCode, String)>> {
+        let (ordered, ssl) = (self.publisher.state().ordered.clone(), ssl.to_owned());
+        Box::pin(async move {
+            let ordered = ordered.ok_or_else(|| (StatusCode::NOT_FOUND, NO_ORDERS.to_owned()))?;
+            ordered.order_now(&ssl, unix_seconds()).await.map_err(|refused| {
+                let status = match refused {
+                    orders::Unwilling::Unknown => StatusCode::NOT_FOUND,
+                    orders::Unwilling::TooSoon { .. } => StatusCode::TOO_MANY_REQUESTS,
+                    orders::Unwilling::Lost(_) => StatusCode::SERVICE_UNAVAILABLE,
+                };
+                (status, refused.to_string())
+            })
+        })
     }
 
     fn revisions(&self) -> Revisions {

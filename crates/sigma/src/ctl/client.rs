@@ -106,6 +106,17 @@ impl Client {
         serde_json::from_str(&text).context("the answer is no JSON; is this a Control API?")
     }
 
+    /// Asks a Control API which certificates are ordered.
+    pub(crate) async fn orders(&self) -> Result<Value> {
+        let (_, text) = self.send(self.http.get(format!("{}/v1/acme", self.base))).await?;
+        serde_json::from_str(&text).context("the answer is no JSON; is this a Control API?")
+    }
+
+    /// Has the certificate of an ssl ordered now, by a Control API.
+    pub(crate) async fn order_now(&self, ssl: &str) -> Result<()> {
+        self.send(self.http.post(format!("{}/v1/acme/{ssl}/order", self.base))).await.map(drop)
+    }
+
     /// Asks a Control API for the nodes of an upstream, or of all.
     pub(crate) async fn nodes(&self, upstream: Option<&str>) -> Result<Value> {
         let path = upstream.map_or_else(String::new, |upstream| format!("/{}", upstream.trim_matches('/')));

@@ -4,6 +4,7 @@ mod certificates;
 mod client;
 mod document;
 mod identity;
+mod orders;
 mod output;
 
 use std::path::PathBuf;
@@ -158,6 +159,14 @@ enum Verb {
         #[arg(value_name = "URL", default_value = "http://127.0.0.1:9090")]
         control: Vec<String>,
     },
+    /// List the certificates that gateways order by themselves: their state, the next try and the last error
+    Acme {
+        #[command(subcommand)]
+        act: Option<orders::Act>,
+        /// A Control API; gateways on one etcd know the same, and any of them takes an order
+        #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090", global = true)]
+        control: Vec<String>,
+    },
     /// List what gateways cannot serve as it was written, and why, asked of their Control APIs
     Quarantine {
         /// A Control API
@@ -231,6 +240,14 @@ async fn run(ctl: Ctl) -> Result<ExitCode> {
         Verb::NodeState { upstream, node, state, control } => {
             for control in control {
                 set_node_state(&control, &upstream, &node, &state).await?;
+            }
+        }
+        Verb::Acme { act: None, control } => {
+            return orders::list(&control, form.unwrap_or(Form::Table)).await;
+        }
+        Verb::Acme { act: Some(orders::Act::Order { name }), control } => {
+            for control in control {
+                orders::order(&control, &name).await?;
             }
         }
         Verb::Quarantine { control } => return quarantine(&control, form.unwrap_or(Form::Table)).await,

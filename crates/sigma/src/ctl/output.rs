@@ -135,6 +135,29 @@ pub(crate) fn print_certificates(form: Form, certificates: &[Value]) -> Result<(
     Ok(())
 }
 
+/// Prints the certificates that nodes order.
+pub(crate) fn print_orders(form: Form, orders: &[Value]) -> Result<()> {
+    if form != Form::Table {
+        return print(form, &Value::Array(orders.to_vec()));
+    }
+    let row = |one: &Value| {
+        let mut row: Vec<String> =
+            ["node", "ssl", "names", "state"].iter().map(|column| text(&one[*column])).collect();
+        row.extend([date(&one["not_after"]), moment(&one["next_attempt"]), text(&one["last_error"])]);
+        row
+    };
+    let names = ["NODE", "SSL", "NAMES", "STATE", "EXPIRES", "NEXT TRY", "LAST ERROR"];
+    print!("{}", table(&names, orders.iter().map(row).collect()));
+    Ok(())
+}
+
+/// A time in Unix seconds, to the second.
+fn moment(seconds: &Value) -> String {
+    let Some(seconds) = seconds.as_i64() else { return String::new() };
+    let clock = Clock::new(u64::try_from(seconds).unwrap_or(0).saturating_mul(1000));
+    String::from_utf8_lossy(&clock.time_iso8601()[..19]).into_owned()
+}
+
 /// The day of a time in Unix seconds.
 fn date(seconds: &Value) -> String {
     let Some(seconds) = seconds.as_i64() else { return String::new() };

@@ -67,6 +67,12 @@ pub trait Inspect: Send + Sync {
     /// How the orders of certificates stand; None if none are ordered.
     fn orders(&self) -> Option<Vec<Value>>;
 
+    /// Has the certificate of an ssl ordered now.
+    ///
+    /// # Errors
+    /// Returns an error if that cannot be; its status is the reason's kind.
+    fn order_now(&self, ssl: &str) -> Asked<'_, Result<(), (StatusCode, String)>>;
+
     /// Which revision is served, and what of the store is not.
     fn revisions(&self) -> Revisions;
 
@@ -161,6 +167,7 @@ pub fn router(state: ControlState) -> Router {
         .route("/v1/revision", get(revision))
         .route("/v1/certificates", get(certificates))
         .route("/v1/acme", get(orders))
+        .route("/v1/acme/{ssl}/order", post(order_now))
         .route("/v1/discovery/{type}/dump", get(registry_dump))
         .route("/v1/discovery/{type}/show_dump_file", get(registry_file))
         .fallback(async || refusal(StatusCode::NOT_FOUND, "not found"))
@@ -168,6 +175,9 @@ pub fn router(state: ControlState) -> Router {
         .method_not_allowed_fallback(async || refusal(StatusCode::NOT_FOUND, "not found"))
         .with_state(Arc::new(state))
 }
+
+/// What is said where nothing is ordered.
+pub(crate) const NO_ORDERS: &str = "no certificates are ordered: `acme` is not set";
 
 type Control = State<Arc<ControlState>>;
 
@@ -408,7 +418,14 @@ fn unix_seconds(time: SystemTime) -> u64 {
 async fn orders(State(state): Control) -> Response {
     match state.inspect.orders() {
         Some(orders) => found(&orders.into()),
-        None => refusal(StatusCode::NOT_FOUND, "no certificates are ordered: `acme` is not set"),
+        None => refusal(StatusCode::NOT_FOUND, NO_ORDERS),
+    }
+}
+
+async fn order_now(State(state): Control, Path(ssl): Path<String>) -> Response {
+    match state.inspect.order_now(&ssl).await {
+        Ok(()) => answer(StatusCode::ACCEPTED, &json!({"ssl": ssl, "state": "ordering"})),
+        Err((status, reason)) => refusal(status, reason),
     }
 }
 

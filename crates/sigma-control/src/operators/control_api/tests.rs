@@ -56,6 +56,14 @@ impl Inspect for Fake {
         Some(vec![json!({"ssl": "1", "state": "valid"})])
     }
 
+    fn order_now(&self, ssl: &str) -> Asked<'_, Result<(), (StatusCode, String)>> {
+        let result = match ssl {
+            "1" => Ok(()),
+            _ => Err((StatusCode::NOT_FOUND, format!("no certificate is ordered for ssls/{ssl}"))),
+        };
+        Box::pin(std::future::ready(result))
+    }
+
     fn revisions(&self) -> Revisions {
         let since = SystemTime::UNIX_EPOCH + Duration::from_secs(5);
         Revisions {
@@ -177,6 +185,8 @@ async fn what_is_served_is_told() {
     check("GET /v1/discovery/eureka/show_dump_file", 503, error("no disk")).await;
     check("GET /v1/discovery/dns/show_dump_file", 404, error("not found")).await;
     check("GET /v1/discovery/zookeeper/dump", 404, error("not found")).await;
+    check("POST /v1/acme/1/order", 202, json!({"ssl": "1", "state": "ordering"})).await;
+    check("POST /v1/acme/2/order", 404, error("no certificate is ordered for ssls/2")).await;
     check("GET /v1/discovery/consul_kv/dump", 200, json!({"config": {}, "services": {"web": []}})).await;
     let revision = json!({
         "revision": 7,

@@ -1,0 +1,88 @@
+//! `sigma ctl acme`: the certificates that gateways order by themselves.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::client::Client;
+use super::output::{self, Form};
+
+/// What is done beside listing them.
+#[derive(Debug, Subcommand)]
+pub(super) enum Act {
+    /// Have a certificate ordered now, whatever is due: for example because its key was stolen
+    Order {
+        /// The id of its ssl, or a name that it is for
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+}
+
+/// Lists the orders of gateways.
+pub(super) async fn list(controls: &[String], form: Form) -> Result<ExitCode> {
+    let mut rows = Vec::new();
+    let mut all_answered = true;
+    for control in controls {
+        match Client::new(Some(control.clone()), None)?.orders().await {
+            Ok(found) => rows.extend(found.as_array().into_iter().flatten().cloned().map(|mut one| {
+                one["node"] = control.as_str().into();
+                one
+            })),
+            Err(error) => {
+                all_answered = false;
+                rows.push(json!({"node": control, "last_error": format!("{error:#}")}));
+            }
+        }
+    }
+    output::print_orders(form, &rows)?;
+    Ok(if all_answered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Has one ordered.
+pub(super) async fn order(control: &str, name: &str) -> Result<()> {
+    let client = Client::new(Some(control.to_owned()), None)?;
+    let known = client.orders().await.with_context(|| control.to_owned())?;
+    let meant: Vec<&str> = meant(&known, name);
+    if meant.is_empty() {
+        bail!("{control}: no certificate is ordered for `{name}`; `sigma ctl acme` lists those that are");
+    }
+    for ssl in meant {
+        client.order_now(ssl).await.with_context(|| control.to_owned())?;
+        println!("{control}: ssls/{ssl}: ordering");
+    }
+    Ok(())
+}
+
+/// The ssls with this id, or else those for this name.
+fn meant<'k>(known: &'k Value, name: &str) -> Vec<&'k str> {
+    let all = || known.as_array().into_iter().flatten();
+    let is_for = |one: &&Value| {
+        let names = one["names"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        names.into_iter().any(|known| known.eq_ignore_ascii_case(name))
+    };
+    match all().find(|one| one["ssl"] == name) {
+        Some(one) => one["ssl"].as_str().into_iter().collect(),
+        None => all().filter(is_for).filter_map(|one| one["ssl"].as_str()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ssl_is_meant_by_its_id_or_a_name() {
+        let known = json!([
+            {"ssl": "1", "names": ["a.test", "b.test"]},
+            {"ssl": "2", "names": ["a.test"]},
+            {"ssl": "b.test", "names": ["c.test"]},
+        ]);
+        let check = |name: &str, expected: &[&str]| assert_eq!(meant(&known, name), expected, "{name}");
+        check("1", &["1"]);
+        check("A.test", &["1", "2"]);
+        check("b.test", &["b.test"]);
+        check("d.test", &[]);
+    }
+}
