@@ -50,6 +50,10 @@ const BANS: &[Ban] = &[
                 "written when keys are changed, hours apart, else only read, once for each handshake",
             ),
             (
+                "crates/sigma-net/src/tls/inquiry.rs",
+                "written when a client's certificate is seen for the first time, else only read, once for each handshake with one",
+            ),
+            (
                 "crates/sigma-net/src/tls/staple.rs",
                 "written when a responder has said something new, else only read, once for each handshake",
             ),

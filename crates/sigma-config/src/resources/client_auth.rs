@@ -23,6 +23,9 @@ pub struct SslClient {
     /// Lists of the certificates that their authorities have revoked; unset: nobody looks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crl: Option<Box<SslCrl>>,
+    /// Responders that are asked whether a client's own certificate was revoked; unset: nobody is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ocsp: Option<Box<SslOcsp>>,
 }
 
 fn default_depth() -> u32 {
@@ -40,14 +43,14 @@ pub enum CrlVerify {
     Leaf,
 }
 
-/// What counts where the lists say nothing.
+/// What counts where nothing is said of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WithoutAnswer {
     /// The client is refused.
     #[default]
     Refuse,
-    /// The client is let in, as if nothing was revoked.
+    /// The client is let in, as if it was not revoked.
     Allow,
 }
 
@@ -80,6 +83,55 @@ pub struct SslCrl {
     /// What counts where the list of an issuer is past its next update.
     #[serde(default)]
     pub when_stale: WithoutAnswer,
+}
+
+/// Responders (OCSP, RFC 6960) that say whether a client's own certificate was revoked. They are asked while the
+/// first connection of the client waits, and then beside the traffic.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct SslOcsp {
+    /// Where to ask: `http://` (answers are signed) or `https://`; unset: where each certificate says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^https?://."))]
+    pub responder: Option<String>,
+    /// What counts for a certificate of which nobody says anything that can be used: the responder is away, or there
+    /// is none. One that a responder does not know is refused in any case.
+    pub when_missing: WithoutAnswer,
+    /// Seconds after which a responder is asked anew about a certificate that is in use; earlier where its answer
+    /// is about to run out.
+    #[schemars(range(min = 1, max = 604_800))]
+    pub cache_ttl: u32,
+    /// Milliseconds that a connection waits for the first answer, within the time of its handshake.
+    #[schemars(range(min = 1, max = 60_000))]
+    pub wait_ms: u32,
+    /// Milliseconds for one answer.
+    #[schemars(range(min = 100, max = 60_000))]
+    pub timeout_ms: u32,
+    /// Largest answer in bytes.
+    #[schemars(range(min = 1_024, max = 1_048_576))]
+    pub max_bytes: u32,
+    /// Seconds after which a responder is asked again that gave no good answer; twice as many after each further
+    /// failure, up to five minutes.
+    #[schemars(range(min = 1, max = 86_400))]
+    pub retry_s: u32,
+    /// Most certificates of which something is known at a time, about 1 KiB each. Of others nothing is said.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_certificates: u32,
+}
+
+impl Default for SslOcsp {
+    fn default() -> Self {
+        SslOcsp {
+            responder: None,
+            when_missing: WithoutAnswer::Refuse,
+            cache_ttl: 3_600,
+            wait_ms: 3_000,
+            timeout_ms: 5_000,
+            max_bytes: 64 << 10,
+            retry_s: 5,
+            max_certificates: 10_000,
+        }
+    }
 }
 
 fn default_interval() -> u32 {

@@ -36,7 +36,7 @@ pub use balancing::{
     AffinityCookie, CrossSite, OnGone, SelectorFallback, SessionAffinity, SlowStart, StickTable,
     SubsetFallback, SubsetSelector, Subsets, UpstreamMember, ZoneAware,
 };
-pub use client_auth::{CrlVerify, SslClient, SslCrl, WithoutAnswer};
+pub use client_auth::{CrlVerify, SslClient, SslCrl, SslOcsp, WithoutAnswer};
 pub use consumer::{Consumer, ConsumerGroup, Credential};
 pub(crate) use consumer::{ConsumerItem, split_credential};
 pub use node_states::NodeState;

@@ -4,12 +4,13 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sigma_config::resources::SslCrl;
+use sigma_config::resources::{SslCrl, SslOcsp};
 use sigma_config::tls::Tls;
-use sigma_net::tls::{Authorities, CertificateDer, RevocationLists, Staple};
+use sigma_net::tls::{Authorities, CertificateDer, Inquiries, RevocationLists, Staple};
 use sigma_proxy::compile::{FileSource, StapleWish};
 use tokio::runtime::Handle;
 
+use super::inquiries::Inquirers;
 use super::published::Folder;
 use super::revocation::Revocations;
 use super::stapling::Staplings;
@@ -21,6 +22,8 @@ pub(crate) struct Files {
     authorities: Vec<(Option<PathBuf>, Authorities)>,
     /// Lists of revoked certificates.
     revocation: Revocations,
+    /// What is asked about certificates of clients.
+    inquirers: Inquirers,
     /// What is stapled to certificates.
     stapling: Staplings,
 }
@@ -31,7 +34,12 @@ impl Files {
     pub(crate) fn followed_on(runtime: Handle, tls: &Tls) -> Files {
         let folder = tls.folder().map(|path| Folder::open(path));
         let revocation = Revocations::followed_on(runtime.clone(), folder.clone());
-        Files { authorities: Vec::new(), revocation, stapling: Staplings::followed_on(runtime, folder) }
+        Files {
+            authorities: Vec::new(),
+            revocation,
+            inquirers: Inquirers::asking_on(runtime.clone()),
+            stapling: Staplings::followed_on(runtime, folder),
+        }
     }
 }
 
@@ -59,6 +67,10 @@ impl FileSource for Files {
 
     fn revocation(&mut self, crl: &SslCrl, authorities: &[CertificateDer<'static>]) -> Arc<RevocationLists> {
         self.revocation.lists(crl, authorities)
+    }
+
+    fn inquiries(&mut self, ocsp: &SslOcsp, authorities: &[CertificateDer<'static>]) -> Arc<Inquiries> {
+        self.inquirers.inquiries(ocsp, authorities)
     }
 
     fn staple(&mut self, chain: &[CertificateDer<'static>], wish: &StapleWish<'_>) -> Option<Arc<Staple>> {

@@ -4,7 +4,7 @@
 //! `publisher` compiles what changed. What compiling needs from outside comes from `endpoints` (names
 //! resolved, health checked), `revealed` (what `secret` looked up for what `references` found) and
 //! `files`, with lists of revoked certificates from `revocation` and what is stapled to others from `stapling`, both
-//! of which `published` fetches and keeps; certificates that the gateway orders itself come from `acme`. `trial` compiles what is not stored yet. `expiry` watches the certificates in force.
+//! of which `published` fetches and keeps, and who asks about clients' from `inquiries`; certificates that the gateway orders itself come from `acme`. `trial` compiles what is not stored yet. `expiry` watches the certificates in force.
 
 pub(crate) mod acme;
 pub(crate) mod clock;
@@ -16,6 +16,7 @@ pub(crate) mod files;
 pub(crate) mod geo_files;
 pub(crate) mod health_file;
 pub(crate) mod health_sharing;
+pub(crate) mod inquiries;
 pub(crate) mod plugins;
 pub(crate) mod published;
 pub(crate) mod publisher;

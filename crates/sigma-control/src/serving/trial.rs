@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 use sigma_config::kind::{Kind, ResourceKey};
-use sigma_config::resources::{self, SslCrl};
+use sigma_config::resources::{self, SslCrl, SslOcsp};
 use sigma_config::settings::Settings;
 use sigma_config::{Problem, stored};
-use sigma_net::tls::{Authorities, CertificateDer, ClientTls, RevocationLists, Staple};
+use sigma_net::tls::{Authorities, CertificateDer, ClientTls, Inquiries, RevocationLists, Staple};
 use sigma_plugin::Roster;
 use sigma_proxy::compile::{
     CertificateSource, EndpointSource, FileSource, NoCertificates, NoSecrets, Sources, StapleWish, try_out,
@@ -89,6 +89,10 @@ impl FileSource for Untouched<'_> {
 
     fn revocation(&mut self, _: &SslCrl, _: &[CertificateDer<'static>]) -> Arc<RevocationLists> {
         Arc::default()
+    }
+
+    fn inquiries(&mut self, _: &SslOcsp, _: &[CertificateDer<'static>]) -> Arc<Inquiries> {
+        Arc::new(Inquiries::unanswered())
     }
 
     fn staple(&mut self, _: &[CertificateDer<'static>], _: &StapleWish<'_>) -> Option<Arc<Staple>> {

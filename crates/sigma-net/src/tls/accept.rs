@@ -146,7 +146,7 @@ pub async fn accept(
         let mut socket = socket;
         let Hello { bytes: hello, name, order, asks_proof } =
             read_hello(&mut socket, early, options.hello_bytes).await?;
-        let _place = handshakes.place().await;
+        let place = handshakes.place().await;
         let proof = options.proofs.as_ref().filter(|_| asks_proof).zip(name.as_deref());
         let proof = proof.and_then(|(proofs, name)| proofs.get(&name.to_ascii_lowercase()));
         let is_proof = proof.is_some();
@@ -182,7 +182,13 @@ pub async fn accept(
             // The authority has seen what it asked for, and nothing may follow (RFC 8737 §3).
             return Err(HandshakeError::Proved);
         }
-        let facts = server_facts(&mut socket, &mut session, identity, name)?;
+        drop(place);
+        let mut facts = Facts::of(session.common());
+        if let Some(auth) = identity.client_auth().filter(|auth| auth.inquires()) {
+            // On the heap, for the sake of all handshakes that ask nobody.
+            facts.inquiry = Box::pin(auth.inquire(&facts.peer_chain)).await;
+        }
+        let facts = judged(&mut socket, &mut session, facts, identity, name)?;
         let facts = Facts { revision, ja4, ..facts };
         Ok(Stream::Tls(Box::new(TlsStream::new(socket, session, facts))))
     };
@@ -278,24 +284,28 @@ async fn read_hello(socket: &mut Stream, early: &[u8], limit: usize) -> Result<H
     .map(|(name, order, asks_proof)| Hello { bytes: hello, name, order, asks_proof })
 }
 
-fn server_facts(
+/// Completes the facts, of which the client's certificate may be one that is not let in.
+fn judged(
     socket: &mut Stream,
     session: &mut Session,
+    mut facts: Facts,
     identity: Arc<ServerIdentity>,
     name: Option<Arc<str>>,
 ) -> Result<Facts, HandshakeError> {
-    let mut facts = Facts::of(session.common());
     if let Some(auth) = identity.client_auth() {
         // A full handshake with the demand has just judged it. A session that goes on from an
         // earlier one is judged again: the certificate may have run out since.
         facts.client_certificate = match auth.demand() {
-            Demand::Required if !facts.is_resumed => ClientCertificate::Verified,
+            Demand::Required if !facts.is_resumed && !auth.inquires() => ClientCertificate::Verified,
             _ => auth.judge(&facts.peer_chain),
         };
         if auth.demand() == Demand::Required && facts.client_certificate != ClientCertificate::Verified {
             session.close();
             let _ = poll_drain(socket, session, &mut Context::from_waker(Waker::noop()));
-            let error = rustls::CertificateError::Expired.into();
+            let error = match auth.inquires() {
+                true => rustls::CertificateError::UnknownRevocationStatus.into(),
+                false => rustls::CertificateError::Expired.into(),
+            };
             return Err(HandshakeError::Protocol(error));
         }
     }

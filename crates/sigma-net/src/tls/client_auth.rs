@@ -11,7 +11,7 @@ use rustls::{
 };
 use webpki::{EndEntityCert, KeyUsage, RevocationOptions};
 
-use super::{CertificateDer, ClientCertificate, PROVIDER, Revocation, Unusable, pem};
+use super::{CertificateDer, ClientCertificate, Inquiring, Inquiry, PROVIDER, Revocation, Unusable, pem};
 
 /// The demands on clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +31,7 @@ pub struct ClientAuth {
     /// Intermediate certificates allowed between the client's own and an authority.
     depth: usize,
     revocation: Option<Revocation>,
+    inquiring: Option<Inquiring>,
     /// Tells these demands from all others; see [`super::resumption`].
     pub(super) fingerprint: [u8; 32],
 }
@@ -60,6 +61,7 @@ impl ClientAuth {
             anchors: roots.roots,
             depth,
             revocation: None,
+            inquiring: None,
             fingerprint,
         })
     }
@@ -67,18 +69,46 @@ impl ClientAuth {
     /// The same; certificates that were revoked are trusted no longer.
     #[must_use]
     pub fn checking(mut self, revocation: Revocation) -> ClientAuth {
-        let mut digest = aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA256);
-        digest.update(&self.fingerprint);
-        digest.update(&revocation.settings());
-        self.fingerprint.copy_from_slice(digest.finish().as_ref());
+        self.add_to_fingerprint(&revocation.settings());
         self.revocation = Some(revocation);
         self
     }
 
+    /// The same; what responders say of certificates counts.
+    #[must_use]
+    pub fn inquiring(mut self, inquiring: Inquiring) -> ClientAuth {
+        self.add_to_fingerprint(&inquiring.settings());
+        self.inquiring = Some(inquiring);
+        self
+    }
+
+    fn add_to_fingerprint(&mut self, settings: &[u8]) {
+        let mut digest = aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA256);
+        digest.update(&self.fingerprint);
+        digest.update(settings);
+        self.fingerprint.copy_from_slice(digest.finish().as_ref());
+    }
+
     /// A verdict is good for as long as this is the same: until other lists of revoked certificates are in
-    /// force.
+    /// force, or a responder says something else.
     pub fn revision(&self) -> u64 {
-        self.revocation.as_ref().map_or(0, |revocation| revocation.lists.revision())
+        let lists = self.revocation.as_ref().map_or(0, |revocation| revocation.lists.revision());
+        lists + self.inquiring.as_ref().map_or(0, Inquiring::revision)
+    }
+
+    /// Whether responders are asked.
+    pub(super) fn inquires(&self) -> bool {
+        self.inquiring.is_some()
+    }
+
+    /// Has a responder asked about a chain, and waits for what it says, for a bounded time. Nobody is asked about
+    /// one that is not trusted anyway: its author would choose who is asked. What is returned keeps the answer up
+    /// to date.
+    pub(super) async fn inquire(&self, chain: &[CertificateDer<'_>]) -> Option<Arc<Inquiry>> {
+        let (own, others) = chain.split_first()?;
+        let inquiring = self.inquiring.as_ref()?;
+        self.verify(own, others, UnixTime::now()).ok()?;
+        inquiring.inquire(chain).await
     }
 
     /// The demands on clients.
@@ -91,8 +121,10 @@ impl ClientAuth {
         match chain.split_first() {
             None => ClientCertificate::Absent,
             Some((own, others)) => match self.verify(own, others, UnixTime::now()) {
-                Ok(()) => ClientCertificate::Verified,
-                Err(_) => ClientCertificate::Refused,
+                Ok(()) if self.inquiring.as_ref().is_none_or(|inquiring| inquiring.trusts(chain)) => {
+                    ClientCertificate::Verified
+                }
+                _ => ClientCertificate::Refused,
             },
         }
     }

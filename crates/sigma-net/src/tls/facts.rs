@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustls::{CipherSuite, CommonState, HandshakeKind, ProtocolVersion};
 
-use super::{CertificateDer, ServerIdentity, Version};
+use super::{CertificateDer, Inquiry, ServerIdentity, Version};
 
 /// The known facts about the client's certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +51,8 @@ pub struct Facts {
     pub client_certificate: ClientCertificate,
     /// The [revision](super::ClientAuth::revision) by which it was judged.
     pub revision: u64,
+    /// Keeps up to date what a responder says of the client's certificate.
+    pub inquiry: Option<Arc<Inquiry>>,
     /// The session goes on from an earlier connection.
     pub is_resumed: bool,
     /// On the server's side: who the client sees.
@@ -76,6 +78,7 @@ impl Facts {
             peer_chain: connection.peer_certificates().unwrap_or_default().into(),
             client_certificate: ClientCertificate::NotAsked,
             revision: 0,
+            inquiry: None,
             is_resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
             identity: None,
         }

@@ -23,6 +23,7 @@ mod facts;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod identity;
+mod inquiry;
 mod ja4;
 mod ocsp;
 mod offer;
@@ -50,6 +51,7 @@ pub use client_auth::{ClientAuth, Demand};
 pub use connect::{Authorities, ClientSettings, ClientTls, Trust, is_server_name};
 pub use facts::{ClientCertificate, Facts};
 pub use identity::{Identity, ServerIdentity};
+pub use inquiry::{Inquiries, Inquiring, Inquiry, Standing};
 pub use ocsp::{OcspAnswer, OcspQuestion, RevocationStatus, Signer, must_be_stapled};
 pub use offer::Offer;
 pub use resumption::{Resumption, SessionCache, TicketKeys};

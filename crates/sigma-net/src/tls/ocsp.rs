@@ -232,6 +232,19 @@ impl OcspQuestion {
     }
 }
 
+/// Whether a certificate names `issuer` as its issuer, whose key has signed it.
+pub(super) fn issued_by(own: &CertificateDer<'_>, issuer: &CertificateDer<'_>) -> bool {
+    let is_named = || {
+        let (own, issuer) = (EndEntityCert::try_from(own).ok()?, EndEntityCert::try_from(issuer).ok()?);
+        Some(own.issuer() == issuer.subject())
+    };
+    let is_signed = || {
+        let (content, _) = element_of(own, SEQUENCE)?;
+        Some(Signed::split(content)?.0.is_by(issuer))
+    };
+    is_named() == Some(true) && is_signed() == Some(true)
+}
+
 /// The bits of a key, of which a SubjectPublicKeyInfo is made.
 fn public_key(info: &[u8]) -> Option<&[u8]> {
     let (content, _) = element_of(info, SEQUENCE)?;

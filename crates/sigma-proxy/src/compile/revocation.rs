@@ -1,7 +1,7 @@
 //! How it is found out that a client's certificate was revoked: from an ssl to what handshakes ask.
 
 use sigma_config::resources::{self, CrlVerify, SslClient};
-use sigma_net::tls::{ClientAuth, Looked, Revocation, WithoutAnswer, pem};
+use sigma_net::tls::{ClientAuth, Inquiring, Looked, Revocation, WithoutAnswer, pem};
 
 use super::sources::Sources;
 
@@ -22,17 +22,30 @@ pub(super) fn checked(
     authorities: &str,
     sources: &mut Sources<'_>,
 ) -> Result<ClientAuth, String> {
-    let Some(crl) = client.crl.as_deref() else { return Ok(auth) };
+    if client.crl.is_none() && client.ocsp.is_none() {
+        return Ok(auth);
+    }
     let authorities = pem::parse_chain(authorities).map_err(|error| error.to_string())?;
-    Ok(auth.checking(Revocation {
-        lists: sources.files.revocation(crl, &authorities),
-        looked: match crl.verify {
-            CrlVerify::Chain => Looked::Chain,
-            CrlVerify::Leaf => Looked::Leaf,
-        },
-        when_missing: without_answer(crl.when_missing),
-        when_stale: without_answer(crl.when_stale),
-    }))
+    let auth = match client.crl.as_deref() {
+        None => auth,
+        Some(crl) => auth.checking(Revocation {
+            lists: sources.files.revocation(crl, &authorities),
+            looked: match crl.verify {
+                CrlVerify::Chain => Looked::Chain,
+                CrlVerify::Leaf => Looked::Leaf,
+            },
+            when_missing: without_answer(crl.when_missing),
+            when_stale: without_answer(crl.when_stale),
+        }),
+    };
+    Ok(match client.ocsp.as_deref() {
+        None => auth,
+        Some(ocsp) => auth.inquiring(Inquiring {
+            inquiries: sources.files.inquiries(ocsp, &authorities),
+            wait_ms: ocsp.wait_ms.into(),
+            when_missing: without_answer(ocsp.when_missing),
+        }),
+    })
 }
 
 fn without_answer(policy: resources::WithoutAnswer) -> WithoutAnswer {

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use serde_json::Value;
 use sigma_config::Problem;
 use sigma_config::acme::Acme;
-use sigma_config::resources::{self, Ssl, SslCrl, SslStapling};
+use sigma_config::resources::{self, Ssl, SslCrl, SslOcsp, SslStapling};
 use sigma_config::tls::Stapling;
 use sigma_net::tls::pem::Pair;
-use sigma_net::tls::{Authorities, CertificateDer, ClientTls, RevocationLists, Staple};
+use sigma_net::tls::{Authorities, CertificateDer, ClientTls, Inquiries, RevocationLists, Staple};
 use sigma_plugin::geography::Geography;
 use sigma_upstream::endpoint::UpstreamCell;
 use sigma_upstream::health::plan::Plan;
@@ -59,6 +59,10 @@ pub trait FileSource {
     /// The lists of revoked certificates that `crl` names, signed by `authorities` or by who is below them. They
     /// are kept up to date; the same settings have the same lists.
     fn revocation(&mut self, crl: &SslCrl, authorities: &[CertificateDer<'static>]) -> Arc<RevocationLists>;
+
+    /// What responders say of certificates of clients, as `ocsp` has them asked; `authorities` have issued them, or
+    /// who is below them. The same settings have the same.
+    fn inquiries(&mut self, ocsp: &SslOcsp, authorities: &[CertificateDer<'static>]) -> Arc<Inquiries>;
 
     /// What is stapled to the first certificate of a chain, which is kept up to date; the same wishes have the
     /// same. None if nothing is to be, or can be, which is told where it matters.
@@ -161,6 +165,10 @@ impl FileSource for NoFiles {
 
     fn revocation(&mut self, _: &SslCrl, _: &[CertificateDer<'static>]) -> Arc<RevocationLists> {
         Arc::default()
+    }
+
+    fn inquiries(&mut self, _: &SslOcsp, _: &[CertificateDer<'static>]) -> Arc<Inquiries> {
+        Arc::new(Inquiries::unanswered())
     }
 
     fn staple(&mut self, _: &[CertificateDer<'static>], _: &StapleWish<'_>) -> Option<Arc<Staple>> {

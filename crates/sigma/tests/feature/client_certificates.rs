@@ -63,7 +63,7 @@ fn gateway(root: &Authority, ca: &Authority, origin: &Origin, crl: Value) -> Gat
 
 /// Whether a client gets an answer over a connection of its own. In TLS 1.3 it learns only then that it was
 /// refused.
-async fn is_served(gateway: &Gateway, client: &ClientTls) -> bool {
+pub(crate) async fn is_served(gateway: &Gateway, client: &ClientTls) -> bool {
     match shake(gateway, client, "a.test").await {
         Ok(mut stream) => {
             ask(&mut stream, "a.test", "/", "").await.is_ok_and(|answer| status(&answer) == 200)
@@ -72,7 +72,7 @@ async fn is_served(gateway: &Gateway, client: &ClientTls) -> bool {
     }
 }
 
-async fn served_in_the_end(gateway: &Gateway, client: &ClientTls, expected: bool) {
+pub(crate) async fn served_in_the_end(gateway: &Gateway, client: &ClientTls, expected: bool) {
     while is_served(gateway, client).await != expected {}
 }
 

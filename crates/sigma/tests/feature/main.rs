@@ -10,6 +10,7 @@ mod bodies;
 mod certificates;
 mod cli;
 mod client_certificates;
+mod client_ocsp;
 mod directories;
 mod discovery;
 mod docs;

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
@@ -18,6 +19,7 @@ use crate::{PATIENCE, SIGMA};
 pub(crate) struct Responder {
     pub(crate) port: u16,
     manner: Arc<Mutex<Manner>>,
+    asked: Arc<AtomicUsize>,
 }
 
 /// How it answers.
@@ -29,6 +31,8 @@ pub(crate) struct Manner {
     pub(crate) signer: &'static str,
     /// How many bytes follow the answer that do not belong to it.
     pub(crate) excess: usize,
+    /// It does not answer yet.
+    pub(crate) holds: bool,
 }
 
 impl Responder {
@@ -36,18 +40,31 @@ impl Responder {
     pub(crate) fn start(dir: &Path) -> Responder {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let manner = Arc::new(Mutex::new(Manner { index: Some("good.txt"), signer: "ca", excess: 0 }));
-        let (dir, own) = (dir.to_owned(), Arc::clone(&manner));
+        let manner =
+            Arc::new(Mutex::new(Manner { index: Some("good.txt"), signer: "ca", excess: 0, holds: false }));
+        let asked = Arc::<AtomicUsize>::default();
+        let (dir, own, count) = (dir.to_owned(), Arc::clone(&manner), Arc::clone(&asked));
         // It ends with the process of the tests.
         std::thread::spawn(move || {
             for (number, stream) in listener.incoming().enumerate() {
                 let Ok(stream) = stream else { return };
+                count.fetch_add(1, Ordering::AcqRel);
+                until(PATIENCE, || !own.lock().unwrap().holds);
                 let manner = own.lock().unwrap().clone();
                 // Who asks may be gone.
                 let _ = answer(stream, &dir, number, &manner);
             }
         });
-        Responder { port, manner }
+        Responder { port, manner, asked }
+    }
+
+    /// How often it was asked.
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked() > 0
     }
 
     pub(crate) fn set(&self, change: impl FnOnce(&mut Manner)) {
