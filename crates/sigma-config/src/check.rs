@@ -190,6 +190,7 @@ impl Rules<'_> {
         }
         self.load_shedding();
         self.health_sharing();
+        self.ticket_keys();
         let limit = |name| self.root.get("limits")?.get(name)?.as_u64();
         let defaults = crate::settings::Limits::default();
         let line = limit("request_line_bytes").unwrap_or(defaults.request_line_bytes.into());
@@ -212,6 +213,36 @@ impl Rules<'_> {
         } else if store("access") == Some("read_only") {
             let message = "this gateway may not write to its store, and has nothing else to tell others by";
             self.error("health_sharing", "conflict", message, "set `store.access: read_write`, or remove it");
+        }
+    }
+
+    /// Keys that are kept where somebody else may read them are sealed, under a key that not everybody knows.
+    fn ticket_keys(&mut self) {
+        let place = self.root.get("tls").and_then(|tls| tls.get("ticket_keys")?.as_str());
+        let Some(place) = place.filter(|place| *place != "process") else { return };
+        let field = "tls.ticket_keys";
+        let store = |name| self.root.get("store")?.get(name)?.as_str();
+        let keyring =
+            self.root.get("data_encryption").and_then(|found| found.get("keyring")?.get(0)?.as_str());
+        if keyring.is_none_or(|key| crate::crypt::DEFAULT_KEYRING.contains(&key)) {
+            let message =
+                "the keys of tickets are sealed by the first key of the keyring, and everybody knows it";
+            self.error(field, "conflict", message, "set `data_encryption.keyring` to a key of your own");
+        }
+        let resumption = self.root["tls"].get("resumption").and_then(Value::as_str).map(str::to_owned);
+        if resumption.is_some_and(|resumption| resumption != "tickets") {
+            let message = "there are no tickets whose keys could be kept";
+            self.error(field, "conflict", message, "set `tls.resumption: tickets`, or remove it");
+        }
+        if place == "store" && store("kind") != Some("etcd") {
+            let message = "gateways share keys of tickets through an etcd, and the store is none";
+            self.error(field, "conflict", message, "set `store.kind: etcd`, or `file`");
+        } else if place == "store" && store("access") == Some("read_only") {
+            let message = "this gateway may not write to its store, and could not make new keys there";
+            self.error(field, "conflict", message, "set `store.access: read_write`, or `file`");
+        } else if place == "file" && self.root["tls"].get("storage").and_then(Value::as_str) == Some("off") {
+            let message = "there is no folder to keep the keys of tickets in";
+            self.error(field, "conflict", message, "set `tls.storage` to a folder");
         }
     }
 

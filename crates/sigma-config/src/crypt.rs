@@ -112,6 +112,14 @@ impl Keyring {
         Ok(Keyring { keys, coverage: Coverage::All })
     }
 
+    /// The keys themselves, of which others are derived for other purposes.
+    pub fn secrets(&self) -> impl Iterator<Item = &[u8]> {
+        self.keys.iter().map(|key| match key {
+            Key::Aes128(key) => &key[..],
+            Key::Aes256(key) => &key[..],
+        })
+    }
+
     /// The ciphertext of `text`, in base64.
     #[must_use]
     pub fn encrypt(&self, text: &str) -> Option<String> {

@@ -130,6 +130,19 @@ pub enum SessionResumption {
     Off,
 }
 
+/// Where the keys of session tickets are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TicketPlace {
+    /// In the memory of the process: a restart makes all clients shake hands in full.
+    #[default]
+    Process,
+    /// In a file in `tls.storage` as well, sealed: they outlive the process.
+    File,
+    /// In the store of kind `etcd`, sealed: all gateways on it have the same.
+    Store,
+}
+
 /// Answers of authorities (OCSP) that the gateway fetches and staples to certificates.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -171,6 +184,9 @@ pub struct Tls {
     /// With a stolen key, connections of that time that were recorded under TLS 1.2 can be read.
     #[schemars(range(min = 1))]
     pub ticket_rotation_s: u32,
+    /// Where the keys of tickets are. In a file or a store they are sealed under `data_encryption.keyring`, which must
+    /// be one of your own. Read once, at the start.
+    pub ticket_keys: TicketPlace,
     /// Sessions in memory, of about 1 KiB each, with `resumption: cache`.
     #[schemars(range(min = 1))]
     pub cached_sessions: u32,
@@ -199,6 +215,7 @@ impl Default for Tls {
             fallback_sni: None,
             resumption: SessionResumption::default(),
             ticket_rotation_s: 3_600,
+            ticket_keys: TicketPlace::default(),
             cached_sessions: 20_000,
             handshakes_per_worker: 1_024,
             expiry_warning_days: vec![30, 14, 7, 1],

@@ -113,6 +113,7 @@ pub(super) fn warn_of_restart(old: &Settings, new: &Settings) {
         ("acme", old.acme != new.acme),
         ("health_file", old.health_file != new.health_file),
         ("health_sharing", old.health_sharing != new.health_sharing),
+        ("tls.ticket_keys", old.tls.ticket_keys != new.tls.ticket_keys),
         ("tls.storage", old.tls.storage != new.tls.storage),
         ("dns.servers", old.dns.servers != new.dns.servers),
         ("dns.ipv6", old.dns.ipv6 != new.dns.ipv6),

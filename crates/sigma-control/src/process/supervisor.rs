@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sigma_config::Checked;
+use sigma_config::crypt::Keyring;
 use sigma_config::kind::ResourceKey;
 use sigma_plugin::{Kind, Node, Roster};
 use sigma_proxy::{Failure, Gateway, Inheritance, Snapshot};
@@ -38,6 +39,7 @@ use crate::serving::plugins::Plugins;
 use crate::serving::publisher::{Part, Publisher, Whole, problems};
 use crate::serving::secret::{Limits, Secrets};
 use crate::serving::source::Source;
+use crate::serving::ticket_keys::TicketKeeper;
 use crate::serving::webhook;
 use crate::store::{Event, Store, Watch};
 
@@ -199,6 +201,19 @@ fn must_fit(source: &Source, checked: &Checked, plugins: &Plugins) -> Result<(),
     if unfit.is_empty() { Ok(()) } else { Err(source.invalid(unfit).into()) }
 }
 
+/// What the configuration names beside its text; some of it is kept up to date until the process ends.
+async fn files(
+    settings: &sigma_config::settings::Settings,
+    store: Option<&Arc<dyn Store>>,
+    keyring: &Keyring,
+) -> Files {
+    let (keys, keeper) = TicketKeeper::begin(&settings.tls, store, keyring).await.unzip();
+    if let Some(keeper) = keeper {
+        tokio::spawn(keeper.run());
+    }
+    Files::followed_on(Handle::current(), &settings.tls).with_ticket_keys(keys)
+}
+
 /// Begins what goes on beside the traffic until the process ends.
 fn look_after(publisher: &Arc<Publisher>, health_file: Option<&HealthFile>, keeper: Option<Keeper>) {
     if let Some(file) = health_file {
@@ -249,7 +264,7 @@ impl Supervisor {
         let endpoints = endpoints(settings, workers, health_file.as_ref()).await;
         let (ordered, keeper) = Ordered::of(settings, store.as_ref(), &keyring).await;
         let nothing = desired(Checked::default());
-        let files = Files::followed_on(Handle::current(), &settings.tls);
+        let files = files(settings, store.as_ref(), &keyring).await;
         let publisher = Publisher::new(nothing, endpoints, compiler, secrets, ordered.clone(), files);
         let publisher = Arc::new(publisher);
         let desired = with_stored(desired(checked), store.as_ref()).await?;

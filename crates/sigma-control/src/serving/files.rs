@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sigma_config::resources::{SslCrl, SslOcsp};
 use sigma_config::tls::Tls;
-use sigma_net::tls::{Authorities, CertificateDer, Inquiries, RevocationLists, Staple};
+use sigma_net::tls::{Authorities, CertificateDer, Inquiries, RevocationLists, Staple, TicketKeys};
 use sigma_proxy::compile::{FileSource, StapleWish};
 use tokio::runtime::Handle;
 
@@ -26,6 +26,8 @@ pub(crate) struct Files {
     inquirers: Inquirers,
     /// What is stapled to certificates.
     stapling: Staplings,
+    /// Keys of session tickets that are kept or shared.
+    ticket_keys: Option<Arc<TicketKeys>>,
 }
 
 impl Files {
@@ -39,7 +41,13 @@ impl Files {
             revocation,
             inquirers: Inquirers::asking_on(runtime.clone()),
             stapling: Staplings::followed_on(runtime, folder),
+            ticket_keys: None,
         }
+    }
+
+    /// The same, with keys of session tickets that somebody else gives.
+    pub(crate) fn with_ticket_keys(self, keys: Option<Arc<TicketKeys>>) -> Files {
+        Files { ticket_keys: keys, ..self }
     }
 }
 
@@ -71,6 +79,10 @@ impl FileSource for Files {
 
     fn inquiries(&mut self, ocsp: &SslOcsp, authorities: &[CertificateDer<'static>]) -> Arc<Inquiries> {
         self.inquirers.inquiries(ocsp, authorities)
+    }
+
+    fn ticket_keys(&self) -> Option<Arc<TicketKeys>> {
+        self.ticket_keys.clone()
     }
 
     fn staple(&mut self, chain: &[CertificateDer<'static>], wish: &StapleWish<'_>) -> Option<Arc<Staple>> {

@@ -4,7 +4,8 @@
 //! `publisher` compiles what changed. What compiling needs from outside comes from `endpoints` (names
 //! resolved, health checked), `revealed` (what `secret` looked up for what `references` found) and
 //! `files`, with lists of revoked certificates from `revocation` and what is stapled to others from `stapling`, both
-//! of which `published` fetches and keeps, and who asks about clients' from `inquiries`; certificates that the gateway orders itself come from `acme`. `trial` compiles what is not stored yet. `expiry` watches the certificates in force.
+//! of which `published` fetches and keeps, and who asks about clients' from `inquiries`; certificates that the gateway orders itself come from `acme`.
+//! `ticket_keys` keeps keys of session tickets, and shares them. `trial` compiles what is not stored yet. `expiry` watches the certificates in force.
 
 pub(crate) mod acme;
 pub(crate) mod clock;
@@ -26,5 +27,6 @@ pub(crate) mod revocation;
 pub mod secret;
 pub(crate) mod source;
 pub(crate) mod stapling;
+pub(crate) mod ticket_keys;
 pub mod trial;
 pub(crate) mod webhook;

@@ -8,7 +8,9 @@ use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::{self, SslCrl, SslOcsp};
 use sigma_config::settings::Settings;
 use sigma_config::{Problem, stored};
-use sigma_net::tls::{Authorities, CertificateDer, ClientTls, Inquiries, RevocationLists, Staple};
+use sigma_net::tls::{
+    Authorities, CertificateDer, ClientTls, Inquiries, RevocationLists, Staple, TicketKeys,
+};
 use sigma_plugin::Roster;
 use sigma_proxy::compile::{
     CertificateSource, EndpointSource, FileSource, NoCertificates, NoSecrets, Sources, StapleWish, try_out,
@@ -93,6 +95,10 @@ impl FileSource for Untouched<'_> {
 
     fn inquiries(&mut self, _: &SslOcsp, _: &[CertificateDer<'static>]) -> Arc<Inquiries> {
         Arc::new(Inquiries::unanswered())
+    }
+
+    fn ticket_keys(&self) -> Option<Arc<TicketKeys>> {
+        None
     }
 
     fn staple(&mut self, _: &[CertificateDer<'static>], _: &StapleWish<'_>) -> Option<Arc<Staple>> {

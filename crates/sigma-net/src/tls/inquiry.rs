@@ -284,7 +284,7 @@ mod tests {
                 assert!(asked.recv().await.is_some());
             }
             assert_eq!(
-                inquiring.inquire(chain).await.is_some(),
+                driven(inquiring.inquire(chain)).await.is_some(),
                 [true, true, false, true, false][at],
                 "{at}"
             );

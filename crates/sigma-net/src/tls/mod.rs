@@ -54,7 +54,7 @@ pub use identity::{Identity, ServerIdentity};
 pub use inquiry::{Inquiries, Inquiring, Inquiry, Standing};
 pub use ocsp::{OcspAnswer, OcspQuestion, RevocationStatus, Signer, must_be_stapled};
 pub use offer::Offer;
-pub use resumption::{Resumption, SessionCache, TicketKeys};
+pub use resumption::{Resumption, SessionCache, SharedKey, TicketKeys};
 pub use revocation::{Crl, Looked, Revocation, RevocationLists, WithoutAnswer};
 pub use staple::Staple;
 pub use stream::TlsStream;

@@ -39,6 +39,8 @@ const NAME_BYTES: usize = 16;
 /// last one still opens tickets for one more.
 pub struct TicketKeys {
     period: Duration,
+    /// Somebody else makes them; where that fails for a period, they are made here.
+    are_given: bool,
     ring: RwLock<Ring>,
 }
 
@@ -53,17 +55,55 @@ struct Key {
     key: RandomizedNonceKey,
 }
 
-impl Key {
-    fn random() -> Result<Key, Unusable> {
-        let failed = || Unusable::new("no random bytes for a ticket key");
-        let (mut name, mut bytes) = ([0; NAME_BYTES], [0; 32]);
+/// A key as it is kept, or told to another gateway: its name and its secret.
+pub struct SharedKey([u8; NAME_BYTES + 32]);
+
+impl SharedKey {
+    /// A new key.
+    ///
+    /// # Errors
+    /// Returns an error if the system has no random bytes.
+    pub fn random() -> Result<SharedKey, Unusable> {
+        let mut key = SharedKey([0; NAME_BYTES + 32]);
         // Of the system: the library's own generator first gathers entropy for tens of milliseconds,
         // which every start would wait for, with or without TLS.
-        getrandom::fill(&mut name).map_err(|_| failed())?;
-        getrandom::fill(&mut bytes).map_err(|_| failed())?;
-        let key = RandomizedNonceKey::new(&AES_256_GCM, &bytes).map_err(|_| failed());
-        bytes.zeroize();
-        Ok(Key { name, key: key? })
+        getrandom::fill(&mut key.0).map_err(|_| Unusable::new("no random bytes for a ticket key"))?;
+        Ok(key)
+    }
+
+    /// A key from its [bytes](SharedKey::bytes); None if they are too few or too many.
+    pub fn read(bytes: &[u8]) -> Option<SharedKey> {
+        bytes.try_into().ok().map(SharedKey)
+    }
+
+    /// All of it, which is secret.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for SharedKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl fmt::Debug for SharedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharedKey")
+    }
+}
+
+impl Key {
+    fn random() -> Result<Key, Unusable> {
+        Key::of(&SharedKey::random()?)
+    }
+
+    fn of(shared: &SharedKey) -> Result<Key, Unusable> {
+        let (secret, mut name) = (&shared.0[NAME_BYTES..], [0; NAME_BYTES]);
+        name.copy_from_slice(&shared.0[..NAME_BYTES]);
+        let key = RandomizedNonceKey::new(&AES_256_GCM, secret);
+        Ok(Key { name, key: key.map_err(|_| Unusable::new("a ticket key cannot be used"))? })
     }
 
     fn aad(&self, client_auth: &Fingerprint) -> Aad<[u8; NAME_BYTES + 32]> {
@@ -100,7 +140,39 @@ impl TicketKeys {
     /// Returns an error if the system has no random bytes.
     pub fn new(period: Duration) -> Result<TicketKeys, Unusable> {
         let ring = Ring { current: Key::random()?, previous: None, since: Instant::now() };
-        Ok(TicketKeys { period: period.max(Duration::from_secs(1)), ring: RwLock::new(ring) })
+        let period = period.max(Duration::from_secs(1));
+        Ok(TicketKeys { period, are_given: false, ring: RwLock::new(ring) })
+    }
+
+    /// Keys that somebody [gives](TicketKeys::give) each period. Until the first are there, and when none have come
+    /// for two periods, they are made here as those of [`TicketKeys::new`].
+    ///
+    /// # Errors
+    /// Returns an error if the system has no random bytes.
+    pub fn given(period: Duration) -> Result<TicketKeys, Unusable> {
+        Ok(TicketKeys { are_given: true, ..TicketKeys::new(period)? })
+    }
+
+    /// Puts keys into force: one that is of this age, and one before it that still opens tickets.
+    ///
+    /// # Errors
+    /// Returns an error if they cannot be used; those before stay.
+    pub fn give(
+        &self,
+        current: &SharedKey,
+        previous: Option<&SharedKey>,
+        age: Duration,
+    ) -> Result<(), Unusable> {
+        let (current, previous) = (Key::of(current)?, previous.map(Key::of).transpose()?);
+        let now = Instant::now();
+        let since = now.checked_sub(age).unwrap_or(now);
+        *self.ring.write().unwrap_or_else(PoisonError::into_inner) = Ring { current, previous, since };
+        Ok(())
+    }
+
+    /// The age at which the keys are replaced here.
+    fn oldest(&self) -> Duration {
+        if self.are_given { self.period * 2 } else { self.period }
     }
 
     fn seal(&self, client_auth: &Fingerprint, plain: &[u8], now: Instant) -> Option<Vec<u8>> {
@@ -119,13 +191,14 @@ impl TicketKeys {
     /// Makes a new key if it is time. `None` if that fails: better no ticket than an old key.
     fn rotate(&self, now: Instant) -> Option<()> {
         let age = |ring: &Ring| now.saturating_duration_since(ring.since);
-        if age(&self.ring.read().unwrap_or_else(PoisonError::into_inner)) < self.period {
+        let oldest = self.oldest();
+        if age(&self.ring.read().unwrap_or_else(PoisonError::into_inner)) < oldest {
             return Some(());
         }
         let fresh = Key::random().ok()?;
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
         // Another worker may have been faster.
-        if age(&ring) >= self.period {
+        if age(&ring) >= oldest {
             let is_recent = age(&ring) < self.period * 2;
             let old = std::mem::replace(&mut ring.current, fresh);
             ring.previous = is_recent.then_some(old);
@@ -261,7 +334,36 @@ mod tests {
     }
 
     #[test]
+    fn keys_that_are_given_open_what_others_have_sealed_until_they_are_old() {
+        const PERIOD: Duration = Duration::from_secs(3600);
+        let client_auth = [7; 32];
+        let [here, there] = [0, 1].map(|_| TicketKeys::given(PERIOD).unwrap());
+        let [first, second] = [0, 1].map(|_| SharedKey::random().unwrap());
+        let own = here.seal(&client_auth, b"own", Instant::now()).unwrap();
+        assert!(there.open(&client_auth, &own, Instant::now()).is_none());
+        for keys in [&here, &there] {
+            keys.give(&first, None, Duration::ZERO).unwrap();
+        }
+        let now = Instant::now();
+        let ticket = here.seal(&client_auth, b"session", now).unwrap();
+        let opened = |at: Instant| there.open(&client_auth, &ticket, at).is_some();
+        assert!(opened(now) && there.open(&[8; 32], &ticket, now).is_none());
+        // The next one comes a little late; until then the first is used on.
+        assert!(opened(now + PERIOD.mul_f64(1.5)));
+        there.give(&second, Some(&first), Duration::ZERO).unwrap();
+        assert!(opened(now));
+        assert!(here.open(&client_auth, &there.seal(&client_auth, b"", now).unwrap(), now).is_none());
+        // Nobody gives any more.
+        assert!(!opened(now + PERIOD.mul_f64(2.5)));
+        let read = SharedKey::read(first.bytes()).unwrap();
+        assert!(read.bytes() == first.bytes() && SharedKey::read(&first.bytes()[1..]).is_none());
+        there.give(&read, None, PERIOD * 3).unwrap();
+        assert!(!opened(now), "a key that is given too late");
+    }
+
+    #[test]
     fn nothing_secret_is_printed() {
+        assert_eq!(format!("{:?}", SharedKey::random().unwrap()), "SharedKey");
         let keys = TicketKeys::new(Duration::from_secs(60)).unwrap();
         assert_eq!(format!("{keys:?}"), "TicketKeys { period: 60s, .. }");
     }

@@ -31,8 +31,13 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// Makes the sessions of `tls`. Returns `before` if the settings are the same.
-    pub(super) fn of(tls: &Tls, before: Option<&Arc<Sessions>>) -> Result<Arc<Sessions>, Problem> {
+    /// Makes the sessions of `tls`, with keys of tickets that somebody else gives where there are any. Returns
+    /// `before` if the settings are the same.
+    pub(super) fn of(
+        tls: &Tls,
+        given: Option<Arc<TicketKeys>>,
+        before: Option<&Arc<Sessions>>,
+    ) -> Result<Arc<Sessions>, Problem> {
         let settings = (tls.resumption, tls.ticket_rotation_s, tls.cached_sessions);
         if let Some(same) = before.filter(|before| before.settings == settings) {
             return Ok(Arc::clone(same));
@@ -41,6 +46,9 @@ impl Sessions {
             SessionResumption::Off => Resumption::Off,
             SessionResumption::Cache => {
                 Resumption::Cache(Arc::new(SessionCache::new(tls.cached_sessions as usize)))
+            }
+            SessionResumption::Tickets if given.is_some() => {
+                given.map(Resumption::Tickets).unwrap_or_default()
             }
             SessionResumption::Tickets => {
                 let period = Duration::from_secs(tls.ticket_rotation_s.into());

@@ -143,7 +143,8 @@ impl Compiler {
         revision: u64,
         mut sources: Sources<'_>,
     ) -> Result<(Compiler, Arc<Snapshot>), Vec<Failure>> {
-        let sessions = Sessions::of(&config.settings.tls, self.sessions.as_ref())
+        let given = sources.files.ticket_keys();
+        let sessions = Sessions::of(&config.settings.tls, given, self.sessions.as_ref())
             .map_err(|problem| vec![Failure { key: None, problem }])?;
         let geography = sources.geography.clone();
         let mut task = self.task(config, &sessions, sources.reborrow());

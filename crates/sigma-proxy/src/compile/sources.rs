@@ -10,7 +10,9 @@ use sigma_config::acme::Acme;
 use sigma_config::resources::{self, Ssl, SslCrl, SslOcsp, SslStapling};
 use sigma_config::tls::Stapling;
 use sigma_net::tls::pem::Pair;
-use sigma_net::tls::{Authorities, CertificateDer, ClientTls, Inquiries, RevocationLists, Staple};
+use sigma_net::tls::{
+    Authorities, CertificateDer, ClientTls, Inquiries, RevocationLists, Staple, TicketKeys,
+};
 use sigma_plugin::geography::Geography;
 use sigma_upstream::endpoint::UpstreamCell;
 use sigma_upstream::health::plan::Plan;
@@ -63,6 +65,9 @@ pub trait FileSource {
     /// What responders say of certificates of clients, as `ocsp` has them asked; `authorities` have issued them, or
     /// who is below them. The same settings have the same.
     fn inquiries(&mut self, ocsp: &SslOcsp, authorities: &[CertificateDer<'static>]) -> Arc<Inquiries>;
+
+    /// The keys of session tickets that are kept or shared; None if they stay in the process.
+    fn ticket_keys(&self) -> Option<Arc<TicketKeys>>;
 
     /// What is stapled to the first certificate of a chain, which is kept up to date; the same wishes have the
     /// same. None if nothing is to be, or can be, which is told where it matters.
@@ -169,6 +174,10 @@ impl FileSource for NoFiles {
 
     fn inquiries(&mut self, _: &SslOcsp, _: &[CertificateDer<'static>]) -> Arc<Inquiries> {
         Arc::new(Inquiries::unanswered())
+    }
+
+    fn ticket_keys(&self) -> Option<Arc<TicketKeys>> {
+        None
     }
 
     fn staple(&mut self, _: &[CertificateDer<'static>], _: &StapleWish<'_>) -> Option<Arc<Staple>> {

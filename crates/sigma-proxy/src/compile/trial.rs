@@ -33,7 +33,7 @@ pub fn try_out(
     {
         return known_parts(ssl).map_err(|reason| vec![Problem::new(key.to_string(), "tls", reason)]);
     }
-    let sessions = Sessions::of(&Tls::default(), None).map_err(|problem| vec![problem])?;
+    let sessions = Sessions::of(&Tls::default(), None, None).map_err(|problem| vec![problem])?;
     let mut config = Config::default();
     config.resources.put(resource, 0);
     let node = Arc::<Node>::default();

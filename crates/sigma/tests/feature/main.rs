@@ -56,6 +56,7 @@ mod sockets;
 mod stapling;
 mod status;
 mod strict;
+mod ticket_keys;
 mod tls;
 mod tls_material;
 mod tls_offer;
