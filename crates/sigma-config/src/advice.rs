@@ -59,10 +59,6 @@ pub(crate) fn resource(kind: Kind, value: &Object, around: &Surroundings<'_>) ->
         Kind::Service => hosts(value, around.router, &mut found),
         Kind::Upstream => upstream("", value, &mut found),
         Kind::Ssl => certificates(value, around.now, &mut found),
-        Kind::StreamRoute => {
-            let message = "stream routes are checked and kept, but not served by this version";
-            found.push(Problem::new("", "not_served", message));
-        }
         _ => {}
     }
     if let Some(inline) = value.get("upstream").and_then(Value::as_object) {
@@ -137,7 +133,9 @@ fn upstream(place: &str, upstream: &Object, found: &mut Vec<Problem>) {
     } else if word("hash_on").unwrap_or("vars") == "vars" {
         let message = match word("key") {
             Some("hostname") => "`hostname` is the name of this machine: all requests go to one node",
-            Some("mqtt_client_id") => "`mqtt_client_id` is empty for HTTP: all requests go to one node",
+            Some("mqtt_client_id") if !matches!(scheme, "tcp" | "tls") => {
+                "`mqtt_client_id` is empty for HTTP: all requests go to one node"
+            }
             _ => "",
         };
         if !message.is_empty() {

@@ -40,7 +40,11 @@ pub(crate) fn check(document: &Document, options: &ParseOptions<'_>, found: &mut
     let unknown = unknown_fields(document);
     let mut rules = Rules { document, options, plugins, unknown, found, root, known: known(root) };
     rules.settings();
-    let acme = crate::rules::acme::of_document(root).into_iter().map(|problem| document.located(problem));
+    let listeners = crate::rules::listeners::of_document(root).into_iter();
+    let acme = crate::rules::acme::of_document(root)
+        .into_iter()
+        .chain(listeners)
+        .map(|problem| document.located(problem));
     rules.found.errors.extend(acme);
     rules.enabled_plugins(options.plugins);
     rules.attributes();

@@ -7,6 +7,7 @@
 pub(crate) mod acme;
 mod balancing;
 pub(crate) mod hosts;
+pub(crate) mod listeners;
 mod node_states;
 mod resilience;
 

@@ -3,22 +3,23 @@
 //! Every field carries its default and unit; `docs/configuration.md` is generated from here.
 
 mod compat;
+mod listener;
 mod operators;
 mod shedding;
 mod tolerance;
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::forms::{CidrText, ListenText};
+use crate::forms::CidrText;
 
 pub use crate::address::{InvalidListenAddress, ListenAddress};
 pub use compat::{Compat, UnknownFields};
+pub use listener::{Listener, StreamListener, default_listeners};
 pub use operators::{
     Admin, AdminApiVersion, AdminKey, AdminRole, AdminTls, Control, NiubixAdmin, Operators, Status,
 };
@@ -70,63 +71,6 @@ impl<'de> Deserialize<'de> for Workers {
     }
 }
 
-/// One place where downstream connections are accepted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Listener {
-    /// `host:port`, `[v6]:port`, `:port` or `unix:/path`.
-    #[schemars(with = "ListenText")]
-    pub address: ListenAddress,
-    /// Pending connections the kernel keeps per worker.
-    #[serde(default = "default_backlog")]
-    pub backlog: u32,
-    /// Other processes of this user may listen on the same TCP port and take a part of its connections.
-    /// Without it the start is refused where somebody listens already.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub shared: bool,
-    /// A label that routes of the seed formats are bound to; unset for ordinary listeners.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// TLS: `true`, `auto` or a table.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tls: Option<crate::tls::ListenerTls>,
-    /// The PROXY protocol in front of connections.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub proxy_protocol: Option<crate::tls::ListenerProxyProtocol>,
-}
-
-impl Listener {
-    /// A plain one.
-    #[must_use]
-    pub fn new(address: ListenAddress) -> Listener {
-        Listener {
-            address,
-            backlog: default_backlog(),
-            shared: false,
-            name: None,
-            tls: None,
-            proxy_protocol: None,
-        }
-    }
-}
-
-fn default_backlog() -> u32 {
-    1024
-}
-
-/// The port of APISIX and of this gateway when none is named.
-const DEFAULT_PORT: u16 = 9080;
-
-/// The listeners of a file that names none: port 9080 on every IPv4 and IPv6 address.
-#[must_use]
-pub fn default_listeners() -> Vec<Listener> {
-    let everywhere = [
-        SocketAddr::from((Ipv4Addr::UNSPECIFIED, DEFAULT_PORT)),
-        SocketAddr::from((Ipv6Addr::UNSPECIFIED, DEFAULT_PORT)),
-    ];
-    everywhere.into_iter().map(|address| Listener::new(ListenAddress::Tcp(address))).collect()
-}
-
 /// A limit on everything that a peer can make grow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -156,6 +100,9 @@ pub struct Limits {
     /// Nobody nests listeners as deep as the default. Counted by `CDN-Loop` (RFC 8586), which nodes on
     /// a port that this gateway listens on are sent, and by `Via`, if it is set.
     pub loop_passes: u16,
+    /// Most bytes of a session that plugins of stream routes may look at before a node has them.
+    #[schemars(range(min = 512))]
+    pub stream_preread_bytes: u32,
 }
 
 impl Default for Limits {
@@ -172,6 +119,7 @@ impl Default for Limits {
             exchange_buffer_bytes: 64 * 1024,
             retry_body_bytes: 64 * 1024,
             loop_passes: 8,
+            stream_preread_bytes: 16 * 1024,
         }
     }
 }
@@ -250,6 +198,13 @@ pub struct Timeouts {
     pub half_close_ms: u32,
     /// An upgraded connection (WebSocket) without a byte in either direction is closed after this.
     pub tunnel_idle_ms: u32,
+    /// A session of a stream route without a byte in either direction is closed after this, unless its
+    /// upstream has a `timeout`, whose `read` then counts.
+    #[schemars(range(min = 1))]
+    pub stream_idle_ms: u32,
+    /// Until the bytes are there that plugins of a stream route wait for; then the session is closed.
+    #[schemars(range(min = 1))]
+    pub stream_preread_ms: u32,
     /// Connections to a node beyond `keepalive_pool.size` are kept idle for this long, but no more than a
     /// recent peak had in use at once: bursts do not dial anew each time. The peak is forgotten by half
     /// every 5 seconds. 0 keeps none beyond the size.
@@ -267,6 +222,8 @@ impl Default for Timeouts {
             response_send_ms: 60_000,
             half_close_ms: 1_000,
             tunnel_idle_ms: 300_000,
+            stream_idle_ms: 600_000,
+            stream_preread_ms: 30_000,
             upstream_burst_ms: 10_000,
             drain_ms: 30_000,
         }
@@ -281,6 +238,9 @@ pub struct AccessLog {
     pub path: String,
     /// nginx-style text with `$variables`, or the word `json`.
     pub format: String,
+    /// The same for sessions of `stream_routes`, text with variables of sessions; unset: they are not logged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream_format: Option<String>,
     /// Bytes buffered per worker before a line is handed to the writer.
     pub buffer_bytes: u32,
     /// Longest time that a line stays in the buffer.
@@ -295,6 +255,7 @@ impl Default for AccessLog {
         AccessLog {
             path: "off".into(),
             format: DEFAULT_ACCESS_FORMAT.into(),
+            stream_format: None,
             buffer_bytes: 16_384,
             flush_ms: 3_000,
         }

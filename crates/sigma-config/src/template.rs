@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use crate::expr::known::Subject;
 use crate::expr::{VarName, VarValue, Variables};
 
 /// A text with variables, parsed once.
@@ -56,6 +57,12 @@ impl Template {
     /// that has no default, see [`VarName::unknown`].
     #[must_use]
     pub fn unknown(&self) -> Option<String> {
+        self.unknown_of(Subject::Exchange)
+    }
+
+    /// The same, of what the variables are asked of.
+    #[must_use]
+    pub fn unknown_of(&self, subject: Subject) -> Option<String> {
         self.parts.iter().find_map(|part| match part {
             // Groups of a pattern go by numbers; no variable does.
             Part::Variable { name: VarName::Other(name), .. }
@@ -63,7 +70,7 @@ impl Template {
             {
                 None
             }
-            Part::Variable { name, default: None } => name.unknown(),
+            Part::Variable { name, default: None } => name.unknown_of(subject),
             _ => None,
         })
     }

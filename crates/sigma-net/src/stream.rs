@@ -2,12 +2,14 @@
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use sigma_buffer::Chunk;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
@@ -229,6 +231,27 @@ impl Stream {
             #[cfg(feature = "simulation")]
             Stream::Simulated(s) => Pin::new(s).poll_shutdown(cx),
             Stream::Tls(s) => s.poll_shutdown(cx),
+        }
+    }
+
+    /// Ends the stream as broken: what was not sent is dropped, and the peer learns that it did not get
+    /// everything (RFC 9293 §3.10.5).
+    pub fn reset(self) {
+        self.be_abrupt();
+    }
+
+    fn be_abrupt(&self) {
+        let abrupt = |socket: BorrowedFd<'_>| {
+            // One that is broken already needs no option.
+            let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+        };
+        match self {
+            Stream::Tcp(s) => abrupt(s.as_fd()),
+            Stream::Uring(s) => drop(s.with_socket(abrupt)),
+            Stream::Tls(s) => s.socket().be_abrupt(),
+            Stream::Unix(_) => {}
+            #[cfg(feature = "simulation")]
+            Stream::Simulated(_) => {}
         }
     }
 

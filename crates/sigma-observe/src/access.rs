@@ -111,8 +111,28 @@ impl AccessFormat {
         match format {
             "" => Err(FormatError::Empty),
             JSON_WORD => Ok(AccessFormat { style: Style::Json, segments: json_segments()? }),
-            text => Ok(AccessFormat { style: Style::Text, segments: text_segments(text, is_variable)? }),
+            text => Ok(AccessFormat {
+                style: Style::Text,
+                segments: text_segments(text, &|name, at| lookup(name, at, is_variable))?,
+            }),
         }
+    }
+
+    /// As [`AccessFormat::compile`], for text of which everything but the time is a variable that
+    /// `is_variable` knows.
+    ///
+    /// # Errors
+    /// Returns an error, with the place, if a part cannot be rendered.
+    pub fn of_sessions(format: &str, is_variable: fn(&str) -> bool) -> Result<AccessFormat, FormatError> {
+        if format.is_empty() {
+            return Err(FormatError::Empty);
+        }
+        let lookup = |name: &str, at: usize| match Field::from_name(name) {
+            Some(time @ (Field::TimeLocal | Field::TimeIso8601 | Field::Msec)) => Ok(time),
+            _ if is_variable(name) => Ok(Field::Variable(name.into())),
+            _ => Err(FormatError::UnknownVariable { name: name.into(), at, suggestion: None }),
+        };
+        Ok(AccessFormat { style: Style::Text, segments: text_segments(format, &lookup)? })
     }
 
     /// Whether any value is a [`Field::Variable`].
@@ -147,7 +167,10 @@ fn json_segments() -> Result<Box<[Segment]>, FormatError> {
     Ok(segments.into())
 }
 
-fn text_segments(format: &str, is_variable: fn(&str) -> bool) -> Result<Box<[Segment]>, FormatError> {
+fn text_segments(
+    format: &str,
+    lookup: &dyn Fn(&str, usize) -> Result<Field, FormatError>,
+) -> Result<Box<[Segment]>, FormatError> {
     let mut segments = Vec::new();
     let mut at = 0;
     while let Some(ahead) = format[at..].find('$') {
@@ -156,7 +179,7 @@ fn text_segments(format: &str, is_variable: fn(&str) -> bool) -> Result<Box<[Seg
         }
         at += ahead;
         let (name, len) = variable(&format[at..], at)?;
-        segments.push(Segment::Value(lookup(name, at, is_variable)?));
+        segments.push(Segment::Value(lookup(name, at)?));
         at += len;
     }
     if at < format.len() {

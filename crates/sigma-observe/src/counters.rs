@@ -93,6 +93,16 @@ pub enum Counter {
     WebsocketBytesIn,
     /// Bytes for clients in WebSockets, counted as they pass.
     WebsocketBytesOut,
+    /// Sessions on listeners for streams.
+    StreamSessions,
+    /// Those of them that are open now; goes up and down.
+    StreamSessionsActive,
+    /// Those of them that plugins have closed.
+    StreamSessionsRefused,
+    /// Bytes from clients to nodes in sessions, counted as they pass.
+    StreamBytesIn,
+    /// Bytes from nodes to clients in sessions, counted as they pass.
+    StreamBytesOut,
     /// Streams of HTTP/2 that clients took back.
     GlitchesReset,
     /// Streams of HTTP/2 that ended because the client broke a rule.
@@ -119,6 +129,7 @@ impl Counter {
             Counter::ConnectionsActive
                 | Counter::UpstreamIdle
                 | Counter::UpstreamIdleBeyondSize
+                | Counter::StreamSessionsActive
                 | Counter::WebsocketsByUpgradeActive
                 | Counter::WebsocketsByConnectActive
         )
@@ -126,7 +137,7 @@ impl Counter {
 }
 
 /// Every counter with the name it is shown under, in the order of [`Counter`].
-const NAMES: [(Counter, &str); 46] = [
+const NAMES: [(Counter, &str); 51] = [
     (Counter::Requests, "requests"),
     (Counter::ExchangesEnded, "exchanges_ended"),
     (Counter::Responses1xx, "responses_1xx"),
@@ -165,6 +176,11 @@ const NAMES: [(Counter, &str); 46] = [
     (Counter::WebsocketsByConnectActive, "websockets_by_connect_active"),
     (Counter::WebsocketBytesIn, "websocket_bytes_in"),
     (Counter::WebsocketBytesOut, "websocket_bytes_out"),
+    (Counter::StreamSessions, "stream_sessions"),
+    (Counter::StreamSessionsActive, "stream_sessions_active"),
+    (Counter::StreamSessionsRefused, "stream_sessions_refused"),
+    (Counter::StreamBytesIn, "stream_bytes_in"),
+    (Counter::StreamBytesOut, "stream_bytes_out"),
     (Counter::GlitchesReset, "http2_glitches_reset"),
     (Counter::GlitchesStreamError, "http2_glitches_stream_error"),
     (Counter::GlitchesHead, "http2_glitches_head"),

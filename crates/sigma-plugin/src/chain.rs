@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::meta::Meta;
 use crate::{Kind, Phase, Plugin, RunPolicy};
 
-/// A plugin with one configuration.
-pub struct Entry {
+/// A plugin with one configuration, on a route or on a stream route.
+pub struct Entry<P: ?Sized = dyn Plugin> {
     /// What kind of plugin it is.
     pub kind: Arc<dyn Kind>,
     /// Its `_meta`.
@@ -18,12 +18,12 @@ pub struct Entry {
     /// The plugin's metadata that it was made with.
     pub metadata: Option<Arc<Value>>,
     /// The instance.
-    pub plugin: Arc<dyn Plugin>,
+    pub plugin: Arc<P>,
     /// The plugins that stand inside its configuration and that it was made with.
     pub children: Vec<Arc<Entry>>,
 }
 
-impl Entry {
+impl<P: ?Sized> Entry<P> {
     /// The name of its plugin.
     pub fn name(&self) -> &str {
         self.kind.name()
@@ -42,7 +42,7 @@ impl Entry {
     }
 }
 
-impl std::fmt::Debug for Entry {
+impl<P: ?Sized> std::fmt::Debug for Entry<P> {
     /// Without the configuration, which may hold secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Entry").field("name", &self.name()).finish_non_exhaustive()
@@ -64,6 +64,19 @@ fn tells_course(conf: &Value) -> bool {
     }
 }
 
+/// Plugins in the order in which they run; of several with one name the last one, and none that is disabled.
+pub(crate) fn in_order<P: ?Sized>(entries: impl IntoIterator<Item = Arc<Entry<P>>>) -> Vec<Arc<Entry<P>>> {
+    let mut entries: Vec<Arc<Entry<P>>> = entries.into_iter().collect();
+    // Stable both times: the last of one name comes first of it, and stays.
+    entries.reverse();
+    entries.sort_by(|one, other| one.name().cmp(other.name()));
+    entries.dedup_by(|later, first| later.name() == first.name());
+    entries.retain(|entry| !entry.meta.disable);
+    // Stable: what has the same priority runs in the order of the names.
+    entries.sort_by_key(|entry| std::cmp::Reverse(entry.priority()));
+    entries
+}
+
 /// Plugins that run together. The lists per phase are made once, so that a phase without plugins
 /// costs one length check.
 #[derive(Debug, Default)]
@@ -77,14 +90,7 @@ impl Chain {
     /// The chain of these plugins; of several with one name the last one counts. Disabled ones are
     /// left out.
     pub fn new(entries: impl IntoIterator<Item = Arc<Entry>>) -> Chain {
-        let mut entries: Vec<Arc<Entry>> = entries.into_iter().collect();
-        // Stable both times: the last of one name comes first of it, and stays.
-        entries.reverse();
-        entries.sort_by(|one, other| one.name().cmp(other.name()));
-        entries.dedup_by(|later, first| later.name() == first.name());
-        entries.retain(|entry| !entry.meta.disable);
-        // Stable: what has the same priority runs in the order of the names.
-        entries.sort_by_key(|entry| std::cmp::Reverse(entry.priority()));
+        let entries = in_order(entries);
         let of = |phase: Phase| {
             entries.iter().filter(|entry| entry.kind.phases().contains(phase)).cloned().collect()
         };
@@ -180,7 +186,7 @@ mod tests {
         static REWRITES: Descriptor =
             Descriptor { phases: PhaseSet::of(&[Phase::Rewrite]), ..descriptor("r", 1, RunPolicy::Both) };
         let check = |descriptor: &'static Descriptor, conf: Value, expected: bool| {
-            let plugin = Arc::new(Nothing);
+            let plugin: Arc<dyn Plugin> = Arc::new(Nothing);
             let meta = Meta::default();
             let text = conf.to_string();
             let entry = Entry {

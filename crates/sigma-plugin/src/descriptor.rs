@@ -12,7 +12,7 @@ use sigma_config::described::schema_of;
 use sigma_config::plugins::PluginScope;
 
 use crate::places::VariablePlace;
-use crate::{Context, Entry, Env, Kind, Node, Plugin, Step};
+use crate::{Context, Entry, Env, Flow, Kind, Node, Plugin, Step};
 
 /// A phase of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -226,6 +226,8 @@ pub struct Descriptor {
     pub children: Option<fn(&Value) -> Vec<Child>>,
     /// Makes an instance. Must neither block nor reach out.
     pub build: fn(&Build<'_>) -> Result<Arc<dyn Plugin>, String>,
+    /// How it takes part in stream routes; None if it does not.
+    pub flow: Option<Flow>,
 }
 
 impl Descriptor {
@@ -251,6 +253,7 @@ impl Descriptor {
         upstreams_by_metadata: None,
         children: None,
         build: |_| Err("the plugin cannot be built".to_owned()),
+        flow: None,
     };
 }
 
@@ -274,12 +277,18 @@ impl Descriptor {
         }
     }
 
+    /// Whether it has nothing to do with requests.
+    pub(crate) fn is_for_streams_only(&self) -> bool {
+        self.flow.is_some() && self.phases == PhaseSet(0)
+    }
+
     /// How the upstreams inside a configuration of this scope are found.
     pub(crate) fn upstreams_of(&self, scope: PluginScope) -> Option<fn(&Value) -> Vec<InlineUpstream>> {
         match scope {
             PluginScope::Http => self.upstreams,
+            PluginScope::Stream => self.flow.and(self.upstreams),
             PluginScope::Consumer => self.auth.and_then(|auth| auth.upstreams),
-            PluginScope::Metadata | PluginScope::Stream => None,
+            PluginScope::Metadata => None,
         }
     }
 

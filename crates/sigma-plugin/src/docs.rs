@@ -14,8 +14,12 @@ use crate::{Kind, Phase, RunPolicy};
 /// Everything a descriptor says, as Markdown.
 pub fn reference(plugin: &dyn Kind) -> String {
     let mut out = format!("# {}\n\n{}\n\n", plugin.name(), plugin.documentation().trim());
-    let phases: Vec<&str> =
+    let mut phases: Vec<&str> =
         Phase::ALL.into_iter().filter(|phase| plugin.phases().contains(*phase)).map(Phase::as_str).collect();
+    let of_streams = plugin.schema(PluginScope::Stream);
+    if of_streams.is_some() {
+        phases.push("preread and log of stream routes");
+    }
     let phases = if phases.is_empty() { "none".to_owned() } else { phases.join(", ") };
     // Writing to a String cannot fail, here and below.
     let _ = write!(out, "Priority {}; phases: {phases}.", plugin.priority());
@@ -25,6 +29,12 @@ pub fn reference(plugin: &dyn Kind) -> String {
     out.push('\n');
     example(&mut out, plugin.example());
     table(&mut out, "Configuration", plugin.schema(PluginScope::Http));
+    match plugin.schema(PluginScope::Http) {
+        Some(same) if of_streams.as_ref() == Some(&same) => {
+            out.push_str("\nThe fields are the same on stream routes.\n");
+        }
+        _ => table(&mut out, "Configuration on stream routes", of_streams),
+    }
     if let Some(field) = plugin.identifying_field() {
         table(&mut out, "Configuration of a consumer or credential", plugin.schema(PluginScope::Consumer));
         let _ = writeln!(out, "\nA consumer is found by `{field}`.");

@@ -9,7 +9,7 @@ use sigma_config::plugins::PluginScope;
 
 use crate::descriptor::{Child, Data, Endpoint, InlineUpstream};
 use crate::places::VariablePlace;
-use crate::{Build, Context, Descriptor, Env, PhaseSet, Plugin, RunPolicy, Step};
+use crate::{Build, Context, Descriptor, Env, FlowPlugin, PhaseSet, Plugin, RunPolicy, Step};
 
 /// A kind of plugin: everything that the gateway, its schemas and its documentation know of it, and
 /// what makes instances.
@@ -71,11 +71,12 @@ pub trait Kind: Send + Sync {
         Err(format!("plugin {} identifies nobody", self.name()))
     }
 
-    /// Checks a configuration of a route, with defaults filled in, beyond its schema.
+    /// Checks a configuration of this scope, with defaults filled in, beyond its schema. Consumers' are
+    /// not among them.
     ///
     /// # Errors
     /// Returns an error, which is the whole reason, if the configuration is refused.
-    fn check(&self, _conf: &Value) -> Result<(), String> {
+    fn check(&self, _scope: PluginScope, _conf: &Value) -> Result<(), String> {
         Ok(())
     }
 
@@ -120,6 +121,14 @@ pub trait Kind: Send + Sync {
     /// # Errors
     /// Returns an error, which is a sentence, if the configuration is refused after all.
     fn build(&self, build: &Build<'_>) -> Result<Arc<dyn Plugin>, String>;
+
+    /// The same for a stream route, where it has a schema for that scope.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if the configuration is refused after all.
+    fn build_flow(&self, _build: &Build<'_>) -> Result<Arc<dyn FlowPlugin>, String> {
+        Err(format!("plugin {} is not for stream routes", self.name()))
+    }
 }
 
 impl std::fmt::Debug for dyn Kind + '_ {
@@ -164,10 +173,11 @@ impl Kind for Descriptor {
 
     fn schema(&self, scope: PluginScope) -> Option<Value> {
         match scope {
+            PluginScope::Http if self.is_for_streams_only() => None,
             PluginScope::Http => Some((self.schema)()),
             PluginScope::Consumer => self.auth.map(|auth| (auth.schema)()),
             PluginScope::Metadata => self.metadata_schema.map(|schema| schema()),
-            PluginScope::Stream => None,
+            PluginScope::Stream => self.flow.map(|flow| (flow.schema)()),
         }
     }
 
@@ -188,8 +198,9 @@ impl Kind for Descriptor {
         (auth.parse)(conf)
     }
 
-    fn check(&self, conf: &Value) -> Result<(), String> {
-        self.check.map_or(Ok(()), |check| check(conf))
+    fn check(&self, scope: PluginScope, conf: &Value) -> Result<(), String> {
+        let check = if scope == PluginScope::Stream { self.flow.map(|flow| flow.check) } else { self.check };
+        check.map_or(Ok(()), |check| check(conf))
     }
 
     fn warnings(&self, scope: PluginScope, conf: &Value) -> Vec<Problem> {
@@ -222,6 +233,11 @@ impl Kind for Descriptor {
 
     fn build(&self, build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
         (self.build)(build)
+    }
+
+    fn build_flow(&self, build: &Build<'_>) -> Result<Arc<dyn FlowPlugin>, String> {
+        let flow = self.flow.ok_or_else(|| format!("plugin {} is not for stream routes", self.name))?;
+        (flow.build)(build)
     }
 }
 

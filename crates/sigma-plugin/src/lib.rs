@@ -19,6 +19,7 @@
 //! | [`body`] | changing a response body while it passes |
 //! | [`outbound`] | calling other services |
 //! | [`takeover`] | having a connection for itself |
+//! | [`flow`] | the same for sessions over TCP and UDP |
 //! | [`docs`] | what is written of a plugin for people |
 //! | [`address`] | addresses as text |
 //! | [`facts`] | what the control plane tells plugins of the gateway |
@@ -34,6 +35,7 @@ pub mod descriptor;
 pub mod docs;
 pub mod env;
 pub mod facts;
+pub mod flow;
 pub mod geography;
 mod index;
 pub mod kind;
@@ -53,6 +55,7 @@ pub use consumer::{Consumer, Consumers, Identity};
 pub use context::{Client, Context, Slot};
 pub use descriptor::{Auth, Build, Configuration, Descriptor, Phase, PhaseSet, RunPolicy};
 pub use env::{Env, Local, Node};
+pub use flow::{Flow, FlowChain, FlowPlugin, FlowStep, Session};
 pub use kind::Kind;
 pub use roster::Roster;
 pub use step::{BodySource, Reply, ResponseStep, Step, StreamBody};

@@ -6,6 +6,8 @@
 
 use serde_json::Value;
 use sigma_config::expr::VarName;
+use sigma_config::expr::known::Subject;
+use sigma_config::plugins::PluginScope;
 use sigma_config::problem::{element, member};
 use sigma_config::template::Template;
 use sigma_config::wording::is_secret_reference;
@@ -66,19 +68,20 @@ pub struct Missing {
     pub reason: String,
 }
 
-/// The variables at `places` of `conf` that do not exist and whose fate is `unknown`; `_meta.filter` is
-/// a place of every plugin.
-pub fn missing(places: &[VariablePlace], conf: &Value, unknown: Unknown) -> Vec<Missing> {
+/// The variables at `places` of `conf`, a configuration of this scope, that do not exist and whose fate is
+/// `unknown`; `_meta.filter` is a place of every plugin.
+pub fn missing(places: &[VariablePlace], scope: PluginScope, conf: &Value, unknown: Unknown) -> Vec<Missing> {
+    let subject = if scope == PluginScope::Stream { Subject::Session } else { Subject::Exchange };
     let mut found = Vec::new();
     for place in places.iter().chain([&FILTER]).filter(|place| place.unknown == unknown) {
-        walk(place.path, place.form, conf, conf, String::new(), &mut found);
+        walk(place.path, (place.form, subject), conf, conf, String::new(), &mut found);
     }
     found
 }
 
 fn walk(
     path: &str,
-    form: VariableForm,
+    form: (VariableForm, Subject),
     around: &Value,
     value: &Value,
     pointer: String,
@@ -108,24 +111,31 @@ fn walk(
     }
 }
 
-fn look(form: VariableForm, around: &Value, value: &Value, pointer: String, found: &mut Vec<Missing>) {
-    let name = |name: &str| VarName::parse(name).unknown();
+fn look(
+    (form, subject): (VariableForm, Subject),
+    around: &Value,
+    value: &Value,
+    pointer: String,
+    found: &mut Vec<Missing>,
+) {
+    let name = |name: &str| VarName::parse(name).unknown_of(subject);
+    let template = |text: &str| Template::parse(text).unknown_of(subject);
     if value.as_str().is_some_and(is_secret_reference) {
         // What it stands for is looked at when it is known.
         return;
     }
     let reason = match (form, value) {
         (VariableForm::Name, Value::String(text)) => name(text.strip_prefix('$').unwrap_or(text)),
-        (VariableForm::Template, Value::String(text)) => Template::parse(text).unknown(),
+        (VariableForm::Template, Value::String(text)) => template(text),
         (VariableForm::Key, Value::String(text)) => match around.get("key_type").and_then(Value::as_str) {
             None | Some("var") => name(text),
-            Some("var_combination") => Template::parse(text).unknown(),
+            Some("var_combination") => template(text),
             Some(_) => None,
         },
         (VariableForm::LogFormat, Value::String(text)) => text.strip_prefix('$').and_then(name),
         (VariableForm::LogFormat, Value::Object(members)) => {
             for (name, inner) in members {
-                look(form, value, inner, member(&pointer, name), found);
+                look((form, subject), value, inner, member(&pointer, name), found);
             }
             None
         }
@@ -133,7 +143,7 @@ fn look(form: VariableForm, around: &Value, value: &Value, pointer: String, foun
             Some(Value::String(word)) if !is_logic(word) => name(word),
             _ => {
                 for (at, item) in items.iter().enumerate() {
-                    look(form, value, item, element(&pointer, at), found);
+                    look((form, subject), value, item, element(&pointer, at), found);
                 }
                 None
             }
@@ -165,10 +175,26 @@ mod tests {
 
     fn check(conf: Value, refused: &[&str], warned: &[&str]) {
         for (unknown, expected) in [(Unknown::Refused, refused), (Unknown::Warned, warned)] {
-            let found = missing(PLACES, &conf, unknown);
+            let found = missing(PLACES, PluginScope::Http, &conf, unknown);
             let pointers: Vec<&str> = found.iter().map(|missing| &*missing.pointer).collect();
             assert_eq!(pointers, expected, "{unknown:?} in {conf}");
         }
+    }
+
+    /// A guard of a stream route that asks for what only a request has would never run.
+    #[test]
+    fn sessions_have_variables_of_their_own() {
+        let pointers = |conf: Value| {
+            let found = missing(PLACES, PluginScope::Stream, &conf, Unknown::Refused);
+            found.into_iter().map(|missing| missing.pointer).collect::<Vec<_>>()
+        };
+        for key in ["remote_addr", "server_port", "mqtt_client_id", "ssl_server_name", "geoip_asn"] {
+            assert_eq!(pointers(json!({ "key": key })), [""; 0], "{key}");
+        }
+        for key in ["uri", "http_x", "request_id", "upstream_status", "session"] {
+            assert_eq!(pointers(json!({ "key": key })), ["key"], "{key}");
+        }
+        assert_eq!(pointers(json!({"_meta": {"filter": [["uri", "==", "/"]]}})), ["_meta.filter[0]"]);
     }
 
     #[test]
@@ -202,7 +228,9 @@ mod tests {
 
     #[test]
     fn the_reason_names_what_was_meant() {
-        let [missing] = &missing(PLACES, &json!({"key": "remote_adr"}), Unknown::Refused)[..] else {
+        let [missing] =
+            &missing(PLACES, PluginScope::Http, &json!({"key": "remote_adr"}), Unknown::Refused)[..]
+        else {
             panic!("one variable is missing")
         };
         assert_eq!(missing.reason, "there is no variable `remote_adr`; did you mean `remote_addr`?");

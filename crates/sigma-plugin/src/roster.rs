@@ -16,7 +16,7 @@ use sigma_config::wording::{Schema, Unread, is_secret_reference};
 use crate::descriptor::{Child, Data, Family, InlineUpstream};
 use crate::meta::Meta;
 use crate::places::{Missing, Unknown, missing};
-use crate::{Build, Entry, Kind, Node};
+use crate::{Build, Entry, FlowPlugin, Kind, Node};
 
 /// A schema as people read it, and as it is checked.
 struct Checked {
@@ -78,12 +78,13 @@ struct Known {
     route: OnceLock<Option<Checked>>,
     consumer: OnceLock<Option<Checked>>,
     metadata: OnceLock<Option<Checked>>,
+    stream: OnceLock<Option<Checked>>,
 }
 
 impl Known {
     fn new(kind: Arc<dyn Kind>) -> Known {
-        let (route, consumer, metadata) = Default::default();
-        Known { kind, route, consumer, metadata }
+        let (route, consumer, metadata, stream) = Default::default();
+        Known { kind, route, consumer, metadata, stream }
     }
 
     /// What a configuration of this scope is checked against. A consumer may have any plugin: what
@@ -93,7 +94,7 @@ impl Known {
             PluginScope::Http => &self.route,
             PluginScope::Consumer => &self.consumer,
             PluginScope::Metadata => &self.metadata,
-            PluginScope::Stream => return None,
+            PluginScope::Stream => &self.stream,
         };
         let checked = made.get_or_init(|| Checked::new(&*self.kind, scope)).as_ref();
         match scope {
@@ -150,7 +151,9 @@ impl Roster {
     /// A schema is none.
     pub fn make_schemas(&self) {
         for known in self.plugins.values() {
-            for scope in [PluginScope::Http, PluginScope::Consumer, PluginScope::Metadata] {
+            for scope in
+                [PluginScope::Http, PluginScope::Consumer, PluginScope::Metadata, PluginScope::Stream]
+            {
                 known.checked(scope);
             }
         }
@@ -171,7 +174,7 @@ impl Roster {
         self.all.iter().any(|kind| kind.name() == name)
     }
 
-    /// Makes an instance.
+    /// Makes an instance for a route.
     ///
     /// # Errors
     /// Returns an error, which is a sentence, if the plugin is not enabled or refuses the
@@ -185,6 +188,36 @@ impl Roster {
         metadata_of: &dyn Fn(&str) -> Option<Arc<Value>>,
         node: &Arc<Node>,
     ) -> Result<Entry, String> {
+        let written = Written { name, conf, resolved, resource };
+        self.make(PluginScope::Http, written, metadata_of, node, &|kind, build| kind.build(build))
+    }
+
+    /// Makes an instance for a stream route.
+    ///
+    /// # Errors
+    /// Returns an error, which is a sentence, if the plugin is not enabled, not for stream routes, or
+    /// refuses the configuration.
+    pub fn build_flow(
+        &self,
+        name: &str,
+        conf: &Arc<Value>,
+        resolved: Value,
+        resource: &str,
+        metadata_of: &dyn Fn(&str) -> Option<Arc<Value>>,
+        node: &Arc<Node>,
+    ) -> Result<Entry<dyn FlowPlugin>, String> {
+        let written = Written { name, conf, resolved, resource };
+        self.make(PluginScope::Stream, written, metadata_of, node, &|kind, build| kind.build_flow(build))
+    }
+
+    fn make<P: ?Sized>(
+        &self,
+        scope: PluginScope,
+        Written { name, conf, resolved, resource }: Written<'_>,
+        metadata_of: &dyn Fn(&str) -> Option<Arc<Value>>,
+        node: &Arc<Node>,
+        make: &Make<P>,
+    ) -> Result<Entry<P>, String> {
         let metadata = metadata_of(name);
         let known = self.plugins.get(name).ok_or_else(|| format!("unknown plugin [{name}]"))?;
         if let Some(field) = unresolved(&resolved) {
@@ -193,12 +226,12 @@ impl Roster {
         let secrets = secrets_of(conf, &resolved);
         if !secrets.is_empty() {
             // The schema took any text for a reference.
-            let checked = self.check(name, PluginScope::Http, &resolved);
+            let checked = self.check(name, scope, &resolved);
             checked.map_err(|refusal| hidden(refusal.to_string(), &secrets))?;
         }
         let mut filled = resolved;
         let meta = take_meta(&mut filled);
-        let mut filled = match known.checked(PluginScope::Http) {
+        let mut filled = match known.checked(scope) {
             Some(schema) => schema.filled(filled),
             None => filled,
         };
@@ -212,7 +245,7 @@ impl Roster {
         let children = Children { roster: self, metadata_of, made: RefCell::default() };
         let build =
             Build { plugin: name, conf: &filled, resource, metadata: &meta_value, node, family: &children };
-        let plugin = known.kind.build(&build).map_err(|reason| hidden(reason, &secrets))?;
+        let plugin = make(&*known.kind, &build).map_err(|reason| hidden(reason, &secrets))?;
         let (meta, conf, children) = (Meta::of(conf)?, Arc::clone(conf), children.made.take());
         Ok(Entry { kind: Arc::clone(&known.kind), meta, conf, metadata, plugin, children })
     }
@@ -273,6 +306,17 @@ impl Roster {
         self.plugins.get(name)?.checked(scope)
     }
 }
+
+/// A configuration as it was written, and with its secrets, of one resource.
+struct Written<'b> {
+    name: &'b str,
+    conf: &'b Arc<Value>,
+    resolved: Value,
+    resource: &'b str,
+}
+
+/// Has a kind of plugin make an instance.
+type Make<P> = dyn Fn(&dyn Kind, &Build<'_>) -> Result<Arc<P>, String>;
 
 /// Makes the plugins that stand inside one that is being made.
 struct Children<'b> {
@@ -372,7 +416,7 @@ impl PluginSchemas for Roster {
                 None => known.kind.identity(&filled).map(|_| ()),
             },
             PluginScope::Metadata => Ok(()),
-            _ => known.kind.check(&filled),
+            _ => known.kind.check(scope, &filled),
         };
         match own {
             // What a reference stands for is not known here; it is checked when it is.
@@ -380,7 +424,7 @@ impl PluginSchemas for Roster {
             own => own.map_err(PluginRefusal::Invalid)?,
         }
         self.check_children(name, scope, conf)?;
-        match missing(known.kind.variables(), conf, Unknown::Refused).into_iter().next() {
+        match missing(known.kind.variables(), scope, conf, Unknown::Refused).into_iter().next() {
             Some(Missing { pointer, reason }) => {
                 Err(PluginRefusal::Invalid(format!("{reason} (at {pointer})")))
             }
@@ -415,7 +459,7 @@ impl PluginSchemas for Roster {
             let found = self.warnings(&child.name, PluginScope::Http, &child.conf).into_iter();
             all.extend(found.map(|problem| problem.within(&child.place)));
         }
-        let variables = missing(kind.variables(), conf, Unknown::Warned).into_iter();
+        let variables = missing(kind.variables(), scope, conf, Unknown::Warned).into_iter();
         all.extend(variables.map(|Missing { pointer, reason }| Problem::new(pointer, "variable", reason)));
         all
     }

@@ -16,23 +16,23 @@ use crate::Context;
 use crate::address::{IpText, NodeAddr};
 use crate::record::{Attempt, Source};
 
-fn text(value: &[u8]) -> Option<VarValue<'_>> {
+pub(crate) fn text(value: &[u8]) -> Option<VarValue<'_>> {
     Some(VarValue::Text(Cow::Borrowed(value)))
 }
 
-fn owned<'a>(value: impl Into<Vec<u8>>) -> Option<VarValue<'a>> {
+pub(crate) fn owned<'a>(value: impl Into<Vec<u8>>) -> Option<VarValue<'a>> {
     Some(VarValue::Text(Cow::Owned(value.into())))
 }
 
 /// `unix:` for a peer without an address, as nginx shows it.
-fn address<'a>(addr: Option<IpAddr>) -> Option<VarValue<'a>> {
+pub(crate) fn address<'a>(addr: Option<IpAddr>) -> Option<VarValue<'a>> {
     match addr {
         Some(addr) => owned(IpText::of(addr).as_bytes()),
         None => text(b"unix:"),
     }
 }
 
-fn number<'a>(value: impl itoa::Integer) -> Option<VarValue<'a>> {
+pub(crate) fn number<'a>(value: impl itoa::Integer) -> Option<VarValue<'a>> {
     owned(itoa::Buffer::new().format(value))
 }
 
@@ -248,7 +248,7 @@ pub fn of_process(name: &str) -> Option<VarValue<'static>> {
 }
 
 /// Seconds with milliseconds, as nginx prints times.
-fn seconds(ms: f64) -> String {
+pub(crate) fn seconds(ms: f64) -> String {
     format!("{:.3}", ms / 1000.0)
 }
 

@@ -52,6 +52,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::limit::count::LIMIT_COUNT,
     &crate::limit::req::LIMIT_REQ,
     &crate::traffic::mocking::MOCKING,
+    &crate::traffic::mqtt_proxy::MQTT_PROXY,
     &crate::auth::MULTI_AUTH,
     &crate::security::OPA,
     &crate::auth::OPENID_CONNECT,
@@ -188,7 +189,11 @@ mod tests {
     fn no_plugin_takes_a_field_that_does_not_exist() {
         let roster = Roster::new(kinds(), None);
         for name in roster.names() {
-            for scope in [PluginScope::Http, PluginScope::Consumer, PluginScope::Metadata] {
+            let all = [PluginScope::Http, PluginScope::Consumer, PluginScope::Metadata, PluginScope::Stream];
+            let has = |scope: &PluginScope| {
+                *scope == PluginScope::Metadata || roster.schema(name, *scope).is_some()
+            };
+            for scope in all.into_iter().filter(has) {
                 let conf = json!({"no_such_field": 1, "id": name, "_meta": {"priority": 1}});
                 let unread = roster.unread(name, scope, &conf);
                 let unknown: Vec<&str> = unread.iter().map(|field| field.name.as_str()).collect();

@@ -10,8 +10,8 @@ use sigma_config::plugins::{PluginSchemas, PluginScope};
 use sigma_http::h1::{HeadLimits, parse_request};
 use sigma_http::{Chunk, Fault, Frame};
 use sigma_plugin::{
-    BodyFilter, Consumer, Consumers, Context, Entry, Env, Frames, Identity, Local, Node, Phase, Reply,
-    ResponseStep, Roster,
+    BodyFilter, Consumer, Consumers, Context, Entry, Env, FlowPlugin, FlowStep, Frames, Identity, Local,
+    Node, Phase, Reply, ResponseStep, Roster, Session,
 };
 
 /// The roster of all plugins, enabled.
@@ -31,6 +31,35 @@ pub(crate) fn entry_with(name: &str, conf: Value, metadata: Option<Value>) -> Re
     let (conf, metadata) = (Arc::new(conf), metadata.map(Arc::new));
     let resolved = Value::clone(&conf);
     roster.build(name, &conf, resolved, "/apisix/routes/1", &|_| metadata.clone(), &Arc::new(Node::default()))
+}
+
+/// As [`entry`], for a stream route.
+pub(crate) fn flow_entry(name: &str, conf: Value) -> Result<Entry<dyn FlowPlugin>, String> {
+    let roster = roster();
+    roster.check(name, PluginScope::Stream, &conf).map_err(|refusal| refusal.to_string())?;
+    let (conf, resource) = (Arc::new(conf), "/apisix/stream_routes/1");
+    roster.build_flow(name, &conf, Value::clone(&conf), resource, &|_| None, &Arc::new(Node::default()))
+}
+
+/// The world around sessions.
+pub(crate) struct FlowCase {
+    node: Arc<Node>,
+    local: Rc<Local>,
+    consumers: Consumers,
+}
+
+impl Default for FlowCase {
+    fn default() -> Self {
+        let (node, local) = (Arc::new(Node::default()), Rc::new(Local::new(0, 1)));
+        FlowCase { node, local, consumers: Consumers::default() }
+    }
+}
+
+impl FlowCase {
+    /// What a plugin answers to a session that begins.
+    pub(crate) fn preread(&self, entry: &Entry<dyn FlowPlugin>, session: &mut Session) -> FlowStep {
+        entry.plugin.preread(session, &Env::new(&self.node, &self.local, &self.consumers))
+    }
 }
 
 /// Why a configuration of a route is refused; empty if it is not.

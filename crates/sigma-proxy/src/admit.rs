@@ -7,7 +7,8 @@ use std::task::{Poll, ready};
 use sigma_config::tls::ListenerProxyProtocol;
 use sigma_http::Chunk;
 use sigma_http::proxy_protocol::{self, Header};
-use sigma_net::{Deadline, Peer, Stream, tls};
+use sigma_net::tls::{AcceptOptions, Greeting, HandshakeError};
+use sigma_net::{Deadline, Peer, Stream};
 use sigma_observe::counters::Counter;
 
 use crate::connection::Origin;
@@ -30,13 +31,30 @@ pub(crate) async fn admit(
     mut origin: Origin,
     listener: &ListenerOptions,
 ) -> Option<Admitted> {
+    let mut early = introduced(worker, &mut stream, &mut origin, listener).await?;
+    if let Some(options) = &listener.tls {
+        let greeting = greeted(worker, &mut stream, &early, origin, options).await?;
+        stream = shaken(worker, stream, greeting, origin, options, &[]).await?;
+        early = Chunk::empty();
+    }
+    Some(Admitted { stream, early, origin })
+}
+
+/// Reads the PROXY header in front of a connection, if its listener has one, into its origin. Returns what
+/// was read behind it; None if the connection is over.
+pub(crate) async fn introduced(
+    worker: &Worker,
+    stream: &mut Stream,
+    origin: &mut Origin,
+    listener: &ListenerOptions,
+) -> Option<Chunk> {
     let mut early = Chunk::empty();
     if let Some(rule) = &listener.proxy_protocol
         && origin.peer.ip().is_none_or(|ip| rule.trusted.contains(ip))
     {
-        let header = unless_draining(worker, read_header(&mut stream, &mut early, rule)).await?;
+        let header = unless_draining(worker, read_header(stream, &mut early, rule)).await?;
         match header {
-            Ok(header) => believe(&header, &mut origin),
+            Ok(header) => believe(&header, origin),
             Err(reason) => {
                 // A trusted peer that does this is set up wrongly.
                 tracing::warn!(peer = ?origin.peer, listener = %listener.address, reason, "no PROXY header");
@@ -44,16 +62,12 @@ pub(crate) async fn admit(
             }
         }
     }
-    if let Some(options) = &listener.tls {
-        stream = unless_draining(worker, shake(worker, stream, &early, origin, options)).await??;
-        early = Chunk::empty();
-    }
-    Some(Admitted { stream, early, origin })
+    Some(early)
 }
 
 /// The result of `work`; None once the worker is stopping. A connection without a request has
 /// nothing to lose.
-async fn unless_draining<F: Future>(worker: &Worker, work: F) -> Option<F::Output> {
+pub(crate) async fn unless_draining<F: Future>(worker: &Worker, work: F) -> Option<F::Output> {
     let mut work = pin!(work);
     // Those who wait with a deadline are woken when the worker begins to stop.
     poll_fn(|cx| match work.as_mut().poll(cx) {
@@ -106,12 +120,27 @@ fn believe(header: &Header, origin: &mut Origin) {
     }
 }
 
-async fn shake(
+/// Reads the first message of a client over TLS; None if none came.
+pub(crate) async fn greeted(
     worker: &Worker,
-    stream: Stream,
+    stream: &mut Stream,
     early: &[u8],
     origin: Origin,
     tls: &TlsOptions,
+) -> Option<Greeting> {
+    let read = unless_draining(worker, Greeting::read(stream, early, &tls.options)).await?;
+    read.map_err(|error| failed(worker, origin, &error)).ok()
+}
+
+/// Shakes hands with a client. Protocols above TLS are those of the listener, or `alpn` if that has any;
+/// None if there is no session.
+pub(crate) async fn shaken(
+    worker: &Worker,
+    stream: Stream,
+    greeting: Greeting,
+    origin: Origin,
+    tls: &TlsOptions,
+    alpn: &[Vec<u8>],
 ) -> Option<Stream> {
     let handshakes = worker.handshakes();
     let choose = |name: Option<&str>| {
@@ -120,19 +149,25 @@ async fn shake(
         let named = view.snapshot.certificates.by_name.choose(name);
         named.or(tls.own.as_ref()).cloned()
     };
-    match tls::accept(stream, early, &tls.options, &handshakes, choose).await {
+    let own = (!alpn.is_empty()).then(|| AcceptOptions { alpn: alpn.to_vec(), ..tls.options.clone() });
+    let options = own.as_ref().unwrap_or(&tls.options);
+    match unless_draining(worker, greeting.accept(stream, options, &handshakes, choose)).await? {
         Ok(stream) => {
             worker.counters.add(Counter::TlsHandshakes, 1);
             Some(stream)
         }
-        Err(tls::HandshakeError::Proved) => {
+        Err(HandshakeError::Proved) => {
             worker.counters.add(Counter::TlsHandshakes, 1);
             None
         }
         Err(error) => {
-            worker.counters.add(Counter::TlsHandshakeFailures, 1);
-            tracing::debug!(peer = ?origin.peer, %error, "no TLS session with a client");
+            failed(worker, origin, &error);
             None
         }
     }
+}
+
+fn failed(worker: &Worker, origin: Origin, error: &HandshakeError) {
+    worker.counters.add(Counter::TlsHandshakeFailures, 1);
+    tracing::debug!(peer = ?origin.peer, %error, "no TLS session with a client");
 }

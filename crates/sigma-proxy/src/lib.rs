@@ -4,7 +4,7 @@
 //! accept (`listen`) → decode (`sigma-wire`) → open (`exchange`) → route (`route`) → rewrite and
 //! access (`exchange`) → balance and forward (`attempts`, `exchange/forward`) → pump (`exchange/transfer`) →
 //! answer (`exchange/response`, `exchange/delivery`) → fault (`attempts`, `exchange/reply`) → finish
-//! (`exchange/finish`).
+//! (`exchange/finish`). Sessions of other protocols than HTTP branch off after the accept, to `flow`.
 
 mod admit;
 mod attempts;
@@ -13,6 +13,7 @@ pub mod compile;
 mod connection;
 mod exchange;
 mod explain;
+mod flow;
 pub mod gateway;
 mod guards;
 pub mod inheritance;
@@ -25,6 +26,7 @@ pub mod route;
 pub mod snapshot;
 mod target;
 mod time_limit;
+mod withdrawal;
 mod worker;
 
 pub use compile::{Changed, Compiler, Failure};

@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use crate::admit::{Admitted, admit};
 use crate::connection::{ConnectionInfo, Origin};
 use crate::exchange::Exchange;
+use crate::flow;
 use crate::snapshot::edge::ListenerOptions;
 use crate::worker::{Entered, Worker};
 use streams::multiplexed;
@@ -59,6 +60,9 @@ pub(crate) async fn accept_loop(
                     None => {
                         let admitted = Admitted { stream, early: Chunk::empty(), origin };
                         tokio::task::spawn_local(serve(entered, admitted, open));
+                    }
+                    Some(listener) if listener.is_stream => {
+                        tokio::task::spawn_local(flow::serve(entered, stream, origin, listener));
                     }
                     Some(listener) => {
                         tokio::task::spawn_local(serve_admitted(entered, stream, origin, listener, open));

@@ -28,21 +28,35 @@ pub(crate) struct Demands {
 }
 
 impl Demands {
+    /// The demands of a session with `origin` to `upstream`, whose node is asked for `name` over TLS.
+    pub(crate) fn of_session(upstream: &Upstream, origin: Origin, name: &str) -> Demands {
+        let name = if upstream.over_tls().is_some() { name.into() } else { Box::default() };
+        Demands { connect_ms: 0, upgrade: false, name, introduction: introduction(upstream, origin) }
+    }
+
     /// The demands of a request to `upstream` that has its Host already.
     pub(crate) fn of(request: &RequestHead, upstream: &Upstream, origin: Origin) -> Demands {
-        let mut demands =
-            Demands { connect_ms: 0, upgrade: false, name: Box::default(), introduction: Box::default() };
+        let mut demands = Demands {
+            connect_ms: 0,
+            upgrade: false,
+            name: Box::default(),
+            introduction: introduction(upstream, origin),
+        };
         if upstream.over_tls().is_some() {
             let host = request.headers.get(sigma_http::HeaderId::Host).unwrap_or_default();
             demands.name = server_name(host).into();
         }
-        if let Some(version) = upstream.config.proxy_protocol {
-            let mut header = Vec::new();
-            introduce(version, origin, &mut header);
-            demands.introduction = header.into();
-        }
         demands
     }
+}
+
+/// The PROXY header that nodes of `upstream` are sent for a client; empty for none.
+fn introduction(upstream: &Upstream, origin: Origin) -> Box<[u8]> {
+    let mut header = Vec::new();
+    if let Some(version) = upstream.config.proxy_protocol {
+        introduce(version, origin, &mut header);
+    }
+    header.into()
 }
 
 /// The connection to `endpoint` of `upstream` that fits `demands`.

@@ -13,7 +13,8 @@ use sigma_observe::counters::{Counter, WorkerCounters};
 use sigma_observe::date::Clock;
 use sigma_observe::log_buffer::LogSink;
 use sigma_plugin::geography::Geography;
-use sigma_plugin::{Chain, Consumer, Local, Node};
+use sigma_plugin::machine::Host;
+use sigma_plugin::{Chain, Consumer, Env, Local, Node};
 use sigma_upstream::balance::Balancer;
 use sigma_upstream::health::HealthReporter;
 use sigma_upstream::pool::{self, InUse, Pools};
@@ -280,6 +281,19 @@ impl Worker {
         x ^= x >> 27;
         self.random.set(x);
         x.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// What hooks of plugins may use, put together for one call.
+    pub(crate) fn env<'e>(&'e self, view: &'e View) -> Env<'e> {
+        Env {
+            node: &self.node,
+            local: &self.local,
+            outbound: &self.calls,
+            consumers: &view.snapshot.consumers,
+            machine: &Host,
+            https_port: view.snapshot.https_port,
+            now_ms: deadline::now_ms(),
+        }
     }
 
     /// A kept connection for one request.

@@ -181,6 +181,18 @@ impl Peer {
         Ok(std::mem::take(&mut self.buffer))
     }
 
+    /// Requires that the connection is reset, and does not end in order.
+    pub fn expect_reset(&mut self) -> Result<()> {
+        loop {
+            match self.fill_io() {
+                Ok(0) => bail!("the connection ended in order after {:?}", text(&self.buffer)),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(()),
+                Err(error) => return Err(error).context("the connection was not reset"),
+            }
+        }
+    }
+
     /// Requires that the connection ends without another byte.
     pub fn expect_closed(&mut self) -> Result<()> {
         let rest = self.read_to_close()?;

@@ -66,15 +66,29 @@ pub enum Dialled {
     Shared(Rc<SharedConnection>),
 }
 
-/// Connects to `addr` as `dial` says.
+/// Connects to `addr` as `dial` says, for exchanges.
+///
+/// # Errors
+/// As [`reach`].
+pub async fn dial(addr: &Address, dial: &Dial<'_>) -> Result<Dialled, Fault> {
+    let deadline = Deadline::new();
+    deadline.set(dial.timeout_ms);
+    let stream = reach(addr, dial, &deadline).await?;
+    let agreed = stream.tls().and_then(|facts| facts.alpn.as_deref());
+    if agreed == Some(b"h2") || (agreed.is_none() && matches!(dial.scheme, Scheme::Grpc | Scheme::Grpcs)) {
+        let opening = SharedConnection::open(stream, &dial.shared);
+        return in_time(deadline.bound(opening).await).map(Dialled::Shared);
+    }
+    Ok(Dialled::Single(Connection::single(stream, deadline)))
+}
+
+/// Connects to `addr` as `dial` says, for bytes of any kind, before `deadline`.
 ///
 /// # Errors
 /// Returns an error: [`FaultKind::ConnectTimeout`], [`FaultKind::OutOfSockets`] if this machine lacks
 /// something, or [`FaultKind::ConnectRefused`] for every answer of the network that is not a
 /// connection.
-pub async fn dial(addr: &Address, dial: &Dial<'_>) -> Result<Dialled, Fault> {
-    let deadline = Deadline::new();
-    deadline.set(dial.timeout_ms);
+pub async fn reach(addr: &Address, dial: &Dial<'_>, deadline: &Deadline) -> Result<Stream, Fault> {
     let connecting = async {
         let connected = match addr {
             Address::Tcp(addr) => Stream::dial_tcp(*addr).await,
@@ -86,21 +100,14 @@ pub async fn dial(addr: &Address, dial: &Dial<'_>) -> Result<Dialled, Fault> {
         }
         Ok(stream)
     };
-    let mut stream = in_time(deadline.bound(connecting).await)?;
-    if let Some(tls) = &dial.tls {
-        // One time for all of it: the handshake has what the connection left.
-        let shaken = async {
-            let shaken = tls.client.connect(stream, tls.name, dial.timeout_ms).await;
-            shaken.map_err(|error| unshaken(addr, &error))
-        };
-        stream = in_time(deadline.bound(shaken).await)?;
-    }
-    let agreed = stream.tls().and_then(|facts| facts.alpn.as_deref());
-    if agreed == Some(b"h2") || (agreed.is_none() && matches!(dial.scheme, Scheme::Grpc | Scheme::Grpcs)) {
-        let opening = SharedConnection::open(stream, &dial.shared);
-        return in_time(deadline.bound(opening).await).map(Dialled::Shared);
-    }
-    Ok(Dialled::Single(Connection::single(stream, deadline)))
+    let stream = in_time(deadline.bound(connecting).await)?;
+    let Some(tls) = &dial.tls else { return Ok(stream) };
+    // One time for all of it: the handshake has what the connection left.
+    let shaken = async {
+        let shaken = tls.client.connect(stream, tls.name, dial.timeout_ms).await;
+        shaken.map_err(|error| unshaken(addr, &error))
+    };
+    in_time(deadline.bound(shaken).await)
 }
 
 fn in_time<T>(result: Option<Result<T, Fault>>) -> Result<T, Fault> {

@@ -185,6 +185,10 @@ const BANS: &[Ban] = &[
             ),
             ("crates/sigma-observe/src/log_buffer.rs", "at the end of the process"),
             (
+                "crates/sigma-proxy/src/flow/mod.rs",
+                "a few times for each session, whose times are shown in milliseconds",
+            ),
+            (
                 "crates/sigma-plugin/src/variables.rs",
                 "only for those whose configuration names a variable of time",
             ),

@@ -99,7 +99,6 @@ fn what_has_no_effect() {
         &[("outlier_detection.failure_percentage_threshold", "without `enforcing_failure_percentage`")],
     );
     check(Kind::Route, json!({"script_id": 1}), &[("script_id", "no effect")]);
-    check(Kind::StreamRoute, json!({}), &[("", "not served")]);
     check(
         Kind::Ssl,
         json!({"ssl_protocols": ["TLSv1.2", "TLSv1.1"]}),

@@ -94,7 +94,82 @@ pub const NAMES: &[&str] = &[
 pub const PREFIXES: &[&str] =
     &["arg_", "cookie_", "ext_authz_", "http_", "post_arg_", "sent_http_", "upstream_http_", "uri_param_"];
 
+/// The variables of a session over TCP or UDP, besides those that begin with `geoip_` and `ssl_`. Their values
+/// are described in `docs/logging.md`.
+pub const SESSION_NAMES: &[&str] = &[
+    "binary_remote_addr",
+    "bytes_received",
+    "bytes_sent",
+    "connection",
+    "hostname",
+    "mqtt_client_id",
+    "msec",
+    "pid",
+    "protocol",
+    "realip_remote_addr",
+    "remote_addr",
+    "remote_port",
+    "route_id",
+    "route_name",
+    "server_addr",
+    "server_port",
+    "service_id",
+    "service_name",
+    "session_time",
+    "ssl_preread_alpn_protocols",
+    "ssl_preread_server_name",
+    "status",
+    "time_iso8601",
+    "time_local",
+    "upstream_addr",
+    "upstream_bytes_received",
+    "upstream_bytes_sent",
+    "upstream_connect_time",
+];
+
+/// What has variables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// An exchange over HTTP.
+    Exchange,
+    /// A session over TCP or UDP.
+    Session,
+}
+
 impl VarName {
+    /// As [`VarName::unknown`], of what it is asked of.
+    #[must_use]
+    pub fn unknown_of(&self, subject: Subject) -> Option<String> {
+        if subject == Subject::Exchange {
+            return self.unknown();
+        }
+        let known = match self {
+            VarName::RemoteAddr
+            | VarName::RemotePort
+            | VarName::RealipRemoteAddr
+            | VarName::ServerAddr
+            | VarName::ServerPort
+            | VarName::RouteId
+            | VarName::RouteName
+            | VarName::ServiceId
+            | VarName::ServiceName
+            | VarName::Hostname => true,
+            VarName::Other(name) => {
+                let of_both = |name: &str| name.starts_with("geoip_") || name.starts_with("ssl_");
+                SESSION_NAMES.binary_search(&name.as_str()).is_ok()
+                    || of_both(name) && NAMES.binary_search(&name.as_str()).is_ok()
+            }
+            _ => false,
+        };
+        if known {
+            return None;
+        }
+        Some(match self {
+            VarName::Other(name) => format!("a session over TCP or UDP has no variable `{name}`"),
+            _ => "a session over TCP or UDP has no variable of a request".to_owned(),
+        })
+    }
+
     /// Why no exchange can ever have this variable, as a sentence with the name that may have been
     /// meant; None if there is such a variable.
     #[must_use]
@@ -138,14 +213,17 @@ mod tests {
     #[test]
     fn names_are_in_order() {
         assert!(NAMES.is_sorted() && PREFIXES.is_sorted());
-        assert!(NAMES.windows(2).all(|pair| pair[0] != pair[1]));
+        assert!(SESSION_NAMES.is_sorted());
+        for names in [NAMES, SESSION_NAMES] {
+            assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
+        }
     }
 
     #[test]
     fn the_documentation_lists_them_all() {
         let documented = include_str!("../../../../docs/logging.md");
         let prefixed = PREFIXES.iter().map(|prefix| format!("{prefix}NAME"));
-        for name in NAMES.iter().map(|name| (*name).to_owned()).chain(prefixed) {
+        for name in NAMES.iter().chain(SESSION_NAMES).map(|name| (*name).to_owned()).chain(prefixed) {
             assert!(documented.contains(&format!("`{name}`")), "docs/logging.md lacks `{name}`");
         }
     }

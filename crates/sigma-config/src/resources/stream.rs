@@ -33,6 +33,15 @@ resource! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(with = "Option<HostPattern>")]
         pub sni: Option<Box<str>>,
+        /// The protocols above TLS of which the client offers one (RFC 7301), such as `h2`; for listeners with
+        /// `stream: tls`.
+        #[serde(skip_serializing_if = "Optional::is_unset")]
+        #[schemars(length(min = 1), inner(length(min = 1, max = 255)))]
+        pub alpn: Optional<Vec<String>>,
+        /// Where the TLS of a client ends, on listeners with `stream: tls`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(extend("default" = "terminate"))]
+        pub tls: Option<StreamTls>,
         /// Inline upstream.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub upstream: Option<Arc<Upstream>>,
@@ -49,6 +58,17 @@ resource! {
         #[serde(skip_serializing_if = "Option::is_none")]
         pub protocol: Option<Box<Protocol>>,
     }
+}
+
+/// Where the TLS of a client ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StreamTls {
+    /// Here: the client is shown the certificate of the `ssl` with its name.
+    #[default]
+    Terminate,
+    /// At the node: bytes pass as they are, the client's first message among them.
+    Passthrough,
 }
 
 /// A protocol on a connection.

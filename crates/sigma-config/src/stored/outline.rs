@@ -6,17 +6,17 @@ use serde_json::Value;
 use super::any::{AnyResource, typed};
 use crate::id::Id;
 use crate::kind::{Kind, ResourceKey};
-use crate::resources::{Plugins, Route, Ssl, Upstream};
+use crate::resources::{Plugins, Route, Ssl, StreamRoute, Upstream};
 use crate::rules::Object;
 
 /// Lists of which single elements may be unreadable.
-const NAMES: [&str; 3] = ["uris", "hosts", "snis"];
+const NAMES: [&str; 4] = ["uris", "hosts", "snis", "alpn"];
 
 /// Whether resources of a kind serve somebody by themselves, or are what others cannot do without.
 /// Resources of other kinds only lend texts to plugins, which refuse where they lack one.
 #[must_use]
 pub fn has_place(kind: Kind) -> bool {
-    !matches!(kind, Kind::PluginMetadata | Kind::Proto | Kind::StreamRoute | Kind::Secret)
+    !matches!(kind, Kind::PluginMetadata | Kind::Proto | Kind::Secret)
 }
 
 /// The readable members of an item that cannot be served: enough to know whom it would have served.
@@ -80,6 +80,7 @@ pub fn may_stand_in(last: &AnyResource, written: &AnyResource) -> bool {
             has_plugins(&last.plugins, &written.plugins)
         }
         (AnyResource::Ssl(last), AnyResource::Ssl(written)) => ssl_may(last, written),
+        (AnyResource::StreamRoute(last), AnyResource::StreamRoute(written)) => stream_may(last, written),
         _ => true,
     }
 }
@@ -98,6 +99,17 @@ fn route_may(last: &Route, written: &Route) -> bool {
         && same_conditions
         && names(&last.service_id, &written.service_id)
         && names(&last.plugin_config_id, &written.plugin_config_id)
+        && has_plugins(&last.plugins, &written.plugins)
+        && has_tls(last.upstream.as_deref(), written.upstream.as_deref())
+}
+
+fn stream_may(last: &StreamRoute, written: &StreamRoute) -> bool {
+    let place = |route: &StreamRoute| {
+        let StreamRoute { remote_addr, server_addr, server_port, sni, alpn, tls, .. } = route.clone();
+        (remote_addr, server_addr, server_port, sni, alpn, tls.unwrap_or_default())
+    };
+    place(last) == place(written)
+        && (written.service_id.is_none() || last.service_id == written.service_id)
         && has_plugins(&last.plugins, &written.plugins)
         && has_tls(last.upstream.as_deref(), written.upstream.as_deref())
 }

@@ -86,7 +86,10 @@ pub(crate) async fn serve(
         let mut state = AdminState::new(Arc::clone(store), plugins, keyring, admin);
         state.behind(&settings.operators);
         state.trial = Some(trial);
-        state.streams = admin::Streams::Disabled;
+        state.has_streams = {
+            let running = Arc::clone(running);
+            Arc::new(move || running.has_streams())
+        };
         state.unknown_fields = settings.compat.unknown_fields;
         state.router = settings.router.http;
         if store_settings.kind == StoreKind::Etcd {

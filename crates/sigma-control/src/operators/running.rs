@@ -154,6 +154,12 @@ impl Running {
         self.publisher.state().desired.quarantine().cloned().collect()
     }
 
+    /// Whether a listener takes sessions for stream routes.
+    pub(crate) fn has_streams(&self) -> bool {
+        let snapshot = self.publisher.state().snapshot.clone();
+        snapshot.is_some_and(|snapshot| snapshot.settings.listeners.iter().any(|one| one.stream.is_some()))
+    }
+
     /// The highest revision among the resources of each kind that has some.
     pub(crate) fn newest(&self) -> Vec<(Kind, u64)> {
         self.publisher.state().desired.newest()

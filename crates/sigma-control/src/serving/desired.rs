@@ -260,10 +260,6 @@ impl Desired {
                 self.quarantine.remove(&key);
                 self.warn(&key, warnings);
                 self.replace(key.clone(), resource, record.created, batch);
-                if key.kind == Kind::StreamRoute {
-                    let reason = "this version serves no TCP or UDP".to_owned();
-                    self.set_aside(key, reason, record.modified, Standing::LeftOut);
-                }
             }
             Err((value, reason)) => {
                 let standing = self.hold_place(&key, value.as_ref(), record.created, batch);

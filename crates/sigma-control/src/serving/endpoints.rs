@@ -402,10 +402,17 @@ fn configured(path: &Path) -> Result<Resolver, String> {
 
 /// Refuses a scheme that this version does not speak.
 pub(crate) fn spoken(key: &str, scheme: Scheme) -> Result<(), Problem> {
-    if matches!(scheme, Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs) {
-        return Ok(());
+    let is_of = |kind: &str| key.strip_prefix("/apisix/").unwrap_or(key).starts_with(kind);
+    let for_requests = !is_of("upstreams/") && !is_of("services/") && !is_of("stream_routes/");
+    match scheme {
+        Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs => return Ok(()),
+        Scheme::Tcp | Scheme::Tls if !for_requests => return Ok(()),
+        _ => {}
     }
-    let text = "this version speaks http, https, grpc and grpcs to nodes";
+    let text = match for_requests {
+        true => "routes speak http, https, grpc and grpcs to nodes",
+        false => "this version speaks http, https, grpc and grpcs to nodes, and tcp and tls in stream routes",
+    };
     Err(Problem::new(format!("{key}.scheme"), "unsupported", text).hint("use one of these"))
 }
 

@@ -134,65 +134,135 @@ impl Drop for Waiting<'_> {
 /// Returns an error if no session comes about, whatever the reason. The client has been told where the
 /// protocol has a way.
 pub async fn accept(
-    socket: Stream,
+    mut socket: Stream,
     early: &[u8],
     options: &AcceptOptions,
     handshakes: &Handshakes,
     choose: impl FnOnce(Option<&str>) -> Option<Arc<ServerIdentity>>,
 ) -> Result<Stream, HandshakeError> {
-    let deadline = Deadline::new();
-    deadline.set(options.timeout_ms);
-    let handshake = async {
-        let mut socket = socket;
-        let Hello { bytes: hello, name, order, asks_proof } =
-            read_hello(&mut socket, early, options.hello_bytes).await?;
-        let place = handshakes.place().await;
-        let proof = options.proofs.as_ref().filter(|_| asks_proof).zip(name.as_deref());
-        let proof = proof.and_then(|(proofs, name)| proofs.get(&name.to_ascii_lowercase()));
-        let is_proof = proof.is_some();
-        let identity = match proof.or_else(|| choose(name.as_deref())) {
-            Some(identity) if !identity.refuses() => identity,
-            _ => {
-                alert(&mut socket, UNRECOGNIZED_NAME);
-                return Err(HandshakeError::NoCertificate(name.as_deref().map(Box::from)));
-            }
-        };
-        let versions = options.versions.and(identity.versions());
-        if versions.is_empty() {
-            alert(&mut socket, PROTOCOL_VERSION);
-            return Err(HandshakeError::NoVersion);
+    let greeting = Greeting::read(&mut socket, early, options).await?;
+    greeting.accept(socket, options, handshakes, choose).await
+}
+
+/// A client's first message, before anything was answered.
+pub struct Greeting {
+    hello: Hello,
+    /// For the whole handshake.
+    deadline: Deadline,
+}
+
+impl Greeting {
+    /// Reads it from `socket`, behind the bytes `early`.
+    ///
+    /// # Errors
+    /// As [`accept`].
+    pub async fn read(
+        socket: &mut Stream,
+        early: &[u8],
+        options: &AcceptOptions,
+    ) -> Result<Greeting, HandshakeError> {
+        let deadline = Deadline::new();
+        deadline.set(options.timeout_ms);
+        let hello = deadline.bound(read_hello(socket, early, options.hello_bytes)).await;
+        Ok(Greeting { hello: hello.unwrap_or(Err(HandshakeError::TimedOut))?, deadline })
+    }
+
+    /// The name that the client asks for.
+    pub fn server_name(&self) -> Option<&Arc<str>> {
+        self.hello.name.as_ref()
+    }
+
+    /// The protocols above TLS that the client offers.
+    pub fn alpn(&self) -> &[Vec<u8>] {
+        &self.hello.alpn
+    }
+
+    /// Whether it is an authority's, which wants a proof.
+    pub fn asks_proof(&self) -> bool {
+        matches!(&self.hello.alpn[..], [only] if only == PROOF)
+    }
+
+    /// Tells the client that nobody here is for what it asks.
+    pub fn refuse(self, socket: &mut Stream) {
+        alert(socket, UNRECOGNIZED_NAME);
+    }
+
+    /// All bytes that were read: for whoever shakes hands in the gateway's place.
+    pub fn bytes(&self) -> &[u8] {
+        self.hello.bytes.filled()
+    }
+
+    /// Shakes hands, as [`accept`].
+    ///
+    /// # Errors
+    /// As [`accept`].
+    pub async fn accept(
+        self,
+        socket: Stream,
+        options: &AcceptOptions,
+        handshakes: &Handshakes,
+        choose: impl FnOnce(Option<&str>) -> Option<Arc<ServerIdentity>>,
+    ) -> Result<Stream, HandshakeError> {
+        let asks_proof = self.asks_proof();
+        let Greeting { hello, deadline } = self;
+        let handshake = answer(socket, (hello, asks_proof), options, handshakes, choose);
+        deadline.bound(handshake).await.unwrap_or(Err(HandshakeError::TimedOut))
+    }
+}
+
+/// All of a handshake behind the client's first message.
+async fn answer(
+    mut socket: Stream,
+    (hello, asks_proof): (Hello, bool),
+    options: &AcceptOptions,
+    handshakes: &Handshakes,
+    choose: impl FnOnce(Option<&str>) -> Option<Arc<ServerIdentity>>,
+) -> Result<Stream, HandshakeError> {
+    let Hello { bytes: hello, name, order, .. } = hello;
+    let place = handshakes.place().await;
+    let proof = options.proofs.as_ref().filter(|_| asks_proof).zip(name.as_deref());
+    let proof = proof.and_then(|(proofs, name)| proofs.get(&name.to_ascii_lowercase()));
+    let is_proof = proof.is_some();
+    let identity = match proof.or_else(|| choose(name.as_deref())) {
+        Some(identity) if !identity.refuses() => identity,
+        _ => {
+            alert(&mut socket, UNRECOGNIZED_NAME);
+            return Err(HandshakeError::NoCertificate(name.as_deref().map(Box::from)));
         }
-        let proof_alpn = [PROOF.to_vec()];
-        let alpn = if is_proof { &proof_alpn[..] } else { &options.alpn };
-        let config =
-            identity.config(versions, alpn, order, &options.offer).map_err(HandshakeError::Protocol)?;
-        let connection = UnbufferedServerConnection::new(config).map_err(HandshakeError::Protocol)?;
-        let ja4 = ja4::fingerprint(hello.filled());
-        let mut session = Session::new(Side::Server(connection), hello);
-        // Before anything is judged: lists that come meanwhile are newer than the verdict.
-        let revision = identity.client_auth().map_or(0, ClientAuth::revision);
-        let patience = Deadline::new();
-        patience.set(PATIENCE_MS);
-        tokio::select! {
-            biased;
-            shaken = shake(&mut socket, &mut session) => shaken?,
-            () = handshakes.wanted_after(patience) => return Err(HandshakeError::Displaced),
-        }
-        if is_proof {
-            // The authority has seen what it asked for, and nothing may follow (RFC 8737 §3).
-            return Err(HandshakeError::Proved);
-        }
-        drop(place);
-        let mut facts = Facts::of(session.common());
-        if let Some(auth) = identity.client_auth().filter(|auth| auth.inquires()) {
-            // On the heap, for the sake of all handshakes that ask nobody.
-            facts.inquiry = Box::pin(auth.inquire(&facts.peer_chain)).await;
-        }
-        let facts = judged(&mut socket, &mut session, facts, identity, name)?;
-        let facts = Facts { revision, ja4, ..facts };
-        Ok(Stream::Tls(Box::new(TlsStream::new(socket, session, facts))))
     };
-    deadline.bound(handshake).await.unwrap_or(Err(HandshakeError::TimedOut))
+    let versions = options.versions.and(identity.versions());
+    if versions.is_empty() {
+        alert(&mut socket, PROTOCOL_VERSION);
+        return Err(HandshakeError::NoVersion);
+    }
+    let proof_alpn = [PROOF.to_vec()];
+    let alpn = if is_proof { &proof_alpn[..] } else { &options.alpn };
+    let config = identity.config(versions, alpn, order, &options.offer).map_err(HandshakeError::Protocol)?;
+    let connection = UnbufferedServerConnection::new(config).map_err(HandshakeError::Protocol)?;
+    let ja4 = ja4::fingerprint(hello.filled());
+    let mut session = Session::new(Side::Server(connection), hello);
+    // Before anything is judged: lists that come meanwhile are newer than the verdict.
+    let revision = identity.client_auth().map_or(0, ClientAuth::revision);
+    let patience = Deadline::new();
+    patience.set(PATIENCE_MS);
+    tokio::select! {
+        biased;
+        shaken = shake(&mut socket, &mut session) => shaken?,
+        () = handshakes.wanted_after(patience) => return Err(HandshakeError::Displaced),
+    }
+    if is_proof {
+        // The authority has seen what it asked for, and nothing may follow (RFC 8737 §3).
+        return Err(HandshakeError::Proved);
+    }
+    drop(place);
+    let mut facts = Facts::of(session.common());
+    if let Some(auth) = identity.client_auth().filter(|auth| auth.inquires()) {
+        // On the heap, for the sake of all handshakes that ask nobody.
+        facts.inquiry = Box::pin(auth.inquire(&facts.peer_chain)).await;
+    }
+    let facts = judged(&mut socket, &mut session, facts, identity, name)?;
+    let facts = Facts { revision, ja4, ..facts };
+    Ok(Stream::Tls(Box::new(TlsStream::new(socket, session, facts))))
 }
 
 /// Goes through a handshake to its end.
@@ -227,8 +297,8 @@ struct Hello {
     name: Option<Arc<str>>,
     /// Whose ciphers go first.
     order: Order,
-    /// It is an authority's, which wants a proof.
-    asks_proof: bool,
+    /// The protocols above TLS that are offered.
+    alpn: Vec<Vec<u8>>,
 }
 
 /// Reads until the ClientHello is complete.
@@ -248,11 +318,10 @@ async fn read_hello(socket: &mut Stream, early: &[u8], limit: usize) -> Result<H
                         let client = accepted.client_hello();
                         let order =
                             if prefers_chacha(client.cipher_suites()) { Order::Clients } else { Order::Ours };
-                        let asks_proof = client.alpn().is_some_and(|mut offered| {
-                            offered.next() == Some(PROOF) && offered.next().is_none()
-                        });
+                        let alpn =
+                            client.alpn().into_iter().flatten().map(<[u8]>::to_vec).collect::<Vec<_>>();
                         let name = client.server_name().map(Arc::from);
-                        return Poll::Ready(Ok((name, order, asks_proof)));
+                        return Poll::Ready(Ok((name, order, alpn)));
                     }
                     Ok(None) if n > 0 => {}
                     Ok(None) => return Poll::Ready(Err(HandshakeError::HelloTooLarge)),
@@ -281,7 +350,7 @@ async fn read_hello(socket: &mut Stream, early: &[u8], limit: usize) -> Result<H
         }
     })
     .await
-    .map(|(name, order, asks_proof)| Hello { bytes: hello, name, order, asks_proof })
+    .map(|(name, order, alpn)| Hello { bytes: hello, name, order, alpn })
 }
 
 /// Completes the facts, of which the client's certificate may be one that is not let in.

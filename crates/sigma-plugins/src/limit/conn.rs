@@ -8,13 +8,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use sigma_config::Problem;
-use sigma_plugin::counter::Shared;
 use sigma_plugin::descriptor::parsed;
 use sigma_plugin::places::{VariableForm, VariablePlace};
 use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, Step};
 
-use super::clock;
+use super::counts::{Counts, waits};
 use super::quota::{self, Amount, Key, KeyType, Refusal, RefusalFields, Space};
+use super::sessions;
 use crate::log_throttle::LogThrottle;
 use crate::redis::{Connections, Policy, Script, SharedConnection, Target, idle_settings, policies};
 
@@ -28,6 +28,7 @@ pub(crate) static LIMIT_CONN: Descriptor = Descriptor {
         [quota::idle_rules(conf), idle_settings(conf), forgotten_latency(conf)].concat()
     }),
     build: |build| Ok(Arc::new(LimitConn::new(build)?)),
+    flow: Some(sessions::FLOW),
     variables: &[
         VariablePlace::guard("key", VariableForm::Key),
         VariablePlace::guard("rules.*.key", VariableForm::Template),
@@ -168,35 +169,6 @@ impl Rule {
             false => self.space.by_value_or_address(&self.key, ctx),
         };
         Ok(Limit { key, conn, most: conn.saturating_add(burst) })
-    }
-}
-
-/// Requests at this moment, by key.
-#[derive(Default)]
-struct Counts(Shared<u64>);
-
-impl Counts {
-    /// Counts a request in, if there are not more than `most` then; the number with it.
-    fn enter(&self, key: &[u8], most: u64) -> Option<u64> {
-        self.0.with(key, clock::process_ms(), |slot| {
-            if slot.value >= most {
-                return None;
-            }
-            slot.value += 1;
-            slot.expires_ms = u64::MAX;
-            Some(slot.value)
-        })
-    }
-
-    fn leave(&self, key: &[u8]) {
-        let now_ms = clock::process_ms();
-        self.0.with(key, now_ms, |slot| {
-            slot.value = slot.value.saturating_sub(1);
-            if slot.value == 0 {
-                // Not removed here, since somebody may enter at the same time; a sweep takes it.
-                slot.expires_ms = now_ms;
-            }
-        });
     }
 }
 
@@ -390,15 +362,6 @@ fn member() -> String {
     format!("{:016x}{number:x}", RandomState::new().hash_one(number))
 }
 
-/// How long the request waits that is number `value`.
-fn waits(delay_s: f64, value: u64, conn: u64) -> Duration {
-    if value <= conn {
-        return Duration::ZERO;
-    }
-    // No timer goes on for years.
-    Duration::from_secs_f64((delay_s * ((value - 1) / conn) as f64).min(1e8))
-}
-
 fn after(delay: Duration) -> Step {
     if delay < Duration::from_millis(1) {
         return Step::Next;
@@ -450,27 +413,6 @@ mod tests {
 
     use super::*;
     use crate::testing::{Case, entry, refusal};
-
-    #[test]
-    fn counts_are_bounded_and_given_back() {
-        let counts = Counts::default();
-        assert_eq!(
-            [counts.enter(b"k", 2), counts.enter(b"k", 2), counts.enter(b"k", 2)],
-            [Some(1), Some(2), None]
-        );
-        assert_eq!(counts.enter(b"other", 2), Some(1));
-        counts.leave(b"k");
-        assert_eq!(counts.enter(b"k", 2), Some(2));
-        (0..3).for_each(|_| counts.leave(b"k"));
-        assert_eq!(counts.enter(b"k", 1), Some(1));
-    }
-
-    #[test]
-    fn waiting_grows_with_the_crowd() {
-        let waits_ms = |value, conn| waits(0.1, value, conn).as_millis();
-        assert_eq!([waits_ms(1, 1), waits_ms(2, 1), waits_ms(3, 1)], [0, 100, 200]);
-        assert_eq!([waits_ms(2, 2), waits_ms(3, 2), waits_ms(4, 2), waits_ms(5, 2)], [0, 100, 100, 200]);
-    }
 
     /// Sends a request through the access phase: its answer, and how long it took.
     fn ask(case: &mut Case, entry: &Entry, target: &str) -> (Option<Reply>, Duration) {

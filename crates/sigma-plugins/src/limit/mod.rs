@@ -3,8 +3,10 @@
 mod clock;
 pub(crate) mod conn;
 pub(crate) mod count;
+mod counts;
 mod quota;
 pub(crate) mod req;
+mod sessions;
 
 pub(crate) use clock::process_ms;
 pub(crate) use quota::bounded;

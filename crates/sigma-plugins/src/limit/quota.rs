@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Display;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
@@ -15,7 +16,7 @@ use sigma_config::Problem;
 use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::template::Template;
 use sigma_plugin::address::IpText;
-use sigma_plugin::{Build, Context, Reply, Step};
+use sigma_plugin::{Build, Context, Reply, Session, Step};
 
 use crate::log_throttle::LogThrottle;
 
@@ -29,6 +30,25 @@ pub(super) enum KeyType {
     VarCombination,
     /// Itself.
     Constant,
+}
+
+/// Who uses a quota: a request, or a session.
+#[derive(Clone, Copy)]
+pub(super) struct User<'u> {
+    addr: Option<IpAddr>,
+    variables: &'u dyn Variables,
+}
+
+impl<'u> From<&'u Context> for User<'u> {
+    fn from(ctx: &'u Context) -> User<'u> {
+        User { addr: ctx.client.addr, variables: ctx }
+    }
+}
+
+impl<'u> From<&'u Session> for User<'u> {
+    fn from(session: &'u Session) -> User<'u> {
+        User { addr: session.client.addr, variables: session }
+    }
 }
 
 /// Whose quota a request uses.
@@ -54,15 +74,15 @@ impl Key {
 
     /// Appends its value to `out`, or what stands for a long one; false if the variable, or every
     /// variable of the template, is absent.
-    fn write(&self, ctx: &Context, out: &mut Vec<u8>) -> bool {
+    fn write(&self, user: User<'_>, out: &mut Vec<u8>) -> bool {
         let begin = out.len();
-        let found = match self {
+        let found = match (self, user.addr) {
             // By far the most frequent key.
-            Key::Variable(VarName::RemoteAddr) if ctx.client.addr.is_some() => {
-                ctx.client.addr.iter().for_each(|addr| out.extend_from_slice(IpText::of(*addr).as_bytes()));
+            (Key::Variable(VarName::RemoteAddr), Some(addr)) => {
+                out.extend_from_slice(IpText::of(addr).as_bytes());
                 true
             }
-            Key::Variable(name) => match ctx.get(name) {
+            (Key::Variable(name), _) => match user.variables.get(name) {
                 Some(VarValue::Text(text)) => {
                     out.extend_from_slice(&text);
                     true
@@ -77,8 +97,8 @@ impl Key {
                 }
                 None => false,
             },
-            Key::Template(template) => template.render(ctx, out) > 0,
-            Key::Constant(text) => {
+            (Key::Template(template), _) => template.render(user.variables, out) > 0,
+            (Key::Constant(text), _) => {
                 out.extend_from_slice(text);
                 true
             }
@@ -140,18 +160,21 @@ impl Space {
     }
 
     /// What a request is counted under, by its value of `key` alone.
-    pub(super) fn by_value(&self, key: &Key, ctx: &Context) -> Option<Vec<u8>> {
+    pub(super) fn by_value<'u>(&self, key: &Key, user: impl Into<User<'u>>) -> Option<Vec<u8>> {
         let mut full = Vec::with_capacity(self.beginning.len() + USUAL_KEY);
         full.extend_from_slice(self.beginning.as_bytes());
         full.push(b':');
-        key.write(ctx, &mut full).then_some(full)
+        key.write(user.into(), &mut full).then_some(full)
     }
 
     /// What a request is counted under: its value of `key`, or else the client's address.
-    pub(super) fn by_value_or_address(&self, key: &Key, ctx: &Context) -> Vec<u8> {
-        self.by_value(key, ctx).unwrap_or_else(|| {
+    pub(super) fn by_value_or_address<'u>(&self, key: &Key, user: impl Into<User<'u>>) -> Vec<u8> {
+        let user = user.into();
+        self.by_value(key, user).unwrap_or_else(|| {
+            let address = user.addr.map(IpText::of);
+            let address = address.as_ref().map_or(&b"unix:"[..], |address| address.as_bytes());
             // No value stands behind this sign, see `by_value`.
-            [self.beginning.as_bytes(), b"@:", ctx.remote_addr().as_bytes()].concat()
+            [self.beginning.as_bytes(), b"@:", address].concat()
         })
     }
 }
@@ -304,7 +327,7 @@ mod tests {
         let key = |value: &str| {
             let case = Case::new(&format!("GET / HTTP/1.1\nHost: h\nX-Key: {value}"));
             let mut written = Vec::new();
-            assert!(Key::new("http_x-key", KeyType::Var).write(&case.ctx, &mut written));
+            assert!(Key::new("http_x-key", KeyType::Var).write((&case.ctx).into(), &mut written));
             written
         };
         let (long, longer) = ("k".repeat(LONGEST_KEY), "k".repeat(10_000));

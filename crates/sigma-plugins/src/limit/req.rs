@@ -224,7 +224,7 @@ impl LimitReq {
 
 impl Plugin for LimitReq {
     fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
-        let key = self.space.by_value_or_address(&self.key, ctx);
+        let key = self.space.by_value_or_address(&self.key, &*ctx);
         match &self.store {
             Store::Local(buckets) => self.local(buckets, &key),
             Store::Redis(target) => self.remote(target, &key, env),

@@ -1,9 +1,16 @@
 //! `ip-restriction`: clients by address.
 
+use std::net::IpAddr;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sigma_plugin::{Configuration, Context, Descriptor, Env, Phase, PhaseSet, Plugin, Reply, Step};
+use sigma_config::Problem;
+use sigma_config::plugins::PluginScope;
+use sigma_plugin::{
+    Configuration, Context, Descriptor, Env, Flow, FlowPlugin, FlowStep, Phase, PhaseSet, Plugin, Reply,
+    Session, Step,
+};
 
 use super::refusal::{self, Refusal};
 use crate::networks::Networks;
@@ -14,7 +21,8 @@ pub(crate) static IP_RESTRICTION: Descriptor = Descriptor {
     priority: 3000,
     example: EXAMPLE,
     phases: PhaseSet::of(&[Phase::Access]),
-    warnings: Some(refusal::warnings),
+    warnings: Some(warnings),
+    flow: Some(Flow::itself::<IpRestriction>()),
     ..Descriptor::itself::<IpRestriction>()
 };
 
@@ -61,6 +69,19 @@ struct IpRestriction {
 
 impl Configuration for IpRestriction {}
 
+/// What has no effect. A session of a stream route is closed, and its status is only logged.
+fn warnings(scope: PluginScope, conf: &Value) -> Vec<Problem> {
+    if scope != PluginScope::Stream {
+        return refusal::warnings(scope, conf);
+    }
+    let fields = ["message", "rejected_action", "tarpit_ms", "tarpit_max"];
+    let idle = |field: &&str| {
+        let message = format!("`{field}` has no effect: a session is closed without a byte");
+        Problem::new(*field, "no_effect", message).hint("remove it")
+    };
+    fields.iter().filter(|field| conf.get(**field).is_some()).map(idle).collect()
+}
+
 fn network_schema() -> Value {
     const V4: &str = r"^([0-9]{1,2}|1[0-9][0-9]|2[0-4][0-9]|25[0-5])(\.([0-9]{1,2}|1[0-9][0-9]|2[0-4][0-9]|25[0-5])){3}/([12]?[0-9]|3[0-2])$";
     const V6: &str = r"^([a-fA-F0-9]{0,4}:){1,8}(:[a-fA-F0-9]{0,4}){0,8}([a-fA-F0-9]{0,4})?/([0-9]{1,2}|1[0-1][0-9]|12[0-8])$";
@@ -72,16 +93,30 @@ fn network_schema() -> Value {
     ]})
 }
 
-impl Plugin for IpRestriction {
-    fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
-        let listed = |list: &Networks| ctx.client.addr.is_some_and(|addr| list.contains(addr));
-        let refused = match (&self.whitelist, &self.blacklist) {
+impl IpRestriction {
+    fn refuses(&self, addr: Option<IpAddr>) -> bool {
+        let listed = |list: &Networks| addr.is_some_and(|addr| list.contains(addr));
+        match (&self.whitelist, &self.blacklist) {
             (Some(list), _) => !listed(list),
             (None, Some(list)) => listed(list),
             // The schema asks for one of them.
             (None, None) => true,
-        };
-        if refused {
+        }
+    }
+}
+
+impl FlowPlugin for IpRestriction {
+    fn preread(&self, session: &mut Session, _: &Env<'_>) -> FlowStep {
+        match self.refuses(session.client.addr) {
+            true => FlowStep::Close(self.response_code),
+            false => FlowStep::Next,
+        }
+    }
+}
+
+impl Plugin for IpRestriction {
+    fn access(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
+        if self.refuses(ctx.client.addr) {
             let reply = Reply::new(self.response_code).json(&json!({ "message": self.message }));
             return self.refusal.step(reply, env);
         }
@@ -92,7 +127,7 @@ impl Plugin for IpRestriction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Case, entry, refusal, summary};
+    use crate::testing::{Case, FlowCase, entry, flow_entry, refusal, summary, warned};
 
     #[test]
     fn addresses_pass_or_do_not() {
@@ -119,6 +154,27 @@ mod tests {
         check(json!({"whitelist": ["::/0"]}), "127.0.0.1", REFUSED);
         let worded = json!({"blacklist": ["::/0"], "message": "no", "response_code": 404});
         check(worded, "::5", r#"404 {"message":"no"}"#);
+    }
+
+    #[test]
+    fn sessions_begin_or_do_not() {
+        let check = |conf: Value, addr: &str, expected: Option<u16>| {
+            let plugin = flow_entry("ip-restriction", conf.clone()).unwrap();
+            let mut session = Session::default();
+            session.client.addr = addr.parse().ok();
+            let status = match FlowCase::default().preread(&plugin, &mut session) {
+                FlowStep::Close(status) => Some(status),
+                _ => None,
+            };
+            assert_eq!(status, expected, "{conf} {addr}");
+        };
+        check(json!({"whitelist": ["10.0.0.0/8"]}), "10.1.1.1", None);
+        check(json!({"whitelist": ["10.0.0.0/8"]}), "192.0.2.1", Some(403));
+        // Nobody knows where a peer without an address is.
+        check(json!({"whitelist": ["0.0.0.0/0", "::/0"]}), "", Some(403));
+        check(json!({"blacklist": ["10.0.0.0/8"], "response_code": 404}), "::ffff:10.0.0.1", Some(404));
+        let idle = json!({"blacklist": ["::1"], "rejected_action": "tarpit", "message": "no"});
+        assert_eq!(warned("ip-restriction", PluginScope::Stream, &idle), ["message", "rejected_action"]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 pub(crate) mod api_breaker;
 pub(crate) mod fault_injection;
 pub(crate) mod mocking;
+pub(crate) mod mqtt_proxy;
 mod text;
 pub(crate) mod traffic_split;
 pub(crate) mod workflow;

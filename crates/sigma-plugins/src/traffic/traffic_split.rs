@@ -8,14 +8,17 @@ use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::Value;
 use sigma_config::described::{CONFIDENTIAL, take_descriptions};
-use sigma_config::expr::Expr;
+use sigma_config::expr::{Expr, Variables};
 use sigma_config::id::Id;
 use sigma_config::kind::Kind;
 use sigma_config::resources::Upstream;
 use sigma_config::stored;
 use sigma_plugin::descriptor::InlineUpstream;
 use sigma_plugin::places::{VariableForm, VariablePlace};
-use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Local, Phase, PhaseSet, Plugin, Step};
+use sigma_plugin::{
+    Build, Configuration, Context, Descriptor, Env, Flow, FlowPlugin, FlowStep, Local, Phase, PhaseSet,
+    Plugin, Session, Step,
+};
 
 use crate::condition;
 
@@ -27,6 +30,7 @@ pub(crate) static TRAFFIC_SPLIT: Descriptor = Descriptor {
     phases: PhaseSet::of(&[Phase::Access]),
     upstreams: Some(upstreams),
     build,
+    flow: Some(Flow::of::<Config>(build_flow)),
     variables: &[VariablePlace::shown("rules.*.match.*.vars", VariableForm::Condition)],
     ..Descriptor::of::<Config>()
 };
@@ -137,11 +141,11 @@ fn inline_name(rule: usize, entry: usize) -> String {
 }
 
 fn build(build: &Build<'_>) -> Result<Arc<dyn Plugin>, String> {
-    let config: Config = build.config()?;
-    let rules = config.rules.unwrap_or_default().into_iter().enumerate();
-    let rules: Vec<Rule> = rules.map(|(at, config)| Rule::new(build, at, config)).collect();
-    let reads_form = rules.iter().any(|rule| rule.reads_form);
-    Ok(Arc::new(TrafficSplit { rules: rules.into(), reads_form }))
+    Ok(Arc::new(TrafficSplit::new(build)?))
+}
+
+fn build_flow(build: &Build<'_>) -> Result<Arc<dyn FlowPlugin>, String> {
+    Ok(Arc::new(TrafficSplit::new(build)?))
 }
 
 struct Rule {
@@ -179,8 +183,8 @@ impl Rule {
         Rule { conditions, entries: Arc::new(Entries::new(list)), reads_form }
     }
 
-    fn holds(&self, ctx: &Context) -> bool {
-        self.conditions.is_empty() || self.conditions.iter().any(|condition| condition.eval(ctx))
+    fn holds(&self, variables: &dyn Variables) -> bool {
+        self.conditions.is_empty() || self.conditions.iter().any(|condition| condition.eval(variables))
     }
 }
 
@@ -244,10 +248,15 @@ impl Turns {
     }
 }
 
-/// Has the first rule that holds choose the upstream.
+/// The upstream that the first rule chooses that holds; None for the route's own.
+fn chosen(rules: &[Rule], variables: &dyn Variables, env: &Env<'_>) -> Option<Box<str>> {
+    let rule = rules.iter().find(|rule| rule.holds(variables))?;
+    Turns::next(env.local, &rule.entries)
+}
+
+/// Has the rules choose the upstream of a request.
 fn choose(rules: &[Rule], ctx: &mut Context, env: &Env<'_>) {
-    let rule = rules.iter().find(|rule| rule.holds(ctx));
-    if let Some(key) = rule.and_then(|rule| Turns::next(env.local, &rule.entries)) {
+    if let Some(key) = chosen(rules, ctx, env) {
         ctx.upstream = Some(key);
     }
 }
@@ -256,6 +265,25 @@ struct TrafficSplit {
     rules: Arc<[Rule]>,
     /// Conditions look at the body.
     reads_form: bool,
+}
+
+impl TrafficSplit {
+    fn new(build: &Build<'_>) -> Result<TrafficSplit, String> {
+        let config: Config = build.config()?;
+        let rules = config.rules.unwrap_or_default().into_iter().enumerate();
+        let rules: Vec<Rule> = rules.map(|(at, config)| Rule::new(build, at, config)).collect();
+        let reads_form = rules.iter().any(|rule| rule.reads_form);
+        Ok(TrafficSplit { rules: rules.into(), reads_form })
+    }
+}
+
+impl FlowPlugin for TrafficSplit {
+    fn preread(&self, session: &mut Session, env: &Env<'_>) -> FlowStep {
+        if let Some(key) = chosen(&self.rules, session, env) {
+            session.upstream = Some(key);
+        }
+        FlowStep::Next
+    }
 }
 
 impl Plugin for TrafficSplit {
@@ -285,7 +313,7 @@ mod tests {
     const INLINE: &str = "/apisix/routes/1#traffic-split/0.0";
 
     /// The upstreams of so many requests with this head, counted.
-    fn chosen(conf: &Value, head: &str, requests: usize) -> Vec<(String, usize)> {
+    fn counted(conf: &Value, head: &str, requests: usize) -> Vec<(String, usize)> {
         let entry = entry("traffic-split", conf.clone()).unwrap();
         let mut case = Case::new(head);
         let mut counts = std::collections::BTreeMap::<String, usize>::new();
@@ -315,7 +343,7 @@ mod tests {
             let conf = json!({"rules": [{"weighted_upstreams": weighted}]});
             let expected: Vec<(String, usize)> =
                 expected.iter().map(|(key, n)| ((*key).to_owned(), *n)).collect();
-            assert_eq!(chosen(&conf, "GET / HTTP/1.1\nHost: h\n", 100), expected, "{conf}");
+            assert_eq!(counted(&conf, "GET / HTTP/1.1\nHost: h\n", 100), expected, "{conf}");
         }
         let inline = json!({"nodes": {"127.0.0.1:1": 1}});
         check(json!([{"upstream": inline, "weight": 2}, {"weight": 3}]), &[(INLINE, 40), ("own", 60)]);

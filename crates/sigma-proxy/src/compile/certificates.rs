@@ -138,10 +138,12 @@ impl Task<'_> {
 
     fn listener(&mut self, index: usize, listener: &Listener) -> Option<ListenerOptions> {
         let config = self.config;
-        if listener.tls.is_none() && listener.proxy_protocol.is_none() {
+        let is_stream = listener.stream.is_some();
+        let tls = listener.over_tls();
+        if tls.is_none() && listener.proxy_protocol.is_none() && !is_stream {
             return None;
         }
-        let tls = match &listener.tls {
+        let tls = match tls.as_deref() {
             None => None,
             Some(tls) => {
                 match tls_options(tls, listener, &config.settings.tls, &self.sessions, &mut self.sources) {
@@ -155,7 +157,7 @@ impl Task<'_> {
             }
         };
         let (address, proxy_protocol) = (listener.address.clone(), listener.proxy_protocol.clone());
-        Some(ListenerOptions { address, proxy_protocol, tls })
+        Some(ListenerOptions { address, proxy_protocol, tls, is_stream })
     }
 }
 
@@ -364,6 +366,7 @@ pub(super) fn revealed(text: &str, sources: &Sources<'_>) -> Result<String, Stri
     }
 }
 
+/// What a listener does with TLS. What is spoken above it in streams is not known: nothing is agreed on there.
 fn tls_options(
     tls: &ListenerTls,
     listener: &Listener,
@@ -391,7 +394,11 @@ fn tls_options(
         Some(Arc::new(identity.map_err(|error| ("certificates".to_owned(), error.to_string()))?))
     };
     let options = AcceptOptions {
-        alpn: tls.alpn.iter().map(|protocol| protocol.as_str().into()).collect(),
+        alpn: if listener.stream.is_some() {
+            Vec::new()
+        } else {
+            tls.alpn.iter().map(|protocol| protocol.as_str().into()).collect()
+        },
         versions,
         offer,
         hello_bytes: tls.hello_bytes as usize,

@@ -11,7 +11,7 @@ use sigma_config::resources::{self, Plugins, SslType};
 use sigma_config::stored::wrong_ssl_type;
 use sigma_plugin::descriptor::inline_upstream_key;
 use sigma_plugin::roster::unresolved;
-use sigma_plugin::{Consumer, Entry, Identity};
+use sigma_plugin::{Consumer, Entry, FlowPlugin, Identity};
 
 use super::certificates::Certificate;
 use super::node_tls::NodeTls;
@@ -29,6 +29,8 @@ pub(super) struct Compiled {
     pub(super) identities: Box<[KeyOfIdentity]>,
     /// The regular expression of a route's path rewriting.
     pub(super) rewrite: Option<regex::bytes::Regex>,
+    /// The plugins of a stream route, those of its service among them.
+    pub(super) flows: Box<[Arc<Entry<dyn FlowPlugin>>]>,
     /// Of an ssl: what clients see.
     pub(super) certificate: Option<Arc<Certificate>>,
 }
@@ -94,6 +96,9 @@ impl Task<'_> {
             let certificate = Some(self.certificate(key, old)?);
             return Some(Arc::new(Compiled { certificate, ..Compiled::default() }));
         }
+        if key.kind == Kind::StreamRoute {
+            return self.compile_flow(key, before);
+        }
         let resources = &self.config.resources;
         let id = key.id.as_str();
         let (plugins, upstream): (Option<&Plugins>, Option<&Arc<resources::Upstream>>) = match key.kind {
@@ -124,7 +129,7 @@ impl Task<'_> {
             upstreams,
             identities,
             rewrite,
-            certificate: None,
+            ..Compiled::default()
         }))
     }
 }
@@ -150,19 +155,19 @@ fn same_tls(a: &Option<Arc<NodeTls>>, b: &Option<Arc<NodeTls>>) -> bool {
     }
 }
 
-struct Building<'b, 't> {
-    key: &'b ResourceKey,
-    old: Option<&'b Compiled>,
-    upstreams: Vec<Arc<Upstream>>,
-    task: &'b mut Task<'t>,
+pub(super) struct Building<'b, 't> {
+    pub(super) key: &'b ResourceKey,
+    pub(super) old: Option<&'b Compiled>,
+    pub(super) upstreams: Vec<Arc<Upstream>>,
+    pub(super) task: &'b mut Task<'t>,
 }
 
 impl Building<'_, '_> {
-    fn fail(&mut self, problem: Problem) {
+    pub(super) fn fail(&mut self, problem: Problem) {
         self.task.failures.push(Failure { key: Some(self.key.clone()), problem });
     }
 
-    fn upstream(&mut self, key: String, config: &Arc<resources::Upstream>, bare_host: bool) {
+    pub(super) fn upstream(&mut self, key: String, config: &Arc<resources::Upstream>, bare_host: bool) {
         let known = self.old.and_then(|old| old.upstreams.iter().find(|upstream| upstream.key == key));
         let tls = match self.node_tls(&key, config, known) {
             Ok(tls) => tls,
@@ -233,7 +238,12 @@ impl Building<'_, '_> {
     }
 
     /// Compiles the upstreams that stand inside a plugin's configuration.
-    fn plugin_upstreams(&mut self, kind: &Arc<dyn sigma_plugin::Kind>, scope: PluginScope, conf: &Value) {
+    pub(super) fn plugin_upstreams(
+        &mut self,
+        kind: &Arc<dyn sigma_plugin::Kind>,
+        scope: PluginScope,
+        conf: &Value,
+    ) {
         if !kind.has_upstreams(scope) {
             return;
         }
@@ -306,19 +316,19 @@ impl Building<'_, '_> {
     }
 
     /// Nothing is known of what the plugin does; it may be what guards.
-    fn refuse_unknown(&mut self, plugin: &str) {
+    pub(super) fn refuse_unknown(&mut self, plugin: &str) {
         let place = format!("{}.plugins.{plugin}", self.key);
         let hint = unknown_plugin_hint(self.task.roster.is_built_in(plugin));
         self.fail(Problem::new(place, "unknown_plugin", format!("unknown plugin [{plugin}]")).hint(hint));
     }
 
-    fn refuse(&mut self, plugin: &str, reason: String) {
+    pub(super) fn refuse(&mut self, plugin: &str, reason: String) {
         let place = format!("{}.plugins.{plugin}", self.key);
         let text = format!("failed to check the configuration of plugin {plugin} err: {reason}");
         self.fail(Problem::new(place, "plugin", text));
     }
 
-    fn metadata(&self, plugin: &str) -> Option<Arc<Value>> {
+    pub(super) fn metadata(&self, plugin: &str) -> Option<Arc<Value>> {
         let metadata = self.task.config.resources.plugin_metadata.get(plugin)?;
         Some(Arc::new(Value::Object(metadata.settings.as_ref().clone())))
     }

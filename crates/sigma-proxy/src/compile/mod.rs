@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `compiled` | plugins and upstreams of one resource |
 //! | `routes` | routes: what they merge, and where they stand |
+//! | `flows` | the same of stream routes |
 //! | `certificates` | certificates for clients, and what listeners demand |
 //! | `revocation` | how it is found out that a client's certificate was revoked |
 //! | `node_tls` | TLS towards the nodes of an upstream |
@@ -19,6 +20,7 @@
 mod certificates;
 mod compiled;
 mod consumers;
+mod flows;
 pub(crate) mod node_tls;
 mod revocation;
 mod routes;
@@ -31,10 +33,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use sigma_config::expr::VarName;
+use sigma_config::expr::known::Subject;
 use sigma_config::kind::{Kind, ResourceKey};
-use sigma_config::settings::{ListenAddress, Settings};
-use sigma_config::{Config, Problem};
-use sigma_observe::access::AccessFormat;
+use sigma_config::settings::{AccessLog, ListenAddress, Settings};
+use sigma_config::{Config, Problem, resources};
+use sigma_observe::access::{AccessFormat, FormatError};
 use sigma_plugin::{Chain, Consumers, Node, Roster};
 
 use crate::route::Router;
@@ -89,6 +92,8 @@ struct State {
     upstream_numbers: Numbers,
     /// The numbers of routes that name a service, an upstream or a plugin config.
     referrers: HashMap<ResourceKey, BTreeSet<u32>>,
+    /// The stream routes, by id.
+    flows: HashMap<Box<str>, flows::PlacedFlow>,
     /// The plugins and keys by which each consumer is recognised.
     recognised: HashMap<Box<str>, Vec<Recognised>>,
     /// The chain that all routes without plugins share.
@@ -149,7 +154,7 @@ impl Compiler {
         let geography = sources.geography.clone();
         let mut task = self.task(config, &sessions, sources.reborrow());
         let challenges = task.sources.ordered.and_then(CertificateSource::challenges);
-        let access_format = access_format(&config.settings, &mut task.failures);
+        let formats = formats(&config.settings, &mut task.failures);
         let listeners = task.compile_listeners();
         let compiled = task.compile_all(&self.state);
         if !task.failures.is_empty() {
@@ -163,7 +168,7 @@ impl Compiler {
             sessions: sessions_kept,
             geography,
             challenges,
-            ..empty(config, access_format)
+            ..empty(config, formats)
         };
         state.place_all(&mut snapshot, config);
         let snapshot = Arc::new(snapshot);
@@ -193,7 +198,7 @@ impl Compiler {
                 return Ok(Changed { snapshot, gone: None });
             }
         };
-        let changed = self.state.with_dependents(changed);
+        let changed = self.state.with_dependents(config, changed);
         let geography = sources.geography.clone();
         let mut task = self.task(config, &sessions, sources.reborrow());
         let compiled: Vec<(ResourceKey, Option<Arc<Compiled>>)> =
@@ -230,6 +235,9 @@ impl State {
         for consumer in config.resources.consumers.iter() {
             self.place_consumer(snapshot, config, &consumer.username);
         }
+        let flows: Vec<Box<str>> =
+            config.resources.stream_routes.iter().map(|r| r.id.as_str().into()).collect();
+        self.place_flows(snapshot, config, &flows);
         let names = Arc::clone(&snapshot.listener_names);
         snapshot.router = Router::compile(config.settings.router.http, route_inputs(config, &names));
         for (order, route) in config.resources.routes.ordered() {
@@ -248,6 +256,7 @@ impl State {
         let mut gone = Vec::new();
         let mut routes: BTreeSet<Box<str>> = BTreeSet::new();
         let mut consumers: BTreeSet<Box<str>> = BTreeSet::new();
+        let mut flows: BTreeSet<Box<str>> = BTreeSet::new();
         let (mut global, mut certificates) = (false, false);
         for (key, compiled) in changed {
             let before = match compiled {
@@ -270,6 +279,7 @@ impl State {
                 Kind::ConsumerGroup => consumers.extend(consumers::members(config, &key.id)),
                 Kind::GlobalRule => global = true,
                 Kind::Ssl => certificates = true,
+                Kind::StreamRoute => drop(flows.insert(key.id.into())),
                 _ => {}
             }
         }
@@ -278,6 +288,9 @@ impl State {
         }
         if certificates {
             self.place_certificates(snapshot, config);
+        }
+        if !flows.is_empty() {
+            self.place_flows(snapshot, config, &Vec::from_iter(flows));
         }
         if global {
             self.place_global(snapshot, config);
@@ -288,10 +301,18 @@ impl State {
         gone
     }
 
-    /// The keys of what changed, and of resources with upstreams that show the certificate of an ssl
-    /// among them.
-    fn with_dependents(&self, changed: &[ResourceKey]) -> Vec<ResourceKey> {
+    /// The keys of what changed, of resources with upstreams that show the certificate of an ssl among them,
+    /// and of stream routes that have plugins of a service among them.
+    fn with_dependents(&self, config: &Config, changed: &[ResourceKey]) -> Vec<ResourceKey> {
         let mut all = changed.to_vec();
+        for service in changed.iter().filter(|key| key.kind == Kind::Service) {
+            let of_it = |route: &&Arc<resources::StreamRoute>| {
+                route.service_id.as_ref().is_some_and(|id| id.as_str() == service.id)
+            };
+            let dependents = config.resources.stream_routes.iter().filter(of_it);
+            let keys = dependents.map(|route| ResourceKey::new(Kind::StreamRoute, route.id.as_str()));
+            all.extend(keys.filter(|key| !changed.contains(key)));
+        }
         for ssl in changed.iter().filter(|key| key.kind == Kind::Ssl) {
             let shows = |upstream: &Arc<Upstream>| {
                 let tls = upstream.config.tls.as_deref();
@@ -384,7 +405,10 @@ fn is_private(key: &str) -> bool {
 }
 
 /// A snapshot that serves nothing yet.
-fn empty(config: &Config, access_format: Option<Arc<AccessFormat>>) -> Snapshot {
+fn empty(
+    config: &Config,
+    (access_format, stream_format): (Option<Arc<AccessFormat>>, Option<Arc<AccessFormat>>),
+) -> Snapshot {
     Snapshot {
         revision: 0,
         settings: Arc::new(config.settings.clone()),
@@ -397,6 +421,8 @@ fn empty(config: &Config, access_format: Option<Arc<AccessFormat>>) -> Snapshot 
         closed: false,
         consumers: Consumers::default(),
         access_format,
+        stream_format,
+        flows: Arc::default(),
         listener_names: listener_names(&config.settings),
         https_port: https_port(&config.settings),
         listeners: Arc::default(),
@@ -427,13 +453,29 @@ fn is_variable(name: &str) -> bool {
     !matches!(name, "request_body" | "resp_body") && VarName::parse(name).unknown().is_none()
 }
 
-fn access_format(settings: &Settings, failures: &mut Vec<Failure>) -> Option<Arc<AccessFormat>> {
-    if settings.access_log.path == "off" {
-        return None;
+/// Whether a session may have a variable of this name.
+fn is_session_variable(name: &str) -> bool {
+    VarName::parse(name).unknown_of(Subject::Session).is_none()
+}
+
+/// The formats of the access log: for exchanges, and for sessions.
+fn formats(
+    settings: &Settings,
+    failures: &mut Vec<Failure>,
+) -> (Option<Arc<AccessFormat>>, Option<Arc<AccessFormat>>) {
+    let AccessLog { path, format, stream_format, .. } = &settings.access_log;
+    if path == "off" {
+        return (None, None);
     }
-    let format = AccessFormat::compile(&settings.access_log.format, is_variable).map_err(|error| {
-        let problem = Problem::new("access_log.format", "format", error.to_string());
-        failures.push(Failure { key: None, problem });
-    });
-    format.ok().map(Arc::new)
+    let mut kept = |field: &str, format: Result<AccessFormat, FormatError>| {
+        let format = format.map_err(|error| {
+            let problem = Problem::new(format!("access_log.{field}"), "format", error.to_string());
+            failures.push(Failure { key: None, problem });
+        });
+        format.ok().map(Arc::new)
+    };
+    let exchanges = kept("format", AccessFormat::compile(format, is_variable));
+    let sessions =
+        stream_format.as_deref().map(|format| AccessFormat::of_sessions(format, is_session_variable));
+    (exchanges, sessions.and_then(|format| kept("stream_format", format)))
 }

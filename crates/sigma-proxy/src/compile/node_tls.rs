@@ -87,7 +87,7 @@ impl NodeTls {
     ) -> Result<Option<Arc<NodeTls>>, String> {
         let probes = upstream.checks.as_deref().and_then(|checks| checks.active.as_ref());
         let probes = probes.and_then(Probes::of);
-        let encrypted = matches!(upstream.scheme, Scheme::Https | Scheme::Grpcs);
+        let encrypted = matches!(upstream.scheme, Scheme::Https | Scheme::Grpcs | Scheme::Tls);
         if !encrypted && probes.is_none() {
             return Ok(None);
         }
@@ -121,6 +121,8 @@ impl Inputs {
         let trust = if verify { self.authorities(sources)? } else { Trust::Anyone };
         let offered: &[AlpnProtocol] = match (self.scheme, self.tls.as_ref().map(|tls| &tls.alpn[..])) {
             (Scheme::Grpcs, _) => &[AlpnProtocol::H2],
+            // What is spoken above is not known.
+            (Scheme::Tls, _) => &[],
             (_, None | Some([])) => &[AlpnProtocol::Http11],
             (_, Some(configured)) => configured,
         };

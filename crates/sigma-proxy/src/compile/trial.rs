@@ -61,10 +61,15 @@ fn alone(mut resource: AnyResource, roster: &Roster) -> AnyResource {
         }
         AnyResource::Upstream(upstream) => {
             without_others(upstream);
-            // Such ones are for streams, which are another version's.
-            if !matches!(upstream.scheme, Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs) {
+            // Such ones are another version's.
+            if matches!(upstream.scheme, Scheme::Udp | Scheme::Kafka) {
                 Arc::make_mut(upstream).scheme = Scheme::Http;
             }
+        }
+        AnyResource::StreamRoute(route) => {
+            let route = Arc::make_mut(route);
+            keep_known(&mut route.plugins, roster);
+            route.upstream.iter_mut().for_each(without_others);
         }
         AnyResource::Consumer(consumer) => keep_known(&mut Arc::make_mut(consumer).plugins, roster),
         AnyResource::Credential(credential) => keep_known(&mut Arc::make_mut(credential).plugins, roster),

@@ -66,6 +66,10 @@ impl Exchange<'_, '_> {
         let Some(upstream) = view.snapshot.upstream(number) else {
             return self.forward(view, route, number).await;
         };
+        if !upstream.is_for_requests() {
+            let reason = "the upstream is for stream routes, and not for requests";
+            return Err(Fault::new(FaultKind::NoUpstream, reason));
+        }
         if !upstream.members.is_empty() {
             return Box::pin(self.forward_among(view, route, &upstream.members, may_fall_back)).await;
         }

@@ -24,7 +24,6 @@ mod upgrade;
 mod upload;
 mod via;
 mod websocket;
-mod withdrawal;
 
 use std::rc::Rc;
 use std::time::Instant;

@@ -16,7 +16,7 @@ use sigma_wire::Departure;
 
 use super::Exchange;
 use super::local_reply::Draft;
-use super::stage::{Stage, chains, env};
+use super::stage::{Stage, chains};
 use super::transfer::client_gone;
 use crate::worker::View;
 
@@ -113,7 +113,7 @@ impl Exchange<'_, '_> {
             if !ctx.admits(entry) {
                 continue;
             }
-            let step = match hook(entry, phase, ctx, &env(self.worker, &view)) {
+            let step = match hook(entry, phase, ctx, &self.worker.env(&view)) {
                 Step::Next => continue,
                 Step::Reply(reply) => return Ok(Some(worded(entry, (*reply).into()))),
                 // Boxed, so that exchanges whose plugins never wait have no room for it.
@@ -149,15 +149,15 @@ impl Exchange<'_, '_> {
                         }
                     })
                     .await?;
-                    resume(&mut self.scratch.ctx, &env(self.worker, view))
+                    resume(&mut self.scratch.ctx, &self.worker.env(view))
                 }
                 Step::ReadBody { limit, then } => {
                     let read = self.read_body(limit).await?;
-                    then(&mut self.scratch.ctx, &env(self.worker, view), read)
+                    then(&mut self.scratch.ctx, &self.worker.env(view), read)
                 }
                 Step::ReadStart { limit, then } => {
                     let start = BodyStart::of(self.read_beyond(limit).await?, limit);
-                    then(&mut self.scratch.ctx, &env(self.worker, view), start)
+                    then(&mut self.scratch.ctx, &self.worker.env(view), start)
                 }
             };
         }
@@ -237,7 +237,7 @@ impl Exchange<'_, '_> {
         let ctx = &mut self.scratch.ctx;
         for entry in in_force.chains().flat_map(|chain| chain.phase(Phase::Log)) {
             if ctx.admits(entry) {
-                entry.plugin.log(ctx, &env(self.worker, &view));
+                entry.plugin.log(ctx, &self.worker.env(&view));
             }
         }
         ctx.drop_kept();

@@ -11,11 +11,11 @@ use sigma_upstream::endpoint::Endpoint;
 use super::grpc;
 use super::local_reply::LocalReply;
 use super::transfer::Upload;
-use super::withdrawal::Withdrawal;
 use crate::attempts::{Attempts, Decision, Picked};
 use crate::retry::{RetryPolicy, Wish};
 use crate::snapshot::{Timeouts, Upstream};
 use crate::time_limit::TimeLeft;
+use crate::withdrawal::Withdrawal;
 use crate::worker::View;
 
 /// One exchange with an upstream, over all its attempts.

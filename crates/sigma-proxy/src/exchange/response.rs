@@ -10,7 +10,7 @@ use sigma_plugin::{BodyFilter, Context, Phase, Reply, ResponseStep};
 use sigma_wire::{Departure, Downstream};
 
 use super::local_reply::{Draft, LocalReply};
-use super::stage::{InForce, env};
+use super::stage::InForce;
 use super::transfer::client_gone;
 use super::{Exchange, local_reply};
 use crate::worker::View;
@@ -70,7 +70,7 @@ impl InForce<'_, '_> {
                 }
             })
             .await?;
-            let step = resume(ctx, &env(self.worker, self.view));
+            let step = resume(ctx, &self.worker.env(self.view));
             let waits = self.follow(step, ctx, &mut course).or_else(|| self.go_on(ctx, &mut course));
             match waits {
                 Some(next) => wait = next,
@@ -90,7 +90,7 @@ impl InForce<'_, '_> {
             if !ctx.admits(entry) {
                 continue;
             }
-            let step = entry.plugin.header_filter(ctx, &env(self.worker, self.view));
+            let step = entry.plugin.header_filter(ctx, &self.worker.env(self.view));
             let waits = self.follow(step, ctx, course);
             if waits.is_some() || matches!(course.verdict, Verdict::Retry) {
                 return waits;
@@ -131,7 +131,7 @@ impl InForce<'_, '_> {
         let mut filters = Vec::new();
         for entry in self.chains().flat_map(|chain| chain.phase(Phase::BodyFilter)) {
             if ctx.admits(entry) {
-                filters.extend(entry.plugin.body_filter(ctx, &env(self.worker, self.view)));
+                filters.extend(entry.plugin.body_filter(ctx, &self.worker.env(self.view)));
             }
         }
         // Stable: otherwise the order is that of the plugins.
@@ -152,7 +152,7 @@ impl Exchange<'_, '_> {
         let ctx = &mut self.scratch.ctx;
         for entry in in_force.chains().flat_map(|chain| chain.phase(Phase::RequestFilter)) {
             if ctx.admits(entry) {
-                filters.extend(entry.plugin.request_filter(ctx, &env(self.worker, view)));
+                filters.extend(entry.plugin.request_filter(ctx, &self.worker.env(view)));
             }
         }
         if !filters.is_empty() {

@@ -2,9 +2,7 @@
 
 use std::rc::Rc;
 
-use sigma_net::deadline;
-use sigma_plugin::machine::Host;
-use sigma_plugin::{Chain, Env};
+use sigma_plugin::Chain;
 
 use crate::snapshot::{Route, Snapshot};
 use crate::worker::{View, Worker};
@@ -95,17 +93,4 @@ pub(super) fn chains<'v>(
     let global = route.and_then(|route| route.global.as_deref()).unwrap_or(&snapshot.global);
     let own = merged.or(route.map(|route| &*route.chain));
     [Some(global), own].into_iter().flatten().filter(|chain| !chain.is_empty())
-}
-
-/// What hooks may use, put together for one call.
-pub(super) fn env<'e>(worker: &'e Worker, view: &'e View) -> Env<'e> {
-    Env {
-        node: &worker.node,
-        local: &worker.local,
-        outbound: &worker.calls,
-        consumers: &view.snapshot.consumers,
-        machine: &Host,
-        https_port: view.snapshot.https_port,
-        now_ms: deadline::now_ms(),
-    }
 }

@@ -11,8 +11,8 @@ use sigma_plugin::{Context, Reply, Takeover};
 
 use super::delivery::{FarEnd, Source};
 use super::transfer::Transfer;
-use super::withdrawal::Withdrawal;
 use super::{Exchange, upgrade};
+use crate::withdrawal::Withdrawal;
 
 /// A plugin that has taken a connection over.
 struct Plugged {

@@ -16,6 +16,8 @@ pub(crate) struct ListenerOptions {
     pub(crate) address: ListenAddress,
     pub(crate) proxy_protocol: Option<ListenerProxyProtocol>,
     pub(crate) tls: Option<TlsOptions>,
+    /// Its connections are sessions, which stream routes serve.
+    pub(crate) is_stream: bool,
 }
 
 /// TLS on a listener.

@@ -5,6 +5,7 @@
 
 mod affinity;
 pub(crate) mod edge;
+pub(crate) mod flows;
 mod learnt;
 mod presented;
 pub(crate) mod slots;
@@ -31,11 +32,11 @@ use crate::route::normalize::UriOptions;
 use crate::route::{Explanation, Request, Router};
 use crate::time_limit::TimeLimit;
 use edge::{ListenerOptions, ServerCertificates};
+use flows::FlowRouter;
 use slots::Slots;
 
 pub(crate) use affinity::Session;
 pub use presented::{Presented, Side};
-pub(crate) use upstream::HashKey;
 pub(crate) use upstream::Member;
 pub use upstream::Upstream;
 
@@ -58,6 +59,10 @@ pub struct Snapshot {
     pub(crate) closed: bool,
     pub(crate) consumers: Consumers,
     pub(crate) access_format: Option<Arc<AccessFormat>>,
+    /// The access lines of sessions.
+    pub(crate) stream_format: Option<Arc<AccessFormat>>,
+    /// The stream routes.
+    pub(crate) flows: Arc<FlowRouter>,
     /// Names that routes and listeners share; the number is the position + 1, 0 is "no name".
     pub(crate) listener_names: Arc<[String]>,
     /// The smallest port of the listeners with TLS, where redirects lead.
@@ -209,11 +214,11 @@ impl Snapshot {
         self.upstreams.get(number)
     }
 
-    /// Whether the upstream with this number has guards, or members.
+    /// Whether the upstream with this number is not entered straight away: it has guards, or members, or is
+    /// not for requests.
     #[inline]
     pub(crate) fn is_guarded(&self, number: u32) -> bool {
-        self.upstream(number)
-            .is_some_and(|upstream| upstream.guards.is_some() || !upstream.members.is_empty())
+        self.upstream(number).is_some_and(|upstream| upstream.is_guarded)
     }
 
     /// The number of the upstream with this key.

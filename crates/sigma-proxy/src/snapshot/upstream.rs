@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use sigma_config::Problem;
-use sigma_config::expr::VarName;
+use sigma_config::expr::known::Subject;
+use sigma_config::expr::{VarName, VarValue, Variables};
 use sigma_config::resources::{self, Balance, HashOn, PassHost, Scheme};
 use sigma_config::template::Template;
-use sigma_upstream::balance::Rules;
+use sigma_upstream::balance::{Rules, ask_for};
 use sigma_upstream::endpoint::UpstreamCell;
 use sigma_upstream::health::plan::Plan;
 use sigma_upstream::pool::PoolLimits;
@@ -71,6 +72,8 @@ pub struct Upstream {
     pub(crate) retry_policy: Option<Box<RetryPolicy>>,
     pub(crate) deadline: Option<Box<TimeLimit>>,
     pub(crate) guards: Option<Box<Guards>>,
+    /// It has guards, or members, or is not for requests.
+    pub(crate) is_guarded: bool,
     pub(crate) pass_host: PassHost,
     /// Whether `pass_host: node` leaves the port out.
     pub(crate) bare_host: bool,
@@ -137,6 +140,7 @@ impl Upstream {
             retry_policy: config.retry_policy.as_deref().map(|policy| Box::new(policy.into())),
             deadline: config.deadline.as_deref().map(|deadline| Box::new(deadline.into())),
             guards: None,
+            is_guarded: false,
             pass_host: config.pass_host,
             bare_host,
             upstream_host: config.upstream_host.clone().unwrap_or_default(),
@@ -151,7 +155,46 @@ impl Upstream {
     pub(crate) fn succeeding(self, before: Option<&Upstream>) -> Upstream {
         let guards = Guards::of(&self.config, before.and_then(|before| before.guards.as_deref()));
         let affinity = Affinity::of(&self.config, before.and_then(|before| before.affinity.as_deref()));
-        Upstream { guards, affinity, ..self }
+        let is_guarded = guards.is_some() || !self.members.is_empty() || !self.is_for_requests();
+        Upstream { guards, affinity, is_guarded, ..self }
+    }
+
+    /// Whether its nodes speak HTTP, and not only bytes.
+    pub(crate) fn is_for_requests(&self) -> bool {
+        matches!(self.config.scheme, Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs)
+    }
+
+    /// The value by which hashing chooses a node for what has these variables; `address` is the client's,
+    /// for where it has none. None if hashing does not choose.
+    pub(crate) fn key_of(
+        &self,
+        variables: &dyn Variables,
+        address: impl FnOnce() -> Vec<u8>,
+    ) -> Option<Vec<u8>> {
+        let key = match self.hash_key.as_ref()? {
+            HashKey::Variable(name) => match variables.get(name) {
+                Some(VarValue::Text(text)) => Some(text.into_owned()),
+                _ => None,
+            },
+            HashKey::Template(template) => {
+                let mut text = Vec::new();
+                (template.render(variables, &mut text) > 0).then_some(text)
+            }
+        };
+        Some(key.unwrap_or_else(address))
+    }
+
+    /// The metadata that the node is to have for what has these variables.
+    pub(crate) fn subset_of(&self, variables: &dyn Variables) -> Option<Box<[u8]>> {
+        let (mut wanted, mut value) = (Vec::new(), Vec::new());
+        for (key, template) in self.criteria.as_deref()? {
+            value.clear();
+            let rendered = template.render(variables, &mut value);
+            if rendered > 0 || template.literal().is_some() {
+                ask_for(&mut wanted, key, &value);
+            }
+        }
+        Some(wanted.into_boxed_slice())
     }
 
     /// The bounds on requests, where each node has one.
@@ -177,9 +220,13 @@ fn hash_key(upstream: &str, config: &resources::Upstream) -> Option<HashKey> {
         HashOn::Consumer => HashKey::Variable(VarName::ConsumerName),
         HashOn::VarsCombinations => HashKey::Template(Template::parse(name)),
     };
+    let subject = match config.scheme {
+        Scheme::Tcp | Scheme::Tls | Scheme::Udp => Subject::Session,
+        _ => Subject::Exchange,
+    };
     let unknown = match &key {
-        HashKey::Variable(name) => name.unknown(),
-        HashKey::Template(template) => template.unknown(),
+        HashKey::Variable(name) => name.unknown_of(subject),
+        HashKey::Template(template) => template.unknown_of(subject),
     };
     if let Some(reason) = unknown {
         tracing::warn!(upstream, "key: {reason}; the client's address is used instead");

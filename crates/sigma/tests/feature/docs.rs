@@ -77,7 +77,7 @@ fn completed(fragment: &str, certificate: &str, key: &str) -> String {
 const OWN_PLUGIN: &str = "notice";
 
 /// Blocks of commands and what runs them, or why nothing does. A block has the word in it.
-const COMMANDS: [(&str, &str, &str); 20] = [
+const COMMANDS: [(&str, &str, &str); 21] = [
     ("CONTRIBUTING.md", ".ci/bare make test", "it makes a machine of its own, as root, and takes an hour"),
     ("README.md", "make run", "what it builds is what is tested here"),
     ("README.md", "target/release:$PATH", "the same: the tests have their own build in the path"),
@@ -101,6 +101,7 @@ const COMMANDS: [(&str, &str, &str); 20] = [
     ("docs/running-many-nodes.md", "etcd --data-dir", "a_node_with_etcd_as_the_document_says"),
     ("docs/running-many-nodes.md", "X-API-KEY", "a_node_with_etcd_as_the_document_says"),
     ("docs/running-many-nodes.md", "/v1/revision", "a_node_with_etcd_as_the_document_says"),
+    ("docs/streams.md", "redis-cli", "streams::a_database_as_the_page_says"),
     ("docs/tls.md", "examples/https.yaml", "https_in_one_minute"),
 ];
 
@@ -266,6 +267,7 @@ fn configurations_in_the_documents_are_valid() {
         ("ADMIN_KEY", "0123456789abcdef0123456789abcdef"),
         ("SIGMA_KEYRING", "0123456789abcdef"),
     ];
+    variables.extend([("MQTT_CERT", issued.cert.as_str()), ("MQTT_KEY", issued.key.as_str())]);
     let secrets = ["ACME_KEY", "ACME_TSIG", "CONSUL_TOKEN", "NACOS_PASSWORD", "NACOS_SECRET"];
     variables.extend(secrets.map(|name| (name, "hush")));
     let is_valid = |text: &str| {

@@ -55,6 +55,7 @@ mod servers;
 mod sockets;
 mod stapling;
 mod status;
+mod streams;
 mod strict;
 mod ticket_keys;
 mod tls;

@@ -85,7 +85,7 @@ pub struct AdminState {
     /// How routes are chosen, for what is said of them.
     pub router: RouterKind,
     /// Whether stream routes may be written: no, while nothing listens for streams.
-    pub streams: Streams,
+    pub has_streams: Arc<dyn Fn() -> bool + Send + Sync>,
     /// A client that stops in the middle of its body is waited for this long.
     body_timeout: Duration,
     /// Who may call without a key.
@@ -97,15 +97,6 @@ pub struct AdminState {
     /// Who is recognised by what.
     credentials: credentials::Credentials,
     reader: Arc<credentials::Reader>,
-}
-
-/// Whether this gateway serves TCP and UDP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Streams {
-    /// It does.
-    Enabled,
-    /// It does not; stream routes are refused.
-    Disabled,
 }
 
 impl AdminState {
@@ -127,7 +118,7 @@ impl AdminState {
             trial: None,
             unknown_fields: UnknownFields::default(),
             router: RouterKind::default(),
-            streams: Streams::Enabled,
+            has_streams: Arc::new(|| true),
             body_timeout: Duration::from_millis(Operators::default().body_timeout_ms.into()),
             trusted: Trusted::default(),
             writes: RwLock::new(()),
@@ -234,7 +225,7 @@ async fn admitted(state: &AdminState, peer: SocketAddr, request: Request) -> Out
     let limit = state.settings.body_bytes as usize;
     match target {
         Target::Resource(place) => {
-            if place.collection.is(Kind::StreamRoute) && state.streams == Streams::Disabled {
+            if place.collection.is(Kind::StreamRoute) && !(state.has_streams)() {
                 return Err(Refusal::bad("stream mode is disabled, can not add stream routes"));
             }
             let text = call::read(state, &head.headers, body, limit).await?;

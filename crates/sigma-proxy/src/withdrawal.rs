@@ -15,7 +15,7 @@ const LOOK_MS: u64 = 500;
 
 /// The node of a session that is to end with it.
 #[derive(Debug)]
-pub(super) struct Withdrawal {
+pub(crate) struct Withdrawal {
     node: Arc<Health>,
     was_well: Cell<bool>,
     look: Deadline,
@@ -23,14 +23,14 @@ pub(super) struct Withdrawal {
 
 impl Withdrawal {
     /// A session on this node begins.
-    pub(super) fn watch(node: &Arc<Health>) -> Withdrawal {
+    pub(crate) fn watch(node: &Arc<Health>) -> Withdrawal {
         let look = Deadline::new();
         look.set(LOOK_MS);
         Withdrawal { node: Arc::clone(node), was_well: Cell::new(node.keeps_bound()), look }
     }
 
     /// Ready when the node has gone out.
-    pub(super) fn poll(&self, task: &mut task::Context<'_>) -> Poll<Result<(), Fault>> {
+    pub(crate) fn poll(&self, task: &mut task::Context<'_>) -> Poll<Result<(), Fault>> {
         while self.look.poll_expired(task).is_ready() {
             if self.has_ended(self.node.keeps_bound()) {
                 let reason = "the node went out, and open sessions are closed then";

@@ -1,0 +1,235 @@
+//! Stream routes: what they take from their service, and the router of all of them.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use sigma_config::kind::{Kind, ResourceKey};
+use sigma_config::plugins::{PluginSchemas, PluginScope};
+use sigma_config::resources::{Service, StreamRoute, Upstream};
+use sigma_config::table::Order;
+use sigma_config::{Config, Problem, id::Id};
+use sigma_plugin::flow::FlowFacts;
+use sigma_plugin::{Entry, FlowChain, FlowPlugin, Phase};
+
+use super::compiled::{Building, Compiled, is_off};
+use super::{State, Task};
+use crate::snapshot::flows::{FlowRoute, FlowRouter};
+use crate::snapshot::{Snapshot, Target};
+
+/// Where a stream route stands.
+#[derive(Clone)]
+pub(super) struct PlacedFlow {
+    /// Tells it from routes and other stream routes in the lists of referrers.
+    number: u32,
+    order: Order,
+    references: Vec<ResourceKey>,
+    route: Arc<FlowRoute>,
+}
+
+fn service_of<'c>(config: &'c Config, route: &StreamRoute) -> Option<&'c Arc<Service>> {
+    config.resources.services.get(route.service_id.as_ref()?.as_str())
+}
+
+impl Task<'_> {
+    /// Compiles a stream route, with the plugins that it has from its service.
+    pub(super) fn compile_flow(&mut self, key: &ResourceKey, before: &State) -> Option<Arc<Compiled>> {
+        let config = self.config;
+        let route = config.resources.stream_routes.get(&key.id)?;
+        let old = before.compiled.get(key);
+        let mut building = Building { key, old: old.map(|old| &**old), upstreams: Vec::new(), task: self };
+        if let Some(upstream) = &route.upstream {
+            building.warn_of_requests(upstream);
+            building.upstream(key.to_string(), upstream, false);
+        }
+        let (mut flows, resource) = (Vec::new(), format!("/apisix/{key}"));
+        for (name, conf) in route.plugins.iter() {
+            if let Some(kind) = building.task.roster.get(name).cloned() {
+                building.plugin_upstreams(&kind, PluginScope::Stream, conf);
+            }
+            flows.extend(building.flow_entry(name, conf, &resource));
+        }
+        if let Some(service) = service_of(config, route) {
+            let resource = format!("/apisix/services/{}", service.id);
+            for (name, conf) in
+                service.plugins.iter().filter(|(name, _)| !route.plugins.contains_key(&**name))
+            {
+                flows.extend(building.flow_of_service(name, conf, &resource));
+            }
+        }
+        let upstreams = building.upstreams.into_boxed_slice();
+        Some(Arc::new(Compiled { flows: flows.into(), upstreams, ..Compiled::default() }))
+    }
+}
+
+impl Building<'_, '_> {
+    /// A plugin of the service of a stream route. What only exists for requests and could refuse one is
+    /// missed here: to go on without it is not what was written.
+    fn flow_of_service(
+        &mut self,
+        name: &str,
+        conf: &Arc<Value>,
+        resource: &str,
+    ) -> Option<Arc<Entry<dyn FlowPlugin>>> {
+        let roster = Arc::clone(self.task.roster);
+        if roster.schema(name, PluginScope::Stream).is_some() {
+            return self.flow_entry(name, conf, resource);
+        }
+        if is_off(conf) || roster.is_ignored(name) {
+            return None;
+        }
+        let guards = [Phase::Rewrite, Phase::Access, Phase::BeforeProxy];
+        if roster.get(name).is_some_and(|kind| !guards.iter().any(|phase| kind.phases().contains(*phase))) {
+            return None;
+        }
+        let message = format!("plugin {name} of its service is for requests, and there are none in a stream");
+        let hint = "give the stream route a service of its own, or the `upstream_id` of this one";
+        let place = format!("{}.service_id", self.key);
+        self.fail(Problem::new(place, "conflict", message).hint(hint));
+        None
+    }
+
+    fn flow_entry(
+        &mut self,
+        name: &str,
+        conf: &Arc<Value>,
+        resource: &str,
+    ) -> Option<Arc<Entry<dyn FlowPlugin>>> {
+        let roster = Arc::clone(self.task.roster);
+        if roster.get(name).is_none() {
+            if !is_off(conf) && !roster.is_ignored(name) {
+                self.refuse_unknown(name);
+            }
+            return None;
+        }
+        let known = self.old.and_then(|old| old.flows.iter().find(|entry| entry.name() == name));
+        let is_same = |known: &&Arc<Entry<dyn FlowPlugin>>| {
+            known.conf == *conf
+                && known.metadata == self.metadata(name)
+                && !self.task.sources.secrets.has_changed(conf)
+        };
+        if let Some(same) = known.filter(is_same) {
+            return Some(Arc::clone(same));
+        }
+        let mut revealed = Value::clone(conf);
+        self.task.sources.secrets.reveal(&mut revealed);
+        let (metadata_of, node) = (|name: &str| self.metadata(name), self.task.node);
+        match roster.build_flow(name, conf, revealed, resource, &metadata_of, node) {
+            Ok(entry) => Some(Arc::new(entry)),
+            Err(_) if is_off(conf) => None,
+            Err(reason) => {
+                self.refuse(name, reason);
+                None
+            }
+        }
+    }
+
+    /// What of an upstream has no effect on sessions.
+    fn warn_of_requests(&self, upstream: &Upstream) {
+        let fields = [
+            ("circuit_breaker", upstream.circuit_breaker.is_some()),
+            ("admission_control", upstream.admission_control.is_some()),
+            ("adaptive_concurrency", upstream.adaptive_concurrency.is_some()),
+            ("session_affinity", upstream.session_affinity.is_some()),
+            ("stick_table", upstream.stick_table.is_some()),
+            ("retry_policy", upstream.retry_policy.is_some()),
+            ("deadline", upstream.deadline.is_some()),
+        ];
+        for (field, _) in fields.iter().filter(|(_, is_there)| *is_there) {
+            tracing::warn!(
+                "{}.upstream.{field}: `{field}` has no effect on the sessions of a stream route",
+                self.key
+            );
+        }
+    }
+}
+
+impl State {
+    /// Puts stream routes that changed, came or went into their places.
+    pub(super) fn place_flows(&mut self, snapshot: &mut Snapshot, config: &Config, ids: &[Box<str>]) {
+        for id in ids {
+            let former = self.flows.remove(id);
+            let routes = &config.resources.stream_routes;
+            let number = former.as_ref().map(|former| former.number);
+            if let Some((route, order)) = routes.get(id).zip(routes.order(id)) {
+                let number = number.unwrap_or_else(|| self.route_numbers.take());
+                let references: Vec<ResourceKey> = references(route).collect();
+                for key in &references {
+                    self.referrers.entry(key.clone()).or_default().insert(number);
+                }
+                self.forget_flow(former, number, &references);
+                let route = Arc::new(self.flow(config, route));
+                self.flows.insert(id.clone(), PlacedFlow { number, order, references, route });
+            } else if let Some(number) = number {
+                self.forget_flow(former, number, &[]);
+                self.route_numbers.give(number);
+            }
+        }
+        let mut placed: Vec<&PlacedFlow> = self.flows.values().collect();
+        placed.sort_by_key(|placed| placed.order);
+        snapshot.flows =
+            Arc::new(FlowRouter::new(placed.into_iter().map(|placed| Arc::clone(&placed.route))));
+    }
+
+    /// Forgets what a stream route referred to and does not any more.
+    fn forget_flow(&mut self, former: Option<PlacedFlow>, number: u32, still: &[ResourceKey]) {
+        let gone = former.into_iter().flat_map(|former| former.references);
+        for key in gone.filter(|key| !still.contains(key)) {
+            if let Some(numbers) = self.referrers.get_mut(&key) {
+                numbers.remove(&number);
+                if numbers.is_empty() {
+                    self.referrers.remove(&key);
+                    self.forget_absent_upstream(&key);
+                }
+            }
+        }
+    }
+
+    fn flow(&mut self, config: &Config, route: &StreamRoute) -> FlowRoute {
+        let service = service_of(config, route);
+        let facts = FlowFacts {
+            id: route.id.as_str().into(),
+            name: route.name.clone(),
+            service_id: route.service_id.as_ref().map(|id| id.as_str().into()),
+            service_name: service.and_then(|service| service.name.clone()),
+        };
+        let key = ResourceKey::new(Kind::StreamRoute, route.id.as_str());
+        let target = self.flow_target(config, route, service);
+        let compiled = self.compiled.get(&key).filter(|_| !target.is_unguarded());
+        let chain = FlowChain::new(compiled.into_iter().flat_map(|compiled| compiled.flows.iter().cloned()));
+        FlowRoute::new(route, facts, target, chain)
+    }
+
+    fn flow_target(
+        &mut self,
+        config: &Config,
+        route: &StreamRoute,
+        service: Option<&Arc<Service>>,
+    ) -> Target {
+        let is_closed = |kind, id: &Id| config.resources.is_closed(&ResourceKey::new(kind, id.as_str()));
+        if is_closed(Kind::StreamRoute, &route.id)
+            || route.service_id.as_ref().is_some_and(|id| is_closed(Kind::Service, id))
+        {
+            return Target::Closed;
+        }
+        if route.service_id.is_some() && service.is_none() {
+            return Target::NoService;
+        }
+        let key = match (&route.upstream_id, &route.upstream, service) {
+            (Some(id), _, _) => format!("upstreams/{id}"),
+            (None, Some(_), _) => format!("stream_routes/{}", route.id),
+            (None, None, Some(service)) => match (&service.upstream_id, &service.upstream) {
+                (Some(id), _) => format!("upstreams/{id}"),
+                (None, Some(_)) => format!("services/{}", service.id),
+                (None, None) => return Target::NoUpstream,
+            },
+            (None, None, None) => return Target::NoUpstream,
+        };
+        Target::Upstream(self.upstream_number(&key))
+    }
+}
+
+/// The resources that a stream route refers to.
+fn references(route: &StreamRoute) -> impl Iterator<Item = ResourceKey> {
+    let of = |kind, id: &Option<Id>| id.as_ref().map(|id| ResourceKey::new(kind, id.as_str()));
+    [of(Kind::Service, &route.service_id), of(Kind::Upstream, &route.upstream_id)].into_iter().flatten()
+}

@@ -1,0 +1,171 @@
+//! The beginning of a session, before a node is chosen: who the client is, which route serves it, and whether
+//! the route's plugins let it pass.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use sigma_http::{Chunk, Fault, FaultKind};
+use sigma_net::tls::{ClientCertificate, Greeting};
+use sigma_net::{Deadline, Stream};
+use sigma_plugin::flow::Asked;
+use sigma_plugin::{Client, FlowStep};
+
+use super::{End, Flow};
+use crate::admit::{greeted, introduced, shaken, unless_draining};
+use crate::connection::TlsSession;
+use crate::snapshot::edge::{ListenerOptions, TlsOptions};
+use crate::snapshot::flows::{Approach, FlowRoute};
+use crate::snapshot::{Target, Upstream};
+use crate::worker::View;
+
+/// The status of a session that sends no more although plugins want to see more, or too late.
+const UNREADABLE: u16 = 503;
+
+impl Flow<'_> {
+    /// Takes the session in. Returns its stream, of which [`sigma_plugin::Session::early`] was read, and its
+    /// route.
+    pub(super) async fn enter(
+        &mut self,
+        mut stream: Stream,
+        view: &View,
+        listener: &ListenerOptions,
+    ) -> Result<(Stream, Arc<FlowRoute>), End> {
+        let worker = self.worker;
+        let early = introduced(worker, &mut stream, &mut self.origin, listener).await;
+        let mut early = early.ok_or(End::Nothing)?;
+        self.session.client = Client {
+            addr: self.origin.peer.ip(),
+            port: self.origin.peer.port().unwrap_or(0),
+            peer: self.origin.peer.ip(),
+            local: self.origin.local,
+            connection: self.origin.connection,
+            tls: None,
+            geography: view.geography.clone(),
+        };
+        let mut greeting = None;
+        if let Some(tls) = &listener.tls {
+            let read = greeted(worker, &mut stream, &early, self.origin, tls).await.ok_or(End::Nothing)?;
+            self.session.asked =
+                Some(Asked { server_name: read.server_name().cloned(), alpn: read.alpn().to_vec() });
+            if read.asks_proof() && tls.options.proofs.is_some() {
+                // It ends with the handshake, whatever comes of it.
+                let _ = shaken(worker, stream, read, self.origin, tls, &[]).await;
+                return Err(End::Nothing);
+            }
+            early = Chunk::empty();
+            greeting = Some((read, tls));
+        }
+        let approach = Approach { client: &self.session.client, asked: self.session.asked.as_ref() };
+        let Some(route) = view.snapshot.flows.find(&approach).cloned() else {
+            if let Some((greeting, _)) = greeting {
+                greeting.refuse(&mut stream);
+            }
+            return Err(Fault::new(FaultKind::NoRoute, "no stream route is for this session").into());
+        };
+        self.session.route = Arc::clone(&route.facts);
+        self.session.early = early;
+        if let Some((greeting, tls)) = greeting {
+            stream = self.through_tls(stream, greeting, tls, &route).await?;
+        }
+        self.plugins = route.chain.entries().to_vec();
+        // Decided once: what a plugin tells of the session later does not bring another one in.
+        self.plugins.retain(|entry| entry.meta.filter.is_empty() || entry.meta.filter.eval(&self.session));
+        self.preread(&mut stream, view).await?;
+        Ok((stream, route))
+    }
+
+    /// Ends the client's TLS here, or leaves it to the node.
+    async fn through_tls(
+        &mut self,
+        stream: Stream,
+        greeting: Greeting,
+        tls: &TlsOptions,
+        route: &FlowRoute,
+    ) -> Result<Stream, End> {
+        if route.passes_tls {
+            self.session.early = Chunk::copy_of(greeting.bytes());
+            return Ok(stream);
+        }
+        let shaken = shaken(self.worker, stream, greeting, self.origin, tls, &route.alpn).await;
+        let stream = shaken.ok_or(End::Nothing)?;
+        let asks = |facts: &sigma_net::tls::Facts| {
+            let identity = facts.identity.as_ref();
+            identity.is_some_and(|identity| identity.client_auth().is_some())
+                && facts.client_certificate != ClientCertificate::Verified
+        };
+        if stream.tls().is_some_and(asks) {
+            // Paths that are served to everybody are paths of requests: a session has none.
+            let reason = "client certificate verification is not passed";
+            return Err(Fault::new(FaultKind::BadRequest, reason).into());
+        }
+        self.session.client.tls = TlsSession::of(&stream).map(|session| session.tls);
+        Ok(stream)
+    }
+
+    /// Runs the plugins, in order.
+    async fn preread(&mut self, stream: &mut Stream, view: &View) -> Result<(), End> {
+        let deadline = Deadline::new();
+        deadline.set(view.snapshot.settings.timeouts.stream_preread_ms.into());
+        for entry in self.plugins.clone() {
+            let env = self.worker.env(view);
+            let mut step = entry.plugin.preread(&mut self.session, &env);
+            loop {
+                step = match step {
+                    FlowStep::Next => break,
+                    FlowStep::Close(status) => return Err(End::Closed(status)),
+                    FlowStep::More => {
+                        self.read_more(stream, view, &deadline).await?;
+                        let env = self.worker.env(view);
+                        entry.plugin.preread(&mut self.session, &env)
+                    }
+                    FlowStep::Wait(work) => {
+                        unless_draining(self.worker, work).await.ok_or(End::Closed(UNREADABLE))?
+                    }
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads more of what the client sends than it has sent so far.
+    async fn read_more(&mut self, stream: &mut Stream, view: &View, deadline: &Deadline) -> Result<(), End> {
+        let most = view.snapshot.settings.limits.stream_preread_bytes as usize;
+        let early = &mut self.session.early;
+        if early.len() >= most {
+            return Err(End::Closed(UNREADABLE));
+        }
+        if !early.is_empty() {
+            early.make_room(most);
+        }
+        let read = poll_fn(|cx| {
+            if deadline.poll_expired(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            stream.poll_fill(cx, early).map(Result::ok)
+        });
+        match unless_draining(self.worker, read).await.flatten() {
+            Some(n) if n > 0 => Ok(()),
+            _ => Err(End::Closed(UNREADABLE)),
+        }
+    }
+
+    /// The upstream that the session goes to: the one that a plugin has chosen, or the route's.
+    pub(super) fn upstream(&self, view: &View, route: &FlowRoute) -> Result<(u32, Arc<Upstream>), End> {
+        let number = match &self.session.upstream {
+            Some(key) => view.snapshot.upstream_number(key),
+            None => match route.target {
+                Target::Upstream(number) => Some(number),
+                _ => None,
+            },
+        };
+        let found = number.and_then(|number| Some((number, Arc::clone(view.snapshot.upstream(number)?))));
+        let missing = || Fault::new(FaultKind::NoUpstream, "the stream route leads to no upstream");
+        let (number, upstream) = found.ok_or_else(missing)?;
+        if !upstream.members.is_empty() {
+            let reason = "an upstream that is made of others is for requests, not for sessions";
+            return Err(Fault::new(FaultKind::NoUpstream, reason).into());
+        }
+        Ok((number, upstream))
+    }
+}
