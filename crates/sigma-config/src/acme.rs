@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::dns::NameServer;
 use crate::resources::{AcmeChallenge, CertificateKey, Confidential, Ssl};
 use crate::rules::acme::{ORDER_TIMEOUT_S, PROPAGATION_TIMEOUT_S, RETRY_MAX_S, RETRY_S};
+use crate::rules::hosts::is_dns_name;
 
 /// An account elsewhere that the one at the authority is bound to (RFC 8555 §7.3.4); the authority
 /// tells both values.
@@ -115,6 +116,68 @@ impl Default for AcmeDns {
     }
 }
 
+/// The longest name that a certificate is ordered for in a handshake: a file has its name.
+const ON_DEMAND_NAME_MAX: usize = 240;
+
+/// Names whose certificate is ordered when the first client asks for it in a handshake, which waits meanwhile. A
+/// name has to be in `names`, if that has any, and `ask` has to permit it, if that is set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct OnDemand {
+    /// Names, and wildcards such as `*.example.com` for the names one label below.
+    #[schemars(length(max = 1_000))]
+    pub names: Vec<String>,
+    /// The address of a service of yours, asked as `GET ADDRESS?domain=NAME` before each order. The name is
+    /// permitted if it answers 200, and refused by whatever else happens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ask: Option<String>,
+    /// Milliseconds for a question to that service.
+    #[schemars(range(min = 100, max = 60_000))]
+    pub ask_timeout_ms: u32,
+    /// Most names that have a certificate in this way.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub certificates: u32,
+    /// Most names in an hour that an order is begun for. Let's Encrypt allows 300 orders in three hours.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub orders_per_hour: u32,
+    /// Most handshakes that wait at a time; others are refused.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub waiting: u32,
+    /// Milliseconds that a handshake waits; then it is refused, and the order goes on.
+    #[schemars(range(min = 100, max = 300_000))]
+    pub wait_ms: u32,
+}
+
+impl Default for OnDemand {
+    fn default() -> Self {
+        OnDemand {
+            names: Vec::new(),
+            ask: None,
+            ask_timeout_ms: 5_000,
+            certificates: 1_000,
+            orders_per_hour: 20,
+            waiting: 100,
+            wait_ms: 30_000,
+        }
+    }
+}
+
+impl OnDemand {
+    /// Whether the list has a name, which is in lower case; without a list each name of a host with a dot in it.
+    #[must_use]
+    pub fn allows(&self, name: &str) -> bool {
+        let below = name.split_once('.').map(|(_, rest)| rest);
+        let has = |listed: &String| match listed.strip_prefix("*.") {
+            Some(base) => below.is_some_and(|below| below.eq_ignore_ascii_case(base)),
+            None => listed.eq_ignore_ascii_case(name),
+        };
+        below.is_some()
+            && name.len() <= ON_DEMAND_NAME_MAX
+            && is_dns_name(name)
+            && (self.names.is_empty() || self.names.iter().any(has))
+    }
+}
+
 /// The authority that certificates are ordered from, and how. It serves ssls of `type: acme` and listeners with
 /// `tls: auto`; see docs/certificates.md. Read once, at the start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -137,6 +200,9 @@ pub struct Acme {
     /// How records come into the DNS that prove names, for `dns-01`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dns: Option<AcmeDns>,
+    /// Names whose certificate is ordered when the first client asks for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_demand: Option<OnDemand>,
     /// The folder that keeps the account, certificates, their keys, and what failed when. Made if it is
     /// not there; nobody else may read what is in it.
     pub storage: PathBuf,
@@ -172,6 +238,7 @@ impl Default for Acme {
             key_type: CertificateKey::default(),
             challenge: AcmeChallenge::default(),
             dns: None,
+            on_demand: None,
             storage: "./data/acme".into(),
             ca: None,
             call_timeout_ms: 30_000,

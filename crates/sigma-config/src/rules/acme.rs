@@ -57,6 +57,18 @@ pub(crate) fn of_document(root: &Object) -> Vec<Problem> {
         let hint = "write `challenge: dns-01` here or in an ssl, or remove `dns`";
         found.push(Problem::new("acme.dns", "unused", message).hint(hint));
     }
+    if let Some(on_demand) = acme.and_then(|acme| acme.get("on_demand")?.as_object()) {
+        of_on_demand(on_demand, &mut found);
+        let shows_others = |tls: &Value| match tls {
+            Value::Object(tls) => tls.get("certificates").and_then(Value::as_array).is_none_or(Vec::is_empty),
+            tls => !matches!(tls, Value::Null | Value::Bool(false)),
+        };
+        if !list("listeners").any(|(_, listener)| shows_others(&listener["tls"])) {
+            let message = "no listener would show them: none has `tls` without certificates of its own";
+            let hint = "write `tls: true` at a listener, or remove `on_demand`";
+            found.push(Problem::new("acme.on_demand", "unused", message).hint(hint));
+        }
+    }
     let is_shared = root.get("store").and_then(|store| store.get("kind")) == Some(&Value::from("etcd"));
     if let Some(acme) = acme {
         of_shared(root, acme, is_shared, &mut found);
@@ -81,6 +93,11 @@ fn of_shared(root: &Object, acme: &Object, is_shared: bool, found: &mut Vec<Prob
         let message = "private keys that are ordered would be in etcd for everybody to read";
         let hint = "write a key of your own as `data_encryption: {keyring: [...]}`, 16 or 32 characters that are secret, the same for all gateways";
         found.push(Problem::new("data_encryption.keyring", "acme", message).hint(hint));
+    }
+    if acme.contains_key("on_demand") {
+        let message = "gateways that share an etcd order for ssls alone";
+        let hint = "put an ssl with `type: acme` into the store for each name, or for a wildcard";
+        found.push(Problem::new("acme.on_demand", "conflict", message).hint(hint));
     }
     if root.get("store").and_then(|store| store.get("access")) == Some(&Value::from("read_only")) {
         let message = "with `acme`, gateways tell each other through the store which proofs they give";
@@ -141,6 +158,38 @@ fn of_settings(acme: &Object, found: &mut Vec<Problem>) {
             );
         }
         None => {}
+    }
+}
+
+/// The problems of names whose certificate is ordered when a client asks for it.
+fn of_on_demand(on_demand: &Object, found: &mut Vec<Problem>) {
+    let mut problem = |field: &str, message: String, hint: &str| {
+        found.push(Problem::new(join("acme.on_demand", field), "acme", message).hint(hint));
+    };
+    let names = on_demand.get("names").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let ask = on_demand.get("ask").and_then(Value::as_str);
+    if names.is_empty() && ask.is_none() {
+        let message = "whoever connects could have certificates ordered for any name".to_owned();
+        problem("names", message, "write the names for which one may be ordered, or `ask`");
+    }
+    for (index, name) in names.iter().enumerate() {
+        let Some(name) = name.as_str() else { continue };
+        let base = name.strip_prefix("*.").unwrap_or(name);
+        if !is_dns_name(base) || !name.contains('.') {
+            let hint = "write the name of a host, such as www.example.com, or *.example.com";
+            problem(&element("names", index), format!("no certificate can be ordered for `{name}`"), hint);
+        }
+    }
+    let is_address = |ask: &str| {
+        let rest = ask.strip_prefix("https://").or_else(|| ask.strip_prefix("http://"));
+        rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(['@', '#', ' ']))
+    };
+    if ask.is_some_and(|ask| !is_address(ask)) {
+        problem(
+            "ask",
+            "this is not the address of a service".to_owned(),
+            "write http://host/path or https://host/path",
+        );
     }
 }
 
@@ -361,6 +410,64 @@ mod tests {
                 "records have 120 s to be seen, and the whole order has 60 s",
             )],
         );
+    }
+
+    #[test]
+    fn names_on_demand_are_named() {
+        let check = |on_demand: Value, expected: &[(&str, &str)]| {
+            let root =
+                json!({"acme": {"terms_agreed": true, "on_demand": on_demand}, "listeners": [{"tls": {}}]});
+            assert_eq!(told(&of_document(root.as_object().unwrap())), expected, "{root}");
+        };
+        check(json!({"names": ["*.a.test", "b.test"]}), &[]);
+        check(json!({"ask": "http://127.0.0.1:1/x?y=z"}), &[]);
+        let any = "whoever connects could have certificates ordered for any name";
+        check(json!({}), &[("acme.on_demand.names", any)]);
+        check(json!({"names": []}), &[("acme.on_demand.names", any)]);
+        for odd in ["*", "a", "*.*.test", "10.0.0.1", "a_b.test", "*."] {
+            let message = format!("no certificate can be ordered for `{odd}`");
+            check(json!({"names": [odd]}), &[("acme.on_demand.names[0]", &message)]);
+        }
+        for odd in ["ftp://a", "a", "http://", "http://u@a"] {
+            // It may have a secret in it, and is not told.
+            check(json!({"ask": odd}), &[("acme.on_demand.ask", "this is not the address of a service")]);
+        }
+        let own = json!({"keyring": ["0123456789abcdef"]});
+        let acme = json!({"terms_agreed": true, "on_demand": {"names": ["a.test"]}});
+        let own_alone = json!([{"tls": {"certificates": [{"cert": "a", "key": "b"}]}}, {"address": ":80"}]);
+        let root = json!({"acme": acme, "listeners": own_alone});
+        let unseen = "no listener would show them: none has `tls` without certificates of its own";
+        assert_eq!(told(&of_document(root.as_object().unwrap())), [("acme.on_demand", unseen)]);
+        let tls = json!([{"tls": true}]);
+        let root = json!({"acme": acme, "listeners": tls, "store": {"kind": "etcd"}, "data_encryption": own});
+        let alone = "gateways that share an etcd order for ssls alone";
+        assert_eq!(told(&of_document(root.as_object().unwrap())), [("acme.on_demand", alone)]);
+    }
+
+    #[test]
+    fn a_list_has_what_it_names() {
+        let of = |names: &[&str]| {
+            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            crate::acme::OnDemand { names, ..Default::default() }
+        };
+        let listed = of(&["*.a.test", "B.test"]);
+        for (name, expected) in [
+            ("x.a.test", true),
+            ("b.test", true),
+            ("a.test", false),
+            ("x.y.a.test", false),
+            ("c.b.test", false),
+            ("xa.test", false),
+            ("x_y.a.test", false),
+            (".a.test", false),
+            ("*.a.test", false),
+        ] {
+            assert_eq!(listed.allows(name), expected, "{name}");
+        }
+        for odd in ["localhost", "10.0.0.1", "::1", "a..b", ""] {
+            assert!(!of(&[]).allows(odd), "{odd}");
+        }
+        assert!(of(&[]).allows("any.test"));
     }
 
     #[test]

@@ -69,7 +69,7 @@ fn is_orderable(host: &str) -> bool {
 }
 
 /// Whether a text is the name of a host, without a wildcard (RFC 1123 §2.1), and no address.
-pub(super) fn is_dns_name(name: &str) -> bool {
+pub(crate) fn is_dns_name(name: &str) -> bool {
     let is_label = |label: &str| {
         (1..=LABEL_MAX).contains(&label.len())
             && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')

@@ -1,7 +1,9 @@
 //! The handshake with a client.
 
 use std::cell::Cell;
+use std::fmt;
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
@@ -41,7 +43,21 @@ pub struct AcceptOptions {
     pub timeout_ms: u64,
     /// Who is shown to an authority that asks for a proof of a name; None where nothing is proved.
     pub proofs: Option<Arc<Proofs>>,
+    /// Who has certificates made for names that have none; None where they are refused.
+    pub issuer: Option<Arc<dyn Issuer>>,
 }
+
+/// Has certificates made for names that have none, while a handshake waits.
+pub trait Issuer: fmt::Debug + Send + Sync {
+    /// Who is shown for a name, which is in lower case and whatever the client has written; None if nobody is.
+    fn obtain<'i>(&'i self, name: &'i str) -> Obtained<'i>;
+
+    /// How long a handshake waits for it, in milliseconds.
+    fn patience_ms(&self) -> u64;
+}
+
+/// What an [`Issuer`] yields.
+pub type Obtained<'i> = Pin<Box<dyn Future<Output = Option<Arc<ServerIdentity>>> + Send + 'i>>;
 
 /// Identities that prove names to an authority (RFC 8737), by name in lower case.
 pub type Proofs = Answers<Arc<ServerIdentity>>;
@@ -58,6 +74,7 @@ impl Default for AcceptOptions {
             hello_bytes: 16 * 1024,
             timeout_ms: 10_000,
             proofs: None,
+            issuer: None,
         }
     }
 }
@@ -205,7 +222,7 @@ impl Greeting {
     ) -> Result<Stream, HandshakeError> {
         let asks_proof = self.asks_proof();
         let Greeting { hello, deadline } = self;
-        let handshake = answer(socket, (hello, asks_proof), options, handshakes, choose);
+        let handshake = answer(socket, (hello, asks_proof, &deadline), options, handshakes, choose);
         deadline.bound(handshake).await.unwrap_or(Err(HandshakeError::TimedOut))
     }
 }
@@ -213,17 +230,27 @@ impl Greeting {
 /// All of a handshake behind the client's first message.
 async fn answer(
     mut socket: Stream,
-    (hello, asks_proof): (Hello, bool),
+    (hello, asks_proof, deadline): (Hello, bool, &Deadline),
     options: &AcceptOptions,
     handshakes: &Handshakes,
     choose: impl FnOnce(Option<&str>) -> Option<Arc<ServerIdentity>>,
 ) -> Result<Stream, HandshakeError> {
     let Hello { bytes: hello, name, order, .. } = hello;
-    let place = handshakes.place().await;
+    let mut place = handshakes.place().await;
     let proof = options.proofs.as_ref().filter(|_| asks_proof).zip(name.as_deref());
     let proof = proof.and_then(|(proofs, name)| proofs.get(&name.to_ascii_lowercase()));
     let is_proof = proof.is_some();
-    let identity = match proof.or_else(|| choose(name.as_deref())) {
+    let mut chosen = proof.or_else(|| choose(name.as_deref()));
+    if let (None, Some(issuer), Some(name), false) = (&chosen, &options.issuer, &name, asks_proof) {
+        // Who waits for a certificate keeps nobody out.
+        drop(place.take());
+        deadline.set(issuer.patience_ms() + options.timeout_ms);
+        // On the heap, for the sake of all handshakes that wait for none.
+        chosen = Box::pin(issued(&**issuer, name)).await;
+        deadline.set(options.timeout_ms);
+        place = handshakes.place().await;
+    }
+    let identity = match chosen {
         Some(identity) if !identity.refuses() => identity,
         _ => {
             alert(&mut socket, UNRECOGNIZED_NAME);
@@ -263,6 +290,14 @@ async fn answer(
     let facts = judged(&mut socket, &mut session, facts, identity, name)?;
     let facts = Facts { revision, ja4, ..facts };
     Ok(Stream::Tls(Box::new(TlsStream::new(socket, session, facts))))
+}
+
+/// What an issuer yields for a name within its time.
+async fn issued(issuer: &dyn Issuer, name: &str) -> Option<Arc<ServerIdentity>> {
+    let patience = Deadline::new();
+    patience.set(issuer.patience_ms());
+    let name = name.to_ascii_lowercase();
+    patience.bound(issuer.obtain(&name)).await.unwrap_or(None)
 }
 
 /// Goes through a handshake to its end.

@@ -45,7 +45,7 @@ use std::sync::{Arc, LazyLock};
 use rustls::crypto::CryptoProvider;
 use rustls::{CipherSuite, SupportedCipherSuite};
 
-pub use accept::{AcceptOptions, Greeting, Handshakes, Proofs, accept};
+pub use accept::{AcceptOptions, Greeting, Handshakes, Issuer, Obtained, Proofs, accept};
 pub use certificates::Certificates;
 pub use client_auth::{ClientAuth, Demand};
 pub use connect::{Authorities, ClientSettings, ClientTls, Trust, is_server_name};

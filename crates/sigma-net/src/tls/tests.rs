@@ -842,3 +842,83 @@ fn an_idle_stream_is_quiet_and_holds_no_buffer() {
         }
     });
 }
+
+/// Yields its identity when it is told to, for every name but one.
+#[derive(Debug)]
+struct Slow {
+    identity: Arc<ServerIdentity>,
+    told: tokio::sync::Notify,
+    asked: tokio::sync::Notify,
+    patience_ms: u64,
+}
+
+impl super::Issuer for Slow {
+    fn obtain<'i>(&'i self, name: &'i str) -> Obtained<'i> {
+        Box::pin(async move {
+            self.asked.notify_one();
+            self.told.notified().await;
+            (name == "slow.test").then(|| Arc::clone(&self.identity))
+        })
+    }
+
+    fn patience_ms(&self) -> u64 {
+        self.patience_ms
+    }
+}
+
+fn slow(root: &Authority, patience_ms: u64) -> (Arc<Slow>, AcceptOptions) {
+    let identity = Arc::new(ServerIdentity::new(root.identity(&["slow.test"])).unwrap());
+    let issuer =
+        Arc::new(Slow { identity, told: Default::default(), asked: Default::default(), patience_ms });
+    let options =
+        AcceptOptions { issuer: Some(Arc::clone(&issuer) as Arc<dyn super::Issuer>), ..Default::default() };
+    (issuer, options)
+}
+
+#[test]
+fn who_waits_for_a_certificate_keeps_nobody_out() {
+    run(async {
+        let root = Authority::root("root");
+        let certificates = table(vec![("a.test", root.identity(&["a.test"]))]);
+        let (issuer, options) = slow(&root, 60_000);
+        let (client, handshakes) = (root.client(), Handshakes::new(1));
+        let choose = |name: Option<&str>| certificates.choose(name).cloned();
+        let (near, far) = sockets().await;
+        let waits = async {
+            tokio::join!(
+                client.connect(Stream::Tcp(near), "SLOW.test", 60_000),
+                accept(Stream::Tcp(far), b"", &options, &handshakes, choose),
+            )
+        };
+        let passes = async {
+            issuer.asked.notified().await;
+            let (near, far) = sockets().await;
+            let (near, far) = tokio::join!(
+                client.connect(Stream::Tcp(near), "a.test", 60_000),
+                accept(Stream::Tcp(far), b"", &options, &handshakes, choose),
+            );
+            ping(&mut near.unwrap(), &mut far.unwrap()).await;
+            issuer.told.notify_one();
+        };
+        let ((near, far), ()) = tokio::join!(waits, passes);
+        ping(&mut near.unwrap(), &mut far.unwrap()).await;
+    });
+}
+
+#[test]
+fn a_certificate_that_does_not_come_is_none() {
+    run(async {
+        let root = Authority::root("root");
+        let certificates = table(vec![("a.test", root.identity(&["a.test"]))]);
+        // Nobody tells the first in time, and the second has none for this name.
+        for (name, patience_ms) in [("slow.test", 20), ("other.test", 60_000)] {
+            let (issuer, options) = slow(&root, patience_ms);
+            if patience_ms > 20 {
+                issuer.told.notify_one();
+            }
+            let (near, far) = shake_with(&root.client(), name, &certificates, &options).await;
+            assert!(near.is_err());
+            assert!(matches!(far, Err(HandshakeError::NoCertificate(Some(asked))) if *asked == *name));
+        }
+    });
+}

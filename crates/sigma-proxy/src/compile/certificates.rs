@@ -407,6 +407,7 @@ fn tls_options(
             .ordered
             .and_then(CertificateSource::challenges)
             .map(|challenges| Arc::clone(challenges.names())),
+        issuer: sources.ordered.and_then(CertificateSource::issuer),
     };
     Ok(TlsOptions { options, own })
 }

@@ -11,7 +11,7 @@ use sigma_config::resources::{self, Ssl, SslCrl, SslOcsp, SslStapling};
 use sigma_config::tls::Stapling;
 use sigma_net::tls::pem::Pair;
 use sigma_net::tls::{
-    Authorities, CertificateDer, ClientTls, Inquiries, RevocationLists, Staple, TicketKeys,
+    Authorities, CertificateDer, ClientTls, Inquiries, Issuer, RevocationLists, Staple, TicketKeys,
 };
 use sigma_plugin::geography::Geography;
 use sigma_upstream::endpoint::UpstreamCell;
@@ -92,6 +92,11 @@ pub trait CertificateSource {
 
     /// Why none can be ordered for this ssl, which is of type acme; None if one can.
     fn refusal(&self, ssl: &Ssl) -> Option<String>;
+
+    /// Who has certificates made for names that have none, if that is done.
+    fn issuer(&self) -> Option<Arc<dyn Issuer>> {
+        None
+    }
 
     /// What authorities are answered that ask whether a name is this gateway's.
     fn challenges(&self) -> Option<Arc<Challenges>>;

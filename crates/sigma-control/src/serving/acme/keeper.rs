@@ -15,6 +15,7 @@ use sigma_net::tls::pem::Pair;
 use super::client::Caller;
 use super::dns::Records;
 use super::kept::Record;
+use super::on_demand::{REFUSED_S, Verdict, name_of};
 use super::order::{self, Issued, Refused, Stage};
 use super::shared::{Orders, Shared};
 use super::storage::Storage;
@@ -23,6 +24,9 @@ use crate::serving::clock::unix_seconds;
 
 /// The longest that the task sleeps: a clock that jumps is noticed after it.
 const LOOK: Duration = Duration::from_secs(30);
+
+/// Seconds for which what is of no use is kept.
+const DAY: i64 = 86_400;
 
 /// Looks after all certificates.
 pub(crate) struct Keeper {
@@ -52,15 +56,16 @@ impl Keeper {
     /// Orders and renews until the process ends.
     pub(crate) async fn run(self) {
         let ordered = Arc::clone(&self.ordered);
-        tokio::join!(self.keep(), ordered.attend());
+        tokio::join!(self.keep(), ordered.attend(), ordered.decide());
     }
 
     async fn keep(mut self) {
         let look = self.ordered.shared.as_ref().map_or(LOOK, |shared| shared.period());
         loop {
             let orders = self.orders().await;
-            let wanted = self.ordered.state().wanted.clone();
             let now = unix_seconds();
+            self.drop_over(now).await;
+            let wanted = self.wanted(now);
             let demanded = std::mem::take(&mut self.ordered.state().demanded);
             if let Some(wanted_now) = wanted.iter().find(|wanted| orders && demanded.contains(&wanted.ssl)) {
                 let rest = demanded.into_iter().filter(|ssl| *ssl != wanted_now.ssl);
@@ -89,6 +94,71 @@ impl Keeper {
                         () = self.ordered.wishes.notified() => {}
                     }
                 }
+            }
+        }
+    }
+
+    /// All that is wanted: for ssls, and for names that clients have asked for.
+    fn wanted(&self, now: i64) -> Vec<Wanted> {
+        let mut wanted = self.ordered.state().wanted.clone();
+        let Some(on_demand) = &self.ordered.on_demand else { return wanted };
+        for name in on_demand.names() {
+            let one = Wanted::on_demand(name, &self.ordered.settings);
+            let (at, _) = self.due(&one, now);
+            let validity = self.records.get(&one.ssl).and_then(Record::validity);
+            match validity.is_some_and(|(_, to)| to > now) || at <= now {
+                true => wanted.push(one),
+                // It has failed, and is not tried by itself.
+                false => name_of(&one.ssl).into_iter().for_each(|name| on_demand.refuse(name, at)),
+            }
+        }
+        wanted
+    }
+
+    /// Forgets what clients have asked for and is of no use, a day after it could have been tried again: whoever
+    /// asks for endless names leaves nothing that lasts.
+    async fn drop_over(&mut self, now: i64) {
+        let Some(on_demand) = &self.ordered.on_demand else { return };
+        let is_over = |record: &&Record| {
+            record.not_before.saturating_add(DAY) < now
+                && name_of(&record.ssl).is_some_and(|name| !on_demand.has(name))
+                && record.validity().is_none_or(|(_, to)| to.saturating_add(DAY) < now)
+        };
+        let over: Vec<String> =
+            self.records.values().filter(is_over).map(|record| record.ssl.clone()).collect();
+        for ssl in over {
+            self.records.remove(&ssl);
+            if let Err(error) = self.storage.remove(&ssl).await {
+                tracing::error!(ssl, error, "a record that is over cannot be removed");
+            }
+        }
+    }
+
+    /// Whether the name that an order is for is still permitted, if a client has asked for it.
+    async fn is_permitted(&mut self, wanted: &Wanted, now: i64) -> bool {
+        let named = name_of(&wanted.ssl).zip(self.ordered.on_demand.as_ref());
+        // Before the first order that has just been asked.
+        let (Some((name, on_demand)), Some(record)) = (named, self.records.get_mut(&wanted.ssl)) else {
+            return true;
+        };
+        match on_demand.ask(name).await {
+            Verdict::Permitted => true,
+            Verdict::Refused => {
+                tracing::warn!(name, "a certificate is not renewed: its name is not permitted any more");
+                on_demand.refuse(name, now + REFUSED_S);
+                false
+            }
+            // The certificate that is there is shown while it is valid.
+            Verdict::Unknown(reason) => {
+                tracing::error!(
+                    name,
+                    reason,
+                    "a certificate is not renewed: `acme.on_demand.ask` is to permit it"
+                );
+                record.tried_names.clone_from(&wanted.names);
+                record.tried_directory.clone_from(&self.ordered.settings.directory);
+                record.not_before = now + i64::from(self.ordered.settings.retry_s);
+                false
             }
         }
     }
@@ -134,6 +204,9 @@ impl Keeper {
 
     /// Makes one order. It counts as one that failed until it has not.
     async fn attempt(&mut self, wanted: &Wanted, now: i64) {
+        if !self.is_permitted(wanted, now).await {
+            return;
+        }
         let mut record = self.records.get(&wanted.ssl).cloned().unwrap_or_else(|| Record::new(&wanted.ssl));
         if !record.was_tried(wanted, &self.ordered.settings.directory) {
             record.failures = 0;

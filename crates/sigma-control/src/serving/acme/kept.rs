@@ -106,6 +106,13 @@ impl Folder {
         self.write_file(self.certificates().join(format!("{}.json", record.ssl)), record).await
     }
 
+    /// Removes what is known of an ssl.
+    pub(super) async fn remove(&self, ssl: &str) -> io::Result<()> {
+        let path = self.certificates().join(format!("{ssl}.json"));
+        let removed = tokio::task::spawn_blocking(move || std::fs::remove_file(&path)).await;
+        removed.unwrap_or_else(|error| Err(io::Error::other(error)))
+    }
+
     /// The account at a directory.
     pub(super) async fn account<T: DeserializeOwned + Send + 'static>(
         &self,

@@ -2,7 +2,8 @@
 //!
 //! `keeper` is the task that looks after all of them, one order at a time. `schedule` says when something
 //! is due, and knows neither clock nor network. `order` goes through one order, over the calls of `client`;
-//! `proofs` is what the authority is answered, and `dns` has the records that prove names.
+//! `proofs` is what the authority is answered, and `dns` has the records that prove names. `on_demand` has the
+//! names that clients ask for in handshakes and no ssl is for.
 //! `kept` is the folder in which all of it lasts, and `shared` the store of several gateways; `storage` is either.
 //! What was tried is written down before it is tried, so that a process that ends again and again does not use up
 //! what an authority allows. [`Ordered`] is what the others see: the certificates that are there, and how orders
@@ -12,6 +13,7 @@ mod client;
 mod dns;
 mod keeper;
 mod kept;
+mod on_demand;
 mod order;
 mod proofs;
 mod schedule;
@@ -30,6 +32,7 @@ use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources::{AcmeChallenge, CertificateKey, Resources, Ssl, SslType};
 use sigma_config::settings::Settings;
 use sigma_config::store::StoreKind;
+use sigma_net::tls::Issuer;
 use sigma_net::tls::pem::Pair;
 use sigma_proxy::challenges::{Challenges, Expected};
 use sigma_proxy::compile::CertificateSource;
@@ -37,6 +40,7 @@ use tokio::sync::Notify;
 
 pub(crate) use keeper::Keeper;
 use kept::{Folder, Record};
+use on_demand::OnDemand;
 use shared::{Heard, Shared};
 use storage::Storage;
 
@@ -59,6 +63,8 @@ pub(crate) struct Ordered {
     shared: Option<Arc<Shared>>,
     /// The proofs that are given for whichever of them orders.
     given: Mutex<Vec<Expected>>,
+    /// Names that have certificates without an ssl.
+    on_demand: Option<Arc<OnDemand>>,
 }
 
 #[derive(Default)]
@@ -154,7 +160,8 @@ impl Ordered {
         resolvers: Vec<SocketAddr>,
         shared: Option<Arc<Shared>>,
     ) -> (Arc<Ordered>, Keeper) {
-        let ordered = Arc::new(Ordered { settings, resolvers, shared, ..Ordered::default() });
+        let on_demand = settings.on_demand.as_ref().map(|settings| Arc::new(OnDemand::new(settings)));
+        let ordered = Arc::new(Ordered { settings, resolvers, shared, on_demand, ..Ordered::default() });
         let folder = Folder::new(&ordered.settings.storage);
         let (storage, records) = match &ordered.shared {
             Some(shared) => {
@@ -230,6 +237,20 @@ impl Ordered {
         }
     }
 
+    /// Decides on names that are asked for, until the process ends.
+    async fn decide(&self) {
+        if let Some(on_demand) = &self.on_demand {
+            on_demand.decide(&self.wishes).await;
+        }
+    }
+
+    /// Whether there is an order for this ssl, or for what stands for one.
+    fn is_wanted(&self, ssl: &str) -> bool {
+        let named = on_demand::name_of(ssl).zip(self.on_demand.as_ref());
+        named.is_some_and(|(name, on_demand)| on_demand.has(name))
+            || self.state().wanted.iter().any(|wanted| wanted.ssl == ssl)
+    }
+
     /// Tells the others of this gateway, and hears what was not told, until the process ends.
     async fn attend(&self) {
         let Some(shared) = &self.shared else { return };
@@ -268,6 +289,12 @@ impl Ordered {
 
     /// Has a certificate come into force.
     fn put(&self, ssl: &str, pair: Pair) {
+        if let Some(name) = on_demand::name_of(ssl) {
+            if let Some(on_demand) = &self.on_demand {
+                on_demand.show(name, pair);
+            }
+            return;
+        }
         let mut state = self.state();
         if state.pairs.get(ssl).is_some_and(|known| known.is(&pair)) {
             return;
@@ -299,7 +326,7 @@ impl Ordered {
     /// # Errors
     /// Returns an error if there is no such ssl, it was wanted a moment ago, or the others cannot be told.
     pub(crate) async fn order_now(&self, ssl: &str, now: i64) -> Result<(), Unwilling> {
-        if !self.state().wanted.iter().any(|wanted| wanted.ssl == ssl) {
+        if !self.is_wanted(ssl) {
             return Err(Unwilling::Unknown);
         }
         if let Some(after_s) = self.state().pause(ssl, &self.settings, now) {
@@ -314,11 +341,10 @@ impl Ordered {
     }
 
     fn demand(&self, ssl: &str, now: i64) {
+        let is_wanted = self.is_wanted(ssl);
         let mut state = self.state();
         // Of others there is nothing to order; of several gateways each may have been asked.
-        if state.wanted.iter().any(|wanted| wanted.ssl == ssl)
-            && state.pause(ssl, &self.settings, now).is_none()
-        {
+        if is_wanted && state.pause(ssl, &self.settings, now).is_none() {
             state.demanded.insert(ssl.to_owned());
             state.last_demands.insert(ssl.to_owned(), now);
             drop(state);
@@ -339,6 +365,10 @@ impl Ordered {
 impl CertificateSource for Ordered {
     fn pair(&self, ssl: &str) -> Option<Pair> {
         self.state().pairs.get(ssl).cloned()
+    }
+
+    fn issuer(&self) -> Option<Arc<dyn Issuer>> {
+        self.on_demand.clone().map(|on_demand| on_demand as Arc<dyn Issuer>)
     }
 
     fn refusal(&self, ssl: &Ssl) -> Option<String> {
@@ -379,6 +409,16 @@ impl Wanted {
             }
         };
         resources.ssls.iter().filter(is_ordered).map(wanted).collect()
+    }
+
+    /// The certificate of a name that a client has asked for.
+    fn on_demand(name: String, settings: &Acme) -> Wanted {
+        Wanted {
+            ssl: on_demand::ssl_of(&name),
+            names: vec![name],
+            key_type: settings.key_type,
+            challenge: settings.challenge,
+        }
     }
 
     /// Whether a kept certificate is one like this.

@@ -26,6 +26,14 @@ impl Storage {
         }
     }
 
+    /// Removes what is known of an ssl. What gateways share is not removed.
+    pub(super) async fn remove(&self, ssl: &str) -> Result<(), String> {
+        match self {
+            Storage::Folder(folder) => folder.remove(ssl).await.map_err(in_folder),
+            Storage::Shared(_) => Ok(()),
+        }
+    }
+
     /// The account at a directory.
     pub(super) async fn account<T: DeserializeOwned + Send + 'static>(
         &self,

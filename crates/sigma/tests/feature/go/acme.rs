@@ -17,6 +17,7 @@ use crate::tls::{Authority, ask, run, shake};
 use crate::{PATIENCE, SIGMA};
 
 mod dns;
+mod on_demand;
 mod shared;
 
 const PEBBLE: &str = "github.com/letsencrypt/pebble/v2/cmd/pebble@v2.10.1";
