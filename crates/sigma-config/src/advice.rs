@@ -291,6 +291,7 @@ pub(crate) fn whole(
     let mut found = Vec::new();
     without_certificates(settings, resources, &mut found);
     without_consumers(resources, identifies, &mut found);
+    without_sessions(settings, resources, &mut found);
     // There the pattern that was written earlier may be met first though it is shorter.
     if settings.router.http != RouterKind::RadixtreeUriWithParameter {
         shadowed(resources, &mut found);
@@ -309,6 +310,16 @@ fn without_certificates(settings: &Settings, resources: &Resources, found: &mut 
             let place = member(&element("listeners", index), "tls");
             found.push(Problem::new(place, "no_certificate", message).hint(hint));
         }
+    }
+}
+
+/// Stream routes, and nobody who could come to them.
+fn without_sessions(settings: &Settings, resources: &Resources, found: &mut Vec<Problem>) {
+    let takes_sessions = settings.listeners.iter().any(|listener| listener.stream.is_some());
+    if !takes_sessions && resources.stream_routes.iter().next().is_some() {
+        let message = "no listener takes sessions: nothing reaches stream routes";
+        let hint = "give a listener `stream: tcp` or `stream: tls`";
+        found.push(Problem::new("stream_routes", "no_effect", message).hint(hint));
     }
 }
 

@@ -141,6 +141,9 @@ fn what_a_whole_file_lacks() {
             .replace(&format!("routes: [{{ uri: /a, {node} }}]\n"), ""),
         &[],
     );
+    let stream = format!("stream_routes: [{{ {node} }}]\n");
+    warned(&stream, &["line 1: stream_routes: no listener takes sessions"]);
+    warned(&format!("{stream}listeners: [{{ address: \":1\", stream: tcp }}]\n"), &[]);
     let keyed = format!("routes:\n  - {{ id: r, uri: /a, {node}, plugins: {{ key-auth: {{}} }} }}\n");
     warned(&keyed, &["line 2: routes[0].plugins.key-auth: no consumer has key-auth"]);
     warned(&keyed.replace("{}", "{ anonymous_consumer: a }"), &[]);
