@@ -54,7 +54,10 @@ impl Exchange<'_, '_> {
                 // Boxed, as few upstreams have one.
                 Some(limit) => Box::pin(self.pick_free(&mut plan, limit)).await?,
             };
-            if let Some(draft) = self.before_proxy(&plan, &node, &mut state).await? {
+            if self.has_hooks(Phase::BeforeProxy)
+                // Boxed: most exchanges have no such hook, and need no room for it.
+                && let Some(draft) = Box::pin(self.before_proxy(&plan, &node, &mut state)).await?
+            {
                 return self.reply(draft).await;
             }
             if state.body.is_none() {
@@ -264,25 +267,40 @@ impl Exchange<'_, '_> {
                     Raced::Ended(ended) => return Ok(ended),
                 }
             }
-            match self.converse(plan, &mut connection, state).await {
+            // What is waited for within a match keeps the room of what is matched.
+            let fault = match self.converse(plan, &mut connection, state).await {
                 Ok(Ended::Whole) => {
                     connection.give_back(&target(), deadline::now_ms());
                     return Ok(Ended::Spent);
                 }
                 Ok(ended) => return Ok(ended),
-                Err(fault) if state.decision == Decision::SameNode => {
-                    idle_allowed = false;
-                    // Written for the second node meanwhile.
-                    if std::mem::take(&mut state.is_for_another) {
-                        if self.before_proxy(plan, node, state).await?.is_some() {
-                            return Err(fault);
-                        }
-                        self.address(plan, node, state);
-                    }
-                }
+                Err(fault) if state.decision == Decision::SameNode => fault,
                 Err(fault) => return Err(fault),
+            };
+            drop(connection);
+            idle_allowed = false;
+            if std::mem::take(&mut state.is_for_another) {
+                Box::pin(self.write_again(plan, node, state, fault)).await?;
             }
         }
+    }
+
+    /// Makes a request one for its first node again, which was written for the second one meanwhile.
+    ///
+    /// # Errors
+    /// Returns `fault` if a plugin does not want that.
+    async fn write_again(
+        &mut self,
+        plan: &Plan<'_>,
+        node: &Endpoint,
+        state: &mut State<'_>,
+        fault: Fault,
+    ) -> Result<(), Fault> {
+        if self.before_proxy(plan, node, state).await?.is_some() {
+            return Err(fault);
+        }
+        self.address(plan, node, state);
+        Ok(())
     }
 
     /// Makes the request one for this node.

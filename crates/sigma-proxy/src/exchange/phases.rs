@@ -152,11 +152,12 @@ impl Exchange<'_, '_> {
                     resume(&mut self.scratch.ctx, &self.worker.env(view))
                 }
                 Step::ReadBody { limit, then } => {
-                    let read = self.read_body(limit).await?;
+                    // Boxed, here and below: few plugins want bodies.
+                    let read = Box::pin(self.read_body(limit)).await?;
                     then(&mut self.scratch.ctx, &self.worker.env(view), read)
                 }
                 Step::ReadStart { limit, then } => {
-                    let start = BodyStart::of(self.read_beyond(limit).await?, limit);
+                    let start = BodyStart::of(Box::pin(self.read_beyond(limit)).await?, limit);
                     then(&mut self.scratch.ctx, &self.worker.env(view), start)
                 }
             };
