@@ -41,7 +41,8 @@ impl Flow<'_> {
         let (node, up, _in_flight) = loop {
             let node = self.pick(&mut attempts)?;
             let in_flight = attempts.begin(&node);
-            match self.reach(&view, upstream, &node).await {
+            // Boxed, so that what a connection takes to make is free again while it lasts.
+            match Box::pin(self.reach(&view, upstream, &node)).await {
                 Ok(stream) => break (node, stream, in_flight),
                 Err(fault) => {
                     drop(in_flight);

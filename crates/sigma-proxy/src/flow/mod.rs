@@ -100,3 +100,17 @@ impl Drop for Active<'_> {
         self.0.counters.lower(Counter::StreamSessionsActive, 1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sessions are many and idle for long: this is what each of them holds, beside its sockets.
+    #[test]
+    fn a_session_stays_small() {
+        fn task<F: Future>(_: fn(Entered, Stream, Origin, Arc<ListenerOptions>) -> F) -> usize {
+            size_of::<F>()
+        }
+        assert!(task(serve) <= 2_048, "{} bytes", task(serve));
+    }
+}
