@@ -35,7 +35,7 @@ use std::sync::Arc;
 use sigma_config::expr::VarName;
 use sigma_config::expr::known::Subject;
 use sigma_config::kind::{Kind, ResourceKey};
-use sigma_config::settings::{AccessLog, ListenAddress, Settings};
+use sigma_config::settings::{AccessLog, ListenAddress, Listener, Settings};
 use sigma_config::{Config, Problem, resources};
 use sigma_observe::access::{AccessFormat, FormatError};
 use sigma_plugin::{Chain, Consumers, Node, Roster};
@@ -439,7 +439,8 @@ fn listener_names(settings: &Settings) -> Arc<[String]> {
 }
 
 fn https_port(settings: &Settings) -> Option<u16> {
-    let secure = settings.listeners.iter().filter(|listener| listener.tls.is_some());
+    let serves = |listener: &&Listener| listener.tls.is_some() && listener.stream.is_none();
+    let secure = settings.listeners.iter().filter(serves);
     let ports = secure.filter_map(|listener| match &listener.address {
         ListenAddress::Tcp(address) => Some(address.port()),
         ListenAddress::Unix(_) => None,

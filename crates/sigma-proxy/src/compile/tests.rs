@@ -252,3 +252,16 @@ fn a_failure_names_its_resource_and_leaves_no_trace() {
     let again = alone(|sources| compiler.change(&config, &[key], 1, sources)).unwrap().snapshot;
     assert_eq!(shown(&good), shown(&again));
 }
+
+/// Redirects to HTTPS must not lead to a port where something else is spoken.
+#[test]
+fn the_port_for_https_speaks_http() {
+    let port = |listeners: &str| {
+        let text = format!("listeners: {listeners}\n");
+        let checked = sigma_config::parse(&text, &sigma_config::ParseOptions::default()).unwrap();
+        super::https_port(&checked.config.settings)
+    };
+    let stream = r#"{ address: "127.0.0.1:443", stream: tls, tls: true }"#;
+    assert_eq!(port(&format!("[{stream}]")), None);
+    assert_eq!(port(&format!(r#"[{stream}, {{ address: "127.0.0.1:8443", tls: true }}]"#)), Some(8443));
+}
