@@ -115,6 +115,15 @@ impl TicketKeeper {
     }
 
     async fn turn(&mut self, now: i64) -> Result<(), String> {
+        // Whoever was slower reads at once what the faster has written: sessions are to go on from the start.
+        if !self.is_settled(now).await? {
+            self.is_settled(now).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes over what the record has, or writes the next one. False if another gateway was faster.
+    async fn is_settled(&mut self, now: i64) -> Result<bool, String> {
         let Some((text, revision)) = self.place.read().await? else {
             return self.renew(None, None, now).await;
         };
@@ -124,29 +133,28 @@ impl TicketKeeper {
         let age = now.saturating_sub(document.made);
         let period = i64::try_from(self.period.as_secs()).unwrap_or(i64::MAX);
         if (-period..period).contains(&age) {
-            return self.adopt(&document, age);
+            return self.adopt(&document, age).map(|()| true);
         }
         let is_recent = (0..period.saturating_mul(2)).contains(&age);
         self.renew(document.keys.first().filter(|_| is_recent), Some(revision), now).await
     }
 
-    /// Writes the next record in the place of the one of `revision`.
+    /// Writes the next record in the place of the one of `revision`. False if another gateway was faster.
     async fn renew(
         &mut self,
         before: Option<&String>,
         revision: Option<u64>,
         now: i64,
-    ) -> Result<(), String> {
+    ) -> Result<bool, String> {
         let fresh = SharedKey::random().map_err(|error| error.to_string())?;
         let fresh = STANDARD.encode(fresh.bytes());
         let keys = std::iter::once(fresh).chain(before.cloned()).collect();
         let document = Document { version: VERSION, made: now, keys };
         let sealed = self.seal(&document).ok_or("there is no key in `data_encryption.keyring`")?;
         if self.place.write(sealed, revision, self.period * FORGOTTEN_AFTER).await? {
-            return self.adopt(&document, 0);
+            return self.adopt(&document, 0).map(|()| true);
         }
-        // Another gateway was faster; what it has written is read at the next look.
-        Ok(())
+        Ok(false)
     }
 
     fn adopt(&self, document: &Document, age: i64) -> Result<(), String> {
@@ -271,7 +279,7 @@ mod tests {
         let second = document(&one).await;
         assert_eq!((second.made, &second.keys[1]), (1_100, &first.keys[0]));
         // Who was slower has nothing to write.
-        assert_eq!(one.renew(None, Some(0), 1_100).await, Ok(()));
+        assert_eq!(one.renew(None, Some(0), 1_100).await, Ok(false));
         assert_eq!(document(&one).await.keys, second.keys);
         // What is too old does not open any more; a clock that was far ahead is no reason to wait.
         for now in [1_300, 500] {
