@@ -7,13 +7,16 @@ use std::rc::Weak;
 use std::task::{self, Poll};
 
 use sigma_http::h1::parse_request;
-use sigma_http::{BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Headers, RequestHead, ResponseHead};
+use sigma_http::{
+    BodyLength, Chunk, Fault, FaultKind, Frame, HeaderId, Headers, Method, RequestHead, ResponseHead,
+};
 use sigma_net::{Deadline, Peer, deadline};
 use sigma_plugin::outbound::{
     Answer, BytesCall, BytesError, Call, CallError, Calling, CallingBytes, Missing, Outbound,
 };
 use sigma_upstream::balance::Outcome;
 use sigma_upstream::endpoint::Endpoint;
+use sigma_upstream::pool::Target;
 use sigma_wire::{Connection, HeadLimits};
 
 use crate::attempts::{Attempts, Decision, Failure, Progress, decide};
@@ -144,7 +147,7 @@ impl Course<'_> {
         }
     }
 
-    /// One attempt on a node; on a stale idle connection a second one on a fresh connection.
+    /// One attempt on a node.
     async fn attempt(
         &self,
         upstream: &Upstream,
@@ -156,36 +159,8 @@ impl Course<'_> {
         let connect_ms = upstream.timeouts.connect_ms;
         let demands = Demands { connect_ms, ..Demands::of(head, upstream, own) };
         let target = target::target(&self.view.snapshot, upstream, node, &demands);
-        let mut idle_allowed = true;
-        loop {
-            let kept = if idle_allowed { self.worker.checkout(&target) } else { None };
-            let mut connection = match kept {
-                Some(connection) => connection,
-                None => {
-                    *decision = Decision::NextNode;
-                    self.worker.connect(&target).await?
-                }
-            };
-            match self.exchange(&mut connection, head).await {
-                Ok(answer) => {
-                    connection.give_back(&target, deadline::now_ms());
-                    return Ok(answer);
-                }
-                Err(fault) => {
-                    let progress = Progress {
-                        unsent: connection.is_unsent(),
-                        stale: connection.may_be_stale(),
-                        replayable: true,
-                        answered: false,
-                    };
-                    *decision = decide(fault, self.call.method, progress, None);
-                    if *decision != Decision::SameNode {
-                        return Err(fault);
-                    }
-                    idle_allowed = false;
-                }
-            }
-        }
+        let exchange = async |connection: &mut Connection| self.exchange(connection, head).await;
+        attempt(self.worker, &target, self.call.method, decision, exchange).await
     }
 
     /// Request up, answer down, on one connection.
@@ -231,6 +206,46 @@ impl Course<'_> {
         answer.headers.remove_hop_by_hop();
         let headers = std::mem::take(&mut answer.headers);
         Ok(Answer { status: answer.status, headers, body: bytes, trailers })
+    }
+}
+
+/// One attempt on a node; on a stale idle connection a second one on a fresh connection. What is asked may be
+/// repeated as a request with `method` may.
+async fn attempt<T>(
+    worker: &Worker,
+    target: &Target<'_>,
+    method: Method,
+    decision: &mut Decision,
+    mut exchange: impl AsyncFnMut(&mut Connection) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let mut idle_allowed = true;
+    loop {
+        let kept = if idle_allowed { worker.checkout(target) } else { None };
+        let mut connection = match kept {
+            Some(connection) => connection,
+            None => {
+                *decision = Decision::NextNode;
+                worker.connect(target).await?
+            }
+        };
+        let fault = match exchange(&mut connection).await {
+            Ok(answer) => {
+                connection.give_back(target, deadline::now_ms());
+                return Ok(answer);
+            }
+            Err(fault) => fault,
+        };
+        let progress = Progress {
+            unsent: connection.is_unsent(),
+            stale: connection.may_be_stale(),
+            replayable: true,
+            answered: false,
+        };
+        *decision = decide(fault, method, progress, None);
+        if *decision != Decision::SameNode {
+            return Err(fault);
+        }
+        idle_allowed = false;
     }
 }
 

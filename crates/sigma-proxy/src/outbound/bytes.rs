@@ -10,8 +10,8 @@ use sigma_upstream::balance::Outcome;
 use sigma_upstream::endpoint::Endpoint;
 use sigma_wire::Connection;
 
-use super::Upload;
-use crate::attempts::{Attempts, Decision, Failure, Progress, decide, has_no_node_left, is_late};
+use super::{Upload, attempt};
+use crate::attempts::{Attempts, Decision, Failure, has_no_node_left, is_late};
 use crate::snapshot::Upstream;
 use crate::target::{self, Demands};
 use crate::worker::{View, Worker};
@@ -54,7 +54,7 @@ impl Course<'_> {
         }
     }
 
-    /// One attempt on a node; on a stale idle connection a second one on a fresh connection.
+    /// One attempt on a node.
     async fn attempt(
         &self,
         upstream: &Upstream,
@@ -68,37 +68,9 @@ impl Course<'_> {
             introduction: Box::default(),
         };
         let target = target::target(&self.view.snapshot, upstream, node, &demands);
-        let mut idle_allowed = true;
-        loop {
-            let kept = if idle_allowed { self.worker.checkout(&target) } else { None };
-            let mut connection = match kept {
-                Some(connection) => connection,
-                None => {
-                    *decision = Decision::NextNode;
-                    self.worker.connect(&target).await?
-                }
-            };
-            match self.exchange(&mut connection, upstream).await {
-                Ok(answer) => {
-                    connection.give_back(&target, deadline::now_ms());
-                    return Ok(answer);
-                }
-                Err(fault) => {
-                    let progress = Progress {
-                        unsent: connection.is_unsent(),
-                        stale: connection.may_be_stale(),
-                        replayable: true,
-                        answered: false,
-                    };
-                    // It asks and changes nothing, as GET does.
-                    *decision = decide(fault, Method::Get, progress, None);
-                    if *decision != Decision::SameNode {
-                        return Err(fault);
-                    }
-                    idle_allowed = false;
-                }
-            }
-        }
+        let exchange = async |connection: &mut Connection| self.exchange(connection, upstream).await;
+        // It asks and changes nothing, as GET does.
+        attempt(self.worker, &target, Method::Get, decision, exchange).await
     }
 
     /// Bytes there and bytes back, on one connection. One that is out of step is not used again.
