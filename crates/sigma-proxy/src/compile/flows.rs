@@ -214,17 +214,8 @@ impl State {
         if route.service_id.is_some() && service.is_none() {
             return Target::NoService;
         }
-        let key = match (&route.upstream_id, &route.upstream, service) {
-            (Some(id), _, _) => format!("upstreams/{id}"),
-            (None, Some(_), _) => format!("stream_routes/{}", route.id),
-            (None, None, Some(service)) => match (&service.upstream_id, &service.upstream) {
-                (Some(id), _) => format!("upstreams/{id}"),
-                (None, Some(_)) => format!("services/{}", service.id),
-                (None, None) => return Target::NoUpstream,
-            },
-            (None, None, None) => return Target::NoUpstream,
-        };
-        Target::Upstream(self.upstream_number(&key))
+        let own = route.upstream.is_some().then(|| format!("stream_routes/{}", route.id));
+        self.leads_to(route.upstream_id.as_ref(), own, service.map(|service| &**service))
     }
 }
 

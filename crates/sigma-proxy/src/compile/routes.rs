@@ -6,6 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use sigma_config::Config;
+use sigma_config::id::Id;
 use sigma_config::kind::{Kind, ResourceKey};
 use sigma_config::resources;
 use sigma_config::table::Order;
@@ -88,8 +89,7 @@ fn plugin_config_of<'c>(
 
 /// The resources that a route refers to.
 fn references(route: &resources::Route) -> impl Iterator<Item = ResourceKey> {
-    let of =
-        |kind, id: &Option<sigma_config::id::Id>| id.as_ref().map(|id| ResourceKey::new(kind, id.as_str()));
+    let of = |kind, id: &Option<Id>| id.as_ref().map(|id| ResourceKey::new(kind, id.as_str()));
     [
         of(Kind::Service, &route.service_id),
         of(Kind::PluginConfig, &route.plugin_config_id),
@@ -229,7 +229,7 @@ impl State {
 
     /// Plugins: the route's before those of its plugin config, these before those of its service.
     fn chain(&self, route: &resources::Route) -> Arc<Chain> {
-        let entries_of = |kind, id: &sigma_config::id::Id| -> &[Arc<Entry>] {
+        let entries_of = |kind, id: &Id| -> &[Arc<Entry>] {
             self.compiled.get(&ResourceKey::new(kind, id.as_str())).map_or(&[], |compiled| &compiled.entries)
         };
         let service = route.service_id.as_ref().map_or(&[][..], |id| entries_of(Kind::Service, id));
@@ -241,18 +241,17 @@ impl State {
         Arc::new(Chain::new(service.iter().chain(config).chain(own).cloned()))
     }
 
-    /// The route's upstream replaces the service's; a reference wins over an inline one.
     fn target(
         &mut self,
         config: &Config,
         route: &resources::Route,
         service: Option<&resources::Service>,
     ) -> Target {
-        let is_closed = |kind, id: &Option<sigma_config::id::Id>| {
+        let is_closed = |kind, id: &Option<Id>| {
             let id = id.as_ref();
             id.is_some_and(|id| config.resources.is_closed(&ResourceKey::new(kind, id.as_str())))
         };
-        let missing = |id: &sigma_config::id::Id| config.resources.plugin_configs.get(id.as_str()).is_none();
+        let missing = |id: &Id| config.resources.plugin_configs.get(id.as_str()).is_none();
         if config.resources.is_closed(&ResourceKey::new(Kind::Route, route.id.as_str()))
             || is_closed(Kind::Service, &route.service_id)
             || is_closed(Kind::PluginConfig, &route.plugin_config_id)
@@ -265,16 +264,25 @@ impl State {
         if route.plugin_config_id.as_ref().is_some_and(missing) {
             return Target::NoPluginConfig;
         }
-        let key = match (&route.upstream_id, &route.upstream, service) {
-            (Some(id), _, _) => format!("upstreams/{id}"),
-            (None, Some(_), _) => format!("routes/{}", route.id),
-            (None, None, Some(service)) => match (&service.upstream_id, &service.upstream) {
-                (Some(id), _) => format!("upstreams/{id}"),
-                (None, Some(_)) => format!("services/{}", service.id),
-                (None, None) => return Target::NoUpstream,
-            },
-            (None, None, None) => return Target::NoUpstream,
+        let own = route.upstream.is_some().then(|| format!("routes/{}", route.id));
+        self.leads_to(route.upstream_id.as_ref(), own, service)
+    }
+
+    /// Where a route leads that may name an upstream, have `own`, and have a service: the first of these wins, and of
+    /// the two of a service the one that it names.
+    pub(super) fn leads_to(
+        &mut self,
+        named: Option<&Id>,
+        own: Option<String>,
+        service: Option<&resources::Service>,
+    ) -> Target {
+        let of_id = |id: &Id| format!("upstreams/{id}");
+        let of_service = || {
+            let service = service?;
+            let own = service.upstream.is_some().then(|| format!("services/{}", service.id));
+            service.upstream_id.as_ref().map(of_id).or(own)
         };
+        let Some(key) = named.map(of_id).or(own).or_else(of_service) else { return Target::NoUpstream };
         // One that does not exist has a number too, without anything behind it.
         Target::Upstream(self.upstream_number(&key))
     }
