@@ -1,6 +1,7 @@
-//! Simulations: what a test is, is made up from a seed.
+//! Simulations: what a test is, is made up from a seed. And the seeds of fuzz targets.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -45,4 +46,28 @@ pub fn for_seeds(command: &str, simulate: impl Fn(u64) -> Result<(), String> + S
         .iter()
         .map(|(seed, failure)| format!("seed {seed}: {failure}\nalone: SIGMA_SEED={seed} {command}\n"));
     assert!(failed.is_empty(), "{}", told.collect::<String>());
+}
+
+/// Calls `holds` with the seeds of a fuzz target, with their beginnings, and with each of them where a bit of one
+/// byte is another: so that what must hold of everything cannot rot between runs of the fuzzer.
+///
+/// # Panics
+/// The target has no seeds, or `holds` panics.
+pub fn for_inputs_of(target: &str, holds: fn(&[u8])) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
+    let entries = folder.read_dir().unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut seeds = 0;
+    for entry in entries.flatten() {
+        let seed =
+            std::fs::read(entry.path()).unwrap_or_else(|error| panic!("{}: {error}", entry.path().display()));
+        holds(&seed);
+        for at in 0..seed.len() {
+            holds(&seed[..at]);
+            let mut other = seed.clone();
+            other[at] ^= 1 << (at % 8);
+            holds(&other);
+        }
+        seeds += 1;
+    }
+    assert!(seeds > 0, "{target} has no seeds");
 }
