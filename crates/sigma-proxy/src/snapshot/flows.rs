@@ -103,6 +103,15 @@ impl FlowRouter {
         router
     }
 
+    /// All of them, in the order of their identities.
+    #[cfg(test)]
+    pub(crate) fn routes(&self) -> Vec<&Arc<FlowRoute>> {
+        let named = self.exact.values().chain(self.beneath.values());
+        let mut all: Vec<&Arc<FlowRoute>> = named.chain([&self.nameless]).flatten().collect();
+        all.sort_by_key(|route| &route.facts.id);
+        all
+    }
+
     /// The route of a session.
     pub(crate) fn find(&self, approach: &Approach<'_>) -> Option<&Arc<FlowRoute>> {
         let name = approach.asked.and_then(|asked| asked.server_name.as_deref()).map(str::to_ascii_lowercase);

@@ -72,6 +72,14 @@ fn write_all(config: &Config, snapshot: &Snapshot, out: &mut String) -> fmt::Res
     for (_, route) in snapshot.routes.iter() {
         write_route(snapshot, route, out)?;
     }
+    for route in snapshot.flows.routes() {
+        let names: Vec<&str> = route.chain.entries().iter().map(|entry| entry.name()).collect();
+        let to = match route.target {
+            Target::Upstream(number) => snapshot.upstream(number).map_or("nothing", |upstream| &upstream.key),
+            _ => "nothing",
+        };
+        writeln!(out, "\nstream route {}\n  to {to}, plugins {names:?}", route.facts.id)?;
+    }
     writeln!(out, "\nglobal rules")?;
     write_chain(&snapshot.global, out)?;
     let mut upstreams: Vec<_> = snapshot.upstreams().collect();
