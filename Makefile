@@ -24,8 +24,9 @@ checks: build-tools tools
 conformance: build-tools tools
 	cargo test --workspace --locked --test feature -- go::
 
-# Registries of services as they are: Consul, Nacos, Eureka and the API server of Kubernetes. The first time, Go
-# and Maven fetch and build them, which takes a quarter of an hour. The tests need three GiB of memory.
+# Servers as they are: registries (Consul, Nacos, Eureka, the API server of Kubernetes), providers of identity
+# (Keycloak, CAS), OPA, and Knot for names. The first time, Go and Maven fetch and build them, which takes a quarter
+# of an hour. The tests need three GiB of memory.
 test-servers: build-tools tools
 	@missing=(); \
 	command -v java >/dev/null || missing+=(default-jdk-headless); \
