@@ -11,10 +11,42 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// listeners, one per address family.)
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ListenAddress {
-    /// An IPv4 or IPv6 socket address.
+    /// An IPv4 or IPv6 socket address; of TCP, unless the listener says otherwise.
     Tcp(SocketAddr),
     /// A Unix stream socket.
     Unix(PathBuf),
+}
+
+/// A socket that a listener binds: a port of TCP and the same port of UDP are two.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ListenPlace {
+    /// A port of TCP.
+    Tcp(SocketAddr),
+    /// A port of UDP.
+    Udp(SocketAddr),
+    /// A Unix stream socket.
+    Unix(PathBuf),
+}
+
+impl ListenPlace {
+    /// The address and port, if it has one.
+    #[must_use]
+    pub fn ip(&self) -> Option<SocketAddr> {
+        match self {
+            ListenPlace::Tcp(address) | ListenPlace::Udp(address) => Some(*address),
+            ListenPlace::Unix(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for ListenPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenPlace::Tcp(address) => write!(f, "{address}"),
+            ListenPlace::Udp(address) => write!(f, "{address}/udp"),
+            ListenPlace::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
 }
 
 /// The reason a text is no address to listen on.

@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::forms::CidrText;
 
-pub use crate::address::{InvalidListenAddress, ListenAddress};
+pub use crate::address::{InvalidListenAddress, ListenAddress, ListenPlace};
 pub use compat::{Compat, UnknownFields};
 pub use listener::{Listener, StreamListener, default_listeners};
 pub use operators::{

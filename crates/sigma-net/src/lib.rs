@@ -3,6 +3,7 @@
 //! Everything a worker touches on the request path lives on its own thread; see [`worker`].
 
 pub mod answers;
+pub mod datagram;
 pub mod deadline;
 pub mod latest;
 pub mod limits;

@@ -70,6 +70,15 @@ pub(crate) fn leave_reserve(connection: &impl AsFd) -> io::Result<()> {
     }
 }
 
+/// Refuses a socket that a client brings about, and that would take a descriptor of others: clients make up where
+/// datagrams come from, so such sockets take no more than connections of clients may.
+pub(crate) fn leave_to_nodes(socket: &impl AsFd) -> io::Result<()> {
+    match is_last_for_clients(socket.as_fd()) {
+        false => Ok(()),
+        true => Err(Errno::MFILE.into()),
+    }
+}
+
 /// Whether an error says that this process or machine lacks something, and nothing about the peer:
 /// descriptors, local ports, buffers, memory.
 pub fn is_own_lack(error: &io::Error) -> bool {

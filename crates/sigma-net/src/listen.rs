@@ -1,8 +1,8 @@
-//! Listening sockets: bound once on the control side, accepted from on the workers.
+//! Listening sockets: bound once on the control side, accepted or received from on the workers.
 
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixListener as StdUnixListener;
@@ -15,6 +15,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpListener, UnixListener};
 
+use crate::datagram::{self, DatagramSocket};
 use crate::stream::{Peer, Stream};
 use crate::uring::{self, UringStream};
 
@@ -23,8 +24,19 @@ use crate::uring::{self, UringStream};
 pub enum BoundSocket {
     /// One of the sockets that share a TCP port.
     Tcp(std::net::TcpListener),
+    /// One of the sockets that share a UDP port, from which datagrams are received.
+    Udp(UdpSocket),
     /// A Unix socket; all workers accept from the same one.
     Unix(StdUnixListener),
+}
+
+/// What a port is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// Connections.
+    Tcp,
+    /// Datagrams.
+    Udp,
 }
 
 /// Whose an address is when a socket is bound to it.
@@ -63,6 +75,30 @@ impl BoundSocket {
         Ok(BoundSocket::Tcp(socket.into()))
     }
 
+    /// Binds one of several UDP sockets that share `addr`: the kernel gives all datagrams between the same two
+    /// addresses to the same one, as long as none comes or goes.
+    ///
+    /// # Errors
+    /// Returns the error of the operating system, for example if another program uses the address.
+    pub fn udp(addr: SocketAddr, claim: Claim) -> io::Result<BoundSocket> {
+        let socket = Socket::new(Domain::for_address(addr), Type::DGRAM, Some(Protocol::UDP))?;
+        if claim == Claim::Further {
+            socket.set_reuse_port(true)?;
+        }
+        if addr.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        socket.set_nonblocking(true)?;
+        if addr.ip().is_unspecified() {
+            // Answers are to leave from where the question came to.
+            datagram::tell_local_addr(&socket, addr)?;
+        }
+        socket.bind(&addr.into())?;
+        // As for TCP.
+        socket.set_reuse_port(true)?;
+        Ok(BoundSocket::Udp(socket.into()))
+    }
+
     /// Binds a Unix socket. A socket that nobody listens on any more is replaced; any other file stays.
     ///
     /// # Errors
@@ -82,6 +118,7 @@ impl BoundSocket {
     pub fn try_clone(&self) -> io::Result<BoundSocket> {
         Ok(match self {
             BoundSocket::Tcp(socket) => BoundSocket::Tcp(socket.try_clone()?),
+            BoundSocket::Udp(socket) => BoundSocket::Udp(socket.try_clone()?),
             BoundSocket::Unix(socket) => BoundSocket::Unix(socket.try_clone()?),
         })
     }
@@ -90,6 +127,7 @@ impl BoundSocket {
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match self {
             BoundSocket::Tcp(socket) => socket.local_addr().ok(),
+            BoundSocket::Udp(socket) => socket.local_addr().ok(),
             BoundSocket::Unix(_) => None,
         }
     }
@@ -98,19 +136,31 @@ impl BoundSocket {
     ///
     /// # Errors
     /// Returns the error of the operating system.
-    pub fn into_listening(self) -> io::Result<Listening> {
-        if uring::is_active() {
-            let socket: OwnedFd = match self {
-                BoundSocket::Tcp(socket) => socket.into(),
-                BoundSocket::Unix(socket) => socket.into(),
-            };
-            return Ok(Listening::Uring(uring::watch(socket)?));
-        }
-        Ok(match self {
-            BoundSocket::Tcp(socket) => Listening::Tcp(TcpListener::from_std(socket)?),
-            BoundSocket::Unix(socket) => Listening::Unix(UnixListener::from_std(socket)?),
-        })
+    pub fn open(self) -> io::Result<Opened> {
+        let socket: OwnedFd = match self {
+            BoundSocket::Udp(socket) => {
+                return Ok(Opened::Datagrams(DatagramSocket::adopt(socket.into())?));
+            }
+            BoundSocket::Tcp(socket) if !uring::is_active() => {
+                return Ok(Opened::Connections(Listening::Tcp(TcpListener::from_std(socket)?)));
+            }
+            BoundSocket::Unix(socket) if !uring::is_active() => {
+                return Ok(Opened::Connections(Listening::Unix(UnixListener::from_std(socket)?)));
+            }
+            BoundSocket::Tcp(socket) => socket.into(),
+            BoundSocket::Unix(socket) => socket.into(),
+        };
+        Ok(Opened::Connections(Listening::Uring(uring::watch(socket)?)))
     }
+}
+
+/// A socket of a listener on its worker.
+#[derive(Debug)]
+pub enum Opened {
+    /// Connections are accepted from it.
+    Connections(Listening),
+    /// Datagrams are received from it.
+    Datagrams(DatagramSocket),
 }
 
 /// A socket that a worker accepts from.
@@ -179,10 +229,14 @@ pub struct Occupant {
 
 /// The process that listens on `addr` or in its way, as far as this process may see it in `/proc`. Reads much of it:
 /// for the message of a start that has failed.
-pub fn occupant(addr: SocketAddr) -> Option<Occupant> {
-    let tables =
-        ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
-    let sockets: Vec<String> = tables.iter().flat_map(|table| listening_on(table, addr.port())).collect();
+pub fn occupant(addr: SocketAddr, transport: Transport) -> Option<Occupant> {
+    let tables = match transport {
+        Transport::Tcp => ["/proc/net/tcp", "/proc/net/tcp6"],
+        Transport::Udp => ["/proc/net/udp", "/proc/net/udp6"],
+    };
+    let tables = tables.map(|table| fs::read_to_string(table).unwrap_or_default());
+    let sockets: Vec<String> =
+        tables.iter().flat_map(|table| listening_on(table, addr.port(), transport)).collect();
     let own = std::process::id();
     for entry in fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -200,12 +254,16 @@ pub fn occupant(addr: SocketAddr) -> Option<Occupant> {
 }
 
 /// The listening sockets on `port` in one of the kernel's tables, by the names that `/proc/PID/fd` shows.
-fn listening_on(table: &str, port: u16) -> impl Iterator<Item = String> {
-    const LISTEN: &str = "0A";
+fn listening_on(table: &str, port: u16, transport: Transport) -> impl Iterator<Item = String> {
+    let listen = match transport {
+        Transport::Tcp => "0A",
+        // Without a peer, to which it would be connected.
+        Transport::Udp => "07",
+    };
     table.lines().skip(1).filter_map(move |line| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
         let (_, local_port) = fields.get(1)?.rsplit_once(':')?;
-        let listens = *fields.get(3)? == LISTEN && u16::from_str_radix(local_port, 16) == Ok(port);
+        let listens = *fields.get(3)? == listen && u16::from_str_radix(local_port, 16) == Ok(port);
         let inode = fields.get(9)?;
         listens.then(|| format!("socket:[{inode}]"))
     })
@@ -297,6 +355,22 @@ mod tests {
         assert_eq!(tcp(addr, Claim::First).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     }
 
+    /// A port of UDP is another one than that of TCP, and has one owner as well.
+    #[test]
+    fn ports_of_datagrams_have_one_owner() {
+        let connections = tcp(SocketAddr::from(([127, 0, 0, 1], 0)), Claim::First).unwrap();
+        let addr = connections.local_addr().unwrap();
+        let udp = |claim| BoundSocket::udp(addr, claim);
+        let first = match udp(Claim::First) {
+            // Somebody else has the port of UDP.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => return,
+            first => first.unwrap(),
+        };
+        assert_eq!(first.local_addr(), Some(addr));
+        let _second = udp(Claim::Further).unwrap();
+        assert_eq!(udp(Claim::First).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+
     #[test]
     fn listening_sockets_are_read_from_the_table() {
         const TABLE: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -304,9 +378,15 @@ mod tests {
    1: 0100007F:2378 0100007F:9C40 01 00000000:00000000 00:00000000 00000000     0        0 23456 1 0 100 0 0 10 0
    2: 0100007F:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 34567 1 0 100 0 0 10 0
 ";
-        assert_eq!(listening_on(TABLE, 9_080).collect::<Vec<_>>(), ["socket:[12345]"]);
-        assert_eq!(listening_on(TABLE, 81).count(), 0);
-        assert_eq!(listening_on("", 80).count(), 0);
+        assert_eq!(listening_on(TABLE, 9_080, Transport::Tcp).collect::<Vec<_>>(), ["socket:[12345]"]);
+        assert_eq!(listening_on(TABLE, 9_080, Transport::Udp).count(), 0);
+        assert_eq!(listening_on(TABLE, 81, Transport::Tcp).count(), 0);
+        assert_eq!(listening_on("", 80, Transport::Tcp).count(), 0);
+        const DATAGRAMS: &str = "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops
+ 1100: 00000000:14E9 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 45678 2 0000000000000000 0
+ 1101: 0100007F:14E9 0100007F:0035 01 00000000:00000000 00:00000000 00000000     0        0 56789 2 0000000000000000 0
+";
+        assert_eq!(listening_on(DATAGRAMS, 5_353, Transport::Udp).collect::<Vec<_>>(), ["socket:[45678]"]);
     }
 
     #[test]

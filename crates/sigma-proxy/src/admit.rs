@@ -57,7 +57,7 @@ pub(crate) async fn introduced(
             Ok(header) => believe(&header, origin),
             Err(reason) => {
                 // A trusted peer that does this is set up wrongly.
-                tracing::warn!(peer = ?origin.peer, listener = %listener.address, reason, "no PROXY header");
+                tracing::warn!(peer = ?origin.peer, listener = %listener.place, reason, "no PROXY header");
                 return None;
             }
         }

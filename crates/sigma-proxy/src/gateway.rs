@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use sigma_config::settings::{ListenAddress, Settings};
+use sigma_config::settings::{ListenPlace, Settings};
 use sigma_net::deadline;
 use sigma_net::latest::{Taker, Teller, latest};
+use sigma_net::listen::Opened;
 use sigma_net::uring::Sizes;
 use sigma_net::worker::{Io, kept_up};
 use sigma_observe::counters::WorkerCounters;
@@ -260,8 +261,8 @@ async fn run(worker: Rc<Worker>, mut inbox: Taker<Orders>, listeners: Listeners)
         }
         if let Some(SettingsChange { mut listeners, log }) = change {
             worker.log.replace(log);
-            for address in std::mem::take(&mut listeners.close) {
-                close(&mut accepting, &address);
+            for place in std::mem::take(&mut listeners.close) {
+                close(&mut accepting, &place);
             }
             open(&worker, &mut accepting, listeners);
         }
@@ -278,30 +279,35 @@ struct Acceptor {
     stop: Rc<Notify>,
 }
 
-type Accepting = HashMap<ListenAddress, Acceptor>;
+type Accepting = HashMap<ListenPlace, Acceptor>;
 
 /// How long what the kernel has queued may wait for a worker that is full, once it stops.
 const STOP_ACCEPTING: Duration = Duration::from_millis(100);
 
 fn open(worker: &Rc<Worker>, accepting: &mut Accepting, listeners: Listeners) {
-    for (address, socket, name) in listeners.open {
-        match socket.into_listening() {
-            Ok(listening) => {
-                let (listening, stop) = (Rc::new(listening), Rc::new(Notify::new()));
-                let (worker, own_address, stopping) = (Rc::clone(worker), address.clone(), Rc::clone(&stop));
-                let task = tokio::task::spawn_local(kept_up("accepting", move || {
+    for (place, socket, name) in listeners.open {
+        let stop = Rc::new(Notify::new());
+        let (worker, own_place, stopping) = (Rc::clone(worker), place.clone(), Rc::clone(&stop));
+        let task = match socket.open() {
+            Ok(Opened::Connections(listening)) => {
+                let listening = Rc::new(listening);
+                tokio::task::spawn_local(kept_up("accepting", move || {
                     let (worker, listening) = (Rc::clone(&worker), Rc::clone(&listening));
-                    accept_loop(worker, listening, own_address.clone(), name.clone(), Rc::clone(&stopping))
-                }));
-                accepting.insert(address, Acceptor { task, stop });
+                    accept_loop(worker, listening, own_place.clone(), name.clone(), Rc::clone(&stopping))
+                }))
             }
-            Err(error) => tracing::error!(%address, %error, "cannot accept from a listener"),
-        }
+            Ok(Opened::Datagrams(_)) => continue,
+            Err(error) => {
+                tracing::error!(%place, %error, "cannot take in what comes to a listener");
+                continue;
+            }
+        };
+        accepting.insert(place, Acceptor { task, stop });
     }
 }
 
-fn close(accepting: &mut Accepting, address: &ListenAddress) {
-    if let Some(acceptor) = accepting.remove(address) {
+fn close(accepting: &mut Accepting, place: &ListenPlace) {
+    if let Some(acceptor) = accepting.remove(place) {
         acceptor.stop.notify_one();
     }
 }

@@ -8,9 +8,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use sigma_config::settings::{ListenAddress, Listener};
+use sigma_config::settings::{ListenPlace, Listener};
 use sigma_net::BoundSocket;
-use sigma_net::listen::{Claim, Occupant, SocketFile};
+use sigma_net::listen::{Claim, Occupant, SocketFile, Transport};
 use sigma_observe::counters::WorkerCounters;
 use sigma_plugin::{Node, Roster};
 use sigma_upstream::health::HealthReporter;
@@ -30,17 +30,20 @@ pub struct BindError {
 impl BindError {
     pub(crate) fn new(
         address: impl std::fmt::Display,
-        tcp: Option<SocketAddr>,
+        place: Option<&ListenPlace>,
         source: io::Error,
     ) -> BindError {
-        let remedy = match (source.kind(), tcp) {
-            (io::ErrorKind::AddrInUse, Some(addr)) => match sigma_net::listen::occupant(addr) {
-                Some(Occupant { pid, name }) => format!(
-                    "; pid {pid} ({name}) listens there: end it, choose another port, or set `shared: true` on the listeners of both if they are to share it"
-                ),
-                None => "; another program listens there: end it or choose another port".to_owned(),
-            },
-            (io::ErrorKind::PermissionDenied, Some(addr)) if addr.port() < 1_024 => format!(
+        let port = place.and_then(port_of);
+        let remedy = match (source.kind(), port) {
+            (io::ErrorKind::AddrInUse, Some((addr, transport))) => {
+                match sigma_net::listen::occupant(addr, transport) {
+                    Some(Occupant { pid, name }) => format!(
+                        "; pid {pid} ({name}) listens there: end it, choose another port, or set `shared: true` on the listeners of both if they are to share it"
+                    ),
+                    None => "; another program listens there: end it or choose another port".to_owned(),
+                }
+            }
+            (io::ErrorKind::PermissionDenied, Some((addr, _))) if addr.port() < 1_024 => format!(
                 "; ports below 1024 need a right: `setcap cap_net_bind_service=+ep` on the program, `AmbientCapabilities=CAP_NET_BIND_SERVICE` in its unit, or a port such as {}",
                 u32::from(addr.port()) + 8_000
             ),
@@ -53,19 +56,19 @@ impl BindError {
 /// A change of listening sockets for one worker.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
-    /// Sockets to accept from.
-    pub(crate) open: Vec<(ListenAddress, BoundSocket, Option<String>)>,
-    /// Addresses to accept from no longer.
-    pub(crate) close: Vec<ListenAddress>,
+    /// Sockets to accept or receive from.
+    pub(crate) open: Vec<(ListenPlace, BoundSocket, Option<String>)>,
+    /// Places to do so no longer.
+    pub(crate) close: Vec<ListenPlace>,
 }
 
 impl Listeners {
     /// Adds a later change.
     pub(crate) fn then(&mut self, later: Listeners) {
-        self.open.retain(|(address, ..)| !later.close.contains(address));
-        for address in later.close {
-            if !self.close.contains(&address) {
-                self.close.push(address);
+        self.open.retain(|(place, ..)| !later.close.contains(place));
+        for place in later.close {
+            if !self.close.contains(&place) {
+                self.close.push(place);
             }
         }
         self.open.extend(later.open);
@@ -80,6 +83,15 @@ struct Held {
     _file: Option<SocketFile>,
 }
 
+impl Held {
+    /// Whether its sockets are those that `wanted` asks for. Those of UDP are, whatever else changed: what a socket
+    /// is sent while another one takes its place would be lost, and none of the options is about the socket.
+    fn serves(&self, wanted: &Listener) -> bool {
+        let place = wanted.place();
+        self.listener == *wanted || matches!(place, ListenPlace::Udp(_)) && self.listener.place() == place
+    }
+}
+
 /// The state that passes from one generation to the next.
 pub struct Inheritance {
     listening: Vec<Held>,
@@ -92,7 +104,7 @@ pub struct Inheritance {
 /// Sockets that are bound and not in use yet.
 pub(crate) struct Bound {
     added: Vec<Held>,
-    closed: Vec<ListenAddress>,
+    closed: Vec<ListenPlace>,
     /// For each worker, in order.
     pub(crate) changes: Vec<Listeners>,
 }
@@ -131,23 +143,24 @@ impl Inheritance {
     /// # Errors
     /// Returns an error if a listener cannot be bound; nothing has changed then.
     pub(crate) fn bind(&self, wanted: &[Listener]) -> Result<Bound, BindError> {
-        let is_held = |listener: &&Listener| self.listening.iter().any(|held| held.listener == **listener);
+        let is_held = |listener: &&Listener| self.listening.iter().any(|held| held.serves(listener));
         // Unix sockets first: whoever gets through to a port may count on them.
-        let mut missing: Vec<&Listener> = wanted.iter().filter(|l| !is_held(l)).collect();
-        missing.sort_by_key(|listener| matches!(listener.address, ListenAddress::Tcp(_)));
+        let mut missing: Vec<(&Listener, ListenPlace)> =
+            wanted.iter().filter(|l| !is_held(l)).map(|listener| (listener, listener.place())).collect();
+        missing.sort_by_key(|(_, place)| !matches!(place, ListenPlace::Unix(_)));
         let mut added = Vec::with_capacity(missing.len());
-        for listener in missing {
-            let error = |source| BindError::new(&listener.address, tcp_of(&listener.address), source);
-            let sockets = bind(listener, self.claim(listener), self.counters.len()).map_err(error)?;
-            let file = match &listener.address {
-                ListenAddress::Unix(path) => Some(SocketFile::bound(path)),
-                ListenAddress::Tcp(_) => None,
+        for (listener, place) in missing {
+            let error = |source| BindError::new(&place, Some(&place), source);
+            let sockets = bind(listener, &place, self.claim(listener), self.counters.len()).map_err(error)?;
+            let file = match &place {
+                ListenPlace::Unix(path) => Some(SocketFile::bound(path)),
+                ListenPlace::Tcp(_) | ListenPlace::Udp(_) => None,
             };
             added.push(Held { listener: listener.clone(), sockets, _file: file });
         }
         let mut changes = handles(&added, self.counters.len())?;
-        let gone = self.listening.iter().map(|held| &held.listener).filter(|l| !wanted.contains(l));
-        let closed: Vec<ListenAddress> = gone.map(|listener| listener.address.clone()).collect();
+        let gone = self.listening.iter().filter(|held| !wanted.iter().any(|listener| held.serves(listener)));
+        let closed: Vec<ListenPlace> = gone.map(|held| held.listener.place()).collect();
         changes.iter_mut().for_each(|change| change.close.clone_from(&closed));
         Ok(Bound { added, closed, changes })
     }
@@ -155,16 +168,15 @@ impl Inheritance {
     /// Whether this is to be the only one on a listener's port. Where it listens already, with other
     /// options or on another address, its own sockets would be in the way of the new ones.
     fn claim(&self, listener: &Listener) -> Claim {
-        let port = tcp_of(&listener.address).map(|addr| addr.port());
-        let mut own = self.listening.iter().map(|held| &held.listener.address);
-        let is_own = own.any(|address| tcp_of(address).map(|addr| addr.port()) == port);
+        let of = |listener: &Listener| port_of(&listener.place()).map(|(addr, of)| (addr.port(), of));
+        let is_own = self.listening.iter().any(|held| of(&held.listener) == of(listener));
         if listener.shared || is_own { Claim::Further } else { Claim::First }
     }
 
     /// What was bound is in use, and `snapshot` in force.
     pub(crate) fn take_over(&mut self, bound: Bound, snapshot: &Snapshot) {
-        // By address: one that is bound with other options takes the place of the one before.
-        self.listening.retain(|held| !bound.closed.contains(&held.listener.address));
+        // By place: one that is bound with other options takes that of the one before.
+        self.listening.retain(|held| !bound.closed.contains(&held.listener.place()));
         self.listening.extend(bound.added);
         self.sessions.clone_from(&snapshot.sessions);
     }
@@ -186,29 +198,37 @@ impl Inheritance {
 fn handles(held: &[Held], workers: usize) -> Result<Vec<Listeners>, BindError> {
     let mut handles: Vec<Listeners> = (0..workers).map(|_| Listeners::default()).collect();
     for Held { listener, sockets, .. } in held {
+        let place = listener.place();
         for (worker, socket) in handles.iter_mut().zip(sockets) {
-            let socket =
-                socket.try_clone().map_err(|source| BindError::new(&listener.address, None, source))?;
-            worker.open.push((listener.address.clone(), socket, listener.name.clone()));
+            let socket = socket.try_clone().map_err(|source| BindError::new(&place, None, source))?;
+            worker.open.push((place.clone(), socket, listener.name.clone()));
         }
     }
     Ok(handles)
 }
 
-fn tcp_of(address: &ListenAddress) -> Option<SocketAddr> {
-    match address {
-        ListenAddress::Tcp(addr) => Some(*addr),
-        ListenAddress::Unix(_) => None,
+/// The port of a place, and what it is of.
+fn port_of(place: &ListenPlace) -> Option<(SocketAddr, Transport)> {
+    match place {
+        ListenPlace::Tcp(addr) => Some((*addr, Transport::Tcp)),
+        ListenPlace::Udp(addr) => Some((*addr, Transport::Udp)),
+        ListenPlace::Unix(_) => None,
     }
 }
 
-fn bind(listener: &Listener, claim: Claim, workers: usize) -> io::Result<Vec<BoundSocket>> {
-    match &listener.address {
-        ListenAddress::Tcp(addr) => {
-            let claims = std::iter::once(claim).chain(std::iter::repeat(Claim::Further));
-            claims.take(workers).map(|claim| BoundSocket::tcp(*addr, listener.backlog, claim)).collect()
+fn bind(
+    listener: &Listener,
+    place: &ListenPlace,
+    claim: Claim,
+    workers: usize,
+) -> io::Result<Vec<BoundSocket>> {
+    let claims = std::iter::once(claim).chain(std::iter::repeat(Claim::Further)).take(workers);
+    match place {
+        ListenPlace::Tcp(addr) => {
+            claims.map(|claim| BoundSocket::tcp(*addr, listener.backlog, claim)).collect()
         }
-        ListenAddress::Unix(path) => {
+        ListenPlace::Udp(addr) => claims.map(|claim| BoundSocket::udp(*addr, claim)).collect(),
+        ListenPlace::Unix(path) => {
             let first = BoundSocket::unix(path)?;
             let mut sockets = (1..workers).map(|_| first.try_clone()).collect::<io::Result<Vec<_>>>()?;
             sockets.push(first);
@@ -225,7 +245,8 @@ mod tests {
     #[test]
     fn a_refused_address_comes_with_its_remedy() {
         fn check(addr: &str, kind: io::ErrorKind, word: &str) {
-            let error = BindError::new(addr, addr.parse().ok(), kind.into()).to_string();
+            let place = addr.parse().ok().map(ListenPlace::Tcp);
+            let error = BindError::new(addr, place.as_ref(), kind.into()).to_string();
             assert!(error.contains(addr) && error.contains(word), "{error}");
         }
         check("0.0.0.0:80", io::ErrorKind::PermissionDenied, "cap_net_bind_service");
@@ -239,8 +260,33 @@ mod tests {
         checked.config.settings.listeners[0].clone()
     }
 
+    /// A socket of UDP stays whatever becomes of its listener's name, and is another one than that of TCP.
+    #[test]
+    fn sockets_of_datagrams_stay() {
+        let health = sigma_upstream::health::passive_channel(1).0;
+        let mut inheritance = Inheritance::new(2, health, Arc::default());
+        let compiler = inheritance.compiler(Arc::new(Roster::new([], None)));
+        let config = sigma_config::Config::default();
+        let snapshot = alone(|sources| compiler.compile(&config, 0, sources)).unwrap().1;
+        let free = BoundSocket::udp(([127, 0, 0, 1], 0).into(), Claim::First).unwrap();
+        let plain = tcp(free.local_addr().unwrap().port());
+        drop(free);
+        let stream = Some(sigma_config::settings::StreamListener::Udp);
+        let udp = Listener { stream, ..plain.clone() };
+        let mut step = |wanted: &[Listener], counts: (usize, usize)| {
+            let bound = inheritance.bind(wanted).unwrap();
+            let change = &bound.changes[1];
+            assert_eq!((change.open.len(), change.close.len()), counts, "{wanted:?}");
+            inheritance.take_over(bound, &snapshot);
+        };
+        step(std::slice::from_ref(&udp), (1, 0));
+        step(&[Listener { name: Some("dns".to_owned()), ..udp.clone() }], (0, 0));
+        step(&[udp.clone(), plain.clone()], (1, 0));
+        step(&[plain], (0, 1));
+    }
+
     fn listeners(open: &[u16], close: &[u16]) -> Listeners {
-        let address = |port: &u16| ListenAddress::Tcp(([127, 0, 0, 1], *port).into());
+        let address = |port: &u16| ListenPlace::Tcp(([127, 0, 0, 1], *port).into());
         let socket = |port: &u16| {
             let free = ([127, 0, 0, 1], 0).into();
             (address(port), BoundSocket::tcp(free, 1, Claim::First).unwrap(), None)
@@ -254,7 +300,7 @@ mod tests {
         let check = |first: (&[u16], &[u16]), second: (&[u16], &[u16]), want: (&[u16], &[u16])| {
             let mut sum = listeners(first.0, first.1);
             sum.then(listeners(second.0, second.1));
-            let port = |address: &ListenAddress| tcp_of(address).map_or(0, |addr| addr.port());
+            let port = |place: &ListenPlace| place.ip().map_or(0, |addr| addr.port());
             let open: Vec<u16> = sum.open.iter().map(|(address, ..)| port(address)).collect();
             let close: Vec<u16> = sum.close.iter().map(port).collect();
             assert_eq!((open.as_slice(), close.as_slice()), want);

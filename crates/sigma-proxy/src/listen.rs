@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sigma_config::settings::ListenAddress;
+use sigma_config::settings::ListenPlace;
 use sigma_http::Chunk;
 use sigma_net::{Listening, Stream, deadline};
 use sigma_wire::Downstream;
@@ -26,11 +26,11 @@ use streams::multiplexed;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts until told to stop; then takes what the kernel has queued, so that no client that was let
-/// in is shut out, and ends. `address` and `name` are the listener's in the settings.
+/// in is shut out, and ends. `place` and `name` are the listener's in the settings.
 pub(crate) async fn accept_loop(
     worker: Rc<Worker>,
     listening: Rc<Listening>,
-    address: ListenAddress,
+    place: ListenPlace,
     name: Option<String>,
     stop: Rc<Notify>,
 ) {
@@ -56,7 +56,7 @@ pub(crate) async fn accept_loop(
                 let entered = Entered(Rc::clone(&worker));
                 let origin = Origin { peer, local, listener, connection: worker.enter() };
                 let open = Rc::clone(&open.0);
-                match view.snapshot.listener(&address).cloned() {
+                match view.snapshot.listener(&place).cloned() {
                     None => {
                         let admitted = Admitted { stream, early: Chunk::empty(), origin };
                         tokio::task::spawn_local(serve(entered, admitted, open));

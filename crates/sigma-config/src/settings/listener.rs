@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::address::ListenAddress;
+use crate::address::{ListenAddress, ListenPlace};
 use crate::forms::ListenText;
 
 /// One place where downstream connections are accepted.
@@ -45,6 +45,18 @@ impl Listener {
         self.tls.as_ref().map(Cow::Borrowed).or_else(unwritten)
     }
 
+    /// The socket that it binds.
+    #[must_use]
+    pub fn place(&self) -> ListenPlace {
+        match &self.address {
+            ListenAddress::Tcp(address) if self.stream == Some(StreamListener::Udp) => {
+                ListenPlace::Udp(*address)
+            }
+            ListenAddress::Tcp(address) => ListenPlace::Tcp(*address),
+            ListenAddress::Unix(path) => ListenPlace::Unix(path.clone()),
+        }
+    }
+
     /// A plain one.
     #[must_use]
     pub fn new(address: ListenAddress) -> Listener {
@@ -69,6 +81,9 @@ pub enum StreamListener {
     /// TLS over TCP. The name and the protocols that the client asks for are read first; the route that
     /// they lead to says whether TLS ends here or at the node.
     Tls,
+    /// Datagrams over UDP. Those between one client and one address are a session until it idles.
+    #[serde(skip)]
+    Udp,
 }
 
 fn default_backlog() -> u32 {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sigma_config::settings::ListenAddress;
+use sigma_config::settings::ListenPlace;
 use sigma_config::{Config, Problem};
 use sigma_plugin::Roster;
 use sigma_proxy::compile::{CertificateSource, NoCertificates, Sources};
@@ -110,7 +110,7 @@ fn places(config: &Config, plugins: &Roster) -> Vec<(String, SocketAddr)> {
     });
     let operators: Vec<_> = own.chain(pages).collect();
     let for_clients = settings.listeners.iter().enumerate().filter_map(|(index, listener)| {
-        let ListenAddress::Tcp(address) = listener.address else { return None };
+        let ListenPlace::Tcp(address) = listener.place() else { return None };
         let clashes = operators.iter().any(|(_, other)| overlap(address, *other));
         // Among themselves they are compared by the check of the document.
         clashes.then(|| (format!("listeners[{index}].address"), address))

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 use super::*;
-use crate::listen::{BoundSocket, Claim};
+use crate::listen::{BoundSocket, Claim, Listening, Opened};
 use crate::stream::{Peer, Stream};
 use crate::worker::{Io, spawn};
 
@@ -294,12 +294,19 @@ fn more_connections_than_entries_are_served_at_once() {
     });
 }
 
+fn connections(bound: BoundSocket) -> Listening {
+    match bound.open() {
+        Ok(Opened::Connections(listening)) => listening,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn clients_are_accepted_with_their_addresses() {
     on_ring(SIZES, || async {
         let bound = BoundSocket::tcp((Ipv4Addr::LOCALHOST, 0).into(), 8, Claim::First).expect("bind");
         let addr = bound.local_addr().expect("address");
-        let listening = bound.into_listening().expect("listen");
+        let listening = connections(bound);
         assert_eq!(listening.fixed_addr(), Some(addr));
         let client = TcpStream::connect(addr).await.expect("connect");
         let (stream, peer) = listening.accept().await.expect("accept");
@@ -308,7 +315,7 @@ fn clients_are_accepted_with_their_addresses() {
         assert_eq!((stream.local_addr(), stream.is_last_for_clients()), (Some(addr), false));
 
         let dir = std::env::temp_dir().join(format!("sigma-uring-{}", std::process::id()));
-        let listening = BoundSocket::unix(&dir).expect("bind").into_listening().expect("listen");
+        let listening = connections(BoundSocket::unix(&dir).expect("bind"));
         let mut client = Stream::dial_unix(&dir).await.expect("connect");
         let (mut stream, peer) = listening.accept().await.expect("accept");
         assert_eq!((peer, stream.local_addr(), listening.fixed_addr()), (Peer::Unix, None, None));

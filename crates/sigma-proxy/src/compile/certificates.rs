@@ -156,8 +156,8 @@ impl Task<'_> {
                 }
             }
         };
-        let (address, proxy_protocol) = (listener.address.clone(), listener.proxy_protocol.clone());
-        Some(ListenerOptions { address, proxy_protocol, tls, is_stream })
+        let (place, proxy_protocol) = (listener.place(), listener.proxy_protocol.clone());
+        Some(ListenerOptions { place, proxy_protocol, tls, is_stream })
     }
 }
 

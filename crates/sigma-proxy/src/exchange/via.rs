@@ -3,7 +3,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use sigma_config::settings::ListenAddress;
+use sigma_config::settings::ListenPlace;
 use sigma_http::header::list_items;
 use sigma_http::{Fault, FaultKind, HeaderId, Headers, Method, Version};
 use sigma_upstream::endpoint::Address;
@@ -105,9 +105,9 @@ fn append_item(headers: &mut Headers, id: HeaderId, item: &[u8]) {
 /// Whether the node is at a port, or a path, of one of the listeners. Which addresses are this
 /// machine's is not asked: a name more in a field does no harm.
 fn may_be_ours(node: &Address, snapshot: &Snapshot) -> bool {
-    snapshot.settings.listeners.iter().any(|listener| match (&listener.address, node) {
-        (ListenAddress::Tcp(own), Address::Tcp(node)) => own.port() == node.port(),
-        (ListenAddress::Unix(own), Address::Unix(node)) => **own == **node,
+    snapshot.settings.listeners.iter().any(|listener| match (&listener.place(), node) {
+        (ListenPlace::Tcp(own), Address::Tcp(node)) => own.port() == node.port(),
+        (ListenPlace::Unix(own), Address::Unix(node)) => **own == **node,
         _ => false,
     })
 }

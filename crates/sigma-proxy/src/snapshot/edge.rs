@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use sigma_config::id::Id;
-use sigma_config::settings::ListenAddress;
+use sigma_config::settings::ListenPlace;
 use sigma_config::tls::ListenerProxyProtocol;
 use sigma_config::wording::pcre::Pattern;
 use sigma_net::tls::{AcceptOptions, Certificates, Demand, ServerIdentity};
@@ -13,7 +13,7 @@ use sigma_net::tls::{AcceptOptions, Certificates, Demand, ServerIdentity};
 /// The demands of a listener on a connection before its first request.
 #[derive(Debug)]
 pub(crate) struct ListenerOptions {
-    pub(crate) address: ListenAddress,
+    pub(crate) place: ListenPlace,
     pub(crate) proxy_protocol: Option<ListenerProxyProtocol>,
     pub(crate) tls: Option<TlsOptions>,
     /// Its connections are sessions, which stream routes serve.

@@ -18,7 +18,7 @@ use rpds::HashTrieMapSync;
 use sigma_config::Config;
 use sigma_config::cidr::CidrSet;
 use sigma_config::resources::{self, PriorityClass};
-use sigma_config::settings::{ListenAddress, Settings};
+use sigma_config::settings::{ListenPlace, Settings};
 use sigma_observe::access::AccessFormat;
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::geography::Geography;
@@ -231,9 +231,9 @@ impl Snapshot {
         number_of(&self.listener_names, name)
     }
 
-    /// The options of the listener at this address; None if its connections are plain.
-    pub(crate) fn listener(&self, address: &ListenAddress) -> Option<&Arc<ListenerOptions>> {
-        self.listeners.iter().find(|listener| listener.address == *address)
+    /// The options of the listener at this place; None if its connections are plain.
+    pub(crate) fn listener(&self, place: &ListenPlace) -> Option<&Arc<ListenerOptions>> {
+        self.listeners.iter().find(|listener| listener.place == *place)
     }
 
     pub(crate) fn trusted(&self) -> &CidrSet {

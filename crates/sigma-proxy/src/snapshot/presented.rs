@@ -43,7 +43,7 @@ impl Snapshot {
         let mut all: Vec<Presented> = Vec::new();
         for listener in self.listeners.iter() {
             if let Some(own) = listener.tls.as_ref().and_then(|tls| tls.own.as_ref()) {
-                all.extend(own.pairs().map(server(format!("listeners/{}", listener.address))));
+                all.extend(own.pairs().map(server(format!("listeners/{}", listener.place))));
             }
         }
         for (id, identity) in self.certificates.by_id() {

@@ -65,9 +65,9 @@ fn dump((config, snapshot): &(Config, Arc<Snapshot>)) -> String {
 
 fn write_all(config: &Config, snapshot: &Snapshot, out: &mut String) -> fmt::Result {
     for listener in &snapshot.settings.listeners {
-        let options = snapshot.listener(&listener.address);
+        let options = snapshot.listener(&listener.place());
         let tls = options.is_some_and(|options| options.tls.is_some());
-        writeln!(out, "listener {}{}", listener.address, if tls { ", TLS" } else { "" })?;
+        writeln!(out, "listener {}{}", listener.place(), if tls { ", TLS" } else { "" })?;
     }
     for (_, route) in snapshot.routes.iter() {
         write_route(snapshot, route, out)?;
