@@ -28,6 +28,7 @@ mod ldap_auth_advanced;
 mod message_signatures;
 mod multi_auth;
 mod openid_connect;
+mod origin;
 mod pem;
 mod policy;
 mod seal;

@@ -29,6 +29,13 @@ pub(super) fn path_and_query(ctx: &Context) -> String {
     target
 }
 
+/// The path and the query; the path alone, or `/`, where that is longer than a cookie has room for.
+pub(super) fn within(bytes: usize, ctx: &Context) -> String {
+    let fits = |target: &String| target.len() <= bytes;
+    let found = [path_and_query, path].iter().map(|target| target(ctx)).find(fits);
+    found.unwrap_or_else(|| "/".to_owned())
+}
+
 /// Whether a target that came back is one of this host.
 pub(super) fn is_own(target: &[u8]) -> bool {
     target.first() == Some(&b'/')
@@ -58,6 +65,14 @@ mod tests {
         check("/a%0d%0aSet-Cookie:x", "/a%0D%0ASet-Cookie:x");
         check("/a%3Fb?c\\d", "/a%3Fb?c%5Cd");
         check("/", "/");
+    }
+
+    #[test]
+    fn a_way_back_has_room_in_a_cookie() {
+        let case = Case::new("GET /orders?page=2 HTTP/1.1\nHost: h");
+        for (bytes, expected) in [(14, "/orders?page=2"), (13, "/orders"), (6, "/")] {
+            assert_eq!(within(bytes, &case.ctx), expected);
+        }
     }
 
     #[test]

@@ -173,13 +173,7 @@ impl Party {
 
     /// Sends a browser to the server.
     fn log_in(&self, had_session: bool, ctx: &Context) -> Step {
-        let mut back = way_back::path_and_query(ctx);
-        if back.len() > WAY_BACK_BYTES {
-            back = way_back::path(ctx);
-        }
-        if back.len() > WAY_BACK_BYTES {
-            "/".clone_into(&mut back);
-        }
+        let back = way_back::within(WAY_BACK_BYTES, ctx);
         let service = escaped(self.service(ctx).as_bytes());
         let reply = Reply::new(302)
             .header("Location", format!("{}/login?service={service}", self.config.idp_uri.base()));

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sigma_plugin::{Context, Env, Reply, Step};
 
+use super::super::origin::origin;
 use super::super::seal::cookies;
 use super::super::tokens::{Address, Metadata, beside};
 use super::Party;
 use super::client::Client;
-use super::origin::origin;
 use super::random::unguessable;
 use super::session::Sessions;
 use super::store::login_cookie;

@@ -12,7 +12,6 @@
 //! | `session` | what is known of who has logged in, and for how long |
 //! | `store` | where sessions are |
 //! | `resume` | requests of those who have logged in |
-//! | `origin` | where a browser thinks that it is |
 //! | `login` | how a browser is sent to the provider |
 //! | `callback` | how it comes back |
 //! | `logout` | how a session ends |
@@ -29,7 +28,6 @@ mod dpop;
 mod identity;
 mod login;
 mod logout;
-mod origin;
 mod put;
 mod questions;
 mod random;

@@ -9,8 +9,8 @@ use redis::{Cmd, RedisResult, Value};
 use serde::{Deserialize, Serialize};
 use sigma_plugin::{Context, Env, Node, Step};
 
+use super::super::origin::is_secure;
 use super::super::seal::{Seal, joined, leftovers, split};
-use super::origin::is_secure;
 use super::session::{Session, Sessions};
 use super::session_config::{SameSite, SessionConfig, Storage};
 use crate::log_throttle::LogThrottle;
