@@ -1,7 +1,7 @@
 //! What must hold of everything that is read here, whatever it is: a function for each target in `fuzz/`, which
 //! panics where it does not.
 
-pub use crate::auth::fuzzing::{authorization, structured_fields, tokens};
+pub use crate::auth::fuzzing::{authorization, saml, structured_fields, tokens};
 pub use crate::ldap::fuzzing::ldap;
 pub use crate::t1k::fuzzing::t1k;
 
@@ -13,6 +13,7 @@ mod tests {
     fn it_holds_for_the_seeds() {
         check("authorization", super::authorization);
         check("ldap", super::ldap);
+        check("saml", super::saml);
         check("structured_fields", super::structured_fields);
         check("t1k", super::t1k);
         check("tokens", super::tokens);

@@ -65,6 +65,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::security::REFERER_RESTRICTION,
     &crate::rewrite::request_id::REQUEST_ID,
     &crate::rewrite::response_rewrite::RESPONSE_REWRITE,
+    &crate::auth::SAML_AUTH,
     &crate::rewrite::security_headers::SECURITY_HEADERS,
     &crate::rewrite::static_files::STATIC_FILES,
     &crate::traffic::traffic_split::TRAFFIC_SPLIT,

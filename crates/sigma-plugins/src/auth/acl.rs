@@ -50,7 +50,7 @@ HTTP/1.1 200 OK
 /// Allows or denies by the labels of the consumer, or by what a verified token says of its user.
 ///
 /// A label may hold several values: `infra,platform`, or `["infra","platform"]`. Without a consumer the claims
-/// count that `jwt-auth` with `store_in_ctx`, `dingtalk-auth` or `feishu-auth` leaves: `external_user_label_field` says where in them. A request
+/// count that `jwt-auth` with `store_in_ctx`, `saml-auth`, `dingtalk-auth` or `feishu-auth` leaves: `external_user_label_field` says where in them. A request
 /// with neither is answered 401.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("anyOf" = [{"required": ["allow_labels"]}, {"required": ["deny_labels"]}]))]

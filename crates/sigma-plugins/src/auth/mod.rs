@@ -31,6 +31,7 @@ mod openid_connect;
 mod origin;
 mod pem;
 mod policy;
+mod saml;
 mod seal;
 mod session_cookie;
 mod tokens;
@@ -57,6 +58,7 @@ pub(crate) use ldap_auth::LDAP_AUTH;
 pub(crate) use ldap_auth_advanced::LDAP_AUTH_ADVANCED;
 pub(crate) use multi_auth::MULTI_AUTH;
 pub(crate) use openid_connect::OPENID_CONNECT;
+pub(crate) use saml::SAML_AUTH;
 pub(crate) use upstream_auth::UPSTREAM_AUTH;
 pub(crate) use wolf::WOLF_RBAC;
 

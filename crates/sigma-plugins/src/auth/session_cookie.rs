@@ -7,12 +7,16 @@ use sigma_plugin::{Context, Env, Reply};
 
 use super::seal::{Seal, joined, leftovers, remove, split};
 
-/// Attributes of all session cookies: no page reads them, and no form of another site sends them.
+/// Attributes of session cookies: no page reads them, and no form of another site sends them.
 const ATTRIBUTES: &str = "Path=/; HttpOnly; SameSite=Lax";
+
+/// As [`ATTRIBUTES`], for those that forms of other sites have to send. Browsers take them over TLS alone.
+const ACROSS_SITES: &str = "Path=/; HttpOnly; SameSite=None; Secure";
 
 /// The cookie of one purpose.
 pub(super) struct SessionCookie {
     name: String,
+    attributes: &'static str,
     /// The first one seals; all of them open.
     seals: Vec<Seal>,
 }
@@ -35,7 +39,12 @@ impl SessionCookie {
         context: &[&str],
     ) -> SessionCookie {
         let seals = std::iter::once(secret).chain(older).map(|secret| Seal::new(secret, context)).collect();
-        SessionCookie { name, seals }
+        SessionCookie { name, attributes: ATTRIBUTES, seals }
+    }
+
+    /// The same, sent by browsers with forms of other sites too.
+    pub(super) fn across_sites(self) -> SessionCookie {
+        SessionCookie { attributes: ACROSS_SITES, ..self }
     }
 
     /// The session of a request; None if it has none that holds.
@@ -63,7 +72,7 @@ impl SessionCookie {
         let sealed = seal.seal(&self.name, &text, env.machine)?;
         let parts =
             split(&self.name, &sealed, &ctx.request.headers).ok_or("the session is too large for cookies")?;
-        Ok(parts.iter().map(|(name, value)| field(name, value, ctx)).collect())
+        Ok(parts.iter().map(|(name, value)| self.field(name, value, ctx)).collect())
     }
 
     /// Takes the cookie out of a request that goes to a node, which has no use for it and could use it.
@@ -74,15 +83,17 @@ impl SessionCookie {
     /// Values of `Set-Cookie` that end the session of a request, if it has one.
     pub(super) fn end(&self, ctx: &Context) -> Vec<String> {
         let parts = leftovers(&self.name, 1, &ctx.request.headers);
-        parts.iter().map(|(name, value)| field(name, value, ctx)).collect()
+        parts.iter().map(|(name, value)| self.field(name, value, ctx)).collect()
     }
-}
 
-/// A cookie; one without a value is to be forgotten.
-fn field(name: &str, value: &str, ctx: &Context) -> String {
-    let secure = if ctx.client.tls.is_some() { "; Secure" } else { "" };
-    let ends = if value.is_empty() { "; Max-Age=0" } else { "" };
-    format!("{name}={value}; {ATTRIBUTES}{secure}{ends}")
+    /// A cookie; one without a value is to be forgotten.
+    fn field(&self, name: &str, value: &str, ctx: &Context) -> String {
+        let attributes = self.attributes;
+        let is_due = ctx.client.tls.is_some() && !attributes.ends_with("Secure");
+        let secure = if is_due { "; Secure" } else { "" };
+        let ends = if value.is_empty() { "; Max-Age=0" } else { "" };
+        format!("{name}={value}; {attributes}{secure}{ends}")
+    }
 }
 
 /// A reply with cookies.
@@ -168,6 +179,8 @@ mod tests {
             "s2=; Path=/; HttpOnly; SameSite=Lax; Max-Age=0",
         ];
         assert_eq!(cookie("secret", &[], "a").end(&case.ctx), ended);
+        let across = cookie("secret", &[], "a").across_sites().end(&case.ctx);
+        assert_eq!(across[0], "s=; Path=/; HttpOnly; SameSite=None; Secure; Max-Age=0");
         let case = Case::new("GET / HTTP/1.1\nHost: h");
         assert!(cookie("secret", &[], "a").end(&case.ctx).is_empty());
     }

@@ -41,7 +41,7 @@ fn a_plugin_that_is_not_there_closes_what_names_it() {
     let origin = Origin::echo("a").unwrap();
     let etcd = EtcdServer::start().unwrap();
     let put = |key: &str, value: &Value| etcd.put(&format!("/apisix/{key}"), &value.to_string()).unwrap();
-    let gone = json!({"saml-auth": {"client_id": "x"}});
+    let gone = json!({"retired-auth": {"client_id": "x"}});
     let with = |mut value: Value, plugins: &Value| {
         value["plugins"] = plugins.clone();
         value
@@ -53,13 +53,13 @@ fn a_plugin_that_is_not_there_closes_what_names_it() {
     };
     put("routes/all", &route("/*", &origin));
     put("routes/own", &with(route("/own", &origin), &gone));
-    put("routes/off", &with(route("/off", &origin), &json!({"saml-auth": {"_meta": {"disable": true}}})));
+    put("routes/off", &with(route("/off", &origin), &json!({"retired-auth": {"_meta": {"disable": true}}})));
     put("services/1", &with(json!({}), &gone));
     put("routes/service", &referring("/service", "service_id"));
     put("plugin_configs/1", &with(json!({"id": "1"}), &gone));
     put("routes/config", &referring("/config", "plugin_config_id"));
     put("routes/keys", &with(route("/keys", &origin), &json!({"key-auth": {}})));
-    let jack = json!({"key-auth": {"key": "jack-key"}, "saml-auth": {}});
+    let jack = json!({"key-auth": {"key": "jack-key"}, "retired-auth": {}});
     put("consumers/jack", &with(json!({"username": "jack"}), &jack));
     let mut gateway = start(&managed::etcd(etcd.port()));
     await_closed(&gateway, &["routes/own", "services/1", "consumers/jack", "plugin_configs/1"]);
@@ -86,7 +86,7 @@ fn a_plugin_that_is_not_there_closes_what_names_it() {
     await_answerer(&gateway, "/other", "a");
     // The operator says that it may be left out.
     put("global_rules/1", &with(json!({"id": "1"}), &gone));
-    let settings = managed::etcd(etcd.port()) + "compat: { ignored_plugins: [saml-auth] }\n";
+    let settings = managed::etcd(etcd.port()) + "compat: { ignored_plugins: [retired-auth] }\n";
     gateway.rewrite(&managed::config(&settings)).unwrap();
     gateway.kill().unwrap();
     start_again(&mut gateway);
@@ -95,7 +95,7 @@ fn a_plugin_that_is_not_there_closes_what_names_it() {
     }
     assert_eq!((as_jack(&gateway, "/keys"), quarantined(&gateway)), (200, Vec::new()));
     let log = gateway.stderr() + &gateway.stdout();
-    assert!(log.contains("saml-auth") && log.contains("left out"), "{log}");
+    assert!(log.contains("retired-auth") && log.contains("left out"), "{log}");
 }
 
 /// The plugins are there, but an operator has enabled others.
@@ -246,12 +246,12 @@ fn invalid_items_of_a_file_are_closed() {
             "listeners: [ {{ address: \"{{listen}}\" }} ]\nstatus: {{ address: \"{{status}}\" }}\nroutes:\n{good}{bad}"
         )
     };
-    let stale = route("/gone", ", plugins: { saml-auth: {} }")
+    let stale = route("/gone", ", plugins: { retired-auth: {} }")
         + &route("/typo", ", plugins: { key-auth: { heder: x } }")
         + &route("/ref", ", plugin_config_id: nowhere")
         + &route("/type", ", priority: high");
     let refused = Gateway::start(SIGMA, &file(&stale)).expect_err("a file is served whole");
-    assert!(refused.to_string().contains("saml-auth"), "{refused}");
+    assert!(refused.to_string().contains("retired-auth"), "{refused}");
     let gateway = Gateway::start_with(SIGMA, "--skip-invalid", &file(&stale)).unwrap();
     let closed = ["/gone", "/typo", "/ref", "/type"];
     let answers = |gateway: &Gateway, path: &str| answerer(gateway, path);
@@ -264,7 +264,9 @@ fn invalid_items_of_a_file_are_closed() {
     let log = gateway.stderr();
     assert!(log.contains("an object of the file is quarantined") && log.contains("heder"), "{log}");
     // A rule for everything closes everything; a mended file opens what it says.
-    gateway.rewrite(&(file(&stale) + "global_rules:\n  - { id: 1, plugins: { saml-auth: {} } }\n")).unwrap();
+    gateway
+        .rewrite(&(file(&stale) + "global_rules:\n  - { id: 1, plugins: { retired-auth: {} } }\n"))
+        .unwrap();
     gateway.reload().unwrap();
     assert!(until(PATIENCE, || answers(&gateway, "/other") == "503"));
     gateway.rewrite(&file("")).unwrap();

@@ -170,7 +170,7 @@ pub(super) fn bits_of(number: &[u8]) -> Option<usize> {
 }
 
 /// The contents of the DER element of this type that `der` begins with, and what follows it.
-pub(super) fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+pub(in crate::auth) fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (&length, rest) = der.strip_prefix(&[tag])?.split_first()?;
     let (length, rest) = match length {
         0..=0x7f => (usize::from(length), rest),

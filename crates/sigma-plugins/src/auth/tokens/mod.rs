@@ -33,7 +33,7 @@ mod web;
 pub(super) use algorithm::Algorithm;
 pub(super) use claims::is_for;
 pub(super) use discovery::{Known, Metadata, Provider, ProviderSettings};
-pub(super) use key::{Key, KeyRing, short_rsa_bits};
+pub(super) use key::{Key, KeyRing, element, short_rsa_bits};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) use key_set::{Found, KeySet};
 pub(super) use signing_key::SigningKey;

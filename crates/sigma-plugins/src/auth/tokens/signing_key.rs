@@ -83,7 +83,8 @@ impl SigningKey {
         Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 
-    fn sign(&self, text: &[u8]) -> Option<Vec<u8>> {
+    /// The signature of a text; None if it cannot be signed.
+    pub(in crate::auth) fn sign(&self, text: &[u8]) -> Option<Vec<u8>> {
         let random = SystemRandom::new();
         match &self.material {
             Material::Secret(key) => Some(hmac::sign(key, text).as_ref().to_vec()),

@@ -1,0 +1,253 @@
+//! Messages that others have signed, what attackers make of them, and the way of a browser.
+
+mod attacks;
+mod flows;
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use sigma_config::plugins::PluginScope;
+use sigma_plugin::machine::{Host, Machine};
+
+use super::assertion::{Accepted, Answer, Expected, Refusal};
+use super::binding::{Kind, of_form, of_query};
+use super::canonical::Canonical;
+use super::document;
+use super::instant::seconds;
+use super::keys::ProviderKeys;
+use super::*;
+use crate::testing::{refusal, warned};
+
+const RSA_KEY: &str = include_str!("fixtures/rsa.key");
+const RSA_CERT: &str = include_str!("fixtures/rsa.pem");
+const EC_CERT: &str = include_str!("fixtures/ec.pem");
+const SP_KEY: &str = include_str!("fixtures/sp.key");
+const SP_CERT: &str = include_str!("fixtures/sp.pem");
+
+/// Documents that xmlsec1 has signed.
+const ASSERTION: &str = include_str!("fixtures/assertion.xml");
+const RESPONSE: &str = include_str!("fixtures/response.xml");
+
+/// A machine whose time is known.
+#[derive(Debug)]
+struct At(u64);
+
+impl Machine for At {
+    fn now(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(self.0)
+    }
+
+    fn uptime(&self) -> Duration {
+        Duration::from_secs(self.0)
+    }
+
+    fn fill_random(&self, bytes: &mut [u8]) -> Result<(), String> {
+        Host.fill_random(bytes)
+    }
+}
+
+fn at(time: &str) -> u64 {
+    seconds(&format!("2026-11-23T{time}Z")).unwrap()
+}
+
+/// What the documents of the fixtures are for.
+fn expected() -> Expected<'static> {
+    Expected {
+        audience: "https://shop.test/",
+        issuer: Some("https://idp.test/"),
+        recipient: "https://shop.test/acs",
+        request: "_q1",
+        now: at("12:00:30"),
+    }
+}
+
+/// What a document that came in a form comes to.
+fn accept(text: &str, certificate: &str, expected: &Expected<'_>) -> Result<Accepted, Refusal> {
+    let keys = ProviderKeys::of_pem(certificate).unwrap();
+    let text = document::text_of(text.as_bytes()).map_err(Refusal::broken)?;
+    let document = document::parse(&text).map_err(Refusal::broken)?;
+    Answer::read(&document, false, &keys)?.accept(expected)
+}
+
+/// Why a document that came in a form is refused.
+fn refused(text: &str) -> (u16, &'static str) {
+    let Refusal { status, why } =
+        accept(text, RSA_CERT, &expected()).map(|accepted| accepted.user).unwrap_err();
+    (status, why)
+}
+
+#[test]
+fn what_others_canonicalise_is_the_same_here() {
+    let text = document::text_of(include_bytes!("fixtures/spaces.xml")).unwrap();
+    let document = document::parse(&text).unwrap();
+    let canonical = Canonical { without: None, inclusive: &[] }.of(document.root_element()).unwrap();
+    assert_eq!(String::from_utf8(canonical).unwrap(), include_str!("fixtures/spaces.canonical"));
+}
+
+#[test]
+fn listed_prefixes_are_declared_where_they_are_known() {
+    let check = |inclusive: &[&str], expected: &str| {
+        let text = "<a xmlns='d' xmlns:b='b' xmlns:c='c'><b:e xmlns:f='f'><g xmlns=''/></b:e></a>";
+        let document = document::parse(text).unwrap();
+        let inner = document.root_element().first_element_child().unwrap();
+        let canonical = Canonical { without: None, inclusive }.of(inner).unwrap();
+        assert_eq!(String::from_utf8(canonical).unwrap(), expected, "{inclusive:?}");
+    };
+    check(&[], "<b:e xmlns:b=\"b\"><g></g></b:e>");
+    check(&["c", "b", "z"], "<b:e xmlns:b=\"b\" xmlns:c=\"c\"><g></g></b:e>");
+    check(&["f", "#default"], "<b:e xmlns=\"d\" xmlns:b=\"b\" xmlns:f=\"f\"><g xmlns=\"\"></g></b:e>");
+}
+
+#[test]
+fn what_others_sign_is_taken() {
+    let both = format!("{EC_CERT}\n{RSA_CERT}");
+    for (name, text, certificate) in [
+        ("assertion", ASSERTION, RSA_CERT),
+        ("response", RESPONSE, RSA_CERT),
+        ("inclusive", include_str!("fixtures/inclusive.xml"), RSA_CERT),
+        ("rsa-sha384", include_str!("fixtures/rsa-sha384.xml"), RSA_CERT),
+        ("rsa-sha512", include_str!("fixtures/rsa-sha512.xml"), RSA_CERT),
+        ("ecdsa-sha256", include_str!("fixtures/ecdsa-sha256.xml"), EC_CERT),
+        ("one of two keys", ASSERTION, &both),
+        ("the other of two keys", include_str!("fixtures/ecdsa-sha256.xml"), &both),
+        ("line ends", &ASSERTION.replace('\n', "\r\n"), RSA_CERT),
+    ] {
+        let accepted = accept(text, certificate, &expected());
+        let Accepted { user, ends, id, stale } =
+            accepted.unwrap_or_else(|refusal| panic!("{name}: {refusal:?}"));
+        assert_eq!((&*user.name.text, &*user.issuer), ("jack & Jill>", "https://idp.test/"), "{name}");
+        assert_eq!(user.name.own_qualifier.as_deref(), Some("https://shop.test/&\"\t"));
+        assert_eq!(user.session_index.as_deref(), Some("_s1"));
+        let attrs = json!({"groups": ["staff", "ünï 😀"], "mail": "jack@shop.test"});
+        assert_eq!(Value::Object(user.attrs), attrs, "{name}");
+        assert_eq!((ends, &*id, stale), (Some(at("20:00:00")), "_a1", at("12:06:00")));
+    }
+}
+
+#[test]
+fn an_assertion_is_for_one_gateway_and_one_login_and_not_for_long() {
+    let check = |change: &dyn Fn(&mut Expected<'static>), expected_why: &str| {
+        let mut asked = expected();
+        change(&mut asked);
+        let why = accept(ASSERTION, RSA_CERT, &asked)
+            .map_or_else(|refusal| (refusal.status, refusal.why), |_| (0, ""));
+        assert_eq!(why, (if expected_why.is_empty() { 0 } else { 401 }, expected_why));
+    };
+    check(&|_| {}, "");
+    check(&|asked| asked.issuer = None, "");
+    check(&|asked| asked.issuer = Some("https://other.test/"), "the assertion is of another issuer");
+    check(&|asked| asked.audience = "https://bank.test/", "the assertion is for another audience");
+    check(&|asked| asked.audience = "https://shop.test", "the assertion is for another audience");
+    check(&|asked| asked.recipient = "https://bank.test/acs", "the response is for another place");
+    check(&|asked| asked.request = "_q2", "the response is to another request");
+    check(&|asked| asked.now = at("11:58:00"), "");
+    check(&|asked| asked.now = at("11:57:59"), "the assertion does not hold yet");
+    check(&|asked| asked.now = at("12:05:59"), "");
+    check(&|asked| asked.now = at("12:06:00"), "the assertion does not hold any more");
+    // What stands around the assertion is not signed: it can refuse, and can be taken away.
+    let bare = ASSERTION.replace(" Destination=\"https://shop.test/acs\" InResponseTo=\"_q1\"", "");
+    assert_ne!(bare, ASSERTION);
+    let why =
+        |asked: Expected<'_>| accept(&bare, RSA_CERT, &asked).map_or_else(|refusal| refusal.why, |_| "");
+    assert_eq!(why(expected()), "");
+    let asked = Expected { recipient: "https://bank.test/acs", ..expected() };
+    assert_eq!(why(asked), "the assertion is for another recipient");
+    let asked = Expected { request: "_q2", ..expected() };
+    assert_eq!(why(asked), "the assertion answers another request, or none");
+}
+
+#[test]
+fn what_others_send_in_a_query_is_taken() {
+    let keys = ProviderKeys::of_pem(RSA_CERT).unwrap();
+    let query = include_str!("fixtures/redirect.query");
+    let why = |query: &str| of_query(query.as_bytes(), &keys, 1000).err().unwrap_or("");
+    let message = of_query(query.as_bytes(), &keys, 11).unwrap();
+    assert_eq!(
+        (&*message.text, message.kind, message.is_signed),
+        (&b"<Response/>"[..], Kind::Response, true)
+    );
+    assert_eq!(message.relay_state.as_deref(), Some("a b/"));
+    assert_eq!(of_query(query.as_bytes(), &keys, 10).unwrap_err(), "the message is too large");
+    let reversed: Vec<&str> = query.split('&').rev().collect();
+    assert_eq!(why(&reversed.join("&")), "", "the order of what is signed is known");
+    assert_eq!(why(&format!("a=b&{query}&c")), "");
+    let other = "the signature does not hold";
+    assert_eq!(why(&query.replace("a+b", "a%20b")), other, "what is signed is the query as it is written");
+    assert_eq!(why(&query.replace("RelayState=a+b%2f&", "")), other);
+    assert_eq!(why(&query.replace("SAMLResponse", "SAMLRequest")), other);
+    assert_eq!(why(&query.replace("rsa-sha256", "rsa-sha512")), other);
+    let algorithm = "the message is signed with an algorithm that is not taken, or not for the key";
+    for name in ["rsa-sha1", "hmac-sha256", "ecdsa-sha256", "none", ""] {
+        assert_eq!(why(&query.replace("rsa-sha256", name)), algorithm, "{name}");
+    }
+    let twice = "a parameter of the message is there twice";
+    for more in ["SAMLResponse=a", "RelayState=a", "Signature=a", "SigAlg=a"] {
+        assert_eq!(why(&format!("{query}&{more}")), twice, "{more}");
+        let odd = more.replacen('S', "%53", 1).replacen('R', "%52", 1);
+        assert_eq!(why(&format!("{query}&{odd}")), "a parameter of the message is encoded in an odd way");
+    }
+    assert_eq!(why(&format!("{query}&SAMLRequest=a")), "there is no message, or there are two");
+    assert_eq!(why(""), "there is no message, or there are two");
+    let (unsigned, _) = query.split_once("&Signature").unwrap();
+    assert_eq!(why(unsigned), "the message is not signed");
+    assert_eq!(
+        why(&format!("{query}&SAMLEncoding=plain")),
+        "the message is encoded in a way that is not taken"
+    );
+}
+
+#[test]
+fn a_message_does_not_grow_without_end() {
+    let own = OwnKey::of_pem(RSA_KEY, RSA_CERT).unwrap();
+    let bomb = " ".repeat(50 << 20);
+    let url = binding::redirect("", Kind::Response, &bomb, None, &own).unwrap();
+    assert!(url.len() < 100_000);
+    let keys = ProviderKeys::of_pem(RSA_CERT).unwrap();
+    assert_eq!(of_query(&url.as_bytes()[1..], &keys, 1 << 20).unwrap_err(), "the message is too large");
+    assert_eq!(of_form(b"SAMLResponse=YWJj", 2).unwrap_err(), "the message is too large");
+    assert_eq!(of_form(b"SAMLResponse=Y%0AWJj", 3).unwrap().text, b"abc");
+}
+
+pub(super) fn conf(more: Value) -> Value {
+    let mut conf = json!({
+        "sp_issuer": "https://shop.test/", "idp_uri": "https://idp.test/saml", "idp_cert": RSA_CERT,
+        "sp_cert": SP_CERT, "sp_private_key": SP_KEY, "login_callback_uri": "https://shop.test/acs",
+        "logout_uri": "/logout", "logout_callback_uri": "/ended", "logout_redirect_uri": "/bye",
+        "auth_protocol_binding_method": "HTTP-Redirect", "secret": "0123456789abcdef",
+    });
+    conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    conf
+}
+
+#[test]
+fn configurations() {
+    let check = |more: Value, expected: &str| {
+        let refused = refusal(NAME, &conf(more.clone()));
+        assert!(refused.contains(expected) && refused.is_empty() == expected.is_empty(), "{more}: {refused}");
+    };
+    check(json!({}), "");
+    check(json!({"login_callback_uri": "/acs", "auth_protocol_binding_method": "HTTP-POST"}), "");
+    check(json!({"secret_fallbacks": ["0123456789"]}), "");
+    check(json!({"secret_fallbacks": ["short"]}), "string too short");
+    check(json!({"secret": "short"}), "string too short");
+    check(json!({"secret": "x".repeat(33)}), "string too long");
+    check(json!({"auth_protocol_binding_method": "HTTP-Artifact"}), "matches none of the enum values");
+    check(json!({"idp_uri": "idp"}), "`idp` has no scheme");
+    check(json!({"idp_uri": "https://idp.test/?a"}), "has a query");
+    check(json!({"login_callback_uri": "https://shop.test"}), "has no path");
+    check(json!({"login_callback_uri": "/a?b"}), "`/a?b` is no path");
+    check(json!({"logout_uri": "/acs"}), "`logout_uri` is the path of `login_callback_uri`");
+    check(json!({"logout_callback_uri": "/logout"}), "`logout_callback_uri` is the path of `logout_uri`");
+    check(
+        json!({"logout_redirect_uri": "/a b"}),
+        "`logout_redirect_uri` has characters that are not encoded",
+    );
+    check(json!({"idp_cert": "x"}), "idp_cert: it holds no certificate in PEM");
+    let odd = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----";
+    check(json!({"idp_cert": odd}), "idp_cert: it holds a certificate that is not understood");
+    check(json!({"sp_cert": RSA_CERT}), "sp_cert: it is the certificate of another key");
+    check(json!({"sp_private_key": RSA_CERT}), "sp_private_key: it is no PEM text with a private key");
+    check(json!({"sp_private_key": include_str!("fixtures/ec.key")}), "sp_private_key: it is no private key");
+    let clear = json!({"idp_uri": "http://idp.test", "login_callback_uri": "http://shop.test/acs"});
+    assert_eq!(warned(NAME, PluginScope::Http, &conf(clear)), ["idp_uri", "login_callback_uri"]);
+}
