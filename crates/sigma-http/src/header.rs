@@ -4,180 +4,12 @@
 //! arena; removing marks the line, adding appends a line. Writing the head out copies the live
 //! lines in runs, so an untouched head costs one copy.
 
+use crate::header_id::{ALL_KNOWN, HeaderId, HeaderIds, LINE_COLON};
 use crate::swar;
 
-macro_rules! header_ids {
-    ($($name:ident $text:literal;)*) => {
-        /// Field names that the gateway itself looks at; all others are [`HeaderId::Other`].
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[repr(u8)]
-        pub enum HeaderId {
-            $(#[doc = $text] $name,)*
-            /// A name without a meaning to the gateway.
-            Other,
-        }
-
-        impl HeaderId {
-            pub(crate) const NAMES: &[&str] = &[$($text,)*];
-            /// Each name as a line begins with it.
-            const LINE_STARTS: &[&str] = &[$(concat!($text, ": "),)*];
-            pub(crate) const IDS: &[HeaderId] = &[$(HeaderId::$name,)*];
-        }
-    };
-}
-
-header_ids! {
-    Host "Host";
-    Connection "Connection";
-    ContentLength "Content-Length";
-    TransferEncoding "Transfer-Encoding";
-    Te "TE";
-    Trailer "Trailer";
-    Upgrade "Upgrade";
-    KeepAlive "Keep-Alive";
-    ProxyConnection "Proxy-Connection";
-    ProxyAuthenticate "Proxy-Authenticate";
-    ProxyAuthorization "Proxy-Authorization";
-    Expect "Expect";
-    XRealIp "X-Real-IP";
-    XForwardedFor "X-Forwarded-For";
-    XForwardedProto "X-Forwarded-Proto";
-    XForwardedHost "X-Forwarded-Host";
-    XForwardedPort "X-Forwarded-Port";
-    XForwardedClientCert "X-Forwarded-Client-Cert";
-    ClientCert "Client-Cert";
-    ClientCertChain "Client-Cert-Chain";
-    Forwarded "Forwarded";
-    ContentType "Content-Type";
-    Accept "Accept";
-    AcceptEncoding "Accept-Encoding";
-    Authorization "Authorization";
-    Cookie "Cookie";
-    UserAgent "User-Agent";
-    Referer "Referer";
-    Server "Server";
-    Date "Date";
-    Location "Location";
-    Allow "Allow";
-    Via "Via";
-    CdnLoop "CDN-Loop";
-    MaxForwards "Max-Forwards";
-}
-
-impl HeaderId {
-    /// Classifies a field name, in any case.
-    #[inline]
-    pub fn of(name: &[u8]) -> HeaderId {
-        let [.., before_last, _] = name else { return HeaderId::Other };
-        let slot = slot(name.len(), name[0], *before_last);
-        // An empty slot holds what has no name: its length is 0.
-        let known = &KNOWN[slot];
-        if known.len as usize == name.len() && known.words.are_of(name) { known.id } else { HeaderId::Other }
-    }
-
-    /// The name in its usual spelling; empty for [`HeaderId::Other`].
-    pub fn name(self) -> &'static str {
-        HeaderId::NAMES.get(self as usize).copied().unwrap_or("")
-    }
-
-    /// The name, and what stands between it and the value.
-    fn line_start(self) -> &'static str {
-        HeaderId::LINE_STARTS.get(self as usize).copied().unwrap_or(LINE_COLON)
-    }
-
-    const fn bit(self) -> u64 {
-        1 << (self as u8)
-    }
-}
-
-const LINE_COLON: &str = ": ";
-
-/// The bits of all names that are known.
-const ALL_KNOWN: u64 = HeaderId::Other.bit() - 1;
-
-const SLOTS: usize = 128;
-
-/// A place of its own for each known name, by its length and two of its letters; whatever their case.
-const fn slot(len: usize, first: u8, before_last: u8) -> usize {
-    (len + (first & 0x1f) as usize * 40 + (before_last & 0x1f) as usize) % SLOTS
-}
-
-/// A known name.
-#[derive(Clone, Copy)]
-struct Known {
-    words: Words,
-    len: u8,
-    id: HeaderId,
-}
-
-/// The text of a known name, to be compared eight bytes at a time.
-#[derive(Clone, Copy)]
-struct Words {
-    /// In lower case.
-    lower: [u64; 3],
-    /// The bit of the case for each letter: a letter is the same with and without it, and no other
-    /// byte becomes a letter by it that it is compared with.
-    case: [u64; 3],
-}
-
-impl Words {
-    /// Whether they are those of `name`, which has their length.
-    #[inline]
-    fn are_of(&self, name: &[u8]) -> bool {
-        let words = words(name);
-        let differing = |n: usize| (words[n] | self.case[n]) ^ self.lower[n];
-        differing(0) | differing(1) | differing(2) == 0
-    }
-}
-
-/// The bytes of a name as numbers; those of names from 4 bytes on may overlap. Of one that is longer
-/// than any known name some are left out.
-#[inline]
-const fn words(name: &[u8]) -> [u64; 3] {
-    if let (Some(first), Some(last)) = (name.first_chunk::<8>(), name.last_chunk::<8>()) {
-        let (first, last) = (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
-        return match name.first_chunk::<16>() {
-            Some(both) => [first, (u128::from_le_bytes(*both) >> 64) as u64, last],
-            None => [first, last, 0],
-        };
-    }
-    if let (Some(first), Some(last)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) {
-        return [u32::from_le_bytes(*first) as u64 | (u32::from_le_bytes(*last) as u64) << 32, 0, 0];
-    }
-    let mut word = 0;
-    let mut at = 0;
-    while at < name.len() {
-        word = word << 8 | name[at] as u64;
-        at += 1;
-    }
-    [word, 0, 0]
-}
-
-/// Known names by their slot; built at compile time.
-static KNOWN: [Known; SLOTS] = build_known();
-
-const fn build_known() -> [Known; SLOTS] {
-    let none = Words { lower: [0; 3], case: [0; 3] };
-    let mut table = [Known { words: none, len: 0, id: HeaderId::Other }; SLOTS];
-    let mut i = 0;
-    while i < HeaderId::NAMES.len() {
-        let name = HeaderId::NAMES[i].as_bytes();
-        let len = name.len();
-        let (mut lower, mut case) = ([0; 24], [0; 24]);
-        let mut at = 0;
-        while at < len {
-            lower[at] = name[at].to_ascii_lowercase();
-            case[at] = if name[at].is_ascii_alphabetic() { 0x20 } else { 0 };
-            at += 1;
-        }
-        let place = &mut table[slot(len, name[0], name[len - 2])];
-        assert!(place.len == 0, "two known names have the same slot: choose another factor");
-        let (lower, case) = (words(lower.split_at(len).0), words(case.split_at(len).0));
-        *place = Known { words: Words { lower, case }, len: len as u8, id: HeaderId::IDS[i] };
-        i += 1;
-    }
-    table
-}
+/// A field that may be there once is there more often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Several;
 
 /// One field: positions in the arena. `line..end` is the whole line with its CRLF.
 #[derive(Debug, Clone, Copy)]
@@ -318,6 +150,23 @@ impl Headers {
         fields.iter().filter(move |f| f.live && f.id == id).map(|f| self.value_of(f))
     }
 
+    /// The value of a known name of which there may be one.
+    ///
+    /// # Errors
+    /// Returns an error if there are several.
+    pub(crate) fn only(&self, id: HeaderId) -> Result<Option<&[u8]>, Several> {
+        if !self.has(id) {
+            return Ok(None);
+        }
+        let mut only = None;
+        for field in self.fields.iter().filter(|f| f.live && f.id == id) {
+            if only.replace(field).is_some() {
+                return Err(Several);
+            }
+        }
+        Ok(only.map(|field| self.value_of(field)))
+    }
+
     /// The first value of any name, compared without case.
     pub fn find(&self, name: &[u8]) -> Option<&[u8]> {
         self.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v)
@@ -425,13 +274,31 @@ impl Headers {
         self.end_line((id, false), line, start.len() - LINE_COLON.len());
     }
 
+    /// As [`Headers::add`], of a value of the gateway's own, which has no control character: nobody looks.
+    #[inline]
+    pub fn add_sound(&mut self, id: HeaderId, value: &[u8]) {
+        debug_assert_eq!(swar::find_control(value, 0), value.len(), "a value with a control character");
+        let (line, start) = (self.arena.len(), id.line_start());
+        self.arena.reserve(start.len() + value.len() + 2);
+        self.arena.extend_from_slice(start.as_bytes());
+        self.arena.extend_from_slice(value);
+        self.end_sound_line(id, line, start.len());
+    }
+
     /// Adds a known field at the end whose value stands in the arena already.
     pub(crate) fn add_again(&mut self, id: HeaderId, value: std::ops::Range<u32>) {
         let (line, start) = (self.arena.len(), id.line_start());
         self.arena.reserve(start.len() + value.len() + 2);
         self.arena.extend_from_slice(start.as_bytes());
         self.arena.extend_from_within(value.start as usize..value.end as usize);
-        self.end_line((id, false), line, start.len() - LINE_COLON.len());
+        self.end_sound_line(id, line, start.len());
+    }
+
+    /// Ends the line that was begun at `line`, whose value was looked at before.
+    fn end_sound_line(&mut self, id: HeaderId, line: usize, start_len: usize) {
+        let value = line + start_len..self.arena.len();
+        self.arena.extend_from_slice(b"\r\n");
+        self.push_line((id, false), line..self.arena.len(), start_len - LINE_COLON.len(), value);
     }
 
     /// Replaces all fields of a known name by one.
@@ -439,6 +306,13 @@ impl Headers {
     pub fn set(&mut self, id: HeaderId, value: &[u8]) {
         self.remove(id);
         self.add(id, value);
+    }
+
+    /// As [`Headers::set`], of a value as in [`Headers::add_sound`].
+    #[inline]
+    pub fn set_sound(&mut self, id: HeaderId, value: &[u8]) {
+        self.remove(id);
+        self.add_sound(id, value);
     }
 
     /// Replaces all fields of a name by one.
@@ -452,6 +326,15 @@ impl Headers {
     pub fn remove(&mut self, id: HeaderId) {
         if self.has(id) {
             self.remove_present(id);
+        }
+    }
+
+    /// Removes all fields of the names in `ids`.
+    #[inline]
+    pub fn remove_any(&mut self, ids: HeaderIds) {
+        if self.present & ids.bits() != 0 {
+            self.fields.iter_mut().filter(|f| ids.contains(f.id)).for_each(|f| f.live = false);
+            self.present &= !ids.bits();
         }
     }
 
@@ -609,33 +492,6 @@ mod tests {
     }
 
     #[test]
-    fn every_known_name_is_found_in_any_case() {
-        for id in HeaderId::IDS {
-            assert_eq!(HeaderId::of(id.name().to_ascii_uppercase().as_bytes()), *id);
-            assert_eq!(HeaderId::of(id.name().to_ascii_lowercase().as_bytes()), *id);
-        }
-        for name in ["X-Other", "", "T", "X-Forwarded-Fort", "X-A-Name-Longer-Than-Any-Known-One"] {
-            assert_eq!(HeaderId::of(name.as_bytes()), HeaderId::Other, "{name}");
-        }
-    }
-
-    /// A byte that differs from that of a name by the bit of the case, or by any other, is another
-    /// name, unless both are letters.
-    #[test]
-    fn no_other_name_is_taken_for_a_known_one() {
-        for id in HeaderId::IDS {
-            let name = id.name().as_bytes();
-            for (at, byte) in (0..name.len()).flat_map(|at| (0..=255).map(move |byte| (at, byte))) {
-                let mut other = name.to_vec();
-                other[at] = byte;
-                let known = HeaderId::IDS.iter().find(|id| id.name().as_bytes().eq_ignore_ascii_case(&other));
-                let expected = known.copied().unwrap_or(HeaderId::Other);
-                assert_eq!(HeaderId::of(&other), expected, "{}", other.escape_ascii());
-            }
-        }
-    }
-
-    #[test]
     fn fields_say_what_their_names_are() {
         let mut h = Headers::default();
         h.append_known(HeaderId::Host, b"host", b"x");
@@ -669,6 +525,28 @@ mod tests {
         ]);
         h.remove_hop_by_hop();
         assert_eq!(text(&h), "Host: x\r\n");
+    }
+
+    #[test]
+    fn several_names_are_removed_at_once() {
+        let lines =
+            [("Client-Cert", "1"), ("X", "2"), ("Forwarded", "3"), ("client-cert", "4"), ("Via", "5")];
+        let mut h = headers(&lines);
+        h.remove_any(HeaderIds::of(&[HeaderId::ClientCert, HeaderId::Forwarded, HeaderId::Other]));
+        assert_eq!(text(&h), "X: 2\r\nVia: 5\r\n");
+        assert!(!h.has(HeaderId::ClientCert) && h.has(HeaderId::Via));
+    }
+
+    #[test]
+    fn one_value_is_told_from_several() {
+        let mut h = headers(&[("Host", "a"), ("Via", "b")]);
+        assert_eq!(h.only(HeaderId::Host), Ok(Some(&b"a"[..])));
+        assert_eq!(h.only(HeaderId::Date), Ok(None));
+        h.append("host", b"c");
+        assert_eq!(h.only(HeaderId::Host), Err(Several));
+        h.set_sound(HeaderId::Host, b"d");
+        assert_eq!(h.only(HeaderId::Host), Ok(Some(&b"d"[..])));
+        assert_eq!(text(&h), "Via: b\r\nHost: d\r\n");
     }
 
     #[test]

@@ -6,6 +6,22 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+/// Each octet as it stands in an IPv4 address, a dot behind it, and how many bytes that is; built at compile time.
+static OCTETS: [([u8; 4], u8); 256] = {
+    let mut octets = [([b'.'; 4], 2); 256];
+    let mut n = 0;
+    while n < octets.len() {
+        let digits = [b'0' + (n / 100) as u8, b'0' + (n / 10 % 10) as u8, b'0' + (n % 10) as u8];
+        octets[n] = match n {
+            0..10 => ([digits[2], b'.', 0, 0], 2),
+            10..100 => ([digits[1], digits[2], b'.', 0], 3),
+            _ => ([digits[0], digits[1], digits[2], b'.'], 4),
+        };
+        n += 1;
+    }
+    octets
+};
+
 /// An IP address as text, on the stack.
 #[derive(Debug, Clone, Copy)]
 pub struct IpText {
@@ -22,18 +38,15 @@ impl IpText {
         let mut text = IpText { bytes: [0; IpText::LONGEST], len: 0 };
         match addr {
             IpAddr::V4(addr) => {
-                for (at, octet) in addr.octets().into_iter().enumerate() {
-                    if at > 0 {
-                        text.push(b'.');
-                    }
-                    if octet >= 100 {
-                        text.push(b'0' + octet / 100);
-                    }
-                    if octet >= 10 {
-                        text.push(b'0' + octet / 10 % 10);
-                    }
-                    text.push(b'0' + octet % 10);
+                let mut len = 0;
+                for octet in addr.octets() {
+                    let (digits, n) = &OCTETS[usize::from(octet)];
+                    // What the next one does not write over is behind the text.
+                    text.bytes[len..len + 4].copy_from_slice(digits);
+                    len += usize::from(*n);
                 }
+                // The last dot is none of it.
+                text.len = len as u8 - 1;
             }
             IpAddr::V6(addr) => {
                 let mut room = &mut text.bytes[..];
@@ -44,11 +57,6 @@ impl IpText {
             }
         }
         text
-    }
-
-    fn push(&mut self, byte: u8) {
-        self.bytes[usize::from(self.len)] = byte;
-        self.len += 1;
     }
 
     /// The text.

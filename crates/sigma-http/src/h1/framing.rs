@@ -1,5 +1,6 @@
 //! Where a message ends (RFC 9112 §6) and whether the connection lives on (§9.3).
 
+use crate::header::Several;
 use crate::{BodyLength, HeaderId, Headers, Method, RequestHead, ResponseHead, Version};
 
 /// The length of a request's body.
@@ -107,11 +108,10 @@ fn transfer_coding(headers: &Headers) -> Result<BodyLength, &'static str> {
 }
 
 fn content_length(headers: &Headers) -> Result<Option<u64>, &'static str> {
-    let mut lengths = headers.get_all(HeaderId::ContentLength);
-    match (lengths.next(), lengths.next()) {
-        (None, _) => Ok(None),
-        (Some(_), Some(_)) => Err("more than one Content-Length"),
-        (Some(text), None) => decimal(text).map(Some).ok_or("Content-Length is not a plain decimal number"),
+    match headers.only(HeaderId::ContentLength) {
+        Ok(None) => Ok(None),
+        Err(Several) => Err("more than one Content-Length"),
+        Ok(Some(text)) => decimal(text).map(Some).ok_or("Content-Length is not a plain decimal number"),
     }
 }
 

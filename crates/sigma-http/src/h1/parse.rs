@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::Tolerance;
 use super::bytes::{is_authority, is_target, is_token, is_value, token_len};
+use crate::header::Several;
 use crate::swar::{find_control, find_near};
 use crate::{Fault, FaultKind, HeaderId, Headers, Method, RequestHead, ResponseHead, TargetForm, Version};
 
@@ -419,13 +420,12 @@ fn parse_status_line(bytes: &[u8], line: Range<usize>) -> Result<(Version, u16, 
 
 /// RFC 9112 §3.2: exactly one valid Host in HTTP/1.1, at most one in HTTP/1.0.
 fn check_host(head: &RequestHead, tolerance: Tolerance) -> Result<(), ParseError> {
-    let mut hosts = head.headers.get_all(HeaderId::Host);
-    match (hosts.next(), hosts.next()) {
-        (None, _) if head.version == Version::Http10 => Ok(()),
-        (None, _) => Err(Invalid("there is no Host field")),
-        (Some(_), Some(_)) => Err(Invalid("there is more than one Host field")),
-        (Some(host), None) if is_authority(host) || (tolerance.empty_host && host.is_empty()) => Ok(()),
-        (Some(_), None) => Err(Invalid("the Host field is invalid")),
+    match head.headers.only(HeaderId::Host) {
+        Ok(None) if head.version == Version::Http10 => Ok(()),
+        Ok(None) => Err(Invalid("there is no Host field")),
+        Err(Several) => Err(Invalid("there is more than one Host field")),
+        Ok(Some(host)) if is_authority(host) || (tolerance.empty_host && host.is_empty()) => Ok(()),
+        Ok(Some(_)) => Err(Invalid("the Host field is invalid")),
     }
 }
 

@@ -23,7 +23,7 @@ impl Exchange<'_, '_> {
             forwarded_for(headers, client.as_bytes(), keep_chain, &mut self.scratch.value);
         }
         if tells_address {
-            headers.set(HeaderId::XRealIp, client.as_bytes());
+            headers.set_sound(HeaderId::XRealIp, client.as_bytes());
         }
         let version = self.scratch.ctx.request.version;
         add_via(&mut self.scratch.ctx.request.headers, version, snapshot);
@@ -41,7 +41,7 @@ impl Exchange<'_, '_> {
 
 fn forwarded_for(headers: &mut Headers, peer: &[u8], keep_chain: bool, value: &mut Vec<u8>) {
     if !headers.has(HeaderId::XForwardedFor) {
-        headers.add(HeaderId::XForwardedFor, peer);
+        headers.add_sound(HeaderId::XForwardedFor, peer);
         return;
     }
     value.clear();

@@ -4,7 +4,7 @@
 //! must be neither forged nor taken away by the client.
 
 use sigma_config::settings::Underscores;
-use sigma_http::{HeaderId, Headers};
+use sigma_http::{HeaderId, HeaderIds, Headers};
 
 use super::{Exchange, upgrade};
 use crate::snapshot::Snapshot;
@@ -20,9 +20,14 @@ const OWNED: [&str; 6] = [
     "x-request-id",
 ];
 
-/// Fields that tell of a client's certificate.
-const CERTIFICATES: [HeaderId; 3] =
-    [HeaderId::XForwardedClientCert, HeaderId::ClientCert, HeaderId::ClientCertChain];
+/// Fields that nobody may send who is not trusted. A node that believes those of a client's certificate would take
+/// everybody for whoever they name.
+const FORGED: HeaderIds = HeaderIds::of(&[
+    HeaderId::Forwarded,
+    HeaderId::XForwardedClientCert,
+    HeaderId::ClientCert,
+    HeaderId::ClientCertChain,
+]);
 
 impl Exchange<'_, '_> {
     /// Takes from the request what its sender has no right to say.
@@ -46,9 +51,7 @@ impl Exchange<'_, '_> {
         let scheme: &[u8] = if self.down.tls().is_some() { b"https" } else { b"http" };
         let headers = &mut self.scratch.ctx.request.headers;
         if !trusted_peer {
-            headers.remove(HeaderId::Forwarded);
-            // A node that believes them would take everybody for whoever they name.
-            CERTIFICATES.iter().for_each(|id| headers.remove(*id));
+            headers.remove_any(FORGED);
             // While nobody is named, the chain is kept as in APISIX, where only its end is believed.
             if !snapshot.trusted().is_empty() {
                 headers.remove(HeaderId::XForwardedFor);
@@ -58,7 +61,7 @@ impl Exchange<'_, '_> {
         let head = &mut self.scratch.ctx.request;
         let trusted = |headers: &Headers, id| trusted_peer && headers.get(id).is_some_and(|v| !v.is_empty());
         if !trusted(&head.headers, HeaderId::XForwardedProto) {
-            head.headers.set(HeaderId::XForwardedProto, scheme);
+            head.headers.set_sound(HeaderId::XForwardedProto, scheme);
         }
         if !trusted(&head.headers, HeaderId::XForwardedHost) {
             // Only HTTP/1.0 may leave it out; an empty field would say that there is such a host.
@@ -67,7 +70,8 @@ impl Exchange<'_, '_> {
         if !trusted(&head.headers, HeaderId::XForwardedPort) {
             // Not the port of the client's Host, which the client can choose.
             let mut digits = itoa::Buffer::new();
-            head.headers.set(HeaderId::XForwardedPort, digits.format(origin.local_port()).as_bytes());
+            let port = digits.format(origin.local_port()).as_bytes();
+            head.headers.set_sound(HeaderId::XForwardedPort, port);
         }
     }
 }
