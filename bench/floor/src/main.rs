@@ -1,9 +1,11 @@
-//! The floor of the benchmarks: `bench-floor PORT ORIGIN_PORT`.
+//! The floor of the benchmarks: `bench-floor PORT ORIGIN_PORT [bytes]`.
 //!
 //! The least that a forwarding HTTP/1.1 proxy on tokio can do and still be one: parse both heads, drop the
 //! hop-by-hop header, add the five forwarding fields that Sigma adds, keep upstream connections, copy bodies framed
 //! by `Content-Length`. It has no routes, no timeouts, no limits, no log and no chunked coding: what a real gateway
 //! costs above it is the price of those. It is a measure, not a proxy to run.
+//!
+//! With `bytes` it forwards connections and not requests: the same for gateways of TCP.
 
 use std::cell::RefCell;
 use std::io;
@@ -18,6 +20,8 @@ const HEAD_LIMIT: usize = 16 * 1024;
 /// Bytes copied at once when a body does not fit beside its head.
 const COPY_SIZE: usize = 128 * 1024;
 const MAX_HEADERS: usize = 64;
+/// Bytes of either direction that are copied at once where nothing is read of them.
+const RELAY_SIZE: usize = 64 * 1024;
 
 /// Idle upstream connections, the last used first: its memory is the warmest.
 struct Pool {
@@ -215,7 +219,15 @@ async fn converse(mut client: TcpStream, forwarding: String, pool: Rc<Pool>) -> 
     }
 }
 
-async fn accept(port: u16, origin_port: u16) -> io::Result<()> {
+/// Forwards what comes on one client connection, whatever it is.
+async fn relay(mut client: TcpStream, origin: SocketAddr) -> io::Result<()> {
+    let mut upstream = TcpStream::connect(origin).await?;
+    upstream.set_nodelay(true)?;
+    tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, RELAY_SIZE, RELAY_SIZE).await?;
+    Ok(())
+}
+
+async fn accept(port: u16, origin_port: u16, bytes: bool) -> io::Result<()> {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
@@ -226,6 +238,11 @@ async fn accept(port: u16, origin_port: u16) -> io::Result<()> {
     loop {
         let (client, peer) = listener.accept().await?;
         client.set_nodelay(true)?;
+        if bytes {
+            let origin = pool.origin;
+            tokio::task::spawn_local(async move { drop(relay(client, origin).await) });
+            continue;
+        }
         let pool = Rc::clone(&pool);
         let forwarding = forwarding_fields(peer, port);
         // A broken exchange closes its connection; the load generator counts it.
@@ -234,10 +251,11 @@ async fn accept(port: u16, origin_port: u16) -> io::Result<()> {
 }
 
 fn main() -> io::Result<()> {
+    let bytes = std::env::args().nth(3).is_some_and(|word| word == "bytes");
     let ports: Vec<u16> = std::env::args().skip(1).filter_map(|text| text.parse().ok()).collect();
     let [port, origin_port] = ports[..] else {
-        return Err(io::Error::other("usage: bench-floor PORT ORIGIN_PORT"));
+        return Err(io::Error::other("usage: bench-floor PORT ORIGIN_PORT [bytes]"));
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    runtime.block_on(LocalSet::new().run_until(accept(port, origin_port)))
+    runtime.block_on(LocalSet::new().run_until(accept(port, origin_port, bytes)))
 }

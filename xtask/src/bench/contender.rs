@@ -45,6 +45,7 @@ pub(super) struct Programs {
     pub(super) floor: Option<PathBuf>,
     pub(super) origin: PathBuf,
     pub(super) idle: PathBuf,
+    pub(super) sessions: PathBuf,
 }
 
 impl Programs {

@@ -61,6 +61,7 @@ pub(super) fn programs(folders: &Folders, options: &Options, suite: &Suite) -> a
         floor: wants(Contender::Floor).then(|| built("bench-floor")),
         origin: built("bench-origin"),
         idle: built("bench-idle"),
+        sessions: built("bench-sessions"),
     })
 }
 

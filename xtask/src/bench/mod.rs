@@ -8,6 +8,7 @@
 //! - [`suite`]: what is compared; a new comparison is a file there.
 //! - [`contender`]: which gateways run, with which configuration.
 //! - [`edge`]: which protocols they speak.
+//! - [`relay`]: which gateways run as forwarders of bytes.
 //! - [`shape`]: which traffic they get.
 //! - [`launch`] and [`process`]: how programs are started.
 //! - [`trial`] and [`h2load`]: one measurement, over HTTP/1.1 and HTTP/2.
@@ -23,6 +24,7 @@ mod install;
 mod launch;
 mod plot;
 mod process;
+mod relay;
 mod report;
 mod shape;
 mod suite;
@@ -42,7 +44,7 @@ const OPEN_FILES: u64 = 20_000;
 /// What one run of the benchmarks does.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// What to compare: gateways, tls, h2, plugins, config or count
+    /// What to compare: gateways, tls, h2, streams, plugins, config or count
     #[arg(default_value = "gateways")]
     suite: String,
     /// One round of 2 seconds, printed and not written to docs/

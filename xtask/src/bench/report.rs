@@ -63,12 +63,16 @@ pub(super) fn write(folders: &Folders) -> anyhow::Result<()> {
 
 /// Puts `table` between the marks in the page at `path`.
 pub(super) fn fill(path: &Path, table: &str) -> anyhow::Result<()> {
+    fill_between(path, (TABLE_START, TABLE_END), table)
+}
+
+/// The same between the marks `start` and `end`.
+pub(super) fn fill_between(path: &Path, (start, end): (&str, &str), table: &str) -> anyhow::Result<()> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let marked =
-        text.split_once(TABLE_START).and_then(|(before, rest)| Some((before, rest.split_once(TABLE_END)?.1)));
+    let marked = text.split_once(start).and_then(|(before, rest)| Some((before, rest.split_once(end)?.1)));
     let (before, after) =
         marked.with_context(|| format!("{} has lost its marks for the bench table", path.display()))?;
-    let filled = format!("{before}{TABLE_START}\n{table}{TABLE_END}{after}");
+    let filled = format!("{before}{start}\n{table}{end}{after}");
     fs::write(path, filled).with_context(|| format!("cannot write {}", path.display()))
 }
 

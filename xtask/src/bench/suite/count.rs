@@ -30,6 +30,10 @@ pub(super) const SUITE: Suite = Suite {
 /// use of everything are in both.
 const LOADS: [u64; 2] = [1_000, 3_000];
 
+/// How often each load is counted. The least counts: where the clients have to wait for a processor, the gateway
+/// has less to do at a time and sleeps more often, so that a busy machine adds some per cent and never takes any.
+const REPEATS: usize = 3;
+
 /// Clients of a load.
 const CONNECTIONS: u32 = 10;
 
@@ -155,9 +159,13 @@ fn count(bench: &Bench<'_>, shape: &Shape, launch: Launch) -> anyhow::Result<u64
         options: &options,
     };
     h2load::run(&batch(500))?;
-    let [few, many] = LOADS;
-    let least = counted.during(|| h2load::run(&batch(few)))?;
-    let most = counted.during(|| h2load::run(&batch(many)))?;
+    let mut counts = LOADS.map(|_| u64::MAX);
+    for _ in 0..REPEATS {
+        for (count, requests) in counts.iter_mut().zip(LOADS) {
+            *count = counted.during(|| h2load::run(&batch(requests)))?.min(*count);
+        }
+    }
+    let ([least, most], [few, many]) = (counts, LOADS);
     Ok(most.saturating_sub(least) / (many - few))
 }
 

@@ -8,6 +8,7 @@ mod count;
 mod gateways;
 mod h2;
 mod plugins;
+mod streams;
 mod tls;
 
 use std::fs;
@@ -48,8 +49,8 @@ pub(super) struct Outcome {
 }
 
 /// All suites, in the order of the report.
-pub(super) static ALL: [Suite; 6] =
-    [gateways::SUITE, tls::SUITE, h2::SUITE, plugins::SUITE, config::SUITE, count::SUITE];
+pub(super) static ALL: [Suite; 7] =
+    [gateways::SUITE, tls::SUITE, h2::SUITE, streams::SUITE, plugins::SUITE, config::SUITE, count::SUITE];
 
 /// The suite of this name.
 pub(super) fn named(name: &str) -> anyhow::Result<&'static Suite> {
@@ -150,7 +151,7 @@ mod tests {
         let unknown = named("routers").err().map(|error| error.to_string());
         assert_eq!(
             unknown.as_deref(),
-            Some("no suite \"routers\": use one of gateways, tls, h2, plugins, config, count")
+            Some("no suite \"routers\": use one of gateways, tls, h2, streams, plugins, config, count")
         );
     }
 }

@@ -1,0 +1,217 @@
+//! Sigma beside other gateways as a forwarder of bytes over TCP.
+//!
+//! CPU time is all that is compared, by the GiB and by the session: it does not depend on what the load generator
+//! keeps up with.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use anyhow::{Context, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::{Outcome, Suite};
+use crate::bench::h2load::{self, Batch};
+use crate::bench::launch::Running;
+use crate::bench::process::{LOAD_CORE, pinned};
+use crate::bench::{Bench, Folders, process, relay, report};
+
+pub(super) const SUITE: Suite = Suite {
+    name: "streams",
+    peers: &["nginx", "haproxy", "floor"],
+    tools: &["h2load"],
+    trials,
+    measure,
+    report: |_| Ok(String::new()),
+    publish,
+};
+
+/// Where the table stands in `docs/performance.md`.
+const MARKS: (&str, &str) = ("<!-- bench:streams:start -->", "<!-- bench:streams:end -->");
+
+/// MiB that one round of the bulk trial moves.
+const BULK_MIB: u64 = 4 * 1024;
+/// Sessions of one round.
+const SESSIONS: u64 = 8_000;
+
+/// What a trial has its gateways do.
+#[derive(Clone, Copy)]
+enum Work {
+    /// Answers of 1 MiB over so many kept sessions.
+    Bulk { connections: u32 },
+    /// Sessions of one small exchange each.
+    Sessions,
+    /// So many sessions that idle after one exchange.
+    Idle(u32),
+}
+
+struct Trial {
+    name: &'static str,
+    title: &'static str,
+    work: Work,
+}
+
+static TRIALS: [Trial; 5] = [
+    Trial { name: "bulk-1", title: "CPU ms per GiB, 1 session", work: Work::Bulk { connections: 1 } },
+    Trial { name: "bulk-20", title: "CPU ms per GiB, 20 sessions", work: Work::Bulk { connections: 20 } },
+    Trial { name: "sessions", title: "CPU µs per session of one small exchange", work: Work::Sessions },
+    Trial { name: "idle-100", title: "KiB for each of 100 idle sessions", work: Work::Idle(100) },
+    Trial { name: "idle-4000", title: "KiB for each of 4,000 idle sessions", work: Work::Idle(4_000) },
+];
+
+fn trials() -> Vec<&'static str> {
+    TRIALS.iter().map(|trial| trial.name).collect()
+}
+
+/// A row of the table: what each contender, by its label, needs.
+#[derive(Serialize, Deserialize)]
+struct Row {
+    cells: Vec<(String, f64)>,
+}
+
+fn measure(bench: &Bench<'_>, name: &str) -> anyhow::Result<Outcome> {
+    let trial = TRIALS.iter().find(|trial| trial.name == name).context("no such trial")?;
+    eprintln!("{name}: {}", trial.title);
+    let Bench { options, folders, programs } = bench;
+    let origin = process::origin(programs, &folders.work)?;
+    let mut rounds: Vec<(String, Vec<f64>)> = Vec::new();
+    let mut add = |label: &str, figure| match rounds.iter_mut().find(|(known, _)| known == label) {
+        Some((_, figures)) => figures.push(figure),
+        None => rounds.push((label.to_owned(), vec![figure])),
+    };
+    let present = relay::CONTENDERS.into_iter().filter(|&c| options.wants(c) && programs.path(c).is_some());
+    let mut running = Vec::new();
+    for contender in present {
+        let launch = relay::prepare(contender, programs, &folders.work, origin.port)?;
+        let start = || launch.start_listening();
+        if let Work::Idle(count) = trial.work {
+            // Each afresh, so that none has memory of the one before.
+            for _ in 0..options.rounds().min(3) {
+                add(&launch.label, idle(bench, &start()?, count)?);
+            }
+            continue;
+        }
+        let gateway = start()?;
+        load(bench, &gateway, trial.work, 16).with_context(|| format!("read {}", launch.log.display()))?;
+        running.push((launch.label, gateway));
+    }
+    for _ in 0..options.rounds() {
+        for (label, gateway) in &running {
+            add(label, load(bench, gateway, trial.work, 1)?);
+        }
+    }
+    let cells = rounds.into_iter().map(|(label, figures)| (label, median(figures))).collect();
+    let row = Row { cells };
+    if !options.quick {
+        let path = kept(folders, trial);
+        fs::write(&path, serde_json::to_vec_pretty(&row)?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(Outcome { section: line(trial, &row), errors: 0 })
+}
+
+/// CPU time of `gateway` for a GiB in ms, or for a session in µs; of a `part`th of a round's load.
+fn load(bench: &Bench<'_>, gateway: &Running, work: Work, part: u64) -> anyhow::Result<f64> {
+    let before = gateway.process.cpu();
+    let units = match work {
+        Work::Bulk { connections } => {
+            let url = format!("http://127.0.0.1:{}/1m", gateway.port);
+            let requests = BULK_MIB / part;
+            h2load::run(&Batch { connections, requests, url, options: &["--h1".to_owned()] })?;
+            requests as f64 / 1024.0 * 1000.0
+        }
+        Work::Sessions | Work::Idle(_) => {
+            let sessions = SESSIONS / part;
+            let program = bench.programs.sessions.display().to_string();
+            let command = [program, gateway.port.to_string(), sessions.to_string()];
+            let output = pinned(LOAD_CORE, &command).output().context("cannot run bench-sessions")?;
+            let text = String::from_utf8_lossy(&output.stdout);
+            ensure!(text.trim() == "done 0", "sessions of {} failed: {text}", gateway.port);
+            sessions as f64
+        }
+    };
+    let cpu = gateway.process.cpu().saturating_sub(before);
+    Ok(cpu.as_secs_f64() * 1e6 / units)
+}
+
+/// Memory of each of `count` sessions that idle on `gateway`, in KiB.
+fn idle(bench: &Bench<'_>, gateway: &Running, count: u32) -> anyhow::Result<f64> {
+    // The first use of everything is no session's.
+    load(bench, gateway, Work::Sessions, 80)?;
+    let before = gateway.process.memory_kib();
+    let command = [bench.programs.idle.display().to_string(), gateway.port.to_string(), count.to_string()];
+    let mut client = pinned(LOAD_CORE, &command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut line = String::new();
+    if let Some(output) = client.stdout.take() {
+        BufReader::new(output).read_line(&mut line)?;
+    }
+    let after = gateway.process.memory_kib();
+    // Closing its input ends the client.
+    drop(client.stdin.take());
+    client.wait()?;
+    ensure!(line.trim() == "ready 0", "not all of {count} sessions were opened: {line}");
+    Ok(after.saturating_sub(before) as f64 / f64::from(count))
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or_default()
+}
+
+fn kept(folders: &Folders, trial: &Trial) -> PathBuf {
+    folders.results().join(format!("streams-{}.json", trial.name))
+}
+
+/// Every contender's figure, and behind it Sigma's share of it.
+fn line(trial: &Trial, row: &Row) -> String {
+    let figure = |label: &str| row.cells.iter().find(|(known, _)| known == label).map(|(_, n)| *n);
+    let sigma = figure("Sigma");
+    let mut line = format!("| {} |", trial.title);
+    for contender in relay::CONTENDERS {
+        let label = contender.label();
+        let cell = match (figure(&label), sigma) {
+            (None, _) => "–".to_owned(),
+            (Some(n), Some(sigma)) if label != "Sigma" && n > 0.0 => format!("{n:.1} ({:.2})", sigma / n),
+            (Some(n), _) => format!("{n:.1}"),
+        };
+        let _ = write!(line, " {cell} |");
+    }
+    line.push('\n');
+    line
+}
+
+/// Puts the rows that were kept into `docs/performance.md`.
+fn publish(folders: &Folders) -> anyhow::Result<()> {
+    let labels: Vec<String> = relay::CONTENDERS.into_iter().map(|contender| contender.label()).collect();
+    let mut table = format!("| | {} |\n|---|{}\n", labels.join(" | "), "--:|".repeat(labels.len()));
+    for trial in &TRIALS {
+        let path = kept(folders, trial);
+        let Ok(bytes) = fs::read(&path) else { continue };
+        let row: Row = serde_json::from_slice(&bytes)
+            .with_context(|| format!("{} cannot be read: remove it and measure again", path.display()))?;
+        table.push_str(&line(trial, &row));
+    }
+    report::fill_between(&folders.root.join("docs/performance.md"), MARKS, &table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_tell_figures_and_shares() {
+        let cells =
+            vec![("Sigma".to_owned(), 90.0), ("nginx".to_owned(), 100.0), ("HAProxy".to_owned(), 0.0)];
+        let row = line(&TRIALS[0], &Row { cells });
+        assert_eq!(row, "| CPU ms per GiB, 1 session | 90.0 | 100.0 (0.90) | 0.0 | – |\n");
+    }
+
+    #[test]
+    fn the_middle_of_all_rounds_counts() {
+        for (figures, expected) in [(vec![], 0.0), (vec![2.0], 2.0), (vec![3.0, 1.0, 2.0], 2.0)] {
+            assert_eq!(median(figures), expected);
+        }
+    }
+}
