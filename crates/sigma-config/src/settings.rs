@@ -209,8 +209,18 @@ pub struct Timeouts {
     /// recent peak had in use at once: bursts do not dial anew each time. The peak is forgotten by half
     /// every 5 seconds. 0 keeps none beyond the size.
     pub upstream_burst_ms: u32,
-    /// Time for open exchanges to finish after SIGTERM.
+    /// Time for open exchanges to finish after SIGTERM. What is open then is ended: a request without an answer
+    /// gets a 503, a call of gRPC the code `UNAVAILABLE`.
     pub drain_ms: u32,
+    /// The last part of `drain_ms`, in percent, in which WebSockets, other upgraded connections and sessions of
+    /// stream routes are ended, each at a random time, so that their clients do not come back all at once. 0
+    /// ends all of them together, `goodbye_ms` before the end.
+    #[schemars(range(max = 100))]
+    pub drain_spread_percent: u8,
+    /// A session that is ended so is told in the way of its protocol: both sides of a WebSocket get a close
+    /// frame with 1001, the node of another session the end of what its client sends. This is how long they
+    /// have to answer.
+    pub goodbye_ms: u32,
 }
 
 impl Default for Timeouts {
@@ -226,6 +236,8 @@ impl Default for Timeouts {
             stream_preread_ms: 30_000,
             upstream_burst_ms: 10_000,
             drain_ms: 30_000,
+            drain_spread_percent: 50,
+            goodbye_ms: 1_000,
         }
     }
 }

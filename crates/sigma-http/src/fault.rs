@@ -110,6 +110,8 @@ fault_kinds! {
     BreakerOpen Gateway "circuit_breaker_open";
     /// The gateway runs out of resources and serves more important requests.
     GatewayOverloaded Gateway "gateway_overloaded";
+    /// The gateway stops, and the time that open exchanges had is over.
+    Stopping Gateway "gateway_stopping";
     /// No descriptor, port or buffer of this machine is left for a connection to a node.
     OutOfSockets Gateway "connection_limit_reached";
     /// A local resource ran out or an invariant broke.

@@ -14,6 +14,7 @@ pub mod method;
 pub mod proxy_protocol;
 pub mod pseudo_fields;
 mod swar;
+pub mod websocket;
 
 pub use fault::{Fault, FaultKind, Side};
 pub use frame::{BodyLength, Frame};

@@ -21,7 +21,7 @@ use crate::worker::{Towards, Worker};
 
 /// The attempts that one request or session makes on an upstream.
 pub(crate) struct Attempts<'a> {
-    worker: &'a Worker,
+    pub(crate) worker: &'a Worker,
     pub(crate) upstream: &'a Arc<Upstream>,
     /// In place of the rule that holds without one.
     pub(crate) policy: Option<&'a RetryPolicy>,

@@ -326,6 +326,9 @@ fn on_tick(worker: &Worker, ticks: u32) {
     }
 }
 
+/// How long what is open at the deadline has for its last words.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
 /// Idle connections end at once, those with an exchange when it is over, all at the deadline.
 async fn drain(worker: &Rc<Worker>, accepting: Accepting, deadline_ms: u64) {
     for Acceptor { mut task, stop } in accepting.into_values() {
@@ -334,17 +337,24 @@ async fn drain(worker: &Rc<Worker>, accepting: Accepting, deadline_ms: u64) {
             task.abort();
         }
     }
-    worker.drain();
+    worker.drain.begin(&worker.view().snapshot.settings.timeouts);
     // Tasks that were just accepted get to begin before the idle ones are told.
     tokio::task::yield_now().await;
     deadline::wake_all();
-    let over = tokio::time::sleep(Duration::from_millis(deadline_ms));
-    tokio::pin!(over);
-    while worker.connections() > 0 {
-        tokio::select! {
-            () = worker.released.notified() => {}
-            () = &mut over => break,
-        }
+    if !all_gone(worker, Duration::from_millis(deadline_ms)).await {
+        worker.drain.end();
+        deadline::wake_all();
+        all_gone(worker, LAST_WORDS).await;
     }
     worker.log.replace(None);
+}
+
+/// Waits until no connection is open; false if that takes too long.
+async fn all_gone(worker: &Worker, patience: Duration) -> bool {
+    let gone = async {
+        while worker.connections() > 0 {
+            worker.released.notified().await;
+        }
+    };
+    tokio::time::timeout(patience, gone).await.is_ok()
 }

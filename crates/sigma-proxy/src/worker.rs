@@ -23,6 +23,7 @@ use sigma_wire::h1::ServerLimits;
 use tokio::sync::Notify;
 
 use crate::connection::{answer_limits, server_limits};
+use crate::drain::Drain;
 use crate::exchange::{OwnName, Scratch};
 use crate::guards::{Guards, OwnGuards};
 use crate::outbound::Calls;
@@ -145,7 +146,7 @@ pub(crate) struct Worker {
     scratch: RefCell<Vec<Box<Scratch>>>,
     pub(crate) strain: Strain,
     random: Cell<u64>,
-    draining: Cell<bool>,
+    pub(crate) drain: Drain,
     connections: Cell<u32>,
     /// Bounds the TLS handshakes under way.
     handshakes: RefCell<Rc<Handshakes>>,
@@ -192,7 +193,7 @@ impl Worker {
             scratch: RefCell::default(),
             // xorshift must not start at 0.
             random: Cell::new(seed | 1),
-            draining: Cell::new(false),
+            drain: Drain::default(),
             connections: Cell::new(0),
             connection_numbers: Cell::new(0),
             released: Notify::new(),
@@ -312,11 +313,7 @@ impl Worker {
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        self.draining.get()
-    }
-
-    pub(crate) fn drain(&self) {
-        self.draining.set(true);
+        self.drain.has_begun()
     }
 
     pub(crate) fn connections(&self) -> u32 {

@@ -350,9 +350,9 @@ impl Exchange<'_, '_> {
         let mut transfer = Transfer::begin(&mut self.down, connection, timeouts, state.has_body());
         state.note_upload(transfer.upload(), ctx, true);
         let result = poll_fn(|task| {
-            let polled = transfer.poll_final_head(task, method, &plan.view.answer_limits, ctx, body);
+            let polled = transfer.poll_final_head(task, method, plan.answer_limits(), ctx, body);
             state.note_upload(transfer.upload(), ctx, false);
-            if polled.is_pending() { state.poll_try_over(task) } else { polled }
+            if polled.is_pending() { state.poll_try_over(plan.drain(), task) } else { polled }
         })
         .await;
         if let Err(fault) = result {
@@ -369,7 +369,8 @@ impl Exchange<'_, '_> {
         self.scratch.verdict = plan.verdict(state.is_call, head);
         plan.attempts.tell_session(&mut head.headers);
         if head.status == 101 {
-            tunnel::run(&mut transfer, ctx, state.withdrawal()).await?;
+            // Boxed, as few exchanges have one.
+            Box::pin(tunnel::run(&mut transfer, ctx, self.worker, state.withdrawal())).await?;
             return Ok(Ended::Spent);
         }
         if self.worker.is_draining() {
@@ -397,7 +398,7 @@ impl Exchange<'_, '_> {
         let mut delivery = Delivery::new(filters, transfer.up.body_length());
         let result = poll_fn(|task| {
             let polled = transfer.poll_body(task, &mut delivery, ctx, body);
-            state.or_withdrawn(polled, task)
+            state.or_cut(polled, plan.drain(), task)
         })
         .await;
         state.request_sent = transfer.upload() == Upload::Done;

@@ -71,6 +71,14 @@ fn code(status: u16) -> u8 {
     }
 }
 
+/// The trailers of a call that clients may make again, elsewhere.
+pub(super) fn unavailable(message: &str) -> Headers {
+    let mut trailers = Headers::default();
+    trailers.append("grpc-status", code(503).to_string().as_bytes());
+    trailers.append("grpc-message", &encoded(message.as_bytes()));
+    trailers
+}
+
 /// An answer of the gateway's own in the terms of a call: a head with the code and no body. Fields
 /// that were set for the client stay.
 pub(super) fn refusal(reply: Reply) -> Reply {

@@ -92,7 +92,7 @@ impl Exchange<'_, '_> {
                 return Poll::Ready(ended);
             }
             // Its end is found by whoever waits on.
-            if state.poll_try_over(task).is_ready() {
+            if state.poll_try_over(&self.worker.drain, task).is_ready() {
                 return Poll::Ready(Ok(First::Theirs));
             }
             timer.as_mut().poll(task).map(|()| Ok(First::TimeOver))
@@ -147,9 +147,10 @@ impl Exchange<'_, '_> {
             }
         };
         self.send_head(&mut dialled, state.body.unwrap_or_default());
+        let drain = &self.worker.drain;
         let first =
             poll_fn(|task| match self.poll_first(task, connection, Some(&mut dialled), (limits, patience)) {
-                Poll::Pending => state.poll_try_over(task).map(|_| Ok(First::Theirs)),
+                Poll::Pending => state.poll_try_over(drain, task).map(|_| Ok(First::Theirs)),
                 ready => ready,
             });
         match first.await? {

@@ -7,11 +7,13 @@ use sigma_http::{BodyLength, Fault, FaultKind, Method, ResponseHead};
 use sigma_net::Deadline;
 use sigma_plugin::Context;
 use sigma_upstream::endpoint::Endpoint;
+use sigma_wire::HeadLimits;
 
 use super::grpc;
 use super::local_reply::LocalReply;
 use super::transfer::Upload;
 use crate::attempts::{Attempts, Decision, Picked};
+use crate::drain::Drain;
 use crate::retry::{RetryPolicy, Wish};
 use crate::snapshot::{Timeouts, Upstream};
 use crate::time_limit::TimeLeft;
@@ -30,6 +32,16 @@ pub(super) struct Plan<'p> {
 impl Plan<'_> {
     pub(super) fn upstream(&self) -> &Upstream {
         self.attempts.upstream
+    }
+
+    /// The limits of heads that nodes send.
+    pub(super) fn answer_limits(&self) -> &HeadLimits {
+        &self.view.answer_limits
+    }
+
+    /// The end of the worker.
+    pub(super) fn drain(&self) -> &Drain {
+        &self.attempts.worker.drain
     }
 
     /// What the head of an answer says about its node: its status, or that which the code of a call stands
@@ -189,12 +201,24 @@ impl<'p> State<'p> {
         self.own_rules.as_mut()?.answerer.take()
     }
 
-    /// Ready when the time of the attempt is over, or its node has gone out.
-    pub(super) fn poll_try_over(&self, task: &mut task::Context<'_>) -> Poll<Result<(), Fault>> {
+    /// Ready when the time of the attempt is over, its node has gone out, or the worker's `drain` has ended.
+    pub(super) fn poll_try_over(
+        &self,
+        drain: &Drain,
+        task: &mut task::Context<'_>,
+    ) -> Poll<Result<(), Fault>> {
+        let drained = drain.poll_over();
+        if drained.is_ready() {
+            return drained;
+        }
         let Some(own) = &self.own_rules else { return Poll::Pending };
         let over = Fault::new(FaultKind::ResponseTimeout, "the time of one attempt is over");
         let over = own.try_deadline.poll_expired(task).map(|()| Err(over));
-        if over.is_pending() { self.or_withdrawn(over, task) } else { over }
+        if over.is_pending() { self.poll_withdrawal(task) } else { over }
+    }
+
+    fn poll_withdrawal(&self, task: &mut task::Context<'_>) -> Poll<Result<(), Fault>> {
+        self.withdrawal().map_or(Poll::Pending, |withdrawal| withdrawal.poll(task))
     }
 
     /// The node of the attempt, if its session ends with it.
@@ -202,15 +226,18 @@ impl<'p> State<'p> {
         self.own_rules.as_ref()?.withdrawal.as_ref()
     }
 
-    /// What was polled; where that is pending, ready when the node of the attempt has gone out.
-    pub(super) fn or_withdrawn(
+    /// What was polled; where that is pending, ready when the node of the attempt has gone out, or the worker's
+    /// `drain` has ended.
+    pub(super) fn or_cut(
         &self,
         polled: Poll<Result<(), Fault>>,
+        drain: &Drain,
         task: &mut task::Context<'_>,
     ) -> Poll<Result<(), Fault>> {
-        match self.withdrawal() {
-            Some(withdrawal) if polled.is_pending() => withdrawal.poll(task),
-            _ => polled,
+        if polled.is_ready() {
+            return polled;
         }
+        let drained = drain.poll_over();
+        if drained.is_ready() { drained } else { self.poll_withdrawal(task) }
     }
 }

@@ -2,8 +2,9 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
 
-use sigma_http::{BodyLength, Fault, FaultKind, HeaderId, Method, Side};
+use sigma_http::{BodyLength, Fault, FaultKind, Frame, HeaderId, Method, Side};
 use sigma_plugin::Reply;
 use sigma_plugin::record::Source;
 
@@ -49,6 +50,7 @@ pub(super) fn status(kind: FaultKind) -> Option<u16> {
         | FaultKind::Overloaded
         | FaultKind::BreakerOpen
         | FaultKind::GatewayOverloaded
+        | FaultKind::Stopping
         | FaultKind::OutOfSockets => 503,
         FaultKind::ConnectTimeout | FaultKind::UpstreamSendTimeout | FaultKind::ResponseTimeout => 504,
     })
@@ -64,7 +66,9 @@ impl Exchange<'_, '_> {
         record.fault.get_or_insert(fault);
         if record.status != 0 {
             // The answer has begun; only the cut tells the client that it is not whole.
-            self.down.abort();
+            if fault.kind != FaultKind::Stopping || Box::pin(self.end_call(fault)).await.is_err() {
+                self.down.abort();
+            }
             return;
         }
         let Some(status) = status(fault.kind) else {
@@ -93,6 +97,22 @@ impl Exchange<'_, '_> {
             }
             self.down.abort();
         }
+    }
+
+    /// Ends a call whose answer has begun in the way of its protocol, after what the client takes at once.
+    ///
+    /// # Errors
+    /// Returns an error if it is no call, or does not take it.
+    async fn end_call(&mut self, fault: Fault) -> Result<(), Fault> {
+        if !grpc::is_call(&self.scratch.ctx.request) || !self.down.has_room() {
+            return Err(fault);
+        }
+        self.down.send(Frame::Trailers(Box::new(grpc::unavailable(fault.reason))));
+        poll_fn(|task| match self.down.poll_flush(task) {
+            Poll::Pending => Poll::Ready(Err(fault)),
+            ready => ready,
+        })
+        .await
     }
 
     fn error_reply(&self, status: u16, fault: Fault) -> Reply {

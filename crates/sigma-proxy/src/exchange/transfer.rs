@@ -8,6 +8,7 @@
 use std::task::{self, Poll};
 
 use sigma_config::settings;
+use sigma_http::websocket::Sender;
 use sigma_http::{Fault, FaultKind, Frame, Method};
 use sigma_plugin::Context;
 use sigma_wire::Departure;
@@ -59,7 +60,9 @@ pub(super) struct Transfer<'t, 'c, S> {
     half_closed: bool,
     answered: bool,
     informed: bool,
-    socket: Option<OpenSocket<'c>>,
+    socket: Option<Box<OpenSocket<'c>>>,
+    /// The gateway ends the tunnel, which knows no good-bye.
+    leaving: bool,
 }
 
 impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
@@ -84,6 +87,7 @@ impl<'t, 'c, S: Source> Transfer<'t, 'c, S> {
             answered: false,
             informed: false,
             socket: None,
+            leaving: false,
         }
     }
 
@@ -209,18 +213,23 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
         self.progressed = true;
     }
 
+    /// The gateway ends the tunnel: in the way of its protocol if that is known, or else after what is there.
+    /// `mask` is for frames to a node.
+    pub(super) fn say_goodbye(&mut self, mask: [u8; 4]) {
+        match &mut self.socket {
+            Some(socket) => socket.say_goodbye(mask),
+            None => self.leaving = true,
+        }
+    }
+
     /// Plain bytes both ways after an upgrade; ready when either side has closed and what it
-    /// sent before was passed on.
+    /// sent before was passed on, or when both have taken leave.
     pub(super) fn poll_tunnel(&mut self, task: &mut task::Context<'_>) -> Poll<Result<(), Fault>> {
         let mut open = true;
         let mut up_pending = self.up.poll_flush(task)?.is_pending();
         while !up_pending && open {
-            match self.down.poll_frame(task) {
+            match self.poll_tunnelled(Sender::Client, task) {
                 Poll::Ready(Ok(Frame::Data(data))) => {
-                    self.progressed = true;
-                    if let Some(socket) = &self.socket {
-                        socket.received(data.len());
-                    }
                     self.up.send(Frame::Data(data));
                     up_pending = self.up.poll_flush(task)?.is_pending();
                 }
@@ -230,12 +239,8 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
         }
         let mut down_pending = self.down.poll_flush(task)?.is_pending();
         while !down_pending && open {
-            match self.up.poll_frame(task) {
+            match self.poll_tunnelled(Sender::Server, task) {
                 Poll::Ready(Ok(Frame::Data(data))) => {
-                    self.progressed = true;
-                    if let Some(socket) = &self.socket {
-                        socket.sent(data.len());
-                    }
                     self.down.send(Frame::Data(data));
                     down_pending = self.down.poll_flush(task)?.is_pending();
                 }
@@ -249,6 +254,12 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
                 Poll::Pending => break,
             }
         }
+        let left = self.leaving || self.socket.as_ref().is_some_and(|socket| socket.has_taken_leave());
+        if left && open && !up_pending && !down_pending {
+            self.down.send(Frame::End);
+            down_pending = self.down.poll_flush(task)?.is_pending();
+            open = false;
+        }
         if !open && !up_pending && !down_pending {
             return Poll::Ready(Ok(()));
         }
@@ -256,6 +267,26 @@ impl<'t, 'c, S: FarEnd> Transfer<'t, 'c, S> {
             self.down.deadline().set(self.settings.tunnel_idle_ms.into());
         }
         self.down.deadline().poll_expired(task).map(|()| Ok(()))
+    }
+
+    /// What goes on next in the direction of `sender`'s bytes.
+    fn poll_tunnelled(&mut self, sender: Sender, task: &mut task::Context<'_>) -> Poll<Result<Frame, Fault>> {
+        loop {
+            if let Some(word) = self.socket.as_mut().and_then(|socket| socket.last_word(sender)) {
+                return Poll::Ready(Ok(Frame::Data(word)));
+            }
+            let frame = task::ready!(match sender {
+                Sender::Client => self.down.poll_frame(task),
+                Sender::Server => self.up.poll_frame(task),
+            })?;
+            let Frame::Data(data) = frame else { return Poll::Ready(Ok(frame)) };
+            self.progressed = true;
+            let Some(socket) = &mut self.socket else { return Poll::Ready(Ok(Frame::Data(data))) };
+            let data = socket.pass(sender, data);
+            if !data.is_empty() {
+                return Poll::Ready(Ok(Frame::Data(data)));
+            }
+        }
     }
 }
 

@@ -12,7 +12,9 @@ use sigma_plugin::{Context, Reply, Takeover};
 use super::delivery::{FarEnd, Source};
 use super::transfer::Transfer;
 use super::{Exchange, upgrade};
+use crate::drain::{Leave, Turn};
 use crate::withdrawal::Withdrawal;
+use crate::worker::Worker;
 
 /// A plugin that has taken a connection over.
 struct Plugged {
@@ -53,15 +55,22 @@ impl FarEnd for Plugged {
     }
 }
 
-/// Tells the client that the protocol has changed, and carries bytes until one side has closed, or the node is
-/// out whose tunnels end with it.
+/// Tells the client that the protocol has changed, and carries bytes until one side has closed, the node is out
+/// whose tunnels end with it, or the worker ends.
 pub(super) async fn run<S: FarEnd>(
     transfer: &mut Transfer<'_, '_, S>,
     ctx: &mut Context,
+    worker: &Worker,
     withdrawal: Option<&Withdrawal>,
 ) -> Result<(), Fault> {
     open(transfer, ctx);
+    let mut leave = Leave::default();
     poll_fn(|task| {
+        match leave.turn(&worker.drain, || worker.random(), task) {
+            Turn::Stay => {}
+            Turn::Begin => transfer.say_goodbye((worker.random() as u32).to_ne_bytes()),
+            Turn::End => return Poll::Ready(Ok(())),
+        }
         let polled = transfer.poll_tunnel(task);
         match withdrawal {
             Some(withdrawal) if polled.is_pending() && withdrawal.poll(task).is_ready() => {
@@ -101,6 +110,6 @@ impl Exchange<'_, '_> {
         ctx.record.source = AnsweredBy::Gateway;
         let timeouts = &view.snapshot.settings.timeouts;
         let mut far = Plugged { peer, full: false };
-        run(&mut Transfer::handed_over(&mut self.down, &mut far, timeouts), ctx, None).await
+        run(&mut Transfer::handed_over(&mut self.down, &mut far, timeouts), ctx, self.worker, None).await
     }
 }

@@ -4,7 +4,8 @@
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
-use sigma_http::{HeaderId, ResponseHead};
+use sigma_http::websocket::{Follower, GOING_AWAY, Sender, close_frame};
+use sigma_http::{Chunk, HeaderId, ResponseHead};
 use sigma_observe::counters::{Counter, WorkerCounters};
 use sigma_plugin::context::Tls;
 use sigma_wire::Downstream;
@@ -50,10 +51,11 @@ impl<'c> Client<'c> {
     }
 
     /// After a 101: from here on the connection carries plain bytes in both directions. What is
-    /// given back counts a WebSocket until it is dropped; none for other protocols.
-    pub(super) fn upgrade(&mut self) -> Option<OpenSocket<'c>> {
+    /// given back counts a WebSocket until it is dropped; none for other protocols. Boxed, as exchanges of
+    /// other kinds have room for it.
+    pub(super) fn upgrade(&mut self) -> Option<Box<OpenSocket<'c>>> {
         self.down.upgrade();
-        self.agreed.then(|| OpenSocket::new(self.counters, self.opened_by()))
+        self.agreed.then(|| Box::new(OpenSocket::new(self.counters, self.opened_by())))
     }
 
     /// Where it is counted: all that were opened, and those open now.
@@ -89,23 +91,125 @@ fn opens_websocket(head: &ResponseHead) -> bool {
 pub(super) struct OpenSocket<'c> {
     counters: &'c WorkerCounters,
     active: Counter,
+    to_node: Direction,
+    to_client: Direction,
 }
 
 impl<'c> OpenSocket<'c> {
     fn new(counters: &'c WorkerCounters, (opened, active): (Counter, Counter)) -> OpenSocket<'c> {
         counters.add(opened, 1);
         counters.add(active, 1);
-        OpenSocket { counters, active }
+        let [to_node, to_client] = [Sender::Client, Sender::Server].map(Direction::new);
+        OpenSocket { counters, active, to_node, to_client }
     }
 
-    /// Counts bytes from the client.
-    pub(super) fn received(&self, bytes: usize) {
-        self.counters.add(Counter::WebsocketBytesIn, bytes as u64);
+    fn direction(&mut self, sender: Sender) -> &mut Direction {
+        match sender {
+            Sender::Client => &mut self.to_node,
+            Sender::Server => &mut self.to_client,
+        }
     }
 
-    /// Counts bytes for the client.
-    pub(super) fn sent(&self, bytes: usize) {
-        self.counters.add(Counter::WebsocketBytesOut, bytes as u64);
+    /// Takes note of what `sender` has sent; returns what of it goes on.
+    pub(super) fn pass(&mut self, sender: Sender, data: Chunk) -> Chunk {
+        let counter = match sender {
+            Sender::Client => Counter::WebsocketBytesIn,
+            Sender::Server => Counter::WebsocketBytesOut,
+        };
+        self.counters.add(counter, data.len() as u64);
+        self.direction(sender).pass(data)
+    }
+
+    /// Both sides are to hear that the gateway goes away. `mask` is for the node, to which it is a client.
+    pub(super) fn say_goodbye(&mut self, mask: [u8; 4]) {
+        self.to_node.end(Some(mask));
+        self.to_client.end(None);
+    }
+
+    /// The gateway's own close frame, when it may be sent in the direction of `sender`'s frames.
+    pub(super) fn last_word(&mut self, sender: Sender) -> Option<Chunk> {
+        self.direction(sender).last_word()
+    }
+
+    /// Whether the gateway has said good-bye and was answered.
+    pub(super) fn has_taken_leave(&self) -> bool {
+        self.to_node.is_over() && self.to_client.is_over()
+    }
+}
+
+/// The frames of one direction.
+struct Direction {
+    frames: Follower,
+    word: Word,
+}
+
+/// The gateway's own close frame in a direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Word {
+    /// There is none.
+    None,
+    /// It follows the frame that is under way.
+    Waits(Option<[u8; 4]>),
+    /// It is to be sent now.
+    Due(Option<[u8; 4]>),
+    /// The receiver has a close frame, the gateway's or the sender's: nothing may follow it.
+    Said,
+}
+
+impl Direction {
+    fn new(sender: Sender) -> Direction {
+        Direction { frames: Follower::new(sender), word: Word::None }
+    }
+
+    fn end(&mut self, mask: Option<[u8; 4]>) {
+        if self.word == Word::None {
+            self.word = Word::Waits(mask);
+            self.look();
+        }
+    }
+
+    /// A frame has ended here, or none has begun.
+    fn look(&mut self) {
+        if let Word::Waits(mask) = self.word
+            && self.frames.is_between()
+        {
+            self.word = if self.frames.is_closed() { Word::Said } else { Word::Due(mask) };
+        }
+    }
+
+    fn pass(&mut self, mut data: Chunk) -> Chunk {
+        match self.word {
+            Word::None => {
+                self.frames.pass(&data);
+                data
+            }
+            Word::Waits(_) => {
+                let goes_on = data.split_to(self.frames.pass_frame(&data));
+                self.look();
+                // What follows is for nobody, but may be the answer.
+                self.frames.pass(&data);
+                goes_on
+            }
+            Word::Due(_) | Word::Said => {
+                self.frames.pass(&data);
+                Chunk::empty()
+            }
+        }
+    }
+
+    fn last_word(&mut self) -> Option<Chunk> {
+        let Word::Due(mask) = self.word else { return None };
+        self.word = Word::Said;
+        Some(Chunk::copy_of(&close_frame(GOING_AWAY, mask)))
+    }
+
+    /// Whether good-byes were exchanged. Where there are no frames nothing can be said.
+    fn is_over(&self) -> bool {
+        match self.word {
+            Word::None | Word::Due(_) => false,
+            Word::Waits(_) => self.frames.is_lost(),
+            Word::Said => self.frames.is_closed() || self.frames.is_lost(),
+        }
     }
 }
 
@@ -139,9 +243,10 @@ mod tests {
         let counters = WorkerCounters::default();
         let kinds = (Counter::WebsocketsByConnect, Counter::WebsocketsByConnectActive);
         let open = |_| OpenSocket::new(&counters, kinds);
-        let [first, second] = [0, 1].map(open);
-        first.received(3);
-        second.sent(5);
+        let [mut first, mut second] = [0, 1].map(open);
+        let piece = |bytes: usize| Chunk::copy_of(&[0x81; 5][..bytes]);
+        assert_eq!(first.pass(Sender::Client, piece(3)).len(), 3);
+        assert_eq!(second.pass(Sender::Server, piece(5)).len(), 5);
         drop(first);
         let counts = [
             Counter::WebsocketsByConnect,
@@ -150,5 +255,41 @@ mod tests {
             Counter::WebsocketBytesOut,
         ];
         assert_eq!(counts.map(|counter| counters.get(counter)), [2, 1, 3, 5]);
+    }
+
+    /// Pieces of a sender's bytes, and what the receiver gets when the gateway says good-bye after the first.
+    #[track_caller]
+    fn check(sender: Sender, pieces: &[&[u8]], expected: &[u8], over: bool) {
+        let mut direction = Direction::new(sender);
+        let mask = (sender == Sender::Client).then_some([1, 2, 3, 4]);
+        let mut got = Vec::new();
+        for (at, piece) in pieces.iter().enumerate() {
+            got.extend_from_slice(&direction.pass(Chunk::copy_of(piece)));
+            if at == 0 {
+                direction.end(mask);
+            }
+            got.extend_from_slice(&direction.last_word().unwrap_or_default());
+        }
+        assert_eq!(got, expected, "{pieces:x?}");
+        assert_eq!(direction.is_over(), over, "{pieces:x?}");
+    }
+
+    #[test]
+    fn the_last_word_stands_between_frames() {
+        use Sender::{Client, Server};
+        const BYE: &[u8] = &[0x88, 2, 3, 0xe9];
+        // After a frame; within one, whose rest goes first; behind a piece that has more than the rest.
+        check(Server, &[b"\x81\x02hi"], &[b"\x81\x02hi", BYE].concat(), false);
+        check(Server, &[b"\x81\x02h", b"i"], &[b"\x81\x02hi", BYE].concat(), false);
+        check(Server, &[b"\x81", b"\x02hi\x81\x02no"], &[b"\x81\x02hi", BYE].concat(), false);
+        // The answer counts wherever it stands, and is for nobody.
+        check(Server, &[b"\x81\x02h", b"i\x81\x02no\x88", b"\0"], &[b"\x81\x02hi", BYE].concat(), true);
+        let masked = [0x88, 0x82, 1, 2, 3, 4, 3 ^ 1, 0xe9 ^ 2];
+        check(Client, &[b"", b"\x88\x80abcd"], &masked, true);
+        // One close frame is enough.
+        check(Server, &[b"\x88\x00"], b"\x88\x00", true);
+        check(Server, &[b"\x88\x02\x03", b"\xe8", b"more"], b"\x88\x02\x03\xe8", true);
+        // Where there are no frames nothing is said, and nothing is kept from the receiver.
+        check(Server, &[b"garbage", b" of any kind"], b"garbage of any kind", true);
     }
 }

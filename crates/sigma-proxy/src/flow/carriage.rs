@@ -17,6 +17,7 @@ use sigma_upstream::overload::gate::Permit;
 use super::relay::{Broken, Relay};
 use super::{End, Flow, ms_since, now};
 use crate::attempts::{Attempts, Choice, Decision, Failure, Picked};
+use crate::drain::{Leave, Turn};
 use crate::snapshot::Upstream;
 use crate::target::{self, Demands};
 use crate::withdrawal::Withdrawal;
@@ -127,7 +128,8 @@ impl Flow<'_> {
         reached
     }
 
-    /// Moves bytes until both sides have ended, or one is broken, silent for too long, or withdrawn.
+    /// Moves bytes until both sides have ended, or one is broken, silent for too long, or withdrawn, or the worker
+    /// ends.
     async fn relay(
         &mut self,
         down: Stream,
@@ -140,7 +142,14 @@ impl Flow<'_> {
         idle.set(idle_ms);
         let mut moved = relay.moved();
         let worker = self.worker;
+        let mut leave = Leave::default();
         let ended = poll_fn(|cx| {
+            match leave.turn(&worker.drain, || worker.random(), cx) {
+                Turn::Stay => {}
+                Turn::Begin => relay.say_goodbye(),
+                Turn::End if relay.end(cx) => return Poll::Ready(Ok(())),
+                Turn::End => return Poll::Ready(Err(Stopped::Stopping)),
+            }
             let polled = relay.poll(cx);
             let now = relay.moved();
             if now != moved {
@@ -181,6 +190,7 @@ enum Stopped {
     Broken(Broken),
     Idle,
     Withdrawn,
+    Stopping,
 }
 
 impl Stopped {
@@ -192,6 +202,7 @@ impl Stopped {
             }
             Stopped::Idle => (FaultKind::ResponseTimeout, "nothing was sent for too long"),
             Stopped::Withdrawn => (FaultKind::NodeWithdrawn, "the node went out, and sessions end with it"),
+            Stopped::Stopping => (FaultKind::Stopping, "the gateway stops amid the session"),
         };
         Fault::new(kind, reason)
     }

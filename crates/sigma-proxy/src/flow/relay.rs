@@ -31,6 +31,8 @@ struct Way {
     /// Read and not yet written.
     chunk: Chunk,
     ended: bool,
+    /// It ends when there is nothing to move.
+    leaving: bool,
     /// The end was passed on.
     closed: bool,
     /// Bytes that were written.
@@ -56,6 +58,17 @@ impl Relay {
             (Poll::Ready(()), Poll::Ready(())) => Poll::Ready(Ok(())),
             _ => Poll::Pending,
         }
+    }
+
+    /// The gateway ends the session. The node is told first: what it has still to say reaches the client.
+    pub(super) fn say_goodbye(&mut self) {
+        self.to_up.leaving = true;
+    }
+
+    /// Ends the session between two pieces of the node's bytes; false if it does not come to that.
+    pub(super) fn end(&mut self, cx: &mut Context<'_>) -> bool {
+        self.to_down.leaving = true;
+        matches!(self.poll(cx), Poll::Ready(Ok(())))
     }
 
     /// Ends both sides as broken.
@@ -99,6 +112,8 @@ impl Way {
             self.chunk = Chunk::empty();
             match from.poll_fill(cx, &mut self.chunk) {
                 Poll::Ready(n) => self.ended = n? == 0,
+                // Who sends more nevertheless is told by the kernel that nobody has read it.
+                Poll::Pending if self.leaving => self.ended = true,
                 Poll::Pending => {
                     // Whether it has left or not, there is nothing to do but to wait.
                     self.closed = matches!(to.poll_flush(cx), Poll::Ready(Err(_)));

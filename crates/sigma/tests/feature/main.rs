@@ -14,6 +14,7 @@ mod client_ocsp;
 mod directories;
 mod discovery;
 mod docs;
+mod drain;
 mod go;
 mod h2;
 mod h2_grpc;

@@ -17,9 +17,9 @@ use crate::h2::{accept_of, connect_at, noise, push, request};
 use crate::tls::{Authority, config, to_origin};
 use crate::{PATIENCE, SIGMA, catch_all, in_front_of, nodes};
 
-const TEXT: u8 = 0x81;
-const BINARY: u8 = 0x82;
-const CLOSE: u8 = 0x88;
+pub(crate) const TEXT: u8 = 0x81;
+pub(crate) const BINARY: u8 = 0x82;
+pub(crate) const CLOSE: u8 = 0x88;
 const PING: u8 = 0x89;
 const PONG: u8 = 0x8a;
 
@@ -27,7 +27,7 @@ const PONG: u8 = 0x8a;
 const KEPT_BYTES: usize = 1024;
 
 /// A frame with `first` as its first byte; a client's is masked.
-fn frame(first: u8, payload: &[u8], mask: Option<[u8; 4]>) -> Vec<u8> {
+pub(crate) fn frame(first: u8, payload: &[u8], mask: Option<[u8; 4]>) -> Vec<u8> {
     let masked = if mask.is_some() { 0x80 } else { 0 };
     let mut out = vec![first];
     match payload.len() {
@@ -47,17 +47,19 @@ fn frame(first: u8, payload: &[u8], mask: Option<[u8; 4]>) -> Vec<u8> {
 }
 
 /// A client's frame.
-fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
     frame(first, payload, Some([0x12, 0x34, 0x56, 0x78]))
 }
 
 /// First byte and payload of a close frame.
-fn close(code: u16, reason: &str) -> (u8, Vec<u8>) {
+pub(crate) fn close(code: u16, reason: &str) -> (u8, Vec<u8>) {
     (CLOSE, [&code.to_be_bytes()[..], reason.as_bytes()].concat())
 }
 
 /// Reads a frame: its bytes as they came, its first byte, and its payload without the mask.
-fn read_frame<E>(mut read: impl FnMut(usize) -> Result<Vec<u8>, E>) -> Result<(Vec<u8>, u8, Vec<u8>), E> {
+pub(crate) fn read_frame<E>(
+    mut read: impl FnMut(usize) -> Result<Vec<u8>, E>,
+) -> Result<(Vec<u8>, u8, Vec<u8>), E> {
     let mut raw = read(2)?;
     let extended = match raw[1] & 0x7f {
         126 => 2,
@@ -136,21 +138,21 @@ fn talk(mut peer: Peer, seen: &Mutex<Vec<Vec<u8>>>) {
 
 /// How a client opens its WebSocket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
+pub(crate) enum By {
     Upgrade,
     Connect,
 }
 
-const WAYS: [By; 2] = [By::Upgrade, By::Connect];
+pub(crate) const WAYS: [By; 2] = [By::Upgrade, By::Connect];
 
 /// A client's end of a WebSocket.
-enum Socket {
+pub(crate) enum Socket {
     Connection(Peer),
     Stream(Box<Stream>),
 }
 
 /// A stream and the runtime that its connection goes on in, whatever the test waits for.
-struct Stream {
+pub(crate) struct Stream {
     runtime: Runtime,
     out: SendStream<Bytes>,
     input: RecvStream,
@@ -198,7 +200,7 @@ async fn patiently<T>(work: impl Future<Output = T>) -> T {
 }
 
 impl Socket {
-    fn open(gateway: &Gateway, by: By) -> Socket {
+    pub(crate) fn open(gateway: &Gateway, by: By) -> Socket {
         Socket::open_at(gateway.address().port().unwrap(), by)
     }
 
@@ -215,7 +217,7 @@ impl Socket {
         Socket::Connection(peer)
     }
 
-    fn send(&mut self, bytes: Vec<u8>) {
+    pub(crate) fn send(&mut self, bytes: Vec<u8>) {
         match self {
             Socket::Connection(peer) => peer.send(bytes).unwrap(),
             Socket::Stream(stream) => {
@@ -225,7 +227,7 @@ impl Socket {
         }
     }
 
-    fn read(&mut self, n: usize) -> Result<Vec<u8>, String> {
+    pub(crate) fn read(&mut self, n: usize) -> Result<Vec<u8>, String> {
         match self {
             Socket::Connection(peer) => peer.read_exactly(n).map_err(|error| format!("{error:#}")),
             Socket::Stream(stream) => match stream.fill(n)? {
@@ -239,20 +241,20 @@ impl Socket {
     }
 
     /// The next frame: its first byte and payload. No frame of a server is masked.
-    fn frame(&mut self) -> (u8, Vec<u8>) {
+    pub(crate) fn frame(&mut self) -> (u8, Vec<u8>) {
         let (raw, first, payload) = read_frame(|n| self.read(n)).unwrap();
         assert_eq!(raw[1] & 0x80, 0);
         (first, payload)
     }
 
     /// Sends a frame and reads the one that answers it.
-    fn ask(&mut self, first: u8, payload: &[u8]) -> (u8, Vec<u8>) {
+    pub(crate) fn ask(&mut self, first: u8, payload: &[u8]) -> (u8, Vec<u8>) {
         self.send(masked(first, payload));
         self.frame()
     }
 
     /// Waits for the end; an error where it is none that the other side said.
-    fn end(&mut self) -> Result<(), String> {
+    pub(crate) fn end(&mut self) -> Result<(), String> {
         match self {
             Socket::Connection(peer) => peer.expect_closed().map_err(|error| format!("{error:#}")),
             Socket::Stream(stream) => match stream.fill(1)? {
@@ -503,23 +505,6 @@ fn websockets_are_counted_while_they_are_open() {
     drop(sockets);
     check([2, 0], [1, 0], [received, returned]);
     assert!(until(PATIENCE, || *node.over.lock().unwrap() == 3), "the nodes are not told");
-}
-
-#[test]
-fn a_stop_gives_websockets_the_time_to_drain() {
-    let node = Node::start("a");
-    for by in WAYS {
-        let mut gateway = in_front_of(&node.origin, "timeouts: { drain_ms: 2000 }\n");
-        let mut socket = Socket::open(&gateway, by);
-        let began = Instant::now();
-        gateway.terminate().unwrap();
-        let refuses = || sigma_testkit::Socket::connect(&gateway.address(), PATIENCE).is_err();
-        assert!(until(PATIENCE, refuses), "{by:?}");
-        assert_eq!(socket.ask(TEXT, b"still here"), (TEXT, b"still here".to_vec()), "{by:?}");
-        assert!(gateway.wait(PATIENCE).unwrap().success(), "{by:?}");
-        assert!(began.elapsed() >= Duration::from_millis(1900), "{by:?}: {:?}", began.elapsed());
-        let _ = socket.end();
-    }
 }
 
 /// A reset of the node is no orderly end, and must not look like one.

@@ -1,0 +1,138 @@
+//! The end of a worker, as its connections see it: those that idle go at once, an exchange may finish, what may
+//! last for days leaves at a time of its own, and what is open at the deadline is ended.
+
+use std::cell::Cell;
+use std::task::{Context, Poll};
+
+use sigma_config::settings::Timeouts;
+use sigma_http::{Fault, FaultKind};
+use sigma_net::Deadline;
+
+/// How far a worker has come with its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Phase {
+    #[default]
+    Serving,
+    Draining,
+    Over,
+}
+
+/// The times of an end, as they were set when it began.
+#[derive(Debug, Clone, Copy, Default)]
+struct Times {
+    drain_ms: u32,
+    spread_percent: u8,
+    goodbye_ms: u32,
+}
+
+/// The end of one worker.
+#[derive(Debug, Default)]
+pub(crate) struct Drain {
+    phase: Cell<Phase>,
+    times: Cell<Times>,
+}
+
+impl Drain {
+    pub(crate) fn begin(&self, timeouts: &Timeouts) {
+        let Timeouts { drain_ms, drain_spread_percent, goodbye_ms, .. } = *timeouts;
+        self.times.set(Times { drain_ms, spread_percent: drain_spread_percent, goodbye_ms });
+        self.phase.set(Phase::Draining);
+    }
+
+    pub(crate) fn end(&self) {
+        self.phase.set(Phase::Over);
+    }
+
+    pub(crate) fn has_begun(&self) -> bool {
+        self.phase.get() != Phase::Serving
+    }
+
+    /// Ready when the time of exchanges is over. Whoever waits here waits with a [`Deadline`], too, by which it
+    /// is told to look.
+    pub(crate) fn poll_over(&self) -> Poll<Result<(), Fault>> {
+        match self.phase.get() {
+            Phase::Over => Poll::Ready(Err(Fault::new(FaultKind::Stopping, "the gateway stops"))),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+/// The leave that one long-lived session takes when its worker drains.
+#[derive(Debug, Default)]
+pub(crate) struct Leave {
+    /// The session's turn, and then the end of its good-byes; none before the worker drains.
+    deadline: Option<Deadline>,
+    has_begun: bool,
+}
+
+/// What a session is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    Stay,
+    /// To say good-bye, which it is told once.
+    Begin,
+    /// To end, whether its peers have answered or not.
+    End,
+}
+
+impl Leave {
+    /// What the session is to do now; `random` is for the time of its turn. It has to wait with a [`Deadline`] of
+    /// its own as long as it stays.
+    pub(crate) fn turn(
+        &mut self,
+        drain: &Drain,
+        random: impl FnOnce() -> u64,
+        task: &mut Context<'_>,
+    ) -> Turn {
+        let deadline = match &self.deadline {
+            Some(deadline) => deadline,
+            None if !drain.has_begun() => return Turn::Stay,
+            None => {
+                let deadline = self.deadline.insert(Deadline::new());
+                deadline.set(drain.times.get().leaves_after_ms(random()));
+                deadline
+            }
+        };
+        if deadline.poll_expired(task).is_pending() {
+            return Turn::Stay;
+        }
+        if std::mem::replace(&mut self.has_begun, true) {
+            return Turn::End;
+        }
+        deadline.set(drain.times.get().goodbye_ms.into());
+        // So that its end is told.
+        let _ = deadline.poll_expired(task);
+        Turn::Begin
+    }
+}
+
+impl Times {
+    /// When after the begin of a drain one session leaves, by `random`.
+    fn leaves_after_ms(self, random: u64) -> u64 {
+        let last = u64::from(self.drain_ms.saturating_sub(self.goodbye_ms));
+        let part = last * u64::from(self.spread_percent) / 100;
+        last - random % (part + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_leave_in_a_part_of_the_time() {
+        let check = |drain_ms: u32, goodbye_ms: u32, spread_percent: u8, (first, last): (u64, u64)| {
+            let times = Times { drain_ms, goodbye_ms, spread_percent };
+            let at: Vec<u64> = (0..=last - first).map(|n| times.leaves_after_ms(n)).collect();
+            assert_eq!(at.iter().min(), Some(&first), "{times:?}");
+            assert_eq!(at.iter().max(), Some(&last), "{times:?}");
+            assert!(times.leaves_after_ms(u64::MAX) <= last, "{times:?}");
+        };
+        check(30_000, 1_000, 50, (14_500, 29_000));
+        check(30_000, 1_000, 100, (0, 29_000));
+        check(30_000, 1_000, 0, (29_000, 29_000));
+        // There is no time for more than the good-byes.
+        check(500, 1_000, 50, (0, 0));
+        check(0, 0, 50, (0, 0));
+    }
+}
