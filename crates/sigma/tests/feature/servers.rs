@@ -3,6 +3,7 @@
 
 mod cas;
 mod keycloak;
+mod keycloak_saml;
 mod knot;
 mod opa;
 

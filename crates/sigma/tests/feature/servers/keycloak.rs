@@ -3,6 +3,7 @@
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Value, json};
 use sigma_testkit::{Address, Gateway, Message, Origin, free_port, until};
@@ -28,8 +29,8 @@ fn public_key() -> Value {
 /// The first start of a version builds it, on a machine that may be busy.
 const START: std::time::Duration = std::time::Duration::from_secs(420);
 
-struct Keycloak {
-    port: u16,
+pub(super) struct Keycloak {
+    pub(super) port: u16,
     process: Child,
     _dir: tempfile::TempDir,
 }
@@ -38,7 +39,15 @@ impl Keycloak {
     /// One with a realm `shop`, the users `jack` and `jill`, and a client for each way to use it: `shop`, `vault`,
     /// and `guard`, whose orders are jack's.
     fn start() -> Keycloak {
+        Keycloak::start_with(Vec::new())
+    }
+
+    /// The same, with more clients.
+    pub(super) fn start_with(clients: Vec<Value>) -> Keycloak {
         let folder = built("keycloak", &format!("keycloak-{VERSION}"), |_, draft| fetch(draft));
+        // The first start of a version writes into its folder.
+        static STARTING: Mutex<()> = Mutex::new(());
+        let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         let (port, management) = (free_port(), free_port());
         let dir = tempfile::tempdir().unwrap();
         let log = std::fs::File::create(dir.path().join("log")).unwrap();
@@ -56,11 +65,11 @@ impl Keycloak {
         let is_there =
             || try_ask(port, "GET /realms/master", "", "").is_some_and(|answer| answer.status() == 200);
         assert!(until(START, is_there), "Keycloak does not start");
-        keycloak.set_up();
+        keycloak.set_up(clients);
         keycloak
     }
 
-    fn set_up(&self) {
+    fn set_up(&self, more: Vec<Value>) {
         let form = "grant_type=password&client_id=admin-cli&username=admin&password=admin";
         let answer = self.post("/realms/master/protocol/openid-connect/token", form);
         let token = answer.json().unwrap()["access_token"].as_str().unwrap().to_owned();
@@ -102,7 +111,7 @@ impl Keycloak {
                 "credentials": [{"type": "password", "value": format!("{name}s-password"), "temporary": false}],
             })
         };
-        let clients = [client, vault, guard];
+        let clients = [vec![client, vault, guard], more].concat();
         let realm = json!({"realm": "shop", "enabled": true, "clients": clients, "users": [user("jack"), user("jill")]});
         let fields = format!("Authorization: Bearer {token}\r\nContent-Type: application/json\r\n");
         let answer = ask(self.port, "POST /admin/realms", &fields, &realm.to_string());
@@ -112,6 +121,29 @@ impl Keycloak {
     fn post(&self, target: &str, form: &str) -> Message {
         let fields = "Content-Type: application/x-www-form-urlencoded\r\n";
         ask(self.port, &format!("POST {target}"), fields, form)
+    }
+
+    /// What is asked for at a URL that a browser is sent to.
+    pub(super) fn target(&self, location: &str) -> String {
+        location.strip_prefix(&format!("http://127.0.0.1:{}", self.port)).unwrap().to_owned()
+    }
+
+    /// Logs a user in who was sent here; what they are answered.
+    pub(super) fn log_in(&self, location: &str, user: &str, cookies: &mut Cookies) -> Message {
+        let mut page = ask(self.port, &format!("GET {}", self.target(location)), "", "");
+        cookies.take(&page);
+        // What was left before it shows at a place of its own.
+        if page.status() == 302 {
+            let location = self.target(page.head.get("location").unwrap());
+            page = ask(self.port, &format!("GET {location}"), &cookies.field(), "");
+            cookies.take(&page);
+        }
+        let text = page.text();
+        let action = text.split("action=\"").nth(1).unwrap_or_else(|| panic!("no form: {text}"));
+        let action = self.target(&action.split('"').next().unwrap().replace("&amp;", "&"));
+        let fields = format!("Content-Type: application/x-www-form-urlencoded\r\n{}", cookies.field());
+        let form = format!("username={user}&password={user}s-password&credentialId=");
+        ask(self.port, &format!("POST {action}"), &fields, &form)
     }
 
     fn issuer(&self) -> String {
@@ -269,27 +301,7 @@ fn user(keycloak: &Keycloak, gateway: &Gateway, host: &str) {
     let (mut own, mut there) = (Cookies::default(), Cookies::default());
     let sent = shop("/orders?a=1", &mut own);
     assert_eq!(sent.status(), 302, "{}", gateway.stderr());
-    let to = |location: &str| {
-        location.strip_prefix(&format!("http://127.0.0.1:{}", keycloak.port)).unwrap().to_owned()
-    };
-    let mut page = ask(keycloak.port, &format!("GET {}", to(sent.head.get("location").unwrap())), "", "");
-    there.take(&page);
-    // What was left before it shows at a place of its own.
-    if page.status() == 302 {
-        let location = to(page.head.get("location").unwrap());
-        page = ask(keycloak.port, &format!("GET {location}"), &there.field(), "");
-        there.take(&page);
-    }
-    let text = page.text();
-    let action = text.split("action=\"").nth(1).unwrap_or_else(|| panic!("no form: {text}"));
-    let action = action.split('"').next().unwrap().replace("&amp;", "&");
-    let fields = format!("Content-Type: application/x-www-form-urlencoded\r\n{}", there.field());
-    let agreed = ask(
-        keycloak.port,
-        &format!("POST {}", to(&action)),
-        &fields,
-        "username=jack&password=jacks-password&credentialId=",
-    );
+    let agreed = keycloak.log_in(sent.head.get("location").unwrap(), "jack", &mut there);
     assert_eq!(agreed.status(), 302, "{}", agreed.text());
     let back =
         agreed.head.get("location").unwrap().strip_prefix(&format!("http://{host}")).unwrap().to_owned();
@@ -308,7 +320,7 @@ fn user(keycloak: &Keycloak, gateway: &Gateway, host: &str) {
     // The same callback once more.
     assert_eq!(shop(&back, &mut own).status(), 500);
     let farewell = shop("/logout", &mut own);
-    let location = to(farewell.head.get("location").unwrap());
+    let location = keycloak.target(farewell.head.get("location").unwrap());
     assert!(location.starts_with("/realms/shop/protocol/openid-connect/logout?id_token_hint="), "{location}");
     let gone = ask(keycloak.port, &format!("GET {location}"), &there.field(), "");
     assert_eq!((gone.status(), gone.head.get("location")), (302, Some(&*format!("http://{host}/bye"))));
@@ -338,7 +350,7 @@ fn permissions(keycloak: &Keycloak, gateway: &Gateway) {
     }
 }
 
-fn port(gateway: &Gateway) -> u16 {
+pub(super) fn port(gateway: &Gateway) -> u16 {
     let Address::Tcp(listening) = gateway.address() else { panic!("the gateway listens on TCP") };
     listening.port()
 }
