@@ -20,6 +20,7 @@ use sigma_http::Chunk;
 use crate::chain::in_order;
 use crate::context::Client;
 use crate::descriptor::{Check, parsed};
+use crate::traffic::Traffic;
 use crate::variables::{address, number, of_process, owned, seconds, text};
 use crate::{Build, Configuration, Entry, Env};
 
@@ -149,6 +150,8 @@ pub struct Session {
     pub client: Client,
     /// What carries it.
     pub transport: Transport,
+    /// The listener that it came through, with what passes there.
+    pub traffic: Arc<Traffic>,
     /// The route that serves it.
     pub route: Arc<FlowFacts>,
     /// The client's first message of TLS, if the listener reads it.

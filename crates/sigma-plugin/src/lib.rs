@@ -23,6 +23,7 @@
 //! | [`docs`] | what is written of a plugin for people |
 //! | [`address`] | addresses as text |
 //! | [`facts`] | what the control plane tells plugins of the gateway |
+//! | [`traffic`] | sessions by listener, while they are open |
 
 pub mod address;
 pub mod body;
@@ -47,6 +48,7 @@ pub mod record;
 pub mod roster;
 pub mod step;
 pub mod takeover;
+pub mod traffic;
 pub mod variables;
 
 pub use body::{BodyFilter, Frames, Pieces, Transform};

@@ -73,6 +73,10 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugin/src/facts.rs",
                 "held while a pointer is copied, for the pages of operators",
             ),
+            (
+                "crates/sigma-plugin/src/traffic.rs",
+                "taken for the first session of a listener on a worker; the page copies pointers under it",
+            ),
             ("crates/sigma-plugins/src/auth/openid_connect/questions.rs", "on the control thread"),
             ("crates/sigma-plugins/src/auth/tokens/fetched.rs", "on the control thread"),
             (

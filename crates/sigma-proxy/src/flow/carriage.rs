@@ -141,7 +141,7 @@ impl Flow<'_> {
         let idle = Deadline::new();
         idle.set(idle_ms);
         let mut moved = relay.moved();
-        let worker = self.worker;
+        let (worker, traffic) = (self.worker, &self.session.traffic);
         let mut leave = Leave::default();
         let ended = poll_fn(|cx| {
             match leave.turn(&worker.drain, || worker.random(), cx) {
@@ -153,8 +153,10 @@ impl Flow<'_> {
             let polled = relay.poll(cx);
             let now = relay.moved();
             if now != moved {
-                worker.counters.add(Counter::StreamBytesIn, now.0 - moved.0);
-                worker.counters.add(Counter::StreamBytesOut, now.1 - moved.1);
+                let (from_client, to_client) = (now.0 - moved.0, now.1 - moved.1);
+                worker.counters.add(Counter::StreamBytesIn, from_client);
+                worker.counters.add(Counter::StreamBytesOut, to_client);
+                traffic.pass(from_client, to_client);
                 moved = now;
                 idle.set(idle_ms);
             }

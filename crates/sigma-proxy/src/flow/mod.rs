@@ -19,6 +19,7 @@ use std::time::Instant;
 use sigma_http::Fault;
 use sigma_net::Stream;
 use sigma_observe::counters::Counter;
+use sigma_plugin::traffic::Traffic;
 use sigma_plugin::{Entry, FlowPlugin, Session};
 
 use crate::connection::Origin;
@@ -56,9 +57,11 @@ impl From<Fault> for End {
 pub(crate) async fn serve(entered: Entered, stream: Stream, origin: Origin, listener: Arc<ListenerOptions>) {
     let worker = &*entered.0;
     worker.counters.add(Counter::StreamSessions, 1);
-    let _active = Active::begin(worker);
-    let mut flow =
-        Flow { worker, session: Session::default(), began: Instant::now(), plugins: Vec::new(), origin };
+    let traffic = Traffic::of(&worker.node, &worker.local, &listener.place.to_string());
+    let _active = Active::begin(worker, Arc::clone(&traffic));
+    let mut session = Session::default();
+    session.traffic = traffic;
+    let mut flow = Flow { worker, session, began: Instant::now(), plugins: Vec::new(), origin };
     let outcome = flow.run(stream, listener).await;
     flow.finish(outcome);
 }
@@ -86,18 +89,23 @@ fn ms_since(then: Instant) -> f64 {
 }
 
 /// Counts a session that is open, however it ends.
-struct Active<'w>(&'w Worker);
+struct Active<'w> {
+    worker: &'w Worker,
+    traffic: Arc<Traffic>,
+}
 
 impl<'w> Active<'w> {
-    fn begin(worker: &'w Worker) -> Active<'w> {
+    fn begin(worker: &'w Worker, traffic: Arc<Traffic>) -> Active<'w> {
         worker.counters.add(Counter::StreamSessionsActive, 1);
-        Active(worker)
+        traffic.enter();
+        Active { worker, traffic }
     }
 }
 
 impl Drop for Active<'_> {
     fn drop(&mut self) {
-        self.0.counters.lower(Counter::StreamSessionsActive, 1);
+        self.worker.counters.lower(Counter::StreamSessionsActive, 1);
+        self.traffic.leave();
     }
 }
 

@@ -1,9 +1,9 @@
 //! The labels of a request: as a key under which its series are found, and as text.
 
 use sigma_config::expr::{VarName, VarValue, Variables};
-use sigma_plugin::Context;
 use sigma_plugin::address::{IpText, NodeAddr};
 use sigma_plugin::record::Source;
+use sigma_plugin::{Context, Session};
 
 use super::settings::{Disabled, Label, Metric, Settings};
 
@@ -118,6 +118,19 @@ const VALUE_BYTES: usize = 256;
 fn valid_start(bytes: &[u8]) -> &str {
     let bytes = &bytes[..bytes.len().min(VALUE_BYTES)];
     bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid())
+}
+
+/// The labels of both metrics of a session: those of its route, and those of what came of it.
+pub(super) fn of_session(session: &Session, prefer_name: bool) -> (String, String) {
+    let facts = &session.route;
+    let name = facts.name.as_deref().filter(|_| prefer_name);
+    let node = session.course.nodes.last().map_or("", |node| &*node.addr);
+    let (mut route, mut status) = (String::new(), String::with_capacity(64));
+    write_label(&mut route, "route", name.unwrap_or(&facts.id));
+    write_label(&mut status, "code", &session.course.status.to_string());
+    write_label(&mut status, "listen_addr", session.traffic.listener());
+    write_label(&mut status, "node", node);
+    (route, status)
 }
 
 /// Appends `name="value"`, after a comma if something is before it.

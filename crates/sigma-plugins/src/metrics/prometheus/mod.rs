@@ -1,4 +1,4 @@
-//! `prometheus`: requests counted by route, and the page that a Prometheus server scrapes.
+//! `prometheus`: requests and sessions counted by route, and the page that a Prometheus server scrapes.
 
 mod gzip;
 mod labels;
@@ -19,8 +19,8 @@ use sigma_http::{BodyLength, Method};
 use sigma_plugin::context::RouteFacts;
 use sigma_plugin::descriptor::Endpoint;
 use sigma_plugin::{
-    Build, Configuration, Context, Descriptor, Env, Node, Phase, PhaseSet, Plugin, Reply, RunPolicy, Step,
-    StreamBody,
+    Build, Configuration, Context, Descriptor, Env, Flow, FlowPlugin, Node, Phase, PhaseSet, Plugin, Reply,
+    RunPolicy, Session, Step, StreamBody,
 };
 
 use labels::Labels;
@@ -50,6 +50,7 @@ pub(crate) static PROMETHEUS: Descriptor = Descriptor {
         answer,
     }],
     build: |build| Ok(Arc::new(Prometheus::new(build)?)),
+    flow: Some(Flow::of::<Config>(|build| Ok(Arc::new(Prometheus::new(build)?)))),
     attributes: Some(schema_of::<Attributes>),
     ..Descriptor::of::<Config>()
 };
@@ -157,6 +158,13 @@ impl Plugin for Prometheus {
         };
         let table = env.local.part(|| Table::new(&self.registry));
         table.count(&labels, self.disabled, ctx, &sample);
+    }
+}
+
+impl FlowPlugin for Prometheus {
+    fn log(&self, session: &Session, env: &Env<'_>) {
+        let (route, status) = labels::of_session(session, self.prefer_name);
+        env.local.part(|| Table::new(&self.registry)).count_session(route, status);
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use sigma_plugin::Node;
 use sigma_plugin::facts::{Facts, FactsBoard};
+use sigma_plugin::traffic::{ListenerTraffic, TrafficBoard};
 
 use super::labels::write_label;
 use super::series::{Bandwidth, Cell, Histogram, Latency, Registry, Series, SeriesList, WorkerSeries};
@@ -60,6 +61,28 @@ fn all(registry: &Arc<Registry>, node: &Arc<Node>) -> Vec<Box<dyn Section>> {
         Box::new(rest),
         Box::new(Rows {
             heading: [
+                "stream_status",
+                "counter",
+                "Sessions of stream routes that are over, by what came of them",
+            ],
+            series: joint(registry, 0, |worker| &worker.session_status),
+            at: 0,
+            types: &[""],
+            write: |page, _, same| write_count(page, "stream_status", same),
+        }),
+        Box::new(Rows {
+            heading: [
+                "stream_connection_total",
+                "counter",
+                "Total number of connections handled per Stream Route in APISIX",
+            ],
+            series: joint(registry, 0, |worker| &worker.sessions),
+            at: 0,
+            types: &[""],
+            write: |page, _, same| write_count(page, "stream_connection_total", same),
+        }),
+        Box::new(Rows {
+            heading: [
                 "http_latency",
                 "histogram",
                 "HTTP request latency in milliseconds per service in APISIX",
@@ -81,7 +104,7 @@ fn all(registry: &Arc<Registry>, node: &Arc<Node>) -> Vec<Box<dyn Section>> {
             series: status,
             at: 0,
             types: &[""],
-            write: write_status,
+            write: |page, _, same| write_count(page, "http_status", same),
         }),
     ]
 }
@@ -165,7 +188,16 @@ fn merged<N>(
     metric: Metric,
     list: impl Fn(&WorkerSeries) -> &SeriesList<N>,
 ) -> Vec<Arc<Series<N>>> {
-    let (now_ms, expire_ms) = (registry.now_ms(), registry.settings.expire_ms[metric as usize]);
+    joint(registry, registry.settings.expire_ms[metric as usize], list)
+}
+
+/// The same for series that are forgotten after so many milliseconds without news; 0 for never.
+fn joint<N>(
+    registry: &Registry,
+    expire_ms: u64,
+    list: impl Fn(&WorkerSeries) -> &SeriesList<N>,
+) -> Vec<Arc<Series<N>>> {
+    let now_ms = registry.now_ms();
     let workers = registry.workers();
     let mut all: Vec<_> = workers.iter().flat_map(|worker| list(worker).current(now_ms, expire_ms)).collect();
     if workers.len() > 1 {
@@ -206,9 +238,9 @@ impl<N: Send + Sync> Section for Rows<N> {
     }
 }
 
-fn write_status(page: &mut Page, _: &str, same: &[Arc<Series<Cell>>]) {
+fn write_count(page: &mut Page, name: &str, same: &[Arc<Series<Cell>>]) {
     let count: u64 = same.iter().map(|series| series.numbers.get()).sum();
-    page.line("http_status", &same[0].labels, count);
+    page.line(name, &same[0].labels, count);
 }
 
 fn write_bandwidth(page: &mut Page, kind: &str, same: &[Arc<Series<Bandwidth>>]) {
@@ -269,6 +301,7 @@ impl Section for Rest {
     fn write(&mut self, page: &mut Page) -> bool {
         let facts = self.node.part(FactsBoard::default).read();
         gateway(page, &self.registry, &self.node, &facts);
+        streams(page, &self.node.part(TrafficBoard::default).read());
         upstreams(page, &facts);
         measures(page, &facts);
         buffered(page, self.node.part(Batches::default).buffered());
@@ -361,6 +394,33 @@ fn websockets(page: &mut Page, facts: &Facts) {
     page.begin(name, "counter", "Bytes that passed in WebSockets");
     for (kind, bytes) in [("egress", facts.websocket_bytes_out), ("ingress", facts.websocket_bytes_in)] {
         page.line(name, &joined(&[("type", kind)]), bytes);
+    }
+}
+
+/// Sessions of stream routes while they are open. What is read on one side is counted when it was written on
+/// the other.
+fn streams(page: &mut Page, listeners: &[ListenerTraffic]) {
+    if listeners.is_empty() {
+        return;
+    }
+    let name = "stream_active_connections";
+    page.begin(name, "gauge", "Sessions open now, by listener");
+    for traffic in listeners {
+        page.line(name, &joined(&[("listen_addr", &traffic.listener)]), traffic.active);
+    }
+    let name = "stream_bandwidth";
+    page.begin(name, "counter", "Bytes that passed in sessions, by listener, direction and side");
+    for traffic in listeners {
+        let (from_clients, to_clients) = (traffic.from_clients, traffic.to_clients);
+        for (kind, side, bytes) in [
+            ("egress", "downstream", to_clients),
+            ("egress", "upstream", from_clients),
+            ("ingress", "downstream", from_clients),
+            ("ingress", "upstream", to_clients),
+        ] {
+            let labels = [("listen_addr", &*traffic.listener), ("type", kind), ("side", side)];
+            page.line(name, &joined(&labels), bytes);
+        }
     }
 }
 

@@ -143,6 +143,10 @@ pub(super) struct WorkerSeries {
     pub(super) status: SeriesList<Cell>,
     pub(super) latency: SeriesList<Latency>,
     pub(super) bandwidth: SeriesList<Bandwidth>,
+    /// Sessions by route.
+    pub(super) sessions: SeriesList<Cell>,
+    /// Sessions by what came of them.
+    pub(super) session_status: SeriesList<Cell>,
 }
 
 /// All series; a part of the node. They outlive configurations, as counters must.
@@ -150,7 +154,7 @@ pub(super) struct WorkerSeries {
 pub(super) struct Registry {
     pub(super) settings: Settings,
     workers: Mutex<Vec<Arc<WorkerSeries>>>,
-    /// Requests that found no room for a series.
+    /// Requests and sessions that found no room for a series.
     pub(super) errors: AtomicU64,
     started: Instant,
 }
@@ -216,6 +220,8 @@ struct Known {
     status: HashMap<Arc<str>, Arc<Series<Cell>>>,
     latency: HashMap<Arc<str>, Arc<Series<Latency>>>,
     bandwidth: HashMap<Arc<str>, Arc<Series<Bandwidth>>>,
+    sessions: HashMap<Arc<str>, Arc<Series<Cell>>>,
+    session_status: HashMap<Arc<str>, Arc<Series<Cell>>>,
     /// The key of the request at hand; kept for its memory.
     key: Vec<u8>,
 }
@@ -245,6 +251,20 @@ impl Table {
             }
         }
         known.key = key;
+    }
+
+    /// Counts a session under the labels of both of its metrics.
+    pub(super) fn count_session(&self, route: String, status: String) {
+        let max = self.registry.settings.max_series;
+        let Known { sessions, session_status, .. } = &mut *self.inner.borrow_mut();
+        let found = [
+            series(sessions, &self.mine.sessions, route, max, Cell::default),
+            series(session_status, &self.mine.session_status, status, max, Cell::default),
+        ];
+        if found.iter().any(Option::is_none) {
+            self.registry.errors.fetch_add(1, Ordering::Relaxed);
+        }
+        found.iter().flatten().for_each(|series| series.numbers.add(1));
     }
 
     fn add(&self, cells: &Cells, sample: &Sample) {

@@ -374,3 +374,42 @@ fn promtool_reads_the_page() {
         assert!(about_names.iter().any(|name| line.contains(name)), "{line}");
     }
 }
+
+/// Sessions by the names that APISIX has for them; the gateway counts those that are open itself.
+#[test]
+fn sessions_are_counted_by_route_and_by_what_came_of_them() {
+    use sigma_plugin::flow::{FlowFacts, Tried};
+    use sigma_plugin::traffic::Traffic;
+    let world = World::new(json!({}), Value::Null, Value::Null);
+    assert!(!world.page().contains("stream_active_connections"), "no listener has had a session");
+    let node = |addr: &str| Tried { addr: addr.into(), connect_ms: None };
+    let mut session = Session::default();
+    session.route =
+        Arc::new(FlowFacts { id: "1".into(), name: Some("data\"base".into()), ..FlowFacts::default() });
+    let Case { node: shared, local, consumers, .. } = &world.case;
+    session.traffic = Traffic::of(shared, local, "127.0.0.1:9100");
+    session.traffic.enter();
+    session.traffic.pass(3, 40);
+    let log = |session: &Session, prefer_name: bool| {
+        let plugin =
+            Prometheus { prefer_name, disabled: Disabled::default(), registry: registry(&world.case.node) };
+        FlowPlugin::log(&plugin, session, &Env::new(shared, local, consumers));
+    };
+    session.course.status = 403;
+    log(&session, false);
+    (session.course.status, session.course.nodes) = (200, vec![node("127.0.0.1:1"), node("127.0.0.1:2")]);
+    log(&session, false);
+    log(&session, true);
+    world.check(&[
+        "# TYPE apisix_stream_connection_total counter",
+        r#"apisix_stream_connection_total{route="1"} 2"#,
+        r#"apisix_stream_connection_total{route="data\"base"} 1"#,
+        r#"apisix_stream_status{code="403",listen_addr="127.0.0.1:9100",node=""} 1"#,
+        r#"apisix_stream_status{code="200",listen_addr="127.0.0.1:9100",node="127.0.0.1:2"} 2"#,
+        r#"apisix_stream_active_connections{listen_addr="127.0.0.1:9100"} 1"#,
+        r#"apisix_stream_bandwidth{listen_addr="127.0.0.1:9100",type="ingress",side="downstream"} 3"#,
+        r#"apisix_stream_bandwidth{listen_addr="127.0.0.1:9100",type="egress",side="upstream"} 3"#,
+        r#"apisix_stream_bandwidth{listen_addr="127.0.0.1:9100",type="ingress",side="upstream"} 40"#,
+        r#"apisix_stream_bandwidth{listen_addr="127.0.0.1:9100",type="egress",side="downstream"} 40"#,
+    ]);
+}
