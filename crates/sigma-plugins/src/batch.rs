@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
-use sigma_plugin::{Context, Env, Node};
+use sigma_plugin::{Context, Env, Node, Session};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -23,6 +24,21 @@ use crate::log_throttle::LogThrottle;
 /// Most bytes that the entries of one plugin may hold in memory, all batches together. APISIX
 /// counts entries only; with bodies in them their number says little about memory.
 const PENDING_BYTES: usize = 64 << 20;
+
+/// What may wait to be sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Entries of the plugin, all configurations together.
+    pub(crate) entries: u64,
+    /// Bytes of the configuration's entries.
+    pub(crate) bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { entries: 8192, bytes: PENDING_BYTES }
+    }
+}
 
 /// Batches of one configuration that are on their way at once. More would open a connection each, as
 /// many as may wait, to a server that is slow already.
@@ -124,16 +140,17 @@ struct Backlog {
 }
 
 impl Backlog {
-    /// Takes an entry in, unless there are too many.
-    fn admit(&self, bytes: usize, limit: u64) -> bool {
+    /// Takes an entry in, unless there are too many, or its configuration has no room for it.
+    fn admit(&self, bytes: Option<usize>, limit: u64) -> bool {
         let (pushed, processed) =
             (self.pushed.load(Ordering::Relaxed), self.processed.load(Ordering::Relaxed));
-        let full = pushed.saturating_sub(processed) >= limit;
-        if full || self.bytes.load(Ordering::Relaxed) + bytes > PENDING_BYTES {
+        let has_room = pushed.saturating_sub(processed) < limit;
+        let fits = |bytes: &usize| self.bytes.load(Ordering::Relaxed) + bytes <= PENDING_BYTES;
+        let Some(bytes) = bytes.filter(|bytes| has_room && fits(bytes)) else {
             let discarded = self.discarded.fetch_add(1, Ordering::Relaxed) + 1;
             self.complain(pushed, processed, limit, discarded);
             return false;
-        }
+        };
         self.pushed.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         true
@@ -167,6 +184,24 @@ pub(crate) struct BatchLabels {
     pub(crate) server_addr: String,
 }
 
+/// Where an entry comes from, as far as [`BatchLabels`] tell.
+pub(crate) struct Source<'e> {
+    route: Option<&'e str>,
+    server: Option<SocketAddr>,
+}
+
+impl<'e> From<&'e Context> for Source<'e> {
+    fn from(ctx: &'e Context) -> Source<'e> {
+        Source { route: ctx.route.as_ref().map(|route| &*route.id), server: ctx.client.local }
+    }
+}
+
+impl<'e> From<&'e Session> for Source<'e> {
+    fn from(session: &'e Session) -> Source<'e> {
+        Source { route: Some(&session.route.id), server: session.client.local }
+    }
+}
+
 /// All batching of this gateway; a part of the node.
 #[derive(Default)]
 pub(crate) struct Batches {
@@ -185,7 +220,7 @@ impl Batches {
         plugin: &'static str,
         key: u64,
         settings: &BatchSettings,
-        max_pending: u64,
+        limits: Limits,
         destination: impl FnOnce() -> Arc<dyn Destination>,
     ) -> Arc<Processor> {
         let all = node.part(Batches::default);
@@ -195,13 +230,15 @@ impl Batches {
         };
         let mut processors = all.processors.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = processors.get(&(plugin, key)).and_then(Weak::upgrade) {
-            known.max_pending.store(max_pending, Ordering::Relaxed);
+            known.max_pending.store(limits.entries, Ordering::Relaxed);
             return known;
         }
         processors.retain(|_, known| known.strong_count() > 0);
         let processor = Arc::new(Processor {
             settings: settings.clone(),
-            max_pending: AtomicU64::new(max_pending),
+            max_pending: AtomicU64::new(limits.entries),
+            max_bytes: limits.bytes,
+            held: Arc::default(),
             backlog,
             gauge: Arc::default(),
             destination: destination(),
@@ -259,6 +296,9 @@ struct Queue {
 pub(crate) struct Processor {
     settings: BatchSettings,
     max_pending: AtomicU64,
+    max_bytes: usize,
+    /// Bytes of the entries that wait or are on their way.
+    held: Arc<AtomicUsize>,
     backlog: Arc<Backlog>,
     /// Entries buffered.
     gauge: Arc<AtomicUsize>,
@@ -269,29 +309,29 @@ pub(crate) struct Processor {
 
 impl Processor {
     /// Takes an entry, or drops it. Never waits.
-    pub(crate) fn push(&self, entry: Vec<u8>, ctx: &Context, env: &Env<'_>) {
-        if !self.backlog.admit(entry.len(), self.max_pending.load(Ordering::Relaxed)) {
+    pub(crate) fn push<'e>(&self, entry: Vec<u8>, source: impl Into<Source<'e>>, env: &Env<'_>) {
+        let fits = self.held.load(Ordering::Relaxed) + entry.len() <= self.max_bytes;
+        if !self.backlog.admit(fits.then_some(entry.len()), self.max_pending.load(Ordering::Relaxed)) {
             env.node.lose_lines(1);
             return;
         }
-        let queue = self.queue.get_or_init(|| self.start(ctx, env));
+        let queue = self.queue.get_or_init(|| self.start(&source.into(), env));
+        self.held.fetch_add(entry.len(), Ordering::Relaxed);
         self.gauge.fetch_add(1, Ordering::Relaxed);
         if let Err(mpsc::error::SendError(Message::Entry(entry))) = queue.sender.send(Message::Entry(entry)) {
             // The runtime is gone: the process ends.
             self.gauge.fetch_sub(1, Ordering::Relaxed);
+            self.held.fetch_sub(entry.len(), Ordering::Relaxed);
             self.backlog.release(&[entry]);
         }
     }
 
-    fn start(&self, ctx: &Context, env: &Env<'_>) -> Queue {
+    fn start(&self, source: &Source<'_>, env: &Env<'_>) -> Queue {
         let (sender, inbox) = mpsc::unbounded_channel();
-        let labels = ctx.route.as_ref().map(|route| BatchLabels {
+        let labels = source.route.map(|route| BatchLabels {
             name: self.settings.name.clone(),
-            route_id: route.id.to_string(),
-            server_addr: ctx
-                .client
-                .local
-                .map_or_else(String::new, |addr| addr.ip().to_canonical().to_string()),
+            route_id: route.to_owned(),
+            server_addr: source.server.map_or_else(String::new, |addr| addr.ip().to_canonical().to_string()),
         });
         let task = Task {
             settings: self.settings.clone(),
@@ -300,6 +340,7 @@ impl Processor {
                 max_retry_count: self.settings.max_retry_count,
                 retry_delay: seconds(self.settings.retry_delay),
                 backlog: Arc::clone(&self.backlog),
+                held: Arc::clone(&self.held),
                 destination: Arc::clone(&self.destination),
                 lanes: Arc::new(Semaphore::new(LANES)),
                 node: Arc::clone(env.node),
@@ -388,6 +429,7 @@ struct Outgoing {
     max_retry_count: u32,
     retry_delay: Duration,
     backlog: Arc<Backlog>,
+    held: Arc<AtomicUsize>,
     destination: Arc<dyn Destination>,
     /// One for each batch that is being sent.
     lanes: Arc<Semaphore>,
@@ -437,6 +479,7 @@ impl Outgoing {
                 }
             }
         }
+        self.held.fetch_sub(entries.iter().map(Vec::len).sum(), Ordering::Relaxed);
         self.backlog.release(&entries);
     }
 
@@ -506,6 +549,7 @@ mod tests {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         let memory = Arc::new(Memory { failures: failures.into(), taken, ..Memory::default() });
+        let limits = Limits { entries: pending, bytes: 3 };
         runtime.block_on(async {
             let mut case = Case::new("GET / HTTP/1.1\nHost: h");
             case.node = Arc::new(Node::new(
@@ -514,13 +558,14 @@ mod tests {
                 String::new(),
             ));
             let destination = Arc::clone(&memory);
-            let processor = Batches::processor(&case.node, "t", 1, &settings, pending, || destination);
+            let processor = Batches::processor(&case.node, "t", 1, &settings, limits, || destination);
             for entry in entries {
                 let env = Env::new(&case.node, &case.local, &case.consumers);
                 processor.push(entry.as_bytes().to_vec(), &case.ctx, &env);
             }
             case.node.end().await;
             assert_eq!(processor.gauge.load(Ordering::Relaxed), 0);
+            assert_eq!(processor.held.load(Ordering::Relaxed), 0);
             let backlog = &processor.backlog;
             assert_eq!(backlog.bytes.load(Ordering::Relaxed), 0);
             assert_eq!(backlog.pushed.load(Ordering::Relaxed), backlog.processed.load(Ordering::Relaxed));
@@ -544,6 +589,8 @@ mod tests {
     #[test]
     fn a_full_backlog_drops() {
         check(json!({}), 0, 0, 2, &["a", "b", "c"], &[&["a", "b"]]);
+        // Of what one configuration may hold.
+        check(json!({}), 0, 0, 10, &["ab", "cd", "e", "f"], &[&["ab", "e"]]);
     }
 
     /// Takes nothing, and sees how many batches are on their way.
@@ -581,7 +628,14 @@ mod tests {
             let spawning = crate::testing::spawning(&tokio::runtime::Handle::current());
             case.node = Arc::new(Node::new(spawning, Value::Null, String::new()));
             let destination = Arc::clone(&stalled);
-            let processor = Batches::processor(&case.node, "t", 1, &settings, 100, || destination);
+            let processor = Batches::processor(
+                &case.node,
+                "t",
+                1,
+                &settings,
+                Limits { entries: 100, ..Limits::default() },
+                || destination,
+            );
             let env = Env::new(&case.node, &case.local, &case.consumers);
             for _ in 0..110 {
                 processor.push(b"a".to_vec(), &case.ctx, &env);
@@ -616,7 +670,14 @@ mod tests {
             String::new(),
         ));
         let destination = Arc::clone(&memory);
-        let processor = Batches::processor(&case.node, "t", 1, &settings, 10, || destination);
+        let processor = Batches::processor(
+            &case.node,
+            "t",
+            1,
+            &settings,
+            Limits { entries: 10, ..Limits::default() },
+            || destination,
+        );
         let env = Env::new(&case.node, &case.local, &case.consumers);
         let began = Instant::now();
         let pushing = async {

@@ -26,6 +26,7 @@ mod t1k;
 #[cfg(test)]
 pub(crate) mod testing;
 mod traffic;
+mod utc;
 
 pub(crate) use roster::built_in;
 pub use roster::kinds;

@@ -68,6 +68,7 @@ static ROSTER: &[&Descriptor] = &[
     &crate::auth::SAML_AUTH,
     &crate::rewrite::security_headers::SECURITY_HEADERS,
     &crate::rewrite::static_files::STATIC_FILES,
+    &crate::log::SYSLOG,
     &crate::traffic::traffic_split::TRAFFIC_SPLIT,
     &crate::security::UA_RESTRICTION,
     &crate::auth::UPSTREAM_AUTH,

@@ -97,6 +97,7 @@ const BANS: &[Ban] = &[
                 "crates/sigma-plugins/src/log/file_logger.rs",
                 "taken when the writing thread is started, and when it ends",
             ),
+            ("crates/sigma-plugins/src/log/syslog/server.rs", "on the control thread"),
             (
                 "crates/sigma-plugins/src/metrics/prometheus/series.rs",
                 "taken when a worker meets new labels, and by the page of metrics",
@@ -253,6 +254,7 @@ const BANS: &[Ban] = &[
                 "on the control thread, when an instance is built",
             ),
             ("crates/sigma-plugins/src/log/file_logger.rs", "on a thread of its own"),
+            ("crates/sigma-plugins/src/log/syslog/server.rs", "on the control thread"),
             ("crates/sigma-plugins/src/rewrite/static_files/", "files are found and read in spawn_blocking"),
             (
                 "crates/sigma-upstream/src/dns/",

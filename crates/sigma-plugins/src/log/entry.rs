@@ -24,7 +24,7 @@ const MAX_FIELDS: usize = 100;
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 pub(crate) struct Formats {
     /// Fields of an entry in place of the usual ones; a value with `$` before it is a variable.
-    log_format: Option<LogFormat>,
+    pub(super) log_format: Option<LogFormat>,
     /// Fields that join the usual ones, in the form of `log_format`.
     log_format_extra: Option<LogFormat>,
 }
@@ -92,11 +92,10 @@ pub(super) struct Logger<S> {
 impl<S: Sink> Logger<S> {
     /// From a logger's configuration and its metadata.
     pub(super) fn new(config: EntryConfig, metadata: Formats, sink: S) -> Logger<S> {
-        let says = |format: &LogFormat| !format.is_empty();
         let wanted = |flag: bool, expr: Option<Expr>| flag.then(|| expr.unwrap_or_default());
         let (own, shared) = (config.formats, metadata);
         Logger {
-            format: own.log_format.filter(says).or(shared.log_format.filter(says)),
+            format: LogFormat::in_force(own.log_format, shared.log_format),
             extra: own.log_format_extra.or(shared.log_format_extra).unwrap_or_default(),
             request: wanted(config.include_req_body, config.include_req_body_expr),
             response: wanted(config.include_resp_body, config.include_resp_body_expr).map(Arc::new),

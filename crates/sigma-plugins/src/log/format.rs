@@ -6,10 +6,45 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Map, Number, Value};
 use sigma_config::expr::{VarName, VarValue, Variables};
-use sigma_plugin::Context;
+use sigma_plugin::record::Attempt;
+use sigma_plugin::{Context, Session};
 
 /// How deep objects may nest.
 const MAX_DEPTH: usize = 5;
+
+/// Something that entries are about.
+pub(super) trait Subject: Variables {
+    /// What the attempts took, in milliseconds, as far as they came.
+    fn upstream_times(&self, time: UpstreamTime) -> Vec<f64>;
+}
+
+/// What an attempt takes until something.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum UpstreamTime {
+    Connect,
+    Header,
+    Response,
+}
+
+impl Subject for Context {
+    fn upstream_times(&self, time: UpstreamTime) -> Vec<f64> {
+        let of = |attempt: &Attempt| match time {
+            UpstreamTime::Connect => attempt.connect_ms,
+            UpstreamTime::Header => attempt.header_ms,
+            UpstreamTime::Response => attempt.response_ms,
+        };
+        self.record.attempts.iter().filter_map(of).collect()
+    }
+}
+
+impl Subject for Session {
+    fn upstream_times(&self, time: UpstreamTime) -> Vec<f64> {
+        match time {
+            UpstreamTime::Connect => self.course.nodes.iter().filter_map(|node| node.connect_ms).collect(),
+            UpstreamTime::Header | UpstreamTime::Response => Vec::new(),
+        }
+    }
+}
 
 /// Values of an entry by their names.
 #[derive(Debug, Default, Deserialize)]
@@ -22,7 +57,7 @@ enum Item {
     RequestBody,
     ResponseBody,
     /// The sum of the attempts' times, in seconds.
-    UpstreamTime(fn(&sigma_plugin::record::Attempt) -> Option<f64>),
+    UpstreamTime(UpstreamTime),
     /// A variable that is a number.
     Number(VarName),
     Literal(Value),
@@ -61,6 +96,12 @@ impl LogFormat {
         LogFormat(format.iter().map(|(name, value)| (name.clone(), Item::of(value, depth))).collect())
     }
 
+    /// The format of a configuration, or else that of its metadata; one that says nothing is none.
+    pub(super) fn in_force(own: Option<LogFormat>, shared: Option<LogFormat>) -> Option<LogFormat> {
+        let says = |format: &LogFormat| !format.is_empty();
+        own.filter(says).or(shared.filter(says))
+    }
+
     /// Whether it says nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -76,9 +117,9 @@ impl LogFormat {
     }
 
     /// Adds the values to an entry. What is absent is left out.
-    pub(super) fn fill(&self, ctx: &Context, bodies: Bodies<'_>, out: &mut Map<String, Value>) {
+    pub(super) fn fill(&self, of: &impl Subject, bodies: Bodies<'_>, out: &mut Map<String, Value>) {
         for (name, item) in &self.0 {
-            if let Some(value) = item.value(ctx, bodies) {
+            if let Some(value) = item.value(of, bodies) {
                 out.insert(name.clone(), value);
             }
         }
@@ -105,12 +146,14 @@ impl Item {
         match name {
             "request_body" => Item::RequestBody,
             "resp_body" => Item::ResponseBody,
-            "upstream_response_time" => Item::UpstreamTime(|attempt| attempt.response_ms),
-            "upstream_connect_time" => Item::UpstreamTime(|attempt| attempt.connect_ms),
-            "upstream_header_time" => Item::UpstreamTime(|attempt| attempt.header_ms),
+            "upstream_response_time" => Item::UpstreamTime(UpstreamTime::Response),
+            "upstream_connect_time" => Item::UpstreamTime(UpstreamTime::Connect),
+            "upstream_header_time" => Item::UpstreamTime(UpstreamTime::Header),
             "status"
             | "request_time"
             | "request_length"
+            | "session_time"
+            | "bytes_received"
             | "bytes_sent"
             | "body_bytes_sent"
             | "connection"
@@ -119,21 +162,21 @@ impl Item {
         }
     }
 
-    fn value(&self, ctx: &Context, bodies: Bodies<'_>) -> Option<Value> {
+    fn value(&self, of: &impl Subject, bodies: Bodies<'_>) -> Option<Value> {
         match self {
-            Item::Variable(name) => ctx.get(name).map(json_of),
-            Item::Number(name) => ctx.get(name).map(|value| number_of(json_of(value))),
+            Item::Variable(name) => of.get(name).map(json_of),
+            Item::Number(name) => of.get(name).map(|value| number_of(json_of(value))),
             Item::RequestBody => bodies.request.map(Value::from),
             Item::ResponseBody => bodies.response.map(Value::from),
             Item::UpstreamTime(time) => {
-                let times: Vec<f64> = ctx.record.attempts.iter().filter_map(time).collect();
+                let times = of.upstream_times(*time);
                 // Whole milliseconds, as nginx keeps them.
                 (!times.is_empty()).then(|| Value::from(times.iter().sum::<f64>().round() / 1000.0))
             }
             Item::Literal(value) => Some(value.clone()),
             Item::Object(inner) => {
                 let mut out = Map::new();
-                inner.fill(ctx, bodies, &mut out);
+                inner.fill(of, bodies, &mut out);
                 Some(Value::Object(out))
             }
         }

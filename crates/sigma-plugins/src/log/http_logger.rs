@@ -13,7 +13,7 @@ use sigma_plugin::{Build, Configuration, Context, Descriptor, Env, Phase, PhaseS
 use tokio::sync::OnceCell;
 
 use super::entry::{EntryConfig, Logger, Sink};
-use crate::batch::{self, BatchSettings, Batches, Destination, Processor, Refusal, Sending};
+use crate::batch::{self, BatchSettings, Batches, Destination, Limits, Processor, Refusal, Sending};
 
 const NAME: &str = "http-logger";
 
@@ -122,9 +122,9 @@ enum Concat {
 fn logger(build: &Build<'_>) -> Result<Logger<HttpSink>, String> {
     let (config, metadata): (Config, batch::Metadata) = (build.config()?, build.metadata_as()?);
     let (server, key) = (Server::new(&config), build.conf_hash());
-    let pending = metadata.max_pending_entries;
+    let limits = Limits { entries: metadata.max_pending_entries, ..Limits::default() };
     let make = || Arc::new(server) as Arc<dyn Destination>;
-    let processor = Batches::processor(build.node, NAME, key, &config.batch, pending, make);
+    let processor = Batches::processor(build.node, NAME, key, &config.batch, limits, make);
     Ok(Logger::new(config.entry, metadata.formats, HttpSink(processor)))
 }
 

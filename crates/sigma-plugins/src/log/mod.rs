@@ -4,9 +4,11 @@ pub(crate) mod entry;
 mod file_logger;
 mod format;
 mod http_logger;
+mod syslog;
 
 pub(crate) use file_logger::FILE_LOGGER;
 pub(crate) use http_logger::HTTP_LOGGER;
+pub(crate) use syslog::SYSLOG;
 
 #[cfg(test)]
 mod tests;

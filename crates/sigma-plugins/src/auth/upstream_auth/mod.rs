@@ -389,7 +389,7 @@ impl Shared {
 
     fn signed_for_aws(&self, ctx: &mut Context, env: &Env<'_>) -> Step {
         let Way::Aws(aws) = &self.way else { return self.fail() };
-        let time = sigv4::timestamp(env.unix_time().as_secs());
+        let time = crate::utc::compact(env.unix_time().as_secs());
         let payload = match aws.payload {
             Payload::Signed => sigv4::sha256(ctx.body.as_deref().unwrap_or_default()),
             Payload::Unsigned => UNSIGNED_PAYLOAD.to_owned(),

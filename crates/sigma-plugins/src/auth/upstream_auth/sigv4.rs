@@ -56,24 +56,8 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// A second since 1970 as `X-Amz-Date` has it.
-pub(super) fn timestamp(unix_s: u64) -> String {
-    let (days, second) = (unix_s / 86_400, unix_s % 86_400);
-    // Civil dates by eras of 400 years that begin in March (Hinnant, `civil_from_days`).
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
-}
-
 impl Account<'_> {
-    /// The value of `Authorization` for a request that is signed at this time, as [`timestamp`] writes it.
+    /// The value of `Authorization` for a request that is signed at this time, as [`crate::utc::compact`] writes it.
     pub(super) fn authorization(&self, request: &Request<'_>, time: &str) -> String {
         let date = &time[..8];
         let scope = format!("{date}/{}/{}/aws4_request", self.region, self.service);
@@ -255,16 +239,5 @@ mod tests {
         check("/a%20b", Paths::AsTheyAre, "/a%20b");
         check("/a//b/../%41@", Paths::AsTheyAre, "/a//b/../A%40");
         check("", Paths::Normal, "/");
-    }
-
-    #[test]
-    fn times() {
-        let check = |unix_s, expected: &str| assert_eq!(timestamp(unix_s), expected);
-        check(0, "19700101T000000Z");
-        check(1_440_938_160, "20150830T123600Z");
-        check(951_782_399, "20000228T235959Z");
-        check(951_782_400, "20000229T000000Z");
-        check(1_709_251_199, "20240229T235959Z");
-        check(4_107_542_400, "21000301T000000Z");
     }
 }
