@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::crypt::Keyring;
@@ -34,9 +35,8 @@ pub(crate) struct Findings {
 /// Checks every rule of `document`, whose short forms are expanded.
 pub(crate) fn check(document: &Document, options: &ParseOptions<'_>, found: &mut Findings) {
     let Some(root) = document.value.as_object() else { return };
-    let list = enabled_list(root);
-    let enabled = list.as_deref().map(|list| EnabledPlugins::new(options.plugins, list));
-    let plugins = enabled.as_ref().map_or(options.plugins, |enabled| enabled as &dyn PluginSchemas);
+    let (list, streams) = (list_of::<EnabledPlugin>(root, "plugins"), list_of(root, "stream_plugins"));
+    let plugins = &EnabledPlugins::new(options.plugins, list.as_deref(), streams.as_deref());
     let unknown = unknown_fields(document);
     let mut rules = Rules { document, options, plugins, unknown, found, root, known: known(root) };
     rules.settings();
@@ -75,9 +75,9 @@ fn unknown_fields(document: &Document) -> UnknownFields {
     word.and_then(|word| UnknownFields::deserialize(word).ok()).unwrap_or_default()
 }
 
-/// The list of enabled plugins, if the file has one.
-fn enabled_list(root: &Object) -> Option<Vec<EnabledPlugin>> {
-    let list = root.get("plugins")?.as_array()?;
+/// A list of enabled plugins, if the file has it.
+fn list_of<T: DeserializeOwned>(root: &Object, setting: &str) -> Option<Vec<T>> {
+    let list = root.get(setting)?.as_array()?;
     Some(list.iter().filter_map(|item| serde_json::from_value(item.clone()).ok()).collect())
 }
 
@@ -466,22 +466,35 @@ impl Rules<'_> {
         }
     }
 
-    /// The list of enabled plugins.
+    /// The lists of enabled plugins.
     fn enabled_plugins(&mut self, roster: &dyn PluginSchemas) {
         for (pointer, plugin) in objects(self.root, "plugins") {
             let Some(name) = plugin.get("name").and_then(Value::as_str) else { continue };
             let stream = plugin.get("stream") == Some(&Value::Bool(true));
             let scope = if stream { PluginScope::Stream } else { PluginScope::Http };
-            if roster.schema(name, scope).is_none() {
-                let hint = match closest(name, roster.names()) {
-                    Some(close) => format!("did you mean `{close}`?"),
-                    None => "remove it; this version has no such plugin".to_owned(),
-                };
-                let place = member(&pointer, "name");
-                let problem =
-                    self.document.problem(&place, "unknown_plugin", format!("unknown plugin [{name}]"));
-                self.error_unless_standalone(problem.hint(hint));
+            self.enabled_plugin(&member(&pointer, "name"), name, scope, roster);
+        }
+        for (pointer, name) in items(self.root, "stream_plugins") {
+            if let Some(name) = name.as_str() {
+                self.enabled_plugin(&pointer, name, PluginScope::Stream, roster);
             }
         }
+    }
+
+    fn enabled_plugin(&mut self, place: &str, name: &str, scope: PluginScope, roster: &dyn PluginSchemas) {
+        if roster.schema(name, scope).is_some() {
+            return;
+        }
+        let mut others = roster.names();
+        others.retain(|other| roster.schema(other, scope).is_some());
+        let hint = match closest(name, others) {
+            Some(close) => format!("did you mean `{close}`?"),
+            None if roster.names().contains(&name) && scope == PluginScope::Stream => {
+                "remove it; stream routes have no such plugin".to_owned()
+            }
+            None => "remove it; this version has no such plugin".to_owned(),
+        };
+        let problem = self.document.problem(place, "unknown_plugin", format!("unknown plugin [{name}]"));
+        self.error_unless_standalone(problem.hint(hint));
     }
 }

@@ -136,25 +136,49 @@ impl PluginSchemas for NoPlugins {
 /// The plugins of a build that an operator enabled; the others are unknown.
 pub struct EnabledPlugins<'a> {
     all: &'a dyn PluginSchemas,
-    http: BTreeSet<&'a str>,
-    stream: BTreeSet<&'a str>,
+    http: Option<BTreeSet<&'a str>>,
+    stream: Option<BTreeSet<&'a str>>,
+}
+
+/// The names of the plugins that requests may use, and of those that sessions may; None for all. `plugins` and
+/// `stream_plugins` are the settings of these names.
+pub fn enabled<'a>(
+    plugins: Option<&'a [crate::resources::EnabledPlugin]>,
+    stream_plugins: Option<&'a [String]>,
+) -> [Option<BTreeSet<&'a str>>; 2] {
+    let marked = |stream: bool| {
+        let names = move |list: &'a [crate::resources::EnabledPlugin]| {
+            list.iter().filter(move |plugin| plugin.stream == stream).map(|plugin| plugin.name.as_str())
+        };
+        plugins.map(names)
+    };
+    let own = stream_plugins.map(|names| names.iter().map(String::as_str));
+    let of_sessions = match (marked(true), own) {
+        (None, None) => None,
+        (marked, own) => Some(marked.into_iter().flatten().chain(own.into_iter().flatten()).collect()),
+    };
+    [marked(false).map(Iterator::collect), of_sessions]
 }
 
 impl<'a> EnabledPlugins<'a> {
-    /// Of `all`, the plugins that `list` names.
-    pub fn new(all: &'a dyn PluginSchemas, list: &'a [crate::resources::EnabledPlugin]) -> Self {
-        let names = |stream: bool| {
-            list.iter().filter(|plugin| plugin.stream == stream).map(|plugin| plugin.name.as_str()).collect()
-        };
-        EnabledPlugins { all, http: names(false), stream: names(true) }
+    /// Of `all`, those that the settings of these names allow.
+    pub fn new(
+        all: &'a dyn PluginSchemas,
+        plugins: Option<&'a [crate::resources::EnabledPlugin]>,
+        stream_plugins: Option<&'a [String]>,
+    ) -> Self {
+        let [http, stream] = enabled(plugins, stream_plugins);
+        EnabledPlugins { all, http, stream }
     }
 
     fn is_enabled(&self, name: &str, scope: PluginScope) -> bool {
         match scope {
-            PluginScope::Stream => self.stream.contains(name),
+            PluginScope::Stream => self.stream.as_ref().is_none_or(|names| names.contains(name)),
             // A plugin that is not enabled may have metadata already.
             PluginScope::Metadata => true,
-            PluginScope::Http | PluginScope::Consumer => self.http.contains(name),
+            PluginScope::Http | PluginScope::Consumer => {
+                self.http.as_ref().is_none_or(|names| names.contains(name))
+            }
         }
     }
 }
@@ -162,7 +186,9 @@ impl<'a> EnabledPlugins<'a> {
 impl PluginSchemas for EnabledPlugins<'_> {
     fn names(&self) -> Vec<&str> {
         let mut names = self.all.names();
-        names.retain(|name| self.http.contains(name));
+        names.retain(|name| {
+            self.is_enabled(name, PluginScope::Http) || self.schema(name, PluginScope::Stream).is_some()
+        });
         names
     }
 

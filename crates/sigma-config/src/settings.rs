@@ -419,6 +419,10 @@ pub struct Settings {
     /// The plugins that may be used, by name; unset: all of this build.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plugins: Option<Vec<crate::resources::EnabledPlugin>>,
+    /// The plugins that stream routes may use, by name; unset: those that `plugins` marks with `stream`, or all of
+    /// this build if that is unset too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream_plugins: Option<Vec<String>>,
     /// Settings of plugins that hold for the whole process, by plugin name.
     #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
     pub plugin_attr: serde_json::Map<String, serde_json::Value>,
@@ -539,6 +543,7 @@ impl Default for Settings {
             control: None,
             niubix_admin: None,
             plugins: None,
+            stream_plugins: None,
             plugin_attr: serde_json::Map::new(),
             compat: Compat::default(),
             data_encryption: DataEncryption::default(),

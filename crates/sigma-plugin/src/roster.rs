@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
@@ -111,6 +111,8 @@ pub struct Roster {
     all: Arc<[Arc<dyn Kind>]>,
     /// What may be left out where it is not among the plugins.
     ignored: Box<[String]>,
+    /// Those that requests may use, and those that sessions may; None for all.
+    allowed: [Option<BTreeSet<Box<str>>>; 2],
 }
 
 impl Roster {
@@ -120,7 +122,29 @@ impl Roster {
         let is_enabled = |name: &str| enabled.is_none_or(|names| names.iter().any(|other| other == name));
         let plugins = all.iter().filter(|kind| is_enabled(kind.name())).map(Arc::clone);
         let plugins = plugins.map(|kind| (kind.name().into(), Arc::new(Known::new(kind)))).collect();
-        Roster { plugins, all, ignored: Box::default() }
+        Roster { plugins, all, ignored: Box::default(), allowed: [None, None] }
+    }
+
+    /// The same, of which requests, and sessions, may use those alone that are named for them; None for all.
+    #[must_use]
+    pub fn limited(mut self, names: &[Option<BTreeSet<&str>>; 2]) -> Roster {
+        let owned = |names: &BTreeSet<&str>| names.iter().map(|name| Box::from(*name)).collect();
+        self.allowed = names.each_ref().map(|names| names.as_ref().map(owned));
+        let mut plugins = std::mem::take(&mut self.plugins);
+        let scopes = [PluginScope::Http, PluginScope::Stream];
+        plugins.retain(|name, _| scopes.iter().any(|scope| self.is_for(name, *scope)));
+        self.plugins = plugins;
+        self
+    }
+
+    /// Whether what this scope is about may use a plugin. Metadata is there for both.
+    fn is_for(&self, name: &str, scope: PluginScope) -> bool {
+        let names = match scope {
+            PluginScope::Http | PluginScope::Consumer => &self.allowed[0],
+            PluginScope::Stream => &self.allowed[1],
+            PluginScope::Metadata => &None,
+        };
+        names.as_ref().is_none_or(|names| names.contains(name))
     }
 
     /// This roster with `kinds` added, in the place of those with the same names. What was made of the
@@ -128,13 +152,17 @@ impl Roster {
     #[must_use]
     pub fn with(&self, kinds: impl IntoIterator<Item = Arc<dyn Kind>>) -> Roster {
         let mut plugins = self.plugins.clone();
-        let mut all = self.all.to_vec();
+        let (mut all, mut added) = (self.all.to_vec(), Vec::<Box<str>>::new());
         for kind in kinds {
             all.retain(|known| known.name() != kind.name());
             all.push(Arc::clone(&kind));
+            added.push(kind.name().into());
             plugins.insert(kind.name().into(), Arc::new(Known::new(kind)));
         }
-        Roster { plugins, all: all.into(), ignored: self.ignored.clone() }
+        // What is added at run time is for requests.
+        let mut allowed = self.allowed.clone();
+        allowed[0].iter_mut().for_each(|names| names.extend(added.iter().cloned()));
+        Roster { plugins, all: all.into(), ignored: self.ignored.clone(), allowed }
     }
 
     /// The same, with the names of plugins that may be left out where they are not among these.
@@ -219,7 +247,8 @@ impl Roster {
         make: &Make<P>,
     ) -> Result<Entry<P>, String> {
         let metadata = metadata_of(name);
-        let known = self.plugins.get(name).ok_or_else(|| format!("unknown plugin [{name}]"))?;
+        let known = self.plugins.get(name).filter(|_| self.is_for(name, scope));
+        let known = known.ok_or_else(|| format!("unknown plugin [{name}]"))?;
         if let Some(field) = unresolved(&resolved) {
             return Err(unknown_secret(&field));
         }
@@ -258,7 +287,7 @@ impl Roster {
     pub fn identity(&self, name: &str, conf: &Value) -> Option<Result<(String, Data), String>> {
         let known = self.plugins.get(name)?;
         let field = known.kind.identifying_field()?;
-        let schema = known.checked(PluginScope::Consumer)?;
+        let schema = self.checked(name, PluginScope::Consumer)?;
         let mut own = conf.clone();
         take_meta(&mut own);
         let filled = schema.filled(own);
@@ -303,7 +332,7 @@ impl Roster {
     }
 
     fn checked(&self, name: &str, scope: PluginScope) -> Option<&Checked> {
-        self.plugins.get(name)?.checked(scope)
+        self.plugins.get(name).filter(|_| self.is_for(name, scope))?.checked(scope)
     }
 }
 

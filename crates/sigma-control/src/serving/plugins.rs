@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sigma_config::plugins::enabled;
 use sigma_config::settings::Settings;
 use sigma_plugin::{Kind, Node, Roster};
 
@@ -20,12 +21,11 @@ impl Plugins {
     pub(crate) fn new(built_in: &[Arc<dyn Kind>], settings: &Settings) -> Plugins {
         let ignored = &settings.compat.ignored_plugins;
         let all = Arc::new(Roster::new(built_in.iter().cloned(), None).ignoring(ignored));
-        let enabled = match &settings.plugins {
-            None => Arc::clone(&all),
-            Some(list) => {
-                let names: Vec<String> =
-                    list.iter().filter(|plugin| !plugin.stream).map(|plugin| plugin.name.clone()).collect();
-                Arc::new(Roster::new(built_in.iter().cloned(), Some(&names)).ignoring(ignored))
+        let enabled = match enabled(settings.plugins.as_deref(), settings.stream_plugins.as_deref()) {
+            [None, None] => Arc::clone(&all),
+            names => {
+                let roster = Roster::new(built_in.iter().cloned(), None).ignoring(ignored);
+                Arc::new(roster.limited(&names))
             }
         };
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();

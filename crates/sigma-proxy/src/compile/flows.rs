@@ -81,6 +81,10 @@ impl Building<'_, '_> {
         if roster.get(name).is_some_and(|kind| !guards.iter().any(|phase| kind.phases().contains(*phase))) {
             return None;
         }
+        if roster.get(name).is_some_and(|kind| kind.schema(PluginScope::Stream).is_some()) {
+            self.refuse_unknown(name);
+            return None;
+        }
         let message = format!("plugin {name} of its service is for requests, and there are none in a stream");
         let hint = "give the stream route a service of its own, or the `upstream_id` of this one";
         let place = format!("{}.service_id", self.key);

@@ -56,6 +56,7 @@ mod servers;
 mod sockets;
 mod stapling;
 mod status;
+mod stream_plugins;
 mod streams;
 mod strict;
 mod ticket_keys;

@@ -13,7 +13,7 @@ use crate::tls::{Authority, run, shake};
 use crate::{PATIENCE, SIGMA};
 
 /// An origin that says its name, then sends back what comes, and ends when the client does.
-fn parrot(name: &str) -> Origin {
+pub(crate) fn parrot(name: &str) -> Origin {
     let greeting = format!("{name}\r\n");
     Origin::serve(move |mut peer| {
         let mut bytes = greeting.clone().into_bytes();
@@ -25,7 +25,7 @@ fn parrot(name: &str) -> Origin {
 }
 
 /// A configuration with one listener for streams.
-fn config(listener: Value, rest: Value) -> String {
+pub(crate) fn config(listener: Value, rest: Value) -> String {
     let mut listener = listener;
     listener["address"] = "{listen}".into();
     let mut whole = json!({ "workers": 2, "listeners": [listener], "status": { "address": "{status}" } });
@@ -37,7 +37,7 @@ fn tcp(routes: Value) -> String {
     config(json!({ "stream": "tcp" }), json!({ "stream_routes": routes }))
 }
 
-fn upstream(ports: &[u16]) -> Value {
+pub(crate) fn upstream(ports: &[u16]) -> Value {
     let nodes: serde_json::Map<String, Value> =
         ports.iter().map(|port| (format!("127.0.0.1:{port}"), json!(1))).collect();
     json!({ "scheme": "tcp", "nodes": nodes })
@@ -49,7 +49,7 @@ fn greeting(gateway: &Gateway) -> String {
 }
 
 /// A session's greeting, and what comes back of `sent`.
-fn talk(gateway: &Gateway, sent: &str) -> (String, String) {
+pub(crate) fn talk(gateway: &Gateway, sent: &str) -> (String, String) {
     let mut peer = gateway.connect().unwrap();
     let greeting = peer.read_line().unwrap();
     peer.send(sent).unwrap();
@@ -58,7 +58,7 @@ fn talk(gateway: &Gateway, sent: &str) -> (String, String) {
 }
 
 /// The session ends without a byte.
-fn is_closed(gateway: &Gateway) -> bool {
+pub(crate) fn is_closed(gateway: &Gateway) -> bool {
     gateway.connect().unwrap().read_to_close().is_ok_and(|bytes| bytes.is_empty())
 }
 
