@@ -12,6 +12,7 @@
 mod foreign;
 mod keys;
 mod niubix;
+mod niubix_edge;
 mod pass;
 mod rewrite;
 mod router_plugin;

@@ -1,7 +1,7 @@
 //! NiubiX 0.0.1: `niubix.json`.
 //!
-//! An app is a route to an upstream of its own; apps that listen on one address share a listener
-//! and are told apart by the Host header.
+//! An app is a route to an upstream of its own, or a stream route if its protocol is `tcp`; apps that listen on
+//! one address share a listener and are told apart by the Host header.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,19 +10,14 @@ use serde_json::{Map, Value, json};
 
 use super::is_id;
 use super::keys::{Place, Report, Unknown};
+use super::niubix_edge::{self, App, Protocol};
 use crate::problem::{element, member};
-
-/// Methods that NiubiX forwards; others are answered 405.
-const METHODS: [&str; 5] = ["GET", "POST", "PUT", "DELETE", "HEAD"];
 
 /// Largest request head: line and headers.
 const REQUEST_HEAD_BYTES: u32 = 8192;
 
 /// Longest request line: a target of 2048 bytes between `DELETE ` and ` HTTP/1.1`.
 const REQUEST_LINE_BYTES: u32 = 7 + 2048 + 9;
-
-/// Pending connections per worker.
-const BACKLOG: u32 = 128;
 
 /// Largest number of milliseconds that is accepted.
 const MAX_MS: u64 = u32::MAX as u64;
@@ -46,8 +41,12 @@ pub(super) fn translate(root: &Place<'_>, report: &mut Report<'_>) -> Map<String
     let mut target = process(root, report);
     let apps = apps(root, report);
     target.extend(timeouts(&apps, report));
-    target.insert("listeners".into(), listeners(&apps).into());
-    target.insert("routes".into(), routes(&apps, report).into());
+    target.insert("listeners".into(), niubix_edge::listeners(&apps).into());
+    target.insert("routes".into(), niubix_edge::routes(&apps, report).into());
+    let streams = niubix_edge::stream_routes(&apps);
+    if !streams.is_empty() {
+        target.insert("stream_routes".into(), streams.into());
+    }
     target.insert("upstreams".into(), apps.iter().map(|app| app.upstream.clone()).collect::<Vec<_>>().into());
     target
 }
@@ -169,31 +168,6 @@ fn parse_listen(text: &str) -> Vec<SocketAddr> {
     hosts.into_iter().map(|host| SocketAddr::new(host, port)).collect()
 }
 
-/// One virtual service.
-struct App {
-    pointer: String,
-    name: String,
-    listen: Vec<SocketAddr>,
-    /// Lower-cased; `default` for all hosts without an app.
-    http_host: String,
-    request_head_ms: u64,
-    keepalive_ms: u64,
-    /// Fields about the client that backends are not told.
-    untold: Option<Value>,
-    upstream: Value,
-}
-
-impl App {
-    /// Label of the app's listeners.
-    fn listener(&self) -> String {
-        match self.listen.as_slice() {
-            [address] => address.to_string(),
-            // `[]:port` is the only text for several addresses.
-            addresses => format!("[]:{}", addresses.first().map_or(0, SocketAddr::port)),
-        }
-    }
-}
-
 fn apps(root: &Place<'_>, report: &mut Report<'_>) -> Vec<App> {
     let places = report.objects(root, "apps");
     if places.is_empty() && root.value["apps"] == json!([]) {
@@ -213,7 +187,9 @@ fn apps(root: &Place<'_>, report: &mut Report<'_>) -> Vec<App> {
                 "give each app a name of its own",
             );
         }
-        if let Some(first) = hosts.insert((app.listener(), &app.http_host), &app.pointer) {
+        if app.protocol != Protocol::Tcp
+            && let Some(first) = hosts.insert((app.listener(), &app.http_host), &app.pointer)
+        {
             let message =
                 format!("the app at {first} serves the host `{}` on this address too", app.http_host);
             report.error(
@@ -224,6 +200,7 @@ fn apps(root: &Place<'_>, report: &mut Report<'_>) -> Vec<App> {
             );
         }
     }
+    niubix_edge::one_address_one_protocol(&apps, report);
     apps
 }
 
@@ -241,38 +218,44 @@ fn read_app(app: &Place<'_>, index: usize, report: &mut Report<'_>) -> Option<Ap
         "x-real-ip",
         "backend_protocol",
         "backends",
+        "ssl_certificate",
+        "ssl_certificate_key",
+        "proxy_protocol",
     ];
     report.unknown(app, &known, Unknown::Ignored);
     let name = report.required_text(app, "name");
     let listen = listen(app, report);
-    protocol(app, report);
-    let http_host = report.required_text(app, "http_host");
-    let untold = forwarding_headers(app, report);
+    let protocol = niubix_edge::protocol(app, report);
+    let is_stream = protocol == Some(Protocol::Tcp);
+    let http_host = if is_stream { Some(String::new()) } else { report.required_text(app, "http_host") };
+    let untold = if is_stream { None } else { forwarding_headers(app, report) };
     let ms = |key, default, report: &mut Report<'_>| report.number(app, key, 1..=MAX_MS).unwrap_or(default);
     let connect_ms = ms("connect_backend_timeout", 2000, report);
     let request_head_ms = ms("frontend_a_complete_req_timeout", 5000, report);
     let keepalive_ms = ms("frontend_idle_timeout", 10_000, report);
     let mut upstream = Map::new();
     let balance = balance(app, &mut upstream, report);
-    let checks = backend_protocol(app, report);
-    let backends = backends(app, balance, report);
+    let checks = backend_protocol(app, is_stream, report);
+    let backends = backends(app, balance, checks, report);
     upstream.insert(
         "nodes".into(),
         backends.iter().map(|backend| backend.node.clone()).collect::<Vec<_>>().into(),
     );
     upstream.insert("retries".into(), 0.into());
     // NiubiX has a deadline for connecting only; the other two are Sigma's defaults.
-    upstream.insert("timeout".into(), json!({"connect": seconds(connect_ms), "send": 60, "read": 60}));
-    if !checks && backends.iter().any(|backend| backend.check.is_some()) {
-        let message =
-            "health checks are accepted, without effect: they are made with `backend_protocol` http only";
-        report.warn(
-            &app.pointer_of("backend_protocol"),
-            "without_effect",
-            message,
-            "write http, or remove the checks",
-        );
-    } else if let Some(active) = active_check(app, &backends, report) {
+    let mut timeout = json!({"connect": seconds(connect_ms), "send": 60, "read": 60});
+    if is_stream {
+        upstream.insert("scheme".into(), "tcp".into());
+        // A session idles for as long as a client may.
+        timeout["read"] = seconds(keepalive_ms);
+        if let Some(version) = niubix_edge::proxy_protocol(app, report) {
+            upstream.insert("proxy_protocol".into(), version.into());
+        }
+    } else {
+        report.inert(app, &["proxy_protocol"]);
+    }
+    upstream.insert("timeout".into(), timeout);
+    if let Some(active) = active_check(app, &backends, checks, report) {
         upstream.insert("checks".into(), json!({"active": active}));
     }
     let name = name?;
@@ -286,6 +269,7 @@ fn read_app(app: &Place<'_>, index: usize, report: &mut Report<'_>) -> Option<Ap
         pointer: app.pointer.clone(),
         name,
         listen: listen?,
+        protocol: protocol?,
         http_host: http_host?.to_ascii_lowercase(),
         request_head_ms,
         keepalive_ms,
@@ -318,29 +302,25 @@ fn listen(app: &Place<'_>, report: &mut Report<'_>) -> Option<Vec<SocketAddr>> {
     Some(addresses)
 }
 
-fn protocol(app: &Place<'_>, report: &mut Report<'_>) {
-    let pointer = app.pointer_of("protocol");
-    match report.required_text(app, "protocol").as_deref() {
-        None | Some("http") => {}
-        Some(word @ ("https" | "tcp")) => {
-            let message = format!("`protocol` `{word}` is not supported in this version yet");
-            report.error(&pointer, "unsupported", message, "write http, or leave the app out");
-        }
-        Some(word) => {
-            report.error(&pointer, "type", format!("`protocol` cannot be `{word}`"), "write http");
-        }
-    }
+/// How backends are checked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Checks {
+    Http,
+    /// By a connection: sessions have nothing else.
+    Connection,
+    /// Not at all: NiubiX asks only backends that speak HTTP.
+    None,
 }
 
-/// Whether health checks are made: NiubiX makes them only with backends that speak HTTP.
-fn backend_protocol(app: &Place<'_>, report: &mut Report<'_>) -> bool {
+fn backend_protocol(app: &Place<'_>, is_stream: bool, report: &mut Report<'_>) -> Checks {
     match report.required_text(app, "backend_protocol").as_deref() {
-        Some("http") => true,
-        None | Some("tcp") => false,
+        Some("http") => Checks::Http,
+        Some("tcp") if is_stream => Checks::Connection,
+        None | Some("tcp") => Checks::None,
         Some(word) => {
             let message = format!("`backend_protocol` cannot be `{word}`");
             report.error(&app.pointer_of("backend_protocol"), "type", message, "write http or tcp");
-            false
+            Checks::None
         }
     }
 }
@@ -381,6 +361,7 @@ fn balance(app: &Place<'_>, upstream: &mut Map<String, Value>, report: &mut Repo
 struct Check {
     period: u64,
     timeout: u64,
+    /// Empty where a connection is all.
     uri: String,
 }
 
@@ -389,7 +370,7 @@ struct Backend {
     check: Option<Check>,
 }
 
-fn backends(app: &Place<'_>, weights: Weights, report: &mut Report<'_>) -> Vec<Backend> {
+fn backends(app: &Place<'_>, weights: Weights, checks: Checks, report: &mut Report<'_>) -> Vec<Backend> {
     let places = report.objects(app, "backends");
     if places.is_empty() && app.get("backends").is_none_or(|backends| *backends.value == json!([])) {
         report.error(
@@ -413,7 +394,7 @@ fn backends(app: &Place<'_>, weights: Weights, report: &mut Report<'_>) -> Vec<B
         }
         sum += weight;
         let down = report.flag(place, "down", false);
-        let check = check(place, report);
+        let check = check(place, checks, report);
         let Some(host) = report.required_text(place, "host") else { continue };
         let Ok(SocketAddr::V4(address)) = host.parse::<SocketAddr>() else {
             let message = format!("`{host}` is no IPv4 address with a port");
@@ -438,12 +419,16 @@ fn backends(app: &Place<'_>, weights: Weights, report: &mut Report<'_>) -> Vec<B
     backends
 }
 
-fn check(backend: &Place<'_>, report: &mut Report<'_>) -> Option<Check> {
+fn check(backend: &Place<'_>, checks: Checks, report: &mut Report<'_>) -> Option<Check> {
     let period = report.number(backend, "health_check_period", 0..=MAX_MS).unwrap_or(0);
     let timeout = report.number(backend, "health_check_timeout", 1..=MAX_MS).unwrap_or(2000);
     let uri = report.text(backend, "health_check_uri");
     if period == 0 {
         return None;
+    }
+    if checks == Checks::Connection {
+        report.inert(backend, &["health_check_uri"]);
+        return Some(Check { period, timeout, uri: String::new() });
     }
     let Some(uri) = uri.filter(|uri| uri.starts_with('/') && uri.len() <= 512) else {
         let message =
@@ -460,13 +445,26 @@ fn check(backend: &Place<'_>, report: &mut Report<'_>) -> Option<Check> {
 }
 
 /// The check of an upstream. Sigma checks all nodes of an upstream alike, so the first backend's counts.
-fn active_check(app: &Place<'_>, backends: &[Backend], report: &mut Report<'_>) -> Option<Value> {
+fn active_check(
+    app: &Place<'_>,
+    backends: &[Backend],
+    checks: Checks,
+    report: &mut Report<'_>,
+) -> Option<Value> {
     let (index, check) =
         backends.iter().enumerate().find_map(|(index, backend)| Some((index, backend.check.as_ref()?)))?;
+    if checks == Checks::None {
+        let message =
+            "health checks are accepted, without effect: they are made with `backend_protocol` http only";
+        let hint = "write http, or remove the checks";
+        report.warn(&app.pointer_of("backend_protocol"), "without_effect", message, hint);
+        return None;
+    }
     if backends.iter().any(|backend| backend.check.as_ref() != Some(check)) {
         let message = format!(
-            "all backends of an app are checked alike: with GET {} each {} ms, as backend {index} says",
-            check.uri, check.period
+            "all backends of an app are checked alike: with {} each {} ms, as backend {index} says",
+            if checks == Checks::Http { format!("GET {}", check.uri) } else { "a connection".to_owned() },
+            check.period
         );
         report.warn(
             &app.pointer_of("backends"),
@@ -480,6 +478,14 @@ fn active_check(app: &Place<'_>, backends: &[Backend], report: &mut Report<'_>) 
         let message = format!("health checks are made each {interval} s, not each {} ms", check.period);
         let pointer = member(&element(&app.pointer_of("backends"), index), "health_check_period");
         report.warn(&pointer, "approximate", message, "write whole seconds");
+    }
+    if checks == Checks::Connection {
+        return Some(json!({
+            "type": "tcp",
+            "timeout": seconds(check.timeout),
+            "healthy": {"interval": interval, "successes": 3},
+            "unhealthy": {"interval": interval, "tcp_failures": 1, "timeouts": 1},
+        }));
     }
     // Any answer in time counts as healthy, whatever its status.
     Some(json!({
@@ -504,9 +510,11 @@ fn seconds(ms: u64) -> Value {
 
 /// Deadlines are those of the process: the largest of all apps.
 fn timeouts(apps: &[App], report: &mut Report<'_>) -> Map<String, Value> {
+    // Sessions have theirs in their upstream.
+    let of_requests = || apps.iter().filter(|app| app.protocol != Protocol::Tcp);
     let mut largest = |key: &str, of: fn(&App) -> u64| {
-        let max = apps.iter().map(of).max();
-        if let Some(app) = apps.iter().find(|app| Some(of(app)) != max) {
+        let max = of_requests().map(of).max();
+        if let Some(app) = of_requests().find(|app| Some(of(app)) != max) {
             let message = format!(
                 "`{key}` is one for the process: the largest, {} ms, holds for all apps",
                 max.unwrap_or(0)
@@ -522,57 +530,4 @@ fn timeouts(apps: &[App], report: &mut Report<'_>) -> Map<String, Value> {
         target.insert("timeouts".into(), json!({"request_head_ms": head, "keepalive_ms": idle}));
     }
     target
-}
-
-fn listeners(apps: &[App]) -> Vec<Value> {
-    let mut bound: Vec<SocketAddr> = Vec::new();
-    let mut listeners = Vec::new();
-    for app in apps {
-        for address in &app.listen {
-            if !bound.contains(address) {
-                bound.push(*address);
-                listeners.push(
-                    json!({"address": address.to_string(), "backlog": BACKLOG, "name": address.to_string()}),
-                );
-            }
-        }
-    }
-    listeners
-}
-
-fn routes(apps: &[App], report: &mut Report<'_>) -> Vec<Value> {
-    let mut routes = Vec::new();
-    for app in apps {
-        let alone = apps.iter().filter(|other| other.listener() == app.listener()).count() == 1;
-        let mut route = Map::new();
-        if is_id(&app.name) {
-            route.insert("id".into(), app.name.as_str().into());
-        }
-        route.insert("name".into(), app.name.as_str().into());
-        route.insert("uri".into(), "/*".into());
-        route.insert("methods".into(), METHODS.into());
-        // An app alone on its address serves all hosts.
-        if !alone && app.http_host != "default" {
-            route.insert("hosts".into(), json!([app.http_host]));
-        } else if app.http_host != "default" {
-            let message = format!(
-                "`http_host` `{}` is accepted, without effect: the only app on an address serves all hosts",
-                app.http_host
-            );
-            report.warn(&member(&app.pointer, "http_host"), "without_effect", message, "write `default`");
-        }
-        route.insert("method_not_allowed".into(), true.into());
-        route.insert(
-            "listeners".into(),
-            app.listen.iter().map(SocketAddr::to_string).collect::<Vec<_>>().into(),
-        );
-        route.insert("upstream_id".into(), app.upstream["id"].clone());
-        // Bytes are passed on as they are, an upgrade among them.
-        route.insert("enable_websocket".into(), true.into());
-        if let Some(untold) = &app.untold {
-            route.insert("plugins".into(), json!({"forwarded-fields": untold}));
-        }
-        routes.push(Value::Object(route));
-    }
-    routes
 }

@@ -87,6 +87,7 @@ fn every_key_is_translated_or_reported() {
     check_golden("sigma-every-key", include_str!("golden/sigma-every-key.json"), None, None);
     check_golden("sigma-https", include_str!("golden/sigma-https.json"), None, None);
     check_golden("niubix-every-key", include_str!("golden/niubix-every-key.json"), None, None);
+    check_golden("niubix-protocols", include_str!("golden/niubix-protocols.json"), None, None);
 }
 
 #[test]
@@ -193,8 +194,39 @@ fn errors_of_niubix_name_line_and_remedy() {
         check_errors(include_str!("../../../../examples/niubix.json"), edits, expected);
     };
     check(
-        &[("\"protocol\": \"http\"", "\"protocol\": \"tcp\"")],
-        &["line 16: apps[0].protocol: `protocol` `tcp` is not supported in this version yet"],
+        &[("\"protocol\": \"http\"", "\"protocol\": \"udp\"")],
+        &["line 16: apps[0].protocol: `protocol` cannot be `udp`"],
+    );
+    check(
+        &[("\"protocol\": \"http\"", "\"protocol\": \"https\", \"ssl_certificate\": \"a.crt\"")],
+        &["apps[0].ssl_certificate_key: `ssl_certificate_key` is missing"],
+    );
+    check(
+        &[("\"protocol\": \"http\"", "\"protocol\": \"tcp\", \"proxy_protocol\": \"v3\"")],
+        &["apps[0].proxy_protocol: `proxy_protocol` cannot be `v3`"],
+    );
+    let other = |protocol: &str| {
+        format!(
+            r#""apps": [{{"name": "other", "listen": ":8081", {protocol}, "http_host": "a.test",
+            "balance_policy": "random", "backend_protocol": "tcp", "backends": [{{"host": "127.0.0.1:1"}}]}},"#
+        )
+    };
+    let files =
+        |cert| format!(r#""protocol": "https", "ssl_certificate": "{cert}", "ssl_certificate_key": "k""#);
+    check(
+        &[("\"apps\": [", &other("\"protocol\": \"tcp\""))],
+        &["apps[1].protocol: the app at apps[0] speaks tcp on this address"],
+    );
+    check(
+        &[
+            ("\"apps\": [", &other("\"protocol\": \"tcp\"")),
+            ("\"protocol\": \"http\"", "\"protocol\": \"tcp\""),
+        ],
+        &["apps[1].listen: the app at apps[0] has all sessions of this address"],
+    );
+    check(
+        &[("\"apps\": [", &other(&files("a"))), ("\"protocol\": \"http\"", &files("b"))],
+        &["apps[1].ssl_certificate: the app at apps[0] shows another certificate"],
     );
     check(&[("\"weight\": 5", "\"weight\": 0")], &["apps[0].backends: all backends have the weight 0"]);
     check(

@@ -99,6 +99,76 @@ fn niubix_json_answers() {
     assert!(headers.contains(r#"["x-forwarded-for","127.0.0.1"]"#), "{headers}");
 }
 
+/// A file with one app, whose members these are beside name and address.
+fn niubix_app(app: &str) -> String {
+    r#"{ "pid_file": "{dir}/niubix.pid", "master_log": "{dir}/master.log", "log_dir": "{dir}", "log_level": "info",
+  "worker_num": 2, "apps": [ { "name": "test", "listen": "127.0.0.1:{port}", APP } ] }"#
+        .replace("APP", app)
+}
+
+#[test]
+fn niubix_json_serves_sessions() {
+    let (origin, dead) = (crate::streams::parrot("one"), sigma_testkit::free_port());
+    let check = r#""health_check_period": 1000, "health_check_timeout": 500"#;
+    let backends = format!(
+        r#"{{ "host": "127.0.0.1:{}", {check} }}, {{ "host": "127.0.0.1:{dead}", {check} }}"#,
+        origin.port()
+    );
+    let app = |backends: &str, more: &str| {
+        niubix_app(&format!(
+            r#""protocol": "tcp", "balance_policy": "roundrobin", "backend_protocol": "tcp", {more} "backends": [{backends}]"#
+        ))
+    };
+    let gateway = Gateway::start_file(SIGMA, "niubix.json", &app(&backends, "")).unwrap();
+    // The one that nobody listens at is found out by connections, and gets no more sessions.
+    let is_served = || gateway.connect().unwrap().read_line().is_ok_and(|line| line.trim_end() == "one");
+    assert!(until(PATIENCE, || (0..8).all(|_| is_served())), "{}", gateway.stderr());
+    assert_eq!(crate::streams::talk(&gateway, "hello"), ("one".to_owned(), "hello".to_owned()));
+
+    // Who the client is, and how long it may be silent.
+    let node = Origin::scripted().unwrap();
+    let (backend, more) = (
+        format!(r#"{{ "host": "127.0.0.1:{}" }}"#, node.port()),
+        r#""proxy_protocol": "v1", "frontend_idle_timeout": 300,"#,
+    );
+    let gateway = Gateway::start_file(SIGMA, "niubix.json", &app(&backend, more)).unwrap();
+    let mut client = gateway.connect().unwrap();
+    let own = format!("PROXY TCP4 127.0.0.1 127.0.0.1 {} ", client.local_port());
+    let mut peer = node.accept().unwrap();
+    // The harness has asked whether the gateway accepts.
+    while !peer.read_line().unwrap_or_default().starts_with(&own) {
+        peer = node.accept().unwrap();
+    }
+    client.expect_reset().unwrap();
+}
+
+#[test]
+fn niubix_json_serves_https() {
+    let (origin, root, dir) =
+        (Origin::echo("a").unwrap(), crate::tls::Authority::new("Root"), tempfile::tempdir().unwrap());
+    let files = root.issue("shop.test").files(dir.path(), "shop");
+    let config = niubix_app(&format!(
+        r#""protocol": "https", "http_host": "default", "ssl_certificate": {}, "ssl_certificate_key": {},
+        "balance_policy": "roundrobin", "backend_protocol": "http", "backends": [{{ "host": "127.0.0.1:{}" }}]"#,
+        files["cert"],
+        files["key"],
+        origin.port()
+    ));
+    let gateway = Gateway::start_file(SIGMA, "niubix.json", &config).unwrap();
+    crate::tls::run(async {
+        let mut stream = crate::tls::shake(&gateway, &root.client(None), "shop.test").await.unwrap();
+        let answer = crate::tls::ask(&mut stream, "shop.test", "/path?q", "").await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert!(
+            answer.contains("\"/path?q\"") && answer.to_lowercase().contains("x-forwarded-for"),
+            "{answer}"
+        );
+    });
+    // In cleartext there is nothing.
+    let refused = gateway.connect().unwrap().get("/");
+    assert!(refused.is_err() || refused.unwrap().status() != 200);
+}
+
 fn niubix_json(version: &str, a: u16, b: u16) -> String {
     r#"{
   "version": "VERSION", "pid_file": "{dir}/niubix.pid", "master_log": "{dir}/master.log", "worker_num": 1,
